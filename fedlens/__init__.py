@@ -1,0 +1,1 @@
+"""The `fedlens` command, the demo and studies: what brings server, clients and export together."""

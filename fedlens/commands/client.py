@@ -1,0 +1,7 @@
+"""`fedlens client`."""
+
+import typer
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to `app`."""

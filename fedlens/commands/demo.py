@@ -1,0 +1,7 @@
+"""`fedlens demo`."""
+
+import typer
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to `app`."""

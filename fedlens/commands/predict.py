@@ -1,0 +1,7 @@
+"""`fedlens predict`."""
+
+import typer
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to `app`."""

@@ -1,0 +1,7 @@
+"""`fedlens serve`."""
+
+import typer
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to `app`."""

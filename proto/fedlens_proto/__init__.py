@@ -1,0 +1,1 @@
+"""What every part of FedLens shares: messages, blobs, bundles and client randomness."""

@@ -1,0 +1,28 @@
+"""Errors of this package.
+
+ProtoError
+├── BlobError       bytes that are no well-formed blob, or not the expected one
+├── ManifestError   a bundle that cannot be used
+├── ProgramRefused  a program file that is not safe to load
+└── WireError       a message that cannot be read
+"""
+
+
+class ProtoError(Exception):
+    """Something read from outside is not what it must be; the message says what, and what was found."""
+
+
+class BlobError(ProtoError):
+    """Bytes that are no well-formed blob, or a blob that is not the expected one."""
+
+
+class ManifestError(ProtoError):
+    """A bundle that cannot be used; export it again or fetch it anew."""
+
+
+class ProgramRefused(ProtoError):
+    """A program file that holds more than plain operators on tensors; do not load it."""
+
+
+class WireError(ProtoError):
+    """A message that cannot be read: truncated, unknown protocol version, or out of range."""

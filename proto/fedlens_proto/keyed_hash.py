@@ -1,0 +1,85 @@
+"""Identity and client randomness: everything that must come out the same in every language.
+
+`H` is SHA-256 and `||` concatenation; integers are little-endian; ids, seeds and digests are 32 raw bytes.
+Each use has a domain string of its own, so that no hash made for one purpose can serve another.
+
+    client id         H("fedlens/client/v1" || secret)
+    assignment seed   s = H("fedlens/assignment/v1" || task seed || u64 round || id)
+    cohort            the m smallest ids by H("fedlens/cohort/v1" || task seed || u64 round || id)
+    server generator  PCG64 seeded from H("fedlens/server/v1" || task seed || u64 round)
+    photo order       ascending H("fedlens/order/v1" || s || u32 stage || u32 epoch || photo digest || u32 copy)
+    view uniforms     words of H("fedlens/view/v1" || s || photo digest || u32 view || u32 block)
+    fleet secret      HMAC-SHA256(fleet key, "fedlens/fleet/v1" || u64 seed || u64 index)
+"""
+
+import hmac
+import struct
+from collections.abc import Iterable
+from hashlib import sha256
+
+import numpy as np
+from numpy.typing import NDArray
+
+DIGEST_BYTES = 32
+_WORDS_PER_BLOCK = 8
+
+
+def client_id(secret: bytes) -> bytes:
+    """The public id, 32 bytes, of the client that holds `secret` (32 bytes)."""
+    return sha256(b"fedlens/client/v1" + _digest_sized(secret, "secret")).digest()
+
+
+def fleet_secret(fleet_key: bytes, seed: int, index: int) -> bytes:
+    """The secret, 32 bytes, of emulated client `index` in the fleet with this key and seed."""
+    message = b"fedlens/fleet/v1" + struct.pack("<QQ", seed, index)
+    return hmac.digest(fleet_key, message, "sha256")
+
+
+def assignment_seed(task_seed: bytes, round_number: int, client: bytes) -> bytes:
+    """The seed, 32 bytes, from which everything random in a client's local pass follows."""
+    return _round_hash(b"fedlens/assignment/v1", task_seed, round_number, client)
+
+
+def cohort(task_seed: bytes, round_number: int, eligible: Iterable[bytes], size: int) -> list[bytes]:
+    """The members of a round: the `size` smallest ids by keyed hash, ascending by id; all if there are fewer."""
+
+    def rank(client: bytes) -> bytes:
+        return _round_hash(b"fedlens/cohort/v1", task_seed, round_number, client)
+
+    return sorted(sorted(eligible, key=rank)[:size])
+
+
+def server_generator(task_seed: bytes, round_number: int) -> np.random.Generator:
+    """The generator that a method may use in one round."""
+    digest = sha256(b"fedlens/server/v1" + task_seed + struct.pack("<Q", round_number)).digest()
+    return np.random.Generator(np.random.PCG64(int.from_bytes(digest, "little")))
+
+
+def photo_rank(seed: bytes, stage: int, epoch: int, photo: bytes, copy: int = 0) -> bytes:
+    """The key by which the photos of one epoch are sorted, ascending."""
+    header = b"fedlens/order/v1" + seed + struct.pack("<II", stage, epoch)
+    return sha256(header + photo + struct.pack("<I", copy)).digest()
+
+
+def view_uniforms(seed: bytes, photo: bytes, view: int, count: int) -> NDArray[np.float32]:
+    """Random numbers for one augmented view of one photo, float32[count] in [0, 1), multiples of 2^-24."""
+    blocks = -(-count // _WORDS_PER_BLOCK)
+    header = b"fedlens/view/v1" + seed + photo + struct.pack("<I", view)
+    stream = b"".join(sha256(header + struct.pack("<I", block)).digest() for block in range(blocks))
+    words = np.frombuffer(stream, "<u4", count)
+    return (words >> 8).astype(np.float32) / np.float32(2**24)
+
+
+def is_test_photo(photo: bytes) -> bool:
+    """Whether a photo of a real album is kept aside for evaluation: one in five, by its digest."""
+    return int.from_bytes(photo[:8], "big") % 5 == 0
+
+
+def _round_hash(domain: bytes, task_seed: bytes, round_number: int, client: bytes) -> bytes:
+    return sha256(domain + task_seed + struct.pack("<Q", round_number) + client).digest()
+
+
+def _digest_sized(value: bytes, what: str) -> bytes:
+    if len(value) != DIGEST_BYTES:
+        raise ValueError(f"{what} must have {DIGEST_BYTES} bytes, found {len(value)}")
+    return value

@@ -1,0 +1,198 @@
+"""Reading a bundle: a folder with `manifest.pb` and `parts/<sha256>`, and nothing else that counts.
+
+No file name is ever taken from a manifest: parts are found by their digest alone.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from hashlib import sha256
+from math import prod
+from pathlib import Path
+from typing import Self
+
+from google.protobuf.message import DecodeError
+
+from fedlens_proto.blob import Blob, TensorSpec
+from fedlens_proto.errors import ManifestError
+from fedlens_proto.v1 import assignment_pb2, blob_pb2
+from fedlens_proto.v1 import manifest_pb2 as pb
+
+FORMAT = 1
+MANIFEST_FILE = "manifest.pb"
+PARTS_FOLDER = "parts"
+MAX_MANIFEST_BYTES = 1 << 20
+MAX_SIDE = 4096
+MAX_BATCH = 65536
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """A manifest that has been checked, and where its parts are."""
+
+    manifest: pb.Manifest
+    raw: bytes
+    folder: Path
+
+    @classmethod
+    def open(cls, folder: Path) -> Self:
+        """Read a bundle's folder and check that every part is there with its digest.
+
+        Raises:
+            ManifestError: No bundle, a damaged one, or one for another version; the text names the part.
+        """
+        path = folder / MANIFEST_FILE
+        if not path.is_file():
+            raise ManifestError(f"{folder} is no bundle: it has no {MANIFEST_FILE}")
+        if path.stat().st_size > MAX_MANIFEST_BYTES:
+            raise ManifestError(f"{path} has more than {MAX_MANIFEST_BYTES} bytes")
+        raw = path.read_bytes()
+        bundle = cls(manifest=parse(raw), raw=raw, folder=folder)
+        for part in bundle.manifest.parts:
+            file = bundle.part(part.sha256)
+            if not file.is_file():
+                raise ManifestError(f"bundle {folder}: part {part.sha256.hex()} is missing")
+            with file.open("rb") as stream:
+                if _digest(iter(lambda: stream.read(1 << 20), b"")) != part.sha256:
+                    raise ManifestError(f"bundle {folder}: part {part.sha256.hex()} is damaged (digest differs)")
+        return bundle
+
+    @property
+    def id(self) -> bytes:
+        """SHA-256 of the manifest's bytes."""
+        return sha256(self.raw).digest()
+
+    def part(self, digest: bytes) -> Path:
+        """The file of a part."""
+        return self.folder / PARTS_FOLDER / digest.hex()
+
+    def program_file(self, name: str, kind: pb.ProgramFormat) -> Path:
+        """The file of a program in one format.
+
+        Raises:
+            ManifestError: The bundle has no such program or format.
+        """
+        for file in program(self.manifest, name).files:
+            if file.format == kind:
+                return self.part(file.sha256)
+        raise ManifestError(f"the bundle has program {name!r}, but not as {pb.ProgramFormat.Name(kind)}")
+
+    def initial(self) -> Blob:
+        """The initial weights."""
+        return Blob.open(self.part(self.manifest.initial), self.manifest.initial)
+
+
+def parse(raw: bytes) -> pb.Manifest:
+    """Read and check the bytes of a manifest.
+
+    Raises:
+        ManifestError: A field is missing, out of range, or contradicts another.
+    """
+    try:
+        manifest = pb.Manifest.FromString(raw)
+    except DecodeError as error:
+        raise ManifestError(f"the manifest is damaged: {error}") from error
+    _check(manifest)
+    return manifest
+
+
+def program(manifest: pb.Manifest, name: str) -> pb.Program:
+    """A program by name.
+
+    Raises:
+        ManifestError: There is none of that name.
+    """
+    for candidate in manifest.programs:
+        if candidate.name == name:
+            return candidate
+    known = ", ".join(p.name for p in manifest.programs)
+    raise ManifestError(f"the bundle has no program {name!r}; it has {known}")
+
+
+def select(
+    tensors: Iterable[pb.ExchangeableTensor], selector: assignment_pb2.TensorSelector
+) -> list[pb.ExchangeableTensor]:
+    """The tensors that match every list of `selector` that is set, in the manifest's order."""
+    return [
+        tensor
+        for tensor in tensors
+        if (not selector.names or tensor.name in selector.names)
+        and (not selector.kinds or tensor.kind in selector.kinds)
+        and (not selector.roles or tensor.role in selector.roles)
+    ]
+
+
+def specs(
+    tensors: Iterable[pb.ExchangeableTensor], floats: blob_pb2.Dtype = blob_pb2.DTYPE_FLOAT32
+) -> list[TensorSpec]:
+    """How these tensors are stored in a blob whose floats are stored as `floats`."""
+    return [
+        TensorSpec(t.name, floats if t.dtype == blob_pb2.DTYPE_FLOAT32 else t.dtype, tuple(t.shape)) for t in tensors
+    ]
+
+
+def _check(manifest: pb.Manifest) -> None:
+    _need(manifest.format == FORMAT, f"manifest format {manifest.format or 'unset'}; this version reads {FORMAT}")
+    _need(manifest.bundle_class != pb.BUNDLE_CLASS_UNSPECIFIED, "bundle_class is unset")
+    _need(manifest.preprocessing.version != 0, "preprocessing.version is unset")
+    for side in (manifest.preprocessing.height, manifest.preprocessing.width):
+        _need(1 <= side <= MAX_SIDE, f"photo side of {side} pixels; allowed are 1 to {MAX_SIDE}")
+    names = list(manifest.class_names)
+    _need(len(names) >= 2 and len(set(names)) == len(names), f"class names must be two or more, each once: {names}")
+    _need(1 <= manifest.batch <= MAX_BATCH, f"batch {manifest.batch}; allowed are 1 to {MAX_BATCH}")
+    _need(manifest.last_batch != pb.LAST_BATCH_UNSPECIFIED, "last_batch is unset")
+    _check_tensors(manifest)
+    parts = {part.sha256 for part in manifest.parts}
+    _need(len(parts) == len(manifest.parts), "a part occurs twice")
+    _need(all(part.size > 0 for part in manifest.parts), "a part has no size")
+    _need(manifest.initial in parts, "initial is not among the parts")
+    _need(not manifest.frozen or manifest.frozen in parts, "frozen is not among the parts")
+    _check_programs(manifest, parts)
+
+
+def _check_tensors(manifest: pb.Manifest) -> None:
+    names = [t.name for t in manifest.tensors]
+    _need(bool(names) and names == sorted(set(names)), "exchangeable tensors must be there, sorted by name, each once")
+    for tensor in manifest.tensors:
+        allowed = (blob_pb2.DTYPE_FLOAT32, blob_pb2.DTYPE_INT64)
+        _need(tensor.dtype in allowed, f"tensor {tensor.name!r} is neither float32 nor int64")
+        _need(tensor.kind != pb.TENSOR_KIND_UNSPECIFIED, f"tensor {tensor.name!r} has no kind")
+        _need(tensor.role != pb.TENSOR_ROLE_UNSPECIFIED, f"tensor {tensor.name!r} has no role")
+        _need(0 < prod(tensor.shape) < 1 << 40, f"tensor {tensor.name!r} has shape {list(tensor.shape)}")
+
+
+def _check_programs(manifest: pb.Manifest, parts: set[bytes]) -> None:
+    programs = [p.name for p in manifest.programs]
+    _need(len(set(programs)) == len(programs), "a program occurs twice")
+    needed = {"step", "predict"} | (
+        {"embed"} if manifest.bundle_class == pb.BUNDLE_CLASS_FROZEN_BACKBONE else set[str]()
+    )
+    _need(needed <= set(programs), f"programs {sorted(needed)} are needed, found {programs}")
+    weights = {t.name: t for t in manifest.tensors}
+    hypers = {h.name for h in manifest.hyper_parameters}
+    for item in manifest.programs:
+        _need(bool(item.files), f"program {item.name!r} has no file")
+        _need(bool(item.inputs) and bool(item.outputs), f"program {item.name!r} has no inputs or no outputs")
+        for file in item.files:
+            _need(file.sha256 in parts, f"a file of program {item.name!r} is not among the parts")
+            _need(file.format != pb.PROGRAM_FORMAT_UNSPECIFIED, f"a file of program {item.name!r} has no format")
+        for slot in (*item.inputs, *item.outputs):
+            where = f"program {item.name!r}, slot {slot.name!r}"
+            _need(slot.kind != pb.SLOT_KIND_UNSPECIFIED, f"{where}: no kind")
+            _need(slot.dtype in (blob_pb2.DTYPE_FLOAT32, blob_pb2.DTYPE_INT64), f"{where}: dtype {slot.dtype}")
+            if slot.kind == pb.SLOT_KIND_WEIGHT:
+                weight = weights.get(slot.name)
+                _need(weight is not None and weight.shape == slot.shape, f"{where}: no exchangeable tensor like it")
+            if slot.kind == pb.SLOT_KIND_HYPER:
+                _need(slot.name in hypers, f"{where}: no hyper-parameter of that name")
+
+
+def _need(condition: bool, message: str) -> None:
+    if not condition:
+        raise ManifestError(message)
+
+
+def _digest(chunks: Iterator[bytes]) -> bytes:
+    hashed = sha256()
+    for chunk in chunks:
+        hashed.update(chunk)
+    return hashed.digest()

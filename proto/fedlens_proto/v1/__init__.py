@@ -1,0 +1,1 @@
+"""Generated messages of protocol version 1; `make proto` writes them."""

@@ -1,0 +1,151 @@
+from fedlens_proto.v1 import update_pb2 as _update_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class TaskState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    TASK_STATE_UNSPECIFIED: _ClassVar[TaskState]
+    TASK_STATE_WAITING: _ClassVar[TaskState]
+    TASK_STATE_RUNNING: _ClassVar[TaskState]
+    TASK_STATE_FINISHED: _ClassVar[TaskState]
+    TASK_STATE_STOPPED: _ClassVar[TaskState]
+    TASK_STATE_FAILED: _ClassVar[TaskState]
+
+class RoundState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    ROUND_STATE_UNSPECIFIED: _ClassVar[RoundState]
+    ROUND_STATE_OPEN: _ClassVar[RoundState]
+    ROUND_STATE_CLOSING: _ClassVar[RoundState]
+    ROUND_STATE_COMMITTED: _ClassVar[RoundState]
+    ROUND_STATE_ABANDONED: _ClassVar[RoundState]
+
+class MemberState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    MEMBER_STATE_UNSPECIFIED: _ClassVar[MemberState]
+    MEMBER_STATE_PENDING: _ClassVar[MemberState]
+    MEMBER_STATE_REPORTED: _ClassVar[MemberState]
+    MEMBER_STATE_FAILED: _ClassVar[MemberState]
+    MEMBER_STATE_QUARANTINED: _ClassVar[MemberState]
+    MEMBER_STATE_LEFT: _ClassVar[MemberState]
+TASK_STATE_UNSPECIFIED: TaskState
+TASK_STATE_WAITING: TaskState
+TASK_STATE_RUNNING: TaskState
+TASK_STATE_FINISHED: TaskState
+TASK_STATE_STOPPED: TaskState
+TASK_STATE_FAILED: TaskState
+ROUND_STATE_UNSPECIFIED: RoundState
+ROUND_STATE_OPEN: RoundState
+ROUND_STATE_CLOSING: RoundState
+ROUND_STATE_COMMITTED: RoundState
+ROUND_STATE_ABANDONED: RoundState
+MEMBER_STATE_UNSPECIFIED: MemberState
+MEMBER_STATE_PENDING: MemberState
+MEMBER_STATE_REPORTED: MemberState
+MEMBER_STATE_FAILED: MemberState
+MEMBER_STATE_QUARANTINED: MemberState
+MEMBER_STATE_LEFT: MemberState
+
+class CreateTaskRequest(_message.Message):
+    __slots__ = ("protocol", "name", "manifests", "settings_json")
+    PROTOCOL_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    MANIFESTS_FIELD_NUMBER: _ClassVar[int]
+    SETTINGS_JSON_FIELD_NUMBER: _ClassVar[int]
+    protocol: int
+    name: str
+    manifests: _containers.RepeatedScalarFieldContainer[bytes]
+    settings_json: str
+    def __init__(self, protocol: _Optional[int] = ..., name: _Optional[str] = ..., manifests: _Optional[_Iterable[bytes]] = ..., settings_json: _Optional[str] = ...) -> None: ...
+
+class MemberResult(_message.Message):
+    __slots__ = ("client_id", "state", "reason", "photo_count", "bytes_received", "evaluations")
+    CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    PHOTO_COUNT_FIELD_NUMBER: _ClassVar[int]
+    BYTES_RECEIVED_FIELD_NUMBER: _ClassVar[int]
+    EVALUATIONS_FIELD_NUMBER: _ClassVar[int]
+    client_id: bytes
+    state: MemberState
+    reason: str
+    photo_count: int
+    bytes_received: int
+    evaluations: _containers.RepeatedCompositeFieldContainer[_update_pb2.EvaluationSums]
+    def __init__(self, client_id: _Optional[bytes] = ..., state: _Optional[_Union[MemberState, str]] = ..., reason: _Optional[str] = ..., photo_count: _Optional[int] = ..., bytes_received: _Optional[int] = ..., evaluations: _Optional[_Iterable[_Union[_update_pb2.EvaluationSums, _Mapping]]] = ...) -> None: ...
+
+class RoundResult(_message.Message):
+    __slots__ = ("round", "phase", "state", "reason", "members", "bytes_sent", "opened_at", "ended_at")
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    PHASE_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    GLOBAL_FIELD_NUMBER: _ClassVar[int]
+    BYTES_SENT_FIELD_NUMBER: _ClassVar[int]
+    OPENED_AT_FIELD_NUMBER: _ClassVar[int]
+    ENDED_AT_FIELD_NUMBER: _ClassVar[int]
+    round: int
+    phase: int
+    state: RoundState
+    reason: str
+    members: _containers.RepeatedCompositeFieldContainer[MemberResult]
+    bytes_sent: int
+    opened_at: float
+    ended_at: float
+    def __init__(self, round: _Optional[int] = ..., phase: _Optional[int] = ..., state: _Optional[_Union[RoundState, str]] = ..., reason: _Optional[str] = ..., members: _Optional[_Iterable[_Union[MemberResult, _Mapping]]] = ..., bytes_sent: _Optional[int] = ..., opened_at: _Optional[float] = ..., ended_at: _Optional[float] = ..., **kwargs) -> None: ...
+
+class Task(_message.Message):
+    __slots__ = ("id", "name", "state", "reason", "settings_json", "bundles", "rounds_committed", "rounds_total", "enrolled", "population")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    SETTINGS_JSON_FIELD_NUMBER: _ClassVar[int]
+    BUNDLES_FIELD_NUMBER: _ClassVar[int]
+    ROUNDS_COMMITTED_FIELD_NUMBER: _ClassVar[int]
+    ROUNDS_TOTAL_FIELD_NUMBER: _ClassVar[int]
+    ENROLLED_FIELD_NUMBER: _ClassVar[int]
+    POPULATION_FIELD_NUMBER: _ClassVar[int]
+    id: int
+    name: str
+    state: TaskState
+    reason: str
+    settings_json: str
+    bundles: _containers.RepeatedScalarFieldContainer[bytes]
+    rounds_committed: int
+    rounds_total: int
+    enrolled: int
+    population: int
+    def __init__(self, id: _Optional[int] = ..., name: _Optional[str] = ..., state: _Optional[_Union[TaskState, str]] = ..., reason: _Optional[str] = ..., settings_json: _Optional[str] = ..., bundles: _Optional[_Iterable[bytes]] = ..., rounds_committed: _Optional[int] = ..., rounds_total: _Optional[int] = ..., enrolled: _Optional[int] = ..., population: _Optional[int] = ...) -> None: ...
+
+class ListTasksResponse(_message.Message):
+    __slots__ = ("tasks",)
+    TASKS_FIELD_NUMBER: _ClassVar[int]
+    tasks: _containers.RepeatedCompositeFieldContainer[Task]
+    def __init__(self, tasks: _Optional[_Iterable[_Union[Task, _Mapping]]] = ...) -> None: ...
+
+class ShowTaskResponse(_message.Message):
+    __slots__ = ("task", "rounds")
+    TASK_FIELD_NUMBER: _ClassVar[int]
+    ROUNDS_FIELD_NUMBER: _ClassVar[int]
+    task: Task
+    rounds: _containers.RepeatedCompositeFieldContainer[RoundResult]
+    def __init__(self, task: _Optional[_Union[Task, _Mapping]] = ..., rounds: _Optional[_Iterable[_Union[RoundResult, _Mapping]]] = ...) -> None: ...
+
+class TaskModelResponse(_message.Message):
+    __slots__ = ("blob_sha256", "bundle", "class_names", "round")
+    BLOB_SHA256_FIELD_NUMBER: _ClassVar[int]
+    BUNDLE_FIELD_NUMBER: _ClassVar[int]
+    CLASS_NAMES_FIELD_NUMBER: _ClassVar[int]
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    blob_sha256: bytes
+    bundle: bytes
+    class_names: _containers.RepeatedScalarFieldContainer[str]
+    round: int
+    def __init__(self, blob_sha256: _Optional[bytes] = ..., bundle: _Optional[bytes] = ..., class_names: _Optional[_Iterable[str]] = ..., round: _Optional[int] = ...) -> None: ...

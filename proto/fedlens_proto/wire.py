@@ -1,0 +1,47 @@
+"""How messages travel over HTTP: the parts that are the same for every call."""
+
+import struct
+from typing import TypeVar
+
+from google.protobuf.message import DecodeError, Message
+
+from fedlens_proto.errors import WireError
+from fedlens_proto.v1 import update_pb2
+
+PROTOCOL = 1
+MEDIA_TYPE = "application/vnd.fedlens.v1+protobuf"
+MAX_UPDATE_HEADER_BYTES = 64 << 10
+LENGTH = struct.Struct("<I")
+
+M = TypeVar("M", bound=Message)
+
+
+def decode(kind: type[M], body: bytes) -> M:
+    """The message of type `kind` in `body`; unknown fields are ignored.
+
+    Raises:
+        WireError: The bytes are no such message.
+    """
+    try:
+        return kind.FromString(body)
+    except DecodeError as error:
+        raise WireError(f"no readable {kind.DESCRIPTOR.name}: {error}") from error
+
+
+def decode_request(kind: type[M], body: bytes) -> M:
+    """As `decode`, for a request: its `protocol` must be one that this version speaks.
+
+    Raises:
+        WireError: The bytes are no such message, or of another protocol version.
+    """
+    message = decode(kind, body)
+    found = getattr(message, "protocol")  # noqa: B009  (every request has it; the generated types share no base)
+    if found != PROTOCOL:
+        raise WireError(f"{kind.DESCRIPTOR.name}.protocol is {found or 'unset'}; this version speaks {PROTOCOL}")
+    return message
+
+
+def frame_update(header: update_pb2.UpdateHeader) -> bytes:
+    """The bytes before the blob in the body of an update: the header behind its length as u32."""
+    raw = header.SerializeToString(deterministic=True)
+    return LENGTH.pack(len(raw)) + raw
