@@ -1,1 +1,128 @@
-"""TODO."""
+"""Engines run the programs of a bundle; what they all promise.
+
+EdgeClientError
+└── EngineError
+    ├── BundleUnusable  the bundle cannot be loaded or run by this engine
+    ├── BadInput        weights, rows, batches or hyper-parameters that the bundle does not allow
+    └── NonFinite       training or evaluation gave a NaN or an infinity
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from fedlens_proto.blob import Array
+from fedlens_proto.manifest import Bundle
+from numpy.typing import NDArray
+
+from fedlens_edge_client.errors import EdgeClientError
+
+
+class EngineError(EdgeClientError):
+    """A bundle's program could not do what was asked."""
+
+
+class BundleUnusable(EngineError):
+    """The bundle cannot be loaded or run by this engine; give up the assignment."""
+
+
+class BadInput(EngineError):
+    """Weights, rows, batches or hyper-parameters are not what the bundle allows; the text names the first one."""
+
+
+class NonFinite(EngineError):
+    """A NaN or an infinity came out; nothing of this training may be uploaded."""
+
+
+@dataclass(frozen=True)
+class Rows:
+    """What a client trains on or evaluates, one row a photo.
+
+    Attributes:
+        inputs: float32 [N, ...]: features of a frozen backbone, or photos [N, 3, H, W] in 0..1.
+        labels: int64 [N], each in 0 .. classes - 1.
+    """
+
+    inputs: NDArray[np.float32]
+    labels: NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Sums over rows, never ratios.
+
+    Attributes:
+        count: Rows.
+        correct: Rows whose greatest logit is the label's; of equal ones the first counts.
+        loss: Cross-entropy in nats, computed and summed in float64 from the float32 logits.
+    """
+
+    count: int
+    correct: int
+    loss: float
+
+
+class Engine(Protocol):
+    """Runs the programs of one bundle; keeps no state between calls."""
+
+    @property
+    def bundle(self) -> Bundle:
+        """The bundle whose programs run."""
+        ...
+
+    def embed(self, photo: NDArray[np.float32]) -> NDArray[np.float32]:
+        """The frozen backbone's features of one photo.
+
+        Args:
+            photo: float32 [1, 3, H, W] in 0..1.
+
+        Returns:
+            float32 [F].
+
+        Raises:
+            BadInput: Another shape, or the bundle has no frozen backbone.
+            NonFinite: The features hold a NaN or an infinity.
+        """
+        ...
+
+    def train(
+        self,
+        program: str,
+        weights: Mapping[str, Array],
+        rows: Rows,
+        batches: Iterable[NDArray[np.int64]],
+        hyper: Mapping[str, float],
+        references: Mapping[str, Mapping[str, Array]],
+        on_step: Callable[[float], None] | None = None,
+    ) -> dict[str, Array]:
+        """Run one stage of a local pass; optimiser state and step counters start at zero.
+
+        Args:
+            program: Name of a step program, such as `step`.
+            weights: Every exchangeable tensor of the manifest; not modified.
+            rows: The photos to train on.
+            batches: For each step the indices into `rows`, int64 [n], 1 <= n <= batch. Shorter ones are padded
+                and masked here; where the manifest says `LAST_BATCH_FILLED`, each must have exactly `batch`.
+            hyper: Hyper-parameters by name; those left out take the manifest's default.
+            references: For each reference of the manifest its tensors.
+            on_step: Called after every step with its loss, a mean over the real rows. What it raises ends the
+                training and goes to the caller: so a training is cancelled.
+
+        Returns:
+            New arrays for every exchangeable tensor.
+
+        Raises:
+            BadInput: Anything that the manifest does not allow.
+            NonFinite: A loss or a resulting tensor holds a NaN or an infinity.
+        """
+        ...
+
+    def evaluate(self, weights: Mapping[str, Array], rows: Rows) -> Evaluation:
+        """How well these weights classify these rows.
+
+        Raises:
+            BadInput: Weights or rows are not what the manifest says.
+            NonFinite: The logits hold a NaN or an infinity.
+        """
+        ...
