@@ -3,6 +3,7 @@
 ProtoError
 ├── BlobError       bytes that are no well-formed blob, or not the expected one
 ├── ManifestError   a bundle that cannot be used
+├── PhotoUnreadable a file that cannot be decoded as a photo
 ├── ProgramRefused  a program file that is not safe to load
 └── WireError       a message that cannot be read
 """
@@ -18,6 +19,10 @@ class BlobError(ProtoError):
 
 class ManifestError(ProtoError):
     """A bundle that cannot be used; export it again or fetch it anew."""
+
+
+class PhotoUnreadable(ProtoError):
+    """A file that cannot be decoded as a photo; leave it out and say so."""
 
 
 class ProgramRefused(ProtoError):

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
-from fedlens_proto.blob import Array
-from fedlens_proto.manifest import Bundle
 from numpy.typing import NDArray
 
 from fedlens_edge_client.errors import EdgeClientError
+from fedlens_proto.blob import Array
+from fedlens_proto.manifest import Bundle
 
 
 class EngineError(EdgeClientError):

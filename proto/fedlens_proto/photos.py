@@ -1,0 +1,126 @@
+"""Photos from files to the numbers that programs take, by version 1 of the rule in `docs/preprocessing.md`.
+
+Needs Pillow, which the server does not have.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from struct import error as StructError
+from typing import BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageOps
+
+from fedlens_proto.errors import PhotoUnreadable
+
+PREPROCESSING_VERSION = 1
+SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".webp", ".bmp"})
+HEIC_SUFFIXES = frozenset({".heic", ".heif"})
+
+# Pillow knows far more formats, some of which start other programs. MPO, which several phones write as `.jpg`, comes
+# with JPEG.
+_FORMATS = ("JPEG", "PNG", "WEBP", "BMP")
+# Whatever damage is in a file, Pillow tells of it with one of these.
+_DAMAGE = (OSError, ValueError, SyntaxError, EOFError, KeyError, IndexError, TypeError, StructError)
+
+
+class Skipped(StrEnum):
+    """Why a directory entry among the photos is not used; the text is for people."""
+
+    HEIC = "HEIC photos, which cannot be read here (export them as JPEG)"
+    OTHER_SUFFIX = "no photos by their suffix"
+    FOLDER = "folders inside a class folder"
+
+
+@dataclass(frozen=True)
+class PhotoListing:
+    """What is in a class folder.
+
+    Attributes:
+        photos: Files to try, sorted by name; whether they can be decoded shows when they are loaded.
+        skipped: What is left out, sorted by name, for each reason that occurs. Hidden entries are not mentioned.
+    """
+
+    photos: tuple[Path, ...]
+    skipped: dict[Skipped, tuple[Path, ...]]
+
+
+def load(source: Path | BinaryIO, height: int, width: int) -> NDArray[np.uint8]:
+    """Decode a photo, turn it upright, crop its central square and scale that.
+
+    Args:
+        source: A file, or a seekable stream with its content.
+        height: Pixels, at least 1.
+        width: Pixels, at least 1.
+
+    Returns:
+        uint8 [3, height, width], red, green, blue. Programs take it through `as_input`.
+
+    Raises:
+        PhotoUnreadable: Not a photo of a known format, damaged, truncated, or too many pixels.
+        FileNotFoundError: The file is gone, or always was.
+    """
+    try:
+        with Image.open(source, formats=_FORMATS) as opened:
+            upright = ImageOps.exif_transpose(opened)
+            side = min(upright.size)
+            left, top = (upright.width - side) // 2, (upright.height - side) // 2
+            square = _to_rgb(upright.crop((left, top, left + side, top + side)))
+            scaled = square.resize((width, height), Image.Resampling.BILINEAR)
+    except FileNotFoundError:
+        raise
+    except Image.DecompressionBombError as error:
+        raise PhotoUnreadable(f"{_name(source)} has too many pixels: {error}") from error
+    except _DAMAGE as error:
+        reason = str(error).replace(repr(str(source)), "it")
+        raise PhotoUnreadable(f"{_name(source)} cannot be read as a photo: {reason}") from error
+    return np.ascontiguousarray(np.asarray(scaled).transpose(2, 0, 1))
+
+
+def as_input(pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
+    """What a program takes: pixels / 255, float32 of the same shape, in 0..1."""
+    return pixels.astype(np.float32) / np.float32(255)
+
+
+def class_folders(root: Path) -> list[Path]:
+    """The sub-folders of `root`, one a class, sorted by name; hidden ones do not count.
+
+    Raises:
+        NotADirectoryError: `root` is no folder.
+    """
+    if not root.is_dir():
+        raise NotADirectoryError(f"{root} is no folder; give one that has a sub-folder of photos for each class")
+    return sorted((p for p in root.iterdir() if p.is_dir() and not p.name.startswith(".")), key=lambda p: p.name)
+
+
+def list_photos(folder: Path) -> PhotoListing:
+    """The photos directly in `folder`, by their suffix, in any case; nothing is opened."""
+    photos: list[Path] = []
+    skipped: dict[Skipped, list[Path]] = {}
+    for entry in sorted(folder.iterdir(), key=lambda p: p.name):
+        if entry.name.startswith("."):
+            continue
+        suffix = entry.suffix.lower()
+        if entry.is_dir():
+            skipped.setdefault(Skipped.FOLDER, []).append(entry)
+        elif suffix in SUFFIXES:
+            photos.append(entry)
+        else:
+            reason = Skipped.HEIC if suffix in HEIC_SUFFIXES else Skipped.OTHER_SUFFIX
+            skipped.setdefault(reason, []).append(entry)
+    return PhotoListing(tuple(photos), {reason: tuple(paths) for reason, paths in skipped.items()})
+
+
+def _to_rgb(image: Image.Image) -> Image.Image:
+    if image.mode.startswith("I"):
+        # Pillow would clip 16-bit grey to 255 instead of scaling it.
+        return Image.fromarray((np.asarray(image) // 257).astype(np.uint8)).convert("RGB")
+    if image.mode == "P":
+        image = image.convert("RGBA")
+    return image.convert("RGB")
+
+
+def _name(source: Path | BinaryIO) -> str:
+    return source.name if isinstance(source, Path) else "the photo"
