@@ -35,6 +35,7 @@ VERSION = 1
 ALIGNMENT = 64
 MAX_HEADER_BYTES = 1 << 20
 MAX_NAME_BYTES = 255
+MAX_DIMENSIONS = 32
 _PREFIX = struct.Struct("<8sII")
 _NUMPY: dict[pb.Dtype, np.dtype[Any]] = {
     pb.DTYPE_FLOAT32: np.dtype("<f4"),
@@ -78,11 +79,12 @@ class Layout:
         """The layout of these tensors in any order.
 
         Raises:
-            BlobError: A name is used twice or not allowed, a dtype unknown, a dimension zero.
+            BlobError: A name is used twice or not allowed, a dtype unknown, a dimension zero or one too many.
         """
-        ordered = tuple(sorted(specs, key=lambda spec: spec.name.encode()))
-        for spec in ordered:
+        given = list(specs)
+        for spec in given:
             _check_spec(spec)
+        ordered = tuple(sorted(given, key=lambda spec: spec.name.encode()))
         for left, right in pairwise(ordered):
             if left.name == right.name:
                 raise BlobError(f"tensor {left.name!r} occurs twice")
@@ -103,14 +105,15 @@ class Layout:
         return cls(header=header, specs=ordered, offsets=tuple(offsets), size=end, base=base)
 
     @classmethod
-    def parse(cls, start: bytes) -> Self | None:
+    def parse(cls, start: bytes | bytearray) -> Self | None:
         """Read the layout from the first bytes of a blob; None if more bytes are needed.
 
         Raises:
             BlobError: These bytes cannot start a blob.
         """
-        if not MAGIC.startswith(start[: len(MAGIC)]):
-            raise BlobError(f"not a blob: it starts with {start[:8]!r}, not with {MAGIC!r}")
+        magic = bytes(start[: len(MAGIC)])
+        if not MAGIC.startswith(magic):
+            raise BlobError(f"not a blob: it starts with {magic!r}, not with {MAGIC!r}")
         if len(start) < _PREFIX.size:
             return None
         _, version, length = _PREFIX.unpack_from(start)
@@ -227,18 +230,19 @@ class Checker:
         Raises:
             BlobError: With these bytes it cannot become a valid, expected blob.
         """
-        self._hash.update(chunk)
+        data = memoryview(chunk)
+        self._hash.update(data)
         if self._layout is None:
-            self._pending += chunk
-            self._layout = Layout.parse(bytes(self._pending[: _PREFIX.size + MAX_HEADER_BYTES]))
+            before = len(self._pending)
+            self._pending += data[: _PREFIX.size + MAX_HEADER_BYTES - before]
+            self._layout = Layout.parse(self._pending)
             if self._layout is None:
                 return
             self._compare(self._layout)
-            start = len(self._layout.prefix)
-            self._position = start
-            chunk = bytes(self._pending[start:])
             self._pending.clear()
-        self._check_data(self._layout, chunk)
+            self._position = len(self._layout.prefix)
+            data = data[self._position - before :]
+        self._check_data(self._layout, data)
 
     def finish(self) -> Layout:
         """The layout of the blob, after its last byte.
@@ -272,32 +276,38 @@ class Checker:
         wrong = next(given[name] for name in wanted if given[name] != wanted[name])
         raise BlobError(f"tensor {wrong} found where {wanted[wrong.name]} was expected")
 
-    def _check_data(self, layout: Layout, chunk: bytes | memoryview) -> None:
-        if self._position + len(self._pending) + len(chunk) > layout.size:
+    def _check_data(self, layout: Layout, data: memoryview) -> None:
+        if self._position + len(self._pending) + len(data) > layout.size:
             raise BlobError(f"bytes behind the end of the blob, which its header puts at {layout.size}")
-        data = memoryview(bytes(self._pending) + bytes(chunk) if self._pending else chunk)
-        self._pending.clear()
         while data:
-            if self._tensor == len(layout.specs):
-                raise BlobError("bytes behind the end of the blob")
             spec, start = layout.specs[self._tensor], layout.offsets[self._tensor]
             if self._position < start:
-                take = min(start - self._position, len(data))
-                if any(data[:take]):
+                run = data[: start - self._position]
+                if any(run):
                     raise BlobError(f"padding before tensor {spec.name!r} is not zero")
+                data = data[len(run) :]
             else:
+                run, data = self._whole_elements(spec, start + spec.nbytes - self._position, data)
                 dtype = _NUMPY[spec.dtype]
-                left = start + spec.nbytes - self._position
-                take = min(left, len(data) // dtype.itemsize * dtype.itemsize)
-                if take == 0:
-                    self._pending += data
-                    return
-                if dtype.kind == "f" and not np.isfinite(np.frombuffer(data[:take], dtype)).all():
+                if dtype.kind == "f" and not np.isfinite(np.frombuffer(run, dtype)).all():
                     raise BlobError(f"tensor {spec.name!r} holds a NaN or an infinity")
-                if take == left:
-                    self._tensor += 1
-            self._position += take
-            data = data[take:]
+            self._position += len(run)
+            if self._position == start + spec.nbytes:
+                self._tensor += 1
+
+    def _whole_elements(self, spec: TensorSpec, left: int, data: memoryview) -> tuple[memoryview, memoryview]:
+        """What can be checked now, and the rest; an element cut in two by the chunks is put together here."""
+        itemsize = _NUMPY[spec.dtype].itemsize
+        if self._pending or len(data) < itemsize:
+            missing = itemsize - len(self._pending)
+            self._pending += data[:missing]
+            if len(self._pending) < itemsize:
+                return data[:0], data[:0]
+            element = memoryview(bytes(self._pending))
+            self._pending.clear()
+            return element, data[missing:]
+        take = min(left, len(data) // itemsize * itemsize)
+        return data[:take], data[take:]
 
 
 def encode(tensors: Mapping[str, Array], *, floats: pb.Dtype = pb.DTYPE_FLOAT32, base: bytes | None = None) -> bytes:
@@ -354,9 +364,11 @@ def specs_of(tensors: Mapping[str, Array], floats: pb.Dtype = pb.DTYPE_FLOAT32) 
 
 def _check_spec(spec: TensorSpec) -> None:
     name = spec.name
-    if not name or len(name.encode()) > MAX_NAME_BYTES or not name.isprintable():
+    if not name.isprintable() or not 1 <= len(name.encode()) <= MAX_NAME_BYTES:
         raise BlobError(f"tensor name {name[:40]!r} is empty, longer than {MAX_NAME_BYTES} bytes or not printable")
     if spec.dtype not in _NUMPY:
         raise BlobError(f"tensor {name!r} has dtype {spec.dtype}, which this version does not read")
+    if len(spec.shape) > MAX_DIMENSIONS:
+        raise BlobError(f"tensor {name!r} has {len(spec.shape)} dimensions; at most {MAX_DIMENSIONS} are allowed")
     if 0 in spec.shape:
         raise BlobError(f"tensor {name!r} has an empty dimension: {list(spec.shape)}")

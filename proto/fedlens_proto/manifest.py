@@ -6,20 +6,21 @@ No file name is ever taken from a manifest: parts are found by their digest alon
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from hashlib import sha256
-from math import prod
+from math import isfinite, prod
 from pathlib import Path
 from typing import Self
 
 from google.protobuf.message import DecodeError
 
-from fedlens_proto.blob import Blob, TensorSpec
-from fedlens_proto.errors import ManifestError
+from fedlens_proto.blob import Blob, Layout, TensorSpec
+from fedlens_proto.errors import BlobError, ManifestError
 from fedlens_proto.v1 import assignment_pb2, blob_pb2
 from fedlens_proto.v1 import manifest_pb2 as pb
 
 FORMAT = 1
 MANIFEST_FILE = "manifest.pb"
 PARTS_FOLDER = "parts"
+DIGEST_BYTES = 32
 MAX_MANIFEST_BYTES = 1 << 20
 MAX_SIDE = 4096
 MAX_BATCH = 65536
@@ -143,9 +144,11 @@ def _check(manifest: pb.Manifest) -> None:
     _check_tensors(manifest)
     parts = {part.sha256 for part in manifest.parts}
     _need(len(parts) == len(manifest.parts), "a part occurs twice")
+    _need(all(len(digest) == DIGEST_BYTES for digest in parts), f"a part's digest has not {DIGEST_BYTES} bytes")
     _need(all(part.size > 0 for part in manifest.parts), "a part has no size")
     _need(manifest.initial in parts, "initial is not among the parts")
     _need(not manifest.frozen or manifest.frozen in parts, "frozen is not among the parts")
+    _check_scalars_and_references(manifest)
     _check_programs(manifest, parts)
 
 
@@ -158,6 +161,27 @@ def _check_tensors(manifest: pb.Manifest) -> None:
         _need(tensor.kind != pb.TENSOR_KIND_UNSPECIFIED, f"tensor {tensor.name!r} has no kind")
         _need(tensor.role != pb.TENSOR_ROLE_UNSPECIFIED, f"tensor {tensor.name!r} has no role")
         _need(0 < prod(tensor.shape) < 1 << 40, f"tensor {tensor.name!r} has shape {list(tensor.shape)}")
+    try:
+        Layout.of(specs(manifest.tensors))
+    except BlobError as error:
+        raise ManifestError(f"no blob can hold the exchangeable tensors: {error}") from error
+
+
+def _check_scalars_and_references(manifest: pb.Manifest) -> None:
+    hypers = [h.name for h in manifest.hyper_parameters]
+    _need(all(hypers) and len(set(hypers)) == len(hypers), f"hyper-parameters need a name, each once: {hypers}")
+    for hyper in manifest.hyper_parameters:
+        low, value, high = hyper.minimum, hyper.default_value, hyper.maximum
+        in_order = isfinite(low) and isfinite(high) and low <= value <= high
+        _need(in_order, f"hyper-parameter {hyper.name!r}: default {value} is not within {low} to {high}")
+    references = [r.name for r in manifest.references]
+    _need(
+        all(references) and len(set(references)) == len(references), f"references need a name, each once: {references}"
+    )
+    known = {t.name for t in manifest.tensors}
+    for reference in manifest.references:
+        unknown = sorted(set(reference.tensors) - known)
+        _need(not unknown, f"reference {reference.name!r} names tensors that are not exchangeable: {unknown}")
 
 
 def _check_programs(manifest: pb.Manifest, parts: set[bytes]) -> None:
@@ -182,6 +206,8 @@ def _check_programs(manifest: pb.Manifest, parts: set[bytes]) -> None:
             if slot.kind == pb.SLOT_KIND_WEIGHT:
                 weight = weights.get(slot.name)
                 _need(weight is not None and weight.shape == slot.shape, f"{where}: no exchangeable tensor like it")
+            if slot.kind == pb.SLOT_KIND_FROZEN:
+                _need(bool(manifest.frozen), f"{where}: the bundle has no frozen tensors")
             if slot.kind == pb.SLOT_KIND_HYPER:
                 _need(slot.name in hypers, f"{where}: no hyper-parameter of that name")
 

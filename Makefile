@@ -1,0 +1,83 @@
+# Everything is run from here; `make help` lists the targets. The .venv is made when it is missing or stale.
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.ONESHELL:
+.DELETE_ON_ERROR:
+.DEFAULT_GOAL := help
+
+REPO := $(CURDIR)
+# The folder in which make was called, also under `make -C`: a relative PHOTOS counts from there.
+CALLED_FROM := $(PWD)
+PYTHON ?= python3
+# For pip, such as the index of a CPU-only torch.
+PIP_ARGS ?=
+PHOTOS ?=
+export PHOTOS
+
+VENV := $(REPO)/.venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: help demo test test-slow check bench docs proto freeze-wire pins clean install
+
+help: ## list the targets
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
+
+install: $(STAMP) ## make .venv with everything in it
+
+$(STAMP): pyproject.toml constraints.txt
+	@if ! '$(BIN)/python' -c '' 2>/dev/null; then
+	  $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "FedLens needs Python 3.11 or newer (PYTHON=...)")'
+	  rm -rf '$(VENV)'
+	  $(PYTHON) -m venv '$(VENV)'
+	fi
+	'$(BIN)/python' -m pip install --quiet --disable-pip-version-check -c constraints.txt $(PIP_ARGS) -e '.[dev]'
+	touch '$@'
+
+demo: $(STAMP) ## a whole federation on this machine; PHOTOS=DIR takes your own images; the report is demo/report.html
+	@cd '$(CALLED_FROM)'
+	'$(BIN)/fedlens' demo --out '$(REPO)/demo' $${PHOTOS:+--photos "$$PHOTOS"}
+
+test: $(STAMP) ## the tests, but for the slow ones
+	@'$(BIN)/pytest'
+
+test-slow: $(STAMP) ## the slow tests: kills, races, the README's commands
+	@'$(BIN)/pytest' -m slow
+
+check: $(STAMP) ## style, types, wire schema, generated code
+	@'$(BIN)/ruff' check
+	'$(BIN)/ruff' format --check
+	'$(BIN)/mypy'
+	'$(BIN)/mypy' -p bench
+	'$(BIN)/pyright'
+	cd proto
+	'$(BIN)/buf' lint
+	'$(BIN)/buf' breaking --against v1.binpb
+	fresh=$$(mktemp -d)
+	trap 'rm -rf "$$fresh"' EXIT
+	'$(BIN)/python' -m grpc_tools.protoc -I. --python_out="$$fresh" --pyi_out="$$fresh" fedlens_proto/v1/*.proto
+	diff -r -x __pycache__ -x __init__.py -x '*.proto' "$$fresh/fedlens_proto/v1" fedlens_proto/v1 ||
+	  { echo 'generated code is stale: run `make proto`' >&2; exit 1; }
+
+bench: $(STAMP) ## the benchmark table; docs/benchmarks.md is written anew
+	@'$(BIN)/python' -m bench.run
+
+docs: $(STAMP) ## write the commands' --help into README.md anew
+	@'$(BIN)/python' -m tests.readme_blocks
+
+proto: $(STAMP) ## generate Python code from the .proto files
+	@cd proto
+	'$(BIN)/python' -m grpc_tools.protoc -I. --python_out=. --pyi_out=. fedlens_proto/v1/*.proto
+
+freeze-wire: $(STAMP) ## make the present wire schema the one that later ones must not break
+	@cd proto
+	'$(BIN)/buf' build -o v1.binpb
+
+pins: $(STAMP) ## write constraints.txt from what is installed
+	@{ sed -n '/^#/p' constraints.txt
+	  '$(BIN)/python' -m pip freeze --exclude-editable | grep -E '^[A-Za-z0-9_.-]+==' | sed 's/+[a-z0-9.]*$$//'; } > constraints.new
+	mv constraints.new constraints.txt
+
+clean: ## remove what was built, .venv too
+	@rm -rf .venv demo dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
