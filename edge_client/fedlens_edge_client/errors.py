@@ -1,9 +1,63 @@
-"""Errors of this package.
+"""Errors of this package; the class says what the one who runs the client must do.
 
 EdgeClientError
-└── EngineError     a bundle's program, or what it was asked to run (`engines/__init__.py`)
+├── StateError          the state folder cannot be used: another server's, newer, damaged, in use
+├── AlbumError          the photo folder cannot be used
+├── TransportError
+│   ├── Refused         the server said no for good; `code` says why
+│   ├── Unreachable     no answer within the time that the caller was ready to wait
+│   ├── Untrusted       the server's certificate, or plain HTTP to another machine, is not trusted
+│   └── BadAnswer       an answer that is not the protocol: malformed, too long, another digest
+├── PassFailed          the assignment is given up; the server is told `reason`
+└── EngineError         in `engines/`
 """
+
+from fedlens_proto.v1 import update_pb2
 
 
 class EdgeClientError(Exception):
-    """Something that this client cannot do; the message says what, what was found and what helps."""
+    """Something that keeps the client from its work; the message says what, what was found and what to do."""
+
+
+class StateError(EdgeClientError):
+    """The state folder cannot be used; nothing in it was changed."""
+
+
+class AlbumError(EdgeClientError):
+    """The photo folder cannot be used."""
+
+
+class TransportError(EdgeClientError):
+    """A call to the server did not give what it should."""
+
+
+class Refused(TransportError):
+    """The server carries this request out neither now nor later."""
+
+    def __init__(self, code: str, message: str) -> None:
+        """`code` and `message` as in the server's answer."""
+        super().__init__(f"the server refuses ({code}): {message}")
+        self.code = code
+        self.reason = message
+
+
+class Unreachable(TransportError):
+    """The server gave no usable answer for as long as the caller was ready to wait."""
+
+
+class Untrusted(TransportError):
+    """The secret would go to someone who has not shown to be the server."""
+
+
+class BadAnswer(TransportError):
+    """Something answered that does not speak the protocol, or not what was asked for came back."""
+
+
+class PassFailed(EdgeClientError):
+    """An assignment cannot be carried out; the round goes on without this client."""
+
+    def __init__(self, reason: update_pb2.FailureReason, detail: str) -> None:
+        """`detail` is read by the operator and holds no file name."""
+        super().__init__(detail)
+        self.reason = reason
+        self.detail = detail
