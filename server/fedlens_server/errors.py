@@ -8,6 +8,7 @@ ServerError
 ├── RoundClosed        409  an update after the round
 ├── UpdateDiffers      409  a second update with other bytes
 ├── AlreadyFailed      409  an update after the client's failure report
+├── TaskDiffers        409  a task of that name with other content
 ├── TooLarge           413  more bytes than the endpoint takes
 ├── WrongMediaType     415  another Content-Type, or a Content-Encoding
 ├── UpdateInvalid      422  a blob that is not what was asked for
@@ -87,6 +88,14 @@ class AlreadyFailed(ServerError):
 
     status = HTTPStatus.CONFLICT
     code = "already-failed"
+    retry = error_pb2.RETRY_NEVER
+
+
+class TaskDiffers(ServerError):
+    """There is a task of that name with other content; the operator must choose another name."""
+
+    status = HTTPStatus.CONFLICT
+    code = "task-differs"
     retry = error_pb2.RETRY_NEVER
 
 
