@@ -1,0 +1,169 @@
+"""Fault plans: which emulated client misbehaves in which round, and how; a file and a pure function of it.
+
+    [[fault]]              # one client in one round; clients count from 0, rounds from 1
+    client = 3
+    round = 2
+    kind = "delay"
+    seconds = 1.5          # of a delay only
+
+    [rates]                # and at random: probabilities for every client and round that has no entry
+    seed = 7
+    vanish = 0.05
+    delay = 0.1
+    delay_seconds = 0.5
+
+`FaultyTransport` (`faulty_transport.py`) carries them out.
+"""
+
+import struct
+import tomllib
+from dataclasses import dataclass
+from enum import StrEnum
+from hashlib import sha256
+from pathlib import Path
+from typing import Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic_core import ErrorDetails
+
+from fedlens_edge_client.errors import EdgeClientError
+
+
+class FaultPlanError(EdgeClientError):
+    """A fault plan that cannot be used; the text names the key, what was found and what is allowed."""
+
+
+class FaultKind(StrEnum):
+    """What goes wrong."""
+
+    VANISH = "vanish"  # gets work, is not heard of again in that round, takes part in later ones
+    DELAY = "delay"  # reports late by so many seconds
+    NAN = "nan"  # uploads a well-formed blob with a NaN in it
+    DUPLICATE = "duplicate"  # sends its update twice
+    CORRUPT = "corrupt"  # uploads bytes that are not what their digest says
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """What goes wrong for one client in one round; `seconds` counts for a delay only."""
+
+    kind: FaultKind
+    seconds: float = 0.0
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+_RATE = Field(default=0.0, ge=0, le=1, description="a number from 0 to 1")
+
+
+class FaultEntry(_Model):
+    """`[[fault]]`."""
+
+    client: int = Field(ge=0, description="an integer from 0")
+    round: int = Field(ge=1, description="an integer from 1")
+    kind: FaultKind = Field(strict=False, description=f"one of {', '.join(FaultKind)}")
+    seconds: float | None = Field(default=None, ge=0, le=3600, description="a number from 0 to 3600, for a delay only")
+
+    @model_validator(mode="after")
+    def _seconds_belong_to_delays(self) -> Self:
+        if (self.seconds is None) == (self.kind is FaultKind.DELAY):
+            found = "no seconds" if self.seconds is None else f"seconds = {self.seconds:g}"
+            raise ValueError(
+                f"found kind {self.kind.value!r} with {found}; a delay needs seconds, nothing else has them"
+            )
+        return self
+
+
+class FaultRates(_Model):
+    """`[rates]`: probabilities for each client and round; together at most 1."""
+
+    seed: int = Field(default=0, ge=0, lt=1 << 64, description="an integer from 0")
+    vanish: float = _RATE
+    delay: float = _RATE
+    nan: float = _RATE
+    duplicate: float = _RATE
+    corrupt: float = _RATE
+    delay_seconds: float = Field(default=1.0, ge=0, le=3600, description="a number from 0 to 3600")
+
+    @model_validator(mode="after")
+    def _at_most_one_fault(self) -> Self:
+        if (total := sum(self.of(kind) for kind in FaultKind)) > 1 + 1e-9:
+            raise ValueError(f"found rates that add up to {total:g}; together they must be at most 1")
+        return self
+
+    def of(self, kind: FaultKind) -> float:
+        """The probability of one kind."""
+        rate: float = getattr(self, kind.value)
+        return rate
+
+
+class FaultPlan(_Model):
+    """Which client misbehaves in which round; without entries and rates none does."""
+
+    fault: tuple[FaultEntry, ...] = Field(
+        default=(), strict=False, description="entries, each once per client and round"
+    )
+    rates: FaultRates = Field(default_factory=FaultRates)
+
+    @model_validator(mode="after")
+    def _one_entry_each(self) -> Self:
+        seen: set[tuple[int, int]] = set()
+        for entry in self.fault:
+            if (key := (entry.client, entry.round)) in seen:
+                raise ValueError(f"found two faults for client {entry.client} in round {entry.round}; one is allowed")
+            seen.add(key)
+        return self
+
+    @classmethod
+    def load(cls, path: Path) -> Self:
+        """Read a plan.
+
+        Raises:
+            FaultPlanError: The file cannot be read, or names the first key that is wrong.
+        """
+        try:
+            raw = tomllib.loads(path.read_text(encoding="utf-8"))
+        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+            raise FaultPlanError(f"{path.name}: cannot be read as TOML: {error}") from error
+        try:
+            return cls.model_validate(raw)
+        except ValidationError as error:
+            raise FaultPlanError(f"{path.name}: {_explain(error.errors()[0])}") from error
+
+    def of(self, client: int, round_number: int) -> Fault | None:
+        """What goes wrong for this client in this round: its entry, else a draw by the rates."""
+        for entry in self.fault:
+            if (entry.client, entry.round) == (client, round_number):
+                return Fault(entry.kind, entry.seconds or 0.0)
+        message = b"fedlens/fault/v1" + struct.pack("<QQQ", self.rates.seed, client, round_number)
+        left = int.from_bytes(sha256(message).digest()[:8], "little") / 2**64
+        for kind in FaultKind:
+            if left < self.rates.of(kind):
+                return Fault(kind, self.rates.delay_seconds if kind is FaultKind.DELAY else 0.0)
+            left -= self.rates.of(kind)
+        return None
+
+
+_SECTIONS: dict[str, type[BaseModel]] = {"fault": FaultEntry, "rates": FaultRates}
+
+
+def _explain(error: ErrorDetails) -> str:
+    """`fault[2].round: found 0, must be an integer from 1`."""
+    place = [*error["loc"]]
+    if not place:
+        return str(error["ctx"]["error"]) if "ctx" in error else error["msg"]
+    key = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in place).lstrip(".")
+    model = _SECTIONS.get(str(place[0]), FaultPlan) if len(place) > 1 else FaultPlan
+    field = model.model_fields.get(str(place[-1]))
+    allowed = (field.description if field else None) or "a table"
+    match error["type"]:
+        case "value_error":
+            return f"{key}: {error['ctx']['error'] if 'ctx' in error else error['msg']}"
+        case "extra_forbidden":
+            return f"{key}: unknown key; known are {', '.join(model.model_fields)}"
+        case "missing":
+            return f"{key}: missing; must be {allowed}"
+        case _:
+            return f"{key}: found {error['input']!r}, must be {allowed}"
