@@ -11,6 +11,7 @@ ServerError
 ├── TaskDiffers        409  a task of that name with other content
 ├── TooLarge           413  more bytes than the endpoint takes
 ├── WrongMediaType     415  another Content-Type, or a Content-Encoding
+├── WrongRange         416  a range outside of the blob
 ├── UpdateInvalid      422  a blob that is not what was asked for
 ├── SlowDown           429  too many requests at once
 ├── StorageFull        507  no room to store it
@@ -112,6 +113,14 @@ class WrongMediaType(ServerError):
 
     status = HTTPStatus.UNSUPPORTED_MEDIA_TYPE
     code = "wrong-media-type"
+    retry = error_pb2.RETRY_NEVER
+
+
+class WrongRange(ServerError):
+    """A range that cannot be read or lies outside of the blob; fetch the whole."""
+
+    status = HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE
+    code = "wrong-range"
     retry = error_pb2.RETRY_NEVER
 
 
