@@ -1,0 +1,1 @@
+"""How fast, how small, how many bytes: each measure against a floor taken in the same run."""

@@ -1,0 +1,106 @@
+"""What a measure finds: one line of the table."""
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Repeats of one quantity."""
+
+    values: tuple[float, ...]
+
+    @property
+    def median(self) -> float:
+        """The middle value."""
+        return statistics.median(self.values)
+
+    def text(self, digits: int) -> str:
+        """Median, and least to greatest where they differ."""
+        low, high = min(self.values), max(self.values)
+        spread = f" ({low:.{digits}f} - {high:.{digits}f})" if f"{low:.{digits}f}" != f"{high:.{digits}f}" else ""
+        return f"{self.median:.{digits}f}{spread}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One line of the table.
+
+    Attributes:
+        measure: What was measured, with its size.
+        unit: Of floor and measured.
+        digits: Shown behind the point.
+        floor: The least that the same work can cost, taken in the same run.
+        floor_is: What was done to find the floor.
+        measured: What FedLens needed.
+        judged: The number that the target is about.
+        judged_text: That number as people read it.
+        target: `judged` is to be at most this.
+        target_text: The target as people read it.
+        note: Where the time or memory goes.
+    """
+
+    measure: str
+    unit: str
+    digits: int
+    floor: Sample
+    floor_is: str
+    measured: Sample
+    judged: float
+    judged_text: str
+    target: float
+    target_text: str
+    note: str = ""
+
+    @property
+    def is_met(self) -> bool:
+        """Whether the target is reached."""
+        return self.judged <= self.target
+
+
+def against_floor(
+    measure: str, floor: Sample, measured: Sample, most: float, floor_is: str, *, unit: str = "ms", note: str = ""
+) -> Row:
+    """A row whose target is a multiple of the floor."""
+    ratio = measured.median / floor.median
+    return Row(
+        measure=measure,
+        unit=unit,
+        digits=1 if unit == "ms" else 3,
+        floor=floor,
+        floor_is=floor_is,
+        measured=measured,
+        judged=ratio,
+        judged_text=f"{ratio:.2f}x",
+        target=most,
+        target_text=f"<= {most:g}x",
+        note=note,
+    )
+
+
+def seconds(work: Callable[[], object]) -> float:
+    """How long `work` takes, in seconds."""
+    start = time.perf_counter()
+    work()
+    return time.perf_counter() - start
+
+
+def in_turns(
+    repeats: int, first: Callable[[], object], second: Callable[[], object], scale: float = 1.0
+) -> tuple[Sample, Sample]:
+    """Seconds times `scale` of both, one after the other, `repeats` times after one unmeasured run of each.
+
+    Turns rather than blocks, so that a change of the machine's speed meets both alike.
+    """
+    first()
+    second()
+    pairs = [(seconds(first), seconds(second)) for _ in range(repeats)]
+    return Sample(tuple(a * scale for a, _ in pairs)), Sample(tuple(b * scale for _, b in pairs))
+
+
+def differences(moments: Sequence[float]) -> tuple[float, ...]:
+    """The time from each moment to the next."""
+    return tuple(b - a for a, b in pairwise(moments))

@@ -1,0 +1,82 @@
+"""`make bench`: run every measure, or those named, and print one table.
+
+    python -m bench.run [--folder DIR] [MEASURE ...]
+
+A full run also writes `docs/benchmarks.md` anew, between its two markers; every run writes `bench/results/latest.json`.
+"""
+
+import argparse
+import importlib
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from rich.console import Console
+
+from bench import table
+from bench.row import Row
+
+REPOSITORY = Path(__file__).parent.parent
+PAGE = REPOSITORY / "docs" / "benchmarks.md"
+RESULTS = REPOSITORY / "bench" / "results" / "latest.json"
+BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
+
+# Name: where the function is that takes a folder and gives rows.
+MEASURES = {
+    "bytes": "bench.wire_bytes:measure",
+    "memory": "bench.large_rounds:memory",
+    "commits": "bench.small_rounds:measure",
+    "latency": "bench.large_rounds:latency",
+    "fedavg": "bench.fedavg_on_disk:measure",
+    "lenet5": "bench.emulated_round:measure",
+    "head": "bench.head_training:measure",
+}
+
+
+def main() -> None:
+    """Run the measures named on the command line."""
+    parser = argparse.ArgumentParser(description="Measure FedLens against floors taken in the same run.")
+    parser.add_argument("measures", nargs="*", metavar="MEASURE", help=f"any of {', '.join(MEASURES)}; default: all")
+    parser.add_argument(
+        "--folder", type=Path, help="on which disk to work; needs 7 GB; default: the system's temporary"
+    )
+    arguments = parser.parse_args()
+    if unknown := sorted(set(arguments.measures) - set(MEASURES)):
+        parser.error(f"found {unknown[0]!r}, must be one of {', '.join(MEASURES)}")
+    names = arguments.measures or list(MEASURES)
+    console = Console(width=None if Console().is_terminal else 180)
+    rows: list[Row] = []
+    with tempfile.TemporaryDirectory(prefix="fedlens-bench-", dir=arguments.folder) as folder:
+        (Path(folder) / "shared").mkdir()
+        for name in names:
+            console.print(f"measuring {name} ...")
+            rows += _measure(name)(_folder(Path(folder), name))
+    console.print(table.rich_table(rows))
+    for row in rows:
+        if row.note:
+            console.print(f"{row.measure}: {row.note}")
+    RESULTS.parent.mkdir(exist_ok=True)
+    RESULTS.write_text(table.as_json(rows) + "\n")
+    if names == list(MEASURES):
+        before, _, rest = PAGE.read_text().partition(BEGIN)
+        _, _, after = rest.partition(END)
+        PAGE.write_text(f"{before}{BEGIN}\n{table.markdown(rows)}\n{END}{after}")
+
+
+def _measure(name: str) -> Callable[[Path], list[Row]]:
+    module, _, function = MEASURES[name].partition(":")
+    found: Callable[[Path], list[Row]] = getattr(importlib.import_module(module), function)
+    return found
+
+
+def _folder(root: Path, name: str) -> Path:
+    """A folder of its own for each measure; the large blobs are made once and shared."""
+    folder = root / name
+    folder.mkdir()
+    (root / "shared" / "blobs").mkdir(exist_ok=True)
+    (folder / "blobs").symlink_to(root / "shared" / "blobs")
+    return folder
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,90 @@
+"""The real server as a process of its own, over plain HTTP on loopback, and what its kernel says about it."""
+
+import json
+import re
+import secrets
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from fedlens.admin_client import AdminClient, Profile
+from fedlens_proto.manifest import Bundle
+from fedlens_proto.v1 import admin_pb2
+
+_READY = re.compile(r"ready, clients at (\S+), operators at (\S+)")
+_CONFIG = """\
+[server]
+port = 0
+data = "data"
+[admin]
+port = 0
+token_sha256 = "{admin}"
+[[enrolment]]
+name = "bench"
+role = "trainer"
+sha256 = "{trainer}"
+"""
+
+
+@dataclass(frozen=True)
+class Server:
+    """A running server."""
+
+    url: str
+    admin: AdminClient
+    trainer_token: str
+    pid: int
+
+    def create_task(self, bundle: Bundle, settings: Mapping[str, Any]) -> admin_pb2.Task:
+        """A task with this bundle, FedAvg, and no limit of time that matters here."""
+        whole = {"method": "fedavg", "deadline_s": 600, "seed": "00" * 32} | dict(settings)
+        return self.admin.create_task("bench", [bundle], json.dumps(whole))
+
+    def round_ends(self) -> list[float]:
+        """When each round committed, in seconds since the epoch, by the server's clock."""
+        rounds = self.admin.show("bench").rounds
+        return [found.ended_at for found in rounds if found.state == admin_pb2.ROUND_STATE_COMMITTED]
+
+    def peak_memory_mb(self) -> float:
+        """The largest resident set so far (VmHWM), mapped files included, in MB."""
+        return status_mb(self.pid, "VmHWM")
+
+
+@contextmanager
+def serving(folder: Path) -> Iterator[Server]:
+    """Start a server with its state in `folder`, and end it gracefully."""
+    folder.mkdir(parents=True)
+    trainer, admin = secrets.token_hex(16), secrets.token_hex(16)
+    hashes = {"admin": sha256(admin.encode()).hexdigest(), "trainer": sha256(trainer.encode()).hexdigest()}
+    config = folder / "fedlens.toml"
+    config.write_text(_CONFIG.format(**hashes))
+    command = [str(Path(sys.executable).parent / "fedlens"), "serve", "--config", str(config)]
+    log = folder / "server.log"
+    with (
+        log.open("wb") as stderr,
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr, text=True) as process,
+    ):
+        try:
+            assert process.stdout is not None
+            ready = next((found for line in process.stdout if (found := _READY.search(line))), None)
+            if ready is None:
+                raise RuntimeError(f"the server did not start:\n{log.read_text()}")
+            profile = Profile(url=ready[2], token=admin)
+            yield Server(ready[1], AdminClient(profile), trainer, process.pid)
+        finally:
+            process.terminate()
+            process.communicate()
+
+
+def status_mb(pid: int, key: str) -> float:
+    """A line of /proc/<pid>/status that counts kB, as MB."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        name, _, value = line.partition(":")
+        if name == key:
+            return int(value.split()[0]) * 1024 / 1e6
+    raise KeyError(key)

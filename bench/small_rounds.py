@@ -1,0 +1,61 @@
+"""Commit to commit, with clients that do no work: linear head 512x10, long poll, one process for all clients.
+
+Floor: as many clients of a bare HTTP server that keeps the updates in memory, adds them up and syncs the sum.
+"""
+
+import asyncio
+import resource
+import struct
+from pathlib import Path
+
+from bench import models, trivial_client
+from bench.bare_server import bare_serving, take_part_barely
+from bench.row import Row, Sample, differences
+from bench.server_process import Server, serving
+from fedlens_proto import blob
+
+# Clients: (rounds, target in milliseconds).
+SIZES = {50: (30, 60.0), 500: (10, 600.0)}
+
+
+def measure(folder: Path) -> list[Row]:
+    """One row for each number of clients."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    raw = blob.encode(models.tensors(models.LINEAR_HEAD, seed=2))
+    return [_measure(clients, raw, folder / str(clients)) for clients in SIZES]
+
+
+def _measure(clients: int, raw: bytes, folder: Path) -> Row:
+    rounds, target = SIZES[clients]
+    with bare_serving(folder / "bare", clients, len(raw)) as (url, _, ended):
+        asyncio.run(take_part_barely(url, clients, rounds, raw, shared=True))
+    bundle = models.inert_bundle(models.LINEAR_HEAD, folder / "bundle")
+    with serving(folder / "server") as server:
+        server.create_task(bundle, {"rounds": rounds, "population": clients})
+        asyncio.run(_take_part(server, clients, raw, folder))
+        commits = Sample(tuple(1000 * gap for gap in differences(server.round_ends())))
+    floor = Sample(tuple(1000 * gap for gap in differences(ended)))
+    return Row(
+        measure=f"commit to commit, trivial work, linear head, {clients} clients",
+        unit="ms",
+        digits=1,
+        floor=floor,
+        floor_is="bare HTTP server and client",
+        measured=commits,
+        judged=commits.median,
+        judged_text=f"{commits.median:.1f} ms",
+        target=target,
+        target_text=f"<= {target:g} ms",
+    )
+
+
+async def _take_part(server: Server, clients: int, raw: bytes, folder: Path) -> None:
+    def different(client: int, round_number: int) -> bytes:
+        # Another last element for every client and round, so that no two uploads are the same bytes.
+        return raw[:-4] + struct.pack("<f", client + round_number / 1000)
+
+    cache = trivial_client.DownloadOnce(folder)
+    await asyncio.gather(
+        *(trivial_client.take_part(server.url, server.trainer_token, i, cache, different) for i in range(clients))
+    )

@@ -1,0 +1,92 @@
+"""Bytes from client to server of one `PUT update` over plain HTTP, as a recorder between the two sees them.
+
+Floor: the tensor's bytes alone. FedLens: request line, headers, update header, blob header, padding and tensors.
+"""
+
+import asyncio
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from bench import models, trivial_client
+from bench.row import Row, Sample
+from bench.server_process import serving
+from fedlens_proto import blob
+from fedlens_proto.manifest import Bundle
+from fedlens_proto.v1 import blob_pb2
+
+CODECS = {"f32": (blob_pb2.DTYPE_FLOAT32, 4), "f16": (blob_pb2.DTYPE_FLOAT16, 2)}
+ELEMENTS = 512 * 10 + 10
+MOST_BYTES = 700
+
+
+class Recorder:
+    """Passes TCP connections on to a server and keeps what clients send."""
+
+    def __init__(self, url: str) -> None:
+        """`url` is the server's."""
+        address = urlsplit(url)
+        self._host, self._port = address.hostname, address.port
+        self.sent: list[bytearray] = []
+
+    async def connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Pass one connection on, both ways, until both sides have ended."""
+        record = bytearray()
+        self.sent.append(record)
+        onward_reader, onward_writer = await asyncio.open_connection(self._host, self._port)
+        await asyncio.gather(
+            _pass_on(reader, onward_writer, record),
+            _pass_on(onward_reader, writer, bytearray()),
+            return_exceptions=True,
+        )
+
+    def bytes_of_put(self) -> int:
+        """Length of the one PUT request, which was the last on its connection."""
+        (record,) = [record for record in self.sent if b"PUT /v1/tasks/" in record]
+        return len(record) - record.index(b"PUT /v1/tasks/")
+
+
+async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, record: bytearray) -> None:
+    try:
+        while chunk := await reader.read(1 << 16):
+            record += chunk
+            writer.write(chunk)
+            await writer.drain()
+    finally:
+        writer.close()
+
+
+def measure(folder: Path) -> list[Row]:
+    """One row for each codec."""
+    bundle = models.inert_bundle(models.LINEAR_HEAD, folder / "bundle")
+    return [_measure(codec, bundle, folder / codec) for codec in CODECS]
+
+
+def _measure(codec: str, bundle: Bundle, folder: Path) -> Row:
+    dtype, width = CODECS[codec]
+    upload = blob.encode(models.tensors(models.LINEAR_HEAD, seed=2), floats=dtype)
+    with serving(folder / "server") as server:
+        server.create_task(bundle, {"rounds": 1, "population": 1, "codec": codec})
+        sent = asyncio.run(_record(server.url, server.trainer_token, upload, folder))
+    payload = ELEMENTS * width
+    return Row(
+        measure=f"client to server, one plain-HTTP PUT update, linear head 512x10, {codec}",
+        unit="bytes",
+        digits=0,
+        floor=Sample((payload,)),
+        floor_is="tensor bytes",
+        measured=Sample((sent,)),
+        judged=sent - payload,
+        judged_text=f"payload + {sent - payload}",
+        target=MOST_BYTES,
+        target_text=f"payload + {MOST_BYTES}",
+    )
+
+
+async def _record(url: str, token: str, upload: bytes, folder: Path) -> int:
+    recorder = Recorder(url)
+    between = await asyncio.start_server(recorder.connected, "127.0.0.1", 0)
+    async with between:
+        host, port = between.sockets[0].getsockname()
+        cache = trivial_client.DownloadOnce(folder)
+        await trivial_client.take_part(f"http://{host}:{port}", token, 0, cache, lambda *_: upload, limit=1)
+    return recorder.bytes_of_put()
