@@ -1,7 +1,73 @@
-"""`fedlens serve`."""
+"""`fedlens serve`: run a server, or write what one needs."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
 
 import typer
 
 
 def register(app: typer.Typer) -> None:
     """Add the command to `app`."""
+    app.command()(serve)
+
+
+def serve(
+    config: Annotated[Path | None, typer.Option(help="The fedlens.toml to serve by. Default: ./fedlens.toml.")] = None,
+    init: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR", help="Write a config, tokens and, for loopback, a certificate into DIR; serve nothing."
+        ),
+    ] = None,
+    host: Annotated[str, typer.Option(help="With --init: address for clients.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="With --init: port for clients.")] = 8443,
+    admin_port: Annotated[int, typer.Option(min=0, max=65535, help="With --init: port for operators.")] = 8444,
+) -> None:
+    """Serve clients and operators until SIGTERM or Ctrl-C."""
+    from fedlens_server.config import ConfigError
+
+    try:
+        if init is None:
+            _serve(config or Path("fedlens.toml"))
+        elif config is not None:
+            raise ConfigError("--config and --init exclude each other")
+        else:
+            _initialise(init, host, port, admin_port)
+    except ConfigError as error:
+        typer.echo(f"fedlens: {error}", err=True)
+        raise typer.Exit(1) from error
+
+
+def _serve(path: Path) -> None:
+    import asyncio
+    import logging
+
+    from fedlens_server.config import ConfigError, load
+    from fedlens_server.daemon import serve as serve_until_signal
+    from fedlens_server.errors import StoreUnusable
+
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
+    try:
+        asyncio.run(serve_until_signal(load(path), _announce))
+    except StoreUnusable as error:
+        raise ConfigError(str(error)) from error
+
+
+def _announce(line: str) -> None:
+    # Flushed, because whoever starts a server as its own process waits for this line.
+    print(line, flush=True)
+
+
+def _initialise(folder: Path, host: str, port: int, admin_port: int) -> None:
+    from fedlens_server.config import is_loopback
+    from fedlens_server.init import initialise
+
+    written = initialise(folder, host, port, admin_port)
+    typer.echo("wrote " + ", ".join(str(path) for path in written))
+    if not is_loopback(host):
+        typer.echo(
+            f"{host} is reached from outside: put a certificate for its name into {folder / 'server.pem'} and its key "
+            f"into {folder / 'server.key'}, or set server.behind_proxy = true and remove both keys"
+        )
+    typer.echo(f"next: fedlens serve --config {written[0]}")

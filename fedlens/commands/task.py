@@ -1,7 +1,206 @@
-"""`fedlens task`."""
+"""`fedlens task`: what an operator does, over the admin API of a running server."""
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+if TYPE_CHECKING:
+    from fedlens.admin_client import AdminClient
+
+task_app = typer.Typer(help="Create tasks on a server, follow and end them, fetch models.", no_args_is_help=True)
+
+Admin = Annotated[
+    Path | None,
+    typer.Option(
+        "--admin", envvar="FEDLENS_ADMIN", help="Profile of the server, the admin.toml that `serve --init` wrote."
+    ),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+TaskName = Annotated[str, typer.Argument(metavar="TASK", help="Name or id of the task.")]
 
 
 def register(app: typer.Typer) -> None:
     """Add the command to `app`."""
+    app.add_typer(task_app, name="task")
+
+
+@task_app.command()
+def create(
+    name: Annotated[str, typer.Argument(help="A name of its own; the same name and content again: the same task.")],
+    bundle: Annotated[list[Path], typer.Option(help="Folder of the bundle; may be given several times.")],
+    method: Annotated[str, typer.Option(help="Method by which updates become a model.")] = "fedavg",
+    rounds: Annotated[int, typer.Option(help="Rounds to commit.")] = 10,
+    population: Annotated[int, typer.Option(help="Trainers to wait for before the first round.")] = 2,
+    cohort: Annotated[int | None, typer.Option(help="Members of a round. Default: all.")] = None,
+    deadline: Annotated[float | None, typer.Option(help="Seconds after which a round closes.")] = None,
+    min_reports: Annotated[int | None, typer.Option(help="Updates without which a round is abandoned.")] = None,
+    epochs: Annotated[int | None, typer.Option(help="Passes over the photos in each round.")] = None,
+    steps: Annotated[int | None, typer.Option(help="Batches in each round, instead of epochs.")] = None,
+    hyper: Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help="Hyper-parameter.")] = None,
+    codec: Annotated[str | None, typer.Option(help="How updates are stored: f32 or f16.")] = None,
+    evaluate_every: Annotated[int | None, typer.Option(help="Rounds between global evaluations.")] = None,
+    personal_evaluation: Annotated[bool, typer.Option(help="Let every client evaluate at the end.")] = False,
+    seed: Annotated[str | None, typer.Option(help="64 hexadecimal digits. Default: random.")] = None,
+    setting: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Any other setting.")] = None,
+    admin: Admin = None,
+    as_json: AsJson = False,
+) -> None:
+    """Create a task from a bundle."""
+    with _reported():
+        from fedlens_proto.manifest import Bundle
+
+        settings: dict[str, Any] = {"method": method, "rounds": rounds, "population": population}
+        optional = {
+            "cohort": cohort,
+            "deadline_s": deadline,
+            "min_reports": min_reports,
+            "epochs": epochs,
+            "steps": steps,
+            "codec": codec,
+            "evaluate_every": evaluate_every,
+            "personal_evaluation": personal_evaluation or None,
+            "seed": seed,
+        }
+        settings |= {key: value for key, value in optional.items() if value is not None}
+        if hyper:
+            settings["hyper"] = dict(_pair(entry, "--hyper") for entry in hyper)
+        settings |= dict(_pair(entry, "--set") for entry in setting or [])
+        made = _client(admin).create_task(name, [Bundle.open(folder) for folder in bundle], json.dumps(settings))
+        _print_tasks([made], as_json, one=True)
+
+
+@task_app.command("list")
+def list_tasks(admin: Admin = None, as_json: AsJson = False) -> None:
+    """List all tasks."""
+    with _reported():
+        _print_tasks(_client(admin).tasks(), as_json)
+
+
+@task_app.command()
+def show(task: TaskName, admin: Admin = None, as_json: AsJson = False) -> None:
+    """Show a task round by round."""
+    with _reported():
+        from rich.console import Console
+        from rich.table import Table
+
+        from fedlens import task_report
+
+        found = _client(admin).show(task)
+        rounds = [task_report.round_values(result) for result in found.rounds]
+        if as_json:
+            _print_json({"task": task_report.task_values(found.task), "rounds": rounds})
+            return
+        _print_tasks([found.task], as_json=False)
+        table = Table(*task_report.ROUND_COLUMNS, caption="before, after: mean and deviation over clients")
+        for values in rounds:
+            table.add_row(*task_report.round_row(values))
+        Console(width=None if sys.stdout.isatty() else 200).print(table)
+
+
+@task_app.command()
+def stop(task: TaskName, admin: Admin = None, as_json: AsJson = False) -> None:
+    """End a task now; its last model stays."""
+    with _reported():
+        _print_tasks([_client(admin).stop(task)], as_json, one=True)
+
+
+@task_app.command()
+def revoke(
+    client: Annotated[str, typer.Argument(help="Id of the client, 64 hexadecimal digits.")],
+    admin: Admin = None,
+    as_json: AsJson = False,
+) -> None:
+    """Shut a client out, from its next request on."""
+    with _reported():
+        _client(admin).revoke(client)
+        if as_json:
+            _print_json({"revoked": client})
+        else:
+            typer.echo(f"revoked {client}")
+
+
+@task_app.command()
+def model(
+    task: TaskName,
+    out: Annotated[Path, typer.Option(help="File to write; a name in .safetensors gives that format.")],
+    admin: Admin = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write a task's global model to a file."""
+    with _reported():
+        from fedlens.model_file import fetch_model
+
+        found = fetch_model(_client(admin), task, out)
+        values = {
+            "file": str(out),
+            "bundle": found.bundle.hex(),
+            "round": found.round,
+            "classes": list(found.class_names),
+            "blob": found.blob_sha256.hex(),
+        }
+        if as_json:
+            _print_json(values)
+        else:
+            typer.echo(f"wrote {out}: the model of {task} after round {found.round}, {len(found.class_names)} classes")
+
+
+@contextmanager
+def _reported() -> Iterator[None]:
+    from fedlens.admin_client import AdminError
+    from fedlens_proto.errors import ProtoError
+
+    try:
+        yield
+    except (AdminError, ProtoError) as error:
+        typer.echo(f"fedlens: {error}", err=True)
+        raise typer.Exit(1) from error
+
+
+def _client(profile: Path | None) -> "AdminClient":
+    from fedlens.admin_client import AdminClient, AdminError, Profile
+
+    if profile is None:
+        raise AdminError("which server? Name its profile with --admin DIR/admin.toml, or in FEDLENS_ADMIN")
+    return AdminClient(Profile.read(profile))
+
+
+def _pair(entry: str, option: str) -> tuple[str, Any]:
+    from fedlens.admin_client import AdminError
+
+    key, equals, text = entry.partition("=")
+    if not equals or not key:
+        raise AdminError(f"{option}: found {entry!r}, must be a name, =, and a value")
+    try:
+        return key, json.loads(text)
+    except ValueError:
+        if option == "--hyper":
+            raise AdminError(f"--hyper {key}: found {text!r}, must be a number") from None
+        return key, text
+
+
+def _print_json(values: Any) -> None:
+    typer.echo(json.dumps(values, indent=2))
+
+
+def _print_tasks(tasks: list[Any], as_json: bool, one: bool = False) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    from fedlens import task_report
+
+    listed = [task_report.task_values(task) for task in tasks]
+    if as_json:
+        _print_json(listed[0] if one else listed)
+        return
+    table = Table("id", "name", "state", "method", "rounds", "clients")
+    for values in listed:
+        state = values["state"] + (f": {values['reason']}" if values["reason"] else "")
+        rounds = f"{values['rounds_committed']} of {values['rounds_total']}"
+        clients = f"{values['enrolled']} of {values['population']}"
+        table.add_row(str(values["id"]), values["name"], state, values["settings"].get("method", "-"), rounds, clients)
+    Console(width=None if sys.stdout.isatty() else 200).print(table)

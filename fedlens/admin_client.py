@@ -1,0 +1,216 @@
+"""What `fedlens task` asks of a server: the admin API over HTTP, with the standard library alone."""
+
+import http.client
+import os
+import ssl
+import tomllib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import BinaryIO, Self, TypeVar
+from urllib.parse import quote, urlsplit
+
+from google.protobuf.message import Message
+
+from fedlens_proto import wire
+from fedlens_proto.errors import WireError
+from fedlens_proto.manifest import Bundle
+from fedlens_proto.v1 import admin_pb2, error_pb2
+
+TOKEN_VARIABLE = "FEDLENS_ADMIN_TOKEN"
+PROFILE_KEYS = ("url", "ca", "token_file")
+TIMEOUT_S = 60.0
+_CHUNK_BYTES = 1 << 20
+
+M = TypeVar("M", bound=Message)
+
+
+class AdminError(Exception):
+    """Something that the operator asked for was not done; the text says why and what to do."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Profile:
+    """Which server to speak to, and as whom."""
+
+    url: str
+    token: str
+    ca: Path | None = None
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """Read a profile as `fedlens serve --init` writes it; the token may come from FEDLENS_ADMIN_TOKEN instead.
+
+        Raises:
+            AdminError: The file cannot be read, or has a key that is missing, unknown or no text.
+        """
+        try:
+            raw = tomllib.loads(path.read_text(encoding="utf-8"))
+        except OSError as error:
+            raise AdminError(f"{path}: cannot be read: {error.strerror}; name a profile with --admin") from error
+        except ValueError as error:
+            raise AdminError(f"{path}: this is no TOML: {error}") from error
+        for key, value in raw.items():
+            if key not in PROFILE_KEYS:
+                raise AdminError(f"{path}: {key}: unknown key; allowed are {', '.join(PROFILE_KEYS)}")
+            if not isinstance(value, str) or not value:
+                raise AdminError(f"{path}: {key}: found {value!r}, must be a text that is not empty")
+        url = raw.get("url")
+        if url is None or urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname:
+            raise AdminError(f"{path}: url: found {url!r}, must be such as https://127.0.0.1:8444")
+        ca = path.parent / raw["ca"] if "ca" in raw else None
+        if ca is not None and not ca.is_file():
+            raise AdminError(f"{path}: ca: found {raw['ca']!r}, but there is no such file")
+        return cls(url=url, token=_token(path, raw.get("token_file")), ca=ca)
+
+
+class AdminClient:
+    """The admin API of one server."""
+
+    def __init__(self, profile: Profile) -> None:
+        """Connects with each call, not now."""
+        self._profile = profile
+        self._address = urlsplit(profile.url)
+
+    def create_task(self, name: str, bundles: list[Bundle], settings_json: str) -> admin_pb2.Task:
+        """Store what the server lacks of the bundles, then make the task; again with the same content: the same task.
+
+        Raises:
+            AdminError: The server refuses, or cannot be reached.
+        """
+        for bundle in bundles:
+            for part in bundle.manifest.parts:
+                self._put_part(part.sha256, bundle.part(part.sha256))
+        request = admin_pb2.CreateTaskRequest(
+            protocol=wire.PROTOCOL, name=name, manifests=[b.raw for b in bundles], settings_json=settings_json
+        )
+        return self._call(admin_pb2.Task, "POST", "/v1/admin/tasks", request)
+
+    def tasks(self) -> list[admin_pb2.Task]:
+        """All tasks, ascending by id. Raises AdminError as the others."""
+        return list(self._call(admin_pb2.ListTasksResponse, "GET", "/v1/admin/tasks").tasks)
+
+    def show(self, task: str) -> admin_pb2.ShowTaskResponse:
+        """A task, by name or id, with its rounds. Raises AdminError as the others."""
+        return self._call(admin_pb2.ShowTaskResponse, "GET", _task_path(task))
+
+    def stop(self, task: str) -> admin_pb2.Task:
+        """End a task; its model stays. Raises AdminError as the others."""
+        return self._call(admin_pb2.Task, "POST", _task_path(task, "/stop"))
+
+    def model(self, task: str) -> admin_pb2.TaskModelResponse:
+        """Which blob is the task's global model. Raises AdminError as the others."""
+        return self._call(admin_pb2.TaskModelResponse, "GET", _task_path(task, "/model"))
+
+    def revoke(self, client_hex: str) -> None:
+        """Shut a client out from its next request on. Raises AdminError as the others."""
+        with self._request("POST", f"/v1/admin/clients/{quote(client_hex, safe='')}/revoke", b""):
+            pass
+
+    def fetch(self, digest: bytes, out: BinaryIO) -> None:
+        """Write a blob to `out`, checking its digest.
+
+        Raises:
+            AdminError: As the others, or what arrived is damaged; `out` then holds a part of it.
+        """
+        seen = sha256()
+        with self._request("GET", f"/v1/admin/blobs/{digest.hex()}") as answer:
+            while chunk := answer.read(_CHUNK_BYTES):
+                seen.update(chunk)
+                out.write(chunk)
+        if seen.digest() != digest:
+            raise AdminError(f"blob {digest.hex()} arrived damaged or cut short; try again")
+
+    def _put_part(self, digest: bytes, path: Path) -> None:
+        address = f"/v1/admin/parts/{digest.hex()}"
+        with self._request("HEAD", address, missing_is_fine=True) as answer:
+            if answer.status == http.HTTPStatus.OK:
+                return
+        with path.open("rb") as file, self._request("PUT", address, file, os.fstat(file.fileno()).st_size):
+            pass
+
+    def _call(self, kind: type[M], method: str, path: str, message: Message | None = None) -> M:
+        body = b"" if message is None else message.SerializeToString(deterministic=True)
+        with self._request(method, path, body) as answer:
+            try:
+                return wire.decode(kind, answer.read())
+            except WireError as error:
+                raise AdminError(f"{self._profile.url} gave an answer that is not FedLens': {error}") from error
+
+    @contextmanager
+    def _request(
+        self,
+        method: str,
+        path: str,
+        body: bytes | BinaryIO = b"",
+        size: int | None = None,
+        missing_is_fine: bool = False,
+    ) -> Iterator[http.client.HTTPResponse]:
+        url = self._profile.url
+        connection = self._connect()
+        headers = {
+            "Authorization": f"Bearer {self._profile.token}",
+            "Content-Type": wire.MEDIA_TYPE,
+            "Content-Length": str(len(body) if isinstance(body, bytes) else size),
+        }
+        try:
+            connection.request(method, self._address.path.rstrip("/") + path, body or None, headers)
+            answer = connection.getresponse()
+            if answer.status >= 300 and not (missing_is_fine and answer.status == http.HTTPStatus.NOT_FOUND):
+                raise AdminError(_refusal(url, answer))
+            yield answer
+        except ssl.SSLCertVerificationError as error:
+            raise AdminError(
+                f"the certificate of {url} is not trusted: {error.verify_message}; "
+                "name the CA that issued it as `ca` in the profile"
+            ) from error
+        except ssl.SSLError as error:
+            raise AdminError(f"{url} does not speak TLS as expected ({error.reason}); is the url right?") from error
+        except TimeoutError as error:
+            raise AdminError(f"{url} did not answer within {TIMEOUT_S:.0f} s") from error
+        except http.client.HTTPException as error:
+            raise AdminError(f"{url} gave an answer that is no HTTP ({error!r}); is it https?") from error
+        except OSError as error:
+            raise AdminError(f"{url} cannot be reached: {error.strerror or error}; is the server running?") from error
+        finally:
+            connection.close()
+
+    def _connect(self) -> http.client.HTTPConnection:
+        host, port = self._address.hostname or "", self._address.port
+        if self._address.scheme == "http":
+            return http.client.HTTPConnection(host, port, timeout=TIMEOUT_S)
+        try:
+            context = ssl.create_default_context(cafile=self._profile.ca)
+        except ssl.SSLError as error:
+            raise AdminError(f"{self._profile.ca} is no certificate (PEM)") from error
+        return http.client.HTTPSConnection(host, port, timeout=TIMEOUT_S, context=context)
+
+
+def _token(profile: Path, token_file: str | None) -> str:
+    if token := os.environ.get(TOKEN_VARIABLE, "").strip():
+        return token
+    if token_file is None:
+        raise AdminError(f"{profile}: there is no token_file, and {TOKEN_VARIABLE} is not set; set one of them")
+    path = profile.parent / token_file
+    try:
+        return path.read_text(encoding="utf-8").strip()
+    except (OSError, ValueError) as error:
+        raise AdminError(f"{profile}: token_file: {path} cannot be read; set {TOKEN_VARIABLE} instead?") from error
+
+
+def _task_path(task: str, rest: str = "") -> str:
+    return f"/v1/admin/tasks/{quote(task, safe='')}{rest}"
+
+
+def _refusal(url: str, answer: http.client.HTTPResponse) -> str:
+    try:
+        fault = wire.decode(error_pb2.Error, answer.read())
+    except WireError:
+        fault = error_pb2.Error()
+    if not fault.code:
+        return f"{url} answered {answer.status} {answer.reason}, which is no answer of FedLens; is the url right?"
+    if answer.status == http.HTTPStatus.UNAUTHORIZED:
+        return f"{url} does not accept the token: {fault.message}"
+    return f"{url} refused ({fault.code}): {fault.message}"

@@ -1,0 +1,90 @@
+"""How an outcome becomes an answer: messages and errors, all of them protobuf, errors in one place."""
+
+import logging
+
+from aiohttp import web
+from aiohttp.typedefs import Handler
+from aiohttp.web_protocol import RequestHandler
+from aiohttp.web_request import BaseRequest
+from google.protobuf.message import Message
+
+from fedlens_proto.errors import WireError
+from fedlens_proto.v1 import error_pb2
+from fedlens_proto.wire import MEDIA_TYPE
+from fedlens_server.errors import Malformed, ServerError, StorageFull, TooLarge, Unknown
+
+INTERNAL_RETRY_MS = 5_000
+_log = logging.getLogger(__name__)
+
+
+def message(body: Message) -> web.Response:
+    """A success with this message."""
+    return web.Response(body=body.SerializeToString(), content_type=MEDIA_TYPE)
+
+
+def error(fault: ServerError) -> web.Response:
+    """The answer that tells the client what was wrong and whether to come back."""
+    body = error_pb2.Error(
+        code=fault.code, message=str(fault), retry=fault.retry, retry_after_ms=fault.retry_after_ms
+    ).SerializeToString()
+    return web.Response(status=fault.status, body=body, content_type=MEDIA_TYPE)
+
+
+@web.middleware
+async def errors_as_messages(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Answer everything that a handler raises with an `Error` message."""
+    try:
+        return await handler(request)
+    except ServerError as fault:
+        if isinstance(fault, StorageFull):
+            _log.error("%s %s: %s", request.method, request.path, fault)
+        return error(fault)
+    except web.HTTPException as answer:
+        return error(_of_framework(request, answer))
+    except (ConnectionError, web.RequestPayloadError) as fault:
+        if isinstance(fault, ConnectionError) or request.transport is None or request.transport.is_closing():
+            # Nobody is left to answer; aiohttp takes this one quietly.
+            raise ConnectionResetError from fault
+        return error(Malformed(f"the body cannot be read: {fault}"))
+    except WireError as fault:
+        return error(Malformed(str(fault)))
+    except Exception as fault:
+        return error(_of_machine(request, fault))
+
+
+def _of_framework(request: web.Request, answer: web.HTTPException) -> ServerError:
+    if answer.status in (404, 405):
+        return Unknown(f"there is no {request.method} {request.path} here")
+    if answer.status == 413:
+        return TooLarge(f"more bytes than {request.method} {request.path} takes")
+    return Malformed(f"the request cannot be served: {answer.reason}")
+
+
+def _of_machine(request: web.Request, fault: Exception) -> ServerError:
+    _log.error("%s %s failed", request.method, request.path, exc_info=fault)
+    return ServerError("the server failed; its log says why", INTERNAL_RETRY_MS)
+
+
+class Connection(RequestHandler):
+    """A connection that answers bytes which are no HTTP with an `Error` message too, and never logs them."""
+
+    __slots__ = ()
+
+    def handle_error(
+        self,
+        request: BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> web.StreamResponse:
+        """As in aiohttp, for what no handler has seen; parser errors quote headers, so they are kept back."""
+        if request.writer.output_size > 0:
+            raise ConnectionResetError("the answer has begun")
+        if status >= 500:
+            _log.error("a request failed outside its handler", exc_info=exc)
+            answer = error(ServerError("the server failed; its log says why", INTERNAL_RETRY_MS))
+        else:
+            _log.info("a client sent bytes that are no HTTP request: %s", type(exc).__name__)
+            answer = error(Malformed(f"this is no HTTP request that can be read ({type(exc).__name__})"))
+        answer.force_close()
+        return answer

@@ -1,0 +1,65 @@
+"""A server process: from a config to sockets, until a signal."""
+
+import asyncio
+import logging
+import signal
+from collections.abc import Callable
+
+from fedlens_server.app import create_admin_app, create_app
+from fedlens_server.clock import Clock, SystemClock
+from fedlens_server.config import Config
+from fedlens_server.listening import Runner, listen, tls
+from fedlens_server.service import SERVICE
+from fedlens_server.store import Store
+
+_log = logging.getLogger(__name__)
+
+
+async def serve(
+    config: Config,
+    announce: Callable[[str], None],
+    clock: Clock | None = None,
+    stop: asyncio.Event | None = None,
+) -> None:
+    """Serve until SIGTERM or SIGINT, or until `stop` is set; returns when all that was accepted is done.
+
+    Args:
+        config: What to serve.
+        announce: Given one line, once requests are answered.
+        clock: The machine's, if None.
+        stop: One of its own, if None.
+
+    Raises:
+        ConfigError: A certificate or an address cannot be used.
+        StoreUnusable: The state in `server.data` cannot be opened.
+    """
+    stop = stop or asyncio.Event()
+    server, admin = config.server, config.admin
+    context = None
+    if server.certfile is not None and server.keyfile is not None:
+        context = tls(server.certfile, server.keyfile)
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    store = await asyncio.to_thread(Store.open, server.data)
+    try:
+        app = create_app(config, clock or SystemClock(), store)
+        clients = Runner(app, shutdown_timeout=config.limits.stop_s)
+        operators = Runner(create_admin_app(app[SERVICE]), shutdown_timeout=config.limits.stop_s)
+        try:
+            await clients.setup()
+            await operators.setup()
+            client_url = await listen(clients, server.host, server.port, context, "server.port")
+            admin_url = await listen(operators, admin.host, admin.port, context, "admin.port")
+            await app[SERVICE].ready()
+            announce(f"fedlens: ready, clients at {client_url}, operators at {admin_url}")
+            await stop.wait()
+            _log.info("stopping")
+            app[SERVICE].stop_accepting()
+        finally:
+            await operators.cleanup()
+            await clients.cleanup()
+    finally:
+        await asyncio.to_thread(store.close)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.remove_signal_handler(number)

@@ -1,0 +1,96 @@
+"""`fedlens serve --init DIR`: a config that works at once, with tokens and, for loopback, a certificate."""
+
+import json
+import os
+import secrets
+from collections.abc import Mapping
+from hashlib import sha256
+from pathlib import Path
+
+import trustme
+
+from fedlens_server.config import ConfigError, is_loopback
+
+CONFIG = "fedlens.toml"
+PROFILE = "admin.toml"
+_SECRET = 0o600
+_PUBLIC = 0o644
+_TEMPLATE = """\
+# Written by `fedlens serve --init`. All keys are in docs/operate.md; relative paths are relative to this file.
+
+[server]
+host = {host}
+port = {port}
+certfile = "server.pem"
+keyfile = "server.key"
+data = "data"
+
+[admin]
+host = "127.0.0.1"
+port = {admin_port}
+token_sha256 = "{admin}"
+
+# The tokens themselves are in the .token files: give them to clients, keep them out of this file.
+[[enrolment]]
+name = "trainers"
+role = "trainer"
+sha256 = "{trainer}"
+
+[[enrolment]]
+name = "evaluators"
+role = "evaluator"
+sha256 = "{evaluator}"
+"""
+
+
+def initialise(folder: Path, host: str = "127.0.0.1", port: int = 8443, admin_port: int = 8444) -> list[Path]:
+    """Write config, tokens, operator's profile and, if `host` is a loopback address, a certificate into `folder`.
+
+    All files are written or none. Returns what was written, the config first.
+
+    Raises:
+        ConfigError: One of the files is there already, or the folder cannot be written.
+    """
+    tokens = {name: secrets.token_urlsafe(32) for name in ("admin", "trainer", "evaluator")}
+    hashes = {name: sha256(token.encode()).hexdigest() for name, token in tokens.items()}
+    config = _TEMPLATE.format(host=json.dumps(host), port=port, admin_port=admin_port, **hashes)
+    profile = f'url = "https://127.0.0.1:{admin_port}"\n'
+    files = {CONFIG: (config.encode(), _PUBLIC)}
+    files |= {f"{name}.token": (f"{token}\n".encode(), _SECRET) for name, token in tokens.items()}
+    if is_loopback(host):
+        files |= _certificate(host)
+        profile += 'ca = "ca.pem"\n'
+    files[PROFILE] = (f'{profile}token_file = "admin.token"\n'.encode(), _PUBLIC)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        return _write_all(folder, files)
+    except FileExistsError as error:
+        raise ConfigError(f"{error.filename}: is there already; take another folder or remove it first") from error
+    except OSError as error:
+        raise ConfigError(f"{folder}: cannot be written: {error.strerror}") from error
+
+
+def _certificate(host: str) -> dict[str, tuple[bytes, int]]:
+    authority = trustme.CA(organization_name="FedLens", organization_unit_name="made by fedlens serve --init")
+    issued = authority.issue_cert(*dict.fromkeys([host, "127.0.0.1", "localhost"]))
+    chain = b"".join(part.bytes() for part in issued.cert_chain_pems)
+    return {
+        "ca.pem": (authority.cert_pem.bytes(), _PUBLIC),
+        "server.pem": (chain, _PUBLIC),
+        "server.key": (issued.private_key_pem.bytes(), _SECRET),
+    }
+
+
+def _write_all(folder: Path, files: Mapping[str, tuple[bytes, int]]) -> list[Path]:
+    written: list[Path] = []
+    try:
+        for name, (content, mode) in files.items():
+            path = folder / name
+            with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
+                written.append(path)
+                file.write(content)
+    except OSError:
+        for path in written:
+            path.unlink()
+        raise
+    return written

@@ -1,0 +1,107 @@
+"""How many bytes a request may bring: one table, and the only place where a small body is read."""
+
+import asyncio
+
+from aiohttp import hdrs, web
+
+from fedlens_proto.manifest import MAX_MANIFEST_BYTES
+from fedlens_proto.wire import LENGTH, MAX_UPDATE_HEADER_BYTES, MEDIA_TYPE
+from fedlens_server.errors import Malformed, TooLarge, WrongMediaType
+
+MAX_BODY_BYTES = {
+    "enrol": 4 << 10,
+    "forget": 1 << 10,
+    "check-in": 1 << 10,
+    "failure": 16 << 10,
+    "evaluation": LENGTH.size + MAX_UPDATE_HEADER_BYTES,
+    "create-task": 8 * MAX_MANIFEST_BYTES,
+}
+"""By endpoint. An update may have what its assignment asks for, a part what `limits.max_part_bytes` says."""
+
+
+async def read_body(request: web.Request, endpoint: str, stall_s: float) -> bytes:
+    """The body of a request that carries one message.
+
+    Raises:
+        WrongMediaType: It is declared to be something else, or compressed.
+        TooLarge: It has more bytes than the table allows.
+        ConnectionError: The client went away, or sent nothing for `stall_s` seconds.
+    """
+    require_message(request)
+    limit = MAX_BODY_BYTES[endpoint]
+    declared = request.content_length
+    if declared is not None and declared > limit:
+        raise TooLarge(f"{declared} bytes were announced; {request.method} {request.path} takes at most {limit}")
+    reader = BodyReader(request, stall_s)
+    body = b""
+    while piece := await reader.some():
+        body += piece
+        if len(body) > limit:
+            raise TooLarge(
+                f"more than {limit} bytes were sent, which is all that {request.method} {request.path} takes"
+            )
+    return body
+
+
+def require_message(request: web.Request) -> None:
+    """Refuse a body that is not declared to be an uncompressed message of this protocol.
+
+    Raises:
+        WrongMediaType: As the name says.
+    """
+    refuse_encoding(request)
+    found = request.headers.get(hdrs.CONTENT_TYPE, "").strip().lower()
+    if found != MEDIA_TYPE:
+        raise WrongMediaType(f"Content-Type is {found or 'not set'!r}; it must be {MEDIA_TYPE}")
+
+
+def refuse_encoding(request: web.Request) -> None:
+    """Refuse a body that is compressed: its size would say nothing about what comes out.
+
+    Raises:
+        WrongMediaType: There is a Content-Encoding.
+    """
+    encoding = request.headers.get(hdrs.CONTENT_ENCODING)
+    if encoding is not None:
+        raise WrongMediaType(f"Content-Encoding is {encoding!r}; send the body as it is, without one")
+
+
+class BodyReader:
+    """The body of a request, piece by piece; a client that stalls is given up."""
+
+    def __init__(self, request: web.Request, stall_s: float) -> None:
+        """`stall_s`: how long to wait for the next byte."""
+        self._request = request
+        self._stall_s = stall_s
+        self._left = b""
+
+    async def exactly(self, count: int, what: str) -> bytes:
+        """The next `count` bytes, which are called `what` in an error.
+
+        Raises:
+            Malformed: The body ends before.
+            ConnectionError: The client went away or stalled.
+        """
+        gathered = bytearray()
+        while len(gathered) < count:
+            piece = await self.some()
+            if not piece:
+                raise Malformed(f"the body ends inside {what}: {len(gathered)} of {count} bytes are there")
+            gathered += piece
+        self._left = bytes(gathered[count:])
+        return bytes(gathered[:count])
+
+    async def some(self) -> bytes:
+        """The next bytes, as they came; none at the end of the body.
+
+        Raises:
+            ConnectionError: The client went away or stalled.
+        """
+        if self._left:
+            piece, self._left = self._left, b""
+            return piece
+        try:
+            async with asyncio.timeout(self._stall_s):
+                return await self._request.content.readany()
+        except TimeoutError as error:
+            raise ConnectionResetError(f"no byte for {self._stall_s} s") from error

@@ -1,0 +1,55 @@
+"""Sockets and TLS: an application made reachable, and given back in good order."""
+
+import ssl
+from pathlib import Path
+
+from aiohttp import web
+
+from fedlens_server.answers import Connection
+from fedlens_server.config import ConfigError
+
+
+class _Server(web.Server):
+    def __call__(self) -> Connection:
+        return Connection(self, loop=self._loop, **self._kwargs)
+
+
+class Runner(web.AppRunner):
+    """aiohttp's runner, with connections that answer everything in the protocol's own form."""
+
+    async def _make_server(self) -> web.Server:
+        made = await super()._make_server()
+        return _Server(made.request_handler, request_factory=made.request_factory, loop=made._loop, **made._kwargs)
+
+
+def tls(certfile: Path, keyfile: Path) -> ssl.SSLContext:
+    """TLS 1.2 or newer with this certificate.
+
+    Raises:
+        ConfigError: The files are no certificate with its key.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    try:
+        context.load_cert_chain(certfile, keyfile)
+    except (ssl.SSLError, OSError) as error:
+        raise ConfigError(
+            f"server.certfile, server.keyfile: {certfile} and {keyfile} are no certificate with its key: {error}"
+        ) from error
+    return context
+
+
+async def listen(runner: web.AppRunner, host: str, port: int, context: ssl.SSLContext | None, key: str) -> str:
+    """Accept connections; returns the URL, with the port that was taken where `port` is 0.
+
+    Raises:
+        ConfigError: The address cannot be had; `key` names it as in the config.
+    """
+    site = web.TCPSite(runner, host, port, ssl_context=context, backlog=1024)
+    try:
+        await site.start()
+    except OSError as error:
+        raise ConfigError(f"{key}: cannot listen on {host}:{port}: {error.strerror or error}") from error
+    taken = runner.addresses[0][1]
+    name = f"[{host}]" if ":" in host else host
+    return f"{'https' if context else 'http'}://{name}:{taken}"

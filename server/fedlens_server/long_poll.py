@@ -1,0 +1,118 @@
+"""Check-ins held open until there is work: one a client, capped in time and in number.
+
+How long a request is held runs on the event loop's own clock, as every network timeout; the clock of rounds is
+another one.
+"""
+
+import asyncio
+from collections.abc import Callable, Set
+
+from fedlens_proto.v1 import check_in_pb2
+
+BUSY_RETRY_MS = 5_000
+STOPPING_RETRY_MS = 2_000
+_LONG_HOLD_MS = 1_000
+Ask = Callable[[], check_in_pb2.CheckInResponse]
+
+
+class Polls:
+    """All check-ins that are held now."""
+
+    def __init__(self, max_polls: int, max_hold_ms: int) -> None:
+        """At most `max_polls` at a time, each for at most `max_hold_ms`."""
+        self._max_polls = max_polls
+        self._max_hold_ms = max_hold_ms
+        self._held: dict[bytes, _Poll] = {}
+        self._stopping = False
+
+    def __len__(self) -> int:
+        """How many are held."""
+        return len(self._held)
+
+    async def answer(
+        self, client: bytes, request: check_in_pb2.CheckInRequest, ask: Ask
+    ) -> check_in_pb2.CheckInResponse:
+        """What `ask` says, once that is more than to wait, or the time is over.
+
+        Args:
+            client: Whose poll it is; an older one of the same client is ended.
+            request: Names the task and the time.
+            ask: Asked at once, and again after each change; what it raises ends the poll.
+        """
+        if older := self._held.pop(client, None):
+            older.end(check_in_pb2.WAIT_REASON_SUPERSEDED)
+        response = ask()
+        hold_ms = min(request.hold_ms, self._max_hold_ms)
+        if response.WhichOneof("result") != "wait" or hold_ms == 0:
+            return response
+        if self._stopping:
+            return _wait(response, check_in_pb2.WAIT_REASON_STOPPING, STOPPING_RETRY_MS)
+        if len(self._held) >= self._max_polls:
+            return _wait(response, check_in_pb2.WAIT_REASON_BUSY, BUSY_RETRY_MS)
+        return await self._hold(client, request.task, hold_ms, ask)
+
+    def wake(self, tasks: Set[int]) -> None:
+        """Ask again for all polls that one of these tasks may concern."""
+        for poll in self._held.values():
+            if poll.task == 0 or poll.task in tasks:
+                poll.wake()
+
+    def stop(self) -> None:
+        """Answer all polls now, and hold none any more."""
+        self._stopping = True
+        for poll in self._held.values():
+            poll.end(check_in_pb2.WAIT_REASON_STOPPING)
+
+    async def _hold(self, client: bytes, task: int, hold_ms: int, ask: Ask) -> check_in_pb2.CheckInResponse:
+        poll = _Poll(task)
+        self._held[client] = poll
+        alarm = asyncio.get_running_loop().call_later(hold_ms / 1000, poll.expire)
+        try:
+            while True:
+                await poll.woken()
+                response = ask()
+                if response.WhichOneof("result") != "wait":
+                    return response
+                if poll.reason is not None:
+                    return _wait(response, poll.reason, STOPPING_RETRY_MS)
+                if poll.expired:
+                    if hold_ms >= _LONG_HOLD_MS:
+                        # It has waited long enough here; a pause now could only miss the next round's opening.
+                        response.wait.retry_after_ms = 0
+                    return response
+        finally:
+            alarm.cancel()
+            if self._held.get(client) is poll:
+                del self._held[client]
+
+
+class _Poll:
+    def __init__(self, task: int) -> None:
+        self.task = task
+        self.reason: check_in_pb2.WaitReason | None = None
+        self.expired = False
+        self._bell = asyncio.get_running_loop().create_future()
+
+    def wake(self) -> None:
+        if not self._bell.done():
+            self._bell.set_result(None)
+
+    def end(self, reason: check_in_pb2.WaitReason) -> None:
+        self.reason = reason
+        self.wake()
+
+    def expire(self) -> None:
+        self.expired = True
+        self.wake()
+
+    async def woken(self) -> None:
+        await self._bell
+        self._bell = asyncio.get_running_loop().create_future()
+
+
+def _wait(
+    response: check_in_pb2.CheckInResponse, reason: check_in_pb2.WaitReason, retry_after_ms: int
+) -> check_in_pb2.CheckInResponse:
+    response.wait.reason = reason
+    response.wait.retry_after_ms = max(response.wait.retry_after_ms, retry_after_ms)
+    return response

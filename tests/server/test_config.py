@@ -1,0 +1,229 @@
+import configparser
+import re
+from datetime import UTC, datetime
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+
+from fedlens_server import config as config_module
+from fedlens_server.config import Config, ConfigError, load
+from fedlens_server.init import initialise
+
+ROOT = Path(__file__).parents[2]
+ADMIN = f'[admin]\ntoken_sha256 = "{"0" * 64}"\n'
+
+
+def config_of(folder: Path, text: str) -> Config:
+    path = folder / "fedlens.toml"
+    path.write_text(text)
+    return load(path)
+
+
+def refusal(folder: Path, text: str) -> str:
+    with pytest.raises(ConfigError) as caught:
+        config_of(folder, text)
+    return str(caught.value)
+
+
+def test_what_is_left_out_has_its_default(tmp_path: Path) -> None:
+    config = config_of(tmp_path, ADMIN)
+
+    assert (config.server.host, config.server.port, config.admin.port) == ("127.0.0.1", 8443, 8444)
+    assert config.server.data == tmp_path / "data"
+    assert config.enrolment == ()
+
+
+def test_a_wrong_type_names_the_key_what_was_found_and_what_is_allowed(tmp_path: Path) -> None:
+    assert refusal(tmp_path, ADMIN + '[server]\nport = "abc"\n') == (
+        "fedlens.toml: server.port: found 'abc', must be an integer from 0 to 65535; 0 takes any free port"
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("[server]\nport = 65536\n", "server.port: found 65536, must be an integer from 0 to 65535"),
+        ("[server]\nport = true\n", "server.port: found True, must be an integer"),
+        ("[server]\nbehind_proxy = 1\n", "server.behind_proxy: found 1, must be true or false"),
+        ("[server]\ndata = 3\n", "server.data: found 3, must be the path of a folder"),
+        ("[limits]\nmax_uploads = 0\n", "limits.max_uploads: found 0, must be an integer from 1"),
+        ("[limits]\nstop_s = -1\n", "limits.stop_s: found -1, must be a number from 0 to 3600"),
+        ("[limits]\nstop_s = nan\n", "limits.stop_s: found nan, must be a number from 0 to 3600"),
+        ("limits = 3\n", "limits: found 3, must be a table, [limits]"),
+        ("enrolment = 3\n", "enrolment: found 3, must be a list of tables, [[enrolment]]"),
+        (
+            '[[enrolment]]\nname = "a"\nrole = "king"\n',
+            "enrolment.role (entry 1): found 'king', must be \"trainer\" or",
+        ),
+        ('[[enrolment]]\nname = "a"\nrole = "trainer"\n', "enrolment.sha256 (entry 1): found nothing, must be 64 hex"),
+    ],
+)
+def test_a_bad_value_is_refused_by_name(tmp_path: Path, text: str, expected: str) -> None:
+    top_level_first = (text, ADMIN) if not text.startswith("[") else (ADMIN, text)
+
+    assert expected in refusal(tmp_path, "\n".join(top_level_first))
+
+
+def test_all_faults_are_told_at_once(tmp_path: Path) -> None:
+    lines = refusal(tmp_path, "[server]\nport = -1\n[admin]\nport = -1\n").splitlines()
+
+    assert [line.split(":")[1].strip() for line in lines] == ["server.port", "admin.port", "admin.token_sha256"]
+
+
+def test_an_unknown_key_names_the_nearest_known_one(tmp_path: Path) -> None:
+    assert refusal(tmp_path, ADMIN + '[server]\ncertfil = "x"\n') == (
+        "fedlens.toml: server.certfil: unknown key; did you mean server.certfile?"
+    )
+    assert "did you mean limits?" in refusal(tmp_path, ADMIN + "[limit]\nmax_polls = 3\n")
+
+
+def test_an_unknown_key_like_no_other_lists_what_there_is(tmp_path: Path) -> None:
+    assert "admin.zzzzzz: unknown key; allowed are admin.host, admin.port" in refusal(tmp_path, ADMIN + "zzzzzz = 1\n")
+
+
+def test_a_file_that_is_no_toml_is_refused_with_the_line(tmp_path: Path) -> None:
+    assert "this is no TOML" in refusal(tmp_path, "[server\n")
+    assert "line 1" in refusal(tmp_path, "[server\n")
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(
+        ConfigError, match=r"nowhere\.toml: there is no such file; `fedlens serve --init DIR` makes one"
+    ):
+        load(tmp_path / "nowhere.toml")
+
+
+def test_a_certificate_that_is_not_there_is_named(tmp_path: Path) -> None:
+    text = refusal(tmp_path, ADMIN + '[server]\ncertfile = "gone.pem"\nkeyfile = "gone.key"\n')
+
+    assert f"server.certfile: found '{tmp_path / 'gone.pem'}', but there is no such file" in text
+
+
+def test_a_certificate_needs_its_key(tmp_path: Path) -> None:
+    (tmp_path / "server.pem").touch()
+
+    assert "found certfile without keyfile" in refusal(tmp_path, ADMIN + '[server]\ncertfile = "server.pem"\n')
+
+
+@pytest.mark.parametrize("section", ["server", "admin"])
+def test_plain_http_to_the_outside_is_refused(tmp_path: Path, section: str) -> None:
+    other = '[server]\nhost = "127.0.0.1"\n' if section == "admin" else ""
+    text = ADMIN.replace("[admin]", '[admin]\nhost = "0.0.0.0"') if section == "admin" else ADMIN
+    outside = other + text + ('[server]\nhost = "0.0.0.0"\n' if section == "server" else "")
+
+    assert f"{section}.host: found '0.0.0.0' without a certificate" in refusal(tmp_path, outside)
+
+
+def test_plain_http_to_the_outside_is_allowed_behind_a_proxy(tmp_path: Path) -> None:
+    config = config_of(tmp_path, ADMIN + '[server]\nhost = "0.0.0.0"\nbehind_proxy = true\n')
+
+    assert config.server.behind_proxy
+
+
+def test_a_token_in_two_entries_is_refused(tmp_path: Path) -> None:
+    entry = '[[enrolment]]\nname = "{}"\nrole = "trainer"\nsha256 = "' + "1" * 64 + '"\n'
+
+    assert "enrolment.sha256: found '1111" in refusal(tmp_path, ADMIN + entry.format("a") + entry.format("b"))
+
+
+def test_a_date_without_an_offset_is_refused(tmp_path: Path) -> None:
+    entry = f'[[enrolment]]\nname = "a"\nrole = "trainer"\nsha256 = "{"1" * 64}"\nexpires_at = 2030-01-01T00:00:00\n'
+
+    assert "enrolment.expires_at (entry 1): found 2030-01-01T00:00:00, must be a date" in refusal(
+        tmp_path, ADMIN + entry
+    )
+
+
+def test_the_sample_config_is_loaded(tmp_path: Path) -> None:
+    for name in ("server.pem", "server.key"):
+        (tmp_path / name).touch()
+
+    config = config_of(tmp_path, (ROOT / "deploy/fedlens.toml").read_text())
+
+    assert config.server.data == Path("/var/lib/fedlens")
+    assert [entry.role for entry in config.enrolment] == ["trainer", "evaluator"]
+    assert config.enrolment[0].expires_at == datetime(2030, 1, 1, tzinfo=UTC)
+
+
+def test_the_sample_config_names_every_key() -> None:
+    named = set()
+    for line in (ROOT / "deploy/fedlens.toml").read_text().splitlines():
+        if header := re.fullmatch(r"\[+(\w+)\]+", line):
+            section = header[1]
+        elif assignment := re.match(r"(\w+) = ", line):
+            named.add(f"{section}.{assignment[1]}")
+
+    assert named == set(config_module.keys())
+
+
+def test_the_unit_gives_the_server_time_to_stop(tmp_path: Path) -> None:
+    unit = configparser.ConfigParser(strict=False)
+    unit.read(ROOT / "deploy/fedlens.service")
+
+    assert unit["Service"]["ExecStart"].endswith("fedlens serve --config /etc/fedlens/fedlens.toml")
+    assert int(unit["Service"]["TimeoutStopSec"]) > config_of(tmp_path, ADMIN).limits.stop_s
+    assert Path("/var/lib") / unit["Service"]["StateDirectory"] == Path("/var/lib/fedlens")
+
+
+def test_the_documented_keys_are_the_models_keys() -> None:
+    rows = re.findall(
+        r"^\| `([a-z]+\.\w+)` \| (.*?) \| (.*?) \| (.*?) \|$", (ROOT / "docs/operate.md").read_text(), re.M
+    )
+
+    expected = []
+    for key, field in config_module.keys().items():
+        default = (
+            "required" if field.is_required() else "unset" if field.default is None else f"`{_toml(field.default)}`"
+        )
+        extra = field.json_schema_extra
+        assert isinstance(extra, dict)
+        expected.append((key, default, extra["allowed"], field.description))
+    assert rows == expected
+
+
+def test_init_writes_a_config_that_loads_with_the_tokens_it_wrote(tmp_path: Path) -> None:
+    written = initialise(tmp_path / "new", port=0, admin_port=0)
+
+    config = load(written[0])
+    tokens = {
+        name: (tmp_path / "new" / f"{name}.token").read_text().strip() for name in ("admin", "trainer", "evaluator")
+    }
+    hashes = {name: sha256(token.encode()).hexdigest() for name, token in tokens.items()}
+    assert config.admin.token_sha256 == hashes["admin"]
+    assert {entry.role: entry.sha256 for entry in config.enrolment} == {
+        "trainer": hashes["trainer"],
+        "evaluator": hashes["evaluator"],
+    }
+    assert (config.server.port, config.admin.port) == (0, 0)
+
+
+def test_init_keeps_secrets_from_other_users(tmp_path: Path) -> None:
+    written = initialise(tmp_path)
+
+    secret = {path.name for path in written if path.stat().st_mode & 0o077 == 0}
+    assert secret == {"admin.token", "trainer.token", "evaluator.token", "server.key"}
+
+
+def test_init_overwrites_nothing_and_leaves_nothing_half_done(tmp_path: Path) -> None:
+    (tmp_path / "server.key").write_text("mine")
+
+    with pytest.raises(ConfigError, match="server.key: is there already"):
+        initialise(tmp_path)
+
+    assert [path.name for path in tmp_path.iterdir()] == ["server.key"]
+    assert (tmp_path / "server.key").read_text() == "mine"
+
+
+def test_init_makes_no_certificate_for_an_address_that_is_reached_from_outside(tmp_path: Path) -> None:
+    written = initialise(tmp_path, host="0.0.0.0")
+
+    assert not {"ca.pem", "server.pem", "server.key"} & {path.name for path in written}
+    with pytest.raises(ConfigError, match=r"server\.certfile: found '.*server\.pem', but there is no such file"):
+        load(written[0])
+
+
+def _toml(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f'"{value}"' if isinstance(value, str | Path) else str(value)
