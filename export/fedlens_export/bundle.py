@@ -1,0 +1,78 @@
+"""Writing a bundle: all of it or nothing.
+
+Layout and trust: `docs/bundle.md`.
+"""
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from hashlib import sha256
+from pathlib import Path
+
+from fedlens_export.errors import TargetExists
+from fedlens_proto import manifest as reading
+from fedlens_proto.manifest import Bundle
+from fedlens_proto.v1 import manifest_pb2 as pb
+
+
+@dataclass
+class Parts:
+    """The files of a bundle in the making, by digest."""
+
+    contents: dict[bytes, bytes] = field(default_factory=dict)
+
+    def add(self, content: bytes) -> bytes:
+        """Take a part in; gives its digest."""
+        digest = sha256(content).digest()
+        self.contents[digest] = content
+        return digest
+
+    def messages(self) -> Iterable[pb.Part]:
+        """As in a manifest."""
+        return [pb.Part(sha256=digest, size=len(content)) for digest, content in sorted(self.contents.items())]
+
+
+def write(folder: Path, manifest: pb.Manifest, parts: Mapping[bytes, bytes]) -> Bundle:
+    """Write a bundle to `folder`, which must not exist, be empty, or hold exactly this bundle.
+
+    Raises:
+        ManifestError: The manifest contradicts itself.
+        TargetExists: The folder holds something else.
+        OSError: It cannot be written; nothing is left behind.
+    """
+    raw = manifest.SerializeToString(deterministic=True)
+    reading.parse(raw)
+    folder = folder.absolute()
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        return _same_or_refuse(folder, raw)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    # Beside the target, because a folder can be renamed only inside one file system.
+    unfinished = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+    try:
+        (unfinished / reading.PARTS_FOLDER).mkdir()
+        for digest, content in parts.items():
+            _write_durably(unfinished / reading.PARTS_FOLDER / digest.hex(), content)
+        _write_durably(unfinished / reading.MANIFEST_FILE, raw)
+        unfinished.chmod(0o755)
+        unfinished.rename(folder)
+    except BaseException:
+        shutil.rmtree(unfinished, ignore_errors=True)
+        raise
+    return Bundle.open(folder)
+
+
+def _same_or_refuse(folder: Path, raw: bytes) -> Bundle:
+    manifest = folder / reading.MANIFEST_FILE
+    if manifest.is_file() and manifest.read_bytes() == raw:
+        return Bundle.open(folder)
+    found = "another bundle" if manifest.is_file() else "something else"
+    raise TargetExists(f"{folder} holds {found}; remove it or choose another folder for the new bundle")
+
+
+def _write_durably(path: Path, content: bytes) -> None:
+    with path.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())

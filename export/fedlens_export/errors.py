@@ -1,0 +1,33 @@
+"""Errors of this package.
+
+ExportError
+├── UnknownChoice    a model, objective, optimiser or head that does not exist
+├── WeightsUnusable  backbone weights that cannot be read or do not fit
+├── NotExportable    a model that the programs of this version cannot express
+├── ParityBroken     an exported program that computes something else than the model
+└── TargetExists     a folder that holds something else already
+"""
+
+
+class ExportError(Exception):
+    """No bundle was written; the message says what was wrong, what was found and what to do."""
+
+
+class UnknownChoice(ExportError):
+    """A name that does not exist; the message lists those that do."""
+
+
+class WeightsUnusable(ExportError):
+    """Backbone weights that cannot be fetched or read, or do not fit the backbone."""
+
+
+class NotExportable(ExportError):
+    """A model or a setting that the programs of this version cannot express."""
+
+
+class ParityBroken(ExportError):
+    """An exported program gives other numbers than the model it was made from."""
+
+
+class TargetExists(ExportError):
+    """The folder for the bundle holds something else; nothing in it was touched."""

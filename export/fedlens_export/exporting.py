@@ -1,0 +1,272 @@
+"""A bundle from a model: by name with `export_bundle`, or from any module with one of the two below it.
+
+from fedlens_export.exporting import ExportSpec, export_bundle
+
+bundle = export_bundle(Path("bundle"), ExportSpec(model="lenet5", class_names=("cat", "dog")))
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from fedlens_export import backbones, bundle, lowering, models, objectives, optimisers, parity, pretrain, programs
+from fedlens_export.errors import NotExportable, UnknownChoice
+from fedlens_export.hyper import Hyper
+from fedlens_export.network import CENTRED, IMAGENET, Network, Normalisation
+from fedlens_export.programs import ProgramSource
+from fedlens_proto import blob
+from fedlens_proto.manifest import FORMAT, MAX_BATCH, MAX_SIDE, Bundle
+from fedlens_proto.photos import PREPROCESSING_VERSION
+from fedlens_proto.v1 import manifest_pb2 as pb
+
+Progress = Callable[[str], None]
+
+MODELS = (*models.MODELS, *backbones.BACKBONES)
+"""Every model that can be exported by name."""
+
+
+def _silent(_stage: str) -> None:
+    pass
+
+
+@dataclass(frozen=True, kw_only=True)
+class Training:
+    """How a bundle trains, whatever its model.
+
+    Attributes:
+        class_names: In label order, at least two.
+        batch: Rows of a step.
+        objective: Of `objectives.OBJECTIVES`.
+        optimiser: Of `optimisers.OPTIMISERS`.
+    """
+
+    class_names: tuple[str, ...]
+    batch: int = 32
+    objective: str = "cross_entropy"
+    optimiser: str = "sgd"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportSpec:
+    """What to export by name.
+
+    Attributes:
+        model: Of `MODELS`.
+        class_names: In label order, at least two, each once.
+        input_size: Side of the photos in pixels; None: the model's usual one.
+        batch: Rows of a step.
+        objective: `cross_entropy` or `proximal`.
+        optimiser: `sgd` or `adam`.
+        head: `linear` or `hidden`; of frozen backbones only.
+        backbone_weights: A file with the backbone's weights. None, and no `pretrain`: torchvision's, downloaded.
+        pretrain: A folder of public photos, one sub-folder a class, to train the backbone on first.
+        pretrain_epochs: How often it sees each of them.
+        seed: Of all weights that are drawn, and of pretraining.
+    """
+
+    model: str
+    class_names: tuple[str, ...]
+    input_size: int | None = None
+    batch: int = 32
+    objective: str = "cross_entropy"
+    optimiser: str = "sgd"
+    head: str = "linear"
+    backbone_weights: Path | None = None
+    pretrain: Path | None = None
+    pretrain_epochs: int = 5
+    seed: int = 0
+
+
+def export_bundle(folder: Path, spec: ExportSpec, on_stage: Progress = _silent) -> Bundle:
+    """Export a model by name to `folder`; the same spec gives the same bytes.
+
+    Args:
+        folder: Must not exist, be empty, or hold exactly this bundle.
+        spec: What to export.
+        on_stage: Told what is being done, one line a stage.
+
+    Raises:
+        ExportError: Any of its kinds; nothing was written.
+    """
+    training = Training(
+        class_names=spec.class_names, batch=spec.batch, objective=spec.objective, optimiser=spec.optimiser
+    )
+    classes = len(spec.class_names)
+    if spec.model in models.MODELS:
+        if spec.backbone_weights or spec.pretrain:
+            raise NotExportable(f"{spec.model} has no backbone: it is trained as a whole, from its initial weights")
+        side = _side(spec.input_size or 32)
+        module = models.build(spec.model, classes, side, spec.seed)
+        return whole_model_bundle(folder, module, training, side, name=spec.model, on_stage=on_stage)
+    if spec.model not in backbones.BACKBONES:
+        raise UnknownChoice(f"model {spec.model!r} is unknown; there are {', '.join(MODELS)}")
+    side = _side(spec.input_size or 224)
+    backbone = backbones.build(spec.model, side, spec.seed)
+    if spec.backbone_weights and spec.pretrain:
+        raise NotExportable("a backbone is either read from a file or trained on photos, not both")
+    if spec.pretrain:
+        pretrain.train(backbone, spec.pretrain, side, epochs=spec.pretrain_epochs, seed=spec.seed, on_stage=on_stage)
+    elif spec.backbone_weights:
+        backbones.load_weights(backbone, spec.backbone_weights)
+    else:
+        on_stage("fetching the backbone's weights")
+        backbones.download_weights(spec.model, backbone)
+    features = programs.feature_count(backbone, (3, side, side))
+    head = backbones.build_head(spec.head, features, classes, spec.seed)
+    return frozen_backbone_bundle(
+        folder, backbone, head, training, side, name=spec.model, normalisation=IMAGENET, on_stage=on_stage
+    )
+
+
+def whole_model_bundle(
+    folder: Path,
+    model: nn.Module,
+    training: Training,
+    input_size: int,
+    *,
+    name: str = "",
+    normalisation: Normalisation = CENTRED,
+    on_stage: Progress = _silent,
+) -> Bundle:
+    """Export any module from photos to logits; all its layers train. Errors as in `export_bundle`.
+
+    Args:
+        folder: As in `export_bundle`.
+        model: From normalised photos [N, 3, input_size, input_size] to logits [N, classes], made of FC, convolution
+            and norm layers that have names. Its present weights become the initial ones.
+        training: How it trains.
+        input_size: Side of the photos in pixels.
+        name: For people.
+        normalisation: What comes before the module, inside the programs.
+        on_stage: As in `export_bundle`.
+    """
+    network = Network(model, (3, input_size, input_size), normalisation)
+    draft = _Draft(network, training, on_stage)
+    return draft.write(folder, pb.BUNDLE_CLASS_WHOLE_MODEL, name, input_size)
+
+
+def frozen_backbone_bundle(
+    folder: Path,
+    backbone: nn.Module,
+    head: nn.Module,
+    training: Training,
+    input_size: int,
+    *,
+    name: str = "",
+    normalisation: Normalisation = CENTRED,
+    on_stage: Progress = _silent,
+) -> Bundle:
+    """Export any backbone with any head; only the head trains. Errors as in `export_bundle`.
+
+    Args:
+        folder: As in `export_bundle`.
+        backbone: From normalised photos [N, 3, input_size, input_size] to features [N, F]; may have no weights at all.
+        head: From features [N, F] to logits [N, classes]. Its present weights become the initial ones.
+        training: How the head trains.
+        input_size: Side of the photos in pixels.
+        name: For people.
+        normalisation: What comes before the backbone, inside `embed`.
+        on_stage: As in `export_bundle`.
+    """
+    shape = (3, input_size, input_size)
+    network = Network(head, (programs.feature_count(backbone, shape),))
+    draft = _Draft(network, training, on_stage)
+    embed = programs.embed(backbone, normalisation, shape)
+    frozen = programs.frozen_tensors(backbone)
+    draft.add(embed, frozen)
+    if frozen:
+        draft.frozen = draft.parts.add(blob.encode({key: tensor.numpy() for key, tensor in frozen.items()}))
+    return draft.write(folder, pb.BUNDLE_CLASS_FROZEN_BACKBONE, name, input_size)
+
+
+class _Draft:
+    """A bundle that gathers its parts; everything is checked before anything is written."""
+
+    def __init__(self, network: Network, training: Training, on_stage: Progress) -> None:
+        _check_training(training)
+        self.network = network
+        self.training = training
+        self.on_stage = on_stage
+        self.parts = bundle.Parts()
+        self.programs: list[pb.Program] = []
+        self.frozen = b""
+        self.objective = objectives.by_name(training.objective)
+        self.optimiser = optimisers.by_name(training.optimiser)
+        self.hyper: dict[str, Hyper] = {h.name: h for h in (*self.optimiser.hyper, *self.objective.hyper)}
+
+    def add(self, source: ProgramSource, known: Mapping[str, Tensor]) -> None:
+        """Lower a program, compare it with its source, take it in."""
+        self.on_stage(f"lowering {source.name}")
+        raw = lowering.lower(source.name, source.function, parity.examples(source, known, self.hyper, seed=0))
+        self.on_stage(f"comparing {source.name} with the model")
+        parity.check(source, raw, known, self.hyper)
+        file = pb.ProgramFile(format=pb.PROGRAM_FORMAT_PT2, sha256=self.parts.add(raw))
+        self.programs.append(pb.Program(name=source.name, inputs=source.inputs, outputs=source.outputs, files=[file]))
+
+    def write(self, folder: Path, bundle_class: pb.BundleClass, name: str, input_size: int) -> Bundle:
+        """Add `step`, `predict` and the initial weights, and write the whole."""
+        training, network = self.training, self.network
+        classes = len(training.class_names)
+        _check_logits(network, classes)
+        initial = {**network.weights, **network.buffers}
+        hyper = tuple(self.hyper.values())
+        self.add(programs.step(network, self.objective, self.optimiser, hyper, training.batch, classes), initial)
+        self.add(programs.predict(network, training.batch, classes), initial)
+        self.on_stage("writing the bundle")
+        manifest = pb.Manifest(
+            format=FORMAT,
+            bundle_class=bundle_class,
+            model=name,
+            preprocessing=pb.Preprocessing(version=PREPROCESSING_VERSION, height=input_size, width=input_size),
+            class_names=training.class_names,
+            batch=training.batch,
+            tensors=network.describe(),
+            objective=self.objective.name,
+            optimiser=self.optimiser.name,
+            hyper_parameters=[h.message() for h in hyper],
+            references=[
+                pb.Reference(name=reference, tensors=sorted(network.weights)) for reference in self.objective.references
+            ],
+            last_batch=pb.LAST_BATCH_FILLED if network.has_batch_norm else pb.LAST_BATCH_MASKED,
+            programs=self.programs,
+            initial=self.parts.add(blob.encode({key: tensor.numpy() for key, tensor in initial.items()})),
+            frozen=self.frozen,
+            tools=_tools(),
+        )
+        manifest.parts.extend(self.parts.messages())
+        return bundle.write(folder, manifest, self.parts.contents)
+
+
+def _check_training(training: Training) -> None:
+    names: Sequence[str] = training.class_names
+    if len(names) < 2 or len(set(names)) != len(names):
+        raise NotExportable(f"two or more classes are needed, each once; found {', '.join(names) or 'none'}")
+    if not 1 <= training.batch <= MAX_BATCH:
+        raise NotExportable(f"batch {training.batch} is not allowed; 1 to {MAX_BATCH} are")
+
+
+def _check_logits(network: Network, classes: int) -> None:
+    with torch.no_grad():
+        logits, _ = network(network.weights, network.buffers, torch.zeros(2, *network.input_shape), training=False)
+    if tuple(logits.shape) != (2, classes):
+        raise NotExportable(
+            f"the model gives {list(logits.shape)} for two rows; for {classes} classes it must be [2, {classes}]"
+        )
+
+
+def _side(side: int) -> int:
+    if not 1 <= side <= MAX_SIDE:
+        raise NotExportable(f"an input size of {side} pixels is not allowed; up to {MAX_SIDE} are")
+    return side
+
+
+def _tools() -> list[pb.ToolVersion]:
+    # Without the build's suffix (+cpu, +cu130): the programs are the same.
+    return [
+        pb.ToolVersion(name="fedlens", version=version("fedlens")),
+        pb.ToolVersion(name="torch", version=version("torch").partition("+")[0]),
+    ]

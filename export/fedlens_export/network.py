@@ -1,0 +1,132 @@
+"""A model as a pure function of its tensors, and what those tensors are called, for what, and of what kind."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from fedlens_export.errors import NotExportable
+from fedlens_proto.v1 import blob_pb2
+from fedlens_proto.v1 import manifest_pb2 as pb
+
+Tensors = dict[str, Tensor]
+
+_NORMS = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)
+_CONVS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+
+
+@dataclass(frozen=True)
+class Normalisation:
+    """What is done to photos in 0..1 first: `(x - mean) / std` for red, green and blue."""
+
+    mean: tuple[float, float, float]
+    std: tuple[float, float, float]
+
+    def __call__(self, photos: Tensor) -> Tensor:
+        """Normalised photos, float32 [N, 3, H, W] as given."""
+        # Plain numbers, because a tensor would be a constant inside the program.
+        if len(set(self.mean)) == len(set(self.std)) == 1:
+            return (photos - self.mean[0]) * (1 / self.std[0])
+        channels = [
+            (photos[:, i] - mean) * (1 / std) for i, (mean, std) in enumerate(zip(self.mean, self.std, strict=True))
+        ]
+        return torch.stack(channels, 1)
+
+
+IMAGENET = Normalisation(mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
+"""What torchvision's ImageNet weights were trained with."""
+
+CENTRED = Normalisation(mean=(0.5, 0.5, 0.5), std=(0.25, 0.25, 0.25))
+"""For the small CNNs: about zero mean and unit variance for everyday photos; 0..1 becomes -2..2."""
+
+
+@dataclass(frozen=True)
+class Network:
+    """A module with what comes before it.
+
+    Attributes:
+        module: Maps a batch to logits or features.
+        input_shape: Of one row, without the batch.
+        normalisation: None for a head, which takes features as they are.
+    """
+
+    module: nn.Module
+    input_shape: tuple[int, ...]
+    normalisation: Normalisation | None = None
+
+    @property
+    def weights(self) -> Tensors:
+        """What gradients train, sorted by name."""
+        return {name: tensor.detach() for name, tensor in sorted(self.module.named_parameters())}
+
+    @property
+    def buffers(self) -> Tensors:
+        """State that gradients do not train, sorted by name."""
+        return {name: tensor.detach() for name, tensor in sorted(self.module.named_buffers())}
+
+    @property
+    def has_batch_norm(self) -> bool:
+        """Whether a row's result depends on the other rows of its batch while training."""
+        return any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in self.module.modules())
+
+    def __call__(
+        self, weights: Mapping[str, Tensor], buffers: Mapping[str, Tensor], inputs: Tensor, *, training: bool
+    ) -> tuple[Tensor, Tensors]:
+        """The module's output for these tensors, and the buffers afterwards; nothing that is given is modified."""
+        self.module.train(training)
+        # In training BatchNorm writes into its buffers, a fact that no traced operator tells of.
+        after = {name: tensor.clone() for name, tensor in buffers.items()} if training else dict(buffers)
+        if self.normalisation is not None:
+            inputs = self.normalisation(inputs)
+        return functional_call(self.module, {**weights, **after}, (inputs,)), after
+
+    def describe(self) -> list[pb.ExchangeableTensor]:
+        """Each tensor with shape, kind and role, sorted by name; the classifier is the last FC layer.
+
+        Raises:
+            NotExportable: There is no FC layer, or a layer or dtype that cannot be exchanged.
+        """
+        linears = [name for name, module in self.module.named_modules() if isinstance(module, nn.Linear)]
+        if not linears:
+            raise NotExportable("the model has no FC layer (nn.Linear), so it has no classifier")
+        described = [
+            pb.ExchangeableTensor(
+                name=f"{owner}.{name}" if owner else name,
+                dtype=_dtype(f"{owner}.{name}", tensor),
+                shape=tensor.shape,
+                kind=kind,
+                role=pb.TENSOR_ROLE_CLASSIFIER if owner == linears[-1] else pb.TENSOR_ROLE_EXTRACTOR,
+            )
+            for owner, name, tensor, kind in _leaves(self.module)
+        ]
+        return sorted(described, key=lambda tensor: tensor.name)
+
+
+def _leaves(module: nn.Module) -> Iterator[tuple[str, str, Tensor, pb.TensorKind]]:
+    for owner, layer in module.named_modules():
+        for name, parameter in layer.named_parameters(recurse=False):
+            yield owner, name, parameter, _kind(owner, layer)
+        for name, buffer in layer.named_buffers(recurse=False):
+            yield owner, name, buffer, pb.TENSOR_KIND_BUFFER
+
+
+def _kind(owner: str, layer: nn.Module) -> pb.TensorKind:
+    if isinstance(layer, nn.Linear):
+        return pb.TENSOR_KIND_LINEAR
+    if isinstance(layer, _CONVS):
+        return pb.TENSOR_KIND_CONV
+    if isinstance(layer, _NORMS):
+        return pb.TENSOR_KIND_NORM
+    raise NotExportable(
+        f"layer {owner!r} ({type(layer).__name__}) has weights, but is no FC, convolution or norm layer"
+    )
+
+
+def _dtype(name: str, tensor: Tensor) -> blob_pb2.Dtype:
+    if tensor.dtype == torch.float32:
+        return blob_pb2.DTYPE_FLOAT32
+    if tensor.dtype == torch.int64:
+        return blob_pb2.DTYPE_INT64
+    raise NotExportable(f"tensor {name!r} is {tensor.dtype}; float32 and int64 can be exchanged")

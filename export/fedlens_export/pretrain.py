@@ -1,0 +1,88 @@
+"""Training a backbone for a while on public photos, before it is frozen."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from fedlens_export.errors import NotExportable
+from fedlens_export.network import IMAGENET
+from fedlens_proto import photos
+from fedlens_proto.errors import PhotoUnreadable
+
+BATCH = 32
+LEARNING_RATE = 1e-3
+
+
+def train(
+    backbone: nn.Module, folder: Path, side: int, *, epochs: int, seed: int, on_stage: Callable[[str], None]
+) -> None:
+    """Train `backbone` in place with a temporary FC classifier, by Adam, and put it into evaluation mode.
+
+    Args:
+        backbone: From normalised photos [N, 3, side, side] to features.
+        folder: Photos, one sub-folder a class. They become part of what the weights remember: public ones only.
+        side: Of the photos, in pixels.
+        epochs: How often each photo is seen, at least once.
+        seed: Of the classifier's weights, the order of photos and their mirroring.
+        on_stage: Told of each epoch, one line.
+
+    Raises:
+        NotExportable: Less than two classes, or too few readable photos.
+    """
+    if epochs < 1:
+        raise NotExportable(f"{epochs} epochs of pretraining are not allowed; at least 1 is needed")
+    images, labels, classes = _load(folder, side)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        features = backbone(torch.zeros(1, 3, side, side)).shape[1]
+        head = nn.Linear(features, classes)
+        optimiser = torch.optim.Adam([*backbone.parameters(), *head.parameters()], lr=LEARNING_RATE)
+        backbone.train()
+        for epoch in range(epochs):
+            loss = _epoch(backbone, head, optimiser, images, labels)
+            on_stage(f"pretraining: epoch {epoch + 1} of {epochs}, loss {loss:.3f}")
+    backbone.eval()
+
+
+def _epoch(
+    backbone: nn.Module, head: nn.Module, optimiser: torch.optim.Optimizer, images: Tensor, labels: Tensor
+) -> float:
+    losses = []
+    order = torch.randperm(len(images))
+    # A short last batch would give BatchNorm statistics of a few photos: it is left to another epoch's order.
+    for start in range(0, len(order) - min(BATCH, len(order)) + 1, BATCH):
+        rows = order[start : start + BATCH]
+        batch = IMAGENET(images[rows].float() / 255)
+        mirrored = torch.rand(len(rows)) < 0.5
+        batch = torch.where(mirrored.reshape(-1, 1, 1, 1), batch.flip(3), batch)
+        loss = functional.cross_entropy(head(backbone(batch)), labels[rows])
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+        losses.append(loss.item())
+    return float(np.mean(losses))
+
+
+def _load(folder: Path, side: int) -> tuple[Tensor, Tensor, int]:
+    try:
+        folders = photos.class_folders(folder)
+    except OSError as error:
+        raise NotExportable(f"no photos to train on: {error}") from error
+    images, labels = [], []
+    for label, class_folder in enumerate(folders):
+        for path in photos.list_photos(class_folder).photos:
+            try:
+                images.append(photos.load(path, side, side))
+            except PhotoUnreadable:
+                continue
+            labels.append(label)
+    if len(set(labels)) < 2 or len(images) < 2 * len(folders):
+        raise NotExportable(
+            f"{len(images)} readable photos in {len(folders)} class folders of {folder.name}; pretraining needs at "
+            "least two classes and two photos for each class folder"
+        )
+    return torch.from_numpy(np.stack(images)), torch.tensor(labels), len(folders)

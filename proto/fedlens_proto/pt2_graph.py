@@ -1,0 +1,300 @@
+"""The graph inside a `.pt2` program, read by an allow-list of fields, operators and kinds of arguments.
+
+Each function takes a piece of JSON as it was found and gives back a new one, made of nothing but what it knows.
+"""
+
+import math
+import re
+from collections.abc import Callable, Collection
+from keyword import iskeyword
+from typing import Any, NoReturn, TypeVar
+
+from fedlens_proto.errors import ProgramRefused
+
+MAX_ELEMENTS = 1 << 28
+MAX_NODES = 20_000
+
+OPERATORS = frozenset(
+    f"torch.ops.aten.{name}"
+    for name in """
+    _adaptive_avg_pool2d.default _log_softmax.default _log_softmax_backward_data.default
+    _native_batch_norm_legit_no_training.default _to_copy.default add.Scalar add.Tensor addcmul.default addmm.default
+    bmm.default clamp.default clone.default convolution.default convolution_backward.default detach.default div.Scalar
+    div.Tensor expand.default gt.Scalar hardsigmoid.default hardswish.default max_pool2d_with_indices.default
+    max_pool2d_with_indices_backward.default mean.dim mm.default mul.Scalar mul.Tensor native_batch_norm.default
+    native_batch_norm_backward.default nll_loss_backward.default nll_loss_forward.default ones_like.default
+    permute.default pow.Tensor_Tensor relu.default rsub.Scalar scalar_tensor.default sqrt.default squeeze.dim
+    sub.Tensor sum.default sum.dim_IntList t.default threshold_backward.default transpose.int unsqueeze.default
+    view.default where.self zeros_like.default
+    """.split()
+)
+"""Every operator that programs of this version use. All of aten would include file access."""
+
+# Numbers of torch's serialised enumerations: uint8, int64, float32 and bool; strided layout; contiguous and preserved.
+_SCALAR_TYPES = frozenset({1, 5, 7, 12})
+_LAYOUTS = frozenset({7})
+_MEMORY_FORMATS = frozenset({1, 4})
+_CPU = {"type": "cpu", "index": None}
+_SYMBOLIC = ("sym_int_values", "sym_bool_values", "sym_float_values", "custom_obj_values")
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,99}")
+# torch puts tensor names into generated source, where these mean something else.
+_RESERVED_NAMES = frozenset({"torch", "self", "operator", "device", "inf", "nan", "NoneType"})
+
+Json = Any
+T = TypeVar("T")
+
+
+def graph(value: Json) -> Json:
+    """A graph of known operators on tensors of known size, each defined before it is used.
+
+    Raises:
+        ProgramRefused: It holds anything else.
+    """
+    fields = fields_of(
+        "the graph",
+        value,
+        ("inputs", "outputs", "nodes", "tensor_values"),
+        optional=(*_SYMBOLIC, "is_single_tensor_return"),
+    )
+    for name in _SYMBOLIC:
+        empty(name, fields.get(name))
+    if fields.get("is_single_tensor_return"):
+        refuse("it returns a tensor, not a tuple of tensors")
+    if not isinstance(fields["tensor_values"], dict):
+        refuse("tensor_values is no object")
+    inputs = list_of("the graph's inputs", fields["inputs"], _tensor_only)
+    nodes = list_of("the graph's nodes", fields["nodes"], _node)
+    outputs = list_of("the graph's outputs", fields["outputs"], _tensor_only)
+    _check_order(inputs, nodes, outputs)
+    described = {identifier(name): _description(name, found) for name, found in fields["tensor_values"].items()}
+    defined = [name for item in [{"outputs": inputs}, *nodes] for name in _tensors(item["outputs"])]
+    if missing := [name for name in defined if name not in described]:
+        refuse(f"tensor {missing[0]!r} is not described")
+    return {
+        "inputs": inputs,
+        "outputs": outputs,
+        "nodes": nodes,
+        "tensor_values": {name: described[name] for name in defined},
+        **{name: {} for name in _SYMBOLIC},
+        "is_single_tensor_return": False,
+    }
+
+
+def refuse(found: str) -> NoReturn:
+    """Give up on a program, saying what was found."""
+    raise ProgramRefused(f"program refused: {found}")
+
+
+def fields_of(where: str, value: Json, needed: Collection[str], optional: Collection[str] = ()) -> dict[str, Json]:
+    """The fields of a JSON object that has all of `needed` and none beyond `optional`.
+
+    Raises:
+        ProgramRefused: It is no object, or has other fields.
+    """
+    if not isinstance(value, dict):
+        refuse(f"{where} is no object")
+    if unknown := sorted(value.keys() - {*needed, *optional}):
+        refuse(f"{where} has a field {unknown[0][:40]!r}")
+    if missing := sorted(set(needed) - value.keys()):
+        refuse(f"{where} has no field {missing[0]!r}")
+    return value
+
+
+def list_of(where: str, value: Json, read: Callable[[Json], T]) -> list[T]:
+    """Each item of a JSON list, through `read`.
+
+    Raises:
+        ProgramRefused: It is no list, or absurdly long.
+    """
+    if not isinstance(value, list):
+        refuse(f"{where}: found {str(value)[:40]!r}, not a list")
+    if len(value) > MAX_NODES:
+        refuse(f"{where}: {len(value)} items; at most {MAX_NODES} are allowed")
+    return [read(item) for item in value]
+
+
+def empty(where: str, value: Json) -> None:
+    """Check that there is nothing.
+
+    Raises:
+        ProgramRefused: There is something.
+    """
+    if value:
+        refuse(f"{where} is not empty: {str(value)[:80]}")
+
+
+def integer(where: str, value: Json) -> int:
+    """A plain number without a fraction, at most `MAX_ELEMENTS` either way.
+
+    Raises:
+        ProgramRefused: It is something else.
+    """
+    if type(value) is not int or abs(value) > MAX_ELEMENTS:
+        refuse(f"{where} is {str(value)[:40]}, not a number up to {MAX_ELEMENTS}")
+    return value
+
+
+def identifier(name: Json) -> str:
+    """A name that can stand in generated source without meaning anything else.
+
+    Raises:
+        ProgramRefused: It is something else.
+    """
+    if not isinstance(name, str) or not _NAME.fullmatch(name) or iskeyword(name) or name in _RESERVED_NAMES:
+        refuse(f"{str(name)[:80]!r} is not allowed as a name")
+    return name
+
+
+def _check_order(inputs: list[Json], nodes: list[Json], outputs: list[Json]) -> None:
+    known: set[str] = set()
+
+    def define(names: list[str]) -> None:
+        for name in names:
+            if name in known:
+                refuse(f"two of its tensors have the name {name!r}")
+            known.add(name)
+
+    def use(where: str, names: list[str]) -> None:
+        if undefined := [name for name in names if name not in known]:
+            refuse(f"{where} uses tensor {undefined[0]!r} before it is there")
+
+    define(_tensors(inputs))
+    for node in nodes:
+        use(node["target"], _tensors([entry["arg"] for entry in node["inputs"]]))
+        define(_tensors(node["outputs"]))
+    use("the output", _tensors(outputs))
+
+
+def _tensors(arguments: list[Json]) -> list[str]:
+    return [
+        tensor["name"]
+        for argument in arguments
+        for tensor in (*argument.get("as_tensors", ()), *([argument["as_tensor"]] if "as_tensor" in argument else ()))
+    ]
+
+
+def _node(value: Json) -> Json:
+    fields = fields_of(
+        "a node",
+        value,
+        ("target", "inputs", "outputs"),
+        optional=("metadata", "is_hop_single_tensor_return", "name"),
+    )
+    target = fields["target"]
+    if not isinstance(target, str) or target not in OPERATORS:
+        refuse(f"operator {str(target)[:80]!r} is not among those that programs use")
+    if fields.get("is_hop_single_tensor_return"):
+        refuse(f"{target} is marked as an operator of higher order")
+    name = fields.get("name")
+    return {
+        "target": target,
+        "inputs": list_of(f"{target}, inputs", fields["inputs"], _named_argument),
+        "outputs": list_of(f"{target}, outputs", fields["outputs"], _output),
+        # It holds stack traces with paths, and names of modules to import.
+        "metadata": {},
+        "is_hop_single_tensor_return": None,
+        "name": None if name is None else identifier(name),
+    }
+
+
+def _named_argument(value: Json) -> Json:
+    fields = fields_of("an argument", value, ("name", "arg", "kind"))
+    name = fields["name"]
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        refuse(f"{str(name)[:80]!r} is not allowed as the name of an argument")
+    if fields["kind"] not in (1, 2):
+        refuse(f"argument {name} is of kind {str(fields['kind'])[:20]}")
+    return {"name": name, "arg": _argument(name, fields["arg"]), "kind": fields["kind"]}
+
+
+def _argument(name: str, value: Json) -> Json:
+    if not isinstance(value, dict) or len(value) != 1:
+        refuse(f"argument {name} is {str(value)[:80]}")
+    ((kind, content),) = value.items()
+    if kind not in _ARGUMENTS:
+        refuse(f"argument {name} is given {str(kind)[:40]!r}, which is not allowed")
+    return {kind: _ARGUMENTS[kind](content)}
+
+
+def _tensor_only(value: Json) -> Json:
+    return {"as_tensor": _tensor(fields_of("an input or output", value, ("as_tensor",))["as_tensor"])}
+
+
+def _output(value: Json) -> Json:
+    # Some operators have outputs that nothing uses.
+    return {"as_none": True} if value == {"as_none": True} else _tensor_only(value)
+
+
+def _tensor(value: Json) -> Json:
+    return {"name": identifier(fields_of("a tensor", value, ("name",))["name"])}
+
+
+def _description(name: str, value: Json) -> Json:
+    fields = fields_of(
+        f"tensor {name}",
+        value,
+        ("dtype", "sizes", "requires_grad", "device", "strides", "storage_offset", "layout"),
+    )
+
+    def number(item: Json) -> Json:
+        return {"as_int": integer(f"tensor {name}", fields_of(f"tensor {name}", item, ("as_int",))["as_int"])}
+
+    sizes = list_of(f"tensor {name}", fields["sizes"], number)
+    if math.prod(size["as_int"] for size in sizes) > MAX_ELEMENTS:
+        refuse(f"tensor {name} has more than {MAX_ELEMENTS} elements")
+    return {
+        "dtype": _scalar_type(fields["dtype"]),
+        "sizes": sizes,
+        "requires_grad": _truth(fields["requires_grad"]),
+        "device": _device(fields["device"]),
+        "strides": list_of(f"tensor {name}", fields["strides"], number),
+        "storage_offset": number(fields["storage_offset"]),
+        "layout": _layout(fields["layout"]),
+    }
+
+
+def _among(what: str, allowed: frozenset[int]) -> Callable[[Json], int]:
+    def read(value: Json) -> int:
+        if type(value) is not int or value not in allowed:
+            refuse(f"{what} {str(value)[:40]} is not allowed")
+        return value
+
+    return read
+
+
+def _number(value: Json) -> float:
+    if type(value) not in (int, float) or not math.isfinite(value):
+        refuse(f"{str(value)[:40]!r} found in place of a number")
+    return float(value)
+
+
+def _truth(value: Json) -> bool:
+    if type(value) is not bool:
+        refuse(f"{str(value)[:40]!r} found in place of true or false")
+    return value
+
+
+def _device(value: Json) -> Json:
+    if value != _CPU:
+        refuse(f"device {str(value)[:40]} is not allowed, only the CPU is")
+    return dict(_CPU)
+
+
+_scalar_type = _among("element type", _SCALAR_TYPES)
+_layout = _among("layout", _LAYOUTS)
+
+# An absent kind is refused: strings, expressions, sub-graphs, operators, custom objects, complex numbers.
+_ARGUMENTS: dict[str, Callable[[Json], Json]] = {
+    "as_tensor": _tensor,
+    "as_tensors": lambda value: list_of("a list of tensors", value, _tensor),
+    "as_int": lambda value: integer("an argument", value),
+    "as_ints": lambda value: list_of("a list of numbers", value, lambda item: integer("an argument", item)),
+    "as_float": _number,
+    "as_bool": _truth,
+    "as_bools": lambda value: list_of("a list of truth values", value, _truth),
+    "as_none": _truth,
+    "as_scalar_type": _scalar_type,
+    "as_layout": _layout,
+    "as_memory_format": _among("memory format", _MEMORY_FORMATS),
+    "as_device": _device,
+}
