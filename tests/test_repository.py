@@ -1,0 +1,143 @@
+"""How the repository is kept: what its files may hold, and who may import whom."""
+
+import ast
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).parent.parent
+PACKAGES = {
+    "fedlens": REPOSITORY / "fedlens",
+    "fedlens_proto": REPOSITORY / "proto" / "fedlens_proto",
+    "fedlens_server": REPOSITORY / "server" / "fedlens_server",
+    "fedlens_edge_client": REPOSITORY / "edge_client" / "fedlens_edge_client",
+    "fedlens_export": REPOSITORY / "export" / "fedlens_export",
+}
+MAX_FILE_BYTES = 1_000_000
+MAX_MODULE_LINES = 400
+MAX_CONFTEST_LINES = 150
+# Absolute paths of somebody's machine, and addresses of package indexes.
+PRIVATE = re.compile(
+    r"/(?:home|Users|root|work)/\w|/tmp/\w|\bC:\\|index-url\s*=|(?:https?://)?\b(?:pypi|files\.pythonhosted|download\.pytorch)\.org"
+)
+FORBIDDEN = {
+    "fedlens_proto": (
+        "fedlens",
+        "fedlens_server",
+        "fedlens_edge_client",
+        "fedlens_export",
+        "torch",
+        "sqlalchemy",
+        "aiohttp",
+    ),
+    "fedlens_server": ("fedlens", "fedlens_edge_client", "fedlens_export", "torch", "torchvision", "PIL"),
+    "fedlens_edge_client": ("fedlens", "fedlens_server", "fedlens_export", "sqlalchemy"),
+    "fedlens_export": ("fedlens", "fedlens_server", "fedlens_edge_client", "sqlalchemy", "aiohttp"),
+}
+
+
+def kept_files() -> list[Path]:
+    """Files that git tracks, and new ones that it does not ignore."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=REPOSITORY,
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout
+    paths = [REPOSITORY / name for name in listed.split("\0") if name]
+    return [path for path in paths if path.is_file()]
+
+
+def modules(package: str) -> list[Path]:
+    """Modules that people write."""
+    folder = PACKAGES[package]
+    return [path for path in sorted(folder.rglob("*.py")) if not path.name.endswith("_pb2.py")]
+
+
+def imported(path: Path) -> set[str]:
+    """Top-level names of everything that a module imports, also inside functions."""
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            names |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            names.add(node.module.partition(".")[0])
+    return names
+
+
+def test_no_file_names_a_place_on_somebodys_machine_or_a_package_index() -> None:
+    found = [
+        f"{path.relative_to(REPOSITORY)}: {match[0]}"
+        for path in kept_files()
+        if path != Path(__file__)
+        for match in [PRIVATE.search(path.read_bytes().decode("utf-8", "replace"))]
+        if match
+    ]
+
+    assert found == []
+
+
+def test_no_file_is_larger_than_a_megabyte() -> None:
+    assert [str(path) for path in kept_files() if path.stat().st_size > MAX_FILE_BYTES] == []
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_every_package_says_that_it_is_typed(package: str) -> None:
+    assert (PACKAGES[package] / "py.typed").is_file()
+
+
+@pytest.mark.parametrize("package", FORBIDDEN)
+def test_imports_point_the_way_the_design_says(package: str) -> None:
+    wrong = {
+        str(path.relative_to(REPOSITORY)): bad
+        for path in modules(package)
+        if (bad := sorted(imported(path) & set(FORBIDDEN[package])))
+    }
+
+    assert wrong == {}
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_every_module_says_what_it_holds(package: str) -> None:
+    silent = [
+        str(path.relative_to(REPOSITORY))
+        for path in modules(package)
+        if ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) in (None, "", "TODO.")
+    ]
+
+    assert silent == []
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_nothing_is_left_half_done(package: str) -> None:
+    unfinished = re.compile(r"\b(TODO|FIXME|XXX|NotImplementedError)\b")
+
+    assert [str(path) for path in modules(package) if unfinished.search(path.read_text(encoding="utf-8"))] == []
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_no_module_is_too_long_to_be_read_at_a_sitting(package: str) -> None:
+    lengths = {
+        str(p.relative_to(REPOSITORY)): len(p.read_text(encoding="utf-8").splitlines()) for p in modules(package)
+    }
+
+    assert {name: length for name, length in lengths.items() if length > MAX_MODULE_LINES} == {}
+
+
+@pytest.mark.parametrize("conftest", sorted((REPOSITORY / "tests").rglob("conftest.py")), ids=str)
+def test_shared_fixtures_stay_few(conftest: Path) -> None:
+    assert len(conftest.read_text(encoding="utf-8").splitlines()) <= MAX_CONFTEST_LINES
+
+
+@pytest.mark.parametrize("folder", [path for path in (REPOSITORY / "tests").rglob("*") if path.is_dir()], ids=str)
+def test_every_folder_of_tests_is_a_package(folder: Path) -> None:
+    assert not list(folder.glob("*.py")) or (folder / "__init__.py").is_file()
+
+
+def test_every_package_that_is_installed_is_pinned() -> None:
+    pins = (REPOSITORY / "constraints.txt").read_text(encoding="utf-8").splitlines()
+
+    assert all(re.fullmatch(r"[\w.-]+==[\w.]+", line) for line in pins if not line.startswith("#"))
