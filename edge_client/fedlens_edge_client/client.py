@@ -1,25 +1,65 @@
-"""The client that an app embeds: everything from a check-in to a receipt."""
+"""The client that an app embeds: everything from a check-in to a receipt.
 
+    check in -> fetch what is missing -> embed new photos -> local pass -> outbox -> upload -> forget
+
+The process may end at any arrow; the next one goes on there.
+"""
+
+import asyncio
+import random
+import time
 from collections.abc import Callable
 from concurrent.futures import Executor
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Self
 
 from fedlens_edge_client.album import Album
-from fedlens_edge_client.engines import Engine
-from fedlens_edge_client.events import Event, RoundFailed, RoundRefused, RoundReported, TasksFinished
+from fedlens_edge_client.assignments import Assignments, Desk
+from fedlens_edge_client.cache import Cache
+from fedlens_edge_client.engines import BundleUnusable, Engine, EngineError, Evaluation, NonFinite
+from fedlens_edge_client.errors import BadAnswer, PassFailed, Refused, StateError
+from fedlens_edge_client.events import (
+    Enrolled,
+    Event,
+    Retrying,
+    RoundFailed,
+    RoundRefused,
+    RoundReported,
+    TasksFinished,
+    Waiting,
+)
+from fedlens_edge_client.features import FeatureCache
+from fedlens_edge_client.folder_album import FolderAlbum
+from fedlens_edge_client.http_transport import HttpTransport
+from fedlens_edge_client.kept import KeptSets
+from fedlens_edge_client.outbox import Outbox, Result
 from fedlens_edge_client.policy import Policy
+from fedlens_edge_client.state import State
+from fedlens_edge_client.tensor_files import TensorFiles
 from fedlens_edge_client.transport import Transport
+from fedlens_edge_client.worker import Worker
+from fedlens_proto import wire
+from fedlens_proto.errors import ProtoError
 from fedlens_proto.manifest import Bundle
+from fedlens_proto.v1 import assignment_pb2, check_in_pb2, enrolment_pb2, manifest_pb2, update_pb2
 
 DEFAULT_CACHE_BYTES = 2 << 30
 DEFAULT_HOLD_MS = 25_000
+MAX_DETAIL_CHARACTERS = 1000
+# A server that answers at once with "wait 0 ms", or repeats an assignment that has ended, must not make a client spin.
+_SHORTEST_POLL_S = 0.05
+_REPEATED_ASSIGNMENT_PAUSE_S = 5.0
 
 Outcome = RoundReported | RoundFailed | RoundRefused | TasksFinished
 
 
 class EdgeClient:
-    """One member of a federation."""
+    """One member of a federation; use it in `async with`.
+
+    It may be cancelled at any `await`, or the process killed: what was computed is in the state folder and arrives
+    next time, once.
+    """
 
     def __init__(
         self,
@@ -55,25 +95,293 @@ class EdgeClient:
             transport: Instead of HTTP to `server`; it must use the same `secret`. Closed with the client.
             engine_factory: Makes the engine for a bundle; the default runs its programs with torch.
             cache: Folder for what can be fetched or computed again, which several clients may share.
-            max_cache_bytes: Beyond this the least recently used files of `cache` are deleted.
+            max_cache_bytes: Beyond this the least recently used of `cache` is deleted.
             executor: Where photos are read and models trained; the default is one thread of its own.
             hold_ms: How long the server may keep a check-in waiting for work.
         """
+        self._server = server.rstrip("/")
+        self._folder = state
+        self._album = album
+        self._token = enrolment_token
+        self._ca = ca
+        self._task = task
+        self._policy = policy or Policy()
+        self._emit: Callable[[Event], None] = on_event or (lambda event: None)
+        self._secret = secret
+        self._given_transport = transport
+        self._engine_factory = engine_factory or _torch_engine
+        self._cache_folder = cache or state / "cache"
+        self._max_cache_bytes = max_cache_bytes
+        self._executor = executor
+        self._hold_ms = hold_ms
+        self._open = AsyncExitStack()
+        self._role: str | None = None
+        self._quick_polls = 0
+        self._may_have_result = True
+        self._enrolled_again = False
+        self._ended: tuple[int, int] | None = None
+        self._not_given: tuple[int, int] | None = None
 
     async def __aenter__(self) -> Self:
-        """Open the state folder."""
+        """Open the state folder.
+
+        Raises:
+            StateError: It cannot be used.
+            Untrusted: The server's address cannot be trusted with the secret.
+        """
+        async with AsyncExitStack() as stack:
+            self._worker = Worker(self._executor)
+            stack.callback(self._worker.close)
+            if self._given_transport is not None:
+                stack.push_async_callback(self._given_transport.close)
+            self._state = await self._worker.run(State.open, self._folder, self._server, self._secret)
+            stack.callback(self._state.close)
+            self._transport = self._given_transport or HttpTransport(
+                self._server,
+                self._state.secret,
+                ca=self._ca,
+                on_retry=lambda reason, delay_s, attempt: self._emit(Retrying(reason, delay_s, attempt)),
+            )
+            if self._given_transport is None:
+                stack.push_async_callback(self._transport.close)
+            await self._worker.run(self._furnish, stack)
+            self._open = stack.pop_all()
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Close everything."""
+        """Close everything; what was computed stays."""
+        await self._open.aclose()
+
+    @property
+    def client_id(self) -> bytes:
+        """The public id, 32 bytes, by which operators know this client."""
+        return self._state.client_id
 
     async def run(self) -> None:
-        """Take part in round after round until every task has ended."""
+        """Take part in round after round until every task has ended.
+
+        Raises:
+            Refused: The server does not want this client: a wrong token, revoked.
+            EdgeClientError: Something else that waiting does not mend.
+        """
+        while not isinstance(await self.run_once(), TasksFinished):
+            pass
 
     async def run_once(self) -> Outcome:
-        """Take part in one round, waiting for it if need be."""
-        raise NotImplementedError
+        """Deliver the result that is waiting in the outbox; if there is none, take part in one round.
+
+        Returns:
+            How it ended.
+
+        Raises:
+            As `run`.
+        """
+        try:
+            return await self._next_outcome()
+        except Refused as refusal:
+            is_unknown = refusal.code == "unauthorised" and self._role is not None
+            if not is_unknown or self._token is None or self._enrolled_again:
+                raise
+        # The server has lost its memory of this client; task and round numbers from before mean nothing to it.
+        self._enrolled_again = True
+        self._role = None
+        await self._worker.run(self._state.reset)
+        return await self._next_outcome()
+
+    async def _next_outcome(self) -> Outcome:
+        await self._enrol()
+        if self._may_have_result:
+            waiting = await self._worker.run(self._outbox.first)
+            if waiting is not None:
+                return await self._deliver(waiting)
+            self._may_have_result = False
+        while True:
+            started = time.monotonic()
+            response = await self._check_in()
+            kind = response.WhichOneof("result")
+            if kind == "assignment":
+                outcome = await self._take_part(response.assignment)
+                if outcome is not None:
+                    return outcome
+            elif kind == "wait":
+                await self._wait(response.wait, time.monotonic() - started)
+            elif kind == "finished":
+                self._emit(TasksFinished())
+                return TasksFinished()
+            else:
+                raise BadAnswer("the answer to a check-in says nothing that this version knows")
 
     async def forget(self) -> bool:
-        """Have the server delete everything about this client; it cannot enrol with this identity again."""
-        raise NotImplementedError
+        """Have the server delete everything about this client, then delete its identity here.
+
+        What has been aggregated into a model stays in it. The identity can never enrol again.
+
+        Returns:
+            Whether an update is in a round that is just being aggregated and cannot be taken back.
+        """
+        response = await self._transport.forget()
+        await self._worker.run(self._state.erase)
+        self._role = None
+        return response.aggregating
+
+    def _furnish(self, stack: AsyncExitStack) -> None:
+        files = TensorFiles(self._folder / "tensors")
+        kept = KeptSets(self._state, files)
+        self._outbox = Outbox(self._state, files, kept)
+        cache = Cache(self._cache_folder, self._max_cache_bytes)
+        features = FeatureCache(self._cache_folder / "features.sqlite3", self._max_cache_bytes)
+        stack.callback(features.close)
+        if isinstance(self._album, FolderAlbum):
+            self._album.remember_in(self._state)
+        self._assignments = Assignments(
+            Desk(
+                transport=self._transport,
+                cache=cache,
+                features=features,
+                files=files,
+                kept=kept,
+                outbox=self._outbox,
+                album=self._album,
+                policy=self._policy,
+                engine_factory=self._engine_factory,
+                worker=self._worker,
+                emit=self._emit,
+            )
+        )
+        stack.callback(self._assignments.close)
+        role = self._state.get("role")
+        self._role = None if role is None else role.decode()
+
+    async def _enrol(self) -> None:
+        if self._role is not None:
+            return
+        if self._token is None:
+            raise StateError(f"{self._folder} is not enrolled with {self._server} yet; give an enrolment token")
+        capabilities = enrolment_pb2.Capabilities(
+            formats=[manifest_pb2.PROGRAM_FORMAT_PT2],
+            bundle_classes=[
+                manifest_pb2.BUNDLE_CLASS_FROZEN_BACKBONE,
+                manifest_pb2.BUNDLE_CLASS_WHOLE_MODEL,
+            ],
+        )
+        response = await self._transport.enrol(self._token, capabilities)
+        roles = {enrolment_pb2.CLIENT_ROLE_TRAINER: "trainer", enrolment_pb2.CLIENT_ROLE_EVALUATOR: "evaluator"}
+        if response.role not in roles:
+            raise BadAnswer(f"the server enrols this client with the unknown role {response.role}")
+        self._role = roles[response.role]
+        await self._worker.run(self._state.set, "role", self._role.encode())
+        self._emit(Enrolled(self.client_id, self._role))
+
+    async def _check_in(self) -> check_in_pb2.CheckInResponse:
+        request = check_in_pb2.CheckInRequest(
+            protocol=wire.PROTOCOL,
+            task=self._task or 0,
+            photo_count=await self._worker.run(self._count_photos),
+            hold_ms=self._hold_ms,
+        )
+        return await self._transport.check_in(request)
+
+    def _count_photos(self) -> int:
+        if self._role == "evaluator":
+            return 0
+        return sum(not photo.is_test for photo in self._album.photos(0).photos)
+
+    async def _wait(self, wait: check_in_pb2.Wait, held_s: float) -> None:
+        name = check_in_pb2.WaitReason.Name(wait.reason) if wait.reason in check_in_pb2.WaitReason.values() else "?"
+        self._emit(Waiting(name.removeprefix("WAIT_REASON_").lower(), wait.retry_after_ms))
+        least_s = wait.retry_after_ms / 1000
+        self._quick_polls = self._quick_polls + 1 if least_s + held_s < _SHORTEST_POLL_S else 0
+        if self._quick_polls > 1:
+            least_s += min(_SHORTEST_POLL_S * 2**self._quick_polls, 30.0)
+        # Clients that were told the same should not all come back at the same moment.
+        await asyncio.sleep(least_s * random.uniform(1.0, 1.1))
+
+    async def _take_part(self, assignment: assignment_pb2.Assignment) -> Outcome | None:
+        key = (assignment.task, assignment.round)
+        if key == self._ended:
+            await asyncio.sleep(_REPEATED_ASSIGNMENT_PAUSE_S)
+        self._may_have_result = True
+        try:
+            result = await self._assignments.carry_out(assignment, only_test=self._role == "evaluator")
+        except Refused as refusal:
+            # The round has probably closed in the meantime, and its blobs are gone.
+            if self._not_given != key:
+                self._not_given = key
+                return None
+            return await self._give_up(assignment, update_pb2.FAILURE_REASON_INTERNAL, str(refusal))
+        except PassFailed as failure:
+            return await self._give_up(assignment, failure.reason, failure.detail)
+        except EngineError as failure:
+            return await self._give_up(assignment, _reason_of(failure), str(failure))
+        except ProtoError as failure:
+            return await self._give_up(assignment, update_pb2.FAILURE_REASON_BUNDLE, str(failure))
+        return await self._deliver(result)
+
+    async def _give_up(
+        self, assignment: assignment_pb2.Assignment, reason: update_pb2.FailureReason, detail: str
+    ) -> RoundFailed:
+        self._ended = (assignment.task, assignment.round)
+        detail = detail[:MAX_DETAIL_CHARACTERS]
+        request = update_pb2.FailureRequest(protocol=wire.PROTOCOL, reason=reason, detail=detail)
+        try:
+            await self._transport.report_failure(assignment.task, assignment.round, request)
+        except Refused as refusal:
+            if refusal.code == "unauthorised":
+                raise
+        name = update_pb2.FailureReason.Name(reason).removeprefix("FAILURE_REASON_").lower()
+        outcome = RoundFailed(assignment.task, assignment.round, name, detail)
+        self._emit(outcome)
+        return outcome
+
+    async def _deliver(self, result: Result) -> RoundReported | RoundRefused:
+        outcome: RoundReported | RoundRefused
+        try:
+            if result.answer == assignment_pb2.ANSWER_EVALUATION:
+                receipt = await self._transport.put_evaluation(result.task, result.round_number, result.header)
+            else:
+                receipt = await self._transport.put_update(result.task, result.round_number, result.header, result.blob)
+        except Refused as refusal:
+            if refusal.code == "unauthorised":
+                raise
+            self._ended = (result.task, result.round_number)
+            await self._worker.run(self._outbox.refused, result)
+            outcome = RoundRefused(result.task, result.round_number, refusal.code, refusal.reason)
+        else:
+            if receipt.body_sha256 != result.body_sha256:
+                raise BadAnswer(
+                    f"task {result.task}, round {result.round_number}: the receipt is for a body with digest "
+                    f"{receipt.body_sha256.hex()}, sent was {result.body_sha256.hex()}"
+                )
+            outcome = _reported(result)
+            await self._worker.run(self._outbox.delivered, result)
+        self._may_have_result = False
+        self._emit(outcome)
+        return outcome
+
+
+def _reported(result: Result) -> RoundReported:
+    header = result.parsed_header()
+    sums = {s.moment: Evaluation(s.count, s.correct, s.loss) for s in header.evaluations}
+    return RoundReported(
+        task=result.task,
+        round_number=result.round_number,
+        photo_count=header.photo_count,
+        upload_bytes=result.body_size,
+        start=sums.get(update_pb2.EVALUATION_MOMENT_START),
+        end=sums.get(update_pb2.EVALUATION_MOMENT_END),
+    )
+
+
+def _reason_of(failure: EngineError) -> update_pb2.FailureReason:
+    if isinstance(failure, BundleUnusable):
+        return update_pb2.FAILURE_REASON_BUNDLE
+    if isinstance(failure, NonFinite):
+        return update_pb2.FAILURE_REASON_NON_FINITE
+    return update_pb2.FAILURE_REASON_UNSUPPORTED
+
+
+def _torch_engine(bundle: Bundle) -> Engine:
+    # Torch takes seconds to import; a client that never trains need not.
+    from fedlens_edge_client.engines.torch import TorchEngine
+
+    return TorchEngine(bundle)

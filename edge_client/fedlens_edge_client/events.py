@@ -1,7 +1,7 @@
 """What a client tells its embedder: plain values, in the order in which things happen.
 
-`on_event` is called on the event loop's thread, except for `Embedded` and `Trained`, which come from the thread
-that computes; it must return quickly and raise nothing.
+`on_event` is called on the event loop's thread; it must return quickly and raise nothing. `Embedded` and `Trained` come
+at most ten times a second, and for the last photo and step.
 """
 
 from collections.abc import Callable, Mapping

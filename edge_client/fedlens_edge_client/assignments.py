@@ -1,0 +1,227 @@
+"""From an assignment to a result in the outbox: fetch what is missing, read the album, train, store."""
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+from fedlens_edge_client import local_pass, photo_set, requirements
+from fedlens_edge_client.album import Album
+from fedlens_edge_client.cache import Cache
+from fedlens_edge_client.engines import Engine
+from fedlens_edge_client.errors import PassFailed
+from fedlens_edge_client.events import Downloaded, Embedded, Event, PhotosSkipped, RoundStarted, Trained
+from fedlens_edge_client.features import FeatureCache
+from fedlens_edge_client.kept import KeptSets
+from fedlens_edge_client.outbox import Outbox, Result
+from fedlens_edge_client.policy import Policy
+from fedlens_edge_client.tensor_files import StoredBlob, TensorFiles
+from fedlens_edge_client.transport import Transport
+from fedlens_edge_client.worker import Worker
+from fedlens_proto import manifest, wire
+from fedlens_proto.blob import Blob
+from fedlens_proto.errors import BlobError, ManifestError
+from fedlens_proto.keyed_hash import DIGEST_BYTES
+from fedlens_proto.manifest import Bundle
+from fedlens_proto.v1 import assignment_pb2, blob_pb2, manifest_pb2, update_pb2
+
+PROGRESS_EVERY_S = 0.1
+_FLOATS = {
+    assignment_pb2.CODEC_FLOAT32: blob_pb2.DTYPE_FLOAT32,
+    assignment_pb2.CODEC_FLOAT16: blob_pb2.DTYPE_FLOAT16,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Desk:
+    """What carrying out an assignment needs.
+
+    Attributes:
+        transport: Where parts and blobs come from.
+        cache: Where they are put.
+        features: What was computed of photos before.
+        files: Where large tensors are stored.
+        kept: Sets of earlier rounds.
+        outbox: Where results go.
+        album: The photos.
+        policy: What may be told.
+        engine_factory: Makes an engine for a bundle.
+        worker: Where everything slow runs.
+        emit: Takes events.
+    """
+
+    transport: Transport
+    cache: Cache
+    features: FeatureCache
+    files: TensorFiles
+    kept: KeptSets
+    outbox: Outbox
+    album: Album
+    policy: Policy
+    engine_factory: Callable[[Bundle], Engine]
+    worker: Worker
+    emit: Callable[[Event], None]
+
+
+class Assignments:
+    """Carries out the assignments of one client, one after the other."""
+
+    def __init__(self, desk: Desk) -> None:
+        """The engine of the last bundle is kept for the next assignment."""
+        self._desk = desk
+        self._bundle: Bundle | None = None
+        self._engine: Engine | None = None
+        self._parts = ExitStack()
+
+    async def carry_out(self, assignment: assignment_pb2.Assignment, *, only_test: bool) -> Result:
+        """Compute the result of an assignment; it is in the outbox when this returns.
+
+        Args:
+            assignment: As the server sent it.
+            only_test: All photos are test photos, as for an evaluator.
+
+        Raises:
+            PassFailed: It cannot be carried out.
+            EngineError: A program could not be run, or gave a NaN.
+            Refused: The server does not give something that the assignment needs.
+        """
+        requirements.check_policy(assignment, self._desk.policy)
+        bundle = await self._open(assignment.bundle)
+        requirements.check(assignment, bundle.manifest)
+        await self._obtain_programs(bundle, {stage.program for stage in assignment.local_pass.stages})
+        with ExitStack() as sets:
+            await self._hold({entry.sha256: entry.size for entry in assignment.sets}, sets)
+            return await self._desk.worker.run(self._compute, assignment, bundle, only_test, asyncio.get_running_loop())
+
+    async def _open(self, digest: bytes) -> Bundle:
+        if self._bundle is not None and self._bundle.id == digest:
+            return self._bundle
+        self.close()
+        cache = self._desk.cache
+        await cache.obtain(digest, manifest.MAX_MANIFEST_BYTES, self._desk.transport.fetch, exact=False)
+        raw = cache.path(digest).read_bytes()
+        try:
+            self._bundle = Bundle(manifest.parse(raw), raw, cache.folder)
+        except ManifestError as error:
+            raise PassFailed(update_pb2.FAILURE_REASON_BUNDLE, str(error)) from error
+        return self._bundle
+
+    async def _obtain_programs(self, bundle: Bundle, stages: set[str]) -> None:
+        """Have what these programs need, and what every pass needs, on this machine."""
+        sizes = {part.sha256: part.size for part in bundle.manifest.parts}
+        names = stages | {"embed", "predict"}
+        wanted = {
+            file.sha256: sizes[file.sha256]
+            for program in bundle.manifest.programs
+            for file in program.files
+            if program.name in names and file.format == manifest_pb2.PROGRAM_FORMAT_PT2
+        }
+        if bundle.manifest.frozen:
+            wanted[bundle.manifest.frozen] = sizes[bundle.manifest.frozen]
+        await self._hold(wanted, self._parts)
+
+    async def _hold(self, wanted: Mapping[bytes, int], stack: ExitStack) -> None:
+        cache = self._desk.cache
+        for digest, size in wanted.items():
+            if len(digest) != DIGEST_BYTES or not 0 < size <= cache.max_bytes:
+                raise PassFailed(
+                    update_pb2.FAILURE_REASON_UNSUPPORTED,
+                    f"blob {digest.hex()} of {size} bytes; the cache of this client takes up to {cache.max_bytes}",
+                )
+        fetched = await cache.hold(wanted, self._desk.transport.fetch, stack)
+        for digest in fetched:
+            self._desk.emit(Downloaded(digest, wanted[digest]))
+        if fetched:
+            cache.trim()
+
+    def _compute(
+        self,
+        assignment: assignment_pb2.Assignment,
+        bundle: Bundle,
+        only_test: bool,
+        loop: asyncio.AbstractEventLoop,
+    ) -> Result:
+        """Everything slow of an assignment; runs in the worker's thread."""
+        desk = self._desk
+        progress = _Progress(desk, loop)
+        task, round_number = assignment.task, assignment.round
+        if self._engine is None:
+            self._engine = desk.engine_factory(bundle)
+        snapshot = desk.album.photos(round_number)
+        photos = photo_set.prepare(
+            snapshot,
+            self._engine,
+            desk.features,
+            only_test=only_test,
+            on_photo=lambda done, total: progress.tell(Embedded(done, total), is_last=done == total),
+        )
+        if photos.skipped:
+            progress.tell(PhotosSkipped(photos.skipped), is_last=True)
+        progress.tell(RoundStarted(task, round_number, len(photos.train), len(photos.test)), is_last=True)
+        result = local_pass.execute(
+            assignment,
+            self._engine,
+            photos,
+            {entry.name: self._read(entry) for entry in assignment.sets},
+            lambda name: desk.kept.current(task, name),
+            lambda step, steps, loss: progress.tell(
+                Trained(task, round_number, step, steps, loss), is_last=step == steps
+            ),
+        )
+        return self._store(assignment, result)
+
+    def _read(self, entry: assignment_pb2.BlobSet) -> Blob:
+        try:
+            return Blob.open(self._desk.cache.path(entry.sha256), entry.sha256)
+        except BlobError as error:
+            raise PassFailed(update_pb2.FAILURE_REASON_INTERNAL, f"set {entry.name!r}: {error}") from error
+
+    def _store(self, assignment: assignment_pb2.Assignment, result: local_pass.PassResult) -> Result:
+        """Tensors first, then the row that names them."""
+        files = self._desk.files
+        plan = assignment.local_pass
+        upload: StoredBlob | None = None
+        try:
+            if result.upload is not None:
+                upload = files.store(result.upload, _FLOATS[plan.upload.codec])
+            keep = {name: files.store(tensors, blob_pb2.DTYPE_FLOAT32) for name, tensors in result.keep.items()}
+        except BlobError as error:
+            raise PassFailed(update_pb2.FAILURE_REASON_NON_FINITE, str(error)) from error
+        header = update_pb2.UpdateHeader(
+            protocol=wire.PROTOCOL,
+            phase=assignment.phase,
+            bundle=assignment.bundle,
+            photo_count=result.photo_count,
+            class_counts=result.class_counts,
+            evaluations=[
+                update_pb2.EvaluationSums(moment=moment, count=sums.count, correct=sums.correct, loss=sums.loss)
+                for moment, sums in sorted(result.evaluations.items())
+            ],
+        )
+        if upload is not None:
+            header.blob_sha256 = upload.sha256
+            header.blob_size = upload.size
+        return self._desk.outbox.put(assignment, header, upload, keep)
+
+    def close(self) -> None:
+        """Let go of the bundle."""
+        self._parts.close()
+        self._engine = None
+        self._bundle = None
+
+
+class _Progress:
+    """Takes events from the worker's thread to the event loop, seldom enough not to slow either down."""
+
+    def __init__(self, desk: Desk, loop: asyncio.AbstractEventLoop) -> None:
+        self._desk = desk
+        self._loop = loop
+        self._last = -PROGRESS_EVERY_S
+
+    def tell(self, event: Event, *, is_last: bool) -> None:
+        self._desk.worker.check()
+        now = time.monotonic()
+        if is_last or now - self._last >= PROGRESS_EVERY_S:
+            self._last = now
+            self._loop.call_soon_threadsafe(self._desk.emit, event)

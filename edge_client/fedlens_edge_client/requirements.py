@@ -1,0 +1,121 @@
+"""Whether this client can and may do what an assignment says; asked before anything is fetched or trained."""
+
+from fedlens_edge_client.errors import PassFailed
+from fedlens_edge_client.policy import Policy
+from fedlens_proto import keyed_hash, manifest
+from fedlens_proto.v1 import assignment_pb2, manifest_pb2, update_pb2
+
+
+def check_policy(assignment: assignment_pb2.Assignment, policy: Policy) -> None:
+    """Refuse what the owner of this client does not want, whatever the bundle is.
+
+    Raises:
+        PassFailed: With reason `policy`.
+    """
+    plan = assignment.local_pass
+    if policy.bundles is not None and assignment.bundle not in policy.bundles:
+        raise _forbidden(f"bundle {assignment.bundle.hex()} is not among the pinned ones")
+    if not policy.answer_class_counts and any(ask.HasField("class_counts") for ask in plan.asks):
+        raise _forbidden("class counts are not answered")
+    if not policy.answer_evaluation and (plan.evaluation.at_start or plan.evaluation.at_end):
+        raise _forbidden("evaluation results are not answered")
+
+
+def check(assignment: assignment_pb2.Assignment, bundle: manifest_pb2.Manifest) -> None:
+    """Refuse what this version does not know, naming the first such thing.
+
+    Raises:
+        PassFailed: With reason `unsupported`.
+    """
+    plan = assignment.local_pass
+    sets = {entry.name for entry in assignment.sets}
+    if len(assignment.seed) != keyed_hash.DIGEST_BYTES:
+        raise _unsupported(f"a seed of {len(assignment.seed)} bytes")
+    if not plan.start:
+        raise _unsupported("a local pass without start rules")
+    for rule in plan.start:
+        _check_source(rule.source, sets)
+    _check_asks(plan)
+    _check_answer(assignment)
+    _check_references(plan, bundle, sets)
+    for stage in plan.stages:
+        _check_stage(stage, bundle)
+    names = [keep.set for keep in plan.keep]
+    if "" in names or len(set(names)) != len(names):
+        raise _unsupported(f"kept sets must have names, each once: {names}")
+
+
+def _check_asks(plan: assignment_pb2.LocalPass) -> None:
+    for ask in plan.asks:
+        question = ask.WhichOneof("question")
+        if question != "class_counts":
+            raise _unsupported(f"the question {question or 'unset'!r}")
+    if plan.evaluation.throw_away:
+        raise _unsupported("evaluation after stages that are thrown away")
+
+
+def _check_answer(assignment: assignment_pb2.Assignment) -> None:
+    plan = assignment.local_pass
+    if assignment.answer not in (assignment_pb2.ANSWER_UPDATE, assignment_pb2.ANSWER_EVALUATION):
+        raise _unsupported(f"an answer of kind {assignment.answer}")
+    if not plan.HasField("upload"):
+        return
+    if assignment.answer == assignment_pb2.ANSWER_EVALUATION:
+        raise _unsupported("an upload with an evaluation")
+    if plan.upload.codec not in (assignment_pb2.CODEC_FLOAT32, assignment_pb2.CODEC_FLOAT16):
+        name = {assignment_pb2.CODEC_UNSPECIFIED: "unset", assignment_pb2.CODEC_INT8: "int8"}
+        raise _unsupported(f"upload codec {name.get(plan.upload.codec, plan.upload.codec)}")
+    if plan.upload.base_set:
+        raise _unsupported(f"an upload as difference from set {plan.upload.base_set!r}")
+
+
+def _check_references(plan: assignment_pb2.LocalPass, bundle: manifest_pb2.Manifest, sets: set[str]) -> None:
+    known = {reference.name for reference in bundle.references}
+    bound = [binding.name for binding in plan.references]
+    if len(set(bound)) != len(bound):
+        raise _unsupported(f"a reference bound twice: {bound}")
+    if unknown := sorted(set(bound) - known):
+        raise _unsupported(f"reference {unknown[0]!r}, which the bundle does not have")
+    if plan.stages and (missing := sorted(known - set(bound))):
+        raise _unsupported(f"a local pass that leaves the bundle's reference {missing[0]!r} unbound")
+    for binding in plan.references:
+        source = binding.WhichOneof("source")
+        if source is None:
+            raise _unsupported(f"reference {binding.name!r} without a source")
+        if source == "set":
+            _check_source(binding.set, sets)
+
+
+def _check_stage(stage: assignment_pb2.Stage, bundle: manifest_pb2.Manifest) -> None:
+    known = [program.name for program in bundle.programs]
+    if stage.program not in known:
+        raise _unsupported(f"program {stage.program!r}; the bundle has {', '.join(known)}")
+    outputs = {slot.kind for slot in manifest.program(bundle, stage.program).outputs}
+    if manifest_pb2.SLOT_KIND_WEIGHT not in outputs:
+        raise _unsupported(f"program {stage.program!r} as a stage; it trains nothing")
+    if stage.WhichOneof("length") is None:
+        raise _unsupported("a stage without epochs or steps")
+    ranges = {hyper.name: hyper for hyper in bundle.hyper_parameters}
+    for value in stage.hyper_values:
+        allowed = ranges.get(value.name)
+        if allowed is None:
+            raise _unsupported(f"hyper-parameter {value.name!r}, which the bundle does not have")
+        if not allowed.minimum <= value.value <= allowed.maximum:
+            raise _unsupported(
+                f"hyper-parameter {value.name!r} = {value.value}; allowed are {allowed.minimum} to {allowed.maximum}"
+            )
+
+
+def _check_source(source: assignment_pb2.SetSource, sets: set[str]) -> None:
+    if not source.kept and not source.download:
+        raise _unsupported("a source that names no set")
+    if source.download and source.download not in sets:
+        raise _unsupported(f"set {source.download!r}, which is not among the assignment's")
+
+
+def _unsupported(what: str) -> PassFailed:
+    return PassFailed(update_pb2.FAILURE_REASON_UNSUPPORTED, f"not supported: {what}")
+
+
+def _forbidden(what: str) -> PassFailed:
+    return PassFailed(update_pb2.FAILURE_REASON_POLICY, f"this client's policy: {what}")
