@@ -5,7 +5,6 @@ from pickle import UnpicklingError
 
 import torch
 from torch import Tensor, nn
-from torchvision.models import MobileNet_V3_Small_Weights, mobilenet_v3_small
 
 from fedlens_export.errors import NotExportable, UnknownChoice, WeightsUnusable
 
@@ -20,6 +19,9 @@ class MobileNetV3Small(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
+        # Late, because the import takes seconds which no other model needs.
+        from torchvision.models import mobilenet_v3_small  # type: ignore[import-untyped]  # it ships no types
+
         self.features = mobilenet_v3_small(weights=None).features
 
     def forward(self, photos: Tensor) -> Tensor:
@@ -38,7 +40,8 @@ class Hidden(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         """Logits, float32 [N, classes]."""
-        return self.fc2(torch.relu(self.fc1(features)))
+        logits: Tensor = self.fc2(torch.relu(self.fc1(features)))
+        return logits
 
 
 class Linear(nn.Module):
@@ -50,7 +53,8 @@ class Linear(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         """Logits, float32 [N, classes]."""
-        return self.fc(features)
+        logits: Tensor = self.fc(features)
+        return logits
 
 
 def build(name: str, side: int, seed: int) -> nn.Module:
@@ -102,6 +106,8 @@ def download_weights(name: str, backbone: nn.Module) -> None:
     Raises:
         WeightsUnusable: There is no network, or the download failed.
     """
+    from torchvision.models import MobileNet_V3_Small_Weights
+
     try:
         state = MobileNet_V3_Small_Weights.IMAGENET1K_V1.get_state_dict(progress=False, check_hash=True)
     except (OSError, RuntimeError) as error:

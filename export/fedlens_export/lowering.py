@@ -3,6 +3,7 @@
 import io
 import warnings
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -74,4 +75,7 @@ def _addmm(bias: Tensor, left: Tensor, right: Tensor) -> Tensor:
 
 
 # XNNPACK on phones delegates products of two inputs only in their batched form. On a CPU both are equally fast.
-_DECOMPOSITIONS = {torch.ops.aten.mm.default: _mm, torch.ops.aten.addmm.default: _addmm}
+_DECOMPOSITIONS: dict[torch._ops.OpOverload[..., Any], Callable[..., Any]] = {
+    torch.ops.aten.mm.default: _mm,
+    torch.ops.aten.addmm.default: _addmm,
+}

@@ -47,7 +47,8 @@ class SmallCnn(nn.Module):
         x = torch.max_pool2d(torch.relu(self.norm1(self.conv1(photos))), 2)
         x = torch.max_pool2d(torch.relu(self.norm2(self.conv2(x))), 2)
         x = torch.relu(self.fc1(x.flatten(1)))
-        return self.fc3(torch.relu(self.fc2(x)))
+        logits: Tensor = self.fc3(torch.relu(self.fc2(x)))
+        return logits
 
 
 def build(name: str, classes: int, side: int, seed: int) -> nn.Module:

@@ -61,7 +61,7 @@ def _epoch(
         batch = torch.where(mirrored.reshape(-1, 1, 1, 1), batch.flip(3), batch)
         loss = functional.cross_entropy(head(backbone(batch)), labels[rows])
         optimiser.zero_grad()
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
         optimiser.step()
         losses.append(loss.item())
     return float(np.mean(losses))

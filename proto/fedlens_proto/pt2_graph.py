@@ -17,18 +17,19 @@ MAX_NODES = 20_000
 OPERATORS = frozenset(
     f"torch.ops.aten.{name}"
     for name in """
-    _adaptive_avg_pool2d.default _log_softmax.default _log_softmax_backward_data.default
-    _native_batch_norm_legit_no_training.default _to_copy.default add.Scalar add.Tensor addcmul.default addmm.default
-    bmm.default clamp.default clone.default convolution.default convolution_backward.default detach.default div.Scalar
-    div.Tensor expand.default gt.Scalar hardsigmoid.default hardswish.default max_pool2d_with_indices.default
-    max_pool2d_with_indices_backward.default mean.dim mm.default mul.Scalar mul.Tensor native_batch_norm.default
-    native_batch_norm_backward.default nll_loss_backward.default nll_loss_forward.default ones_like.default
-    permute.default pow.Tensor_Tensor relu.default rsub.Scalar scalar_tensor.default sqrt.default squeeze.dim
-    sub.Tensor sum.default sum.dim_IntList t.default threshold_backward.default transpose.int unsqueeze.default
-    view.default where.self zeros_like.default
+    _adaptive_avg_pool2d.default _adaptive_avg_pool2d_backward.default _log_softmax.default
+    _log_softmax_backward_data.default _to_copy.default add.Tensor addcmul.default bmm.default cat.default
+    clamp.default clone.default convolution.default convolution_backward.default div.Scalar div.Tensor
+    expand.default gt.Scalar hardsigmoid.default hardsigmoid_backward.default hardswish.default
+    hardswish_backward.default max_pool2d_with_indices.default max_pool2d_with_indices_backward.default mean.dim
+    mul.Tensor native_batch_norm.default native_batch_norm_backward.default nll_loss_backward.default
+    nll_loss_forward.default ones_like.default pow.Tensor_Tensor relu.default rsqrt.default rsub.Scalar
+    scalar_tensor.default select.int sqrt.default squeeze.dim stack.default sub.Tensor sum.default sum.dim_IntList
+    t.default threshold_backward.default transpose.int unsqueeze.default view.default where.self zeros_like.default
     """.split()
 )
-"""Every operator that programs of this version use. All of aten would include file access."""
+"""Every operator that programs of this version use: steps, predictions and backbones of the models by name, and of CNNs
+like torchvision's AlexNet and ResNet-18. All of aten would include file access."""
 
 # Numbers of torch's serialised enumerations: uint8, int64, float32 and bool; strided layout; contiguous and preserved.
 _SCALAR_TYPES = frozenset({1, 5, 7, 12})
