@@ -1,0 +1,65 @@
+"""What README.md promises: its script runs as it stands there, and its links lead somewhere."""
+
+import os
+import re
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from sklearn.datasets import load_digits
+
+from tests.readme_blocks import README, REPOSITORY, by_hand
+
+PHOTOS_PER_CLASS = 40
+CLASSES = range(3)
+
+
+def test_every_link_leads_to_a_file() -> None:
+    targets = re.findall(r"\]\((?!http|#)([^)]+)\)", README.read_text(encoding="utf-8"))
+
+    assert targets
+    assert [target for target in targets if not (REPOSITORY / target).exists()] == []
+
+
+@pytest.mark.slow
+def test_a_federation_by_hand_learns_and_predicts(tmp_path: Path) -> None:
+    _put_digits(tmp_path / "photos" / "anna", first=0)
+    _put_digits(tmp_path / "photos" / "ben", first=PHOTOS_PER_CLASS)
+    (tmp_path / "script").write_text(_on_free_ports(by_hand()))
+    environment = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "OMP_NUM_THREADS": "1"}
+
+    finished = subprocess.run(
+        ["bash", "-eum", "script"], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=110
+    )
+
+    assert finished.returncode == 0, finished.stdout + finished.stderr
+    assert "5 of 5" in finished.stdout  # rounds, in the table of `task show`
+    # Three digits by chance: a third. Files are told with their class, and lie in a folder of its name.
+    predicted = re.findall(r"photos/anna/(\d)/\d+1\.png\W+(\d)\b", finished.stdout)
+    assert len(predicted) == len(CLASSES) * PHOTOS_PER_CLASS // 10
+    assert np.mean([truth == guess for truth, guess in predicted]) > 0.7
+
+
+def _put_digits(folder: Path, first: int) -> None:
+    """Scikit-learn's digits as PNG files, one sub-folder for each class."""
+    digits = load_digits()
+    for label in CLASSES:
+        (folder / str(label)).mkdir(parents=True)
+        images = digits.images[digits.target == label][first : first + PHOTOS_PER_CLASS]
+        for i, image in enumerate(images):
+            pixels = Image.fromarray((image * 255 / 16).astype(np.uint8))
+            pixels.resize((32, 32), Image.Resampling.BILINEAR).save(folder / str(label) / f"{i:03}.png")
+
+
+def _on_free_ports(script: str) -> str:
+    """The script with other ports than the usual ones, which may be taken on this machine."""
+    with socket.create_server(("127.0.0.1", 0)) as clients, socket.create_server(("127.0.0.1", 0)) as operators:
+        port, admin_port = clients.getsockname()[1], operators.getsockname()[1]
+    assert "fedlens serve --init server\n" in script
+    return script.replace("--init server\n", f"--init server --port {port} --admin-port {admin_port}\n").replace(
+        ":8443", f":{port}"
+    )
