@@ -15,7 +15,8 @@ ServerError
 ├── UpdateInvalid      422  a blob that is not what was asked for
 ├── SlowDown           429  too many requests at once
 ├── StorageFull        507  no room to store it
-└── Unavailable        503  starting or stopping
+├── Unavailable        503  starting or stopping
+└── StoreUnusable      500  the state folder cannot be opened; the server does not start
 """
 
 from http import HTTPStatus
@@ -154,3 +155,9 @@ class Unavailable(ServerError):
     status = HTTPStatus.SERVICE_UNAVAILABLE
     code = "unavailable"
     retry = error_pb2.RETRY_LATER
+
+
+class StoreUnusable(ServerError):
+    """The state folder cannot be opened; the server does not start, so no client ever sees this."""
+
+    code = "store-unusable"

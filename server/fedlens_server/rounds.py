@@ -5,31 +5,31 @@ Calls that change something return a `concurrent.futures.Future`, resolved once 
 client or operator can cause are `ServerError`s, raised by the call or held by its future.
 """
 
+import threading
 from collections.abc import Callable
-from concurrent.futures import Future
-from dataclasses import dataclass
-from typing import NamedTuple
+from concurrent.futures import Future, ThreadPoolExecutor
 
 from fedlens_proto.v1 import admin_pb2, check_in_pb2, enrolment_pb2, update_pb2
+from fedlens_server import (
+    aggregation,
+    check_in,
+    enrolment,
+    evaluations,
+    lifecycle,
+    loading,
+    results,
+    task_creation,
+    updates,
+)
 from fedlens_server.clock import Clock
 from fedlens_server.enrolment import TokenGrant
-from fedlens_server.store import Location, Store, StoredBlob
+from fedlens_server.federation import Change, RoundKey
+from fedlens_server.store import Location, Store, StoredBlob, Transaction
 from fedlens_server.updates import Expectation, ReceivedUpdate
 
+__all__ = ["Change", "Expectation", "ReceivedUpdate", "RoundKey", "Rounds", "TokenGrant"]
 
-class RoundKey(NamedTuple):
-    """One round of one task."""
-
-    task: int
-    round: int
-
-
-@dataclass(frozen=True)
-class Change:
-    """What a commit changed."""
-
-    tasks: frozenset[int]  # check-ins concerning these tasks may now be answered differently; empty: none
-    due: bool  # `due()` or `next_deadline()` may have changed
+PART_GRACE_S = 24 * 3600.0  # how long a part waits for the task that names it
 
 
 class Rounds:
@@ -37,14 +37,18 @@ class Rounds:
 
     def __init__(self, store: Store, clock: Clock) -> None:
         """Take up where the store's last process left off; an open round gets its full deadline again."""
-        raise NotImplementedError
+        self._store = store
+        self._clock = clock
+        self._federation = loading.load(store, clock)
+        self._norms = ThreadPoolExecutor(1, thread_name_prefix="fedlens-norm")
+        self._counting = threading.Lock()
 
     def subscribe(self, listener: Callable[[Change], None]) -> Callable[[], None]:
         """Have `listener` called after each commit that matters, on the writing thread; gives what ends it.
 
         It must return quickly (`loop.call_soon_threadsafe`) and not raise.
         """
-        raise NotImplementedError
+        return self._federation.subscribe(listener)
 
     def enrol(
         self, client: bytes, grant: TokenGrant, capabilities: enrolment_pb2.Capabilities
@@ -55,7 +59,10 @@ class Rounds:
             Malformed: The capabilities are empty.
             Forbidden: Revoked or forgotten; or the token has expired or is used up.
         """
-        raise NotImplementedError
+        enrolment.check_capabilities(capabilities)
+        return self._store.submit(
+            lambda transaction: enrolment.enrol(self._federation, transaction, client, grant, capabilities), [client]
+        )
 
     def authenticate(self, client: bytes) -> enrolment_pb2.ClientRole:
         """The role of an enrolled client.
@@ -64,11 +71,11 @@ class Rounds:
             Unauthorised: Nobody enrolled with this id, or it was forgotten.
             Forbidden: It was revoked.
         """
-        raise NotImplementedError
+        return enrolment.authenticate(self._federation, client).role
 
     def forget(self, client: bytes) -> Future[bool]:
         """Delete all that is kept for the client; True if an update of it is just being aggregated."""
-        raise NotImplementedError
+        return self._store.submit(lambda transaction: enrolment.forget(self._federation, transaction, client))
 
     def revoke(self, client: bytes) -> Future[None]:
         """Shut a client out from the next request on.
@@ -76,7 +83,7 @@ class Rounds:
         Raises:
             Unknown: No such client.
         """
-        raise NotImplementedError
+        return self._store.submit(lambda transaction: enrolment.revoke(self._federation, transaction, client))
 
     def check_in(self, client: bytes, request: check_in_pb2.CheckInRequest) -> check_in_pb2.CheckInResponse:
         """What the client is to do now. Reads memory only and never holds: to hold, wait for a `Change` and ask again.
@@ -84,7 +91,8 @@ class Rounds:
         Raises:
             Unknown: The task named is none that this client can run.
         """
-        raise NotImplementedError
+        known = enrolment.authenticate(self._federation, client)
+        return check_in.check_in(self._federation, known, request)
 
     def expect(self, client: bytes, task: int, round_number: int) -> Expectation:
         """What an update must look like, before its body is read; also for a member that has reported.
@@ -95,7 +103,7 @@ class Rounds:
             RoundClosed: A member that has not reported, and the round is over.
             AlreadyFailed: The member has reported a failure.
         """
-        raise NotImplementedError
+        return updates.expect(self._federation, client, task, round_number)
 
     def accept_update(
         self, client: bytes, task: int, round_number: int, received: ReceivedUpdate
@@ -108,13 +116,30 @@ class Rounds:
             UpdateInvalid: Header or norm are not acceptable; the member is now quarantined.
             StorageFull: Nothing was stored.
         """
-        raise NotImplementedError
+
+        def accept(norm: float | None) -> Future[update_pb2.Receipt]:
+            def operation(transaction: Transaction) -> update_pb2.Receipt:
+                return updates.accept(self._federation, transaction, client, task, round_number, received, norm)
+
+            return self._store.submit(operation, [client])
+
+        found = updates.membership(self._federation, client, task, round_number)
+        member, bound = found.member, found.task.settings.max_update_norm
+        if bound is None or received.blob is None or member is None or member.body_sha256 is not None:
+            return accept(None)
+        blob = received.blob
+        return self._norms.submit(lambda: accept(updates.update_norm(self._federation, found, member, blob)).result())
 
     def quarantine(
         self, client: bytes, task: int, round_number: int, reason: str, body_sha256: bytes | None = None
     ) -> Future[None]:
         """Leave a member out of the round whose blob was found bad; no effect on one that has reported or failed."""
-        raise NotImplementedError
+        return self._store.submit(
+            lambda transaction: updates.quarantine(
+                self._federation, transaction, client, task, round_number, reason, body_sha256
+            ),
+            [client],
+        )
 
     def accept_failure(
         self, client: bytes, task: int, round_number: int, reason: update_pb2.FailureReason, detail: str
@@ -126,7 +151,12 @@ class Rounds:
             Malformed: The reason is unset or unknown, or the detail too long.
             UpdateDiffers: The member has reported an update.
         """
-        raise NotImplementedError
+        return self._store.submit(
+            lambda transaction: updates.accept_failure(
+                self._federation, transaction, client, task, round_number, reason, detail
+            ),
+            [client],
+        )
 
     def accept_evaluation(
         self, client: bytes, task: int, round_number: int, header: update_pb2.UpdateHeader, body_sha256: bytes
@@ -140,7 +170,12 @@ class Rounds:
             UpdateDiffers: It has answered with other bytes.
             UpdateInvalid: The sums are not acceptable.
         """
-        raise NotImplementedError
+        return self._store.submit(
+            lambda transaction: evaluations.accept(
+                self._federation, transaction, client, task, round_number, header, body_sha256
+            ),
+            [client],
+        )
 
     def readable(self, client: bytes, digest: bytes) -> Location:
         """Where a blob is that this client may fetch now.
@@ -148,15 +183,21 @@ class Rounds:
         Raises:
             Unknown: There is none, or it is not for this client.
         """
-        raise NotImplementedError
+        return check_in.readable(self._federation, enrolment.authenticate(self._federation, client), digest)
 
     def count_sent(self, client: bytes, byte_count: int) -> None:
         """Count bytes of blobs sent to a client for the round it is a member of, if there is one."""
-        raise NotImplementedError
+        for task in list(self._federation.tasks.values()):
+            current = task.round
+            if current is not None and client in current.members:
+                with self._counting:
+                    current.bytes_sent += byte_count
+                return
 
     def put_part(self, blob: StoredBlob) -> Future[None]:
         """Store a part of a bundle."""
-        raise NotImplementedError
+        until = self._clock.now() + PART_GRACE_S
+        return self._store.submit(lambda transaction: transaction.place(blob, until), [blob.digest])
 
     def locate(self, digest: bytes) -> Location:
         """Where any stored bytes are: for operators.
@@ -164,7 +205,7 @@ class Rounds:
         Raises:
             Unknown: They are not stored.
         """
-        raise NotImplementedError
+        return self._store.blobs.locate(digest)
 
     def create_task(self, request: admin_pb2.CreateTaskRequest) -> Future[admin_pb2.Task]:
         """Make a task; the same name and content again: the same task.
@@ -173,11 +214,12 @@ class Rounds:
             Malformed: A setting or manifest is not acceptable, or a part is missing; the text names it.
             TaskDiffers: There is a task of that name with other content.
         """
-        raise NotImplementedError
+        return self._store.submit(lambda transaction: task_creation.create(self._federation, transaction, request))
 
     def tasks(self) -> admin_pb2.ListTasksResponse:
         """All tasks."""
-        raise NotImplementedError
+        tasks = sorted(self._federation.tasks.items())
+        return admin_pb2.ListTasksResponse(tasks=[results.summary(task) for _, task in tasks])
 
     def show(self, task: str) -> admin_pb2.ShowTaskResponse:
         """A task, by name or decimal id, with its rounds; reads the database.
@@ -185,7 +227,7 @@ class Rounds:
         Raises:
             Unknown: No such task.
         """
-        raise NotImplementedError
+        return results.show(self._federation, results.find(self._federation, task))
 
     def stop(self, task: str) -> Future[admin_pb2.Task]:
         """End a task; an open round is abandoned. Again: no effect.
@@ -193,7 +235,9 @@ class Rounds:
         Raises:
             Unknown: No such task.
         """
-        raise NotImplementedError
+        found = results.find(self._federation, task)
+        stopping = self._store.submit(lambda transaction: lifecycle.stop(self._federation, transaction, found))
+        return _then(stopping, lambda: results.summary(found))
 
     def model(self, task: str) -> admin_pb2.TaskModelResponse:
         """The current global model of a task.
@@ -201,15 +245,15 @@ class Rounds:
         Raises:
             Unknown: No such task, or its method has no global model.
         """
-        raise NotImplementedError
+        return results.model(self._federation, results.find(self._federation, task))
 
     def due(self) -> list[RoundKey]:
         """Rounds that can be closed and aggregated now, ascending."""
-        raise NotImplementedError
+        return aggregation.due(self._federation)
 
     def next_deadline(self) -> float | None:
         """When `due()` will next change by time alone, in seconds since the epoch; None: not before a `Change`."""
-        raise NotImplementedError
+        return aggregation.next_deadline(self._federation)
 
     def advance(self, key: RoundKey) -> None:
         """Close a round, aggregate it, commit or abandon it, and open the next one.
@@ -217,4 +261,23 @@ class Rounds:
         Heavy: call it off the event loop, one call a round at a time. Safe to repeat; does nothing for a round that
         is not due. When the disk is full the round stays closing and is due again some seconds later.
         """
-        raise NotImplementedError
+        aggregation.advance(self._federation, key)
+
+    def close(self) -> None:
+        """Finish what was accepted; call it before the store's `close`."""
+        self._norms.shutdown()
+
+
+def _then(first: Future[None], result: Callable[[], admin_pb2.Task]) -> Future[admin_pb2.Task]:
+    """A future for `result`, called once `first` is done."""
+    following: Future[admin_pb2.Task] = Future()
+
+    def follow(done: Future[None]) -> None:
+        error = done.exception()
+        if error is not None:
+            following.set_exception(error)
+        else:
+            following.set_result(result())
+
+    first.add_done_callback(follow)
+    return following

@@ -1,1 +1,23 @@
-"""TODO."""
+"""The methods by name: the only place that lists them."""
+
+from collections.abc import Callable
+
+from fedlens_server.methods.fedavg import FedAvg
+from fedlens_server.methods.method import Method, NothingToAggregate, Phase, State, TaskPlan, TensorSet, Tools, Update
+
+__all__ = [
+    "METHODS",
+    "Method",
+    "NothingToAggregate",
+    "Phase",
+    "State",
+    "TaskPlan",
+    "TensorSet",
+    "Tools",
+    "Update",
+]
+
+# Each makes the method for a task, or raises `SettingsError`.
+METHODS: dict[str, Callable[[TaskPlan], Method]] = {
+    "fedavg": FedAvg.for_task,
+}

@@ -1,29 +1,120 @@
 """What the server keeps: a SQLite database and a folder of blobs, opened by one process at a time."""
 
+import os
+import threading
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from concurrent.futures import Future
+from functools import partial
 from pathlib import Path
-from typing import Self
+from typing import Any, BinaryIO, Self, TypeVar, cast
 
-from fedlens_server.store.blobs import MAX_ROW_BYTES, IncomingBlob, Location, StoredBlob
+from sqlalchemy import Executable, Row, bindparam, delete, select
 
-__all__ = ["MAX_ROW_BYTES", "IncomingBlob", "Location", "Store", "StoredBlob"]
+from fedlens_proto.blob import Array
+from fedlens_proto.blob import write as write_blob
+from fedlens_proto.v1 import blob_pb2
+from fedlens_server.store import schema
+from fedlens_server.store.blobs import MAX_ROW_BYTES, Blobs, IncomingBlob, Location, StoredBlob
+from fedlens_server.store.database import connect, lock, migrate
+from fedlens_server.store.tensors import StoredTensors
+from fedlens_server.store.worker import Transaction, Worker
+
+__all__ = ["MAX_ROW_BYTES", "IncomingBlob", "Location", "Store", "StoredBlob", "StoredTensors", "Transaction"]
+
+T = TypeVar("T")
 
 
 class Store:
     """Database, blobs and the one thread that writes."""
+
+    def __init__(self, folder: Path, lock_descriptor: int) -> None:
+        """Use `open`."""
+        self.folder = folder
+        self._lock_descriptor = lock_descriptor
+        self._readers = connect(folder, begin="BEGIN")
+        self._writers = connect(folder, begin="BEGIN IMMEDIATE")
+        self._read_lock = threading.Lock()
+        try:
+            migrate(self._writers, folder)
+            self.blobs = Blobs(folder / "blobs", self._read_row)
+            for row in self.read(select(schema.blobs.c.digest, schema.blobs.c.size, schema.blobs.c.kept_until)):
+                self.blobs.sizes[row.digest] = row.size
+                if row.kept_until is not None:
+                    self.blobs.kept_until[row.digest] = row.kept_until
+            self.blobs.sweep_files()
+        except BaseException:
+            self._release()
+            raise
+        self._group_listener: Callable[[], None] = _nobody
+        self._worker = Worker(self._writers, self.blobs, lambda: self._group_listener())
 
     @classmethod
     def open(cls, folder: Path) -> Self:
         """Open the state in `folder`, making it where it is missing and bringing an older one up to date.
 
         Raises:
-            StoreError: Another process has it open, or a newer version of FedLens wrote it.
+            StoreUnusable: Another process has it open, or a newer version of FedLens wrote it.
         """
-        raise NotImplementedError
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        return cls(folder, lock(folder))
+
+    def on_commit(self, listener: Callable[[], None]) -> None:
+        """Have `listener` called on the writing thread after each commit; it replaces the one before."""
+        self._group_listener = listener
+
+    def submit(self, operation: Callable[[Transaction], T], keys: Iterable[Hashable] | None = None) -> Future[T]:
+        """Run an operation on the writing thread; see `worker`.
+
+        Raises:
+            Unavailable: The store is closing.
+        """
+        return self._worker.submit(operation, None if keys is None else frozenset(keys))
+
+    def read(self, statement: Executable) -> Sequence[Row[Any]]:
+        """All rows of a query, as of the last commit."""
+        with self._read_lock, self._readers.connect() as connection:
+            return connection.execute(statement).all()
 
     def incoming(self) -> IncomingBlob:
         """A place for bytes that arrive in pieces."""
-        raise NotImplementedError
+        return IncomingBlob(self.blobs.incoming_folder)
+
+    def write_tensors(self, tensors: Mapping[str, Array], incoming: IncomingBlob) -> StoredBlob:
+        """Write a blob of float32 and int64 tensors for a transaction to place; `incoming` must outlive that.
+
+        Raises:
+            BlobError: A tensor holds a NaN or an infinity, or has another type.
+            StorageFull: There is no room.
+        """
+        digest, _ = write_blob(cast(BinaryIO, incoming), tensors, floats=blob_pb2.DTYPE_FLOAT32)
+        return incoming.finish(digest)
+
+    def tensors(self, digest: bytes) -> StoredTensors:
+        """The tensors of a stored blob, or of one that a running operation has placed."""
+        return StoredTensors(digest, self.blobs.locate(digest).size, self.blobs.locate)
+
+    def delete_blobs(self, transaction: Transaction, digests: Iterable[bytes]) -> None:
+        """Drop blobs in a transaction; their bytes go after its commit."""
+        for digest in digests:
+            transaction.later(_DELETE_BLOB, {"gone": digest})
+            transaction.after_commit(partial(self.blobs.forget, digest))
 
     def close(self) -> None:
         """Finish what was submitted, then release everything."""
-        raise NotImplementedError
+        self._worker.close()
+        self._release()
+
+    def _release(self) -> None:
+        self._readers.dispose()
+        self._writers.dispose()
+        os.close(self._lock_descriptor)
+
+    def _read_row(self, digest: bytes) -> bytes | None:
+        rows = self.read(select(schema.blobs.c.raw).where(schema.blobs.c.digest == digest))
+        return rows[0].raw if rows else None
+
+
+def _nobody() -> None: ...
+
+
+_DELETE_BLOB = delete(schema.blobs).where(schema.blobs.c.digest == bindparam("gone"))

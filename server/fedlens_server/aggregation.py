@@ -1,0 +1,110 @@
+"""From a round's updates to the next state: the heavy part, run outside of any transaction.
+
+It starts from what `closing` froze, so that running it again after a crash gives the same bytes.
+"""
+
+import logging
+from contextlib import ExitStack
+
+from fedlens_proto.v1 import admin_pb2
+from fedlens_server import lifecycle, state_values
+from fedlens_server.errors import StorageFull
+from fedlens_server.federation import Federation, Round, RoundKey, Task
+from fedlens_server.lifecycle import MethodFailed, of_method
+from fedlens_server.methods import NothingToAggregate, TensorSet, Update
+from fedlens_server.state_values import PreparedState
+
+log = logging.getLogger(__name__)
+RETRY_FULL_S = 5.0
+
+
+def due(federation: Federation) -> list[RoundKey]:
+    """Rounds that can be closed and aggregated now, ascending."""
+    now = federation.clock.now()
+    return sorted(current.key for current in _idle_rounds(federation) if _when(federation, current) <= now)
+
+
+def next_deadline(federation: Federation) -> float | None:
+    """The earliest time at which a round becomes due that is not due yet; None: there is none."""
+    now = federation.clock.now()
+    times = [_when(federation, current) for current in _idle_rounds(federation)]
+    return min((when for when in times if when > now), default=None)
+
+
+def advance(federation: Federation, key: RoundKey) -> None:
+    """Close, aggregate, and commit or abandon a round that is due; see `Rounds.advance`."""
+    if key in federation.aggregating:
+        return
+    federation.aggregating.add(key)
+    try:
+        closing = federation.store.submit(lambda transaction: lifecycle.begin_closing(federation, transaction, key))
+        if not closing.result():
+            return
+        task = federation.tasks[key.task]
+        current = task.round
+        if current is None or current.key != key:
+            return
+        with ExitStack() as open_blobs:
+            prepared, reason = _outcome(federation, task, current, open_blobs)
+            federation.store.submit(
+                lambda transaction: lifecycle.end_round(federation, transaction, key, prepared, reason)
+            ).result()
+        federation.retry_at.pop(key, None)
+    except StorageFull:
+        federation.retry_at[key] = federation.clock.now() + RETRY_FULL_S
+        log.exception("task %d, round %d: the disk is full; trying again in %g s", *key, RETRY_FULL_S)
+    finally:
+        federation.aggregating.discard(key)
+
+
+def _idle_rounds(federation: Federation) -> list[Round]:
+    rounds = [task.round for task in list(federation.tasks.values()) if task.round is not None]
+    return [current for current in rounds if current.key not in federation.aggregating]
+
+
+def _when(federation: Federation, current: Round) -> float:
+    over = current.state == admin_pb2.ROUND_STATE_CLOSING or current.pending == 0
+    earliest = federation.retry_at.get(current.key, 0.0)
+    return earliest if over else max(current.deadline, earliest)
+
+
+def _outcome(
+    federation: Federation, task: Task, current: Round, open_blobs: ExitStack
+) -> tuple[PreparedState | None, str]:
+    """The new state, or the reason for which the round is abandoned."""
+    updates = _updates(federation, current)
+    needed = task.settings.min_reports
+    if len(updates) < needed:
+        return None, f"{len(updates)} valid updates came, {needed} are needed ({_tally(current)})"
+    if current.phase >= task.method_phases:
+        return PreparedState(task.values, (), (), frozenset()), ""
+    phase = task.phases[current.phase]
+    tools = lifecycle.tools(federation, task, current.number, current.population)
+    try:
+        new = of_method(lambda: task.method.aggregate(phase, task.values, updates, tools))
+        following = task.phase_of(task.committed + 1)
+        if current.phase < following < task.method_phases:
+            new = of_method(lambda: task.method.begin(task.phases[following], new, tools))
+        return of_method(lambda: state_values.prepare(federation.store, task.values, new, open_blobs)), ""
+    except (NothingToAggregate, MethodFailed) as error:
+        return None, str(error)
+
+
+def _updates(federation: Federation, current: Round) -> list[Update]:
+    nothing: TensorSet = {}
+    return [
+        Update(
+            client=client,
+            photo_count=member.photo_count,
+            tensors=federation.store.tensors(member.blob) if member.blob is not None else nothing,
+            class_counts=member.class_counts,
+        )
+        for client, member in sorted(current.members.items())
+        if member.state == admin_pb2.MEMBER_STATE_REPORTED
+    ]
+
+
+def _tally(current: Round) -> str:
+    states = [member.state for member in current.members.values()]
+    named = {state: admin_pb2.MemberState.Name(state).removeprefix("MEMBER_STATE_").lower() for state in set(states)}
+    return ", ".join(f"{states.count(state)} {named[state]}" for state in sorted(named)) or "it had no members"

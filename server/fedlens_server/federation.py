@@ -1,0 +1,224 @@
+"""What the server knows, in memory: the view of the database that every request is answered from.
+
+It is loaded when the server starts and changes only on the writing thread, after a commit. Other threads read it at
+any time: they see the state before or after a commit of each object, never a promise that is not on disk.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from hashlib import sha256
+from typing import NamedTuple
+
+from fedlens_proto.v1 import admin_pb2, assignment_pb2, enrolment_pb2, manifest_pb2
+from fedlens_server.clock import Clock
+from fedlens_server.methods import Method, Phase, State, TaskPlan
+from fedlens_server.store import Store
+from fedlens_server.task_settings import TaskSettings
+
+ENDED = (admin_pb2.TASK_STATE_FINISHED, admin_pb2.TASK_STATE_STOPPED, admin_pb2.TASK_STATE_FAILED)
+BlobSets = tuple[assignment_pb2.BlobSet, ...]
+
+
+class RoundKey(NamedTuple):
+    """One round of one task."""
+
+    task: int
+    round: int
+
+
+@dataclass(frozen=True)
+class Change:
+    """What a commit changed."""
+
+    tasks: frozenset[int]  # check-ins concerning these tasks may now be answered differently; empty: none
+    due: bool  # `due()` or `next_deadline()` may have changed
+
+
+@dataclass(frozen=True, kw_only=True)
+class Client:
+    """An enrolled client."""
+
+    id: bytes
+    role: enrolment_pb2.ClientRole
+    formats: frozenset[manifest_pb2.ProgramFormat]
+    bundle_classes: frozenset[manifest_pb2.BundleClass]
+    revoked: bool = False
+
+
+@dataclass(frozen=True)
+class TaskBundle:
+    """A bundle of a task."""
+
+    raw: bytes
+    manifest: manifest_pb2.Manifest
+
+    @cached_property
+    def id(self) -> bytes:
+        """SHA-256 of the manifest."""
+        return sha256(self.raw).digest()
+
+    @cached_property
+    def parts(self) -> frozenset[bytes]:
+        """Digests of the parts."""
+        return frozenset(part.sha256 for part in self.manifest.parts)
+
+    def runs_on(self, client: Client) -> bool:
+        """Whether the client's engine loads every program of the bundle in one format."""
+        if self.manifest.bundle_class not in client.bundle_classes:
+            return False
+        every = [{file.format for file in program.files} for program in self.manifest.programs]
+        return any(all(kind in formats for formats in every) for kind in client.formats)
+
+
+@dataclass(slots=True)
+class Member:
+    """One client in the current round."""
+
+    bundle: TaskBundle
+    sets: BlobSets
+    state: admin_pb2.MemberState = admin_pb2.MEMBER_STATE_PENDING
+    reason: str = ""
+    body_sha256: bytes | None = None
+    photo_count: int = 0
+    class_counts: tuple[int, ...] | None = None
+    blob: bytes | None = None  # digest
+
+
+@dataclass(kw_only=True)
+class Round:
+    """A round that has not ended."""
+
+    task: int
+    number: int
+    phase: int
+    state: admin_pb2.RoundState
+    deadline: float  # seconds since the epoch
+    members: Mapping[bytes, Member]  # by client id, ascending
+    sitting_out: frozenset[bytes]
+    population: tuple[bytes, ...]  # eligible clients when it opened, ascending by id
+    bytes_sent: int = 0
+    pending: int = 0  # members that have neither reported nor failed nor left
+
+    @property
+    def key(self) -> RoundKey:
+        """Its name."""
+        return RoundKey(self.task, self.number)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GlobalModel:
+    """What evaluators evaluate: the global model of a committed round."""
+
+    round: int
+    phase: int
+    sets: BlobSets
+    answered: set[bytes] = field(default_factory=set)  # ids of evaluators
+
+
+@dataclass(kw_only=True)
+class Task:
+    """A task and where it stands."""
+
+    id: int
+    name: str
+    content: bytes
+    settings: TaskSettings
+    seed: bytes
+    bundles: tuple[TaskBundle, ...]
+    method: Method
+    phases: tuple[Phase, ...]  # the method's, and one for personal evaluation where that is asked for
+    method_phases: int
+    state: admin_pb2.TaskState
+    reason: str = ""
+    committed: int = 0
+    abandoned: int = 0
+    next_round: int = 1
+    round: Round | None = None
+    values: State = field(default_factory=dict)  # the method's state
+    kept_blobs: dict[str, bytes] = field(default_factory=dict)  # digest by entry of the state
+    evaluation: GlobalModel | None = None
+    eligible: set[bytes] = field(default_factory=set)  # ids of enrolled trainers that can run it
+    current_sets: dict[bytes, BlobSets] = field(default_factory=dict)  # by client, of these values; made when asked
+
+    @property
+    def plan(self) -> TaskPlan:
+        """As methods see it."""
+        return TaskPlan(settings=self.settings, manifests=tuple(bundle.manifest for bundle in self.bundles))
+
+    @property
+    def ended(self) -> bool:
+        """Whether no round will follow."""
+        return self.state in ENDED
+
+    @property
+    def rounds_total(self) -> int:
+        """Rounds to commit in all."""
+        return sum(phase.rounds for phase in self.phases)
+
+    def phase_of(self, committed: int) -> int:
+        """Index of the phase that follows so many committed rounds; the last one at the end."""
+        left = committed
+        for i, phase in enumerate(self.phases):
+            if left < phase.rounds:
+                return i
+            left -= phase.rounds
+        return len(self.phases) - 1
+
+    def method_phase(self, index: int) -> Phase:
+        """The phase as the method knows it: personal evaluation looks to it like its last one."""
+        return self.phases[min(index, self.method_phases - 1)]
+
+    def bundle_for(self, client: Client) -> TaskBundle | None:
+        """The first bundle that the client can run."""
+        return next((bundle for bundle in self.bundles if bundle.runs_on(client)), None)
+
+
+class Federation:
+    """Clients and tasks, with what they are kept in."""
+
+    def __init__(self, store: Store, clock: Clock) -> None:
+        """Empty; see `loading.load`."""
+        self.store = store
+        self.clock = clock
+        self.clients: dict[bytes, Client] = {}
+        self.forgotten: set[bytes] = set()
+        self.tasks: dict[int, Task] = {}
+        self.aggregating: set[RoundKey] = set()
+        self.retry_at: dict[RoundKey, float] = {}
+        self.unreachable: set[bytes] = set()  # blobs that the last sweep found out of reach
+        self._listeners: list[Callable[[Change], None]] = []
+        self._changed: set[int] = set()
+        self._due = False
+        store.on_commit(self._publish)
+
+    def note_eligible(self, task: Task, client: Client) -> None:
+        """Have `task.eligible` say whether this client takes part."""
+        takes_part = client.role == enrolment_pb2.CLIENT_ROLE_TRAINER and not client.revoked
+        if takes_part and task.bundle_for(client) is not None:
+            task.eligible.add(client.id)
+        else:
+            task.eligible.discard(client.id)
+
+    def subscribe(self, listener: Callable[[Change], None]) -> Callable[[], None]:
+        """See `Rounds.subscribe`."""
+        self._listeners = [*self._listeners, listener]
+
+        def end() -> None:
+            self._listeners = [other for other in self._listeners if other is not listener]
+
+        return end
+
+    def changed(self, tasks: Iterable[int] = (), *, due: bool = False) -> None:
+        """Note on the writing thread what the running commit changes for those who wait."""
+        self._changed.update(tasks)
+        self._due = self._due or due
+
+    def _publish(self) -> None:
+        if not self._changed and not self._due:
+            return
+        change = Change(frozenset(self._changed), self._due)
+        self._changed.clear()
+        self._due = False
+        for listener in self._listeners:
+            listener(change)

@@ -1,0 +1,375 @@
+"""What happens to tasks and rounds: every transition, each one operation of the writing thread.
+
+    task   waiting -> running -> finished | stopped | failed
+    round  open -> closing -> committed | abandoned(reason)
+
+`closing` freezes the set of updates. Committing a round, the state that follows from it and opening the next round are
+one transaction, so that after a crash there is always exactly one place to go on from.
+"""
+
+import json
+import logging
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from functools import partial
+from typing import TypeVar
+
+from sqlalchemy import bindparam, insert, update
+
+from fedlens_proto import keyed_hash
+from fedlens_proto.v1 import admin_pb2, assignment_pb2
+from fedlens_server import local_passes, reach, state_values
+from fedlens_server.errors import StorageFull, Unavailable
+from fedlens_server.federation import BlobSets, Federation, GlobalModel, Member, Round, RoundKey, Task
+from fedlens_server.methods import NothingToAggregate, State, TensorSet, Tools
+from fedlens_server.state_values import PreparedState
+from fedlens_server.store import StoredTensors, Transaction, schema
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+Written = dict[int, tuple[TensorSet, bytes, int]]  # by `id` of a set, which is held so that it stays its own
+_rounds, _members, _tasks = schema.rounds.c, schema.members.c, schema.tasks.c
+LEAVE_MEMBER = (
+    update(schema.members)
+    .where(
+        _members.task == bindparam("t"), _members.round == bindparam("r"), _members.client == bindparam("c")
+    )
+    .values(
+        state=admin_pb2.MEMBER_STATE_LEFT, reason="", body_sha256=None, bytes_received=0, photo_count=0,
+        class_counts=None, evaluations="[]", blob=None,
+    )
+)  # fmt: skip
+
+
+class MethodFailed(Exception):
+    """A method raised what it must not; the text is for the operator."""
+
+
+def of_method(call: Callable[[], T]) -> T:
+    """What a method's function gives.
+
+    Raises:
+        NothingToAggregate, StorageFull: As the method or the store under it says.
+        MethodFailed: Anything else; the traceback is in the log.
+    """
+    try:
+        return call()
+    except (NothingToAggregate, StorageFull):
+        raise
+    except Exception as error:
+        log.exception("a method failed")
+        raise MethodFailed(f"the method failed: {type(error).__name__}: {error}") from error
+
+
+def tools(federation: Federation, task: Task, number: int, population: tuple[bytes, ...]) -> Tools:
+    """What the method may use in a round; 0 is before the first."""
+    return Tools(
+        generator=keyed_hash.server_generator(task.seed, number),
+        population=population,
+        initial=federation.store.tensors(task.bundles[0].manifest.initial),
+    )
+
+
+def start_ready(federation: Federation) -> None:
+    """Have tasks start whose population has enrolled; called on the writing thread, after a commit."""
+    ready = [task.id for task in federation.tasks.values() if _can_start(task) or _can_go_on(task)]
+    for task_id in ready:
+        try:
+            federation.store.submit(partial(start, federation, task_id=task_id))
+        except Unavailable:
+            return  # the server is closing; they start when it is back
+
+
+def start(federation: Federation, transaction: Transaction, task_id: int) -> None:
+    """Start a task, or go on with one for which nobody was there."""
+    task = federation.tasks[task_id]
+    with ExitStack() as open_blobs:
+        if _can_start(task):
+            population = tuple(sorted(task.eligible))
+            try:
+                begun = of_method(lambda: task.method.begin(task.phases[0], {}, tools(federation, task, 0, population)))
+                prepared = of_method(lambda: state_values.prepare(federation.store, {}, begun, open_blobs))
+            except (MethodFailed, NothingToAggregate) as error:
+                _fail(federation, transaction, task, str(error))
+                return
+            state_values.save(transaction, task.id, prepared)
+            blobs = state_values.blobs_after({}, prepared)
+            _go_on(federation, transaction, task, prepared.values, blobs, task.evaluation)
+        elif _can_go_on(task):
+            _go_on(federation, transaction, task, task.values, task.kept_blobs, task.evaluation)
+
+
+def begin_closing(federation: Federation, transaction: Transaction, key: RoundKey) -> bool:
+    """Freeze a round's updates if it is over; whether it is to be aggregated."""
+    task = federation.tasks[key.task]
+    current = task.round
+    if current is None or current.key != key:
+        return False
+    if current.state == admin_pb2.ROUND_STATE_OPEN:
+        if current.pending and federation.clock.now() < current.deadline:
+            return False
+        transaction.execute(
+            update(schema.rounds)
+            .where(_rounds.task == key.task, _rounds.number == key.round)
+            .values(state=admin_pb2.ROUND_STATE_CLOSING, bytes_sent=current.bytes_sent)
+        )
+        transaction.after_commit(lambda: setattr(current, "state", admin_pb2.ROUND_STATE_CLOSING))
+        transaction.after_commit(lambda: federation.changed([key.task], due=True))
+    return True
+
+
+def end_round(
+    federation: Federation, transaction: Transaction, key: RoundKey, prepared: PreparedState | None, reason: str
+) -> None:
+    """Commit a closing round with its new state, or abandon it with a reason; then open the next one."""
+    task = federation.tasks[key.task]
+    current = task.round
+    if current is None or current.key != key or task.ended:
+        return
+    values, blobs = task.values, task.kept_blobs
+    if prepared is not None:
+        state_values.save(transaction, task.id, prepared)
+        values, blobs = prepared.values, state_values.blobs_after(blobs, prepared)
+    left = current.members.keys() & federation.forgotten
+    if dropped := state_values.of_clients(values, federation.forgotten):
+        state_values.remove(transaction, task.id, dropped)
+        values = {name: value for name, value in values.items() if name not in dropped}
+        blobs = {name: digest for name, digest in blobs.items() if name not in dropped}
+    _write_end(federation, transaction, current, reason)
+    for client in left:
+        transaction.later(LEAVE_MEMBER, {"t": key.task, "r": key.round, "c": client})
+    committed = task.committed + (prepared is not None)
+    abandoned = 0 if prepared is not None else task.abandoned + 1
+    evaluation = task.evaluation
+    if prepared is not None and current.phase < task.method_phases:
+        every = task.settings.evaluate_every
+        if committed % every == 0 or task.phase_of(committed) >= task.method_phases or committed == task.rounds_total:
+            try:
+                evaluation = _global_model(federation, transaction, task, current, values) or evaluation
+            except (MethodFailed, NothingToAggregate) as error:
+                log.warning("task %s, round %d has no global model: %s", task.name, current.number, error)
+    if abandoned >= task.settings.max_consecutive_abandoned:
+        why = f"{abandoned} rounds were abandoned in a row, the last one because {reason}"
+        _go_on(
+            federation, transaction, task, values, blobs, evaluation, committed, abandoned,
+            ended=(admin_pb2.TASK_STATE_FAILED, why),
+        )  # fmt: skip
+    elif committed == task.rounds_total:
+        _go_on(
+            federation, transaction, task, values, blobs, evaluation, committed, abandoned,
+            ended=(admin_pb2.TASK_STATE_FINISHED, ""),
+        )  # fmt: skip
+    else:
+        _go_on(federation, transaction, task, values, blobs, evaluation, committed, abandoned)
+
+
+def stop(federation: Federation, transaction: Transaction, task: Task) -> None:
+    """End a task by the operator's word; its round is abandoned, its model stays."""
+    if task.ended:
+        return
+    if task.round is not None:
+        _write_end(federation, transaction, task.round, "the task was stopped")
+        for client in task.round.members.keys() & federation.forgotten:
+            transaction.later(LEAVE_MEMBER, {"t": task.id, "r": task.round.number, "c": client})
+    dropped = state_values.of_clients(task.values, federation.forgotten)
+    state_values.remove(transaction, task.id, dropped)
+    values = {name: value for name, value in task.values.items() if name not in dropped}
+    blobs = {name: digest for name, digest in task.kept_blobs.items() if name not in dropped}
+    ended = (admin_pb2.TASK_STATE_STOPPED, "")
+    _go_on(
+        federation, transaction, task, values, blobs, task.evaluation, task.committed, task.abandoned, ended=ended
+    )  # fmt: skip
+
+
+def download_sets(
+    federation: Federation, transaction: Transaction, downloaded: Mapping[str, TensorSet], written: Written
+) -> BlobSets:
+    """The downloaded sets by digest, ascending by name; those that are not stored yet are written and placed.
+
+    Args:
+        federation: Where they are stored.
+        transaction: Which names new ones.
+        downloaded: What the method gave.
+        written: Sets written before; a caller that asks for many clients hands in the same.
+    """
+    sets = []
+    for name, tensors in sorted(downloaded.items()):
+        if isinstance(tensors, StoredTensors):
+            digest, size = tensors.digest, tensors.size
+        elif id(tensors) in written:
+            _, digest, size = written[id(tensors)]
+        else:
+            with federation.store.incoming() as incoming:
+                blob = federation.store.write_tensors(tensors, incoming)
+                transaction.place(blob)
+            digest, size = blob.digest, blob.size
+            written[id(tensors)] = tensors, digest, size
+        sets.append(assignment_pb2.BlobSet(name=name, sha256=digest, size=size))
+    return tuple(sets)
+
+
+def _can_start(task: Task) -> bool:
+    return task.state == admin_pb2.TASK_STATE_WAITING and len(task.eligible) >= task.settings.population
+
+
+def _can_go_on(task: Task) -> bool:
+    return task.state == admin_pb2.TASK_STATE_RUNNING and task.round is None and bool(task.eligible)
+
+
+def _go_on(
+    federation: Federation,
+    transaction: Transaction,
+    task: Task,
+    values: State,
+    blobs: dict[str, bytes],
+    evaluation: GlobalModel | None,
+    committed: int | None = None,
+    abandoned: int | None = None,
+    ended: tuple[admin_pb2.TaskState, str] | None = None,
+) -> None:
+    """Write where the task stands now, with the round that is open now; sweep; have the view follow."""
+    committed = task.committed if committed is None else committed
+    abandoned = task.abandoned if abandoned is None else abandoned
+    state, reason = ended or (admin_pb2.TASK_STATE_RUNNING, "")
+    following: Round | None = None
+    if ended is None:
+        try:
+            following = _open_round(federation, transaction, task, values, committed)
+        except (MethodFailed, NothingToAggregate) as error:
+            state, reason = admin_pb2.TASK_STATE_FAILED, str(error)
+    transaction.execute(
+        update(schema.tasks)
+        .where(_tasks.id == task.id)
+        .values(
+            state=state,
+            reason=reason,
+            committed=committed,
+            abandoned=abandoned,
+            evaluation_round=evaluation.round if evaluation else None,
+            evaluation_phase=evaluation.phase if evaluation else None,
+            evaluation_sets=sets_json(evaluation.sets) if evaluation else None,
+        )
+    )
+    reach.sweep(federation, transaction, {task.id: (blobs, following, evaluation)})
+
+    def follow() -> None:
+        task.state, task.reason = state, reason
+        task.committed, task.abandoned = committed, abandoned
+        task.current_sets = {}
+        task.values, task.kept_blobs, task.evaluation = values, blobs, evaluation
+        task.round = following
+        if following is not None:
+            task.next_round = following.number + 1
+        federation.changed([task.id], due=True)
+        start_ready(federation)  # who enrolled in between may be the one that was waited for
+
+    transaction.after_commit(follow)
+
+
+def _open_round(
+    federation: Federation, transaction: Transaction, task: Task, values: State, committed: int
+) -> Round | None:
+    population = tuple(sorted(task.eligible))
+    if not population:
+        return None  # goes on when somebody enrols
+    number, index = task.next_round, task.phase_of(committed)
+    phase = task.phases[index]
+    size = len(population) if phase.cohort is None else phase.cohort
+    cohort = keyed_hash.cohort(task.seed, number, population, size)
+    needed = local_passes.download_names(phase.local_pass)
+    members: dict[bytes, Member] = {}
+    written: Written = {}
+    for client in cohort:
+        downloaded = of_method(partial(task.method.download, task.method_phase(index), values, client))
+        if downloaded is None:
+            continue
+        if missing := sorted(needed - downloaded.keys()):
+            raise MethodFailed(f"the method's download lacks set {missing[0]!r}, which its local pass names")
+        sets = of_method(partial(download_sets, federation, transaction, downloaded, written))
+        bundle = task.bundle_for(federation.clients[client])
+        assert bundle is not None  # it is eligible
+        members[client] = Member(bundle=bundle, sets=sets)
+    sitting_out = [client for client in cohort if client not in members]
+    now = federation.clock.now()
+    transaction.execute(
+        insert(schema.rounds),
+        {
+            "task": task.id,
+            "number": number,
+            "phase": index,
+            "state": admin_pb2.ROUND_STATE_OPEN,
+            "reason": "",
+            "opened_at": now,
+            "bytes_sent": 0,
+            "population": b"".join(population),
+            "sitting_out": json.dumps([client.hex() for client in sitting_out]),
+        },
+    )
+    if members:
+        transaction.execute(
+            insert(schema.members),
+            [_member_row(task.id, number, client, member) for client, member in members.items()],
+        )
+    return Round(
+        task=task.id,
+        number=number,
+        phase=index,
+        state=admin_pb2.ROUND_STATE_OPEN,
+        deadline=now + task.settings.deadline_s,
+        members=members,
+        sitting_out=frozenset(sitting_out),
+        population=population,
+        pending=len(members),
+    )
+
+
+def _member_row(task: int, number: int, client: bytes, member: Member) -> dict[str, object]:
+    return {
+        "task": task,
+        "round": number,
+        "client": client,
+        "state": member.state,
+        "bundle": member.bundle.id,
+        "sets": sets_json(member.sets),
+        "reason": "",
+        "bytes_received": 0,
+        "photo_count": 0,
+        "evaluations": "[]",
+    }
+
+
+def _global_model(
+    federation: Federation, transaction: Transaction, task: Task, ended: Round, values: State
+) -> GlobalModel | None:
+    phase = task.phases[ended.phase]
+    evaluated = local_passes.evaluation_only(phase.local_pass.start, with_kept=False)
+    downloaded = of_method(lambda: task.method.download(phase, values, None))
+    if evaluated is None or downloaded is None or local_passes.download_names(evaluated) - downloaded.keys():
+        return None
+    sets = of_method(lambda: download_sets(federation, transaction, downloaded, {}))
+    return GlobalModel(round=ended.number, phase=ended.phase, sets=sets)
+
+
+def _write_end(federation: Federation, transaction: Transaction, current: Round, reason: str) -> None:
+    state = admin_pb2.ROUND_STATE_ABANDONED if reason else admin_pb2.ROUND_STATE_COMMITTED
+    transaction.execute(
+        update(schema.rounds)
+        .where(_rounds.task == current.task, _rounds.number == current.number)
+        .values(
+            state=state,
+            reason=reason,
+            ended_at=federation.clock.now(),
+            bytes_sent=current.bytes_sent,
+            population=None,
+        )
+    )
+
+
+def _fail(federation: Federation, transaction: Transaction, task: Task, reason: str) -> None:
+    ended = (admin_pb2.TASK_STATE_FAILED, reason)
+    _go_on(federation, transaction, task, task.values, task.kept_blobs, task.evaluation, ended=ended)
+
+
+def sets_json(sets: BlobSets) -> str:
+    """As kept in the database."""
+    return json.dumps({item.name: item.sha256.hex() for item in sets}, sort_keys=True)

@@ -1,0 +1,121 @@
+"""Taking up where the last process left off: the database into memory, and a sweep of what nobody needs."""
+
+import json
+
+from sqlalchemy import func, select
+
+from fedlens_proto import manifest as manifests
+from fedlens_proto.v1 import admin_pb2, assignment_pb2, enrolment_pb2
+from fedlens_server import lifecycle, reach, state_values, task_creation, task_settings
+from fedlens_server.clock import Clock
+from fedlens_server.enrolment import capable
+from fedlens_server.federation import BlobSets, Federation, GlobalModel, Member, Round, Task, TaskBundle
+from fedlens_server.store import Store, schema
+
+
+def load(store: Store, clock: Clock) -> Federation:
+    """The federation that a store holds; an open round has its full deadline from now."""
+    federation = Federation(store, clock)
+    for row in store.read(select(schema.clients)):
+        capabilities = enrolment_pb2.Capabilities.FromString(row.capabilities)
+        federation.clients[row.id] = capable(row.id, row.role, capabilities, revoked=row.revoked)
+    federation.forgotten = {row.id for row in store.read(select(schema.forgotten))}
+    for row in store.read(select(schema.tasks).order_by(schema.tasks.c.id)):
+        task = _task(federation, row.id)
+        for client in federation.clients.values():
+            federation.note_eligible(task, client)
+        federation.tasks[task.id] = task
+
+    store.submit(lambda transaction: reach.sweep_all(federation, transaction)).result()
+    lifecycle.start_ready(federation)
+    return federation
+
+
+def _task(federation: Federation, task_id: int) -> Task:
+    store = federation.store
+    (row,) = store.read(select(schema.tasks).where(schema.tasks.c.id == task_id))
+    columns = schema.task_bundles.c
+    bundles = tuple(
+        TaskBundle(bundle.manifest, manifests.parse(bundle.manifest))
+        for bundle in store.read(select(schema.task_bundles).where(columns.task == task_id).order_by(columns.position))
+    )
+    settings = task_settings.parse(row.settings)
+    method, phases, method_phases = task_creation.plan(settings, bundles)
+    values, kept_blobs = state_values.load(store, task_id)
+    last = store.read(select(func.max(schema.rounds.c.number).label("number")).where(schema.rounds.c.task == task_id))
+    task = Task(
+        id=task_id,
+        name=row.name,
+        content=row.content,
+        settings=settings,
+        seed=row.seed,
+        bundles=bundles,
+        method=method,
+        phases=phases,
+        method_phases=method_phases,
+        state=row.state,
+        reason=row.reason,
+        committed=row.committed,
+        abandoned=row.abandoned,
+        next_round=(last[0].number or 0) + 1,
+        values=values,
+        kept_blobs=kept_blobs,
+    )
+    if row.evaluation_round is not None:
+        given = schema.evaluations.c
+        answers = store.read(select(given.client).where(given.task == task_id, given.round == row.evaluation_round))
+        task.evaluation = GlobalModel(
+            round=row.evaluation_round,
+            phase=row.evaluation_phase,
+            sets=_sets(store, row.evaluation_sets),
+            answered={answer.client for answer in answers},
+        )
+    task.round = _round(federation, task)
+    return task
+
+
+def _round(federation: Federation, task: Task) -> Round | None:
+    store, rounds = federation.store, schema.rounds.c
+    running = (admin_pb2.ROUND_STATE_OPEN, admin_pb2.ROUND_STATE_CLOSING)
+    found = store.read(select(schema.rounds).where(rounds.task == task.id, rounds.state.in_(running)))
+    if not found:
+        return None
+    (row,) = found
+    bundles = {bundle.id: bundle for bundle in task.bundles}
+    columns = schema.members.c
+    members = {
+        member.client: Member(
+            bundle=bundles[member.bundle],
+            sets=_sets(store, member.sets),
+            state=member.state,
+            reason=member.reason,
+            body_sha256=member.body_sha256,
+            photo_count=member.photo_count,
+            class_counts=None if member.class_counts is None else tuple(json.loads(member.class_counts)),
+            blob=member.blob,
+        )
+        for member in store.read(
+            select(schema.members).where(columns.task == task.id, columns.round == row.number).order_by(columns.client)
+        )
+    }
+    pending = sum(member.state == admin_pb2.MEMBER_STATE_PENDING for member in members.values())
+    return Round(
+        task=task.id,
+        number=row.number,
+        phase=row.phase,
+        state=row.state,
+        deadline=federation.clock.now() + task.settings.deadline_s,
+        members=members,
+        sitting_out=frozenset(bytes.fromhex(text) for text in json.loads(row.sitting_out)),
+        population=tuple(row.population[i : i + 32] for i in range(0, len(row.population), 32)),
+        bytes_sent=row.bytes_sent,
+        pending=pending,
+    )
+
+
+def _sets(store: Store, text: str) -> BlobSets:
+    """Sets as kept in the database; all of them are stored, since the round or the task still needs them."""
+    return tuple(
+        assignment_pb2.BlobSet(name=name, sha256=bytes.fromhex(digest), size=store.blobs.sizes[bytes.fromhex(digest)])
+        for name, digest in json.loads(text).items()
+    )

@@ -1,0 +1,125 @@
+"""Local passes as data: whether a bundle can run one, and what a client's update then looks like."""
+
+from collections.abc import Callable, Iterable, Mapping
+
+from fedlens_proto.blob import Layout, TensorSpec
+from fedlens_proto.manifest import select, specs
+from fedlens_proto.v1 import assignment_pb2, blob_pb2, manifest_pb2, update_pb2
+from fedlens_server.errors import Malformed
+
+_FLOATS = {
+    assignment_pb2.CODEC_FLOAT32: blob_pb2.DTYPE_FLOAT32,
+    assignment_pb2.CODEC_FLOAT16: blob_pb2.DTYPE_FLOAT16,
+}
+
+
+def check(local_pass: assignment_pb2.LocalPass, manifest: manifest_pb2.Manifest, phase: str) -> None:
+    """See that every client with this bundle can execute the pass.
+
+    Raises:
+        Malformed: It cannot, or the pass asks for something that this version does not support; the text says what.
+    """
+
+    def need(condition: bool, message: str) -> None:
+        if not condition:
+            raise Malformed(f"phase {phase!r}: {message}")
+
+    covered = {tensor.name for rule in local_pass.start for tensor in select(manifest.tensors, rule.tensors)}
+    missing = sorted({tensor.name for tensor in manifest.tensors} - covered)
+    need(not missing, f"no start rule covers tensor {missing[:1]}")
+    sources = [rule.source for rule in local_pass.start] + [b.set for b in local_pass.references if b.HasField("set")]
+    need(
+        all(source.kept or source.download for source in sources), "a source names neither a kept nor a downloaded set"
+    )
+    _check_references(local_pass, manifest, need)
+    programs = {program.name for program in manifest.programs}
+    known = {hyper.name: hyper for hyper in manifest.hyper_parameters}
+    for stage in local_pass.stages:
+        need(stage.program in programs, f"the bundle has no program {stage.program!r}; it has {sorted(programs)}")
+        need(max(stage.epochs, stage.steps) > 0, f"a stage of {stage.program!r} has no length")
+        for value in stage.hyper_values:
+            hyper = known.get(value.name)
+            need(hyper is not None, f"the bundle has no hyper-parameter {value.name!r}; it has {sorted(known)}")
+            assert hyper is not None
+            inside = hyper.minimum <= value.value <= hyper.maximum
+            need(inside, f"{value.name} is {value.value:g}, allowed are {hyper.minimum:g} to {hyper.maximum:g}")
+    for keep in local_pass.keep:
+        need(bool(keep.set), "a kept set has no name")
+        need(bool(select(manifest.tensors, keep.tensors)), f"kept set {keep.set!r} selects no tensor of the bundle")
+    if local_pass.HasField("upload"):
+        upload = local_pass.upload
+        need(upload.codec != assignment_pb2.CODEC_INT8, "codec int8 is not supported by this version")
+        need(upload.codec in _FLOATS, "the upload names no codec")
+        need(not upload.base_set, "uploading differences is not supported by this version")
+        need(bool(select(manifest.tensors, upload.tensors)), "the upload selects no tensor of the bundle")
+    for ask in local_pass.asks:
+        question = ask.WhichOneof("question")
+        need(question == "class_counts", f"asking for {question} is not supported by this version")
+    need(not local_pass.evaluation.throw_away, "evaluation after throw_away stages is not supported by this version")
+
+
+def upload_specs(
+    local_pass: assignment_pb2.LocalPass, manifest: manifest_pb2.Manifest
+) -> tuple[TensorSpec, ...] | None:
+    """Every tensor of a client's upload as it is stored, sorted by name; None: nothing is uploaded."""
+    if not local_pass.HasField("upload"):
+        return None
+    chosen = select(manifest.tensors, local_pass.upload.tensors)
+    return Layout.of(specs(chosen, _FLOATS[local_pass.upload.codec])).specs
+
+
+def asks_class_counts(local_pass: assignment_pb2.LocalPass) -> bool:
+    """Whether clients send photos per class."""
+    return any(ask.HasField("class_counts") for ask in local_pass.asks)
+
+
+def moments(local_pass: assignment_pb2.LocalPass) -> list[update_pb2.EvaluationMoment]:
+    """When clients evaluate, ascending."""
+    plan = local_pass.evaluation
+    asked = ((plan.at_start, update_pb2.EVALUATION_MOMENT_START), (plan.at_end, update_pb2.EVALUATION_MOMENT_END))
+    return [moment for wanted, moment in asked if wanted]
+
+
+def download_names(local_pass: assignment_pb2.LocalPass) -> set[str]:
+    """The downloaded sets that a client needs, one whose kept sets may be missing."""
+    sources = [rule.source for rule in local_pass.start] + [binding.set for binding in local_pass.references]
+    return {source.download for source in sources if source.download}
+
+
+def base_sets(local_pass: assignment_pb2.LocalPass, manifest: manifest_pb2.Manifest) -> Mapping[str, str]:
+    """For each tensor the downloaded set that it starts from; those that start from a kept set alone are left out."""
+    found: dict[str, str] = {}
+    for rule in local_pass.start:
+        for tensor in select(manifest.tensors, rule.tensors):
+            found.setdefault(tensor.name, rule.source.download)
+    return {name: source for name, source in found.items() if source}
+
+
+def evaluation_only(start: Iterable[assignment_pb2.StartRule], *, with_kept: bool) -> assignment_pb2.LocalPass | None:
+    """A pass that trains nothing and evaluates what it starts from; None: without kept sets there is no such thing."""
+    rules = []
+    for rule in start:
+        if not with_kept:
+            if not rule.source.download:
+                return None
+            source = assignment_pb2.SetSource(download=rule.source.download)
+            rule = assignment_pb2.StartRule(tensors=rule.tensors, source=source)
+        rules.append(rule)
+    return assignment_pb2.LocalPass(start=rules, evaluation=assignment_pb2.EvaluationPlan(at_start=True))
+
+
+def _check_references(
+    local_pass: assignment_pb2.LocalPass, manifest: manifest_pb2.Manifest, need: Callable[[bool, str], None]
+) -> None:
+    wanted = {reference.name: reference for reference in manifest.references}
+    bound = {binding.name: binding for binding in local_pass.references}
+    trains = bool(local_pass.stages)
+    missing = sorted(wanted.keys() - bound.keys()) if trains else []
+    need(not missing, f"the bundle's step wants reference {missing[:1]}, which this method does not give")
+    extra = sorted(bound.keys() - wanted.keys())
+    need(not extra, f"the bundle's step has no reference {extra[:1]}; it has {sorted(wanted)}")
+    for name, binding in bound.items():
+        kind = binding.WhichOneof("source")
+        need(kind is not None, f"reference {name!r} has no source")
+        is_set = bool(wanted[name].tensors)
+        need(is_set == (kind != "label_counts"), f"reference {name!r} cannot be bound to {kind}")

@@ -1,0 +1,136 @@
+"""How a method's state is kept: tensor sets and arrays as blobs, plain values as JSON, each under its name."""
+
+import json
+from collections.abc import Collection, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from sqlalchemy import delete, select
+from sqlalchemy.dialects.sqlite import insert
+
+from fedlens_server.methods import State
+from fedlens_server.store import Store, StoredBlob, StoredTensors, Transaction, schema
+
+TENSORS, ARRAY, PLAIN = "tensors", "array", "plain"
+_ARRAY_NAME = "value"
+_upsert = insert(schema.state_entries)
+_UPSERT = _upsert.on_conflict_do_update(
+    index_elements=["task", "name"],
+    set_={column: _upsert.excluded[column] for column in ("kind", "blob", "value")},
+)
+_entries = schema.state_entries.c
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One entry as it stands in the database."""
+
+    name: str
+    kind: str
+    blob: bytes | None
+    value: str | None
+
+
+@dataclass(frozen=True)
+class PreparedState:
+    """A new state whose blobs are written and wait for the transaction that names them."""
+
+    values: State
+    changed: tuple[Entry, ...]
+    blobs: tuple[StoredBlob, ...]
+    removed: frozenset[str]
+
+
+def prepare(store: Store, old: State, new: State, open_blobs: ExitStack) -> PreparedState:
+    """Write what is new in `new`; entries that are the same object as in `old` are carried.
+
+    Args:
+        store: Where to.
+        old: The state as it is kept now.
+        new: What the method gave.
+        open_blobs: To be closed after the transaction.
+
+    Raises:
+        TypeError: An entry is nothing that can be kept.
+        BlobError: A tensor has a NaN or an infinity, or a type that cannot be stored.
+        StorageFull: There is no room.
+    """
+    values: dict[str, Any] = {}
+    changed: list[Entry] = []
+    blobs: list[StoredBlob] = []
+
+    def write(tensors: Mapping[str, Any]) -> StoredTensors:
+        blob = store.write_tensors(tensors, open_blobs.enter_context(store.incoming()))
+        blobs.append(blob)
+        return StoredTensors(blob.digest, blob.size, store.blobs.locate)
+
+    for name, value in new.items():
+        if name in old and old[name] is value:
+            values[name] = value
+        elif isinstance(value, Mapping):
+            stored = value if isinstance(value, StoredTensors) else write(value)
+            values[name] = stored
+            changed.append(Entry(name, TENSORS, stored.digest, None))
+        elif isinstance(value, np.ndarray):
+            stored = write({_ARRAY_NAME: value})
+            values[name] = _as_stored(value)
+            changed.append(Entry(name, ARRAY, stored.digest, None))
+        else:
+            text = json.dumps(value, allow_nan=False)
+            values[name] = json.loads(text)
+            changed.append(Entry(name, PLAIN, None, text))
+    return PreparedState(values, tuple(changed), tuple(blobs), frozenset(old.keys() - new.keys()))
+
+
+def save(transaction: Transaction, task: int, prepared: PreparedState) -> None:
+    """Name the new state in a transaction."""
+    for blob in prepared.blobs:
+        transaction.place(blob)
+    for entry in prepared.changed:
+        row = {"task": task, "name": entry.name, "kind": entry.kind, "blob": entry.blob, "value": entry.value}
+        transaction.later(_UPSERT, row)
+    remove(transaction, task, prepared.removed)
+
+
+def remove(transaction: Transaction, task: int, names: Collection[str]) -> None:
+    """Drop entries in a transaction."""
+    for name in names:
+        transaction.execute(delete(schema.state_entries).where(_entries.task == task, _entries.name == name))
+
+
+def load(store: Store, task: int) -> tuple[State, dict[str, bytes]]:
+    """The state of a task as it is kept, and the blobs of those of its entries that have one."""
+    values: dict[str, Any] = {}
+    blobs: dict[str, bytes] = {}
+    for row in store.read(select(schema.state_entries).where(_entries.task == task).order_by(_entries.name)):
+        if row.kind == PLAIN:
+            values[row.name] = json.loads(row.value)
+        else:
+            blobs[row.name] = row.blob
+            tensors = store.tensors(row.blob)
+            values[row.name] = tensors if row.kind == TENSORS else _as_stored(tensors[_ARRAY_NAME])
+    return values, blobs
+
+
+def blobs_after(blobs: Mapping[str, bytes], prepared: PreparedState) -> dict[str, bytes]:
+    """By entry the blobs of the new state, given those of the old one."""
+    carried = {name: digest for name, digest in blobs.items() if name in prepared.values}
+    for entry in prepared.changed:
+        carried.pop(entry.name, None)
+        if entry.blob is not None:
+            carried[entry.name] = entry.blob
+    return carried
+
+
+def of_clients(values: State, clients: Collection[bytes]) -> frozenset[str]:
+    """Names of the entries that belong to these clients."""
+    prefixes = {f"clients/{client.hex()}" for client in clients}
+    return frozenset(name for name in values if name[:72] in prefixes and name[72:73] == "/")
+
+
+def _as_stored(value: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    stored = value.astype(np.float32 if value.dtype.kind == "f" else np.int64)
+    stored.flags.writeable = False
+    return stored

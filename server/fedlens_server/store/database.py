@@ -1,0 +1,90 @@
+"""The SQLite file: how it is opened, locked to one process and brought up to date."""
+
+import fcntl
+import os
+import sqlite3
+from pathlib import Path
+
+from alembic import command
+from alembic.config import Config
+from alembic.script import ScriptDirectory
+from sqlalchemy import Connection, Engine, create_engine, event, inspect, text
+from sqlalchemy.exc import DatabaseError
+from sqlalchemy.pool import ConnectionPoolEntry
+
+from fedlens_server.errors import StoreUnusable
+
+DATABASE_FILE = "server.sqlite3"
+LOCK_FILE = "lock"
+
+
+def lock(folder: Path) -> int:
+    """Take the folder for this process; gives the descriptor that holds it until it is closed.
+
+    Raises:
+        StoreUnusable: Another process has it.
+    """
+    descriptor = os.open(folder / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        os.close(descriptor)
+        raise StoreUnusable(
+            f"{folder} is in use by another server; stop it, or give this one another folder"
+        ) from error
+    return descriptor
+
+
+def connect(folder: Path, *, begin: str) -> Engine:
+    """An engine on the folder's database whose transactions start with `begin`; every commit survives power loss."""
+    engine = create_engine(f"sqlite:///{folder / DATABASE_FILE}", connect_args={"check_same_thread": False})
+
+    @event.listens_for(engine, "connect")
+    def prepare(connection: sqlite3.Connection, _: ConnectionPoolEntry) -> None:
+        connection.isolation_level = None  # the driver would begin transactions on its own and late
+        cursor = connection.cursor()
+        for pragma in ("journal_mode = WAL", "synchronous = FULL", "foreign_keys = ON", "busy_timeout = 10000"):
+            cursor.execute(f"PRAGMA {pragma}")
+        cursor.close()
+
+    @event.listens_for(engine, "begin")
+    def start(connection: Connection) -> None:
+        connection.exec_driver_sql(begin)
+
+    return engine
+
+
+def migrate(engine: Engine, folder: Path) -> None:
+    """Bring the database to this version's schema, in one transaction.
+
+    Raises:
+        StoreUnusable: It has a schema that this version does not know, or is no database of this server.
+    """
+    config = Config()
+    config.set_main_option("script_location", str(Path(__file__).with_name("migrations")).replace("%", "%%"))
+    config.set_main_option("path_separator", "os")
+    script = ScriptDirectory.from_config(config)
+    known = {revision.revision for revision in script.walk_revisions()}
+    try:
+        with engine.begin() as connection:
+            found = _revisions(connection)
+            if strangers := found - known:
+                raise StoreUnusable(
+                    f"{folder / DATABASE_FILE} has schema {', '.join(sorted(strangers))}; this version of FedLens "
+                    f"knows up to {script.get_current_head()}. It was written by a newer version: upgrade FedLens"
+                )
+            if found == {script.get_current_head()}:
+                return
+            config.attributes["connection"] = connection
+            command.upgrade(config, "head")
+    except DatabaseError as error:
+        raise StoreUnusable(f"{folder / DATABASE_FILE} cannot be read as a database: {error.orig}") from error
+
+
+def _revisions(connection: Connection) -> set[str]:
+    tables = inspect(connection).get_table_names()
+    if "alembic_version" in tables:
+        return {row.version_num for row in connection.execute(text("SELECT version_num FROM alembic_version"))}
+    if tables:
+        raise StoreUnusable(f"the database holds tables of another program ({tables[0]}); choose an empty folder")
+    return set()

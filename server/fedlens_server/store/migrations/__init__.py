@@ -1,0 +1,1 @@
+"""How a database of an older version becomes one of this version (run by alembic when the store opens)."""

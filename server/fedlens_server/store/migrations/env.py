@@ -1,0 +1,9 @@
+"""Runs migrations on the connection that the store hands over."""
+
+from alembic import context
+
+from fedlens_server.store.schema import metadata
+
+context.configure(connection=context.config.attributes["connection"], target_metadata=metadata, transactional_ddl=True)
+with context.begin_transaction():
+    context.run_migrations()

@@ -1,0 +1,142 @@
+"""The tables.
+
+Ids, seeds and digests are 32 raw bytes; times are seconds since the epoch; enums are the wire's numbers.
+"""
+
+from sqlalchemy import (
+    Boolean,
+    Column,
+    Float,
+    ForeignKey,
+    ForeignKeyConstraint,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    Table,
+    Text,
+)
+
+metadata = MetaData(
+    naming_convention={
+        "pk": "pk_%(table_name)s",
+        "fk": "fk_%(table_name)s_%(column_0_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_name)s",
+        "ix": "ix_%(table_name)s_%(column_0_name)s",
+    }
+)
+
+clients = Table(
+    "clients",
+    metadata,
+    Column("id", LargeBinary, primary_key=True),
+    Column("role", Integer, nullable=False),
+    Column("token", Text, nullable=False),
+    Column("capabilities", LargeBinary, nullable=False),  # as sent, canonical
+    Column("enrolled_at", Float, nullable=False),
+    Column("revoked", Boolean, nullable=False),
+)
+
+# Clients that have ever enrolled with a token, forgotten ones too.
+token_uses = Table(
+    "token_uses",
+    metadata,
+    Column("token", Text, primary_key=True),
+    Column("uses", Integer, nullable=False),
+)
+
+# Of a client that asked to be forgotten only this is left, so that the id cannot enrol again.
+forgotten = Table("forgotten", metadata, Column("id", LargeBinary, primary_key=True))
+
+blobs = Table(
+    "blobs",
+    metadata,
+    Column("digest", LargeBinary, primary_key=True),
+    Column("size", Integer, nullable=False),
+    Column("raw", LargeBinary),  # null: a file
+    Column("kept_until", Float),  # a part that no task names yet is kept until then
+)
+
+tasks = Table(
+    "tasks",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("name", Text, nullable=False, unique=True),
+    Column("content", LargeBinary, nullable=False),  # SHA-256 over what the operator sent
+    Column("settings", Text, nullable=False),  # JSON, without the seed
+    Column("seed", LargeBinary, nullable=False),
+    Column("state", Integer, nullable=False),
+    Column("reason", Text, nullable=False),
+    Column("committed", Integer, nullable=False),  # rounds, of all phases
+    Column("abandoned", Integer, nullable=False),  # rounds in a row
+    Column("evaluation_round", Integer),  # the committed round that evaluators evaluate; null: none yet
+    Column("evaluation_sets", Text),  # JSON {name: digest in hex}
+    Column("evaluation_phase", Integer),
+    sqlite_autoincrement=True,
+)
+
+task_bundles = Table(
+    "task_bundles",
+    metadata,
+    Column("task", Integer, ForeignKey("tasks.id"), primary_key=True),
+    Column("position", Integer, primary_key=True),
+    Column("manifest", LargeBinary, nullable=False),
+)
+
+state_entries = Table(
+    "state_entries",
+    metadata,
+    Column("task", Integer, ForeignKey("tasks.id"), primary_key=True),
+    Column("name", Text, primary_key=True),
+    Column("kind", Text, nullable=False),  # tensors | array | plain
+    Column("blob", LargeBinary, ForeignKey("blobs.digest")),  # of tensors and arrays
+    Column("value", Text),  # JSON, of plain values
+)
+
+rounds = Table(
+    "rounds",
+    metadata,
+    Column("task", Integer, ForeignKey("tasks.id"), primary_key=True),
+    Column("number", Integer, primary_key=True),
+    Column("phase", Integer, nullable=False),
+    Column("state", Integer, nullable=False),
+    Column("reason", Text, nullable=False),
+    Column("opened_at", Float, nullable=False),
+    Column("ended_at", Float),
+    Column("bytes_sent", Integer, nullable=False),
+    Column("population", LargeBinary),  # ids of the eligible clients, until the round has ended
+    Column("sitting_out", Text, nullable=False),  # JSON [id in hex] of the cohort's clients with no download
+)
+
+# One row a member; it is the idempotency record too and lives as long as the task. Uploaded blobs do not: `blob`
+# names bytes that are there only until the round has ended.
+members = Table(
+    "members",
+    metadata,
+    Column("task", Integer, primary_key=True),
+    Column("round", Integer, primary_key=True),
+    Column("client", LargeBinary, primary_key=True),
+    Column("state", Integer, nullable=False),
+    Column("bundle", LargeBinary, nullable=False),
+    Column("sets", Text, nullable=False),  # JSON {name: digest in hex}
+    Column("reason", Text, nullable=False),
+    Column("body_sha256", LargeBinary),
+    Column("bytes_received", Integer, nullable=False),
+    Column("photo_count", Integer, nullable=False),
+    Column("class_counts", Text),  # JSON
+    Column("evaluations", Text, nullable=False),  # JSON [[moment, count, correct, loss]]
+    Column("blob", LargeBinary),
+    ForeignKeyConstraint(["task", "round"], ["rounds.task", "rounds.number"]),
+    Index("ix_members_client", "client"),
+)
+
+evaluations = Table(
+    "evaluations",
+    metadata,
+    Column("task", Integer, primary_key=True),
+    Column("round", Integer, primary_key=True),
+    Column("client", LargeBinary, primary_key=True),
+    Column("body_sha256", LargeBinary, nullable=False),
+    Column("evaluations", Text, nullable=False),  # JSON [[moment, count, correct, loss]]
+    ForeignKeyConstraint(["task", "round"], ["rounds.task", "rounds.number"]),
+)

@@ -1,0 +1,233 @@
+"""The one thread that writes: it takes all that waits, commits once, then tells everyone.
+
+An operation is a function of a `Transaction`. It reads the view in memory, which is exactly what the database holds
+for the keys it has declared, and says what to write; the view changes only after the commit, in `after_commit`
+functions. Operations whose keys are disjoint share a commit; one without keys has the transaction to itself.
+"""
+
+import logging
+import sqlite3
+import threading
+from collections import deque
+from collections.abc import Callable, Hashable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+from sqlalchemy import Connection, CursorResult, Engine, Executable
+from sqlalchemy.dialects.sqlite import insert
+from sqlalchemy.exc import DBAPIError
+
+from fedlens_server.errors import ServerError, StorageFull, Unavailable
+from fedlens_server.store import schema
+from fedlens_server.store.blobs import Blobs, StoredBlob, full, storage_full
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+MAX_GROUP = 1024
+_INSERT_BLOB = insert(schema.blobs).on_conflict_do_nothing()
+
+
+class Transaction:
+    """What one operation writes; undone alone if the operation raises."""
+
+    def __init__(self, connection: Connection, blobs: Blobs) -> None:
+        """Made by the worker."""
+        self._connection = connection
+        self._blobs = blobs
+        self._savepoint = False
+        self._later: list[tuple[Executable, Mapping[str, Any]]] = []
+        self._hooks: list[Callable[[], None]] = []
+        self._renamed: list[StoredBlob] = []
+        self._refusal: ServerError | None = None
+
+    def execute(self, statement: Executable, rows: Any = None) -> CursorResult[Any]:
+        """Run a statement now, on what earlier operations of the same commit have written."""
+        if not self._savepoint:
+            self._connection.exec_driver_sql("SAVEPOINT operation")
+            self._savepoint = True
+        return self._connection.execute(statement, rows)
+
+    def later(self, statement: Executable, row: Mapping[str, Any]) -> None:
+        """Run a statement at the end, in one go with others' rows for the same statement object."""
+        self._later.append((statement, row))
+
+    def place(self, blob: StoredBlob, kept_until: float | None = None) -> None:
+        """Name a blob in this transaction; bytes that are stored already are not stored again."""
+        blobs = self._blobs
+        if blob.digest in blobs.sizes:
+            return
+        if blob.raw is not None:
+            blobs.begin_placing(blob.digest, blob.raw)
+        elif blob.path is not None and blob.path.exists():
+            with storage_full():
+                blob.path.rename(blobs.path(blob.digest))
+            self._renamed.append(blob)
+        self.later(_INSERT_BLOB, {"digest": blob.digest, "size": blob.size, "raw": blob.raw, "kept_until": kept_until})
+
+        def placed() -> None:
+            blobs.sizes[blob.digest] = blob.size
+            if kept_until is not None:
+                blobs.kept_until[blob.digest] = kept_until
+            if blob.raw is not None:
+                blobs.remember(blob.digest, blob.raw)
+
+        self._hooks.insert(0, placed)
+
+    def after_commit(self, hook: Callable[[], None]) -> None:
+        """Call `hook` on the writing thread once the commit is durable; it changes the view and must not raise."""
+        self._hooks.append(hook)
+
+    def refuse(self, error: ServerError) -> None:
+        """Commit what was written, but answer with an error."""
+        self._refusal = error
+
+
+@dataclass(eq=False)
+class _Operation(Generic[T]):
+    run: Callable[[Transaction], T]
+    keys: frozenset[Hashable] | None
+    future: Future[T] = field(default_factory=Future)
+
+
+class Worker:
+    """Runs operations one after the other; see the module."""
+
+    def __init__(self, engine: Engine, blobs: Blobs, after_group: Callable[[], None]) -> None:
+        """Start the thread; `after_group` is called on it after each commit, its `after_commit` functions first."""
+        self._engine = engine
+        self._blobs = blobs
+        self._after_group = after_group
+        self._waiting: deque[_Operation[Any]] = deque()
+        self._wake = threading.Condition()
+        self._closing = False
+        self._broken = False
+        self._thread = threading.Thread(target=self._loop, name="fedlens-writer")
+        self._thread.start()
+
+    def submit(self, operation: Callable[[Transaction], T], keys: frozenset[Hashable] | None = None) -> Future[T]:
+        """Queue an operation; its future is resolved when what it wrote is durable.
+
+        Args:
+            operation: Called on the writing thread.
+            keys: What it reads and changes of the view; None: everything.
+        """
+        item = _Operation(operation, keys)
+        with self._wake:
+            if self._closing or self._broken:
+                raise Unavailable("the server is stopping", 5000)
+            self._waiting.append(item)
+            self._wake.notify()
+        return item.future
+
+    def close(self) -> None:
+        """Finish what was submitted, then end the thread."""
+        with self._wake:
+            self._closing = True
+            self._wake.notify()
+        self._thread.join()
+
+    def _loop(self) -> None:
+        with self._engine.connect() as connection:
+            while group := self._next_group():
+                try:
+                    self._run(connection, group)
+                except BaseException as error:
+                    # The view may no longer be what the database holds: nothing more is answered from it.
+                    log.exception("the writing thread stopped; restart the server")
+                    self._stop_broken(group, error)
+                    return
+
+    def _next_group(self) -> list[_Operation[Any]]:
+        with self._wake:
+            while not self._waiting:
+                if self._closing:
+                    return []
+                self._wake.wait()
+            group: list[_Operation[Any]] = []
+            taken: set[Hashable] = set()
+            while self._waiting and len(group) < MAX_GROUP:
+                keys = self._waiting[0].keys
+                if group and (keys is None or not taken.isdisjoint(keys)):
+                    break
+                group.append(self._waiting.popleft())
+                if keys is None:
+                    break
+                taken |= keys
+            return group
+
+    def _run(self, connection: Connection, group: list[_Operation[Any]]) -> None:
+        begun: list[Transaction] = []
+        done: list[tuple[_Operation[Any], Transaction, Any]] = []
+        failed: list[tuple[_Operation[Any], BaseException]] = []
+        try:
+            with connection.begin():
+                for item in group:
+                    if not item.future.set_running_or_notify_cancel():
+                        continue
+                    transaction = Transaction(connection, self._blobs)
+                    begun.append(transaction)
+                    try:
+                        done.append((item, transaction, item.run(transaction)))
+                    except DBAPIError:
+                        done.append((item, transaction, None))
+                        raise
+                    except Exception as error:
+                        if transaction._savepoint:
+                            connection.exec_driver_sql("ROLLBACK TO operation")
+                        failed.append((item, error))
+                    if transaction._savepoint:
+                        connection.exec_driver_sql("RELEASE operation")
+                self._write(connection, [transaction for _, transaction, _ in done])
+        except (DBAPIError, OSError, StorageFull) as error:
+            self._end_placing(begun)
+            answer = full() if isinstance(error, StorageFull) or _is_full(error) else error
+            reached = [item for item, _, _ in done] + [item for item, _ in failed]
+            for item in group:
+                if item in reached or item.future.set_running_or_notify_cancel():
+                    item.future.set_exception(answer)
+            return
+        for _, transaction, _ in done:
+            for hook in transaction._hooks:
+                hook()
+        self._end_placing(begun)
+        self._after_group()
+        for item, problem in failed:
+            item.future.set_exception(problem)
+        for item, transaction, result in done:
+            if transaction._refusal is not None:
+                item.future.set_exception(transaction._refusal)
+            else:
+                item.future.set_result(result)
+
+    def _write(self, connection: Connection, transactions: list[Transaction]) -> None:
+        batches: dict[int, tuple[Executable, list[Mapping[str, Any]]]] = {}
+        for transaction in transactions:
+            for statement, row in transaction._later:
+                batches.setdefault(id(statement), (statement, []))[1].append(row)
+        for statement, rows in batches.values():
+            connection.execute(statement, rows)
+        if any(transaction._renamed for transaction in transactions):
+            with storage_full():
+                self._blobs.sync_folder()
+
+    def _end_placing(self, transactions: list[Transaction]) -> None:
+        self._blobs.end_placing()
+        for transaction in transactions:
+            for blob in transaction._renamed:
+                if blob.digest not in self._blobs.sizes:
+                    self._blobs.path(blob.digest).unlink(missing_ok=True)
+
+    def _stop_broken(self, group: list[_Operation[Any]], error: BaseException) -> None:
+        with self._wake:
+            self._broken = True
+            rest = list(self._waiting)
+            self._waiting.clear()
+        for item in [*group, *rest]:
+            if not item.future.done():
+                item.future.set_exception(error if item in group else Unavailable("the server must be restarted"))
+
+
+def _is_full(error: BaseException) -> bool:
+    cause = error.orig if isinstance(error, DBAPIError) else error
+    return isinstance(cause, sqlite3.Error) and cause.sqlite_errorcode == sqlite3.SQLITE_FULL

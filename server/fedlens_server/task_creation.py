@@ -1,0 +1,137 @@
+"""Making a task: everything that can be wrong with it is found here, before a client sees it."""
+
+import os
+from hashlib import sha256
+
+from sqlalchemy import insert
+
+from fedlens_proto import manifest as manifests
+from fedlens_proto.blob import Blob
+from fedlens_proto.errors import ProtoError
+from fedlens_proto.manifest import specs
+from fedlens_proto.v1 import admin_pb2
+from fedlens_server import lifecycle, local_passes, results, task_settings
+from fedlens_server.errors import Malformed, TaskDiffers
+from fedlens_server.federation import Federation, Task, TaskBundle
+from fedlens_server.methods import METHODS, Method, Phase, TaskPlan
+from fedlens_server.store import Transaction, schema
+from fedlens_server.task_settings import SettingsError, TaskSettings
+
+MAX_NAME = 100
+MAX_BUNDLES = 16
+PERSONAL_EVALUATION = "personal-evaluation"
+
+
+def create(federation: Federation, transaction: Transaction, request: admin_pb2.CreateTaskRequest) -> admin_pb2.Task:
+    """See `Rounds.create_task`."""
+    content = _content(request)
+    name = request.name
+    if not name or len(name) > MAX_NAME or not name.isprintable() or name != name.strip() or name.isdecimal():
+        raise Malformed(f"name: found {name[:MAX_NAME]!r}, must be 1 to {MAX_NAME} printable characters, not a number")
+    for task in federation.tasks.values():
+        if task.name == name:
+            if task.content == content:
+                return results.summary(task)
+            raise TaskDiffers(f"there is a task {name!r} with other bundles or settings; choose another name")
+    settings = task_settings.parse(request.settings_json)
+    bundles = _bundles(federation, request)
+    method, phases, method_phases = plan(settings, bundles)
+    seed = bytes.fromhex(settings.seed) if settings.seed is not None else os.urandom(32)
+    row = {"name": name, "content": content, "settings": settings.public_json(), "seed": seed, "reason": ""}
+    number = transaction.execute(
+        insert(schema.tasks),
+        {**row, "state": admin_pb2.TASK_STATE_WAITING, "committed": 0, "abandoned": 0},
+    ).lastrowid
+    transaction.execute(
+        insert(schema.task_bundles),
+        [{"task": number, "position": i, "manifest": bundle.raw} for i, bundle in enumerate(bundles)],
+    )
+    task = Task(
+        id=number,
+        name=name,
+        content=content,
+        settings=settings.model_copy(update={"seed": None}),
+        seed=seed,
+        bundles=bundles,
+        method=method,
+        phases=phases,
+        method_phases=method_phases,
+        state=admin_pb2.TASK_STATE_WAITING,
+    )
+    for client in federation.clients.values():
+        federation.note_eligible(task, client)
+
+    def follow() -> None:
+        federation.tasks[number] = task
+        federation.changed([number])
+        lifecycle.start_ready(federation)
+
+    transaction.after_commit(follow)
+    return results.summary(task)
+
+
+def plan(settings: TaskSettings, bundles: tuple[TaskBundle, ...]) -> tuple[Method, tuple[Phase, ...], int]:
+    """The method, all phases, and how many of them are the method's own.
+
+    Raises:
+        Malformed: The method does not exist, or its local passes do not fit the bundles.
+    """
+    make = METHODS.get(settings.method)
+    if make is None:
+        raise SettingsError("method", f"{settings.method[:80]!r}", f"one of {', '.join(sorted(METHODS))}")
+    for bundle in bundles:
+        task_settings.check_hyper_values(settings, bundle.manifest)
+    task = TaskPlan(settings=settings, manifests=tuple(bundle.manifest for bundle in bundles))
+    method = make(task)
+    phases = method.phases(task)
+    for phase in phases:
+        for bundle in bundles:
+            local_passes.check(phase.local_pass, bundle.manifest, phase.name)
+    count = len(phases)
+    if settings.personal_evaluation:
+        start = phases[-1].local_pass.start
+        local_pass = local_passes.evaluation_only(start, with_kept=True)
+        assert local_pass is not None  # kept sets may be used
+        phases.append(Phase(name=PERSONAL_EVALUATION, rounds=1, cohort=None, local_pass=local_pass))
+    return method, tuple(phases), count
+
+
+def _content(request: admin_pb2.CreateTaskRequest) -> bytes:
+    hashed = sha256(b"fedlens/task/v1")
+    for piece in (request.name.encode(), request.settings_json.encode(), *request.manifests):
+        hashed.update(len(piece).to_bytes(8, "little") + piece)
+    return hashed.digest()
+
+
+def _bundles(federation: Federation, request: admin_pb2.CreateTaskRequest) -> tuple[TaskBundle, ...]:
+    if not 1 <= len(request.manifests) <= MAX_BUNDLES:
+        raise Malformed(f"manifests: found {len(request.manifests)}, must be 1 to {MAX_BUNDLES}")
+    bundles: list[TaskBundle] = []
+    for i, raw in enumerate(request.manifests):
+        try:
+            bundle = TaskBundle(raw, manifests.parse(raw))
+            _check_parts(federation, bundle)
+        except ProtoError as error:
+            raise Malformed(f"manifests[{i}]: {error}") from error
+        if bundle.manifest.class_names != (bundles[0] if bundles else bundle).manifest.class_names:
+            raise Malformed(f"manifests[{i}]: its class names differ from those of the first bundle")
+        bundles.append(bundle)
+    return tuple(bundles)
+
+
+def _check_parts(federation: Federation, bundle: TaskBundle) -> None:
+    blobs = federation.store.blobs
+    for part in bundle.manifest.parts:
+        size = blobs.sizes.get(part.sha256)
+        if size is None:
+            raise Malformed(f"part {part.sha256.hex()} is not stored; put the bundle's parts first")
+        if size != part.size:
+            raise Malformed(f"part {part.sha256.hex()} has {size} bytes, the manifest says {part.size}")
+    location = blobs.locate(bundle.manifest.initial)
+    initial = Blob.from_bytes(location.raw) if location.raw is not None else None
+    if initial is None:
+        assert location.path is not None
+        initial = Blob.open(location.path, bundle.manifest.initial)
+    wanted = sorted(specs(bundle.manifest.tensors), key=lambda spec: spec.name.encode())
+    if list(initial.layout.specs) != wanted:
+        raise Malformed("the initial blob does not hold the bundle's exchangeable tensors")

@@ -1,0 +1,167 @@
+"""The settings of a task, as the operator gives them in JSON."""
+
+import json
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    StrictBool,
+    StrictFloat,
+    StrictInt,
+    StrictStr,
+    ValidationError,
+    model_validator,
+)
+
+from fedlens_proto.v1 import assignment_pb2, manifest_pb2
+from fedlens_server.errors import Malformed
+
+MAX_SETTINGS_BYTES = 64 << 10
+MAX_COUNT = 1 << 48  # far above any count of photos, and small enough for sums in SQLite's 64-bit integers
+_CODECS = {"f32": assignment_pb2.CODEC_FLOAT32, "f16": assignment_pb2.CODEC_FLOAT16}
+_LATER = {
+    "base": "differences",
+    "differences": "differences",
+    "confusion": "confusion matrices",
+    "label_distribution": "label distributions",
+    "epsilon": "label distributions",
+    "throw_away": "evaluation after throw-away stages",
+    "fine_tune": "evaluation after throw-away stages",
+}
+
+Count = Annotated[StrictInt, Field(ge=1, le=1_000_000)]
+Number = StrictInt | StrictFloat
+
+
+class SettingsError(Malformed):
+    """A setting that is not acceptable; the text names the key, what was found and what is allowed."""
+
+    def __init__(self, key: str, found: object, allowed: str) -> None:
+        """`key` as the operator wrote it."""
+        super().__init__(f"task settings: {key}: found {found}, must be {allowed}")
+
+
+class TaskSettings(BaseModel):
+    """Everything about a task but its bundles."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    method: StrictStr = Field(description="name of a method")
+    rounds: Count = Field(description="rounds to commit, 1 to 1000000")
+    population: Count = Field(description="trainers to wait for, 1 to 1000000")
+    cohort: Literal["all"] | Count = Field(default="all", description='"all", or clients a round')
+    deadline_s: Annotated[Number, Field(gt=0, le=10_000_000)] = Field(
+        default=3600.0, description="seconds, above 0, at most 10000000"
+    )
+    min_reports: Count = Field(default=1, description="valid updates that a round needs, 1 or more")
+    epochs: Count | None = Field(default=None, description="passes over the photos, 1 or more")
+    steps: Count | None = Field(default=None, description="batches, 1 or more")
+    hyper: dict[StrictStr, Number] = Field(default={}, description="numbers by name of hyper-parameter")
+    codec: Literal["f32", "f16"] = Field(default="f32", description='"f32" or "f16"')
+    personal_evaluation: StrictBool = Field(default=False, description="true or false")
+    evaluate_every: Count = Field(default=1, description="committed rounds between global evaluations, 1 or more")
+    max_consecutive_abandoned: Count = Field(default=5, description="abandoned rounds in a row, 1 or more")
+    max_update_norm: Annotated[Number, Field(gt=0)] | None = Field(
+        default=None, description="a number above 0, or null"
+    )
+    max_photos_per_client: Annotated[StrictInt, Field(ge=1, le=MAX_COUNT)] = Field(
+        default=1_000_000, description=f"photos, 1 to {MAX_COUNT}"
+    )
+    seed: Annotated[StrictStr, Field(pattern="^[0-9a-f]{64}$")] | None = Field(
+        default=None, description="64 hexadecimal digits, or left out for a random one"
+    )
+    options: dict[StrictStr, bool | int | float | str] = Field(default={}, description="the method's own settings")
+
+    @model_validator(mode="after")
+    def _agree(self) -> "TaskSettings":
+        if self.epochs is not None and self.steps is not None:
+            raise SettingsError("steps", self.steps, "left out when epochs is set")
+        if self.cohort != "all" and self.cohort > self.population:
+            raise SettingsError("cohort", self.cohort, f"at most the population, {self.population}")
+        members = self.population if self.cohort == "all" else self.cohort
+        if self.min_reports > members:
+            raise SettingsError("min_reports", self.min_reports, f"at most the clients of a round, {members}")
+        return self
+
+    @property
+    def cohort_size(self) -> int | None:
+        """Clients a round; None: all."""
+        return None if self.cohort == "all" else self.cohort
+
+    @property
+    def wire_codec(self) -> assignment_pb2.Codec:
+        """How uploads are stored."""
+        return _CODECS[self.codec]
+
+    def stage(self, program: str) -> assignment_pb2.Stage:
+        """A run of `program` for the task's epochs or steps with its hyper-parameters; one epoch if neither is set."""
+        values = [assignment_pb2.HyperValue(name=name, value=self.hyper[name]) for name in sorted(self.hyper)]
+        if self.steps is not None:
+            return assignment_pb2.Stage(program=program, steps=self.steps, hyper_values=values)
+        return assignment_pb2.Stage(program=program, epochs=self.epochs or 1, hyper_values=values)
+
+    def public_json(self) -> str:
+        """As the operator sees it: with defaults, without the seed."""
+        return json.dumps(self.model_dump(exclude={"seed"}), sort_keys=True)
+
+
+def parse(text: str) -> TaskSettings:
+    """The settings in a JSON object.
+
+    Raises:
+        SettingsError: A key is unknown or missing, or a value not allowed.
+        Malformed: It is no JSON object.
+    """
+    if len(text) > MAX_SETTINGS_BYTES:
+        raise Malformed(f"task settings: {len(text)} characters, at most {MAX_SETTINGS_BYTES} are allowed")
+    try:
+        raw = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise Malformed(f"task settings: no JSON: {error}") from error
+    if not isinstance(raw, dict):
+        raise Malformed(f"task settings: found {_short(raw)}, must be a JSON object")
+    if raw.get("codec") == "int8":
+        raise SettingsError("codec", '"int8"', '"f32" or "f16"; int8 is not supported by this version')
+    for key in raw.keys() & _LATER.keys():
+        raise SettingsError(key, _short(raw[key]), f"left out: {_LATER[key]} are not supported by this version")
+    try:
+        return TaskSettings.model_validate(raw)
+    except ValidationError as error:
+        raise _named(raw, error) from error
+
+
+def check_hyper_values(settings: TaskSettings, manifest: manifest_pb2.Manifest) -> None:
+    """See that the bundle has each hyper-parameter and allows its value.
+
+    Raises:
+        SettingsError: It does not.
+    """
+    known = {hyper.name: hyper for hyper in manifest.hyper_parameters}
+    for name, value in settings.hyper.items():
+        if name not in known:
+            raise SettingsError(f"hyper.{name}", value, f"a hyper-parameter of the bundle: {', '.join(sorted(known))}")
+        least, most = known[name].minimum, known[name].maximum
+        if not least <= value <= most:
+            raise SettingsError(f"hyper.{name}", value, f"from {least:g} to {most:g}")
+
+
+def _named(raw: dict[str, Any], error: ValidationError) -> Malformed:
+    first = error.errors(include_url=False)[0]
+    key = str(first["loc"][0])
+    field = TaskSettings.__pydantic_fields__.get(key)
+    if field is None:
+        known = ", ".join(sorted(TaskSettings.__pydantic_fields__))
+        return SettingsError(key, _short(raw.get(key)), f"left out: there is no such setting (there are {known})")
+    if first["type"] == "missing":
+        return SettingsError(key, "nothing", str(field.description))
+    inside = first["loc"][1] if isinstance(raw[key], dict) and len(first["loc"]) > 1 else None
+    if inside is not None:
+        return SettingsError(f"{key}.{inside}", _short(raw[key].get(inside)), str(field.description))
+    return SettingsError(key, _short(raw[key]), str(field.description))
+
+
+def _short(value: object) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= 80 else text[:77] + "..."

@@ -1,0 +1,182 @@
+"""Fakes with real behaviour: a clock that is wound by hand, and a federation without sockets or training."""
+
+import asyncio
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from hashlib import sha256
+from pathlib import Path
+
+import numpy as np
+
+from fedlens_proto import blob, wire
+from fedlens_proto.v1 import admin_pb2, assignment_pb2, check_in_pb2, enrolment_pb2, manifest_pb2, update_pb2
+from fedlens_server.rounds import ReceivedUpdate, Rounds, TokenGrant
+from fedlens_server.store import Store
+from tests.server.bundles import TinyBundle, tiny_bundle
+
+START = 1_700_000_000.0
+TRAINERS = TokenGrant(name="trainers", role=enrolment_pb2.CLIENT_ROLE_TRAINER)
+EVALUATORS = TokenGrant(name="evaluators", role=enrolment_pb2.CLIENT_ROLE_EVALUATOR)
+CAPABILITIES = enrolment_pb2.Capabilities(
+    formats=[manifest_pb2.PROGRAM_FORMAT_PT2],
+    bundle_classes=[manifest_pb2.BUNDLE_CLASS_FROZEN_BACKBONE, manifest_pb2.BUNDLE_CLASS_WHOLE_MODEL],
+)
+SEED = "5eed" * 16
+
+
+class ManualClock:
+    """A clock that stands still until it is wound."""
+
+    def __init__(self, start: float = START) -> None:
+        self._now = start
+        self._wound = asyncio.Event()
+
+    def now(self) -> float:
+        return self._now
+
+    def wind(self, seconds: float) -> None:
+        """Let time pass; who sleeps until then wakes."""
+        self._now += seconds
+        self._wound.set()
+        self._wound = asyncio.Event()
+
+    async def sleep_until(self, when: float) -> None:
+        while self._now < when:
+            await self._wound.wait()
+
+
+def client_ids(count: int) -> list[bytes]:
+    """Ids of so many clients, ascending."""
+    return sorted(sha256(f"client {i}".encode()).digest() for i in range(count))
+
+
+def update_of(
+    assignment: assignment_pb2.Assignment,
+    tensors: Mapping[str, blob.Array] | None,
+    photo_count: int = 10,
+    *,
+    evaluations: Sequence[update_pb2.EvaluationSums] = (),
+    class_counts: Sequence[int] = (),
+    floats: blob.pb.Dtype = blob.pb.DTYPE_FLOAT32,
+) -> tuple[update_pb2.UpdateHeader, bytes]:
+    """Header and blob as a client would send them."""
+    raw = b"" if tensors is None else blob.encode(tensors, floats=floats)
+    header = update_pb2.UpdateHeader(
+        protocol=wire.PROTOCOL,
+        phase=assignment.phase,
+        bundle=assignment.bundle,
+        photo_count=photo_count,
+        class_counts=class_counts,
+        evaluations=evaluations,
+        blob_sha256=sha256(raw).digest() if raw else b"",
+        blob_size=len(raw),
+    )
+    return header, raw
+
+
+class Bench:
+    """A server without sockets: store, rounds and clock on one folder."""
+
+    def __init__(self, folder: Path, clock: ManualClock | None = None) -> None:
+        self.folder = folder
+        self.clock = clock or ManualClock()
+        self.store = Store.open(folder)
+        self.rounds = Rounds(self.store, self.clock)
+
+    def close(self) -> None:
+        self.rounds.close()
+        self.store.close()
+
+    def reopen(self) -> None:
+        """Stop and start again."""
+        self.close()
+        self.store = Store.open(self.folder)
+        self.rounds = Rounds(self.store, self.clock)
+
+    def put_parts(self, bundle: TinyBundle) -> None:
+        for raw in bundle.parts:
+            with self.store.incoming() as incoming:
+                incoming.write(raw)
+                self.rounds.put_part(incoming.finish()).result()
+
+    def create(
+        self, settings_json: str, bundles: Sequence[TinyBundle] | None = None, name: str = "task"
+    ) -> admin_pb2.Task:
+        bundles = bundles or [tiny_bundle()]
+        for bundle in bundles:
+            self.put_parts(bundle)
+        return self.rounds.create_task(
+            admin_pb2.CreateTaskRequest(
+                protocol=1, name=name, manifests=[bundle.manifest for bundle in bundles], settings_json=settings_json
+            )
+        ).result()
+
+    def enrol(self, clients: Sequence[bytes], grant: TokenGrant = TRAINERS) -> None:
+        for future in [self.rounds.enrol(client, grant, CAPABILITIES) for client in clients]:
+            future.result()
+        self.settle()
+
+    def settle(self) -> None:
+        """Return when what the last commits set off has been committed too."""
+        for _ in range(2):
+            self.store.submit(lambda _: None).result()
+
+    def check_in(self, client: bytes, task: int = 0) -> check_in_pb2.CheckInResponse:
+        return self.rounds.check_in(client, check_in_pb2.CheckInRequest(protocol=1, task=task))
+
+    def assignment(self, client: bytes, task: int = 0) -> assignment_pb2.Assignment:
+        response = self.check_in(client, task)
+        assert response.HasField("assignment"), response
+        return response.assignment
+
+    def tensors(self, assignment: assignment_pb2.Assignment, name: str = "global") -> Mapping[str, blob.Array]:
+        (digest,) = [item.sha256 for item in assignment.sets if item.name == name]
+        return self.store.tensors(digest)
+
+    def send(
+        self, client: bytes, assignment: assignment_pb2.Assignment, header: update_pb2.UpdateHeader, raw: bytes
+    ) -> update_pb2.Receipt:
+        body = wire.frame_update(header) + raw
+        with self.store.incoming() as incoming:
+            if raw:
+                incoming.write(raw)
+            received = ReceivedUpdate(
+                header=header,
+                body_sha256=sha256(body).digest(),
+                body_size=len(body),
+                blob=incoming.finish(header.blob_sha256) if raw else None,
+            )
+            return self.rounds.accept_update(client, assignment.task, assignment.round, received).result()
+
+    def report(self, client: bytes, shift: float = 1.0, photo_count: int = 10) -> update_pb2.Receipt:
+        """Train by adding `shift` to every float, and upload."""
+        assignment = self.assignment(client)
+        start = self.tensors(assignment)
+        trained = {name: _shifted(value, shift) for name, value in start.items()}
+        return self.send(client, assignment, *update_of(assignment, trained, photo_count))
+
+    def advance(self) -> None:
+        """Close and aggregate what is due."""
+        for key in self.rounds.due():
+            self.rounds.advance(key)
+        self.settle()
+
+    def show(self, task: str = "task") -> admin_pb2.ShowTaskResponse:
+        return self.rounds.show(task)
+
+    def model(self, task: str = "task") -> Mapping[str, blob.Array]:
+        return self.store.tensors(self.rounds.model(task).blob_sha256)
+
+
+@contextmanager
+def bench(folder: Path) -> Iterator[Bench]:
+    """A bench that is closed at the end."""
+    opened = Bench(folder)
+    try:
+        yield opened
+    finally:
+        opened.close()
+
+
+def _shifted(value: blob.Array, shift: float) -> blob.Array:
+    return value + np.float32(shift) if value.dtype.kind == "f" else value + 1
