@@ -115,7 +115,7 @@ class State:
             db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, value))
 
     def reset(self) -> None:
-        """Delete role, results and kept sets: everything that only means something to a server that knows the client."""
+        """Delete role, results and kept sets, which mean nothing to a server that does not know the client."""
         with self.transaction() as db:
             db.execute("DELETE FROM meta WHERE key = 'role'")
             db.execute("DELETE FROM outbox")

@@ -1,0 +1,259 @@
+"""A small server that speaks the protocol, for one bundle and one task, with a round for each member's update.
+
+It keeps what it is sent, answers as `PROTOCOL.md` says, and does on demand what a network or a broken server does.
+"""
+
+import asyncio
+from base64 import urlsafe_b64decode
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from hashlib import sha256
+from pathlib import Path
+from typing import Self
+
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+from google.protobuf.message import Message
+
+from fedlens_proto import keyed_hash, wire
+from fedlens_proto.manifest import Bundle
+from fedlens_proto.v1 import assignment_pb2, check_in_pb2, enrolment_pb2, error_pb2, update_pb2
+
+TOKEN = "come-in"
+TASK = 7
+SEED = bytes(range(32))
+
+Trouble = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+@dataclass
+class FakeServer:
+    """Give `async with` it, then point clients at `url`."""
+
+    bundle: Bundle
+    plan: assignment_pb2.LocalPass
+    rounds: int = 1
+    answer: assignment_pb2.Answer = assignment_pb2.ANSWER_UPDATE
+    role: enrolment_pb2.ClientRole = enrolment_pb2.CLIENT_ROLE_TRAINER
+    hold_s: float = 0.0
+    troubles: list[tuple[str, Trouble]] = field(default_factory=list)
+    enrolled: set[bytes] = field(default_factory=set)
+    updates: dict[int, bytes] = field(default_factory=dict)
+    evaluations: dict[int, bytes] = field(default_factory=dict)
+    failures: dict[int, update_pb2.FailureRequest] = field(default_factory=dict)
+    calls: Counter[str] = field(default_factory=Counter)
+    requests: list[tuple[str, dict[str, str]]] = field(default_factory=list)
+    check_ins: list[check_in_pb2.CheckInRequest] = field(default_factory=list)
+    port: int | None = None
+
+    async def __aenter__(self) -> Self:
+        app = web.Application(middlewares=[self._watch], client_max_size=1 << 30)
+        app.router.add_post("/v1/clients", self._enrol)
+        app.router.add_delete("/v1/clients/self", self._forget)
+        app.router.add_post("/v1/check-in", self._check_in)
+        app.router.add_get("/v1/blobs/{digest}", self._blob)
+        app.router.add_put("/v1/tasks/{task}/rounds/{round}/update", self._update)
+        app.router.add_put("/v1/tasks/{task}/rounds/{round}/evaluation", self._evaluation)
+        app.router.add_post("/v1/tasks/{task}/rounds/{round}/failure", self._failure)
+        self._sets: dict[str, bytes] = {"global": self.bundle.initial().raw.tobytes()}
+        self._server = TestServer(app, port=self.port)
+        await self._server.start_server()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._server.close()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self._server.port}"
+
+    @property
+    def round_number(self) -> int:
+        """The open round: each update, evaluation or failure ends one."""
+        return 1 + len(self.updates) + len(self.evaluations) + len(self.failures)
+
+    def put_set(self, name: str, raw: bytes) -> None:
+        """Let assignments name this blob too."""
+        self._sets[name] = raw
+
+    def header(self, round_number: int) -> update_pb2.UpdateHeader:
+        """The header of an accepted update."""
+        return parse_body(self.updates[round_number])[0]
+
+    def blob(self, round_number: int) -> bytes:
+        """The blob of an accepted update."""
+        return parse_body(self.updates[round_number])[1]
+
+    def assignment(self) -> assignment_pb2.Assignment:
+        """What a check-in gives now."""
+        return assignment_pb2.Assignment(
+            task=TASK,
+            round=self.round_number,
+            bundle=self.bundle.id,
+            seed=SEED,
+            time_left_ms=60_000,
+            sets=[
+                assignment_pb2.BlobSet(name=name, sha256=sha256(raw).digest(), size=len(raw))
+                for name, raw in self._sets.items()
+            ],
+            local_pass=self.plan,
+            answer=self.answer,
+        )
+
+    @web.middleware
+    async def _watch(
+        self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+    ) -> web.StreamResponse:
+        what = request.path.rpartition("/")[2] if request.method != "GET" else "blob"
+        self.calls[what] += 1
+        self.requests.append((what, dict(request.headers)))
+        for index, (where, trouble) in enumerate(self.troubles):
+            if where == what:
+                del self.troubles[index]
+                await request.read()
+                return await trouble(request)
+        if what != "clients" and client_of(request) not in self.enrolled:
+            return refusal(401, "unauthorised", "no such client")
+        return await handler(request)
+
+    async def _enrol(self, request: web.Request) -> web.StreamResponse:
+        message = wire.decode_request(enrolment_pb2.EnrolRequest, await request.read())
+        if message.enrolment_token != TOKEN:
+            return refusal(403, "forbidden", "this enrolment token is not known")
+        assert message.client_id == client_of(request)
+        self.enrolled.add(client_of(request))
+        return reply(enrolment_pb2.EnrolResponse(role=self.role))
+
+    async def _forget(self, request: web.Request) -> web.StreamResponse:
+        self.enrolled.discard(client_of(request))
+        return reply(enrolment_pb2.ForgetResponse(aggregating=True))
+
+    async def _check_in(self, request: web.Request) -> web.StreamResponse:
+        message = wire.decode_request(check_in_pb2.CheckInRequest, await request.read())
+        self.check_ins.append(message)
+        await asyncio.sleep(min(self.hold_s, message.hold_ms / 1000))
+        if self.round_number > self.rounds:
+            return reply(check_in_pb2.CheckInResponse(finished=check_in_pb2.Finished()))
+        return reply(check_in_pb2.CheckInResponse(assignment=self.assignment()))
+
+    async def _blob(self, request: web.Request) -> web.StreamResponse:
+        digest = bytes.fromhex(request.match_info["digest"])
+        raw = {sha256(value).digest(): value for value in self._sets.values()}.get(digest)
+        if digest == self.bundle.id:
+            raw = self.bundle.raw
+        elif raw is None and self.bundle.part(digest).is_file():
+            raw = self.bundle.part(digest).read_bytes()
+        if raw is None:
+            return refusal(404, "unknown", "no such blob")
+        start = request.http_range.start or 0
+        if start >= len(raw) > 0:
+            return refusal(416, "malformed", "no such range")
+        headers = {"Content-Range": f"bytes {start}-{len(raw) - 1}/{len(raw)}"} if start else {}
+        return web.Response(
+            status=206 if start else 200, body=raw[start:], headers=headers, content_type="application/octet-stream"
+        )
+
+    async def _update(self, request: web.Request) -> web.StreamResponse:
+        body = await request.read()
+        number = int(request.match_info["round"])
+        known = self.updates.get(number)
+        if known is not None and known != body:
+            return refusal(409, "update-differs", "another update is here")
+        if known is None and number != self.round_number:
+            return refusal(409, "round-closed", "the round is over")
+        header, blob = parse_body(body)
+        if header.blob_size != len(blob) or (blob and header.blob_sha256 != sha256(blob).digest()):
+            return refusal(422, "update-invalid", "the blob is not what the header says")
+        self.updates[number] = body
+        if blob and self.plan.upload.codec == assignment_pb2.CODEC_FLOAT32 and not self.plan.upload.tensors.names:
+            self._sets["global"] = blob
+        return reply(update_pb2.Receipt(body_sha256=sha256(body).digest()))
+
+    async def _evaluation(self, request: web.Request) -> web.StreamResponse:
+        body = await request.read()
+        self.evaluations[int(request.match_info["round"])] = body
+        return reply(update_pb2.Receipt(body_sha256=sha256(body).digest()))
+
+    async def _failure(self, request: web.Request) -> web.StreamResponse:
+        message = wire.decode_request(update_pb2.FailureRequest, await request.read())
+        self.failures[int(request.match_info["round"])] = message
+        return reply(update_pb2.FailureResponse())
+
+
+def client_of(request: web.Request) -> bytes:
+    """The id of who sends a request."""
+    scheme, _, value = request.headers["Authorization"].partition(" ")
+    assert scheme == "Bearer"
+    return keyed_hash.client_id(urlsafe_b64decode(value + "="))
+
+
+def parse_body(body: bytes) -> tuple[update_pb2.UpdateHeader, bytes]:
+    """Header and blob of an update."""
+    (length,) = wire.LENGTH.unpack_from(body)
+    end = wire.LENGTH.size + length
+    return wire.decode_request(update_pb2.UpdateHeader, body[wire.LENGTH.size : end]), body[end:]
+
+
+def reply(message: Message, status: int = 200) -> web.Response:
+    """A message as an answer."""
+    return web.Response(status=status, body=message.SerializeToString(), content_type=wire.MEDIA_TYPE)
+
+
+def refusal(
+    status: int,
+    code: str,
+    message: str,
+    retry: error_pb2.Retry = error_pb2.RETRY_NEVER,
+    retry_after_ms: int = 0,
+) -> web.Response:
+    """An error as an answer."""
+    return reply(error_pb2.Error(code=code, message=message, retry=retry, retry_after_ms=retry_after_ms), status)
+
+
+def answering(response: Callable[[], web.StreamResponse]) -> Trouble:
+    """A trouble: this answer, instead of the right one."""
+
+    async def trouble(request: web.Request) -> web.StreamResponse:
+        return response()
+
+    return trouble
+
+
+async def hang_up(request: web.Request) -> web.StreamResponse:
+    """A trouble: the connection is cut without an answer."""
+    assert request.transport is not None
+    request.transport.abort()
+    raise asyncio.CancelledError
+
+
+def cut_after(raw: bytes, count: int) -> Trouble:
+    """A trouble: the connection is cut after the first bytes of a blob."""
+
+    async def trouble(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse()
+        response.content_length = len(raw)
+        await response.prepare(request)
+        await response.write(raw[:count])
+        await asyncio.sleep(0.02)
+        assert request.transport is not None
+        request.transport.abort()
+        return response
+
+    return trouble
+
+
+def fedavg_plan(epochs: int = 1) -> assignment_pb2.LocalPass:
+    """Train everything from `global` and send everything."""
+    return assignment_pb2.LocalPass(
+        start=[assignment_pb2.StartRule(source=assignment_pb2.SetSource(download="global"))],
+        stages=[assignment_pb2.Stage(program="step", epochs=epochs)],
+        upload=assignment_pb2.Upload(codec=assignment_pb2.CODEC_FLOAT32),
+        evaluation=assignment_pb2.EvaluationPlan(at_start=True, at_end=True),
+    )
+
+
+def part_of(bundle: Bundle, program: str) -> tuple[bytes, Path]:
+    """Digest and file of a program."""
+    file = next(p.files[0] for p in bundle.manifest.programs if p.name == program)
+    return file.sha256, bundle.part(file.sha256)

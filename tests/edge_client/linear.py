@@ -1,0 +1,156 @@
+"""A bundle that needs no torch, and an engine that runs it in numpy: softmax regression trained by SGD."""
+
+from collections.abc import Callable, Iterable, Mapping
+from hashlib import sha256
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedlens_edge_client.engines import BundleUnusable, Evaluation, NonFinite, Rows
+from fedlens_proto import blob
+from fedlens_proto.blob import Array
+from fedlens_proto.manifest import Bundle
+from fedlens_proto.v1 import blob_pb2, manifest_pb2
+
+SIDE = 4
+BATCH = 4
+CLASSES = ("cat", "dog")
+F32 = blob_pb2.DTYPE_FLOAT32
+
+
+def make_bundle(
+    folder: Path,
+    *,
+    frozen: bool = True,
+    last_batch: manifest_pb2.LastBatch = manifest_pb2.LAST_BATCH_MASKED,
+    with_reference: bool = False,
+    features: int = 3,
+) -> Bundle:
+    """A bundle of `fc.bias` [2] and `fc.weight` [2, features]; its program files are told apart by one byte each."""
+    parts_folder = folder / "parts"
+    parts_folder.mkdir(parents=True)
+    parts: dict[bytes, int] = {}
+
+    def part(raw: bytes) -> bytes:
+        digest = sha256(raw).digest()
+        (parts_folder / digest.hex()).write_bytes(raw)
+        parts[digest] = len(raw)
+        return digest
+
+    shapes = {"fc.bias": [2], "fc.weight": [2, features if frozen else 3 * SIDE * SIDE]}
+    initial = part(blob.encode({name: np.zeros(shape, np.float32) for name, shape in shapes.items()}))
+    weights = [
+        manifest_pb2.Slot(kind=manifest_pb2.SLOT_KIND_WEIGHT, name=name, dtype=F32, shape=shape)
+        for name, shape in shapes.items()
+    ]
+    loss = manifest_pb2.Slot(kind=manifest_pb2.SLOT_KIND_LOSS, dtype=F32)
+    programs = {"step": [*weights, loss], "predict": [loss]} | ({"embed": [loss]} if frozen else {})
+    manifest = manifest_pb2.Manifest(
+        format=1,
+        bundle_class=(manifest_pb2.BUNDLE_CLASS_FROZEN_BACKBONE if frozen else manifest_pb2.BUNDLE_CLASS_WHOLE_MODEL),
+        preprocessing=manifest_pb2.Preprocessing(version=1, height=SIDE, width=SIDE),
+        class_names=CLASSES,
+        batch=BATCH,
+        tensors=[
+            manifest_pb2.ExchangeableTensor(
+                name=name,
+                dtype=F32,
+                shape=shape,
+                kind=manifest_pb2.TENSOR_KIND_LINEAR,
+                role=manifest_pb2.TENSOR_ROLE_CLASSIFIER,
+            )
+            for name, shape in shapes.items()
+        ],
+        hyper_parameters=[
+            manifest_pb2.HyperParameter(name="lr", default_value=0.1, minimum=0.0, maximum=1e38),
+            manifest_pb2.HyperParameter(name="mu", default_value=0.0, minimum=0.0, maximum=10.0),
+        ],
+        references=[manifest_pb2.Reference(name="global", tensors=list(shapes))] if with_reference else [],
+        last_batch=last_batch,
+        programs=[
+            manifest_pb2.Program(
+                name=name,
+                inputs=weights,
+                outputs=outputs,
+                files=[
+                    manifest_pb2.ProgramFile(
+                        format=manifest_pb2.PROGRAM_FORMAT_PT2, sha256=part(name.encode() + bytes(2000))
+                    )
+                ],
+            )
+            for name, outputs in programs.items()
+        ],
+        initial=initial,
+        frozen=part(blob.encode({"scale": np.ones(3, np.float32)})) if frozen else b"",
+        parts=[manifest_pb2.Part(sha256=digest, size=size) for digest, size in sorted(parts.items())],
+    )
+    (folder / "manifest.pb").write_bytes(manifest.SerializeToString(deterministic=True))
+    return Bundle.open(folder)
+
+
+class LinearEngine:
+    """An `Engine` for such bundles; the frozen backbone gives the mean of each colour."""
+
+    def __init__(self, bundle: Bundle) -> None:
+        self._bundle = bundle
+
+    @property
+    def bundle(self) -> Bundle:
+        return self._bundle
+
+    def embed(self, photo: NDArray[np.float32]) -> NDArray[np.float32]:
+        self._load("embed")
+        means: NDArray[np.float32] = photo[0].mean(axis=(1, 2), dtype=np.float32)
+        width = self._bundle.manifest.tensors[1].shape[1]
+        return np.resize(means, width).astype(np.float32)
+
+    def train(
+        self,
+        program: str,
+        weights: Mapping[str, Array],
+        rows: Rows,
+        batches: Iterable[NDArray[np.int64]],
+        hyper: Mapping[str, float],
+        references: Mapping[str, Mapping[str, Array]],
+        on_step: Callable[[float], None] | None = None,
+    ) -> dict[str, Array]:
+        self._load(program)
+        values = {h.name: h.default_value for h in self._bundle.manifest.hyper_parameters} | dict(hyper)
+        lr, mu = np.float32(values["lr"]), np.float32(values["mu"])
+        trained = {name: np.array(weights[name]) for name in ("fc.bias", "fc.weight")}
+        with np.errstate(all="ignore"):
+            for batch in batches:
+                inputs, labels = rows.inputs[batch].reshape(len(batch), -1), rows.labels[batch]
+                scaled = _log_softmax(inputs @ trained["fc.weight"].T + trained["fc.bias"])
+                loss = -float(scaled[np.arange(len(batch)), labels].mean())
+                error = (np.exp(scaled) - np.eye(2)[labels]).astype(np.float32) / np.float32(len(batch))
+                gradients = {"fc.bias": error.sum(axis=0), "fc.weight": error.T @ inputs}
+                for name, gradient in gradients.items():
+                    pull = mu * (trained[name] - references["global"][name]) if mu else np.float32(0)
+                    trained[name] = trained[name] - lr * (gradient + pull)
+                if not np.isfinite(loss) or not all(np.isfinite(t).all() for t in trained.values()):
+                    raise NonFinite("training gave a NaN or an infinity")
+                if on_step is not None:
+                    on_step(loss)
+        return trained
+
+    def evaluate(self, weights: Mapping[str, Array], rows: Rows) -> Evaluation:
+        self._load("predict")
+        inputs = rows.inputs.reshape(len(rows.labels), -1)
+        scaled = _log_softmax(inputs @ weights["fc.weight"].T + weights["fc.bias"])
+        picked = scaled[np.arange(len(rows.labels)), rows.labels]
+        correct = int((scaled.argmax(axis=1) == rows.labels).sum())
+        return Evaluation(len(rows.labels), correct, -float(picked.sum()))
+
+    def _load(self, program: str) -> None:
+        path = self._bundle.program_file(program, manifest_pb2.PROGRAM_FORMAT_PT2)
+        if not path.is_file() or not path.read_bytes().startswith(program.encode()):
+            raise BundleUnusable(f"program {program} is not there or damaged")
+
+
+def _log_softmax(logits: NDArray[np.float32]) -> NDArray[np.float64]:
+    wide = logits.astype(np.float64)
+    shifted: NDArray[np.float64] = wide - wide.max(axis=1, keepdims=True)
+    result: NDArray[np.float64] = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
+    return result
