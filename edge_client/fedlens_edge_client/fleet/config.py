@@ -1,0 +1,111 @@
+"""What a fleet is: who takes part, with which photos, against which server."""
+
+import os
+import re
+import secrets
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedlens_edge_client.album import Album
+from fedlens_edge_client.errors import StateError
+from fedlens_edge_client.faults import FaultPlan
+from fedlens_edge_client.fleet.messages import EVALUATOR
+from fedlens_edge_client.regimes import EvaluatorAlbum, PhotoPool, Regime
+from fedlens_proto import keyed_hash
+
+KEY_FILE = "fleet.key"
+KEY_BYTES = 32
+# The evaluator's place in the fleet's secrets, beyond every trainer's.
+EVALUATOR_SECRET_INDEX = 1 << 63
+
+
+@dataclass(frozen=True, kw_only=True)
+class FleetConfig:
+    """A fleet; pickled to every worker.
+
+    Attributes:
+        server: Address of the server.
+        clients: How many trainers, counted from 0.
+        key: Fleet key, 32 bytes; with the regime's seed and an index it gives a client's secret.
+        state: Folder; each client has a sub-folder, all share the cache.
+        token: Enrolment token of the trainers; None if all have enrolled before.
+        evaluator_token: Enrolment token of the evaluator, which has all test photos; None: there is none.
+        ca: Certificates (PEM) to trust instead of the system's.
+        task: Take work of this task alone.
+        workers: Processes, at least 1.
+    """
+
+    server: str
+    clients: int
+    pool: PhotoPool
+    regime: Regime
+    plan: FaultPlan
+    key: bytes
+    state: Path
+    workers: int
+    token: str | None = None
+    evaluator_token: str | None = None
+    ca: Path | None = None
+    task: int | None = None
+
+    @property
+    def indices(self) -> list[int]:
+        """Every client, the evaluator last."""
+        return [*range(self.clients), *([EVALUATOR] if self.evaluator_token is not None else [])]
+
+    def share_of(self, worker: int) -> list[int]:
+        """The clients that one worker runs."""
+        return self.indices[worker :: self.workers]
+
+    def secret(self, index: int) -> bytes:
+        """A client's secret, 32 bytes."""
+        place = EVALUATOR_SECRET_INDEX if index == EVALUATOR else index
+        return keyed_hash.fleet_secret(self.key, self.regime.seed, place)
+
+    def client_id(self, index: int) -> bytes:
+        """A client's public id, 32 bytes."""
+        return keyed_hash.client_id(self.secret(index))
+
+    def album(self, index: int) -> Album:
+        """A client's photos."""
+        return EvaluatorAlbum(self.pool) if index == EVALUATOR else self.regime.album(self.pool, index)
+
+    def folder(self, index: int) -> Path:
+        """A client's state folder; fleets of different seeds are different clients."""
+        name = "evaluator" if index == EVALUATOR else f"client-{index:05}"
+        return self.state / f"seed-{self.regime.seed}" / name
+
+    @property
+    def cache(self) -> Path:
+        """The folder for parts, blobs and features that all clients share."""
+        return self.state / "cache"
+
+
+def default_workers(clients: int) -> int:
+    """One process per core that this process may use, but no more than clients."""
+    return max(
+        1, min(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1, clients)
+    )
+
+
+def fleet_key(state: Path) -> bytes:
+    """The key in the state folder; made there, readable by its owner alone, when there is none.
+
+    Raises:
+        StateError: The file holds something else.
+    """
+    state.mkdir(parents=True, exist_ok=True)
+    path = state / KEY_FILE
+    if not path.exists():
+        unfinished = state / f".{KEY_FILE}.{secrets.token_hex(4)}"
+        with os.fdopen(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            file.write(secrets.token_hex(KEY_BYTES) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+        unfinished.replace(path)
+    text = path.read_text(encoding="ascii", errors="replace").strip()
+    if not re.fullmatch(f"[0-9a-f]{{{2 * KEY_BYTES}}}", text):
+        raise StateError(
+            f"{path} must hold {2 * KEY_BYTES} hexadecimal digits; put the fleet's key back, or use another --state"
+        )
+    return bytes.fromhex(text)

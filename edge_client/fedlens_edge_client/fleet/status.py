@@ -1,0 +1,116 @@
+"""What a fleet has done so far, counted from its clients' events."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from fedlens_edge_client.events import (
+    Embedded,
+    Retrying,
+    RoundFailed,
+    RoundRefused,
+    RoundReported,
+    RoundStarted,
+    Trained,
+    Waiting,
+)
+from fedlens_edge_client.fleet.messages import EVALUATOR, ClientEnded, Happened, Message, client_name
+
+RoundId = tuple[int, int]  # task, round
+
+
+@dataclass
+class RoundStatus:
+    """One round, as its trainers see it."""
+
+    started: set[int] = field(default_factory=set[int])
+    reported: set[int] = field(default_factory=set[int])
+    losses: list[float] = field(default_factory=list[float])
+
+    @property
+    def mean_loss(self) -> float | None:
+        """Over the clients that have trained, each the mean over its steps; None before."""
+        return sum(self.losses) / len(self.losses) if self.losses else None
+
+
+@dataclass
+class FleetStatus:
+    """A whole fleet.
+
+    Attributes:
+        rounds: By task and round, in the order in which the first client started them.
+        doing: For each worker what it was last heard of.
+        failures: By client, why it ended.
+        trouble: Updates that were refused or given up, in words, in order.
+    """
+
+    rounds: dict[RoundId, RoundStatus] = field(default_factory=dict[RoundId, RoundStatus])
+    doing: dict[int, str] = field(default_factory=dict[int, str])
+    failures: dict[int, str] = field(default_factory=dict[int, str])
+    trouble: list[str] = field(default_factory=list[str])
+    reports: int = 0
+    evaluations: int = 0
+    bytes_uploaded: int = 0
+    ended: int = 0
+
+    def hear(self, message: Message) -> None:
+        """Count one message."""
+        if isinstance(message, ClientEnded):
+            self.ended += 1
+            if message.failure is not None:
+                self.failures[message.index] = message.failure
+        elif isinstance(message, Happened):
+            self._count(message)
+            if words := _words(message):
+                self.doing[message.worker] = words
+        else:
+            self.doing[message.worker] = "finished"
+
+    def _count(self, message: Happened) -> None:
+        index, event = message.index, message.event
+        match event:
+            case RoundStarted() if index != EVALUATOR:
+                self._round(event.task, event.round_number).started.add(index)
+            case Trained():
+                self._round(event.task, event.round_number).losses.append(event.loss)
+            case RoundReported() if index == EVALUATOR:
+                self.evaluations += 1
+            case RoundReported():
+                self._round(event.task, event.round_number).reported.add(index)
+                self.reports += 1
+                self.bytes_uploaded += event.upload_bytes
+            case RoundRefused():
+                self.trouble.append(f"round {event.round_number}, {client_name(index)}: {event.code}: {event.message}")
+            case RoundFailed():
+                self.trouble.append(f"round {event.round_number}, {client_name(index)}: {event.reason}: {event.detail}")
+            case _:
+                pass
+
+    def _round(self, task: int, number: int) -> RoundStatus:
+        return self.rounds.setdefault((task, number), RoundStatus())
+
+
+_WAITS: Mapping[str, str] = {
+    "population": "waiting until enough clients have enrolled",
+    "next_round": "waiting for the next round",
+    "no_task": "waiting for a task",
+    "stopping": "waiting: the server is stopping",
+}
+
+
+def _words(message: Happened) -> str | None:
+    """What a worker is doing, if this event says so."""
+    name = client_name(message.index)
+    match message.event:
+        case Embedded() as event:
+            return f"{name}: {event.done} of {event.total} photos read"
+        case RoundStarted() as event:
+            photos = event.train_photos or event.test_photos
+            return f"{name}: round {event.round_number}, {photos} photos"
+        case RoundReported() as event:
+            return f"{name}: round {event.round_number} reported"
+        case Retrying() as event:
+            return f"{name}: {event.reason}; again in {event.delay_s:.1f} s"
+        case Waiting() as event:
+            return _WAITS.get(event.reason)
+        case _:
+            return None

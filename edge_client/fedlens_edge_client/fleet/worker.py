@@ -1,0 +1,179 @@
+"""A worker process: an event loop with its share of a fleet's clients, and one thread in which they compute in turn."""
+
+import asyncio
+import os
+import signal
+import ssl
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Executor, ThreadPoolExecutor
+from dataclasses import replace
+from multiprocessing.connection import Connection
+
+from fedlens_edge_client.client import EdgeClient
+from fedlens_edge_client.engines import Engine
+from fedlens_edge_client.errors import EdgeClientError
+from fedlens_edge_client.events import Embedded, Event, Retrying, Trained
+from fedlens_edge_client.faulty_transport import FaultyTransport
+from fedlens_edge_client.fleet.config import FleetConfig
+from fedlens_edge_client.fleet.messages import EVALUATOR, ClientEnded, Happened, Message, WorkerEnded
+from fedlens_edge_client.fleet.parking import ParkingTransport
+from fedlens_edge_client.fleet.turns import Turns
+from fedlens_edge_client.http_transport import HttpTransport, trust
+from fedlens_edge_client.retrying import Backoff
+from fedlens_edge_client.transport import Transport
+from fedlens_proto.manifest import Bundle
+
+STOP = b"stop"
+EXIT_ABANDONED = 70  # the process that started the fleet is gone
+# A fleet and its server are near each other, and a waiting fleet is a waiting person.
+BACKOFF = Backoff(first_s=0.1, most_s=2.0)
+PROGRESS_EVERY_S = 0.25
+
+
+def main(connection: Connection, config: FleetConfig, worker: int) -> None:
+    """Run the clients of one worker until all have ended or a stop arrives; for a new process of its own."""
+    # Ctrl-C in a terminal reaches every process of the group; the one that started the fleet decides.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    from fedlens_edge_client.engines.memory import keep_freed_memory
+
+    keep_freed_memory()
+    asyncio.run(_run(connection, config, worker))
+
+
+async def _run(connection: Connection, config: FleetConfig, worker: int) -> None:
+    loop = asyncio.get_running_loop()
+    stopping: asyncio.Future[None] = loop.create_future()
+    sending = threading.Lock()
+
+    def send(message: Message) -> None:
+        with sending:
+            connection.send(message)
+
+    def stop() -> None:
+        if not stopping.done():
+            stopping.set_result(None)
+
+    def obey() -> None:
+        try:
+            while connection.recv_bytes() != STOP:
+                pass
+            loop.call_soon_threadsafe(stop)
+            connection.recv_bytes()
+        except (EOFError, OSError):
+            # Nobody is there to report to. What counts is on the disk, as at any kill.
+            os._exit(EXIT_ABANDONED)
+
+    threading.Thread(target=obey, name="fleet-commands", daemon=True).start()
+    context = trust(config.ca) if config.server.startswith("https:") else None
+    engine_of = _shared_engines()
+    with ThreadPoolExecutor(1, "fleet-compute") as thread:
+        clients = [
+            _Member(config, worker, index, context, engine_of, thread, stopping, send).start()
+            for index in config.share_of(worker)
+        ]
+        await asyncio.gather(*clients)
+    send(WorkerEnded(worker))
+
+
+def _shared_engines() -> Callable[[Bundle], Engine]:
+    """One engine for each bundle, whichever client asks; called in the computing thread alone."""
+    from fedlens_edge_client.engines.torch import TorchEngine
+
+    engines: dict[bytes, Engine] = {}
+
+    def engine_of(bundle: Bundle) -> Engine:
+        if bundle.id not in engines:
+            engines[bundle.id] = TorchEngine(bundle)
+        return engines[bundle.id]
+
+    return engine_of
+
+
+class _Member:
+    """One client of a fleet."""
+
+    def __init__(
+        self,
+        config: FleetConfig,
+        worker: int,
+        index: int,
+        context: ssl.SSLContext | None,
+        engine_of: Callable[[Bundle], Engine],
+        thread: Executor,
+        stopping: asyncio.Future[None],
+        send: Callable[[Message], None],
+    ) -> None:
+        self._config = config
+        self._worker = worker
+        self._index = index
+        self._context = context
+        self._engine_of = engine_of
+        self._stopping = stopping
+        self._send = send
+        self._turns = Turns(thread)
+        self._losses: list[float] = []
+        self._last_embedded = 0.0
+
+    async def start(self) -> None:
+        """Take part until there is no work any more, or the fleet stops; a failure is told, not raised."""
+        config, index = self._config, self._index
+        secret = config.secret(index)
+        transport: Transport = HttpTransport(
+            config.server, secret, ssl_context=self._context, backoff=BACKOFF, on_retry=self._retrying
+        )
+        if index != EVALUATOR:
+            transport = FaultyTransport(transport, config.plan, index)
+        parking = ParkingTransport(transport, self._turns, self._stopping)
+        client = EdgeClient(
+            config.server,
+            config.folder(index),
+            config.album(index),
+            enrolment_token=config.evaluator_token if index == EVALUATOR else config.token,
+            task=config.task,
+            on_event=self._happened,
+            secret=secret,
+            transport=parking,
+            engine_factory=self._engine_of,
+            cache=config.cache,
+            executor=self._turns,
+        )
+        running = asyncio.create_task(self._take_part(client))
+        await asyncio.wait([running, self._stopping], return_when=asyncio.FIRST_COMPLETED)
+        if not running.done():
+            await parking.settle(running)
+        self._send(ClientEnded(self._worker, index, _failure(running)))
+
+    async def _take_part(self, client: EdgeClient) -> None:
+        async with client:
+            await client.run()
+
+    def _happened(self, event: Event) -> None:
+        """Pass an event on, but for those that come by the hundred."""
+        if isinstance(event, Trained):
+            self._losses.append(event.loss)
+            if event.step < event.steps:
+                return
+            event = replace(event, loss=sum(self._losses) / len(self._losses))
+            self._losses.clear()
+        if isinstance(event, Embedded) and event.done < event.total:
+            now = time.monotonic()
+            if now - self._last_embedded < PROGRESS_EVERY_S:
+                return
+            self._last_embedded = now
+        self._send(Happened(self._worker, self._index, event))
+
+    def _retrying(self, reason: str, delay_s: float, attempt: int) -> None:
+        self._happened(Retrying(reason, delay_s, attempt))
+
+
+def _failure(client: asyncio.Task[None]) -> str | None:
+    if client.cancelled():
+        return None
+    error = client.exception()
+    if error is None:
+        return None
+    if isinstance(error, EdgeClientError):
+        return str(error)
+    raise error

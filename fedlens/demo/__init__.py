@@ -1,0 +1,1 @@
+"""The demo: a whole federation on one machine, and its report."""

@@ -1,0 +1,57 @@
+"""An answer of the admin API as a run of the demo gives it, for tests of the report."""
+
+import json
+
+import numpy as np
+
+from fedlens_proto.v1 import admin_pb2, update_pb2
+
+CLIENTS = 20
+ROUNDS = 10
+IDS = [bytes([i]) * 32 for i in range(CLIENTS)]
+NAMES = {client: f"client {i + 1}" for i, client in enumerate(IDS)}
+
+
+def sums(moment: update_pb2.EvaluationMoment, correct: int, count: int) -> update_pb2.EvaluationSums:
+    return update_pb2.EvaluationSums(moment=moment, count=count, correct=correct, loss=float(count - correct))
+
+
+def sample_answer() -> admin_pb2.ShowTaskResponse:
+    """Ten rounds of twenty clients: round 4 was abandoned, one update of round 6 quarantined."""
+    random = np.random.default_rng(0)
+    answer = admin_pb2.ShowTaskResponse(
+        task=admin_pb2.Task(
+            id=1,
+            name="demo",
+            state=admin_pb2.TASK_STATE_FINISHED,
+            settings_json=json.dumps({"method": "fedavg", "rounds": ROUNDS}),
+            rounds_committed=ROUNDS,
+            rounds_total=ROUNDS,
+        )
+    )
+    for number in range(1, ROUNDS + 2):
+        share = 0.95 - 0.8 * 0.65**number
+        result = answer.rounds.add(
+            round=number,
+            state=admin_pb2.ROUND_STATE_COMMITTED,
+            opened_at=1e9 + number,
+            ended_at=1e9 + number + 2.2 / number + 0.8,
+            bytes_sent=20 * 250_000 + (900_000 if number == 1 else 0),
+        )
+        if number == 4:
+            result.state, result.reason = admin_pb2.ROUND_STATE_ABANDONED, "1 of at least 2 updates at the deadline"
+            continue
+        for client in IDS:
+            member = result.members.add(client_id=client, state=admin_pb2.MEMBER_STATE_REPORTED)
+            if number == 6 and client == IDS[3]:
+                member.state = admin_pb2.MEMBER_STATE_QUARANTINED
+                member.reason = "tensor 'fc.weight' holds a NaN or an infinity"
+                continue
+            before = int(100 * np.clip(share - 0.1 + random.normal(0, 0.03), 0, 1))
+            member.photo_count = int(random.integers(80, 130))
+            member.bytes_received = 247_400
+            member.evaluations.append(sums(update_pb2.EVALUATION_MOMENT_START, before, 100))
+            member.evaluations.append(sums(update_pb2.EVALUATION_MOMENT_END, min(before + 7, 100), 100))
+        committed = getattr(result, "global")
+        committed.append(sums(update_pb2.EVALUATION_MOMENT_START, int(share * 360), 360))
+    return answer
