@@ -1,6 +1,7 @@
 """The real server as a process of its own, over plain HTTP on loopback, and what its kernel says about it."""
 
 import json
+import os
 import re
 import secrets
 import subprocess
@@ -17,10 +18,13 @@ from fedlens_proto.manifest import Bundle
 from fedlens_proto.v1 import admin_pb2
 
 _READY = re.compile(r"ready, clients at (\S+), operators at (\S+)")
+# More uploads at a time than the default, as the operator of a fleet that reports all at once would set it.
 _CONFIG = """\
 [server]
 port = 0
 data = "data"
+[limits]
+max_uploads = 1000
 [admin]
 port = 0
 token_sha256 = "{admin}"
@@ -79,6 +83,12 @@ def serving(folder: Path) -> Iterator[Server]:
         finally:
             process.terminate()
             process.communicate()
+
+
+def cpu_seconds(pid: int) -> float:
+    """Processor time that a process has used, all threads, user and system, in seconds."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def status_mb(pid: int, key: str) -> float:

@@ -27,17 +27,22 @@ class Recorder:
         address = urlsplit(url)
         self._host, self._port = address.hostname, address.port
         self.sent: list[bytearray] = []
+        self._ended: list[asyncio.Event] = []
 
     async def connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Pass one connection on, both ways, until both sides have ended."""
-        record = bytearray()
+        record, ended = bytearray(), asyncio.Event()
         self.sent.append(record)
+        self._ended.append(ended)
         onward_reader, onward_writer = await asyncio.open_connection(self._host, self._port)
-        await asyncio.gather(
-            _pass_on(reader, onward_writer, record),
-            _pass_on(onward_reader, writer, bytearray()),
-            return_exceptions=True,
-        )
+        ways = _pass_on(reader, onward_writer, record), _pass_on(onward_reader, writer, bytearray())
+        await asyncio.gather(*ways, return_exceptions=True)
+        ended.set()
+
+    async def settled(self) -> None:
+        """Return when every connection has ended."""
+        for ended in self._ended:
+            await ended.wait()
 
     def bytes_of_put(self) -> int:
         """Length of the one PUT request, which was the last on its connection."""
@@ -89,4 +94,5 @@ async def _record(url: str, token: str, upload: bytes, folder: Path) -> int:
         host, port = between.sockets[0].getsockname()
         cache = trivial_client.DownloadOnce(folder)
         await trivial_client.take_part(f"http://{host}:{port}", token, 0, cache, lambda *_: upload, limit=1)
+        await recorder.settled()
     return recorder.bytes_of_put()

@@ -113,7 +113,7 @@ def test_every_module_says_what_it_holds(package: str) -> None:
 
 @pytest.mark.parametrize("package", PACKAGES)
 def test_nothing_is_left_half_done(package: str) -> None:
-    unfinished = re.compile(r"\b(TODO|FIXME|XXX|NotImplementedError)\b")
+    unfinished = re.compile(r"\b(TODO|FIXME|XXX)\b|raise NotImplementedError")
 
     assert [str(path) for path in modules(package) if unfinished.search(path.read_text(encoding="utf-8"))] == []
 
