@@ -95,7 +95,12 @@ def load_weights(backbone: nn.Module, path: Path) -> None:
     """
     try:
         state = _read(path)
-    except (OSError, EOFError, ValueError, RuntimeError, KeyError, UnpicklingError) as error:
+    except UnpicklingError as error:
+        # torch's text would advise to load it anyway.
+        raise WeightsUnusable(
+            f"backbone weights {path.name} are no plain dict of tensors, and are not loaded"
+        ) from error
+    except (OSError, EOFError, ValueError, RuntimeError, KeyError) as error:
         raise WeightsUnusable(f"backbone weights {path.name} cannot be read as a state dict: {error}") from error
     _fill(backbone, state, path.name)
 

@@ -1,7 +1,110 @@
 """`fedlens export`."""
 
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
 import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from fedlens_proto.manifest import Bundle
 
 
 def register(app: typer.Typer) -> None:
     """Add the command to `app`."""
+    app.command("export")(export)
+
+
+def export(
+    model: Annotated[str, typer.Option(help="lenet5, lenet5_bn, fedns_cnn or mobilenet_v3_small.")],
+    classes_from: Annotated[
+        Path, typer.Option(metavar="DIR", help="Folder whose sub-folders name the classes, in sorted order.")
+    ],
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder for the bundle.")] = Path("bundle"),
+    input_size: Annotated[
+        int | None, typer.Option(help="Side of the photos in pixels. Default: 32 for small CNNs, 224 for backbones.")
+    ] = None,
+    batch: Annotated[int, typer.Option(help="Photos in a training step.")] = 32,
+    objective: Annotated[str, typer.Option(help="cross_entropy or proximal.")] = "cross_entropy",
+    optimiser: Annotated[str, typer.Option(help="sgd or adam.")] = "sgd",
+    head: Annotated[str, typer.Option(help="On a backbone: linear, or hidden (512 units).")] = "linear",
+    backbone_weights: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="State dict of the backbone. Default: torchvision's, downloaded."),
+    ] = None,
+    pretrain: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Train the backbone on these public photos first.")
+    ] = None,
+    pretrain_epochs: Annotated[int, typer.Option(help="How often pretraining sees each photo.")] = 5,
+    seed: Annotated[int, typer.Option(help="Of all weights that are drawn.", min=0)] = 0,
+) -> None:
+    """Turn a model and a training objective into a bundle of programs that every client can run."""
+    from rich.console import Console
+
+    from fedlens_export.errors import ExportError
+    from fedlens_proto.errors import ProtoError
+    from fedlens_proto.photos import class_folders
+
+    console = Console(stderr=True)
+    try:
+        names = tuple(folder.name for folder in class_folders(classes_from))
+        # Late, because torch takes seconds to import and a wrong folder should be told at once.
+        from fedlens_export.exporting import ExportSpec, export_bundle
+
+        spec = ExportSpec(
+            model=model,
+            class_names=names,
+            input_size=input_size,
+            batch=batch,
+            objective=objective,
+            optimiser=optimiser,
+            head=head,
+            backbone_weights=backbone_weights,
+            pretrain=pretrain,
+            pretrain_epochs=pretrain_epochs,
+            seed=seed,
+        )
+        with console.status(f"exporting {model}") as status:
+
+            def show(stage: str) -> None:
+                status.update(stage)
+                if not console.is_terminal:
+                    console.print(stage, highlight=False, markup=False)
+
+            bundle = export_bundle(out, spec, on_stage=show)
+    except (ExportError, ProtoError, OSError) as error:
+        typer.echo(f"fedlens export: {error}", err=True)
+        raise typer.Exit(1) from None
+    _describe(Console(), bundle)
+
+
+def _describe(console: "Console", bundle: "Bundle") -> None:
+    from math import prod
+
+    from rich.table import Table
+
+    from fedlens_proto.v1 import manifest_pb2 as pb
+
+    manifest = bundle.manifest
+    table = Table("tensor", "shape", "kind", "role", box=None)
+    for tensor in manifest.tensors:
+        shape = " x ".join(map(str, tensor.shape)) or "one number"
+        table.add_row(
+            tensor.name,
+            shape,
+            pb.TensorKind.Name(tensor.kind).removeprefix("TENSOR_KIND_").lower(),
+            pb.TensorRole.Name(tensor.role).removeprefix("TENSOR_ROLE_").lower(),
+        )
+    sizes = {part.sha256: part.size for part in manifest.parts}
+    programs = ", ".join(f"{p.name} {sizes[p.files[0].sha256] / 1000:.0f} kB" for p in manifest.programs)
+    frozen = f", frozen backbone {sizes[manifest.frozen] / 1000:.0f} kB" if manifest.frozen else ""
+    console.print(table)
+    print_plainly = console.out
+    print_plainly(
+        f"weights     {sum(prod(t.shape) for t in manifest.tensors)}, {sizes[manifest.initial] / 1000:.0f} kB"
+    )
+    print_plainly(f"programs    {programs}{frozen}")
+    print_plainly(f"classes     {len(manifest.class_names)}: {', '.join(manifest.class_names)}")
+    print_plainly(f"bundle id   {bundle.id.hex()}")
+    print_plainly(f"folder      {bundle.folder}")

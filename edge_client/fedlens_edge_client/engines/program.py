@@ -1,32 +1,35 @@
 """A program of a bundle as a plain function over flat tensors."""
 
 import io
-import operator
 import warnings
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import torch
-from torch import Tensor, fx
+from torch import fx
 from torch.export.pt2_archive._package import load_pt2
 
 from fedlens_edge_client.engines import BundleUnusable
+from fedlens_edge_client.engines.flat import flat_function
 from fedlens_proto import pt2
 from fedlens_proto.errors import ManifestError, ProgramRefused
 from fedlens_proto.manifest import Bundle, program
 from fedlens_proto.v1 import blob_pb2
 from fedlens_proto.v1 import manifest_pb2 as pb
 
-Function = Callable[..., tuple[Tensor, ...]]
-
 DTYPES: dict[blob_pb2.Dtype, torch.dtype] = {
     blob_pb2.DTYPE_FLOAT32: torch.float32,
     blob_pb2.DTYPE_INT64: torch.int64,
 }
 
+# What stays the same over the steps of a stage.
+_CONSTANT = (pb.SLOT_KIND_HYPER, pb.SLOT_KIND_REFERENCE, pb.SLOT_KIND_FROZEN)
+
 
 class Program:
-    """A loaded program and where everything stands in its arguments and results."""
+    """A loaded program and where everything stands in its arguments and results.
+
+    `function.run` may write over arguments that have an output of the same kind and name: weights, optimiser state.
+    """
 
     def __init__(self, bundle: Bundle, name: str) -> None:
         """Vet and load the `.pt2` of program `name`; no code from the bundle is run.
@@ -44,7 +47,12 @@ class Program:
         self.outputs: Sequence[pb.Slot] = message.outputs
         graph = _load(name, raw)
         _check_slots(name, self.inputs, self.outputs, graph)
-        self.run = flat_function(graph)
+        replaced = {(slot.kind, slot.name) for slot in self.outputs}
+        self.function = flat_function(
+            graph,
+            constant=[i for i, slot in enumerate(self.inputs) if slot.kind in _CONSTANT],
+            donated=[i for i, slot in enumerate(self.inputs) if (slot.kind, slot.name) in replaced],
+        )
 
     def input_index(self, kind: pb.SlotKind) -> int:
         """Where the only input of this kind stands.
@@ -65,54 +73,6 @@ class Program:
                 f"program {self.name!r} has {len(found)} slots of kind {pb.SlotKind.Name(kind)} where one is needed"
             )
         return found[0]
-
-
-def flat_function(graph: fx.Graph) -> Function:
-    """A function that runs a vetted graph: arguments and results flat, each tensor let go after its last use.
-
-    torch's own module checks and reorders its arguments at each call, which takes a part of a small head's time.
-    Nothing of the file stands in the generated source: tensors are numbered, and all else is bound by number.
-    """
-    names: dict[fx.Node, str] = {}
-    bound: dict[str, Any] = {}
-    lines: list[str] = []
-    results = "()"
-
-    def written(value: Any) -> str:
-        if isinstance(value, fx.Node):
-            return names[value]
-        if isinstance(value, list | tuple):
-            return "[" + ", ".join(written(item) for item in value) + "]"
-        constant = f"c{len(bound)}"
-        bound[constant] = value
-        return constant
-
-    last_use = {used: node for node in graph.nodes for used in node.all_input_nodes}
-    for node in graph.nodes:
-        if node.op == "output":
-            results = written(node.args[0])
-            continue
-        names[node] = f"v{len(names)}"
-        if node.op == "placeholder":
-            continue
-        if node.target is operator.getitem:
-            lines.append(f"{names[node]} = {names[node.args[0]]}[{int(node.args[1])}]")
-        else:
-            positional = [written(value) for value in node.args]
-            # Keywords come from torch's own table of operators, to which the loader has matched them.
-            keywords = [f"{key}={written(value)}" for key, value in node.kwargs.items()]
-            operation = f"c{len(bound)}"
-            bound[operation] = node.target._op
-            lines.append(f"{names[node]} = {operation}({', '.join(positional + keywords)})")
-        if done := [
-            names[used] for used in node.all_input_nodes if last_use[used] is node and used.op != "placeholder"
-        ]:
-            lines.append(f"del {', '.join(done)}")
-    arguments = ", ".join(names[node] for node in graph.nodes if node.op == "placeholder")
-    source = "\n    ".join([f"def run({arguments}):", *lines, f"return {results}"])
-    exec(compile(source, "<program>", "exec"), bound)
-    run: Function = bound["run"]
-    return run
 
 
 def _load(name: str, vetted: bytes) -> fx.Graph:

@@ -54,7 +54,8 @@ class TorchEngine:
             frozen[slot.name] if slot.kind == pb.SLOT_KIND_FROZEN else _copied(photo) for slot in program.inputs
         ]
         with torch.inference_mode():
-            features = program.run(*arguments)[program.output_index(pb.SLOT_KIND_FEATURES)].numpy()
+            prepared = program.function.prepare(*arguments)
+            features = program.function.run(*arguments, *prepared)[program.output_index(pb.SLOT_KIND_FEATURES)].numpy()
         if not np.isfinite(features).all():
             raise NonFinite("the features of a photo hold a NaN or an infinity")
         return np.ascontiguousarray(features[0])
@@ -77,11 +78,12 @@ class TorchEngine:
         arguments = [_argument(slot, feed, weights, values, references) for slot in loaded.inputs]
         where = {(slot.kind, slot.name): i for i, slot in enumerate(loaded.inputs)}
         carried = [(i, where[slot.kind, slot.name]) for i, slot in enumerate(loaded.outputs) if slot.kind in _CARRIED]
-        run = loaded.run
+        run = loaded.function.run
         with torch.inference_mode():
+            prepared = loaded.function.prepare(*arguments)
             for number, batch in enumerate(batches, start=1):
                 feed.fill(batch)
-                results = run(*arguments)
+                results = run(*arguments, *prepared)
                 for source, target in carried:
                     arguments[target] = results[source]
                 loss = results[loss_at].item()
@@ -106,11 +108,13 @@ class TorchEngine:
         feed = _Feed(program, rows, len(self._bundle.manifest.class_names), filled=False)
         arguments = [_argument(slot, feed, weights, {}, {}) for slot in program.inputs]
         correct, loss = 0, 0.0
+        run = program.function.run
         with torch.inference_mode():
+            prepared = program.function.prepare(*arguments)
             for start in range(0, feed.count, feed.batch):
                 batch = np.arange(start, min(start + feed.batch, feed.count))
                 feed.fill(batch)
-                logits = program.run(*arguments)[logits_at].numpy()[: len(batch)].astype(np.float64)
+                logits = run(*arguments, *prepared)[logits_at].numpy()[: len(batch)].astype(np.float64)
                 if not np.isfinite(logits).all():
                     raise NonFinite("the logits hold a NaN or an infinity")
                 labels = rows.labels[batch]
