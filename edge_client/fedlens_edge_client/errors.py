@@ -3,6 +3,7 @@
 EdgeClientError
 ├── StateError          the state folder cannot be used: another server's, newer, damaged, in use
 ├── AlbumError          the photo folder cannot be used
+├── ModelError          a file is no model, or one of another bundle
 ├── TransportError
 │   ├── Refused         the server said no for good; `code` says why
 │   ├── Unreachable     no answer within the time that the caller was ready to wait
@@ -25,6 +26,10 @@ class StateError(EdgeClientError):
 
 class AlbumError(EdgeClientError):
     """The photo folder cannot be used."""
+
+
+class ModelError(EdgeClientError):
+    """A file does not hold weights of the bundle at hand."""
 
 
 class TransportError(EdgeClientError):

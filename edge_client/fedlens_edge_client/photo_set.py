@@ -1,5 +1,6 @@
 """From an album's snapshot to the rows that programs take, decoding and embedding each photo only once."""
 
+import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from hashlib import sha256
@@ -82,7 +83,7 @@ def prepare(
         if photo.label in labels:
             known.append(photo)
         else:
-            skipped.setdefault(f"class {photo.label!r} is not in the model", []).append(photo.path.name)
+            skipped.setdefault(f"class {photo.label!r} is not in the model", []).append(_name(photo))
     values = _values(known, engine, cache, skipped, on_photo)
     usable = [photo for photo in known if photo.digest in values]
 
@@ -112,9 +113,9 @@ def _values(
             try:
                 fresh[photo.digest] = _compute(photo, engine)
             except PhotoUnreadable:
-                skipped.setdefault(UNREADABLE, []).append(photo.path.name)
+                skipped.setdefault(UNREADABLE, []).append(_name(photo))
             except (_PhotoChanged, OSError):
-                skipped.setdefault(CHANGED, []).append(photo.path.name)
+                skipped.setdefault(CHANGED, []).append(_name(photo))
             if len(fresh) == _STORE_EVERY:
                 cache.put(name, fresh)
                 values.update(fresh)
@@ -125,6 +126,11 @@ def _values(
             cache.put(name, fresh)
             values.update(fresh)
     return values
+
+
+def _name(photo: Photo) -> str:
+    """For people: as the folder album names files."""
+    return os.fsencode(f"{photo.label}/{photo.path.name}").decode(errors="replace")
 
 
 class _PhotoChanged(Exception):

@@ -1,7 +1,96 @@
 """`fedlens client`."""
 
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
 import typer
+
+if TYPE_CHECKING:
+    from fedlens_edge_client.client import EdgeClient, Outcome
+
+TOKEN_VARIABLE = "FEDLENS_ENROLMENT_TOKEN"
+INTERRUPTED = 130
 
 
 def register(app: typer.Typer) -> None:
     """Add the command to `app`."""
+    app.command("client")(client)
+
+
+def client(
+    server: Annotated[str, typer.Option(help="Address of the server, such as https://127.0.0.1:8443.")],
+    photos: Annotated[Path, typer.Option(help="Folder with a sub-folder of photos for each class; it may change.")],
+    state: Annotated[Path, typer.Option(help="Folder for what must outlive the process: secret, outbox, caches.")],
+    ca: Annotated[Path | None, typer.Option(help="Certificate (PEM) to trust instead of the system's.")] = None,
+    token_file: Annotated[
+        Path | None,
+        typer.Option(help=f"File with the enrolment token, needed the first time; or set ${TOKEN_VARIABLE}."),
+    ] = None,
+    once: Annotated[bool, typer.Option("--once", help="End after one round.")] = False,
+    task: Annotated[int | None, typer.Option(min=1, help="Take work of the task with this id alone.")] = None,
+) -> None:
+    """Take part in a federation with the photos of a folder, until every task has ended.
+
+    Ctrl-C ends it cleanly; the same command goes on from there and sends what had not arrived.
+    """
+    import asyncio
+
+    from rich.console import Console
+
+    from fedlens.client_report import ClientReport
+    from fedlens_edge_client.client import EdgeClient
+    from fedlens_edge_client.errors import AlbumError, EdgeClientError
+    from fedlens_edge_client.events import RoundFailed, RoundRefused
+    from fedlens_edge_client.folder_album import FolderAlbum
+
+    console = Console(highlight=False)
+    try:
+        album = FolderAlbum(photos)
+        snapshot = album.photos(0)
+        report = ClientReport(console, photos)
+        report.skipped(snapshot.skipped)
+        if not snapshot.photos:
+            raise AlbumError(f"{photos} holds no photo: put photos (jpg, png, webp, bmp) into one sub-folder per class")
+        with report:
+            member = EdgeClient(
+                server,
+                state,
+                album,
+                enrolment_token=_token(token_file),
+                ca=ca,
+                task=task,
+                on_event=report.happened,
+            )
+            outcome = asyncio.run(_take_part(member, once))
+    except EdgeClientError as error:
+        typer.echo(f"fedlens: {error}", err=True)
+        raise typer.Exit(1) from error
+    except KeyboardInterrupt as interrupt:
+        typer.echo("fedlens: stopped; nothing is lost, the same command goes on from here", err=True)
+        raise typer.Exit(INTERRUPTED) from interrupt
+    if isinstance(outcome, RoundFailed | RoundRefused):
+        raise typer.Exit(1)
+
+
+async def _take_part(member: "EdgeClient", once: bool) -> "Outcome | None":
+    async with member:
+        if once:
+            return await member.run_once()
+        await member.run()
+    return None
+
+
+def _token(token_file: Path | None) -> str | None:
+    import os
+
+    from fedlens_edge_client.errors import StateError
+
+    if token_file is None:
+        return os.environ.get(TOKEN_VARIABLE, "").strip() or None
+    try:
+        token = token_file.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise StateError(f"{token_file} cannot be read as an enrolment token: {error}") from error
+    if not token:
+        raise StateError(f"{token_file} is empty; it must hold an enrolment token")
+    return token

@@ -1,7 +1,57 @@
 """`fedlens predict`."""
 
+from pathlib import Path
+from typing import Annotated
+
 import typer
 
 
 def register(app: typer.Typer) -> None:
     """Add the command to `app`."""
+    app.command("predict")(predict)
+
+
+def predict(
+    photos: Annotated[list[Path], typer.Argument(metavar="PHOTO...", help="Photos to classify.")],
+    model: Annotated[Path, typer.Option(help="What `fedlens task model` wrote: a blob, or .safetensors.")],
+    bundle: Annotated[Path, typer.Option(help="Folder of the bundle that the model was trained in.")] = Path("bundle"),
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Say what a model sees in photos: the likeliest class of each, and how likely it is.
+
+    A photo that cannot be read is named; the others are classified all the same, and the exit status is 1.
+    """
+    import json
+
+    from fedlens_edge_client.engines.torch import TorchEngine
+    from fedlens_edge_client.errors import EdgeClientError
+    from fedlens_edge_client.model_file import read_model
+    from fedlens_edge_client.prediction import predict as classify
+    from fedlens_proto.errors import PhotoUnreadable, ProtoError
+    from fedlens_proto.manifest import Bundle
+
+    results: list[dict[str, object]] = []
+    failed = False
+    try:
+        opened = Bundle.open(bundle)
+        weights = read_model(model, opened)
+        engine = TorchEngine(opened)
+        for photo in photos:
+            try:
+                found = classify(engine, weights, photo)
+            except (PhotoUnreadable, OSError) as error:
+                failed = True
+                reason = f"there is no file {photo}" if isinstance(error, FileNotFoundError) else str(error)
+                typer.echo(f"fedlens: {reason}", err=True)
+                continue
+            best = max(found, key=found.__getitem__)
+            results.append({"photo": str(photo), "class": best, "probability": found[best], "probabilities": found})
+            if not as_json:
+                typer.echo(f"{photo}: {best} ({found[best]:.1%})")
+    except (EdgeClientError, ProtoError) as error:
+        typer.echo(f"fedlens: {error}", err=True)
+        raise typer.Exit(1) from error
+    if as_json:
+        typer.echo(json.dumps(results, indent=2))
+    if failed:
+        raise typer.Exit(1)

@@ -131,7 +131,7 @@ async def test_unusable_photos_are_told_and_left_out(
         await client.run_once()
 
     skipped = {name for names in of_kind(events, PhotosSkipped)[0].skipped.values() for name in names}
-    assert skipped == {"broken.jpg", "cat/phone.heic", "0-000.png"}
+    assert skipped == {"cat/broken.jpg", "cat/phone.heic", "horse/0-000.png"}
     assert of_kind(events, RoundStarted)[0].train_photos == 16
 
 
