@@ -41,8 +41,11 @@ def check_in(
 def readable(federation: Federation, client: Client, digest: bytes) -> Location:
     """See `Rounds.readable`."""
     for task in _tasks(federation, client):
-        if any(bundle.runs_on(client) and digest in bundle.parts for bundle in task.bundles):
-            return federation.store.blobs.locate(digest)
+        for bundle in task.bundles:
+            if bundle.runs_on(client) and digest == bundle.id:
+                return Location(len(bundle.raw), raw=bundle.raw)
+            if bundle.runs_on(client) and digest in bundle.parts:
+                return federation.store.blobs.locate(digest)
         current = task.round
         member = current.members.get(client.id) if current is not None else None
         sets = list(current_sets(task, client) or ())
