@@ -1,0 +1,99 @@
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from fedlens_edge_client import requirements
+from fedlens_edge_client.errors import PassFailed
+from fedlens_edge_client.policy import Policy
+from fedlens_proto.manifest import Bundle
+from fedlens_proto.v1 import assignment_pb2, update_pb2
+from tests.edge_client.fakes import SEED, fedavg_plan
+from tests.edge_client.linear import make_bundle
+
+Change = Callable[[assignment_pb2.Assignment], object]
+
+
+def assignment(bundle: Bundle) -> assignment_pb2.Assignment:
+    return assignment_pb2.Assignment(
+        task=1,
+        round=1,
+        bundle=bundle.id,
+        seed=SEED,
+        sets=[assignment_pb2.BlobSet(name="global", sha256=bytes(32), size=1)],
+        local_pass=fedavg_plan(),
+        answer=assignment_pb2.ANSWER_UPDATE,
+    )
+
+
+def test_an_ordinary_assignment_is_accepted(bundle: Bundle) -> None:
+    requirements.check_policy(assignment(bundle), Policy(bundles=frozenset({bundle.id})))
+    requirements.check(assignment(bundle), bundle.manifest)
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        (lambda a: a.local_pass.asks.add().label_distribution.SetInParent(), "the question 'label_distribution'"),
+        (lambda a: a.local_pass.asks.add().confusion.SetInParent(), "the question 'confusion'"),
+        (lambda a: a.local_pass.asks.add(), "the question 'unset'"),
+        (lambda a: setattr(a.local_pass.upload, "codec", assignment_pb2.CODEC_INT8), "upload codec int8"),
+        (lambda a: setattr(a.local_pass.upload, "codec", 0), "upload codec unset"),
+        (lambda a: setattr(a.local_pass.upload, "base_set", "global"), "an upload as difference from set 'global'"),
+        (lambda a: a.local_pass.evaluation.throw_away.add(), "thrown away"),
+        (lambda a: a.local_pass.ClearField("start"), "without start rules"),
+        (lambda a: a.local_pass.start[0].ClearField("source"), "names no set"),
+        (lambda a: setattr(a.local_pass.start[0].source, "download", "x"), "set 'x', which is not among"),
+        (lambda a: setattr(a.local_pass.stages[0], "program", "collect"), "program 'collect'; the bundle has"),
+        (lambda a: setattr(a.local_pass.stages[0], "program", "predict"), "it trains nothing"),
+        (lambda a: a.local_pass.stages[0].ClearField("epochs"), "without epochs or steps"),
+        (lambda a: a.local_pass.stages[0].hyper_values.add(name="rho"), "hyper-parameter 'rho'"),
+        (lambda a: a.local_pass.stages[0].hyper_values.add(name="mu", value=11), r"'mu' = 11\.0; allowed are 0\.0 to"),
+        (lambda a: a.local_pass.stages[0].hyper_values.add(name="mu", value=float("nan")), "'mu' = nan"),
+        (lambda a: a.local_pass.references.add(name="w"), "reference 'w'"),
+        (lambda a: a.local_pass.keep.add(), "kept sets must have names"),
+        (lambda a: setattr(a, "answer", 0), "an answer of kind 0"),
+        (lambda a: setattr(a, "answer", assignment_pb2.ANSWER_EVALUATION), "an upload with an evaluation"),
+        (lambda a: setattr(a, "seed", b"short"), "a seed of 5 bytes"),
+    ],
+)
+def test_what_is_not_known_is_refused_by_name(bundle: Bundle, change: Change, named: str) -> None:
+    changed = assignment(bundle)
+    change(changed)
+    with pytest.raises(PassFailed, match=named) as caught:
+        requirements.check(changed, bundle.manifest)
+
+    assert caught.value.reason == update_pb2.FAILURE_REASON_UNSUPPORTED
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        (lambda a: None, "reference 'global' unbound"),
+        (lambda a: a.local_pass.references.add(name="global"), "without a source"),
+        (lambda a: a.local_pass.references.extend([assignment_pb2.ReferenceBinding(name="global")] * 2), "twice"),
+    ],
+)
+def test_the_bundles_references_must_be_bound(tmp_path: Path, change: Change, named: str) -> None:
+    bundle = make_bundle(tmp_path / "b", with_reference=True)
+    changed = assignment(bundle)
+    change(changed)
+    with pytest.raises(PassFailed, match=named):
+        requirements.check(changed, bundle.manifest)
+
+
+@pytest.mark.parametrize(
+    ("policy", "named"),
+    [
+        (Policy(answer_class_counts=False), "class counts"),
+        (Policy(answer_evaluation=False), "evaluation"),
+        (Policy(bundles=frozenset({bytes(32)})), "not among the pinned ones"),
+    ],
+)
+def test_a_policy_refuses_with_its_own_reason(bundle: Bundle, policy: Policy, named: str) -> None:
+    asking = assignment(bundle)
+    asking.local_pass.asks.add().class_counts.SetInParent()
+    with pytest.raises(PassFailed, match=named) as caught:
+        requirements.check_policy(asking, policy)
+
+    assert caught.value.reason == update_pb2.FAILURE_REASON_POLICY
