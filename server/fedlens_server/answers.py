@@ -43,7 +43,7 @@ async def errors_as_messages(request: web.Request, handler: Handler) -> web.Stre
         return error(_of_framework(request, answer))
     except (ConnectionError, web.RequestPayloadError) as fault:
         if isinstance(fault, ConnectionError) or request.transport is None or request.transport.is_closing():
-            # Nobody is left to answer; aiohttp takes this one quietly.
+            # Nobody is left to answer; the connection is closed without a word.
             raise ConnectionResetError from fault
         return error(Malformed(f"the body cannot be read: {fault}"))
     except WireError as fault:
@@ -78,6 +78,8 @@ class Connection(RequestHandler):
         message: str | None = None,
     ) -> web.StreamResponse:
         """As in aiohttp, for what no handler has seen; parser errors quote headers, so they are kept back."""
+        if isinstance(exc, ConnectionError):
+            raise exc
         if request.writer.output_size > 0:
             raise ConnectionResetError("the answer has begun")
         if status >= 500:

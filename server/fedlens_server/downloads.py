@@ -2,6 +2,7 @@
 
 from aiohttp import hdrs, web
 
+from fedlens_server import answers
 from fedlens_server.errors import WrongRange
 from fedlens_server.store import Location
 
@@ -15,10 +16,14 @@ _HEADERS = {
 def send_blob(request: web.Request, location: Location) -> tuple[web.StreamResponse, int]:
     """The answer that carries a blob, or the range of it that was asked for; and how many bytes that is.
 
-    Raises:
-        WrongRange: The range cannot be read, or lies outside; the answer says how long the blob is.
+    A range that cannot be read or lies outside is answered with an error that says how long the blob is.
     """
-    first, last = _range(request, location.size)
+    try:
+        first, last = _range(request, location.size)
+    except WrongRange as fault:
+        refusal = answers.error(fault)
+        refusal.headers[hdrs.CONTENT_RANGE] = f"bytes */{location.size}"
+        return refusal, 0
     count = last - first
     if location.path is not None:
         return web.FileResponse(location.path, headers=_HEADERS), count

@@ -208,7 +208,7 @@ def test_init_keeps_secrets_from_other_users(tmp_path: Path) -> None:
 def test_init_overwrites_nothing_and_leaves_nothing_half_done(tmp_path: Path) -> None:
     (tmp_path / "server.key").write_text("mine")
 
-    with pytest.raises(ConfigError, match="server.key: is there already"):
+    with pytest.raises(ConfigError, match=r"server\.key: is there already"):
         initialise(tmp_path)
 
     assert [path.name for path in tmp_path.iterdir()] == ["server.key"]

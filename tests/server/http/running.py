@@ -1,0 +1,251 @@
+"""A server on 127.0.0.1 inside the test's own loop, spoken to over real HTTP, and the clients that speak to it."""
+
+import asyncio
+import base64
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from hashlib import sha256
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import numpy as np
+from aiohttp import web
+
+from fedlens_proto import keyed_hash
+from fedlens_proto.blob import encode
+from fedlens_proto.v1 import admin_pb2, assignment_pb2, check_in_pb2, enrolment_pb2, error_pb2, manifest_pb2, update_pb2
+from fedlens_proto.wire import MEDIA_TYPE, frame_update
+from fedlens_server.app import create_admin_app, create_app
+from fedlens_server.config import Config, parse
+from fedlens_server.listening import Runner, listen
+from fedlens_server.service import SERVICE, Service
+from fedlens_server.store import Store
+from tests.server.http.bundles import SampleBundle
+
+START = 1_700_000_000.0
+ADMIN_TOKEN = "token-of-the-operators"
+TRAINER_TOKEN = "token-of-the-trainers"
+EVALUATOR_TOKEN = "token-of-the-evaluators"
+
+
+class ManualClock:
+    """Stands still until it is moved."""
+
+    def __init__(self) -> None:
+        self._now = START
+        self._sleepers: list[tuple[float, asyncio.Future[None]]] = []
+
+    def now(self) -> float:
+        return self._now
+
+    async def sleep_until(self, when: float) -> None:
+        if when > self._now:
+            future = asyncio.get_running_loop().create_future()
+            self._sleepers.append((when, future))
+            await future
+
+    def advance(self, seconds: float) -> None:
+        self._now += seconds
+        for when, future in self._sleepers:
+            if when <= self._now and not future.done():
+                future.set_result(None)
+
+
+@dataclass(frozen=True)
+class Answer:
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def error(self) -> error_pb2.Error:
+        assert self.headers["Content-Type"] == MEDIA_TYPE
+        return error_pb2.Error.FromString(self.body)
+
+    @property
+    def outcome(self) -> tuple[int, str]:
+        """Status and code, the code empty for a success."""
+        return self.status, self.error.code if self.status >= 400 else ""
+
+
+@dataclass
+class Server:
+    url: str
+    admin_url: str
+    service: Service
+    clock: ManualClock
+    session: aiohttp.ClientSession
+    folder: Path
+
+    async def request(self, method: str, url: str, body: Any = b"", **headers: str) -> Answer:
+        """One request; `Content_Type="..."` sets a header, an empty text leaves it out."""
+        named = {"Content-Type": MEDIA_TYPE} | {name.replace("_", "-"): value for name, value in headers.items()}
+        left_out = [name for name, value in named.items() if not value]
+        sent = {name: value for name, value in named.items() if value}
+        # aiohttp warns of large bodies given as bytes.
+        data = BytesIO(body) if isinstance(body, bytes) and len(body) >= 1 << 20 else body or None
+        async with self.session.request(
+            method, url, data=data, headers=sent, skip_auto_headers=left_out, allow_redirects=False
+        ) as answer:
+            return Answer(answer.status, dict(answer.headers), await answer.read())
+
+    async def admin(self, method: str, path: str, body: Any = b"", token: str = ADMIN_TOKEN, **headers: str) -> Answer:
+        return await self.request(method, self.admin_url + path, body, Authorization=f"Bearer {token}", **headers)
+
+    async def store(self, bundle: SampleBundle) -> None:
+        for digest, content in bundle.parts.items():
+            answer = await self.admin("PUT", f"/v1/admin/parts/{digest.hex()}", content)
+            assert answer.status == 204, answer
+
+    async def create(self, bundle: SampleBundle, name: str = "demo", **settings: Any) -> admin_pb2.Task:
+        await self.store(bundle)
+        answer = await self.admin("POST", "/v1/admin/tasks", creation(bundle, name, **settings))
+        assert answer.status == 200, answer
+        return admin_pb2.Task.FromString(answer.body)
+
+    async def show(self, task: str = "demo") -> admin_pb2.ShowTaskResponse:
+        answer = await self.admin("GET", f"/v1/admin/tasks/{task}")
+        assert answer.status == 200, answer
+        return admin_pb2.ShowTaskResponse.FromString(answer.body)
+
+    async def client(self, index: int, token: str = TRAINER_TOKEN) -> "Client":
+        """An enrolled client."""
+        client = Client(self, sha256(f"client {index}".encode()).digest())
+        answer = await client.enrol(token)
+        assert answer.status == 200, answer
+        return client
+
+    def temporary_files(self) -> list[Path]:
+        return list((self.folder / "blobs" / "incoming").iterdir())
+
+
+@dataclass
+class Client:
+    server: Server
+    secret: bytes
+    id: bytes = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.id = keyed_hash.client_id(self.secret)
+
+    @property
+    def bearer(self) -> str:
+        return f"Bearer {base64.urlsafe_b64encode(self.secret).decode()}"
+
+    async def send(self, method: str, path: str, body: Any = b"", **headers: str) -> Answer:
+        headers = {"Authorization": self.bearer} | headers
+        return await self.server.request(method, self.server.url + path, body, **headers)
+
+    async def enrol(self, token: str = TRAINER_TOKEN, client_id: bytes | None = None) -> Answer:
+        return await self.send("POST", "/v1/clients", enrolment(token, client_id or self.id))
+
+    async def check_in(self, hold_ms: int = 0, task: int = 0) -> check_in_pb2.CheckInResponse:
+        request = check_in_pb2.CheckInRequest(protocol=1, photo_count=10, hold_ms=hold_ms, task=task)
+        answer = await self.send("POST", "/v1/check-in", request.SerializeToString())
+        assert answer.status == 200, answer
+        return check_in_pb2.CheckInResponse.FromString(answer.body)
+
+    async def assignment(self) -> assignment_pb2.Assignment:
+        response = await self.check_in(hold_ms=10_000)
+        assert response.WhichOneof("result") == "assignment", response
+        return response.assignment
+
+    async def upload(self, assignment: assignment_pb2.Assignment, body: Any, **headers: str) -> Answer:
+        return await self.send("PUT", f"{round_path(assignment)}/update", body, **headers)
+
+
+def round_path(assignment: assignment_pb2.Assignment) -> str:
+    return f"/v1/tasks/{assignment.task}/rounds/{assignment.round}"
+
+
+def enrolment(token: str, client_id: bytes) -> bytes:
+    capabilities = enrolment_pb2.Capabilities(
+        formats=[manifest_pb2.PROGRAM_FORMAT_PT2], bundle_classes=[manifest_pb2.BUNDLE_CLASS_WHOLE_MODEL]
+    )
+    return enrolment_pb2.EnrolRequest(
+        protocol=1, enrolment_token=token, client_id=client_id, capabilities=capabilities
+    ).SerializeToString()
+
+
+def creation(bundle: SampleBundle, name: str = "demo", **settings: Any) -> bytes:
+    given = {"method": "fedavg", "rounds": 3, "population": 2, "seed": "5e" * 32} | settings
+    return admin_pb2.CreateTaskRequest(
+        protocol=1, name=name, manifests=[bundle.manifest], settings_json=json.dumps(given)
+    ).SerializeToString()
+
+
+def trained(features: int = 3, value: float = 1.0) -> bytes:
+    """A blob that fits `bundles.linear(features)`."""
+    weight = np.full((2, features), value, np.float32)
+    return encode({"fc.bias": np.full(2, value, np.float32), "fc.weight": weight})
+
+
+def update(assignment: assignment_pb2.Assignment, blob: bytes, **fields: Any) -> bytes:
+    """The body of an update; `fields` override those of the header."""
+    header: dict[str, Any] = {
+        "protocol": 1,
+        "bundle": assignment.bundle,
+        "phase": assignment.phase,
+        "photo_count": 10,
+        "evaluations": [
+            update_pb2.EvaluationSums(moment=update_pb2.EVALUATION_MOMENT_START, count=4, correct=1, loss=5.0),
+            update_pb2.EvaluationSums(moment=update_pb2.EVALUATION_MOMENT_END, count=4, correct=3, loss=2.0),
+        ],
+        "blob_sha256": sha256(blob).digest(),
+        "blob_size": len(blob),
+    }
+    return frame_update(update_pb2.UpdateHeader(**(header | fields))) + blob
+
+
+def config(folder: Path, **limits: Any) -> Config:
+    def hashed(token: str) -> str:
+        return sha256(token.encode()).hexdigest()
+
+    return parse(
+        {
+            "server": {"port": 0, "data": "data"},
+            "admin": {"port": 0, "token_sha256": hashed(ADMIN_TOKEN)},
+            "limits": limits,
+            "enrolment": [
+                {"name": "trainers", "role": "trainer", "sha256": hashed(TRAINER_TOKEN)},
+                {"name": "evaluators", "role": "evaluator", "sha256": hashed(EVALUATOR_TOKEN)},
+                {"name": "once", "role": "trainer", "sha256": hashed("once"), "max_uses": 1},
+            ],
+        },
+        folder,
+    )
+
+
+@asynccontextmanager
+async def running(folder: Path, **limits: Any) -> AsyncIterator[Server]:
+    """A server that is ready, with these `[limits]`; everything is closed at the end."""
+    settings, clock = config(folder, **limits), ManualClock()
+    store = Store.open(settings.server.data)
+    app = create_app(settings, clock, store)
+    service = app[SERVICE]
+    runners = [Runner(app, shutdown_timeout=5.0), Runner(create_admin_app(service), shutdown_timeout=5.0)]
+    try:
+        urls = [await _begin(runner) for runner in runners]
+        await service.ready()
+        async with aiohttp.ClientSession() as session:
+            yield Server(*urls, service, clock, session, settings.server.data)
+    finally:
+        for runner in reversed(runners):
+            await runner.cleanup()
+        store.close()
+
+
+async def _begin(runner: web.AppRunner) -> str:
+    await runner.setup()
+    return await listen(runner, "127.0.0.1", 0, None, "server.port")
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Return when `condition` holds; for what happens at the other end of a socket, which nothing announces."""
+    async with asyncio.timeout(10):
+        while not condition():  # noqa: ASYNC110  (there is no event to wait for)
+            await asyncio.sleep(0.002)

@@ -1,0 +1,167 @@
+"""Who may do what: no, wrong, foreign and revoked credentials, and what must never reach the log."""
+
+import logging
+from hashlib import sha256
+
+import pytest
+
+from fedlens_proto.v1 import enrolment_pb2, error_pb2, update_pb2
+from fedlens_proto.wire import frame_update
+from tests.server.http import bundles
+from tests.server.http.running import (
+    ADMIN_TOKEN,
+    EVALUATOR_TOKEN,
+    TRAINER_TOKEN,
+    Client,
+    Server,
+    creation,
+    round_path,
+    trained,
+    update,
+)
+
+
+@pytest.mark.parametrize("header", ["", "Bearer", "Basic abc", "Bearer c2hvcnQ=", "Bearer " + "!" * 43])
+async def test_a_request_without_a_readable_credential_is_401(server: Server, header: str) -> None:
+    answer = await server.request("POST", f"{server.url}/v1/check-in", Authorization=header)
+
+    assert answer.outcome == (401, "unauthorised")
+    assert answer.error.retry == error_pb2.RETRY_NEVER
+
+
+async def test_a_credential_that_nobody_enrolled_with_is_401(server: Server) -> None:
+    answer = await Client(server, bytes(32)).send("POST", "/v1/check-in", b"\x08\x01")
+
+    assert answer.outcome == (401, "unauthorised")
+
+
+@pytest.mark.parametrize("token", ["", "wrong", ADMIN_TOKEN])
+async def test_enrolling_with_a_wrong_token_is_401(server: Server, token: str) -> None:
+    answer = await Client(server, bytes(32)).enrol(token)
+
+    assert answer.outcome == (401, "unauthorised")
+
+
+async def test_enrolling_with_the_id_of_another_is_401(server: Server) -> None:
+    answer = await Client(server, bytes(32)).enrol(client_id=sha256(b"another").digest())
+
+    assert answer.outcome == (401, "unauthorised")
+
+
+async def test_a_token_that_is_used_up_lets_nobody_else_in(server: Server) -> None:
+    first = await server.client(1, token="once")
+
+    again = await first.enrol("once")
+    other = await Client(server, bytes(32)).enrol("once")
+
+    assert again.status == 200
+    assert other.outcome == (403, "forbidden")
+
+
+async def test_the_role_follows_from_the_token(server: Server) -> None:
+    trainer = await (await server.client(1)).enrol()
+    evaluator = await (await server.client(2, EVALUATOR_TOKEN)).enrol(EVALUATOR_TOKEN)
+
+    roles = [enrolment_pb2.EnrolResponse.FromString(answer.body).role for answer in (trainer, evaluator)]
+    assert roles == [enrolment_pb2.CLIENT_ROLE_TRAINER, enrolment_pb2.CLIENT_ROLE_EVALUATOR]
+
+
+async def test_a_revoked_client_is_403_from_the_next_request_on(server: Server) -> None:
+    client = await server.client(1)
+
+    revoked = await server.admin("POST", f"/v1/admin/clients/{client.id.hex()}/revoke")
+
+    assert revoked.status == 204
+    assert (await client.send("POST", "/v1/check-in", b"\x08\x01")).outcome == (403, "forbidden")
+    assert (await client.enrol()).outcome == (403, "forbidden")
+
+
+async def test_a_forgotten_client_is_unknown_and_cannot_come_back(server: Server) -> None:
+    client = await server.client(1)
+
+    forgotten = await client.send(
+        "DELETE", "/v1/clients/self", enrolment_pb2.ForgetRequest(protocol=1).SerializeToString()
+    )
+
+    assert forgotten.status == 200
+    assert (await client.send("POST", "/v1/check-in", b"\x08\x01")).outcome == (401, "unauthorised")
+    assert (await client.enrol()).outcome == (403, "forbidden")
+
+
+async def test_an_update_of_one_that_is_no_member_is_403(server: Server) -> None:
+    await server.create(bundles.linear(), population=1)
+    member = await server.client(1)
+    assignment = await member.assignment()
+    late = await server.client(2)
+
+    answer = await late.upload(assignment, update(assignment, trained()))
+
+    assert answer.outcome == (403, "forbidden")
+
+
+async def test_an_evaluator_may_send_no_update_and_a_trainer_no_evaluation(server: Server) -> None:
+    await server.create(bundles.linear(), population=1)
+    trainer, evaluator = await server.client(1), await server.client(2, EVALUATOR_TOKEN)
+    assignment = await trainer.assignment()
+    evaluation = frame_update(update_pb2.UpdateHeader(protocol=1, bundle=assignment.bundle))
+
+    sent_update = await evaluator.upload(assignment, update(assignment, trained()))
+    sent_evaluation = await trainer.send("PUT", f"{round_path(assignment)}/evaluation", evaluation)
+
+    assert sent_update.outcome == (403, "forbidden")
+    assert sent_evaluation.outcome == (403, "forbidden")
+
+
+async def test_a_blob_of_another_client_is_404_as_if_it_were_not_there(server: Server) -> None:
+    await server.create(bundles.linear())
+    one, other = await server.client(1), await server.client(2)
+    assignment, blob = await one.assignment(), trained(value=7.0)
+    assert (await one.upload(assignment, update(assignment, blob))).status == 200
+
+    of_the_other = await other.send("GET", f"/v1/blobs/{sha256(blob).hexdigest()}")
+    its_own = await one.send("GET", f"/v1/blobs/{sha256(blob).hexdigest()}")
+    absent = await other.send("GET", f"/v1/blobs/{'0' * 64}")
+
+    assert of_the_other.outcome == its_own.outcome == absent.outcome == (404, "unknown")
+    assert of_the_other.error.message.replace(sha256(blob).hexdigest(), "") == absent.error.message.replace(
+        "0" * 64, ""
+    )
+
+
+@pytest.mark.parametrize("token", ["", "wrong", TRAINER_TOKEN])
+async def test_operators_need_their_own_token(server: Server, token: str) -> None:
+    answers = [
+        await server.admin("GET", "/v1/admin/tasks", token=token),
+        await server.admin("POST", "/v1/admin/tasks", creation(bundles.linear()), token=token),
+        await server.admin("PUT", f"/v1/admin/parts/{'0' * 64}", b"x", token=token),
+        await server.admin("GET", "/v1/admin/no-such-thing", token=token),
+    ]
+
+    assert {answer.outcome for answer in answers} == {(401, "unauthorised")}
+
+
+async def test_the_clients_address_has_no_admin_api(server: Server) -> None:
+    answer = await server.request("GET", f"{server.url}/v1/admin/tasks", Authorization=f"Bearer {ADMIN_TOKEN}")
+
+    assert answer.outcome == (404, "unknown")
+
+
+async def test_secrets_and_tokens_reach_neither_log_nor_answers(
+    server: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    client = Client(server, sha256(b"a secret").digest())
+    wrong = "token-of-a-stranger"
+
+    answers = [
+        await client.enrol(),
+        await client.enrol(wrong),
+        await client.send("POST", "/v1/check-in", b"damaged"),
+        await client.send("POST", "/v1/no-such-thing"),
+        await server.admin("GET", "/v1/admin/tasks"),
+        await server.admin("GET", "/v1/admin/tasks", token=wrong),
+    ]
+
+    said = caplog.text + repr([(answer.headers, answer.body) for answer in answers])
+    spoken = [client.bearer.removeprefix("Bearer "), client.secret.hex(), TRAINER_TOKEN, ADMIN_TOKEN, wrong]
+    assert [secret for secret in spoken if secret in said] == []

@@ -1,0 +1,148 @@
+"""Check-ins that are held: woken by work, ended by a newer one, by a stop, or by the caps."""
+
+import asyncio
+from pathlib import Path
+
+from fedlens_proto.v1 import check_in_pb2
+from tests.server.http import bundles
+from tests.server.http.running import Client, Server, running, trained, until, update
+
+LONG_MS = 20_000
+
+
+async def held(client: Client, hold_ms: int = LONG_MS, task: int = 0) -> "asyncio.Task[check_in_pb2.CheckInResponse]":
+    """A check-in that the server holds by now."""
+    polls = client.server.service.polls
+    before = len(polls)
+    poll = asyncio.create_task(client.check_in(hold_ms, task))
+    await until(lambda: len(polls) > before)
+    return poll
+
+
+async def test_a_held_check_in_is_answered_when_the_population_is_there(server: Server) -> None:
+    await server.create(bundles.linear())
+    first = await server.client(1)
+
+    poll = await held(first)
+    await server.client(2)
+
+    assert (await poll).WhichOneof("result") == "assignment"
+
+
+async def test_a_held_check_in_is_answered_with_the_next_round(server: Server) -> None:
+    await server.create(bundles.linear())
+    first, second = await server.client(1), await server.client(2)
+    assignment = await first.assignment()
+    await first.upload(assignment, update(assignment, trained()))
+
+    poll = await held(first)
+    await second.upload(assignment, update(assignment, trained()))
+
+    assert (await poll).assignment.round == 2
+
+
+async def test_a_held_check_in_is_answered_when_all_is_finished(server: Server) -> None:
+    await server.create(bundles.linear(), rounds=1)
+    first, second = await server.client(1), await server.client(2)
+    assignment = await first.assignment()
+    await first.upload(assignment, update(assignment, trained()))
+
+    poll = await held(first)
+    await second.upload(assignment, update(assignment, trained()))
+
+    assert (await poll).WhichOneof("result") == "finished"
+
+
+async def test_a_deadline_closes_the_round_without_anybody_asking(server: Server) -> None:
+    await server.create(bundles.linear(), deadline_s=60)
+    first, _ = await server.client(1), await server.client(2)
+    assignment = await first.assignment()
+    await first.upload(assignment, update(assignment, trained()))
+
+    poll = await held(first)
+    server.clock.advance(61)
+
+    assert (await poll).assignment.round == 2
+
+
+async def test_a_newer_check_in_ends_the_older_one(server: Server) -> None:
+    client = await server.client(1)
+    older = await held(client)
+
+    newer = asyncio.create_task(client.check_in(LONG_MS))
+
+    answer = await older
+    assert answer.wait.reason == check_in_pb2.WAIT_REASON_SUPERSEDED
+    assert not newer.done()
+    newer.cancel()
+
+
+async def test_the_time_that_a_check_in_is_held_is_capped(tmp_path: Path) -> None:
+    async with running(tmp_path, max_hold_ms=20) as server:
+        client = await server.client(1)
+
+        answer = await client.check_in(hold_ms=4_000_000_000)
+
+        assert answer.wait.reason == check_in_pb2.WAIT_REASON_NO_TASK
+        assert len(server.service.polls) == 0
+
+
+async def test_the_number_of_held_check_ins_is_capped(tmp_path: Path) -> None:
+    async with running(tmp_path, max_polls=1) as server:
+        first, second = await server.client(1), await server.client(2)
+        poll = await held(first)
+
+        answer = await second.check_in(LONG_MS)
+
+        assert answer.wait.reason == check_in_pb2.WAIT_REASON_BUSY
+        assert answer.wait.retry_after_ms > 0
+        poll.cancel()
+
+
+async def test_a_held_check_in_is_answered_when_the_server_stops(server: Server) -> None:
+    poll = await held(await server.client(1))
+
+    server.service.stop_accepting()
+
+    answer = await poll
+    assert answer.wait.reason == check_in_pb2.WAIT_REASON_STOPPING
+    assert answer.wait.retry_after_ms > 0
+
+
+async def test_a_client_that_is_revoked_while_it_waits_is_told(server: Server) -> None:
+    await server.create(bundles.linear())
+    client = await server.client(1)
+    request = check_in_pb2.CheckInRequest(protocol=1, hold_ms=LONG_MS).SerializeToString()
+    poll = asyncio.create_task(client.send("POST", "/v1/check-in", request))
+    await until(lambda: len(server.service.polls) == 1)
+
+    await server.admin("POST", f"/v1/admin/clients/{client.id.hex()}/revoke")
+    await server.client(2)
+    await server.client(3)
+
+    assert (await poll).outcome == (403, "forbidden")
+
+
+async def test_a_check_in_for_one_task_is_not_woken_by_another(server: Server) -> None:
+    bundle = bundles.linear()
+    one, two = await server.create(bundle, "one"), await server.create(bundle, "two", population=3)
+    first = await server.client(1)
+
+    poll = await held(first, task=two.id)
+    second = await server.client(2)
+
+    assert (await second.check_in(LONG_MS, task=one.id)).assignment.task == one.id
+    assert not poll.done()
+    await server.client(3)
+    assert (await poll).assignment.task == two.id
+
+
+async def test_many_check_ins_are_held_and_answered_together(server: Server) -> None:
+    await server.create(bundles.linear(), population=51)
+    clients = [await server.client(index) for index in range(50)]
+    polls = [await held(client) for client in clients]
+
+    await server.client(50)
+
+    answers = await asyncio.gather(*polls)
+    assert {answer.WhichOneof("result") for answer in answers} == {"assignment"}
