@@ -1,0 +1,267 @@
+"""`fedlens task` against a server in this process."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from hashlib import sha256
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors import safe_open
+from typer.testing import CliRunner, Result
+
+from fedlens.cli import app
+from fedlens_proto.blob import Blob
+from tests.server.http import bundles
+from tests.server.http.running import ADMIN_TOKEN, Server, running, trained, update
+
+
+@pytest.fixture
+async def server(tmp_path: Path) -> AsyncIterator[Server]:
+    async with running(tmp_path / "server") as started:
+        (tmp_path / "admin.token").write_text(f"{ADMIN_TOKEN}\n")
+        (tmp_path / "admin.toml").write_text(f'url = "{started.admin_url}"\ntoken_file = "admin.token"\n')
+        bundle = bundles.linear()
+        (tmp_path / "bundle/parts").mkdir(parents=True)
+        (tmp_path / "bundle/manifest.pb").write_bytes(bundle.manifest)
+        for digest, content in bundle.parts.items():
+            (tmp_path / "bundle/parts" / digest.hex()).write_bytes(content)
+        yield started
+
+
+async def fedlens(folder: Path, *arguments: str, **environment: str) -> Result:
+    variables = {"FEDLENS_ADMIN": str(folder / "admin.toml"), "FEDLENS_ADMIN_TOKEN": ""} | environment
+    return await asyncio.to_thread(CliRunner().invoke, app, ["task", *arguments], env=variables)
+
+
+async def created(folder: Path, *more: str) -> Result:
+    sizes = ("--population", "1", "--rounds", "2")
+    return await fedlens(folder, "create", "demo", "--bundle", str(folder / "bundle"), *sizes, *more)
+
+
+def names_in(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+async def one_round(server: Server) -> None:
+    client = await server.client(1)
+    assignment = await client.assignment()
+    await client.upload(assignment, update(assignment, trained(value=2.0)))
+    await client.check_in(hold_ms=10_000)
+
+
+async def test_a_task_is_created_with_its_settings(server: Server, tmp_path: Path) -> None:
+    result = await created(
+        tmp_path,
+        *(
+            "--hyper",
+            "lr_classifier=0.5",
+            "--deadline",
+            "30",
+            "--codec",
+            "f16",
+            "--epochs",
+            "2",
+            "--personal-evaluation",
+        ),
+        *("--set", "max_update_norm=7.5", "--seed", "ab" * 32, "--json"),
+    )
+
+    assert result.exit_code == 0, result.output
+    settings = json.loads(result.stdout)["settings"]
+    expected = {
+        "method": "fedavg",
+        "rounds": 2,
+        "population": 1,
+        "hyper": {"lr_classifier": 0.5},
+        "deadline_s": 30,
+        "codec": "f16",
+        "epochs": 2,
+        "personal_evaluation": True,
+        "max_update_norm": 7.5,
+    }
+    assert {key: settings[key] for key in expected} == expected
+    assert "ab" * 32 not in result.stdout
+
+
+async def test_creating_a_task_again_is_harmless(server: Server, tmp_path: Path) -> None:
+    first, again = (
+        await created(tmp_path, "--json", "--seed", "ab" * 32),
+        await created(tmp_path, "--json", "--seed", "ab" * 32),
+    )
+
+    assert (first.exit_code, again.exit_code) == (0, 0)
+    assert first.stdout == again.stdout
+
+
+@pytest.mark.parametrize(
+    ("more", "expected"),
+    [
+        (("--method", "fedmagic"), "fedmagic"),
+        (("--hyper", "lr_classifier"), "--hyper: found 'lr_classifier', must be a name, =, and a value"),
+        (("--hyper", "lr_classifier=fast"), "--hyper lr_classifier: found 'fast', must be a number"),
+        (("--set", "colour=blue"), "colour"),
+        (("--codec", "int8"), "int8 is not supported by this version"),
+    ],
+)
+async def test_a_setting_that_cannot_be_used_is_named(
+    server: Server, tmp_path: Path, more: tuple[str, ...], expected: str
+) -> None:
+    result = await created(tmp_path, *more)
+
+    assert result.exit_code == 1
+    assert expected in result.stderr
+
+
+async def test_a_folder_that_is_no_bundle_is_named(server: Server, tmp_path: Path) -> None:
+    result = await fedlens(tmp_path, "create", "demo", "--bundle", str(tmp_path))
+
+    assert result.exit_code == 1
+    assert "is no bundle: it has no manifest.pb" in result.stderr
+
+
+async def test_tasks_are_listed(server: Server, tmp_path: Path) -> None:
+    await created(tmp_path)
+
+    table, values = await fedlens(tmp_path, "list"), await fedlens(tmp_path, "list", "--json")
+
+    assert "demo" in table.stdout and "waiting" in table.stdout and "0 of 2" in table.stdout
+    assert [task["name"] for task in json.loads(values.stdout)] == ["demo"]
+
+
+async def test_a_task_is_shown_round_by_round(server: Server, tmp_path: Path) -> None:
+    await created(tmp_path)
+    await one_round(server)
+
+    table, values = await fedlens(tmp_path, "show", "demo"), await fedlens(tmp_path, "show", "1", "--json")
+
+    # 1 of 4 before and 3 of 4 after, as `running.update` says.
+    assert "25.0%" in table.stdout and "75.0%" in table.stdout and "committed" in table.stdout
+    rounds = json.loads(values.stdout)["rounds"]
+    assert [entry["state"] for entry in rounds] == ["committed", "open"]
+    assert rounds[0]["personal"]["after"]["pooled"] == {
+        "count": 4,
+        "correct": 3,
+        "loss": 2.0,
+        "accuracy": 0.75,
+        "mean_loss": 0.5,
+    }
+
+
+async def test_a_task_is_stopped(server: Server, tmp_path: Path) -> None:
+    await created(tmp_path)
+
+    result = await fedlens(tmp_path, "stop", "demo", "--json")
+
+    assert json.loads(result.stdout)["state"] == "stopped"
+
+
+async def test_a_client_is_revoked(server: Server, tmp_path: Path) -> None:
+    client = await server.client(1)
+
+    result = await fedlens(tmp_path, "revoke", client.id.hex(), "--json")
+    refused = await client.send("POST", "/v1/check-in", b"\x08\x01")
+
+    assert json.loads(result.stdout) == {"revoked": client.id.hex()}
+    assert refused.outcome == (403, "forbidden")
+
+
+async def test_the_model_is_written_as_a_blob(server: Server, tmp_path: Path) -> None:
+    await created(tmp_path)
+    await one_round(server)
+
+    result = await fedlens(tmp_path, "model", "demo", "--out", str(tmp_path / "model.blob"), "--json")
+
+    written = (tmp_path / "model.blob").read_bytes()
+    values = json.loads(result.stdout)
+    assert (values["round"], values["classes"]) == (1, ["cat", "dog"])
+    assert values["blob"] == sha256(written).hexdigest()
+    np.testing.assert_array_equal(Blob.from_bytes(written)["fc.bias"], np.full(2, 2.0, np.float32))
+
+
+async def test_the_model_is_written_as_safetensors(server: Server, tmp_path: Path) -> None:
+    await created(tmp_path)
+    await one_round(server)
+
+    result = await fedlens(tmp_path, "model", "demo", "--out", str(tmp_path / "model.safetensors"))
+
+    assert result.exit_code == 0, result.output
+    with safe_open(tmp_path / "model.safetensors", "np") as file:
+        np.testing.assert_array_equal(file.get_tensor("fc.weight"), np.full((2, 3), 2.0, np.float32))
+        assert file.metadata() == {
+            "bundle": bundles.linear().id.hex(),
+            "task": "demo",
+            "round": "1",
+            "classes": '["cat", "dog"]',
+        }
+
+
+async def test_a_model_that_cannot_be_written_leaves_nothing(server: Server, tmp_path: Path) -> None:
+    await created(tmp_path)
+    (tmp_path / "taken").mkdir()
+    before = names_in(tmp_path)
+
+    onto_folder = await fedlens(tmp_path, "model", "demo", "--out", str(tmp_path / "taken"))
+    nowhere = await fedlens(tmp_path, "model", "demo", "--out", str(tmp_path / "gone/model.blob"))
+
+    assert (onto_folder.exit_code, nowhere.exit_code) == (1, 1)
+    assert "cannot be written" in onto_folder.stderr and "cannot be written" in nowhere.stderr
+    assert names_in(tmp_path) == before
+
+
+async def test_a_task_that_is_not_there_is_named(server: Server, tmp_path: Path) -> None:
+    result = await fedlens(tmp_path, "show", "nothing/like this")
+
+    assert result.exit_code == 1
+    assert "refused (unknown)" in result.stderr
+
+
+async def test_the_token_may_come_from_the_environment(server: Server, tmp_path: Path) -> None:
+    (tmp_path / "admin.token").unlink()
+
+    right = await fedlens(tmp_path, "list", FEDLENS_ADMIN_TOKEN=ADMIN_TOKEN)
+    wrong = await fedlens(tmp_path, "list", FEDLENS_ADMIN_TOKEN="another")
+    none = await fedlens(tmp_path, "list")
+
+    assert (right.exit_code, wrong.exit_code, none.exit_code) == (0, 1, 1)
+    assert "does not accept the token" in wrong.stderr
+    assert "another" not in wrong.stderr
+    assert "token_file" in none.stderr
+
+
+async def test_a_server_that_is_not_there_is_named(tmp_path: Path) -> None:
+    (tmp_path / "admin.toml").write_text('url = "http://127.0.0.1:1"\n')
+
+    result = await fedlens(tmp_path, "list", FEDLENS_ADMIN_TOKEN="x")
+
+    assert result.exit_code == 1
+    assert "http://127.0.0.1:1 cannot be reached" in result.stderr
+    assert "is the server running?" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("profile", "expected"),
+    [
+        ("url = 3\n", "admin.toml: url: found 3, must be a text"),
+        ("", "admin.toml: url: found None, must be such as https://127.0.0.1:8444"),
+        ('url = "ftp://x"\n', "admin.toml: url: found 'ftp://x'"),
+        ('url = "https://x"\nca = "gone.pem"\n', "admin.toml: ca: found 'gone.pem', but there is no such file"),
+        ('url = "https://x"\ntoken = "y"\n', "admin.toml: token: unknown key; allowed are url, ca, token_file"),
+        ("url", "admin.toml: this is no TOML"),
+    ],
+)
+async def test_a_profile_that_cannot_be_used_is_refused_by_name(tmp_path: Path, profile: str, expected: str) -> None:
+    (tmp_path / "admin.toml").write_text(profile)
+
+    result = await fedlens(tmp_path, "list")
+
+    assert result.exit_code == 1
+    assert expected in result.stderr
+
+
+async def test_without_a_profile_the_way_to_name_one_is_told(tmp_path: Path) -> None:
+    result = await fedlens(tmp_path, "list", FEDLENS_ADMIN="")
+
+    assert result.exit_code == 1
+    assert "--admin DIR/admin.toml" in result.stderr
