@@ -6,11 +6,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedlens_edge_client.engines.torch import TorchEngine
 from torch import nn
 
 from fedlens_edge_client.album import AlbumSnapshot
 from fedlens_edge_client.client import EdgeClient
+from fedlens_edge_client.engines.torch import TorchEngine
 from fedlens_edge_client.events import Event
 from fedlens_edge_client.folder_album import FolderAlbum
 from fedlens_edge_client.http_transport import HttpTransport, trust
