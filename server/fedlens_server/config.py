@@ -90,7 +90,10 @@ class LimitsSection(_Section):
         ge=1,
     )
     max_uploads: int = _key(
-        "Updates received at the same time; further ones are told to come back.", "an integer from 1", default=256, ge=1
+        "Updates above 64 KiB received at the same time; further ones are told to come back.",
+        "an integer from 1",
+        default=256,
+        ge=1,
     )
     max_polls: int = _key(
         "Check-ins held open at the same time; further ones are told to wait.",

@@ -1,6 +1,7 @@
 """Updates and parts on their way in: checked while they stream, held by a temporary file, never by memory."""
 
 import asyncio
+from contextlib import nullcontext
 from hashlib import sha256
 
 from aiohttp import web
@@ -32,7 +33,9 @@ async def receive_update(
     rounds = service.rounds
     expectation = rounds.expect(client, task, round_number)
     size = _announced(request, LENGTH.size + MAX_UPDATE_HEADER_BYTES + expectation.blob_size)
-    with service.upload_slot(), service.store.incoming() as incoming:
+    # What fits a row is held in memory, as any message is; only files are few.
+    slot = service.upload_slot() if expectation.blob_size > MAX_ROW_BYTES else nullcontext()
+    with slot, service.store.incoming() as incoming:
         reader = BodyReader(request, service.config.limits.upload_stall_s)
         framed, header = await _read_header(reader, size)
         body = _Body(incoming, expectation, framed)
