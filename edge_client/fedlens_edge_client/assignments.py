@@ -5,8 +5,9 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
+from pathlib import Path
 
-from fedlens_edge_client import local_pass, photo_set, requirements
+from fedlens_edge_client import local_pass, photo_set, prediction, requirements
 from fedlens_edge_client.album import Album
 from fedlens_edge_client.cache import Cache
 from fedlens_edge_client.engines import Engine
@@ -24,7 +25,7 @@ from fedlens_proto.blob import Blob
 from fedlens_proto.errors import BlobError, ManifestError
 from fedlens_proto.keyed_hash import DIGEST_BYTES
 from fedlens_proto.manifest import Bundle
-from fedlens_proto.v1 import assignment_pb2, blob_pb2, manifest_pb2, update_pb2
+from fedlens_proto.v1 import assignment_pb2, blob_pb2, check_in_pb2, manifest_pb2, update_pb2
 
 PROGRESS_EVERY_S = 0.1
 _FLOATS = {
@@ -73,6 +74,7 @@ class Assignments:
         self._bundle: Bundle | None = None
         self._engine: Engine | None = None
         self._parts = ExitStack()
+        self._turn = asyncio.Lock()
 
     async def carry_out(self, assignment: assignment_pb2.Assignment, *, only_test: bool) -> Result:
         """Compute the result of an assignment; it is in the outbox when this returns.
@@ -87,12 +89,31 @@ class Assignments:
             Refused: The server does not give something that the assignment needs.
         """
         requirements.check_policy(assignment, self._desk.policy)
-        bundle = await self._open(assignment.bundle)
-        requirements.check(assignment, bundle.manifest)
-        await self._obtain_programs(bundle, {stage.program for stage in assignment.local_pass.stages})
-        with ExitStack() as sets:
-            await self._hold({entry.sha256: entry.size for entry in assignment.sets}, sets)
-            return await self._desk.worker.run(self._compute, assignment, bundle, only_test, asyncio.get_running_loop())
+        async with self._turn:
+            bundle = await self._open(assignment.bundle)
+            requirements.check(assignment, bundle.manifest)
+            await self._obtain_programs(bundle, {stage.program for stage in assignment.local_pass.stages})
+            with ExitStack() as sets:
+                await self._hold({entry.sha256: entry.size for entry in assignment.sets}, sets)
+                return await self._desk.worker.run(
+                    self._compute, assignment, bundle, only_test, asyncio.get_running_loop()
+                )
+
+    async def predict(self, model: check_in_pb2.CurrentModel, photo: Path) -> dict[str, float]:
+        """The probability of each class, with what the client's next pass would start from; waits for one under way.
+
+        Raises:
+            PassFailed: The model cannot be put together from its sets.
+            PhotoUnreadable: The photo cannot be decoded.
+            EngineError: A program could not be run.
+            Refused: The server does not give something that is needed.
+        """
+        async with self._turn:
+            bundle = await self._open(model.bundle)
+            await self._obtain_programs(bundle, set())
+            with ExitStack() as sets:
+                await self._hold({entry.sha256: entry.size for entry in model.sets}, sets)
+                return await self._desk.worker.run(self._predict, model, bundle, photo)
 
     async def _open(self, digest: bytes) -> Bundle:
         if self._bundle is not None and self._bundle.id == digest:
@@ -146,12 +167,11 @@ class Assignments:
         desk = self._desk
         progress = _Progress(desk, loop)
         task, round_number = assignment.task, assignment.round
-        if self._engine is None:
-            self._engine = desk.engine_factory(bundle)
+        engine = self._load(bundle)
         snapshot = desk.album.photos(round_number)
         photos = photo_set.prepare(
             snapshot,
-            self._engine,
+            engine,
             desk.features,
             only_test=only_test,
             on_photo=lambda done, total: progress.tell(Embedded(done, total), is_last=done == total),
@@ -161,7 +181,7 @@ class Assignments:
         progress.tell(RoundStarted(task, round_number, len(photos.train), len(photos.test)), is_last=True)
         result = local_pass.execute(
             assignment,
-            self._engine,
+            engine,
             photos,
             {entry.name: self._read(entry) for entry in assignment.sets},
             lambda name: desk.kept.current(task, name),
@@ -170,6 +190,24 @@ class Assignments:
             ),
         )
         return self._store(assignment, result)
+
+    def _predict(self, model: check_in_pb2.CurrentModel, bundle: Bundle, photo: Path) -> dict[str, float]:
+        rules = [assignment_pb2.StartRule(source=assignment_pb2.SetSource(download=entry.name)) for entry in model.sets]
+        stored = self._desk.kept.start_rules(model.task)
+        if stored is not None:
+            rules = list(assignment_pb2.LocalPass.FromString(stored).start)
+        engine = self._load(bundle)
+        sources = local_pass.Sources(
+            bundle.manifest,
+            {entry.name: self._read(entry) for entry in model.sets},
+            lambda name: self._desk.kept.current(model.task, name),
+        )
+        return prediction.predict(engine, sources.start(rules), photo)
+
+    def _load(self, bundle: Bundle) -> Engine:
+        if self._engine is None:
+            self._engine = self._desk.engine_factory(bundle)
+        return self._engine
 
     def _read(self, entry: assignment_pb2.BlobSet) -> Blob:
         try:

@@ -18,7 +18,7 @@ from fedlens_edge_client.album import Album
 from fedlens_edge_client.assignments import Assignments, Desk
 from fedlens_edge_client.cache import Cache
 from fedlens_edge_client.engines import BundleUnusable, Engine, EngineError, Evaluation, NonFinite
-from fedlens_edge_client.errors import BadAnswer, PassFailed, Refused, StateError
+from fedlens_edge_client.errors import BadAnswer, ModelError, PassFailed, Refused, StateError
 from fedlens_edge_client.events import (
     Enrolled,
     Event,
@@ -116,6 +116,7 @@ class EdgeClient:
         self._hold_ms = hold_ms
         self._open = AsyncExitStack()
         self._role: str | None = None
+        self._models: list[check_in_pb2.CurrentModel] = []
         self._quick_polls = 0
         self._may_have_result = True
         self._enrolled_again = False
@@ -204,12 +205,34 @@ class EdgeClient:
                 if outcome is not None:
                     return outcome
             elif kind == "wait":
+                self._models = list(response.wait.models)
                 await self._wait(response.wait, time.monotonic() - started)
             elif kind == "finished":
+                self._models = list(response.finished.models)
                 self._emit(TasksFinished())
                 return TasksFinished()
             else:
                 raise BadAnswer("the answer to a check-in says nothing that this version knows")
+
+    async def predict(self, photo: Path, *, task: int | None = None) -> dict[str, float]:
+        """The probability of each class, in label order, by the model that this client would use now.
+
+        That is the one of which the last check-in in this `async with` told, with the tensors kept here. It waits for
+        a training that is under way.
+
+        Args:
+            photo: A file.
+            task: Whose model; None takes the first.
+
+        Raises:
+            ModelError: No check-in has told of a model yet.
+            PhotoUnreadable: The photo cannot be decoded.
+            EdgeClientError: The model cannot be fetched, put together or run.
+        """
+        for model in self._models:
+            if model.sets and task in (None, model.task):
+                return await self._assignments.predict(model, photo)
+        raise ModelError("the server has told of no model for this client yet; check in first (run or run_once)")
 
     async def forget(self) -> bool:
         """Have the server delete everything about this client, then delete its identity here.

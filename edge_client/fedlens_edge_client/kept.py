@@ -28,12 +28,22 @@ class KeptSets:
             ).fetchone()
         return None if row is None else self._files.open(*row)
 
+    def start_rules(self, task: int) -> bytes | None:
+        """The local pass, serialised, with nothing but the start rules of this task's last pass."""
+        with self._state.transaction() as db:
+            row = db.execute("SELECT local_pass FROM start_rules WHERE task = ?", (task,)).fetchone()
+        return None if row is None else bytes(row[0])
+
     def put(self, db: sqlite3.Connection, task: int, round_number: int, sets: Mapping[str, StoredBlob]) -> None:
         """Write the sets of a pass, not yet current."""
         db.executemany(
             "INSERT OR REPLACE INTO kept VALUES (?, ?, ?, 0, ?, ?)",
             [(task, name, round_number, stored.sha256, stored.inline) for name, stored in sets.items()],
         )
+
+    def put_start_rules(self, db: sqlite3.Connection, task: int, rules: bytes) -> None:
+        """Write the rules by which a pass starts."""
+        db.execute("INSERT OR REPLACE INTO start_rules VALUES (?, ?)", (task, rules))
 
     def make_current(self, db: sqlite3.Connection, task: int, round_number: int) -> None:
         """Let the sets of this round replace those before."""

@@ -69,7 +69,7 @@ def execute(
     if plan.stages and not photos.train.entries:
         raise PassFailed(update_pb2.FAILURE_REASON_NO_PHOTOS, "there is no labelled train photo")
     bundle = engine.bundle.manifest
-    sources = _Sources(bundle, downloads, kept)
+    sources = Sources(bundle, downloads, kept)
     start = sources.start(plan.start)
     counts = _class_counts(photos.train.rows, bundle)
     references = {binding.name: sources.reference(binding, start, counts) for binding in plan.references}
@@ -165,7 +165,7 @@ def _selected(
     return {tensor.name: tensors[tensor.name] for tensor in manifest.select(bundle.tensors, selector)}
 
 
-class _Sources:
+class Sources:
     """Where the tensors of a pass come from."""
 
     def __init__(
@@ -174,13 +174,18 @@ class _Sources:
         downloads: Mapping[str, Tensors],
         kept: Callable[[str], Tensors | None],
     ) -> None:
+        """Downloads by name; `kept` gives None for a name under which nothing is kept yet."""
         self._bundle = bundle
         self._tensors = {tensor.name: tensor for tensor in bundle.tensors}
         self._downloads = downloads
         self._kept = kept
 
     def start(self, rules: Iterable[assignment_pb2.StartRule]) -> dict[str, Array]:
-        """Every exchangeable tensor, each from the first rule that selects it."""
+        """Every exchangeable tensor, each from the first rule that selects it.
+
+        Raises:
+            PassFailed: A tensor is not there, or not as the bundle has it.
+        """
         weights: dict[str, Array] = {}
         for rule in rules:
             names = [tensor.name for tensor in manifest.select(self._bundle.tensors, rule.tensors)]
@@ -194,7 +199,7 @@ class _Sources:
     def reference(
         self, binding: assignment_pb2.ReferenceBinding, start: dict[str, Array], counts: NDArray[np.int64]
     ) -> Tensors:
-        """The tensors of a reference."""
+        """The tensors of a reference; errors as in `start`."""
         names = next(list(ref.tensors) for ref in self._bundle.references if ref.name == binding.name)
         if binding.HasField("label_counts"):
             return {LABEL_COUNTS: counts.astype(np.float32)}

@@ -85,6 +85,8 @@ class Outbox:
                 ),
             )
             self._kept.put(db, assignment.task, assignment.round, keep)
+            rules = assignment_pb2.LocalPass(start=assignment.local_pass.start)
+            self._kept.put_start_rules(db, assignment.task, rules.SerializeToString())
         return Result(
             task=assignment.task,
             round_number=assignment.round,

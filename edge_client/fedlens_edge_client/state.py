@@ -30,6 +30,7 @@ CREATE TABLE kept (
     task INTEGER, name TEXT, round INTEGER, is_current INTEGER NOT NULL, blob_sha256 BLOB NOT NULL, blob BLOB,
     PRIMARY KEY (task, name, round, is_current)
 );
+CREATE TABLE start_rules (task INTEGER PRIMARY KEY, local_pass BLOB NOT NULL);
 CREATE TABLE photo_digests (path BLOB PRIMARY KEY, size INTEGER, mtime_ns INTEGER, sha256 BLOB NOT NULL) WITHOUT ROWID;
 """
 
@@ -120,6 +121,7 @@ class State:
             db.execute("DELETE FROM meta WHERE key = 'role'")
             db.execute("DELETE FROM outbox")
             db.execute("DELETE FROM kept")
+            db.execute("DELETE FROM start_rules")
 
     def erase(self) -> None:
         """As `reset`, and delete the identity, after the server has forgotten the client."""

@@ -134,7 +134,9 @@ class FakeServer:
         self.check_ins.append(message)
         await asyncio.sleep(min(self.hold_s, message.hold_ms / 1000))
         if self.round_number > self.rounds:
-            return reply(check_in_pb2.CheckInResponse(finished=check_in_pb2.Finished()))
+            given = self.assignment()
+            model = check_in_pb2.CurrentModel(task=TASK, bundle=given.bundle, sets=given.sets)
+            return reply(check_in_pb2.CheckInResponse(finished=check_in_pb2.Finished(models=[model])))
         return reply(check_in_pb2.CheckInResponse(assignment=self.assignment()))
 
     async def _blob(self, request: web.Request) -> web.StreamResponse:

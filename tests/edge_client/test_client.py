@@ -11,7 +11,7 @@ from aiohttp import web
 
 from fedlens_edge_client import EdgeClient, FolderAlbum, Policy
 from fedlens_edge_client.engines import BundleUnusable
-from fedlens_edge_client.errors import BadAnswer, Refused, StateError
+from fedlens_edge_client.errors import BadAnswer, ModelError, Refused, StateError
 from fedlens_edge_client.events import (
     Downloaded,
     Embedded,
@@ -549,3 +549,28 @@ async def test_the_seed_decides_the_order_of_photos(bundle: Bundle, client_of: M
         blobs.append(server.blob(1))
 
     assert blobs[0] != blobs[1]
+
+
+async def test_an_app_can_predict_with_the_model_of_which_the_server_told(
+    bundle: Bundle, client_of: MakeClient, tmp_path: Path
+) -> None:
+    cat, dog = (add_photos(tmp_path / "new", label, 1, seed=9)[0] for label in ("cat", "dog"))
+    async with FakeServer(bundle, fedavg_plan(30)) as server, client_of(server.url) as client:
+        with pytest.raises(ModelError, match="check in first"):
+            await client.predict(cat)
+        await client.run()
+        of_cat, of_dog = await client.predict(cat), await client.predict(dog, task=TASK)
+
+    assert list(of_cat) == ["cat", "dog"]
+    assert of_cat["cat"] > 0.5 > of_dog["cat"]
+    assert sum(of_cat.values()) == pytest.approx(1)
+
+
+async def test_a_prediction_uses_what_the_client_keeps(bundle: Bundle, client_of: MakeClient, tmp_path: Path) -> None:
+    (cat,) = add_photos(tmp_path / "new", "cat", 1, seed=9)
+    async with FakeServer(bundle, _personal_plan()) as server, client_of(server.url) as client:
+        await client.run()
+        found = await client.predict(cat)
+
+    # The global model is still all zeros, which gives every class the same.
+    assert found["cat"] > 0.5

@@ -1,0 +1,149 @@
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+from typer.testing import CliRunner, Result
+
+from fedlens.cli import app
+from fedlens_export.exporting import ExportSpec, export_bundle
+from fedlens_proto import blob
+from fedlens_proto.manifest import Bundle
+from fedlens_proto.v1 import manifest_pb2
+from tests.edge_client.fakes import TOKEN, FakeServer, fedavg_plan
+from tests.edge_client.photo_folders import add_photos, make_album
+from tests.fedlens.threaded_server import running
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+    folder = tmp_path_factory.mktemp("lenet5") / "bundle"
+    return export_bundle(folder, ExportSpec(model="lenet5", class_names=("cat", "dog"), batch=8))
+
+
+@pytest.fixture(scope="module")
+def trained(bundle: Bundle, tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """The blob that `fedlens client` uploads after some epochs on reddish cats and bluish dogs."""
+    folder = tmp_path_factory.mktemp("client")
+    make_album(folder / "photos")
+    plan = fedavg_plan(30)
+    rates = [hyper.name for hyper in bundle.manifest.hyper_parameters if hyper.name.startswith("lr")]
+    for rate in rates:
+        plan.stages[0].hyper_values.add(name=rate, value=0.05)
+    with running(FakeServer(bundle, plan)) as server:
+        arguments = ["--server", server.url, "--photos", str(folder / "photos"), "--state", str(folder / "state")]
+        result = CliRunner().invoke(app, ["client", *arguments], env={"FEDLENS_ENROLMENT_TOKEN": TOKEN})
+    assert result.exit_code == 0, result.output
+    return server.blob(1)
+
+
+def predict(model: Path, bundle: Bundle, *more: str) -> Result:
+    return CliRunner().invoke(app, ["predict", "--model", str(model), "--bundle", str(bundle.folder), *more])
+
+
+def save(model: Path, weights: bytes, bundle_id: bytes) -> None:
+    tensors = {name: np.array(tensor) for name, tensor in blob.Blob.from_bytes(weights).items()}
+    save_file(tensors, model, metadata={"bundle": bundle_id.hex(), "classes": '["cat", "dog"]'})
+
+
+def test_a_trained_model_tells_new_photos_apart(bundle: Bundle, trained: bytes, tmp_path: Path) -> None:
+    (tmp_path / "model").write_bytes(trained)
+    cat, dog = (add_photos(tmp_path, label, 1, seed=99)[0] for label in ("cat", "dog"))
+    result = predict(tmp_path / "model", bundle, str(cat), str(dog))
+
+    assert result.exit_code == 0, result.output
+    first, second = result.stdout.splitlines()
+    assert first.startswith(f"{cat}: cat (")
+    assert second.startswith(f"{dog}: dog (")
+
+
+def test_json_has_every_probability_and_safetensors_say_the_same(
+    bundle: Bundle, trained: bytes, tmp_path: Path
+) -> None:
+    (tmp_path / "model").write_bytes(trained)
+    save(tmp_path / "model.safetensors", trained, bundle.id)
+    (photo,) = add_photos(tmp_path, "cat", 1, seed=99)
+    results = [
+        json.loads(predict(tmp_path / name, bundle, str(photo), "--json").stdout)
+        for name in ("model", "model.safetensors")
+    ]
+
+    assert results[0] == results[1]
+    (answer,) = results[0]
+    assert answer["photo"] == str(photo)
+    assert answer["class"] == "cat"
+    assert list(answer["probabilities"]) == ["cat", "dog"]
+    assert sum(answer["probabilities"].values()) == pytest.approx(1)
+
+
+def test_an_unreadable_photo_is_named_and_the_others_are_classified(
+    bundle: Bundle, trained: bytes, tmp_path: Path
+) -> None:
+    (tmp_path / "model").write_bytes(trained)
+    (tmp_path / "broken.jpg").write_bytes(b"no photo")
+    (photo,) = add_photos(tmp_path, "cat", 1, seed=99)
+    result = predict(
+        tmp_path / "model", bundle, str(tmp_path / "broken.jpg"), str(tmp_path / "nowhere.jpg"), str(photo)
+    )
+
+    assert result.exit_code == 1
+    assert "broken.jpg cannot be read as a photo" in result.stderr
+    assert f"there is no file {tmp_path / 'nowhere.jpg'}" in result.stderr
+    assert f"{photo}: cat" in result.stdout
+
+
+def test_a_model_of_another_bundle_is_refused(bundle: Bundle, trained: bytes, tmp_path: Path) -> None:
+    save(tmp_path / "model.safetensors", trained, bytes(32))
+    result = predict(tmp_path / "model.safetensors", bundle, "x.jpg")
+
+    assert result.exit_code == 1
+    assert f"was trained in bundle {bytes(32).hex()}" in result.stderr
+    assert bundle.id.hex() in result.stderr
+
+
+def test_a_blob_with_other_tensors_is_refused(bundle: Bundle, tmp_path: Path) -> None:
+    (tmp_path / "model").write_bytes(blob.encode({"other": np.zeros(3, np.float32)}))
+    result = predict(tmp_path / "model", bundle, "x.jpg")
+
+    assert result.exit_code == 1
+    assert "is no model of bundle" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "named"),
+    [
+        ("model", b"rubbish", "cannot be read as a model: not a blob"),
+        ("model.safetensors", b"rubbish", "cannot be read as a model"),
+        ("model", None, "there is no file"),
+    ],
+)
+def test_a_file_that_is_no_model_is_named(
+    bundle: Bundle, tmp_path: Path, name: str, content: bytes | None, named: str
+) -> None:
+    _ = content is None or (tmp_path / name).write_bytes(content)
+    result = predict(tmp_path / name, bundle, "x.jpg")
+
+    assert result.exit_code == 1
+    assert named in result.stderr
+
+
+def test_a_folder_that_is_no_bundle_is_named(trained: bytes, tmp_path: Path) -> None:
+    (tmp_path / "model").write_bytes(trained)
+    command = ["predict", "--model", str(tmp_path / "model"), "--bundle", str(tmp_path), "x.jpg"]
+    result = CliRunner().invoke(app, command)
+
+    assert result.exit_code == 1
+    assert "is no bundle" in result.stderr
+
+
+def test_a_damaged_bundle_is_named(bundle: Bundle, trained: bytes, tmp_path: Path) -> None:
+    (tmp_path / "model").write_bytes(trained)
+    shutil.copytree(bundle.folder, tmp_path / "bundle")
+    damaged = Bundle(bundle.manifest, bundle.raw, tmp_path / "bundle")
+    damaged.program_file("predict", manifest_pb2.PROGRAM_FORMAT_PT2).write_bytes(b"x")
+    result = predict(tmp_path / "model", damaged, "x.jpg")
+
+    assert result.exit_code == 1
+    assert "is damaged" in result.stderr
