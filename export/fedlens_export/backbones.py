@@ -125,9 +125,13 @@ def download_weights(name: str, backbone: nn.Module) -> None:
 
 def _read(path: Path) -> dict[str, Tensor]:
     if path.suffix == ".safetensors":
+        from safetensors import SafetensorError
         from safetensors.torch import load_file
 
-        return load_file(path)
+        try:
+            return load_file(path)
+        except SafetensorError as error:
+            raise ValueError(str(error)) from error
     # An empty file, a folder and a missing file give OSError or EOFError, a foreign pickle UnpicklingError.
     state = torch.load(path, map_location="cpu", weights_only=True)
     if not isinstance(state, dict):

@@ -211,6 +211,7 @@ class _Draft:
         """Add `step`, `predict` and the initial weights, and write the whole."""
         training, network = self.training, self.network
         classes = len(training.class_names)
+        tensors = network.describe()
         _check_logits(network, classes)
         initial = {**network.weights, **network.buffers}
         hyper = tuple(self.hyper.values())
@@ -224,7 +225,7 @@ class _Draft:
             preprocessing=pb.Preprocessing(version=PREPROCESSING_VERSION, height=input_size, width=input_size),
             class_names=training.class_names,
             batch=training.batch,
-            tensors=network.describe(),
+            tensors=tensors,
             objective=self.objective.name,
             optimiser=self.optimiser.name,
             hyper_parameters=[h.message() for h in hyper],
@@ -250,8 +251,12 @@ def _check_training(training: Training) -> None:
 
 
 def _check_logits(network: Network, classes: int) -> None:
-    with torch.no_grad():
-        logits, _ = network(network.weights, network.buffers, torch.zeros(2, *network.input_shape), training=False)
+    try:
+        with torch.no_grad():
+            logits, _ = network(network.weights, network.buffers, torch.zeros(2, *network.input_shape), training=False)
+    except Exception as error:  # whatever a foreign model raises
+        shape = [2, *network.input_shape]
+        raise NotExportable(f"the model cannot take its input, float32{shape}: {error}") from error
     if tuple(logits.shape) != (2, classes):
         raise NotExportable(
             f"the model gives {list(logits.shape)} for two rows; for {classes} classes it must be [2, {classes}]"

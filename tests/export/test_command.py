@@ -1,0 +1,63 @@
+"""`fedlens export` at the command line."""
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from fedlens.cli import app
+from fedlens_proto.manifest import Bundle
+
+
+@pytest.fixture
+def classes(tmp_path: Path) -> Path:
+    for name in ("dog", "cat"):
+        (tmp_path / "photos" / name).mkdir(parents=True)
+    return tmp_path / "photos"
+
+
+def test_export_writes_a_bundle_and_says_what_is_in_it(classes: Path, tmp_path: Path) -> None:
+    arguments = [
+        "--model",
+        "lenet5",
+        "--classes-from",
+        str(classes),
+        "--input-size",
+        "16",
+        "--out",
+        str(tmp_path / "b"),
+    ]
+
+    result = CliRunner().invoke(app, ["export", *arguments])
+
+    bundle = Bundle.open(tmp_path / "b")
+    assert result.exit_code == 0
+    assert bundle.id.hex() in result.stdout
+    assert "2: cat, dog" in result.stdout
+    assert "fc3.weight" in result.stdout
+    assert "lowering step" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("changed", "reason"),
+    [
+        (
+            ["--model", "lenet6"],
+            "model 'lenet6' is unknown; there are fedns_cnn, lenet5, lenet5_bn, mobilenet_v3_small",
+        ),
+        (["--classes-from", "gone"], "gone is no folder"),
+        (["--input-size", "8"], "at least 16 pixels"),
+        (["--model", "mobilenet_v3_small", "--backbone-weights", "gone.pth"], "gone.pth cannot be read"),
+    ],
+)
+def test_a_mistake_is_told_in_a_line_and_ends_with_status_1(
+    changed: list[str], reason: str, classes: Path, tmp_path: Path
+) -> None:
+    usual = ["--model", "lenet5", "--classes-from", str(classes), "--out", str(tmp_path / "b")]
+
+    result = CliRunner().invoke(app, ["export", *usual, *changed])
+
+    assert result.exit_code == 1
+    assert reason in result.stderr
+    assert "Traceback" not in result.stderr
+    assert not (tmp_path / "b").exists()

@@ -1,0 +1,210 @@
+"""Bundles: what is in them, that their bytes are reproducible, and what is refused."""
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fedlens_export import lowering, parity
+from fedlens_export.errors import NotExportable, ParityBroken, TargetExists, UnknownChoice
+from fedlens_export.exporting import ExportSpec, Training, export_bundle, whole_model_bundle
+from fedlens_export.hyper import Hyper
+from fedlens_export.programs import ProgramSource
+from fedlens_proto import pt2
+from fedlens_proto.manifest import Bundle, program
+from fedlens_proto.v1 import blob_pb2
+from fedlens_proto.v1 import manifest_pb2 as pb
+
+EXPORT = """
+import sys
+from pathlib import Path
+from fedlens_export.exporting import ExportSpec, export_bundle
+spec = ExportSpec(model="lenet5_bn", class_names=("cat", "dog", "emu"), input_size=16, batch=4)
+print(export_bundle(Path(sys.argv[1]), spec).id.hex())
+"""
+
+
+def kinds(slots: object) -> list[str]:
+    found: list[str] = []
+    for slot in slots:  # type: ignore[attr-defined]
+        name = pb.SlotKind.Name(slot.kind).removeprefix("SLOT_KIND_")
+        found += [name] if found[-1:] != [name] else []
+    return found
+
+
+def test_a_whole_model_bundle_trains_all_layers_on_photos(whole_model: Bundle) -> None:
+    manifest = whole_model.manifest
+
+    assert manifest.bundle_class == pb.BUNDLE_CLASS_WHOLE_MODEL
+    assert (manifest.model, manifest.objective, manifest.optimiser) == ("lenet5_bn", "cross_entropy", "sgd")
+    assert list(manifest.class_names) == ["cat", "dog", "emu"]
+    assert (manifest.preprocessing.height, manifest.preprocessing.width, manifest.batch) == (16, 16, 4)
+    assert [p.name for p in manifest.programs] == ["step", "predict"]
+    assert kinds(program(manifest, "step").inputs) == ["WEIGHT", "OPTIMISER", "INPUT", "LABEL", "MASK", "HYPER"]
+    assert kinds(program(manifest, "step").outputs) == ["WEIGHT", "OPTIMISER", "LOSS", "LOGITS"]
+    assert kinds(program(manifest, "predict").inputs) == ["WEIGHT", "INPUT", "MASK"]
+    assert [h.name for h in manifest.hyper_parameters] == ["lr_extractor", "lr_classifier", "momentum", "weight_decay"]
+    assert sorted(whole_model.initial()) == [t.name for t in manifest.tensors]
+
+
+def test_trainable_batch_norm_fills_the_last_batch_and_nothing_else_does(
+    whole_model: Bundle, mobilenet: Bundle
+) -> None:
+    # The backbone of the second has BatchNorm too, but it is frozen.
+    assert whole_model.manifest.last_batch == pb.LAST_BATCH_FILLED
+    assert mobilenet.manifest.last_batch == pb.LAST_BATCH_MASKED
+
+
+def test_a_frozen_backbone_travels_beside_its_program(mobilenet: Bundle) -> None:
+    manifest = mobilenet.manifest
+    embed = program(manifest, "embed")
+
+    assert manifest.bundle_class == pb.BUNDLE_CLASS_FROZEN_BACKBONE
+    assert kinds(embed.inputs) == ["FROZEN", "INPUT"]
+    assert list(embed.inputs[-1].shape) == [1, 3, 32, 32]
+    assert list(embed.outputs[0].shape) == [1, 576]
+    assert manifest.frozen
+    assert [t.name for t in manifest.tensors] == ["fc1.bias", "fc1.weight", "fc2.bias", "fc2.weight"]
+    step = program(manifest, "step")
+    assert kinds(step.inputs)[:4] == ["WEIGHT", "OPTIMISER", "COUNTER", "REFERENCE"]
+    assert [slot.name for slot in step.inputs if slot.kind == pb.SLOT_KIND_COUNTER] == ["classifier", "extractor"]
+    assert [(r.name, list(r.tensors)) for r in manifest.references] == [("global", [t.name for t in manifest.tensors])]
+
+
+def test_any_module_can_be_a_backbone(flatten_bundle: Bundle) -> None:
+    assert list(program(flatten_bundle.manifest, "embed").outputs[0].shape) == [1, 12]
+    assert not flatten_bundle.manifest.frozen
+
+
+def test_programs_in_a_bundle_are_canonical(mobilenet: Bundle) -> None:
+    for name in ("embed", "step", "predict"):
+        raw = mobilenet.program_file(name, pb.PROGRAM_FORMAT_PT2).read_bytes()
+        assert pt2.canonical(raw) == raw
+
+
+def test_two_processes_in_two_folders_export_the_same_bytes(tmp_path: Path, whole_model: Bundle) -> None:
+    script = tmp_path / "elsewhere" / "export.py"
+    script.parent.mkdir()
+    script.write_text(EXPORT)
+
+    printed = subprocess.run(
+        [sys.executable, script, tmp_path / "deep" / "down" / "bundle"],
+        check=True,
+        capture_output=True,
+        text=True,
+        cwd=script.parent,
+        env={**os.environ, "PYTHONHASHSEED": "123", "HOME": str(tmp_path)},
+    ).stdout
+
+    assert printed.strip() == whole_model.id.hex()
+
+
+def test_no_part_tells_where_it_was_made(whole_model: Bundle, mobilenet: Bundle) -> None:
+    here = Path(__file__).parents[2]
+    traces = [str(path).encode() for path in (whole_model.folder.parent, here, Path.home() / "", Path(sys.prefix))]
+    traces = [trace for trace in traces if len(trace) > 3]
+
+    for bundle in (whole_model, mobilenet):
+        for content in (bundle.raw, *(bundle.part(p.sha256).read_bytes() for p in bundle.manifest.parts)):
+            assert not [trace for trace in traces if trace in content]
+            assert b".py" not in content
+
+
+def test_the_seed_decides_the_initial_weights(tmp_path: Path, small_spec: ExportSpec, whole_model: Bundle) -> None:
+    other = export_bundle(tmp_path / "other", replace(small_spec, seed=1))
+
+    assert other.manifest.initial != whole_model.manifest.initial
+    assert [p.files[0].sha256 for p in other.manifest.programs] == [
+        p.files[0].sha256 for p in whole_model.manifest.programs
+    ]
+
+
+def test_exporting_the_same_again_leaves_the_bundle_as_it_is(small_spec: ExportSpec, whole_model: Bundle) -> None:
+    before = (whole_model.folder / "manifest.pb").stat()
+
+    again = export_bundle(whole_model.folder, small_spec)
+
+    assert again.id == whole_model.id
+    assert (whole_model.folder / "manifest.pb").stat() == before
+
+
+def test_a_folder_with_something_else_is_not_touched(tmp_path: Path, small_spec: ExportSpec) -> None:
+    (tmp_path / "bundle").mkdir()
+    (tmp_path / "bundle" / "thesis.txt").write_text("years of work")
+
+    with pytest.raises(TargetExists, match="bundle holds something else; remove it or choose another folder"):
+        export_bundle(tmp_path / "bundle", small_spec)
+
+    assert [p.name for p in tmp_path.rglob("*")] == ["bundle", "thesis.txt"]
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "reason"),
+    [
+        ({"model": "lenet6"}, UnknownChoice, "'lenet6' is unknown; there are fedns_cnn, lenet5, lenet5_bn, mobilenet"),
+        ({"objective": "mse"}, UnknownChoice, "'mse' is unknown; there are cross_entropy, proximal"),
+        ({"optimiser": "lion"}, UnknownChoice, "'lion' is unknown; there are sgd, adam"),
+        ({"class_names": ("cat",)}, NotExportable, "two or more classes are needed, each once; found cat"),
+        ({"class_names": ("cat", "cat")}, NotExportable, "found cat, cat"),
+        ({"batch": 0}, NotExportable, "batch 0 is not allowed; 1 to 65536"),
+        ({"input_size": 15}, NotExportable, "at least 16 pixels a side, not 15"),
+        ({"input_size": 5000}, NotExportable, "5000 pixels is not allowed"),
+        ({"input_size": -1}, NotExportable, "-1 pixels is not allowed"),
+        ({"pretrain": Path("photos")}, NotExportable, "lenet5_bn has no backbone"),
+    ],
+)
+def test_a_wrong_setting_is_named_and_nothing_written(
+    tmp_path: Path, small_spec: ExportSpec, change: dict[str, object], error: type[Exception], reason: str
+) -> None:
+    with pytest.raises(error, match=reason):
+        export_bundle(tmp_path / "bundle", replace(small_spec, **change))  # type: ignore[arg-type]
+
+    assert list(tmp_path.iterdir()) == []
+
+
+class Odd(nn.Module):
+    def __init__(self, last: nn.Module) -> None:
+        super().__init__()
+        self.last = last
+
+    def forward(self, photos: Tensor) -> Tensor:
+        found: Tensor = self.last(photos.flatten(1))
+        return found
+
+
+@pytest.mark.parametrize(
+    ("model", "reason"),
+    [
+        (Odd(nn.Linear(48, 7)), r"gives \[2, 7\] for two rows; for 3 classes"),
+        (Odd(nn.Identity()), "no FC layer"),
+        (Odd(nn.Sequential(nn.Dropout(0.5), nn.Linear(48, 3))), "operator '.*' is not among those"),
+        (Odd(nn.Sequential(nn.PReLU(), nn.Linear(48, 3))), "'last.0' .PReLU. has weights, but is no FC"),
+        (Odd(nn.Linear(48, 3).double()), "float64; float32 and int64"),
+        (Odd(nn.Linear(47, 3)), r"cannot take its input, float32\[2, 3, 4, 4\]"),
+    ],
+)
+def test_a_module_that_cannot_be_a_bundle_is_refused(tmp_path: Path, model: nn.Module, reason: str) -> None:
+    with pytest.raises(NotExportable, match=reason):
+        whole_model_bundle(tmp_path / "bundle", model, Training(class_names=("a", "b", "c"), batch=4), 4)
+
+    assert list(tmp_path.iterdir()) == []
+
+
+def _doubling(factor: float) -> ProgramSource:
+    slot = pb.Slot(kind=pb.SLOT_KIND_INPUT, dtype=blob_pb2.DTYPE_FLOAT32, shape=(2, 3))
+    output = pb.Slot(kind=pb.SLOT_KIND_LOGITS, dtype=blob_pb2.DTYPE_FLOAT32, shape=(2, 3))
+    return ProgramSource("predict", (slot,), (output,), lambda x: (x * factor,))
+
+
+def test_a_program_that_computes_something_else_is_not_shipped() -> None:
+    hyper: dict[str, Hyper] = {}
+    raw = lowering.lower("predict", _doubling(2.001).function, (torch.ones(2, 3),))
+
+    with pytest.raises(ParityBroken, match="'predict' differs from the model by"):
+        parity.check(_doubling(2.0), raw, {}, hyper)
+    assert parity.check(_doubling(2.001), raw, {}, hyper) == 0.0
