@@ -99,6 +99,7 @@ def bare_serving(folder: Path, clients: int, model_bytes: int) -> Iterator[tuple
     here, there = context.Pipe()
     process = context.Process(target=_serve, args=(there, folder, clients, model_bytes))
     process.start()
+    there.close()  # so that a server that dies is an end of file here
     assert process.pid is not None
     ended: list[float] = []
     try:

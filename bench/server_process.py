@@ -18,13 +18,10 @@ from fedlens_proto.manifest import Bundle
 from fedlens_proto.v1 import admin_pb2
 
 _READY = re.compile(r"ready, clients at (\S+), operators at (\S+)")
-# More uploads at a time than the default, as the operator of a fleet that reports all at once would set it.
 _CONFIG = """\
 [server]
 port = 0
 data = "data"
-[limits]
-max_uploads = 1000
 [admin]
 port = 0
 token_sha256 = "{admin}"

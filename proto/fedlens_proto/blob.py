@@ -16,6 +16,7 @@ import os
 import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from hashlib import sha256
 from io import BytesIO
 from itertools import pairwise
@@ -217,7 +218,7 @@ class Checker:
 
     def __init__(self, expected: Sequence[TensorSpec] | None = None, base: bytes | None = None) -> None:
         """`expected`, where given, is the exact list of tensors; with `base`, differences from that blob."""
-        self._expected = None if expected is None else Layout.of(expected, base)
+        self._expected = None if expected is None else _expected_layout(tuple(expected), base)
         self._layout: Layout | None = None
         self._pending = bytearray()
         self._position = 0
@@ -235,10 +236,9 @@ class Checker:
         if self._layout is None:
             before = len(self._pending)
             self._pending += data[: _PREFIX.size + MAX_HEADER_BYTES - before]
-            self._layout = Layout.parse(self._pending)
+            self._layout = self._read_header()
             if self._layout is None:
                 return
-            self._compare(self._layout)
             self._pending.clear()
             self._position = len(self._layout.prefix)
             data = data[self._position - before :]
@@ -262,10 +262,17 @@ class Checker:
         """SHA-256 of the bytes so far."""
         return self._hash.digest()
 
-    def _compare(self, found: Layout) -> None:
+    def _read_header(self) -> Layout | None:
         expected = self._expected
-        if expected is None or found.header == expected.header:
-            return
+        # One content has one header, so an equal one need not be read again.
+        if expected is not None and self._pending.startswith(expected.prefix):
+            return expected
+        found = Layout.parse(self._pending)
+        if found is not None and expected is not None:
+            self._compare(found, expected)
+        return found
+
+    def _compare(self, found: Layout, expected: Layout) -> None:
         if found.base != expected.base:
             raise BlobError("the blob's base is not the expected one (weights or a difference were expected)")
         wanted, given = {s.name: s for s in expected.specs}, {s.name: s for s in found.specs}
@@ -360,6 +367,11 @@ def specs_of(tensors: Mapping[str, Array], floats: pb.Dtype = pb.DTYPE_FLOAT32) 
             raise BlobError(f"tensor {name!r} has dtype {value.dtype}; float and int64 can be stored")
         specs.append(TensorSpec(name, floats if value.dtype.kind == "f" else pb.DTYPE_INT64, value.shape))
     return specs
+
+
+@lru_cache(maxsize=16)
+def _expected_layout(specs: tuple[TensorSpec, ...], base: bytes | None) -> Layout:
+    return Layout.of(specs, base)
 
 
 def _check_spec(spec: TensorSpec) -> None:
