@@ -11,7 +11,7 @@ from fedlens_server import answers, credentials
 from fedlens_server.downloads import send_blob
 from fedlens_server.errors import Malformed
 from fedlens_server.limits import read_body
-from fedlens_server.service import SERVICE, durable
+from fedlens_server.service import SERVICE
 from fedlens_server.uploads import receive_part
 
 _DIGEST = "{sha256:[0-9a-f]{64}}"
@@ -59,7 +59,7 @@ async def create_task(request: web.Request) -> web.Response:
     message = await asyncio.to_thread(decode_request, admin_pb2.CreateTaskRequest, body)
     # Reads and checks manifests and initial blobs, which takes a while.
     made = await asyncio.to_thread(service.rounds.create_task, message)
-    task = await durable(made)
+    task = await service.durable(made)
     return answers.message(task)
 
 
@@ -75,7 +75,8 @@ async def show_task(request: web.Request) -> web.Response:
 
 async def stop_task(request: web.Request) -> web.Response:
     """`POST /v1/admin/tasks/{task}/stop`: end a task."""
-    task = await durable(request.app[SERVICE].rounds.stop(request.match_info["task"]))
+    service = request.app[SERVICE]
+    task = await service.durable(service.rounds.stop(request.match_info["task"]))
     return answers.message(task)
 
 
@@ -99,7 +100,8 @@ async def revoke(request: web.Request) -> web.Response:
         client = b""
     if len(client) != 32:
         raise Malformed(f"a client's id has 64 hexadecimal digits, found {text[:80]!r}")
-    await durable(request.app[SERVICE].rounds.revoke(client))
+    service = request.app[SERVICE]
+    await service.durable(service.rounds.revoke(client))
     return web.Response(status=204)
 
 

@@ -10,7 +10,7 @@ from fedlens_server import answers, credentials
 from fedlens_server.downloads import send_blob
 from fedlens_server.errors import Malformed, Unauthorised
 from fedlens_server.limits import read_body
-from fedlens_server.service import SERVICE, Service, durable
+from fedlens_server.service import SERVICE, Service
 from fedlens_server.uploads import receive_update
 
 # 18 digits fit every store's signed 64-bit integers.
@@ -40,7 +40,7 @@ async def enrol(request: web.Request) -> web.Response:
     grant = service.grants.get(credentials.token_hash(message.enrolment_token))
     if grant is None:
         raise Unauthorised("the enrolment token is none of this server's")
-    role = await durable(service.rounds.enrol(client, grant, message.capabilities))
+    role = await service.durable(service.rounds.enrol(client, grant, message.capabilities))
     return answers.message(enrolment_pb2.EnrolResponse(role=role))
 
 
@@ -48,7 +48,7 @@ async def forget(request: web.Request) -> web.Response:
     """`DELETE /v1/clients/self`: delete all that is kept for a client."""
     service, client = _authenticated(request)
     decode_request(enrolment_pb2.ForgetRequest, await _body(request, service, "forget"))
-    aggregating = await durable(service.rounds.forget(client))
+    aggregating = await service.durable(service.rounds.forget(client))
     return answers.message(enrolment_pb2.ForgetResponse(aggregating=aggregating))
 
 
@@ -88,7 +88,9 @@ async def put_evaluation(request: web.Request) -> web.Response:
     if len(body) < LENGTH.size or LENGTH.unpack_from(body)[0] != len(body) - LENGTH.size:
         raise Malformed(f"an evaluation is a header behind its length; that does not fit these {len(body)} bytes")
     header = decode_request(update_pb2.UpdateHeader, body[LENGTH.size :])
-    receipt = await durable(service.rounds.accept_evaluation(client, *_round(request), header, sha256(body).digest()))
+    receipt = await service.durable(
+        service.rounds.accept_evaluation(client, *_round(request), header, sha256(body).digest())
+    )
     return answers.message(receipt)
 
 
@@ -96,7 +98,7 @@ async def report_failure(request: web.Request) -> web.Response:
     """`POST .../failure`: a member gives up."""
     service, client = _authenticated(request)
     message = decode_request(update_pb2.FailureRequest, await _body(request, service, "failure"))
-    await durable(service.rounds.accept_failure(client, *_round(request), message.reason, message.detail))
+    await service.durable(service.rounds.accept_failure(client, *_round(request), message.reason, message.detail))
     return answers.message(update_pb2.FailureResponse())
 
 

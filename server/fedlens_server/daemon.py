@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import resource
 import signal
 from collections.abc import Callable
 
@@ -38,6 +39,7 @@ async def serve(
     context = None
     if server.certfile is not None and server.keyfile is not None:
         context = tls(server.certfile, server.keyfile)
+    _allow_many_connections()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
@@ -63,3 +65,9 @@ async def serve(
         await asyncio.to_thread(store.close)
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.remove_signal_handler(number)
+
+
+def _allow_many_connections() -> None:
+    # A held check-in is an open file, and the usual soft limit of 1024 is there for programs that call select().
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

@@ -82,14 +82,14 @@ class BodyReader:
             Malformed: The body ends before.
             ConnectionError: The client went away or stalled.
         """
-        gathered = bytearray()
+        gathered = await self.some()
         while len(gathered) < count:
             piece = await self.some()
             if not piece:
                 raise Malformed(f"the body ends inside {what}: {len(gathered)} of {count} bytes are there")
             gathered += piece
-        self._left = bytes(gathered[count:])
-        return bytes(gathered[:count])
+        self._left = gathered[count:]
+        return gathered[:count]
 
     async def some(self) -> bytes:
         """The next bytes, as they came; none at the end of the body.
@@ -100,8 +100,11 @@ class BodyReader:
         if self._left:
             piece, self._left = self._left, b""
             return piece
+        content = self._request.content
+        if (piece := content.read_nowait()) or content.is_eof():
+            return piece
         try:
             async with asyncio.timeout(self._stall_s):
-                return await self._request.content.readany()
+                return await content.readany()
         except TimeoutError as error:
             raise ConnectionResetError(f"no byte for {self._stall_s} s") from error

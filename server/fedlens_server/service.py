@@ -15,6 +15,7 @@ from fedlens_server.driver import Driver
 from fedlens_server.enrolment import TokenGrant
 from fedlens_server.errors import SlowDown, Unavailable
 from fedlens_server.long_poll import Polls
+from fedlens_server.outcomes import Outcomes
 from fedlens_server.rounds import Change, Rounds
 from fedlens_server.store import Store
 
@@ -42,6 +43,7 @@ class Service:
         self.grants = _grants(config)
         self.polls = Polls(config.limits.max_polls, config.limits.max_hold_ms)
         self.state = State.STARTING
+        self._outcomes = Outcomes()
         self._rounds: Rounds | None = None
         self._driver: Driver | None = None
         self._starting: asyncio.Task[None] | None = None
@@ -78,6 +80,10 @@ class Service:
             await asyncio.wait([self._starting])
         if self._driver is not None:
             await self._driver.stop()
+
+    async def durable(self, change: Future[T]) -> T:
+        """What a change of the round engine gives, once it is on disk; a request that is cut off does not undo it."""
+        return await self._outcomes.of(change)
 
     def upload_slot(self) -> "_Slot":
         """Room for one more update; held while its body is received.
@@ -121,11 +127,6 @@ class _Slot:
 
 
 SERVICE = web.AppKey("service", Service)
-
-
-async def durable(future: Future[T]) -> T:
-    """What a change of the round engine gives, once it is on disk; a request that is cut off does not undo it."""
-    return await asyncio.shield(asyncio.wrap_future(future))
 
 
 def _grants(config: Config) -> Mapping[str, TokenGrant]:

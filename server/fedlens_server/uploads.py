@@ -12,7 +12,7 @@ from fedlens_proto.v1 import update_pb2
 from fedlens_proto.wire import LENGTH, MAX_UPDATE_HEADER_BYTES, decode_request
 from fedlens_server.errors import Malformed, TooLarge, UpdateInvalid
 from fedlens_server.limits import BodyReader, refuse_encoding, require_message
-from fedlens_server.service import Service, durable
+from fedlens_server.service import Service
 from fedlens_server.store import MAX_ROW_BYTES, IncomingBlob, StoredBlob
 from fedlens_server.updates import Expectation, ReceivedUpdate
 
@@ -42,11 +42,11 @@ async def receive_update(
         await body.receive(reader, header, size - len(framed))
         if body.fault is not None:
             reason = body.fault
-            await durable(rounds.quarantine(client, task, round_number, reason, body.sha256))
+            await service.durable(rounds.quarantine(client, task, round_number, reason, body.sha256))
             raise UpdateInvalid(reason)
         blob = await _finish(incoming, header.blob_sha256) if header.blob_sha256 else None
         received = ReceivedUpdate(header=header, body_sha256=body.sha256, body_size=size, blob=blob)
-        return await durable(rounds.accept_update(client, task, round_number, received))
+        return await service.durable(rounds.accept_update(client, task, round_number, received))
 
 
 async def receive_part(request: web.Request, service: Service, digest: bytes) -> None:
@@ -76,7 +76,7 @@ async def receive_part(request: web.Request, service: Service, digest: bytes) ->
             raise Malformed(f"the body ends {left} bytes before its announced length")
         if seen.digest() != digest:
             raise Malformed(f"the SHA-256 of the bytes is {seen.hexdigest()}, not {digest.hex()} as in the address")
-        await durable(rounds.put_part(await _finish(incoming, digest)))
+        await service.durable(rounds.put_part(await _finish(incoming, digest)))
 
 
 class _Body:

@@ -6,6 +6,7 @@ import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from hashlib import sha256
 from io import BytesIO
 from pathlib import Path
@@ -214,6 +215,12 @@ def config(folder: Path, **limits: Any) -> Config:
                 {"name": "trainers", "role": "trainer", "sha256": hashed(TRAINER_TOKEN)},
                 {"name": "evaluators", "role": "evaluator", "sha256": hashed(EVALUATOR_TOKEN)},
                 {"name": "once", "role": "trainer", "sha256": hashed("once"), "max_uses": 1},
+                {
+                    "name": "old",
+                    "role": "trainer",
+                    "sha256": hashed("old"),
+                    "expires_at": datetime.fromtimestamp(START, UTC),
+                },
             ],
         },
         folder,

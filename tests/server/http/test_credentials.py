@@ -58,6 +58,12 @@ async def test_a_token_that_is_used_up_lets_nobody_else_in(server: Server) -> No
     assert other.outcome == (403, "forbidden")
 
 
+async def test_a_token_that_has_expired_lets_nobody_in(server: Server) -> None:
+    answer = await Client(server, bytes(32)).enrol("old")
+
+    assert answer.outcome == (403, "forbidden")
+
+
 async def test_the_role_follows_from_the_token(server: Server) -> None:
     trainer = await (await server.client(1)).enrol()
     evaluator = await (await server.client(2, EVALUATOR_TOKEN)).enrol(EVALUATOR_TOKEN)

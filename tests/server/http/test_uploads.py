@@ -262,11 +262,12 @@ async def test_more_updates_at_a_time_than_the_server_takes_are_429(tmp_path: Pa
         client, assignment = await member(server, LARGE)
         body = update(assignment, trained(LARGE))
 
-        async with _begun_upload(client, assignment, body) as writer:
+        async with _begun_upload(client, assignment, body) as (reader, writer):
             refused = await client.upload(assignment, body)
             writer.write(body[-1000:])
-            await until(lambda: not server.temporary_files())
+            finished = await reader.readline()
 
+        assert finished == b"HTTP/1.1 200 OK\r\n"
         assert refused.outcome == (429, "slow-down")
         assert refused.error.retry == error_pb2.RETRY_LATER
         assert refused.error.retry_after_ms > 0
@@ -326,9 +327,9 @@ async def test_concurrent_updates_are_all_accepted(server: Server) -> None:
 @asynccontextmanager
 async def _begun_upload(
     client: Client, assignment: assignment_pb2.Assignment, body: bytes
-) -> AsyncIterator[asyncio.StreamWriter]:
+) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
     """An upload of which the server has got all but the last 1000 bytes; the connection breaks at the end."""
-    _, writer = await asyncio.open_connection("127.0.0.1", urlsplit(client.server.url).port)
+    reader, writer = await asyncio.open_connection("127.0.0.1", urlsplit(client.server.url).port)
     try:
         head = (
             f"PUT {round_path(assignment)}/update HTTP/1.1\r\nHost: x\r\nAuthorization: {client.bearer}\r\n"
@@ -336,7 +337,7 @@ async def _begun_upload(
         )
         writer.write(head.encode() + body[:-1000])
         await until(lambda: bool(client.server.temporary_files()))
-        yield writer
+        yield reader, writer
     finally:
         writer.transport.abort()
         with suppress(ConnectionError):
