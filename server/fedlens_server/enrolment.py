@@ -209,6 +209,7 @@ def _left(federation: Federation, left: list[tuple[Round, Member]]) -> None:
     for current, member in left:
         current.pending -= member.state == admin_pb2.MEMBER_STATE_PENDING
         member.state, member.reason = admin_pb2.MEMBER_STATE_LEFT, ""
+        member.sets = ()
         member.body_sha256 = member.blob = member.class_counts = None
         member.photo_count = 0
         federation.changed([current.task], due=True)

@@ -15,7 +15,9 @@ with n_k = 0 is skipped, since 0 * NaN is NaN. Sums are in float64 in order of c
 that a round's result is the same whatever the order in which updates came.
 """
 
+import os
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from math import prod
 from typing import Any, Self
@@ -31,6 +33,8 @@ from fedlens_server.task_settings import SettingsError
 GLOBAL = "global"
 # 64 Ki elements: sum and product, 512 KiB each in float64, stay in a core's L2 cache.
 CHUNK = 1 << 16
+# Each element's sum is made by one thread in the order of clients, so their number changes no bit of the result.
+THREADS = min(os.cpu_count() or 1, 4)
 
 
 def average(tensors: Sequence[Array], counts: Sequence[int]) -> NDArray[Any]:
@@ -51,31 +55,45 @@ def average(tensors: Sequence[Array], counts: Sequence[int]) -> NDArray[Any]:
     shape = tensors[0].shape if tensors else ()
     flat = [np.reshape(tensor, -1) for tensor in tensors]
     is_float = not tensors or tensors[0].dtype.kind == "f"
-    return _average(lambda k, a, b: flat[k][a:b], shape, counts, is_float)
+    return _average(lambda k, a, b, _: flat[k][a:b], shape, counts, is_float)
 
 
 def _average(
-    read: Callable[[int, int, int], Array], shape: tuple[int, ...], counts: Sequence[int], is_float: bool
+    read: Callable[[int, int, int, Array], Array], shape: tuple[int, ...], counts: Sequence[int], is_float: bool
 ) -> NDArray[Any]:
-    """As `average`, reading elements a to b of client k's tensor by `read(k, a, b)`, each once and never all."""
+    """As `average`, reading elements a to b of client k's tensor by `read(k, a, b, buffer)`, each once."""
     n = sum(counts)
     if n == 0:
         raise NothingToAggregate("no client trained on any photo")
     counted = [(k, n_k / n) for k, n_k in enumerate(counts) if n_k > 0]
     size = prod(shape)
     result: NDArray[Any] = np.empty(size, np.float32 if is_float else np.int64)
-    total, product = np.empty(min(CHUNK, size)), np.empty(min(CHUNK, size))
-    for a in range(0, size, CHUNK):
-        b = min(a + CHUNK, size)
-        if not is_float:
-            result[a:b] = np.maximum.reduce([read(k, a, b) for k, _ in counted])
-            continue
-        acc, term = total[: b - a], product[: b - a]
-        acc.fill(0.0)
-        for k, share in counted:
-            np.multiply(read(k, a, b), share, out=term, dtype=np.float64)
-            acc += term
-        result[a:b] = acc
+
+    def sum_up(starts: range) -> None:
+        total, product = np.empty(min(CHUNK, size)), np.empty(min(CHUNK, size))
+        buffer = np.empty(min(CHUNK, size), result.dtype)
+        for a in starts:
+            b = min(a + CHUNK, size)
+            if not is_float:
+                result[a:b] = read(counted[0][0], a, b, buffer)
+                for k, _ in counted[1:]:
+                    np.maximum(result[a:b], read(k, a, b, buffer), out=result[a:b])
+                continue
+            acc, term = total[: b - a], product[: b - a]
+            acc.fill(0.0)
+            for k, share in counted:
+                np.copyto(term, read(k, a, b, buffer))
+                np.multiply(term, share, out=term)
+                np.add(acc, term, out=acc)
+            result[a:b] = acc
+
+    threads = min(THREADS, -(-size // CHUNK))
+    parts = [range(i * CHUNK, size, threads * CHUNK) for i in range(threads)]
+    if threads == 1:
+        sum_up(parts[0])
+    else:
+        with ThreadPoolExecutor(threads) as pool:
+            list(pool.map(sum_up, parts))
     return result.reshape(shape)
 
 
@@ -138,8 +156,8 @@ class FedAvg:
         current: TensorSet = state[GLOBAL]
 
         def mean(name: str) -> Array:
-            def read(k: int, a: int, b: int) -> Array:
-                return span(updates[k].tensors, name, a, b)
+            def read(k: int, a: int, b: int, buffer: Array) -> Array:
+                return span(updates[k].tensors, name, a, b, buffer)
 
             return _average(read, current[name].shape, counts, current[name].dtype.kind == "f")
 

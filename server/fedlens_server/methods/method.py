@@ -11,7 +11,7 @@ is not written again, and an uploaded blob enters the state by digest when `upda
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -92,17 +92,18 @@ class Method(Protocol):
         ...
 
 
-@runtime_checkable
-class Spans(Protocol):
-    """Tensors of which parts can be read without touching the rest."""
+def span(tensors: TensorSet, name: str, start: int, stop: int, buffer: Array | None = None) -> Array:
+    """Elements `start` to `stop` of a tensor in row-major order; of a stored one no more than these are read.
 
-    def span(self, name: str, start: int, stop: int) -> Array:
-        """Elements `start` to `stop` of a tensor in row-major order."""
-        ...
-
-
-def span(tensors: TensorSet, name: str, start: int, stop: int) -> Array:
-    """Elements `start` to `stop` of a tensor in row-major order, reading no more than these where that is possible."""
-    if isinstance(tensors, Spans):
-        return tensors.span(name, start, stop)
+    Args:
+        tensors: Where from.
+        name: Of the tensor.
+        start: First element.
+        stop: Behind the last one.
+        buffer: May be overwritten with the elements and be what is returned; float32 or int64, with room for them.
+    """
+    read = getattr(tensors, "span", None)
+    if read is not None:
+        found: Array = read(name, start, stop, buffer)
+        return found
     return tensors[name].reshape(-1)[start:stop]

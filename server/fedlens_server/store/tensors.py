@@ -1,12 +1,13 @@
 """Stored tensors by name, read only when asked for and only as far as asked for.
 
-A file is mapped anew for each tensor and unmapped with the array, so that reading a round's updates never makes more
-of them resident than what is being added up.
+Files are read, not mapped: a mapping of each update of a round would become resident as a whole, and the page faults
+cost more than copying from the page cache into a buffer that is in the processor's cache.
 """
 
-import mmap
+import os
 from collections.abc import Callable, Iterator, Mapping
 from math import prod
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -57,8 +58,11 @@ class StoredTensors(Mapping[str, Array]):
         spec = self.layout.specs[self._index[name]]
         return self.span(name, 0, prod(spec.shape)).reshape(spec.shape)
 
-    def span(self, name: str, start: int, stop: int) -> Array:
-        """Elements `start` to `stop` of a tensor in row-major order."""
+    def span(self, name: str, start: int, stop: int, buffer: Array | None = None) -> Array:
+        """Elements `start` to `stop` of a tensor in row-major order.
+
+        They may be put into `buffer`, float32 or int64 with room for them all, which saves making a new array.
+        """
         layout = self.layout
         i = self._index[name]
         spec = layout.specs[i]
@@ -69,13 +73,9 @@ class StoredTensors(Mapping[str, Array]):
             stored = np.frombuffer(location.raw, dtype, stop - start, offset)
         else:
             assert location.path is not None
-            page = offset - offset % mmap.ALLOCATIONGRANULARITY
-            with location.path.open("rb", buffering=0) as file:
-                length = offset - page + (stop - start) * dtype.itemsize
-                mapped = mmap.mmap(
-                    file.fileno(), length, mmap.MAP_SHARED | mmap.MAP_POPULATE, mmap.PROT_READ, offset=page
-                )
-            stored = np.frombuffer(mapped, dtype, stop - start, offset - page)
+            fits = buffer is not None and buffer.dtype == dtype
+            stored = buffer[: stop - start] if buffer is not None and fits else np.empty(stop - start, dtype)
+            _read(location.path, stored, offset)
         return stored.astype(np.float32) if spec.dtype == blob_pb2.DTYPE_FLOAT16 else stored
 
     def __contains__(self, name: object) -> bool:
@@ -89,6 +89,23 @@ class StoredTensors(Mapping[str, Array]):
     def __len__(self) -> int:
         """How many tensors."""
         return len(self.layout.specs)
+
+
+def _read(path: Path, into: Array, offset: int) -> None:
+    """Fill an array with a file's bytes from an offset.
+
+    Raises:
+        BlobError: The file ends before.
+    """
+    left = into.data.cast("B")
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        while (count := os.preadv(descriptor, [left], offset)) < len(left):
+            if count == 0:
+                raise BlobError(f"blob {path.name} is truncated")
+            left, offset = left[count:], offset + count
+    finally:
+        os.close(descriptor)
 
 
 def _parse(location: Location) -> Layout | None:

@@ -1,0 +1,267 @@
+import errno
+import os
+import sqlite3
+import subprocess
+import sys
+from hashlib import sha256
+from pathlib import Path
+
+import numpy as np
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from sqlalchemy import create_engine, insert, select
+
+from fedlens_proto import blob
+from fedlens_server.errors import StorageFull, StoreUnusable, Unknown
+from fedlens_server.store import MAX_ROW_BYTES, Store, StoredBlob, Transaction, schema
+
+LARGE = bytes(range(256)) * 1024  # 256 KiB, a file
+SMALL = b"small"
+
+
+def put(store: Store, raw: bytes) -> StoredBlob:
+    with store.incoming() as incoming:
+        for start in range(0, len(raw), 40_000):
+            incoming.write(raw[start : start + 40_000])
+        stored = incoming.finish()
+        store.submit(lambda transaction: transaction.place(stored), [stored.digest]).result()
+    return stored
+
+
+def content(store: Store, digest: bytes) -> bytes:
+    location = store.blobs.locate(digest)
+    return location.raw if location.path is None else location.path.read_bytes()  # type: ignore[return-value]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "state"
+
+
+@pytest.fixture
+def store(folder: Path):
+    opened = Store.open(folder)
+    yield opened
+    opened.close()
+
+
+@pytest.mark.parametrize("raw", [SMALL, LARGE, b"x" * MAX_ROW_BYTES, b"x" * (MAX_ROW_BYTES + 1)])
+def test_what_was_placed_is_there_after_reopening(folder: Path, raw: bytes) -> None:
+    store = Store.open(folder)
+    put(store, raw)
+    store.close()
+
+    reopened = Store.open(folder)
+    found = content(reopened, sha256(raw).digest())
+    reopened.close()
+
+    assert found == raw
+
+
+def test_small_blobs_are_rows_and_large_ones_are_files(store: Store) -> None:
+    put(store, SMALL)
+    put(store, LARGE)
+
+    files = [path.name for path in store.blobs.folder.iterdir() if path.is_file()]
+
+    assert files == [sha256(LARGE).hexdigest()]
+
+
+def test_the_same_bytes_twice_are_stored_once(store: Store) -> None:
+    put(store, LARGE)
+    put(store, LARGE)
+
+    assert len(store.read(select(schema.blobs.c.digest))) == 1
+    assert list(store.blobs.incoming_folder.iterdir()) == []
+
+
+def test_temporary_and_unnamed_files_are_swept_at_start(folder: Path) -> None:
+    store = Store.open(folder)
+    put(store, LARGE)
+    (store.blobs.incoming_folder / "left-over").write_bytes(b"half")
+    (store.blobs.folder / ("00" * 32)).write_bytes(b"renamed, but its transaction never committed")
+    store.close()
+
+    Store.open(folder).close()
+
+    assert [path.name for path in (folder / "blobs").iterdir() if path.is_file()] == [sha256(LARGE).hexdigest()]
+    assert list((folder / "blobs" / "incoming").iterdir()) == []
+
+
+def test_an_operation_that_fails_leaves_neither_row_nor_file(store: Store) -> None:
+    def fail(transaction: Transaction) -> None:
+        with store.incoming() as incoming:
+            incoming.write(LARGE)
+            transaction.place(incoming.finish())
+        transaction.execute(insert(schema.forgotten), {"id": b"x"})
+        raise Unknown("on purpose")
+
+    with pytest.raises(Unknown):
+        store.submit(fail).result()
+
+    assert store.read(select(schema.blobs)) == []
+    assert store.read(select(schema.forgotten)) == []
+    assert [path for path in store.blobs.folder.iterdir() if path.is_file()] == []
+
+
+def test_an_operation_that_fails_takes_no_other_of_its_commit_along(store: Store) -> None:
+    def note(name: bytes, fails: bool):
+        def operation(transaction: Transaction) -> None:
+            transaction.execute(insert(schema.forgotten), {"id": name})
+            if fails:
+                raise Unknown("on purpose")
+
+        return store.submit(operation, [name])
+
+    futures = [note(b"a", False), note(b"b", True), note(b"c", False)]
+
+    assert [type(future.exception()) for future in futures] == [type(None), Unknown, type(None)]
+    assert {row.id for row in store.read(select(schema.forgotten))} == {b"a", b"c"}
+
+
+def test_operations_with_a_common_key_see_each_others_effects(store: Store) -> None:
+    seen: list[int] = []
+    counter = [0]
+
+    def count(transaction: Transaction) -> None:
+        seen.append(counter[0])
+        transaction.after_commit(lambda: counter.__setitem__(0, counter[0] + 1))
+
+    for future in [store.submit(count, ["same"]) for _ in range(20)]:
+        future.result()
+
+    assert seen == list(range(20))
+
+
+def test_operations_that_wait_together_share_a_commit(store: Store) -> None:
+    commits: list[int] = []
+    store.on_commit(lambda: commits.append(1))
+    gate = store.submit(lambda _: __import__("threading").Event().wait(0.05))
+
+    for future in [gate, *[store.submit(lambda _: None, [i]) for i in range(50)]]:
+        future.result()
+
+    # The gate's own and one for all that came while it waited.
+    assert len(commits) == 2
+
+
+def test_a_disk_full_error_while_writing_stores_nothing(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with store.incoming() as incoming:
+        incoming.write(LARGE)
+        monkeypatch.setattr(os, "fsync", full)
+        with pytest.raises(StorageFull):
+            incoming.finish()
+
+    assert list(store.blobs.incoming_folder.iterdir()) == []
+
+
+def test_a_disk_full_error_while_naming_a_file_stores_nothing(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with store.incoming() as incoming:
+        incoming.write(LARGE)
+        stored = incoming.finish()
+        monkeypatch.setattr(os, "fsync", full)
+        with pytest.raises(StorageFull):
+            store.submit(lambda transaction: transaction.place(stored)).result()
+
+    assert stored.digest not in store.blobs.sizes
+    assert store.read(select(schema.blobs)) == []
+    assert [path for path in store.blobs.folder.iterdir() if path.is_file()] == []
+
+
+def test_a_full_database_fails_the_whole_commit_and_the_next_one_works(store: Store) -> None:
+    with store._writers.connect() as connection:
+        pages = connection.exec_driver_sql("PRAGMA page_count").scalar_one()
+    raw = b"r" * MAX_ROW_BYTES
+    limited = store.submit(lambda transaction: transaction.execute(select(1)))
+    limited.result()
+
+    def limit(pages: int):
+        def operation(transaction: Transaction) -> None:
+            transaction._connection.exec_driver_sql(f"PRAGMA max_page_count = {pages}")
+
+        return operation
+
+    store.submit(limit(pages)).result()
+    with pytest.raises(StorageFull, match="disk is full"):
+        put(store, raw)
+    store.submit(limit(1 << 30)).result()
+    stored = put(store, raw)
+
+    assert content(store, stored.digest) == raw
+
+
+def test_a_second_process_is_refused(store: Store, folder: Path) -> None:
+    program = (
+        "import sys; from pathlib import Path; from fedlens_server.store import Store; Store.open(Path(sys.argv[1]))"
+    )
+
+    second = subprocess.run([sys.executable, "-c", program, folder], capture_output=True, text=True, check=False)
+
+    assert second.returncode == 1
+    assert "is in use by another server" in second.stderr
+
+
+def test_a_database_of_a_newer_version_is_refused(folder: Path) -> None:
+    Store.open(folder).close()
+    connection = sqlite3.connect(folder / "server.sqlite3")
+    connection.execute("UPDATE alembic_version SET version_num = '9999'")
+    connection.commit()
+    connection.close()
+
+    with pytest.raises(StoreUnusable, match=r"has schema 9999; .* upgrade FedLens"):
+        Store.open(folder)
+
+
+def test_a_file_that_is_no_database_is_refused(folder: Path) -> None:
+    folder.mkdir()
+    (folder / "server.sqlite3").write_bytes(b"not a database, but long enough to be looked at" * 10)
+
+    with pytest.raises(StoreUnusable, match="cannot be read as a database"):
+        Store.open(folder)
+
+
+def test_a_database_of_another_program_is_refused(folder: Path) -> None:
+    folder.mkdir()
+    connection = sqlite3.connect(folder / "server.sqlite3")
+    connection.execute("CREATE TABLE recipes (id INTEGER)")
+    connection.close()
+
+    with pytest.raises(StoreUnusable, match="another program"):
+        Store.open(folder)
+
+
+def test_migrations_give_the_schema_of_this_version(store: Store, folder: Path) -> None:
+    engine = create_engine(f"sqlite:///{folder / 'server.sqlite3'}")
+    with engine.connect() as connection:
+        differences = compare_metadata(MigrationContext.configure(connection), schema.metadata)
+    engine.dispose()
+
+    assert differences == []
+
+
+def test_commits_survive_power_loss(store: Store) -> None:
+    with store._writers.connect() as connection:
+        assert connection.exec_driver_sql("PRAGMA journal_mode").scalar_one() == "wal"
+        assert connection.exec_driver_sql("PRAGMA synchronous").scalar_one() == 2  # FULL
+        assert connection.exec_driver_sql("PRAGMA foreign_keys").scalar_one() == 1
+
+
+@pytest.mark.parametrize("size", [10, 100_000])
+@pytest.mark.parametrize("floats", [blob.pb.DTYPE_FLOAT32, blob.pb.DTYPE_FLOAT16])
+def test_stored_tensors_read_like_the_blob_itself(store: Store, size: int, floats: blob.pb.Dtype) -> None:
+    tensors = {"b": np.arange(3), "w": np.linspace(-1, 1, 2 * size, dtype=np.float32).reshape(2, size)}
+    raw = blob.encode(tensors, floats=floats)
+    stored = store.tensors(put(store, raw).digest)
+    plain = blob.Blob.from_bytes(raw)
+
+    assert list(stored) == ["b", "w"]
+    np.testing.assert_array_equal(stored["b"], plain["b"])
+    np.testing.assert_array_equal(stored["w"], plain["w"])
+    np.testing.assert_array_equal(stored.span("w", size - 2, size + 3), plain["w"].reshape(-1)[size - 2 : size + 3])

@@ -1,0 +1,168 @@
+"""The round engine knows no method by name: it runs one that only the tests have."""
+
+import json
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from fedlens_proto.v1 import admin_pb2, assignment_pb2, check_in_pb2
+from tests.server.bundles import tiny_bundle
+from tests.server.fakes import EVALUATORS, SEED, Bench, client_ids, update_of
+from tests.server.patchwork import registered
+
+ALICE, BOB, CAROL = client_ids(3)
+SETTINGS = json.dumps({"method": "patchwork", "rounds": 1, "population": 2, "seed": SEED})
+
+
+@pytest.fixture(autouse=True)
+def patchwork() -> Iterator[None]:
+    with registered():
+        yield
+
+
+@pytest.fixture
+def gathered(bench: Bench) -> Bench:
+    """After the first phase: Alice's biases are [1, 1], Bob's [3, 3], and Carol came too late."""
+    bench.create(SETTINGS, [tiny_bundle(references=["global"])])
+    bench.enrol([ALICE, BOB])
+    for client, value in ((ALICE, 1.0), (BOB, 3.0)):
+        assignment = bench.assignment(client)
+        bias = {"fc.bias": np.full(2, value, np.float32)}
+        bench.send(client, assignment, *update_of(assignment, bias, 4, class_counts=[3, 1]))
+    bench.enrol([CAROL])
+    bench.advance()
+    return bench
+
+
+def values(bench: Bench) -> dict[str, object]:
+    return dict(bench.rounds._federation.tasks[1].values)
+
+
+def test_the_local_pass_reaches_the_client_as_the_method_wrote_it(bench: Bench) -> None:
+    bench.create(SETTINGS, [tiny_bundle(references=["global"])])
+    bench.enrol([ALICE, BOB])
+
+    local_pass = bench.assignment(ALICE).local_pass
+
+    assert local_pass.start[0].source == assignment_pb2.SetSource(kept="mine", download="shared")
+    assert local_pass.references[0].set.download == "shared"
+    assert [keep.set for keep in local_pass.keep] == ["mine"]
+    assert local_pass.asks[0].HasField("class_counts")
+
+
+def test_an_upload_of_selected_tensors_is_what_is_expected(bench: Bench) -> None:
+    bench.create(SETTINGS, [tiny_bundle(references=["global"])])
+    bench.enrol([ALICE, BOB])
+
+    expectation = bench.rounds.expect(ALICE, 1, 1)
+
+    assert expectation.specs is not None
+    assert [str(spec) for spec in expectation.specs] == ["fc.bias float32[2]"]
+
+
+def test_plain_values_arrays_and_sets_are_the_same_after_a_restart(gathered: Bench) -> None:
+    before = values(gathered)
+
+    gathered.reopen()
+    after = values(gathered)
+
+    assert after["log"] == before["log"] == ["gather", "gather 2 of 2", "stitch"]
+    assert after["scale"] == 0.1
+    np.testing.assert_array_equal(after["draws"], before["draws"])  # type: ignore[arg-type]
+    np.testing.assert_array_equal(after["classes"], [6, 2])  # type: ignore[arg-type]
+    assert after.keys() == before.keys()
+
+
+def test_an_uploaded_blob_enters_the_state_by_digest_and_stays(gathered: Bench) -> None:
+    assignment = gathered.assignment(ALICE)
+
+    assert sorted(item.name for item in assignment.sets) == ["own", "shared"]
+    np.testing.assert_array_equal(gathered.tensors(assignment, "own")["fc.bias"], [1.0, 1.0])
+    # (4 * 1 + 4 * 3) / 8
+    np.testing.assert_array_equal(gathered.tensors(assignment, "shared")["fc.bias"], [2.0, 2.0])
+
+
+def test_entries_that_do_not_change_are_not_written_again(gathered: Bench) -> None:
+    task = gathered.rounds._federation.tasks[1]
+    before = task.values["shared"]
+
+    for client in (ALICE, BOB):
+        assignment = gathered.assignment(client)
+        gathered.send(client, assignment, *update_of(assignment, None, 4))
+    gathered.advance()
+
+    assert task.values["shared"] is before
+    assert task.state == admin_pb2.TASK_STATE_FINISHED
+
+
+def test_a_client_may_fetch_its_own_sets_and_not_anothers(gathered: Bench) -> None:
+    (alices,) = [item.sha256 for item in gathered.assignment(ALICE).sets if item.name == "own"]
+
+    assert gathered.rounds.readable(ALICE, alices).size > 0
+    with pytest.raises(Exception, match="there is no blob"):
+        gathered.rounds.readable(BOB, alices)
+
+
+def test_a_client_that_the_method_gives_nothing_sits_the_phase_out(gathered: Bench) -> None:
+    response = gathered.check_in(CAROL)
+
+    assert response.wait.reason == check_in_pb2.WAIT_REASON_PHASE
+    assert [member.client_id for member in gathered.show().rounds[1].members] == [ALICE, BOB]
+
+
+def test_a_forgotten_clients_state_is_gone_at_once(gathered: Bench) -> None:
+    (alices,) = [item.sha256 for item in gathered.assignment(ALICE).sets if item.name == "own"]
+
+    gathered.rounds.forget(ALICE).result()
+
+    assert [name for name in values(gathered) if name.startswith("clients/")] == [f"clients/{BOB.hex()}/bias"]
+    assert alices not in gathered.store.blobs.sizes
+    gathered.reopen()
+    assert [name for name in values(gathered) if name.startswith("clients/")] == [f"clients/{BOB.hex()}/bias"]
+
+
+def test_class_counts_that_do_not_add_up_are_quarantined(bench: Bench) -> None:
+    bench.create(SETTINGS, [tiny_bundle(references=["global"])])
+    bench.enrol([ALICE, BOB])
+    assignment = bench.assignment(ALICE)
+    bias = {"fc.bias": np.zeros(2, np.float32)}
+
+    with pytest.raises(Exception, match=r"2 counts that add up to 4, must be 2 that add up to photo_count, 5"):
+        bench.send(ALICE, assignment, *update_of(assignment, bias, 5, class_counts=[3, 1]))
+
+    assert bench.show().rounds[0].members[0].state == admin_pb2.MEMBER_STATE_QUARANTINED
+
+
+def test_evaluators_get_only_what_can_be_downloaded(gathered: Bench) -> None:
+    evaluator = client_ids(9)[-1]
+    gathered.enrol([evaluator], EVALUATORS)
+
+    assignment = gathered.assignment(evaluator)
+
+    assert assignment.answer == assignment_pb2.ANSWER_EVALUATION
+    assert assignment.local_pass.start[0].source == assignment_pb2.SetSource(download="shared")
+    assert not assignment.local_pass.stages
+
+
+def test_a_bundle_without_the_reference_is_refused_when_the_task_is_made(bench: Bench) -> None:
+    with pytest.raises(Exception, match=r"phase 'gather': the bundle's step has no reference \['global'\]"):
+        bench.create(SETTINGS, [tiny_bundle()])
+
+
+def test_a_method_that_breaks_ends_the_round_and_not_the_server(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench.create(SETTINGS, [tiny_bundle(references=["global"])])
+    bench.enrol([ALICE, BOB])
+    task = bench.rounds._federation.tasks[1]
+    monkeypatch.setattr(type(task.method), "aggregate", lambda *_: 1 / 0)
+    for client in (ALICE, BOB):
+        assignment = bench.assignment(client)
+        bias = {"fc.bias": np.zeros(2, np.float32)}
+        bench.send(client, assignment, *update_of(assignment, bias, 4, class_counts=[3, 1]))
+
+    bench.advance()
+
+    first, second = bench.show().rounds
+    assert first.state == admin_pb2.ROUND_STATE_ABANDONED
+    assert "ZeroDivisionError" in first.reason
+    assert second.state == admin_pb2.ROUND_STATE_OPEN

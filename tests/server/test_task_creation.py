@@ -1,0 +1,191 @@
+"""Everything that can be wrong with a task is said when it is made, naming the key, what was found, what is allowed."""
+
+import json
+from hashlib import sha256
+
+import pytest
+
+from fedlens_proto.v1 import admin_pb2, manifest_pb2
+from fedlens_server.errors import Malformed, TaskDiffers, Unknown
+from tests.server.bundles import TinyBundle, tiny_bundle
+from tests.server.fakes import SEED, Bench
+
+GOOD = {"method": "fedavg", "rounds": 2, "population": 4}
+
+
+def create(bench: Bench, **changes: object) -> admin_pb2.Task:
+    return bench.create(json.dumps({**GOOD, **changes}))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"method": "fedmagic"}, "method: found 'fedmagic', must be one of fedavg"),
+        ({"rounds": 0}, "rounds: found 0, must be rounds to commit, 1 to 1000000"),
+        ({"rounds": "ten"}, 'rounds: found "ten", must be'),
+        ({"rounds": True}, "rounds: found true, must be"),
+        ({"population": -1}, "population: found -1, must be trainers to wait for"),
+        ({"cohort": 5}, "cohort: found 5, must be at most the population, 4"),
+        ({"cohort": "some"}, 'cohort: found "some", must be "all", or clients a round'),
+        ({"deadline_s": 0}, "deadline_s: found 0, must be seconds, above 0"),
+        ({"deadline_s": float("inf")}, "deadline_s: found Infinity, must be seconds"),
+        ({"min_reports": 5}, "min_reports: found 5, must be at most the clients of a round, 4"),
+        ({"cohort": 2, "min_reports": 3}, "min_reports: found 3, must be at most the clients of a round, 2"),
+        ({"epochs": 1, "steps": 1}, "steps: found 1, must be left out when epochs is set"),
+        ({"codec": "int8"}, 'codec: found "int8", must be "f32" or "f16"; int8 is not supported by this version'),
+        ({"codec": "zip"}, 'codec: found "zip", must be "f32" or "f16"'),
+        ({"differences": True}, "differences: found true, must be left out: differences are not supported"),
+        ({"confusion": True}, "confusion matrices are not supported by this version"),
+        ({"label_distribution": 1.0}, "label distributions are not supported by this version"),
+        ({"throw_away": []}, "evaluation after throw-away stages are not supported by this version"),
+        ({"epoch": 3}, "epoch: found 3, must be left out: there is no such setting (there are codec, cohort"),
+        ({"hyper": {"lr": 0.1}}, "hyper.lr: found 0.1, must be a hyper-parameter of the bundle: lr_classifier, moment"),
+        ({"hyper": {"momentum": 2}}, "hyper.momentum: found 2, must be from 0 to 1"),
+        ({"hyper": {"momentum": "x"}}, 'hyper.momentum: found "x", must be numbers by name'),
+        ({"hyper": {"momentum": float("nan")}}, "hyper.momentum: found NaN"),
+        ({"seed": "5eed"}, 'seed: found "5eed", must be 64 hexadecimal digits'),
+        ({"options": {"rho": 1}}, "options.rho: found set, must be left out: fedavg has no options"),
+        ({"max_update_norm": 0}, "max_update_norm: found 0, must be a number above 0"),
+        ({"max_photos_per_client": 2**63}, "max_photos_per_client: found 9223372036854775808, must be photos, 1 to"),
+    ],
+)
+def test_a_bad_setting_is_refused_by_name(bench: Bench, changes: dict[str, object], message: str) -> None:
+    with pytest.raises(Malformed) as caught:
+        create(bench, **changes)
+
+    assert message in str(caught.value)
+    assert not bench.rounds.tasks().tasks
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "no JSON"),
+        ("[]", "must be a JSON object"),
+        ("{", "no JSON"),
+        ("[" * 60_000, "no JSON"),
+        ("x" * 70_000, "70000 characters, at most 65536"),
+        ('{"rounds": 1, "population": 1}', "method: found nothing, must be name of a method"),
+    ],
+)
+def test_settings_that_are_no_object_of_settings_are_refused(bench: Bench, text: str, message: str) -> None:
+    with pytest.raises(Malformed, match=message):
+        bench.create(text)
+
+
+@pytest.mark.parametrize("name", ["", " padded ", "a\nb", "x" * 101, "17"])
+def test_a_bad_name_is_refused(bench: Bench, name: str) -> None:
+    with pytest.raises(Malformed, match="name: found"):
+        bench.create(json.dumps(GOOD), name=name)
+
+
+def test_made_twice_with_the_same_content_it_is_one_task(bench: Bench) -> None:
+    first = create(bench)
+
+    assert create(bench) == first
+    bench.reopen()
+    assert create(bench) == first
+    assert len(bench.rounds.tasks().tasks) == 1
+
+
+def test_made_again_with_other_content_it_is_refused(bench: Bench) -> None:
+    create(bench)
+
+    with pytest.raises(TaskDiffers, match="choose another name"):
+        create(bench, rounds=3)
+    with pytest.raises(TaskDiffers):
+        bench.create(json.dumps(GOOD), [tiny_bundle(fill=1.0)])
+
+
+def test_the_seed_is_never_shown(bench: Bench) -> None:
+    task = create(bench, seed=SEED)
+
+    assert SEED not in task.settings_json
+    assert "seed" not in json.loads(task.settings_json)
+    assert bench.rounds._federation.tasks[1].seed == bytes.fromhex(SEED)
+    bench.reopen()
+    assert bench.rounds._federation.tasks[1].seed == bytes.fromhex(SEED)
+
+
+def test_without_a_seed_two_tasks_get_different_ones(bench: Bench) -> None:
+    bench.create(json.dumps(GOOD), name="one")
+    bench.create(json.dumps(GOOD), name="two")
+
+    tasks = bench.rounds._federation.tasks
+    assert tasks[1].seed != tasks[2].seed
+
+
+def test_settings_come_back_with_defaults_filled_in(bench: Bench) -> None:
+    shown = json.loads(create(bench, hyper={"momentum": 0.5}).settings_json)
+
+    assert shown["codec"] == "f32"
+    assert shown["max_consecutive_abandoned"] == 5
+    assert shown["hyper"] == {"momentum": 0.5}
+
+
+def make(bench: Bench, *manifests: bytes) -> None:
+    request = admin_pb2.CreateTaskRequest(protocol=1, name="task", manifests=manifests, settings_json=json.dumps(GOOD))
+    bench.rounds.create_task(request).result()
+
+
+def test_parts_must_be_stored_first(bench: Bench) -> None:
+    bundle = tiny_bundle()
+
+    with pytest.raises(Malformed, match="is not stored; put the bundle's parts first"):
+        make(bench, bundle.manifest)
+
+
+def test_a_damaged_manifest_is_refused(bench: Bench) -> None:
+    with pytest.raises(Malformed, match=r"manifests\[0\]"):
+        make(bench, b"\xff\xff\xff")
+    with pytest.raises(Malformed, match="manifests: found 0"):
+        make(bench)
+
+
+def test_an_initial_blob_with_other_tensors_is_refused(bench: Bench) -> None:
+    bundle, other = tiny_bundle(), tiny_bundle(features=5)
+    manifest = manifest_pb2.Manifest.FromString(bundle.manifest)
+    manifest.initial = sha256(other.initial).digest()
+    manifest.parts.append(manifest_pb2.Part(sha256=manifest.initial, size=len(other.initial)))
+    bench.put_parts(bundle)
+    bench.put_parts(other)
+
+    with pytest.raises(Malformed, match="does not hold the bundle's exchangeable tensors"):
+        make(bench, manifest.SerializeToString())
+
+
+@pytest.mark.parametrize(
+    ("second", "message"),
+    [
+        (tiny_bundle(class_prefix="kind"), "class names differ from those of the first bundle"),
+        (tiny_bundle(features=5), "must be bundles with equal tensors for fedavg"),
+        (tiny_bundle(fill=1.0), "must be bundles with equal tensors for fedavg"),
+    ],
+)
+def test_bundles_of_one_task_must_agree(bench: Bench, second: TinyBundle, message: str) -> None:
+    with pytest.raises(Malformed, match=message):
+        bench.create(json.dumps(GOOD), [tiny_bundle(), second])
+
+
+def test_a_reference_that_the_method_does_not_give_is_named(bench: Bench) -> None:
+    with pytest.raises(Malformed, match=r"the bundle's step wants reference \['previous'\]"):
+        bench.create(json.dumps(GOOD), [tiny_bundle(references=["global", "previous"])])
+
+
+def test_the_proximal_reference_is_bound_to_the_download(bench: Bench) -> None:
+    bench.create(json.dumps(GOOD), [tiny_bundle(references=["global"])])
+
+    (phase,) = bench.rounds._federation.tasks[1].phases
+    assert phase.local_pass.references[0].set.download == "global"
+
+
+def test_a_model_of_a_task_that_has_not_started_is_the_initial_one(bench: Bench) -> None:
+    create(bench)
+
+    model = bench.rounds.model("task")
+
+    assert model.blob_sha256 == sha256(tiny_bundle().initial).digest()
+    assert model.round == 0
+    assert list(model.class_names) == ["class 0", "class 1"]
+    with pytest.raises(Unknown):
+        bench.rounds.model("nothing")
