@@ -201,7 +201,7 @@ def _node(value: Json) -> Json:
 def _named_argument(value: Json) -> Json:
     fields = fields_of("an argument", value, ("name", "arg", "kind"))
     name = fields["name"]
-    if not isinstance(name, str) or not _NAME.fullmatch(name):
+    if not isinstance(name, str) or not _NAME.fullmatch(name) or iskeyword(name):
         refuse(f"{str(name)[:80]!r} is not allowed as the name of an argument")
     if fields["kind"] not in (1, 2):
         refuse(f"argument {name} is of kind {str(fields['kind'])[:20]}")

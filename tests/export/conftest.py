@@ -26,7 +26,7 @@ def weights_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Backbone weights as torchvision's file has them, with a classifier that no one needs."""
     state = backbones.build("mobilenet_v3_small", 32, seed=7).state_dict()
     path = tmp_path_factory.mktemp("weights") / "backbone.pth"
-    torch.save({**state, "classifier.0.weight": torch.zeros(2, 2)}, path)
+    torch.save({**state, "classifier.0.weight": torch.zeros(1024, 576)}, path)
     return path
 
 

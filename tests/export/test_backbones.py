@@ -26,7 +26,7 @@ def fresh() -> nn.Module:
 
 
 def first_convolution(backbone: nn.Module) -> torch.Tensor:
-    return backbone.state_dict()["features.0.0.weight"].clone()
+    return backbone.get_parameter("features.0.0.weight").detach().clone()
 
 
 @pytest.mark.parametrize("suffix", [".pth", ".safetensors"])
@@ -130,7 +130,8 @@ def coloured(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_pretraining_learns_and_is_reproducible(coloured: Path) -> None:
-    trained, stages = [], []
+    trained: list[nn.Module] = []
+    stages: list[str] = []
     for _ in range(2):
         backbone = fresh()
         pretrain.train(backbone, coloured, 32, epochs=2, seed=3, on_stage=stages.append)

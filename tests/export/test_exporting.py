@@ -6,8 +6,10 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+import torchvision  # type: ignore[import-untyped]
 from torch import Tensor, nn
 
 from fedlens_export import lowering, parity
@@ -16,6 +18,7 @@ from fedlens_export.exporting import ExportSpec, Training, export_bundle, whole_
 from fedlens_export.hyper import Hyper
 from fedlens_export.programs import ProgramSource
 from fedlens_proto import pt2
+from fedlens_proto.blob import Blob
 from fedlens_proto.manifest import Bundle, program
 from fedlens_proto.v1 import blob_pb2
 from fedlens_proto.v1 import manifest_pb2 as pb
@@ -74,6 +77,24 @@ def test_a_frozen_backbone_travels_beside_its_program(mobilenet: Bundle) -> None
     assert kinds(step.inputs)[:4] == ["WEIGHT", "OPTIMISER", "COUNTER", "REFERENCE"]
     assert [slot.name for slot in step.inputs if slot.kind == pb.SLOT_KIND_COUNTER] == ["classifier", "extractor"]
     assert [(r.name, list(r.tensors)) for r in manifest.references] == [("global", [t.name for t in manifest.tensors])]
+
+
+def test_embed_gives_what_torchvisions_own_network_does(mobilenet: Bundle, weights_file: Path) -> None:
+    # Its `features`, averaged over the picture, for a photo normalised as ImageNet's weights want it.
+    network = torchvision.models.mobilenet_v3_small()
+    network.load_state_dict(torch.load(weights_file, weights_only=True), strict=False)
+    photo = torch.rand(1, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    mean, std = torch.tensor([0.485, 0.456, 0.406]), torch.tensor([0.229, 0.224, 0.225])
+    normalised = (photo - mean.reshape(3, 1, 1)) / std.reshape(3, 1, 1)
+    frozen = Blob.open(mobilenet.part(mobilenet.manifest.frozen))
+    slots = program(mobilenet.manifest, "embed").inputs
+    embed = lowering.load(mobilenet.program_file("embed", pb.PROGRAM_FORMAT_PT2).read_bytes())
+
+    with torch.no_grad():
+        expected = network.eval().features(normalised).mean((2, 3))
+        (found,) = embed(*(torch.from_numpy(np.array(frozen[slot.name])) for slot in slots[:-1]), photo)
+
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
 
 
 def test_any_module_can_be_a_backbone(flatten_bundle: Bundle) -> None:

@@ -5,7 +5,7 @@ import warnings
 from collections.abc import Sequence
 
 import torch
-from torch import fx
+from torch import Tensor, fx
 from torch.export.pt2_archive._package import load_pt2
 
 from fedlens_edge_client.engines import BundleUnusable
@@ -21,15 +21,14 @@ DTYPES: dict[blob_pb2.Dtype, torch.dtype] = {
     blob_pb2.DTYPE_INT64: torch.int64,
 }
 
+# What torch raises for operators with arguments that they do not take.
+_CONTRADICTIONS = (RuntimeError, TypeError, ValueError, IndexError)
 # What stays the same over the steps of a stage.
 _CONSTANT = (pb.SLOT_KIND_HYPER, pb.SLOT_KIND_REFERENCE, pb.SLOT_KIND_FROZEN)
 
 
 class Program:
-    """A loaded program and where everything stands in its arguments and results.
-
-    `function.run` may write over arguments that have an output of the same kind and name: weights, optimiser state.
-    """
+    """A loaded program and where everything stands in its arguments and results."""
 
     def __init__(self, bundle: Bundle, name: str) -> None:
         """Vet and load the `.pt2` of program `name`; no code from the bundle is run.
@@ -48,11 +47,43 @@ class Program:
         graph = _load(name, raw)
         _check_slots(name, self.inputs, self.outputs, graph)
         replaced = {(slot.kind, slot.name) for slot in self.outputs}
-        self.function = flat_function(
+        self._function = flat_function(
             graph,
             constant=[i for i, slot in enumerate(self.inputs) if slot.kind in _CONSTANT],
             donated=[i for i, slot in enumerate(self.inputs) if (slot.kind, slot.name) in replaced],
         )
+        self._checked = False
+
+    def prepare(self, arguments: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """What `run` takes beside its arguments; to be made anew when a hyper-parameter changes.
+
+        Raises:
+            BundleUnusable: The program contradicts itself.
+        """
+        try:
+            return self._function.prepare(*arguments)
+        except _CONTRADICTIONS as error:
+            raise self._contradiction(error) from error
+
+    def run(self, arguments: Sequence[Tensor], prepared: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """The program's outputs; it may write over arguments that have an output of the same kind and name.
+
+        Raises:
+            BundleUnusable: The program contradicts itself, or gives something else than its manifest says.
+        """
+        try:
+            results = self._function.run(*arguments, *prepared)
+        except _CONTRADICTIONS as error:
+            raise self._contradiction(error) from error
+        if not self._checked:
+            # Shapes are fixed, so that once is enough.
+            for slot, result in zip(self.outputs, results, strict=True):
+                _check_tensor(self.name, "outputs", slot, result)
+            self._checked = True
+        return results
+
+    def _contradiction(self, error: Exception) -> BundleUnusable:
+        return BundleUnusable(f"program {self.name!r} cannot be run: {type(error).__name__}: {error}")
 
     def input_index(self, kind: pb.SlotKind) -> int:
         """Where the only input of this kind stands.
@@ -94,9 +125,12 @@ def _check_slots(name: str, inputs: Sequence[pb.Slot], outputs: Sequence[pb.Slot
         if len(slots) != len(nodes):
             raise BundleUnusable(f"program {name!r} has {len(nodes)} {what}, its manifest says {len(slots)}")
         for slot, node in zip(slots, nodes, strict=True):
-            found = node.meta["val"]
-            if tuple(found.shape) != tuple(slot.shape) or found.dtype != DTYPES[slot.dtype]:
-                raise BundleUnusable(
-                    f"program {name!r}: {what} hold {found.dtype}{list(found.shape)} where its manifest says "
-                    f"{DTYPES[slot.dtype]}{list(slot.shape)} ({slot.name or pb.SlotKind.Name(slot.kind)})"
-                )
+            _check_tensor(name, what, slot, node.meta["val"])
+
+
+def _check_tensor(name: str, what: str, slot: pb.Slot, found: Tensor) -> None:
+    if tuple(found.shape) != tuple(slot.shape) or found.dtype != DTYPES[slot.dtype]:
+        raise BundleUnusable(
+            f"program {name!r}: {what} hold {found.dtype}{list(found.shape)} where its manifest says "
+            f"{DTYPES[slot.dtype]}{list(slot.shape)} ({slot.name or pb.SlotKind.Name(slot.kind)})"
+        )

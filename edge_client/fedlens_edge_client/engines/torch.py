@@ -54,8 +54,9 @@ class TorchEngine:
             frozen[slot.name] if slot.kind == pb.SLOT_KIND_FROZEN else _copied(photo) for slot in program.inputs
         ]
         with torch.inference_mode():
-            prepared = program.function.prepare(*arguments)
-            features = program.function.run(*arguments, *prepared)[program.output_index(pb.SLOT_KIND_FEATURES)].numpy()
+            features = program.run(arguments, program.prepare(arguments))[
+                program.output_index(pb.SLOT_KIND_FEATURES)
+            ].numpy()
         if not np.isfinite(features).all():
             raise NonFinite("the features of a photo hold a NaN or an infinity")
         return np.ascontiguousarray(features[0])
@@ -78,12 +79,11 @@ class TorchEngine:
         arguments = [_argument(slot, feed, weights, values, references) for slot in loaded.inputs]
         where = {(slot.kind, slot.name): i for i, slot in enumerate(loaded.inputs)}
         carried = [(i, where[slot.kind, slot.name]) for i, slot in enumerate(loaded.outputs) if slot.kind in _CARRIED]
-        run = loaded.function.run
         with torch.inference_mode():
-            prepared = loaded.function.prepare(*arguments)
+            prepared = loaded.prepare(arguments)
             for number, batch in enumerate(batches, start=1):
                 feed.fill(batch)
-                results = run(*arguments, *prepared)
+                results = loaded.run(arguments, prepared)
                 for source, target in carried:
                     arguments[target] = results[source]
                 loss = results[loss_at].item()
@@ -108,13 +108,12 @@ class TorchEngine:
         feed = _Feed(program, rows, len(self._bundle.manifest.class_names), filled=False)
         arguments = [_argument(slot, feed, weights, {}, {}) for slot in program.inputs]
         correct, loss = 0, 0.0
-        run = program.function.run
         with torch.inference_mode():
-            prepared = program.function.prepare(*arguments)
+            prepared = program.prepare(arguments)
             for start in range(0, feed.count, feed.batch):
                 batch = np.arange(start, min(start + feed.batch, feed.count))
                 feed.fill(batch)
-                logits = run(*arguments, *prepared)[logits_at].numpy()[: len(batch)].astype(np.float64)
+                logits = program.run(arguments, prepared)[logits_at].numpy()[: len(batch)].astype(np.float64)
                 if not np.isfinite(logits).all():
                     raise NonFinite("the logits hold a NaN or an infinity")
                 labels = rows.labels[batch]

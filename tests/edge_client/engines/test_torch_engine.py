@@ -2,6 +2,7 @@
 
 import math
 import shutil
+import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -51,7 +52,7 @@ def test_training_a_cnn_equals_a_plain_torch_loop(cnn: TorchEngine) -> None:
         optimiser.zero_grad()
         logits = model(CENTRED(torch.from_numpy(rows.inputs[batch])))
         loss = nn.functional.cross_entropy(logits, torch.from_numpy(rows.labels[batch]))
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         optimiser.step()
         expected.append(loss.item())
     assert losses == pytest.approx(expected, rel=1e-4)
@@ -255,8 +256,8 @@ FEATURES = np.zeros((4, 12), np.float32)
         (Rows(FEATURES, np.array([0, 1, 2, -1])), "label -1 is not one of 0 to 2"),
         (Rows(FEATURES, np.zeros(3, np.int64)), r"inputs: found float32\[4, 12\], the bundle takes float32\[3, 12\]"),
         (Rows(FEATURES[:, :5], np.zeros(4, np.int64)), r"found float32\[4, 5\]"),
-        (Rows(FEATURES.astype(np.float64), np.zeros(4, np.int64)), "found float64"),  # type: ignore[arg-type]
-        (Rows(FEATURES, np.zeros(4, np.int32)), "labels: found int32"),  # type: ignore[arg-type]
+        (Rows(FEATURES.astype(np.float64), np.zeros(4, np.int64)), "found float64"),
+        (Rows(FEATURES, np.zeros(4, np.int32)), "labels: found int32"),
     ],
 )
 def test_wrong_rows_are_named(head: TorchEngine, rows: Rows, reason: str) -> None:
@@ -374,6 +375,22 @@ def test_a_program_with_fewer_slots_than_its_manifest_says_is_refused(head_bundl
 
     with pytest.raises(BundleUnusable, match="outputs, its manifest says"):
         TorchEngine(lying).train("step", initial(TorchEngine(head_bundle)), rows_of((12,), 4), [], {}, {})
+
+
+def test_a_program_that_contradicts_itself_ends_as_an_error_of_the_bundle(head_bundle: Bundle, tmp_path: Path) -> None:
+    # relu is given an argument of another operator; the sizes that the file claims are as they were.
+    bundle = copied(head_bundle, tmp_path / "bundle")
+    path = bundle.program_file("predict", pb.PROGRAM_FORMAT_PT2)
+    with zipfile.ZipFile(path) as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    name = "program/models/model.json"
+    members[name] = members[name].replace(b"torch.ops.aten.relu.default", b"torch.ops.aten.t.default")
+    with zipfile.ZipFile(path, "w") as archive:
+        for member, content in members.items():
+            archive.writestr(member, content)
+
+    with pytest.raises(BundleUnusable, match="program 'predict' cannot be run: RuntimeError"):
+        TorchEngine(bundle).evaluate(initial(TorchEngine(bundle)), rows_of((12,), 4))
 
 
 def test_torch_runs_on_one_thread(head: TorchEngine) -> None:
