@@ -60,12 +60,13 @@ def readable(federation: Federation, client: Client, digest: bytes) -> Location:
 
 def current_sets(task: Task, client: Client) -> BlobSets | None:
     """The blobs that a client would use now; None: the method has none for it, or none that are stored."""
-    if not task.values:
-        return None
-    cached = task.current_sets.get(client.id)
+    cache = task.current_sets  # before the values: a commit in between replaces it, and what is kept goes with it
+    cached = cache.get(client.id)
     if cached is not None:
         return cached
-    committed, values, cache = task.committed, task.values, task.current_sets
+    committed, values = task.committed, task.values
+    if not values:
+        return None
     phase = task.method_phase(task.phase_of(committed))
     asked = client.id if client.role == enrolment_pb2.CLIENT_ROLE_TRAINER else None
     try:
@@ -79,7 +80,6 @@ def current_sets(task: Task, client: Client) -> BlobSets | None:
         for name, tensors in sorted(downloaded.items())
         if isinstance(tensors, StoredTensors)
     )
-    # The dictionary belongs to these values: a commit in between replaces it, and this entry goes with the old one.
     cache[client.id] = sets
     return sets
 

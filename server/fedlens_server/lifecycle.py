@@ -255,8 +255,8 @@ def _go_on(
     def follow() -> None:
         task.state, task.reason = state, reason
         task.committed, task.abandoned = committed, abandoned
-        task.current_sets = {}
         task.values, task.kept_blobs, task.evaluation = values, blobs, evaluation
+        task.current_sets = {}  # after the values, so that what is kept in it belongs to them
         task.round = following
         if following is not None:
             task.next_round = following.number + 1

@@ -406,6 +406,16 @@ def test_parts_wait_a_day_for_their_task(bench: Bench) -> None:
     assert bench.store.blobs.sizes == {}
 
 
+def test_a_part_put_again_waits_a_day_from_then(bench: Bench) -> None:
+    bench.put_parts(tiny_bundle())
+    bench.clock.wind(23 * 3600)
+    bench.put_parts(tiny_bundle())
+    bench.clock.wind(23 * 3600)
+    bench.reopen()
+
+    assert len(bench.store.blobs.sizes) == 2
+
+
 def test_a_full_disk_leaves_the_round_closing_and_it_is_tried_again(
     running: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,7 +14,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
-from sqlalchemy import Connection, CursorResult, Engine, Executable
+from sqlalchemy import Connection, CursorResult, Engine, Executable, bindparam, update
 from sqlalchemy.dialects.sqlite import insert
 from sqlalchemy.exc import DBAPIError
 
@@ -25,6 +25,9 @@ from fedlens_server.store.blobs import Blobs, StoredBlob, full, storage_full
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 MAX_GROUP = 1024
+_KEEP_BLOB = (
+    update(schema.blobs).where(schema.blobs.c.digest == bindparam("kept")).values(kept_until=bindparam("until"))
+)
 _INSERT_BLOB = insert(schema.blobs).on_conflict_do_nothing()
 
 
@@ -53,15 +56,28 @@ class Transaction:
         self._later.append((statement, row))
 
     def place(self, blob: StoredBlob, kept_until: float | None = None) -> None:
-        """Name a blob in this transaction; bytes that are stored already are not stored again."""
+        """Name a blob in this transaction; bytes that are stored already are not stored again.
+
+        Raises:
+            StorageFull: There is no room.
+            Unavailable: Its temporary file is gone.
+        """
         blobs = self._blobs
         if blob.digest in blobs.sizes:
+            if kept_until is not None:
+                self.later(_KEEP_BLOB, {"kept": blob.digest, "until": kept_until})
+                self.after_commit(lambda: blobs.kept_until.__setitem__(blob.digest, kept_until))
             return
         if blob.raw is not None:
             blobs.begin_placing(blob.digest, blob.raw)
-        elif blob.path is not None and blob.path.exists():
-            with storage_full():
-                blob.path.rename(blobs.path(blob.digest))
+        elif blob not in self._renamed:
+            assert blob.path is not None
+            try:
+                with storage_full():
+                    blob.path.rename(blobs.path(blob.digest))
+            except FileNotFoundError as error:
+                # Who wrote it has gone, its connection lost, and has taken the file along.
+                raise Unavailable("the upload was cut off; send it again") from error
             self._renamed.append(blob)
         self.later(_INSERT_BLOB, {"digest": blob.digest, "size": blob.size, "raw": blob.raw, "kept_until": kept_until})
 

@@ -3,6 +3,7 @@ import os
 import sqlite3
 import subprocess
 import sys
+import threading
 from hashlib import sha256
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from alembic.migration import MigrationContext
 from sqlalchemy import create_engine, insert, select
 
 from fedlens_proto import blob
-from fedlens_server.errors import StorageFull, StoreUnusable, Unknown
+from fedlens_server.errors import StorageFull, StoreUnusable, Unavailable, Unknown
 from fedlens_server.store import MAX_ROW_BYTES, Store, StoredBlob, Transaction, schema
 
 LARGE = bytes(range(256)) * 1024  # 256 KiB, a file
@@ -137,13 +138,45 @@ def test_operations_with_a_common_key_see_each_others_effects(store: Store) -> N
 def test_operations_that_wait_together_share_a_commit(store: Store) -> None:
     commits: list[int] = []
     store.on_commit(lambda: commits.append(1))
-    gate = store.submit(lambda _: __import__("threading").Event().wait(0.05))
+    gate = store.submit(lambda _: threading.Event().wait(0.05))
 
     for future in [gate, *[store.submit(lambda _: None, [i]) for i in range(50)]]:
         future.result()
 
     # The gate's own and one for all that came while it waited.
     assert len(commits) == 2
+
+
+def test_a_file_that_its_writer_has_dropped_is_not_named(store: Store) -> None:
+    with store.incoming() as incoming:
+        incoming.write(LARGE)
+        stored = incoming.finish()
+
+    with pytest.raises(Unavailable, match="cut off"):
+        store.submit(lambda transaction: transaction.place(stored)).result()
+    assert store.read(select(schema.blobs)) == []
+
+
+def test_two_writers_of_the_same_bytes_do_not_disturb_each_other(store: Store) -> None:
+    def fail(stored: StoredBlob):
+        def operation(transaction: Transaction) -> None:
+            transaction.place(stored)
+            raise Unknown("on purpose")
+
+        return operation
+
+    with store.incoming() as first, store.incoming() as second:
+        first.write(LARGE)
+        second.write(LARGE)
+        one, two = first.finish(), second.finish()
+        gate = store.submit(lambda _: threading.Event().wait(0.02))
+        kept = store.submit(lambda transaction: transaction.place(one), ["one"])
+        failed = store.submit(fail(two), ["two"])
+        gate.result()
+        assert kept.result() is None
+        assert isinstance(failed.exception(), Unknown)
+
+    assert content(store, one.digest) == LARGE
 
 
 def test_a_disk_full_error_while_writing_stores_nothing(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
