@@ -51,8 +51,9 @@ class ClientReport:
         self._skipped: dict[str, tuple[str, ...]] = {}
 
     def __enter__(self) -> Self:
-        """Bars may be shown from now on."""
-        self._progress.start()
+        """Bars may be shown from now on, if somebody looks at a screen."""
+        if self._console.is_terminal:
+            self._progress.start()
         return self
 
     def __exit__(

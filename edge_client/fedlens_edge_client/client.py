@@ -95,7 +95,7 @@ class EdgeClient:
             transport: Instead of HTTP to `server`; it must use the same `secret`. Closed with the client.
             engine_factory: Makes the engine for a bundle; the default runs its programs with torch.
             cache: Folder for what can be fetched or computed again, which several clients may share.
-            max_cache_bytes: Beyond this the least recently used of `cache` is deleted.
+            max_cache_bytes: Beyond this the least recently used blobs of `cache` are deleted; features likewise.
             executor: Where photos are read and models trained; the default is one thread of its own.
             hold_ms: How long the server may keep a check-in waiting for work.
         """

@@ -1,6 +1,7 @@
 import asyncio
 import shutil
 from collections.abc import Callable
+from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from typing import TypeVar
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 from aiohttp import web
 
-from fedlens_edge_client import EdgeClient, FolderAlbum, Policy
+from fedlens_edge_client import AlbumSnapshot, EdgeClient, FolderAlbum, Policy
 from fedlens_edge_client.engines import BundleUnusable
 from fedlens_edge_client.errors import BadAnswer, ModelError, Refused, StateError
 from fedlens_edge_client.events import (
@@ -25,6 +26,7 @@ from fedlens_edge_client.events import (
     Trained,
     Waiting,
 )
+from fedlens_edge_client.photo_set import CHANGED
 from fedlens_proto.blob import Blob
 from fedlens_proto.manifest import Bundle
 from fedlens_proto.v1 import assignment_pb2, check_in_pb2, enrolment_pb2, update_pb2
@@ -133,6 +135,28 @@ async def test_unusable_photos_are_told_and_left_out(
     skipped = {name for names in of_kind(events, PhotosSkipped)[0].skipped.values() for name in names}
     assert skipped == {"cat/broken.jpg", "cat/phone.heic", "horse/0-000.png"}
     assert of_kind(events, RoundStarted)[0].train_photos == 16
+
+
+async def test_a_photo_that_changes_after_the_album_was_read_is_left_out_of_the_round(
+    bundle: Bundle, client_of: MakeClient, photos: Path, events: list[Event]
+) -> None:
+    @dataclass
+    class Remembered:
+        """An album as it was."""
+
+        snapshot: AlbumSnapshot
+
+        def photos(self, round_number: int) -> AlbumSnapshot:
+            return self.snapshot
+
+    album = Remembered(FolderAlbum(photos).photos(0))
+    (photos / "cat" / "0-000.png").write_bytes(b"another file now")
+    (photos / "cat" / "0-001.png").unlink()
+    async with FakeServer(bundle, fedavg_plan()) as server, client_of(server.url, album=album) as client:
+        outcome = await client.run_once()
+
+    assert isinstance(outcome, RoundReported)
+    assert set(of_kind(events, PhotosSkipped)[0].skipped[CHANGED]) == {"cat/0-000.png", "cat/0-001.png"}
 
 
 async def test_an_album_without_train_photos_gives_the_round_up(

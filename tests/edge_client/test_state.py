@@ -1,3 +1,5 @@
+import errno
+import os
 import sqlite3
 import stat
 from contextlib import closing
@@ -157,6 +159,20 @@ def test_stored_tensors_that_are_gone_are_named(tmp_path: Path) -> None:
         files.path(stored.sha256).unlink()
         with pytest.raises(StateError, match="the state folder is damaged"):
             kept.current(1, "mine")
+
+
+def test_tensors_for_which_there_is_no_room_are_named_and_leave_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    files = TensorFiles(tmp_path / "tensors")
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(StateError, match="No space left on device"):
+        files.store({"w": np.ones(100_000, np.float32)}, F32)
+
+    assert list((tmp_path / "tensors").iterdir()) == []
 
 
 def furniture(state: State) -> tuple[Outbox, KeptSets, TensorFiles]:
