@@ -25,7 +25,6 @@ from fedlens_edge_client.fleet.config import FleetConfig, default_workers
 from fedlens_edge_client.fleet.progress import FleetProgress
 from fedlens_edge_client.fleet.running import run_fleet
 from fedlens_edge_client.regimes import PhotoPool, Regime, RegimeName
-from fedlens_export.exporting import ExportSpec, export_bundle
 from fedlens_proto.manifest import Bundle
 from fedlens_proto.v1 import admin_pb2
 
@@ -87,11 +86,7 @@ def run_demo(
         pool = _photos(config, run, console)
         scale = Scale.of(pool, config.clients)
         _say_scale(console, pool, scale, config)
-        console.print(f"exporting {MODEL}", highlight=False)
-        spec = ExportSpec(
-            model=MODEL, class_names=pool.class_names, input_size=INPUT_SIZE, batch=BATCH, seed=config.seed
-        )
-        bundle = export_bundle(run / "bundle", spec)
+        bundle = _export(run / "bundle", pool, config, console)
         server = stack.enter_context(ServerProcess(run / "server"))
         console.print(f"the server answers at {server.url}", highlight=False)
         admin = AdminClient(server.profile)
@@ -122,6 +117,15 @@ def _photos(config: DemoConfig, run: Path, console: Console) -> PhotoPool:
     for reason, files in pool.skipped.items():
         console.print(f"left out {len(files)} {escape(reason)}", highlight=False)
     return pool
+
+
+def _export(folder: Path, pool: PhotoPool, config: DemoConfig, console: Console) -> Bundle:
+    console.print(f"exporting {MODEL}", highlight=False)
+    # Imports torch, which takes seconds: photos that do not do are told of before.
+    from fedlens_export.exporting import ExportSpec, export_bundle
+
+    spec = ExportSpec(model=MODEL, class_names=pool.class_names, input_size=INPUT_SIZE, batch=BATCH, seed=config.seed)
+    return export_bundle(folder, spec)
 
 
 def _say_scale(console: Console, pool: PhotoPool, scale: Scale, config: DemoConfig) -> None:
@@ -220,8 +224,8 @@ def _setup(facts: TaskFacts, scale: Scale, bundle: Bundle, pool: PhotoPool, flee
         f"{scale.test_per_class} of each class for its own tests",
         "Model": f"{manifest.model}, {weights:,} weights ({readable_bytes(bundle.initial().size)}), "
         f"photos of {manifest.preprocessing.width} x {manifest.preprocessing.height} pixels",
-        "Local training": f"{settings.get('epochs')} passes, batches of {manifest.batch}, {manifest.optimiser.upper()}, "
-        f"learning rate {LEARNING_RATE}, momentum {MOMENTUM}",
+        "Local training": f"{settings.get('epochs')} passes over the round's photos, batches of {manifest.batch}, "
+        f"{manifest.optimiser.upper()}, learning rate {LEARNING_RATE}, momentum {MOMENTUM}",
         "Seed": str(fleet.regime.seed),
     }
 

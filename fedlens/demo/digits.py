@@ -21,12 +21,12 @@ def write_digits(folder: Path) -> Path:
     """
     from sklearn.datasets import load_digits  # type: ignore[import-untyped]  # scikit-learn comes without types
 
-    digits = load_digits()
+    images, labels = load_digits(return_X_y=True)
     for label in range(10):
         for side in ("train", "test"):
             (folder / side / str(label)).mkdir(parents=True)
     seen = [0] * 10
-    for pixels, label in zip(digits.images, digits.target, strict=True):
+    for pixels, label in zip(images.reshape(-1, 8, 8), labels, strict=True):
         side = "test" if seen[label] % TEST_EVERY == 0 else "train"
         grey = np.round(pixels * (255 / _BRIGHTEST)).astype(np.uint8)
         picture = Image.fromarray(grey).convert("RGB").resize((SIDE, SIDE), Image.Resampling.BILINEAR)

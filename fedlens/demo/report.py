@@ -1,6 +1,6 @@
 """The report of a run: one HTML file that needs no network, for readers who know no federated learning."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from html import escape
 from importlib import resources
@@ -49,7 +49,8 @@ def write_report(
         clients_note=escape(_clients_note(facts)),
         traffic=_plot(figures.traffic(facts.rounds), "traffic"),
         traffic_note=escape(
-            f"Over all clients, by round. With round {first.number} come the programs too, which are fetched once."
+            f"Over all clients, by round. With round {first.number} come the programs too. The emulated clients share "
+            "a cache: what one of them has fetched, the others need not."
         ),
         time=_plot(figures.durations(facts.rounds), "time"),
         time_note=escape(
@@ -81,9 +82,10 @@ def _key_figures(facts: TaskFacts) -> str:
     measured = facts.measured
     up, down = sum(r.bytes_up for r in facts.rounds), sum(r.bytes_down for r in facts.rounds)
     seconds = sum(r.seconds for r in facts.rounds)
+    untrained = facts.rounds[0].before
     figures_ = [
         ("accuracy at the end", f"{measured[-1][1]:.1%}" if measured else "not measured", "main"),
-        (f"accuracy after round {measured[0][0]}" if measured else "accuracy at first", _first(measured), ""),
+        ("accuracy before any training", f"{untrained.share:.1%}" if untrained else "not measured", ""),
         ("sent by all clients", readable_bytes(up), ""),
         ("sent to all clients", readable_bytes(down), ""),
         (f"for {len(facts.rounds)} rounds", f"{seconds:.1f} s", ""),
@@ -91,10 +93,6 @@ def _key_figures(facts: TaskFacts) -> str:
     return "".join(
         f'<div class="{style}"><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>' for name, value, style in figures_
     )
-
-
-def _first(measured: Sequence[tuple[int, float]]) -> str:
-    return f"{measured[0][1]:.1%}" if measured else "not measured"
 
 
 def _accuracy_note(facts: TaskFacts) -> str:
@@ -114,7 +112,8 @@ def _clients_note(facts: TaskFacts) -> str:
     last = max(client.round_number for client in facts.clients)
     return (
         f"Each client's own test photos in round {last}: with the model as downloaded, and after training it on that "
-        f"round's photos. {gained} of {len(facts.clients)} clients gained; then the server averages what all learned."
+        f"round's photos. {gained} of {len(facts.clients)} clients gained. A client alone learns its few "
+        "photos by heart; the mean of all clients, which is the next shared model, knows more than each."
     )
 
 

@@ -40,7 +40,7 @@ class Scale:
         pool.require(
             train=LEAST_TRAIN,
             test=LEAST_TEST,
-            advice=f"the smallest demo takes {LEAST_TRAIN} photos of each class for training and {LEAST_TEST} for tests",
+            advice=f"the smallest demo takes {LEAST_TRAIN} train photos and {LEAST_TEST} test photo of each class",
         )
         least_train, least_test = min(map(len, pool.train)), min(map(len, pool.test))
         per_class = max(1, min(MOST_PER_CLASS, least_train // ROUNDS_WORTH))

@@ -79,11 +79,12 @@ async def _run(connection: Connection, config: FleetConfig, worker: int) -> None
 
 def _shared_engines() -> Callable[[Bundle], Engine]:
     """One engine for each bundle, whichever client asks; called in the computing thread alone."""
-    from fedlens_edge_client.engines.torch import TorchEngine
-
     engines: dict[bytes, Engine] = {}
 
     def engine_of(bundle: Bundle) -> Engine:
+        # Importing torch takes seconds, which pass beside enrolment and downloads here.
+        from fedlens_edge_client.engines.torch import TorchEngine
+
         if bundle.id not in engines:
             engines[bundle.id] = TorchEngine(bundle)
         return engines[bundle.id]

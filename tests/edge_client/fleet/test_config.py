@@ -1,0 +1,61 @@
+import stat
+from pathlib import Path
+
+import pytest
+
+from fedlens_edge_client.errors import StateError
+from fedlens_edge_client.faults import FaultPlan
+from fedlens_edge_client.fleet.config import FleetConfig, default_workers, fleet_key
+from fedlens_edge_client.fleet.messages import EVALUATOR
+from fedlens_edge_client.regimes import PhotoPool, Regime, RegimeName
+from fedlens_proto import keyed_hash
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> FleetConfig:
+    return FleetConfig(
+        server="https://127.0.0.1:1",
+        clients=5,
+        pool=PhotoPool(root=tmp_path, class_names=("a", "b"), train=((), ()), test=((), ()), skipped={}),
+        regime=Regime(name=RegimeName.CAMERA_IID, seed=7, per_class=1),
+        plan=FaultPlan(),
+        key=bytes(32),
+        state=tmp_path,
+        workers=2,
+        evaluator_token="secret",
+    )
+
+
+def test_every_client_belongs_to_one_worker(config: FleetConfig) -> None:
+    assert config.share_of(0) == [0, 2, 4]
+    assert config.share_of(1) == [1, 3, EVALUATOR]
+
+
+def test_secrets_follow_from_key_seed_and_index(config: FleetConfig) -> None:
+    assert config.secret(3) == keyed_hash.fleet_secret(bytes(32), 7, 3)
+    assert config.client_id(3) == keyed_hash.client_id(config.secret(3))
+
+
+def test_no_two_clients_share_a_secret_or_a_folder(config: FleetConfig) -> None:
+    assert len({config.secret(index) for index in config.indices}) == 6
+    assert len({config.folder(index) for index in config.indices}) == 6
+
+
+def test_a_fleet_key_is_made_once_and_only_its_owner_reads_it(tmp_path: Path) -> None:
+    first = fleet_key(tmp_path / "state")
+
+    assert len(first) == 32
+    assert fleet_key(tmp_path / "state") == first
+    assert stat.S_IMODE((tmp_path / "state" / "fleet.key").stat().st_mode) == 0o600
+
+
+def test_a_damaged_fleet_key_is_not_replaced(tmp_path: Path) -> None:
+    (tmp_path / "fleet.key").write_text("0123\n")
+
+    with pytest.raises(StateError, match=r"fleet\.key must hold 64 hexadecimal digits"):
+        fleet_key(tmp_path)
+    assert (tmp_path / "fleet.key").read_text() == "0123\n"
+
+
+def test_there_are_no_more_workers_than_clients() -> None:
+    assert default_workers(1) == 1

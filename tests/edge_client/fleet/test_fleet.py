@@ -1,0 +1,170 @@
+import json
+import os
+import signal
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedlens.admin_client import AdminClient
+from fedlens.demo.digits import write_digits
+from fedlens.demo.server_process import ServerProcess
+from fedlens_edge_client.events import RoundReported, Trained
+from fedlens_edge_client.faults import FaultEntry, FaultKind, FaultPlan
+from fedlens_edge_client.fleet.config import FleetConfig
+from fedlens_edge_client.fleet.messages import EVALUATOR, Happened, Message
+from fedlens_edge_client.fleet.processes import WorkerDied
+from fedlens_edge_client.fleet.running import run_fleet
+from fedlens_edge_client.fleet.status import FleetStatus
+from fedlens_edge_client.regimes import PhotoPool, Regime, RegimeName
+from fedlens_proto.manifest import Bundle
+from fedlens_proto.v1 import admin_pb2
+from tests.integration.federation import tiny_bundle
+
+CLIENTS = 3
+ROUNDS = 4
+# Long enough for three clients that train for milliseconds; so long do the others wait for one that vanishes.
+SHORT_DEADLINE_S = 6.0
+
+
+@pytest.fixture(scope="module")
+def pool(tmp_path_factory: pytest.TempPathFactory) -> PhotoPool:
+    return PhotoPool.open(write_digits(tmp_path_factory.mktemp("digits")))
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+    return tiny_bundle(tmp_path_factory.mktemp("tiny") / "bundle")
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[ServerProcess]:
+    with ServerProcess(tmp_path / "server") as process:
+        yield process
+
+
+@pytest.fixture
+def fleet_of(
+    tmp_path: Path, pool: PhotoPool, bundle: Bundle, server: ServerProcess
+) -> Callable[..., tuple[FleetConfig, AdminClient]]:
+    """Makes a task and a fleet for it."""
+
+    def make(plan: FaultPlan | None = None, deadline_s: float = 60.0, **others: Any) -> tuple[FleetConfig, AdminClient]:
+        admin = AdminClient(server.profile)
+        settings = {
+            "method": "fedavg",
+            "rounds": ROUNDS,
+            "population": CLIENTS,
+            "deadline_s": deadline_s,
+            "min_reports": 1,
+            "seed": "ab" * 32,
+        }
+        admin.create_task("digits", [bundle], json.dumps(settings))
+        config = FleetConfig(
+            server=server.url,
+            clients=CLIENTS,
+            pool=pool,
+            regime=Regime(name=RegimeName.CAMERA_NONIID, seed=1, per_class=3),
+            plan=plan or FaultPlan(),
+            key=bytes(32),
+            state=tmp_path / "fleet",
+            workers=1,
+            token=server.token("trainer"),
+            evaluator_token=server.token("evaluator"),
+            ca=server.ca,
+        )
+        return replace(config, **others), admin
+
+    return make
+
+
+def members_by_state(admin: AdminClient) -> list[Counter[str]]:
+    return [
+        Counter(admin_pb2.MemberState.Name(member.state)[len("MEMBER_STATE_") :] for member in result.members)
+        for result in admin.show("digits").rounds
+    ]
+
+
+def test_a_stopped_fleet_goes_on_without_losing_or_repeating_an_update(
+    fleet_of: Callable[..., tuple[FleetConfig, AdminClient]],
+) -> None:
+    config, admin = fleet_of()
+    trained: list[tuple[int, int]] = []
+    receipts: list[tuple[int, int]] = []
+
+    def listen(message: Message, status: FleetStatus) -> None:
+        if isinstance(message, Happened) and message.index != EVALUATOR:
+            if isinstance(message.event, Trained):
+                trained.append((message.index, message.event.round_number))
+            if isinstance(message.event, RoundReported):
+                receipts.append((message.index, message.event.round_number))
+
+    run_fleet(config, listen, should_stop=lambda: bool(trained))
+    stopped_after = len(receipts)
+    run_fleet(config, listen)
+
+    every = sorted((index, r) for r in range(1, ROUNDS + 1) for index in range(CLIENTS))
+    assert stopped_after < len(every)
+    assert sorted(trained) == every
+    assert sorted(receipts) == every
+    answer = admin.show("digits")
+    assert answer.task.state == admin_pb2.TASK_STATE_FINISHED
+    assert members_by_state(admin) == [Counter(REPORTED=CLIENTS)] * ROUNDS
+
+
+@pytest.mark.slow
+def test_faults_of_a_plan_reach_the_server_and_the_evaluator_measures_every_test_photo(
+    fleet_of: Callable[..., tuple[FleetConfig, AdminClient]], pool: PhotoPool
+) -> None:
+    plan = FaultPlan(
+        fault=(
+            FaultEntry(client=0, round=1, kind=FaultKind.NAN),
+            FaultEntry(client=1, round=1, kind=FaultKind.DUPLICATE),
+            FaultEntry(client=2, round=2, kind=FaultKind.CORRUPT),
+            FaultEntry(client=1, round=3, kind=FaultKind.VANISH),
+        )
+    )
+    config, admin = fleet_of(plan, SHORT_DEADLINE_S)
+
+    status = run_fleet(config)
+
+    assert members_by_state(admin) == [
+        Counter(REPORTED=2, QUARANTINED=1),
+        Counter(REPORTED=2, QUARANTINED=1),
+        Counter(REPORTED=2, PENDING=1),
+        Counter(REPORTED=3),
+    ]
+    assert [line.split(":")[0] for line in status.trouble] == ["round 1, client 0", "round 2, client 2"]
+    assert status.failures == {}
+    measured = {sums.count for result in admin.show("digits").rounds for sums in getattr(result, "global")}
+    assert measured == {sum(len(members) for members in pool.test)}
+
+
+def test_a_worker_that_dies_ends_the_fleet_with_its_name(
+    fleet_of: Callable[..., tuple[FleetConfig, AdminClient]],
+) -> None:
+    config, _ = fleet_of(workers=2)
+    pids: list[int] = []
+
+    def kill(message: Message, status: FleetStatus) -> None:
+        os.kill(pids[1], signal.SIGKILL)
+
+    with pytest.raises(WorkerDied, match=r"worker 1 \(process \d+; client 1, evaluator\) was killed by SIGKILL"):
+        run_fleet(config, kill, on_started=pids.extend)
+
+    assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
+
+
+def test_a_wrong_token_ends_the_fleet_with_the_servers_words(
+    fleet_of: Callable[..., tuple[FleetConfig, AdminClient]],
+) -> None:
+    config, _ = fleet_of(token="wrong", evaluator_token=None)
+
+    status = run_fleet(config)
+
+    # Who had not asked yet when the first one failed is stopped without a failure.
+    assert status.failures
+    assert all("the server refuses" in failure for failure in status.failures.values())

@@ -1,0 +1,247 @@
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from io import StringIO
+from pathlib import Path
+
+import pytest
+from PIL import Image
+from rich.console import Console
+
+from fedlens.demo.demo import DemoConfig, Running, run_demo
+from fedlens.demo.digits import write_digits
+from fedlens.demo.scale import Scale
+from fedlens.demo.server_process import PartDied
+from fedlens.demo.workplace import MARK, WorkplaceTaken, workplace
+from fedlens_edge_client.regimes import PhotoPool, TooFewPhotos
+
+FEDLENS = Path(sys.executable).with_name("fedlens")
+
+
+def write_photos(root: Path, counts: dict[str, int]) -> Path:
+    for number, (name, count) in enumerate(counts.items()):
+        (root / name).mkdir(parents=True)
+        for i in range(count):
+            Image.new("RGB", (40, 32), (255 * number, 20 * i, 90)).save(root / name / f"{i}.png")
+    return root
+
+
+def pool_of(root: Path, counts: dict[str, int]) -> PhotoPool:
+    for name, count in counts.items():
+        (root / name).mkdir(parents=True)
+        for i in range(count):
+            (root / name / f"{i}.png").write_bytes(f"{name} {i}".encode())
+    return PhotoPool.open(root)
+
+
+@pytest.fixture(scope="module")
+def digits(tmp_path_factory: pytest.TempPathFactory) -> PhotoPool:
+    return PhotoPool.open(write_digits(tmp_path_factory.mktemp("digits")))
+
+
+def test_digits_are_photos_of_ten_classes_one_in_five_for_tests(digits: PhotoPool) -> None:
+    assert digits.class_names == tuple("0123456789")
+    assert sum(map(len, digits.train)) + sum(map(len, digits.test)) == 1797
+    # 1,797 / 5 = 359.4; each class rounds up.
+    assert sum(map(len, digits.test)) == 364
+
+
+def test_many_photos_let_the_demo_be_as_large_as_wished(digits: PhotoPool) -> None:
+    # The smallest class, 8, has 174 digits: 139 to train on and 35 for tests; 139 // 12 = 11; 550 // 110 = 5.
+    assert Scale.of(digits, 20) == Scale(clients=20, per_class=11, test_per_class=10, epochs=5)
+
+
+def test_few_photos_make_the_demo_small(tmp_path: Path) -> None:
+    pool = pool_of(tmp_path / "photos", {"cat": 50, "dog": 5})
+
+    # Of 5 dogs 1 is held out: 4 to train on, so 4 clients; 4 // 12 = 0, but at least 1 photo per class.
+    assert Scale.of(pool, 20) == Scale(clients=4, per_class=1, test_per_class=1, epochs=5)
+
+
+def test_too_few_photos_name_the_class_and_the_least_number(tmp_path: Path) -> None:
+    pool = pool_of(tmp_path / "photos", {"cat": 50, "dog": 2})
+
+    with pytest.raises(TooFewPhotos, match=r"class 'dog' has 1 train photos in .*, at least 2 are needed"):
+        Scale.of(pool, 20)
+
+
+def test_a_folder_that_no_demo_made_is_not_emptied(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "thesis.txt").touch()
+
+    with pytest.raises(WorkplaceTaken, match="is not of a demo"), workplace(tmp_path):
+        pass
+
+    assert (tmp_path / "run" / "thesis.txt").exists()
+
+
+def test_two_demos_do_not_share_a_folder(tmp_path: Path) -> None:
+    with (
+        workplace(tmp_path),
+        pytest.raises(WorkplaceTaken, match="another demo runs"),
+        workplace(tmp_path),
+    ):
+        pass
+
+
+def test_a_second_demo_starts_with_an_empty_folder(tmp_path: Path) -> None:
+    with workplace(tmp_path) as run:
+        (run / "old").touch()
+
+    with workplace(tmp_path) as run:
+        assert [child.name for child in run.iterdir()] == [MARK]
+
+
+def demo_of(out: Path, photos: Path | None, *, clients: int = 3, rounds: int = 2) -> DemoConfig:
+    return DemoConfig(photos=photos, out=out, clients=clients, rounds=rounds, seed=1, workers=1)
+
+
+def test_a_small_demo_on_own_photos_writes_its_report_and_leaves_nothing_running(tmp_path: Path) -> None:
+    out = StringIO()
+    photos = write_photos(tmp_path / "photos", {"red": 8, "blue": 8})
+    (photos / "red" / "note.txt").write_text("not a photo")
+    started: list[Running] = []
+
+    facts, report = run_demo(demo_of(tmp_path / "demo", photos), Console(file=out, width=200), started.append)
+
+    # Of 8 photos 2 are held out: 6 to train on, 1 to 2 of each class in a round; 4 are the evaluator's.
+    assert "left out 1 no photos by their suffix" in out.getvalue()
+    assert "3 clients, in every round 1 to 2 photos of each class" in out.getvalue()
+    assert [r.number for r in facts.rounds] == [1, 2]
+    assert facts.rounds[-1].model is not None
+    assert facts.rounds[-1].model.count == 4
+    assert [client.name for client in facts.clients] == ["client 0", "client 1", "client 2"]
+    assert report.stat().st_size > 1_000_000
+    assert not any(Path(f"/proc/{pid}").exists() for pid in (started[0].server, *started[0].workers))
+
+
+def test_a_killed_server_ends_the_demo_with_the_reason(tmp_path: Path) -> None:
+    photos = write_photos(tmp_path / "photos", {"red": 8, "blue": 8})
+    workers: list[int] = []
+
+    def kill(running: Running) -> None:
+        workers.extend(running.workers)
+        os.kill(running.server, signal.SIGKILL)
+
+    with pytest.raises(PartDied, match=r"the server \(process \d+\) was killed by SIGKILL"):
+        run_demo(demo_of(tmp_path / "demo", photos), Console(file=StringIO()), kill)
+
+    assert not any(Path(f"/proc/{pid}").exists() for pid in workers)
+
+
+def test_too_few_photos_end_the_command_with_status_1_and_the_class(tmp_path: Path) -> None:
+    photos = write_photos(tmp_path / "photos", {"red": 8, "blue": 1})
+
+    ended = subprocess.run(
+        [FEDLENS, "demo", "--photos", photos, "--out", tmp_path / "demo"], capture_output=True, text=True, check=False
+    )
+
+    assert ended.returncode == 1
+    assert "class 'blue' has 0 train photos" in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+def children(pid: int) -> dict[str, list[int]]:
+    """Process ids of the demo's parts, by what they are."""
+    found: dict[str, list[int]] = {"server": [], "worker": []}
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            parent = int(re.findall(r"PPid:\s+(\d+)", (entry / "status").read_text())[0])
+            command = (entry / "cmdline").read_bytes()
+        except (OSError, IndexError):
+            continue
+        if parent == pid and b"fedlens.demo.leash" in command:
+            found["server"].append(int(entry.name))
+        if parent == pid and b"spawn_main" in command:
+            found["worker"].append(int(entry.name))
+    return found
+
+
+def until(reached: Callable[[], bool], seconds: float = 60.0) -> bool:
+    end = time.monotonic() + seconds
+    while not (done := reached()) and time.monotonic() < end:
+        time.sleep(0.05)
+    return done
+
+
+@pytest.fixture
+def running_demo(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], dict[str, list[int]]]]:
+    """`fedlens demo` on digits, in its first round, with the process ids of its parts."""
+    command = [FEDLENS, "demo", "--out", tmp_path / "demo", "--clients", "4", "--rounds", "100", "--workers", "2"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if line.startswith("round   1"):
+                break
+        yield process, children(process.pid)
+        process.kill()
+
+
+Demo = tuple[subprocess.Popen[str], dict[str, list[int]]]
+
+
+def gone(parts: dict[str, list[int]]) -> bool:
+    return not any(Path(f"/proc/{pid}").exists() for pids in parts.values() for pid in pids)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("part", "reason"),
+    [
+        ("server", r"the server \(process \d+\) was killed by SIGKILL"),
+        ("worker", r"worker \d .* was killed by SIGKILL"),
+    ],
+)
+def test_a_killed_part_ends_the_command_with_status_1_and_the_reason(
+    running_demo: Demo, part: str, reason: str
+) -> None:
+    process, parts = running_demo
+
+    os.kill(parts[part][0], signal.SIGKILL)
+    _, stderr = process.communicate(timeout=60)
+
+    assert process.returncode == 1
+    assert re.search(reason, stderr)
+    assert "Traceback" not in stderr
+    assert gone(parts)
+
+
+@pytest.mark.slow
+def test_parts_end_when_the_demo_is_killed(running_demo: Demo) -> None:
+    process, parts = running_demo
+
+    process.kill()
+    process.communicate()
+
+    assert [len(pids) for pids in parts.values()] == [1, 2]
+    assert until(lambda: gone(parts))
+
+
+@pytest.mark.slow
+def test_ctrl_c_ends_the_demo_with_status_130(running_demo: Demo) -> None:
+    process, parts = running_demo
+
+    process.send_signal(signal.SIGINT)
+    _, stderr = process.communicate(timeout=60)
+
+    assert process.returncode == 130
+    assert "Traceback" not in stderr
+    assert gone(parts)
+
+
+@pytest.mark.slow
+def test_the_demo_on_digits_learns_them(tmp_path: Path) -> None:
+    config = DemoConfig(photos=None, out=tmp_path / "demo", clients=20, rounds=10, seed=1)
+
+    facts, report = run_demo(config, Console(file=StringIO()))
+
+    assert report.is_file()
+    assert len(facts.rounds) == 10
+    assert facts.rounds[0].before is not None
+    assert facts.rounds[0].before.share < 0.3
+    assert facts.measured[-1][0] == 10
+    assert facts.measured[-1][1] > 0.9
