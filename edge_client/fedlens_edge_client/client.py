@@ -17,7 +17,7 @@ from typing import Self
 from fedlens_edge_client.album import Album
 from fedlens_edge_client.assignments import Assignments, Desk
 from fedlens_edge_client.cache import Cache
-from fedlens_edge_client.engines import BundleUnusable, Engine, EngineError, Evaluation, NonFinite
+from fedlens_edge_client.engines import BundleUnusable, Engine, EngineError, NonFinite
 from fedlens_edge_client.errors import BadAnswer, ModelError, PassFailed, Refused, StateError
 from fedlens_edge_client.events import (
     Enrolled,
@@ -375,24 +375,11 @@ class EdgeClient:
                     f"task {result.task}, round {result.round_number}: the receipt is for a body with digest "
                     f"{receipt.body_sha256.hex()}, sent was {result.body_sha256.hex()}"
                 )
-            outcome = _reported(result)
+            outcome = result.reported()
             await self._worker.run(self._outbox.delivered, result)
         self._may_have_result = False
         self._emit(outcome)
         return outcome
-
-
-def _reported(result: Result) -> RoundReported:
-    header = result.parsed_header()
-    sums = {s.moment: Evaluation(s.count, s.correct, s.loss) for s in header.evaluations}
-    return RoundReported(
-        task=result.task,
-        round_number=result.round_number,
-        photo_count=header.photo_count,
-        upload_bytes=result.body_size,
-        start=sums.get(update_pb2.EVALUATION_MOMENT_START),
-        end=sums.get(update_pb2.EVALUATION_MOMENT_END),
-    )
 
 
 def _reason_of(failure: EngineError) -> update_pb2.FailureReason:

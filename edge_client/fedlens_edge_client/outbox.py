@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 
+from fedlens_edge_client.engines import Evaluation
+from fedlens_edge_client.events import RoundReported
 from fedlens_edge_client.kept import KeptSets
 from fedlens_edge_client.state import State
 from fedlens_edge_client.tensor_files import StoredBlob, TensorFiles
@@ -44,9 +46,18 @@ class Result:
             return len(self.header) + self.blob.stat().st_size
         return len(self.header) + len(self.blob or b"")
 
-    def parsed_header(self) -> update_pb2.UpdateHeader:
-        """The header as a message."""
-        return update_pb2.UpdateHeader.FromString(self.header[wire.LENGTH.size :])
+    def reported(self) -> RoundReported:
+        """What is told when the server has it."""
+        header = update_pb2.UpdateHeader.FromString(self.header[wire.LENGTH.size :])
+        sums = {s.moment: Evaluation(s.count, s.correct, s.loss) for s in header.evaluations}
+        return RoundReported(
+            task=self.task,
+            round_number=self.round_number,
+            photo_count=header.photo_count,
+            upload_bytes=self.body_size,
+            start=sums.get(update_pb2.EVALUATION_MOMENT_START),
+            end=sums.get(update_pb2.EVALUATION_MOMENT_END),
+        )
 
 
 class Outbox:
