@@ -116,6 +116,8 @@ async def _take_part(server: Server, clients: int, blobs: list[Path], folder: Pa
         # Not the blob of the round before, which the server still has.
         return blobs[(client + clients * round_number) % len(blobs)]
 
+    for blob in blobs:
+        trivial_client.known(blob)
     downloads = folder / "downloads"
     downloads.mkdir(exist_ok=True)
     cache = trivial_client.DownloadEach(downloads)

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from functools import lru_cache
 from hashlib import sha256
 from pathlib import Path
 
@@ -58,9 +59,9 @@ def _digest(path: Path) -> bytes:
     return hashed.digest()
 
 
-def _measured(blob: bytes | Path) -> tuple[bytes, int]:
-    if isinstance(blob, bytes):
-        return sha256(blob).digest(), len(blob)
+@lru_cache(maxsize=256)
+def known(blob: Path) -> tuple[bytes, int]:
+    """Digest and size of a file, computed once: a client knows them since it wrote its update."""
     return _digest(blob), blob.stat().st_size
 
 
@@ -108,7 +109,7 @@ async def _report(
         )
         if asked
     ]
-    digest, size = _measured(blob) if isinstance(blob, bytes) else await asyncio.to_thread(_measured, blob)
+    digest, size = (sha256(blob).digest(), len(blob)) if isinstance(blob, bytes) else known(blob)
     header = update_pb2.UpdateHeader(
         protocol=wire.PROTOCOL,
         phase=assignment.phase,
