@@ -7,6 +7,7 @@ A full run also writes `docs/benchmarks.md` anew, between its two markers; every
 
 import argparse
 import importlib
+import os
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -46,12 +47,14 @@ def main() -> None:
     names = arguments.measures or list(MEASURES)
     console = Console(width=None if Console().is_terminal else 180)
     rows: list[Row] = []
+    busy = os.getloadavg()[0]
     with tempfile.TemporaryDirectory(prefix="fedlens-bench-", dir=arguments.folder) as folder:
         (Path(folder) / "shared").mkdir()
         for name in names:
             console.print(f"measuring {name} ...")
             rows += _measure(name)(_folder(Path(folder), name))
     console.print(table.rich_table(rows))
+    console.print(f"load average before the first measure: {busy:.1f}")
     for row in rows:
         if row.note:
             console.print(f"{row.measure}: {row.note}")
@@ -60,7 +63,7 @@ def main() -> None:
     if names == list(MEASURES):
         before, _, rest = PAGE.read_text().partition(BEGIN)
         _, _, after = rest.partition(END)
-        PAGE.write_text(f"{before}{BEGIN}\n{table.markdown(rows)}\n{END}{after}")
+        PAGE.write_text(f"{before}{BEGIN}\n{table.markdown(rows, busy)}\n{END}{after}")
 
 
 def _measure(name: str) -> Callable[[Path], list[Row]]:

@@ -36,12 +36,14 @@ def rich_table(rows: Sequence[Row]) -> Table:
     return table
 
 
-def markdown(rows: Sequence[Row]) -> str:
-    """For `docs/benchmarks.md`: the table, then a note for each row that has one."""
+def markdown(rows: Sequence[Row], busy: float) -> str:
+    """For `docs/benchmarks.md`: the table, a note for each row that has one, and how busy the machine was."""
     lines = [f"| {' | '.join(COLUMNS)} |", f"|{'---|' * len(COLUMNS)}"]
     lines += [f"| {' | '.join(cells(row))} |" for row in rows]
     notes = [f"- {row.measure}: {row.note}." for row in rows if row.note]
-    return "\n".join([*lines, *([""] if notes else []), *notes, "", f"Measured on {machine()}."])
+    return "\n".join(
+        [*lines, *([""] if notes else []), *notes, "", f"Measured on {machine()}; load average before: {busy:.1f}."]
+    )
 
 
 def as_json(rows: Sequence[Row]) -> str:
