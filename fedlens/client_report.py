@@ -8,7 +8,7 @@ from typing import Self
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-from fedlens_edge_client.engines import Evaluation
+from fedlens_edge_client.evaluation import Evaluation
 from fedlens_edge_client.events import (
     Embedded,
     Enrolled,

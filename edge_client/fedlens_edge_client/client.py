@@ -76,6 +76,7 @@ class EdgeClient:
         transport: Transport | None = None,
         engine_factory: Callable[[Bundle], Engine] | None = None,
         cache: Path | None = None,
+        features: Path | None = None,
         max_cache_bytes: int = DEFAULT_CACHE_BYTES,
         executor: Executor | None = None,
         hold_ms: int = DEFAULT_HOLD_MS,
@@ -95,6 +96,7 @@ class EdgeClient:
             transport: Instead of HTTP to `server`; it must use the same `secret`. Closed with the client.
             engine_factory: Makes the engine for a bundle; the default runs its programs with torch.
             cache: Folder for what can be fetched or computed again, which several clients may share.
+            features: Folder for what is computed of photos, if that is another one.
             max_cache_bytes: Beyond this the least recently used blobs of `cache` are deleted; features likewise.
             executor: Where photos are read and models trained; the default is one thread of its own.
             hold_ms: How long the server may keep a check-in waiting for work.
@@ -111,6 +113,7 @@ class EdgeClient:
         self._given_transport = transport
         self._engine_factory = engine_factory or _torch_engine
         self._cache_folder = cache or state / "cache"
+        self._features_folder = features or self._cache_folder
         self._max_cache_bytes = max_cache_bytes
         self._executor = executor
         self._hold_ms = hold_ms
@@ -252,7 +255,8 @@ class EdgeClient:
         kept = KeptSets(self._state, files)
         self._outbox = Outbox(self._state, files, kept)
         cache = Cache(self._cache_folder, self._max_cache_bytes)
-        features = FeatureCache(self._cache_folder / "features.sqlite3", self._max_cache_bytes)
+        self._features_folder.mkdir(parents=True, exist_ok=True)
+        features = FeatureCache(self._features_folder / "features.sqlite3", self._max_cache_bytes)
         stack.callback(features.close)
         if isinstance(self._album, FolderAlbum):
             self._album.remember_in(self._state)

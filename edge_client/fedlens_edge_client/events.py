@@ -7,7 +7,7 @@ at most ten times a second, and for the last photo and step.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from fedlens_edge_client.engines import Evaluation
+from fedlens_edge_client.evaluation import Evaluation
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fedlens_edge_client.engines import Engine, Evaluation, Rows
+from fedlens_edge_client.engines import Engine, Rows
 from fedlens_edge_client.errors import PassFailed
+from fedlens_edge_client.evaluation import Evaluation, evaluate
 from fedlens_edge_client.photo_set import PassPhotos, PhotoSet
 from fedlens_proto import keyed_hash, manifest
 from fedlens_proto.blob import Array
@@ -75,10 +76,10 @@ def execute(
     references = {binding.name: sources.reference(binding, start, counts) for binding in plan.references}
     evaluations = {}
     if plan.evaluation.at_start:
-        evaluations[update_pb2.EVALUATION_MOMENT_START] = _evaluate(engine, start, photos.test)
+        evaluations[update_pb2.EVALUATION_MOMENT_START] = evaluate(engine, start, photos.test.rows)
     trained = _train(assignment, engine, photos.train, start, references, on_step)
     if plan.evaluation.at_end:
-        evaluations[update_pb2.EVALUATION_MOMENT_END] = _evaluate(engine, trained, photos.test)
+        evaluations[update_pb2.EVALUATION_MOMENT_END] = evaluate(engine, trained, photos.test.rows)
     asks_counts = any(ask.HasField("class_counts") for ask in plan.asks)
     return PassResult(
         photo_count=len(photos.train) if plan.stages or asks_counts else 0,
@@ -147,12 +148,6 @@ def _train(
             count,
         )
     return weights
-
-
-def _evaluate(engine: Engine, weights: Tensors, photos: PhotoSet) -> Evaluation:
-    if not photos.entries:
-        return Evaluation(count=0, correct=0, loss=0.0)
-    return engine.evaluate(weights, photos.rows)
 
 
 def _class_counts(rows: Rows, bundle: manifest_pb2.Manifest) -> NDArray[np.int64]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 
-from fedlens_edge_client.engines import Evaluation
+from fedlens_edge_client.evaluation import Evaluation
 from fedlens_edge_client.events import RoundReported
 from fedlens_edge_client.kept import KeptSets
 from fedlens_edge_client.state import State

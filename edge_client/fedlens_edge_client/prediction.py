@@ -1,13 +1,13 @@
 """What a model sees in a photo."""
 
-import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
 
-from fedlens_edge_client.engines import Engine, Rows
+from fedlens_edge_client.engines import Engine
+from fedlens_edge_client.evaluation import log_softmax
 from fedlens_proto import photos
 from fedlens_proto.blob import Array
 from fedlens_proto.v1 import manifest_pb2
@@ -30,10 +30,5 @@ def predict(engine: Engine, weights: Mapping[str, Array], photo: Path | BinaryIO
     inputs = photos.as_input(photos.load(photo, rule.height, rule.width))[np.newaxis]
     if manifest.bundle_class == manifest_pb2.BUNDLE_CLASS_FROZEN_BACKBONE:
         inputs = engine.embed(inputs)[np.newaxis]
-    # All that an engine promises is its evaluation: the cross-entropy of one row is -log of its label's probability.
-    likelihoods = [
-        math.exp(-engine.evaluate(weights, Rows(inputs, np.array([label], np.int64))).loss)
-        for label in range(len(manifest.class_names))
-    ]
-    total = sum(likelihoods)
-    return {name: likelihood / total for name, likelihood in zip(manifest.class_names, likelihoods, strict=True)}
+    probabilities = np.exp(log_softmax(engine.predict(weights, inputs)))[0]
+    return dict(zip(manifest.class_names, probabilities.tolist(), strict=True))

@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from fedlens_edge_client.engines import BundleUnusable, Evaluation, NonFinite, Rows
+from fedlens_edge_client.engines import BundleUnusable, NonFinite, Rows
+from fedlens_edge_client.evaluation import log_softmax
 from fedlens_proto import blob
 from fedlens_proto.blob import Array
 from fedlens_proto.manifest import Bundle
@@ -122,7 +123,7 @@ class LinearEngine:
         with np.errstate(all="ignore"):
             for batch in batches:
                 inputs, labels = rows.inputs[batch].reshape(len(batch), -1), rows.labels[batch]
-                scaled = _log_softmax(inputs @ trained["fc.weight"].T + trained["fc.bias"])
+                scaled = log_softmax(inputs @ trained["fc.weight"].T + trained["fc.bias"])
                 loss = -float(scaled[np.arange(len(batch)), labels].mean())
                 error = (np.exp(scaled) - np.eye(2)[labels]).astype(np.float32) / np.float32(len(batch))
                 gradients = {"fc.bias": error.sum(axis=0), "fc.weight": error.T @ inputs}
@@ -135,22 +136,12 @@ class LinearEngine:
                     on_step(loss)
         return trained
 
-    def evaluate(self, weights: Mapping[str, Array], rows: Rows) -> Evaluation:
+    def predict(self, weights: Mapping[str, Array], inputs: NDArray[np.float32]) -> NDArray[np.float32]:
         self._load("predict")
-        inputs = rows.inputs.reshape(len(rows.labels), -1)
-        scaled = _log_softmax(inputs @ weights["fc.weight"].T + weights["fc.bias"])
-        picked = scaled[np.arange(len(rows.labels)), rows.labels]
-        correct = int((scaled.argmax(axis=1) == rows.labels).sum())
-        return Evaluation(len(rows.labels), correct, -float(picked.sum()))
+        logits: NDArray[np.float32] = inputs.reshape(len(inputs), -1) @ weights["fc.weight"].T + weights["fc.bias"]
+        return logits
 
     def _load(self, program: str) -> None:
         path = self._bundle.program_file(program, manifest_pb2.PROGRAM_FORMAT_PT2)
         if not path.is_file() or not path.read_bytes().startswith(program.encode()):
             raise BundleUnusable(f"program {program} is not there or damaged")
-
-
-def _log_softmax(logits: NDArray[np.float32]) -> NDArray[np.float64]:
-    wide = logits.astype(np.float64)
-    shifted: NDArray[np.float64] = wide - wide.max(axis=1, keepdims=True)
-    result: NDArray[np.float64] = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
-    return result

@@ -48,21 +48,6 @@ class Rows:
     labels: NDArray[np.int64]
 
 
-@dataclass(frozen=True)
-class Evaluation:
-    """Sums over rows, never ratios.
-
-    Attributes:
-        count: Rows.
-        correct: Rows whose greatest logit is the label's; of equal ones the first counts.
-        loss: Cross-entropy in nats, computed and summed in float64 from the float32 logits.
-    """
-
-    count: int
-    correct: int
-    loss: float
-
-
 class Engine(Protocol):
     """Runs the programs of one bundle; keeps no state between calls."""
 
@@ -118,11 +103,15 @@ class Engine(Protocol):
         """
         ...
 
-    def evaluate(self, weights: Mapping[str, Array], rows: Rows) -> Evaluation:
-        """How well these weights classify these rows.
+    def predict(self, weights: Mapping[str, Array], inputs: NDArray[np.float32]) -> NDArray[np.float32]:
+        """The logits of these weights, float32 [N, classes].
+
+        Args:
+            weights: Every exchangeable tensor of the manifest.
+            inputs: As `Rows.inputs`, N >= 1.
 
         Raises:
-            BadInput: Weights or rows are not what the manifest says.
+            BadInput: Weights or inputs are not what the manifest says.
             NonFinite: The logits hold a NaN or an infinity.
         """
         ...

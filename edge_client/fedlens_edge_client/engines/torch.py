@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedlens_edge_client.engines import BadInput, BundleUnusable, Evaluation, NonFinite, Rows
+from fedlens_edge_client.engines import BadInput, BundleUnusable, NonFinite, Rows
 from fedlens_edge_client.engines.program import DTYPES, Program
 from fedlens_proto.blob import Array, Blob
 from fedlens_proto.errors import BlobError
@@ -101,25 +101,23 @@ class TorchEngine:
                 raise NonFinite(f"tensor {name!r} holds a NaN or an infinity after training")
         return trained
 
-    def evaluate(self, weights: Mapping[str, Array], rows: Rows) -> Evaluation:
-        """As `Engine.evaluate`."""
+    def predict(self, weights: Mapping[str, Array], inputs: NDArray[np.float32]) -> NDArray[np.float32]:
+        """As `Engine.predict`."""
         program = self._program("predict")
         logits_at = program.output_index(pb.SLOT_KIND_LOGITS)
-        feed = _Feed(program, rows, len(self._bundle.manifest.class_names), filled=False)
+        classes = len(self._bundle.manifest.class_names)
+        feed = _Feed(program, Rows(inputs, np.zeros(len(inputs), np.int64)), classes, filled=False)
         arguments = [_argument(slot, feed, weights, {}, {}) for slot in program.inputs]
-        correct, loss = 0, 0.0
+        logits = np.empty((feed.count, classes), np.float32)
         with torch.inference_mode():
             prepared = program.prepare(arguments)
             for start in range(0, feed.count, feed.batch):
                 batch = np.arange(start, min(start + feed.batch, feed.count))
                 feed.fill(batch)
-                logits = program.run(arguments, prepared)[logits_at].numpy()[: len(batch)].astype(np.float64)
-                if not np.isfinite(logits).all():
-                    raise NonFinite("the logits hold a NaN or an infinity")
-                labels = rows.labels[batch]
-                correct += int((logits.argmax(1) == labels).sum())
-                loss += float(_cross_entropy(logits, labels).sum())
-        return Evaluation(count=feed.count, correct=correct, loss=loss)
+                logits[batch] = program.run(arguments, prepared)[logits_at].numpy()[: len(batch)]
+        if not np.isfinite(logits).all():
+            raise NonFinite("the logits hold a NaN or an infinity")
+        return logits
 
     def _program(self, name: str) -> Program:
         with self._loading:
@@ -240,10 +238,3 @@ def _check_array(what: str, array: Array, shape: Sequence[int], dtype: blob_pb2.
     wanted = _NUMPY[dtype]
     if tuple(array.shape) != tuple(shape) or array.dtype != wanted:
         raise BadInput(f"{what}: found {array.dtype}{list(array.shape)}, the bundle takes {wanted}{list(shape)}")
-
-
-def _cross_entropy(logits: NDArray[np.float64], labels: NDArray[np.int64]) -> NDArray[np.float64]:
-    greatest = logits.max(1)
-    spread = np.log(np.exp(logits - greatest[:, None]).sum(1))
-    losses: NDArray[np.float64] = greatest + spread - logits[np.arange(len(labels)), labels]
-    return losses

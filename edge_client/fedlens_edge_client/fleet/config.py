@@ -33,6 +33,8 @@ class FleetConfig:
         ca: Certificates (PEM) to trust instead of the system's.
         task: Take work of this task alone.
         workers: Processes, at least 1.
+        shares_downloads: What one client has fetched the others need not. Otherwise each fetches everything itself, as
+            phones do; what is computed of photos is shared in any case.
     """
 
     server: str
@@ -47,6 +49,7 @@ class FleetConfig:
     evaluator_token: str | None = None
     ca: Path | None = None
     task: int | None = None
+    shares_downloads: bool = True
 
     @property
     def indices(self) -> list[int]:
@@ -75,9 +78,13 @@ class FleetConfig:
         name = "evaluator" if index == EVALUATOR else f"client-{index:05}"
         return self.state / f"seed-{self.regime.seed}" / name
 
+    def cache(self, index: int) -> Path:
+        """A client's folder for parts and blobs."""
+        return self.features if self.shares_downloads else self.folder(index) / "cache"
+
     @property
-    def cache(self) -> Path:
-        """The folder for parts, blobs and features that all clients share."""
+    def features(self) -> Path:
+        """The folder for photos' features, which all clients share."""
         return self.state / "cache"
 
 

@@ -137,7 +137,8 @@ class _Member:
             secret=secret,
             transport=parking,
             engine_factory=self._engine_of,
-            cache=config.cache,
+            cache=config.cache(index),
+            features=config.features,
             executor=self._turns,
         )
         running = asyncio.create_task(self._take_part(client))

@@ -13,8 +13,9 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from fedlens_edge_client.engines import BadInput, BundleUnusable, Engine, Evaluation, NonFinite, Rows
+from fedlens_edge_client.engines import BadInput, BundleUnusable, Engine, NonFinite, Rows
 from fedlens_edge_client.engines.torch import TorchEngine
+from fedlens_edge_client.evaluation import Evaluation, evaluate
 from fedlens_export import models
 from fedlens_export.network import CENTRED
 from fedlens_proto import blob
@@ -146,7 +147,7 @@ def test_evaluation_sums_over_rows_in_any_number_of_batches(head: TorchEngine) -
     weights["fc2.bias"] = np.array([0, math.log(2), 0], np.float32)
     labels = np.array([0, 1, 1, 2, 1, 0, 1])
 
-    found = head.evaluate(weights, Rows(np.ones((7, 12), np.float32), labels))
+    found = evaluate(head, weights, Rows(np.ones((7, 12), np.float32), labels))
 
     assert (found.count, found.correct) == (7, 4)
     assert found.loss == pytest.approx(4 * math.log(2) + 3 * math.log(4), rel=1e-6)
@@ -155,7 +156,7 @@ def test_evaluation_sums_over_rows_in_any_number_of_batches(head: TorchEngine) -
 def test_of_equal_logits_the_first_class_counts(head: TorchEngine) -> None:
     weights = {name: np.zeros_like(array) for name, array in initial(head).items()}
 
-    found = head.evaluate(weights, Rows(np.ones((3, 12), np.float32), np.array([0, 1, 2])))
+    found = evaluate(head, weights, Rows(np.ones((3, 12), np.float32), np.array([0, 1, 2])))
 
     assert found.correct == 1
 
@@ -163,7 +164,7 @@ def test_of_equal_logits_the_first_class_counts(head: TorchEngine) -> None:
 def test_no_rows_evaluate_to_nothing(head: TorchEngine) -> None:
     nothing = Rows(np.empty((0, 12), np.float32), np.empty(0, np.int64))
 
-    assert head.evaluate(initial(head), nothing) == Evaluation(0, 0, 0.0)
+    assert evaluate(head, initial(head), nothing) == Evaluation(0, 0, 0.0)
 
 
 def test_embedding_a_photo_gives_its_features(head: TorchEngine) -> None:
@@ -218,7 +219,7 @@ def test_wrong_weights_are_named(head: TorchEngine, change: Callable[[Weights], 
     with pytest.raises(BadInput, match=reason):
         head.train("step", change(weights), rows_of((12,), 4), [np.arange(4)], {}, {"global": weights})
     with pytest.raises(BadInput, match=reason):
-        head.evaluate(change(weights), rows_of((12,), 4))
+        evaluate(head, change(weights), rows_of((12,), 4))
 
 
 @pytest.mark.parametrize(
@@ -265,8 +266,11 @@ def test_wrong_rows_are_named(head: TorchEngine, rows: Rows, reason: str) -> Non
 
     with pytest.raises(BadInput, match=reason):
         head.train("step", weights, rows, [np.arange(4)], {}, {"global": weights})
-    with pytest.raises(BadInput, match=reason):
-        head.evaluate(weights, rows)
+
+
+def test_inputs_of_another_shape_are_named_when_predicting(head: TorchEngine) -> None:
+    with pytest.raises(BadInput, match=r"found float32\[4, 5\], the bundle takes float32\[4, 12\]"):
+        head.predict(initial(head), FEATURES[:, :5])
 
 
 @pytest.mark.parametrize(
@@ -291,7 +295,7 @@ def test_with_trainable_batch_norm_every_batch_must_be_full(norm: TorchEngine) -
 
 
 def test_evaluation_with_batch_norm_takes_any_number_of_rows(norm: TorchEngine) -> None:
-    assert norm.evaluate(initial(norm), rows_of((3, 2, 2), 5)).count == 5
+    assert evaluate(norm, initial(norm), rows_of((3, 2, 2), 5)).count == 5
 
 
 def test_training_that_diverges_says_at_which_step(cnn: TorchEngine) -> None:
@@ -315,7 +319,7 @@ def test_logits_that_are_not_finite_are_no_evaluation(head: TorchEngine) -> None
     weights = {name: np.full_like(array, 3e38) for name, array in initial(head).items()}
 
     with pytest.raises(NonFinite, match="logits"):
-        head.evaluate(weights, rows_of((12,), 4))
+        evaluate(head, weights, rows_of((12,), 4))
 
 
 def test_a_photo_of_another_size_cannot_be_embedded(head: TorchEngine) -> None:
@@ -356,7 +360,7 @@ def test_a_damaged_program_is_not_loaded(head_bundle: Bundle, tmp_path: Path) ->
     path.write_bytes(path.read_bytes().replace(b"torch.ops.aten.relu.default", b"torch.ops.aten.RELU.default"))
 
     with pytest.raises(BundleUnusable, match="program 'predict' cannot be used: program refused"):
-        TorchEngine(bundle).evaluate(initial(TorchEngine(bundle)), rows_of((12,), 4))
+        evaluate(TorchEngine(bundle), initial(TorchEngine(bundle)), rows_of((12,), 4))
 
 
 def test_a_program_with_other_slots_than_its_manifest_says_is_refused(head_bundle: Bundle) -> None:
@@ -390,7 +394,7 @@ def test_a_program_that_contradicts_itself_ends_as_an_error_of_the_bundle(head_b
             archive.writestr(member, content)
 
     with pytest.raises(BundleUnusable, match="program 'predict' cannot be run: RuntimeError"):
-        TorchEngine(bundle).evaluate(initial(TorchEngine(bundle)), rows_of((12,), 4))
+        evaluate(TorchEngine(bundle), initial(TorchEngine(bundle)), rows_of((12,), 4))
 
 
 def test_torch_runs_on_one_thread(head: TorchEngine) -> None:
