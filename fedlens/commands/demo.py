@@ -21,14 +21,14 @@ def demo(
         Path | None,
         typer.Option(
             help="Folder with a sub-folder of photos per class, or with `train` and `test` of such. "
-            "[default: scikit-learn's digits]"
+            "Default: scikit-learn's digits."
         ),
     ] = None,
     out: Annotated[Path, typer.Option(help="Folder for the report.")] = Path("demo"),
     clients: Annotated[int, typer.Option(min=2, max=10_000, help="Clients, at most.")] = 20,
     rounds: Annotated[int, typer.Option(min=1, max=10_000, help="Rounds.")] = 10,
     seed: Annotated[int, typer.Option(min=0, help="Of the cameras, the weights and the task.")] = 1,
-    workers: Annotated[int | None, typer.Option(min=1, help="Processes of the fleet. [default: one per core]")] = None,
+    workers: Annotated[int | None, typer.Option(min=1, help="Processes of the fleet. Default: one per core.")] = None,
 ) -> None:
     """Run a whole federation on this machine and write a report: export, server, fleet, evaluator."""
     from rich.console import Console

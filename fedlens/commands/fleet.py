@@ -34,7 +34,7 @@ def fleet(
         int, typer.Option(min=1, help="n of the regime: photos of each class in a round, on average.")
     ] = 10,
     test_per_class: Annotated[
-        int | None, typer.Option(min=1, help="Test photos of each class and client. [default: a fifth of n]")
+        int | None, typer.Option(min=1, help="Test photos of each class and client. Default: a fifth of n.")
     ] = None,
     faults: Annotated[Path | None, typer.Option(help="Fault plan (TOML): who misbehaves in which round.")] = None,
     state: Annotated[
@@ -42,12 +42,12 @@ def fleet(
     ] = Path("fleet-state"),
     ca: Annotated[Path | None, typer.Option(help="Certificate (PEM) to trust instead of the system's.")] = None,
     token_file: Annotated[
-        Path | None, typer.Option(help=f"File with the trainers' enrolment token. [default: ${TOKEN_VARIABLE}]")
+        Path | None, typer.Option(help=f"File with the trainers' enrolment token. Default: ${TOKEN_VARIABLE}.")
     ] = None,
     evaluator_token_file: Annotated[
         Path | None, typer.Option(help="File with an evaluator's token: one client more, with all test photos.")
     ] = None,
-    workers: Annotated[int | None, typer.Option(min=1, help="Processes. [default: one per core]")] = None,
+    workers: Annotated[int | None, typer.Option(min=1, help="Processes. Default: one per core.")] = None,
     task: Annotated[int | None, typer.Option(min=1, help="Take work of the task with this id alone.")] = None,
 ) -> None:
     """Run many emulated clients on this machine, each a whole client over real HTTP.

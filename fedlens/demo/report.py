@@ -49,8 +49,7 @@ def write_report(
         clients_note=escape(_clients_note(facts)),
         traffic=_plot(figures.traffic(facts.rounds), "traffic"),
         traffic_note=escape(
-            f"Over all clients, by round. With round {first.number} come the programs too. The emulated clients share "
-            "a cache: what one of them has fetched, the others need not."
+            f"Over all clients, by round. With round {first.number} every client also fetches the programs, once."
         ),
         time=_plot(figures.durations(facts.rounds), "time"),
         time_note=escape(
@@ -109,11 +108,12 @@ def _clients_note(facts: TaskFacts) -> str:
     if not facts.clients:
         return "Clients were not asked for their own results."
     gained = sum(client.after.correct > client.before.correct for client in facts.clients)
+    lost = sum(client.after.correct < client.before.correct for client in facts.clients)
     last = max(client.round_number for client in facts.clients)
     return (
         f"Each client's own test photos in round {last}: with the model as downloaded, and after training it on that "
-        f"round's photos. {gained} of {len(facts.clients)} clients gained. A client alone learns its few "
-        "photos by heart; the mean of all clients, which is the next shared model, knows more than each."
+        f"round's photos. {gained} of {len(facts.clients)} clients got better by that, {lost} worse: alone, a client "
+        "may learn its few photos by heart. The mean of all, the next shared model, knows more than each."
     )
 
 

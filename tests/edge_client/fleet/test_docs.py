@@ -1,0 +1,23 @@
+import re
+from pathlib import Path
+
+from fedlens_edge_client.faults import Fault, FaultKind, FaultPlan
+from fedlens_edge_client.regimes import RegimeName
+
+DOCS = Path(__file__).parents[3] / "docs" / "fleet.md"
+
+
+def test_the_fault_plan_in_the_docs_can_be_loaded(tmp_path: Path) -> None:
+    (sample,) = re.findall(r"```toml\n(.*?)```", DOCS.read_text(encoding="utf-8"), flags=re.DOTALL)
+    (tmp_path / "plan.toml").write_text(sample, encoding="utf-8")
+
+    plan = FaultPlan.load(tmp_path / "plan.toml")
+
+    assert plan.of(3, 2) == Fault(FaultKind.DELAY, 1.5)
+    assert plan.of(4, 2) == Fault(FaultKind.NAN)
+
+
+def test_every_regime_and_fault_is_in_the_docs() -> None:
+    text = DOCS.read_text(encoding="utf-8")
+
+    assert all(f"| `{name}` |" in text for name in (*RegimeName, *FaultKind))
