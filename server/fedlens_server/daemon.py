@@ -9,6 +9,7 @@ from collections.abc import Callable
 from fedlens_server.app import create_admin_app, create_app
 from fedlens_server.clock import Clock, SystemClock
 from fedlens_server.config import Config
+from fedlens_server.errors import StoreUnusable
 from fedlens_server.listening import Runner, listen, tls
 from fedlens_server.service import SERVICE
 from fedlens_server.store import Store
@@ -32,7 +33,7 @@ async def serve(
 
     Raises:
         ConfigError: A certificate or an address cannot be used.
-        StoreUnusable: The state in `server.data` cannot be opened.
+        StoreUnusable: The state in `server.data` cannot be opened, or not be written any more.
     """
     stop = stop or asyncio.Event()
     server, admin = config.server, config.admin
@@ -44,6 +45,14 @@ async def serve(
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     store = await asyncio.to_thread(Store.open, server.data)
+    broken = False
+
+    def give_up() -> None:
+        nonlocal broken
+        broken = True
+        loop.call_soon_threadsafe(stop.set)
+
+    store.on_broken(give_up)
     try:
         app = create_app(config, clock or SystemClock(), store)
         clients = Runner(app, shutdown_timeout=config.limits.stop_s)
@@ -65,6 +74,8 @@ async def serve(
         await asyncio.to_thread(store.close)
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.remove_signal_handler(number)
+    if broken:
+        raise StoreUnusable(f"the state in {server.data} could not be written; the log says why. Start the server anew")
 
 
 def _allow_many_connections() -> None:

@@ -158,6 +158,6 @@ class Unavailable(ServerError):
 
 
 class StoreUnusable(ServerError):
-    """The state folder cannot be opened; the server does not start, so no client ever sees this."""
+    """The state folder cannot be opened, or written any more; the server ends, so no client ever sees this."""
 
     code = "store-unusable"

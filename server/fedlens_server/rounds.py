@@ -133,7 +133,11 @@ class Rounds:
     def quarantine(
         self, client: bytes, task: int, round_number: int, reason: str, body_sha256: bytes | None = None
     ) -> Future[None]:
-        """Leave a member out of the round whose blob was found bad; no effect on one that has reported or failed."""
+        """Leave a member out of the round whose blob was found bad; no effect on one that has reported or failed.
+
+        Raises:
+            UpdateDiffers: The member has reported, and the bad blob came in a body with this other digest.
+        """
         return self._store.submit(
             lambda transaction: updates.quarantine(
                 self._federation, transaction, client, task, round_number, reason, body_sha256

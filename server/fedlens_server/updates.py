@@ -167,6 +167,8 @@ def quarantine(
 ) -> None:
     """See `Rounds.quarantine`."""
     found = membership(federation, client, task_id, number)
+    if found.state == admin_pb2.MEMBER_STATE_REPORTED and body_sha256 not in (None, found.body_sha256):
+        raise UpdateDiffers(f"round {number}: an update with other bytes has been received; that one counts")
     if found.member is not None and found.open and found.state == admin_pb2.MEMBER_STATE_PENDING:
         _end(
             federation, transaction, found, client, number, found.member,

@@ -206,6 +206,15 @@ def test_a_member_that_has_reported_is_not_quarantined_any_more(running: Bench) 
     assert member(running, ALICE).state == admin_pb2.MEMBER_STATE_REPORTED
 
 
+def test_a_bad_blob_after_a_report_is_a_second_update_with_other_bytes(running: Bench) -> None:
+    running.report(ALICE)
+
+    with pytest.raises(UpdateDiffers):
+        running.rounds.quarantine(ALICE, 1, 1, "tensor 'fc.bias' holds a NaN or an infinity", b"b" * 32).result()
+
+    assert member(running, ALICE).state == admin_pb2.MEMBER_STATE_REPORTED
+
+
 def test_an_update_too_far_from_its_download_is_quarantined(bench: Bench) -> None:
     # From 0, 8 floats of 2.0 differ by sqrt(8 * 4) = 5.66; of 1.0 by sqrt(8) = 2.83. The counter does not count.
     start(bench, max_update_norm=3.0)

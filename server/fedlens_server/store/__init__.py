@@ -46,7 +46,10 @@ class Store:
             self._release()
             raise
         self._group_listener: Callable[[], None] = _nobody
-        self._worker = Worker(self._writers, self.blobs, lambda: self._group_listener())
+        self._broken_listener: Callable[[], None] = _nobody
+        self._worker = Worker(
+            self._writers, self.blobs, lambda: self._group_listener(), lambda: self._broken_listener()
+        )
 
     @classmethod
     def open(cls, folder: Path) -> Self:
@@ -61,6 +64,10 @@ class Store:
     def on_commit(self, listener: Callable[[], None]) -> None:
         """Have `listener` called on the writing thread after each commit; it replaces the one before."""
         self._group_listener = listener
+
+    def on_broken(self, listener: Callable[[], None]) -> None:
+        """Have `listener` called on the writing thread if that cannot go on: only opening anew helps then."""
+        self._broken_listener = listener
 
     def submit(self, operation: Callable[[Transaction], T], keys: Iterable[Hashable] | None = None) -> Future[T]:
         """Run an operation on the writing thread; see `worker`.

@@ -109,11 +109,21 @@ class _Operation(Generic[T]):
 class Worker:
     """Runs operations one after the other; see the module."""
 
-    def __init__(self, engine: Engine, blobs: Blobs, after_group: Callable[[], None]) -> None:
-        """Start the thread; `after_group` is called on it after each commit, its `after_commit` functions first."""
+    def __init__(
+        self, engine: Engine, blobs: Blobs, after_group: Callable[[], None], on_broken: Callable[[], None]
+    ) -> None:
+        """Start the thread.
+
+        Args:
+            engine: Where it connects.
+            blobs: What transactions place their blobs in.
+            after_group: Called on the thread after each commit, the `after_commit` functions first.
+            on_broken: Called on the thread when it cannot go on; everything is `Unavailable` from then on.
+        """
         self._engine = engine
         self._blobs = blobs
         self._after_group = after_group
+        self._on_broken = on_broken
         self._waiting: deque[_Operation[Any]] = deque()
         self._wake = threading.Condition()
         self._closing = False
@@ -242,6 +252,7 @@ class Worker:
         for item in [*group, *rest]:
             if not item.future.done():
                 item.future.set_exception(error if item in group else Unavailable("the server must be restarted"))
+        self._on_broken()
 
 
 def _is_full(error: BaseException) -> bool:

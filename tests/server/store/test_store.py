@@ -298,3 +298,19 @@ def test_stored_tensors_read_like_the_blob_itself(store: Store, size: int, float
     np.testing.assert_array_equal(stored["b"], plain["b"])
     np.testing.assert_array_equal(stored["w"], plain["w"])
     np.testing.assert_array_equal(stored.span("w", size - 2, size + 3), plain["w"].reshape(-1)[size - 2 : size + 3])
+
+
+def test_a_writer_that_cannot_go_on_says_so_and_takes_nothing_more(store: Store) -> None:
+    broken = threading.Event()
+    store.on_broken(broken.set)
+
+    def fault() -> None:
+        raise RuntimeError("the view would no longer be what the database holds")
+
+    failed = store.submit(lambda transaction: transaction.after_commit(fault))
+
+    with pytest.raises(RuntimeError):
+        failed.result()
+    assert broken.wait(timeout=10)
+    with pytest.raises(Unavailable):
+        store.submit(lambda transaction: None)
