@@ -80,10 +80,11 @@ def fleet(
             ca=ca,
             task=task,
         )
+        status = run_session(config, Console())
     except EdgeClientError as error:
         typer.echo(f"fedlens: {error}", err=True)
         raise typer.Exit(1) from error
-    raise typer.Exit(run_session(config, Console()))
+    raise typer.Exit(status)
 
 
 def _token(token_file: Path | None) -> str | None:

@@ -88,7 +88,7 @@ def run_demo(
         _say_scale(console, pool, scale, config)
         bundle = _export(run / "bundle", pool, config, console)
         server = stack.enter_context(ServerProcess(run / "server"))
-        console.print(f"the server answers at {server.url}", highlight=False)
+        console.print(f"the server answers at {server.url}", highlight=False, soft_wrap=True)
         admin = AdminClient(server.profile)
         admin.create_task(TASK, [bundle], _settings(scale, config))
         fleet = _fleet(config, scale, pool, server, run)
@@ -115,12 +115,12 @@ def _photos(config: DemoConfig, run: Path, console: Console) -> PhotoPool:
     else:
         pool = PhotoPool.open(config.photos)
     for reason, files in pool.skipped.items():
-        console.print(f"left out {len(files)} {escape(reason)}", highlight=False)
+        console.print(f"left out {len(files)} {escape(reason)}", highlight=False, soft_wrap=True)
     return pool
 
 
 def _export(folder: Path, pool: PhotoPool, config: DemoConfig, console: Console) -> Bundle:
-    console.print(f"exporting {MODEL}", highlight=False)
+    console.print(f"exporting {MODEL}", highlight=False, soft_wrap=True)
     # Imports torch, which takes seconds: photos that do not do are told of before.
     from fedlens_export.exporting import ExportSpec, export_bundle
 
@@ -134,6 +134,7 @@ def _say_scale(console: Console, pool: PhotoPool, scale: Scale, config: DemoConf
         f"{train:,} photos to train on and {test:,} for tests, of {len(pool.class_names)} classes: {scale.clients} "
         f"clients, in every round 1 to {2 * scale.per_class} photos of each class",
         highlight=False,
+        soft_wrap=True,
     )
     if scale.clients < config.clients:
         console.print(
@@ -141,6 +142,7 @@ def _say_scale(console: Console, pool: PhotoPool, scale: Scale, config: DemoConf
             if scale.clients > 2
             else f"2 clients instead of {config.clients}: there are few photos",
             highlight=False,
+            soft_wrap=True,
         )
 
 

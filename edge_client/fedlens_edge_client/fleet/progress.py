@@ -50,7 +50,9 @@ class FleetProgress:
         for key in done:
             if key not in self._told:
                 self._told.add(key)
-                self._console.print(f"round {key[1]:>3}: {_summary(self._status.rounds[key])}", highlight=False)
+                self._console.print(
+                    f"round {key[1]:>3}: {_summary(self._status.rounds[key])}", highlight=False, soft_wrap=True
+                )
 
     def __rich__(self) -> Group:
         """The bar of the newest round, and what every worker does."""

@@ -10,7 +10,6 @@ from rich.table import Table
 
 from fedlens_edge_client.fleet.config import FleetConfig
 from fedlens_edge_client.fleet.messages import client_name
-from fedlens_edge_client.fleet.processes import WorkerDied
 from fedlens_edge_client.fleet.progress import FleetProgress
 from fedlens_edge_client.fleet.running import run_fleet
 from fedlens_edge_client.fleet.status import FleetStatus
@@ -56,28 +55,30 @@ def run_session(config: FleetConfig, console: Console) -> int:
     """Run a fleet and tell of it.
 
     Returns:
-        The exit status: 0 when all tasks have ended, 130 or 143 when it was stopped, 1 when a part of it failed.
+        The exit status: 0 when all tasks have ended, 130 or 143 when it was stopped, 1 when a client failed.
+
+    Raises:
+        WorkerDied: A worker process ended without having said so; the others have been killed.
     """
     pool = config.pool
     console.print(
         f"{config.clients} clients with {sum(map(len, pool.train)):,} train photos of {len(pool.class_names)} classes "
         f"({config.regime.name.value}, {config.regime.per_class} per class), {config.workers} worker processes",
         highlight=False,
+        soft_wrap=True,
     )
     for reason, files in pool.skipped.items():
-        console.print(f"left out {len(files)} {escape(reason)}: {escape(_some(files))}", highlight=False)
+        console.print(
+            f"left out {len(files)} {escape(reason)}: {escape(_some(files))}", highlight=False, soft_wrap=True
+        )
     with Interrupts() as interrupts:
-        try:
-            with FleetProgress(console, config.workers) as progress:
-                status = run_fleet(config, progress.show, lambda: _told_to_stop(interrupts, console))
-        except WorkerDied as error:
-            console.print(
-                f"[red]fedlens: {escape(str(error))}[/]; the fleet has ended, the same command goes on from here"
-            )
-            return EXIT_FAILED
+        with FleetProgress(console, config.workers) as progress:
+            status = run_fleet(config, progress.show, lambda: _told_to_stop(interrupts, console))
     _summarise(status, config, console)
     if interrupts.received is not None:
-        console.print("stopped; what is not reported yet is in the outboxes, the same command goes on from here")
+        console.print(
+            "stopped; what is not reported yet is in the outboxes, the same command goes on from here", soft_wrap=True
+        )
         return interrupts.exit_status
     return EXIT_FAILED if status.failures else 0
 
@@ -91,11 +92,11 @@ def _told_to_stop(interrupts: Interrupts, console: Console) -> bool:
 
 def _summarise(status: FleetStatus, config: FleetConfig, console: Console) -> None:
     for index, failure in sorted(status.failures.items()):
-        console.print(f"[red]{client_name(index)} failed[/]: {escape(failure)}", highlight=False)
+        console.print(f"[red]{client_name(index)} failed[/]: {escape(failure)}", highlight=False, soft_wrap=True)
     for line in status.trouble[:SHOWN_TROUBLES]:
-        console.print(f"[yellow]{escape(line)}[/]", highlight=False)
+        console.print(f"[yellow]{escape(line)}[/]", highlight=False, soft_wrap=True)
     if len(status.trouble) > SHOWN_TROUBLES:
-        console.print(f"[yellow]and {len(status.trouble) - SHOWN_TROUBLES} more[/]", highlight=False)
+        console.print(f"[yellow]and {len(status.trouble) - SHOWN_TROUBLES} more[/]", highlight=False, soft_wrap=True)
     table = Table.grid(padding=(0, 2))
     table.add_row("rounds seen", str(len(status.rounds)))
     table.add_row(

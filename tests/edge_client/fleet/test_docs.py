@@ -1,6 +1,7 @@
 import re
 from pathlib import Path
 
+from fedlens.commands.fleet import RegimeChoice
 from fedlens_edge_client.faults import Fault, FaultKind, FaultPlan
 from fedlens_edge_client.regimes import RegimeName
 
@@ -21,3 +22,7 @@ def test_every_regime_and_fault_is_in_the_docs() -> None:
     text = DOCS.read_text(encoding="utf-8")
 
     assert all(f"| `{name}` |" in text for name in (*RegimeName, *FaultKind))
+
+
+def test_the_command_offers_every_regime() -> None:
+    assert [choice.value for choice in RegimeChoice] == [name.value for name in RegimeName]

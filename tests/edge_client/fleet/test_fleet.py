@@ -1,6 +1,8 @@
 import json
 import os
 import signal
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -52,11 +54,13 @@ def fleet_of(
 ) -> Callable[..., tuple[FleetConfig, AdminClient]]:
     """Makes a task and a fleet for it."""
 
-    def make(plan: FaultPlan | None = None, deadline_s: float = 60.0, **others: Any) -> tuple[FleetConfig, AdminClient]:
+    def make(
+        plan: FaultPlan | None = None, deadline_s: float = 60.0, rounds: int = ROUNDS, **others: Any
+    ) -> tuple[FleetConfig, AdminClient]:
         admin = AdminClient(server.profile)
         settings = {
             "method": "fedavg",
-            "rounds": ROUNDS,
+            "rounds": rounds,
             "population": CLIENTS,
             "deadline_s": deadline_s,
             "min_reports": 1,
@@ -168,3 +172,35 @@ def test_a_wrong_token_ends_the_fleet_with_the_servers_words(
     # Who had not asked yet when the first one failed is stopped without a failure.
     assert status.failures
     assert all("the server refuses" in failure for failure in status.failures.values())
+
+
+@pytest.mark.slow
+def test_ctrl_c_ends_the_command_with_status_130_and_the_same_command_goes_on(
+    fleet_of: Callable[..., tuple[FleetConfig, AdminClient]], server: ServerProcess, tmp_path: Path
+) -> None:
+    rounds = 30  # more than pass while a signal arrives
+    config, admin = fleet_of(rounds=rounds)
+    token = server.ca.with_name("trainer.token")
+    command = [
+        str(Path(sys.executable).with_name("fedlens")),
+        "fleet",
+        *("--server", config.server, "--ca", str(config.ca), "--token-file", str(token), "--workers", "1"),
+        *("--photos", str(config.pool.root), "--clients", str(CLIENTS), "--state", str(tmp_path / "state")),
+    ]
+
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as first:
+        assert first.stdout is not None
+        # The first line says what there is; the next one, that a round is done.
+        what, done = first.stdout.readline(), first.stdout.readline()
+        first.send_signal(signal.SIGINT)
+        stdout, stderr = first.communicate(timeout=60)
+    second = subprocess.run(command, capture_output=True, text=True, check=False, timeout=100)
+
+    assert what.startswith("3 clients with 1,433 train photos")
+    assert done.startswith("round   1: 3 of 3 clients reported")
+    assert first.returncode == 130
+    assert "the same command goes on" in stdout
+    assert "Traceback" not in stderr
+    assert second.returncode == 0
+    assert admin.show("digits").task.state == admin_pb2.TASK_STATE_FINISHED
+    assert members_by_state(admin) == [Counter(REPORTED=CLIENTS)] * rounds
