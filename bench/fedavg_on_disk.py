@@ -1,7 +1,7 @@
 """FedAvg of 50 models of 11.2 M float32 on disk, page cache warm, against the least that any mean must do.
 
-Floor: the memory-mapped data of the same files summed up in float32. FedLens: the method's own average, tensor by
-tensor through mapped blobs, weighted, accumulated in float64.
+Floor: the memory-mapped data of the same files summed up in float32. FedLens: the method's aggregation as the round
+engine calls it, tensor by tensor from stored blobs, weighted, accumulated in float64.
 """
 
 from pathlib import Path
@@ -11,7 +11,11 @@ import numpy as np
 from bench import models
 from bench.row import Row, against_floor, in_turns
 from fedlens_proto.blob import Array, Blob
-from fedlens_server.methods import fedavg
+from fedlens_proto.v1 import assignment_pb2
+from fedlens_server.methods.fedavg import GLOBAL, FedAvg
+from fedlens_server.methods.method import Phase, State, Tools, Update
+from fedlens_server.store import Location
+from fedlens_server.store.tensors import StoredTensors
 
 CLIENTS = 50
 REPEATS = 5
@@ -20,7 +24,6 @@ REPEATS = 5
 def measure(folder: Path) -> list[Row]:
     """One row."""
     paths = models.write_blobs(models.resnet18(), folder / "blobs", CLIENTS)
-    counts = [100 + i for i in range(CLIENTS)]
 
     def floor() -> Array:
         start = Blob.open(paths[0]).layout.offsets[0]
@@ -29,10 +32,16 @@ def measure(folder: Path) -> list[Row]:
             total += np.memmap(path, np.float32, "r", start)
         return total
 
-    def average() -> dict[str, Array]:
-        blobs = [Blob.open(path) for path in paths]
-        return {name: fedavg.average([blob[name] for blob in blobs], counts) for name in blobs[0]}
-
-    summed, averaged = in_turns(REPEATS, floor, average)
+    summed, averaged = in_turns(REPEATS, floor, lambda: _aggregate(paths))
     name = "FedAvg of 50 x 11.2 M float32 blobs on disk, float64 accumulation"
     return [against_floor(name, summed, averaged, 2.0, "memory-mapped float32 sum", unit="s")]
+
+
+def _aggregate(paths: list[Path]) -> State:
+    locations = {i.to_bytes(32, "big"): Location(path.stat().st_size, path=path) for i, path in enumerate(paths)}
+    stored = [StoredTensors(digest, found.size, locations.__getitem__) for digest, found in locations.items()]
+    updates = [Update(client=tensors.digest, photo_count=100 + i, tensors=tensors) for i, tensors in enumerate(stored)]
+    method = FedAvg(rounds=1, cohort=None, stage=assignment_pb2.Stage(), codec=assignment_pb2.CODEC_FLOAT32)
+    phase = Phase(name="train", rounds=1, cohort=None, local_pass=assignment_pb2.LocalPass())
+    tools = Tools(generator=np.random.default_rng(0), population=(), initial=stored[0])
+    return method.aggregate(phase, {GLOBAL: stored[0]}, updates, tools)

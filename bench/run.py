@@ -47,14 +47,15 @@ def main() -> None:
     names = arguments.measures or list(MEASURES)
     console = Console(width=None if Console().is_terminal else 180)
     rows: list[Row] = []
-    busy = os.getloadavg()[0]
+    before_all = os.getloadavg()[0]
     with tempfile.TemporaryDirectory(prefix="fedlens-bench-", dir=arguments.folder) as folder:
         (Path(folder) / "shared").mkdir()
         for name in names:
             console.print(f"measuring {name} ...")
             rows += _measure(name)(_folder(Path(folder), name))
     console.print(table.rich_table(rows))
-    console.print(f"load average before the first measure: {busy:.1f}")
+    busy = f"load average {before_all:.1f} before, {os.getloadavg()[1]:.1f} during the last five minutes of it"
+    console.print(busy)
     for row in rows:
         if row.note:
             console.print(f"{row.measure}: {row.note}")

@@ -36,14 +36,12 @@ def rich_table(rows: Sequence[Row]) -> Table:
     return table
 
 
-def markdown(rows: Sequence[Row], busy: float) -> str:
+def markdown(rows: Sequence[Row], busy: str) -> str:
     """For `docs/benchmarks.md`: the table, a note for each row that has one, and how busy the machine was."""
     lines = [f"| {' | '.join(COLUMNS)} |", f"|{'---|' * len(COLUMNS)}"]
     lines += [f"| {' | '.join(cells(row))} |" for row in rows]
     notes = [f"- {row.measure}: {row.note}." for row in rows if row.note]
-    return "\n".join(
-        [*lines, *([""] if notes else []), *notes, "", f"Measured on {machine()}; load average before: {busy:.1f}."]
-    )
+    return "\n".join([*lines, *([""] if notes else []), *notes, "", f"Measured on {machine()}; {busy}."])
 
 
 def as_json(rows: Sequence[Row]) -> str:
