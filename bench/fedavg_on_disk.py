@@ -4,6 +4,7 @@ Floor: the memory-mapped data of the same files summed up in float32. FedLens: t
 engine calls it, tensor by tensor from stored blobs, weighted, accumulated in float64.
 """
 
+from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
@@ -41,7 +42,14 @@ def _aggregate(paths: list[Path]) -> State:
     locations = {i.to_bytes(32, "big"): Location(path.stat().st_size, path=path) for i, path in enumerate(paths)}
     stored = [StoredTensors(digest, found.size, locations.__getitem__) for digest, found in locations.items()]
     updates = [Update(client=tensors.digest, photo_count=100 + i, tensors=tensors) for i, tensors in enumerate(stored)]
+    with ExitStack() as open_blobs:
+        for tensors in stored:
+            open_blobs.enter_context(tensors.opened())
+        return _mean(stored[0], updates)
+
+
+def _mean(current: StoredTensors, updates: list[Update]) -> State:
     method = FedAvg(rounds=1, cohort=None, stage=assignment_pb2.Stage(), codec=assignment_pb2.CODEC_FLOAT32)
     phase = Phase(name="train", rounds=1, cohort=None, local_pass=assignment_pb2.LocalPass())
-    tools = Tools(generator=np.random.default_rng(0), population=(), initial=stored[0])
-    return method.aggregate(phase, {GLOBAL: stored[0]}, updates, tools)
+    tools = Tools(generator=np.random.default_rng(0), population=(), initial=current)
+    return method.aggregate(phase, {GLOBAL: current}, updates, tools)

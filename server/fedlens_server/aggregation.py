@@ -13,6 +13,7 @@ from fedlens_server.federation import Federation, Round, RoundKey, Task
 from fedlens_server.lifecycle import MethodFailed, of_method
 from fedlens_server.methods import NothingToAggregate, TensorSet, Update
 from fedlens_server.state_values import PreparedState
+from fedlens_server.store import StoredTensors
 
 log = logging.getLogger(__name__)
 RETRY_FULL_S = 5.0
@@ -78,6 +79,9 @@ def _outcome(
         return None, f"{len(updates)} valid updates came, {needed} are needed ({_tally(current)})"
     if current.phase >= task.method_phases:
         return PreparedState(task.values, (), (), frozenset()), ""
+    for update in updates:
+        if isinstance(update.tensors, StoredTensors):
+            open_blobs.enter_context(update.tensors.opened())
     phase = task.phases[current.phase]
     tools = lifecycle.tools(federation, task, current.number, current.population)
     try:

@@ -6,9 +6,10 @@ cost more than copying from the page cache into a buffer that is in the processo
 
 import os
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -35,6 +36,7 @@ class StoredTensors(Mapping[str, Array]):
         self.size = size
         self._locate = locate
         self._layout: Layout | None = None
+        self._descriptor: int | None = None
         self._index: dict[str, int] = {}
 
     @property
@@ -53,6 +55,19 @@ class StoredTensors(Mapping[str, Array]):
             self._layout = layout
         return self._layout
 
+    @contextmanager
+    def opened(self) -> Iterator[Self]:
+        """Keep the blob's file open in between, for reading many spans; without it, each opens the file."""
+        path = self._locate(self.digest).path
+        if path is None:
+            yield self
+            return
+        with _open(path) as self._descriptor:
+            try:
+                yield self
+            finally:
+                self._descriptor = None
+
     def __getitem__(self, name: str) -> Array:
         """One tensor."""
         spec = self.layout.specs[self._index[name]]
@@ -68,14 +83,13 @@ class StoredTensors(Mapping[str, Array]):
         spec = layout.specs[i]
         dtype = _NUMPY[spec.dtype]
         offset = layout.offsets[i] + start * dtype.itemsize
-        location = self._locate(self.digest)
-        if location.raw is not None:
+        location = None if self._descriptor is not None else self._locate(self.digest)
+        if location is not None and location.raw is not None:
             stored = np.frombuffer(location.raw, dtype, stop - start, offset)
         else:
-            assert location.path is not None
             fits = buffer is not None and buffer.dtype == dtype
             stored = buffer[: stop - start] if buffer is not None and fits else np.empty(stop - start, dtype)
-            _read(location.path, stored, offset)
+            self._read(location, stored, offset)
         return stored.astype(np.float32) if spec.dtype == blob_pb2.DTYPE_FLOAT16 else stored
 
     def __contains__(self, name: object) -> bool:
@@ -90,22 +104,35 @@ class StoredTensors(Mapping[str, Array]):
         """How many tensors."""
         return len(self.layout.specs)
 
+    def _read(self, location: Location | None, into: Array, offset: int) -> None:
+        if self._descriptor is not None:
+            _read(self._descriptor, into, offset)
+            return
+        assert location is not None and location.path is not None
+        with _open(location.path) as descriptor:
+            _read(descriptor, into, offset)
 
-def _read(path: Path, into: Array, offset: int) -> None:
+
+@contextmanager
+def _open(path: Path) -> Iterator[int]:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _read(descriptor: int, into: Array, offset: int) -> None:
     """Fill an array with a file's bytes from an offset.
 
     Raises:
         BlobError: The file ends before.
     """
     left = into.data.cast("B")
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        while (count := os.preadv(descriptor, [left], offset)) < len(left):
-            if count == 0:
-                raise BlobError(f"blob {path.name} is truncated")
-            left, offset = left[count:], offset + count
-    finally:
-        os.close(descriptor)
+    while (count := os.preadv(descriptor, [left], offset)) < len(left):
+        if count == 0:
+            raise BlobError(f"the blob's file is truncated: it ends before byte {offset + len(left)}")
+        left, offset = left[count:], offset + count
 
 
 def _parse(location: Location) -> Layout | None:

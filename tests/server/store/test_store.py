@@ -298,6 +298,19 @@ def test_stored_tensors_read_like_the_blob_itself(store: Store, size: int, float
     np.testing.assert_array_equal(stored["b"], plain["b"])
     np.testing.assert_array_equal(stored["w"], plain["w"])
     np.testing.assert_array_equal(stored.span("w", size - 2, size + 3), plain["w"].reshape(-1)[size - 2 : size + 3])
+    with stored.opened():
+        np.testing.assert_array_equal(stored["w"], plain["w"])
+    np.testing.assert_array_equal(stored["w"], plain["w"])
+
+
+def test_an_opened_file_is_closed_again(store: Store) -> None:
+    stored = store.tensors(put(store, blob.encode({"w": np.zeros(100_000, np.float32)})).digest)
+    before = len(os.listdir("/proc/self/fd"))
+
+    with stored.opened():
+        during = len(os.listdir("/proc/self/fd"))
+
+    assert (during, len(os.listdir("/proc/self/fd"))) == (before + 1, before)
 
 
 def test_a_writer_that_cannot_go_on_says_so_and_takes_nothing_more(store: Store) -> None:
