@@ -305,12 +305,13 @@ def test_stored_tensors_read_like_the_blob_itself(store: Store, size: int, float
 
 def test_an_opened_file_is_closed_again(store: Store) -> None:
     stored = store.tensors(put(store, blob.encode({"w": np.zeros(100_000, np.float32)})).digest)
-    before = len(os.listdir("/proc/self/fd"))
+    descriptors = Path("/proc/self/fd")
+    before = len(list(descriptors.iterdir()))
 
     with stored.opened():
-        during = len(os.listdir("/proc/self/fd"))
+        during = len(list(descriptors.iterdir()))
 
-    assert (during, len(os.listdir("/proc/self/fd"))) == (before + 1, before)
+    assert (during, len(list(descriptors.iterdir()))) == (before + 1, before)
 
 
 def test_a_writer_that_cannot_go_on_says_so_and_takes_nothing_more(store: Store) -> None:
