@@ -4,6 +4,7 @@ import asyncio
 import logging
 import resource
 import signal
+import sys
 from collections.abc import Callable
 
 from fedlens_server.app import create_admin_app, create_app
@@ -14,6 +15,8 @@ from fedlens_server.listening import Runner, listen, tls
 from fedlens_server.service import SERVICE
 from fedlens_server.store import Store
 
+# The writing thread must not keep the event loop waiting for Python's lock for the usual 5 ms each time.
+SWITCH_INTERVAL_S = 0.0005
 _log = logging.getLogger(__name__)
 
 
@@ -41,6 +44,7 @@ async def serve(
     if server.certfile is not None and server.keyfile is not None:
         context = tls(server.certfile, server.keyfile)
     _allow_many_connections()
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)

@@ -10,6 +10,7 @@ from functools import cached_property
 from hashlib import sha256
 from typing import NamedTuple
 
+from fedlens_proto.blob import Layout
 from fedlens_proto.v1 import admin_pb2, assignment_pb2, enrolment_pb2, manifest_pb2
 from fedlens_server.clock import Clock
 from fedlens_server.methods import Method, Phase, State, TaskPlan
@@ -63,12 +64,20 @@ class TaskBundle:
         """Digests of the parts."""
         return frozenset(part.sha256 for part in self.manifest.parts)
 
+    @cached_property
+    def formats(self) -> frozenset[manifest_pb2.ProgramFormat]:
+        """Formats in which every program of the bundle is there."""
+        each = [frozenset(file.format for file in program.files) for program in self.manifest.programs]
+        return frozenset.intersection(*each)
+
+    @cached_property
+    def bundle_class(self) -> manifest_pb2.BundleClass:
+        """As the manifest says."""
+        return self.manifest.bundle_class
+
     def runs_on(self, client: Client) -> bool:
         """Whether the client's engine loads every program of the bundle in one format."""
-        if self.manifest.bundle_class not in client.bundle_classes:
-            return False
-        every = [{file.format for file in program.files} for program in self.manifest.programs]
-        return any(all(kind in formats for formats in every) for kind in client.formats)
+        return self.bundle_class in client.bundle_classes and not self.formats.isdisjoint(client.formats)
 
 
 @dataclass(slots=True)
@@ -140,6 +149,8 @@ class Task:
     evaluation: GlobalModel | None = None
     eligible: set[bytes] = field(default_factory=set)  # ids of enrolled trainers that can run it
     current_sets: dict[bytes, BlobSets] = field(default_factory=dict)  # by client, of these values; made when asked
+    # By phase and bundle; made when asked, then the same for the life of the task.
+    upload_layouts: dict[tuple[int, bytes], Layout | None] = field(default_factory=dict)
 
     @property
     def plan(self) -> TaskPlan:

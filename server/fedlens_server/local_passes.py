@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping
 
-from fedlens_proto.blob import Layout, TensorSpec
+from fedlens_proto.blob import Layout
 from fedlens_proto.manifest import select, specs
 from fedlens_proto.v1 import assignment_pb2, blob_pb2, manifest_pb2, update_pb2
 from fedlens_server.errors import Malformed
@@ -58,14 +58,12 @@ def check(local_pass: assignment_pb2.LocalPass, manifest: manifest_pb2.Manifest,
     need(not local_pass.evaluation.throw_away, "evaluation after throw_away stages is not supported by this version")
 
 
-def upload_specs(
-    local_pass: assignment_pb2.LocalPass, manifest: manifest_pb2.Manifest
-) -> tuple[TensorSpec, ...] | None:
-    """Every tensor of a client's upload as it is stored, sorted by name; None: nothing is uploaded."""
+def upload_layout(local_pass: assignment_pb2.LocalPass, manifest: manifest_pb2.Manifest) -> Layout | None:
+    """The exact layout of a client's upload; None: nothing is uploaded."""
     if not local_pass.HasField("upload"):
         return None
     chosen = select(manifest.tensors, local_pass.upload.tensors)
-    return Layout.of(specs(chosen, _FLOATS[local_pass.upload.codec])).specs
+    return Layout.of(specs(chosen, _FLOATS[local_pass.upload.codec]))
 
 
 def asks_class_counts(local_pass: assignment_pb2.LocalPass) -> bool:

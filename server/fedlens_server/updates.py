@@ -7,7 +7,7 @@ from math import isfinite, sqrt
 import numpy as np
 from sqlalchemy import bindparam, select, update
 
-from fedlens_proto.blob import Layout, TensorSpec
+from fedlens_proto.blob import TensorSpec
 from fedlens_proto.v1 import admin_pb2, update_pb2
 from fedlens_server import local_passes
 from fedlens_server.errors import (
@@ -108,10 +108,16 @@ def expect(federation: Federation, client: bytes, task_id: int, number: int) -> 
     found = membership(federation, client, task_id, number)
     if found.state != admin_pb2.MEMBER_STATE_REPORTED:
         _check_open(found, number)
-    local_pass = found.task.phases[found.phase].local_pass
-    specs = local_passes.upload_specs(local_pass, found.bundle.manifest)
-    size = Layout.of(specs).size if specs is not None else 0
-    return Expectation(specs=specs, blob_size=size, bundle=found.bundle.id, phase=found.phase)
+    layouts, key = found.task.upload_layouts, (found.phase, found.bundle.id)
+    if key not in layouts:
+        layouts[key] = local_passes.upload_layout(found.task.phases[found.phase].local_pass, found.bundle.manifest)
+    layout = layouts[key]
+    return Expectation(
+        specs=layout.specs if layout is not None else None,
+        blob_size=layout.size if layout is not None else 0,
+        bundle=found.bundle.id,
+        phase=found.phase,
+    )
 
 
 def accept(
