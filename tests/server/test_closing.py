@@ -1,0 +1,81 @@
+"""A round whose time is over and whose result is not there yet: what came counts, nothing else enters."""
+
+import json
+
+import numpy as np
+import pytest
+
+from fedlens_proto.v1 import admin_pb2, assignment_pb2, check_in_pb2, update_pb2
+from fedlens_server import lifecycle
+from fedlens_server.errors import RoundClosed
+from fedlens_server.federation import RoundKey
+from tests.server.fakes import SEED, Bench, client_ids, update_of
+
+ALICE, BOB = client_ids(2)
+WEIGHTS = {"fc.bias": np.full(2, 9.0, np.float32), "fc.weight": np.full((2, 3), 9.0, np.float32)}
+
+
+@pytest.fixture
+def closing(bench: Bench) -> Bench:
+    """Alice has reported all weights 1, Bob nothing; the deadline has passed, and nothing is aggregated yet."""
+    settings = {"method": "fedavg", "rounds": 2, "population": 2, "deadline_s": 60, "seed": SEED}
+    bench.create(json.dumps(settings))
+    bench.enrol([ALICE, BOB])
+    bench.report(ALICE, 1.0)
+    bench.clock.wind(60)
+    freeze(bench)
+    return bench
+
+
+def freeze(bench: Bench) -> None:
+    federation = bench.rounds._federation
+    assert bench.store.submit(lambda tx: lifecycle.begin_closing(federation, tx, RoundKey(1, 1))).result()
+
+
+def test_an_update_that_comes_while_its_round_is_closing_does_not_enter(closing: Bench) -> None:
+    bobs = closing.rounds._federation.tasks[1].round.members[BOB]  # type: ignore[union-attr]
+    header, raw = update_of(_as_assigned(closing), WEIGHTS)
+
+    with pytest.raises(RoundClosed):
+        closing.rounds.expect(BOB, 1, 1)
+    with pytest.raises(RoundClosed):
+        closing.send(BOB, _as_assigned(closing), header, raw)
+    closing.advance()
+
+    np.testing.assert_array_equal(closing.model()["fc.bias"], [1.0, 1.0])
+    assert bobs.state == admin_pb2.MEMBER_STATE_PENDING
+    assert header.blob_sha256 not in closing.store.blobs.sizes
+
+
+def test_a_bad_blob_or_a_failure_changes_nothing_in_a_closing_round(closing: Bench) -> None:
+    closing.rounds.quarantine(BOB, 1, 1, "tensor 'fc.bias' holds a NaN or an infinity", b"b" * 32).result()
+    with pytest.raises(RoundClosed):
+        closing.rounds.accept_failure(BOB, 1, 1, update_pb2.FAILURE_REASON_NO_PHOTOS, "").result()
+
+    states = {member.client_id: member.state for member in closing.show().rounds[0].members}
+    assert states == {ALICE: admin_pb2.MEMBER_STATE_REPORTED, BOB: admin_pb2.MEMBER_STATE_PENDING}
+
+
+def test_who_has_reported_gets_the_receipt_again_while_the_round_is_closing(closing: Bench) -> None:
+    assignment = _as_assigned(closing)
+    ones = {name: np.ones_like(value) for name, value in WEIGHTS.items()}
+
+    again = closing.send(ALICE, assignment, *update_of(assignment, ones))
+
+    digest = closing.rounds._federation.tasks[1].round.members[ALICE].body_sha256  # type: ignore[union-attr]
+    assert again.body_sha256 == digest
+
+
+def test_nobody_is_given_an_assignment_whose_time_is_over(bench: Bench) -> None:
+    settings = {"method": "fedavg", "rounds": 2, "population": 2, "deadline_s": 60, "seed": SEED}
+    bench.create(json.dumps(settings))
+    bench.enrol([ALICE, BOB])
+    bench.clock.wind(60)
+
+    assert bench.check_in(ALICE).wait.reason == check_in_pb2.WAIT_REASON_NEXT_ROUND
+
+
+def _as_assigned(bench: Bench) -> assignment_pb2.Assignment:
+    """What members were told when the round was open."""
+    task = bench.rounds._federation.tasks[1]
+    return assignment_pb2.Assignment(task=1, round=1, phase=0, bundle=task.bundles[0].id)

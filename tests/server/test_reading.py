@@ -1,0 +1,106 @@
+"""Who may fetch what, where roles, capabilities and rounds differ; and a method that has no global model."""
+
+import json
+from collections.abc import Iterator, Mapping
+from hashlib import sha256
+
+import pytest
+
+from fedlens_proto.v1 import admin_pb2, enrolment_pb2, manifest_pb2, update_pb2
+from fedlens_server.errors import Unknown
+from fedlens_server.methods import METHODS, Phase, State, TensorSet
+from fedlens_server.methods.fedavg import FedAvg
+from tests.server.bundles import tiny_bundle
+from tests.server.fakes import EVALUATORS, SEED, TRAINERS, Bench, client_ids
+
+ALICE, BOB, CAROL = client_ids(3)
+EVE = client_ids(10)[-1]
+SETTINGS = {"method": "fedavg", "rounds": 4, "population": 2, "deadline_s": 60, "seed": SEED}
+
+
+class Personal(FedAvg):
+    """Everybody has a model, but there is none for all."""
+
+    def download(self, phase: Phase, state: State, client: bytes | None) -> Mapping[str, TensorSet] | None:
+        return None if client is None else super().download(phase, state, client)
+
+
+@pytest.fixture
+def personal() -> Iterator[None]:
+    METHODS["personal"] = Personal.for_task
+    yield
+    del METHODS["personal"]
+
+
+def commit(bench: Bench, shift: float) -> None:
+    bench.report(ALICE, shift)
+    bench.report(BOB, shift)
+    bench.advance()
+
+
+def test_parts_of_a_bundle_are_for_those_alone_who_can_run_it(bench: Bench) -> None:
+    ours, theirs = tiny_bundle(), tiny_bundle(model="phone", formats=[manifest_pb2.PROGRAM_FORMAT_PTE])
+    bench.create(json.dumps(SETTINGS), [ours, theirs])
+    bench.enrol([ALICE, BOB])
+    (program,) = (raw for raw in theirs.parts if raw not in ours.parts)
+
+    assert bench.assignment(ALICE).bundle == sha256(ours.manifest).digest()
+    for raw in (ours.manifest, *ours.parts):
+        assert bench.rounds.readable(ALICE, sha256(raw).digest()).size == len(raw)
+    for raw in (theirs.manifest, program):
+        with pytest.raises(Unknown):
+            bench.rounds.readable(ALICE, sha256(raw).digest())
+
+
+def test_each_member_is_given_the_bundle_that_it_can_run(bench: Bench) -> None:
+    ours, theirs = tiny_bundle(), tiny_bundle(model="phone", formats=[manifest_pb2.PROGRAM_FORMAT_PTE])
+    bench.create(json.dumps(SETTINGS), [ours, theirs])
+    phone = enrolment_pb2.Capabilities(
+        formats=[manifest_pb2.PROGRAM_FORMAT_PTE], bundle_classes=[manifest_pb2.BUNDLE_CLASS_WHOLE_MODEL]
+    )
+    bench.enrol([ALICE])
+    bench.rounds.enrol(BOB, TRAINERS, phone).result()
+    bench.settle()
+
+    given = [bench.assignment(client).bundle for client in (ALICE, BOB)]
+    assert given == [sha256(bundle.manifest).digest() for bundle in (ours, theirs)]
+    commit(bench, 1.0)
+    assert bench.show().rounds[0].state == admin_pb2.ROUND_STATE_COMMITTED
+
+
+def test_an_evaluator_can_fetch_the_model_it_is_to_evaluate_when_newer_ones_have_committed(bench: Bench) -> None:
+    bench.create(json.dumps({**SETTINGS, "evaluate_every": 2}))
+    bench.enrol([ALICE, BOB])
+    bench.enrol([EVE], EVALUATORS)
+    for shift in (1.0, 2.0):
+        commit(bench, shift)
+    commit(bench, 4.0)
+
+    assignment = bench.assignment(EVE)
+
+    assert assignment.round == 2
+    (model,) = assignment.sets
+    assert model.sha256 != bench.rounds.model("task").blob_sha256
+    assert bench.rounds.readable(EVE, model.sha256).size == model.size
+    # From 0: 1 + 2.
+    assert list(bench.tensors(assignment)["fc.bias"]) == [3.0, 3.0]
+    with pytest.raises(Unknown):
+        bench.rounds.readable(ALICE, model.sha256)
+
+
+def test_a_method_without_a_global_model_trains_and_has_nothing_to_evaluate(bench: Bench, personal: None) -> None:
+    bench.create(json.dumps({**SETTINGS, "method": "personal"}))
+    bench.enrol([ALICE, BOB])
+    bench.enrol([EVE], EVALUATORS)
+
+    commit(bench, 1.0)
+
+    assert bench.show().rounds[0].state == admin_pb2.ROUND_STATE_COMMITTED
+    assert bench.assignment(ALICE).round == 2
+    assert bench.check_in(EVE).HasField("wait")
+    with pytest.raises(Unknown, match="has no global model"):
+        bench.rounds.model("task")
+    sums = [update_pb2.EvaluationSums(moment=update_pb2.EVALUATION_MOMENT_START, count=1)]
+    header = update_pb2.UpdateHeader(protocol=1, bundle=bench.assignment(ALICE).bundle, evaluations=sums)
+    with pytest.raises(Unknown, match="not to be evaluated"):
+        bench.rounds.accept_evaluation(EVE, 1, 1, header, b"x" * 32).result()
