@@ -13,6 +13,7 @@ from sqlalchemy import Executable, Row, bindparam, delete, select
 from fedlens_proto.blob import Array
 from fedlens_proto.blob import write as write_blob
 from fedlens_proto.v1 import blob_pb2
+from fedlens_server.errors import StoreUnusable
 from fedlens_server.store import schema
 from fedlens_server.store.blobs import MAX_ROW_BYTES, Blobs, IncomingBlob, Location, StoredBlob
 from fedlens_server.store.database import connect, lock, migrate
@@ -56,10 +57,13 @@ class Store:
         """Open the state in `folder`, making it where it is missing and bringing an older one up to date.
 
         Raises:
-            StoreUnusable: Another process has it open, or a newer version of FedLens wrote it.
+            StoreUnusable: Another process has it open, a newer version of FedLens wrote it, or it cannot be written.
         """
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        return cls(folder, lock(folder))
+        try:
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            return cls(folder, lock(folder))
+        except OSError as error:
+            raise StoreUnusable(f"{error.filename or folder} cannot be written: {error.strerror}") from error
 
     def on_commit(self, listener: Callable[[], None]) -> None:
         """Have `listener` called on the writing thread after each commit; it replaces the one before."""

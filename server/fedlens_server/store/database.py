@@ -37,7 +37,10 @@ def lock(folder: Path) -> int:
 
 def connect(folder: Path, *, begin: str) -> Engine:
     """An engine on the folder's database whose transactions start with `begin`; every commit survives power loss."""
-    engine = create_engine(f"sqlite:///{folder / DATABASE_FILE}", connect_args={"check_same_thread": False})
+    # Parameters hold seeds and what clients sent; an error's text must not carry them into the log.
+    engine = create_engine(
+        f"sqlite:///{folder / DATABASE_FILE}", connect_args={"check_same_thread": False}, hide_parameters=True
+    )
 
     @event.listens_for(engine, "connect")
     def prepare(connection: sqlite3.Connection, _: ConnectionPoolEntry) -> None:
@@ -78,7 +81,7 @@ def migrate(engine: Engine, folder: Path) -> None:
             config.attributes["connection"] = connection
             command.upgrade(config, "head")
     except DatabaseError as error:
-        raise StoreUnusable(f"{folder / DATABASE_FILE} cannot be read as a database: {error.orig}") from error
+        raise StoreUnusable(f"{folder / DATABASE_FILE} cannot be used as a database: {error.orig}") from error
 
 
 def _revisions(connection: Connection) -> set[str]:

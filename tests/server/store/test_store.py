@@ -12,6 +12,7 @@ import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from sqlalchemy import create_engine, insert, select
+from sqlalchemy.exc import DBAPIError
 
 from fedlens_proto import blob
 from fedlens_server.errors import StorageFull, StoreUnusable, Unavailable, Unknown
@@ -256,7 +257,7 @@ def test_a_file_that_is_no_database_is_refused(folder: Path) -> None:
     folder.mkdir()
     (folder / "server.sqlite3").write_bytes(b"not a database, but long enough to be looked at" * 10)
 
-    with pytest.raises(StoreUnusable, match="cannot be read as a database"):
+    with pytest.raises(StoreUnusable, match="cannot be used as a database"):
         Store.open(folder)
 
 
@@ -268,6 +269,29 @@ def test_a_database_of_another_program_is_refused(folder: Path) -> None:
 
     with pytest.raises(StoreUnusable, match="another program"):
         Store.open(folder)
+
+
+def test_a_folder_that_cannot_be_made_or_written_is_refused_by_name(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"in the way")
+    (tmp_path / "state" / "lock").mkdir(parents=True)
+
+    with pytest.raises(StoreUnusable, match=r"/file cannot be written: File exists"):
+        Store.open(tmp_path / "file")
+    with pytest.raises(StoreUnusable, match=r"/state/lock cannot be written: Is a directory"):
+        Store.open(tmp_path / "state")
+
+
+def test_an_error_of_the_database_tells_nothing_of_what_was_to_be_written(store: Store) -> None:
+    row = {"digest": b"a" * 32, "size": 3, "raw": b"an update of a client"}
+
+    def twice(transaction: Transaction) -> None:
+        transaction.execute(insert(schema.blobs), row)
+        transaction.execute(insert(schema.blobs), row)
+
+    with pytest.raises(DBAPIError) as caught:
+        store.submit(twice).result()
+
+    assert "an update of a client" not in str(caught.value)
 
 
 def test_migrations_give_the_schema_of_this_version(store: Store, folder: Path) -> None:
