@@ -65,6 +65,13 @@ def test_a_bad_value_is_refused_by_name(tmp_path: Path, text: str, expected: str
     assert expected in refusal(tmp_path, "\n".join(top_level_first))
 
 
+@pytest.mark.parametrize("value", ["a-token-itself", "0" * 65, "0" * 64 + "z", "0" * 64 + "\\n"])
+def test_what_stands_in_place_of_a_hash_is_refused_and_not_repeated(tmp_path: Path, value: str) -> None:
+    said = refusal(tmp_path, f'[admin]\ntoken_sha256 = "{value}"\n')
+
+    assert said == "fedlens.toml: admin.token_sha256: found something else, must be 64 hexadecimal digits in lower case"
+
+
 def test_all_faults_are_told_at_once(tmp_path: Path) -> None:
     lines = refusal(tmp_path, "[server]\nport = -1\n[admin]\nport = -1\n").splitlines()
 
