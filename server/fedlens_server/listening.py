@@ -26,12 +26,17 @@ def tls(certfile: Path, keyfile: Path) -> ssl.SSLContext:
     """TLS 1.2 or newer with this certificate.
 
     Raises:
-        ConfigError: The files are no certificate with its key.
+        ConfigError: The files are no certificate with its key, or the key is encrypted.
     """
+
+    def refuse() -> str:
+        # Without it OpenSSL would ask on the terminal, and a service would never get past this line.
+        raise ConfigError(f"server.keyfile: {keyfile} is encrypted; give a key without a passphrase (mode 0600)")
+
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     try:
-        context.load_cert_chain(certfile, keyfile)
+        context.load_cert_chain(certfile, keyfile, password=refuse)
     except (ssl.SSLError, OSError) as error:
         raise ConfigError(
             f"server.certfile, server.keyfile: {certfile} and {keyfile} are no certificate with its key: {error}"
