@@ -168,7 +168,7 @@ def _call_signature(entries: Json, names: list[str], output_count: int) -> Json:
     out_spec = [1, _tree("builtins.tuple", [_tree(None, [])] * output_count)]
     for name, expected in (("in_spec", in_spec), ("out_spec", out_spec)):
         found = signature[name]
-        if not isinstance(found, str) or _parse(name, found.encode()) != expected:
+        if not isinstance(found, str) or _parse(name, found.encode(errors="replace")) != expected:
             refuse(f"its {name} is no flat tuple of tensors")
     expected_fields = {"fqn": fields["fqn"], "names": signature["forward_arg_names"]}
     if expected_fields != {"fqn": "", "names": names}:

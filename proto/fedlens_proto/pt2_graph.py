@@ -5,6 +5,7 @@ Each function takes a piece of JSON as it was found and gives back a new one, ma
 
 import math
 import re
+import sys
 from collections.abc import Callable, Collection
 from keyword import iskeyword
 from typing import Any, NoReturn, TypeVar
@@ -264,7 +265,8 @@ def _among(what: str, allowed: frozenset[int]) -> Callable[[Json], int]:
 
 
 def _number(value: Json) -> float:
-    if type(value) not in (int, float) or not math.isfinite(value):
+    # An integer beyond the range of float is no number here either, and cannot be turned into one to be asked.
+    if type(value) not in (int, float) or not abs(value) <= sys.float_info.max:
         refuse(f"{str(value)[:40]!r} found in place of a number")
     return float(value)
 

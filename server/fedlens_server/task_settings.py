@@ -118,6 +118,7 @@ def parse(text: str) -> TaskSettings:
         raise Malformed(f"task settings: {len(text)} characters, at most {MAX_SETTINGS_BYTES} are allowed")
     try:
         raw = json.loads(text)
+        json.dumps(raw, ensure_ascii=False).encode()  # a lone surrogate, escaped, is JSON but no text
     except (ValueError, RecursionError) as error:
         raise Malformed(f"task settings: no JSON: {error}") from error
     if not isinstance(raw, dict):

@@ -205,6 +205,14 @@ def _infinite_number(model: Any, _code: str) -> None:
     _argument(model, {"as_float": float("inf")})
 
 
+def _number_beyond_float(model: Any, _code: str) -> None:
+    _argument(model, {"as_float": 10**400})
+
+
+def _signature_that_is_no_text(model: Any, _code: str) -> None:
+    model["graph_module"]["module_call_graph"][0]["signature"]["in_spec"] = "\ud800"
+
+
 def _on_a_graphics_card(model: Any, _code: str) -> None:
     next(iter(_graph(model)["tensor_values"].values()))["device"] = {"type": "cuda", "index": 0}
 
@@ -245,6 +253,8 @@ ATTACKS: dict[str, tuple[Attack, str]] = {
     "a tensor before it is made": (in_json(_use_before_definition), "before it is there"),
     "a parameter": (in_json(_other_signature), "input_specs is not the graph's list"),
     "an infinite number": (in_json(_infinite_number), "holds the number Infinity"),
+    "a number beyond float": (in_json(_number_beyond_float), "in place of a number"),
+    "a signature that is no text": (in_json(_signature_that_is_no_text), "in_spec is no readable JSON"),
     "another device": (in_json(_on_a_graphics_card), "only the CPU is"),
     "text in place of a number": (in_json(_number_as_text), "in place of a number"),
     "a string": (in_json(_given("as_string")), "given 'as_string'"),

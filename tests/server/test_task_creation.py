@@ -64,6 +64,7 @@ def test_a_bad_setting_is_refused_by_name(bench: Bench, changes: dict[str, objec
         ("[]", "must be a JSON object"),
         ("{", "no JSON"),
         ("[" * 60_000, "no JSON"),
+        ('{"\\ud800": 1}', "no JSON: .* surrogates not allowed"),
         ("x" * 70_000, "70000 characters, at most 65536"),
         ('{"rounds": 1, "population": 1}', "method: found nothing, must be name of a method"),
     ],
