@@ -6,7 +6,6 @@ The process may end at any arrow; the next one goes on there.
 """
 
 import asyncio
-import random
 import time
 from collections.abc import Callable
 from concurrent.futures import Executor
@@ -34,6 +33,7 @@ from fedlens_edge_client.folder_album import FolderAlbum
 from fedlens_edge_client.http_transport import HttpTransport
 from fedlens_edge_client.kept import KeptSets
 from fedlens_edge_client.outbox import Outbox, Result
+from fedlens_edge_client.pacing import Pacing
 from fedlens_edge_client.policy import Policy
 from fedlens_edge_client.state import State
 from fedlens_edge_client.tensor_files import TensorFiles
@@ -47,8 +47,7 @@ from fedlens_proto.v1 import assignment_pb2, check_in_pb2, enrolment_pb2, manife
 DEFAULT_CACHE_BYTES = 2 << 30
 DEFAULT_HOLD_MS = 25_000
 MAX_DETAIL_CHARACTERS = 1000
-# A server that answers at once with "wait 0 ms", or repeats an assignment that has ended, must not make a client spin.
-_SHORTEST_POLL_S = 0.05
+# A server that repeats an assignment that has ended must not make a client spin.
 _REPEATED_ASSIGNMENT_PAUSE_S = 5.0
 
 Outcome = RoundReported | RoundFailed | RoundRefused | TasksFinished
@@ -120,7 +119,7 @@ class EdgeClient:
         self._open = AsyncExitStack()
         self._role: str | None = None
         self._models: list[check_in_pb2.CurrentModel] = []
-        self._quick_polls = 0
+        self._pacing = Pacing()
         self._may_have_result = True
         self._enrolled_again = False
         self._ended: tuple[int, int] | None = None
@@ -138,16 +137,6 @@ class EdgeClient:
             stack.callback(self._worker.close)
             if self._given_transport is not None:
                 stack.push_async_callback(self._given_transport.close)
-            self._state = await self._worker.run(State.open, self._folder, self._server, self._secret)
-            stack.callback(self._state.close)
-            self._transport = self._given_transport or HttpTransport(
-                self._server,
-                self._state.secret,
-                ca=self._ca,
-                on_retry=lambda reason, delay_s, attempt: self._emit(Retrying(reason, delay_s, attempt)),
-            )
-            if self._given_transport is None:
-                stack.push_async_callback(self._transport.close)
             await self._worker.run(self._furnish, stack)
             self._open = stack.pop_all()
         return self
@@ -251,6 +240,10 @@ class EdgeClient:
         return response.aggregating
 
     def _furnish(self, stack: AsyncExitStack) -> None:
+        """Open everything; `stack` has what is open even when the caller is cancelled in the meantime."""
+        self._state = State.open(self._folder, self._server, self._secret)
+        stack.callback(self._state.close)
+        self._transport = self._given_transport or self._http_transport(stack)
         files = TensorFiles(self._folder / "tensors")
         kept = KeptSets(self._state, files)
         self._outbox = Outbox(self._state, files, kept)
@@ -278,6 +271,16 @@ class EdgeClient:
         stack.callback(self._assignments.close)
         role = self._state.get("role")
         self._role = None if role is None else role.decode()
+
+    def _http_transport(self, stack: AsyncExitStack) -> HttpTransport:
+        transport = HttpTransport(
+            self._server,
+            self._state.secret,
+            ca=self._ca,
+            on_retry=lambda reason, delay_s, attempt: self._emit(Retrying(reason, delay_s, attempt)),
+        )
+        stack.push_async_callback(transport.close)
+        return transport
 
     async def _enrol(self) -> None:
         if self._role is not None:
@@ -316,12 +319,7 @@ class EdgeClient:
     async def _wait(self, wait: check_in_pb2.Wait, held_s: float) -> None:
         name = check_in_pb2.WaitReason.Name(wait.reason) if wait.reason in check_in_pb2.WaitReason.values() else "?"
         self._emit(Waiting(name.removeprefix("WAIT_REASON_").lower(), wait.retry_after_ms))
-        least_s = wait.retry_after_ms / 1000
-        self._quick_polls = self._quick_polls + 1 if least_s + held_s < _SHORTEST_POLL_S else 0
-        if self._quick_polls > 1:
-            least_s += min(_SHORTEST_POLL_S * 2**self._quick_polls, 30.0)
-        # Clients that were told the same should not all come back at the same moment.
-        await asyncio.sleep(least_s * random.uniform(1.0, 1.1))
+        await asyncio.sleep(self._pacing.pause_s(wait.retry_after_ms, held_s))
 
     async def _take_part(self, assignment: assignment_pb2.Assignment) -> Outcome | None:
         key = (assignment.task, assignment.round)

@@ -1,10 +1,12 @@
 import asyncio
 import shutil
+import threading
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import pytest
@@ -27,6 +29,7 @@ from fedlens_edge_client.events import (
     Waiting,
 )
 from fedlens_edge_client.photo_set import CHANGED
+from fedlens_edge_client.state import State
 from fedlens_proto.blob import Blob
 from fedlens_proto.manifest import Bundle
 from fedlens_proto.v1 import assignment_pb2, check_in_pb2, enrolment_pb2, update_pb2
@@ -452,6 +455,35 @@ async def test_forgetting_deletes_the_identity_on_both_sides(
         assert not server.enrolled
         async with client_of(server.url) as client:
             assert client.client_id != before
+
+
+class StartedByHand(ThreadPoolExecutor):
+    """Says when work begins, and lets it begin only then."""
+
+    def __init__(self) -> None:
+        super().__init__(1)
+        self.has_begun, self.may_go_on = threading.Event(), threading.Event()
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        def work() -> Any:
+            self.has_begun.set()
+            self.may_go_on.wait()
+            return fn(*args, **kwargs)
+
+        return super().submit(work)
+
+
+async def test_cancelling_while_the_state_folder_is_opened_leaves_it_free(photos: Path, tmp_path: Path) -> None:
+    with StartedByHand() as executor:
+        client = EdgeClient("http://127.0.0.1:1", tmp_path / "state", FolderAlbum(photos), executor=executor)
+        entering = asyncio.create_task(client.__aenter__())
+        await asyncio.to_thread(executor.has_begun.wait)
+        entering.cancel()
+        executor.may_go_on.set()
+        with pytest.raises(asyncio.CancelledError):
+            await entering
+
+    State.open(tmp_path / "state", "http://127.0.0.1:1").close()
 
 
 async def test_cancelling_during_training_leaves_nothing_half_done(bundle: Bundle, client_of: MakeClient) -> None:
