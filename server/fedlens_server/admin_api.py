@@ -48,7 +48,7 @@ async def put_part(request: web.Request) -> web.Response:
 
 async def has_part(request: web.Request) -> web.Response:
     """`HEAD /v1/admin/parts/{sha256}`: whether a part is stored."""
-    request.app[SERVICE].rounds.locate(_digest(request))
+    await asyncio.to_thread(request.app[SERVICE].rounds.locate, _digest(request))
     return web.Response()
 
 
@@ -82,12 +82,13 @@ async def stop_task(request: web.Request) -> web.Response:
 
 async def task_model(request: web.Request) -> web.Response:
     """`GET /v1/admin/tasks/{task}/model`: which blob is the global model."""
-    return answers.message(request.app[SERVICE].rounds.model(request.match_info["task"]))
+    return answers.message(await asyncio.to_thread(request.app[SERVICE].rounds.model, request.match_info["task"]))
 
 
 async def get_blob(request: web.Request) -> web.StreamResponse:
     """`GET /v1/admin/blobs/{sha256}`: any stored bytes."""
-    response, _ = send_blob(request, request.app[SERVICE].rounds.locate(_digest(request)))
+    location = await asyncio.to_thread(request.app[SERVICE].rounds.locate, _digest(request))
+    response, _ = send_blob(request, location)
     return response
 
 
