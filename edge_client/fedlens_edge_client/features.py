@@ -1,7 +1,7 @@
 """What was computed once a photo: features of the frozen backbone, or decoded pixels for a whole-model bundle.
 
-One SQLite file, which clients and processes may share. It can be computed again: nothing is synced, and a damaged file
-is replaced.
+One SQLite file, which clients and processes may share. It can be computed again: the last values may be lost in a power
+failure, and a damaged file is replaced.
 """
 
 import sqlite3
@@ -11,6 +11,7 @@ from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 
+from fedlens_edge_client.errors import StateError
 from fedlens_proto import manifest as manifests
 from fedlens_proto.v1 import manifest_pb2
 
@@ -20,6 +21,8 @@ CREATE TABLE IF NOT EXISTS feature (
 );
 """
 _DAY_S = 86400
+_LOCKED_TIMEOUT_S = 30.0
+_LOOK_AGAIN_S = 0.02
 
 
 def space(manifest: manifest_pb2.Manifest) -> bytes:
@@ -38,7 +41,11 @@ class FeatureCache:
     """Values by (space, photo digest)."""
 
     def __init__(self, path: Path, max_bytes: int) -> None:
-        """Open or make the file; beyond `max_bytes` of values the least recently used are deleted."""
+        """Open or make the file; beyond `max_bytes` of values the least recently used are deleted.
+
+        Raises:
+            StateError: It cannot be opened; a damaged one is replaced instead.
+        """
         self._path = path
         self._max_bytes = max_bytes
         self._database = _open(path)
@@ -114,18 +121,26 @@ class FeatureCache:
 
 
 def _open(path: Path) -> sqlite3.Connection:
-    try:
-        return _connect(path)
-    except sqlite3.DatabaseError:
-        _delete(path)
-        return _connect(path)
+    until = time.monotonic() + _LOCKED_TIMEOUT_S
+    while True:
+        try:
+            return _connect(path)
+        except sqlite3.OperationalError as error:
+            # Others may be using the file, so it stays where it is. SQLite itself does not wait for the one who is
+            # just making it.
+            if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or time.monotonic() > until:
+                raise StateError(f"feature cache {path} cannot be opened: {error}") from error
+            time.sleep(_LOOK_AGAIN_S)
+        except sqlite3.DatabaseError:
+            _delete(path)
 
 
 def _connect(path: Path) -> sqlite3.Connection:
-    database = sqlite3.connect(path, timeout=30.0, check_same_thread=False)
+    database = sqlite3.connect(path, timeout=_LOCKED_TIMEOUT_S, check_same_thread=False)
     try:
         database.execute("PRAGMA journal_mode = WAL")
-        database.execute("PRAGMA synchronous = OFF")
+        # The least with which a power failure leaves a whole database: wrong features would be trained on.
+        database.execute("PRAGMA synchronous = NORMAL")
         database.executescript(_SCHEMA)
     except sqlite3.Error:
         database.close()

@@ -9,7 +9,7 @@ import pytest
 
 from fedlens_edge_client import features
 from fedlens_edge_client.cache import Cache
-from fedlens_edge_client.errors import BadAnswer
+from fedlens_edge_client.errors import BadAnswer, StateError
 from fedlens_edge_client.features import FeatureCache
 from tests.edge_client.linear import make_bundle
 
@@ -133,6 +133,33 @@ def test_a_damaged_feature_file_is_replaced(tmp_path: Path) -> None:
         cache.put(b"s", {b"a": b"1"})
 
         assert cache.get(b"s", [b"a"]) == {b"a": b"1"}
+
+
+def test_a_feature_file_that_somebody_is_just_making_is_waited_for_and_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # SQLite says so, without waiting, when two processes turn a new file to its journal at the same moment.
+    busy = sqlite3.OperationalError("database is locked")
+    busy.sqlite_errorcode = sqlite3.SQLITE_BUSY
+    really, refusals = features._connect, [busy]
+
+    def connect(path: Path) -> sqlite3.Connection:
+        if refusals:
+            raise refusals.pop()
+        return really(path)
+
+    with closing(FeatureCache(tmp_path / "f", 1 << 20)) as theirs:
+        theirs.put(b"s", {b"a": b"1"})
+        monkeypatch.setattr(features, "_connect", connect)
+        with closing(FeatureCache(tmp_path / "f", 1 << 20)) as cache:
+            assert cache.get(b"s", [b"a"]) == {b"a": b"1"}
+
+
+def test_a_feature_file_that_cannot_be_opened_is_named(tmp_path: Path) -> None:
+    (tmp_path / "f").mkdir()
+
+    with pytest.raises(StateError, match=r"feature cache .*f cannot be opened"):
+        FeatureCache(tmp_path / "f", 1 << 20)
 
 
 def test_features_beyond_the_limit_go_oldest_use_first(tmp_path: Path) -> None:
