@@ -172,6 +172,13 @@ def test_files_that_are_no_photos_are_named(tmp_path: Path) -> None:
     assert [(reason[:4], files) for reason, files in skipped.items()] == [("HEIC", ("cat/IMG_1.HEIC",))]
 
 
+def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
+    root = write_photos(tmp_path / "photos", {"cat": 5, "dog": 5})
+    (root / "dog" / "gone.png").symlink_to(tmp_path / "nowhere.png")
+
+    assert PhotoPool.open(root).skipped == {"files that cannot be read": ("dog/gone.png",)}
+
+
 @pytest.mark.parametrize(
     ("name", "needed"), [(RegimeName.CAMERA_IID, 5), (RegimeName.CAMERA_NONIID, 10), (RegimeName.ALBUM, 10)]
 )

@@ -9,6 +9,7 @@ from typing import Self
 
 from fedlens_edge_client.album import Photo
 from fedlens_edge_client.errors import EdgeClientError
+from fedlens_edge_client.folder_album import UNREADABLE
 from fedlens_proto import photos
 
 HELD_OUT = 5  # one photo in five of every class is a test photo where the folder has no split of its own
@@ -122,13 +123,20 @@ class _Listing:
     def _photos(self, folder: Path) -> tuple[PoolPhoto, ...]:
         found = photos.list_photos(folder)
         for reason, files in found.skipped.items():
-            self.skipped.setdefault(reason, []).extend(str(file.relative_to(self._root)) for file in files)
+            self._skip(reason, *files)
         members = []
         for path in found.photos:
-            digest = sha256(path.read_bytes()).digest()
+            try:
+                digest = sha256(path.read_bytes()).digest()
+            except OSError:
+                self._skip(UNREADABLE, path)
+                continue
             members.append(PoolPhoto(path, digest, self._copies[digest]))
             self._copies[digest] += 1
         return tuple(members)
+
+    def _skip(self, reason: str, *files: Path) -> None:
+        self.skipped.setdefault(reason, []).extend(str(file.relative_to(self._root)) for file in files)
 
 
 def _hold_out(members: tuple[PoolPhoto, ...]) -> tuple[tuple[PoolPhoto, ...], tuple[PoolPhoto, ...]]:
