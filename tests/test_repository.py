@@ -137,6 +137,26 @@ def test_every_folder_of_tests_is_a_package(folder: Path) -> None:
     assert not list(folder.glob("*.py")) or (folder / "__init__.py").is_file()
 
 
+def test_methods_are_known_by_name_in_their_own_folder_alone() -> None:
+    methods = PACKAGES["fedlens_server"] / "methods"
+    names = [path.stem for path in sorted(methods.glob("*.py")) if path.stem not in ("__init__", "method")]
+    others = [
+        path
+        for package in ("fedlens_proto", "fedlens_server", "fedlens_edge_client")
+        for path in modules(package)
+        if methods not in path.parents
+    ]
+
+    assert "fedavg" in names
+    found = {
+        str(path.relative_to(REPOSITORY)): name
+        for path in others
+        for name in names
+        if re.search(rf"\b{name}\b", path.read_text(encoding="utf-8"), re.IGNORECASE)
+    }
+    assert found == {}
+
+
 def test_every_package_that_is_installed_is_pinned() -> None:
     pins = (REPOSITORY / "constraints.txt").read_text(encoding="utf-8").splitlines()
 
