@@ -79,12 +79,21 @@ def build_head(name: str, features: int, classes: int, seed: int) -> nn.Module:
     Raises:
         UnknownChoice: There is none of that name.
     """
+    check_head(name)
     kinds: dict[str, type[Linear] | type[Hidden]] = {"linear": Linear, "hidden": Hidden}
-    if name not in kinds:
-        raise UnknownChoice(f"head {name!r} is unknown; there are {', '.join(HEADS)}")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return kinds[name](features, classes)
+
+
+def check_head(name: str) -> None:
+    """See whether there is a head of that name.
+
+    Raises:
+        UnknownChoice: There is none.
+    """
+    if name not in HEADS:
+        raise UnknownChoice(f"head {name!r} is unknown; there are {', '.join(HEADS)}")
 
 
 def load_weights(backbone: nn.Module, path: Path) -> None:
@@ -101,7 +110,9 @@ def load_weights(backbone: nn.Module, path: Path) -> None:
             f"backbone weights {path.name} are no plain dict of tensors, and are not loaded"
         ) from error
     except (OSError, EOFError, ValueError, RuntimeError, KeyError) as error:
-        raise WeightsUnusable(f"backbone weights {path.name} cannot be read as a state dict: {error}") from error
+        raise WeightsUnusable(
+            f"backbone weights {path.name} cannot be read as a state dict: {str(error) or 'it is cut short'}"
+        ) from error
     _fill(backbone, state, path.name)
 
 

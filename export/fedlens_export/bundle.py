@@ -34,6 +34,21 @@ class Parts:
         return [pb.Part(sha256=digest, size=len(content)) for digest, content in sorted(self.contents.items())]
 
 
+def check_target(folder: Path) -> None:
+    """See early whether `write` may find a place at `folder`; whether another bundle is there it can only say itself.
+
+    Raises:
+        TargetExists: The folder holds something else.
+    """
+    for place in (folder, *folder.absolute().parents):
+        if place.exists():
+            break
+    if not place.is_dir():
+        raise TargetExists(f"{place} is a file; choose another folder for the new bundle")
+    if place == folder and any(folder.iterdir()) and not (folder / reading.MANIFEST_FILE).is_file():
+        raise _taken(folder, "something else")
+
+
 def write(folder: Path, manifest: pb.Manifest, parts: Mapping[bytes, bytes]) -> Bundle:
     """Write a bundle to `folder`, which must not exist, be empty, or hold exactly this bundle.
 
@@ -68,7 +83,11 @@ def _same_or_refuse(folder: Path, raw: bytes) -> Bundle:
     if manifest.is_file() and manifest.read_bytes() == raw:
         return Bundle.open(folder)
     found = "another bundle" if manifest.is_file() else "something else"
-    raise TargetExists(f"{folder} holds {found}; remove it or choose another folder for the new bundle")
+    raise _taken(folder, found)
+
+
+def _taken(folder: Path, found: str) -> TargetExists:
+    return TargetExists(f"{folder} holds {found}; remove it or choose another folder for the new bundle")
 
 
 def _write_durably(path: Path, content: bytes) -> None:

@@ -61,7 +61,7 @@ class ExportSpec:
         batch: Rows of a step.
         objective: `cross_entropy` or `proximal`.
         optimiser: `sgd` or `adam`.
-        head: `linear` or `hidden`; of frozen backbones only.
+        head: `linear` or `hidden`; of frozen backbones only. None: `linear`.
         backbone_weights: A file with the backbone's weights. None, and no `pretrain`: torchvision's, downloaded.
         pretrain: A folder of public photos, one sub-folder a class, to train the backbone on first.
         pretrain_epochs: How often it sees each of them.
@@ -74,7 +74,7 @@ class ExportSpec:
     batch: int = 32
     objective: str = "cross_entropy"
     optimiser: str = "sgd"
-    head: str = "linear"
+    head: str | None = None
     backbone_weights: Path | None = None
     pretrain: Path | None = None
     pretrain_epochs: int = 5
@@ -95,8 +95,13 @@ def export_bundle(folder: Path, spec: ExportSpec, on_stage: Progress = _silent) 
     training = Training(
         class_names=spec.class_names, batch=spec.batch, objective=spec.objective, optimiser=spec.optimiser
     )
+    # Told before anything that takes time.
+    _check_training(training)
+    bundle.check_target(folder)
     classes = len(spec.class_names)
     if spec.model in models.MODELS:
+        if spec.head:
+            raise NotExportable(f"{spec.model} has no head to choose: its last FC layer is the classifier")
         if spec.backbone_weights or spec.pretrain:
             raise NotExportable(f"{spec.model} has no backbone: it is trained as a whole, from its initial weights")
         side = _side(spec.input_size or 32)
@@ -104,6 +109,8 @@ def export_bundle(folder: Path, spec: ExportSpec, on_stage: Progress = _silent) 
         return whole_model_bundle(folder, module, training, side, name=spec.model, on_stage=on_stage)
     if spec.model not in backbones.BACKBONES:
         raise UnknownChoice(f"model {spec.model!r} is unknown; there are {', '.join(MODELS)}")
+    head_name = spec.head or backbones.HEADS[0]
+    backbones.check_head(head_name)
     side = _side(spec.input_size or 224)
     backbone = backbones.build(spec.model, side, spec.seed)
     if spec.backbone_weights and spec.pretrain:
@@ -116,7 +123,7 @@ def export_bundle(folder: Path, spec: ExportSpec, on_stage: Progress = _silent) 
         on_stage("fetching the backbone's weights")
         backbones.download_weights(spec.model, backbone)
     features = programs.feature_count(backbone, (3, side, side))
-    head = backbones.build_head(spec.head, features, classes, spec.seed)
+    head = backbones.build_head(head_name, features, classes, spec.seed)
     return frozen_backbone_bundle(
         folder, backbone, head, training, side, name=spec.model, normalisation=IMAGENET, on_stage=on_stage
     )
@@ -248,6 +255,8 @@ def _check_training(training: Training) -> None:
         raise NotExportable(f"two or more classes are needed, each once; found {', '.join(names) or 'none'}")
     if not 1 <= training.batch <= MAX_BATCH:
         raise NotExportable(f"batch {training.batch} is not allowed; 1 to {MAX_BATCH} are")
+    objectives.by_name(training.objective)
+    optimisers.by_name(training.optimiser)
 
 
 def _check_logits(network: Network, classes: int) -> None:

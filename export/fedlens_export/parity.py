@@ -8,7 +8,6 @@ from torch import Tensor
 from fedlens_export import lowering
 from fedlens_export.errors import ParityBroken
 from fedlens_export.hyper import Hyper
-from fedlens_export.network import Tensors
 from fedlens_export.programs import ProgramSource
 from fedlens_proto.v1 import blob_pb2
 from fedlens_proto.v1 import manifest_pb2 as pb
@@ -84,8 +83,3 @@ def _example(
             if slot.dtype != blob_pb2.DTYPE_FLOAT32:
                 raise TypeError(f"no example for {slot}")
             return torch.rand(shape, generator=generator)
-
-
-def initial_of(*parts: Tensors) -> Tensors:
-    """All tensors in one, for `check`."""
-    return {name: tensor for part in parts for name, tensor in part.items()}

@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fedlens.commands.options import MAX_SEED
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -28,7 +30,9 @@ def export(
     batch: Annotated[int, typer.Option(help="Photos in a training step.")] = 32,
     objective: Annotated[str, typer.Option(help="cross_entropy or proximal.")] = "cross_entropy",
     optimiser: Annotated[str, typer.Option(help="sgd or adam.")] = "sgd",
-    head: Annotated[str, typer.Option(help="On a backbone: linear, or hidden (512 units).")] = "linear",
+    head: Annotated[
+        str | None, typer.Option(help="On a backbone: linear, or hidden (512 units). Default: linear.")
+    ] = None,
     backbone_weights: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="State dict of the backbone. Default: torchvision's, downloaded."),
@@ -37,7 +41,7 @@ def export(
         Path | None, typer.Option(metavar="DIR", help="Train the backbone on these public photos first.")
     ] = None,
     pretrain_epochs: Annotated[int, typer.Option(help="How often pretraining sees each photo.")] = 5,
-    seed: Annotated[int, typer.Option(help="Of all weights that are drawn.", min=0)] = 0,
+    seed: Annotated[int, typer.Option(help="Of all weights that are drawn.", min=0, max=MAX_SEED)] = 0,
 ) -> None:
     """Turn a model and a training objective into a bundle of programs that every client can run."""
     from rich.console import Console

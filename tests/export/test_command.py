@@ -1,5 +1,6 @@
 """`fedlens export` at the command line."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -48,6 +49,10 @@ def test_export_writes_a_bundle_and_says_what_is_in_it(classes: Path, tmp_path: 
         (["--classes-from", "gone"], "gone is no folder"),
         (["--input-size", "8"], "at least 16 pixels"),
         (["--model", "mobilenet_v3_small", "--backbone-weights", "gone.pth"], "gone.pth cannot be read"),
+        (
+            ["--model", "mobilenet_v3_small", "--backbone-weights", os.devnull],
+            "null cannot be read as a state dict: it",
+        ),
     ],
 )
 def test_a_mistake_is_told_in_a_line_and_ends_with_status_1(

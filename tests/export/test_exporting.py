@@ -154,14 +154,26 @@ def test_exporting_the_same_again_leaves_the_bundle_as_it_is(small_spec: ExportS
     assert (whole_model.folder / "manifest.pb").stat() == before
 
 
+def never(stage: str) -> None:
+    """For an export that must be refused before it begins."""
+    raise AssertionError(stage)
+
+
 def test_a_folder_with_something_else_is_not_touched(tmp_path: Path, small_spec: ExportSpec) -> None:
     (tmp_path / "bundle").mkdir()
     (tmp_path / "bundle" / "thesis.txt").write_text("years of work")
 
     with pytest.raises(TargetExists, match="bundle holds something else; remove it or choose another folder"):
-        export_bundle(tmp_path / "bundle", small_spec)
+        export_bundle(tmp_path / "bundle", small_spec, on_stage=never)
 
     assert [p.name for p in tmp_path.rglob("*")] == ["bundle", "thesis.txt"]
+
+
+def test_a_folder_that_cannot_be_made_is_told_first(tmp_path: Path, small_spec: ExportSpec) -> None:
+    (tmp_path / "file").touch()
+
+    with pytest.raises(TargetExists, match="file is a file; choose another folder"):
+        export_bundle(tmp_path / "file" / "bundle", small_spec, on_stage=never)
 
 
 @pytest.mark.parametrize(
@@ -177,13 +189,16 @@ def test_a_folder_with_something_else_is_not_touched(tmp_path: Path, small_spec:
         ({"input_size": 5000}, NotExportable, "5000 pixels is not allowed"),
         ({"input_size": -1}, NotExportable, "-1 pixels is not allowed"),
         ({"pretrain": Path("photos")}, NotExportable, "lenet5_bn has no backbone"),
+        ({"head": "hidden"}, NotExportable, "lenet5_bn has no head to choose"),
+        ({"model": "mobilenet_v3_small", "head": "deep"}, UnknownChoice, "'deep' is unknown; there are linear, hidden"),
+        ({"model": "mobilenet_v3_small", "optimiser": "lion"}, UnknownChoice, "'lion' is unknown"),
     ],
 )
 def test_a_wrong_setting_is_named_and_nothing_written(
     tmp_path: Path, small_spec: ExportSpec, change: dict[str, object], error: type[Exception], reason: str
 ) -> None:
     with pytest.raises(error, match=reason):
-        export_bundle(tmp_path / "bundle", replace(small_spec, **change))  # type: ignore[arg-type]
+        export_bundle(tmp_path / "bundle", replace(small_spec, **change), on_stage=never)  # type: ignore[arg-type]
 
     assert list(tmp_path.iterdir()) == []
 
