@@ -5,10 +5,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fedlens.commands.options import TOKEN_VARIABLE, enrolment_token
+
 if TYPE_CHECKING:
     from fedlens_edge_client.client import EdgeClient, Outcome
 
-TOKEN_VARIABLE = "FEDLENS_ENROLMENT_TOKEN"
 INTERRUPTED = 130
 
 
@@ -56,7 +57,7 @@ def client(
                 server,
                 state,
                 album,
-                enrolment_token=_token(token_file),
+                enrolment_token=enrolment_token(token_file),
                 ca=ca,
                 task=task,
                 on_event=report.happened,
@@ -78,19 +79,3 @@ async def _take_part(member: "EdgeClient", once: bool) -> "Outcome | None":
             return await member.run_once()
         await member.run()
     return None
-
-
-def _token(token_file: Path | None) -> str | None:
-    import os
-
-    from fedlens_edge_client.errors import StateError
-
-    if token_file is None:
-        return os.environ.get(TOKEN_VARIABLE, "").strip() or None
-    try:
-        token = token_file.read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise StateError(f"{token_file} cannot be read as an enrolment token: {error}") from error
-    if not token:
-        raise StateError(f"{token_file} is empty; it must hold an enrolment token")
-    return token

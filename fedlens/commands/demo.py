@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fedlens.commands.options import MAX_SEED
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -27,7 +29,7 @@ def demo(
     out: Annotated[Path, typer.Option(help="Folder for the report.")] = Path("demo"),
     clients: Annotated[int, typer.Option(min=2, max=10_000, help="Clients, at most.")] = 20,
     rounds: Annotated[int, typer.Option(min=1, max=10_000, help="Rounds.")] = 10,
-    seed: Annotated[int, typer.Option(min=0, help="Of the cameras, the weights and the task.")] = 1,
+    seed: Annotated[int, typer.Option(min=0, max=MAX_SEED, help="Of the cameras, the weights and the task.")] = 1,
     workers: Annotated[int | None, typer.Option(min=1, help="Processes of the fleet. Default: one per core.")] = None,
 ) -> None:
     """Run a whole federation on this machine and write a report: export, server, fleet, evaluator."""

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-TOKEN_VARIABLE = "FEDLENS_ENROLMENT_TOKEN"
+from fedlens.commands.options import MAX_SEED, TOKEN_VARIABLE, enrolment_token
 
 
 class RegimeChoice(StrEnum):
@@ -29,7 +29,7 @@ def fleet(
     ],
     clients: Annotated[int, typer.Option(min=1, max=100_000, help="How many clients to emulate.")] = 20,
     regime: Annotated[RegimeChoice, typer.Option(help="How photos come to the cameras.")] = RegimeChoice.CAMERA_NONIID,
-    seed: Annotated[int, typer.Option(min=0, help="Of the cameras and of the clients' identities.")] = 1,
+    seed: Annotated[int, typer.Option(min=0, max=MAX_SEED, help="Of the cameras and of the clients' identities.")] = 1,
     per_class: Annotated[
         int, typer.Option(min=1, help="n of the regime: photos of each class in a round, on average.")
     ] = 10,
@@ -75,8 +75,8 @@ def fleet(
             key=fleet_key(state),
             state=state,
             workers=workers or default_workers(clients),
-            token=_token(token_file),
-            evaluator_token=None if evaluator_token_file is None else _read_token(evaluator_token_file),
+            token=enrolment_token(token_file),
+            evaluator_token=None if evaluator_token_file is None else enrolment_token(evaluator_token_file),
             ca=ca,
             task=task,
         )
@@ -85,23 +85,3 @@ def fleet(
         typer.echo(f"fedlens: {error}", err=True)
         raise typer.Exit(1) from error
     raise typer.Exit(status)
-
-
-def _token(token_file: Path | None) -> str | None:
-    import os
-
-    if token_file is not None:
-        return _read_token(token_file)
-    return os.environ.get(TOKEN_VARIABLE, "").strip() or None
-
-
-def _read_token(token_file: Path) -> str:
-    from fedlens_edge_client.errors import StateError
-
-    try:
-        token = token_file.read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise StateError(f"{token_file} cannot be read as an enrolment token: {error}") from error
-    if not token:
-        raise StateError(f"{token_file} is empty; it must hold an enrolment token")
-    return token

@@ -99,8 +99,21 @@ def fleet_key(state: Path) -> bytes:
     """The key in the state folder; made there, readable by its owner alone, when there is none.
 
     Raises:
-        StateError: The file holds something else.
+        StateError: The file holds something else, or cannot be made.
     """
+    try:
+        text = _read_or_make_key(state)
+    except OSError as error:
+        raise StateError(f"{state} cannot hold a fleet's state: {error}; use another --state") from error
+    if not re.fullmatch(f"[0-9a-f]{{{2 * KEY_BYTES}}}", text):
+        raise StateError(
+            f"{state / KEY_FILE} must hold {2 * KEY_BYTES} hexadecimal digits; put the fleet's key back, "
+            "or use another --state"
+        )
+    return bytes.fromhex(text)
+
+
+def _read_or_make_key(state: Path) -> str:
     state.mkdir(parents=True, exist_ok=True)
     path = state / KEY_FILE
     if not path.exists():
@@ -110,9 +123,4 @@ def fleet_key(state: Path) -> bytes:
             file.flush()
             os.fsync(file.fileno())
         unfinished.replace(path)
-    text = path.read_text(encoding="ascii", errors="replace").strip()
-    if not re.fullmatch(f"[0-9a-f]{{{2 * KEY_BYTES}}}", text):
-        raise StateError(
-            f"{path} must hold {2 * KEY_BYTES} hexadecimal digits; put the fleet's key back, or use another --state"
-        )
-    return bytes.fromhex(text)
+    return path.read_text(encoding="ascii", errors="replace").strip()

@@ -1,10 +1,12 @@
 """The parent's side of a fleet: starts the workers, hears them, stops them, and notices when one dies."""
 
 import multiprocessing
+import resource
 import signal
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection, wait
-from multiprocessing.context import SpawnProcess
+from multiprocessing.context import SpawnContext, SpawnProcess
 from types import TracebackType
 from typing import Self
 
@@ -36,16 +38,20 @@ class FleetProcesses:
         # Workers start with Ctrl-C blocked; one that came now reaches this process a moment later.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
-            for number in range(self._config.workers):
-                ours, theirs = context.Pipe()
-                process = context.Process(target=worker.main, args=(theirs, self._config, number), daemon=True)
-                process.start()
-                theirs.close()
-                self._processes.append(process)
-                self._connections[ours] = number
+            with _many_files():
+                self._start(context)
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
         return self
+
+    def _start(self, context: SpawnContext) -> None:
+        for number in range(self._config.workers):
+            ours, theirs = context.Pipe()
+            process = context.Process(target=worker.main, args=(theirs, self._config, number), daemon=True)
+            process.start()
+            theirs.close()
+            self._processes.append(process)
+            self._connections[ours] = number
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -107,3 +113,19 @@ class FleetProcesses:
         )
         clients = ", ".join(client_name(index) for index in self._config.share_of(number))
         return f"worker {number} (process {process.pid}; {clients}) {how}"
+
+
+@contextmanager
+def _many_files() -> Iterator[None]:
+    """Processes started in this block may have as many files open as the system allows.
+
+    Each client needs about eight, and the usual limit of 1024 is there for programs that call select().
+    """
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    # Where "unlimited" is not what the system means by that, the limit stays.
+    with suppress(ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (before[1], before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)

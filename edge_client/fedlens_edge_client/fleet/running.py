@@ -6,6 +6,7 @@ from fedlens_edge_client.fleet.config import FleetConfig
 from fedlens_edge_client.fleet.messages import Message
 from fedlens_edge_client.fleet.processes import FleetProcesses
 from fedlens_edge_client.fleet.status import FleetStatus
+from fedlens_edge_client.http_transport import HttpTransport
 
 LOOK_EVERY_S = 0.2
 
@@ -29,8 +30,11 @@ def run_fleet(
         on_started: Called with the process ids of the workers.
 
     Raises:
+        Untrusted: The server's address, or the file of its CA, is none.
         WorkerDied: A worker process ended without having said so; the others have been killed.
     """
+    # No client could use what is refused here; each would say so, in its own process.
+    HttpTransport(config.server, config.secret(0), ca=config.ca)
     status = FleetStatus()
     stopping = False
     with FleetProcesses(config) as processes:

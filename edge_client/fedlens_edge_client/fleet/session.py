@@ -58,7 +58,7 @@ def run_session(config: FleetConfig, console: Console) -> int:
         The exit status: 0 when all tasks have ended, 130 or 143 when it was stopped, 1 when a client failed.
 
     Raises:
-        WorkerDied: A worker process ended without having said so; the others have been killed.
+        EdgeClientError: As `run_fleet`.
     """
     pool = config.pool
     console.print(

@@ -4,26 +4,9 @@ from pathlib import Path
 import pytest
 
 from fedlens_edge_client.errors import StateError
-from fedlens_edge_client.faults import FaultPlan
 from fedlens_edge_client.fleet.config import FleetConfig, default_workers, fleet_key
 from fedlens_edge_client.fleet.messages import EVALUATOR
-from fedlens_edge_client.regimes import PhotoPool, Regime, RegimeName
 from fedlens_proto import keyed_hash
-
-
-@pytest.fixture
-def config(tmp_path: Path) -> FleetConfig:
-    return FleetConfig(
-        server="https://127.0.0.1:1",
-        clients=5,
-        pool=PhotoPool(root=tmp_path, class_names=("a", "b"), train=((), ()), test=((), ()), skipped={}),
-        regime=Regime(name=RegimeName.CAMERA_IID, seed=7, per_class=1),
-        plan=FaultPlan(),
-        key=bytes(32),
-        state=tmp_path,
-        workers=2,
-        evaluator_token="secret",
-    )
 
 
 def test_every_client_belongs_to_one_worker(config: FleetConfig) -> None:
@@ -55,6 +38,13 @@ def test_a_damaged_fleet_key_is_not_replaced(tmp_path: Path) -> None:
     with pytest.raises(StateError, match=r"fleet\.key must hold 64 hexadecimal digits"):
         fleet_key(tmp_path)
     assert (tmp_path / "fleet.key").read_text() == "0123\n"
+
+
+def test_a_state_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+
+    with pytest.raises(StateError, match=r"file cannot hold a fleet's state"):
+        fleet_key(tmp_path / "file")
 
 
 def test_there_are_no_more_workers_than_clients() -> None:
