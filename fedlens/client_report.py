@@ -60,7 +60,8 @@ class ClientReport:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """No bars any more."""
-        self._progress.stop()
+        if self._console.is_terminal:
+            self._progress.stop()
 
     def happened(self, event: Event) -> None:
         """Show an event."""

@@ -13,6 +13,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Self
 
+from fedlens_edge_client import requirements
 from fedlens_edge_client.album import Album
 from fedlens_edge_client.assignments import Assignments, Desk
 from fedlens_edge_client.cache import Cache
@@ -42,7 +43,7 @@ from fedlens_edge_client.worker import Worker
 from fedlens_proto import wire
 from fedlens_proto.errors import ProtoError
 from fedlens_proto.manifest import Bundle
-from fedlens_proto.v1 import assignment_pb2, check_in_pb2, enrolment_pb2, manifest_pb2, update_pb2
+from fedlens_proto.v1 import assignment_pb2, check_in_pb2, enrolment_pb2, update_pb2
 
 DEFAULT_CACHE_BYTES = 2 << 30
 DEFAULT_HOLD_MS = 25_000
@@ -78,6 +79,7 @@ class EdgeClient:
         features: Path | None = None,
         max_cache_bytes: int = DEFAULT_CACHE_BYTES,
         executor: Executor | None = None,
+        disk: Executor | None = None,
         hold_ms: int = DEFAULT_HOLD_MS,
     ) -> None:
         """Nothing is opened before `async with`.
@@ -98,6 +100,7 @@ class EdgeClient:
             features: Folder for what is computed of photos, if that is another one.
             max_cache_bytes: Beyond this the least recently used blobs of `cache` are deleted; features likewise.
             executor: Where photos are read and models trained; the default is one thread of its own.
+            disk: Where the state folder is read and written, one thread at a time; the default likewise.
             hold_ms: How long the server may keep a check-in waiting for work.
         """
         self._server = server.rstrip("/")
@@ -114,7 +117,7 @@ class EdgeClient:
         self._cache_folder = cache or state / "cache"
         self._features_folder = features or self._cache_folder
         self._max_cache_bytes = max_cache_bytes
-        self._executor = executor
+        self._executor, self._disk_executor = executor, disk
         self._hold_ms = hold_ms
         self._open = AsyncExitStack()
         self._role: str | None = None
@@ -135,9 +138,11 @@ class EdgeClient:
         async with AsyncExitStack() as stack:
             self._worker = Worker(self._executor)
             stack.callback(self._worker.close)
+            self._disk = Worker(self._disk_executor)
+            stack.callback(self._disk.close)
             if self._given_transport is not None:
                 stack.push_async_callback(self._given_transport.close)
-            await self._worker.run(self._furnish, stack)
+            await self._disk.run(self._furnish, stack)
             self._open = stack.pop_all()
         return self
 
@@ -178,13 +183,13 @@ class EdgeClient:
         # The server has lost its memory of this client; task and round numbers from before mean nothing to it.
         self._enrolled_again = True
         self._role = None
-        await self._worker.run(self._state.reset)
+        await self._disk.run(self._state.reset)
         return await self._next_outcome()
 
     async def _next_outcome(self) -> Outcome:
         await self._enrol()
         if self._may_have_result:
-            waiting = await self._worker.run(self._outbox.first)
+            waiting = await self._disk.run(self._outbox.first)
             if waiting is not None:
                 return await self._deliver(waiting)
             self._may_have_result = False
@@ -235,7 +240,7 @@ class EdgeClient:
             Whether an update is in a round that is just being aggregated and cannot be taken back.
         """
         response = await self._transport.forget()
-        await self._worker.run(self._state.erase)
+        await self._disk.run(self._state.erase)
         self._role = None
         return response.aggregating
 
@@ -265,6 +270,7 @@ class EdgeClient:
                 policy=self._policy,
                 engine_factory=self._engine_factory,
                 worker=self._worker,
+                disk=self._disk,
                 emit=self._emit,
             )
         )
@@ -286,27 +292,22 @@ class EdgeClient:
         if self._role is not None:
             return
         if self._token is None:
-            raise StateError(f"{self._folder} is not enrolled with {self._server} yet; give an enrolment token")
-        capabilities = enrolment_pb2.Capabilities(
-            formats=[manifest_pb2.PROGRAM_FORMAT_PT2],
-            bundle_classes=[
-                manifest_pb2.BUNDLE_CLASS_FROZEN_BACKBONE,
-                manifest_pb2.BUNDLE_CLASS_WHOLE_MODEL,
-            ],
-        )
-        response = await self._transport.enrol(self._token, capabilities)
+            raise StateError(
+                f"{self._folder} is not enrolled with {self._server} yet; give an enrolment token (--token-file FILE)"
+            )
+        response = await self._transport.enrol(self._token, requirements.CAPABILITIES)
         roles = {enrolment_pb2.CLIENT_ROLE_TRAINER: "trainer", enrolment_pb2.CLIENT_ROLE_EVALUATOR: "evaluator"}
         if response.role not in roles:
             raise BadAnswer(f"the server enrols this client with the unknown role {response.role}")
         self._role = roles[response.role]
-        await self._worker.run(self._state.set, "role", self._role.encode())
+        await self._disk.run(self._state.set, "role", self._role.encode())
         self._emit(Enrolled(self.client_id, self._role))
 
     async def _check_in(self) -> check_in_pb2.CheckInResponse:
         request = check_in_pb2.CheckInRequest(
             protocol=wire.PROTOCOL,
             task=self._task or 0,
-            photo_count=await self._worker.run(self._count_photos),
+            photo_count=await self._disk.run(self._count_photos),
             hold_ms=self._hold_ms,
         )
         return await self._transport.check_in(request)
@@ -369,7 +370,7 @@ class EdgeClient:
             if refusal.code == "unauthorised":
                 raise
             self._ended = (result.task, result.round_number)
-            await self._worker.run(self._outbox.refused, result)
+            await self._disk.run(self._outbox.refused, result)
             outcome = RoundRefused(result.task, result.round_number, refusal.code, refusal.reason)
         else:
             if receipt.body_sha256 != result.body_sha256:
@@ -378,7 +379,7 @@ class EdgeClient:
                     f"{receipt.body_sha256.hex()}, sent was {result.body_sha256.hex()}"
                 )
             outcome = result.reported()
-            await self._worker.run(self._outbox.delivered, result)
+            await self._disk.run(self._outbox.delivered, result)
         self._may_have_result = False
         self._emit(outcome)
         return outcome

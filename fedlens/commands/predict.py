@@ -1,9 +1,12 @@
 """`fedlens predict`."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from fedlens_proto.manifest import Bundle
 
 
 def register(app: typer.Typer) -> None:
@@ -28,12 +31,11 @@ def predict(
     from fedlens_edge_client.model_file import read_model
     from fedlens_edge_client.prediction import predict as classify
     from fedlens_proto.errors import PhotoUnreadable, ProtoError
-    from fedlens_proto.manifest import Bundle
 
     results: list[dict[str, object]] = []
     failed = False
     try:
-        opened = Bundle.open(bundle)
+        opened = _open(bundle)
         weights = read_model(model, opened)
         engine = TorchEngine(opened)
         for photo in photos:
@@ -55,3 +57,13 @@ def predict(
         typer.echo(json.dumps(results, indent=2))
     if failed:
         raise typer.Exit(1)
+
+
+def _open(folder: Path) -> "Bundle":
+    from fedlens_proto.errors import ManifestError
+    from fedlens_proto.manifest import Bundle
+
+    try:
+        return Bundle.open(folder)
+    except ManifestError as error:
+        raise ManifestError(f"{error}; name the folder that `fedlens export` wrote with --bundle") from error

@@ -22,6 +22,7 @@ from fedlens.demo.server_process import PartDied, ServerProcess
 from fedlens.demo.workplace import workplace
 from fedlens_edge_client.faults import FaultPlan
 from fedlens_edge_client.fleet.config import FleetConfig, default_workers
+from fedlens_edge_client.fleet.messages import client_name
 from fedlens_edge_client.fleet.progress import FleetProgress
 from fedlens_edge_client.fleet.running import run_fleet
 from fedlens_edge_client.regimes import PhotoPool, Regime, RegimeName
@@ -96,7 +97,7 @@ def run_demo(
         answer = admin.show(TASK)
     if answer.task.state != admin_pb2.TASK_STATE_FINISHED:
         raise DemoFailed(_why_unfinished(answer))
-    facts = TaskFacts.of(answer, {fleet.client_id(index): f"client {index}" for index in range(fleet.clients)})
+    facts = TaskFacts.of(answer, {fleet.client_id(index): client_name(index) for index in range(fleet.clients)})
     report = config.out / "report.html"
     write_report(
         report,
@@ -199,7 +200,7 @@ def _run_fleet(
         status = run_fleet(fleet, progress.show, check, started)
     if status.failures:
         index, failure = min(status.failures.items())
-        raise DemoFailed(f"{len(status.failures)} clients failed; client {index}: {failure}")
+        raise DemoFailed(f"{len(status.failures)} clients failed; {client_name(index)}: {failure}")
 
 
 def _why_unfinished(answer: admin_pb2.ShowTaskResponse) -> str:

@@ -177,3 +177,13 @@ def test_control_c_ends_a_waiting_client_cleanly(bundle: Bundle, tmp_path: Path)
     assert "enrolled as trainer" in enrolled
     assert process.returncode == 130
     assert errors == "fedlens: stopped; nothing is lost, the same command goes on from here\n"
+
+
+@pytest.mark.usefixtures("photos")
+def test_a_mistake_is_told_in_one_line(tmp_path: Path) -> None:
+    result = fedlens("https://127.0.0.1:1", tmp_path, token=None)
+
+    assert result.exit_code == 1
+    assert result.stdout == ""
+    assert result.stderr.count("\n") == 1
+    assert "is not enrolled with https://127.0.0.1:1 yet; give an enrolment token (--token-file FILE)" in result.stderr

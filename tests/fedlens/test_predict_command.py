@@ -147,3 +147,12 @@ def test_a_damaged_bundle_is_named(bundle: Bundle, trained: bytes, tmp_path: Pat
 
     assert result.exit_code == 1
     assert "is damaged" in result.stderr
+
+
+def test_a_bundle_that_is_not_there_is_told_with_the_option_that_names_it(tmp_path: Path) -> None:
+    result = CliRunner().invoke(app, ["predict", "--model", "m", "--bundle", str(tmp_path), "photo.jpg"])
+
+    assert result.exit_code == 1
+    assert "is no bundle: it has no manifest.pb; name the folder that `fedlens export` wrote with --bundle" in (
+        result.stderr
+    )
