@@ -1,7 +1,6 @@
 """What the server keeps: a SQLite database and a folder of blobs, opened by one process at a time."""
 
 import os
-import threading
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
@@ -34,7 +33,6 @@ class Store:
         self._lock_descriptor = lock_descriptor
         self._readers = connect(folder, begin="BEGIN")
         self._writers = connect(folder, begin="BEGIN IMMEDIATE")
-        self._read_lock = threading.Lock()
         try:
             migrate(self._writers, folder)
             self.blobs = Blobs(folder / "blobs", self._read_row)
@@ -82,8 +80,8 @@ class Store:
         return self._worker.submit(operation, None if keys is None else frozenset(keys))
 
     def read(self, statement: Executable) -> Sequence[Row[Any]]:
-        """All rows of a query, as of the last commit."""
-        with self._read_lock, self._readers.connect() as connection:
+        """All rows of a query, as of the last commit; several threads read at a time."""
+        with self._readers.connect() as connection:
             return connection.execute(statement).all()
 
     def incoming(self) -> IncomingBlob:

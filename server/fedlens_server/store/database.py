@@ -37,7 +37,7 @@ def lock(folder: Path) -> int:
 
 def connect(folder: Path, *, begin: str) -> Engine:
     """An engine on the folder's database whose transactions start with `begin`; every commit survives power loss."""
-    # Parameters hold seeds and what clients sent; an error's text must not carry them into the log.
+    # Parameters hold what clients and operators sent; an error's text must not carry them into the log.
     engine = create_engine(
         f"sqlite:///{folder / DATABASE_FILE}", connect_args={"check_same_thread": False}, hide_parameters=True
     )

@@ -183,20 +183,18 @@ class Worker:
             return group
 
     def _run(self, connection: Connection, group: list[_Operation[Any]]) -> None:
+        wanted = [item for item in group if item.future.set_running_or_notify_cancel()]
         begun: list[Transaction] = []
         done: list[tuple[_Operation[Any], Transaction, Any]] = []
         failed: list[tuple[_Operation[Any], BaseException]] = []
         try:
             with connection.begin():
-                for item in group:
-                    if not item.future.set_running_or_notify_cancel():
-                        continue
+                for item in wanted:
                     transaction = Transaction(connection, self._blobs)
                     begun.append(transaction)
                     try:
                         done.append((item, transaction, item.run(transaction)))
                     except DBAPIError:
-                        done.append((item, transaction, None))
                         raise
                     except Exception as error:
                         if transaction._savepoint:
@@ -208,10 +206,8 @@ class Worker:
         except (DBAPIError, OSError, StorageFull) as error:
             self._end_placing(begun)
             answer = full() if isinstance(error, StorageFull) or _is_full(error) else error
-            reached = [item for item, _, _ in done] + [item for item, _ in failed]
-            for item in group:
-                if item in reached or item.future.set_running_or_notify_cancel():
-                    item.future.set_exception(answer)
+            for item in wanted:
+                item.future.set_exception(answer)
             return
         for _, transaction, _ in done:
             for hook in transaction._hooks:

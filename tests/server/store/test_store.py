@@ -4,6 +4,7 @@ import sqlite3
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from hashlib import sha256
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
-from sqlalchemy import create_engine, insert, select
+from sqlalchemy import create_engine, event, insert, select, text
 from sqlalchemy.exc import DBAPIError
 
 from fedlens_proto import blob
@@ -231,6 +232,50 @@ def test_a_full_database_fails_the_whole_commit_and_the_next_one_works(store: St
     assert content(store, stored.digest) == raw
 
 
+def test_who_gave_up_waiting_does_not_hinder_a_commit_that_fails(store: Store) -> None:
+    gate, begun = threading.Event(), threading.Event()
+
+    def hold(_: Transaction) -> None:
+        begun.set()
+        gate.wait()
+
+    def fail(transaction: Transaction) -> None:
+        transaction.execute(text("SELECT nothing FROM nowhere"))
+
+    held = store.submit(hold)
+    begun.wait()
+    given_up, failing = store.submit(lambda _: None, [1]), store.submit(fail, [2])
+    given_up.cancel()
+    gate.set()
+    held.result()
+
+    with pytest.raises(DBAPIError):
+        failing.result()
+    assert store.submit(lambda _: "still there").result() == "still there"
+
+
+def test_a_long_query_holds_up_no_other(store: Store) -> None:
+    begun, gate = threading.Event(), threading.Event()
+
+    @event.listens_for(store._readers, "before_cursor_execute")
+    def wait(_connection: object, _cursor: object, statement: str, *_: object) -> None:
+        if statement == "SELECT 'long'":
+            begun.set()
+            gate.wait(10)
+
+    with ThreadPoolExecutor(2) as threads:
+        long = threads.submit(store.read, text("SELECT 'long'"))
+        begun.wait()
+        short = threads.submit(store.read, text("SELECT 'short'"))
+        try:
+            found = short.result(5)
+        finally:
+            gate.set()
+
+    assert found == [("short",)]
+    assert long.result() == [("long",)]
+
+
 def test_a_second_process_is_refused(store: Store, folder: Path) -> None:
     program = (
         "import sys; from pathlib import Path; from fedlens_server.store import Store; Store.open(Path(sys.argv[1]))"
@@ -282,16 +327,16 @@ def test_a_folder_that_cannot_be_made_or_written_is_refused_by_name(tmp_path: Pa
 
 
 def test_an_error_of_the_database_tells_nothing_of_what_was_to_be_written(store: Store) -> None:
-    row = {"digest": b"a" * 32, "size": 3, "raw": b"an update of a client"}
+    row = {"token": "trainers of ward 3", "uses": 1}
 
     def twice(transaction: Transaction) -> None:
-        transaction.execute(insert(schema.blobs), row)
-        transaction.execute(insert(schema.blobs), row)
+        transaction.execute(insert(schema.token_uses), row)
+        transaction.execute(insert(schema.token_uses), row)
 
     with pytest.raises(DBAPIError) as caught:
         store.submit(twice).result()
 
-    assert "an update of a client" not in str(caught.value)
+    assert "ward 3" not in str(caught.value)
 
 
 def test_migrations_give_the_schema_of_this_version(store: Store, folder: Path) -> None:
