@@ -10,31 +10,33 @@ from fedlens_proto.v1 import admin_pb2
 from fedlens_server import lifecycle, state_values
 from fedlens_server.errors import StorageFull
 from fedlens_server.federation import Federation, Round, RoundKey, Task
-from fedlens_server.lifecycle import MethodFailed, of_method
+from fedlens_server.lifecycle import NO_ROUND, MethodFailed, of_method
 from fedlens_server.methods import NothingToAggregate, TensorSet, Update
 from fedlens_server.state_values import PreparedState
 from fedlens_server.store import StoredTensors
 
 log = logging.getLogger(__name__)
-RETRY_FULL_S = 5.0
 
 
 def due(federation: Federation) -> list[RoundKey]:
-    """Rounds that can be closed and aggregated now, ascending."""
+    """Rounds that can be closed and aggregated now, ascending; with `NO_ROUND`, tasks to start that could not."""
     now = federation.clock.now()
-    return sorted(current.key for current in _idle_rounds(federation) if _when(federation, current) <= now)
+    return sorted(key for key, when in _times(federation).items() if when <= now)
 
 
 def next_deadline(federation: Federation) -> float | None:
     """The earliest time at which a round becomes due that is not due yet; None: there is none."""
     now = federation.clock.now()
-    times = [_when(federation, current) for current in _idle_rounds(federation)]
-    return min((when for when in times if when > now), default=None)
+    return min((when for when in _times(federation).values() if when > now), default=None)
 
 
 def advance(federation: Federation, key: RoundKey) -> None:
     """Close, aggregate, and commit or abandon a round that is due; see `Rounds.advance`."""
     if key in federation.aggregating:
+        return
+    federation.retry_at.pop(key, None)
+    if key.round == NO_ROUND:
+        lifecycle.start_ready(federation)
         return
     federation.aggregating.add(key)
     try:
@@ -50,17 +52,20 @@ def advance(federation: Federation, key: RoundKey) -> None:
             federation.store.submit(
                 lambda transaction: lifecycle.end_round(federation, transaction, key, prepared, reason)
             ).result()
-        federation.retry_at.pop(key, None)
     except StorageFull:
-        federation.retry_at[key] = federation.clock.now() + RETRY_FULL_S
-        log.exception("task %d, round %d: the disk is full; trying again in %g s", *key, RETRY_FULL_S)
+        federation.retry_at[key] = federation.clock.now() + lifecycle.RETRY_S
+        log.exception("task %d, round %d: the disk is full; trying again in %g s", *key, lifecycle.RETRY_S)
     finally:
         federation.aggregating.discard(key)
 
 
-def _idle_rounds(federation: Federation) -> list[Round]:
-    rounds = [task.round for task in list(federation.tasks.values()) if task.round is not None]
-    return [current for current in rounds if current.key not in federation.aggregating]
+def _times(federation: Federation) -> dict[RoundKey, float]:
+    """From when on each round that nobody works on is due, and each task that could not start."""
+    # Each is looked at once: the writing thread may end a round at any time.
+    rounds = [task.round for task in list(federation.tasks.values())]
+    idle = [current for current in rounds if current is not None and current.key not in federation.aggregating]
+    starts = {key: when for key, when in list(federation.retry_at.items()) if key.round == NO_ROUND}
+    return {current.key: _when(federation, current) for current in idle} | starts
 
 
 def _when(federation: Federation, current: Round) -> float:

@@ -10,7 +10,8 @@ one transaction, so that after a crash there is always exactly one place to go o
 import json
 import logging
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from concurrent.futures import Future
+from contextlib import ExitStack, suppress
 from functools import partial
 from typing import TypeVar
 
@@ -20,12 +21,14 @@ from fedlens_proto import keyed_hash
 from fedlens_proto.v1 import admin_pb2, assignment_pb2
 from fedlens_server import local_passes, reach, state_values
 from fedlens_server.errors import StorageFull, Unavailable
-from fedlens_server.federation import BlobSets, Federation, GlobalModel, Member, Round, RoundKey, Task
+from fedlens_server.federation import ENDED, BlobSets, Federation, GlobalModel, Member, Round, RoundKey, Task
 from fedlens_server.methods import NothingToAggregate, State, TensorSet, Tools
 from fedlens_server.state_values import PreparedState
 from fedlens_server.store import StoredTensors, Transaction, schema
 
 log = logging.getLogger(__name__)
+RETRY_S = 5.0
+NO_ROUND = 0  # as the number in a `RoundKey`: the task is to start
 T = TypeVar("T")
 Written = dict[int, tuple[TensorSet, bytes, int]]  # by `id` of a set, which is held so that it stays its own
 _rounds, _members, _tasks = schema.rounds.c, schema.members.c, schema.tasks.c
@@ -71,13 +74,14 @@ def tools(federation: Federation, task: Task, number: int, population: tuple[byt
 
 
 def start_ready(federation: Federation) -> None:
-    """Have tasks start whose population has enrolled; called on the writing thread, after a commit."""
-    ready = [task.id for task in federation.tasks.values() if _can_start(task) or _can_go_on(task)]
+    """Have tasks start whose population has enrolled; what fails is due again some seconds later."""
+    ready = [task.id for task in list(federation.tasks.values()) if _can_start(task) or _can_go_on(task)]
     for task_id in ready:
         try:
-            federation.store.submit(partial(start, federation, task_id=task_id))
+            starting = federation.store.submit(partial(start, federation, task_id=task_id))
         except Unavailable:
             return  # the server is closing; they start when it is back
+        starting.add_done_callback(partial(_start_later, federation, RoundKey(task_id, NO_ROUND)))
 
 
 def start(federation: Federation, transaction: Transaction, task_id: int) -> None:
@@ -208,6 +212,17 @@ def download_sets(
     return tuple(sets)
 
 
+def _start_later(federation: Federation, key: RoundKey, done: Future[None]) -> None:
+    error = done.exception()
+    if error is None:
+        return
+    log.error("task %d could not start: %s; trying again in %g s", key.task, error, RETRY_S)
+    federation.retry_at[key] = federation.clock.now() + RETRY_S
+    with suppress(Unavailable):
+        # A commit of nothing, which no disk is too full for, tells of it.
+        federation.store.submit(lambda transaction: transaction.after_commit(lambda: federation.changed(due=True)))
+
+
 def _can_start(task: Task) -> bool:
     return task.state == admin_pb2.TASK_STATE_WAITING and len(task.eligible) >= task.settings.population
 
@@ -250,7 +265,7 @@ def _go_on(
             evaluation_sets=sets_json(evaluation.sets) if evaluation else None,
         )
     )
-    reach.sweep(federation, transaction, {task.id: (blobs, following, evaluation)})
+    reach.sweep(federation, transaction, task, (blobs, following, evaluation), ended=state in ENDED)
 
     def follow() -> None:
         task.state, task.reason = state, reason

@@ -1,39 +1,51 @@
 """Taking up where the last process left off: the database into memory, and a sweep of what nobody needs."""
 
 import json
+from typing import Any
 
-from sqlalchemy import func, select
+from sqlalchemy import Row, func, select
 
 from fedlens_proto import manifest as manifests
+from fedlens_proto.errors import ManifestError
 from fedlens_proto.v1 import admin_pb2, assignment_pb2, enrolment_pb2
 from fedlens_server import lifecycle, reach, state_values, task_creation, task_settings
 from fedlens_server.clock import Clock
 from fedlens_server.enrolment import capable
+from fedlens_server.errors import Malformed, StorageFull, StoreUnusable
 from fedlens_server.federation import BlobSets, Federation, GlobalModel, Member, Round, Task, TaskBundle
 from fedlens_server.store import Store, schema
 
 
 def load(store: Store, clock: Clock) -> Federation:
-    """The federation that a store holds; an open round has its full deadline from now."""
+    """The federation that a store holds; an open round has its full deadline from now.
+
+    Raises:
+        StoreUnusable: A task is none that this version can go on with, or there is no room on the disk.
+    """
     federation = Federation(store, clock)
     for row in store.read(select(schema.clients)):
         capabilities = enrolment_pb2.Capabilities.FromString(row.capabilities)
         federation.clients[row.id] = capable(row.id, row.role, capabilities, revoked=row.revoked)
     federation.forgotten = {row.id for row in store.read(select(schema.forgotten))}
     for row in store.read(select(schema.tasks).order_by(schema.tasks.c.id)):
-        task = _task(federation, row.id)
+        try:
+            task = _task(federation, row)
+        except (Malformed, ManifestError) as error:
+            raise StoreUnusable(f"{store.folder}: task {row.name!r} cannot be taken up: {error}") from error
         for client in federation.clients.values():
             federation.note_eligible(task, client)
         federation.tasks[task.id] = task
 
-    store.submit(lambda transaction: reach.sweep_all(federation, transaction)).result()
+    try:
+        store.submit(lambda transaction: reach.sweep_all(federation, transaction)).result()
+    except StorageFull as error:
+        raise StoreUnusable(f"{store.folder}: the disk is full; make room and start again") from error
     lifecycle.start_ready(federation)
     return federation
 
 
-def _task(federation: Federation, task_id: int) -> Task:
-    store = federation.store
-    (row,) = store.read(select(schema.tasks).where(schema.tasks.c.id == task_id))
+def _task(federation: Federation, row: Row[Any]) -> Task:
+    store, task_id = federation.store, row.id
     columns = schema.task_bundles.c
     bundles = tuple(
         TaskBundle(bundle.manifest, manifests.parse(bundle.manifest))

@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Mapping
 
-from fedlens_server.federation import Federation, GlobalModel, Round
+from fedlens_server.federation import Federation, GlobalModel, Round, Task
 from fedlens_server.store import Transaction
 
 Holding = tuple[Mapping[str, bytes], Round | None, GlobalModel | None]
@@ -18,24 +18,23 @@ def reachable(federation: Federation, instead: Mapping[int, Holding]) -> set[byt
     now = federation.clock.now()
     found = {digest for digest, until in federation.store.blobs.kept_until.items() if until > now}
     for task in federation.tasks.values():
-        kept, current, evaluation = instead.get(task.id, (task.kept_blobs, task.round, task.evaluation))
-        for bundle in task.bundles:
-            found |= bundle.parts
-        found.update(kept.values())
-        if evaluation is not None:
-            found.update(item.sha256 for item in evaluation.sets)
-        if current is not None:
-            for member in current.members.values():
-                found.update(item.sha256 for item in member.sets)
-                if member.blob is not None:
-                    found.add(member.blob)
+        found |= _held(task, instead.get(task.id, _holding(task)))
     return found
 
 
-def sweep(federation: Federation, transaction: Transaction, instead: Mapping[int, Holding]) -> None:
-    """Delete in a transaction what was out of reach at the last sweep and still is."""
-    unused = federation.store.blobs.sizes.keys() - reachable(federation, instead)
-    gone = unused & federation.unreachable
+def sweep(federation: Federation, transaction: Transaction, task: Task, holding: Holding, *, ended: bool) -> None:
+    """Delete in a transaction what was out of reach at the last sweep and still is.
+
+    Args:
+        federation: What is there.
+        transaction: It has `task` hold other blobs.
+        task: The one that goes on or ends.
+        holding: What it will hold.
+        ended: Whether it ends; what it then lets go of is deleted now, as there may be no later sweep.
+    """
+    unused = federation.store.blobs.sizes.keys() - reachable(federation, {task.id: holding})
+    last = _held(task, _holding(task)) if ended else set()
+    gone = unused & (federation.unreachable | last)
     federation.store.delete_blobs(transaction, gone)
     transaction.after_commit(lambda: setattr(federation, "unreachable", unused - gone))
 
@@ -51,3 +50,20 @@ def delete_now(
     """Delete in a transaction those of these blobs that are out of reach: for a client that is forgotten."""
     stored = federation.store.blobs.sizes.keys() & set(digests)
     federation.store.delete_blobs(transaction, stored - reachable(federation, instead))
+
+
+def _holding(task: Task) -> Holding:
+    return task.kept_blobs, task.round, task.evaluation
+
+
+def _held(task: Task, holding: Holding) -> set[bytes]:
+    kept, current, evaluation = holding
+    found = {*kept.values()}.union(*(bundle.parts for bundle in task.bundles))
+    if evaluation is not None:
+        found.update(item.sha256 for item in evaluation.sets)
+    if current is not None:
+        for member in current.members.values():
+            found.update(item.sha256 for item in member.sets)
+            if member.blob is not None:
+                found.add(member.blob)
+    return found

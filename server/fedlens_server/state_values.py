@@ -1,6 +1,7 @@
 """How a method's state is kept: tensor sets and arrays as blobs, plain values as JSON, each under its name."""
 
 import json
+import re
 from collections.abc import Collection, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from fedlens_server.store import Store, StoredBlob, StoredTensors, Transaction, 
 
 TENSORS, ARRAY, PLAIN = "tensors", "array", "plain"
 _ARRAY_NAME = "value"
+_OWNED = re.compile("clients/([0-9a-f]{64})/")
 _upsert = insert(schema.state_entries)
 _UPSERT = _upsert.on_conflict_do_update(
     index_elements=["task", "name"],
@@ -126,8 +128,8 @@ def blobs_after(blobs: Mapping[str, bytes], prepared: PreparedState) -> dict[str
 
 def of_clients(values: State, clients: Collection[bytes]) -> frozenset[str]:
     """Names of the entries that belong to these clients."""
-    prefixes = {f"clients/{client.hex()}" for client in clients}
-    return frozenset(name for name in values if name[:72] in prefixes and name[72:73] == "/")
+    owned = ((name, _OWNED.match(name)) for name in values)
+    return frozenset(name for name, found in owned if found and bytes.fromhex(found[1]) in clients)
 
 
 def _as_stored(value: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

@@ -8,11 +8,14 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from sqlalchemy import func, update
 
 from fedlens_proto import keyed_hash
 from fedlens_proto.v1 import admin_pb2, check_in_pb2, update_pb2
-from fedlens_server.errors import Unknown
-from fedlens_server.federation import Change, RoundKey
+from fedlens_server import state_values
+from fedlens_server.errors import StoreUnusable, Unknown
+from fedlens_server.federation import Change, Round, RoundKey, Task
+from fedlens_server.store import schema
 from tests.server.bundles import tiny_bundle
 from tests.server.fakes import EVALUATORS, SEED, Bench, client_ids, update_of
 from tests.server.fakes import bench as open_bench
@@ -252,6 +255,15 @@ def test_a_round_that_was_closing_is_aggregated_after_a_restart(running: Bench, 
     np.testing.assert_array_equal(running.model()["fc.bias"], [2.0, 2.0])
 
 
+def test_a_task_that_this_version_cannot_go_on_with_is_named_at_the_start(running: Bench) -> None:
+    tasks = schema.tasks
+    later = update(tasks).values(settings=func.replace(tasks.c.settings, "fedavg", "fedlater"))
+    running.store.submit(lambda transaction: transaction.execute(later).close()).result()
+
+    with pytest.raises(StoreUnusable, match=r"task 'task' cannot be taken up: .*method: found 'fedlater'"):
+        running.reopen()
+
+
 def test_a_stopped_tasks_round_is_abandoned_and_its_model_stays(running: Bench) -> None:
     running.report(ALICE, 2.0)
     running.report(BOB, 2.0)
@@ -394,6 +406,38 @@ def test_uploads_are_deleted_one_round_after_theirs(running: Bench) -> None:
     assert uploaded not in running.store.blobs.sizes
 
 
+def test_what_only_an_ended_task_needed_is_deleted_with_its_end(running: Bench) -> None:
+    # No round follows that would sweep it. What stays: the bundle's two parts, and the model of three that were made.
+    for shift in (1.0, 2.0):
+        running.report(ALICE, shift)
+        running.report(BOB, -shift)
+        running.advance()
+
+    assert running.show().task.state == admin_pb2.TASK_STATE_FINISHED
+    kept = {running.rounds.model("task").blob_sha256, *running.rounds._federation.tasks[1].bundles[0].parts}
+    assert running.store.blobs.sizes.keys() == kept
+
+
+def test_a_round_that_ends_while_it_is_looked_at_is_left_out(running: Bench) -> None:
+    tasks = running.rounds._federation.tasks
+
+    class EndsMeanwhile:
+        """Its round is there when first asked for, and gone from then on."""
+
+        def __init__(self, task: Task) -> None:
+            self._seen = iter([task.round])
+
+        @property
+        def round(self) -> Round | None:
+            return next(self._seen, None)
+
+    running.clock.wind(60)
+    tasks[1] = EndsMeanwhile(tasks[1])  # type: ignore[assignment]  # all that `due` looks at
+
+    assert running.rounds.due() == [RoundKey(1, 1)]
+    assert running.rounds.due() == []
+
+
 def test_parts_wait_a_day_for_their_task(bench: Bench) -> None:
     bundle = tiny_bundle()
     bench.put_parts(bundle)
@@ -435,6 +479,31 @@ def test_a_full_disk_leaves_the_round_closing_and_it_is_tried_again(
     running.advance()
 
     np.testing.assert_array_equal(running.model()["fc.bias"], [2.0, 2.0])
+
+
+def test_a_full_disk_keeps_a_task_waiting_and_its_start_is_tried_again(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from fedlens_server.store.blobs import full
+
+    def fail(*_: object) -> None:
+        raise full()
+
+    changes: list[Change] = []
+    bench.create(settings_json())
+    bench.rounds.subscribe(changes.append)
+    monkeypatch.setattr(state_values, "prepare", fail)
+    bench.enrol([ALICE, BOB])
+    bench.settle()
+    assert wait_reason(bench, ALICE) == check_in_pb2.WAIT_REASON_POPULATION
+    assert Change(frozenset(), due=True) in changes
+    assert bench.rounds.next_deadline() == bench.clock.now() + 5
+    monkeypatch.undo()
+    bench.clock.wind(5)
+    bench.advance()
+
+    assert bench.assignment(ALICE).round == 1
+    assert bench.rounds.due() == []
 
 
 ORDERS = st.permutations(range(4))
