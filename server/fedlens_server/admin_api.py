@@ -57,9 +57,7 @@ async def create_task(request: web.Request) -> web.Response:
     service = request.app[SERVICE]
     body = await read_body(request, "create-task", service.config.limits.upload_stall_s)
     message = await asyncio.to_thread(decode_request, admin_pb2.CreateTaskRequest, body)
-    # Reads and checks manifests and initial blobs, which takes a while.
-    made = await asyncio.to_thread(service.rounds.create_task, message)
-    task = await service.durable(made)
+    task = await service.durable(service.rounds.create_task(message))
     return answers.message(task)
 
 

@@ -244,7 +244,7 @@ class Rounds:
         return _then(stopping, lambda: results.summary(found))
 
     def model(self, task: str) -> admin_pb2.TaskModelResponse:
-        """The current global model of a task.
+        """The current global model of a task; reads the database.
 
         Raises:
             Unknown: No such task, or its method has no global model.

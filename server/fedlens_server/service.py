@@ -80,6 +80,8 @@ class Service:
             await asyncio.wait([self._starting])
         if self._driver is not None:
             await self._driver.stop()
+        if self._rounds is not None:
+            await asyncio.to_thread(self._rounds.close)
 
     async def durable(self, change: Future[T]) -> T:
         """What a change of the round engine gives, once it is on disk; a request that is cut off does not undo it."""

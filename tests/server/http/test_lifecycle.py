@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import threading
 from pathlib import Path
 
 import aiohttp
@@ -49,20 +50,37 @@ async def test_a_server_that_is_not_ready_answers_503(server: Server, state: Sta
 async def test_requests_that_come_while_the_state_is_read_are_told_to_come_back(tmp_path: Path) -> None:
     settings = config(tmp_path)
     store = Store.open(settings.server.data)
+    gate = threading.Event()
+    store.submit(lambda _: gate.wait())  # loading ends with a sweep, which waits for its turn
     app = create_app(settings, ManualClock(), store)
     runner = Runner(app)
     try:
         await runner.setup()
         url = await listen(runner, "127.0.0.1", 0, None, "server.port")
-        app[SERVICE].state = State.STARTING
         async with aiohttp.ClientSession() as session, session.get(f"{url}/readyz") as answer:
             status = answer.status
+        gate.set()
         await app[SERVICE].ready()
     finally:
+        gate.set()
         await runner.cleanup()
         store.close()
 
     assert status == 503
+
+
+async def test_a_server_that_has_stopped_leaves_no_thread_behind(tmp_path: Path) -> None:
+    before = set(threading.enumerate())
+    async with running(tmp_path) as server:
+        await server.create(bundles.linear(10), population=1, max_update_norm=1e9)
+        client = await server.client(1)
+        assignment = await client.assignment()
+        answer = await client.upload(assignment, update(assignment, trained(10)))
+        assert answer.status == 200
+
+    # The event loop keeps threads of its own until it is closed.
+    left = {thread.name for thread in set(threading.enumerate()) - before}
+    assert [name for name in left if name.startswith("fedlens")] == []
 
 
 async def test_an_update_on_its_way_in_is_finished_before_the_server_stops(tmp_path: Path) -> None:
