@@ -17,8 +17,10 @@ from dataclasses import dataclass
 from hashlib import file_digest
 from pathlib import Path
 from typing import ParamSpec, TypeVar
+from weakref import WeakValueDictionary
 
 from fedlens_edge_client.errors import BadAnswer, StateError
+from fedlens_proto.keyed_hash import DIGEST_BYTES
 
 PARTS = "parts"
 INCOMING = "incoming"
@@ -38,6 +40,8 @@ class _Pin:
 _pins: dict[Path, _Pin] = {}
 _pins_guard = threading.Lock()
 _serial = itertools.count()
+# Forgotten with the last one who waits.
+_downloads: WeakValueDictionary[tuple[asyncio.AbstractEventLoop, Path], asyncio.Lock] = WeakValueDictionary()
 
 
 class Cache:
@@ -86,9 +90,22 @@ class Cache:
             Whether it had to be fetched.
 
         Raises:
-            BadAnswer: Twice something else came.
-            StateError: There is no room.
+            BadAnswer: Twice something else came, or the name is none.
+            StateError: There is no room, or the folder cannot be used.
         """
+        if len(digest) != DIGEST_BYTES:
+            raise BadAnswer(f"a blob is named by {len(digest)} bytes, a digest has {DIGEST_BYTES}")
+        try:
+            if await _aside(size, self.has, digest):
+                return False
+            # A round begins for all clients at once: the others wait for the first one's download.
+            turn = _downloads.setdefault((asyncio.get_running_loop(), self.path(digest)), asyncio.Lock())
+            async with turn:
+                return await self._download(digest, size, fetch, exact)
+        except OSError as error:
+            raise StateError(f"cache folder {self.folder} cannot be used: {error}") from error
+
+    async def _download(self, digest: bytes, size: int, fetch: Fetch, exact: bool) -> bool:
         if await _aside(size, self.has, digest):
             return False
         with self._incoming(digest) as file:
@@ -98,8 +115,6 @@ class Cache:
                 except BadAnswer:
                     os.truncate(file, 0)
                     raise
-                except OSError as error:
-                    raise StateError(f"cache folder {self.folder}: {error}") from error
                 length, found = await _aside(size, _measure, file)
                 if found == digest and (length == size or not exact):
                     self._adopt(file, digest)

@@ -1,3 +1,4 @@
+import asyncio
 import fcntl
 import os
 import sqlite3
@@ -25,6 +26,7 @@ class Source:
     async def fetch(self, digest: bytes, into: Path, max_bytes: int) -> None:
         self.fetched += 1
         self.wrong -= 1
+        await asyncio.sleep(0)  # others have their turn, as with every call to a server
         with into.open("ab") as file:
             raw = b"?" * max_bytes if self.wrong >= 0 else self.contents[digest]
             file.write(raw[file.tell() :])
@@ -38,6 +40,30 @@ async def test_what_is_there_is_not_fetched_again(tmp_path: Path) -> None:
 
     assert (first, second, source.fetched) == (True, False, 1)
     assert cache.path(digest).read_bytes() == b"abc"
+
+
+async def test_clients_that_need_a_blob_at_the_same_time_fetch_it_once(tmp_path: Path) -> None:
+    source, digest = Source(b"abc"), sha256(b"abc").digest()
+    caches = [Cache(tmp_path, 1000) for _ in range(3)]
+
+    fetched = await asyncio.gather(*(cache.obtain(digest, 3, source.fetch) for cache in caches))
+
+    assert (fetched, source.fetched) == ([True, False, False], 1)
+
+
+@pytest.mark.parametrize("name", [b"", b"short", bytes(500)])
+async def test_a_name_that_is_no_digest_is_refused(tmp_path: Path, name: bytes) -> None:
+    with pytest.raises(BadAnswer, match=f"named by {len(name)} bytes"):
+        await Cache(tmp_path, 1000).obtain(name, 3, Source().fetch)
+
+
+async def test_a_folder_that_has_become_unusable_is_named(tmp_path: Path) -> None:
+    source, digest = Source(b"abc"), sha256(b"abc").digest()
+    cache = Cache(tmp_path, 1000)
+    (tmp_path / "incoming").rmdir()
+
+    with pytest.raises(StateError, match=r"cache folder .* cannot be used"):
+        await cache.obtain(digest, 3, source.fetch)
 
 
 async def test_a_download_goes_on_from_what_is_there(tmp_path: Path) -> None:

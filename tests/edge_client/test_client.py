@@ -475,7 +475,7 @@ class StartedByHand(ThreadPoolExecutor):
 
 async def test_cancelling_while_the_state_folder_is_opened_leaves_it_free(photos: Path, tmp_path: Path) -> None:
     with StartedByHand() as executor:
-        client = EdgeClient("http://127.0.0.1:1", tmp_path / "state", FolderAlbum(photos), executor=executor)
+        client = EdgeClient("http://127.0.0.1:1", tmp_path / "state", FolderAlbum(photos), disk=executor)
         entering = asyncio.create_task(client.__aenter__())
         await asyncio.to_thread(executor.has_begun.wait)
         entering.cancel()
