@@ -189,11 +189,15 @@ class Rounds:
         """
         return check_in.readable(self._federation, enrolment.authenticate(self._federation, client), digest)
 
-    def count_sent(self, client: bytes, byte_count: int) -> None:
-        """Count bytes of blobs sent to a client for the round it is a member of, if there is one."""
+    def count_sent(self, client: bytes, digest: bytes, byte_count: int) -> None:
+        """Count bytes of a blob sent to a client for the round that needs it there, if there is one."""
         for task in list(self._federation.tasks.values()):
             current = task.round
-            if current is not None and client in current.members:
+            member = current.members.get(client) if current is not None else None
+            if current is None or member is None:
+                continue
+            bundle = member.bundle
+            if digest == bundle.id or digest in bundle.parts or any(item.sha256 == digest for item in member.sets):
                 with self._counting:
                     current.bytes_sent += byte_count
                 return

@@ -204,7 +204,9 @@ def accept_failure(
         raise UpdateDiffers(f"round {number}: an update of this client has been received; it counts")
     member = _pending(found, number)
     name = update_pb2.FailureReason.Name(reason).removeprefix("FAILURE_REASON_").lower().replace("_", "-")
-    text = f"{name}: {detail}" if detail else name
+    # It is shown on the operator's terminal, which must not take it for commands.
+    readable = "".join(character if character.isprintable() else " " for character in detail)
+    text = f"{name}: {readable}" if detail else name
     _end(
         federation, transaction, found, client, number, member, state=admin_pb2.MEMBER_STATE_FAILED, reason=text
     )  # fmt: skip

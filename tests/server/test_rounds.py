@@ -366,15 +366,27 @@ def test_a_method_without_a_round_open_goes_on_when_somebody_enrols(bench: Bench
 
 
 def test_bytes_sent_are_counted_for_the_round(running: Bench) -> None:
-    running.rounds.count_sent(ALICE, 100)
-    running.rounds.count_sent(BOB, 11)
-    running.rounds.count_sent(EVE, 5000)
+    model = running.assignment(ALICE).sets[0].sha256
+    running.rounds.count_sent(ALICE, model, 100)
+    running.rounds.count_sent(BOB, model, 11)
+    running.rounds.count_sent(EVE, model, 5000)
+    running.rounds.count_sent(BOB, bytes(32), 5000)
     running.report(ALICE)
     running.report(BOB)
     running.advance()
     running.reopen()
 
     assert [found.bytes_sent for found in running.show().rounds] == [111, 0]
+
+
+def test_bytes_sent_are_counted_for_the_task_that_needs_them(running: Bench) -> None:
+    running.create(settings_json(), bundles=[tiny_bundle(features=5)], name="second")
+    running.settle()
+    model = running.assignment(ALICE, task=2).sets[0].sha256
+
+    running.rounds.count_sent(ALICE, model, 100)
+
+    assert [running.show(name).rounds[0].bytes_sent for name in ("task", "second")] == [0, 100]
 
 
 def test_who_waits_is_told_of_a_new_round_and_of_its_end(running: Bench) -> None:

@@ -259,6 +259,14 @@ def test_a_failure_after_an_update_is_refused(running: Bench) -> None:
         running.rounds.accept_failure(ALICE, 1, 1, NO_PHOTOS, "").result()
 
 
+def test_what_a_client_says_of_its_failure_cannot_command_a_terminal(running: Bench) -> None:
+    said = "out of\nmemory \x1b]0;title\x07, sagt Zoë"
+    running.rounds.accept_failure(ALICE, 1, 1, update_pb2.FAILURE_REASON_INTERNAL, said).result()
+
+    reasons = [member.reason for member in running.show().rounds[0].members]
+    assert "internal: out of memory  ]0;title , sagt Zoë" in reasons
+
+
 @pytest.mark.parametrize(("reason", "detail"), [(0, ""), (99, ""), (1, "x" * 1001)])
 def test_a_failure_without_a_known_reason_is_refused(running: Bench, reason: int, detail: str) -> None:
     with pytest.raises(Malformed):
