@@ -2,10 +2,7 @@
 
 import json
 import os
-import re
 import secrets
-import subprocess
-import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,11 +10,11 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from fedlens.admin_client import AdminClient, Profile
+from fedlens.admin_client import AdminClient
+from fedlens.demo.server_process import ServerProcess
 from fedlens_proto.manifest import Bundle
 from fedlens_proto.v1 import admin_pb2
 
-_READY = re.compile(r"ready, clients at (\S+), operators at (\S+)")
 _CONFIG = """\
 [server]
 port = 0
@@ -60,26 +57,13 @@ class Server:
 def serving(folder: Path) -> Iterator[Server]:
     """Start a server with its state in `folder`, and end it gracefully."""
     folder.mkdir(parents=True)
-    trainer, admin = secrets.token_hex(16), secrets.token_hex(16)
-    hashes = {"admin": sha256(admin.encode()).hexdigest(), "trainer": sha256(trainer.encode()).hexdigest()}
-    config = folder / "fedlens.toml"
-    config.write_text(_CONFIG.format(**hashes))
-    command = [str(Path(sys.executable).parent / "fedlens"), "serve", "--config", str(config)]
-    log = folder / "server.log"
-    with (
-        log.open("wb") as stderr,
-        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=stderr, text=True) as process,
-    ):
-        try:
-            assert process.stdout is not None
-            ready = next((found for line in process.stdout if (found := _READY.search(line))), None)
-            if ready is None:
-                raise RuntimeError(f"the server did not start:\n{log.read_text()}")
-            profile = Profile(url=ready[2], token=admin)
-            yield Server(ready[1], AdminClient(profile), trainer, process.pid)
-        finally:
-            process.terminate()
-            process.communicate()
+    tokens = {role: secrets.token_hex(16) for role in ("admin", "trainer")}
+    for role, token in tokens.items():
+        (folder / f"{role}.token").write_text(token)
+    hashes = {role: sha256(token.encode()).hexdigest() for role, token in tokens.items()}
+    (folder / "fedlens.toml").write_text(_CONFIG.format(**hashes))
+    with ServerProcess(folder) as process:
+        yield Server(process.url, AdminClient(process.profile), tokens["trainer"], process.pid)
 
 
 def cpu_seconds(pid: int) -> float:

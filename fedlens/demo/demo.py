@@ -88,7 +88,7 @@ def run_demo(
         scale = Scale.of(pool, config.clients)
         _say_scale(console, pool, scale, config)
         bundle = _export(run / "bundle", pool, config, console)
-        server = stack.enter_context(ServerProcess(run / "server"))
+        server = stack.enter_context(ServerProcess.fresh(run / "server"))
         console.print(f"the server answers at {server.url}", highlight=False, soft_wrap=True)
         admin = AdminClient(server.profile)
         admin.create_task(TASK, [bundle], _settings(scale, config))

@@ -1,4 +1,4 @@
-"""The demo's server: `fedlens serve` as a process of its own."""
+"""`fedlens serve` as a process of its own: for the demo, the benchmarks and the tests."""
 
 import re
 import select
@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -25,59 +24,81 @@ class PartDied(Exception):
 
 
 class ServerProcess:
-    """A server with fresh state behind HTTPS, on free ports, with tokens and a certificate made on the spot."""
+    """A server with its state in a folder; ends with this process, however that ends.
+
+    Attributes:
+        folder: With `fedlens.toml`, tokens and perhaps certificates; the server's log is written there too.
+        url: Where clients find it, once it runs.
+    """
 
     def __init__(self, folder: Path) -> None:
-        """`folder` is made; nothing is started before `with`."""
-        self._folder = folder
-        self._process: subprocess.Popen[str] | None = None
-        self._log = folder / "server.log"
+        """Nothing is started before `start` or `with`."""
+        self.folder = folder
         self.url = ""
         self._admin_url = ""
-        self._open = ExitStack()
+        self._process: subprocess.Popen[str] | None = None
+        self._log = folder / "server.log"
+
+    @classmethod
+    def fresh(cls, folder: Path) -> Self:
+        """One behind HTTPS, on free ports, with tokens and a certificate made on the spot; `folder` is made."""
+        initialise(folder, port=0, admin_port=0)
+        return cls(folder)
 
     def __enter__(self) -> Self:
-        """Start it and wait until it answers.
-
-        Raises:
-            PartDied: It ended instead, or is not ready in time.
-        """
-        initialise(self._folder, port=0, admin_port=0)
-        arguments = [sys.executable, "-m", "fedlens.demo.leash", "serve", "--config", str(self._folder / CONFIG)]
-        with ExitStack() as stack:
-            log = stack.enter_context(self._log.open("w", encoding="utf-8"))
-            self._process = subprocess.Popen(
-                arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True, start_new_session=True
-            )
-            stack.callback(self._end)
-            self.url, self._admin_url = self._wait_until_ready(self._process)
-            self._open = stack.pop_all()
+        """As `start`."""
+        self.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Stop it."""
-        self._open.close()
+        """As `stop`."""
+        self.stop()
+
+    def start(self) -> None:
+        """Start it and wait until it answers.
+
+        Raises:
+            PartDied: It ended instead, or is not ready in time.
+        """
+        arguments = [sys.executable, "-m", "fedlens.demo.leash", "serve", "--config", str(self.folder / CONFIG)]
+        with self._log.open("a", encoding="utf-8") as log:
+            self._process = subprocess.Popen(
+                arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True, start_new_session=True
+            )
+        try:
+            self.url, self._admin_url = self._wait_until_ready(self._process)
+        except BaseException:
+            self.kill()
+            raise
+
+    def stop(self) -> int:
+        """End it gracefully and give its exit status; 0 if it does not run."""
+        return self._end(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """End it as a power failure would."""
+        self._end(signal.SIGKILL)
 
     @property
     def pid(self) -> int:
-        """Of the process."""
+        """Of the process; 0 if there is none."""
         return 0 if self._process is None else self._process.pid
 
     @property
     def ca(self) -> Path:
-        """The certificate that clients must trust."""
-        return self._folder / "ca.pem"
+        """The certificate that clients must trust, if it has one."""
+        return self.folder / "ca.pem"
 
     def token(self, role: str) -> str:
-        """Enrolment token of `trainer` or `evaluator`."""
-        return (self._folder / f"{role}.token").read_text(encoding="utf-8").strip()
+        """The token of `trainer`, `evaluator` or `admin`."""
+        return (self.folder / f"{role}.token").read_text(encoding="utf-8").strip()
 
     @property
     def profile(self) -> Profile:
         """How an operator reaches it."""
-        return Profile(url=self._admin_url, token=self.token("admin"), ca=self.ca)
+        return Profile(url=self._admin_url, token=self.token("admin"), ca=self.ca if self.ca.exists() else None)
 
     def check(self) -> None:
         """See that it still runs.
@@ -106,16 +127,17 @@ class ServerProcess:
         lines = self._log.read_text(encoding="utf-8", errors="replace").splitlines()[-LOG_LINES:]
         return f"; the end of {self._log}:\n" + "\n".join(lines) if lines else ""
 
-    def _end(self) -> None:
-        process = self._process
+    def _end(self, how: signal.Signals) -> int:
+        process, self._process = self._process, None
         if process is None:
-            return
-        process.terminate()
+            return 0
+        process.send_signal(how)
         try:
-            process.wait(STOP_TIMEOUT_S)
+            status = process.wait(STOP_TIMEOUT_S)
         except subprocess.TimeoutExpired:
             process.kill()
-            process.wait()
+            status = process.wait()
         for stream in (process.stdin, process.stdout):
             if stream is not None:
                 stream.close()
+        return status

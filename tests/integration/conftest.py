@@ -32,7 +32,5 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[ServerProcess]:
     """A running server of this test's own."""
-    process = ServerProcess.prepared(tmp_path / "server")
-    process.start()
-    yield process
-    process.kill()
+    with ServerProcess.prepared(tmp_path / "server") as process:
+        yield process

@@ -69,7 +69,7 @@ def client(
         server.url,
         folder / f"client-{index}",
         ShareAlbum(FolderAlbum(photos), index, clients),
-        enrolment_token=server.token(),
+        enrolment_token=server.token("trainer"),
         secret=secret(index),
         transport=transport,
         engine_factory=TorchEngine,

@@ -1,77 +1,28 @@
-"""The real server as a process of its own, and what the tests need around it."""
+"""The real server where it can come back after a kill, and the command line as a user runs it."""
 
 import json
 import os
-import signal
 import socket
 import subprocess
 import sys
-from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Self
 
-READY = "fedlens: ready"
+from fedlens.demo import server_process
+
 FEDLENS = Path(sys.executable).parent / "fedlens"
 
 
-@dataclass
-class ServerProcess:
-    """`fedlens serve` on fixed ports, so that it can come back where it was."""
-
-    folder: Path
-    client_port: int
-    admin_port: int
-    _process: subprocess.Popen[str] | None = field(default=None, init=False)
+class ServerProcess(server_process.ServerProcess):
+    """A server on fixed ports, so that it can come back where it was."""
 
     @classmethod
-    def prepared(cls, folder: Path) -> "ServerProcess":
-        """A server with a fresh configuration in `folder`, not started."""
+    def prepared(cls, folder: Path) -> Self:
+        """One with a fresh configuration in `folder`, not started."""
         client_port, admin_port = free_ports(2)
         ports = ["--port", str(client_port), "--admin-port", str(admin_port)]
         run_fedlens("serve", "--init", str(folder), *ports)
-        return cls(folder, client_port, admin_port)
-
-    @property
-    def url(self) -> str:
-        return f"https://127.0.0.1:{self.client_port}"
-
-    @property
-    def ca(self) -> Path:
-        return self.folder / "ca.pem"
-
-    def token(self, role: str = "trainer") -> str:
-        return (self.folder / f"{role}.token").read_text().strip()
-
-    def start(self) -> None:
-        """Start it and return when it is ready."""
-        log = (self.folder / "server.log").open("a")
-        with log:
-            self._process = subprocess.Popen(
-                [FEDLENS, "serve", "--config", self.folder / "fedlens.toml"],
-                stdout=subprocess.PIPE,
-                stderr=log,
-                text=True,
-            )
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        assert line.startswith(READY), f"{line!r}; its log: {(self.folder / 'server.log').read_text()[-2000:]}"
-
-    def kill(self) -> None:
-        """`kill -9`, then wait until it is gone."""
-        self._end(signal.SIGKILL)
-
-    def stop(self) -> int:
-        """SIGTERM; gives the exit status."""
-        return self._end(signal.SIGTERM)
-
-    def _end(self, number: signal.Signals) -> int:
-        if self._process is None:
-            return 0
-        self._process.send_signal(number)
-        status = self._process.wait(timeout=30)
-        assert self._process.stdout is not None
-        self._process.stdout.close()
-        self._process = None
-        return status
+        return cls(folder)
 
     def task(self, *arguments: str) -> dict[str, object]:
         """`fedlens task ... --json` against this server."""

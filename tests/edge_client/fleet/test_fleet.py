@@ -44,7 +44,7 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[ServerProcess]:
-    with ServerProcess(tmp_path / "server") as process:
+    with ServerProcess.fresh(tmp_path / "server") as process:
         yield process
 
 
