@@ -199,7 +199,7 @@ def test_what_is_kept_and_uploaded_is_selected_from_the_trained_tensors(engine: 
 
 def test_an_evaluation_phase_trains_and_sends_nothing(engine: RecordingEngine) -> None:
     plan = assignment_pb2.LocalPass(start=fedavg_plan().start, evaluation=assignment_pb2.EvaluationPlan(at_start=True))
-    result = run(engine, plan, train=0)
+    result = run(engine, plan, train=5)
 
     assert result.upload is None
     assert (result.photo_count, result.keep, engine.batches) == (0, {}, [])

@@ -6,8 +6,8 @@ from hashlib import sha256
 
 import pytest
 
-from fedlens_proto.v1 import admin_pb2, enrolment_pb2, manifest_pb2, update_pb2
-from fedlens_server.errors import Unknown
+from fedlens_proto.v1 import admin_pb2, check_in_pb2, enrolment_pb2, manifest_pb2, update_pb2
+from fedlens_server.errors import Forbidden, Unknown
 from fedlens_server.methods import METHODS, Phase, State, TensorSet
 from fedlens_server.methods.fedavg import FedAvg
 from tests.server.bundles import tiny_bundle
@@ -104,3 +104,55 @@ def test_a_method_without_a_global_model_trains_and_has_nothing_to_evaluate(benc
     header = update_pb2.UpdateHeader(protocol=1, bundle=bench.assignment(ALICE).bundle, evaluations=sums)
     with pytest.raises(Unknown, match="not to be evaluated"):
         bench.rounds.accept_evaluation(EVE, 1, 1, header, b"x" * 32).result()
+
+
+def test_who_waits_or_has_finished_can_fetch_the_model_it_is_told_of(bench: Bench) -> None:
+    bench.create(json.dumps({**SETTINGS, "rounds": 1}))
+    bench.enrol([ALICE, BOB, CAROL])
+    bench.rounds.revoke(CAROL).result()
+    bench.report(ALICE, 1.0)
+    waiting = bench.check_in(ALICE).wait.models[0].sets[0]
+    before = bench.rounds.readable(ALICE, waiting.sha256).size
+    bench.report(BOB, 1.0)
+    bench.clock.wind(60)
+    bench.advance()
+
+    finished = bench.check_in(ALICE).finished.models[0].sets[0]
+
+    assert before == waiting.size
+    assert finished.sha256 == bench.rounds.model("task").blob_sha256 != waiting.sha256
+    assert bench.rounds.readable(ALICE, finished.sha256).size == finished.size
+    with pytest.raises(Forbidden):
+        bench.rounds.readable(CAROL, finished.sha256)
+
+
+def test_a_client_whose_one_task_has_ended_waits_while_another_has_not_begun(bench: Bench) -> None:
+    bench.create(json.dumps(SETTINGS))
+    bench.create(json.dumps({**SETTINGS, "population": 3}), name="larger")
+    bench.enrol([ALICE, BOB])
+
+    bench.rounds.stop("task").result()
+
+    assert bench.check_in(ALICE).wait.reason == check_in_pb2.WAIT_REASON_POPULATION
+    assert bench.check_in(ALICE, task=1).HasField("finished")
+
+
+class Forgetful(FedAvg):
+    """Its download lacks the set from which its local pass starts."""
+
+    def download(self, phase: Phase, state: State, client: bytes | None) -> Mapping[str, TensorSet] | None:
+        return {"something": next(iter((super().download(phase, state, client) or {}).values()))}
+
+
+def test_a_method_whose_download_lacks_a_set_fails_its_task_with_the_sets_name(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(METHODS, "forgetful", Forgetful.for_task)
+    bench.create(json.dumps({**SETTINGS, "method": "forgetful"}))
+
+    bench.enrol([ALICE, BOB])
+
+    task = bench.show().task
+    assert task.state == admin_pb2.TASK_STATE_FAILED
+    assert task.reason == "the method's download lacks set 'global', which its local pass names"
+    assert bench.check_in(ALICE).HasField("finished")

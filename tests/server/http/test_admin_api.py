@@ -148,3 +148,13 @@ async def test_revoking_what_is_no_client_is_refused(server: Server) -> None:
 
     assert malformed.outcome == (400, "malformed")
     assert unknown.outcome == (404, "unknown")
+
+
+async def test_a_compressed_part_is_415_and_not_stored(server: Server) -> None:
+    content = b"a part"
+    path = f"/v1/admin/parts/{sha256(content).hexdigest()}"
+
+    answer = await server.admin("PUT", path, content, Content_Encoding="gzip")
+
+    assert answer.outcome == (415, "wrong-media-type")
+    assert (await server.admin("HEAD", path)).status == 404
