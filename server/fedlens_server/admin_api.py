@@ -86,7 +86,7 @@ async def task_model(request: web.Request) -> web.Response:
 async def get_blob(request: web.Request) -> web.StreamResponse:
     """`GET /v1/admin/blobs/{sha256}`: any stored bytes."""
     location = await asyncio.to_thread(request.app[SERVICE].rounds.locate, _digest(request))
-    response, _ = send_blob(request, location)
+    response, _ = await send_blob(request, location)
     return response
 
 

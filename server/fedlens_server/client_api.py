@@ -69,7 +69,7 @@ async def get_blob(request: web.Request) -> web.StreamResponse:
     """`GET /v1/blobs/{sha256}`: a blob of this client's assignment, current sets or bundles."""
     service, client = _authenticated(request)
     digest = bytes.fromhex(request.match_info["sha256"])
-    response, count = send_blob(request, service.rounds.readable(client, digest))
+    response, count = await send_blob(request, service.rounds.readable(client, digest))
     if request.method == "GET":
         service.rounds.count_sent(client, digest, count)
     return response

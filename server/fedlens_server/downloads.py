@@ -1,9 +1,11 @@
 """Blobs on their way out: whole or a range, from memory or from a file, never read on the event loop."""
 
+import asyncio
+
 from aiohttp import hdrs, web
 
 from fedlens_server import answers
-from fedlens_server.errors import WrongRange
+from fedlens_server.errors import Unknown, WrongRange
 from fedlens_server.store import Location
 
 _HEADERS = {
@@ -13,11 +15,17 @@ _HEADERS = {
 }
 
 
-def send_blob(request: web.Request, location: Location) -> tuple[web.StreamResponse, int]:
+async def send_blob(request: web.Request, location: Location) -> tuple[web.StreamResponse, int]:
     """The answer that carries a blob, or the range of it that was asked for; and how many bytes that is.
 
     A range that cannot be read or lies outside is answered with an error that says how long the blob is.
+
+    Raises:
+        Unknown: The blob has been deleted since it was located.
     """
+    # aiohttp would say so in an answer without a message, and allow everyone to cache it for ever.
+    if location.path is not None and not await asyncio.to_thread(location.path.is_file):
+        raise Unknown("this blob is not stored any more")
     try:
         first, last = _range(request, location.size)
     except WrongRange as fault:

@@ -54,6 +54,16 @@ async def test_a_range_that_cannot_be_served_is_416(server: Server, features: in
     assert answer.headers["Content-Range"] == f"bytes */{len(content)}"
 
 
+async def test_a_blob_that_is_deleted_while_it_is_asked_for_is_unknown(server: Server) -> None:
+    client, path, content = await member(server, LARGE)
+    server.service.store.blobs.path(sha256(content).digest()).unlink()
+
+    answer = await client.send("GET", path)
+
+    assert answer.outcome == (404, "unknown")
+    assert "Cache-Control" not in answer.headers
+
+
 async def test_every_part_of_the_bundle_is_there_for_who_can_run_it(server: Server) -> None:
     client, _, _ = await member(server, SMALL)
     bundle = bundles.linear(SMALL)
