@@ -1,0 +1,97 @@
+"""What a method is given to work with: a generator and a population that follow from the task and the round alone."""
+
+import json
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import pytest
+
+from fedlens_proto import keyed_hash
+from fedlens_server.methods import METHODS, Phase, State, Tools, Update
+from fedlens_server.methods.fedavg import FedAvg
+from tests.server.fakes import SEED, Bench, client_ids
+
+IDS = client_ids(9)
+SETTINGS = {"method": "noting", "rounds": 3, "population": 8, "cohort": 2, "deadline_s": 60, "seed": SEED}
+
+
+class Noting(FedAvg):
+    """FedAvg that keeps what it was given."""
+
+    def begin(self, phase: Phase, state: State, tools: Tools) -> State:
+        return {**super().begin(phase, state, tools), "begun": tools.generator.random(3, np.float32)}
+
+    def aggregate(self, phase: Phase, state: State, updates: Sequence[Update], tools: Tools) -> State:
+        given = {
+            "drawn": tools.generator.random(3, np.float32),
+            "population": [client.hex() for client in tools.population],
+        }
+        return {**state, **super().aggregate(phase, state, updates, tools), **given}
+
+
+@pytest.fixture
+def noting(bench: Bench) -> Iterator[Bench]:
+    """A task that has started with eight clients, of whom the last enrolled first; the ninth comes later."""
+    METHODS["noting"] = Noting.for_task
+    bench.create(json.dumps(SETTINGS))
+    bench.enrol(IDS[7::-1])
+    bench.enrol(IDS[8:])
+    yield bench
+    del METHODS["noting"]
+
+
+def value(bench: Bench, name: str) -> np.ndarray:
+    return np.asarray(bench.rounds._federation.tasks[1].values[name])
+
+
+def commit(bench: Bench) -> None:
+    for client in [client for client in IDS if bench.check_in(client).HasField("assignment")]:
+        bench.report(client)
+    bench.advance()
+
+
+def drawn_from(number: int) -> np.ndarray:
+    return keyed_hash.server_generator(bytes.fromhex(SEED), number).random(3, np.float32)
+
+
+def test_the_generator_follows_from_the_tasks_seed_and_the_round(noting: Bench) -> None:
+    np.testing.assert_array_equal(value(noting, "begun"), drawn_from(0))
+
+    commit(noting)
+    np.testing.assert_array_equal(value(noting, "drawn"), drawn_from(1))
+    noting.reopen()
+    commit(noting)
+
+    np.testing.assert_array_equal(value(noting, "drawn"), drawn_from(2))
+
+
+def test_an_abandoned_rounds_number_draws_no_numbers_of_another(noting: Bench) -> None:
+    noting.clock.wind(60)
+    noting.advance()
+
+    commit(noting)
+
+    np.testing.assert_array_equal(value(noting, "drawn"), drawn_from(2))
+
+
+def test_the_population_is_everybody_eligible_when_the_round_opened_sorted(noting: Bench) -> None:
+    commit(noting)
+    assert list(value(noting, "population")) == [client.hex() for client in IDS[:8]]
+
+    commit(noting)
+
+    assert list(value(noting, "population")) == [client.hex() for client in IDS]
+
+
+def test_a_restart_in_an_open_round_keeps_its_cohort_and_population(noting: Bench) -> None:
+    before = [client for client in IDS if noting.check_in(client).HasField("assignment")]
+    noting.rounds.revoke(next(client for client in IDS if client not in before)).result()
+    noting.reopen()
+
+    after = [client for client in IDS if client in before and noting.check_in(client).HasField("assignment")]
+    for client in after:
+        noting.report(client)
+    noting.advance()
+
+    assert after == before == keyed_hash.cohort(bytes.fromhex(SEED), 1, IDS[:8], 2)
+    assert list(value(noting, "population")) == [client.hex() for client in IDS[:8]]
