@@ -8,6 +8,7 @@ client or operator can cause are `ServerError`s, raised by the call or held by i
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TypeVar
 
 from fedlens_proto.v1 import admin_pb2, check_in_pb2, enrolment_pb2, update_pb2
 from fedlens_server import (
@@ -29,6 +30,8 @@ from fedlens_server.updates import Expectation, ReceivedUpdate
 
 __all__ = ["Change", "Expectation", "ReceivedUpdate", "RoundKey", "Rounds", "TokenGrant"]
 
+A = TypeVar("A")
+B = TypeVar("B")
 PART_GRACE_S = 24 * 3600.0  # how long a part waits for the task that names it
 
 
@@ -127,8 +130,7 @@ class Rounds:
         member, bound = found.member, found.task.settings.max_update_norm
         if bound is None or received.blob is None or member is None or member.body_sha256 is not None:
             return accept(None)
-        blob = received.blob
-        return self._norms.submit(lambda: accept(updates.update_norm(self._federation, found, member, blob)).result())
+        return _then(self._norms.submit(updates.update_norm, self._federation, found, member, received.blob), accept)
 
     def quarantine(
         self, client: bytes, task: int, round_number: int, reason: str, body_sha256: bytes | None = None
@@ -245,7 +247,7 @@ class Rounds:
         """
         found = results.find(self._federation, task)
         stopping = self._store.submit(lambda transaction: lifecycle.stop(self._federation, transaction, found))
-        return _then(stopping, lambda: results.summary(found))
+        return _then(stopping, lambda _: self._store.submit(lambda _: results.summary(found), []))
 
     def model(self, task: str) -> admin_pb2.TaskModelResponse:
         """The current global model of a task; reads the database.
@@ -276,16 +278,24 @@ class Rounds:
         self._norms.shutdown()
 
 
-def _then(first: Future[None], result: Callable[[], admin_pb2.Task]) -> Future[admin_pb2.Task]:
-    """A future for `result`, called once `first` is done."""
-    following: Future[admin_pb2.Task] = Future()
+def _then(first: Future[A], follow: Callable[[A], Future[B]]) -> Future[B]:
+    """What comes of `follow`, which is called with the result of `first`; no thread waits for either."""
+    last: Future[B] = Future()
 
-    def follow(done: Future[None]) -> None:
+    def end(done: Future[B]) -> None:
         error = done.exception()
         if error is not None:
-            following.set_exception(error)
+            last.set_exception(error)
         else:
-            following.set_result(result())
+            last.set_result(done.result())
 
-    first.add_done_callback(follow)
-    return following
+    def go_on(done: Future[A]) -> None:
+        try:
+            following = follow(done.result())
+        except Exception as error:
+            last.set_exception(error)
+        else:
+            following.add_done_callback(end)
+
+    first.add_done_callback(go_on)
+    return last

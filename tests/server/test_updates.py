@@ -1,6 +1,8 @@
 """What a member may send, and what becomes of it: once, twice, late, wrong."""
 
 import json
+import threading
+from concurrent.futures import Future
 from hashlib import sha256
 
 import numpy as np
@@ -17,6 +19,8 @@ from fedlens_server.errors import (
     UpdateDiffers,
     UpdateInvalid,
 )
+from fedlens_server.rounds import ReceivedUpdate
+from fedlens_server.store import StoredBlob
 from tests.server.bundles import tiny_bundle
 from tests.server.fakes import EVALUATORS, SEED, Bench, client_ids, update_of
 
@@ -229,6 +233,27 @@ def test_a_norm_too_large_for_float32_is_still_compared(bench: Bench) -> None:
 
     with pytest.raises(UpdateInvalid, match="norm 8"):
         send(bench, bench.assignment(ALICE), 3e38)
+
+
+def test_updates_with_a_bound_on_their_norm_share_a_commit(bench: Bench) -> None:
+    start(bench, max_update_norm=3.0)
+    gate = threading.Event()
+    bench.store.submit(lambda _: gate.wait())
+
+    def begin(client: bytes) -> Future[update_pb2.Receipt]:
+        header, raw = update_of(bench.assignment(client), weights(1.0))
+        stored = StoredBlob(header.blob_sha256, len(raw), raw=raw)
+        received = ReceivedUpdate(header=header, body_sha256=sha256(client).digest(), body_size=len(raw), blob=stored)
+        return bench.rounds.accept_update(client, 1, 1, received)
+
+    receipts = [begin(client) for client in (ALICE, BOB)]
+    try:
+        # Both norms are found, one after the other, while the writing thread is still busy.
+        bench.rounds._norms.submit(lambda: None).result(5)
+    finally:
+        gate.set()
+
+    assert [receipt.result().body_sha256 for receipt in receipts] == [sha256(c).digest() for c in (ALICE, BOB)]
 
 
 def test_a_failure_is_final_for_the_round(running: Bench) -> None:
