@@ -27,3 +27,12 @@ def make_album(root: Path, count: int = 10) -> Path:
     add_photos(root, "cat", count)
     add_photos(root, "dog", count)
     return root
+
+
+def write_files(root: Path, counts: dict[str, int]) -> Path:
+    """A folder with so many files of each class, for what looks at names and bytes only: they are no images."""
+    for label, count in counts.items():
+        (root / label).mkdir(parents=True)
+        for index in range(count):
+            (root / label / f"{index:04}.png").write_bytes(f"{root.name} {label} {index}".encode())
+    return root

@@ -6,23 +6,15 @@ import pytest
 from fedlens_edge_client.album import Album, AlbumSnapshot
 from fedlens_edge_client.regimes import EvaluatorAlbum, PhotoPool, PoolUnusable, Regime, RegimeName, TooFewPhotos
 from fedlens_edge_client.regimes.filling import FillingAlbum
+from tests.edge_client.photo_folders import write_files
 
 CLASSES = ("cat", "dog", "owl")
 
 
-def write_photos(folder: Path, counts: dict[str, int]) -> Path:
-    # The pool looks at names and bytes only; nothing here has to be an image.
-    for name, count in counts.items():
-        (folder / name).mkdir(parents=True)
-        for i in range(count):
-            (folder / name / f"{i:04}.png").write_bytes(f"{folder.name} {name} {i}".encode())
-    return folder
-
-
 @pytest.fixture
 def pool(tmp_path: Path) -> PhotoPool:
-    write_photos(tmp_path / "train", dict.fromkeys(CLASSES, 40))
-    write_photos(tmp_path / "test", dict.fromkeys(CLASSES, 8))
+    write_files(tmp_path / "train", dict.fromkeys(CLASSES, 40))
+    write_files(tmp_path / "test", dict.fromkeys(CLASSES, 8))
     return PhotoPool.open(tmp_path)
 
 
@@ -137,7 +129,7 @@ def test_a_share_of_an_albums_labels_is_wrong_at_first(pool: PhotoPool) -> None:
 
 
 def test_one_photo_in_five_is_held_out_of_a_folder_without_a_split(tmp_path: Path) -> None:
-    pool = PhotoPool.open(write_photos(tmp_path / "photos", {"cat": 10, "dog": 11}))
+    pool = PhotoPool.open(write_files(tmp_path / "photos", {"cat": 10, "dog": 11}))
 
     # A fifth, rounded up: 2 of 10, 3 of 11.
     assert [len(members) for members in pool.test] == [2, 3]
@@ -145,7 +137,7 @@ def test_one_photo_in_five_is_held_out_of_a_folder_without_a_split(tmp_path: Pat
 
 
 def test_equal_files_are_held_out_together(tmp_path: Path) -> None:
-    root = write_photos(tmp_path / "photos", {"cat": 10, "dog": 10})
+    root = write_files(tmp_path / "photos", {"cat": 10, "dog": 10})
     for path in sorted((root / "cat").iterdir()):
         path.with_stem(f"again-{path.stem}").write_bytes(path.read_bytes())
 
@@ -164,7 +156,7 @@ def test_the_evaluator_holds_every_test_photo_and_no_other(pool: PhotoPool) -> N
 
 
 def test_files_that_are_no_photos_are_named(tmp_path: Path) -> None:
-    root = write_photos(tmp_path / "photos", {"cat": 5, "dog": 5})
+    root = write_files(tmp_path / "photos", {"cat": 5, "dog": 5})
     (root / "cat" / "IMG_1.HEIC").write_bytes(b"?")
 
     skipped = PhotoPool.open(root).skipped
@@ -173,7 +165,7 @@ def test_files_that_are_no_photos_are_named(tmp_path: Path) -> None:
 
 
 def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
-    root = write_photos(tmp_path / "photos", {"cat": 5, "dog": 5})
+    root = write_files(tmp_path / "photos", {"cat": 5, "dog": 5})
     (root / "dog" / "gone.png").symlink_to(tmp_path / "nowhere.png")
 
     assert PhotoPool.open(root).skipped == {"files that cannot be read": ("dog/gone.png",)}
@@ -183,8 +175,8 @@ def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
     ("name", "needed"), [(RegimeName.CAMERA_IID, 5), (RegimeName.CAMERA_NONIID, 10), (RegimeName.ALBUM, 10)]
 )
 def test_too_few_photos_name_the_class_and_the_least_number(tmp_path: Path, name: RegimeName, needed: int) -> None:
-    write_photos(tmp_path / "train", {"cat": 40, "dog": 4})
-    write_photos(tmp_path / "test", {"cat": 8, "dog": 8})
+    write_files(tmp_path / "train", {"cat": 40, "dog": 4})
+    write_files(tmp_path / "test", {"cat": 8, "dog": 8})
 
     with pytest.raises(TooFewPhotos, match=rf"class 'dog' has 4 train photos in .*, at least {needed} are needed"):
         regime(name).album(PhotoPool.open(tmp_path), 0)
@@ -197,12 +189,12 @@ def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
 
 def test_a_folder_with_one_class_is_refused_with_what_was_found(tmp_path: Path) -> None:
     with pytest.raises(PoolUnusable, match="two or more classes; found cat"):
-        PhotoPool.open(write_photos(tmp_path, {"cat": 5}))
+        PhotoPool.open(write_files(tmp_path, {"cat": 5}))
 
 
 def test_a_class_without_its_test_folder_is_named(tmp_path: Path) -> None:
-    write_photos(tmp_path / "train", {"cat": 5, "dog": 5})
-    write_photos(tmp_path / "test", {"cat": 5})
+    write_files(tmp_path / "train", {"cat": 5, "dog": 5})
+    write_files(tmp_path / "test", {"cat": 5})
 
     with pytest.raises(PoolUnusable, match=r"class 'dog' has no folder in .*test"):
         PhotoPool.open(tmp_path)

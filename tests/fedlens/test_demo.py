@@ -18,6 +18,7 @@ from fedlens.demo.scale import Scale
 from fedlens.demo.server_process import PartDied
 from fedlens.demo.workplace import MARK, WorkplaceTaken, workplace
 from fedlens_edge_client.regimes import PhotoPool, TooFewPhotos
+from tests.edge_client.photo_folders import write_files
 
 FEDLENS = Path(sys.executable).with_name("fedlens")
 
@@ -28,14 +29,6 @@ def write_photos(root: Path, counts: dict[str, int]) -> Path:
         for i in range(count):
             Image.new("RGB", (40, 32), (255 * number, 20 * i, 90)).save(root / name / f"{i}.png")
     return root
-
-
-def pool_of(root: Path, counts: dict[str, int]) -> PhotoPool:
-    for name, count in counts.items():
-        (root / name).mkdir(parents=True)
-        for i in range(count):
-            (root / name / f"{i}.png").write_bytes(f"{name} {i}".encode())
-    return PhotoPool.open(root)
 
 
 @pytest.fixture(scope="module")
@@ -56,14 +49,14 @@ def test_many_photos_let_the_demo_be_as_large_as_wished(digits: PhotoPool) -> No
 
 
 def test_few_photos_make_the_demo_small(tmp_path: Path) -> None:
-    pool = pool_of(tmp_path / "photos", {"cat": 50, "dog": 5})
+    pool = PhotoPool.open(write_files(tmp_path / "photos", {"cat": 50, "dog": 5}))
 
     # Of 5 dogs 1 is held out: 4 to train on, so 4 clients; 4 // 12 = 0, but at least 1 photo per class.
     assert Scale.of(pool, 20) == Scale(clients=4, per_class=1, test_per_class=1, epochs=5)
 
 
 def test_too_few_photos_name_the_class_and_the_least_number(tmp_path: Path) -> None:
-    pool = pool_of(tmp_path / "photos", {"cat": 50, "dog": 2})
+    pool = PhotoPool.open(write_files(tmp_path / "photos", {"cat": 50, "dog": 2}))
 
     with pytest.raises(TooFewPhotos, match=r"class 'dog' has 1 train photos in .*, at least 2 are needed"):
         Scale.of(pool, 20)

@@ -14,6 +14,7 @@ from fedlens_proto.manifest import Bundle
 from fedlens_proto.v1 import assignment_pb2 as assignment
 from fedlens_proto.v1 import blob_pb2
 from fedlens_proto.v1 import manifest_pb2 as pb
+from tests.manifests import classifier, program, slot
 
 INITIAL = encode({"fc.bias": np.zeros(2, np.float32), "fc.weight": np.zeros((2, 3), np.float32)})
 STEP, PREDICT, EMBED, FROZEN = b"step program", b"predict program", b"embed program", b"frozen tensors"
@@ -21,15 +22,6 @@ STEP, PREDICT, EMBED, FROZEN = b"step program", b"predict program", b"embed prog
 
 def digest(raw: bytes) -> bytes:
     return sha256(raw).digest()
-
-
-def slot(kind: pb.SlotKind, name: str = "", shape: tuple[int, ...] = ()) -> pb.Slot:
-    return pb.Slot(kind=kind, name=name, dtype=blob_pb2.DTYPE_FLOAT32, shape=shape)
-
-
-def program(name: str, content: bytes, *inputs: pb.Slot) -> pb.Program:
-    file = pb.ProgramFile(format=pb.PROGRAM_FORMAT_PT2, sha256=digest(content))
-    return pb.Program(name=name, inputs=inputs, outputs=[slot(pb.SLOT_KIND_LOGITS, shape=(4, 2))], files=[file])
 
 
 def valid() -> pb.Manifest:
@@ -43,16 +35,7 @@ def valid() -> pb.Manifest:
         preprocessing=pb.Preprocessing(version=1, height=32, width=32),
         class_names=["cat", "dog"],
         batch=4,
-        tensors=[
-            pb.ExchangeableTensor(
-                name=name,
-                dtype=blob_pb2.DTYPE_FLOAT32,
-                shape=shape,
-                kind=pb.TENSOR_KIND_LINEAR,
-                role=pb.TENSOR_ROLE_CLASSIFIER,
-            )
-            for name, shape in (("fc.bias", (2,)), ("fc.weight", (2, 3)))
-        ],
+        tensors=classifier({"fc.bias": (2,), "fc.weight": (2, 3)}),
         hyper_parameters=[pb.HyperParameter(name="lr", default_value=0.1, minimum=0, maximum=1)],
         references=[pb.Reference(name="global", tensors=["fc.bias", "fc.weight"])],
         last_batch=pb.LAST_BATCH_MASKED,

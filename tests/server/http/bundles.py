@@ -6,8 +6,8 @@ from hashlib import sha256
 import numpy as np
 
 from fedlens_proto.blob import encode
-from fedlens_proto.v1 import blob_pb2
 from fedlens_proto.v1 import manifest_pb2 as pb
+from tests.manifests import classifier, program, slot
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ def linear(features: int = 3) -> SampleBundle:
     initial = encode({name: np.zeros(shape, np.float32) for name, shape in shapes.items()})
     step, predict = b"step program", b"predict program"
     contents = {sha256(content).digest(): content for content in (initial, step, predict)}
-    weights = [_slot(pb.SLOT_KIND_WEIGHT, name, shape) for name, shape in shapes.items()]
+    weights = [slot(pb.SLOT_KIND_WEIGHT, name, shape) for name, shape in shapes.items()]
     rates = ["lr_classifier", "lr_extractor"]
     manifest = pb.Manifest(
         format=1,
@@ -37,34 +37,16 @@ def linear(features: int = 3) -> SampleBundle:
         preprocessing=pb.Preprocessing(version=1, height=32, width=32),
         class_names=["cat", "dog"],
         batch=4,
-        tensors=[
-            pb.ExchangeableTensor(
-                name=name,
-                dtype=blob_pb2.DTYPE_FLOAT32,
-                shape=shape,
-                kind=pb.TENSOR_KIND_LINEAR,
-                role=pb.TENSOR_ROLE_CLASSIFIER,
-            )
-            for name, shape in shapes.items()
-        ],
+        tensors=classifier(shapes),
         objective="cross_entropy",
         optimiser="sgd",
         hyper_parameters=[pb.HyperParameter(name=name, default_value=0.1, minimum=0, maximum=1) for name in rates],
         last_batch=pb.LAST_BATCH_MASKED,
         programs=[
-            _program("step", step, *weights, *(_slot(pb.SLOT_KIND_HYPER, name) for name in rates)),
-            _program("predict", predict, *weights),
+            program("step", step, *weights, *(slot(pb.SLOT_KIND_HYPER, name) for name in rates)),
+            program("predict", predict, *weights),
         ],
         initial=sha256(initial).digest(),
         parts=[pb.Part(sha256=digest, size=len(content)) for digest, content in sorted(contents.items())],
     )
     return SampleBundle(manifest.SerializeToString(deterministic=True), contents, initial)
-
-
-def _slot(kind: pb.SlotKind, name: str = "", shape: tuple[int, ...] = ()) -> pb.Slot:
-    return pb.Slot(kind=kind, name=name, dtype=blob_pb2.DTYPE_FLOAT32, shape=shape)
-
-
-def _program(name: str, content: bytes, *inputs: pb.Slot) -> pb.Program:
-    file = pb.ProgramFile(format=pb.PROGRAM_FORMAT_PT2, sha256=sha256(content).digest())
-    return pb.Program(name=name, inputs=inputs, outputs=[_slot(pb.SLOT_KIND_LOGITS, shape=(4, 2))], files=[file])

@@ -1,0 +1,31 @@
+"""What manifests of a linear layer are put together from, where programs are stored and never run."""
+
+from collections.abc import Mapping
+from hashlib import sha256
+
+from fedlens_proto.v1 import blob_pb2
+from fedlens_proto.v1 import manifest_pb2 as pb
+
+
+def slot(kind: pb.SlotKind, name: str = "", shape: tuple[int, ...] = ()) -> pb.Slot:
+    return pb.Slot(kind=kind, name=name, dtype=blob_pb2.DTYPE_FLOAT32, shape=shape)
+
+
+def program(name: str, content: bytes, *inputs: pb.Slot) -> pb.Program:
+    """A program of a bundle with batches of four and two classes."""
+    file = pb.ProgramFile(format=pb.PROGRAM_FORMAT_PT2, sha256=sha256(content).digest())
+    return pb.Program(name=name, inputs=inputs, outputs=[slot(pb.SLOT_KIND_LOGITS, shape=(4, 2))], files=[file])
+
+
+def classifier(shapes: Mapping[str, tuple[int, ...]]) -> list[pb.ExchangeableTensor]:
+    """The tensors of an FC layer that is the classifier."""
+    return [
+        pb.ExchangeableTensor(
+            name=name,
+            dtype=blob_pb2.DTYPE_FLOAT32,
+            shape=shape,
+            kind=pb.TENSOR_KIND_LINEAR,
+            role=pb.TENSOR_ROLE_CLASSIFIER,
+        )
+        for name, shape in shapes.items()
+    ]
