@@ -40,9 +40,8 @@ def check_target(folder: Path) -> None:
     Raises:
         TargetExists: The folder holds something else.
     """
-    for place in (folder, *folder.absolute().parents):
-        if place.exists():
-            break
+    folder = folder.absolute()
+    place = next(place for place in (folder, *folder.parents) if place.exists())
     if not place.is_dir():
         raise TargetExists(f"{place} is a file; choose another folder for the new bundle")
     if place == folder and any(folder.iterdir()) and not (folder / reading.MANIFEST_FILE).is_file():
