@@ -48,7 +48,8 @@ class Desk:
         album: The photos.
         policy: What may be told.
         engine_factory: Makes an engine for a bundle.
-        worker: Where everything slow runs.
+        worker: Where photos are read and models trained.
+        disk: Where results are stored, while another client's turn to train may have come.
         emit: Takes events.
     """
 
@@ -62,6 +63,7 @@ class Desk:
     policy: Policy
     engine_factory: Callable[[Bundle], Engine]
     worker: Worker
+    disk: Worker
     emit: Callable[[Event], None]
 
 
@@ -95,9 +97,10 @@ class Assignments:
             await self._obtain_programs(bundle, {stage.program for stage in assignment.local_pass.stages})
             with ExitStack() as sets:
                 await self._hold({entry.sha256: entry.size for entry in assignment.sets}, sets)
-                return await self._desk.worker.run(
+                result = await self._desk.worker.run(
                     self._compute, assignment, bundle, only_test, asyncio.get_running_loop()
                 )
+            return await self._desk.disk.run(self._store, assignment, result)
 
     async def predict(self, model: check_in_pb2.CurrentModel, photo: Path) -> dict[str, float]:
         """The probability of each class, with what the client's next pass would start from; waits for one under way.
@@ -162,8 +165,8 @@ class Assignments:
         bundle: Bundle,
         only_test: bool,
         loop: asyncio.AbstractEventLoop,
-    ) -> Result:
-        """Everything slow of an assignment; runs in the worker's thread."""
+    ) -> local_pass.PassResult:
+        """What the photos are needed for; runs in the worker's thread."""
         desk = self._desk
         progress = _Progress(desk, loop)
         task, round_number = assignment.task, assignment.round
@@ -179,7 +182,7 @@ class Assignments:
         if photos.skipped:
             progress.tell(PhotosSkipped(photos.skipped), is_last=True)
         progress.tell(RoundStarted(task, round_number, len(photos.train), len(photos.test)), is_last=True)
-        result = local_pass.execute(
+        return local_pass.execute(
             assignment,
             engine,
             photos,
@@ -189,7 +192,6 @@ class Assignments:
                 Trained(task, round_number, step, steps, loss), is_last=step == steps
             ),
         )
-        return self._store(assignment, result)
 
     def _predict(self, model: check_in_pb2.CurrentModel, bundle: Bundle, photo: Path) -> dict[str, float]:
         rules = [assignment_pb2.StartRule(source=assignment_pb2.SetSource(download=entry.name)) for entry in model.sets]

@@ -10,6 +10,7 @@ cache/           what can be fetched or computed again (`cache.py`, `features.py
 import fcntl
 import os
 import sqlite3
+import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
@@ -43,6 +44,7 @@ class State:
         self.folder = folder
         self.secret = secret
         self._database = database
+        self._turn = threading.Lock()
         self._lock = lock
 
     @classmethod
@@ -85,11 +87,15 @@ class State:
 
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
-        """All or nothing, on disk when the block has ended.
+        """All or nothing, on disk when the block has ended; not to be nested. Other threads wait for their turn.
 
         Raises:
             StateError: The database cannot be written: disk full, damaged.
         """
+        with self._turn:
+            yield from self._transact()
+
+    def _transact(self) -> Iterator[sqlite3.Connection]:
         try:
             self._database.execute("BEGIN IMMEDIATE")
             try:

@@ -68,9 +68,9 @@ async def _run(connection: Connection, config: FleetConfig, worker: int) -> None
     threading.Thread(target=obey, name="fleet-commands", daemon=True).start()
     context = trust(config.ca) if config.server.startswith("https:") else None
     engine_of = _shared_engines()
-    with ThreadPoolExecutor(1, "fleet-compute") as thread:
+    with ThreadPoolExecutor(1, "fleet-compute") as thread, ThreadPoolExecutor(1, "fleet-disk") as disk:
         clients = [
-            _Member(config, worker, index, context, engine_of, thread, stopping, send).start()
+            _Member(config, worker, index, context, engine_of, thread, disk, stopping, send).start()
             for index in config.share_of(worker)
         ]
         await asyncio.gather(*clients)
@@ -103,6 +103,7 @@ class _Member:
         context: ssl.SSLContext | None,
         engine_of: Callable[[Bundle], Engine],
         thread: Executor,
+        disk: Executor,
         stopping: asyncio.Future[None],
         send: Callable[[Message], None],
     ) -> None:
@@ -111,6 +112,7 @@ class _Member:
         self._index = index
         self._context = context
         self._engine_of = engine_of
+        self._disk = disk
         self._stopping = stopping
         self._send = send
         self._turns = Turns(thread)
@@ -140,6 +142,7 @@ class _Member:
             cache=config.cache(index),
             features=config.features,
             executor=self._turns,
+            disk=self._disk,
         )
         running = asyncio.create_task(self._take_part(client))
         await asyncio.wait([running, self._stopping], return_when=asyncio.FIRST_COMPLETED)
