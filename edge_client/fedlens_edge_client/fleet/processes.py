@@ -16,6 +16,7 @@ from fedlens_edge_client.fleet.config import FleetConfig
 from fedlens_edge_client.fleet.messages import Message, WorkerEnded, client_name
 
 END_TIMEOUT_S = 10.0
+NAMED_CLIENTS = 5
 
 
 class WorkerDied(EdgeClientError):
@@ -111,7 +112,10 @@ class FleetProcesses:
             if code is not None and code < 0
             else f"ended with status {code}"
         )
-        clients = ", ".join(client_name(index) for index in self._config.share_of(number))
+        share = self._config.share_of(number)
+        clients = ", ".join(client_name(index) for index in share[:NAMED_CLIENTS])
+        if len(share) > NAMED_CLIENTS:
+            clients += f" and {len(share) - NAMED_CLIENTS} more"
         return f"worker {number} (process {process.pid}; {clients}) {how}"
 
 

@@ -1,4 +1,6 @@
+import os
 import resource
+import signal
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -7,7 +9,7 @@ import pytest
 
 from fedlens_edge_client.errors import Untrusted
 from fedlens_edge_client.fleet.config import FleetConfig
-from fedlens_edge_client.fleet.processes import FleetProcesses
+from fedlens_edge_client.fleet.processes import FleetProcesses, WorkerDied
 from fedlens_edge_client.fleet.running import run_fleet
 
 
@@ -29,6 +31,13 @@ def test_workers_may_open_as_many_files_as_the_system_allows(config: FleetConfig
 
     assert of_worker == (most, most)
     assert resource.getrlimit(resource.RLIMIT_NOFILE) == few_files
+
+
+def test_a_dead_worker_is_named_with_its_first_clients(config: FleetConfig) -> None:
+    with FleetProcesses(replace(config, workers=1, clients=500, evaluator_token=None)) as processes:
+        os.kill(processes.pids[0], signal.SIGKILL)
+        with pytest.raises(WorkerDied, match=r"; client 0, .*, client 4 and 495 more\) was killed by SIGKILL"):
+            list(processes.messages(60.0))
 
 
 @pytest.mark.parametrize(
