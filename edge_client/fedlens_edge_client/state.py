@@ -172,6 +172,16 @@ def _take(lock: int, folder: Path) -> None:
 
 def _read_secret(folder: Path) -> bytes:
     path = folder / "secret"
+    try:
+        secret = _secret_in(path)
+    except OSError as error:
+        raise StateError(f"{path} cannot be used: {error}") from error
+    if len(secret) != keyed_hash.DIGEST_BYTES:
+        raise StateError(f"{path} must hold {keyed_hash.DIGEST_BYTES} bytes, found {len(secret)}; restore it")
+    return secret
+
+
+def _secret_in(path: Path) -> bytes:
     if not path.exists():
         fresh = path.with_suffix(".new")
         fresh.unlink(missing_ok=True)
@@ -181,11 +191,8 @@ def _read_secret(folder: Path) -> bytes:
             file.flush()
             os.fsync(descriptor)
         fresh.rename(path)
-        fsync_folder(folder)
-    secret = path.read_bytes()
-    if len(secret) != keyed_hash.DIGEST_BYTES:
-        raise StateError(f"{path} must hold {keyed_hash.DIGEST_BYTES} bytes, found {len(secret)}; restore it")
-    return secret
+        fsync_folder(path.parent)
+    return path.read_bytes()
 
 
 def _open_database(path: Path) -> sqlite3.Connection:

@@ -84,6 +84,15 @@ def test_a_damaged_secret_is_named(tmp_path: Path) -> None:
         State.open(tmp_path / "state", SERVER)
 
 
+def test_a_secret_that_cannot_be_read_is_named_and_leaves_the_folder_free(tmp_path: Path) -> None:
+    (tmp_path / "state" / "secret").mkdir(parents=True)
+    with pytest.raises(StateError, match="secret cannot be used"):
+        State.open(tmp_path / "state", SERVER)
+    (tmp_path / "state" / "secret").rmdir()
+
+    State.open(tmp_path / "state", SERVER).close()
+
+
 def test_a_file_where_the_folder_should_be_is_named(tmp_path: Path) -> None:
     (tmp_path / "state").write_text("x")
     with pytest.raises(StateError, match="cannot be used"):
