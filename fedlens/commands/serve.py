@@ -48,6 +48,7 @@ def _serve(path: Path) -> None:
     from fedlens_server.errors import StoreUnusable
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
+    logging.getLogger("alembic").setLevel(logging.WARNING)
     try:
         asyncio.run(serve_until_signal(load(path), _announce))
     except StoreUnusable as error:

@@ -87,6 +87,7 @@ def show(task: TaskName, admin: Admin = None, as_json: AsJson = False) -> None:
     with _reported():
         from rich.console import Console
         from rich.table import Table
+        from rich.text import Text
 
         from fedlens import task_report
 
@@ -98,7 +99,7 @@ def show(task: TaskName, admin: Admin = None, as_json: AsJson = False) -> None:
         _print_tasks([found.task], as_json=False)
         table = Table(*task_report.ROUND_COLUMNS, caption="before, after: mean and deviation over clients")
         for values in rounds:
-            table.add_row(*task_report.round_row(values))
+            table.add_row(*map(Text, task_report.round_row(values)))
         Console(width=None if sys.stdout.isatty() else 200).print(table)
 
 
@@ -190,6 +191,7 @@ def _print_json(values: Any) -> None:
 def _print_tasks(tasks: list[Any], as_json: bool, one: bool = False) -> None:
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
     from fedlens import task_report
 
@@ -202,5 +204,7 @@ def _print_tasks(tasks: list[Any], as_json: bool, one: bool = False) -> None:
         state = values["state"] + (f": {values['reason']}" if values["reason"] else "")
         rounds = f"{values['rounds_committed']} of {values['rounds_total']}"
         clients = f"{values['enrolled']} of {values['population']}"
-        table.add_row(str(values["id"]), values["name"], state, values["settings"].get("method", "-"), rounds, clients)
+        method = values["settings"].get("method", "-")
+        # As plain text: names and reasons come from others, and rich reads square brackets as markup.
+        table.add_row(*map(Text, (str(values["id"]), values["name"], state, method, rounds, clients)))
     Console(width=None if sys.stdout.isatty() else 200).print(table)

@@ -149,6 +149,7 @@ def _wait_reason(tasks: list[Task], client: Client) -> check_in_pb2.WaitReason:
         return check_in_pb2.WAIT_REASON_NO_TASK
     if task.state == admin_pb2.TASK_STATE_WAITING:
         return check_in_pb2.WAIT_REASON_POPULATION
-    if task.round is not None and client.id in task.round.sitting_out:
+    current = task.round  # read once: the writing thread may change it
+    if current is not None and client.id in current.sitting_out:
         return check_in_pb2.WAIT_REASON_PHASE
     return check_in_pb2.WAIT_REASON_NEXT_ROUND

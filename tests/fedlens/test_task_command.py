@@ -13,6 +13,7 @@ from typer.testing import CliRunner, Result
 
 from fedlens.cli import app
 from fedlens_proto.blob import Blob
+from fedlens_proto.v1 import update_pb2
 from tests.server.http import bundles
 from tests.server.http.running import ADMIN_TOKEN, Server, running, trained, update
 
@@ -147,6 +148,21 @@ async def test_a_task_is_shown_round_by_round(server: Server, tmp_path: Path) ->
         "accuracy": 0.75,
         "mean_loss": 0.5,
     }
+
+
+async def test_what_a_client_says_of_its_failure_is_shown_as_it_is(server: Server, tmp_path: Path) -> None:
+    await created(tmp_path)
+    client = await server.client(1)
+    assignment = await client.assignment()
+    request = update_pb2.FailureRequest(protocol=1, reason=update_pb2.FAILURE_REASON_INTERNAL, detail="[/red] gone")
+    await client.send(
+        "POST", f"/v1/tasks/{assignment.task}/rounds/{assignment.round}/failure", request.SerializeToString()
+    )
+
+    result = await fedlens(tmp_path, "show", "demo")
+
+    assert result.exit_code == 0
+    assert "[/red] gone" in result.stdout
 
 
 async def test_a_task_is_stopped(server: Server, tmp_path: Path) -> None:
