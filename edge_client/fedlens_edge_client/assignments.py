@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -76,6 +76,7 @@ class Assignments:
         self._bundle: Bundle | None = None
         self._engine: Engine | None = None
         self._parts = ExitStack()
+        self._held: set[bytes] = set()  # digests of what `_parts` keeps in the cache
         self._turn = asyncio.Lock()
 
     async def carry_out(self, assignment: assignment_pb2.Assignment, *, only_test: bool) -> Result:
@@ -123,8 +124,12 @@ class Assignments:
             return self._bundle
         self.close()
         cache = self._desk.cache
-        await cache.obtain(digest, manifest.MAX_MANIFEST_BYTES, self._desk.transport.fetch, exact=False)
-        raw = cache.path(digest).read_bytes()
+        raw: bytes | None = None
+        while raw is None:
+            await cache.obtain(digest, manifest.MAX_MANIFEST_BYTES, self._desk.transport.fetch, exact=False)
+            # Another process may evict it before it is read here.
+            with suppress(FileNotFoundError):
+                raw = cache.path(digest).read_bytes()
         try:
             self._bundle = Bundle(manifest.parse(raw), raw, cache.folder)
         except ManifestError as error:
@@ -143,15 +148,18 @@ class Assignments:
         }
         if bundle.manifest.frozen:
             wanted[bundle.manifest.frozen] = sizes[bundle.manifest.frozen]
-        await self._hold(wanted, self._parts)
+        missing = {digest: size for digest, size in wanted.items() if digest not in self._held}
+        await self._hold(missing, self._parts)
+        self._held |= missing.keys()
 
     async def _hold(self, wanted: Mapping[bytes, int], stack: ExitStack) -> None:
         cache = self._desk.cache
         for digest, size in wanted.items():
-            if len(digest) != DIGEST_BYTES or not 0 < size <= cache.max_bytes:
+            if len(digest) != DIGEST_BYTES or size == 0 or sum(wanted.values()) > cache.max_bytes:
                 raise PassFailed(
                     update_pb2.FAILURE_REASON_UNSUPPORTED,
-                    f"blob {digest.hex()} of {size} bytes; the cache of this client takes up to {cache.max_bytes}",
+                    f"blob {digest.hex()} of {size} bytes, {sum(wanted.values())} in all; the cache of this client "
+                    f"takes up to {cache.max_bytes}",
                 )
         fetched = await cache.hold(wanted, self._desk.transport.fetch, stack)
         for digest in fetched:
@@ -247,6 +255,7 @@ class Assignments:
     def close(self) -> None:
         """Let go of the bundle."""
         self._parts.close()
+        self._held.clear()
         self._engine = None
         self._bundle = None
 

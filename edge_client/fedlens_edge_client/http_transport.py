@@ -268,7 +268,11 @@ def _from_network(error: Exception) -> Exception:
 
 
 def _checked(server: str) -> str:
-    parts = urlsplit(server)
+    try:
+        parts = urlsplit(server)
+        parts.port  # noqa: B018  (raises for one that is no number up to 65535)
+    except ValueError as error:
+        raise Untrusted(f"server {server!r} is no address: {error}; it looks like https://host:8443") from error
     if parts.scheme not in ("https", "http") or not parts.hostname or parts.query or parts.fragment:
         raise Untrusted(f"server {server!r} is no address; it looks like https://host:8443")
     if parts.username is not None or parts.password is not None:

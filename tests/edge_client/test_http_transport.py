@@ -298,6 +298,8 @@ async def test_the_secret_is_in_no_message(bundle: Bundle, caplog: pytest.LogCap
         ("http://fl.example.org:8443", "plain HTTP"),
         ("https://me:pw@fl.example.org", "user"),
         ("https://", "no address"),
+        ("https://[::1", "no address"),
+        ("https://fl.example.org:99999", "Port out of range"),
     ],
 )
 def test_addresses_that_the_secret_must_not_go_to_are_refused(address: str, named: str) -> None:

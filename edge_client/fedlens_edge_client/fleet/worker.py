@@ -34,8 +34,10 @@ PROGRESS_EVERY_S = 0.25
 
 def main(connection: Connection, config: FleetConfig, worker: int) -> None:
     """Run the clients of one worker until all have ended or a stop arrives; for a new process of its own."""
-    # Ctrl-C in a terminal reaches every process of the group; the one that started the fleet decides.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # Ctrl-C in a terminal, as systemd's SIGTERM, reaches every process of the group; the one that started the fleet
+    # decides, and this process ends with it in any case.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
     from fedlens_edge_client.engines.memory import keep_freed_memory
 
     keep_freed_memory()
@@ -67,10 +69,10 @@ async def _run(connection: Connection, config: FleetConfig, worker: int) -> None
 
     threading.Thread(target=obey, name="fleet-commands", daemon=True).start()
     context = trust(config.ca) if config.server.startswith("https:") else None
-    engine_of = _shared_engines()
+    engines = _shared_engines(), _shared_engines()
     with ThreadPoolExecutor(1, "fleet-compute") as thread, ThreadPoolExecutor(1, "fleet-disk") as disk:
         clients = [
-            _Member(config, worker, index, context, engine_of, thread, disk, stopping, send).start()
+            _Member(config, worker, index, context, engines[index == EVALUATOR], thread, disk, stopping, send).start()
             for index in config.share_of(worker)
         ]
         await asyncio.gather(*clients)
@@ -78,7 +80,11 @@ async def _run(connection: Connection, config: FleetConfig, worker: int) -> None
 
 
 def _shared_engines() -> Callable[[Bundle], Engine]:
-    """One engine for each bundle, whichever client asks; called in the computing thread alone."""
+    """One engine for each bundle, whichever client asks; called in the computing thread alone.
+
+    It reads programs from the folder of the first who asks; clients that share it must fetch the same programs, so
+    an evaluator, which fetches no `step`, does not share with those that train.
+    """
     engines: dict[bytes, Engine] = {}
 
     def engine_of(bundle: Bundle) -> Engine:
