@@ -69,33 +69,36 @@ async def _run(connection: Connection, config: FleetConfig, worker: int) -> None
 
     threading.Thread(target=obey, name="fleet-commands", daemon=True).start()
     context = trust(config.ca) if config.server.startswith("https:") else None
-    engines = _shared_engines(), _shared_engines()
-    with ThreadPoolExecutor(1, "fleet-compute") as thread, ThreadPoolExecutor(1, "fleet-disk") as disk:
+    with ThreadPoolExecutor(1, "fleet-disk") as disk, _Computing() as trainers, _Computing() as evaluators:
         clients = [
-            _Member(config, worker, index, context, engines[index == EVALUATOR], thread, disk, stopping, send).start()
+            _Member(
+                config, worker, index, context, evaluators if index == EVALUATOR else trainers, disk, stopping, send
+            ).start()
             for index in config.share_of(worker)
         ]
         await asyncio.gather(*clients)
     send(WorkerEnded(worker))
 
 
-def _shared_engines() -> Callable[[Bundle], Engine]:
-    """One engine for each bundle, whichever client asks; called in the computing thread alone.
+class _Computing(ThreadPoolExecutor):
+    """A thread for clients that compute in turn, with one engine for each bundle, whichever client asks.
 
-    It reads programs from the folder of the first who asks; clients that share it must fetch the same programs, so
-    an evaluator, which fetches no `step`, does not share with those that train.
+    Such an engine reads programs from the folder of the first who asks, so those who share it must fetch the same ones.
+    The evaluator, which fetches no `step`, has a thread of its own: behind all trainers it would miss models.
     """
-    engines: dict[bytes, Engine] = {}
 
-    def engine_of(bundle: Bundle) -> Engine:
+    def __init__(self) -> None:
+        super().__init__(1, "fleet-compute")
+        self._engines: dict[bytes, Engine] = {}
+
+    def engine_of(self, bundle: Bundle) -> Engine:
+        """The engine of a bundle; called in the thread alone."""
         # Importing torch takes seconds, which pass beside enrolment and downloads here.
         from fedlens_edge_client.engines.torch import TorchEngine
 
-        if bundle.id not in engines:
-            engines[bundle.id] = TorchEngine(bundle)
-        return engines[bundle.id]
-
-    return engine_of
+        if bundle.id not in self._engines:
+            self._engines[bundle.id] = TorchEngine(bundle)
+        return self._engines[bundle.id]
 
 
 class _Member:
@@ -107,8 +110,7 @@ class _Member:
         worker: int,
         index: int,
         context: ssl.SSLContext | None,
-        engine_of: Callable[[Bundle], Engine],
-        thread: Executor,
+        computing: _Computing,
         disk: Executor,
         stopping: asyncio.Future[None],
         send: Callable[[Message], None],
@@ -117,11 +119,11 @@ class _Member:
         self._worker = worker
         self._index = index
         self._context = context
-        self._engine_of = engine_of
+        self._engine_of = computing.engine_of
         self._disk = disk
         self._stopping = stopping
         self._send = send
-        self._turns = Turns(thread)
+        self._turns = Turns(computing)
         self._losses: list[float] = []
         self._last_embedded = 0.0
 
