@@ -160,10 +160,7 @@ def test_an_address_without_encryption_is_refused(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("photos")
 def test_control_c_ends_a_waiting_client_cleanly(bundle: Bundle, tmp_path: Path) -> None:
     with running(FakeServer(bundle, fedavg_plan(), rounds=0, hold_s=30.0)) as server:
-        # Whoever runs the tests in the background of a script has SIGINT ignored, in child processes too.
-        heeding = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
-        run = f"{heeding}; from fedlens.cli import main; main()"
-        command = [sys.executable, "-c", run, "client", "--server", server.url]
+        command = [sys.executable, "-c", "from fedlens.cli import main; main()", "client", "--server", server.url]
         folders = ["--photos", str(tmp_path / "photos"), "--state", str(tmp_path / "state")]
         process = subprocess.Popen(
             command + folders,

@@ -78,6 +78,8 @@ class FleetStatus:
                 self._round(event.task, event.round_number).reported.add(index)
                 self.reports += 1
                 self.bytes_uploaded += event.upload_bytes
+            case RoundRefused(code="round-closed") if index == EVALUATOR:
+                pass  # a newer model is there by now: rounds do not wait for an evaluator
             case RoundRefused():
                 self.trouble.append(f"round {event.round_number}, {client_name(index)}: {event.code}: {event.message}")
             case RoundFailed():

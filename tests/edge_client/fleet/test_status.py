@@ -55,6 +55,12 @@ def test_trouble_is_told_in_words() -> None:
     ]
 
 
+def test_an_evaluation_that_comes_after_the_next_model_is_no_trouble() -> None:
+    status = heard((EVALUATOR, RoundRefused(1, 2, "round-closed", "another round is evaluated by now")))
+
+    assert status.trouble == []
+
+
 def test_a_client_that_failed_is_named() -> None:
     status = FleetStatus()
     status.hear(ClientEnded(0, 2, "the server refuses (forbidden): revoked"))
