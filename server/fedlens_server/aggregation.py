@@ -84,13 +84,10 @@ def _outcome(
         return None, f"{len(updates)} valid updates came, {needed} are needed ({_tally(current)})"
     if current.phase >= task.method_phases:
         return PreparedState(task.values, (), (), frozenset()), ""
-    for update in updates:
-        if isinstance(update.tensors, StoredTensors):
-            open_blobs.enter_context(update.tensors.opened())
     phase = task.phases[current.phase]
     tools = lifecycle.tools(federation, task, current.number, current.population)
     try:
-        new = of_method(lambda: task.method.aggregate(phase, task.values, updates, tools))
+        new = of_method(lambda: task.method.aggregate(phase, task.values, _opened(updates, open_blobs), tools))
         following = task.phase_of(task.committed + 1)
         if current.phase < following < task.method_phases:
             new = of_method(lambda: task.method.begin(task.phases[following], new, tools))
@@ -111,6 +108,14 @@ def _updates(federation: Federation, current: Round) -> list[Update]:
         for client, member in sorted(current.members.items())
         if member.state == admin_pb2.MEMBER_STATE_REPORTED
     ]
+
+
+def _opened(updates: list[Update], open_blobs: ExitStack) -> list[Update]:
+    """The updates, their files kept open until `open_blobs` is closed."""
+    for update in updates:
+        if isinstance(update.tensors, StoredTensors):
+            open_blobs.enter_context(update.tensors.opened())
+    return updates
 
 
 def _tally(current: Round) -> str:

@@ -9,6 +9,7 @@ from fedlens_proto.v1 import admin_pb2, assignment_pb2, check_in_pb2, update_pb2
 from fedlens_server import lifecycle
 from fedlens_server.errors import RoundClosed
 from fedlens_server.federation import RoundKey
+from tests.server.bundles import tiny_bundle
 from tests.server.fakes import SEED, Bench, client_ids, update_of
 
 ALICE, BOB = client_ids(2)
@@ -79,3 +80,22 @@ def _as_assigned(bench: Bench) -> assignment_pb2.Assignment:
     """What members were told when the round was open."""
     task = bench.rounds._federation.tasks[1]
     return assignment_pb2.Assignment(task=1, round=1, phase=0, bundle=task.bundles[0].id)
+
+
+def test_a_round_one_of_whose_files_is_gone_is_abandoned_and_the_next_one_opens(bench: Bench) -> None:
+    # 2 x 20000 float32 are more than a row takes, so that every update is a file.
+    settings = {"method": "fedavg", "rounds": 2, "population": 2, "deadline_s": 60, "seed": SEED}
+    bench.create(json.dumps(settings), [tiny_bundle(features=20_000)])
+    bench.enrol([ALICE, BOB])
+    before = set((bench.folder / "blobs").iterdir())
+    bench.report(ALICE, 1.0)
+    (uploaded,) = {path for path in (bench.folder / "blobs").iterdir() if path.is_file()} - before
+    bench.report(BOB, 2.0)
+    uploaded.unlink()
+
+    bench.advance()
+
+    first, second = bench.rounds.show("task").rounds
+    assert first.state == admin_pb2.ROUND_STATE_ABANDONED
+    assert "the method failed" in first.reason
+    assert second.state == admin_pb2.ROUND_STATE_OPEN
