@@ -37,8 +37,8 @@ ALIGNMENT = 64
 MAX_HEADER_BYTES = 1 << 20
 MAX_NAME_BYTES = 255
 MAX_DIMENSIONS = 32
-_PREFIX = struct.Struct("<8sII")
-_NUMPY: dict[pb.Dtype, np.dtype[Any]] = {
+PREFIX = struct.Struct("<8sII")
+DTYPES: dict[pb.Dtype, np.dtype[Any]] = {
     pb.DTYPE_FLOAT32: np.dtype("<f4"),
     pb.DTYPE_FLOAT16: np.dtype("<f2"),
     pb.DTYPE_INT64: np.dtype("<i8"),
@@ -58,7 +58,7 @@ class TensorSpec:
     @property
     def nbytes(self) -> int:
         """Stored size, without padding."""
-        return prod(self.shape) * _NUMPY[self.dtype].itemsize
+        return prod(self.shape) * DTYPES[self.dtype].itemsize
 
     def __str__(self) -> str:
         """As in an error message: `fc.weight float32[10, 512]`."""
@@ -97,7 +97,7 @@ class Layout:
         header = message.SerializeToString(deterministic=True)
         if len(header) > MAX_HEADER_BYTES:
             raise BlobError(f"the header needs {len(header)} bytes, at most {MAX_HEADER_BYTES} are allowed")
-        end = _PREFIX.size + len(header)
+        end = PREFIX.size + len(header)
         offsets = []
         for spec in ordered:
             start = -(-end // ALIGNMENT) * ALIGNMENT
@@ -115,16 +115,16 @@ class Layout:
         magic = bytes(start[: len(MAGIC)])
         if not MAGIC.startswith(magic):
             raise BlobError(f"not a blob: it starts with {magic!r}, not with {MAGIC!r}")
-        if len(start) < _PREFIX.size:
+        if len(start) < PREFIX.size:
             return None
-        _, version, length = _PREFIX.unpack_from(start)
+        _, version, length = PREFIX.unpack_from(start)
         if version != VERSION:
             raise BlobError(f"blob version {version} is unknown; this program reads version {VERSION}")
         if length > MAX_HEADER_BYTES:
             raise BlobError(f"blob header of {length} bytes; at most {MAX_HEADER_BYTES} are allowed")
-        if len(start) < _PREFIX.size + length:
+        if len(start) < PREFIX.size + length:
             return None
-        header = bytes(start[_PREFIX.size : _PREFIX.size + length])
+        header = bytes(start[PREFIX.size : PREFIX.size + length])
         try:
             message = pb.BlobHeader.FromString(header)
         except DecodeError as error:
@@ -138,7 +138,7 @@ class Layout:
     @property
     def prefix(self) -> bytes:
         """Everything before the first tensor's padding."""
-        return _PREFIX.pack(MAGIC, VERSION, len(self.header)) + self.header
+        return PREFIX.pack(MAGIC, VERSION, len(self.header)) + self.header
 
 
 class Blob(Mapping[str, Array]):
@@ -171,10 +171,10 @@ class Blob(Mapping[str, Array]):
         """
         with path.open("rb") as file:
             size = os.fstat(file.fileno()).st_size
-            if size < _PREFIX.size:
-                raise BlobError(f"a blob has at least {_PREFIX.size} bytes, found {size}")
+            if size < PREFIX.size:
+                raise BlobError(f"a blob has at least {PREFIX.size} bytes, found {size}")
             mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        layout = Layout.parse(mapped[: _PREFIX.size + MAX_HEADER_BYTES])
+        layout = Layout.parse(mapped[: PREFIX.size + MAX_HEADER_BYTES])
         if layout is None or layout.size != size:
             raise BlobError(f"blob truncated or with bytes behind it: {size} bytes found")
         return cls(mapped, layout, digest)
@@ -200,7 +200,7 @@ class Blob(Mapping[str, Array]):
         """One tensor, read-only."""
         i = self._index[name]
         spec = self.layout.specs[i]
-        flat = np.frombuffer(self._buffer, _NUMPY[spec.dtype], prod(spec.shape), self.layout.offsets[i])
+        flat = np.frombuffer(self._buffer, DTYPES[spec.dtype], prod(spec.shape), self.layout.offsets[i])
         stored = flat.reshape(spec.shape)
         return stored.astype(np.float32) if spec.dtype == pb.DTYPE_FLOAT16 else stored
 
@@ -235,7 +235,7 @@ class Checker:
         self._hash.update(data)
         if self._layout is None:
             before = len(self._pending)
-            self._pending += data[: _PREFIX.size + MAX_HEADER_BYTES - before]
+            self._pending += data[: PREFIX.size + MAX_HEADER_BYTES - before]
             self._layout = self._read_header()
             if self._layout is None:
                 return
@@ -295,7 +295,7 @@ class Checker:
                 data = data[len(run) :]
             else:
                 run, data = self._whole_elements(spec, start + spec.nbytes - self._position, data)
-                dtype = _NUMPY[spec.dtype]
+                dtype = DTYPES[spec.dtype]
                 if dtype.kind == "f" and not np.isfinite(np.frombuffer(run, dtype)).all():
                     raise BlobError(f"tensor {spec.name!r} holds a NaN or an infinity")
             self._position += len(run)
@@ -304,7 +304,7 @@ class Checker:
 
     def _whole_elements(self, spec: TensorSpec, left: int, data: memoryview) -> tuple[memoryview, memoryview]:
         """What can be checked now, and the rest; an element cut in two by the chunks is put together here."""
-        itemsize = _NUMPY[spec.dtype].itemsize
+        itemsize = DTYPES[spec.dtype].itemsize
         if self._pending or len(data) < itemsize:
             missing = itemsize - len(self._pending)
             self._pending += data[:missing]
@@ -345,7 +345,7 @@ def write(
     for spec, offset in zip(layout.specs, layout.offsets, strict=True):
         put(bytes(offset - position))
         with np.errstate(over="ignore"):
-            stored = np.ascontiguousarray(tensors[spec.name], _NUMPY[spec.dtype])
+            stored = np.ascontiguousarray(tensors[spec.name], DTYPES[spec.dtype])
         if stored.dtype.kind == "f" and not np.isfinite(stored).all():
             raise BlobError(f"tensor {spec.name!r} holds a NaN, an infinity or a value too large for {spec}")
         put(stored.data.cast("B"))
@@ -378,7 +378,7 @@ def _check_spec(spec: TensorSpec) -> None:
     name = spec.name
     if not name.isprintable() or not 1 <= len(name.encode()) <= MAX_NAME_BYTES:
         raise BlobError(f"tensor name {name[:40]!r} is empty, longer than {MAX_NAME_BYTES} bytes or not printable")
-    if spec.dtype not in _NUMPY:
+    if spec.dtype not in DTYPES:
         raise BlobError(f"tensor {name!r} has dtype {spec.dtype}, which this version does not read")
     if len(spec.shape) > MAX_DIMENSIONS:
         raise BlobError(f"tensor {name!r} has {len(spec.shape)} dimensions; at most {MAX_DIMENSIONS} are allowed")

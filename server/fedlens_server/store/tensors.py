@@ -9,22 +9,16 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from math import prod
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 
-from fedlens_proto.blob import Array, Layout
+from fedlens_proto.blob import DTYPES, MAX_HEADER_BYTES, PREFIX, Array, Layout
 from fedlens_proto.errors import BlobError
 from fedlens_proto.v1 import blob_pb2
 from fedlens_server.store.blobs import Location
 
-_NUMPY: dict[blob_pb2.Dtype, np.dtype[Any]] = {
-    blob_pb2.DTYPE_FLOAT32: np.dtype("<f4"),
-    blob_pb2.DTYPE_FLOAT16: np.dtype("<f2"),
-    blob_pb2.DTYPE_INT64: np.dtype("<i8"),
-}
 _FIRST_READ = 64 << 10
-_LONGEST_HEADER = (1 << 20) + 16
 
 
 class StoredTensors(Mapping[str, Array]):
@@ -81,7 +75,7 @@ class StoredTensors(Mapping[str, Array]):
         layout = self.layout
         i = self._index[name]
         spec = layout.specs[i]
-        dtype = _NUMPY[spec.dtype]
+        dtype = DTYPES[spec.dtype]
         offset = layout.offsets[i] + start * dtype.itemsize
         location = None if self._descriptor is not None else self._locate(self.digest)
         if location is not None and location.raw is not None:
@@ -141,4 +135,4 @@ def _parse(location: Location) -> Layout | None:
     assert location.path is not None
     with location.path.open("rb") as file:
         start = file.read(_FIRST_READ)
-        return Layout.parse(start) or Layout.parse(start + file.read(_LONGEST_HEADER - len(start)))
+        return Layout.parse(start) or Layout.parse(start + file.read(PREFIX.size + MAX_HEADER_BYTES - len(start)))
