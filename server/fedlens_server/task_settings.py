@@ -20,7 +20,11 @@ from fedlens_server.errors import Malformed
 
 MAX_SETTINGS_BYTES = 64 << 10
 MAX_COUNT = 1 << 48  # far above any count of photos, and small enough for sums in SQLite's 64-bit integers
-_CODECS = {"f32": assignment_pb2.CODEC_FLOAT32, "f16": assignment_pb2.CODEC_FLOAT16}
+_CODECS = {
+    "f32": assignment_pb2.CODEC_FLOAT32,
+    "f16": assignment_pb2.CODEC_FLOAT16,
+    "int8": assignment_pb2.CODEC_INT8,
+}
 _LATER = {
     "base": "differences",
     "differences": "differences",
@@ -33,6 +37,7 @@ _LATER = {
 
 Count = Annotated[StrictInt, Field(ge=1, le=1_000_000)]
 Number = StrictInt | StrictFloat
+CodecName = Literal["f32", "f16", "int8"]
 
 
 class SettingsError(Malformed):
@@ -59,7 +64,11 @@ class TaskSettings(BaseModel):
     epochs: Count | None = Field(default=None, description="passes over the photos, 1 or more")
     steps: Count | None = Field(default=None, description="batches, 1 or more")
     hyper: dict[StrictStr, Number] = Field(default={}, description="numbers by name of hyper-parameter")
-    codec: Literal["f32", "f16"] = Field(default="f32", description='"f32" or "f16"')
+    codec: CodecName = Field(default="f32", description='"f32", "f16" or "int8"')
+    difference: StrictBool = Field(default=False, description="true or false")
+    download_codec: CodecName = Field(default="f32", description='"f32", "f16" or "int8"')
+    download_difference: StrictBool = Field(default=False, description="true or false")
+    confusion: StrictBool = Field(default=False, description="true or false")
     personal_evaluation: StrictBool = Field(default=False, description="true or false")
     evaluate_every: Count = Field(default=1, description="committed rounds between global evaluations, 1 or more")
     max_consecutive_abandoned: Count = Field(default=5, description="abandoned rounds in a row, 1 or more")
@@ -94,6 +103,10 @@ class TaskSettings(BaseModel):
     def wire_codec(self) -> assignment_pb2.Codec:
         """How uploads are stored."""
         return _CODECS[self.codec]
+
+    def upload(self, base: str, tensors: assignment_pb2.TensorSelector | None = None) -> assignment_pb2.Upload:
+        """An upload of these tensors, None: of all, in the task's codec; as difference from set `base` if it says so."""
+        return assignment_pb2.Upload(tensors=tensors, codec=self.wire_codec, base_set=base if self.difference else "")
 
     def stage(self, program: str) -> assignment_pb2.Stage:
         """A run of `program` for the task's epochs or steps with its hyper-parameters; one epoch if neither is set."""

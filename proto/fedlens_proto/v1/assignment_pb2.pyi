@@ -139,7 +139,7 @@ class EvaluationPlan(_message.Message):
     def __init__(self, at_start: _Optional[bool] = ..., at_end: _Optional[bool] = ..., throw_away: _Optional[_Iterable[_Union[Stage, _Mapping]]] = ...) -> None: ...
 
 class LocalPass(_message.Message):
-    __slots__ = ("start", "references", "stages", "keep", "upload", "asks", "evaluation")
+    __slots__ = ("start", "references", "stages", "keep", "upload", "asks", "evaluation", "extractors")
     START_FIELD_NUMBER: _ClassVar[int]
     REFERENCES_FIELD_NUMBER: _ClassVar[int]
     STAGES_FIELD_NUMBER: _ClassVar[int]
@@ -147,6 +147,7 @@ class LocalPass(_message.Message):
     UPLOAD_FIELD_NUMBER: _ClassVar[int]
     ASKS_FIELD_NUMBER: _ClassVar[int]
     EVALUATION_FIELD_NUMBER: _ClassVar[int]
+    EXTRACTORS_FIELD_NUMBER: _ClassVar[int]
     start: _containers.RepeatedCompositeFieldContainer[StartRule]
     references: _containers.RepeatedCompositeFieldContainer[ReferenceBinding]
     stages: _containers.RepeatedCompositeFieldContainer[Stage]
@@ -154,17 +155,30 @@ class LocalPass(_message.Message):
     upload: Upload
     asks: _containers.RepeatedCompositeFieldContainer[Ask]
     evaluation: EvaluationPlan
-    def __init__(self, start: _Optional[_Iterable[_Union[StartRule, _Mapping]]] = ..., references: _Optional[_Iterable[_Union[ReferenceBinding, _Mapping]]] = ..., stages: _Optional[_Iterable[_Union[Stage, _Mapping]]] = ..., keep: _Optional[_Iterable[_Union[Keep, _Mapping]]] = ..., upload: _Optional[_Union[Upload, _Mapping]] = ..., asks: _Optional[_Iterable[_Union[Ask, _Mapping]]] = ..., evaluation: _Optional[_Union[EvaluationPlan, _Mapping]] = ...) -> None: ...
+    extractors: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, start: _Optional[_Iterable[_Union[StartRule, _Mapping]]] = ..., references: _Optional[_Iterable[_Union[ReferenceBinding, _Mapping]]] = ..., stages: _Optional[_Iterable[_Union[Stage, _Mapping]]] = ..., keep: _Optional[_Iterable[_Union[Keep, _Mapping]]] = ..., upload: _Optional[_Union[Upload, _Mapping]] = ..., asks: _Optional[_Iterable[_Union[Ask, _Mapping]]] = ..., evaluation: _Optional[_Union[EvaluationPlan, _Mapping]] = ..., extractors: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class Difference(_message.Message):
+    __slots__ = ("sha256", "size", "base")
+    SHA256_FIELD_NUMBER: _ClassVar[int]
+    SIZE_FIELD_NUMBER: _ClassVar[int]
+    BASE_FIELD_NUMBER: _ClassVar[int]
+    sha256: bytes
+    size: int
+    base: bytes
+    def __init__(self, sha256: _Optional[bytes] = ..., size: _Optional[int] = ..., base: _Optional[bytes] = ...) -> None: ...
 
 class BlobSet(_message.Message):
-    __slots__ = ("name", "sha256", "size")
+    __slots__ = ("name", "sha256", "size", "difference")
     NAME_FIELD_NUMBER: _ClassVar[int]
     SHA256_FIELD_NUMBER: _ClassVar[int]
     SIZE_FIELD_NUMBER: _ClassVar[int]
+    DIFFERENCE_FIELD_NUMBER: _ClassVar[int]
     name: str
     sha256: bytes
     size: int
-    def __init__(self, name: _Optional[str] = ..., sha256: _Optional[bytes] = ..., size: _Optional[int] = ...) -> None: ...
+    difference: Difference
+    def __init__(self, name: _Optional[str] = ..., sha256: _Optional[bytes] = ..., size: _Optional[int] = ..., difference: _Optional[_Union[Difference, _Mapping]] = ...) -> None: ...
 
 class Assignment(_message.Message):
     __slots__ = ("task", "round", "phase", "bundle", "seed", "time_left_ms", "sets", "local_pass", "answer")

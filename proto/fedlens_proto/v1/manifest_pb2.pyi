@@ -56,6 +56,9 @@ class SlotKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     SLOT_KIND_LOGITS: _ClassVar[SlotKind]
     SLOT_KIND_COUNTER: _ClassVar[SlotKind]
     SLOT_KIND_FEATURES: _ClassVar[SlotKind]
+    SLOT_KIND_UNIFORM: _ClassVar[SlotKind]
+    SLOT_KIND_EXTRACTOR: _ClassVar[SlotKind]
+    SLOT_KIND_PHOTO: _ClassVar[SlotKind]
 BUNDLE_CLASS_UNSPECIFIED: BundleClass
 BUNDLE_CLASS_FROZEN_BACKBONE: BundleClass
 BUNDLE_CLASS_WHOLE_MODEL: BundleClass
@@ -87,6 +90,9 @@ SLOT_KIND_LOSS: SlotKind
 SLOT_KIND_LOGITS: SlotKind
 SLOT_KIND_COUNTER: SlotKind
 SLOT_KIND_FEATURES: SlotKind
+SLOT_KIND_UNIFORM: SlotKind
+SLOT_KIND_EXTRACTOR: SlotKind
+SLOT_KIND_PHOTO: SlotKind
 
 class Slot(_message.Message):
     __slots__ = ("kind", "name", "dtype", "shape")
@@ -181,7 +187,7 @@ class ToolVersion(_message.Message):
     def __init__(self, name: _Optional[str] = ..., version: _Optional[str] = ...) -> None: ...
 
 class Manifest(_message.Message):
-    __slots__ = ("format", "bundle_class", "model", "preprocessing", "class_names", "batch", "tensors", "objective", "optimiser", "hyper_parameters", "references", "last_batch", "programs", "initial", "frozen", "parts", "tools")
+    __slots__ = ("format", "bundle_class", "model", "preprocessing", "class_names", "batch", "tensors", "objective", "optimiser", "hyper_parameters", "references", "last_batch", "programs", "initial", "frozen", "parts", "tools", "views", "stored_views", "concatenated")
     FORMAT_FIELD_NUMBER: _ClassVar[int]
     BUNDLE_CLASS_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
@@ -199,6 +205,9 @@ class Manifest(_message.Message):
     FROZEN_FIELD_NUMBER: _ClassVar[int]
     PARTS_FIELD_NUMBER: _ClassVar[int]
     TOOLS_FIELD_NUMBER: _ClassVar[int]
+    VIEWS_FIELD_NUMBER: _ClassVar[int]
+    STORED_VIEWS_FIELD_NUMBER: _ClassVar[int]
+    CONCATENATED_FIELD_NUMBER: _ClassVar[int]
     format: int
     bundle_class: BundleClass
     model: str
@@ -216,4 +225,7 @@ class Manifest(_message.Message):
     frozen: bytes
     parts: _containers.RepeatedCompositeFieldContainer[Part]
     tools: _containers.RepeatedCompositeFieldContainer[ToolVersion]
-    def __init__(self, format: _Optional[int] = ..., bundle_class: _Optional[_Union[BundleClass, str]] = ..., model: _Optional[str] = ..., preprocessing: _Optional[_Union[Preprocessing, _Mapping]] = ..., class_names: _Optional[_Iterable[str]] = ..., batch: _Optional[int] = ..., tensors: _Optional[_Iterable[_Union[ExchangeableTensor, _Mapping]]] = ..., objective: _Optional[str] = ..., optimiser: _Optional[str] = ..., hyper_parameters: _Optional[_Iterable[_Union[HyperParameter, _Mapping]]] = ..., references: _Optional[_Iterable[_Union[Reference, _Mapping]]] = ..., last_batch: _Optional[_Union[LastBatch, str]] = ..., programs: _Optional[_Iterable[_Union[Program, _Mapping]]] = ..., initial: _Optional[bytes] = ..., frozen: _Optional[bytes] = ..., parts: _Optional[_Iterable[_Union[Part, _Mapping]]] = ..., tools: _Optional[_Iterable[_Union[ToolVersion, _Mapping]]] = ...) -> None: ...
+    views: int
+    stored_views: int
+    concatenated: int
+    def __init__(self, format: _Optional[int] = ..., bundle_class: _Optional[_Union[BundleClass, str]] = ..., model: _Optional[str] = ..., preprocessing: _Optional[_Union[Preprocessing, _Mapping]] = ..., class_names: _Optional[_Iterable[str]] = ..., batch: _Optional[int] = ..., tensors: _Optional[_Iterable[_Union[ExchangeableTensor, _Mapping]]] = ..., objective: _Optional[str] = ..., optimiser: _Optional[str] = ..., hyper_parameters: _Optional[_Iterable[_Union[HyperParameter, _Mapping]]] = ..., references: _Optional[_Iterable[_Union[Reference, _Mapping]]] = ..., last_batch: _Optional[_Union[LastBatch, str]] = ..., programs: _Optional[_Iterable[_Union[Program, _Mapping]]] = ..., initial: _Optional[bytes] = ..., frozen: _Optional[bytes] = ..., parts: _Optional[_Iterable[_Union[Part, _Mapping]]] = ..., tools: _Optional[_Iterable[_Union[ToolVersion, _Mapping]]] = ..., views: _Optional[int] = ..., stored_views: _Optional[int] = ..., concatenated: _Optional[int] = ...) -> None: ...

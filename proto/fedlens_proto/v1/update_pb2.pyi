@@ -12,6 +12,7 @@ class EvaluationMoment(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     EVALUATION_MOMENT_UNSPECIFIED: _ClassVar[EvaluationMoment]
     EVALUATION_MOMENT_START: _ClassVar[EvaluationMoment]
     EVALUATION_MOMENT_END: _ClassVar[EvaluationMoment]
+    EVALUATION_MOMENT_THROW_AWAY: _ClassVar[EvaluationMoment]
 
 class FailureReason(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -25,6 +26,7 @@ class FailureReason(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
 EVALUATION_MOMENT_UNSPECIFIED: EvaluationMoment
 EVALUATION_MOMENT_START: EvaluationMoment
 EVALUATION_MOMENT_END: EvaluationMoment
+EVALUATION_MOMENT_THROW_AWAY: EvaluationMoment
 FAILURE_REASON_UNSPECIFIED: FailureReason
 FAILURE_REASON_NO_PHOTOS: FailureReason
 FAILURE_REASON_BUNDLE: FailureReason
@@ -34,19 +36,21 @@ FAILURE_REASON_NON_FINITE: FailureReason
 FAILURE_REASON_INTERNAL: FailureReason
 
 class EvaluationSums(_message.Message):
-    __slots__ = ("moment", "count", "correct", "loss")
+    __slots__ = ("moment", "count", "correct", "loss", "confusion")
     MOMENT_FIELD_NUMBER: _ClassVar[int]
     COUNT_FIELD_NUMBER: _ClassVar[int]
     CORRECT_FIELD_NUMBER: _ClassVar[int]
     LOSS_FIELD_NUMBER: _ClassVar[int]
+    CONFUSION_FIELD_NUMBER: _ClassVar[int]
     moment: EvaluationMoment
     count: int
     correct: int
     loss: float
-    def __init__(self, moment: _Optional[_Union[EvaluationMoment, str]] = ..., count: _Optional[int] = ..., correct: _Optional[int] = ..., loss: _Optional[float] = ...) -> None: ...
+    confusion: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, moment: _Optional[_Union[EvaluationMoment, str]] = ..., count: _Optional[int] = ..., correct: _Optional[int] = ..., loss: _Optional[float] = ..., confusion: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class UpdateHeader(_message.Message):
-    __slots__ = ("protocol", "phase", "bundle", "photo_count", "class_counts", "evaluations", "blob_sha256", "blob_size")
+    __slots__ = ("protocol", "phase", "bundle", "photo_count", "class_counts", "evaluations", "blob_sha256", "blob_size", "label_distribution")
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     PHASE_FIELD_NUMBER: _ClassVar[int]
     BUNDLE_FIELD_NUMBER: _ClassVar[int]
@@ -55,6 +59,7 @@ class UpdateHeader(_message.Message):
     EVALUATIONS_FIELD_NUMBER: _ClassVar[int]
     BLOB_SHA256_FIELD_NUMBER: _ClassVar[int]
     BLOB_SIZE_FIELD_NUMBER: _ClassVar[int]
+    LABEL_DISTRIBUTION_FIELD_NUMBER: _ClassVar[int]
     protocol: int
     phase: int
     bundle: bytes
@@ -63,7 +68,8 @@ class UpdateHeader(_message.Message):
     evaluations: _containers.RepeatedCompositeFieldContainer[EvaluationSums]
     blob_sha256: bytes
     blob_size: int
-    def __init__(self, protocol: _Optional[int] = ..., phase: _Optional[int] = ..., bundle: _Optional[bytes] = ..., photo_count: _Optional[int] = ..., class_counts: _Optional[_Iterable[int]] = ..., evaluations: _Optional[_Iterable[_Union[EvaluationSums, _Mapping]]] = ..., blob_sha256: _Optional[bytes] = ..., blob_size: _Optional[int] = ...) -> None: ...
+    label_distribution: _containers.RepeatedScalarFieldContainer[float]
+    def __init__(self, protocol: _Optional[int] = ..., phase: _Optional[int] = ..., bundle: _Optional[bytes] = ..., photo_count: _Optional[int] = ..., class_counts: _Optional[_Iterable[int]] = ..., evaluations: _Optional[_Iterable[_Union[EvaluationSums, _Mapping]]] = ..., blob_sha256: _Optional[bytes] = ..., blob_size: _Optional[int] = ..., label_distribution: _Optional[_Iterable[float]] = ...) -> None: ...
 
 class Receipt(_message.Message):
     __slots__ = ("body_sha256",)

@@ -104,7 +104,7 @@ class FedAvg:
     rounds: int
     cohort: int | None
     stage: pb.Stage
-    codec: pb.Codec
+    upload: pb.Upload
 
     @classmethod
     def for_task(cls, task: TaskPlan) -> Self:
@@ -122,7 +122,10 @@ class FedAvg:
                     "manifests", "bundles with different tensors", "bundles with equal tensors for fedavg"
                 )
         return cls(
-            rounds=settings.rounds, cohort=settings.cohort_size, stage=settings.stage("step"), codec=settings.wire_codec
+            rounds=settings.rounds,
+            cohort=settings.cohort_size,
+            stage=settings.stage("step"),
+            upload=settings.upload(GLOBAL),
         )
 
     def phases(self, task: TaskPlan) -> list[Phase]:
@@ -137,7 +140,7 @@ class FedAvg:
             start=[pb.StartRule(source=downloaded)],
             references=references,
             stages=[self.stage],
-            upload=pb.Upload(codec=self.codec),
+            upload=self.upload,
             evaluation=pb.EvaluationPlan(at_start=True, at_end=True),
         )
         return [Phase(name="train", rounds=self.rounds, cohort=self.cohort, local_pass=local_pass)]

@@ -43,6 +43,7 @@ class Phase:
     rounds: int  # that must commit
     cohort: int | None  # clients a round; None: all
     local_pass: assignment_pb2.LocalPass
+    concatenated: bool = False  # uses the task's bundles that concatenate extractors, instead of the ordinary ones
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,6 +54,7 @@ class Update:
     photo_count: int  # photos trained on in this round
     tensors: TensorSet  # empty where the local pass uploads nothing; read lazily
     class_counts: tuple[int, ...] | None = None  # None: not asked for
+    label_distribution: tuple[float, ...] | None = None  # noisy share of each class; None: not asked for
 
 
 @dataclass(frozen=True, kw_only=True)
