@@ -105,7 +105,7 @@ class TaskSettings(BaseModel):
         return _CODECS[self.codec]
 
     def upload(self, base: str, tensors: assignment_pb2.TensorSelector | None = None) -> assignment_pb2.Upload:
-        """An upload of these tensors, None: of all, in the task's codec; as difference from set `base` if it says so."""
+        """An upload of these tensors, None: of all, in the task's codec; a difference from set `base` if it says so."""
         return assignment_pb2.Upload(tensors=tensors, codec=self.wire_codec, base_set=base if self.difference else "")
 
     def stage(self, program: str) -> assignment_pb2.Stage:

@@ -33,7 +33,7 @@ def create(bench: Bench, **changes: object) -> admin_pb2.Task:
         ({"cohort": 2, "min_reports": 3}, "min_reports: found 3, must be at most the clients of a round, 2"),
         ({"epochs": 1, "steps": 1}, "steps: found 1, must be left out when epochs is set"),
         ({"codec": "int8"}, 'codec: found "int8", must be "f32" or "f16"; int8 is not supported by this version'),
-        ({"codec": "zip"}, 'codec: found "zip", must be "f32" or "f16"'),
+        ({"codec": "zip"}, 'codec: found "zip", must be "f32", "f16" or "int8"'),
         ({"differences": True}, "differences: found true, must be left out: differences are not supported"),
         ({"confusion": True}, "confusion matrices are not supported by this version"),
         ({"label_distribution": 1.0}, "label distributions are not supported by this version"),
