@@ -25,15 +25,6 @@ _CODECS = {
     "f16": assignment_pb2.CODEC_FLOAT16,
     "int8": assignment_pb2.CODEC_INT8,
 }
-_LATER = {
-    "base": "differences",
-    "differences": "differences",
-    "confusion": "confusion matrices",
-    "label_distribution": "label distributions",
-    "epsilon": "label distributions",
-    "throw_away": "evaluation after throw-away stages",
-    "fine_tune": "evaluation after throw-away stages",
-}
 
 Count = Annotated[StrictInt, Field(ge=1, le=1_000_000)]
 Number = StrictInt | StrictFloat
@@ -136,10 +127,6 @@ def parse(text: str) -> TaskSettings:
         raise Malformed(f"task settings: no JSON: {error}") from error
     if not isinstance(raw, dict):
         raise Malformed(f"task settings: found {_short(raw)}, must be a JSON object")
-    if raw.get("codec") == "int8":
-        raise SettingsError("codec", '"int8"', '"f32" or "f16"; int8 is not supported by this version')
-    for key in raw.keys() & _LATER.keys():
-        raise SettingsError(key, _short(raw[key]), f"left out: {_LATER[key]} are not supported by this version")
     try:
         return TaskSettings.model_validate(raw)
     except ValidationError as error:
