@@ -7,7 +7,7 @@ The process may end at any arrow; the next one goes on there.
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Executor
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -70,6 +70,7 @@ class EdgeClient:
         enrolment_token: str | None = None,
         ca: Path | None = None,
         task: int | None = None,
+        models: Iterable[str] = (),
         policy: Policy | None = None,
         on_event: Callable[[Event], None] | None = None,
         secret: bytes | None = None,
@@ -91,6 +92,7 @@ class EdgeClient:
             enrolment_token: Needed until the server knows this client.
             ca: Certificates (PEM) to trust instead of the system's.
             task: Take work of this task alone.
+            models: Names of the models, as in a bundle, that this client trains; none: whatever a task has.
             policy: What the server may learn.
             on_event: Called with everything that happens.
             secret: 32 bytes that make this client's identity, instead of those in the state folder.
@@ -106,25 +108,22 @@ class EdgeClient:
         self._server = server.rstrip("/")
         self._folder = state
         self._album = album
-        self._token = enrolment_token
-        self._ca = ca
-        self._task = task
+        self._token, self._ca, self._task = enrolment_token, ca, task
+        self._capabilities = requirements.capabilities(models)
         self._policy = policy or Policy()
         self._emit: Callable[[Event], None] = on_event or (lambda event: None)
         self._secret = secret
         self._given_transport = transport
         self._engine_factory = engine_factory or _torch_engine
-        self._cache_folder = cache or state / "cache"
+        self._cache_folder, self._max_cache_bytes = cache or state / "cache", max_cache_bytes
         self._features_folder = features or self._cache_folder
-        self._max_cache_bytes = max_cache_bytes
         self._executor, self._disk_executor = executor, disk
         self._hold_ms = hold_ms
         self._open = AsyncExitStack()
         self._role: str | None = None
         self._models: list[check_in_pb2.CurrentModel] = []
         self._pacing = Pacing()
-        self._may_have_result = True
-        self._enrolled_again = False
+        self._may_have_result, self._enrolled_again = True, False
         self._ended: tuple[int, int] | None = None
         self._not_given: tuple[int, int] | None = None
 
@@ -275,8 +274,8 @@ class EdgeClient:
             )
         )
         stack.callback(self._assignments.close)
-        role = self._state.get("role")
-        self._role = None if role is None else role.decode()
+        role, told = self._state.get("role"), (self._state.get("models") or b"").decode()
+        self._role = role.decode() if role and told.split() == list(self._capabilities.models) else None
 
     def _http_transport(self, stack: AsyncExitStack) -> HttpTransport:
         transport = HttpTransport(
@@ -295,12 +294,13 @@ class EdgeClient:
             raise StateError(
                 f"{self._folder} is not enrolled with {self._server} yet; give an enrolment token (--token-file FILE)"
             )
-        response = await self._transport.enrol(self._token, requirements.CAPABILITIES)
+        response = await self._transport.enrol(self._token, self._capabilities)
         roles = {enrolment_pb2.CLIENT_ROLE_TRAINER: "trainer", enrolment_pb2.CLIENT_ROLE_EVALUATOR: "evaluator"}
         if response.role not in roles:
             raise BadAnswer(f"the server enrols this client with the unknown role {response.role}")
         self._role = roles[response.role]
         await self._disk.run(self._state.set, "role", self._role.encode())
+        await self._disk.run(self._state.set, "models", " ".join(self._capabilities.models).encode())
         self._emit(Enrolled(self.client_id, self._role))
 
     async def _check_in(self) -> check_in_pb2.CheckInResponse:

@@ -1,15 +1,20 @@
 """Whether this client can and may do what an assignment says; asked before anything is fetched or trained."""
 
+from collections.abc import Iterable
+
 from fedlens_edge_client.errors import PassFailed
 from fedlens_edge_client.policy import Policy
 from fedlens_proto import keyed_hash, manifest
 from fedlens_proto.v1 import assignment_pb2, enrolment_pb2, manifest_pb2, update_pb2
 
-CAPABILITIES = enrolment_pb2.Capabilities(
-    formats=[manifest_pb2.PROGRAM_FORMAT_PT2],
-    bundle_classes=[manifest_pb2.BUNDLE_CLASS_FROZEN_BACKBONE, manifest_pb2.BUNDLE_CLASS_WHOLE_MODEL],
-)
-"""What this client tells when it enrols."""
+
+def capabilities(models: Iterable[str] = ()) -> enrolment_pb2.Capabilities:
+    """What this client tells when it enrols; `models` are those whose bundles it takes, none: any."""
+    return enrolment_pb2.Capabilities(
+        formats=[manifest_pb2.PROGRAM_FORMAT_PT2],
+        bundle_classes=[manifest_pb2.BUNDLE_CLASS_FROZEN_BACKBONE, manifest_pb2.BUNDLE_CLASS_WHOLE_MODEL],
+        models=models,
+    )
 
 
 def check_policy(assignment: assignment_pb2.Assignment, policy: Policy) -> None:
