@@ -82,6 +82,7 @@ class EdgeClient:
         executor: Executor | None = None,
         disk: Executor | None = None,
         hold_ms: int = DEFAULT_HOLD_MS,
+        durable: bool = True,
     ) -> None:
         """Nothing is opened before `async with`.
 
@@ -104,6 +105,8 @@ class EdgeClient:
             executor: Where photos are read and models trained; the default is one thread of its own.
             disk: Where the state folder is read and written, one thread at a time; the default likewise.
             hold_ms: How long the server may keep a check-in waiting for work.
+            durable: What is stored outlives a power failure; otherwise only the end of the process, and nothing waits
+                for the disk: for studies, which can be run again.
         """
         self._server = server.rstrip("/")
         self._folder = state
@@ -119,6 +122,7 @@ class EdgeClient:
         self._features_folder = features or self._cache_folder
         self._executor, self._disk_executor = executor, disk
         self._hold_ms = hold_ms
+        self._durable = durable
         self._open = AsyncExitStack()
         self._role: str | None = None
         self._models: list[check_in_pb2.CurrentModel] = []
@@ -245,10 +249,10 @@ class EdgeClient:
 
     def _furnish(self, stack: AsyncExitStack) -> None:
         """Open everything; `stack` has what is open even when the caller is cancelled in the meantime."""
-        self._state = State.open(self._folder, self._server, self._secret)
+        self._state = State.open(self._folder, self._server, self._secret, self._durable)
         stack.callback(self._state.close)
         self._transport = self._given_transport or self._http_transport(stack)
-        files = TensorFiles(self._folder / "tensors")
+        files = TensorFiles(self._folder / "tensors", self._durable)
         kept = KeptSets(self._state, files)
         self._outbox = Outbox(self._state, files, kept)
         cache = Cache(self._cache_folder, self._max_cache_bytes)

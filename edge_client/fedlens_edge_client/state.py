@@ -48,13 +48,14 @@ class State:
         self._lock = lock
 
     @classmethod
-    def open(cls, folder: Path, server: str, secret: bytes | None = None) -> Self:
+    def open(cls, folder: Path, server: str, secret: bytes | None = None, durable: bool = True) -> Self:
         """Open or make the state folder of a client of `server`.
 
         Args:
             folder: Made if it is not there.
             server: Its address; another one than last time is refused.
             secret: Identity to use instead of the folder's own, which is then not made.
+            durable: What is stored outlives a power failure; otherwise only the end of the process.
 
         Raises:
             StateError: It is another server's or another identity's, in use, damaged or from a newer version.
@@ -67,7 +68,7 @@ class State:
         try:
             _take(lock, folder)
             identity = _read_secret(folder) if secret is None else secret
-            database = _open_database(folder / "client.sqlite3")
+            database = _open_database(folder / "client.sqlite3", durable)
             state = cls(folder, identity, database, lock)
             try:
                 state._bind("server", server.encode(), f"server {server}")
@@ -195,7 +196,7 @@ def _secret_in(path: Path) -> bytes:
     return path.read_bytes()
 
 
-def _open_database(path: Path) -> sqlite3.Connection:
+def _open_database(path: Path, durable: bool) -> sqlite3.Connection:
     try:
         # The client's work is sequential, but parts of it run in a thread.
         database = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
@@ -203,7 +204,7 @@ def _open_database(path: Path) -> sqlite3.Connection:
         raise StateError(f"{path} cannot be opened: {error}") from error
     try:
         database.execute("PRAGMA journal_mode = WAL")
-        database.execute("PRAGMA synchronous = FULL")
+        database.execute(f"PRAGMA synchronous = {'FULL' if durable else 'OFF'}")
         with closing(database.execute("PRAGMA user_version")) as cursor:
             (found,) = cursor.fetchone()
         if found > SCHEMA_VERSION:

@@ -28,10 +28,11 @@ class StoredBlob:
 class TensorFiles:
     """The `tensors` folder of a client; a file's name is its digest."""
 
-    def __init__(self, folder: Path) -> None:
-        """Make the folder if need be."""
+    def __init__(self, folder: Path, durable: bool = True) -> None:
+        """Make the folder if need be; without `durable` files outlive the process but not a power failure."""
         folder.mkdir(mode=0o700, exist_ok=True)
         self._folder = folder
+        self._durable = durable
 
     def path(self, digest: bytes) -> Path:
         """Where a large blob is."""
@@ -52,9 +53,11 @@ class TensorFiles:
             with fresh.open("wb") as file:
                 digest, layout = blob.write(file, tensors, floats=floats)
                 file.flush()
-                os.fsync(file.fileno())
+                if self._durable:
+                    os.fsync(file.fileno())
             fresh.rename(self.path(digest))
-            fsync_folder(self._folder)
+            if self._durable:
+                fsync_folder(self._folder)
         except OSError as error:
             raise StateError(f"tensors cannot be stored in {self._folder}: {error}") from error
         finally:

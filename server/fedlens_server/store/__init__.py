@@ -27,15 +27,16 @@ T = TypeVar("T")
 class Store:
     """Database, blobs and the one thread that writes."""
 
-    def __init__(self, folder: Path, lock_descriptor: int) -> None:
+    def __init__(self, folder: Path, lock_descriptor: int, durable: bool = True) -> None:
         """Use `open`."""
         self.folder = folder
         self._lock_descriptor = lock_descriptor
-        self._readers = connect(folder, begin="BEGIN")
-        self._writers = connect(folder, begin="BEGIN IMMEDIATE")
+        self._durable = durable
+        self._readers = connect(folder, begin="BEGIN", durable=durable)
+        self._writers = connect(folder, begin="BEGIN IMMEDIATE", durable=durable)
         try:
             migrate(self._writers, folder)
-            self.blobs = Blobs(folder / "blobs", self._read_row)
+            self.blobs = Blobs(folder / "blobs", self._read_row, durable)
             for row in self.read(select(schema.blobs.c.digest, schema.blobs.c.size, schema.blobs.c.kept_until)):
                 self.blobs.sizes[row.digest] = row.size
                 if row.kept_until is not None:
@@ -51,15 +52,20 @@ class Store:
         )
 
     @classmethod
-    def open(cls, folder: Path) -> Self:
+    def open(cls, folder: Path, *, durable: bool = True) -> Self:
         """Open the state in `folder`, making it where it is missing and bringing an older one up to date.
+
+        Args:
+            folder: Of the state.
+            durable: What is committed outlives a power failure. Otherwise it outlives only the end of the process,
+                however that ends, and nothing waits for the disk: for studies, which can be run again.
 
         Raises:
             StoreUnusable: Another process has it open, a newer version of FedLens wrote it, or it cannot be written.
         """
         try:
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            return cls(folder, lock(folder))
+            return cls(folder, lock(folder), durable)
         except OSError as error:
             raise StoreUnusable(f"{error.filename or folder} cannot be written: {error.strerror}") from error
 
@@ -86,7 +92,7 @@ class Store:
 
     def incoming(self) -> IncomingBlob:
         """A place for bytes that arrive in pieces."""
-        return IncomingBlob(self.blobs.incoming_folder)
+        return IncomingBlob(self.blobs.incoming_folder, self._durable)
 
     def write_tensors(self, tensors: Mapping[str, Array], incoming: IncomingBlob) -> StoredBlob:
         """Write a blob of float32 and int64 tensors for a transaction to place; `incoming` must outlive that.

@@ -70,9 +70,10 @@ class IncomingBlob:
     on leaving, a temporary file that no transaction has taken over is removed.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, durable: bool = True) -> None:
         """Use `Store.incoming`."""
         self._folder = folder
+        self._durable = durable
         self._stream: BinaryIO = BytesIO()
         self._path: Path | None = None
         self._size = 0
@@ -112,7 +113,8 @@ class IncomingBlob:
             return StoredBlob(digest or sha256(raw).digest(), self._size, raw=raw)
         with storage_full():
             self._stream.flush()
-            os.fsync(self._stream.fileno())
+            if self._durable:
+                os.fsync(self._stream.fileno())
             self._stream.close()
         if digest is None:
             with self._path.open("rb") as file:
@@ -147,9 +149,10 @@ class IncomingBlob:
 class Blobs:
     """Where everything is that the database names; readable from any thread."""
 
-    def __init__(self, folder: Path, read_row: Callable[[bytes], bytes | None]) -> None:
+    def __init__(self, folder: Path, read_row: Callable[[bytes], bytes | None], durable: bool = True) -> None:
         """`folder` holds the files; `read_row` gets the bytes of a row."""
         self.folder = folder
+        self._durable = durable
         self.incoming_folder = folder / "incoming"
         self.incoming_folder.mkdir(parents=True, exist_ok=True)
         self.sizes: dict[bytes, int] = {}  # of every blob that the database names
@@ -218,7 +221,9 @@ class Blobs:
             self._placing.clear()
 
     def sync_folder(self) -> None:
-        """Make renames durable."""
+        """Make renames durable, if that is wanted."""
+        if not self._durable:
+            return
         descriptor = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY)
         try:
             os.fsync(descriptor)

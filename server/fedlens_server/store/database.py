@@ -35,8 +35,11 @@ def lock(folder: Path) -> int:
     return descriptor
 
 
-def connect(folder: Path, *, begin: str) -> Engine:
-    """An engine on the folder's database whose transactions start with `begin`; every commit survives power loss."""
+def connect(folder: Path, *, begin: str, durable: bool = True) -> Engine:
+    """An engine on the folder's database whose transactions start with `begin`.
+
+    Every commit survives power loss, or, without `durable`, the end of the process alone.
+    """
     # Parameters hold what clients and operators sent; an error's text must not carry them into the log.
     engine = create_engine(
         f"sqlite:///{folder / DATABASE_FILE}", connect_args={"check_same_thread": False}, hide_parameters=True
@@ -46,7 +49,8 @@ def connect(folder: Path, *, begin: str) -> Engine:
     def prepare(connection: sqlite3.Connection, _: ConnectionPoolEntry) -> None:
         connection.isolation_level = None  # the driver would begin transactions on its own and late
         cursor = connection.cursor()
-        for pragma in ("journal_mode = WAL", "synchronous = FULL", "foreign_keys = ON", "busy_timeout = 10000"):
+        synchronous = f"synchronous = {'FULL' if durable else 'OFF'}"
+        for pragma in ("journal_mode = WAL", synchronous, "foreign_keys = ON", "busy_timeout = 10000"):
             cursor.execute(f"PRAGMA {pragma}")
         cursor.close()
 
