@@ -105,8 +105,7 @@ class EdgeClient:
             executor: Where photos are read and models trained; the default is one thread of its own.
             disk: Where the state folder is read and written, one thread at a time; the default likewise.
             hold_ms: How long the server may keep a check-in waiting for work.
-            durable: What is stored outlives a power failure; otherwise only the end of the process, and nothing waits
-                for the disk: for studies, which can be run again.
+            durable: What is stored outlives a power failure; otherwise, for studies, only the end of the process.
         """
         self._server = server.rstrip("/")
         self._folder = state
@@ -115,21 +114,18 @@ class EdgeClient:
         self._capabilities = requirements.capabilities(models)
         self._policy = policy or Policy()
         self._emit: Callable[[Event], None] = on_event or (lambda event: None)
-        self._secret = secret
-        self._given_transport = transport
+        self._secret, self._given_transport = secret, transport
         self._engine_factory = engine_factory or _torch_engine
         self._cache_folder, self._max_cache_bytes = cache or state / "cache", max_cache_bytes
         self._features_folder = features or self._cache_folder
         self._executor, self._disk_executor = executor, disk
-        self._hold_ms = hold_ms
-        self._durable = durable
+        self._hold_ms, self._durable = hold_ms, durable
         self._open = AsyncExitStack()
         self._role: str | None = None
         self._models: list[check_in_pb2.CurrentModel] = []
         self._pacing = Pacing()
         self._may_have_result, self._enrolled_again = True, False
-        self._ended: tuple[int, int] | None = None
-        self._not_given: tuple[int, int] | None = None
+        self._ended = self._not_given = (0, 0)  # no task and round have these numbers
 
     async def __aenter__(self) -> Self:
         """Open the state folder.
