@@ -13,7 +13,18 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from fedlens_export import backbones, bundle, lowering, models, objectives, optimisers, parity, pretrain, programs
+from fedlens_export import (
+    backbones,
+    bundle,
+    lowering,
+    models,
+    objectives,
+    onnx_program,
+    optimisers,
+    parity,
+    pretrain,
+    programs,
+)
 from fedlens_export.errors import NotExportable, UnknownChoice
 from fedlens_export.hyper import Hyper
 from fedlens_export.network import CENTRED, IMAGENET, Network, Normalisation
@@ -42,12 +53,14 @@ class Training:
         batch: Rows of a step.
         objective: Of `objectives.OBJECTIVES`.
         optimiser: Of `optimisers.OPTIMISERS`.
+        onnx: Whether the server gets programs that it can run itself; they cost a second or two.
     """
 
     class_names: tuple[str, ...]
     batch: int = 32
     objective: str = "cross_entropy"
     optimiser: str = "sgd"
+    onnx: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,6 +79,7 @@ class ExportSpec:
         pretrain: A folder of public photos, one sub-folder a class, to train the backbone on first.
         pretrain_epochs: How often it sees each of them.
         seed: Of all weights that are drawn, and of pretraining.
+        onnx: As in `Training`.
     """
 
     model: str
@@ -79,6 +93,7 @@ class ExportSpec:
     pretrain: Path | None = None
     pretrain_epochs: int = 5
     seed: int = 0
+    onnx: bool = False
 
 
 def export_bundle(folder: Path, spec: ExportSpec, on_stage: Progress = _silent) -> Bundle:
@@ -93,7 +108,11 @@ def export_bundle(folder: Path, spec: ExportSpec, on_stage: Progress = _silent) 
         ExportError: Any of its kinds; nothing was written.
     """
     training = Training(
-        class_names=spec.class_names, batch=spec.batch, objective=spec.objective, optimiser=spec.optimiser
+        class_names=spec.class_names,
+        batch=spec.batch,
+        objective=spec.objective,
+        optimiser=spec.optimiser,
+        onnx=spec.onnx,
     )
     # Told before anything that takes time.
     _check_training(training)
@@ -208,11 +227,17 @@ class _Draft:
     def add(self, source: ProgramSource, known: Mapping[str, Tensor]) -> None:
         """Lower a program, compare it with its source, take it in."""
         self.on_stage(f"lowering {source.name}")
-        raw = lowering.lower(source.name, source.function, parity.examples(source, known, self.hyper, seed=0))
+        traced = lowering.trace(source.name, source.function, parity.examples(source, known, self.hyper, seed=0))
+        raw = lowering.save(source.name, traced)
         self.on_stage(f"comparing {source.name} with the model")
         parity.check(source, raw, known, self.hyper)
-        file = pb.ProgramFile(format=pb.PROGRAM_FORMAT_PT2, sha256=self.parts.add(raw))
-        self.programs.append(pb.Program(name=source.name, inputs=source.inputs, outputs=source.outputs, files=[file]))
+        files = [pb.ProgramFile(format=pb.PROGRAM_FORMAT_PT2, sha256=self.parts.add(raw))]
+        if self.training.onnx and source.name in onnx_program.PROGRAMS:
+            self.on_stage(f"lowering {source.name} for the server")
+            raw = onnx_program.lower(source.name, traced)
+            onnx_program.check(source, raw, known, self.hyper)
+            files.append(pb.ProgramFile(format=pb.PROGRAM_FORMAT_ONNX, sha256=self.parts.add(raw)))
+        self.programs.append(pb.Program(name=source.name, inputs=source.inputs, outputs=source.outputs, files=files))
 
     def write(self, folder: Path, bundle_class: pb.BundleClass, name: str, input_size: int) -> Bundle:
         """Add `step`, `predict` and the initial weights, and write the whole."""
@@ -237,7 +262,8 @@ class _Draft:
             optimiser=self.optimiser.name,
             hyper_parameters=[h.message() for h in hyper],
             references=[
-                pb.Reference(name=reference, tensors=sorted(network.weights)) for reference in self.objective.references
+                pb.Reference(name=reference.name, tensors=programs.referred(network, reference))
+                for reference in self.objective.references
             ],
             last_batch=pb.LAST_BATCH_FILLED if network.has_batch_norm else pb.LAST_BATCH_MASKED,
             programs=self.programs,

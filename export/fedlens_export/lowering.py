@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.export import ExportedProgram
 from torch.export.pt2_archive._package import load_pt2
 from torch.func import functionalize
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -24,6 +25,15 @@ def lower(name: str, function: Function, examples: Sequence[Tensor]) -> bytes:
     Raises:
         NotExportable: It uses an operator that programs of this version may not use, or cannot be traced.
     """
+    return save(name, trace(name, function, examples))
+
+
+def trace(name: str, function: Function, examples: Sequence[Tensor]) -> ExportedProgram:
+    """`function` as a graph of operators, for tensors shaped and typed like `examples`.
+
+    Raises:
+        NotExportable: It cannot be traced.
+    """
     try:
         # Exporting a module that differentiates fails; tracing first leaves plain operators, which export.
         traced = make_fx(functionalize(function), tracing_mode="fake", decomposition_table=_DECOMPOSITIONS)(*examples)
@@ -33,6 +43,15 @@ def lower(name: str, function: Function, examples: Sequence[Tensor]) -> bytes:
     program.graph_module.graph.eliminate_dead_code()
     # Otherwise the examples are stored too, as a pickle.
     program._example_inputs = None
+    return program
+
+
+def save(name: str, program: ExportedProgram) -> bytes:
+    """The canonical `.pt2` of a traced function.
+
+    Raises:
+        NotExportable: It uses an operator that programs of this version may not use.
+    """
     stream = io.BytesIO()
     torch.export.save(program, stream)
     try:

@@ -33,7 +33,13 @@ def check(source: ProgramSource, raw: bytes, known: Mapping[str, Tensor], hyper:
     Raises:
         ParityBroken: It is larger than `TOLERANCE`, or an output is NaN or infinite.
     """
-    program = lowering.load(raw)
+    return compare(source, lowering.load(raw), known, hyper)
+
+
+def compare(
+    source: ProgramSource, program: lowering.Function, known: Mapping[str, Tensor], hyper: Mapping[str, Hyper]
+) -> float:
+    """As `check`, for a program that has been loaded."""
     worst = 0.0
     for seed in _SEEDS:
         given = examples(source, known, hyper, seed)

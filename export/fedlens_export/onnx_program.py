@@ -1,0 +1,92 @@
+"""From a traced program to ONNX, which the server runs without torch; weights are inputs there too.
+
+The file says nothing about where it was made: torch puts stack traces with paths into every node. onnx and onnxscript
+take seconds to import, so they are imported only when a program is lowered.
+"""
+
+import warnings
+from collections.abc import Mapping
+from importlib import import_module
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.export import ExportedProgram
+
+from fedlens_export import parity
+from fedlens_export.errors import NotExportable
+from fedlens_export.hyper import Hyper
+from fedlens_export.programs import ProgramSource
+
+if TYPE_CHECKING:
+    from onnx import GraphProto
+
+PROGRAMS = ("embed", "predict")
+"""What the server may run; all else is for clients only."""
+
+
+def lower(name: str, program: ExportedProgram) -> bytes:
+    """The ONNX of a traced program, the same bytes each time; its inputs are `input_0`, `input_1`, ... in slot order.
+
+    Raises:
+        NotExportable: It uses an operator that ONNX cannot express.
+    """
+    count = len(program.graph_signature.user_inputs)
+    outputs = len(program.graph_signature.user_outputs)
+    try:
+        with warnings.catch_warnings():
+            # torch's own converter calls what torch deprecates.
+            warnings.filterwarnings("ignore", r"`isinstance\(treespec, LeafSpec\)`", FutureWarning)
+            converted = torch.onnx.export(
+                program,
+                dynamo=True,
+                verbose=False,
+                external_data=False,
+                input_names=[f"input_{i}" for i in range(count)],
+                output_names=[f"output_{i}" for i in range(outputs)],
+            )
+    except Exception as error:  # whatever the converter raises for an operator it does not know
+        raise NotExportable(f"program {name!r} cannot be expressed in ONNX: {_first_cause(error)}") from error
+    assert converted is not None  # it was told of no file to write
+    model = converted.model_proto
+    model.producer_name = model.producer_version = model.doc_string = ""
+    model.ClearField("metadata_props")
+    _strip(model.graph)
+    raw: bytes = model.SerializeToString(deterministic=True)
+    return raw
+
+
+def check(source: ProgramSource, raw: bytes, known: Mapping[str, Tensor], hyper: Mapping[str, Hyper]) -> float | None:
+    """As `parity.check`, with onnxruntime; None: it is not installed, and nothing was compared."""
+    if find_spec("onnxruntime") is None:
+        return None
+    runtime: Any = import_module("onnxruntime")  # it ships no types
+    options = runtime.SessionOptions()
+    options.intra_op_num_threads = 1
+    session = runtime.InferenceSession(raw, options, providers=["CPUExecutionProvider"])
+    names = [slot.name for slot in session.get_inputs()]
+
+    def run(*tensors: Tensor) -> tuple[Tensor, ...]:
+        found = session.run(None, {name: tensor.numpy() for name, tensor in zip(names, tensors, strict=True)})
+        return tuple(torch.from_numpy(output) for output in found)
+
+    return parity.compare(source, run, known, hyper)
+
+
+def _first_cause(error: BaseException) -> str:
+    # The last ones are pages of advice.
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return str(error)
+
+
+def _strip(graph: "GraphProto") -> None:
+    """Take out names and notes that nobody reads; of values, what is needed to connect them stays."""
+    graph.ClearField("value_info")
+    described: tuple[Any, ...] = (graph, *graph.node, *graph.input, *graph.output, *graph.initializer)
+    for part in described:
+        part.ClearField("metadata_props")
+        part.ClearField("doc_string")
+    for node in graph.node:
+        node.ClearField("name")
