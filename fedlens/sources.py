@@ -1,0 +1,86 @@
+"""Where the photos of a study come from: a folder, or a public data set by name, written once as a folder of PNG."""
+
+import shutil
+from collections.abc import Callable
+from http.client import HTTPException
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from rich.console import Console
+
+# Of the data sets that torchvision downloads: its class.
+_TORCHVISION = {"cifar10": "CIFAR10", "cifar100": "CIFAR100", "fashion-mnist": "FashionMNIST"}
+NAMES = ("digits", *_TORCHVISION)
+
+
+class SourceUnavailable(Exception):
+    """There are no photos to be had from there; the text says what would do."""
+
+
+def photos_of(source: str, cache: Path) -> Path:
+    """The image folder of a source: a sub-folder per class, or `train` and `test` with such.
+
+    Args:
+        source: A folder, or one of `NAMES`; a folder of such a name is meant by `./digits`.
+        cache: Folder for data sets that were written once; made when it is needed.
+
+    Raises:
+        SourceUnavailable: There is no such folder, the data set cannot be downloaded, or the cache cannot be written.
+    """
+    if source not in NAMES:
+        if Path(source).is_dir():
+            return Path(source)
+        raise SourceUnavailable(
+            f"{source} is no folder; give one that has a sub-folder of photos for each class, or one of {', '.join(NAMES)}"
+        )
+    folder = cache / source
+    if not folder.is_dir():
+        try:
+            _write_once(folder, _write_digits if source == "digits" else lambda new: _write_set(source, new, cache))
+        except OSError as error:
+            raise SourceUnavailable(f"{source} cannot be written to {folder}: {error}") from error
+    return folder
+
+
+def _write_once(folder: Path, write: Callable[[Path], object]) -> None:
+    """Have a folder written under another name first, so that it is whole whenever it is there."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}-") as workplace:
+        new = Path(workplace) / folder.name
+        write(new)
+        try:
+            new.rename(folder)
+        except OSError:
+            # Another process has written the same in the meantime.
+            if not folder.is_dir():
+                raise
+
+
+def _write_digits(folder: Path) -> None:
+    from fedlens.demo.digits import write_digits
+
+    write_digits(folder)
+
+
+def _write_set(source: str, folder: Path, cache: Path) -> None:
+    from torchvision import datasets  # type: ignore[import-untyped]  # torchvision comes without types
+
+    kind = getattr(datasets, _TORCHVISION[source])
+    downloads = cache / "downloads" / source
+    downloads.mkdir(parents=True, exist_ok=True)
+    Console(stderr=True).print(f"writing {source} to {cache / source}, once", highlight=False, soft_wrap=True)
+    for side in ("train", "test"):
+        try:
+            photos = kind(downloads, train=side == "train", download=True)
+        except (OSError, RuntimeError, HTTPException) as error:
+            raise SourceUnavailable(
+                f"{source} cannot be downloaded ({error}); without a network, put the files that torchvision's "
+                f"{kind.__name__} downloads into {downloads}, or give a folder of photos"
+            ) from error
+        # One of Fashion-MNIST's classes is `T-shirt/top`.
+        names = [name.replace("/", "-") for name in photos.classes]
+        for name in names:
+            (folder / side / name).mkdir(parents=True)
+        for index, (picture, label) in enumerate(photos):
+            picture.save(folder / side / names[label] / f"{index:05}.png")
+    shutil.rmtree(downloads)
