@@ -6,11 +6,11 @@ from pickle import UnpicklingError
 import torch
 from torch import Tensor, nn
 
+from fedlens_export.classified import FEATURES, Classified
 from fedlens_export.errors import NotExportable, UnknownChoice, WeightsUnusable
 
 BACKBONES = ("mobilenet_v3_small",)
 HEADS = ("linear", "hidden")
-HIDDEN_FEATURES = 512
 MIN_SIDE = 32
 
 
@@ -30,31 +30,24 @@ class MobileNetV3Small(nn.Module):
         return found
 
 
-class Hidden(nn.Module):
-    """FC 512, ReLU, FC classes."""
-
-    def __init__(self, features: int, classes: int) -> None:
-        super().__init__()
-        self.fc1 = nn.Linear(features, HIDDEN_FEATURES)
-        self.fc2 = nn.Linear(HIDDEN_FEATURES, classes)
-
-    def forward(self, features: Tensor) -> Tensor:
-        """Logits, float32 [N, classes]."""
-        logits: Tensor = self.fc2(torch.relu(self.fc1(features)))
-        return logits
-
-
 class Linear(nn.Module):
     """One FC layer."""
 
     def __init__(self, features: int, classes: int) -> None:
         super().__init__()
-        self.fc = nn.Linear(features, classes)
+        self.classifier = nn.Linear(features, classes)
 
     def forward(self, features: Tensor) -> Tensor:
         """Logits, float32 [N, classes]."""
-        logits: Tensor = self.fc(features)
+        logits: Tensor = self.classifier(features)
         return logits
+
+
+class Hidden(Classified):
+    """FC 512, ReLU, FC classes."""
+
+    def __init__(self, features: int, classes: int) -> None:
+        super().__init__(nn.Linear(features, FEATURES), nn.Linear(FEATURES, classes))
 
 
 def build(name: str, side: int, seed: int) -> nn.Module:

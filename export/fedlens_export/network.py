@@ -2,11 +2,13 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from fedlens_export.classified import Classified
 from fedlens_export.errors import NotExportable
 from fedlens_proto.v1 import blob_pb2
 from fedlens_proto.v1 import manifest_pb2 as pb
@@ -75,12 +77,47 @@ class Network:
         self, weights: Mapping[str, Tensor], buffers: Mapping[str, Tensor], inputs: Tensor, *, training: bool
     ) -> tuple[Tensor, Tensors]:
         """The module's output for these tensors, and the buffers afterwards; nothing that is given is modified."""
+        result, after = self._called(weights, buffers, inputs, {}, training)
+        return result, after
+
+    def with_features(
+        self, weights: Mapping[str, Tensor], buffers: Mapping[str, Tensor], inputs: Tensor, *, training: bool
+    ) -> tuple[Tensor, Tensor, Tensors]:
+        """As calling it, with the classifier's inputs before their ReLU, float32 [N, F], in front.
+
+        Raises:
+            NotExportable: The module is not `Classified`.
+        """
+        self.check_features()
+        (features, logits), after = self._called(weights, buffers, inputs, {"with_features": True}, training)
+        return features, logits, after
+
+    def check_features(self) -> None:
+        """See whether the module tells its classifier's inputs.
+
+        Raises:
+            NotExportable: It does not.
+        """
+        if not isinstance(self.module, Classified):
+            raise NotExportable(
+                f"the objective compares features, and {type(self.module).__name__} does not tell them; it must be "
+                "a Classified(extractor, classifier), such as the head `hidden` or the models that end in FC 512"
+            )
+
+    def _called(
+        self,
+        weights: Mapping[str, Tensor],
+        buffers: Mapping[str, Tensor],
+        inputs: Tensor,
+        options: Mapping[str, bool],
+        training: bool,
+    ) -> tuple[Any, Tensors]:
         self.module.train(training)
         # In training BatchNorm writes into its buffers, a fact that no traced operator tells of.
         after = {name: tensor.clone() for name, tensor in buffers.items()} if training else dict(buffers)
         if self.normalisation is not None:
             inputs = self.normalisation(inputs)
-        return functional_call(self.module, {**weights, **after}, (inputs,)), after
+        return functional_call(self.module, {**weights, **after}, (inputs,), dict(options)), after
 
     def describe(self) -> list[pb.ExchangeableTensor]:
         """Each tensor with shape, kind and role, sorted by name; the classifier is the last FC layer.

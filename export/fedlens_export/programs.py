@@ -10,7 +10,7 @@ from torch.func import functional_call
 
 from fedlens_export.hyper import ROLES, Hyper
 from fedlens_export.network import Network, Normalisation, Tensors
-from fedlens_export.objectives.objective import Batch, Objective, without_padding
+from fedlens_export.objectives.objective import Batch, Objective, Reference, without_padding
 from fedlens_export.optimisers import Optimiser, is_on
 from fedlens_proto.v1 import blob_pb2
 from fedlens_proto.v1 import manifest_pb2 as pb
@@ -69,12 +69,18 @@ def step(
         *_slots(pb.SLOT_KIND_OPTIMISER, moments),
         *_slots(pb.SLOT_KIND_COUNTER, dict.fromkeys(ROLES, _SCALAR) if optimiser.counts else {}),
     ]
-    compared = {f"{reference}/{name}": t for reference in objective.references for name, t in weights.items()}
+    if objective.needs_features:
+        network.check_features()
+    compared = {
+        f"{reference.name}/{name}": weights[name]
+        for reference in objective.references
+        for name in referred(network, reference)
+    }
     inputs = (
         *exchanged,
         *state,
         *_slots(pb.SLOT_KIND_REFERENCE, compared),
-        *_batch_slots(network, batch, with_labels=True),
+        *_batch_slots(network, batch, with_labels=True, views=objective.views),
         *(pb.Slot(kind=pb.SLOT_KIND_HYPER, name=h.name, dtype=blob_pb2.DTYPE_FLOAT32) for h in hyper),
     )
     outputs = (
@@ -91,7 +97,7 @@ def step(
         kept = {name: exchanged_now[name] for name in buffers}
         scalars = given.named(pb.SLOT_KIND_HYPER)
         outcome = objective.gradients(
-            lambda changing, rows: network(changing, kept, rows, training=True),
+            _Forward(network, kept),
             trained,
             Batch(given.one(pb.SLOT_KIND_INPUT), given.one(pb.SLOT_KIND_LABEL), given.one(pb.SLOT_KIND_MASK)),
             _by_reference(given.named(pb.SLOT_KIND_REFERENCE)),
@@ -119,6 +125,26 @@ def step(
         return tuple(given_back[slot.kind][slot.name] for slot in outputs)
 
     return ProgramSource("step", inputs, outputs, function)
+
+
+def referred(network: Network, reference: Reference) -> list[str]:
+    """The trained weights that a reference covers, sorted."""
+    roles = {tensor.name: _ROLE_NAMES[tensor.role] for tensor in network.describe()}
+    return [name for name in network.weights if roles[name] in reference.roles]
+
+
+@dataclass(frozen=True)
+class _Forward:
+    """A `Forward`: the network in training with these buffers."""
+
+    network: Network
+    buffers: Tensors
+
+    def __call__(self, trained: Tensors, rows: Tensor) -> tuple[Tensor, Tensors]:
+        return self.network(trained, self.buffers, rows, training=True)
+
+    def with_features(self, trained: Tensors, rows: Tensor) -> tuple[Tensor, Tensor, Tensors]:
+        return self.network.with_features(trained, self.buffers, rows, training=True)
 
 
 def predict(network: Network, batch: int, classes: int) -> ProgramSource:
@@ -181,11 +207,12 @@ def _slots(kind: pb.SlotKind, tensors: Mapping[str, Tensor]) -> list[pb.Slot]:
     ]
 
 
-def _batch_slots(network: Network, batch: int, *, with_labels: bool) -> list[pb.Slot]:
+def _batch_slots(network: Network, batch: int, *, with_labels: bool, views: int = 0) -> list[pb.Slot]:
     floats: dict[str, Any] = {"dtype": blob_pb2.DTYPE_FLOAT32}
+    shape = (batch, views, *network.input_shape) if views else (batch, *network.input_shape)
     label = pb.Slot(kind=pb.SLOT_KIND_LABEL, dtype=blob_pb2.DTYPE_INT64, shape=(batch,))
     return [
-        pb.Slot(kind=pb.SLOT_KIND_INPUT, shape=(batch, *network.input_shape), **floats),
+        pb.Slot(kind=pb.SLOT_KIND_INPUT, shape=shape, **floats),
         *([label] if with_labels else []),
         pb.Slot(kind=pb.SLOT_KIND_MASK, shape=(batch,), **floats),
     ]

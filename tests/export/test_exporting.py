@@ -72,7 +72,12 @@ def test_a_frozen_backbone_travels_beside_its_program(mobilenet: Bundle) -> None
     assert list(embed.inputs[-1].shape) == [1, 3, 32, 32]
     assert list(embed.outputs[0].shape) == [1, 576]
     assert manifest.frozen
-    assert [t.name for t in manifest.tensors] == ["fc1.bias", "fc1.weight", "fc2.bias", "fc2.weight"]
+    assert [t.name for t in manifest.tensors] == [
+        "classifier.bias",
+        "classifier.weight",
+        "extractor.bias",
+        "extractor.weight",
+    ]
     step = program(manifest, "step")
     assert kinds(step.inputs)[:4] == ["WEIGHT", "OPTIMISER", "COUNTER", "REFERENCE"]
     assert [slot.name for slot in step.inputs if slot.kind == pb.SLOT_KIND_COUNTER] == ["classifier", "extractor"]

@@ -1,10 +1,19 @@
 """What a local step minimises; one file an objective. A new one adds a line to `OBJECTIVES`."""
 
 from fedlens_export.errors import UnknownChoice
-from fedlens_export.objectives import cross_entropy, proximal
+from fedlens_export.objectives import classifier_proximal, cross_entropy, proximal, supcon
 from fedlens_export.objectives.objective import Objective
 
-OBJECTIVES = {objective.name: objective for objective in (cross_entropy.OBJECTIVE, proximal.OBJECTIVE)}
+OBJECTIVES = {
+    objective.name: objective
+    for objective in (
+        cross_entropy.OBJECTIVE,
+        proximal.OBJECTIVE,
+        classifier_proximal.OBJECTIVE,
+        supcon.NORMALISED,
+        supcon.RAW,
+    )
+}
 
 
 def by_name(name: str) -> Objective:

@@ -2,15 +2,25 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from fedlens_export.hyper import Hyper
+from fedlens_export.hyper import ROLES, Hyper
 from fedlens_export.network import Tensors
 
-Forward = Callable[[Tensors, Tensor], tuple[Tensor, Tensors]]
-"""From trained weights and a batch without padding's content to logits and new buffers."""
+
+class Forward(Protocol):
+    """The model in training, from trained weights and rows without padding's content."""
+
+    def __call__(self, trained: Tensors, rows: Tensor) -> tuple[Tensor, Tensors]:
+        """Logits and new buffers."""
+        ...
+
+    def with_features(self, trained: Tensors, rows: Tensor) -> tuple[Tensor, Tensor, Tensors]:
+        """The classifier's inputs before their ReLU, logits and new buffers."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -18,7 +28,7 @@ class Batch:
     """Rows to learn from.
 
     Attributes:
-        inputs: float32 [B, ...]; padding may hold anything.
+        inputs: float32 [B, ...], or [B, V, ...] for an objective over V views; padding may hold anything.
         labels: int64 [B], each in 0 .. classes - 1, padding too.
         mask: float32 [B], 1 for a real row and 0 for padding.
     """
@@ -39,20 +49,37 @@ class Outcome:
 
 
 @dataclass(frozen=True)
+class Reference:
+    """A set of tensors, named and shaped like trained weights, that an objective compares with.
+
+    Attributes:
+        name: As in a manifest.
+        roles: Which weights it covers.
+    """
+
+    name: str
+    roles: tuple[str, ...] = ROLES
+
+
+@dataclass(frozen=True)
 class Objective:
     """A loss with its gradients.
 
     Attributes:
         name: As in a manifest.
         hyper: Scalars beside those of the optimiser.
-        references: Sets of tensors, named and shaped like the trained weights, that it compares with.
+        references: Sets of tensors that it compares with.
         gradients: From forward, weights, batch, references and hyper-parameters to the outcome.
+        views: How many augmented views of each photo it takes; 0: the photo as it is.
+        needs_features: Whether it asks for `Forward.with_features`.
     """
 
     name: str
     hyper: tuple[Hyper, ...]
-    references: tuple[str, ...]
+    references: tuple[Reference, ...]
     gradients: Callable[[Forward, Tensors, Batch, Mapping[str, Tensors], Mapping[str, Tensor]], Outcome]
+    views: int = 0
+    needs_features: bool = False
 
 
 def without_padding(inputs: Tensor, mask: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""FedProx: cross-entropy plus a pull towards the broadcast model.
+"""FedProx: cross-entropy plus a pull towards the broadcast model; and the other readings of such a pull.
 
 Paper: Li et al., MLSys 2020, arXiv:1812.06127, Equation 2: `h(w) = F(w) + mu/2 * ||w - w_t||^2`.
 
@@ -6,11 +6,12 @@ Paper: Li et al., MLSys 2020, arXiv:1812.06127, Equation 2: `h(w) = F(w) + mu/2 
     w_t      references["global"]    the model that the round started from
     mu       hyper["mu"]             strength; 0 turns the term off
 
-The term's gradient `mu * (w - w_t)` is added by hand, which is cheaper than differentiating the penalty. It covers what
-gradients train: no BatchNorm statistics.
+Each pull's gradient is a number for each tensor times `w - w_t`, which is added by hand: that is cheaper than
+differentiating the penalty. It covers what gradients train: no BatchNorm statistics.
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -18,9 +19,61 @@ from torch import Tensor
 from fedlens_export.hyper import Hyper
 from fedlens_export.network import Tensors
 from fedlens_export.objectives import cross_entropy
-from fedlens_export.objectives.objective import Batch, Forward, Objective, Outcome
+from fedlens_export.objectives.objective import Batch, Forward, Objective, Outcome, Reference
 
 REFERENCE = "global"
+
+
+@dataclass(frozen=True)
+class Pull:
+    """A penalty on differences `d = w - w_t`.
+
+    Attributes:
+        value: Of the penalty, a scalar.
+        slopes: By name of tensor the scalar whose product with `d` is the gradient.
+    """
+
+    value: Tensor
+    slopes: Tensors
+
+
+def differences(weights: Mapping[str, Tensor], centre: Mapping[str, Tensor]) -> Tensors:
+    """`w - w_t` for every tensor of `centre`, by name."""
+    return {name: weights[name] - tensor for name, tensor in centre.items()}
+
+
+def squared(difference: Mapping[str, Tensor], mu: Tensor) -> Pull:
+    """FedProx's `mu/2 * ||d||^2`, over all tensors together."""
+    return Pull(mu * 0.5 * _squares(difference), dict.fromkeys(difference, mu))
+
+
+def distance(difference: Mapping[str, Tensor], rho: Tensor) -> Pull:
+    """The unsquared norm `rho * ||d||` over all tensors together (FedClassAvg's paper); its gradient at 0 is 0."""
+    norm = torch.sqrt(_squares(difference))
+    slope = torch.where(norm > 0, rho / torch.where(norm > 0, norm, 1.0), 0.0)
+    return Pull(rho * norm, dict.fromkeys(difference, slope))
+
+
+def mean_squared(difference: Mapping[str, Tensor], mu: Tensor) -> Pull:
+    """`mu/2 *` the sum over tensors of the mean of `d^2` (FedClassAvg's code)."""
+    means = [_squares({name: d}) * (1 / d.numel()) for name, d in difference.items()]
+    slopes = {name: mu * (1 / d.numel()) for name, d in difference.items()}
+    return Pull(mu * 0.5 * torch.stack(means).sum(), slopes)
+
+
+def pulled(outcome: Outcome, difference: Mapping[str, Tensor], *pulls: Pull) -> Outcome:
+    """The outcome with these penalties in loss and gradients."""
+    loss, gradients = outcome.loss, dict(outcome.gradients)
+    for pull in pulls:
+        loss = loss + pull.value
+        for name, slope in pull.slopes.items():
+            gradients[name] = torch.addcmul(gradients[name], difference[name], slope)
+    return Outcome(gradients, loss, outcome.logits, outcome.buffers)
+
+
+def _squares(difference: Mapping[str, Tensor]) -> Tensor:
+    # Two sums: one over everything is sequential in ExecuTorch and loses digits.
+    return torch.stack([(d * d).sum(-1).sum() for d in difference.values()]).sum()
 
 
 def gradients(
@@ -32,17 +85,13 @@ def gradients(
 ) -> Outcome:
     """As `cross_entropy.gradients`, with the proximal term in gradients and loss."""
     outcome = cross_entropy.gradients(forward, weights, batch, references, hyper)
-    mu = hyper["mu"]
-    pulled: Tensors = {}
-    distance = torch.zeros_like(outcome.loss)
-    for name, weight in weights.items():
-        difference = weight - references[REFERENCE][name]
-        pulled[name] = torch.addcmul(outcome.gradients[name], difference, mu)
-        # Two sums: one over everything is sequential in ExecuTorch and loses digits.
-        distance = distance + (difference * difference).sum(-1).sum()
-    return Outcome(pulled, outcome.loss + mu * 0.5 * distance, outcome.logits, outcome.buffers)
+    difference = differences(weights, references[REFERENCE])
+    return pulled(outcome, difference, squared(difference, hyper["mu"]))
 
 
 OBJECTIVE = Objective(
-    name="proximal", hyper=(Hyper("mu", 0.01, 0.0, 1000.0),), references=(REFERENCE,), gradients=gradients
+    name="proximal",
+    hyper=(Hyper("mu", 0.01, 0.0, 1000.0),),
+    references=(Reference(REFERENCE),),
+    gradients=gradients,
 )

@@ -87,7 +87,7 @@ def test_training_twice_gives_the_same_bytes_and_modifies_nothing(head: TorchEng
     assert {n: a.tobytes() for n, a in first.items()} == {n: a.tobytes() for n, a in second.items()}
     assert all(np.array_equal(start[name], before[name]) for name in start)
     assert np.array_equal(rows.inputs, inputs)
-    assert not np.array_equal(first["fc1.weight"], start["fc1.weight"])
+    assert not np.array_equal(first["extractor.weight"], start["extractor.weight"])
 
 
 def test_weights_that_the_caller_owns_and_may_write_are_not_modified_either(cnn: TorchEngine) -> None:
@@ -113,8 +113,8 @@ def test_a_learning_rate_of_zero_freezes_a_role(head: TorchEngine) -> None:
 
     trained = head.train("step", start, rows_of((12,), 8), whole_batches(8), {"lr_extractor": 0.0}, {"global": start})
 
-    assert trained["fc1.weight"].tobytes() == start["fc1.weight"].tobytes()
-    assert not np.array_equal(trained["fc2.weight"], start["fc2.weight"])
+    assert trained["extractor.weight"].tobytes() == start["extractor.weight"].tobytes()
+    assert not np.array_equal(trained["classifier.weight"], start["classifier.weight"])
 
 
 def test_the_reference_pulls(head: TorchEngine) -> None:
@@ -126,7 +126,7 @@ def test_the_reference_pulls(head: TorchEngine) -> None:
         "step", start, rows_of((12,), 4), [np.arange(4)], {"mu": 1000.0, "lr_classifier": 0.125}, {"global": far}
     )
 
-    np.testing.assert_allclose(trained["fc2.weight"], start["fc2.weight"] + 0.125, atol=1e-4)
+    np.testing.assert_allclose(trained["classifier.weight"], start["classifier.weight"] + 0.125, atol=1e-4)
 
 
 def test_batch_norm_statistics_come_back_counted(norm: TorchEngine) -> None:
@@ -144,7 +144,7 @@ def test_batch_norm_statistics_come_back_counted(norm: TorchEngine) -> None:
 def test_evaluation_sums_over_rows_in_any_number_of_batches(head: TorchEngine) -> None:
     # With all weights 0 and biases (0, ln 2, 0) every row has probabilities 1/4, 1/2, 1/4.
     weights = {name: np.zeros_like(array) for name, array in initial(head).items()}
-    weights["fc2.bias"] = np.array([0, math.log(2), 0], np.float32)
+    weights["classifier.bias"] = np.array([0, math.log(2), 0], np.float32)
     labels = np.array([0, 1, 1, 2, 1, 0, 1])
 
     found = evaluate(head, weights, Rows(np.ones((7, 12), np.float32), labels))
@@ -206,9 +206,9 @@ def without(weights: Weights, name: str) -> Weights:
 
 
 BAD_WEIGHTS: list[tuple[Callable[[Weights], Weights], str]] = [
-    (lambda w: without(w, "fc1.bias"), "tensor 'fc1.bias' is missing from the weights"),
-    (lambda w: changed(w, fc1__bias=np.zeros(7, np.float32)), r"found float32\[7\], the bundle takes float32\[512\]"),
-    (lambda w: changed(w, fc1__bias=np.zeros(512)), r"found float64\[512\]"),
+    (lambda w: without(w, "extractor.bias"), "tensor 'extractor.bias' is missing from the weights"),
+    (lambda w: changed(w, extractor__bias=np.zeros(7, np.float32)), r"found float32\[7\], the bundle takes float32\[512\]"),
+    (lambda w: changed(w, extractor__bias=np.zeros(512)), r"found float64\[512\]"),
 ]
 
 
@@ -240,7 +240,7 @@ def test_wrong_hyper_parameters_are_named(head: TorchEngine, hyper: dict[str, fl
 
 @pytest.mark.parametrize(
     ("references", "reason"),
-    [({}, "reference 'global' is missing"), ({"global": {}}, "'fc1.bias' is missing from reference 'global'")],
+    [({}, "reference 'global' is missing"), ({"global": {}}, "'classifier.bias' is missing from reference 'global'")],
 )
 def test_a_missing_reference_is_named(head: TorchEngine, references: dict[str, Weights], reason: str) -> None:
     with pytest.raises(BadInput, match=reason):

@@ -1,0 +1,53 @@
+"""FedClassAvg's pull on the classifier: cross-entropy plus a distance to the broadcast classifier.
+
+Paper: Jang et al., ICPP 2022, arXiv:2210.16748, Equation 5: `rho * ||w_Ck - w_C||_2`, the norm not squared.
+
+    paper         here                    meaning
+    w_C           references["global"]    the broadcast classifier, weight and bias
+    rho           hyper["rho"]            strength of the norm; 0 turns it off
+    mu (code)     hyper["mu_mean"]        strength of the authors' code's form; 0 turns it off
+
+The authors' code has another form: `mu/2 * (mean of squared weight differences + the same for the bias)`. It leaves it
+out in the first batch of a round, where a classifier that started from `w_C` feels neither form anyway.
+The norm has no gradient at distance 0; here it is 0 there.
+"""
+
+from collections.abc import Mapping
+
+from torch import Tensor
+
+from fedlens_export.hyper import Hyper
+from fedlens_export.network import Tensors
+from fedlens_export.objectives import cross_entropy, proximal
+from fedlens_export.objectives.objective import Batch, Forward, Objective, Outcome, Reference
+
+HYPER = (Hyper("rho", 0.1, 0.0, 1000.0), Hyper("mu_mean", 0.0, 0.0, 1000.0))
+CLASSIFIER = Reference(proximal.REFERENCE, roles=("classifier",))
+
+
+def pulled(
+    outcome: Outcome, weights: Tensors, references: Mapping[str, Tensors], hyper: Mapping[str, Tensor]
+) -> Outcome:
+    """The outcome with both forms of the pull, as far as `hyper` turns them on."""
+    difference = proximal.differences(weights, references[CLASSIFIER.name])
+    return proximal.pulled(
+        outcome,
+        difference,
+        proximal.distance(difference, hyper["rho"]),
+        proximal.mean_squared(difference, hyper["mu_mean"]),
+    )
+
+
+def gradients(
+    forward: Forward,
+    weights: Tensors,
+    batch: Batch,
+    references: Mapping[str, Tensors],
+    hyper: Mapping[str, Tensor],
+) -> Outcome:
+    """As `cross_entropy.gradients`, with the pull on the classifier in gradients and loss."""
+    outcome = cross_entropy.gradients(forward, weights, batch, references, hyper)
+    return pulled(outcome, weights, references, hyper)
+
+
+OBJECTIVE = Objective(name="classifier_proximal", hyper=HYPER, references=(CLASSIFIER,), gradients=gradients)
