@@ -15,6 +15,7 @@ from fedlens_edge_client.errors import PassFailed
 from fedlens_edge_client.events import Downloaded, Embedded, Event, PhotosSkipped, RoundStarted, Trained
 from fedlens_edge_client.features import FeatureCache
 from fedlens_edge_client.kept import KeptSets
+from fedlens_edge_client.label_distribution import KeptAnswers
 from fedlens_edge_client.outbox import Outbox, Result
 from fedlens_edge_client.policy import Policy
 from fedlens_edge_client.tensor_files import StoredBlob, TensorFiles
@@ -45,6 +46,7 @@ class Desk:
         files: Where large tensors are stored.
         kept: Sets of earlier rounds.
         outbox: Where results go.
+        answers: Noisy answers that were given before.
         album: The photos.
         policy: What may be told.
         engine_factory: Makes an engine for a bundle.
@@ -59,6 +61,7 @@ class Desk:
     files: TensorFiles
     kept: KeptSets
     outbox: Outbox
+    answers: KeptAnswers
     album: Album
     policy: Policy
     engine_factory: Callable[[Bundle], Engine]

@@ -6,6 +6,7 @@ The process may end at any arrow; the next one goes on there.
 """
 
 import asyncio
+import random
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import Executor
@@ -17,7 +18,8 @@ from fedlens_edge_client import requirements
 from fedlens_edge_client.album import Album
 from fedlens_edge_client.assignments import Assignments, Desk
 from fedlens_edge_client.cache import Cache
-from fedlens_edge_client.engines import BundleUnusable, Engine, EngineError, NonFinite
+from fedlens_edge_client.delivery import Delivery
+from fedlens_edge_client.engines import Engine, EngineError
 from fedlens_edge_client.errors import BadAnswer, ModelError, PassFailed, Refused, StateError
 from fedlens_edge_client.events import (
     Enrolled,
@@ -33,6 +35,7 @@ from fedlens_edge_client.features import FeatureCache
 from fedlens_edge_client.folder_album import FolderAlbum
 from fedlens_edge_client.http_transport import HttpTransport
 from fedlens_edge_client.kept import KeptSets
+from fedlens_edge_client.label_distribution import KeptAnswers
 from fedlens_edge_client.outbox import Outbox, Result
 from fedlens_edge_client.pacing import Pacing
 from fedlens_edge_client.policy import Policy
@@ -43,11 +46,10 @@ from fedlens_edge_client.worker import Worker
 from fedlens_proto import wire
 from fedlens_proto.errors import ProtoError
 from fedlens_proto.manifest import Bundle
-from fedlens_proto.v1 import assignment_pb2, check_in_pb2, enrolment_pb2, update_pb2
+from fedlens_proto.v1 import assignment_pb2, check_in_pb2, enrolment_pb2
 
 DEFAULT_CACHE_BYTES = 2 << 30
 DEFAULT_HOLD_MS = 25_000
-MAX_DETAIL_CHARACTERS = 1000
 # A server that repeats an assignment that has ended must not make a client spin.
 _REPEATED_ASSIGNMENT_PAUSE_S = 5.0
 
@@ -74,6 +76,7 @@ class EdgeClient:
         policy: Policy | None = None,
         on_event: Callable[[Event], None] | None = None,
         secret: bytes | None = None,
+        private_generator: random.Random | None = None,
         transport: Transport | None = None,
         engine_factory: Callable[[Bundle], Engine] | None = None,
         cache: Path | None = None,
@@ -97,6 +100,8 @@ class EdgeClient:
             policy: What the server may learn.
             on_event: Called with everything that happens.
             secret: 32 bytes that make this client's identity, instead of those in the state folder.
+            private_generator: Where the noise of noisy answers comes from, instead of the operating system; the
+                server must not be able to know it.
             transport: Instead of HTTP to `server`; it must use the same `secret`. Closed with the client.
             engine_factory: Makes the engine for a bundle; the default runs its programs with torch.
             cache: Folder for what can be fetched or computed again, which several clients may share.
@@ -115,6 +120,7 @@ class EdgeClient:
         self._policy = policy or Policy()
         self._emit: Callable[[Event], None] = on_event or (lambda event: None)
         self._secret, self._given_transport = secret, transport
+        self._private_generator = private_generator
         self._engine_factory = engine_factory or _torch_engine
         self._cache_folder, self._max_cache_bytes = cache or state / "cache", max_cache_bytes
         self._features_folder = features or self._cache_folder
@@ -188,7 +194,7 @@ class EdgeClient:
     async def _next_outcome(self) -> Outcome:
         await self._enrol()
         if self._may_have_result:
-            waiting = await self._disk.run(self._outbox.first)
+            waiting = await self._delivery.waiting()
             if waiting is not None:
                 return await self._deliver(waiting)
             self._may_have_result = False
@@ -250,7 +256,8 @@ class EdgeClient:
         self._transport = self._given_transport or self._http_transport(stack)
         files = TensorFiles(self._folder / "tensors", self._durable)
         kept = KeptSets(self._state, files)
-        self._outbox = Outbox(self._state, files, kept)
+        outbox = Outbox(self._state, files, kept)
+        self._delivery = Delivery(self._transport, outbox, self._disk, self._emit)
         cache = Cache(self._cache_folder, self._max_cache_bytes)
         self._features_folder.mkdir(parents=True, exist_ok=True)
         features = FeatureCache(self._features_folder / "features.sqlite3", self._max_cache_bytes)
@@ -264,7 +271,8 @@ class EdgeClient:
                 features=features,
                 files=files,
                 kept=kept,
-                outbox=self._outbox,
+                outbox=outbox,
+                answers=KeptAnswers(self._state, self._private_generator),
                 album=self._album,
                 policy=self._policy,
                 engine_factory=self._engine_factory,
@@ -334,63 +342,23 @@ class EdgeClient:
             if self._not_given != key:
                 self._not_given = key
                 return None
-            return await self._give_up(assignment, update_pb2.FAILURE_REASON_INTERNAL, str(refusal))
-        except PassFailed as failure:
-            return await self._give_up(assignment, failure.reason, failure.detail)
-        except EngineError as failure:
-            return await self._give_up(assignment, _reason_of(failure), str(failure))
-        except ProtoError as failure:
-            return await self._give_up(assignment, update_pb2.FAILURE_REASON_BUNDLE, str(failure))
+            return await self._give_up(assignment, refusal)
+        except (PassFailed, EngineError, ProtoError) as failure:
+            return await self._give_up(assignment, failure)
         return await self._deliver(result)
 
     async def _give_up(
-        self, assignment: assignment_pb2.Assignment, reason: update_pb2.FailureReason, detail: str
+        self, assignment: assignment_pb2.Assignment, failure: PassFailed | EngineError | ProtoError | Refused
     ) -> RoundFailed:
         self._ended = (assignment.task, assignment.round)
-        detail = detail[:MAX_DETAIL_CHARACTERS]
-        request = update_pb2.FailureRequest(protocol=wire.PROTOCOL, reason=reason, detail=detail)
-        try:
-            await self._transport.report_failure(assignment.task, assignment.round, request)
-        except Refused as refusal:
-            if refusal.code == "unauthorised":
-                raise
-        name = update_pb2.FailureReason.Name(reason).removeprefix("FAILURE_REASON_").lower()
-        outcome = RoundFailed(assignment.task, assignment.round, name, detail)
-        self._emit(outcome)
-        return outcome
+        return await self._delivery.give_up(assignment, failure)
 
     async def _deliver(self, result: Result) -> RoundReported | RoundRefused:
-        outcome: RoundReported | RoundRefused
-        try:
-            if result.answer == assignment_pb2.ANSWER_EVALUATION:
-                receipt = await self._transport.put_evaluation(result.task, result.round_number, result.header)
-            else:
-                receipt = await self._transport.put_update(result.task, result.round_number, result.header, result.blob)
-        except Refused as refusal:
-            if refusal.code == "unauthorised":
-                raise
+        outcome = await self._delivery.deliver(result)
+        if isinstance(outcome, RoundRefused):
             self._ended = (result.task, result.round_number)
-            await self._disk.run(self._outbox.refused, result)
-            outcome = RoundRefused(result.task, result.round_number, refusal.code, refusal.reason)
-        else:
-            if receipt.body_sha256 != result.body_sha256:
-                raise BadAnswer(
-                    f"task {result.task}, round {result.round_number}: the receipt is for a body with digest "
-                    f"{receipt.body_sha256.hex()}, sent was {result.body_sha256.hex()}"
-                )
-            outcome = result.reported()
-            await self._disk.run(self._outbox.delivered, result)
         self._may_have_result = False
-        self._emit(outcome)
         return outcome
-
-
-def _reason_of(failure: EngineError) -> update_pb2.FailureReason:
-    if isinstance(failure, BundleUnusable):
-        return update_pb2.FAILURE_REASON_BUNDLE
-    if isinstance(failure, NonFinite):
-        return update_pb2.FAILURE_REASON_NON_FINITE
-    return update_pb2.FAILURE_REASON_UNSUPPORTED
 
 
 def _torch_engine(bundle: Bundle) -> Engine:

@@ -21,6 +21,7 @@ from fedlens_edge_client.fleet.messages import EVALUATOR, ClientEnded, Happened,
 from fedlens_edge_client.fleet.parking import ParkingTransport
 from fedlens_edge_client.fleet.turns import Turns
 from fedlens_edge_client.http_transport import HttpTransport, trust
+from fedlens_edge_client.label_distribution import private_generator
 from fedlens_edge_client.retrying import Backoff
 from fedlens_edge_client.transport import Transport
 from fedlens_proto.manifest import Bundle
@@ -145,6 +146,7 @@ class _Member:
             task=config.task,
             on_event=self._happened,
             secret=secret,
+            private_generator=private_generator(secret),
             transport=parking,
             engine_factory=self._engine_of,
             cache=config.cache(index),
