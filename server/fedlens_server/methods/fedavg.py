@@ -15,33 +15,26 @@ with n_k = 0 is skipped, since 0 * NaN is NaN. Sums are in float64 in order of c
 that a round's result is the same whatever the order in which updates came.
 """
 
-import os
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import prod
 from typing import Any, Self
 
-import numpy as np
 from numpy.typing import NDArray
 
 from fedlens_proto.blob import Array
 from fedlens_proto.v1 import assignment_pb2 as pb
-from fedlens_server.methods.method import NothingToAggregate, Phase, State, TaskPlan, TensorSet, Tools, Update, span
-from fedlens_server.task_settings import SettingsError
+from fedlens_server.methods import fitting
+from fedlens_server.methods.method import Phase, State, TaskPlan, TensorSet, Tools, Update
+from fedlens_server.methods.weighted_mean import Tensor, in_order, maximum, sent, shares, weighted_sum
 
 GLOBAL = "global"
-# 64 Ki elements: sum and product, 512 KiB each in float64, stay in a core's L2 cache.
-CHUNK = 1 << 16
-# Each element's sum is made by one thread in the order of clients, so their number changes no bit of the result.
-THREADS = min(os.cpu_count() or 1, 4)
 
 
-def average(tensors: Sequence[Array], counts: Sequence[int]) -> NDArray[Any]:
+def average(tensors: Sequence[Tensor], counts: Sequence[int]) -> NDArray[Any]:
     """The weighted mean of one tensor over clients, `sum_k (n_k / n) w_k`; of integers the maximum.
 
     Args:
-        tensors: One array a client, all of one shape; float (any width) or int64. None is modified.
+        tensors: One a client, all of one shape; float (any width) or int64. None is modified.
         counts: Photos n_k >= 0 of each client; those with 0 are left out.
 
     Returns:
@@ -52,49 +45,18 @@ def average(tensors: Sequence[Array], counts: Sequence[int]) -> NDArray[Any]:
 
     Source: McMahan et al. 2017, arXiv:1602.05629, Algorithm 1, last line of the server's loop.
     """
-    shape = tensors[0].shape if tensors else ()
-    flat = [np.reshape(tensor, -1) for tensor in tensors]
-    is_float = not tensors or tensors[0].dtype.kind == "f"
-    return _average(lambda k, a, b, _: flat[k][a:b], shape, counts, is_float)
+    weights = shares(counts)
+    return weighted_sum(tensors, weights) if tensors[0].dtype.kind == "f" else maximum(tensors, counts)
 
 
-def _average(
-    read: Callable[[int, int, int, Array], Array], shape: tuple[int, ...], counts: Sequence[int], is_float: bool
-) -> NDArray[Any]:
-    """As `average`, reading elements a to b of client k's tensor by `read(k, a, b, buffer)`, each once."""
-    n = sum(counts)
-    if n == 0:
-        raise NothingToAggregate("no client trained on any photo")
-    counted = [(k, n_k / n) for k, n_k in enumerate(counts) if n_k > 0]
-    size = prod(shape)
-    result: NDArray[Any] = np.empty(size, np.float32 if is_float else np.int64)
+def average_set(updates: Sequence[Update], current: TensorSet) -> dict[str, Array]:
+    """The mean of each tensor that `current` names, over all updates; they come in the order of `in_order`.
 
-    def sum_up(starts: range) -> None:
-        total, product = np.empty(min(CHUNK, size)), np.empty(min(CHUNK, size))
-        buffer = np.empty(min(CHUNK, size), result.dtype)
-        for a in starts:
-            b = min(a + CHUNK, size)
-            if not is_float:
-                result[a:b] = read(counted[0][0], a, b, buffer)
-                for k, _ in counted[1:]:
-                    np.maximum(result[a:b], read(k, a, b, buffer), out=result[a:b])
-                continue
-            acc, term = total[: b - a], product[: b - a]
-            acc.fill(0.0)
-            for k, share in counted:
-                np.copyto(term, read(k, a, b, buffer))
-                np.multiply(term, share, out=term)
-                np.add(acc, term, out=acc)
-            result[a:b] = acc
-
-    threads = min(THREADS, -(-size // CHUNK))
-    parts = [range(i * CHUNK, size, threads * CHUNK) for i in range(threads)]
-    if threads == 1:
-        sum_up(parts[0])
-    else:
-        with ThreadPoolExecutor(threads) as pool:
-            list(pool.map(sum_up, parts))
-    return result.reshape(shape)
+    Raises:
+        NothingToAggregate: No client trained on any photo.
+    """
+    counts = [update.photo_count for update in updates]
+    return {name: average(sent(updates, name, current[name]), counts) for name in current}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,14 +75,9 @@ class FedAvg:
         Raises:
             SettingsError: It has options, of which this method takes none, or bundles that cannot be averaged.
         """
-        settings, first = task.settings, task.manifests[0]
-        if settings.options:
-            raise SettingsError(f"options.{min(settings.options)}", "set", "left out: fedavg has no options")
-        for manifest in task.manifests[1:]:
-            if manifest.tensors != first.tensors or manifest.initial != first.initial:
-                raise SettingsError(
-                    "manifests", "bundles with different tensors", "bundles with equal tensors for fedavg"
-                )
+        fitting.need_options(task.settings, {})
+        fitting.need_equal_bundles(task)
+        settings = task.settings
         return cls(
             rounds=settings.rounds,
             cohort=settings.cohort_size,
@@ -131,14 +88,9 @@ class FedAvg:
     def phases(self, task: TaskPlan) -> list[Phase]:
         """The one phase."""
         downloaded = pb.SetSource(download=GLOBAL)
-        references = [
-            pb.ReferenceBinding(name=reference.name, set=downloaded)
-            for reference in task.manifests[0].references
-            if reference.name == GLOBAL
-        ]
         local_pass = pb.LocalPass(
             start=[pb.StartRule(source=downloaded)],
-            references=references,
+            references=fitting.bound(task, GLOBAL, downloaded),
             stages=[self.stage],
             upload=self.upload,
             evaluation=pb.EvaluationPlan(at_start=True, at_end=True),
@@ -155,13 +107,4 @@ class FedAvg:
 
     def aggregate(self, phase: Phase, state: State, updates: Sequence[Update], tools: Tools) -> State:
         """The mean of the updates."""
-        counts = [update.photo_count for update in updates]
-        current: TensorSet = state[GLOBAL]
-
-        def mean(name: str) -> Array:
-            def read(k: int, a: int, b: int, buffer: Array) -> Array:
-                return span(updates[k].tensors, name, a, b, buffer)
-
-            return _average(read, current[name].shape, counts, current[name].dtype.kind == "f")
-
-        return {**state, GLOBAL: {name: mean(name) for name in current}}
+        return {**state, GLOBAL: average_set(in_order(updates), state[GLOBAL])}

@@ -34,6 +34,16 @@ class TaskPlan:
     settings: TaskSettings
     manifests: tuple[manifest_pb2.Manifest, ...]
 
+    @property
+    def ordinary(self) -> tuple[manifest_pb2.Manifest, ...]:
+        """The bundles that do not concatenate extractors; one at least."""
+        return tuple(manifest for manifest in self.manifests if not manifest.concatenated)
+
+    @property
+    def concatenated(self) -> tuple[manifest_pb2.Manifest, ...]:
+        """The bundles for phases that concatenate extractors."""
+        return tuple(manifest for manifest in self.manifests if manifest.concatenated)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Phase:

@@ -7,8 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from fedlens_server.methods import NothingToAggregate, TaskPlan, fedavg
+from fedlens_server.methods import NothingToAggregate, TaskPlan
 from fedlens_server.methods.fedavg import FedAvg, average
+from fedlens_server.methods.weighted_mean import CHUNK
 from fedlens_server.task_settings import SettingsError, TaskSettings
 
 GOLDEN = Path(__file__).parents[4] / "shared" / "golden"
@@ -62,7 +63,7 @@ def test_arguments_are_left_as_they_were() -> None:
 
 
 def test_a_tensor_of_many_chunks_and_threads_equals_the_plain_formula() -> None:
-    size = 3 * fedavg.CHUNK + 17
+    size = 3 * CHUNK + 17
     tensors = [np.random.default_rng(k).standard_normal(size, dtype=np.float32) for k in range(3)]
     counts = [3, 5, 11]
 
