@@ -127,7 +127,10 @@ def specs(
 ) -> list[TensorSpec]:
     """How these tensors are stored in a blob whose floats are stored as `floats`."""
     return [
-        TensorSpec(t.name, floats if t.dtype == blob_pb2.DTYPE_FLOAT32 else t.dtype, tuple(t.shape)) for t in tensors
+        TensorSpec.of_float(t.name, tuple(t.shape), floats)
+        if t.dtype == blob_pb2.DTYPE_FLOAT32
+        else TensorSpec(t.name, t.dtype, tuple(t.shape))
+        for t in tensors
     ]
 
 

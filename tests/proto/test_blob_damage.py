@@ -108,7 +108,8 @@ def test_damage_is_named(raw: bytes, reason: str) -> None:
         (header_of(tensor(name="")), "tensor name"),
         (header_of(b"\x0a\x02\xc3\x28\x10\x01"), "header is damaged"),  # no UTF-8
         (header_of(tensor(dtype=0)), "dtype 0"),
-        (header_of(tensor(dtype=pb.DTYPE_INT8)), "dtype 3"),
+        (header_of(tensor(dtype=pb.DTYPE_INT8)), "'w' is int8 of 1 dimensions; it must have 2 or more"),
+        (header_of(tensor(dtype=pb.DTYPE_INT8, shape=())), "'w' is int8 of 0 dimensions"),
         (header_of(tensor(dtype=99)), "dtype 99"),
         (header_of(tensor(shape=(3, 0))), "empty dimension"),
         (header_of(tensor(shape=(1,) * 33)), "33 dimensions"),

@@ -1,0 +1,162 @@
+"""int8 tensors: what they hold, in which bytes, and that nothing else passes for them."""
+
+import struct
+from hashlib import sha256
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as npst
+from numpy.typing import NDArray
+
+from fedlens_proto import int8
+from fedlens_proto.blob import Array, Blob, Checker, TensorSpec, encode
+from fedlens_proto.errors import BlobError
+from fedlens_proto.v1 import blob_pb2 as pb
+
+LARGEST = 2.0**127
+ROWS = npst.arrays(
+    np.float32,
+    npst.array_shapes(min_dims=2, max_dims=4, max_side=5),
+    elements=st.floats(-LARGEST, LARGEST, width=32) | st.floats(-1, 1, width=32) | st.just(0),
+)
+OTHERS = npst.arrays(
+    np.float32, npst.array_shapes(min_dims=0, max_dims=1), elements=st.floats(-9, 9, width=32)
+) | npst.arrays(np.int64, npst.array_shapes(min_dims=0))
+
+
+def stored(tensors: dict[str, Array]) -> bytes:
+    return encode(tensors, floats=pb.DTYPE_INT8)
+
+
+def blob_with(scales: list[float], values: list[int]) -> bytes:
+    """A blob of one int8 tensor `w` with these scales and values."""
+    rows = len(scales)
+    start = stored({"w": np.ones((rows, len(values) // rows), np.float32)})[:64]
+    return start + struct.pack(f"<{rows}f", *scales) + np.array(values, np.int8).tobytes()
+
+
+def test_scales_stand_before_values_and_both_are_as_derived_by_hand() -> None:
+    # Row 0: scale 254 / 127 = 2; 254 / 2 = 127; -1 / 2 = -0.5 rounds to even, 0; 3 / 2 = 1.5 to 2; 5 / 2 = 2.5 to 2.
+    # Row 1: zeros. Row 2: scale 12.7 / 127 = 0.1; 0.3 / 0.1 = 3; -12.7 gives -127.
+    tensor = np.array([[254, -1, 3, 5], [0, -0.0, 0, 0], [0.3, -12.7, 0, 0.04]], np.float32)
+    tenth = np.float32(12.7) / np.float32(127)
+
+    raw = stored({"w": tensor})
+
+    assert raw[64:76] == np.array([2, 0, tenth], "<f4").tobytes()
+    assert np.frombuffer(raw[76:], np.int8).tolist() == [127, 0, 2, 2, 0, 0, 0, 0, 3, -127, 0, 0]
+    expected = [[254, 0, 4, 4], [0, 0, 0, 0], [3 * tenth, -127 * tenth, 0, 0]]
+    np.testing.assert_array_equal(Blob.from_bytes(raw)["w"], np.array(expected, np.float32))
+
+
+def test_a_linear_head_of_512_by_10_takes_5300_bytes_at_most() -> None:
+    # 10 scales and 10 biases of 4 bytes, 5120 values, and the header: 5200 + header and padding.
+    head = {"fc.weight": np.ones((10, 512), np.float32), "fc.bias": np.ones(10, np.float32)}
+
+    assert len(encode(head, floats=pb.DTYPE_INT8, base=bytes(32))) <= 5300 + 132
+
+
+@given(st.dictionaries(st.sampled_from("abcdef"), ROWS | OTHERS, max_size=4))
+def test_elements_come_back_within_half_a_scale_and_the_rest_bit_by_bit(tensors: dict[str, Array]) -> None:
+    blob = Blob.from_bytes(stored(tensors))
+
+    assert blob.keys() == tensors.keys()
+    for name, tensor in tensors.items():
+        if tensor.ndim < 2 or tensor.dtype == np.int64:
+            assert blob[name].tobytes() == tensor.tobytes()
+            continue
+        rows = tensor.reshape(len(tensor), -1).astype(np.float64)
+        # Below the normal range a scale itself is rounded: by half of the least number, 127 times.
+        slack = np.abs(rows).max(axis=1, keepdims=True) / 127 * (0.5 + 1e-4) + 127 * 2.0**-149
+        assert blob[name].shape == tensor.shape and blob[name].dtype == np.float32
+        assert (np.abs(blob[name].reshape(rows.shape) - rows) <= slack).all()
+
+
+@given(ROWS)
+def test_what_was_decoded_encodes_to_the_same_values(tensor: NDArray[np.float32]) -> None:
+    values = int8.encode(tensor)[1]
+
+    again = int8.encode(Blob.from_bytes(stored({"w": tensor}))["w"])[1]
+
+    small = np.abs(tensor.reshape(len(tensor), -1)).max(axis=1) < 2.0**-118  # scales below the normal range
+    np.testing.assert_array_equal(again[~small], values[~small])
+
+
+@given(ROWS, st.data())
+def test_any_run_of_elements_is_decoded_as_in_the_whole(tensor: NDArray[np.float32], data: st.DataObject) -> None:
+    scales, values = int8.encode(tensor)
+    length = values.shape[1]
+    whole = int8.decode(scales, values.reshape(-1), length)
+    start = data.draw(st.integers(0, values.size - 1))
+    stop = data.draw(st.integers(start + 1, values.size))
+
+    rows = slice(start // length, (stop - 1) // length + 1)
+    run = int8.decode(scales[rows], values.reshape(-1)[start:stop], length, start % length)
+
+    np.testing.assert_array_equal(run, whole[start:stop])
+
+
+@given(st.dictionaries(st.sampled_from("abcdef"), ROWS | OTHERS, max_size=3), st.lists(st.integers(0, 2000)))
+def test_an_int8_blob_checked_in_pieces_is_checked_as_in_one(tensors: dict[str, Array], cuts: list[int]) -> None:
+    raw = stored(tensors)
+    checker = Checker()
+
+    for left, right in pairwise([0, *sorted(cut % (len(raw) + 1) for cut in cuts), len(raw)]):
+        checker.feed(raw[left:right])
+
+    assert checker.finish() == Blob.from_bytes(raw).layout
+    assert checker.digest == sha256(raw).digest()
+
+
+@pytest.mark.parametrize(
+    ("scales", "values", "reason"),
+    [
+        ([np.nan, 1], [127, 0, 0, 127], "a scale that is a NaN, an infinity or too large"),
+        ([1, np.inf], [127, 0, 0, 127], "a scale that is a NaN"),
+        # 127 * 2.7e36 = 3.43e38, above 3.403e38, the largest float32.
+        ([1, 2.7e36], [127, 0, 0, 127], "too large"),
+        ([-1, 1], [127, 0, 0, 127], "a negative scale"),
+        ([-0.0, 1], [0, 0, 0, 127], "a negative scale"),
+        ([1, 1], [127, -128, 0, 127], "holds -128"),
+        ([1, 0], [127, 0, 0, 1], "values are not what its scale gives, up to row 1"),
+        ([1, 1], [126, -126, 0, 127], "values are not what its scale gives"),
+        ([1, 1], [127, 0, 0, 0], "values are not what its scale gives"),
+        ([1e-44, 1], [63, 0, 0, 127], "values are not what its scale gives"),
+    ],
+)
+@pytest.mark.parametrize("piece", [1, 3, 1000])
+def test_content_that_the_encoder_does_not_write_is_refused(
+    scales: list[float], values: list[int], reason: str, piece: int
+) -> None:
+    raw = blob_with(scales, values)
+    checker = Checker()
+
+    with pytest.raises(BlobError, match=f"tensor 'w' .*{reason}"):
+        for start in range(0, len(raw), piece):
+            checker.feed(raw[start : start + piece])
+
+
+def test_the_same_by_hand_with_right_values_is_accepted() -> None:
+    assert Blob.from_bytes(blob_with([1, 0], [127, -3, 0, 0]))["w"].tolist() == [[127, -3], [0, 0]]
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, 3.4e38 * 2])
+def test_what_is_not_finite_is_not_encoded(value: float) -> None:
+    with pytest.raises(BlobError, match="'w' holds a NaN"):
+        stored({"w": np.array([[value, 1.0]])})
+
+
+def test_a_huge_int8_tensor_that_is_not_there_allocates_nothing() -> None:
+    spec = TensorSpec("w", pb.DTYPE_INT8, (1 << 40, 1 << 10))
+    checker = Checker([spec])
+
+    with pytest.raises(BlobError, match="truncated"):
+        checker.finish()
+
+
+@given(npst.arrays(np.float32, (3, 7), elements=st.floats(0, 2.0**-126, width=32, allow_subnormal=True)))
+def test_rows_below_the_normal_range_are_what_the_checker_accepts(tensor: NDArray[np.float32]) -> None:
+    assert Blob.from_bytes(stored({"w": tensor}))["w"].shape == (3, 7)
