@@ -20,7 +20,7 @@ from fedlens_proto.errors import BlobError
 MOST = 127
 SCALE = np.dtype("<f4")
 _SMALLEST_NORMAL = np.finfo(np.float32).smallest_normal
-# A scale below the normal range is off by up to half the least number u > 0: m >= 127 scale - 63.5 u, and scale >= u, so
+# A scale below the normal range is off by up to half the least number u > 0: m >= 127 scale - 63.5 u, scale >= u, so
 # m / scale >= 63.5, which rounds to 64.
 _LEAST_OF_SUBNORMAL = 64
 
