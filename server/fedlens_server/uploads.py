@@ -1,8 +1,12 @@
 """Updates and parts on their way in: checked while they stream, held by a temporary file, never by memory."""
 
 import asyncio
+from concurrent.futures import Future
 from contextlib import nullcontext
 from hashlib import sha256
+from io import SEEK_END, BytesIO
+from pathlib import Path
+from typing import BinaryIO
 
 from aiohttp import web
 
@@ -12,8 +16,9 @@ from fedlens_proto.v1 import update_pb2
 from fedlens_proto.wire import LENGTH, MAX_UPDATE_HEADER_BYTES, decode_request
 from fedlens_server.errors import Malformed, TooLarge, UpdateInvalid
 from fedlens_server.limits import BodyReader, refuse_encoding, require_message
+from fedlens_server.rounds import Rounds
 from fedlens_server.service import Service
-from fedlens_server.store import MAX_ROW_BYTES, IncomingBlob, StoredBlob
+from fedlens_server.store import MAX_ROW_BYTES, IncomingBlob, Store, StoredBlob
 from fedlens_server.updates import Expectation, ReceivedUpdate
 
 BATCH_BYTES = 512 << 10
@@ -40,13 +45,57 @@ async def receive_update(
         framed, header = await _read_header(reader, size)
         body = _Body(incoming, expectation, framed)
         await body.receive(reader, header, size - len(framed))
-        if body.fault is not None:
-            reason = body.fault
-            await service.durable(rounds.quarantine(client, task, round_number, reason, body.sha256))
-            raise UpdateInvalid(reason)
-        blob = await _finish(incoming, header.blob_sha256) if header.blob_sha256 else None
-        received = ReceivedUpdate(header=header, body_sha256=body.sha256, body_size=size, blob=blob)
-        return await service.durable(rounds.accept_update(client, task, round_number, received))
+        return await service.durable(await _end(rounds, client, task, round_number, size, header, body))
+
+
+async def take_update(
+    rounds: Rounds, store: Store, client: bytes, task: int, round_number: int, framed: bytes, blob: bytes | Path | None
+) -> update_pb2.Receipt:
+    """As `receive_update`, with the same checks, for an update that comes without a request.
+
+    Args:
+        rounds: The round engine.
+        store: Its store.
+        client: Who sends it.
+        task: Of the assignment.
+        round_number: Of the assignment.
+        framed: The header behind its length.
+        blob: What stands behind it: bytes, a file, or nothing.
+
+    Raises:
+        ServerError: As `receive_update`.
+    """
+    expectation = rounds.expect(client, task, round_number)
+    with store.incoming() as incoming, _opened(blob) as stream:
+        size = len(framed) + stream.seek(0, SEEK_END)
+        stream.seek(0)
+        if size > (most := LENGTH.size + MAX_UPDATE_HEADER_BYTES + expectation.blob_size):
+            raise TooLarge(f"an update of {size} bytes; at most {most} are expected here")
+        header = decode_request(update_pb2.UpdateHeader, framed[LENGTH.size :])
+        body = _Body(incoming, expectation, framed)
+        await body.receive(_Pieces(stream), header, size - len(framed))
+        return await asyncio.wrap_future(await _end(rounds, client, task, round_number, size, header, body))
+
+
+async def _end(
+    rounds: Rounds,
+    client: bytes,
+    task: int,
+    round_number: int,
+    size: int,
+    header: update_pb2.UpdateHeader,
+    body: "_Body",
+) -> Future[update_pb2.Receipt]:
+    """Hand what was read to the round engine; or have the member quarantined."""
+    if body.fault is not None:
+        # Who is cut off while waiting must not undo it.
+        await asyncio.shield(
+            asyncio.wrap_future(rounds.quarantine(client, task, round_number, body.fault, body.sha256))
+        )
+        raise UpdateInvalid(body.fault)
+    blob = await _finish(body.incoming, header.blob_sha256) if header.blob_sha256 else None
+    received = ReceivedUpdate(header=header, body_sha256=body.sha256, body_size=size, blob=blob)
+    return rounds.accept_update(client, task, round_number, received)
 
 
 async def receive_part(request: web.Request, service: Service, digest: bytes) -> None:
@@ -84,7 +133,7 @@ class _Body:
 
     def __init__(self, incoming: IncomingBlob, expectation: Expectation, framed: bytes) -> None:
         self.fault: str | None = None
-        self._incoming = incoming
+        self.incoming = incoming
         self._expectation = expectation
         self._checker = Checker(expectation.specs or (), expectation.base)
         self._hash = sha256(framed)
@@ -93,12 +142,12 @@ class _Body:
     def sha256(self) -> bytes:
         return self._hash.digest()
 
-    async def receive(self, reader: BodyReader, header: update_pb2.UpdateHeader, size: int) -> None:
+    async def receive(self, reader: "BodyReader | _Pieces", header: update_pb2.UpdateHeader, size: int) -> None:
         self.fault = _contradiction(header, self._expectation, size)
         left = size
         while pieces := await _batch(reader, left):
             left -= sum(map(len, pieces))
-            if self._incoming.in_memory and self._incoming.size + sum(map(len, pieces)) <= MAX_ROW_BYTES:
+            if self.incoming.in_memory and self.incoming.size + sum(map(len, pieces)) <= MAX_ROW_BYTES:
                 self._take(pieces)
             else:
                 await asyncio.to_thread(self._take, pieces)
@@ -116,7 +165,7 @@ class _Body:
                 except BlobError as error:
                     self.fault = str(error)
                 else:
-                    self._incoming.write(piece)
+                    self.incoming.write(piece)
 
     def _end(self, digest: bytes) -> str | None:
         try:
@@ -126,6 +175,20 @@ class _Body:
         if self._checker.digest != digest:
             return f"the blob's SHA-256 is {self._checker.digest.hex()}, its header says {digest.hex()}"
         return None
+
+
+class _Pieces:
+    """A file's bytes as a body's come."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self._stream = stream
+
+    async def some(self) -> bytes:
+        return self._stream.read(BATCH_BYTES)
+
+
+def _opened(blob: bytes | Path | None) -> BinaryIO:
+    return blob.open("rb") if isinstance(blob, Path) else BytesIO(blob or b"")
 
 
 def _announced(request: web.Request, limit: int) -> int:
@@ -162,7 +225,7 @@ def _contradiction(header: update_pb2.UpdateHeader, expectation: Expectation, si
     return None
 
 
-async def _batch(reader: BodyReader, left: int) -> list[bytes]:
+async def _batch(reader: BodyReader | _Pieces, left: int) -> list[bytes]:
     pieces: list[bytes] = []
     wanted = min(left, BATCH_BYTES)
     while wanted > 0 and (piece := await reader.some()):
