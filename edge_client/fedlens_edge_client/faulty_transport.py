@@ -1,6 +1,7 @@
 """A transport that misbehaves by plan, so that clients, server and rounds are tested without hooks inside them."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from hashlib import sha256
 from pathlib import Path
 
@@ -25,11 +26,21 @@ class FaultyTransport:
     A client that vanishes in a round never sees its assignment: it is told to wait until that round is over.
     """
 
-    def __init__(self, inner: Transport, plan: FaultPlan, index: int) -> None:
-        """`inner` does the real calls and is closed with this one; `index` is the client's in the plan."""
+    def __init__(
+        self,
+        inner: Transport,
+        plan: FaultPlan,
+        index: int,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        """`inner` does the real calls and is closed with this one; `index` is the client's in the plan.
+
+        `sleep` waits for so many seconds of whatever time the server goes by.
+        """
         self._inner = inner
         self._plan = plan
         self._index = index
+        self._sleep = sleep
 
     async def enrol(self, token: str, capabilities: enrolment_pb2.Capabilities) -> enrolment_pb2.EnrolResponse:
         """As the inner transport."""
@@ -63,7 +74,7 @@ class FaultyTransport:
         fault = self._plan.of(self._index, round_number)
         match fault.kind if fault else None:
             case FaultKind.DELAY if fault:
-                await asyncio.sleep(fault.seconds)
+                await self._sleep(fault.seconds)
             case FaultKind.NAN if blob is not None:
                 header, blob = await asyncio.to_thread(with_nan, header, blob)
             case FaultKind.CORRUPT if blob is not None:
