@@ -7,7 +7,7 @@ import logging
 from contextlib import ExitStack
 
 from fedlens_proto.v1 import admin_pb2
-from fedlens_server import lifecycle, state_values
+from fedlens_server import lifecycle, mixtures, state_values
 from fedlens_server.errors import StorageFull
 from fedlens_server.federation import Federation, Round, RoundKey, Task
 from fedlens_server.lifecycle import NO_ROUND, MethodFailed, of_method
@@ -49,9 +49,13 @@ def advance(federation: Federation, key: RoundKey) -> None:
             return
         with ExitStack() as open_blobs:
             prepared, reason = _outcome(federation, task, current, open_blobs)
-            federation.store.submit(
-                lambda transaction: lifecycle.end_round(federation, transaction, key, prepared, reason)
-            ).result()
+            try:
+                _prepare_downloads(federation, task, prepared)
+                federation.store.submit(
+                    lambda transaction: lifecycle.end_round(federation, transaction, key, prepared, reason)
+                ).result()
+            finally:
+                mixtures.forget_prepared(federation, task)
     except StorageFull:
         federation.retry_at[key] = federation.clock.now() + lifecycle.RETRY_S
         log.exception("task %d, round %d: the disk is full; trying again in %g s", *key, lifecycle.RETRY_S)
@@ -94,6 +98,22 @@ def _outcome(
         return of_method(lambda: state_values.prepare(federation.store, task.values, new, open_blobs)), ""
     except (NothingToAggregate, MethodFailed) as error:
         return None, str(error)
+
+
+def _prepare_downloads(federation: Federation, task: Task, prepared: PreparedState | None) -> None:
+    """Compute the mixtures of the round that will open, unless who takes part changes until then."""
+    committed = task.committed + (prepared is not None)
+    if committed == task.rounds_total:
+        return
+    values = task.values if prepared is None else prepared.values
+    dropped = state_values.of_clients(values, federation.forgotten)
+    values = {name: value for name, value in values.items() if name not in dropped}
+    index, _, chosen = lifecycle.cohort(task, committed)
+    try:
+        downloads = [task.method.download(task.method_phase(index), values, client) or {} for client in chosen]
+    except Exception:
+        return  # the transaction meets it again and says what follows
+    mixtures.prepare(federation, task, (tensors for sets in downloads for tensors in sets.values()), prepared)
 
 
 def _updates(federation: Federation, current: Round) -> list[Update]:

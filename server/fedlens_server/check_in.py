@@ -6,7 +6,7 @@ from fedlens_server import local_passes
 from fedlens_server.errors import Unknown
 from fedlens_server.federation import BlobSets, Client, Federation, Task
 from fedlens_server.lifecycle import MethodFailed, of_method
-from fedlens_server.methods import NothingToAggregate
+from fedlens_server.methods import Mixture, NothingToAggregate, TensorSet
 from fedlens_server.store import Location, StoredTensors
 
 _RETRY_AFTER_MS = {
@@ -59,7 +59,10 @@ def readable(federation: Federation, client: Client, digest: bytes) -> Location:
 
 
 def current_sets(task: Task, client: Client) -> BlobSets | None:
-    """The blobs that a client would use now; None: the method has none for it, or none that are stored."""
+    """The blobs that a client would use now; None: the method has none for it, or none that are stored.
+
+    A mixture is not computed for every client after every round only to be told: its stand-in is.
+    """
     cache = task.current_sets  # before the values: a commit in between replaces it, and what is kept goes with it
     cached = cache.get(client.id)
     if cached is not None:
@@ -73,15 +76,24 @@ def current_sets(task: Task, client: Client) -> BlobSets | None:
         downloaded = of_method(lambda: task.method.download(phase, values, asked))
     except (MethodFailed, NothingToAggregate):
         return None
-    if downloaded is None or not all(isinstance(tensors, StoredTensors) for tensors in downloaded.values()):
+    if downloaded is None:
         return None
+    stored = {name: _stored(tensors) for name, tensors in sorted(downloaded.items())}
     sets = tuple(
         assignment_pb2.BlobSet(name=name, sha256=tensors.digest, size=tensors.size)
-        for name, tensors in sorted(downloaded.items())
-        if isinstance(tensors, StoredTensors)
+        for name, tensors in stored.items()
+        if tensors is not None
     )
+    if len(sets) < len(stored):
+        return None
     cache[client.id] = sets
     return sets
+
+
+def _stored(tensors: TensorSet | None) -> StoredTensors | None:
+    if isinstance(tensors, Mixture):
+        tensors = tensors.stand_in
+    return tensors if isinstance(tensors, StoredTensors) else None
 
 
 def _tasks(federation: Federation, client: Client) -> list[Task]:

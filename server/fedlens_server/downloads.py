@@ -1,13 +1,16 @@
-"""Blobs on their way out: whole or a range, from memory or from a file, never read on the event loop."""
+"""Blobs on their way out: whole or a range, from memory, from a file or computed, and never so on the event loop."""
 
 import asyncio
+import logging
 
 from aiohttp import hdrs, web
 
 from fedlens_server import answers
 from fedlens_server.errors import Unknown, WrongRange
-from fedlens_server.store import Location
+from fedlens_server.store import Location, encoding
+from fedlens_server.store.blobs import Computed
 
+_log = logging.getLogger(__name__)
 _HEADERS = {
     hdrs.CONTENT_TYPE: "application/octet-stream",
     hdrs.CACHE_CONTROL: "private, immutable",
@@ -35,12 +38,38 @@ async def send_blob(request: web.Request, location: Location) -> tuple[web.Strea
     count = last - first
     if location.path is not None:
         return web.FileResponse(location.path, headers=_HEADERS), count
-    assert location.raw is not None
     headers = dict(_HEADERS)
+    status = 200
     if count < location.size:
         headers[hdrs.CONTENT_RANGE] = f"bytes {first}-{last - 1}/{location.size}"
-        return web.Response(status=206, body=location.raw[first:last], headers=headers), count
-    return web.Response(body=location.raw, headers=headers), count
+        status = 206
+    if location.computed is not None:
+        response = web.StreamResponse(status=status, headers=headers)
+        response.content_length = count
+        await _compute(request, response, location.computed, first, last)
+        return response, count
+    assert location.raw is not None
+    return web.Response(status=status, body=location.raw[first:last], headers=headers), count
+
+
+async def _compute(
+    request: web.Request, response: web.StreamResponse, tensors: Computed, first: int, last: int
+) -> None:
+    """Send a blob that is computed piece by piece, the next one when the connection has taken the last."""
+    if request.method == hdrs.METH_HEAD:
+        await response.prepare(request)
+        return
+    pieces = encoding.pieces(tensors, first, last)
+    piece = await asyncio.to_thread(next, pieces, None)  # what is wrong from the start is still answered
+    await response.prepare(request)
+    while piece is not None:
+        await response.write(piece)
+        try:
+            piece = await asyncio.to_thread(next, pieces, None)
+        except Exception as error:
+            _log.exception("a blob could not be computed to its end")
+            raise ConnectionResetError from error  # the client sees that bytes are missing
+    await response.write_eof()
 
 
 def _range(request: web.Request, size: int) -> tuple[int, int]:

@@ -198,6 +198,8 @@ class Federation:
         self.aggregating: set[RoundKey] = set()
         self.retry_at: dict[RoundKey, float] = {}
         self.unreachable: set[bytes] = set()  # blobs that the last sweep found out of reach
+        # Digest and size by task and recipe; see `mixtures.prepare`.
+        self.mixture_digests: dict[tuple[int, str], tuple[bytes, int]] = {}
         self._listeners: list[Callable[[Change], None]] = []
         self._changed: set[int] = set()
         self._due = False

@@ -19,7 +19,7 @@ from sqlalchemy import bindparam, insert, update
 
 from fedlens_proto import keyed_hash
 from fedlens_proto.v1 import admin_pb2, assignment_pb2
-from fedlens_server import local_passes, reach, state_values
+from fedlens_server import local_passes, mixtures, reach, state_values
 from fedlens_server.errors import StorageFull, Unavailable
 from fedlens_server.federation import ENDED, BlobSets, Federation, GlobalModel, Member, Round, RoundKey, Task
 from fedlens_server.methods import NothingToAggregate, State, TensorSet, Tools
@@ -185,14 +185,23 @@ def stop(federation: Federation, transaction: Transaction, task: Task) -> None:
     )  # fmt: skip
 
 
+def cohort(task: Task, committed: int) -> tuple[int, tuple[bytes, ...], list[bytes]]:
+    """Index of the phase after so many committed rounds; who could take part in a round now, and who does."""
+    population = tuple(sorted(task.eligible))
+    index = task.phase_of(committed)
+    size = task.phases[index].cohort or len(population)
+    return index, population, keyed_hash.cohort(task.seed, task.next_round, population, size)
+
+
 def download_sets(
-    federation: Federation, transaction: Transaction, downloaded: Mapping[str, TensorSet], written: Written
+    federation: Federation, transaction: Transaction, task: Task, downloaded: Mapping[str, TensorSet], written: Written
 ) -> BlobSets:
     """The downloaded sets by digest, ascending by name; those that are not stored yet are written and placed.
 
     Args:
         federation: Where they are stored.
         transaction: Which names new ones.
+        task: Whose sets they are.
         downloaded: What the method gave.
         written: Sets written before; a caller that asks for many clients hands in the same.
     """
@@ -202,6 +211,8 @@ def download_sets(
             digest, size = tensors.digest, tensors.size
         elif id(tensors) in written:
             _, digest, size = written[id(tensors)]
+        elif (recipe := mixtures.recipe_of(tensors)) is not None:
+            digest, size = mixtures.name(federation, transaction, task, recipe)
         else:
             with federation.store.incoming() as incoming:
                 blob = federation.store.write_tensors(tensors, incoming)
@@ -284,27 +295,25 @@ def _go_on(
 def _open_round(
     federation: Federation, transaction: Transaction, task: Task, values: State, committed: int
 ) -> Round | None:
-    population = tuple(sorted(task.eligible))
+    number = task.next_round
+    index, population, chosen = cohort(task, committed)
     if not population:
         return None  # goes on when somebody enrols
-    number, index = task.next_round, task.phase_of(committed)
     phase = task.phases[index]
-    size = len(population) if phase.cohort is None else phase.cohort
-    cohort = keyed_hash.cohort(task.seed, number, population, size)
     needed = local_passes.download_names(phase.local_pass)
     members: dict[bytes, Member] = {}
     written: Written = {}
-    for client in cohort:
+    for client in chosen:
         downloaded = of_method(partial(task.method.download, task.method_phase(index), values, client))
         if downloaded is None:
             continue
         if missing := sorted(needed - downloaded.keys()):
             raise MethodFailed(f"the method's download lacks set {missing[0]!r}, which its local pass names")
-        sets = of_method(partial(download_sets, federation, transaction, downloaded, written))
+        sets = of_method(partial(download_sets, federation, transaction, task, downloaded, written))
         bundle = task.bundle_for(federation.clients[client])
         assert bundle is not None  # it is eligible
         members[client] = Member(bundle=bundle, sets=sets)
-    sitting_out = [client for client in cohort if client not in members]
+    sitting_out = [client for client in chosen if client not in members]
     now = federation.clock.now()
     transaction.execute(
         insert(schema.rounds),
@@ -361,7 +370,7 @@ def _global_model(
     downloaded = of_method(lambda: task.method.download(phase, values, None))
     if evaluated is None or downloaded is None or local_passes.download_names(evaluated) - downloaded.keys():
         return None
-    sets = of_method(lambda: download_sets(federation, transaction, downloaded, {}))
+    sets = of_method(lambda: download_sets(federation, transaction, task, downloaded, {}))
     return GlobalModel(round=ended.number, phase=ended.phase, sets=sets)
 
 

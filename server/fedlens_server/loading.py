@@ -8,7 +8,7 @@ from sqlalchemy import Row, func, select
 from fedlens_proto import manifest as manifests
 from fedlens_proto.errors import ManifestError
 from fedlens_proto.v1 import admin_pb2, assignment_pb2, enrolment_pb2
-from fedlens_server import lifecycle, reach, state_values, task_creation, task_settings
+from fedlens_server import lifecycle, mixtures, reach, state_values, task_creation, task_settings
 from fedlens_server.clock import Clock
 from fedlens_server.enrolment import capable
 from fedlens_server.errors import Malformed, StorageFull, StoreUnusable
@@ -27,6 +27,7 @@ def load(store: Store, clock: Clock) -> Federation:
         capabilities = enrolment_pb2.Capabilities.FromString(row.capabilities)
         federation.clients[row.id] = capable(row.id, row.role, capabilities, revoked=row.revoked)
     federation.forgotten = {row.id for row in store.read(select(schema.forgotten))}
+    mixtures.load(federation)
     for row in store.read(select(schema.tasks).order_by(schema.tasks.c.id)):
         try:
             task = _task(federation, row)
@@ -126,8 +127,8 @@ def _round(federation: Federation, task: Task) -> Round | None:
 
 
 def _sets(store: Store, text: str) -> BlobSets:
-    """Sets as kept in the database; all of them are stored, since the round or the task still needs them."""
+    """Sets as kept in the database; all of them can be read, since the round or the task still needs them."""
     return tuple(
-        assignment_pb2.BlobSet(name=name, sha256=bytes.fromhex(digest), size=store.blobs.sizes[bytes.fromhex(digest)])
+        assignment_pb2.BlobSet(name=name, sha256=bytes.fromhex(digest), size=store.blobs.size(bytes.fromhex(digest)))
         for name, digest in json.loads(text).items()
     )

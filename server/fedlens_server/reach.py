@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Mapping
 
+from fedlens_server import mixtures
 from fedlens_server.federation import Federation, GlobalModel, Round, Task
 from fedlens_server.store import Transaction
 
@@ -9,7 +10,7 @@ Holding = tuple[Mapping[str, bytes], Round | None, GlobalModel | None]
 
 
 def reachable(federation: Federation, instead: Mapping[int, Holding]) -> set[bytes]:
-    """Digests of all blobs in use.
+    """Digests of all blobs in use: stored ones, those computed from others, and those others.
 
     Args:
         federation: What is there.
@@ -19,7 +20,8 @@ def reachable(federation: Federation, instead: Mapping[int, Holding]) -> set[byt
     found = {digest for digest, until in federation.store.blobs.kept_until.items() if until > now}
     for task in federation.tasks.values():
         found |= _held(task, instead.get(task.id, _holding(task)))
-    return found
+    computed = federation.store.blobs.computed
+    return found.union(*(computed[digest].sources for digest in found & computed.keys()))
 
 
 def sweep(federation: Federation, transaction: Transaction, task: Task, holding: Holding, *, ended: bool) -> None:
@@ -32,7 +34,9 @@ def sweep(federation: Federation, transaction: Transaction, task: Task, holding:
         holding: What it will hold.
         ended: Whether it ends; what it then lets go of is deleted now, as there may be no later sweep.
     """
-    unused = federation.store.blobs.sizes.keys() - reachable(federation, {task.id: holding})
+    reached = reachable(federation, {task.id: holding})
+    mixtures.drop(federation, transaction, federation.store.blobs.computed.keys() - reached)
+    unused = federation.store.blobs.sizes.keys() - reached
     last = _held(task, _holding(task)) if ended else set()
     gone = unused & (federation.unreachable | last)
     federation.store.delete_blobs(transaction, gone)
@@ -41,7 +45,9 @@ def sweep(federation: Federation, transaction: Transaction, task: Task, holding:
 
 def sweep_all(federation: Federation, transaction: Transaction) -> None:
     """Delete in a transaction everything that is out of reach: when the server starts."""
-    federation.store.delete_blobs(transaction, federation.store.blobs.sizes.keys() - reachable(federation, {}))
+    reached = reachable(federation, {})
+    mixtures.drop(federation, transaction, federation.store.blobs.computed.keys() - reached)
+    federation.store.delete_blobs(transaction, federation.store.blobs.sizes.keys() - reached)
 
 
 def delete_now(

@@ -4,10 +4,12 @@ from collections.abc import Callable
 
 from fedlens_server.methods.fedavg import FedAvg
 from fedlens_server.methods.method import Method, NothingToAggregate, Phase, State, TaskPlan, TensorSet, Tools, Update
+from fedlens_server.methods.mixture import Mixture
 
 __all__ = [
     "METHODS",
     "Method",
+    "Mixture",
     "NothingToAggregate",
     "Phase",
     "State",

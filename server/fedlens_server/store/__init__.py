@@ -14,12 +14,21 @@ from fedlens_proto.blob import write as write_blob
 from fedlens_proto.v1 import blob_pb2
 from fedlens_server.errors import StoreUnusable
 from fedlens_server.store import schema
-from fedlens_server.store.blobs import MAX_ROW_BYTES, Blobs, IncomingBlob, Location, StoredBlob
+from fedlens_server.store.blobs import MAX_ROW_BYTES, Blobs, ComputedBlob, IncomingBlob, Location, StoredBlob
 from fedlens_server.store.database import connect, lock, migrate
 from fedlens_server.store.tensors import StoredTensors
 from fedlens_server.store.worker import Transaction, Worker
 
-__all__ = ["MAX_ROW_BYTES", "IncomingBlob", "Location", "Store", "StoredBlob", "StoredTensors", "Transaction"]
+__all__ = [
+    "MAX_ROW_BYTES",
+    "ComputedBlob",
+    "IncomingBlob",
+    "Location",
+    "Store",
+    "StoredBlob",
+    "StoredTensors",
+    "Transaction",
+]
 
 T = TypeVar("T")
 

@@ -18,8 +18,9 @@ from dataclasses import dataclass
 from hashlib import sha256
 from io import BytesIO
 from pathlib import Path
-from typing import BinaryIO, Self
+from typing import BinaryIO, Protocol, Self
 
+from fedlens_proto.blob import Array, Layout
 from fedlens_server.errors import StorageFull, Unknown
 
 MAX_ROW_BYTES = 64 << 10
@@ -38,13 +39,36 @@ class StoredBlob:
     path: Path | None = None  # else the synced temporary file
 
 
+class Computed(Protocol):
+    """Tensors whose blob is stored nowhere: they are computed from stored ones when they are read."""
+
+    @property
+    def layout(self) -> Layout:
+        """Of the blob."""
+        ...
+
+    def span(self, name: str, start: int, stop: int, buffer: Array | None = None) -> Array:
+        """As of `StoredTensors`."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ComputedBlob:
+    """A blob that is computed when it is read."""
+
+    size: int
+    tensors: Computed
+    sources: frozenset[bytes]  # digests of the stored blobs from which it is computed
+
+
 @dataclass(frozen=True, slots=True)
 class Location:
-    """Where stored bytes can be read: exactly one of `raw` and `path` is set."""
+    """Where bytes can be read: exactly one of `raw`, `path` and `computed` is set."""
 
     size: int
     raw: bytes | None = None
     path: Path | None = None
+    computed: Computed | None = None
 
 
 @contextmanager
@@ -157,6 +181,7 @@ class Blobs:
         self.incoming_folder.mkdir(parents=True, exist_ok=True)
         self.sizes: dict[bytes, int] = {}  # of every blob that the database names
         self.kept_until: dict[bytes, float] = {}  # of parts that may have no task yet
+        self.computed: dict[bytes, ComputedBlob] = {}  # that are not stored, or were not when they were named
         self._read_row = read_row
         self._placing: dict[bytes, bytes] = {}
         self._cache: OrderedDict[bytes, bytes] = OrderedDict()
@@ -166,6 +191,11 @@ class Blobs:
     def path(self, digest: bytes) -> Path:
         """The file of a blob that does not fit a row."""
         return self.folder / digest.hex()
+
+    def size(self, digest: bytes) -> int:
+        """Bytes of a blob that is stored or computed."""
+        size = self.sizes.get(digest)
+        return self.computed[digest].size if size is None else size
 
     def locate(self, digest: bytes) -> Location:
         """Where a blob is.
@@ -185,6 +215,9 @@ class Blobs:
             if raw is not None:
                 self.remember(digest, raw)
                 return Location(size, raw=raw)
+        computed = self.computed.get(digest) if size is None else None
+        if computed is not None:
+            return Location(computed.size, computed=computed.tensors)
         path = self.path(digest)
         if size is None and not path.exists():
             raise Unknown(f"blob {digest.hex()} is not stored here")

@@ -83,6 +83,15 @@ task_bundles = Table(
     Column("manifest", LargeBinary, nullable=False),
 )
 
+# How to compute blobs that clients may fetch and that are stored nowhere.
+mixtures = Table(
+    "mixtures",
+    metadata,
+    Column("digest", LargeBinary, primary_key=True),
+    Column("size", Integer, nullable=False),
+    Column("recipe", Text, nullable=False),  # JSON [{names, terms: [[weight, digest of a stored blob in hex]]}]
+)
+
 state_entries = Table(
     "state_entries",
     metadata,

@@ -78,6 +78,8 @@ class StoredTensors(Mapping[str, Array]):
         dtype = DTYPES[spec.dtype]
         offset = layout.offsets[i] + start * dtype.itemsize
         location = None if self._descriptor is not None else self._locate(self.digest)
+        if location is not None and location.computed is not None:
+            return location.computed.span(name, start, stop, buffer)
         if location is not None and location.raw is not None:
             stored = np.frombuffer(location.raw, dtype, stop - start, offset)
         else:
@@ -130,6 +132,8 @@ def _read(descriptor: int, into: Array, offset: int) -> None:
 
 
 def _parse(location: Location) -> Layout | None:
+    if location.computed is not None:
+        return location.computed.layout
     if location.raw is not None:
         return Layout.parse(location.raw)
     assert location.path is not None
