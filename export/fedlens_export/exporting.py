@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from fedlens_export import (
     backbones,
     bundle,
+    concatenated,
     lowering,
     models,
     objectives,
@@ -30,7 +31,7 @@ from fedlens_export.hyper import Hyper
 from fedlens_export.network import CENTRED, IMAGENET, Network, Normalisation
 from fedlens_export.programs import ProgramSource
 from fedlens_proto import blob
-from fedlens_proto.manifest import FORMAT, MAX_BATCH, MAX_SIDE, Bundle
+from fedlens_proto.manifest import FORMAT, MAX_BATCH, MAX_CONCATENATED, MAX_SIDE, Bundle
 from fedlens_proto.photos import PREPROCESSING_VERSION
 from fedlens_proto.v1 import manifest_pb2 as pb
 
@@ -54,6 +55,8 @@ class Training:
         objective: Of `objectives.OBJECTIVES`.
         optimiser: Of `optimisers.OPTIMISERS`.
         onnx: Whether the server gets programs that it can run itself; they cost a second or two.
+        concatenated: Most extractors whose outputs one classifier takes side by side; 0: an ordinary bundle.
+        seed: Of that classifier's weights.
     """
 
     class_names: tuple[str, ...]
@@ -61,6 +64,8 @@ class Training:
     objective: str = "cross_entropy"
     optimiser: str = "sgd"
     onnx: bool = False
+    concatenated: int = 0
+    seed: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,6 +85,7 @@ class ExportSpec:
         pretrain_epochs: How often it sees each of them.
         seed: Of all weights that are drawn, and of pretraining.
         onnx: As in `Training`.
+        concatenated: As in `Training`.
     """
 
     model: str
@@ -94,6 +100,7 @@ class ExportSpec:
     pretrain_epochs: int = 5
     seed: int = 0
     onnx: bool = False
+    concatenated: int = 0
 
 
 def export_bundle(folder: Path, spec: ExportSpec, on_stage: Progress = _silent) -> Bundle:
@@ -113,6 +120,8 @@ def export_bundle(folder: Path, spec: ExportSpec, on_stage: Progress = _silent) 
         objective=spec.objective,
         optimiser=spec.optimiser,
         onnx=spec.onnx,
+        concatenated=spec.concatenated,
+        seed=spec.seed,
     )
     # Told before anything that takes time.
     _check_training(training)
@@ -243,8 +252,13 @@ class _Draft:
         """Add `step`, `predict` and the initial weights, and write the whole."""
         training, network = self.training, self.network
         classes = len(training.class_names)
-        tensors = network.describe()
+        network.describe()  # refuses what cannot be exchanged before anything is called
         _check_logits(network, classes)
+        if training.concatenated:
+            given = {**network.weights, **network.buffers}
+            self.add(concatenated.extract(network, training.batch), given)
+            network = concatenated.classifier(network, training.concatenated, training.seed)
+        tensors = network.describe()
         initial = {**network.weights, **network.buffers}
         hyper = tuple(self.hyper.values())
         self.add(programs.step(network, self.objective, self.optimiser, hyper, training.batch, classes), initial)
@@ -270,6 +284,7 @@ class _Draft:
             initial=self.parts.add(blob.encode({key: tensor.numpy() for key, tensor in initial.items()})),
             frozen=self.frozen,
             tools=_tools(),
+            concatenated=training.concatenated,
         )
         manifest.parts.extend(self.parts.messages())
         return bundle.write(folder, manifest, self.parts.contents)
@@ -281,6 +296,10 @@ def _check_training(training: Training) -> None:
         raise NotExportable(f"two or more classes are needed, each once; found {', '.join(names) or 'none'}")
     if not 1 <= training.batch <= MAX_BATCH:
         raise NotExportable(f"batch {training.batch} is not allowed; 1 to {MAX_BATCH} are")
+    if not 0 <= training.concatenated <= MAX_CONCATENATED:
+        raise NotExportable(
+            f"{training.concatenated} extractors cannot be concatenated; 1 to {MAX_CONCATENATED} can, 0 is for none"
+        )
     objectives.by_name(training.objective)
     optimisers.by_name(training.optimiser)
 

@@ -71,7 +71,7 @@ def _example(
 ) -> Tensor:
     shape = tuple(slot.shape)
     match slot.kind:
-        case pb.SLOT_KIND_WEIGHT | pb.SLOT_KIND_FROZEN:
+        case pb.SLOT_KIND_WEIGHT | pb.SLOT_KIND_FROZEN | pb.SLOT_KIND_EXTRACTOR:
             return known[slot.name].clone()
         case pb.SLOT_KIND_REFERENCE:
             return known[slot.name.partition("/")[2]] + 0.01 * torch.rand(shape, generator=generator)

@@ -40,16 +40,18 @@ class ProgramSource:
     function: Callable[..., tuple[Tensor, ...]]
 
 
-class _Arguments:
+class Arguments:
     """Flat arguments, found again by what their slots say."""
 
     def __init__(self, slots: Sequence[pb.Slot], tensors: Sequence[Tensor]) -> None:
         self._found = {(slot.kind, slot.name): tensor for slot, tensor in zip(slots, tensors, strict=True)}
 
     def one(self, kind: pb.SlotKind) -> Tensor:
+        """The tensor of a slot without a name."""
         return self._found[kind, ""]
 
     def named(self, kind: pb.SlotKind) -> Tensors:
+        """By name the tensors of the slots of one kind."""
         return {name: tensor for (k, name), tensor in self._found.items() if k == kind}
 
 
@@ -64,10 +66,10 @@ def step(
     roles = {tensor.name: _ROLE_NAMES[tensor.role] for tensor in network.describe()}
     weights, buffers = network.weights, network.buffers
     moments = {f"{moment}/{name}": tensor for moment in optimiser.moments for name, tensor in weights.items()}
-    exchanged = _slots(pb.SLOT_KIND_WEIGHT, {**weights, **buffers})
+    exchanged = slots_of(pb.SLOT_KIND_WEIGHT, {**weights, **buffers})
     state = [
-        *_slots(pb.SLOT_KIND_OPTIMISER, moments),
-        *_slots(pb.SLOT_KIND_COUNTER, dict.fromkeys(ROLES, _SCALAR) if optimiser.counts else {}),
+        *slots_of(pb.SLOT_KIND_OPTIMISER, moments),
+        *slots_of(pb.SLOT_KIND_COUNTER, dict.fromkeys(ROLES, _SCALAR) if optimiser.counts else {}),
     ]
     if objective.needs_features:
         network.check_features()
@@ -79,7 +81,7 @@ def step(
     inputs = (
         *exchanged,
         *state,
-        *_slots(pb.SLOT_KIND_REFERENCE, compared),
+        *slots_of(pb.SLOT_KIND_REFERENCE, compared),
         *_batch_slots(network, batch, with_labels=True, views=objective.views),
         *(pb.Slot(kind=pb.SLOT_KIND_HYPER, name=h.name, dtype=blob_pb2.DTYPE_FLOAT32) for h in hyper),
     )
@@ -91,7 +93,7 @@ def step(
     )
 
     def function(*tensors: Tensor) -> tuple[Tensor, ...]:
-        given = _Arguments(inputs, tensors)
+        given = Arguments(inputs, tensors)
         exchanged_now = given.named(pb.SLOT_KIND_WEIGHT)
         trained = {name: exchanged_now[name] for name in weights}
         kept = {name: exchanged_now[name] for name in buffers}
@@ -151,12 +153,12 @@ def predict(network: Network, batch: int, classes: int) -> ProgramSource:
     """Logits of a batch in evaluation mode; rows of padding get those of a row of zeros."""
     weights, buffers = network.weights, network.buffers
     inputs = (
-        *_slots(pb.SLOT_KIND_WEIGHT, {**weights, **buffers}),
+        *slots_of(pb.SLOT_KIND_WEIGHT, {**weights, **buffers}),
         *_batch_slots(network, batch, with_labels=False),
     )
 
     def function(*tensors: Tensor) -> tuple[Tensor, ...]:
-        given = _Arguments(inputs, tensors)
+        given = Arguments(inputs, tensors)
         exchanged = given.named(pb.SLOT_KIND_WEIGHT)
         rows = without_padding(given.one(pb.SLOT_KIND_INPUT), given.one(pb.SLOT_KIND_MASK))
         logits, _ = network(
@@ -175,11 +177,11 @@ def embed(backbone: nn.Module, normalisation: Normalisation, photo_shape: tuple[
     backbone.eval()
     frozen = frozen_tensors(backbone)
     photo = pb.Slot(kind=pb.SLOT_KIND_INPUT, dtype=blob_pb2.DTYPE_FLOAT32, shape=(1, *photo_shape))
-    inputs = (*_slots(pb.SLOT_KIND_FROZEN, frozen), photo)
+    inputs = (*slots_of(pb.SLOT_KIND_FROZEN, frozen), photo)
     features = feature_count(backbone, photo_shape)
 
     def function(*tensors: Tensor) -> tuple[Tensor, ...]:
-        given = _Arguments(inputs, tensors)
+        given = Arguments(inputs, tensors)
         rows = normalisation(given.one(pb.SLOT_KIND_INPUT))
         found: Tensor = functional_call(backbone, given.named(pb.SLOT_KIND_FROZEN), (rows,))
         return (found,)
@@ -200,7 +202,8 @@ def feature_count(backbone: nn.Module, photo_shape: tuple[int, int, int]) -> int
         return int(backbone.eval()(torch.zeros(1, *photo_shape)).shape[1])
 
 
-def _slots(kind: pb.SlotKind, tensors: Mapping[str, Tensor]) -> list[pb.Slot]:
+def slots_of(kind: pb.SlotKind, tensors: Mapping[str, Tensor]) -> list[pb.Slot]:
+    """A slot for each tensor, sorted by name."""
     return [
         pb.Slot(kind=kind, name=name, dtype=_DTYPES[tensor.dtype], shape=tensor.shape)
         for name, tensor in sorted(tensors.items())

@@ -24,6 +24,7 @@ DIGEST_BYTES = 32
 MAX_MANIFEST_BYTES = 1 << 20
 MAX_SIDE = 4096
 MAX_BATCH = 65536
+MAX_CONCATENATED = 64
 
 
 @dataclass(frozen=True)
@@ -194,6 +195,7 @@ def _check_programs(manifest: pb.Manifest, parts: set[bytes]) -> None:
         {"embed"} if manifest.bundle_class == pb.BUNDLE_CLASS_FROZEN_BACKBONE else set[str]()
     )
     _need(needed <= set(programs), f"programs {sorted(needed)} are needed, found {programs}")
+    _check_concatenated(manifest)
     weights = {t.name: t for t in manifest.tensors}
     hypers = {h.name for h in manifest.hyper_parameters}
     for item in manifest.programs:
@@ -209,10 +211,33 @@ def _check_programs(manifest: pb.Manifest, parts: set[bytes]) -> None:
             if slot.kind == pb.SLOT_KIND_WEIGHT:
                 weight = weights.get(slot.name)
                 _need(weight is not None and weight.shape == slot.shape, f"{where}: no exchangeable tensor like it")
+            if slot.kind == pb.SLOT_KIND_EXTRACTOR:
+                _need(item.name == "extract" and bool(slot.name), f"{where}: extractors belong to `extract`, by name")
             if slot.kind == pb.SLOT_KIND_FROZEN:
                 _need(bool(manifest.frozen), f"{where}: the bundle has no frozen tensors")
             if slot.kind == pb.SLOT_KIND_HYPER:
                 _need(slot.name in hypers, f"{where}: no hyper-parameter of that name")
+
+
+def _check_concatenated(manifest: pb.Manifest) -> None:
+    """See that `step` and `predict` take what so many runs of `extract` give side by side."""
+    count = manifest.concatenated
+    if not count:
+        return
+    _need(count <= MAX_CONCATENATED, f"{count} concatenated extractors; allowed are 1 to {MAX_CONCATENATED}")
+    found = {p.name: p for p in manifest.programs}
+    _need("extract" in found, "a bundle that concatenates extractors needs program 'extract'")
+    extract = found["extract"]
+    _need(any(slot.kind == pb.SLOT_KIND_EXTRACTOR for slot in extract.inputs), "'extract' takes no extractor")
+    shapes = [list(slot.shape) for slot in extract.outputs if slot.kind == pb.SLOT_KIND_FEATURES]
+    _need(
+        len(shapes) == len(extract.outputs) == 1 and len(shapes[0]) == 2 and shapes[0][0] == manifest.batch,
+        f"'extract' must give features [{manifest.batch}, d], found {shapes}",
+    )
+    wanted = [manifest.batch, count * shapes[0][1]]
+    for name in ("step", "predict"):
+        inputs = [list(slot.shape) for slot in found[name].inputs if slot.kind == pb.SLOT_KIND_INPUT]
+        _need(inputs == [wanted], f"program {name!r} takes {inputs}, {count} extractors side by side give {wanted}")
 
 
 def _need(condition: bool, message: str) -> None:
