@@ -1,5 +1,6 @@
 """Where the photos of a study come from: a folder, or a public data set by name, written once as a folder of PNG."""
 
+import os
 import shutil
 from collections.abc import Callable
 from http.client import HTTPException
@@ -17,6 +18,12 @@ class SourceUnavailable(Exception):
     """There are no photos to be had from there; the text says what would do."""
 
 
+def default_cache() -> Path:
+    """Where data sets are kept unless another folder is given: with what else may be deleted at any time."""
+    found = os.environ.get("XDG_CACHE_HOME")
+    return (Path(found) if found else Path.home() / ".cache") / "fedlens"
+
+
 def photos_of(source: str, cache: Path) -> Path:
     """The image folder of a source: a sub-folder per class, or `train` and `test` with such.
 
@@ -31,7 +38,8 @@ def photos_of(source: str, cache: Path) -> Path:
         if Path(source).is_dir():
             return Path(source)
         raise SourceUnavailable(
-            f"{source} is no folder; give one that has a sub-folder of photos for each class, or one of {', '.join(NAMES)}"
+            f"{source} is no folder; give one that has a sub-folder of photos for each class, "
+            f"or one of {', '.join(NAMES)}"
         )
     folder = cache / source
     if not folder.is_dir():

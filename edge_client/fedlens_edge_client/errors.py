@@ -10,7 +10,10 @@ EdgeClientError
 │   ├── Untrusted       the server's certificate, or plain HTTP to another machine, is not trusted
 │   └── BadAnswer       an answer that is not the protocol: malformed, too long, another digest
 ├── PassFailed          the assignment is given up; the server is told `reason`
-└── EngineError         in `engines/`
+├── EngineError         in `engines/`
+├── PoolUnusable        in `regimes/`: the photos of a study cannot be used
+├── Unservable          in `regimes/`: too few photos, or none of the tries gave every client enough
+└── BadRegime           in `regimes/`: a setting is wrong
 """
 
 from fedlens_proto.v1 import update_pb2

@@ -3,6 +3,8 @@
 Needs Pillow, which the server does not have.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -62,21 +64,23 @@ def load(source: Path | BinaryIO, height: int, width: int) -> NDArray[np.uint8]:
         PhotoUnreadable: Not a photo of a known format, damaged, truncated, or too many pixels.
         FileNotFoundError: The file is gone, or always was.
     """
-    try:
-        with Image.open(source, formats=_FORMATS) as opened:
-            upright = ImageOps.exif_transpose(opened)
-            side = min(upright.size)
-            left, top = (upright.width - side) // 2, (upright.height - side) // 2
-            square = _to_rgb(upright.crop((left, top, left + side, top + side)))
-            scaled = square.resize((width, height), Image.Resampling.BILINEAR)
-    except FileNotFoundError:
-        raise
-    except Image.DecompressionBombError as error:
-        raise PhotoUnreadable(f"{_name(source)} has too many pixels: {error}") from error
-    except _DAMAGE as error:
-        reason = str(error).replace(repr(str(source)), "it")
-        raise PhotoUnreadable(f"{_name(source)} cannot be read as a photo: {reason}") from error
+    with _opened(source) as opened:
+        upright = ImageOps.exif_transpose(opened)
+        side = min(upright.size)
+        left, top = (upright.width - side) // 2, (upright.height - side) // 2
+        square = _to_rgb(upright.crop((left, top, left + side, top + side)))
+        scaled = square.resize((width, height), Image.Resampling.BILINEAR)
     return np.ascontiguousarray(np.asarray(scaled).transpose(2, 0, 1))
+
+
+def shorter_side(source: Path | BinaryIO) -> int:
+    """How many pixels the shorter side of a photo has; its pixels are not decoded.
+
+    Raises:
+        As `load`.
+    """
+    with _opened(source) as opened:
+        return min(opened.size)
 
 
 def as_input(pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
@@ -111,6 +115,20 @@ def list_photos(folder: Path) -> PhotoListing:
             reason = Skipped.HEIC if suffix in HEIC_SUFFIXES else Skipped.OTHER_SUFFIX
             skipped.setdefault(reason, []).append(entry)
     return PhotoListing(tuple(photos), {reason: tuple(paths) for reason, paths in skipped.items()})
+
+
+@contextmanager
+def _opened(source: Path | BinaryIO) -> Iterator[Image.Image]:
+    try:
+        with Image.open(source, formats=_FORMATS) as opened:
+            yield opened
+    except FileNotFoundError:
+        raise
+    except Image.DecompressionBombError as error:
+        raise PhotoUnreadable(f"{_name(source)} has too many pixels: {error}") from error
+    except _DAMAGE as error:
+        reason = str(error).replace(repr(str(source)), "it")
+        raise PhotoUnreadable(f"{_name(source)} cannot be read as a photo: {reason}") from error
 
 
 def _to_rgb(image: Image.Image) -> Image.Image:

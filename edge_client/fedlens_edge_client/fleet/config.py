@@ -10,7 +10,7 @@ from fedlens_edge_client.album import Album
 from fedlens_edge_client.errors import StateError
 from fedlens_edge_client.faults import FaultPlan
 from fedlens_edge_client.fleet.messages import EVALUATOR
-from fedlens_edge_client.regimes import EvaluatorAlbum, PhotoPool, Regime
+from fedlens_edge_client.regimes import PhotoPool, Regime
 from fedlens_proto import keyed_hash
 
 KEY_FILE = "fleet.key"
@@ -33,6 +33,8 @@ class FleetConfig:
         ca: Certificates (PEM) to trust instead of the system's.
         task: Take work of this task alone.
         workers: Processes, at least 1.
+        models: Names of models, as in a bundle, that trainers take in turn: client i names the i-th, beyond the last
+            the first again. Without any, and for the evaluator, whatever a task has will do.
         shares_downloads: What one client has fetched the others need not. Otherwise each fetches everything itself, as
             phones do; what is computed of photos is shared in any case.
     """
@@ -49,6 +51,7 @@ class FleetConfig:
     evaluator_token: str | None = None
     ca: Path | None = None
     task: int | None = None
+    models: tuple[str, ...] = ()
     shares_downloads: bool = True
 
     @property
@@ -70,8 +73,20 @@ class FleetConfig:
         return keyed_hash.client_id(self.secret(index))
 
     def album(self, index: int) -> Album:
-        """A client's photos."""
-        return EvaluatorAlbum(self.pool) if index == EVALUATOR else self.regime.album(self.pool, index)
+        """A client's photos.
+
+        Raises:
+            EdgeClientError: The pool cannot serve the regime.
+        """
+        if index == EVALUATOR:
+            return self.regime.evaluator_album(self.pool)
+        return self.regime.album(self.pool, index, self.state / "made-photos")
+
+    def models_of(self, index: int) -> tuple[str, ...]:
+        """The models that a client names when it enrols; none: any."""
+        if index == EVALUATOR or not self.models:
+            return ()
+        return (self.models[index % len(self.models)],)
 
     def folder(self, index: int) -> Path:
         """A client's state folder; fleets of different seeds are different clients."""

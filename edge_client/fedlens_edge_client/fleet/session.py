@@ -63,7 +63,7 @@ def run_session(config: FleetConfig, console: Console) -> int:
     pool = config.pool
     console.print(
         f"{config.clients} clients with {sum(map(len, pool.train)):,} train photos of {len(pool.class_names)} classes "
-        f"({config.regime.name.value}, {config.regime.per_class} per class), {config.workers} worker processes",
+        f"({config.regime.summary}), {config.workers} worker processes",
         highlight=False,
         soft_wrap=True,
     )

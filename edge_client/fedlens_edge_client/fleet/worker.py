@@ -144,6 +144,7 @@ class _Member:
             config.album(index),
             enrolment_token=config.evaluator_token if index == EVALUATOR else config.token,
             task=config.task,
+            models=config.models_of(index),
             on_event=self._happened,
             secret=secret,
             private_generator=private_generator(secret),

@@ -2,6 +2,8 @@
 
     arrivals     in every round a uniform integer from 1 to 2n photos of each class, n = `per_class`, in random
                  order; a photo that arrives again counts as new
+    drift        moves the 2n of each class: at drift d and a class weight w of this round (`drift.py`) it is the
+                 whole number next to 2n (1 - d + d w), at least 1
     limit        the newest `limit` photos are in the album
     wrong label  each arrival with probability `mislabelled` carries the name of another class at first and is
                  corrected 1 to `CORRECTED_WITHIN` rounds later
@@ -13,8 +15,11 @@ from it until the limit is full; every round brings at least one photo of each c
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import numpy as np
+
 from fedlens_edge_client.album import AlbumSnapshot, Photo
 from fedlens_edge_client.regimes.camera import draw, generator, own_test_photos
+from fedlens_edge_client.regimes.drift import class_weights
 from fedlens_edge_client.regimes.pool import PhotoPool, PoolPhoto
 
 CORRECTED_WITHIN = 3
@@ -43,6 +48,7 @@ class FillingAlbum:
         limit: Train photos that the album holds at most, at least 1.
         mislabelled: Share of arrivals with a wrong label at first, 0 to 1.
         test_per_class: Test photos of each class, the same ones in every round, rightly labelled.
+        drift: How far the class mix of arrivals moves over the rounds, 0 to 1; at 0 it stays.
     """
 
     pool: PhotoPool
@@ -52,6 +58,7 @@ class FillingAlbum:
     limit: int
     mislabelled: float
     test_per_class: int
+    drift: float = 0.0
 
     def __post_init__(self) -> None:
         """Check that every draw will find enough photos.
@@ -82,8 +89,10 @@ class FillingAlbum:
         random = generator("fedlens/regime/album/v1", self.seed, self.index, round_number)
         classes = len(self.pool.train)
         came = []
+        weights = class_weights(self.seed, self.index, round_number, classes)
+        most = np.maximum(1, np.round(2 * self.per_class * (1 - self.drift + self.drift * weights))).astype(int)
         for label, members in enumerate(self.pool.train):
-            for photo in draw(random, members, int(random.integers(1, 2 * self.per_class, endpoint=True))):
+            for photo in draw(random, members, int(random.integers(1, most[label], endpoint=True))):
                 other = (label + int(random.integers(1, classes))) % classes
                 wrong = random.random() < self.mislabelled
                 corrected = round_number + int(random.integers(1, CORRECTED_WITHIN, endpoint=True))

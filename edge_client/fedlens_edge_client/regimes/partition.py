@@ -1,4 +1,4 @@
-"""Who holds which samples: partitions of a label array over clients, as the methods' papers and authors' code make them.
+"""Who holds which samples: partitions of a label array over clients, as the papers and their authors' code make them.
 
 Papers: FedConcat and NIID-Bench (Li et al., ICDE 2022, https://arxiv.org/abs/2102.02079) for `dirichlet`, `classes` and
 `equal_shares`; FedClassAvg for `two_classes`; pFedSim for `halves`.
@@ -10,9 +10,9 @@ Papers: FedConcat and NIID-Bench (Li et al., ICDE 2022, https://arxiv.org/abs/21
     beta       beta       concentration of the Dirichlet distribution, > 0
     k          per_client classes of each client in #C=k
 
-The authors draw from numpy's and Python's global generators of old. Here the same kinds of generators are arguments: with
-`RandomState(s)` and `Random(s)` the functions return what that code does after `np.random.seed(s)` and `random.seed(s)`,
-index by index. Numpy keeps the numbers of `RandomState` as they are for ever.
+The authors draw from numpy's and Python's global generators of old. Here the same kinds of generators are arguments:
+with `RandomState(s)` and `Random(s)` the functions return what that code does after `np.random.seed(s)` and
+`random.seed(s)`, index by index. Numpy keeps the numbers of `RandomState` as they are for ever.
 
 Deviations: where the authors' code repeats without end or fails, `Unservable` says what to change. A class without
 samples takes part in nothing but the draws.
@@ -71,8 +71,8 @@ def dirichlet(labels: Labels, clients: int, beta: float, least: int, random: np.
             return shares
         most = max(most, smallest)
     raise Unservable(
-        f"{TRIES} draws of beta {beta:g} for {clients} clients left one with {most} photos at best, where each must have "
-        f"{least}: raise beta, lower the least number, take fewer clients or another seed"
+        f"{TRIES} draws of beta {beta:g} for {clients} clients left one with {most} photos at best, where each must "
+        f"have {least}: raise beta, lower the least number, take fewer clients or another seed"
     )
 
 

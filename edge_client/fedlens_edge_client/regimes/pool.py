@@ -39,9 +39,9 @@ class PoolPhoto:
     copy: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class PhotoPool:
-    """Every photo below a folder, by class and side.
+    """Every photo below a folder, by class and side; two pools are equal only if they are the same object.
 
     Attributes:
         root: The folder.
