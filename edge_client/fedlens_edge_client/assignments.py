@@ -2,14 +2,14 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from fedlens_edge_client import local_pass, photo_set, prediction, requirements
 from fedlens_edge_client.album import Album
-from fedlens_edge_client.cache import Cache
+from fedlens_edge_client.cache import Cache, Shortcut
 from fedlens_edge_client.engines import Engine
 from fedlens_edge_client.errors import PassFailed
 from fedlens_edge_client.events import Downloaded, Embedded, Event, PhotosSkipped, RoundStarted, Trained
@@ -18,21 +18,19 @@ from fedlens_edge_client.kept import KeptSets
 from fedlens_edge_client.label_distribution import KeptAnswers
 from fedlens_edge_client.outbox import Outbox, Result
 from fedlens_edge_client.policy import Policy
+from fedlens_edge_client.restoring import restore
 from fedlens_edge_client.tensor_files import StoredBlob, TensorFiles
 from fedlens_edge_client.transport import Transport
 from fedlens_edge_client.worker import Worker
 from fedlens_proto import manifest, wire
-from fedlens_proto.blob import Blob
+from fedlens_proto.blob import FLOATS, Array, Blob
+from fedlens_proto.difference import Differences
 from fedlens_proto.errors import BlobError, ManifestError
 from fedlens_proto.keyed_hash import DIGEST_BYTES
 from fedlens_proto.manifest import Bundle
 from fedlens_proto.v1 import assignment_pb2, blob_pb2, check_in_pb2, manifest_pb2, update_pb2
 
 PROGRESS_EVERY_S = 0.1
-_FLOATS = {
-    assignment_pb2.CODEC_FLOAT32: blob_pb2.DTYPE_FLOAT32,
-    assignment_pb2.CODEC_FLOAT16: blob_pb2.DTYPE_FLOAT16,
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,11 +98,11 @@ class Assignments:
             requirements.check(assignment, bundle.manifest)
             await self._obtain_programs(bundle, {stage.program for stage in assignment.local_pass.stages})
             with ExitStack() as sets:
-                await self._hold({entry.sha256: entry.size for entry in assignment.sets}, sets)
+                await self._hold_sets(assignment.sets, sets)
                 result = await self._desk.worker.run(
                     self._compute, assignment, bundle, only_test, asyncio.get_running_loop()
                 )
-            return await self._desk.disk.run(self._store, assignment, result)
+                return await self._desk.disk.run(self._store, assignment, result)
 
     async def predict(self, model: check_in_pb2.CurrentModel, photo: Path) -> dict[str, float]:
         """The probability of each class, with what the client's next pass would start from; waits for one under way.
@@ -119,7 +117,7 @@ class Assignments:
             bundle = await self._open(model.bundle)
             await self._obtain_programs(bundle, set())
             with ExitStack() as sets:
-                await self._hold({entry.sha256: entry.size for entry in model.sets}, sets)
+                await self._hold_sets(model.sets, sets)
                 return await self._desk.worker.run(self._predict, model, bundle, photo)
 
     async def _open(self, digest: bytes) -> Bundle:
@@ -155,7 +153,22 @@ class Assignments:
         await self._hold(missing, self._parts)
         self._held |= missing.keys()
 
-    async def _hold(self, wanted: Mapping[bytes, int], stack: ExitStack) -> None:
+    async def _hold_sets(self, entries: Iterable[assignment_pb2.BlobSet], stack: ExitStack) -> None:
+        desk = self._desk
+
+        def fetched(digest: bytes, size: int) -> None:
+            desk.emit(Downloaded(digest, size))
+
+        def shortcut(entry: assignment_pb2.BlobSet) -> Shortcut:
+            return lambda file: restore(desk.cache, desk.transport.fetch, entry, file, fetched)
+
+        entries = list(entries)
+        shortcuts = {entry.sha256: shortcut(entry) for entry in entries if entry.HasField("difference")}
+        await self._hold({entry.sha256: entry.size for entry in entries}, stack, shortcuts)
+
+    async def _hold(
+        self, wanted: Mapping[bytes, int], stack: ExitStack, shortcuts: Mapping[bytes, Shortcut] | None = None
+    ) -> None:
         cache = self._desk.cache
         for digest, size in wanted.items():
             if len(digest) != DIGEST_BYTES or size == 0 or sum(wanted.values()) > cache.max_bytes:
@@ -164,10 +177,10 @@ class Assignments:
                     f"blob {digest.hex()} of {size} bytes, {sum(wanted.values())} in all; the cache of this client "
                     f"takes up to {cache.max_bytes}",
                 )
-        fetched = await cache.hold(wanted, self._desk.transport.fetch, stack)
+        fetched = await cache.hold(wanted, self._desk.transport.fetch, stack, shortcuts or {})
         for digest in fetched:
             self._desk.emit(Downloaded(digest, wanted[digest]))
-        if fetched:
+        if fetched or shortcuts:
             cache.trim()
 
     def _compute(
@@ -235,7 +248,8 @@ class Assignments:
         upload: StoredBlob | None = None
         try:
             if result.upload is not None:
-                upload = files.store(result.upload, _FLOATS[plan.upload.codec])
+                tensors, base = self._to_send(assignment, result.upload)
+                upload = files.store(tensors, FLOATS[plan.upload.codec], base)
             keep = {name: files.store(tensors, blob_pb2.DTYPE_FLOAT32) for name, tensors in result.keep.items()}
         except BlobError as error:
             raise PassFailed(update_pb2.FAILURE_REASON_NON_FINITE, str(error)) from error
@@ -254,6 +268,22 @@ class Assignments:
             header.blob_sha256 = upload.sha256
             header.blob_size = upload.size
         return self._desk.outbox.put(assignment, header, upload, keep)
+
+    def _to_send(
+        self, assignment: assignment_pb2.Assignment, trained: Mapping[str, Array]
+    ) -> tuple[Mapping[str, Array], bytes | None]:
+        """What is uploaded of the trained tensors, and the digest of the base where that is the difference to one."""
+        name = assignment.local_pass.upload.base_set
+        if not name:
+            return trained, None
+        (entry,) = [entry for entry in assignment.sets if entry.name == name]
+        base = self._read(entry)
+        shapes = {spec.name: spec.shape for spec in base.layout.specs}
+        if unfit := [each for each, value in trained.items() if shapes.get(each) != value.shape]:
+            raise PassFailed(
+                update_pb2.FAILURE_REASON_UNSUPPORTED, f"set {name!r}, the base of the upload, lacks {unfit[0]!r}"
+            )
+        return Differences(trained, base), entry.sha256
 
     def close(self) -> None:
         """Let go of the bundle."""

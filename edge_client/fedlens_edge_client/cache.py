@@ -16,6 +16,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from hashlib import file_digest
 from pathlib import Path
+from types import MappingProxyType
 from typing import ParamSpec, TypeVar
 from weakref import WeakValueDictionary
 
@@ -28,6 +29,8 @@ _BRIEF_BYTES = 1 << 20
 P = ParamSpec("P")
 T = TypeVar("T")
 Fetch = Callable[[bytes, Path, int], Awaitable[None]]
+# Writes what should be the wanted blob into a file, from what is here and little more; or says that it cannot.
+Shortcut = Callable[[Path], Awaitable[bool]]
 
 
 @dataclass
@@ -77,7 +80,9 @@ class Cache:
             return False
         return True
 
-    async def obtain(self, digest: bytes, size: int, fetch: Fetch, *, exact: bool = True) -> bool:
+    async def obtain(
+        self, digest: bytes, size: int, fetch: Fetch, *, exact: bool = True, shortcut: Shortcut | None = None
+    ) -> bool:
         """Have a part or blob in the cache.
 
         Args:
@@ -85,6 +90,7 @@ class Cache:
             size: Its length in bytes; with `exact` false, the most that it may have.
             fetch: As `Transport.fetch`.
             exact: Whether the length is known.
+            shortcut: Tried before fetching; what it writes counts if it has the digest.
 
         Returns:
             Whether it had to be fetched.
@@ -101,14 +107,16 @@ class Cache:
             # A round begins for all clients at once: the others wait for the first one's download.
             turn = _downloads.setdefault((asyncio.get_running_loop(), self.path(digest)), asyncio.Lock())
             async with turn:
-                return await self._download(digest, size, fetch, exact)
+                return await self._download(digest, size, fetch, exact, shortcut)
         except OSError as error:
             raise StateError(f"cache folder {self.folder} cannot be used: {error}") from error
 
-    async def _download(self, digest: bytes, size: int, fetch: Fetch, exact: bool) -> bool:
+    async def _download(self, digest: bytes, size: int, fetch: Fetch, exact: bool, shortcut: Shortcut | None) -> bool:
         if await _aside(size, self.has, digest):
             return False
         with self._incoming(digest) as file:
+            if shortcut is not None and await self._shorten(digest, size, file, shortcut):
+                return False
             for is_last in (False, True):
                 try:
                     await fetch(digest, file, size)
@@ -127,8 +135,36 @@ class Cache:
                     )
         raise AssertionError("unreachable")
 
-    async def hold(self, wanted: Mapping[bytes, int], fetch: Fetch, stack: ExitStack) -> list[bytes]:
+    async def _shorten(self, digest: bytes, size: int, file: Path, shortcut: Shortcut) -> bool:
+        if await shortcut(file):
+            if await _aside(size, _measure, file) == (size, digest):
+                self._adopt(file, digest)
+                return True
+            os.truncate(file, 0)
+        return False
+
+    async def hold_present(self, digest: bytes, stack: ExitStack) -> bool:
+        """Keep a part or blob in the cache until `stack` is closed, if it is there now."""
+        path = self.path(digest)
+        if not await asyncio.to_thread(self.has, digest) or not _pin(path):
+            return False
+        stack.callback(_unpin, path)
+        return True
+
+    async def hold(
+        self,
+        wanted: Mapping[bytes, int],
+        fetch: Fetch,
+        stack: ExitStack,
+        shortcuts: Mapping[bytes, Shortcut] = MappingProxyType({}),
+    ) -> list[bytes]:
         """Have parts or blobs, by digest and length, in the cache until `stack` is closed.
+
+        Args:
+            wanted: Length by digest.
+            fetch: As `Transport.fetch`.
+            stack: Lets them go.
+            shortcuts: By digest, as in `obtain`.
 
         Returns:
             The digests of those that had to be fetched.
@@ -141,7 +177,7 @@ class Cache:
         for digest, size in wanted.items():
             # Another process may evict a file before it is pinned here.
             while True:
-                if await self.obtain(digest, size, fetch):
+                if await self.obtain(digest, size, fetch, shortcut=shortcuts.get(digest)):
                     fetched.append(digest)
                 if _pin(self.path(digest)):
                     stack.callback(_unpin, self.path(digest))

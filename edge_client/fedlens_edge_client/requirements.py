@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from fedlens_edge_client.errors import PassFailed
 from fedlens_edge_client.policy import Policy
 from fedlens_proto import keyed_hash, manifest
+from fedlens_proto.blob import FLOATS
 from fedlens_proto.v1 import assignment_pb2, enrolment_pb2, manifest_pb2, update_pb2
 
 
@@ -73,11 +74,12 @@ def _check_answer(assignment: assignment_pb2.Assignment) -> None:
         return
     if assignment.answer == assignment_pb2.ANSWER_EVALUATION:
         raise _unsupported("an upload with an evaluation")
-    if plan.upload.codec not in (assignment_pb2.CODEC_FLOAT32, assignment_pb2.CODEC_FLOAT16):
-        name = {assignment_pb2.CODEC_UNSPECIFIED: "unset", assignment_pb2.CODEC_INT8: "int8"}
-        raise _unsupported(f"upload codec {name.get(plan.upload.codec, plan.upload.codec)}")
-    if plan.upload.base_set:
-        raise _unsupported(f"an upload as difference from set {plan.upload.base_set!r}")
+    if plan.upload.codec not in FLOATS:
+        raise _unsupported(f"upload codec {plan.upload.codec or 'unset'}")
+    if plan.upload.base_set and plan.upload.base_set not in {entry.name for entry in assignment.sets}:
+        raise _unsupported(
+            f"an upload as difference from set {plan.upload.base_set!r}, which is not among the assignment's"
+        )
 
 
 def _check_references(plan: assignment_pb2.LocalPass, bundle: manifest_pb2.Manifest, sets: set[str]) -> None:

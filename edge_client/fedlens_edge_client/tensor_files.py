@@ -38,20 +38,25 @@ class TensorFiles:
         """Where a large blob is."""
         return self._folder / digest.hex()
 
-    def store(self, tensors: Mapping[str, Array], floats: blob_pb2.Dtype) -> StoredBlob:
+    def store(self, tensors: Mapping[str, Array], floats: blob_pb2.Dtype, base: bytes | None = None) -> StoredBlob:
         """Encode these tensors; a large blob is a file on disk, with its name, when this returns.
 
+        Args:
+            tensors: By name.
+            floats: How float tensors are stored.
+            base: SHA-256 of the blob from which they are the difference; None: they are no difference.
+
         Raises:
-            BlobError: They cannot be encoded: a NaN, an infinity, too large for float16.
+            BlobError: They cannot be encoded: a NaN, an infinity, too large for the codec.
             StateError: There is no room.
         """
-        if Layout.of(blob.specs_of(tensors, floats)).size <= MAX_ROW_BYTES:
-            raw = blob.encode(tensors, floats=floats)
+        if Layout.of(blob.specs_of(tensors, floats), base).size <= MAX_ROW_BYTES:
+            raw = blob.encode(tensors, floats=floats, base=base)
             return StoredBlob(sha256(raw).digest(), len(raw), raw)
         fresh = self._folder / "new"
         try:
             with fresh.open("wb") as file:
-                digest, layout = blob.write(file, tensors, floats=floats)
+                digest, layout = blob.write(file, tensors, floats=floats, base=base)
                 file.flush()
                 if self._durable:
                     os.fsync(file.fileno())
