@@ -41,6 +41,11 @@ def export(
         Path | None, typer.Option(metavar="DIR", help="Train the backbone on these public photos first.")
     ] = None,
     pretrain_epochs: Annotated[int, typer.Option(help="How often pretraining sees each photo.")] = 5,
+    concatenated: Annotated[
+        int,
+        typer.Option(help="A second bundle for FedConcat: one classifier on at most so many extractors of this model."),
+    ] = 0,
+    onnx: Annotated[bool, typer.Option(help="With programs that the server can run itself.")] = True,
     seed: Annotated[int, typer.Option(help="Of all weights that are drawn.", min=0, max=MAX_SEED)] = 0,
 ) -> None:
     """Turn a model and a training objective into a bundle of programs that every client can run."""
@@ -68,6 +73,8 @@ def export(
             pretrain=pretrain,
             pretrain_epochs=pretrain_epochs,
             seed=seed,
+            onnx=onnx,
+            concatenated=concatenated,
         )
         with console.status(f"exporting {model}") as status:
 

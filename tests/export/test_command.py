@@ -8,6 +8,7 @@ from typer.testing import CliRunner
 
 from fedlens.cli import app
 from fedlens_proto.manifest import Bundle
+from fedlens_proto.v1 import manifest_pb2 as pb
 
 
 @pytest.fixture
@@ -39,6 +40,20 @@ def test_export_writes_a_bundle_and_says_what_is_in_it(classes: Path, tmp_path: 
     assert "lowering step" in result.stderr
 
 
+def test_a_bundle_gets_onnx_and_is_concatenated_as_told(classes: Path, tmp_path: Path) -> None:
+    arguments = ["--model", "lenet5", "--classes-from", str(classes), "--input-size", "16", "--concatenated", "2"]
+
+    CliRunner().invoke(app, ["export", *arguments, "--out", str(tmp_path / "with")])
+    CliRunner().invoke(app, ["export", *arguments, "--out", str(tmp_path / "without"), "--no-onnx"])
+
+    found = [
+        {file.format for program in Bundle.open(tmp_path / name).manifest.programs for file in program.files}
+        for name in ("with", "without")
+    ]
+    assert found == [{pb.PROGRAM_FORMAT_PT2, pb.PROGRAM_FORMAT_ONNX}, {pb.PROGRAM_FORMAT_PT2}]
+    assert Bundle.open(tmp_path / "with").manifest.concatenated == 2
+
+
 @pytest.mark.parametrize(
     ("changed", "reason"),
     [
@@ -48,6 +63,7 @@ def test_export_writes_a_bundle_and_says_what_is_in_it(classes: Path, tmp_path: 
         ),
         (["--classes-from", "gone"], "gone is no folder"),
         (["--input-size", "8"], "at least 16 pixels"),
+        (["--concatenated", "65"], "65 extractors cannot be concatenated; 1 to 64 can"),
         (["--model", "mobilenet_v3_small", "--backbone-weights", "gone.pth"], "gone.pth cannot be read"),
         (
             ["--model", "mobilenet_v3_small", "--backbone-weights", os.devnull],

@@ -223,3 +223,68 @@ def test_integers_stay_integers_under_a_float16_codec() -> None:
         TensorSpec("n", blob_pb2.DTYPE_INT64, ()),
         TensorSpec("w", blob_pb2.DTYPE_FLOAT16, (2, 3)),
     ]
+
+
+def concatenated() -> pb.Manifest:
+    """The valid bundle's model on two extractors of three outputs: 2 * 3 = 6 inputs."""
+    manifest = valid()
+    weights = [slot(pb.SLOT_KIND_WEIGHT, "fc.bias", (2,)), slot(pb.SLOT_KIND_WEIGHT, "fc.weight", (2, 6))]
+    rows = slot(pb.SLOT_KIND_INPUT, shape=(4, 6))
+    extract = program("extract", EMBED, slot(pb.SLOT_KIND_EXTRACTOR, "fc1.weight", (3, 3)))
+    extract.outputs[0].CopyFrom(slot(pb.SLOT_KIND_FEATURES, shape=(4, 3)))
+    embed = manifest.programs[2]
+    manifest.ClearField("programs")
+    manifest.programs.extend(
+        [embed, extract, program("step", STEP, *weights, rows), program("predict", PREDICT, *weights, rows)]
+    )
+    manifest.ClearField("tensors")
+    manifest.tensors.extend(classifier({"fc.bias": (2,), "fc.weight": (2, 6)}))
+    manifest.concatenated = 2
+    return manifest
+
+
+def without_extract(manifest: pb.Manifest) -> None:
+    del manifest.programs[1]
+
+
+def without_extractors(manifest: pb.Manifest) -> None:
+    manifest.programs[1].inputs[0].kind = pb.SLOT_KIND_INPUT
+
+
+def with_wide_features(manifest: pb.Manifest) -> None:
+    manifest.programs[1].outputs[0].shape[1] = 4
+
+
+def with_logits(manifest: pb.Manifest) -> None:
+    manifest.programs[1].outputs[0].kind = pb.SLOT_KIND_LOGITS
+
+
+def with_too_many(manifest: pb.Manifest) -> None:
+    manifest.concatenated = 65
+
+
+def with_an_extractor_elsewhere(manifest: pb.Manifest) -> None:
+    manifest.programs[3].inputs.append(slot(pb.SLOT_KIND_EXTRACTOR, "fc1.weight", (3, 3)))
+
+
+def test_a_bundle_that_concatenates_extractors_is_read() -> None:
+    assert bundles.parse(concatenated().SerializeToString()).concatenated == 2
+
+
+@pytest.mark.parametrize(
+    ("damage", "reason"),
+    [
+        (without_extract, "needs program 'extract'"),
+        (without_extractors, "'extract' takes no extractor"),
+        (with_wide_features, r"program 'step' takes \[\[4, 6\]\], 2 extractors side by side give \[4, 8\]"),
+        (with_logits, r"'extract' must give features \[4, d\], found \[\]"),
+        (with_too_many, "65 concatenated extractors; allowed are 1 to 64"),
+        (with_an_extractor_elsewhere, "program 'predict', slot 'fc1.weight': extractors belong to `extract`"),
+    ],
+)
+def test_a_bundle_whose_extractors_do_not_fit_is_refused(damage: Callable[[pb.Manifest], None], reason: str) -> None:
+    manifest = concatenated()
+    damage(manifest)
+
+    with pytest.raises(ManifestError, match=reason):
+        bundles.parse(manifest.SerializeToString())
