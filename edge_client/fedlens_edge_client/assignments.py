@@ -7,7 +7,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedlens_edge_client import local_pass, photo_set, prediction, requirements
+from fedlens_edge_client import extracted, header, local_pass, photo_set, prediction, requirements, sources
 from fedlens_edge_client.album import Album
 from fedlens_edge_client.cache import Cache, Shortcut
 from fedlens_edge_client.engines import Engine
@@ -22,7 +22,7 @@ from fedlens_edge_client.restoring import restore
 from fedlens_edge_client.tensor_files import StoredBlob, TensorFiles
 from fedlens_edge_client.transport import Transport
 from fedlens_edge_client.worker import Worker
-from fedlens_proto import manifest, wire
+from fedlens_proto import manifest
 from fedlens_proto.blob import FLOATS, Array, Blob
 from fedlens_proto.difference import Differences
 from fedlens_proto.errors import BlobError, ManifestError
@@ -96,13 +96,17 @@ class Assignments:
         async with self._turn:
             bundle = await self._open(assignment.bundle)
             requirements.check(assignment, bundle.manifest)
-            await self._obtain_programs(bundle, {stage.program for stage in assignment.local_pass.stages})
-            with ExitStack() as sets:
-                await self._hold_sets(assignment.sets, sets)
+            plan = assignment.local_pass
+            stages = (*plan.stages, *plan.evaluation.throw_away)
+            await self._obtain_programs(bundle, {stage.program for stage in stages})
+            sets = self._needed(plan, assignment.task, assignment.sets, bundle)
+            with ExitStack() as held:
+                await self._hold_sets(sets.values(), held)
                 result = await self._desk.worker.run(
-                    self._compute, assignment, bundle, only_test, asyncio.get_running_loop()
+                    self._compute, assignment, bundle, sets, only_test, asyncio.get_running_loop()
                 )
-                return await self._desk.disk.run(self._store, assignment, result)
+                # The base of a difference is read once more, so what is held is let go of only then.
+                return await self._desk.disk.run(self._store, assignment, bundle, sets, result)
 
     async def predict(self, model: check_in_pb2.CurrentModel, photo: Path) -> dict[str, float]:
         """The probability of each class, with what the client's next pass would start from; waits for one under way.
@@ -116,9 +120,11 @@ class Assignments:
         async with self._turn:
             bundle = await self._open(model.bundle)
             await self._obtain_programs(bundle, set())
-            with ExitStack() as sets:
-                await self._hold_sets(model.sets, sets)
-                return await self._desk.worker.run(self._predict, model, bundle, photo)
+            plan = self._start_of(model)
+            sets = self._needed(plan, model.task, model.sets, bundle)
+            with ExitStack() as held:
+                await self._hold_sets(sets.values(), held)
+                return await self._desk.worker.run(self._predict, model.task, plan, bundle, sets, photo)
 
     async def _open(self, digest: bytes) -> Bundle:
         if self._bundle is not None and self._bundle.id == digest:
@@ -140,7 +146,7 @@ class Assignments:
     async def _obtain_programs(self, bundle: Bundle, stages: set[str]) -> None:
         """Have what these programs need, and what every pass needs, on this machine."""
         sizes = {part.sha256: part.size for part in bundle.manifest.parts}
-        names = stages | {"embed", "predict"}
+        names = stages | {"embed", "extract", "predict"}
         wanted = {
             file.sha256: sizes[file.sha256]
             for program in bundle.manifest.programs
@@ -187,6 +193,7 @@ class Assignments:
         self,
         assignment: assignment_pb2.Assignment,
         bundle: Bundle,
+        sets: Mapping[str, assignment_pb2.BlobSet],
         only_test: bool,
         loop: asyncio.AbstractEventLoop,
     ) -> local_pass.PassResult:
@@ -203,6 +210,10 @@ class Assignments:
             only_test=only_test,
             on_photo=lambda done, total: progress.tell(Embedded(done, total), is_last=done == total),
         )
+        plan = assignment.local_pass
+        if plan.extractors:
+            extractors = [self._extractor(sets.get(name)) for name in plan.extractors]
+            photos = extracted.side_by_side(photos, engine, extractors, desk.features, desk.worker.check)
         if photos.skipped:
             progress.tell(PhotosSkipped(photos.skipped), is_last=True)
         progress.tell(RoundStarted(task, round_number, len(photos.train), len(photos.test)), is_last=True)
@@ -210,30 +221,61 @@ class Assignments:
             assignment,
             engine,
             photos,
-            {entry.name: self._read(entry) for entry in assignment.sets},
+            self._downloads(plan, sets),
             lambda name: desk.kept.current(task, name),
             lambda step, steps, loss: progress.tell(
                 Trained(task, round_number, step, steps, loss), is_last=step == steps
             ),
         )
 
-    def _predict(self, model: check_in_pb2.CurrentModel, bundle: Bundle, photo: Path) -> dict[str, float]:
-        rules = [assignment_pb2.StartRule(source=assignment_pb2.SetSource(download=entry.name)) for entry in model.sets]
+    def _start_of(self, model: check_in_pb2.CurrentModel) -> assignment_pb2.LocalPass:
+        """How the next pass will start: as the last one, or with the downloads if those are of another phase."""
         stored = self._desk.kept.start_rules(model.task)
+        names = {entry.name for entry in model.sets}
         if stored is not None:
-            rules = list(assignment_pb2.LocalPass.FromString(stored).start)
+            plan = assignment_pb2.LocalPass.FromString(stored)
+            wanted = sources.needed(plan, lambda name: self._desk.kept.is_kept(model.task, name))
+            if wanted - set(plan.extractors) <= names | {sources.INITIAL}:
+                return plan
+        rules = [assignment_pb2.StartRule(source=assignment_pb2.SetSource(download=entry.name)) for entry in model.sets]
+        return assignment_pb2.LocalPass(start=rules)
+
+    def _predict(
+        self,
+        task: int,
+        plan: assignment_pb2.LocalPass,
+        bundle: Bundle,
+        sets: Mapping[str, assignment_pb2.BlobSet],
+        photo: Path,
+    ) -> dict[str, float]:
         engine = self._load(bundle)
-        sources = local_pass.Sources(
-            bundle.manifest,
-            {entry.name: self._read(entry) for entry in model.sets},
-            lambda name: self._desk.kept.current(model.task, name),
-        )
-        return prediction.predict(engine, sources.start(rules), photo)
+        downloads = self._downloads(plan, sets)
+        found = sources.Sources(bundle.manifest, downloads, lambda name: self._desk.kept.current(task, name))
+        extractors = [self._read(sets[name]) if name in sets else None for name in plan.extractors]
+        return prediction.predict(engine, found.start(plan.start), photo, extractors)
+
+    def _needed(
+        self,
+        plan: assignment_pb2.LocalPass,
+        task: int,
+        given: Iterable[assignment_pb2.BlobSet],
+        bundle: Bundle,
+    ) -> dict[str, assignment_pb2.BlobSet]:
+        """The sets to fetch, by name; of `given` and the initial weights those that are read."""
+        names = sources.needed(plan, lambda name: self._desk.kept.is_kept(task, name))
+        return {name: entry for name, entry in sources.available(given, bundle.manifest).items() if name in names}
+
+    def _downloads(self, plan: assignment_pb2.LocalPass, sets: Mapping[str, assignment_pb2.BlobSet]) -> dict[str, Blob]:
+        """The tensors of these sets by name; not those of extractors, which are read when they are run."""
+        return {name: self._read(entry) for name, entry in sets.items() if name not in plan.extractors}
 
     def _load(self, bundle: Bundle) -> Engine:
         if self._engine is None:
             self._engine = self._desk.engine_factory(bundle)
         return self._engine
+
+    def _extractor(self, entry: assignment_pb2.BlobSet | None) -> extracted.Extractor | None:
+        return None if entry is None else extracted.Extractor(entry.sha256, lambda: self._read(entry))
 
     def _read(self, entry: assignment_pb2.BlobSet) -> Blob:
         try:
@@ -241,42 +283,38 @@ class Assignments:
         except BlobError as error:
             raise PassFailed(update_pb2.FAILURE_REASON_INTERNAL, f"set {entry.name!r}: {error}") from error
 
-    def _store(self, assignment: assignment_pb2.Assignment, result: local_pass.PassResult) -> Result:
+    def _store(
+        self,
+        assignment: assignment_pb2.Assignment,
+        bundle: Bundle,
+        sets: Mapping[str, assignment_pb2.BlobSet],
+        result: local_pass.PassResult,
+    ) -> Result:
         """Tensors first, then the row that names them."""
         files = self._desk.files
         plan = assignment.local_pass
         upload: StoredBlob | None = None
         try:
             if result.upload is not None:
-                tensors, base = self._to_send(assignment, result.upload)
+                tensors, base = self._to_send(plan.upload, sets, result.upload)
                 upload = files.store(tensors, FLOATS[plan.upload.codec], base)
             keep = {name: files.store(tensors, blob_pb2.DTYPE_FLOAT32) for name, tensors in result.keep.items()}
         except BlobError as error:
             raise PassFailed(update_pb2.FAILURE_REASON_NON_FINITE, str(error)) from error
-        header = update_pb2.UpdateHeader(
-            protocol=wire.PROTOCOL,
-            phase=assignment.phase,
-            bundle=assignment.bundle,
-            photo_count=result.photo_count,
-            class_counts=result.class_counts,
-            evaluations=[
-                update_pb2.EvaluationSums(moment=moment, count=sums.count, correct=sums.correct, loss=sums.loss)
-                for moment, sums in sorted(result.evaluations.items())
-            ],
-        )
-        if upload is not None:
-            header.blob_sha256 = upload.sha256
-            header.blob_size = upload.size
-        return self._desk.outbox.put(assignment, header, upload, keep)
+        composed = header.compose(assignment, bundle.manifest, result, upload, self._desk.answers)
+        return self._desk.outbox.put(assignment, composed, upload, keep)
 
     def _to_send(
-        self, assignment: assignment_pb2.Assignment, trained: Mapping[str, Array]
+        self,
+        upload: assignment_pb2.Upload,
+        sets: Mapping[str, assignment_pb2.BlobSet],
+        trained: Mapping[str, Array],
     ) -> tuple[Mapping[str, Array], bytes | None]:
         """What is uploaded of the trained tensors, and the digest of the base where that is the difference to one."""
-        name = assignment.local_pass.upload.base_set
+        name = upload.base_set
         if not name:
             return trained, None
-        (entry,) = [entry for entry in assignment.sets if entry.name == name]
+        entry = sets[name]
         base = self._read(entry)
         shapes = {spec.name: spec.shape for spec in base.layout.specs}
         if unfit := [each for each, value in trained.items() if shapes.get(each) != value.shape]:

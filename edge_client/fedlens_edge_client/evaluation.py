@@ -18,26 +18,36 @@ class Evaluation:
         count: Rows.
         correct: Rows whose greatest logit is the label's; of equal ones the first counts.
         loss: Cross-entropy in nats, computed and summed in float64 from the float32 logits.
+        confusion: Rows by true class and, within it, predicted class, classes x classes numbers; None if not asked for.
     """
 
     count: int
     correct: int
     loss: float
+    confusion: tuple[int, ...] | None = None
 
 
-def evaluate(engine: Engine, weights: Mapping[str, Array], rows: Rows) -> Evaluation:
+def evaluate(engine: Engine, weights: Mapping[str, Array], rows: Rows, *, with_confusion: bool = False) -> Evaluation:
     """How well these weights classify these rows; without rows, all sums are 0.
 
     Raises:
         BadInput: Weights or rows are not what the manifest says.
         NonFinite: The logits hold a NaN or an infinity.
     """
+    classes = len(engine.bundle.manifest.class_names)
     if not len(rows.labels):
-        return Evaluation(count=0, correct=0, loss=0.0)
+        nothing = (0,) * classes**2 if with_confusion else None
+        return Evaluation(count=0, correct=0, loss=0.0, confusion=nothing)
     likelihoods = log_softmax(engine.predict(weights, rows.inputs))
-    right = likelihoods.argmax(axis=1) == rows.labels
+    predicted = likelihoods.argmax(axis=1)
     loss = -likelihoods[np.arange(len(rows.labels)), rows.labels].sum()
-    return Evaluation(count=len(rows.labels), correct=int(right.sum()), loss=float(loss))
+    counts = np.bincount(rows.labels * classes + predicted, minlength=classes**2)
+    return Evaluation(
+        count=len(rows.labels),
+        correct=int((predicted == rows.labels).sum()),
+        loss=float(loss),
+        confusion=tuple(counts.tolist()) if with_confusion else None,
+    )
 
 
 def log_softmax(logits: NDArray[np.float32]) -> NDArray[np.float64]:

@@ -89,6 +89,7 @@ class RoundReported:
     upload_bytes: int  # of the request's body
     start: Evaluation | None
     end: Evaluation | None
+    throw_away: Evaluation | None = None  # after stages that were thrown away
 
 
 @dataclass(frozen=True, slots=True)

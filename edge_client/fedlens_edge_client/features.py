@@ -37,6 +37,12 @@ def space(manifest: manifest_pb2.Manifest) -> bytes:
     return sha256(b"".join(parts)).digest()
 
 
+def extracted_space(manifest: manifest_pb2.Manifest, extractor: bytes) -> bytes:
+    """As `space`, for the outputs of program `extract` with the set of tensors whose blob has this digest."""
+    program = min(f.sha256 for f in manifests.program(manifest, "extract").files)
+    return sha256(b"".join([b"fedlens/extracted/v1", space(manifest), program, extractor])).digest()
+
+
 class FeatureCache:
     """Values by (space, photo digest)."""
 

@@ -28,8 +28,14 @@ class KeptSets:
             ).fetchone()
         return None if row is None else self._files.open(*row)
 
+    def is_kept(self, task: int, name: str) -> bool:
+        """Whether `current` gives tensors."""
+        with self._state.transaction() as db:
+            row = db.execute("SELECT 1 FROM kept WHERE task = ? AND name = ? AND is_current", (task, name)).fetchone()
+        return row is not None
+
     def start_rules(self, task: int) -> bytes | None:
-        """The local pass, serialised, with nothing but the start rules of this task's last pass."""
+        """The local pass, serialised, with nothing but the start rules and extractors of this task's last pass."""
         with self._state.transaction() as db:
             row = db.execute("SELECT local_pass FROM start_rules WHERE task = ?", (task,)).fetchone()
         return None if row is None else bytes(row[0])
@@ -42,7 +48,7 @@ class KeptSets:
         )
 
     def put_start_rules(self, db: sqlite3.Connection, task: int, rules: bytes) -> None:
-        """Write the rules by which a pass starts."""
+        """Write the rules by which a pass starts, as `start_rules` gives them."""
         db.execute("INSERT OR REPLACE INTO start_rules VALUES (?, ?)", (task, rules))
 
     def make_current(self, db: sqlite3.Connection, task: int, round_number: int) -> None:

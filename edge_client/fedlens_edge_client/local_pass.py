@@ -3,7 +3,7 @@
 The pass is data; nothing here knows a method. What is not understood is refused by name, before anything is trained.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,14 +13,11 @@ from fedlens_edge_client.engines import Engine, Rows
 from fedlens_edge_client.errors import PassFailed
 from fedlens_edge_client.evaluation import Evaluation, evaluate
 from fedlens_edge_client.photo_set import PassPhotos, PhotoSet
+from fedlens_edge_client.sources import Sources, Tensors
 from fedlens_proto import keyed_hash, manifest
 from fedlens_proto.blob import Array
-from fedlens_proto.v1 import assignment_pb2, blob_pb2, manifest_pb2, update_pb2
+from fedlens_proto.v1 import assignment_pb2, manifest_pb2, update_pb2
 
-# The name of the only tensor of a reference that is no set of tensors.
-LABEL_COUNTS = "label_counts"
-
-Tensors = Mapping[str, Array]
 OnStep = Callable[[int, int, float], None]
 
 
@@ -29,15 +26,15 @@ class PassResult:
     """What a pass has produced.
 
     Attributes:
-        photo_count: Photos trained on.
-        class_counts: Of them, those of each class, in label order; None if not asked for.
+        photo_count: Photos trained on, or asked about.
+        class_counts: Train photos of each class, in label order, whether asked for or not.
         evaluations: By moment.
         keep: Sets to store on the client.
         upload: Tensors to send; None if none were asked for.
     """
 
     photo_count: int
-    class_counts: tuple[int, ...] | None
+    class_counts: tuple[int, ...]
     evaluations: dict[update_pb2.EvaluationMoment, Evaluation]
     keep: dict[str, dict[str, Array]]
     upload: dict[str, Array] | None
@@ -67,23 +64,34 @@ def execute(
         EngineError: A program could not be run, or gave a NaN.
     """
     plan = assignment.local_pass
-    if plan.stages and not photos.train.entries:
+    trains = bool(plan.stages or plan.evaluation.throw_away)
+    asks = {ask.WhichOneof("question") for ask in plan.asks}
+    asks_about_train = not asks.isdisjoint({"class_counts", "label_distribution"})
+    if (trains or asks_about_train) and not photos.train.entries:
         raise PassFailed(update_pb2.FAILURE_REASON_NO_PHOTOS, "there is no labelled train photo")
     bundle = engine.bundle.manifest
     sources = Sources(bundle, downloads, kept)
     start = sources.start(plan.start)
     counts = _class_counts(photos.train.rows, bundle)
     references = {binding.name: sources.reference(binding, start, counts) for binding in plan.references}
+    train = _training(assignment, engine, photos.train, references, on_step)
     evaluations = {}
+
+    def measure(moment: update_pb2.EvaluationMoment, weights: Tensors) -> None:
+        evaluations[moment] = evaluate(engine, weights, photos.test.rows, with_confusion="confusion" in asks)
+
     if plan.evaluation.at_start:
-        evaluations[update_pb2.EVALUATION_MOMENT_START] = evaluate(engine, start, photos.test.rows)
-    trained = _train(assignment, engine, photos.train, start, references, on_step)
+        measure(update_pb2.EVALUATION_MOMENT_START, start)
+    if plan.evaluation.throw_away:
+        # Numbered behind the other stages, so that they see the photos in an order of their own.
+        thrown_away = train(start, plan.evaluation.throw_away, len(plan.stages))
+        measure(update_pb2.EVALUATION_MOMENT_THROW_AWAY, thrown_away)
+    trained = train(start, plan.stages, 0)
     if plan.evaluation.at_end:
-        evaluations[update_pb2.EVALUATION_MOMENT_END] = evaluate(engine, trained, photos.test.rows)
-    asks_counts = any(ask.HasField("class_counts") for ask in plan.asks)
+        measure(update_pb2.EVALUATION_MOMENT_END, trained)
     return PassResult(
-        photo_count=len(photos.train) if plan.stages or asks_counts else 0,
-        class_counts=tuple(int(count) for count in counts) if asks_counts else None,
+        photo_count=len(photos.train) if plan.stages or asks_about_train else 0,
+        class_counts=tuple(int(count) for count in counts),
         evaluations=evaluations,
         keep={keep.set: _selected(trained, bundle, keep.tensors) for keep in plan.keep},
         upload=_selected(trained, bundle, plan.upload.tensors) if plan.HasField("upload") else None,
@@ -118,17 +126,16 @@ def steps_of(stage: assignment_pb2.Stage, photo_count: int, batch: int) -> int:
     return stage.steps if stage.HasField("steps") else stage.epochs * -(-photo_count // batch)
 
 
-def _train(
+def _training(
     assignment: assignment_pb2.Assignment,
     engine: Engine,
     photos: PhotoSet,
-    start: dict[str, Array],
     references: Mapping[str, Tensors],
     on_step: OnStep,
-) -> dict[str, Array]:
-    bundle = engine.bundle.manifest
-    stages = assignment.local_pass.stages
-    total = sum(steps_of(stage, len(photos), bundle.batch) for stage in stages)
+) -> Callable[[dict[str, Array], Sequence[assignment_pb2.Stage], int], dict[str, Array]]:
+    """What runs stages, numbered from the third argument on, one after the other from the weights in the first."""
+    bundle, plan = engine.bundle.manifest, assignment.local_pass
+    total = sum(steps_of(stage, len(photos), bundle.batch) for stage in (*plan.stages, *plan.evaluation.throw_away))
     done = 0
 
     def count(loss: float) -> None:
@@ -136,18 +143,20 @@ def _train(
         done += 1
         on_step(done, total, loss)
 
-    weights = start
-    for index, stage in enumerate(stages):
-        weights = engine.train(
-            stage.program,
-            weights,
-            photos.rows,
-            batches(photos, assignment.seed, index, stage, bundle),
-            {hyper.name: hyper.value for hyper in stage.hyper_values},
-            references,
-            count,
-        )
-    return weights
+    def train(weights: dict[str, Array], stages: Sequence[assignment_pb2.Stage], first: int) -> dict[str, Array]:
+        for index, stage in enumerate(stages, start=first):
+            weights = engine.train(
+                stage.program,
+                weights,
+                photos.rows,
+                batches(photos, assignment.seed, index, stage, bundle),
+                {hyper.name: hyper.value for hyper in stage.hyper_values},
+                references,
+                count,
+            )
+        return weights
+
+    return train
 
 
 def _class_counts(rows: Rows, bundle: manifest_pb2.Manifest) -> NDArray[np.int64]:
@@ -158,71 +167,3 @@ def _selected(
     tensors: Tensors, bundle: manifest_pb2.Manifest, selector: assignment_pb2.TensorSelector
 ) -> dict[str, Array]:
     return {tensor.name: tensors[tensor.name] for tensor in manifest.select(bundle.tensors, selector)}
-
-
-class Sources:
-    """Where the tensors of a pass come from."""
-
-    def __init__(
-        self,
-        bundle: manifest_pb2.Manifest,
-        downloads: Mapping[str, Tensors],
-        kept: Callable[[str], Tensors | None],
-    ) -> None:
-        """Downloads by name; `kept` gives None for a name under which nothing is kept yet."""
-        self._bundle = bundle
-        self._tensors = {tensor.name: tensor for tensor in bundle.tensors}
-        self._downloads = downloads
-        self._kept = kept
-
-    def start(self, rules: Iterable[assignment_pb2.StartRule]) -> dict[str, Array]:
-        """Every exchangeable tensor, each from the first rule that selects it.
-
-        Raises:
-            PassFailed: A tensor is not there, or not as the bundle has it.
-        """
-        weights: dict[str, Array] = {}
-        for rule in rules:
-            names = [tensor.name for tensor in manifest.select(self._bundle.tensors, rule.tensors)]
-            weights |= self._take(rule.source, [name for name in names if name not in weights])
-        if missing := self._tensors.keys() - weights.keys():
-            raise PassFailed(
-                update_pb2.FAILURE_REASON_UNSUPPORTED, f"no start rule selects tensor {min(missing)!r} of the bundle"
-            )
-        return weights
-
-    def reference(
-        self, binding: assignment_pb2.ReferenceBinding, start: dict[str, Array], counts: NDArray[np.int64]
-    ) -> Tensors:
-        """The tensors of a reference; errors as in `start`."""
-        names = next(list(ref.tensors) for ref in self._bundle.references if ref.name == binding.name)
-        if binding.HasField("label_counts"):
-            return {LABEL_COUNTS: counts.astype(np.float32)}
-        if binding.HasField("start"):
-            return {name: start[name] for name in names}
-        return self._take(binding.set, names)
-
-    def _take(self, source: assignment_pb2.SetSource, names: list[str]) -> dict[str, Array]:
-        if not names:
-            return {}
-        found = self._kept(source.kept) if source.kept else None
-        what = f"kept set {source.kept!r}"
-        if found is None:
-            if not source.download:
-                raise PassFailed(update_pb2.FAILURE_REASON_INTERNAL, f"nothing is kept yet under {source.kept!r}")
-            found, what = self._downloads[source.download], f"downloaded set {source.download!r}"
-        return {name: self._checked(found, name, what) for name in names}
-
-    def _checked(self, found: Tensors, name: str, what: str) -> Array:
-        wanted = self._tensors[name]
-        if name not in found:
-            raise PassFailed(update_pb2.FAILURE_REASON_UNSUPPORTED, f"{what} has no tensor {name!r}")
-        tensor = found[name]
-        kind = np.dtype(np.float32 if wanted.dtype == blob_pb2.DTYPE_FLOAT32 else np.int64)
-        if tensor.shape != tuple(wanted.shape) or tensor.dtype != kind:
-            raise PassFailed(
-                update_pb2.FAILURE_REASON_UNSUPPORTED,
-                f"{what}: tensor {name!r} is {tensor.dtype}{list(tensor.shape)}, "
-                f"the bundle has {kind}{list(wanted.shape)}",
-            )
-        return tensor

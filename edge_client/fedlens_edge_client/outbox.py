@@ -49,7 +49,9 @@ class Result:
     def reported(self) -> RoundReported:
         """What is told when the server has it."""
         header = update_pb2.UpdateHeader.FromString(self.header[wire.LENGTH.size :])
-        sums = {s.moment: Evaluation(s.count, s.correct, s.loss) for s in header.evaluations}
+        sums = {
+            s.moment: Evaluation(s.count, s.correct, s.loss, tuple(s.confusion) or None) for s in header.evaluations
+        }
         return RoundReported(
             task=self.task,
             round_number=self.round_number,
@@ -57,6 +59,7 @@ class Result:
             upload_bytes=self.body_size,
             start=sums.get(update_pb2.EVALUATION_MOMENT_START),
             end=sums.get(update_pb2.EVALUATION_MOMENT_END),
+            throw_away=sums.get(update_pb2.EVALUATION_MOMENT_THROW_AWAY),
         )
 
 
@@ -96,7 +99,8 @@ class Outbox:
                 ),
             )
             self._kept.put(db, assignment.task, assignment.round, keep)
-            rules = assignment_pb2.LocalPass(start=assignment.local_pass.start)
+            plan = assignment.local_pass
+            rules = assignment_pb2.LocalPass(start=plan.start, extractors=plan.extractors)
             self._kept.put_start_rules(db, assignment.task, rules.SerializeToString())
         return Result(
             task=assignment.task,

@@ -1,25 +1,32 @@
 """What a model sees in a photo."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
 
-from fedlens_edge_client.engines import Engine
+from fedlens_edge_client.engines import BadInput, Engine
 from fedlens_edge_client.evaluation import log_softmax
+from fedlens_edge_client.extracted import one_row
 from fedlens_proto import photos
 from fedlens_proto.blob import Array
 from fedlens_proto.v1 import manifest_pb2
 
 
-def predict(engine: Engine, weights: Mapping[str, Array], photo: Path | BinaryIO) -> dict[str, float]:
+def predict(
+    engine: Engine,
+    weights: Mapping[str, Array],
+    photo: Path | BinaryIO,
+    extractors: Sequence[Mapping[str, Array] | None] = (),
+) -> dict[str, float]:
     """The probability of each class, in label order; they add up to 1.
 
     Args:
         engine: Of the bundle that the weights belong to.
         weights: Every exchangeable tensor.
         photo: A file, or a seekable stream with its content.
+        extractors: Of a bundle that concatenates them, the tensors of each in order, None for one that is absent.
 
     Raises:
         PhotoUnreadable: It cannot be decoded.
@@ -30,5 +37,9 @@ def predict(engine: Engine, weights: Mapping[str, Array], photo: Path | BinaryIO
     inputs = photos.as_input(photos.load(photo, rule.height, rule.width))[np.newaxis]
     if manifest.bundle_class == manifest_pb2.BUNDLE_CLASS_FROZEN_BACKBONE:
         inputs = engine.embed(inputs)[np.newaxis]
+    if len(extractors) != manifest.concatenated:
+        raise BadInput(f"the model takes {manifest.concatenated} extractors side by side, there are {len(extractors)}")
+    if extractors:
+        inputs = one_row(inputs, engine, extractors)
     probabilities = np.exp(log_softmax(engine.predict(weights, inputs)))[0]
     return dict(zip(manifest.class_names, probabilities.tolist(), strict=True))

@@ -141,6 +141,11 @@ class LinearEngine:
         logits: NDArray[np.float32] = inputs.reshape(len(inputs), -1) @ weights["fc.weight"].T + weights["fc.bias"]
         return logits
 
+    def extract(self, extractor: Mapping[str, Array], inputs: NDArray[np.float32]) -> NDArray[np.float32]:
+        self._load("extract")
+        outputs: NDArray[np.float32] = inputs.reshape(len(inputs), -1) @ extractor["base.weight"].T
+        return outputs
+
     def _load(self, program: str) -> None:
         path = self._bundle.program_file(program, manifest_pb2.PROGRAM_FORMAT_PT2)
         if not path.is_file() or not path.read_bytes().startswith(program.encode()):

@@ -9,8 +9,9 @@ from numpy.typing import NDArray
 from fedlens_edge_client import local_pass
 from fedlens_edge_client.engines import Rows
 from fedlens_edge_client.errors import PassFailed
-from fedlens_edge_client.local_pass import PassResult, Tensors
+from fedlens_edge_client.local_pass import PassResult
 from fedlens_edge_client.photo_set import PassPhotos, PhotoSet
+from fedlens_edge_client.sources import LABEL_COUNTS, Tensors
 from fedlens_proto import keyed_hash
 from fedlens_proto.blob import Array
 from fedlens_proto.manifest import Bundle
@@ -182,7 +183,7 @@ def test_label_counts_can_be_a_reference(tmp_path: Path) -> None:
     run(engine, plan, train=5)
 
     # Labels alternate from 0: three of class 0, two of class 1.
-    np.testing.assert_array_equal(engine.references[0]["global"][local_pass.LABEL_COUNTS], [3, 2])
+    np.testing.assert_array_equal(engine.references[0]["global"][LABEL_COUNTS], [3, 2])
 
 
 def test_what_is_kept_and_uploaded_is_selected_from_the_trained_tensors(engine: RecordingEngine) -> None:
@@ -214,13 +215,11 @@ def test_without_test_photos_the_sums_are_zero(engine: RecordingEngine) -> None:
     assert (result.evaluations[END].count, result.evaluations[END].loss) == (0, 0.0)
 
 
-def test_class_counts_are_answered_only_if_asked_and_add_up(engine: RecordingEngine) -> None:
-    plan = fedavg_plan()
-    unasked = run(engine, plan, train=5)
+def test_class_counts_add_up_to_the_photos_asked_about(engine: RecordingEngine) -> None:
+    plan = assignment_pb2.LocalPass(start=fedavg_plan().start)
     plan.asks.add().class_counts.SetInParent()
     asked = run(engine, plan, train=5)
 
-    assert unasked.class_counts is None
     assert asked.class_counts == (3, 2)
     assert asked.photo_count == 5
 

@@ -115,3 +115,17 @@ class Engine(Protocol):
             NonFinite: The logits hold a NaN or an infinity.
         """
         ...
+
+    def extract(self, extractor: Mapping[str, Array], inputs: NDArray[np.float32]) -> NDArray[np.float32]:
+        """The outputs of program `extract` with an extractor's tensors, float32 [N, d].
+
+        Args:
+            extractor: Every tensor of kind `SLOT_KIND_EXTRACTOR` that the program takes.
+            inputs: Photos or features of the frozen backbone, float32 [N, ...], N >= 1. Row i is computed at place
+                i mod batch, and its outputs depend on its content and its place alone.
+
+        Raises:
+            BadInput: Tensors or inputs are not what the manifest says.
+            NonFinite: The outputs hold a NaN or an infinity.
+        """
+        ...

@@ -24,7 +24,7 @@ DTYPES: dict[blob_pb2.Dtype, torch.dtype] = {
 # What torch raises for operators with arguments that they do not take.
 _CONTRADICTIONS = (RuntimeError, TypeError, ValueError, IndexError)
 # What stays the same over the steps of a stage.
-_CONSTANT = (pb.SLOT_KIND_HYPER, pb.SLOT_KIND_REFERENCE, pb.SLOT_KIND_FROZEN)
+_CONSTANT = (pb.SLOT_KIND_HYPER, pb.SLOT_KIND_REFERENCE, pb.SLOT_KIND_FROZEN, pb.SLOT_KIND_EXTRACTOR)
 
 
 class Program:

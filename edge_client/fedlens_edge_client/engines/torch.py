@@ -103,21 +103,31 @@ class TorchEngine:
 
     def predict(self, weights: Mapping[str, Array], inputs: NDArray[np.float32]) -> NDArray[np.float32]:
         """As `Engine.predict`."""
-        program = self._program("predict")
-        logits_at = program.output_index(pb.SLOT_KIND_LOGITS)
+        return self._in_batches("predict", pb.SLOT_KIND_LOGITS, weights, inputs, "the logits")
+
+    def extract(self, extractor: Mapping[str, Array], inputs: NDArray[np.float32]) -> NDArray[np.float32]:
+        """As `Engine.extract`."""
+        return self._in_batches("extract", pb.SLOT_KIND_FEATURES, extractor, inputs, "the extractor's outputs")
+
+    def _in_batches(
+        self, name: str, kind: pb.SlotKind, weights: Mapping[str, Array], inputs: NDArray[np.float32], what: str
+    ) -> NDArray[np.float32]:
+        """The output of this kind for each row, float32 [N, ...]."""
+        program = self._program(name)
+        at = program.output_index(kind)
         classes = len(self._bundle.manifest.class_names)
         feed = _Feed(program, Rows(inputs, np.zeros(len(inputs), np.int64)), classes, filled=False)
         arguments = [_argument(slot, feed, weights, {}, {}) for slot in program.inputs]
-        logits = np.empty((feed.count, classes), np.float32)
+        found = np.empty((feed.count, *program.outputs[at].shape[1:]), np.float32)
         with torch.inference_mode():
             prepared = program.prepare(arguments)
             for start in range(0, feed.count, feed.batch):
                 batch = np.arange(start, min(start + feed.batch, feed.count))
                 feed.fill(batch)
-                logits[batch] = program.run(arguments, prepared)[logits_at].numpy()[: len(batch)]
-        if not np.isfinite(logits).all():
-            raise NonFinite("the logits hold a NaN or an infinity")
-        return logits
+                found[batch] = program.run(arguments, prepared)[at].numpy()[: len(batch)]
+        if not np.isfinite(found).all():
+            raise NonFinite(f"{what} hold a NaN or an infinity")
+        return found
 
     def _program(self, name: str) -> Program:
         with self._loading:
@@ -201,6 +211,8 @@ def _argument(
     match slot.kind:
         case pb.SLOT_KIND_WEIGHT:
             return _tensor(slot, weights, "the weights")
+        case pb.SLOT_KIND_EXTRACTOR:
+            return _tensor(slot, weights, "the extractor")
         case pb.SLOT_KIND_REFERENCE:
             reference, _, name = slot.name.partition("/")
             if reference not in references:
