@@ -49,7 +49,6 @@ def _aggregate(paths: list[Path]) -> State:
 
 
 def _mean(current: StoredTensors, updates: list[Update]) -> State:
-    method = FedAvg(rounds=1, cohort=None, stage=assignment_pb2.Stage(), codec=assignment_pb2.CODEC_FLOAT32)
     phase = Phase(name="train", rounds=1, cohort=None, local_pass=assignment_pb2.LocalPass())
     tools = Tools(generator=np.random.default_rng(0), population=(), initial=current)
-    return method.aggregate(phase, {GLOBAL: current}, updates, tools)
+    return FedAvg().aggregate(phase, {GLOBAL: current}, updates, tools)

@@ -59,43 +59,41 @@ def average_set(updates: Sequence[Update], current: TensorSet) -> dict[str, Arra
     return {name: average(sent(updates, name, current[name]), counts) for name in current}
 
 
-@dataclass(frozen=True, kw_only=True)
-class FedAvg:
-    """One phase: download the global model, train it, upload all of it."""
+def train_whole_model(task: TaskPlan, asks: Sequence[pb.Ask] = ()) -> list[Phase]:
+    """One phase: download the global model, train it, upload all of it, answer `asks`.
 
-    rounds: int
-    cohort: int | None
-    stage: pb.Stage
-    upload: pb.Upload
+    If the bundle's step has the reference `global`, it is bound to the download.
+    """
+    downloaded = pb.SetSource(download=GLOBAL)
+    local_pass = pb.LocalPass(
+        start=[pb.StartRule(source=downloaded)],
+        references=fitting.bound(task, GLOBAL, downloaded),
+        stages=[task.settings.stage("step")],
+        upload=task.settings.upload(GLOBAL),
+        asks=asks,
+        evaluation=pb.EvaluationPlan(at_start=True, at_end=True),
+    )
+    return [Phase(name="train", rounds=task.settings.rounds, cohort=task.settings.cohort_size, local_pass=local_pass)]
+
+
+@dataclass(frozen=True)
+class FedAvg:
+    """Everyone trains the global model, which becomes the mean."""
 
     @classmethod
     def for_task(cls, task: TaskPlan) -> Self:
-        """The method with a task's settings.
+        """The method for a task.
 
         Raises:
             SettingsError: It has options, of which this method takes none, or bundles that cannot be averaged.
         """
         fitting.need_options(task.settings, {})
         fitting.need_equal_bundles(task)
-        settings = task.settings
-        return cls(
-            rounds=settings.rounds,
-            cohort=settings.cohort_size,
-            stage=settings.stage("step"),
-            upload=settings.upload(GLOBAL),
-        )
+        return cls()
 
     def phases(self, task: TaskPlan) -> list[Phase]:
         """The one phase."""
-        downloaded = pb.SetSource(download=GLOBAL)
-        local_pass = pb.LocalPass(
-            start=[pb.StartRule(source=downloaded)],
-            references=fitting.bound(task, GLOBAL, downloaded),
-            stages=[self.stage],
-            upload=self.upload,
-            evaluation=pb.EvaluationPlan(at_start=True, at_end=True),
-        )
-        return [Phase(name="train", rounds=self.rounds, cohort=self.cohort, local_pass=local_pass)]
+        return train_whole_model(task)
 
     def begin(self, phase: Phase, state: State, tools: Tools) -> State:
         """The bundle's initial weights."""

@@ -91,12 +91,17 @@ def need_equal_classifiers(task: TaskPlan) -> None:
     Raises:
         SettingsError: They have not.
     """
-    first = select(task.ordinary[0].tensors, CLASSIFIER)
+    first = chosen(task, CLASSIFIER)
     for i, manifest in _ordinary(task):
         if (found := select(manifest.tensors, CLASSIFIER)) != first:
             raise SettingsError(
                 f"manifests[{i}]", f"a classifier of {_listed(found)}", f"one like the first bundle's, {_listed(first)}"
             )
+
+
+def chosen(task: TaskPlan, selector: assignment_pb2.TensorSelector) -> list[manifest_pb2.ExchangeableTensor]:
+    """The tensors that match in the task's first ordinary bundle."""
+    return select(task.ordinary[0].tensors, selector)
 
 
 def need_tensors(task: TaskPlan, selector: assignment_pb2.TensorSelector, what: str) -> None:
@@ -151,7 +156,7 @@ def need_hyper(task: TaskPlan, *names: str) -> None:
 
 
 def hyper_value(settings: TaskSettings, manifest: manifest_pb2.Manifest, name: str) -> float:
-    """The value with which a bundle's step runs: the task's, else the bundle's default; 0 if there is none of that name."""
+    """The value with which a bundle's step runs: the task's, else the bundle's default, else 0."""
     defaults = {hyper.name: hyper.default_value for hyper in manifest.hyper_parameters}
     return float(settings.hyper.get(name, defaults.get(name, 0.0)))
 

@@ -84,14 +84,14 @@ def weighted_sum(tensors: Sequence[Tensor], weights: Float64s) -> NDArray[Any]:
     by_row = np.atleast_2d(weights)
     rows, columns = (by_row.shape[0], prod(shape) // by_row.shape[0]) if prod(shape) else (1, 0)
     result = np.empty((rows, columns), np.float32)
-    clients = np.flatnonzero(by_row.any(axis=0))
+    clients = [k for k in range(len(tensors)) if by_row[:, k].any()]
 
     def add_up(blocks: Sequence[Block]) -> None:
-        room = _largest(blocks)
+        room = largest(blocks)
         total, product = np.empty(room), np.empty(room)
         buffer = np.empty(room, np.float32)
         for block in blocks:
-            size, here = _extent(block, columns)
+            size, here = extent(block, columns)
             acc, term = total[: prod(size)].reshape(size), product[: prod(size)].reshape(size)
             acc.fill(0.0)
             for k in clients:
@@ -153,11 +153,12 @@ def in_threads(work: Callable[[Sequence[Block]], None], blocks: Sequence[Block])
         list(pool.map(work, [blocks[i::threads] for i in range(threads)]))
 
 
-def _largest(blocks: Sequence[Block]) -> int:
+def largest(blocks: Sequence[Block]) -> int:
+    """Elements of the largest block."""
     return max(((b.bottom - b.top) * (b.right - b.left) for b in blocks), default=0)
 
 
-def _extent(block: Block, columns: int) -> tuple[tuple[int, int], tuple[int, int]]:
+def extent(block: Block, columns: int) -> tuple[tuple[int, int], tuple[int, int]]:
     """Rows and columns of a block; and where its elements begin and end in the tensor."""
     size = block.bottom - block.top, block.right - block.left
     start = block.top * columns + block.left

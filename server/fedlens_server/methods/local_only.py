@@ -1,0 +1,54 @@
+"""Local-only: every client trains a model of its own and sends none of it; what all other methods have to beat.
+
+No paper. Each client starts from the bundle's initial weights, goes on from its own kept model in every later round,
+and uploads nothing; the server keeps nothing. Bundles may differ in everything but the classes.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Self
+
+from fedlens_proto.v1 import assignment_pb2 as pb
+from fedlens_server.methods import fitting
+from fedlens_server.methods.method import INITIAL, Phase, State, TaskPlan, TensorSet, Tools, Update
+
+KEPT = "model"
+
+
+@dataclass(frozen=True)
+class LocalOnly:
+    """Everyone trains alone."""
+
+    @classmethod
+    def for_task(cls, task: TaskPlan) -> Self:
+        """The method for a task.
+
+        Raises:
+            SettingsError: It has options, or bundles whose step wants a reference.
+        """
+        fitting.need_options(task.settings, {})
+        fitting.need_no_references(task)
+        return cls()
+
+    def phases(self, task: TaskPlan) -> list[Phase]:
+        """The one phase."""
+        settings = task.settings
+        local_pass = pb.LocalPass(
+            start=[pb.StartRule(source=pb.SetSource(kept=KEPT, download=INITIAL))],
+            stages=[settings.stage("step")],
+            keep=[pb.Keep(set=KEPT)],
+            evaluation=pb.EvaluationPlan(at_start=True, at_end=True),
+        )
+        return [Phase(name="train", rounds=settings.rounds, cohort=settings.cohort_size, local_pass=local_pass)]
+
+    def begin(self, phase: Phase, state: State, tools: Tools) -> State:
+        """Nothing."""
+        return {}
+
+    def download(self, phase: Phase, state: State, client: bytes | None) -> Mapping[str, TensorSet] | None:
+        """Nothing but what the local pass names itself; there is no global model."""
+        return None if client is None else {}
+
+    def aggregate(self, phase: Phase, state: State, updates: Sequence[Update], tools: Tools) -> State:
+        """Nothing changes."""
+        return state
