@@ -27,6 +27,10 @@ def client(
         Path | None,
         typer.Option(help=f"File with the enrolment token, needed the first time; or set ${TOKEN_VARIABLE}."),
     ] = None,
+    model: Annotated[
+        list[str] | None,
+        typer.Option(help="Name of a model that this client trains; may be given several times. Default: any."),
+    ] = None,
     once: Annotated[bool, typer.Option("--once", help="End after one round.")] = False,
     task: Annotated[int | None, typer.Option(min=1, help="Take work of the task with this id alone.")] = None,
 ) -> None:
@@ -60,6 +64,7 @@ def client(
                 enrolment_token=enrolment_token(token_file),
                 ca=ca,
                 task=task,
+                models=model or (),
                 on_event=report.happened,
             )
             outcome = asyncio.run(_take_part(member, once))

@@ -15,6 +15,11 @@ class RegimeChoice(StrEnum):
     CAMERA_IID = "camera-iid"
     CAMERA_NONIID = "camera-noniid"
     ALBUM = "album"
+    DIRICHLET = "dirichlet"
+    CLASSES = "classes"
+    TWO_CLASSES = "two-classes"
+    POOLED_HALVES = "pooled-halves"
+    FEATURE_SKEW = "feature-skew"
 
 
 def register(app: typer.Typer) -> None:
@@ -25,16 +30,58 @@ def register(app: typer.Typer) -> None:
 def fleet(
     server: Annotated[str, typer.Option(help="Address of the server, such as https://127.0.0.1:8443.")],
     photos: Annotated[
-        Path, typer.Option(help="Folder with a sub-folder of photos per class, or with `train` and `test` of such.")
+        str,
+        typer.Option(
+            metavar="DIR|NAME",
+            help="Folder with a sub-folder of photos per class, or with `train` and `test` of such; or a data set: "
+            "digits, cifar10, cifar100, fashion-mnist.",
+        ),
     ],
     clients: Annotated[int, typer.Option(min=1, max=100_000, help="How many clients to emulate.")] = 20,
     regime: Annotated[RegimeChoice, typer.Option(help="How photos come to the cameras.")] = RegimeChoice.CAMERA_NONIID,
     seed: Annotated[int, typer.Option(min=0, max=MAX_SEED, help="Of the cameras and of the clients' identities.")] = 1,
     per_class: Annotated[
-        int, typer.Option(min=1, help="n of the regime: photos of each class in a round, on average.")
-    ] = 10,
+        int | None,
+        typer.Option(min=1, help="n of a camera or album: photos of each class in a round, on average. Default: 10."),
+    ] = None,
     test_per_class: Annotated[
-        int | None, typer.Option(min=1, help="Test photos of each class and client. Default: a fifth of n.")
+        int | None,
+        typer.Option(min=1, help="Test photos of each class and client of a camera or album. Default: a fifth of n."),
+    ] = None,
+    drift: Annotated[
+        float | None,
+        typer.Option(min=0, max=1, help="How far the class mix of what arrives in an album moves. Default: 0."),
+    ] = None,
+    beta: Annotated[
+        float | None,
+        typer.Option(help="Of dirichlet and pooled-halves: the smaller, the more do clients differ. Default: 0.5."),
+    ] = None,
+    min_photos: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Least photos of a client with dirichlet (default: 10) or pooled-halves (both halves; 40)."
+        ),
+    ] = None,
+    classes_per_client: Annotated[int | None, typer.Option(min=1, help="k of the regime classes. Default: 2.")] = None,
+    sigma: Annotated[
+        float | None,
+        typer.Option(min=0, help="Of feature-skew: client i of n has noise of deviation sigma i/n. Default: 0.1."),
+    ] = None,
+    test_photos: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            help="Test photos of each client where the photos are divided among clients. Default: all, divided alike.",
+        ),
+    ] = None,
+    models: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME,...", help="Models that clients train, in turn: the i-th client takes the i-th. Default: any."
+        ),
+    ] = None,
+    photo_cache: Annotated[
+        Path | None, typer.Option(help="Folder in which data sets are kept. Default: fedlens in ~/.cache.")
     ] = None,
     faults: Annotated[Path | None, typer.Option(help="Fault plan (TOML): who misbehaves in which round.")] = None,
     state: Annotated[
@@ -56,16 +103,27 @@ def fleet(
     """
     from rich.console import Console
 
+    from fedlens.sources import SourceUnavailable, default_cache, photos_of
     from fedlens_edge_client.errors import EdgeClientError
     from fedlens_edge_client.faults import FaultPlan
     from fedlens_edge_client.fleet.config import FleetConfig, default_workers, fleet_key
     from fedlens_edge_client.fleet.session import run_session
     from fedlens_edge_client.regimes import PhotoPool, Regime, RegimeName
 
+    settings = _settings(
+        regime,
+        per_class=per_class,
+        test_per_class=test_per_class,
+        drift=drift,
+        beta=beta,
+        min_photos=min_photos,
+        classes_per_client=classes_per_client,
+        sigma=sigma,
+        test_photos=test_photos,
+    )
     try:
-        pool = PhotoPool.open(photos)
-        chosen = Regime(name=RegimeName(regime), seed=seed, per_class=per_class, test_per_class=test_per_class)
-        chosen.album(pool, 0)
+        pool = PhotoPool.open(photos_of(photos, photo_cache or default_cache()))
+        chosen = Regime.of(RegimeName(regime), settings, seed=seed, clients=clients)
         config = FleetConfig(
             server=server,
             clients=clients,
@@ -79,9 +137,41 @@ def fleet(
             evaluator_token=None if evaluator_token_file is None else enrolment_token(evaluator_token_file),
             ca=ca,
             task=task,
+            models=_names(models),
         )
+        config.album(0)
         status = run_session(config, Console())
-    except EdgeClientError as error:
+    except (EdgeClientError, SourceUnavailable) as error:
         typer.echo(f"fedlens: {error}", err=True)
         raise typer.Exit(1) from error
     raise typer.Exit(status)
+
+
+def _settings(regime: RegimeChoice, **given: float | None) -> dict[str, float]:
+    """What was given of the regime's options.
+
+    Raises:
+        typer.BadParameter: One that is given is not one of this regime.
+    """
+    from fedlens_edge_client.regimes import SETTINGS, RegimeName
+
+    settings = {key: value for key, value in given.items() if value is not None}
+    allowed = [key for key in SETTINGS[RegimeName(regime)] if key in given]
+    for key in settings:
+        if key not in allowed:
+            raise typer.BadParameter(
+                f"regime {regime.value} has no such option; it has {', '.join(map(_option, allowed))}",
+                param_hint=_option(key),
+            )
+    return settings
+
+
+def _option(key: str) -> str:
+    return f"--{key.replace('_', '-')}"
+
+
+def _names(models: str | None) -> tuple[str, ...]:
+    names = () if models is None else tuple(name.strip() for name in models.split(","))
+    if not all(names):
+        raise typer.BadParameter(f"{models!r} must be names with commas between", param_hint="--models")
+    return names

@@ -9,9 +9,10 @@
 from fedlens_edge_client.regimes.division import EvaluatorAlbum
 from fedlens_edge_client.regimes.partition import Unservable
 from fedlens_edge_client.regimes.pool import PhotoPool, PoolPhoto, PoolUnusable, TooFewPhotos
-from fedlens_edge_client.regimes.regime import BadRegime, Regime, RegimeName
+from fedlens_edge_client.regimes.regime import SETTINGS, BadRegime, Regime, RegimeName
 
 __all__ = [
+    "SETTINGS",
     "BadRegime",
     "EvaluatorAlbum",
     "PhotoPool",
