@@ -3,7 +3,9 @@
 from collections.abc import Iterable
 
 from fedlens_edge_client.errors import PassFailed
+from fedlens_edge_client.label_distribution import is_usable
 from fedlens_edge_client.policy import Policy
+from fedlens_edge_client.sources import INITIAL
 from fedlens_proto import keyed_hash, manifest
 from fedlens_proto.blob import FLOATS
 from fedlens_proto.v1 import assignment_pb2, enrolment_pb2, manifest_pb2, update_pb2
@@ -25,12 +27,34 @@ def check_policy(assignment: assignment_pb2.Assignment, policy: Policy) -> None:
         PassFailed: With reason `policy`.
     """
     plan = assignment.local_pass
+    asks = {ask.WhichOneof("question") for ask in plan.asks}
+    evaluates = plan.evaluation.at_start or plan.evaluation.at_end or bool(plan.evaluation.throw_away)
     if policy.bundles is not None and assignment.bundle not in policy.bundles:
         raise _forbidden(f"bundle {assignment.bundle.hex()} is not among the pinned ones")
-    if not policy.answer_class_counts and any(ask.HasField("class_counts") for ask in plan.asks):
+    if not policy.answer_class_counts and "class_counts" in asks:
         raise _forbidden("class counts are not answered")
-    if not policy.answer_evaluation and (plan.evaluation.at_start or plan.evaluation.at_end):
+    if not policy.answer_evaluation and evaluates:
         raise _forbidden("evaluation results are not answered")
+    if not policy.answer_confusion and "confusion" in asks:
+        raise _forbidden("confusion matrices are not answered")
+    if "label_distribution" in asks:
+        _check_label_distribution(plan, policy)
+        if asks & {"class_counts", "confusion"} or evaluates:
+            raise _forbidden(
+                "nothing measured exactly is answered beside a label distribution, whose noise it would undo"
+            )
+
+
+def _check_label_distribution(plan: assignment_pb2.LocalPass, policy: Policy) -> None:
+    if not policy.answer_label_distribution:
+        raise _forbidden("label distributions are not answered")
+    for ask in plan.asks:
+        epsilon = ask.label_distribution.epsilon
+        if ask.HasField("label_distribution") and not policy.least_epsilon <= epsilon <= policy.most_epsilon:
+            raise _forbidden(
+                f"a label distribution with epsilon {epsilon:g}; answered are {policy.least_epsilon:g} to "
+                f"{policy.most_epsilon:g}"
+            )
 
 
 def check(assignment: assignment_pb2.Assignment, bundle: manifest_pb2.Manifest) -> None:
@@ -40,7 +64,7 @@ def check(assignment: assignment_pb2.Assignment, bundle: manifest_pb2.Manifest) 
         PassFailed: With reason `unsupported`.
     """
     plan = assignment.local_pass
-    sets = {entry.name for entry in assignment.sets}
+    sets = {entry.name for entry in assignment.sets} | {INITIAL}
     if len(assignment.seed) != keyed_hash.DIGEST_BYTES:
         raise _unsupported(f"a seed of {len(assignment.seed)} bytes")
     if not plan.start:
@@ -50,7 +74,9 @@ def check(assignment: assignment_pb2.Assignment, bundle: manifest_pb2.Manifest) 
     _check_asks(plan)
     _check_answer(assignment)
     _check_references(plan, bundle, sets)
-    for stage in plan.stages:
+    if len(plan.extractors) != bundle.concatenated:
+        raise _unsupported(f"{len(plan.extractors)} extractors; the bundle takes {bundle.concatenated} side by side")
+    for stage in (*plan.stages, *plan.evaluation.throw_away):
         _check_stage(stage, bundle)
     names = [keep.set for keep in plan.keep]
     if "" in names or len(set(names)) != len(names):
@@ -58,12 +84,17 @@ def check(assignment: assignment_pb2.Assignment, bundle: manifest_pb2.Manifest) 
 
 
 def _check_asks(plan: assignment_pb2.LocalPass) -> None:
+    asked: set[str] = set()
     for ask in plan.asks:
         question = ask.WhichOneof("question")
-        if question != "class_counts":
-            raise _unsupported(f"the question {question or 'unset'!r}")
-    if plan.evaluation.throw_away:
-        raise _unsupported("evaluation after stages that are thrown away")
+        if question is None:
+            raise _unsupported("the question 'unset'")
+        if question in asked:
+            raise _unsupported(f"the question {question!r} asked twice")
+        asked.add(question)
+        epsilon = ask.label_distribution.epsilon
+        if question == "label_distribution" and not is_usable(epsilon):
+            raise _unsupported(f"a label distribution with epsilon {epsilon:g}, which must be above 0 and finite")
 
 
 def _check_answer(assignment: assignment_pb2.Assignment) -> None:
@@ -89,7 +120,8 @@ def _check_references(plan: assignment_pb2.LocalPass, bundle: manifest_pb2.Manif
         raise _unsupported(f"a reference bound twice: {bound}")
     if unknown := sorted(set(bound) - known):
         raise _unsupported(f"reference {unknown[0]!r}, which the bundle does not have")
-    if plan.stages and (missing := sorted(known - set(bound))):
+    trains = plan.stages or plan.evaluation.throw_away
+    if trains and (missing := sorted(known - set(bound))):
         raise _unsupported(f"a local pass that leaves the bundle's reference {missing[0]!r} unbound")
     for binding in plan.references:
         source = binding.WhichOneof("source")

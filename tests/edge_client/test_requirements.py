@@ -11,6 +11,7 @@ from fedlens_proto.v1 import assignment_pb2, update_pb2
 from tests.edge_client.fakes import SEED, fedavg_plan
 from tests.edge_client.linear import make_bundle
 
+CONFUSION = assignment_pb2.Ask(confusion=assignment_pb2.AskConfusion())
 Change = Callable[[assignment_pb2.Assignment], object]
 
 
@@ -34,13 +35,16 @@ def test_an_ordinary_assignment_is_accepted(bundle: Bundle) -> None:
 @pytest.mark.parametrize(
     ("change", "named"),
     [
-        (lambda a: a.local_pass.asks.add().label_distribution.SetInParent(), "the question 'label_distribution'"),
-        (lambda a: a.local_pass.asks.add().confusion.SetInParent(), "the question 'confusion'"),
+        (lambda a: a.local_pass.asks.add().label_distribution.SetInParent(), "epsilon 0, which must be above 0"),
+        (lambda a: a.local_pass.asks.add().label_distribution.__setattr__("epsilon", 1e-310), "above 0 and finite"),
+        (lambda a: a.local_pass.asks.add().label_distribution.__setattr__("epsilon", float("nan")), "epsilon nan"),
+        (lambda a: a.local_pass.asks.extend([CONFUSION, CONFUSION]), "the question 'confusion' asked twice"),
         (lambda a: a.local_pass.asks.add(), "the question 'unset'"),
         (lambda a: setattr(a.local_pass.upload, "codec", 99), "upload codec 99"),
         (lambda a: setattr(a.local_pass.upload, "codec", 0), "upload codec unset"),
         (lambda a: setattr(a.local_pass.upload, "base_set", "x"), "difference from set 'x', which is not among"),
-        (lambda a: a.local_pass.evaluation.throw_away.add(), "thrown away"),
+        (lambda a: a.local_pass.evaluation.throw_away.add(), "program ''; the bundle has"),
+        (lambda a: a.local_pass.extractors.append("cluster_0"), "1 extractors; the bundle takes 0 side by side"),
         (lambda a: a.local_pass.ClearField("start"), "without start rules"),
         (lambda a: a.local_pass.start[0].ClearField("source"), "names no set"),
         (lambda a: setattr(a.local_pass.start[0].source, "download", "x"), "set 'x', which is not among"),
@@ -82,18 +86,84 @@ def test_the_bundles_references_must_be_bound(tmp_path: Path, change: Change, na
         requirements.check(changed, bundle.manifest)
 
 
+def test_references_must_be_bound_for_stages_that_are_thrown_away_too(tmp_path: Path) -> None:
+    bundle = make_bundle(tmp_path / "b", with_reference=True)
+    tuned = assignment(bundle)
+    tuned.local_pass.evaluation.throw_away.extend(tuned.local_pass.stages)
+    tuned.local_pass.ClearField("stages")
+    with pytest.raises(PassFailed, match="reference 'global' unbound"):
+        requirements.check(tuned, bundle.manifest)
+
+
+def test_the_initial_weights_are_a_set_that_every_bundle_brings_along(bundle: Bundle) -> None:
+    changed = assignment(bundle)
+    changed.local_pass.start[0].source.CopyFrom(assignment_pb2.SetSource(kept="mine", download="initial"))
+
+    requirements.check(changed, bundle.manifest)
+
+
 @pytest.mark.parametrize(
     ("policy", "named"),
     [
         (Policy(answer_class_counts=False), "class counts"),
         (Policy(answer_evaluation=False), "evaluation"),
+        (Policy(answer_confusion=False), "confusion matrices"),
         (Policy(bundles=frozenset({bytes(32)})), "not among the pinned ones"),
     ],
 )
 def test_a_policy_refuses_with_its_own_reason(bundle: Bundle, policy: Policy, named: str) -> None:
     asking = assignment(bundle)
     asking.local_pass.asks.add().class_counts.SetInParent()
+    asking.local_pass.asks.append(CONFUSION)
     with pytest.raises(PassFailed, match=named) as caught:
         requirements.check_policy(asking, policy)
+
+    assert caught.value.reason == update_pb2.FAILURE_REASON_POLICY
+
+
+def noisy(bundle: Bundle, epsilon: float) -> assignment_pb2.Assignment:
+    """Asks for nothing but the label distribution."""
+    asking = assignment(bundle)
+    asking.local_pass.ClearField("evaluation")
+    asking.local_pass.asks.add().label_distribution.epsilon = epsilon
+    return asking
+
+
+def test_a_label_distribution_is_answered_within_the_policys_epsilons(bundle: Bundle) -> None:
+    for epsilon in (0.5, 8.0):
+        requirements.check_policy(noisy(bundle, epsilon), Policy(least_epsilon=0.5, most_epsilon=8.0))
+    requirements.check_policy(noisy(bundle, 1e-3), Policy())
+
+
+@pytest.mark.parametrize(
+    ("policy", "named"),
+    [
+        (Policy(answer_label_distribution=False), "label distributions are not answered"),
+        (Policy(least_epsilon=2.0), r"epsilon 1; answered are 2 to inf"),
+        (Policy(most_epsilon=0.5), r"epsilon 1; answered are 0 to 0\.5"),
+    ],
+)
+def test_a_policy_refuses_a_label_distribution(bundle: Bundle, policy: Policy, named: str) -> None:
+    with pytest.raises(PassFailed, match=named) as caught:
+        requirements.check_policy(noisy(bundle, 1.0), policy)
+
+    assert caught.value.reason == update_pb2.FAILURE_REASON_POLICY
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda a: a.local_pass.asks.add().class_counts.SetInParent(),
+        lambda a: a.local_pass.asks.append(CONFUSION),
+        lambda a: setattr(a.local_pass.evaluation, "at_start", True),
+        lambda a: setattr(a.local_pass.evaluation, "at_end", True),
+        lambda a: a.local_pass.evaluation.throw_away.add(),
+    ],
+)
+def test_nothing_exact_is_answered_beside_a_label_distribution(bundle: Bundle, change: Change) -> None:
+    asking = noisy(bundle, 1.0)
+    change(asking)
+    with pytest.raises(PassFailed, match="beside a label distribution") as caught:
+        requirements.check_policy(asking, Policy())
 
     assert caught.value.reason == update_pb2.FAILURE_REASON_POLICY
