@@ -73,10 +73,7 @@ class Bundle:
         Raises:
             ManifestError: The bundle has no such program or format.
         """
-        for file in program(self.manifest, name).files:
-            if file.format == kind:
-                return self.part(file.sha256)
-        raise ManifestError(f"the bundle has program {name!r}, but not as {pb.ProgramFormat.Name(kind)}")
+        return self.part(program_part(self.manifest, name, kind))
 
     def initial(self) -> Blob:
         """The initial weights."""
@@ -108,6 +105,18 @@ def program(manifest: pb.Manifest, name: str) -> pb.Program:
             return candidate
     known = ", ".join(p.name for p in manifest.programs)
     raise ManifestError(f"the bundle has no program {name!r}; it has {known}")
+
+
+def program_part(manifest: pb.Manifest, name: str, kind: pb.ProgramFormat) -> bytes:
+    """The digest of a program's file in one format.
+
+    Raises:
+        ManifestError: The bundle has no such program or format.
+    """
+    for file in program(manifest, name).files:
+        if file.format == kind:
+            return file.sha256
+    raise ManifestError(f"the bundle has program {name!r}, but not as {pb.ProgramFormat.Name(kind)}")
 
 
 def select(

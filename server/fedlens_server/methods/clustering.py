@@ -10,6 +10,7 @@ gives the same answer. Everything follows from the arguments alone.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
+from itertools import pairwise
 from math import ceil
 from typing import Any
 
@@ -48,7 +49,8 @@ def shares(counts: NDArray[Any]) -> Rows:
         float64 [N, C]; each row adds up to 1.
     """
     numbers = np.asarray(counts, np.float64)
-    return numbers / numbers.sum(1, keepdims=True)
+    rows: Rows = numbers / numbers.sum(1, keepdims=True)
+    return rows
 
 
 def distinct(rows: Rows) -> int:
@@ -143,7 +145,7 @@ def _assign(distances: Rows, limit: int) -> Labels:
     centre along the cheapest chain of moves to one with room. With every chain the assignment stays the cheapest one
     of its sizes.
     """
-    labels = np.argmin(distances, 1).astype(np.int64)
+    labels: Labels = np.argmin(distances, 1).astype(np.int64)
     clusters = distances.shape[1]
     sizes = np.bincount(labels, minlength=clusters)
     cost = np.full((clusters, clusters), np.inf)  # of the cheapest move of one row from centre to centre
@@ -159,7 +161,7 @@ def _assign(distances: Rows, limit: int) -> Labels:
             best = change.argmin(0)
             cost[k], mover[k] = change[best, np.arange(clusters)], members[best]
         chain = _cheapest_chain(cost, int(sizes.argmax()), np.flatnonzero(sizes < limit))
-        moved = [(int(mover[a, b]), b) for a, b in zip(chain, chain[1:], strict=False)]
+        moved = [(int(mover[a, b]), b) for a, b in pairwise(chain)]
         for row, to in moved:
             labels[row] = to
         sizes[chain[0]] -= 1

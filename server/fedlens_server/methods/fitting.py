@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fedlens_proto.manifest import select
+from fedlens_proto.manifest import program, select
 from fedlens_proto.v1 import assignment_pb2, manifest_pb2
 from fedlens_server.methods.method import TaskPlan
 from fedlens_server.task_settings import SettingsError, TaskSettings
@@ -139,6 +139,20 @@ def need_no_references(task: TaskPlan) -> None:
             found = f"{manifest.objective!r}, which wants reference {manifest.references[0].name!r}"
             allowed = f"one without references for {task.settings.method}, such as cross_entropy"
             raise SettingsError(f"manifests[{i}].objective", found, allowed)
+
+
+def need_onnx(task: TaskPlan) -> None:
+    """See that the server can run the first ordinary bundle's model, for `Tools.infer`.
+
+    Raises:
+        SettingsError: It cannot.
+    """
+    first = task.ordinary[0]
+    frozen = first.bundle_class == manifest_pb2.BUNDLE_CLASS_FROZEN_BACKBONE
+    for name in ("embed", "predict") if frozen else ("predict",):
+        if manifest_pb2.PROGRAM_FORMAT_ONNX not in {file.format for file in program(first, name).files}:
+            allowed = f"one with ONNX of it for these options of {task.settings.method}; export the bundle with --onnx"
+            raise SettingsError(f"manifests[{task.manifests.index(first)}]", f"program {name!r} without ONNX", allowed)
 
 
 def need_hyper(task: TaskPlan, *names: str) -> None:

@@ -9,11 +9,12 @@ The state maps names to tensor sets, arrays (float32 or int64), and plain values
 is not written again, and an uploaded blob enters the state by digest when `update.tensors` itself is put there.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedlens_proto.blob import Array
 from fedlens_proto.v1 import assignment_pb2, manifest_pb2
@@ -73,12 +74,16 @@ class Update:
 
 @dataclass(frozen=True, kw_only=True)
 class Tools:
-    """What a method may use beside its arguments. Inference on a bundle's program will join them."""
+    """What a method may use beside its arguments."""
 
     generator: np.random.Generator
     population: tuple[bytes, ...]  # ids of all enrolled trainers that can run the task, ascending
     initial: TensorSet  # the initial weights of the task's first ordinary bundle
     initial_concatenated: TensorSet | None = None  # of its first one that concatenates extractors; None: it has none
+    # Logits, float32 [N, classes], of photos, float32 [N, 3, H, W] in 0..1, with these weights in the first ordinary
+    # bundle, which must have ONNX (`fitting.need_onnx`). None: there is no inference here.
+    infer: Callable[[TensorSet, NDArray[np.float32]], NDArray[np.float32]] | None = None
+    photo_shape: tuple[int, int, int] = (3, 0, 0)  # of one photo of that bundle
 
 
 class Method(Protocol):
