@@ -137,8 +137,8 @@ def mix(weights: Array, tensors: Sequence[Array]) -> Array:
 
     Source: arXiv:2305.15706, Algorithm 2, the server's aggregation.
     """
-    terms = [(float(a), {"": omega}) for a, omega in zip(weights, tensors, strict=True) if a != 0.0]
-    return Mixture({"": terms})[""].astype(np.float32)
+    terms = [(float(a), {"omega": omega}) for a, omega in zip(weights, tensors, strict=True) if a != 0.0]
+    return Mixture({"omega": terms})["omega"].astype(np.float32)
 
 
 @dataclass(frozen=True, kw_only=True)

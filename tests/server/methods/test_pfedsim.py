@@ -1,0 +1,339 @@
+import json
+from collections.abc import Mapping
+from math import log, sqrt
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from fedlens_proto.v1 import manifest_pb2
+from fedlens_server.methods import METHODS, Mixture, NothingToAggregate, TaskPlan, Tools, Update
+from fedlens_server.methods.pfedsim import PAPER, REFERENCE, mix, mixing_weights, similarities, updated
+from fedlens_server.task_settings import SettingsError, TaskSettings
+from tests.server.bundles import tiny_bundle
+from tests.server.fakes import client_ids
+from tests.server.networks import network, weights
+
+GOLDEN = Path(__file__).parents[4] / "shared" / "golden"
+ALICE, BOB, CAROL, DAVE = client_ids(4)
+# Rows of class 0 are equal; those of class 1 are at 45 degrees.
+LEFT, RIGHT = ((1.0, 0.0), (0.0, 1.0)), ((2.0, 0.0), (3.0, 3.0))
+EQUAL = -log(1 - 0.9999)
+OBLIQUE = -log(1 - sqrt(0.5))
+SAMPLES = st.integers(1, 5).flatmap(lambda k: hnp.arrays(np.float64, (k, 3, 2), elements=st.floats(-9, 9)))
+
+
+def test_the_papers_similarity_is_the_mean_over_classes_of_the_logarithm() -> None:
+    # Class 0: cosine 1, taken as 0.9999; class 1: (0 * 3 + 1 * 3) / (1 * sqrt(18)) = sqrt(1/2).
+    found = similarities([np.float32(LEFT), np.float32(RIGHT)], PAPER)
+
+    expected = (EQUAL + OBLIQUE) / 2
+    np.testing.assert_allclose(found, [[1, expected], [expected, 1]], rtol=1e-6)
+    assert found.dtype == np.float64
+
+
+def test_the_references_similarity_is_the_mean_cosine() -> None:
+    # (1 + sqrt(1/2)) / 2
+    found = similarities([np.float32(LEFT), np.float32(RIGHT)], REFERENCE)
+
+    np.testing.assert_allclose(found[0, 1], (1 + sqrt(0.5)) / 2, rtol=1e-6)
+
+
+def test_a_negative_cosine_counts_as_nothing_in_the_paper_and_lowers_the_references_mean() -> None:
+    # Cosines -1 and sqrt(1/2): paper -log(1 - sqrt(1/2)) / 2, reference max(0, (-1 + 0.707) / 2) = 0.
+    opposite = np.float32([(-1.0, 0.0), (1.0, 1.0)])
+
+    assert similarities([np.float32(LEFT), opposite], PAPER)[0, 1] == pytest.approx(OBLIQUE / 2, rel=1e-6)
+    assert similarities([np.float32(LEFT), opposite], REFERENCE)[0, 1] == 0.0
+
+
+@pytest.mark.parametrize(("variant", "expected"), [(PAPER, EQUAL), (REFERENCE, 0.9999)])
+def test_equal_classifiers_are_finitely_similar(variant: str, expected: float) -> None:
+    assert similarities([np.float32(LEFT)] * 2, variant)[0, 1] == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.parametrize("variant", [PAPER, REFERENCE])
+def test_a_classifier_of_zeros_resembles_none(variant: str) -> None:
+    assert similarities([np.zeros((2, 2)), np.float32(LEFT)], variant)[0, 1] == 0.0
+
+
+def test_only_pairs_of_one_round_change_and_the_diagonal_stays_1() -> None:
+    before = np.eye(4) + np.diag([0.5] * 3, 1) + np.diag([0.5] * 3, -1)
+
+    after = updated(before, [3, 1], [np.float32(RIGHT), np.float32(LEFT)])
+
+    expected = before.copy()
+    expected[1, 3] = expected[3, 1] = (EQUAL + OBLIQUE) / 2
+    np.testing.assert_allclose(after, expected, rtol=1e-6)
+
+
+def test_one_client_alone_or_none_changes_nothing() -> None:
+    before = np.eye(3) + 0.25
+
+    np.testing.assert_array_equal(updated(before, [], []), before)
+    np.testing.assert_array_equal(updated(np.eye(3), [1], [np.float32(LEFT)]), np.eye(3))
+
+
+def test_the_papers_weights_are_a_rows_shares() -> None:
+    # 1 + 3 = 4; clients that were never in one round get nothing.
+    np.testing.assert_allclose(mixing_weights(np.array([3.0, 1.0, 0.0]), 1), [0.75, 0.25, 0.0])
+
+
+def test_the_references_weights_are_logarithms_with_the_own_similarity_0_9999() -> None:
+    # -log(1 - 0.5) = log 2 against -log(1e-4)
+    found = mixing_weights(np.array([0.5, 1.0, 0.0]), 1, REFERENCE)
+
+    np.testing.assert_allclose(found, np.array([log(2), EQUAL, 0.0]) / (log(2) + EQUAL))
+
+
+def test_who_resembles_nobody_keeps_its_own_extractor() -> None:
+    row = np.array([0.0, 1.0, 0.0])
+
+    np.testing.assert_array_equal(mixing_weights(row, 1, PAPER), row)
+    np.testing.assert_array_equal(mixing_weights(row, 1, REFERENCE), row)
+
+
+def test_a_client_with_weight_0_is_not_looked_at_even_if_it_is_nan() -> None:
+    mixed = mix(np.array([0.25, 0.0, 0.75]), [np.float32([4.0]), np.float32([np.nan]), np.float32([8.0])])
+
+    # 0.25 * 4 + 0.75 * 8
+    np.testing.assert_array_equal(mixed, [7.0])
+    assert mixed.dtype == np.float32
+
+
+def test_one_client_alone_gives_its_own_extractor_back() -> None:
+    own = np.float32([[0.1, -3.7], [1e-30, 1e30]])
+
+    np.testing.assert_array_equal(mix(mixing_weights(np.ones(1), 0), [own]), own)
+
+
+@settings(max_examples=50, deadline=None)
+@given(classifiers=SAMPLES, variant=st.sampled_from([PAPER, REFERENCE]), data=st.data())
+def test_the_matrix_does_not_depend_on_the_order_of_the_updates(
+    classifiers: np.ndarray[Any, Any], variant: str, data: st.DataObject
+) -> None:
+    before, members = np.eye(7), list(range(1, len(classifiers) + 1))
+    kept = before.copy(), classifiers.copy()
+    order = data.draw(st.permutations(range(len(members))))
+
+    found = updated(before, members, list(classifiers), variant)
+    again = updated(before, [members[k] for k in order], [classifiers[k] for k in order], variant)
+
+    np.testing.assert_array_equal(found, again)
+    np.testing.assert_array_equal(found, found.T)
+    assert np.isfinite(found).all() and (found >= 0).all() and (np.diag(found) == 1).all()
+    np.testing.assert_array_equal(before, kept[0])
+    np.testing.assert_array_equal(classifiers, kept[1])
+
+
+@settings(max_examples=50, deadline=None)
+@given(row=hnp.arrays(np.float64, 4, elements=st.floats(0, 0.9999)), variant=st.sampled_from([PAPER, REFERENCE]))
+def test_a_mix_lies_between_the_extractors(row: np.ndarray[Any, Any], variant: str) -> None:
+    row[2] = 1.0
+    extractors = [np.float32([k, -k, 1.0]) for k in range(4)]
+
+    found = mixing_weights(row, 2, variant)
+    mixed = mix(found, extractors)
+
+    assert found.sum() == pytest.approx(1.0)
+    assert (mixed >= np.min(extractors, axis=0) - 1e-5).all() and (mixed <= np.max(extractors, axis=0) + 1e-5).all()
+
+
+@pytest.mark.parametrize(
+    ("variant", "matrix", "rows", "prefix"),
+    [
+        (REFERENCE, "out_matrix_after{}", "out_rows_after1", "out_params_after{}_"),
+        (PAPER, "alt_paper_phi_after{}", "alt_paper_rows_after1", "alt_paper_"),
+    ],
+)
+def test_it_agrees_with_the_worked_cases(variant: str, matrix: str, rows: str, prefix: str) -> None:
+    cases = sorted(GOLDEN.glob("pfedsim_*.npz"))
+    if not cases:
+        pytest.skip("the worked cases (../shared/golden) are not here")
+    for path in cases:
+        with np.load(path) as loaded:
+            case = dict(loaded)
+        meta = json.loads(str(case["meta_json"]))
+        names = [key.removeprefix("in_start_") for key in case if key.startswith("in_start_")]
+        held = {name: case[f"in_start_{name}"].copy() for name in names}
+        similarity = np.eye(len(held[names[0]]))
+        for t in (0, 1):
+            members = [int(k) for k in case[f"in_S{t}"]]
+            for name in names:
+                held[name][members] = case[f"in_up{t}_{name}"][members]
+            phi = [held["classifier_weight"][k] for k in members]
+            similarity = updated(similarity, members, phi, variant)
+            shares = np.array([mixing_weights(row, i, variant) for i, row in enumerate(similarity)])
+            extractor = [name for name in names if name.startswith("base")]
+            mixed = held | {name: np.array([mix(row, list(held[name])) for row in shares]) for name in extractor}
+            np.testing.assert_allclose(similarity, case[matrix.format(t)], meta["rtol"], meta["atol"])
+            known = {name: key for name in names if (key := prefix.format(t) + name) in case}
+            for name, key in known.items() if variant == REFERENCE or t == 1 else ():
+                np.testing.assert_allclose(mixed[name], case[key], meta["rtol"], meta["atol"], err_msg=key)
+            assert known
+        np.testing.assert_allclose(shares, case[rows], meta["rtol"], meta["atol"])
+
+
+def plan(bundle: bytes | None = None, rounds: int = 4, **options: Any) -> TaskPlan:
+    manifest = manifest_pb2.Manifest.FromString(bundle or network().manifest)
+    chosen = TaskSettings(method="pfedsim", rounds=rounds, population=1, options=options)
+    return TaskPlan(settings=chosen, manifests=(manifest,))
+
+
+def run(task: TaskPlan, *rounds: Mapping[bytes, Mapping[str, Any]]) -> Any:
+    """Method, last phase and state after these rounds, all but the last phase's skipped; everyone has ten photos."""
+    method = METHODS["pfedsim"](task)
+    phase = method.phases(task)[-1]
+    tools = Tools(generator=np.random.default_rng(0), population=(), initial=weights(0.0))
+    state = method.begin(phase, {}, tools)
+    for sent in rounds:
+        updates = [Update(client=client, photo_count=10, tensors=tensors) for client, tensors in sent.items()]
+        state = method.aggregate(phase, state, updates, tools)
+    return method, phase, state
+
+
+@pytest.mark.parametrize(
+    ("rounds", "warm_up", "expected"),
+    [
+        (5, 0.5, [("warm-up", 2), ("personalise", 3)]),
+        (5, 0, [("personalise", 5)]),
+        (5, 1, [("warm-up", 5)]),
+        (100, 0.29, [("warm-up", 29), ("personalise", 71)]),  # 0.29 * 100 is 28.999999999999996 in float64
+    ],
+)
+def test_the_warm_up_has_the_share_of_rounds_that_is_asked_for(
+    rounds: int, warm_up: float, expected: list[tuple[str, int]]
+) -> None:
+    task = plan(rounds=rounds, warm_up=warm_up)
+
+    assert [(phase.name, phase.rounds) for phase in METHODS["pfedsim"](task).phases(task)] == expected
+
+
+def test_half_of_the_rounds_warm_up_by_default() -> None:
+    task = plan(rounds=7)
+
+    assert [phase.rounds for phase in METHODS["pfedsim"](task).phases(task)] == [3, 4]
+
+
+def test_a_client_gets_a_mixed_extractor_and_its_own_classifier() -> None:
+    method, phase, state = run(plan(warm_up=0), {ALICE: weights(1.0, LEFT), BOB: weights(5.0, RIGHT)})
+
+    mixed = method.download(phase, state, ALICE)["personal"]
+
+    # Phi = (EQUAL + OBLIQUE) / 2; (1 * 1 + Phi * 5) / (1 + Phi)
+    phi = (EQUAL + OBLIQUE) / 2
+    assert isinstance(mixed, Mixture)
+    for name in ("conv.weight", "bn.weight", "bn.mean"):
+        np.testing.assert_allclose(mixed[name], np.full_like(mixed[name], (1 + 5 * phi) / (1 + phi)), rtol=1e-6)
+    np.testing.assert_array_equal(mixed["fc.weight"], LEFT)
+    np.testing.assert_array_equal(mixed["fc.bias"], [1.0, 1.0])
+    assert mixed["bn.batches"] == 1
+
+
+def test_with_local_batch_norm_all_of_it_stays_the_clients_own() -> None:
+    task = plan(warm_up=0, batch_norm="local")
+    method, phase, state = run(task, {ALICE: weights(1.0, LEFT), BOB: weights(5.0, RIGHT)})
+
+    mixed = method.download(phase, state, ALICE)["personal"]
+
+    assert (mixed["bn.weight"] == 1).all() and (mixed["bn.mean"] == 1).all()
+    assert (mixed["conv.weight"] > 1).all()
+
+
+def test_who_never_took_part_gets_the_global_model_as_its_own() -> None:
+    method, phase, state = run(plan(warm_up=0), {ALICE: weights(1.0, LEFT), BOB: weights(5.0, RIGHT)})
+
+    assert method.download(phase, state, CAROL) == {"personal": state["global"]}
+
+
+def test_who_was_alone_in_its_round_gets_its_own_upload_back() -> None:
+    method, phase, state = run(plan(warm_up=0), {ALICE: weights(1.0, LEFT)}, {BOB: weights(5.0, RIGHT)})
+
+    assert method.download(phase, state, ALICE)["personal"] is state[f"clients/{ALICE.hex()}/model"]
+
+
+def test_personalisation_has_no_global_model_and_the_warm_up_has() -> None:
+    task = plan()
+    method, phase, state = run(task)
+
+    assert method.download(phase, state, None) is None
+    assert method.download(method.phases(task)[0], state, None) == {"global": state["global"]}
+
+
+def test_similarities_of_earlier_rounds_stay_and_models_are_the_last_ones() -> None:
+    first = {ALICE: weights(1.0, LEFT), BOB: weights(5.0, RIGHT)}
+    second = {BOB: weights(9.0, LEFT), CAROL: weights(2.0, LEFT)}
+    method, phase, state = run(plan(warm_up=0), first, second)
+
+    mixed = method.download(phase, state, ALICE)["personal"]
+
+    # Bob's similarity is that of the first round, his extractor that of the second.
+    phi = (EQUAL + OBLIQUE) / 2
+    np.testing.assert_allclose(mixed["conv.weight"], np.full((2, 3), (1 + 9 * phi) / (1 + phi)), rtol=1e-6)
+
+
+def test_a_forgotten_client_is_mixed_in_no_more_and_its_row_goes_to_the_next_one_without_its_similarities() -> None:
+    task = plan(warm_up=0)
+    method, phase, state = run(task, {ALICE: weights(1.0, LEFT), BOB: weights(5.0, LEFT), CAROL: weights(9.0, LEFT)})
+    state = {name: value for name, value in state.items() if BOB.hex() not in name}
+
+    left = method.download(phase, state, ALICE)["personal"]
+    tools = Tools(generator=np.random.default_rng(0), population=(), initial=weights(0.0))
+    state = method.aggregate(phase, state, [Update(client=DAVE, photo_count=1, tensors=weights(7.0, LEFT))], tools)
+
+    # Alice and Carol: (1 * 1 + EQUAL * 9) / (1 + EQUAL)
+    expected = np.full((2, 3), (1 + EQUAL * 9) / (1 + EQUAL))
+    np.testing.assert_allclose(left["conv.weight"], expected, rtol=1e-6)
+    assert state["similarity"].shape == (3, 3)
+    assert method.download(phase, state, DAVE)["personal"] is state[f"clients/{DAVE.hex()}/model"]
+    np.testing.assert_array_equal(method.download(phase, state, ALICE)["personal"]["conv.weight"], left["conv.weight"])
+
+
+def test_updates_in_another_order_give_the_same_state() -> None:
+    sent = {ALICE: weights(1.0, LEFT), BOB: weights(5.0, RIGHT), CAROL: weights(9.0, ((1.0, 0.5), (0.1, 1.0)))}
+
+    _, _, state = run(plan(warm_up=0), sent)
+    _, _, again = run(plan(warm_up=0), dict(reversed(sent.items())))
+
+    np.testing.assert_array_equal(state["similarity"], again["similarity"])
+    assert [state[f"clients/{client.hex()}/slot"] for client in sent] == [0, 1, 2]
+    assert {name: value for name, value in again.items() if name.endswith("/slot")} == {
+        name: value for name, value in state.items() if name.endswith("/slot")
+    }
+
+
+def test_nobody_with_photos_gives_no_new_state() -> None:
+    method, phase, state = run(plan(warm_up=0))
+    tools = Tools(generator=np.random.default_rng(0), population=(), initial=weights(0.0))
+
+    with pytest.raises(NothingToAggregate, match="no client trained on any photo"):
+        method.aggregate(phase, state, [Update(client=ALICE, photo_count=0, tensors=weights(1.0))], tools)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"variant": "printed"}, r"options\.variant: found 'printed', must be \"paper\" or \"reference\""),
+        ({"batch_norm": True}, r"options\.batch_norm: found True, must be \"average\" or \"local\""),
+        ({"warm_up": 1.5}, r"options\.warm_up: found 1.5, must be a number, 0 to 1"),
+        ({"warm_up": "half"}, r"options\.warm_up: found 'half', must be a number, 0 to 1"),
+        ({"rho": 0.5}, r"options\.rho: found set, must be left out: the options of pfedsim are"),
+    ],
+)
+def test_bad_options_are_refused_by_name(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(SettingsError, match=message):
+        METHODS["pfedsim"](plan(**options))
+
+
+def test_a_model_that_is_all_classifier_is_refused() -> None:
+    with pytest.raises(SettingsError, match=r"manifests\[0\]: found a model without an extractor to mix"):
+        METHODS["pfedsim"](plan(tiny_bundle().manifest))
+
+
+def test_a_bundle_whose_objective_wants_a_reference_is_refused() -> None:
+    with pytest.raises(SettingsError, match=r"manifests\[0\]\.objective"):
+        METHODS["pfedsim"](plan(tiny_bundle(references=["global"]).manifest))
