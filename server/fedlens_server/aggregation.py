@@ -7,10 +7,11 @@ import logging
 from contextlib import ExitStack
 
 from fedlens_proto.v1 import admin_pb2
-from fedlens_server import lifecycle, mixtures, state_values
+from fedlens_server import lifecycle, method_calls, mixtures, opening, state_values
 from fedlens_server.errors import StorageFull
 from fedlens_server.federation import Federation, Round, RoundKey, Task
-from fedlens_server.lifecycle import NO_ROUND, MethodFailed, of_method
+from fedlens_server.lifecycle import NO_ROUND
+from fedlens_server.method_calls import MethodFailed, of_method
 from fedlens_server.methods import NothingToAggregate, TensorSet, Update
 from fedlens_server.state_values import PreparedState
 from fedlens_server.store import StoredTensors
@@ -89,7 +90,7 @@ def _outcome(
     if current.phase >= task.method_phases:
         return PreparedState(task.values, (), (), frozenset()), ""
     phase = task.phases[current.phase]
-    tools = lifecycle.tools(federation, task, current.number, current.population)
+    tools = method_calls.tools(federation, task, current.number, current.population)
     try:
         new = of_method(lambda: task.method.aggregate(phase, task.values, _opened(updates, open_blobs), tools))
         following = task.phase_of(task.committed + 1)
@@ -108,7 +109,7 @@ def _prepare_downloads(federation: Federation, task: Task, prepared: PreparedSta
     values = task.values if prepared is None else prepared.values
     dropped = state_values.of_clients(values, federation.forgotten)
     values = {name: value for name, value in values.items() if name not in dropped}
-    index, _, chosen = lifecycle.cohort(task, committed)
+    index, _, chosen = opening.cohort(task, committed)
     try:
         downloads = [task.method.download(task.method_phase(index), values, client) or {} for client in chosen]
     except Exception:

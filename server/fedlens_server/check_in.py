@@ -5,7 +5,7 @@ from fedlens_proto.v1 import admin_pb2, assignment_pb2, check_in_pb2, enrolment_
 from fedlens_server import local_passes
 from fedlens_server.errors import Unknown
 from fedlens_server.federation import BlobSets, Client, Federation, Task
-from fedlens_server.lifecycle import MethodFailed, of_method
+from fedlens_server.method_calls import MethodFailed, of_method
 from fedlens_server.methods import Mixture, NothingToAggregate, TensorSet
 from fedlens_server.store import Location, StoredTensors
 

@@ -7,30 +7,26 @@
 one transaction, so that after a crash there is always exactly one place to go on from.
 """
 
-import json
 import logging
-from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from contextlib import ExitStack, suppress
 from functools import partial
-from typing import TypeVar
 
-from sqlalchemy import bindparam, insert, update
+from sqlalchemy import bindparam, update
 
-from fedlens_proto import keyed_hash
-from fedlens_proto.v1 import admin_pb2, assignment_pb2
-from fedlens_server import local_passes, mixtures, reach, state_values
-from fedlens_server.errors import StorageFull, Unavailable
-from fedlens_server.federation import ENDED, BlobSets, Federation, GlobalModel, Member, Round, RoundKey, Task
-from fedlens_server.methods import NothingToAggregate, State, TensorSet, Tools
+from fedlens_proto.v1 import admin_pb2
+from fedlens_server import method_calls, reach, state_values
+from fedlens_server.errors import Unavailable
+from fedlens_server.federation import ENDED, Federation, GlobalModel, Round, RoundKey, Task
+from fedlens_server.method_calls import MethodFailed, of_method
+from fedlens_server.methods import NothingToAggregate, State
+from fedlens_server.opening import global_model, open_round, sets_json
 from fedlens_server.state_values import PreparedState
-from fedlens_server.store import StoredTensors, Transaction, schema
+from fedlens_server.store import Transaction, schema
 
 log = logging.getLogger(__name__)
 RETRY_S = 5.0
 NO_ROUND = 0  # as the number in a `RoundKey`: the task is to start
-T = TypeVar("T")
-Written = dict[int, tuple[TensorSet, bytes, int]]  # by `id` of a set, which is held so that it stays its own
 _rounds, _members, _tasks = schema.rounds.c, schema.members.c, schema.tasks.c
 LEAVE_MEMBER = (
     update(schema.members)
@@ -42,35 +38,6 @@ LEAVE_MEMBER = (
         class_counts=None, evaluations="[]", blob=None,
     )
 )  # fmt: skip
-
-
-class MethodFailed(Exception):
-    """A method raised what it must not; the text is for the operator."""
-
-
-def of_method(call: Callable[[], T]) -> T:
-    """What a method's function gives.
-
-    Raises:
-        NothingToAggregate, StorageFull: As the method or the store under it says.
-        MethodFailed: Anything else; the traceback is in the log.
-    """
-    try:
-        return call()
-    except (NothingToAggregate, StorageFull):
-        raise
-    except Exception as error:
-        log.exception("a method failed")
-        raise MethodFailed(f"the method failed: {type(error).__name__}: {error}") from error
-
-
-def tools(federation: Federation, task: Task, number: int, population: tuple[bytes, ...]) -> Tools:
-    """What the method may use in a round; 0 is before the first."""
-    return Tools(
-        generator=keyed_hash.server_generator(task.seed, number),
-        population=population,
-        initial=federation.store.tensors(task.bundles[0].manifest.initial),
-    )
 
 
 def start_ready(federation: Federation) -> None:
@@ -91,7 +58,9 @@ def start(federation: Federation, transaction: Transaction, task_id: int) -> Non
         if _can_start(task):
             population = tuple(sorted(task.eligible))
             try:
-                begun = of_method(lambda: task.method.begin(task.phases[0], {}, tools(federation, task, 0, population)))
+                begun = of_method(
+                    lambda: task.method.begin(task.phases[0], {}, method_calls.tools(federation, task, 0, population))
+                )
                 prepared = of_method(lambda: state_values.prepare(federation.store, {}, begun, open_blobs))
             except (MethodFailed, NothingToAggregate) as error:
                 _fail(federation, transaction, task, str(error))
@@ -149,7 +118,7 @@ def end_round(
         every = task.settings.evaluate_every
         if committed % every == 0 or task.phase_of(committed) >= task.method_phases or committed == task.rounds_total:
             try:
-                evaluation = _global_model(federation, transaction, task, current, values) or evaluation
+                evaluation = global_model(federation, transaction, task, current, values) or evaluation
             except (MethodFailed, NothingToAggregate) as error:
                 log.warning("task %s, round %d has no global model: %s", task.name, current.number, error)
     if abandoned >= task.settings.max_consecutive_abandoned:
@@ -183,44 +152,6 @@ def stop(federation: Federation, transaction: Transaction, task: Task) -> None:
     _go_on(
         federation, transaction, task, values, blobs, task.evaluation, task.committed, task.abandoned, ended=ended
     )  # fmt: skip
-
-
-def cohort(task: Task, committed: int) -> tuple[int, tuple[bytes, ...], list[bytes]]:
-    """Index of the phase after so many committed rounds; who could take part in a round now, and who does."""
-    population = tuple(sorted(task.eligible))
-    index = task.phase_of(committed)
-    size = task.phases[index].cohort or len(population)
-    return index, population, keyed_hash.cohort(task.seed, task.next_round, population, size)
-
-
-def download_sets(
-    federation: Federation, transaction: Transaction, task: Task, downloaded: Mapping[str, TensorSet], written: Written
-) -> BlobSets:
-    """The downloaded sets by digest, ascending by name; those that are not stored yet are written and placed.
-
-    Args:
-        federation: Where they are stored.
-        transaction: Which names new ones.
-        task: Whose sets they are.
-        downloaded: What the method gave.
-        written: Sets written before; a caller that asks for many clients hands in the same.
-    """
-    sets = []
-    for name, tensors in sorted(downloaded.items()):
-        if isinstance(tensors, StoredTensors):
-            digest, size = tensors.digest, tensors.size
-        elif id(tensors) in written:
-            _, digest, size = written[id(tensors)]
-        elif (recipe := mixtures.recipe_of(tensors)) is not None:
-            digest, size = mixtures.name(federation, transaction, task, recipe)
-        else:
-            with federation.store.incoming() as incoming:
-                blob = federation.store.write_tensors(tensors, incoming)
-                transaction.place(blob)
-            digest, size = blob.digest, blob.size
-            written[id(tensors)] = tensors, digest, size
-        sets.append(assignment_pb2.BlobSet(name=name, sha256=digest, size=size))
-    return tuple(sets)
 
 
 def _start_later(federation: Federation, key: RoundKey, done: Future[None]) -> None:
@@ -260,7 +191,7 @@ def _go_on(
     following: Round | None = None
     if ended is None:
         try:
-            following = _open_round(federation, transaction, task, values, committed)
+            following = open_round(federation, transaction, task, values, committed)
         except (MethodFailed, NothingToAggregate) as error:
             state, reason = admin_pb2.TASK_STATE_FAILED, str(error)
     transaction.execute(
@@ -292,88 +223,6 @@ def _go_on(
     transaction.after_commit(follow)
 
 
-def _open_round(
-    federation: Federation, transaction: Transaction, task: Task, values: State, committed: int
-) -> Round | None:
-    number = task.next_round
-    index, population, chosen = cohort(task, committed)
-    if not population:
-        return None  # goes on when somebody enrols
-    phase = task.phases[index]
-    needed = local_passes.download_names(phase.local_pass)
-    members: dict[bytes, Member] = {}
-    written: Written = {}
-    for client in chosen:
-        downloaded = of_method(partial(task.method.download, task.method_phase(index), values, client))
-        if downloaded is None:
-            continue
-        if missing := sorted(needed - downloaded.keys()):
-            raise MethodFailed(f"the method's download lacks set {missing[0]!r}, which its local pass names")
-        sets = of_method(partial(download_sets, federation, transaction, task, downloaded, written))
-        bundle = task.bundle_for(federation.clients[client])
-        assert bundle is not None  # it is eligible
-        members[client] = Member(bundle=bundle, sets=sets)
-    sitting_out = [client for client in chosen if client not in members]
-    now = federation.clock.now()
-    transaction.execute(
-        insert(schema.rounds),
-        {
-            "task": task.id,
-            "number": number,
-            "phase": index,
-            "state": admin_pb2.ROUND_STATE_OPEN,
-            "reason": "",
-            "opened_at": now,
-            "bytes_sent": 0,
-            "population": b"".join(population),
-            "sitting_out": json.dumps([client.hex() for client in sitting_out]),
-        },
-    )
-    if members:
-        transaction.execute(
-            insert(schema.members),
-            [_member_row(task.id, number, client, member) for client, member in members.items()],
-        )
-    return Round(
-        task=task.id,
-        number=number,
-        phase=index,
-        state=admin_pb2.ROUND_STATE_OPEN,
-        deadline=now + task.settings.deadline_s,
-        members=members,
-        sitting_out=frozenset(sitting_out),
-        population=population,
-        pending=len(members),
-    )
-
-
-def _member_row(task: int, number: int, client: bytes, member: Member) -> dict[str, object]:
-    return {
-        "task": task,
-        "round": number,
-        "client": client,
-        "state": member.state,
-        "bundle": member.bundle.id,
-        "sets": sets_json(member.sets),
-        "reason": "",
-        "bytes_received": 0,
-        "photo_count": 0,
-        "evaluations": "[]",
-    }
-
-
-def _global_model(
-    federation: Federation, transaction: Transaction, task: Task, ended: Round, values: State
-) -> GlobalModel | None:
-    phase = task.phases[ended.phase]
-    evaluated = local_passes.evaluation_only(phase.local_pass.start, with_kept=False)
-    downloaded = of_method(lambda: task.method.download(phase, values, None))
-    if evaluated is None or downloaded is None or local_passes.download_names(evaluated) - downloaded.keys():
-        return None
-    sets = of_method(lambda: download_sets(federation, transaction, task, downloaded, {}))
-    return GlobalModel(round=ended.number, phase=ended.phase, sets=sets)
-
-
 def _write_end(federation: Federation, transaction: Transaction, current: Round, reason: str) -> None:
     state = admin_pb2.ROUND_STATE_ABANDONED if reason else admin_pb2.ROUND_STATE_COMMITTED
     transaction.execute(
@@ -392,8 +241,3 @@ def _write_end(federation: Federation, transaction: Transaction, current: Round,
 def _fail(federation: Federation, transaction: Transaction, task: Task, reason: str) -> None:
     ended = (admin_pb2.TASK_STATE_FAILED, reason)
     _go_on(federation, transaction, task, task.values, task.kept_blobs, task.evaluation, ended=ended)
-
-
-def sets_json(sets: BlobSets) -> str:
-    """As kept in the database."""
-    return json.dumps({item.name: item.sha256.hex() for item in sets}, sort_keys=True)
