@@ -6,28 +6,12 @@ from pickle import UnpicklingError
 import torch
 from torch import Tensor, nn
 
+from fedlens_export import torchvision_models
 from fedlens_export.classified import FEATURES, Classified
 from fedlens_export.errors import NotExportable, UnknownChoice, WeightsUnusable
 
-BACKBONES = ("mobilenet_v3_small",)
+BACKBONES = torchvision_models.BACKBONES
 HEADS = ("linear", "hidden")
-MIN_SIDE = 32
-
-
-class MobileNetV3Small(nn.Module):
-    """torchvision's MobileNetV3-Small without its classifier: 576 features a photo, of any size from 32 pixels."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        # Late, because the import takes seconds which no other model needs.
-        from torchvision.models import mobilenet_v3_small  # type: ignore[import-untyped]  # it ships no types
-
-        self.features = mobilenet_v3_small(weights=None).features
-
-    def forward(self, photos: Tensor) -> Tensor:
-        """Features, float32 [N, 576], of normalised photos."""
-        found: Tensor = self.features(photos).mean((2, 3))
-        return found
 
 
 class Linear(nn.Module):
@@ -59,11 +43,11 @@ def build(name: str, side: int, seed: int) -> nn.Module:
     """
     if name not in BACKBONES:
         raise UnknownChoice(f"backbone {name!r} is unknown; there are {', '.join(BACKBONES)}")
-    if side < MIN_SIDE:
-        raise NotExportable(f"{name} needs photos of at least {MIN_SIDE} pixels a side, not {side}")
+    if side < torchvision_models.MIN_SIDE:
+        raise NotExportable(f"{name} needs photos of at least {torchvision_models.MIN_SIDE} pixels a side, not {side}")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return MobileNetV3Small().eval()
+        return torchvision_models.backbone(name).eval()
 
 
 def build_head(name: str, features: int, classes: int, seed: int) -> nn.Module:
@@ -89,7 +73,7 @@ def check_head(name: str) -> None:
         raise UnknownChoice(f"head {name!r} is unknown; there are {', '.join(HEADS)}")
 
 
-def load_weights(backbone: nn.Module, path: Path) -> None:
+def load_weights(name: str, backbone: nn.Module, path: Path) -> None:
     """Read a state dict (`torch.save`, or safetensors by its suffix); a classifier in it is left out.
 
     Raises:
@@ -106,7 +90,7 @@ def load_weights(backbone: nn.Module, path: Path) -> None:
         raise WeightsUnusable(
             f"backbone weights {path.name} cannot be read as a state dict: {str(error) or 'it is cut short'}"
         ) from error
-    _fill(backbone, state, path.name)
+    _fill(name, backbone, state, path.name)
 
 
 def download_weights(name: str, backbone: nn.Module) -> None:
@@ -115,16 +99,14 @@ def download_weights(name: str, backbone: nn.Module) -> None:
     Raises:
         WeightsUnusable: There is no network, or the download failed.
     """
-    from torchvision.models import MobileNet_V3_Small_Weights
-
     try:
-        state = MobileNet_V3_Small_Weights.IMAGENET1K_V1.get_state_dict(progress=False, check_hash=True)
+        state = torchvision_models.pretrained(name)
     except (OSError, RuntimeError) as error:
         raise WeightsUnusable(
             f"torchvision's weights for {name} cannot be downloaded ({error}); give a file with them "
             "(--backbone-weights FILE), or a folder of photos to train on first (--pretrain DIR)"
         ) from error
-    _fill(backbone, dict(state), "torchvision's weights")
+    _fill(name, backbone, state, "torchvision's weights")
 
 
 def _read(path: Path) -> dict[str, Tensor]:
@@ -143,18 +125,18 @@ def _read(path: Path) -> dict[str, Tensor]:
     return state
 
 
-def _fill(backbone: nn.Module, state: dict[str, Tensor], source: str) -> None:
+def _fill(name: str, backbone: nn.Module, state: dict[str, Tensor], source: str) -> None:
     wanted = backbone.state_dict()
-    given = {name: tensor for name, tensor in state.items() if not name.startswith("classifier.")}
-    counters = {name for name in wanted if name.endswith("num_batches_tracked")}
+    given = torchvision_models.without_classifier(name, state)
+    counters = {key for key in wanted if key.endswith("num_batches_tracked")}
     if missing := sorted(wanted.keys() - given.keys() - counters):
         raise WeightsUnusable(f"{source}: {len(missing)} tensors are missing, the first is {missing[0]!r}")
     if unknown := sorted(given.keys() - wanted.keys()):
         raise WeightsUnusable(f"{source}: the backbone has no tensor {unknown[0]!r} ({len(unknown)} are unknown)")
-    for name, tensor in given.items():
-        if not isinstance(tensor, Tensor) or tensor.shape != wanted[name].shape:
+    for key, tensor in given.items():
+        if not isinstance(tensor, Tensor) or tensor.shape != wanted[key].shape:
             found = list(tensor.shape) if isinstance(tensor, Tensor) else type(tensor).__name__
-            raise WeightsUnusable(f"{source}: {name!r} is {found}, not {list(wanted[name].shape)}")
+            raise WeightsUnusable(f"{source}: {key!r} is {found}, not {list(wanted[key].shape)}")
         if not torch.isfinite(tensor).all():
-            raise WeightsUnusable(f"{source}: {name!r} holds a NaN or an infinity")
-    backbone.load_state_dict({**{name: wanted[name] for name in counters}, **given})
+            raise WeightsUnusable(f"{source}: {key!r} holds a NaN or an infinity")
+    backbone.load_state_dict({**{key: wanted[key] for key in counters}, **given})

@@ -146,7 +146,7 @@ def export_bundle(folder: Path, spec: ExportSpec, on_stage: Progress = _silent) 
     if spec.pretrain:
         pretrain.train(backbone, spec.pretrain, side, epochs=spec.pretrain_epochs, seed=spec.seed, on_stage=on_stage)
     elif spec.backbone_weights:
-        backbones.load_weights(backbone, spec.backbone_weights)
+        backbones.load_weights(spec.model, backbone, spec.backbone_weights)
     else:
         on_stage("fetching the backbone's weights")
         backbones.download_weights(spec.model, backbone)

@@ -93,8 +93,15 @@ def _addmm(bias: Tensor, left: Tensor, right: Tensor) -> Tensor:
     return _mm(left, right) + bias
 
 
+def _split(whole: Tensor, size: int, dim: int = 0) -> list[Tensor]:
+    starts = range(0, whole.shape[dim], size)
+    return [torch.narrow(whole, dim, start, min(size, whole.shape[dim] - start)) for start in starts]
+
+
 # XNNPACK on phones delegates products of two inputs only in their batched form. On a CPU both are equally fast.
 _DECOMPOSITIONS: dict[torch._ops.OpOverload[..., Any], Callable[..., Any]] = {
     torch.ops.aten.mm.default: _mm,
     torch.ops.aten.addmm.default: _addmm,
+    # So that each result of an operator is one tensor, never a list.
+    torch.ops.aten.split.Tensor: _split,
 }

@@ -1,4 +1,4 @@
-"""The small CNNs that are trained as a whole.
+"""The models that are trained as a whole: the small CNNs of the papers are here, the others elsewhere.
 
     fedns_cnn    conv 5x5 32, ReLU, max pool 2; conv 5x5 64, ReLU, max pool 2; FC 1024, ReLU; FC 256, ReLU; FC classes
     lenet5       conv 5x5 6, ReLU, max pool 2; conv 5x5 16, ReLU, max pool 2; FC 120, ReLU; FC 84, ReLU; FC classes
@@ -7,6 +7,8 @@
 Sources: FedNS for the first; FedConcat's simple CNN for `lenet5`; pFedSim for `lenet5_bn`. Convolutions are valid
 (unpadded). The first FC layer takes what the convolutions leave of the photo, which has three channels. Photos of less
 than 16 pixels leave nothing.
+
+`small_models` and `torchvision_models` have the rest; those all end in FC 512, ReLU, and an FC layer `classifier`.
 """
 
 from collections.abc import Sequence
@@ -14,6 +16,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from fedlens_export import small_models, torchvision_models
 from fedlens_export.errors import NotExportable, UnknownChoice
 
 MIN_SIDE = 16
@@ -24,7 +27,7 @@ _LAYERS: dict[str, tuple[tuple[int, int], tuple[int, int], bool]] = {
     "lenet5": ((6, 16), (120, 84), False),
     "lenet5_bn": ((6, 16), (120, 84), True),
 }
-MODELS = tuple(_LAYERS)
+MODELS = (*_LAYERS, *small_models.MODELS, *torchvision_models.WHOLE)
 
 
 class SmallCnn(nn.Module):
@@ -58,11 +61,16 @@ def build(name: str, classes: int, side: int, seed: int) -> nn.Module:
         UnknownChoice: There is no model of that name.
         NotExportable: The photos are too small for it.
     """
-    if name not in _LAYERS:
+    if name not in MODELS:
         raise UnknownChoice(f"model {name!r} is unknown; there are {', '.join(MODELS)}")
-    if side < MIN_SIDE:
-        raise NotExportable(f"{name} needs photos of at least {MIN_SIDE} pixels a side, not {side}")
-    channels, hidden, norm = _LAYERS[name]
+    least = torchvision_models.MIN_SIDE if name in torchvision_models.WHOLE else MIN_SIDE
+    if side < least:
+        raise NotExportable(f"{name} needs photos of at least {least} pixels a side, not {side}")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
+        if name in torchvision_models.WHOLE:
+            return torchvision_models.whole(name, classes)
+        if name in small_models.MODELS:
+            return small_models.build(name, classes, side)
+        channels, hidden, norm = _LAYERS[name]
         return SmallCnn(channels, hidden, classes, side, norm)

@@ -5,12 +5,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import torchvision  # type: ignore[import-untyped]
 from PIL import Image
 from safetensors.torch import save_file
 from torch import nn
 
 from fedlens_export import backbones, pretrain
 from fedlens_export.errors import NotExportable, UnknownChoice, WeightsUnusable
+
+NAME = "mobilenet_v3_small"
 
 
 class MakesFile:
@@ -22,7 +25,7 @@ class MakesFile:
 
 
 def fresh() -> nn.Module:
-    return backbones.build("mobilenet_v3_small", 32, seed=0)
+    return backbones.build(NAME, 32, seed=0)
 
 
 def first_convolution(backbone: nn.Module) -> torch.Tensor:
@@ -36,7 +39,7 @@ def test_weights_are_read_from_either_kind_of_file(suffix: str, weights_file: Pa
     torch.save(state, path) if suffix == ".pth" else save_file(state, path)
     backbone = fresh()
 
-    backbones.load_weights(backbone, path)
+    backbones.load_weights(NAME, backbone, path)
 
     assert torch.equal(first_convolution(backbone), state["features.0.0.weight"])
     assert not torch.equal(first_convolution(backbone), first_convolution(fresh()))
@@ -47,7 +50,7 @@ def test_a_file_that_runs_code_is_not_loaded(tmp_path: Path) -> None:
     torch.save({"features.0.0.weight": MakesFile(marker)}, tmp_path / "w.pth")
 
     with pytest.raises(WeightsUnusable, match=r"w\.pth are no plain dict of tensors, and are not loaded") as refused:
-        backbones.load_weights(fresh(), tmp_path / "w.pth")
+        backbones.load_weights(NAME, fresh(), tmp_path / "w.pth")
 
     assert not marker.exists()
     assert "weights_only" not in str(refused.value)
@@ -82,7 +85,7 @@ def test_weights_that_do_not_fit_are_named(change: str, reason: str, tmp_path: P
     torch.save(damaged_state(change), tmp_path / "w.pth")
 
     with pytest.raises(WeightsUnusable, match=reason):
-        backbones.load_weights(fresh(), tmp_path / "w.pth")
+        backbones.load_weights(NAME, fresh(), tmp_path / "w.pth")
 
 
 @pytest.mark.parametrize("name", ["gone.pth", "empty.pth", "text.pth", "text.safetensors", "list.pth"])
@@ -93,7 +96,7 @@ def test_a_file_without_weights_is_refused_by_name(name: str, tmp_path: Path) ->
     torch.save([1, 2], tmp_path / "list.pth")
 
     with pytest.raises(WeightsUnusable, match=name):
-        backbones.load_weights(fresh(), tmp_path / name)
+        backbones.load_weights(NAME, fresh(), tmp_path / name)
 
 
 def test_without_a_network_the_error_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -103,6 +106,35 @@ def test_without_a_network_the_error_says_what_to_do(tmp_path: Path, monkeypatch
 
     with pytest.raises(WeightsUnusable, match=r"cannot be downloaded .*--backbone-weights FILE.*--pretrain DIR"):
         backbones.download_weights("mobilenet_v3_small", fresh())
+
+
+# torchvision's whole networks, classifier and auxiliary heads included, are what a user has a file of.
+@pytest.mark.parametrize(
+    ("name", "torchvisions", "features"),
+    [
+        ("resnet18", "resnet18", 512),
+        ("shufflenet_v2", "shufflenet_v2_x1_0", 1024),
+        ("googlenet", "googlenet", 1024),
+        ("alexnet", "alexnet", 256),
+        ("mobilenet_v3_small", "mobilenet_v3_small", 576),
+    ],
+)
+def test_a_backbone_takes_torchvisions_file(name: str, torchvisions: str, features: int, tmp_path: Path) -> None:
+    options = {"init_weights": False} if name == "googlenet" else {}
+    given = torchvision.models.get_model(torchvisions, weights=None, **options)
+    torch.save(given.state_dict(), tmp_path / "w.pth")
+    backbone = backbones.build(name, 64, seed=0)
+
+    backbones.load_weights(name, backbone, tmp_path / "w.pth")
+
+    with torch.no_grad():
+        assert backbone(torch.zeros(1, 3, 64, 64)).shape == (1, features)
+    assert all(torch.equal(tensor, given.state_dict()[key]) for key, tensor in backbone.state_dict().items())
+
+
+def test_googlenet_gets_photos_normalised_as_its_weights_want_them() -> None:
+    # torchvision sets this where it loads the weights.
+    assert backbones.build("googlenet", 32, seed=0).transform_input is True
 
 
 def test_a_photo_too_small_for_the_backbone_is_refused() -> None:

@@ -59,7 +59,7 @@ def test_a_bundle_gets_onnx_and_is_concatenated_as_told(classes: Path, tmp_path:
     [
         (
             ["--model", "lenet6"],
-            "model 'lenet6' is unknown; there are fedns_cnn, lenet5, lenet5_bn, mobilenet_v3_small",
+            "model 'lenet6' is unknown; there are fedns_cnn, lenet5, lenet5_bn, small_plain, ",
         ),
         (["--classes-from", "gone"], "gone is no folder"),
         (["--input-size", "8"], "at least 16 pixels"),

@@ -1,0 +1,102 @@
+"""The models that are trained as a whole: what they cost, what they share, and that they become programs."""
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fedlens_export import lowering, models, objectives, optimisers, parity, programs, small_models
+from fedlens_export.errors import NotExportable
+from fedlens_export.network import CENTRED, Network
+from fedlens_proto.v1 import manifest_pb2 as pb
+
+CLASSES = 4
+BATCH = 4
+ALL = models.MODELS
+WITH_512 = ALL[3:]
+QUICK = ("small_plain", "small_residual")
+
+
+def multiply_adds(model: nn.Module, side: int) -> int:
+    """Of convolutions and FC layers, for one photo: outputs times the inputs of each."""
+    total = 0
+
+    def count(layer: nn.Module, _inputs: object, output: Tensor) -> None:
+        nonlocal total
+        assert isinstance(layer, nn.Conv2d | nn.Linear)
+        total += output.numel() * layer.weight[0].numel()
+
+    for layer in model.modules():
+        if isinstance(layer, nn.Conv2d | nn.Linear):
+            layer.register_forward_hook(count)
+    with torch.no_grad():
+        model.eval()(torch.zeros(1, 3, side, side))
+    return total
+
+
+# small_plain by hand: 16 * 27 * 32^2 = 442,368; 20 * 144 * 16^2 = 737,280; 32 * 180 * 8^2 = 368,640;
+# 512 * 512 = 262,144; 10 * 512 = 5,120: together 1,815,552.
+def test_multiply_adds_are_counted_right() -> None:
+    assert multiply_adds(models.build("small_plain", 10, 32, seed=0), 32) == 1_815_552
+
+
+@pytest.mark.parametrize("name", small_models.MODELS)
+def test_a_small_model_costs_at_most_two_million_multiply_adds(name: str) -> None:
+    assert multiply_adds(models.build(name, 10, 32, seed=0), 32) <= 2_000_000
+
+
+@pytest.mark.parametrize("name", WITH_512)
+def test_models_of_different_make_share_their_classifiers_shape(name: str) -> None:
+    network = Network(models.build(name, CLASSES, 32, seed=0), (3, 32, 32), CENTRED)
+
+    classifier = {t.name: list(t.shape) for t in network.describe() if t.role == pb.TENSOR_ROLE_CLASSIFIER}
+    features, logits, _ = network.with_features(
+        network.weights, network.buffers, torch.zeros(1, 3, 32, 32), training=False
+    )
+
+    assert classifier == {"classifier.bias": [CLASSES], "classifier.weight": [CLASSES, 512]}
+    assert (features.shape, logits.shape) == ((1, 512), (1, CLASSES))
+    torch.testing.assert_close(logits, network.module.get_submodule("classifier")(features.relu()))
+
+
+@pytest.mark.parametrize("name", [*small_models.MODELS, "shufflenet_v2_whole"])
+def test_a_seed_draws_the_same_weights_again(name: str) -> None:
+    first, second, other = (models.build(name, CLASSES, 32, seed).state_dict() for seed in (1, 1, 2))
+
+    assert all(torch.equal(first[key], second[key]) for key in first)
+    assert not torch.equal(first["extractor.fc.weight"], other["extractor.fc.weight"])
+
+
+@pytest.mark.parametrize(("name", "least"), [("small_residual", 16), ("resnet18_whole", 32)])
+def test_photos_that_are_too_small_are_refused(name: str, least: int) -> None:
+    models.build(name, CLASSES, least, seed=0)
+
+    with pytest.raises(NotExportable, match=f"{name} needs photos of at least {least} pixels a side, not {least - 1}"):
+        models.build(name, CLASSES, least - 1, seed=0)
+
+
+@pytest.mark.parametrize(
+    "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in ALL]
+)
+def test_a_model_becomes_programs_that_pass_the_vetting(name: str) -> None:
+    network = Network(models.build(name, CLASSES, 32, seed=0), (3, 32, 32), CENTRED)
+    objective = objectives.by_name("supcon_raw" if name in WITH_512 else "cross_entropy")
+    optimiser = optimisers.by_name("adam")
+    hyper = {h.name: h for h in (*optimiser.hyper, *objective.hyper)}
+    known = {**network.weights, **network.buffers}
+
+    for source in (
+        programs.step(network, objective, optimiser, tuple(hyper.values()), BATCH, CLASSES),
+        programs.predict(network, BATCH, CLASSES),
+    ):
+        raw = lowering.lower(source.name, source.function, parity.examples(source, known, hyper, seed=0))
+
+        # Loading vets it, and a NaN breaks the parity.
+        assert parity.check(source, raw, known, hyper) <= parity.TOLERANCE
+
+
+def test_an_objective_over_features_refuses_a_model_that_does_not_tell_them() -> None:
+    network = Network(models.build("lenet5", CLASSES, 32, seed=0), (3, 32, 32), CENTRED)
+    optimiser = optimisers.by_name("sgd")
+
+    with pytest.raises(NotExportable, match=r"SmallCnn does not tell them; it must be a Classified\("):
+        programs.step(network, objectives.by_name("supcon"), optimiser, (), BATCH, CLASSES)
