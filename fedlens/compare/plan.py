@@ -1,0 +1,159 @@
+"""From a study to its runs: one for each method and seed, with everything that it needs."""
+
+import json
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+
+from fedlens.compare.bundles import WEIGHTS_FILE, BackboneSpec, BundleSpec
+from fedlens.compare.photos import StudyPhotos
+from fedlens.compare.study import Study, StudyError
+from fedlens_edge_client.fleet.config import FleetConfig
+from fedlens_edge_client.regimes import PhotoPool
+
+# A study has nothing to hide, and with a fixed key the same study has the same clients everywhere.
+FLEET_KEY = sha256(b"fedlens/study/fleet-key").digest()
+RUNS, FEATURES, RESULT_FILE = "runs", "features", "result.json"
+DEFAULT_SIDE = 32
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunPlan:
+    """One run.
+
+    Attributes:
+        label: Of the method in the study.
+        settings: Of the task, as JSON.
+        bundles: What the task is made of, in order.
+        folder: Of this run; holds the result when it is done.
+        fingerprint: Of everything that the result depends on.
+    """
+
+    label: str
+    seed: int
+    settings: str
+    fleet: FleetConfig
+    bundles: tuple[BundleSpec, ...]
+    folder: Path
+    fingerprint: str
+
+    @property
+    def name(self) -> str:
+        """For people."""
+        return f"{self.label}, seed {self.seed}"
+
+    @property
+    def result(self) -> Path:
+        """The file that holds the result, in whole or not at all."""
+        return self.folder / RESULT_FILE
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the result of exactly this run is there."""
+        try:
+            found = json.loads(self.result.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return False
+        return isinstance(found, dict) and found.get("fingerprint") == self.fingerprint
+
+
+@dataclass(frozen=True)
+class StudyPlan:
+    """All runs of a study, and what is to be made before them."""
+
+    folder: Path
+    backbones: tuple[BackboneSpec, ...]
+    bundles: tuple[BundleSpec, ...]
+    runs: tuple[RunPlan, ...]
+
+
+def plan(study: Study, photos: StudyPhotos, out: Path) -> StudyPlan:
+    """Everything that a study consists of; nothing is made yet.
+
+    Raises:
+        StudyError: A setting is not acceptable.
+        EdgeClientError: The photos cannot serve the regime.
+    """
+    backbones = {model: spec for model in _models(study) if (spec := _backbone(study, photos, model)) is not None}
+    runs = []
+    for seed in study.seeds:
+        regime = study.regime.regime(seed, study.clients)
+        for label in study.methods:
+            bundles = tuple(_bundles(study, label, seed, photos.pool, backbones, out))
+            settings = study.task_settings(label, seed)
+            models = study.models_of(label)
+            folder = out / RUNS / label / f"seed-{seed}"
+            fleet = FleetConfig(
+                server="",
+                clients=study.clients,
+                pool=photos.pool,
+                regime=regime,
+                plan=study.faults,
+                key=FLEET_KEY,
+                state=folder,
+                workers=1,
+                token="trainer",
+                evaluator_token="evaluator" if study.evaluator else None,
+                models=models if len(models) > 1 else (),
+                shares_downloads=False,
+            )
+            told = (settings, regime.summary, study.clients, study.evaluator, study.faults.model_dump_json())
+            made_of = (photos.digest, models, [bundle.folder for bundle in bundles])
+            fingerprint = sha256(json.dumps([told, made_of]).encode()).hexdigest()
+            runs.append(
+                RunPlan(
+                    label=label,
+                    seed=seed,
+                    settings=settings,
+                    fleet=fleet,
+                    bundles=bundles,
+                    folder=folder,
+                    fingerprint=fingerprint,
+                )
+            )
+    needed = dict.fromkeys(bundle for run in runs for bundle in run.bundles)
+    return StudyPlan(out, tuple(backbones.values()), tuple(needed), tuple(runs))
+
+
+def _models(study: Study) -> list[str]:
+    return list(dict.fromkeys(model for label in study.methods for model in study.models_of(label)))
+
+
+def _backbone(study: Study, photos: StudyPhotos, model: str) -> BackboneSpec | None:
+    if photos.public is None:
+        return None
+    if study.model.backbone_weights is not None:
+        raise StudyError("model.backbone_weights: found a file with photos.pretrain_classes; set one of them")
+    return BackboneSpec(
+        model=model,
+        photos=photos.public,
+        photos_digest=photos.public_digest,
+        side=study.model.input_size or DEFAULT_SIDE,
+        epochs=study.model.pretrain_epochs,
+    )
+
+
+def _bundles(
+    study: Study, label: str, seed: int, pool: PhotoPool, backbones: dict[str, BackboneSpec], out: Path
+) -> list[BundleSpec]:
+    method, model = study.methods[label], study.model
+
+    def bundle(name: str, concatenated: int) -> BundleSpec:
+        trained = backbones.get(name)
+        return BundleSpec(
+            model=name,
+            class_names=pool.class_names,
+            batch=model.batch,
+            objective=method.objective,
+            optimiser=method.optimiser or model.optimiser,
+            seed=seed,
+            input_size=model.input_size or (DEFAULT_SIDE if trained else None),
+            head=model.head,
+            backbone_weights=out / trained.folder / WEIGHTS_FILE if trained else model.backbone_weights,
+            onnx=method.onnx and not concatenated,
+            concatenated=concatenated,
+        )
+
+    names = study.models_of(label)
+    ordinary = [bundle(name, 0) for name in dict.fromkeys(names)]
+    return [*ordinary, *([bundle(names[0], method.concatenated)] if method.concatenated else [])]

@@ -1,0 +1,311 @@
+"""A study: one TOML file, parsed once into frozen models, with errors that name the key.
+
+Beside the keys of the models below, a study takes the settings of a task (`rounds`, `epochs`, `codec` ...) for all of
+its methods, and each table `[methods.<label>]` takes them again for its own. `docs/compare.md` describes them all.
+A table `[reduced]` holds what changes in the reduced size.
+"""
+
+import difflib
+import json
+import tomllib
+from hashlib import sha256
+from importlib import resources
+from pathlib import Path
+from typing import Any, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from fedlens.compare.columns import COLUMNS, Column
+from fedlens.sources import NAMES
+from fedlens_edge_client.faults import FaultPlan
+from fedlens_edge_client.regimes import BadRegime, Regime, RegimeName
+from fedlens_server.errors import Malformed
+from fedlens_server.methods import METHODS
+from fedlens_server.task_settings import TaskSettings, parse
+
+MAX_SEED = (1 << 32) - 1
+_PRESETS = "presets"
+# What follows from the study, and is not to be set for a task by itself.
+_NOT_SET = ("method", "population", "seed")
+TASK_KEYS = tuple(sorted(TaskSettings.model_fields.keys() - set(_NOT_SET)))
+_INSTEAD = {"epochs": "steps", "steps": "epochs"}
+
+
+class StudyError(Exception):
+    """A study that cannot be used; the text names the key, what was found and what is allowed."""
+
+
+def _key(allowed: str, **settings: Any) -> Any:
+    return Field(description=allowed, **settings)
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, validate_default=True)
+
+
+class PhotosSection(_Section):
+    """`[photos]`: where all photos come from."""
+
+    source: str = _key(f"the path of a folder, or one of {', '.join(NAMES)}", min_length=1)
+    train_per_class: int | None = _key("an integer from 1, or left out for all", default=None, ge=1)
+    test_per_class: int | None = _key("an integer from 1, or left out for all", default=None, ge=1)
+    pretrain_classes: int = _key("an integer from 0", default=0, ge=0)
+
+
+class RegimeSection(BaseModel):
+    """`[regime]`: how the photos come to the clients; beside its name it takes that regime's own settings."""
+
+    model_config = ConfigDict(frozen=True, extra="allow", strict=True)
+
+    name: RegimeName = _key(f"one of {', '.join(RegimeName)}", strict=False)
+
+    def regime(self, seed: int, clients: int) -> Regime:
+        """The regime of one seed.
+
+        Raises:
+            BadRegime: A setting is not one of this regime, or out of its range.
+        """
+        settings = dict(self.__pydantic_extra__ or {})
+        for key, value in settings.items():
+            if isinstance(value, bool) or not isinstance(value, int | float):
+                raise BadRegime(f"{key} of regime {self.name} is {value!r}; allowed is a number")
+        return Regime.of(self.name, settings, seed=seed, clients=clients)
+
+
+class ModelSection(_Section):
+    """`[model]`: what is trained."""
+
+    names: tuple[str, ...] = _key("names of models, one or more", min_length=1, strict=False)
+    input_size: int | None = _key("pixels, an integer from 1", default=None, ge=1)
+    batch: int = _key("an integer from 1", default=32, ge=1)
+    optimiser: str = _key('"sgd" or "adam"', default="sgd")
+    head: str | None = _key('"linear" or "hidden"', default=None)
+    backbone_weights: Path | None = _key("the path of a file", default=None, strict=False)
+    pretrain_epochs: int = _key("an integer from 1", default=5, ge=1)
+
+
+class _WithSettings(BaseModel):
+    """A table that takes a task's settings beside its own keys."""
+
+    model_config = ConfigDict(frozen=True, extra="allow", strict=True, validate_default=True)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The settings of a task that stand here."""
+        return dict(self.__pydantic_extra__ or {})
+
+
+class MethodSection(_WithSettings):
+    """`[methods.<label>]`: one line of the results."""
+
+    method: str = _key("the name of a method", min_length=1)
+    objective: str = _key("the name of an objective", default="cross_entropy", min_length=1)
+    optimiser: str | None = _key('"sgd" or "adam"', default=None)
+    models: tuple[str, ...] | None = _key("names of models, one or more", default=None, min_length=1, strict=False)
+    concatenated: int = _key("the most extractors that are put together, an integer from 0", default=0, ge=0)
+    onnx: bool = _key("true or false", default=False)
+    published: dict[Column, float] = _key("percentages by column", default={}, strict=False)
+
+
+class Study(_WithSettings):
+    """A whole study."""
+
+    name: str = _key("letters, digits, - and _", pattern=r"^[A-Za-z0-9_-]{1,60}$")
+    title: str = _key("a text", default="")
+    paper: str = _key("a text", default="")
+    paper_columns: tuple[Column, ...] = _key(f"columns out of {', '.join(COLUMNS)}", default=(), strict=False)
+    clients: int = _key("an integer from 1 to 100000", ge=1, le=100_000)
+    seeds: tuple[int, ...] = _key(f"integers from 0 to {MAX_SEED}, each once", min_length=1, strict=False)
+    photos: PhotosSection = _key("a table, [photos]")
+    regime: RegimeSection = _key("a table, [regime]")
+    model: ModelSection = _key("a table, [model]")
+    evaluator: bool = _key("true or false", default=True)
+    faults: FaultPlan = _key("a fault plan", default=FaultPlan())
+    methods: dict[str, MethodSection] = _key("tables, [methods.<label>], one or more", min_length=1)
+
+    @model_validator(mode="after")
+    def _seeds_and_labels(self) -> Self:
+        wrong = [seed for seed in self.seeds if not 0 <= seed <= MAX_SEED or self.seeds.count(seed) > 1]
+        if wrong:
+            raise ValueError(f"seeds: found {wrong[0]}, must be integers from 0 to {MAX_SEED}, each once")
+        for label in self.methods:
+            if not label or len(label) > 60 or not label.replace("-", "").replace("_", "").replace(".", "").isalnum():
+                raise ValueError(f"methods: found label {label!r}, must be letters, digits, -, _ and .")
+        return self
+
+    def task_settings(self, label: str, seed: int) -> str:
+        """The settings of the task of one method, as JSON.
+
+        Raises:
+            StudyError: The round engine would refuse one.
+        """
+        own = self.methods[label]
+        base = {key: value for key, value in self.settings.items() if _INSTEAD.get(key) not in own.settings}
+        merged = {"confusion": True, "personal_evaluation": True, **base, **own.settings}
+        for key in ("hyper", "options"):
+            if isinstance(self.settings.get(key), dict) and isinstance(own.settings.get(key), dict):
+                merged[key] = {**self.settings[key], **own.settings[key]}
+        merged |= {"method": own.method, "population": self.clients, "seed": task_seed(seed)}
+        text = json.dumps(merged, sort_keys=True, default=str)
+        try:
+            parse(text)
+        except Malformed as error:
+            raise StudyError(f"methods.{label}: {str(error).removeprefix('task settings: ')}") from error
+        if own.method not in METHODS:
+            known = ", ".join(sorted(METHODS))
+            raise StudyError(f"methods.{label}.method: found {own.method!r}, must be one of {known}")
+        return text
+
+    def models_of(self, label: str) -> tuple[str, ...]:
+        """The models of one method; client i has the i-th, cyclically."""
+        return self.methods[label].models or self.model.names
+
+
+def task_seed(seed: int) -> str:
+    """A task's seed from a study's, 64 hexadecimal digits."""
+    return sha256(b"fedlens/study/task/v1" + seed.to_bytes(8, "little")).hexdigest()
+
+
+def presets() -> tuple[str, ...]:
+    """Names of the studies that come with FedLens."""
+    folder = resources.files("fedlens.compare").joinpath(_PRESETS)
+    return tuple(sorted(entry.name.removesuffix(".toml") for entry in folder.iterdir() if entry.name.endswith(".toml")))
+
+
+def load(study: str, *, reduced: bool = False) -> Study:
+    """Read a study: a preset by its name, or a file by its path. Relative paths in a file count from its folder.
+
+    Raises:
+        StudyError: There is none, it is no TOML, or a key is missing, unknown or out of range.
+    """
+    if study in presets():
+        text = resources.files("fedlens.compare").joinpath(_PRESETS, f"{study}.toml").read_text(encoding="utf-8")
+        return parse_study(_toml(text, study), Path(), study, reduced=reduced)
+    path = Path(study)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError as error:
+        raise StudyError(
+            f"{study}: there is no such file, and no preset of that name; presets are {', '.join(presets())}"
+        ) from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise StudyError(f"{study}: cannot be read: {error}") from error
+    return parse_study(_toml(text, path.name), path.parent, path.name, reduced=reduced)
+
+
+def parse_study(raw: dict[str, Any], folder: Path, source: str, *, reduced: bool = False) -> Study:
+    """Check a study that has been read, in both of its sizes; gives the one that is wanted.
+
+    Raises:
+        StudyError: As `load`.
+    """
+    changes = raw.get("reduced")
+    full = {key: value for key, value in raw.items() if key != "reduced"}
+    if changes is None:
+        if reduced:
+            raise StudyError(f"{source}: reduced: found nothing, must be a table, [reduced], for the reduced size")
+        return _validated(full, folder, source)
+    if not isinstance(changes, dict):
+        raise StudyError(f"{source}: reduced: found {changes!r}, must be a table, [reduced]")
+    sizes = _validated(full, folder, source), _validated(_merged(full, changes), folder, f"{source} with [reduced]")
+    return sizes[reduced]
+
+
+def _toml(text: str, source: str) -> dict[str, Any]:
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise StudyError(f"{source}: this is no TOML: {error}") from error
+
+
+def _merged(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    kept = {key: value for key, value in base.items() if _INSTEAD.get(key) not in changes}
+    return kept | {
+        key: _merged(kept[key], value) if isinstance(value, dict) and isinstance(kept.get(key), dict) else value
+        for key, value in changes.items()
+    }
+
+
+def _validated(raw: dict[str, Any], folder: Path, source: str) -> Study:
+    try:
+        study = Study.model_validate(raw)
+    except ValidationError as error:
+        raise StudyError(f"{source}: {_sentence(dict(error.errors(include_url=False)[0]))}") from error
+    for where, table in (("", study), *((f"methods.{name}.", entry) for name, entry in study.methods.items())):
+        for key in table.settings:
+            if key not in TASK_KEYS:
+                known = [*TASK_KEYS, *(Study if not where else MethodSection).model_fields]
+                raise StudyError(f"{source}: {where}{key}: unknown key; {_nearest(key, known)}")
+    try:
+        study.regime.regime(study.seeds[0], study.clients)
+        for label in study.methods:
+            study.task_settings(label, study.seeds[0])
+    except BadRegime as error:
+        raise StudyError(f"{source}: regime: {error}") from error
+    except StudyError as error:
+        raise StudyError(f"{source}: {error}") from error
+    return _with_paths(study, folder)
+
+
+def _with_paths(study: Study, folder: Path) -> Study:
+    photos, model = study.photos, study.model
+    if photos.source not in NAMES:
+        photos = photos.model_copy(update={"source": str(folder / Path(photos.source).expanduser())})
+    if model.backbone_weights is not None:
+        model = model.model_copy(update={"backbone_weights": folder / model.backbone_weights.expanduser()})
+    return study.model_copy(update={"photos": photos, "model": model})
+
+
+_SECTIONS: dict[str, type[BaseModel]] = {
+    "photos": PhotosSection,
+    "model": ModelSection,
+    "regime": RegimeSection,
+}
+
+
+def _sentence(fault: dict[str, Any]) -> str:
+    names = [str(part) for part in fault["loc"] if isinstance(part, str) and part != "[key]"]
+    key = ".".join(names)
+    if fault["type"] == "value_error":
+        text = str(fault["ctx"]["error"])
+        return f"{key}: {text}" if key else text
+    table: type[BaseModel] = Study
+    if len(names) > 1:
+        table = MethodSection if names[0] == "methods" else _SECTIONS.get(names[0], FaultPlan)
+    place = names[2] if names[0] == "methods" and len(names) > 2 else names[-1] if len(names) > 1 else names[0]
+    if fault["type"] == "extra_forbidden":
+        return f"{key}: unknown key; {_nearest(place, list(table.model_fields))}"
+    field = table.model_fields.get(place)
+    allowed = (field.description if field else None) or "a table"
+    found = "found nothing" if fault["type"] == "missing" else f"found {fault['input']!r}"
+    return f"{key}: {found}, must be {allowed}"
+
+
+def _nearest(name: str, known: list[str]) -> str:
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
+    return f"did you mean {near[0]}?" if near else f"known are {', '.join(sorted(set(known)))}"
+
+
+def summary(study: Study) -> dict[str, Any]:
+    """A study as JSON values."""
+    values: dict[str, Any] = json.loads(study.model_dump_json(exclude_defaults=True))
+    return values
+
+
+def choose(study: Study, *, methods: tuple[str, ...], seeds: tuple[int, ...], photos: str | None) -> Study:
+    """The study with some of its methods, other seeds, or other photos.
+
+    Raises:
+        StudyError: It has no such method.
+    """
+    for label in methods:
+        if label not in study.methods:
+            raise StudyError(f"--method: found {label!r}, must be one of {', '.join(study.methods)}")
+    changes: dict[str, Any] = {}
+    if methods:
+        changes["methods"] = {label: study.methods[label] for label in study.methods if label in methods}
+    if seeds:
+        changes["seeds"] = seeds
+    if photos is not None:
+        changes["photos"] = study.photos.model_copy(update={"source": photos})
+    return study.model_copy(update=changes)

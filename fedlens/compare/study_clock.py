@@ -1,0 +1,53 @@
+"""A clock that stands still while somebody works, and jumps when everybody waits for it."""
+
+import asyncio
+import heapq
+from collections.abc import Callable
+from itertools import count
+
+# Any fixed moment: nothing of a study depends on the date.
+START = 1_000_000_000.0
+
+
+class StudyClock:
+    """A `Clock` whose time is moved by hand; to be used on one event loop."""
+
+    def __init__(self) -> None:
+        """It is `START`."""
+        self._now = START
+        self._sleepers: list[tuple[float, int, asyncio.Future[None]]] = []
+        self._numbers = count()
+        self.on_sleep: Callable[[], None] = lambda: None
+
+    def now(self) -> float:
+        """Seconds since the epoch."""
+        return self._now
+
+    async def sleep_until(self, when: float) -> None:
+        """Return when `now()` has reached `when`."""
+        if when > self._now:
+            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            heapq.heappush(self._sleepers, (when, next(self._numbers), waiter))
+            self.on_sleep()
+            await waiter
+
+    async def sleep(self, seconds: float) -> None:
+        """Return so many seconds later."""
+        await self.sleep_until(self._now + seconds)
+
+    @property
+    def sleeping(self) -> int:
+        """How many wait for a later time."""
+        return sum(not waiter.done() for _, _, waiter in self._sleepers)
+
+    def next_awake(self) -> float | None:
+        """The earliest time that somebody waits for."""
+        return min((when for when, _, waiter in self._sleepers if not waiter.done()), default=None)
+
+    def jump(self, to: float) -> None:
+        """Let it be `to`, if it is not later already; wakes those whose time has come."""
+        self._now = max(self._now, to)
+        while self._sleepers and self._sleepers[0][0] <= self._now:
+            _, _, waiter = heapq.heappop(self._sleepers)
+            if not waiter.done():
+                waiter.set_result(None)
