@@ -1,12 +1,11 @@
 """Tasks and rounds as the operator sees them."""
 
-import json
 from collections import defaultdict
-from collections.abc import Iterable
 
 from sqlalchemy import select
 
 from fedlens_proto.v1 import admin_pb2, update_pb2
+from fedlens_server import measurements
 from fedlens_server.errors import Unknown
 from fedlens_server.federation import Federation, Task
 from fedlens_server.store import StoredTensors, schema
@@ -43,8 +42,11 @@ def summary(task: Task) -> admin_pb2.Task:
 def show(federation: Federation, task: Task) -> admin_pb2.ShowTaskResponse:
     """A task with all its rounds."""
     members: dict[int, list[admin_pb2.MemberResult]] = defaultdict(list)
+    personal: dict[int, list[update_pb2.EvaluationSums]] = defaultdict(list)
     columns = schema.members.c
     for row in federation.store.read(select(schema.members).where(columns.task == task.id).order_by(columns.client)):
+        sums = measurements.sums_of(row.evaluations)
+        personal[row.round] = measurements.add_up([*personal[row.round], *sums])
         members[row.round].append(
             admin_pb2.MemberResult(
                 client_id=row.client,
@@ -52,12 +54,12 @@ def show(federation: Federation, task: Task) -> admin_pb2.ShowTaskResponse:
                 reason=row.reason,
                 photo_count=row.photo_count,
                 bytes_received=row.bytes_received,
-                evaluations=_sums(row.evaluations),
+                evaluations=[measurements.without_confusion(each) for each in sums],
             )
         )
     found: dict[int, list[update_pb2.EvaluationSums]] = defaultdict(list)
     for row in federation.store.read(select(schema.evaluations).where(schema.evaluations.c.task == task.id)):
-        found[row.round].extend(_sums(row.evaluations))
+        found[row.round].extend(measurements.sums_of(row.evaluations))
     rounds = schema.rounds.c
     current = task.round
     return admin_pb2.ShowTaskResponse(
@@ -69,10 +71,11 @@ def show(federation: Federation, task: Task) -> admin_pb2.ShowTaskResponse:
                 state=row.state,
                 reason=row.reason,
                 members=members[row.number],
+                personal=personal[row.number],
                 bytes_sent=current.bytes_sent if current and current.number == row.number else row.bytes_sent,
                 opened_at=row.opened_at,
                 ended_at=row.ended_at or 0.0,
-                **{"global": add_up(found[row.number])},
+                **{"global": measurements.add_up(found[row.number])},
             )
             for row in federation.store.read(
                 select(schema.rounds).where(rounds.task == task.id).order_by(rounds.number)
@@ -113,21 +116,3 @@ def model(federation: Federation, task: Task) -> admin_pb2.TaskModelResponse:
         class_names=task.bundles[0].manifest.class_names,
         round=committed[0].number if committed else 0,
     )
-
-
-def add_up(all_sums: Iterable[update_pb2.EvaluationSums]) -> list[update_pb2.EvaluationSums]:
-    """Sums over clients, by moment ascending."""
-    totals: dict[update_pb2.EvaluationMoment, update_pb2.EvaluationSums] = {}
-    for sums in all_sums:
-        total = totals.setdefault(sums.moment, update_pb2.EvaluationSums(moment=sums.moment))
-        total.count += sums.count
-        total.correct += sums.correct
-        total.loss += sums.loss
-    return [totals[moment] for moment in sorted(totals)]
-
-
-def _sums(text: str) -> list[update_pb2.EvaluationSums]:
-    return [
-        update_pb2.EvaluationSums(moment=moment, count=count, correct=correct, loss=loss)
-        for moment, count, correct, loss in json.loads(text)
-    ]

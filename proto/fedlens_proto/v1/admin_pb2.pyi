@@ -80,7 +80,7 @@ class MemberResult(_message.Message):
     def __init__(self, client_id: _Optional[bytes] = ..., state: _Optional[_Union[MemberState, str]] = ..., reason: _Optional[str] = ..., photo_count: _Optional[int] = ..., bytes_received: _Optional[int] = ..., evaluations: _Optional[_Iterable[_Union[_update_pb2.EvaluationSums, _Mapping]]] = ...) -> None: ...
 
 class RoundResult(_message.Message):
-    __slots__ = ("round", "phase", "state", "reason", "members", "bytes_sent", "opened_at", "ended_at")
+    __slots__ = ("round", "phase", "state", "reason", "members", "bytes_sent", "opened_at", "ended_at", "personal")
     ROUND_FIELD_NUMBER: _ClassVar[int]
     PHASE_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
@@ -90,6 +90,7 @@ class RoundResult(_message.Message):
     BYTES_SENT_FIELD_NUMBER: _ClassVar[int]
     OPENED_AT_FIELD_NUMBER: _ClassVar[int]
     ENDED_AT_FIELD_NUMBER: _ClassVar[int]
+    PERSONAL_FIELD_NUMBER: _ClassVar[int]
     round: int
     phase: int
     state: RoundState
@@ -98,7 +99,8 @@ class RoundResult(_message.Message):
     bytes_sent: int
     opened_at: float
     ended_at: float
-    def __init__(self, round: _Optional[int] = ..., phase: _Optional[int] = ..., state: _Optional[_Union[RoundState, str]] = ..., reason: _Optional[str] = ..., members: _Optional[_Iterable[_Union[MemberResult, _Mapping]]] = ..., bytes_sent: _Optional[int] = ..., opened_at: _Optional[float] = ..., ended_at: _Optional[float] = ..., **kwargs) -> None: ...
+    personal: _containers.RepeatedCompositeFieldContainer[_update_pb2.EvaluationSums]
+    def __init__(self, round: _Optional[int] = ..., phase: _Optional[int] = ..., state: _Optional[_Union[RoundState, str]] = ..., reason: _Optional[str] = ..., members: _Optional[_Iterable[_Union[MemberResult, _Mapping]]] = ..., bytes_sent: _Optional[int] = ..., opened_at: _Optional[float] = ..., ended_at: _Optional[float] = ..., personal: _Optional[_Iterable[_Union[_update_pb2.EvaluationSums, _Mapping]]] = ..., **kwargs) -> None: ...
 
 class Task(_message.Message):
     __slots__ = ("id", "name", "state", "reason", "settings_json", "bundles", "rounds_committed", "rounds_total", "enrolled", "population")

@@ -133,7 +133,8 @@ members = Table(
     Column("bytes_received", Integer, nullable=False),
     Column("photo_count", Integer, nullable=False),
     Column("class_counts", Text),  # JSON
-    Column("evaluations", Text, nullable=False),  # JSON [[moment, count, correct, loss]]
+    Column("label_distribution", Text),  # JSON
+    Column("evaluations", Text, nullable=False),  # JSON [[moment, count, correct, loss, confusion?]]
     Column("blob", LargeBinary),
     ForeignKeyConstraint(["task", "round"], ["rounds.task", "rounds.number"]),
     Index("ix_members_client", "client"),
@@ -146,6 +147,6 @@ evaluations = Table(
     Column("round", Integer, primary_key=True),
     Column("client", LargeBinary, primary_key=True),
     Column("body_sha256", LargeBinary, nullable=False),
-    Column("evaluations", Text, nullable=False),  # JSON [[moment, count, correct, loss]]
+    Column("evaluations", Text, nullable=False),  # JSON [[moment, count, correct, loss, confusion?]]
     ForeignKeyConstraint(["task", "round"], ["rounds.task", "rounds.number"]),
 )
