@@ -177,8 +177,8 @@ def _cut_once(members: Shares, n: int, clients: int, beta: float, random: np.ran
         p = random.dirichlet(np.repeat(beta, clients)) * has_room
         if not len(shuffled):
             continue
-        # A tiny beta can give every client that has room a proportion of 0; the class must go somewhere.
-        p = p / p.sum() if p.any() else has_room / has_room.sum()
+        # A tiny beta can leave every client that has room without a proportion; the class must go somewhere.
+        p = p / p.sum() if p.sum() > 0 else has_room / has_room.sum()
         cuts = (np.cumsum(p) * len(shuffled)).astype(int)[:-1]
         for client, piece in enumerate(np.split(shuffled, cuts)):
             pieces[client].append(piece)
