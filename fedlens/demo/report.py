@@ -43,21 +43,21 @@ def write_report(
         ),
         plotly=plotly.offline.get_plotlyjs(),
         key=_key_figures(facts),
-        accuracy=_plot(figures.global_accuracy(facts.rounds), "accuracy"),
+        accuracy=plot_html(figures.global_accuracy(facts.rounds), "accuracy"),
         accuracy_note=escape(_accuracy_note(facts)),
-        clients=_plot(figures.before_and_after(facts.clients), "clients"),
+        clients=plot_html(figures.before_and_after(facts.clients), "clients"),
         clients_note=escape(_clients_note(facts)),
-        traffic=_plot(figures.traffic(facts.rounds), "traffic"),
+        traffic=plot_html(figures.traffic(facts.rounds), "traffic"),
         traffic_note=escape(
             f"Over all clients, by round. With round {first.number} every client also fetches the programs, once."
         ),
-        time=_plot(figures.durations(facts.rounds), "time"),
+        time=plot_html(figures.durations(facts.rounds), "time"),
         time_note=escape(
             "From the opening of a round to its new model, training of all clients on this machine included."
         ),
         incidents=_incidents(facts),
-        settings=_rows(setup),
-        versions=_rows(versions),
+        settings=table_rows(setup),
+        versions=table_rows(versions),
         footer=escape(
             f"Made by FedLens on {made_at.astimezone(UTC):%d %B %Y at %H:%M} UTC from the server's own record of the "
             "task. This file loads nothing from anywhere."
@@ -125,11 +125,13 @@ def _incidents(facts: TaskFacts) -> str:
     return f"<section><h2>What went wrong on the way</h2><ul>{items}</ul></section>"
 
 
-def _rows(values: Mapping[str, str]) -> str:
+def table_rows(values: Mapping[str, str]) -> str:
+    """Lines of a table with a name and a value each."""
     return "".join(f"<tr><th>{escape(name)}</th><td>{escape(value)}</td></tr>" for name, value in values.items())
 
 
-def _plot(figure: figures.Figure, name: str) -> str:
+def plot_html(figure: figures.Figure, name: str) -> str:
+    """A figure as a part of a page that has plotly."""
     html: str = plotly.io.to_html(
         figure,
         full_html=False,

@@ -1,0 +1,99 @@
+"""The plots of a study: accuracy against rounds, and against bytes sent."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import plotly.graph_objects as go  # type: ignore[import-untyped]  # plotly comes without types
+
+from fedlens.compare.columns import TITLES, Column
+from fedlens.compare.summary import MethodSummary, Point
+from fedlens.demo.figures import FONT, GRID, INK, MUTED
+
+# Distinct also for those who see no difference between red and green, and by dash where colours repeat.
+COLOURS = ("#1f5fbf", "#c8590b", "#0b7a75", "#8a3ffc", "#b3245c", "#6b7b00", "#00738f", "#7a4a21")
+DASHES = ("solid", "dash", "dot", "dashdot")
+# A curve of more points than that has no markers.
+_MARKED = 30
+
+Figure = Any
+
+
+def against_rounds(summaries: Sequence[MethodSummary], column: Column) -> Figure:
+    """Accuracy by committed rounds, with the deviation over seeds as a band."""
+    figure = go.Figure()
+    for i, summary in enumerate(summaries):
+        points = summary.curves[column]
+        _add(figure, i, summary.label, [float(p.rounds) for p in points], points, "round %{x}")
+    figure.update_xaxes(title_text="rounds committed", tickformat="d")
+    return _styled(figure, column)
+
+
+def against_bytes(summaries: Sequence[MethodSummary], column: Column) -> Figure:
+    """Accuracy by what all clients together have sent."""
+    most = max((p.bytes_up for s in summaries for p in s.curves[column]), default=0.0)
+    size, unit = next(((s, u) for s, u in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")) if most >= s), (1.0, "bytes"))
+    figure = go.Figure()
+    for i, summary in enumerate(summaries):
+        points = summary.curves[column]
+        _add(figure, i, summary.label, [p.bytes_up / size for p in points], points, f"%{{x:.2f}} {unit}")
+    figure.update_xaxes(title_text=f"{unit} sent by all clients together")
+    return _styled(figure, column)
+
+
+def _add(figure: Figure, i: int, label: str, xs: list[float], points: Sequence[Point], where: str) -> None:
+    if not points:
+        return
+    colour = COLOURS[i % len(COLOURS)]
+    means = [100 * point.value.mean for point in points]
+    deviations = [100 * (point.value.deviation or 0.0) for point in points]
+    if any(deviations):
+        figure.add_trace(
+            go.Scatter(
+                x=[*xs, *reversed(xs)],
+                y=[
+                    *(mean + spread for mean, spread in zip(means, deviations, strict=True)),
+                    *(mean - spread for mean, spread in reversed(list(zip(means, deviations, strict=True)))),
+                ],
+                fill="toself",
+                fillcolor=colour,
+                opacity=0.12,
+                line={"width": 0},
+                hoverinfo="skip",
+                showlegend=False,
+                legendgroup=label,
+            )
+        )
+    figure.add_trace(
+        go.Scatter(
+            x=xs,
+            y=means,
+            name=label,
+            legendgroup=label,
+            mode="lines+markers" if len(points) <= _MARKED else "lines",
+            line={"color": colour, "width": 2.5, "dash": DASHES[i // len(COLOURS) % len(DASHES)]},
+            marker={"size": 6},
+            hovertemplate=f"{label}, {where}: %{{y:.1f}} %<extra></extra>",
+        )
+    )
+
+
+def _styled(figure: Figure, column: Column) -> Figure:
+    figure.update_layout(
+        template="none",
+        height=420,
+        margin={"l": 10, "r": 16, "t": 20, "b": 10},
+        font={"family": FONT, "size": 13, "color": MUTED},
+        hoverlabel={"font": {"family": FONT, "size": 13}},
+        legend={"orientation": "h", "x": 0, "xanchor": "left", "y": 1.02, "yanchor": "bottom", "font": {"color": INK}},
+        paper_bgcolor="rgba(0,0,0,0)",
+        plot_bgcolor="rgba(0,0,0,0)",
+    )
+    figure.update_xaxes(
+        automargin=True, title_standoff=8, showgrid=False, zeroline=False, linecolor=GRID, fixedrange=True,
+        rangemode="tozero",
+    )  # fmt: skip
+    figure.update_yaxes(
+        automargin=True, title_text=TITLES[column], title_standoff=8, ticksuffix=" %", gridcolor=GRID, zeroline=False,
+        fixedrange=True,
+    )  # fmt: skip
+    return figure

@@ -1,0 +1,165 @@
+"""Figures over the seeds of a study: from the results of runs to tables and curves."""
+
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fedlens.compare.columns import COLUMNS, Column
+
+Run = Mapping[str, Any]  # as `results.run_values` gives it
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """One figure over seeds: shares of 1.
+
+    Attributes:
+        deviation: Of the sample, with n - 1; None for a single seed.
+    """
+
+    mean: float
+    deviation: float | None
+    seeds: int
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> "Value":
+        """Of one value a seed, at least one."""
+        deviation = statistics.stdev(values) if len(values) > 1 else None
+        return cls(statistics.fmean(values), deviation, len(values))
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """A point of a curve: after so many committed rounds, with so many bytes sent by all clients together."""
+
+    rounds: int
+    bytes_up: float
+    value: Value
+
+
+@dataclass(frozen=True)
+class MethodSummary:
+    """One method over all seeds.
+
+    Attributes:
+        columns: Only those that were measured.
+        bytes_up: Sent by all clients in a run, mean over seeds; `bytes_down` likewise.
+        seconds: Of a run on this machine, mean over seeds.
+        curves: Of `global_accuracy` and `personal_accuracy`.
+        faults: What went wrong on the way, one line each.
+    """
+
+    label: str
+    columns: Mapping[Column, Value]
+    bytes_up: float
+    bytes_down: float
+    seconds: float
+    rounds: int
+    curves: Mapping[Column, tuple[Point, ...]]
+    faults: tuple[str, ...]
+
+
+def summarise(label: str, runs: Sequence[Run]) -> MethodSummary:
+    """Of the runs of one method, one for each seed, at least one."""
+    each = [run_columns(run) for run in runs]
+    committed = [_committed(run) for run in runs]
+    return MethodSummary(
+        label=label,
+        columns={
+            column: Value.of(values)
+            for column in COLUMNS
+            if len(values := [found[column] for found in each if column in found]) == len(runs)
+        },
+        bytes_up=statistics.fmean(_total(run, "bytes_up") for run in runs),
+        bytes_down=statistics.fmean(_total(run, "bytes_down") for run in runs),
+        seconds=statistics.fmean(_total(run, "seconds") for run in runs),
+        rounds=min(map(len, committed)),
+        curves={
+            "global_accuracy": _curve(committed, "global", 1),
+            # What a round's clients started from follows from the rounds before it.
+            "personal_accuracy": _curve(committed, "personal_start", 0),
+        },
+        faults=tuple(fault for run in runs for fault in _faults(run)),
+    )
+
+
+def run_columns(run: Run) -> dict[Column, float]:
+    """The figures at the end of one run: of the last model that was measured globally, and of the last personal round.
+
+    A personal accuracy is the mean over clients; precision and recall are of all clients' test photos together.
+    """
+    found: dict[Column, float] = {}
+    rounds = _committed(run)
+    tested = [entry["global"] for entry in rounds if entry["global"]]
+    if tested:
+        found["global_accuracy"] = tested[-1]["correct"] / tested[-1]["count"]
+        if tested[-1]["confusion"]:
+            found["global_precision"], found["global_recall"] = macro(tested[-1]["confusion"])
+    if run["settings"]["personal_evaluation"] and rounds and rounds[-1]["personal_start"]:
+        pooled = rounds[-1]["personal_start"]
+        starts = [member["start"] for member in rounds[-1]["members"] if member["start"] and member["start"]["count"]]
+        found["personal_accuracy"] = statistics.fmean(start["correct"] / start["count"] for start in starts)
+        if pooled["confusion"]:
+            found["personal_precision"], found["personal_recall"] = macro(pooled["confusion"])
+    return found
+
+
+def macro(confusion: Sequence[Sequence[int]]) -> tuple[float, float]:
+    """Precision and recall, each the mean over classes.
+
+    A class that is never predicted has precision 0, as in scikit-learn; one without test photos is left out.
+
+    Args:
+        confusion: Photos by true class and, within it, predicted class.
+    """
+    classes = [c for c, row in enumerate(confusion) if sum(row)]
+    predicted = [sum(row[c] for row in confusion) for c in range(len(confusion))]
+    precision = statistics.fmean(confusion[c][c] / predicted[c] if predicted[c] else 0.0 for c in classes)
+    recall = statistics.fmean(confusion[c][c] / sum(confusion[c]) for c in classes)
+    return precision, recall
+
+
+def _curve(committed: Sequence[Sequence[Mapping[str, Any]]], what: str, after: int) -> tuple[Point, ...]:
+    """Points at which every seed was measured; `after` is 1 for what is measured once the round has committed."""
+    series = [_measured(rounds, what, after) for rounds in committed]
+    shared = sorted(set.intersection(*(set(points) for points in series)))
+    return tuple(
+        Point(
+            rounds=number,
+            bytes_up=statistics.fmean(points[number][0] for points in series),
+            value=Value.of([points[number][1] for points in series]),
+        )
+        for number in shared
+    )
+
+
+def _measured(rounds: Iterable[Mapping[str, Any]], what: str, after: int) -> dict[int, tuple[float, float]]:
+    """Bytes sent so far and accuracy, by number of committed rounds."""
+    found: dict[int, tuple[float, float]] = {}
+    sent = 0
+    for number, entry in enumerate(rounds):
+        before = sent
+        sent += entry["bytes_up"]
+        if entry[what]:
+            found[number + after] = (sent if after else before, entry[what]["correct"] / entry[what]["count"])
+    return found
+
+
+def _committed(run: Run) -> list[Mapping[str, Any]]:
+    return [entry for entry in run["rounds"] if entry["state"] == "committed"]
+
+
+def _total(run: Run, what: str) -> float:
+    return sum(entry[what] or 0 for entry in run["rounds"])
+
+
+def _faults(run: Run) -> Iterable[str]:
+    for entry in run["rounds"]:
+        where = f"seed {run['seed']}, round {entry['round']}"
+        if entry["state"] == "abandoned":
+            yield f"{where}: abandoned, {entry['reason']}"
+        for member in entry["members"]:
+            if member["state"] in ("failed", "quarantined", "pending"):
+                why = member["reason"] or "did not report in time"
+                yield f"{where}, {member['client']}: {member['state']}, {why}"
