@@ -21,10 +21,11 @@ def subtract(trained: Array, base: Array) -> Array:
         return np.subtract(trained, base, dtype=_kind(base))
 
 
-def add(base: Array, difference: Array) -> Array:
-    """The sum of two arrays of one shape; infinite where float32 ends."""
+def add(base: Array, difference: Array, out: Array | None = None) -> Array:
+    """The sum of two arrays of one shape, put into `out` where it is given; infinite where float32 ends."""
     with np.errstate(over="ignore", invalid="ignore"):
-        return np.add(base, difference, dtype=_kind(base))
+        found: Array = np.add(base, difference, out=out, dtype=_kind(base))
+    return found
 
 
 class Differences(Mapping[str, Array]):

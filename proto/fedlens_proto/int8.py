@@ -11,6 +11,7 @@ before the values.
 """
 
 from math import prod
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,7 +50,9 @@ def encode(tensor: NDArray[np.floating]) -> tuple[Scales, Values]:
     return scales, np.clip(scaled, -MOST, MOST, out=scaled).astype(np.int8)
 
 
-def decode(scales: Scales, values: Values, row_length: int, first: int = 0) -> NDArray[np.float32]:
+def decode(
+    scales: Scales, values: Values, row_length: int, first: int = 0, buffer: NDArray[Any] | None = None
+) -> NDArray[np.float32]:
     """The elements float32[n] of a run of values, in row-major order.
 
     Args:
@@ -57,8 +60,11 @@ def decode(scales: Scales, values: Values, row_length: int, first: int = 0) -> N
         values: int8[n].
         row_length: Elements of a row.
         first: Which element of its row the run begins with.
+        buffer: May be overwritten with the elements and be what is returned, if it is float32 and has room for them.
     """
-    found = values.astype(np.float32)
+    fits = buffer is not None and buffer.dtype == np.float32
+    found = buffer[: len(values)] if buffer is not None and fits else np.empty(len(values), np.float32)
+    found[:] = values
     head = min(row_length - first, len(found)) if first else 0
     whole = (len(found) - head) // row_length
     if head:

@@ -9,12 +9,12 @@ from contextlib import ExitStack
 from fedlens_proto.v1 import admin_pb2
 from fedlens_server import lifecycle, method_calls, mixtures, opening, state_values
 from fedlens_server.errors import StorageFull
-from fedlens_server.federation import Federation, Round, RoundKey, Task
+from fedlens_server.federation import Federation, Member, Round, RoundKey, Task
 from fedlens_server.lifecycle import NO_ROUND
 from fedlens_server.method_calls import MethodFailed, of_method
 from fedlens_server.methods import NothingToAggregate, TensorSet, Update
 from fedlens_server.state_values import PreparedState
-from fedlens_server.store import StoredTensors
+from fedlens_server.store import RestoredTensors, StoredTensors
 
 log = logging.getLogger(__name__)
 
@@ -83,7 +83,7 @@ def _outcome(
     federation: Federation, task: Task, current: Round, open_blobs: ExitStack
 ) -> tuple[PreparedState | None, str]:
     """The new state, or the reason for which the round is abandoned."""
-    updates = _updates(federation, current)
+    updates = _updates(federation, task, current)
     needed = task.settings.min_reports
     if len(updates) < needed:
         return None, f"{len(updates)} valid updates came, {needed} are needed ({_tally(current)})"
@@ -104,7 +104,7 @@ def _outcome(
 def _prepare_downloads(federation: Federation, task: Task, prepared: PreparedState | None) -> None:
     """Compute the mixtures of the round that will open, unless who takes part changes until then."""
     committed = task.committed + (prepared is not None)
-    if committed == task.rounds_total:
+    if committed == task.rounds_total or task.settings.download_codec != "f32":
         return
     values = task.values if prepared is None else prepared.values
     dropped = state_values.of_clients(values, federation.forgotten)
@@ -117,13 +117,25 @@ def _prepare_downloads(federation: Federation, task: Task, prepared: PreparedSta
     mixtures.prepare(federation, task, (tensors for sets in downloads for tensors in sets.values()), prepared)
 
 
-def _updates(federation: Federation, current: Round) -> list[Update]:
+def _updates(federation: Federation, task: Task, current: Round) -> list[Update]:
     nothing: TensorSet = {}
+    base_set = task.phases[current.phase].local_pass.upload.base_set
+    bases: dict[bytes, StoredTensors] = {}  # each shared by the updates to which it is the base
+
+    def received(blob: bytes, member: Member) -> TensorSet:
+        found = federation.store.tensors(blob)
+        if not base_set:
+            return found
+        (base,) = [item.sha256 for item in member.sets if item.name == base_set]
+        if base not in bases:
+            bases[base] = federation.store.tensors(base)
+        return RestoredTensors(bases[base], found)
+
     return [
         Update(
             client=client,
             photo_count=member.photo_count,
-            tensors=federation.store.tensors(member.blob) if member.blob is not None else nothing,
+            tensors=received(member.blob, member) if member.blob is not None else nothing,
             class_counts=member.class_counts,
         )
         for client, member in sorted(current.members.items())
@@ -133,9 +145,14 @@ def _updates(federation: Federation, current: Round) -> list[Update]:
 
 def _opened(updates: list[Update], open_blobs: ExitStack) -> list[Update]:
     """The updates, their files kept open until `open_blobs` is closed."""
+    blobs: dict[int, StoredTensors] = {}
     for update in updates:
         if isinstance(update.tensors, StoredTensors):
-            open_blobs.enter_context(update.tensors.opened())
+            blobs[id(update.tensors)] = update.tensors
+        elif isinstance(update.tensors, RestoredTensors):
+            blobs |= {id(blob): blob for blob in (update.tensors.base, update.tensors.differences)}
+    for blob in blobs.values():
+        open_blobs.enter_context(blob.opened())
     return updates
 
 

@@ -4,7 +4,7 @@ from fedlens_proto import keyed_hash
 from fedlens_proto.v1 import admin_pb2, assignment_pb2, check_in_pb2, enrolment_pb2
 from fedlens_server import local_passes
 from fedlens_server.errors import Unknown
-from fedlens_server.federation import BlobSets, Client, Federation, Task
+from fedlens_server.federation import BlobSets, Client, Federation, Task, fetchable
 from fedlens_server.method_calls import MethodFailed, of_method
 from fedlens_server.methods import Mixture, NothingToAggregate, TensorSet
 from fedlens_server.store import Location, StoredTensors
@@ -53,7 +53,7 @@ def readable(federation: Federation, client: Client, digest: bytes) -> Location:
             sets += member.sets
         if client.role == enrolment_pb2.CLIENT_ROLE_EVALUATOR and task.evaluation is not None:
             sets += task.evaluation.sets
-        if any(item.sha256 == digest for item in sets):
+        if digest in fetchable(tuple(sets)):
             return federation.store.blobs.locate(digest)
     raise Unknown(f"there is no blob {digest.hex()[:128]} for this client")
 

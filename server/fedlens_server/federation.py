@@ -21,6 +21,15 @@ ENDED = (admin_pb2.TASK_STATE_FINISHED, admin_pb2.TASK_STATE_STOPPED, admin_pb2.
 BlobSets = tuple[assignment_pb2.BlobSet, ...]
 
 
+def fetchable(sets: BlobSets) -> set[bytes]:
+    """Digests of the blobs that clients with these sets may fetch: also differences, and what those start from."""
+    found = {item.sha256 for item in sets}
+    for item in sets:
+        if item.HasField("difference"):
+            found |= {item.difference.sha256, item.difference.base}
+    return found
+
+
 class RoundKey(NamedTuple):
     """One round of one task."""
 

@@ -15,12 +15,12 @@ from functools import partial
 from sqlalchemy import bindparam, update
 
 from fedlens_proto.v1 import admin_pb2
-from fedlens_server import method_calls, reach, state_values
+from fedlens_server import downloaded_sets, method_calls, reach, state_values
 from fedlens_server.errors import Unavailable
 from fedlens_server.federation import ENDED, Federation, GlobalModel, Round, RoundKey, Task
 from fedlens_server.method_calls import MethodFailed, of_method
 from fedlens_server.methods import NothingToAggregate, State
-from fedlens_server.opening import global_model, open_round, sets_json
+from fedlens_server.opening import global_model, open_round
 from fedlens_server.state_values import PreparedState
 from fedlens_server.store import Transaction, schema
 
@@ -204,7 +204,7 @@ def _go_on(
             abandoned=abandoned,
             evaluation_round=evaluation.round if evaluation else None,
             evaluation_phase=evaluation.phase if evaluation else None,
-            evaluation_sets=sets_json(evaluation.sets) if evaluation else None,
+            evaluation_sets=downloaded_sets.to_json(evaluation.sets) if evaluation else None,
         )
     )
     reach.sweep(federation, transaction, task, (blobs, following, evaluation), ended=state in ENDED)

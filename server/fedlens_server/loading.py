@@ -7,12 +7,12 @@ from sqlalchemy import Row, func, select
 
 from fedlens_proto import manifest as manifests
 from fedlens_proto.errors import ManifestError
-from fedlens_proto.v1 import admin_pb2, assignment_pb2, enrolment_pb2
-from fedlens_server import lifecycle, mixtures, reach, state_values, task_creation, task_settings
+from fedlens_proto.v1 import admin_pb2, enrolment_pb2
+from fedlens_server import downloaded_sets, lifecycle, mixtures, reach, state_values, task_creation, task_settings
 from fedlens_server.clock import Clock
 from fedlens_server.enrolment import capable
 from fedlens_server.errors import Malformed, StorageFull, StoreUnusable
-from fedlens_server.federation import BlobSets, Federation, GlobalModel, Member, Round, Task, TaskBundle
+from fedlens_server.federation import Federation, GlobalModel, Member, Round, Task, TaskBundle
 from fedlens_server.store import Store, schema
 
 
@@ -80,7 +80,7 @@ def _task(federation: Federation, row: Row[Any]) -> Task:
         task.evaluation = GlobalModel(
             round=row.evaluation_round,
             phase=row.evaluation_phase,
-            sets=_sets(store, row.evaluation_sets),
+            sets=downloaded_sets.from_json(row.evaluation_sets, store.blobs.size),
             answered={answer.client for answer in answers},
         )
     task.round = _round(federation, task)
@@ -99,7 +99,7 @@ def _round(federation: Federation, task: Task) -> Round | None:
     members = {
         member.client: Member(
             bundle=bundles[member.bundle],
-            sets=_sets(store, member.sets),
+            sets=downloaded_sets.from_json(member.sets, store.blobs.size),
             state=member.state,
             reason=member.reason,
             body_sha256=member.body_sha256,
@@ -123,12 +123,4 @@ def _round(federation: Federation, task: Task) -> Round | None:
         population=tuple(row.population[i : i + 32] for i in range(0, len(row.population), 32)),
         bytes_sent=row.bytes_sent,
         pending=pending,
-    )
-
-
-def _sets(store: Store, text: str) -> BlobSets:
-    """Sets as kept in the database; all of them can be read, since the round or the task still needs them."""
-    return tuple(
-        assignment_pb2.BlobSet(name=name, sha256=bytes.fromhex(digest), size=store.blobs.size(bytes.fromhex(digest)))
-        for name, digest in json.loads(text).items()
     )

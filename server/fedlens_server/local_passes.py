@@ -2,15 +2,10 @@
 
 from collections.abc import Callable, Iterable, Mapping
 
-from fedlens_proto.blob import Layout
+from fedlens_proto.blob import FLOATS, Layout
 from fedlens_proto.manifest import select, specs
-from fedlens_proto.v1 import assignment_pb2, blob_pb2, manifest_pb2, update_pb2
+from fedlens_proto.v1 import assignment_pb2, manifest_pb2, update_pb2
 from fedlens_server.errors import Malformed
-
-_FLOATS = {
-    assignment_pb2.CODEC_FLOAT32: blob_pb2.DTYPE_FLOAT32,
-    assignment_pb2.CODEC_FLOAT16: blob_pb2.DTYPE_FLOAT16,
-}
 
 
 def check(local_pass: assignment_pb2.LocalPass, manifest: manifest_pb2.Manifest, phase: str) -> None:
@@ -48,10 +43,9 @@ def check(local_pass: assignment_pb2.LocalPass, manifest: manifest_pb2.Manifest,
         need(bool(select(manifest.tensors, keep.tensors)), f"kept set {keep.set!r} selects no tensor of the bundle")
     if local_pass.HasField("upload"):
         upload = local_pass.upload
-        need(upload.codec != assignment_pb2.CODEC_INT8, "codec int8 is not supported by this version")
-        need(upload.codec in _FLOATS, "the upload names no codec")
-        need(not upload.base_set, "uploading differences is not supported by this version")
+        need(upload.codec in FLOATS, "the upload names no codec")
         need(bool(select(manifest.tensors, upload.tensors)), "the upload selects no tensor of the bundle")
+        _check_base(local_pass, manifest, need)
     for ask in local_pass.asks:
         question = ask.WhichOneof("question")
         need(question == "class_counts", f"asking for {question} is not supported by this version")
@@ -59,11 +53,12 @@ def check(local_pass: assignment_pb2.LocalPass, manifest: manifest_pb2.Manifest,
 
 
 def upload_layout(local_pass: assignment_pb2.LocalPass, manifest: manifest_pb2.Manifest) -> Layout | None:
-    """The exact layout of a client's upload; None: nothing is uploaded."""
+    """The layout of a client's upload, exact but for the digest of its base; None: nothing is uploaded."""
     if not local_pass.HasField("upload"):
         return None
     chosen = select(manifest.tensors, local_pass.upload.tensors)
-    return Layout.of(specs(chosen, _FLOATS[local_pass.upload.codec]))
+    base = bytes(32) if local_pass.upload.base_set else None
+    return Layout.of(specs(chosen, FLOATS[local_pass.upload.codec]), base)
 
 
 def asks_class_counts(local_pass: assignment_pb2.LocalPass) -> bool:
@@ -104,6 +99,25 @@ def evaluation_only(start: Iterable[assignment_pb2.StartRule], *, with_kept: boo
             rule = assignment_pb2.StartRule(tensors=rule.tensors, source=source)
         rules.append(rule)
     return assignment_pb2.LocalPass(start=rules, evaluation=assignment_pb2.EvaluationPlan(at_start=True))
+
+
+def _check_base(
+    local_pass: assignment_pb2.LocalPass, manifest: manifest_pb2.Manifest, need: Callable[[bool, str], None]
+) -> None:
+    """See that the set to which differences are sent is downloaded and known to hold what is sent."""
+    name = local_pass.upload.base_set
+    if not name:
+        return
+    known = download_names(local_pass)
+    need(name in known, f"differences to set {name!r} are uploaded, which the pass does not download ({sorted(known)})")
+    held = {tensor for tensor, source in base_sets(local_pass, manifest).items() if source == name}
+    bound = {binding.name for binding in local_pass.references if binding.set.download == name}
+    for reference in manifest.references:
+        if reference.name in bound:
+            held.update(reference.tensors)
+    sent = select(manifest.tensors, local_pass.upload.tensors)
+    missing = [tensor.name for tensor in sent if tensor.name not in held]
+    need(not missing, f"the difference of {missing[:1]} to set {name!r} is uploaded, which need not hold it")
 
 
 def _check_references(

@@ -7,14 +7,15 @@ from functools import partial
 from sqlalchemy import insert
 
 from fedlens_proto import keyed_hash
-from fedlens_proto.v1 import admin_pb2, assignment_pb2
-from fedlens_server import local_passes, mixtures
-from fedlens_server.federation import BlobSets, Federation, GlobalModel, Member, Round, Task
+from fedlens_proto.v1 import admin_pb2
+from fedlens_server import downloaded_sets, local_passes
+from fedlens_server.downloaded_sets import Downloads
+from fedlens_server.federation import Federation, GlobalModel, Member, Round, Task
 from fedlens_server.method_calls import MethodFailed, of_method
-from fedlens_server.methods import State, TensorSet
-from fedlens_server.store import StoredTensors, Transaction, schema
+from fedlens_server.methods import Phase, State
+from fedlens_server.store import Transaction, schema
 
-Written = dict[int, tuple[TensorSet, bytes, int]]  # by `id` of a set, which is held so that it stays its own
+NOBODY = b""  # as the client for whom sets are made that evaluators get
 
 
 def cohort(task: Task, committed: int) -> tuple[int, tuple[bytes, ...], list[bytes]]:
@@ -23,36 +24,6 @@ def cohort(task: Task, committed: int) -> tuple[int, tuple[bytes, ...], list[byt
     index = task.phase_of(committed)
     size = task.phases[index].cohort or len(population)
     return index, population, keyed_hash.cohort(task.seed, task.next_round, population, size)
-
-
-def download_sets(
-    federation: Federation, transaction: Transaction, task: Task, downloaded: Mapping[str, TensorSet], written: Written
-) -> BlobSets:
-    """The downloaded sets by digest, ascending by name; those that are not stored yet are written and placed.
-
-    Args:
-        federation: Where they are stored.
-        transaction: Which names new ones.
-        task: Whose sets they are.
-        downloaded: What the method gave.
-        written: Sets written before; a caller that asks for many clients hands in the same.
-    """
-    sets = []
-    for name, tensors in sorted(downloaded.items()):
-        if isinstance(tensors, StoredTensors):
-            digest, size = tensors.digest, tensors.size
-        elif id(tensors) in written:
-            _, digest, size = written[id(tensors)]
-        elif (recipe := mixtures.recipe_of(tensors)) is not None:
-            digest, size = mixtures.name(federation, transaction, task, recipe)
-        else:
-            with federation.store.incoming() as incoming:
-                blob = federation.store.write_tensors(tensors, incoming)
-                transaction.place(blob)
-            digest, size = blob.digest, blob.size
-            written[id(tensors)] = tensors, digest, size
-        sets.append(assignment_pb2.BlobSet(name=name, sha256=digest, size=size))
-    return tuple(sets)
 
 
 def open_round(
@@ -69,18 +40,20 @@ def open_round(
         return None  # goes on when somebody enrols
     phase = task.phases[index]
     needed = local_passes.download_names(phase.local_pass)
-    members: dict[bytes, Member] = {}
-    written: Written = {}
+    downloads = Downloads(federation, transaction, task, task.round)
     for client in chosen:
         downloaded = of_method(partial(task.method.download, task.method_phase(index), values, client))
         if downloaded is None:
             continue
         if missing := sorted(needed - downloaded.keys()):
             raise MethodFailed(f"the method's download lacks set {missing[0]!r}, which its local pass names")
-        sets = of_method(partial(download_sets, federation, transaction, task, downloaded, written))
+        of_method(partial(downloads.add, client, downloaded))
+    members: dict[bytes, Member] = {}
+    for client, sets in of_method(downloads.sets).items():
         bundle = task.bundle_for(federation.clients[client])
         assert bundle is not None  # it is eligible
         members[client] = Member(bundle=bundle, sets=sets)
+    _check_bases(federation, phase, members)
     sitting_out = [client for client in chosen if client not in members]
     now = federation.clock.now()
     transaction.execute(
@@ -115,6 +88,19 @@ def open_round(
     )
 
 
+def _check_bases(federation: Federation, phase: Phase, members: Mapping[bytes, Member]) -> None:
+    """See that what clients are to send differences from holds what they send."""
+    name, seen = phase.local_pass.upload.base_set, set[tuple[bytes, bytes]]()
+    for member in members.values() if name else ():
+        layout = local_passes.upload_layout(phase.local_pass, member.bundle.manifest)
+        digest = next((item.sha256 for item in member.sets if item.name == name), b"")
+        if layout is None or (digest, member.bundle.id) in seen:
+            continue
+        seen.add((digest, member.bundle.id))
+        if not digest or not downloaded_sets.holds(federation.store.tensors(digest), layout.specs):
+            raise MethodFailed(f"the method's download lacks tensors in {name!r}, to which clients send differences")
+
+
 def _member_row(task: int, number: int, client: bytes, member: Member) -> dict[str, object]:
     return {
         "task": task,
@@ -122,7 +108,7 @@ def _member_row(task: int, number: int, client: bytes, member: Member) -> dict[s
         "client": client,
         "state": member.state,
         "bundle": member.bundle.id,
-        "sets": sets_json(member.sets),
+        "sets": downloaded_sets.to_json(member.sets),
         "reason": "",
         "bytes_received": 0,
         "photo_count": 0,
@@ -143,10 +129,6 @@ def global_model(
     downloaded = of_method(lambda: task.method.download(phase, values, None))
     if evaluated is None or downloaded is None or local_passes.download_names(evaluated) - downloaded.keys():
         return None
-    sets = of_method(lambda: download_sets(federation, transaction, task, downloaded, {}))
-    return GlobalModel(round=ended.number, phase=ended.phase, sets=sets)
-
-
-def sets_json(sets: BlobSets) -> str:
-    """As kept in the database."""
-    return json.dumps({item.name: item.sha256.hex() for item in sets}, sort_keys=True)
+    downloads = Downloads(federation, transaction, task, None, exact=True)
+    of_method(lambda: downloads.add(NOBODY, downloaded))
+    return GlobalModel(round=ended.number, phase=ended.phase, sets=of_method(downloads.sets)[NOBODY])

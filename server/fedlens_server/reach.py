@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping
 
 from fedlens_server import mixtures
-from fedlens_server.federation import Federation, GlobalModel, Round, Task
+from fedlens_server.federation import Federation, GlobalModel, Round, Task, fetchable
 from fedlens_server.store import Transaction
 
 Holding = tuple[Mapping[str, bytes], Round | None, GlobalModel | None]
@@ -66,10 +66,10 @@ def _held(task: Task, holding: Holding) -> set[bytes]:
     kept, current, evaluation = holding
     found = {*kept.values()}.union(*(bundle.parts for bundle in task.bundles))
     if evaluation is not None:
-        found.update(item.sha256 for item in evaluation.sets)
+        found |= fetchable(evaluation.sets)
     if current is not None:
         for member in current.members.values():
-            found.update(item.sha256 for item in member.sets)
+            found |= fetchable(member.sets)
             if member.blob is not None:
                 found.add(member.blob)
     return found

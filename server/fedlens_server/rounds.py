@@ -24,7 +24,7 @@ from fedlens_server import (
 )
 from fedlens_server.clock import Clock
 from fedlens_server.enrolment import TokenGrant
-from fedlens_server.federation import Change, RoundKey
+from fedlens_server.federation import Change, RoundKey, fetchable
 from fedlens_server.store import Location, Store, StoredBlob, Transaction
 from fedlens_server.updates import Expectation, ReceivedUpdate
 
@@ -127,8 +127,8 @@ class Rounds:
             return self._store.submit(operation, [client])
 
         found = updates.membership(self._federation, client, task, round_number)
-        member, bound = found.member, found.task.settings.max_update_norm
-        if bound is None or received.blob is None or member is None or member.body_sha256 is not None:
+        member, is_asked = found.member, found.task.settings.max_update_norm is not None or found.base is not None
+        if not is_asked or received.blob is None or member is None or member.body_sha256 is not None:
             return accept(None)
         return _then(self._norms.submit(updates.update_norm, self._federation, found, member, received.blob), accept)
 
@@ -199,7 +199,7 @@ class Rounds:
             if current is None or member is None:
                 continue
             bundle = member.bundle
-            if digest == bundle.id or digest in bundle.parts or any(item.sha256 == digest for item in member.sets):
+            if digest == bundle.id or digest in bundle.parts or digest in fetchable(member.sets):
                 with self._counting:
                     current.bytes_sent += byte_count
                 return

@@ -95,6 +95,11 @@ class TaskSettings(BaseModel):
         """How uploads are stored."""
         return _CODECS[self.codec]
 
+    @property
+    def wire_download_codec(self) -> assignment_pb2.Codec:
+        """How downloads are stored."""
+        return _CODECS[self.download_codec]
+
     def upload(self, base: str, tensors: assignment_pb2.TensorSelector | None = None) -> assignment_pb2.Upload:
         """An upload of these tensors, None: of all, in the task's codec; a difference from set `base` if it says so."""
         return assignment_pb2.Upload(tensors=tensors, codec=self.wire_codec, base_set=base if self.difference else "")

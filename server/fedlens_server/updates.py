@@ -2,14 +2,14 @@
 
 import json
 from dataclasses import dataclass
-from math import isfinite, sqrt
+from math import inf, isfinite, prod, sqrt
 
 import numpy as np
 from sqlalchemy import bindparam, select, update
 
 from fedlens_proto.blob import TensorSpec
-from fedlens_proto.v1 import admin_pb2, update_pb2
-from fedlens_server import local_passes
+from fedlens_proto.v1 import admin_pb2, blob_pb2, update_pb2
+from fedlens_server import downloaded_sets, local_passes
 from fedlens_server.errors import (
     AlreadyFailed,
     Forbidden,
@@ -19,9 +19,9 @@ from fedlens_server.errors import (
     UpdateDiffers,
     UpdateInvalid,
 )
-from fedlens_server.federation import Federation, Member, Round, Task, TaskBundle
+from fedlens_server.federation import BlobSets, Federation, Member, Round, Task, TaskBundle
 from fedlens_server.methods.method import span
-from fedlens_server.store import Location, StoredBlob, StoredTensors, Transaction, schema
+from fedlens_server.store import Location, RestoredTensors, StoredBlob, StoredTensors, Transaction, schema
 from fedlens_server.task_settings import MAX_COUNT
 
 MAX_DETAIL = 1000
@@ -75,6 +75,7 @@ class Membership:
     reason: str
     body_sha256: bytes | None
     open: bool
+    base: bytes | None = None  # digest of the blob to which it sends the difference; None: it sends tensors
 
 
 def membership(federation: Federation, client: bytes, task_id: int, number: int) -> Membership:
@@ -94,8 +95,9 @@ def membership(federation: Federation, client: bytes, task_id: int, number: int)
             raise Forbidden(f"this client is not a member of round {number} of task {task_id}")
         is_open = current.state == admin_pb2.ROUND_STATE_OPEN
         found = Membership(
-            task, member.bundle, current.phase, member, member.state, member.reason, member.body_sha256, is_open
-        )
+            task, member.bundle, current.phase, member, member.state, member.reason, member.body_sha256, is_open,
+            _base(task, current.phase, member.sets),
+        )  # fmt: skip
     else:
         found = _ended_membership(federation, client, task, number)
     if found.state == admin_pb2.MEMBER_STATE_LEFT:
@@ -117,6 +119,7 @@ def expect(federation: Federation, client: bytes, task_id: int, number: int) -> 
         blob_size=layout.size if layout is not None else 0,
         bundle=found.bundle.id,
         phase=found.phase,
+        base=found.base,
     )
 
 
@@ -129,7 +132,7 @@ def accept(
     received: ReceivedUpdate,
     norm: float | None,
 ) -> update_pb2.Receipt:
-    """See `Rounds.accept_update`; `norm` is that of the difference, None where there is no bound."""
+    """See `Rounds.accept_update`; `norm` is what `update_norm` gives, None where nobody asks for it."""
     _still_here(federation, client)
     found = membership(federation, client, task_id, number)
     receipt = update_pb2.Receipt(body_sha256=received.body_sha256)
@@ -215,22 +218,28 @@ def accept_failure(
 def update_norm(federation: Federation, found: Membership, member: Member, blob: StoredBlob) -> float:
     """The L2 norm, in float64, of an upload's difference to what was downloaded, over all its float tensors.
 
-    Tensors that start from a kept set alone are left out: the server does not know what they started from.
+    Tensors that start from a kept set alone are left out: the server does not know what they started from. Infinite if
+    the upload is a difference that with its base gives an infinity.
     """
     location = Location(blob.size, raw=blob.raw, path=blob.path)
-    uploaded = StoredTensors(blob.digest, blob.size, lambda _: location)
+    sent = StoredTensors(blob.digest, blob.size, lambda _: location)
+    uploaded = sent if found.base is None else RestoredTensors(federation.store.tensors(found.base), sent)
     sets = {item.name: federation.store.tensors(item.sha256) for item in member.sets}
     total = 0.0
     bases = local_passes.base_sets(found.task.phases[found.phase].local_pass, found.bundle.manifest)
-    for spec in uploaded.layout.specs:
+    for spec in sent.layout.specs:
         base = sets.get(bases.get(spec.name, ""))
-        if base is None or spec.name not in base or uploaded.span(spec.name, 0, 1).dtype.kind != "f":
+        if spec.dtype == blob_pb2.DTYPE_INT64:
             continue
-        size = int(np.prod(spec.shape, dtype=np.int64))
+        size = prod(spec.shape)
         for a in range(0, size, _SPAN):
             b = min(a + _SPAN, size)
-            difference = np.subtract(span(uploaded, spec.name, a, b), span(base, spec.name, a, b), dtype=np.float64)
-            total += float(difference @ difference)
+            values = span(uploaded, spec.name, a, b)
+            if not np.isfinite(values).all():
+                return inf
+            if base is not None and spec.name in base:
+                difference = np.subtract(values, span(base, spec.name, a, b), dtype=np.float64)
+                total += float(difference @ difference)
     return sqrt(total)
 
 
@@ -273,6 +282,8 @@ def _fault(found: Membership, received: ReceivedUpdate, norm: float | None) -> s
             )
     elif header.class_counts:
         return "class_counts came where none were asked for"
+    if norm is not None and not isfinite(norm):
+        return "the difference and what it is added to give an infinity"
     if settings.max_update_norm is not None and norm is not None and not norm <= settings.max_update_norm:
         return f"the update's difference has norm {norm:g}, at most {settings.max_update_norm:g} is allowed"
     return check_sums(header, local_passes.moments(local_pass))
@@ -352,7 +363,7 @@ def _ended_membership(federation: Federation, client: bytes, task: Task, number:
     rounds = schema.rounds.c
     joined = schema.members.join(schema.rounds)
     rows = federation.store.read(
-        select(_members.state, _members.reason, _members.body_sha256, _members.bundle, rounds.phase)
+        select(_members.state, _members.reason, _members.body_sha256, _members.bundle, _members.sets, rounds.phase)
         .select_from(joined)
         .where(_members.task == task.id, _members.round == number, _members.client == client)
     )
@@ -360,4 +371,11 @@ def _ended_membership(federation: Federation, client: bytes, task: Task, number:
         raise Forbidden(f"this client was not a member of round {number} of task {task.id}")
     row = rows[0]
     bundle = next(bundle for bundle in task.bundles if bundle.id == row.bundle)
-    return Membership(task, bundle, row.phase, None, row.state, row.reason, row.body_sha256, open=False)
+    sets = downloaded_sets.from_json(row.sets, lambda _: 0)  # their blobs may be gone
+    base = _base(task, row.phase, sets)
+    return Membership(task, bundle, row.phase, None, row.state, row.reason, row.body_sha256, open=False, base=base)
+
+
+def _base(task: Task, phase: int, sets: BlobSets) -> bytes | None:
+    name = task.phases[phase].local_pass.upload.base_set
+    return next((item.sha256 for item in sets if name and item.name == name), None)

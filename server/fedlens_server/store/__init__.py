@@ -16,7 +16,7 @@ from fedlens_server.errors import StoreUnusable
 from fedlens_server.store import schema
 from fedlens_server.store.blobs import MAX_ROW_BYTES, Blobs, ComputedBlob, IncomingBlob, Location, StoredBlob
 from fedlens_server.store.database import connect, lock, migrate
-from fedlens_server.store.tensors import StoredTensors
+from fedlens_server.store.tensors import RestoredTensors, StoredTensors
 from fedlens_server.store.worker import Transaction, Worker
 
 __all__ = [
@@ -24,6 +24,7 @@ __all__ = [
     "ComputedBlob",
     "IncomingBlob",
     "Location",
+    "RestoredTensors",
     "Store",
     "StoredBlob",
     "StoredTensors",
@@ -103,14 +104,26 @@ class Store:
         """A place for bytes that arrive in pieces."""
         return IncomingBlob(self.blobs.incoming_folder, self._durable)
 
-    def write_tensors(self, tensors: Mapping[str, Array], incoming: IncomingBlob) -> StoredBlob:
-        """Write a blob of float32 and int64 tensors for a transaction to place; `incoming` must outlive that.
+    def write_tensors(
+        self,
+        tensors: Mapping[str, Array],
+        incoming: IncomingBlob,
+        floats: blob_pb2.Dtype = blob_pb2.DTYPE_FLOAT32,
+        base: bytes | None = None,
+    ) -> StoredBlob:
+        """Write a blob of float and int64 tensors for a transaction to place.
+
+        Args:
+            tensors: By name.
+            incoming: Must outlive the transaction.
+            floats: How float tensors are stored.
+            base: SHA-256 of the blob from which these are the difference; None: they are no difference.
 
         Raises:
             BlobError: A tensor holds a NaN or an infinity, or has another type.
             StorageFull: There is no room.
         """
-        digest, _ = write_blob(cast(BinaryIO, incoming), tensors, floats=blob_pb2.DTYPE_FLOAT32)
+        digest, _ = write_blob(cast(BinaryIO, incoming), tensors, floats=floats, base=base)
         return incoming.finish(digest)
 
     def tensors(self, digest: bytes) -> StoredTensors:

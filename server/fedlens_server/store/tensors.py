@@ -9,11 +9,13 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from math import prod
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 
+from fedlens_proto import int8
 from fedlens_proto.blob import DTYPES, MAX_HEADER_BYTES, PREFIX, Array, Layout
+from fedlens_proto.difference import Sums, add
 from fedlens_proto.errors import BlobError
 from fedlens_proto.v1 import blob_pb2
 from fedlens_server.store.blobs import Location
@@ -22,7 +24,7 @@ _FIRST_READ = 64 << 10
 
 
 class StoredTensors(Mapping[str, Array]):
-    """The tensors of a stored blob; float16 is widened to float32, all arrays are read-only or fresh."""
+    """The tensors of a stored blob; float16 and int8 become float32, all arrays are read-only or fresh."""
 
     def __init__(self, digest: bytes, size: int, locate: Callable[[bytes], Location]) -> None:
         """`locate` says where the bytes are, each time they are needed."""
@@ -76,16 +78,17 @@ class StoredTensors(Mapping[str, Array]):
         i = self._index[name]
         spec = layout.specs[i]
         dtype = DTYPES[spec.dtype]
-        offset = layout.offsets[i] + start * dtype.itemsize
+        offset = layout.offsets[i]
         location = None if self._descriptor is not None else self._locate(self.digest)
         if location is not None and location.computed is not None:
             return location.computed.span(name, start, stop, buffer)
-        if location is not None and location.raw is not None:
-            stored = np.frombuffer(location.raw, dtype, stop - start, offset)
-        else:
-            fits = buffer is not None and buffer.dtype == dtype
-            stored = buffer[: stop - start] if buffer is not None and fits else np.empty(stop - start, dtype)
-            self._read(location, stored, offset)
+        if spec.dtype == blob_pb2.DTYPE_INT8:
+            length = int8.columns(spec.shape)
+            first, last = start // length, -(-stop // length)
+            scales = self._elements(location, int8.SCALE, offset + first * int8.SCALE.itemsize, last - first)
+            values = self._elements(location, dtype, offset + spec.scales * int8.SCALE.itemsize + start, stop - start)
+            return int8.decode(scales, values, length, start % length, buffer)
+        stored = self._elements(location, dtype, offset + start * dtype.itemsize, stop - start, buffer)
         return stored.astype(np.float32) if spec.dtype == blob_pb2.DTYPE_FLOAT16 else stored
 
     def __contains__(self, name: object) -> bool:
@@ -100,6 +103,17 @@ class StoredTensors(Mapping[str, Array]):
         """How many tensors."""
         return len(self.layout.specs)
 
+    def _elements(
+        self, location: Location | None, dtype: np.dtype[Any], offset: int, count: int, buffer: Array | None = None
+    ) -> Array:
+        """What is stored from an offset on; in `buffer` if it is of that type and has to be read."""
+        if location is not None and location.raw is not None:
+            return np.frombuffer(location.raw, dtype, count, offset)
+        fits = buffer is not None and buffer.dtype == dtype
+        stored = buffer[:count] if buffer is not None and fits else np.empty(count, dtype)
+        self._read(location, stored, offset)
+        return stored
+
     def _read(self, location: Location | None, into: Array, offset: int) -> None:
         if self._descriptor is not None:
             _read(self._descriptor, into, offset)
@@ -107,6 +121,23 @@ class StoredTensors(Mapping[str, Array]):
         assert location is not None and location.path is not None
         with _open(location.path) as descriptor:
             _read(descriptor, into, offset)
+
+
+class RestoredTensors(Sums):
+    """The tensors of which a stored blob holds the difference to another stored one; not stored themselves."""
+
+    def __init__(self, base: StoredTensors, differences: StoredTensors) -> None:
+        """`base` may hold more tensors, and be shared by several."""
+        super().__init__(base, differences)
+        self.base = base
+        self.differences = differences
+
+    def span(self, name: str, start: int, stop: int, buffer: Array | None = None) -> Array:
+        """As of `StoredTensors`; the base has the tensor in the same shape."""
+        held = self.base.span(name, start, stop)
+        difference = self.differences.span(name, start, stop, buffer)
+        fits = buffer is not None and buffer.dtype == difference.dtype
+        return add(held, difference, buffer[: stop - start] if buffer is not None and fits else None)
 
 
 @contextmanager
