@@ -19,7 +19,6 @@ from fedlens_server.task_settings import MAX_COUNT, SettingsError, TaskSettings
 
 # Bytes of a header's 64 KiB that confusion matrices take where every number is below 128; larger ones have the rest.
 MAX_CONFUSION_NUMBERS = 48_000
-PERSONAL_EVALUATION = "personal-evaluation"
 
 
 def settle(settings: TaskSettings, phases: Sequence[Phase], classes: int) -> list[Phase]:
@@ -27,7 +26,7 @@ def settle(settings: TaskSettings, phases: Sequence[Phase], classes: int) -> lis
 
     Args:
         settings: Of the task.
-        phases: As the method gives them.
+        phases: As the method gives them, and one for personal evaluation where that is asked for.
         classes: How many there are.
 
     Raises:
@@ -35,13 +34,10 @@ def settle(settings: TaskSettings, phases: Sequence[Phase], classes: int) -> lis
         Malformed: The method asks for what would undo the noise of a label distribution.
     """
     if any(asks(phase.local_pass, "label_distribution") for phase in phases):
-        return [_without_exact(settings, phase) for phase in phases]
-    settled = [replace(phase, local_pass=_measured(phase.local_pass, settings.confusion)) for phase in phases]
-    if settings.personal_evaluation:
-        local_pass = evaluation_of(phases[-1].local_pass, with_kept=True, confusion=settings.confusion)
-        assert local_pass is not None  # kept sets may be used
-        settled.append(replace(phases[-1], name=PERSONAL_EVALUATION, rounds=1, cohort=None, local_pass=local_pass))
-    most = max((len(local_passes.moments(p.local_pass)) for p in settled), default=0) or 1
+        settled = [_without_exact(settings, phase) for phase in phases]
+    else:
+        settled = [replace(phase, local_pass=measured(phase.local_pass, settings)) for phase in phases]
+    most = max(1, *(len(local_passes.moments(phase.local_pass)) for phase in settled))  # an evaluator's is one
     if settings.confusion and most * classes**2 > MAX_CONFUSION_NUMBERS:
         raise SettingsError(
             "confusion",
@@ -51,22 +47,14 @@ def settle(settings: TaskSettings, phases: Sequence[Phase], classes: int) -> lis
     return settled
 
 
-def evaluation_of(
-    local_pass: assignment_pb2.LocalPass, *, with_kept: bool, confusion: bool
-) -> assignment_pb2.LocalPass | None:
-    """A pass that trains nothing and evaluates what another one starts from; None: without kept sets there is none."""
-    rules = []
-    for rule in local_pass.start:
-        if not with_kept:
-            if not rule.source.download:
-                return None
-            source = assignment_pb2.SetSource(download=rule.source.download)
-            rule = assignment_pb2.StartRule(tensors=rule.tensors, source=source)
-        rules.append(rule)
-    evaluating = assignment_pb2.LocalPass(
-        start=rules, evaluation=assignment_pb2.EvaluationPlan(at_start=True), extractors=local_pass.extractors
-    )
-    return _measured(evaluating, confusion)
+def measured(local_pass: assignment_pb2.LocalPass, settings: TaskSettings) -> assignment_pb2.LocalPass:
+    """The pass with a confusion matrix for each of its evaluations, if the settings say so."""
+    if not settings.confusion or not local_passes.moments(local_pass) or asks(local_pass, "confusion"):
+        return local_pass
+    asking = assignment_pb2.LocalPass()
+    asking.CopyFrom(local_pass)
+    asking.asks.add().confusion.SetInParent()
+    return asking
 
 
 def asks(local_pass: assignment_pb2.LocalPass, question: str) -> bool:
@@ -142,16 +130,6 @@ def add_up(all_sums: Iterable[update_pb2.EvaluationSums]) -> list[update_pb2.Eva
 def without_confusion(sums: update_pb2.EvaluationSums) -> update_pb2.EvaluationSums:
     """The same sums without a confusion matrix, of which a thousand members' would be too much for one message."""
     return update_pb2.EvaluationSums(moment=sums.moment, count=sums.count, correct=sums.correct, loss=sums.loss)
-
-
-def _measured(local_pass: assignment_pb2.LocalPass, confusion: bool) -> assignment_pb2.LocalPass:
-    """The pass with a confusion matrix for each of its evaluations, if that is wanted."""
-    if not confusion or not local_passes.moments(local_pass) or asks(local_pass, "confusion"):
-        return local_pass
-    asking = assignment_pb2.LocalPass()
-    asking.CopyFrom(local_pass)
-    asking.asks.add().confusion.SetInParent()
-    return asking
 
 
 def _without_exact(settings: TaskSettings, phase: Phase) -> Phase:
