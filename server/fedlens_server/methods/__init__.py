@@ -5,16 +5,28 @@ from collections.abc import Callable
 from fedlens_server.methods.fedavg import FedAvg
 from fedlens_server.methods.fedavg_last_fc import FedAvgLastFC
 from fedlens_server.methods.fedclassavg import FedClassAvg
+from fedlens_server.methods.fedconcat import FedConcat
 from fedlens_server.methods.fedns import FedNS
 from fedlens_server.methods.fedper import FedPer
 from fedlens_server.methods.fedprox import FedProx
 from fedlens_server.methods.fedrep import FedRep
 from fedlens_server.methods.local_only import LocalOnly
-from fedlens_server.methods.method import Method, NothingToAggregate, Phase, State, TaskPlan, TensorSet, Tools, Update
+from fedlens_server.methods.method import (
+    INITIAL,
+    Method,
+    NothingToAggregate,
+    Phase,
+    State,
+    TaskPlan,
+    TensorSet,
+    Tools,
+    Update,
+)
 from fedlens_server.methods.mixture import Mixture
 from fedlens_server.methods.pfedsim import PFedSim
 
 __all__ = [
+    "INITIAL",
     "METHODS",
     "Method",
     "Mixture",
@@ -32,6 +44,7 @@ METHODS: dict[str, Callable[[TaskPlan], Method]] = {
     "fedavg": FedAvg.for_task,
     "fedavg_last_fc": FedAvgLastFC.for_task,
     "fedclassavg": FedClassAvg.for_task,
+    "fedconcat": FedConcat.for_task,
     "fedns": FedNS.for_task,
     "fedper": FedPer.for_task,
     "fedprox": FedProx.for_task,
