@@ -42,7 +42,12 @@ def create(
     epochs: Annotated[int | None, typer.Option(help="Passes over the photos in each round.")] = None,
     steps: Annotated[int | None, typer.Option(help="Batches in each round, instead of epochs.")] = None,
     hyper: Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help="Hyper-parameter.")] = None,
-    codec: Annotated[str | None, typer.Option(help="How updates are stored: f32 or f16.")] = None,
+    codec: Annotated[str | None, typer.Option(help="How updates are sent: f32, f16 or int8.")] = None,
+    difference: Annotated[bool, typer.Option(help="Send what changed since the download, not the tensors.")] = False,
+    download_codec: Annotated[str | None, typer.Option(help="How downloads are sent: f32, f16 or int8.")] = None,
+    download_difference: Annotated[
+        bool, typer.Option(help="Offer what changed since the last download that all clients share.")
+    ] = False,
     evaluate_every: Annotated[int | None, typer.Option(help="Rounds between global evaluations.")] = None,
     personal_evaluation: Annotated[bool, typer.Option(help="Let every client evaluate at the end.")] = False,
     seed: Annotated[str | None, typer.Option(help="64 hexadecimal digits. Default: random.")] = None,
@@ -62,6 +67,9 @@ def create(
             "epochs": epochs,
             "steps": steps,
             "codec": codec,
+            "difference": difference or None,
+            "download_codec": download_codec,
+            "download_difference": download_difference or None,
             "evaluate_every": evaluate_every,
             "personal_evaluation": personal_evaluation or None,
             "seed": seed,

@@ -66,6 +66,7 @@ async def test_a_task_is_created_with_its_settings(server: Server, tmp_path: Pat
             "2",
             "--personal-evaluation",
         ),
+        *("--difference", "--download-codec", "int8", "--download-difference"),
         *("--set", "max_update_norm=7.5", "--seed", "ab" * 32, "--json"),
     )
 
@@ -78,6 +79,9 @@ async def test_a_task_is_created_with_its_settings(server: Server, tmp_path: Pat
         "hyper": {"lr_classifier": 0.5},
         "deadline_s": 30,
         "codec": "f16",
+        "difference": True,
+        "download_codec": "int8",
+        "download_difference": True,
         "epochs": 2,
         "personal_evaluation": True,
         "max_update_norm": 7.5,
@@ -103,7 +107,8 @@ async def test_creating_a_task_again_is_harmless(server: Server, tmp_path: Path)
         (("--hyper", "lr_classifier"), "--hyper: found 'lr_classifier', must be a name, =, and a value"),
         (("--hyper", "lr_classifier=fast"), "--hyper lr_classifier: found 'fast', must be a number"),
         (("--set", "colour=blue"), "colour"),
-        (("--codec", "int8"), "int8 is not supported by this version"),
+        (("--codec", "int4"), 'codec: found "int4", must be "f32", "f16" or "int8"'),
+        (("--download-codec", "zip"), 'download_codec: found "zip", must be "f32", "f16" or "int8"'),
     ],
 )
 async def test_a_setting_that_cannot_be_used_is_named(
