@@ -53,9 +53,14 @@ def sweep_all(federation: Federation, transaction: Transaction) -> None:
 def delete_now(
     federation: Federation, transaction: Transaction, digests: Collection[bytes], instead: Mapping[int, Holding]
 ) -> None:
-    """Delete in a transaction those of these blobs that are out of reach: for a client that is forgotten."""
+    """Delete in a transaction those of these blobs that are out of reach: for a client that is forgotten.
+
+    What others' mixtures still need goes with the round that these are for.
+    """
     stored = federation.store.blobs.sizes.keys() & set(digests)
-    federation.store.delete_blobs(transaction, stored - reachable(federation, instead))
+    needed = stored & reachable(federation, instead)
+    federation.store.delete_blobs(transaction, stored - needed)
+    transaction.after_commit(lambda: federation.unreachable.update(needed))
 
 
 def _holding(task: Task) -> Holding:
