@@ -4,7 +4,7 @@
     HTTP      app, client_api, admin_api, uploads, downloads, long_poll  decode, call one function, encode
               service, driver                                            what requests share; who carries rounds on
     engine    rounds                                                     everything decided, without a socket
-              lifecycle, aggregation, updates, enrolment, check_in, ...  one concern each, on `federation`
+              lifecycle, opening, aggregation, updates, check_in, ...    one concern each, on `federation`
     methods   methods/                                                   numbers only: from updates to a state
     storage   store/                                                     SQLite and a folder of blobs
 

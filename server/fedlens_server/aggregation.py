@@ -137,6 +137,7 @@ def _updates(federation: Federation, task: Task, current: Round) -> list[Update]
             photo_count=member.photo_count,
             tensors=received(member.blob, member) if member.blob is not None else nothing,
             class_counts=member.class_counts,
+            label_distribution=member.label_distribution,
         )
         for client, member in sorted(current.members.items())
         if member.state == admin_pb2.MEMBER_STATE_REPORTED

@@ -2,11 +2,11 @@
 
 from fedlens_proto import keyed_hash
 from fedlens_proto.v1 import admin_pb2, assignment_pb2, check_in_pb2, enrolment_pb2
-from fedlens_server import local_passes
+from fedlens_server import local_passes, measurements
 from fedlens_server.errors import Unknown
 from fedlens_server.federation import BlobSets, Client, Federation, Task, fetchable
 from fedlens_server.method_calls import MethodFailed, of_method
-from fedlens_server.methods import Mixture, NothingToAggregate, TensorSet
+from fedlens_server.methods import INITIAL, Mixture, NothingToAggregate, TensorSet
 from fedlens_server.store import Location, StoredTensors
 
 _RETRY_AFTER_MS = {
@@ -68,8 +68,8 @@ def current_sets(task: Task, client: Client) -> BlobSets | None:
     if cached is not None:
         return cached
     committed, values = task.committed, task.values
-    if not values:
-        return None
+    if not values and task.next_round == 1:
+        return None  # it has not begun
     phase = task.method_phase(task.phase_of(committed))
     asked = client.id if client.role == enrolment_pb2.CLIENT_ROLE_TRAINER else None
     try:
@@ -86,8 +86,20 @@ def current_sets(task: Task, client: Client) -> BlobSets | None:
     )
     if len(sets) < len(stored):
         return None
+    if INITIAL in local_passes.download_names(phase.local_pass) and INITIAL not in stored:
+        sets += _initial(task, client, committed)
     cache[client.id] = sets
     return sets
+
+
+def _initial(task: Task, client: Client, committed: int) -> BlobSets:
+    """The initial weights of the client's bundle, a part that is stored like all others."""
+    bundle = task.bundle_for(client, task.phase_of(committed))
+    if bundle is None:
+        return ()
+    parts = {part.sha256: part.size for part in bundle.manifest.parts}
+    digest = bundle.manifest.initial
+    return (assignment_pb2.BlobSet(name=INITIAL, sha256=digest, size=parts[digest]),)
 
 
 def _stored(tensors: TensorSet | None) -> StoredTensors | None:
@@ -97,7 +109,7 @@ def _stored(tensors: TensorSet | None) -> StoredTensors | None:
 
 
 def _tasks(federation: Federation, client: Client) -> list[Task]:
-    return [task for _, task in sorted(federation.tasks.items()) if task.bundle_for(client) is not None]
+    return [task for _, task in sorted(federation.tasks.items()) if task.suits(client)]
 
 
 def _assignment(federation: Federation, task: Task, client: Client) -> assignment_pb2.Assignment | None:
@@ -129,8 +141,8 @@ def _evaluation(task: Task, client: Client) -> assignment_pb2.Assignment | None:
     model = task.evaluation
     if model is None or client.id in model.answered:
         return None
-    bundle = task.bundle_for(client)
-    local_pass = local_passes.evaluation_only(task.phases[model.phase].local_pass.start, with_kept=False)
+    bundle = task.bundle_for(client, model.phase)
+    local_pass = local_passes.evaluation_only(task.phases[model.phase].local_pass, with_kept=False)
     assert bundle is not None and local_pass is not None
     return assignment_pb2.Assignment(
         task=task.id,
@@ -141,13 +153,13 @@ def _evaluation(task: Task, client: Client) -> assignment_pb2.Assignment | None:
         # No deadline ends it, only the next model does; a client that takes longer than a round asks again.
         time_left_ms=int(task.settings.deadline_s * 1000),
         sets=model.sets,
-        local_pass=local_pass,
+        local_pass=measurements.measured(local_pass, task.settings),
         answer=assignment_pb2.ANSWER_EVALUATION,
     )
 
 
 def _current_model(task: Task, client: Client) -> check_in_pb2.CurrentModel | None:
-    bundle = task.bundle_for(client)
+    bundle = task.bundle_for(client, task.phase_of(task.committed))
     sets = current_sets(task, client)
     if bundle is None or sets is None:
         return None

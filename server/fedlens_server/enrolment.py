@@ -41,6 +41,7 @@ def capable(
         role=role,
         formats=frozenset(capabilities.formats),
         bundle_classes=frozenset(capabilities.bundle_classes),
+        models=frozenset(capabilities.models),
         revoked=revoked,
     )
 

@@ -3,10 +3,10 @@
 from sqlalchemy import insert, select
 
 from fedlens_proto.v1 import enrolment_pb2, update_pb2
+from fedlens_server import measurements
 from fedlens_server.errors import Forbidden, RoundClosed, Unknown, UpdateDiffers, UpdateInvalid
 from fedlens_server.federation import Federation
 from fedlens_server.store import Transaction, schema
-from fedlens_server.updates import check_sums, sums_json
 
 _INSERT = insert(schema.evaluations)
 _columns = schema.evaluations.c
@@ -26,8 +26,7 @@ def accept(
     if known is None or known.revoked or known.role != enrolment_pb2.CLIENT_ROLE_EVALUATOR:
         raise Forbidden("only an enrolled evaluator sends evaluations")
     task = federation.tasks.get(task_id)
-    bundle = task.bundle_for(known) if task is not None else None
-    if task is None or bundle is None:
+    if task is None or not task.suits(known):
         raise Unknown(f"there is no task {task_id} that this client can run")
     receipt = update_pb2.Receipt(body_sha256=body_sha256)
     query = select(_columns.body_sha256).where(
@@ -42,13 +41,21 @@ def accept(
         if model is not None and 1 <= number < model.round:
             raise RoundClosed(f"round {number} of task {task_id} is not evaluated any more, round {model.round} is")
         raise Unknown(f"round {number} of task {task_id} is not to be evaluated")
-    if header.bundle != bundle.id or header.phase != model.phase or header.blob_sha256 or header.class_counts:
+    bundle = task.bundle_for(known, model.phase)
+    if bundle is None or header.bundle != bundle.id or header.phase != model.phase or header.blob_sha256:
         raise UpdateInvalid("an evaluation names bundle and phase of its assignment and holds sums only")
     if not header.evaluations:
         raise UpdateInvalid("evaluations: none found, sums of moment start were asked for")
-    if fault := check_sums(header, [update_pb2.EVALUATION_MOMENT_START]):
+    asked = measurements.Asked(
+        classes=len(bundle.manifest.class_names),
+        moments=(update_pb2.EVALUATION_MOMENT_START,),
+        class_counts=False,
+        label_distribution=False,
+        confusion=task.settings.confusion,
+    )
+    if fault := measurements.fault(header, asked):
         raise UpdateInvalid(fault)
     given = {"task": task_id, "round": number, "client": client, "body_sha256": body_sha256}
-    transaction.later(_INSERT, {**given, "evaluations": sums_json(header)})
+    transaction.later(_INSERT, {**given, "evaluations": measurements.sums_json(header)})
     transaction.after_commit(lambda: model.answered.add(client))
     return receipt

@@ -53,6 +53,7 @@ class Client:
     role: enrolment_pb2.ClientRole
     formats: frozenset[manifest_pb2.ProgramFormat]
     bundle_classes: frozenset[manifest_pb2.BundleClass]
+    models: frozenset[str] = frozenset()  # of which it takes bundles; empty: of any
     revoked: bool = False
 
 
@@ -85,8 +86,10 @@ class TaskBundle:
         return self.manifest.bundle_class
 
     def runs_on(self, client: Client) -> bool:
-        """Whether the client's engine loads every program of the bundle in one format."""
-        return self.bundle_class in client.bundle_classes and not self.formats.isdisjoint(client.formats)
+        """Whether the client takes this model, and its engine loads every program of the bundle in one format."""
+        takes_model = not client.models or self.manifest.model in client.models
+        loads = self.bundle_class in client.bundle_classes and not self.formats.isdisjoint(client.formats)
+        return takes_model and loads
 
 
 @dataclass(slots=True)
@@ -100,6 +103,7 @@ class Member:
     body_sha256: bytes | None = None
     photo_count: int = 0
     class_counts: tuple[int, ...] | None = None
+    label_distribution: tuple[float, ...] | None = None
     blob: bytes | None = None  # digest
 
 
@@ -189,9 +193,18 @@ class Task:
         """The phase as the method knows it: personal evaluation looks to it like its last one."""
         return self.phases[min(index, self.method_phases - 1)]
 
-    def bundle_for(self, client: Client) -> TaskBundle | None:
-        """The first bundle that the client can run."""
-        return next((bundle for bundle in self.bundles if bundle.runs_on(client)), None)
+    def bundles_of(self, phase: int) -> list[TaskBundle]:
+        """The bundles for a phase, by its index: those that concatenate extractors, or the ordinary ones."""
+        wanted = self.phases[phase].concatenated
+        return [bundle for bundle in self.bundles if bool(bundle.manifest.concatenated) == wanted]
+
+    def bundle_for(self, client: Client, phase: int) -> TaskBundle | None:
+        """The first bundle for a phase, by its index, that the client can run."""
+        return next((bundle for bundle in self.bundles_of(phase) if bundle.runs_on(client)), None)
+
+    def suits(self, client: Client) -> bool:
+        """Whether the client can run a bundle in every phase."""
+        return all(self.bundle_for(client, phase) is not None for phase in range(len(self.phases)))
 
 
 class Federation:
@@ -217,7 +230,7 @@ class Federation:
     def note_eligible(self, task: Task, client: Client) -> None:
         """Have `task.eligible` say whether this client takes part."""
         takes_part = client.role == enrolment_pb2.CLIENT_ROLE_TRAINER and not client.revoked
-        if takes_part and task.bundle_for(client) is not None:
+        if takes_part and task.suits(client):
             task.eligible.add(client.id)
         else:
             task.eligible.discard(client.id)

@@ -35,7 +35,7 @@ LEAVE_MEMBER = (
     )
     .values(
         state=admin_pb2.MEMBER_STATE_LEFT, sets="{}", reason="", body_sha256=None, bytes_received=0, photo_count=0,
-        class_counts=None, evaluations="[]", blob=None,
+        class_counts=None, label_distribution=None, evaluations="[]", blob=None,
     )
 )  # fmt: skip
 

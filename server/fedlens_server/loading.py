@@ -104,7 +104,8 @@ def _round(federation: Federation, task: Task) -> Round | None:
             reason=member.reason,
             body_sha256=member.body_sha256,
             photo_count=member.photo_count,
-            class_counts=None if member.class_counts is None else tuple(json.loads(member.class_counts)),
+            class_counts=_numbers(member.class_counts),
+            label_distribution=_numbers(member.label_distribution),
             blob=member.blob,
         )
         for member in store.read(
@@ -124,3 +125,7 @@ def _round(federation: Federation, task: Task) -> Round | None:
         bytes_sent=row.bytes_sent,
         pending=pending,
     )
+
+
+def _numbers(text: str | None) -> tuple[Any, ...] | None:
+    return None if text is None else tuple(json.loads(text))

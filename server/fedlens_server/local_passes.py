@@ -1,6 +1,7 @@
 """Local passes as data: whether a bundle can run one, and what a client's update then looks like."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
+from math import isfinite
 
 from fedlens_proto.blob import FLOATS, Layout
 from fedlens_proto.manifest import select, specs
@@ -29,7 +30,7 @@ def check(local_pass: assignment_pb2.LocalPass, manifest: manifest_pb2.Manifest,
     _check_references(local_pass, manifest, need)
     programs = {program.name for program in manifest.programs}
     known = {hyper.name: hyper for hyper in manifest.hyper_parameters}
-    for stage in local_pass.stages:
+    for stage in (*local_pass.stages, *local_pass.evaluation.throw_away):
         need(stage.program in programs, f"the bundle has no program {stage.program!r}; it has {sorted(programs)}")
         need(max(stage.epochs, stage.steps) > 0, f"a stage of {stage.program!r} has no length")
         for value in stage.hyper_values:
@@ -46,10 +47,16 @@ def check(local_pass: assignment_pb2.LocalPass, manifest: manifest_pb2.Manifest,
         need(upload.codec in FLOATS, "the upload names no codec")
         need(bool(select(manifest.tensors, upload.tensors)), "the upload selects no tensor of the bundle")
         _check_base(local_pass, manifest, need)
+    questions = [ask.WhichOneof("question") for ask in local_pass.asks]
+    need(None not in questions, "an ask names no question")
+    need(len(set(questions)) == len(questions), f"a question is asked twice: {questions}")
     for ask in local_pass.asks:
-        question = ask.WhichOneof("question")
-        need(question == "class_counts", f"asking for {question} is not supported by this version")
-    need(not local_pass.evaluation.throw_away, "evaluation after throw_away stages is not supported by this version")
+        if ask.HasField("label_distribution"):
+            epsilon = ask.label_distribution.epsilon
+            need(isfinite(epsilon) and epsilon > 0, f"epsilon is {epsilon:g}, must be above 0 and finite")
+    extractors = len(local_pass.extractors)
+    takes = f"{manifest.concatenated} extractors side by side, the pass names {extractors}"
+    need(extractors == manifest.concatenated, f"the bundle takes {takes}")
 
 
 def upload_layout(local_pass: assignment_pb2.LocalPass, manifest: manifest_pb2.Manifest) -> Layout | None:
@@ -61,15 +68,14 @@ def upload_layout(local_pass: assignment_pb2.LocalPass, manifest: manifest_pb2.M
     return Layout.of(specs(chosen, FLOATS[local_pass.upload.codec]), base)
 
 
-def asks_class_counts(local_pass: assignment_pb2.LocalPass) -> bool:
-    """Whether clients send photos per class."""
-    return any(ask.HasField("class_counts") for ask in local_pass.asks)
-
-
 def moments(local_pass: assignment_pb2.LocalPass) -> list[update_pb2.EvaluationMoment]:
     """When clients evaluate, ascending."""
     plan = local_pass.evaluation
-    asked = ((plan.at_start, update_pb2.EVALUATION_MOMENT_START), (plan.at_end, update_pb2.EVALUATION_MOMENT_END))
+    asked = (
+        (plan.at_start, update_pb2.EVALUATION_MOMENT_START),
+        (plan.at_end, update_pb2.EVALUATION_MOMENT_END),
+        (bool(plan.throw_away), update_pb2.EVALUATION_MOMENT_THROW_AWAY),
+    )
     return [moment for wanted, moment in asked if wanted]
 
 
@@ -88,17 +94,19 @@ def base_sets(local_pass: assignment_pb2.LocalPass, manifest: manifest_pb2.Manif
     return {name: source for name, source in found.items() if source}
 
 
-def evaluation_only(start: Iterable[assignment_pb2.StartRule], *, with_kept: bool) -> assignment_pb2.LocalPass | None:
-    """A pass that trains nothing and evaluates what it starts from; None: without kept sets there is no such thing."""
+def evaluation_only(local_pass: assignment_pb2.LocalPass, *, with_kept: bool) -> assignment_pb2.LocalPass | None:
+    """A pass that evaluates what this one starts from, untrained; None: without kept sets there is no such thing."""
     rules = []
-    for rule in start:
+    for rule in local_pass.start:
         if not with_kept:
             if not rule.source.download:
                 return None
             source = assignment_pb2.SetSource(download=rule.source.download)
             rule = assignment_pb2.StartRule(tensors=rule.tensors, source=source)
         rules.append(rule)
-    return assignment_pb2.LocalPass(start=rules, evaluation=assignment_pb2.EvaluationPlan(at_start=True))
+    return assignment_pb2.LocalPass(
+        start=rules, evaluation=assignment_pb2.EvaluationPlan(at_start=True), extractors=local_pass.extractors
+    )
 
 
 def _check_base(
@@ -125,7 +133,7 @@ def _check_references(
 ) -> None:
     wanted = {reference.name: reference for reference in manifest.references}
     bound = {binding.name: binding for binding in local_pass.references}
-    trains = bool(local_pass.stages)
+    trains = bool(local_pass.stages or local_pass.evaluation.throw_away)
     missing = sorted(wanted.keys() - bound.keys()) if trains else []
     need(not missing, f"the bundle's step wants reference {missing[:1]}, which this method does not give")
     extra = sorted(bound.keys() - wanted.keys())

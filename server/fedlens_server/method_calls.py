@@ -7,6 +7,7 @@ from typing import TypeVar
 from fedlens_proto import keyed_hash
 from fedlens_server.errors import StorageFull
 from fedlens_server.federation import Federation, Task
+from fedlens_server.inference import Inference
 from fedlens_server.methods import NothingToAggregate, Tools
 
 log = logging.getLogger(__name__)
@@ -41,4 +42,6 @@ def tools(federation: Federation, task: Task, number: int, population: tuple[byt
         population=population,
         initial=tensors(first.initial),
         initial_concatenated=tensors(concatenated[0].initial) if concatenated else None,
+        infer=Inference(first, federation.store),
+        photo_shape=(3, first.preprocessing.height, first.preprocessing.width),
     )

@@ -10,9 +10,9 @@ from fedlens_proto import keyed_hash
 from fedlens_proto.v1 import admin_pb2
 from fedlens_server import downloaded_sets, local_passes
 from fedlens_server.downloaded_sets import Downloads
-from fedlens_server.federation import Federation, GlobalModel, Member, Round, Task
+from fedlens_server.federation import Federation, GlobalModel, Member, Round, Task, TaskBundle
 from fedlens_server.method_calls import MethodFailed, of_method
-from fedlens_server.methods import Phase, State
+from fedlens_server.methods import INITIAL, Phase, State
 from fedlens_server.store import Transaction, schema
 
 NOBODY = b""  # as the client for whom sets are made that evaluators get
@@ -41,18 +41,21 @@ def open_round(
     phase = task.phases[index]
     needed = local_passes.download_names(phase.local_pass)
     downloads = Downloads(federation, transaction, task, task.round)
+    bundles: dict[bytes, TaskBundle] = {}
     for client in chosen:
         downloaded = of_method(partial(task.method.download, task.method_phase(index), values, client))
         if downloaded is None:
             continue
+        bundle = task.bundle_for(federation.clients[client], index)
+        assert bundle is not None  # it is eligible
+        bundles[client] = bundle
+        if INITIAL in needed and INITIAL not in downloaded:
+            downloaded = {**downloaded, INITIAL: federation.store.tensors(bundle.manifest.initial)}
         if missing := sorted(needed - downloaded.keys()):
             raise MethodFailed(f"the method's download lacks set {missing[0]!r}, which its local pass names")
         of_method(partial(downloads.add, client, downloaded))
-    members: dict[bytes, Member] = {}
-    for client, sets in of_method(downloads.sets).items():
-        bundle = task.bundle_for(federation.clients[client])
-        assert bundle is not None  # it is eligible
-        members[client] = Member(bundle=bundle, sets=sets)
+    found = of_method(downloads.sets).items()
+    members = {client: Member(bundle=bundles[client], sets=sets) for client, sets in found}
     _check_bases(federation, phase, members)
     sitting_out = [client for client in chosen if client not in members]
     now = federation.clock.now()
@@ -125,7 +128,7 @@ def global_model(
         MethodFailed, NothingToAggregate, StorageFull: The method gives no download.
     """
     phase = task.phases[ended.phase]
-    evaluated = local_passes.evaluation_only(phase.local_pass.start, with_kept=False)
+    evaluated = local_passes.evaluation_only(phase.local_pass, with_kept=False)
     downloaded = of_method(lambda: task.method.download(phase, values, None))
     if evaluated is None or downloaded is None or local_passes.download_names(evaluated) - downloaded.keys():
         return None

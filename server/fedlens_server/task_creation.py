@@ -1,6 +1,7 @@
 """Making a task: everything that can be wrong with it is found here, before a client sees it."""
 
 import os
+from dataclasses import replace
 from hashlib import sha256
 
 from sqlalchemy import insert
@@ -10,7 +11,7 @@ from fedlens_proto.blob import Blob
 from fedlens_proto.errors import ProtoError
 from fedlens_proto.manifest import specs
 from fedlens_proto.v1 import admin_pb2
-from fedlens_server import lifecycle, local_passes, results, task_settings
+from fedlens_server import lifecycle, local_passes, measurements, results, task_settings
 from fedlens_server.errors import Malformed, TaskDiffers
 from fedlens_server.federation import Federation, Task, TaskBundle
 from fedlens_server.methods import METHODS, Method, Phase, TaskPlan
@@ -79,21 +80,32 @@ def plan(settings: TaskSettings, bundles: tuple[TaskBundle, ...]) -> tuple[Metho
     make = METHODS.get(settings.method)
     if make is None:
         raise SettingsError("method", f"{settings.method[:80]!r}", f"one of {', '.join(sorted(METHODS))}")
+    if all(bundle.manifest.concatenated for bundle in bundles):
+        raise SettingsError("manifests", "only bundles that concatenate extractors", "an ordinary one at least")
     for bundle in bundles:
-        task_settings.check_hyper_values(settings, bundle.manifest)
+        if not bundle.manifest.concatenated:
+            task_settings.check_hyper_values(settings, bundle.manifest)
     task = TaskPlan(settings=settings, manifests=tuple(bundle.manifest for bundle in bundles))
     method = make(task)
     phases = method.phases(task)
     for phase in phases:
-        for bundle in bundles:
+        fitting = [bundle for bundle in bundles if bool(bundle.manifest.concatenated) == phase.concatenated]
+        if not fitting:
+            allowed = f"one that concatenates extractors too, for phase {phase.name!r} of {settings.method}"
+            raise SettingsError("manifests", "only ordinary bundles", allowed)
+        for bundle in fitting:
             local_passes.check(phase.local_pass, bundle.manifest, phase.name)
+    if task.concatenated and not any(phase.concatenated for phase in phases):
+        allowed = f"ordinary bundles: {settings.method} concatenates no extractors"
+        raise SettingsError("manifests", "one that concatenates extractors", allowed)
     count = len(phases)
     if settings.personal_evaluation:
-        start = phases[-1].local_pass.start
-        local_pass = local_passes.evaluation_only(start, with_kept=True)
+        last = phases[-1]
+        local_pass = local_passes.evaluation_only(last.local_pass, with_kept=True)
         assert local_pass is not None  # kept sets may be used
-        phases.append(Phase(name=PERSONAL_EVALUATION, rounds=1, cohort=None, local_pass=local_pass))
-    return method, tuple(phases), count
+        phases.append(replace(last, name=PERSONAL_EVALUATION, rounds=1, cohort=None, local_pass=local_pass))
+    classes = len(bundles[0].manifest.class_names)
+    return method, tuple(measurements.settle(settings, phases, classes)), count
 
 
 def _content(request: admin_pb2.CreateTaskRequest) -> bytes:

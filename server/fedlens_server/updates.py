@@ -9,7 +9,7 @@ from sqlalchemy import bindparam, select, update
 
 from fedlens_proto.blob import TensorSpec
 from fedlens_proto.v1 import admin_pb2, blob_pb2, update_pb2
-from fedlens_server import downloaded_sets, local_passes
+from fedlens_server import downloaded_sets, local_passes, measurements
 from fedlens_server.errors import (
     AlreadyFailed,
     Forbidden,
@@ -22,7 +22,6 @@ from fedlens_server.errors import (
 from fedlens_server.federation import BlobSets, Federation, Member, Round, Task, TaskBundle
 from fedlens_server.methods.method import span
 from fedlens_server.store import Location, RestoredTensors, StoredBlob, StoredTensors, Transaction, schema
-from fedlens_server.task_settings import MAX_COUNT
 
 MAX_DETAIL = 1000
 _SPAN = 1 << 16
@@ -35,7 +34,7 @@ _END_MEMBER = (
             name: bindparam(f"new_{name}")
             for name in (
                 *("state", "reason", "body_sha256", "bytes_received"),
-                *("photo_count", "class_counts", "evaluations", "blob"),
+                *("photo_count", "class_counts", "label_distribution", "evaluations", "blob"),
             )
         }
     )
@@ -159,7 +158,8 @@ def accept(
         bytes_received=received.body_size,
         photo_count=header.photo_count,
         class_counts=tuple(header.class_counts) if header.class_counts else None,
-        evaluations=sums_json(header),
+        label_distribution=tuple(header.label_distribution) if header.label_distribution else None,
+        evaluations=measurements.sums_json(header),
         blob=received.blob.digest if received.blob is not None else None,
     )  # fmt: skip
     return receipt
@@ -243,24 +243,6 @@ def update_norm(federation: Federation, found: Membership, member: Member, blob:
     return sqrt(total)
 
 
-def check_sums(header: update_pb2.UpdateHeader, asked: list[update_pb2.EvaluationMoment]) -> str | None:
-    """What is wrong with the evaluation sums of a header; None: nothing."""
-    found = [sums.moment for sums in header.evaluations]
-    if found != sorted(set(found)) or not set(found) <= set(asked):
-        return f"evaluations: found moments {found}, asked for were {asked}"
-    for sums in header.evaluations:
-        if sums.count > MAX_COUNT or sums.correct > sums.count:
-            return f"evaluations: {sums.correct} of {sums.count} photos right"
-        if not isfinite(sums.loss) or sums.loss < 0 or (sums.count == 0 and sums.loss != 0):
-            return f"evaluations: a loss of {sums.loss:g} over {sums.count} photos"
-    return None
-
-
-def sums_json(header: update_pb2.UpdateHeader) -> str:
-    """As kept in the database."""
-    return json.dumps([[sums.moment, sums.count, sums.correct, sums.loss] for sums in header.evaluations])
-
-
 def _fault(found: Membership, received: ReceivedUpdate, norm: float | None) -> str | None:
     """Why an update is not acceptable; None: it is."""
     header, settings = received.header, found.task.settings
@@ -273,20 +255,14 @@ def _fault(found: Membership, received: ReceivedUpdate, norm: float | None) -> s
         return "a blob was expected, none came" if received.blob is None else "a blob came where none was asked for"
     if header.photo_count > settings.max_photos_per_client:
         return f"photo_count: found {header.photo_count}, at most {settings.max_photos_per_client} are allowed"
-    if local_passes.asks_class_counts(local_pass):
-        classes = len(found.bundle.manifest.class_names)
-        if len(header.class_counts) != classes or sum(header.class_counts) != header.photo_count:
-            return (
-                f"class_counts: found {len(header.class_counts)} counts that add up to {sum(header.class_counts)}, "
-                f"must be {classes} that add up to photo_count, {header.photo_count}"
-            )
-    elif header.class_counts:
-        return "class_counts came where none were asked for"
+    asked = measurements.Asked.by(local_pass, len(found.bundle.manifest.class_names))
+    if reason := measurements.fault(header, asked):
+        return reason
     if norm is not None and not isfinite(norm):
         return "the difference and what it is added to give an infinity"
     if settings.max_update_norm is not None and norm is not None and not norm <= settings.max_update_norm:
         return f"the update's difference has norm {norm:g}, at most {settings.max_update_norm:g} is allowed"
-    return check_sums(header, local_passes.moments(local_pass))
+    return None
 
 
 def _check_open(found: Membership, number: int) -> None:
@@ -326,6 +302,7 @@ def _end(
     bytes_received: int = 0,
     photo_count: int = 0,
     class_counts: tuple[int, ...] | None = None,
+    label_distribution: tuple[float, ...] | None = None,
     evaluations: str = "[]",
     blob: bytes | None = None,
 ) -> None:
@@ -342,6 +319,7 @@ def _end(
         "new_bytes_received": bytes_received,
         "new_photo_count": photo_count,
         "new_class_counts": None if class_counts is None else json.dumps(class_counts),
+        "new_label_distribution": None if label_distribution is None else json.dumps(label_distribution),
         "new_evaluations": evaluations,
         "new_blob": blob,
     }
@@ -350,6 +328,7 @@ def _end(
     def follow() -> None:
         member.state, member.reason, member.body_sha256 = state, reason, body_sha256
         member.photo_count, member.class_counts, member.blob = photo_count, class_counts, blob
+        member.label_distribution = label_distribution
         current.pending -= 1
         if current.pending == 0:
             federation.changed(due=True)
