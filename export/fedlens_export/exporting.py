@@ -25,13 +25,14 @@ from fedlens_export import (
     parity,
     pretrain,
     programs,
+    view,
 )
 from fedlens_export.errors import NotExportable, UnknownChoice
 from fedlens_export.hyper import Hyper
 from fedlens_export.network import CENTRED, IMAGENET, Network, Normalisation
 from fedlens_export.programs import ProgramSource
 from fedlens_proto import blob
-from fedlens_proto.manifest import FORMAT, MAX_BATCH, MAX_CONCATENATED, MAX_SIDE, Bundle
+from fedlens_proto.manifest import FORMAT, MAX_BATCH, MAX_CONCATENATED, MAX_SIDE, MAX_STORED_VIEWS, Bundle
 from fedlens_proto.photos import PREPROCESSING_VERSION
 from fedlens_proto.v1 import manifest_pb2 as pb
 
@@ -57,6 +58,8 @@ class Training:
         onnx: Whether the server gets programs that it can run itself; they cost a second or two.
         concatenated: Most extractors whose outputs one classifier takes side by side; 0: an ordinary bundle.
         seed: Of that classifier's weights.
+        stored_views: Of a frozen backbone, for an objective over views: how many augmentations of a photo are embedded
+            when it arrives.
     """
 
     class_names: tuple[str, ...]
@@ -66,6 +69,7 @@ class Training:
     onnx: bool = False
     concatenated: int = 0
     seed: int = 0
+    stored_views: int = 8
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,8 +81,8 @@ class ExportSpec:
         class_names: In label order, at least two, each once.
         input_size: Side of the photos in pixels; None: the model's usual one.
         batch: Rows of a step.
-        objective: `cross_entropy` or `proximal`.
-        optimiser: `sgd` or `adam`.
+        objective: As in `Training`.
+        optimiser: As in `Training`.
         head: `linear` or `hidden`; of frozen backbones only. None: `linear`.
         backbone_weights: A file with the backbone's weights. None, and no `pretrain`: torchvision's, downloaded.
         pretrain: A folder of public photos, one sub-folder a class, to train the backbone on first.
@@ -86,6 +90,7 @@ class ExportSpec:
         seed: Of all weights that are drawn, and of pretraining.
         onnx: As in `Training`.
         concatenated: As in `Training`.
+        stored_views: As in `Training`.
     """
 
     model: str
@@ -101,6 +106,7 @@ class ExportSpec:
     seed: int = 0
     onnx: bool = False
     concatenated: int = 0
+    stored_views: int = 8
 
 
 def export_bundle(folder: Path, spec: ExportSpec, on_stage: Progress = _silent) -> Bundle:
@@ -122,6 +128,7 @@ def export_bundle(folder: Path, spec: ExportSpec, on_stage: Progress = _silent) 
         onnx=spec.onnx,
         concatenated=spec.concatenated,
         seed=spec.seed,
+        stored_views=spec.stored_views,
     )
     # Told before anything that takes time.
     _check_training(training)
@@ -261,6 +268,9 @@ class _Draft:
         tensors = network.describe()
         initial = {**network.weights, **network.buffers}
         hyper = tuple(self.hyper.values())
+        views, is_frozen = self.objective.views, bundle_class == pb.BUNDLE_CLASS_FROZEN_BACKBONE
+        if views:
+            self.add(view.view((3, input_size, input_size), 1 if is_frozen else training.batch), {})
         self.add(programs.step(network, self.objective, self.optimiser, hyper, training.batch, classes), initial)
         self.add(programs.predict(network, training.batch, classes), initial)
         self.on_stage("writing the bundle")
@@ -285,6 +295,8 @@ class _Draft:
             frozen=self.frozen,
             tools=_tools(),
             concatenated=training.concatenated,
+            views=views,
+            stored_views=training.stored_views if views and is_frozen else 0,
         )
         manifest.parts.extend(self.parts.messages())
         return bundle.write(folder, manifest, self.parts.contents)
@@ -300,7 +312,12 @@ def _check_training(training: Training) -> None:
         raise NotExportable(
             f"{training.concatenated} extractors cannot be concatenated; 1 to {MAX_CONCATENATED} can, 0 is for none"
         )
-    objectives.by_name(training.objective)
+    views = objectives.by_name(training.objective).views
+    if views and training.concatenated:
+        raise NotExportable(f"objective {training.objective!r} takes views, and concatenated extractors have none")
+    if views and not views <= training.stored_views <= MAX_STORED_VIEWS:
+        allowed = f"{views}, what a step takes, to {MAX_STORED_VIEWS} are"
+        raise NotExportable(f"{training.stored_views} stored views are not allowed; {allowed}")
     optimisers.by_name(training.optimiser)
 
 

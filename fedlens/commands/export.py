@@ -12,6 +12,12 @@ if TYPE_CHECKING:
 
     from fedlens_proto.manifest import Bundle
 
+_MODELS = (
+    "Trained as a whole: lenet5, lenet5_bn, fedns_cnn, small_plain, small_residual, small_separable, small_inception. "
+    "Frozen backbones: resnet18, shufflenet_v2, googlenet, alexnet, mobilenet_v3_small; these trained as a whole: "
+    "resnet18_whole and so on."
+)
+
 
 def register(app: typer.Typer) -> None:
     """Add the command to `app`."""
@@ -19,16 +25,18 @@ def register(app: typer.Typer) -> None:
 
 
 def export(
-    model: Annotated[str, typer.Option(help="lenet5, lenet5_bn, fedns_cnn or mobilenet_v3_small.")],
+    model: Annotated[str, typer.Option(help=_MODELS)],
     classes_from: Annotated[
         Path, typer.Option(metavar="DIR", help="Folder whose sub-folders name the classes, in sorted order.")
     ],
     out: Annotated[Path, typer.Option(metavar="DIR", help="Folder for the bundle.")] = Path("bundle"),
     input_size: Annotated[
-        int | None, typer.Option(help="Side of the photos in pixels. Default: 32 for small CNNs, 224 for backbones.")
+        int | None, typer.Option(help="Side of the photos in pixels. Default: 224 for backbones, 32 for all others.")
     ] = None,
     batch: Annotated[int, typer.Option(help="Photos in a training step.")] = 32,
-    objective: Annotated[str, typer.Option(help="cross_entropy or proximal.")] = "cross_entropy",
+    objective: Annotated[
+        str, typer.Option(help="cross_entropy, proximal, classifier_proximal, supcon or supcon_raw.")
+    ] = "cross_entropy",
     optimiser: Annotated[str, typer.Option(help="sgd or adam.")] = "sgd",
     head: Annotated[
         str | None, typer.Option(help="On a backbone: linear, or hidden (512 units). Default: linear.")
@@ -45,6 +53,9 @@ def export(
         int,
         typer.Option(help="A second bundle for FedConcat: one classifier on at most so many extractors of this model."),
     ] = 0,
+    stored_views: Annotated[
+        int, typer.Option(help="On a backbone, for supcon: how many augmentations of a photo are embedded.")
+    ] = 8,
     onnx: Annotated[bool, typer.Option(help="With programs that the server can run itself.")] = True,
     seed: Annotated[int, typer.Option(help="Of all weights that are drawn.", min=0, max=MAX_SEED)] = 0,
 ) -> None:
@@ -75,6 +86,7 @@ def export(
             seed=seed,
             onnx=onnx,
             concatenated=concatenated,
+            stored_views=stored_views,
         )
         with console.status(f"exporting {model}") as status:
 

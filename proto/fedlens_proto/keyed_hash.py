@@ -9,6 +9,7 @@ Each use has a domain string of its own, so that no hash made for one purpose ca
     server generator  PCG64 seeded from H("fedlens/server/v1" || task seed || u64 round)
     photo order       ascending H("fedlens/order/v1" || s || u32 stage || u32 epoch || photo digest || u32 copy)
     view uniforms     words of H("fedlens/view/v1" || s || photo digest || u32 view || u32 block)
+    choice of views   as `view_choice` says, by the words of view 0 as integers
     fleet secret      HMAC-SHA256(fleet key, "fedlens/fleet/v1" || u64 seed || u64 index)
 """
 
@@ -63,16 +64,32 @@ def photo_rank(seed: bytes, stage: int, epoch: int, photo: bytes, copy: int = 0)
 
 def view_uniforms(seed: bytes, photo: bytes, view: int, count: int) -> NDArray[np.float32]:
     """Random numbers for one augmented view of one photo, float32[count] in [0, 1), multiples of 2^-24."""
-    blocks = -(-count // _WORDS_PER_BLOCK)
-    header = b"fedlens/view/v1" + seed + photo + struct.pack("<I", view)
-    stream = b"".join(sha256(header + struct.pack("<I", block)).digest() for block in range(blocks))
-    words = np.frombuffer(stream, "<u4", count)
-    return (words >> 8).astype(np.float32) / np.float32(2**24)
+    return (_view_words(seed, photo, view, count) >> 8).astype(np.float32) / np.float32(2**24)
+
+
+def view_choice(seed: bytes, photo: bytes, stored: int, count: int) -> list[int]:
+    """Which `count` of a photo's `stored` views a pass takes: different ones, each in 0 .. stored - 1.
+
+    The first steps of a shuffle by Fisher and Yates: entry i of 0, 1, ... changes places with entry i + (word i modulo
+    what is left, stored - i); then the first `count` entries are taken.
+    """
+    order = list(range(stored))
+    for i, word in enumerate(_view_words(seed, photo, 0, count)):
+        other = i + int(word) % (stored - i)
+        order[i], order[other] = order[other], order[i]
+    return order[:count]
 
 
 def is_test_photo(photo: bytes) -> bool:
     """Whether a photo of a real album is kept aside for evaluation: one in five, by its digest."""
     return int.from_bytes(photo[:8], "big") % 5 == 0
+
+
+def _view_words(seed: bytes, photo: bytes, view: int, count: int) -> NDArray[np.uint32]:
+    header = b"fedlens/view/v1" + seed + photo + struct.pack("<I", view)
+    blocks = range(-(-count // _WORDS_PER_BLOCK))
+    stream = b"".join(sha256(header + struct.pack("<I", block)).digest() for block in blocks)
+    return np.frombuffer(stream, "<u4", count)
 
 
 def _round_hash(domain: bytes, task_seed: bytes, round_number: int, client: bytes) -> bytes:

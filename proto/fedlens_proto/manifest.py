@@ -24,6 +24,8 @@ DIGEST_BYTES = 32
 MAX_MANIFEST_BYTES = 1 << 20
 MAX_SIDE = 4096
 MAX_BATCH = 65536
+MAX_VIEWS = 16
+MAX_STORED_VIEWS = 64
 MAX_CONCATENATED = 64
 
 
@@ -205,6 +207,7 @@ def _check_programs(manifest: pb.Manifest, parts: set[bytes]) -> None:
     )
     _need(needed <= set(programs), f"programs {sorted(needed)} are needed, found {programs}")
     _check_concatenated(manifest)
+    _check_views(manifest)
     weights = {t.name: t for t in manifest.tensors}
     hypers = {h.name for h in manifest.hyper_parameters}
     for item in manifest.programs:
@@ -247,6 +250,38 @@ def _check_concatenated(manifest: pb.Manifest) -> None:
     for name in ("step", "predict"):
         inputs = [list(slot.shape) for slot in found[name].inputs if slot.kind == pb.SLOT_KIND_INPUT]
         _need(inputs == [wanted], f"program {name!r} takes {inputs}, {count} extractors side by side give {wanted}")
+
+
+def _check_views(manifest: pb.Manifest) -> None:
+    """See that `view` makes of a photo what is asked for, and that `step` takes as many."""
+    views, stored = manifest.views, manifest.stored_views
+    found = {p.name: p for p in manifest.programs}
+    if not views:
+        _need(not stored, f"{stored} stored views of a bundle without views")
+        return
+    _need(views <= MAX_VIEWS, f"{views} views of a photo; allowed are 1 to {MAX_VIEWS}")
+    _need("view" in found, "a bundle with views needs program 'view'")
+    frozen = manifest.bundle_class == pb.BUNDLE_CLASS_FROZEN_BACKBONE
+    if frozen:
+        allowed = f"allowed are {views}, what a step takes, to {MAX_STORED_VIEWS}"
+        _need(views <= stored <= MAX_STORED_VIEWS, f"{stored} stored views; {allowed}")
+    else:
+        _need(not stored, f"{stored} stored views of a bundle that trains all layers")
+    photos = [1 if frozen else manifest.batch, 3, manifest.preprocessing.height, manifest.preprocessing.width]
+    program = found["view"]
+    slots = (*program.inputs, *program.outputs)
+    kinds = [pb.SLOT_KIND_INPUT, pb.SLOT_KIND_UNIFORM, pb.SLOT_KIND_PHOTO]
+    _need([slot.kind for slot in slots] == kinds, "'view' must make a photo of a photo and uniform random numbers")
+    for slot in (slots[0], slots[2]):
+        _need(list(slot.shape) == photos, f"'view' has photos {list(slot.shape)}, the bundle {photos}")
+    uniforms = list(slots[1].shape)
+    _need(len(uniforms) == 2 and uniforms[0] == photos[0] and uniforms[1] > 0, f"'view' takes uniforms {uniforms}")
+    (given,) = ([list(s.shape) for s in found["predict"].inputs if s.kind == pb.SLOT_KIND_INPUT] or [[]])[:1]
+    taken = [list(s.shape) for s in found["step"].inputs if s.kind == pb.SLOT_KIND_INPUT]
+    _need(
+        taken == [[manifest.batch, views, *given[1:]]],
+        f"'step' takes {taken}; {views} views of what 'predict' takes, {given}, are something else",
+    )
 
 
 def _need(condition: bool, message: str) -> None:

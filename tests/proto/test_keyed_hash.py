@@ -120,3 +120,25 @@ def test_every_client_is_drawn_about_equally_often() -> None:
     drawn = [member for number in range(400) for member in keyed_hash.cohort(SEED, number, clients, 5)]
 
     assert all(56 < drawn.count(client) < 144 for client in clients)
+
+
+def test_the_choice_of_views_is_the_start_of_a_shuffle() -> None:
+    # By hand: the words modulo what is left (5, 4, 3) say with which later entry each place changes.
+    stream = h(b"fedlens/view/v1" + SEED + PHOTO + bytes(8))
+    words = [int.from_bytes(stream[4 * i : 4 * i + 4], "little") for i in range(3)]
+    left = [0, 1, 2, 3, 4]
+    expected = []
+    for word in words:
+        at = word % len(left)
+        expected.append(left[at])
+        left = left[1:] if at == 0 else [*left[1:at], left[0], *left[at + 1 :]]
+
+    assert keyed_hash.view_choice(SEED, PHOTO, stored=5, count=3) == expected
+
+
+@given(DIGESTS, DIGESTS, st.integers(1, 64), st.integers(0, 64))
+def test_the_chosen_views_are_different_ones(seed: bytes, photo: bytes, stored: int, count: int) -> None:
+    found = keyed_hash.view_choice(seed, photo, stored, min(count, stored))
+
+    assert len(set(found)) == min(count, stored)
+    assert set(found) <= set(range(stored))

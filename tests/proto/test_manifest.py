@@ -288,3 +288,62 @@ def test_a_bundle_whose_extractors_do_not_fit_is_refused(damage: Callable[[pb.Ma
 
     with pytest.raises(ManifestError, match=reason):
         bundles.parse(manifest.SerializeToString())
+
+
+def with_views(*, frozen: bool = True) -> pb.Manifest:
+    """The valid bundle with two views of each photo, of which eight are stored if the backbone is frozen."""
+    manifest = valid()
+    manifest.programs[0].inputs.append(slot(pb.SLOT_KIND_INPUT, shape=(4, 2, 3)))
+    manifest.programs[1].inputs.append(slot(pb.SLOT_KIND_INPUT, shape=(4, 3)))
+    rows = 1 if frozen else 4
+    photos = (rows, 3, 32, 32)
+    uniforms = slot(pb.SLOT_KIND_UNIFORM, shape=(rows, 11))
+    view = program("view", EMBED, slot(pb.SLOT_KIND_INPUT, shape=photos), uniforms)
+    view.outputs[0].CopyFrom(slot(pb.SLOT_KIND_PHOTO, shape=photos))
+    manifest.programs.append(view)
+    manifest.views = 2
+    if frozen:
+        manifest.stored_views = 8
+    else:
+        manifest.bundle_class = pb.BUNDLE_CLASS_WHOLE_MODEL
+    return manifest
+
+
+def reshape(program: int, slots: str, index: int, *shape: int) -> Change:
+    def apply(manifest: pb.Manifest) -> None:
+        getattr(manifest.programs[program], slots)[index].shape[:] = shape
+
+    return apply
+
+
+def without_view(manifest: pb.Manifest) -> None:
+    del manifest.programs[3]
+
+
+@pytest.mark.parametrize("frozen", [True, False])
+def test_a_bundle_with_views_is_read(frozen: bool) -> None:
+    assert bundles.parse(with_views(frozen=frozen).SerializeToString()).views == 2
+
+
+@pytest.mark.parametrize(
+    ("damage", "reason"),
+    [
+        (without_view, "needs program 'view'"),
+        (change("views", 17), "17 views of a photo; allowed are 1 to 16"),
+        (change("views", 0), "8 stored views of a bundle without views"),
+        (change("stored_views", 1), "1 stored views; allowed are 2, what a step takes, to 64"),
+        (change("stored_views", 65), "65 stored views"),
+        (change("bundle_class", pb.BUNDLE_CLASS_WHOLE_MODEL), "8 stored views of a bundle that trains all layers"),
+        (change("programs.3.inputs.1.kind", pb.SLOT_KIND_MASK), "'view' must make a photo of a photo and uniform"),
+        (reshape(3, "inputs", 0, 1, 3, 32, 31), r"photos \[1, 3, 32, 31\], the bundle \[1, 3, 32, 32\]"),
+        (reshape(3, "outputs", 0, 4, 3, 32, 32), r"photos \[4, 3, 32, 32\], the bundle \[1, 3, 32, 32\]"),
+        (reshape(3, "inputs", 1, 4, 11), r"'view' takes uniforms \[4, 11\]"),
+        (reshape(0, "inputs", 3, 4, 3, 3), r"'step' takes \[\[4, 3, 3\]\]; 2 views of what 'predict' takes, "),
+    ],
+)
+def test_a_bundle_whose_views_do_not_fit_is_refused(damage: Callable[[pb.Manifest], None], reason: str) -> None:
+    manifest = with_views()
+    damage(manifest)
+
+    with pytest.raises(ManifestError, match=reason):
+        bundles.parse(manifest.SerializeToString())
