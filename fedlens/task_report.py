@@ -4,13 +4,18 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
-from math import sqrt
+from math import isqrt, sqrt
 from typing import Any
 
+from fedlens.macro import macro
 from fedlens_proto.v1 import admin_pb2 as pb
 from fedlens_proto.v1 import update_pb2
 
-_MOMENTS = {update_pb2.EVALUATION_MOMENT_START: "before", update_pb2.EVALUATION_MOMENT_END: "after"}
+_MOMENTS = {
+    update_pb2.EVALUATION_MOMENT_START: "before",
+    update_pb2.EVALUATION_MOMENT_END: "after",
+    update_pb2.EVALUATION_MOMENT_THROW_AWAY: "after_thrown_away",
+}
 
 
 def task_values(task: pb.Task) -> dict[str, Any]:
@@ -39,7 +44,10 @@ def round_values(result: pb.RoundResult) -> dict[str, Any]:
         "reason": result.reason or None,
         "counts": dict(sorted(states.items())),
         "personal": {
-            name: personal_values(e for m in result.members for e in m.evaluations if e.moment == moment)
+            name: personal_values(
+                (e for m in result.members for e in m.evaluations if e.moment == moment),
+                (e for e in result.personal if e.moment == moment),
+            )
             for moment, name in _MOMENTS.items()
         },
         "global": _sums(getattr(result, "global")),
@@ -51,13 +59,19 @@ def round_values(result: pb.RoundResult) -> dict[str, Any]:
     }
 
 
-def personal_values(sums: Iterable[update_pb2.EvaluationSums]) -> dict[str, Any] | None:
+def personal_values(
+    sums: Iterable[update_pb2.EvaluationSums], together: Iterable[update_pb2.EvaluationSums] = ()
+) -> dict[str, Any] | None:
     """Personal results of several clients: pooled sums, and mean and deviation of their accuracies.
 
     Clients without test photos are left out; None if that leaves nobody. The deviation is the population's.
+
+    Args:
+        sums: Of each client, all of one moment.
+        together: The same, added up and with confusion matrices, where the server gives that.
     """
     tested = [entry for entry in sums if entry.count]
-    pooled = _sums(tested)
+    pooled = _sums(together) or _sums(tested)
     if pooled is None:
         return None
     accuracies = [entry.correct / entry.count for entry in tested]
@@ -120,7 +134,14 @@ def _sums(entries: Iterable[update_pb2.EvaluationSums]) -> dict[str, Any] | None
     if count == 0:
         return None
     correct, loss = sum(entry.correct for entry in listed), sum(entry.loss for entry in listed)
-    return {"count": count, "correct": correct, "loss": loss, "accuracy": correct / count, "mean_loss": loss / count}
+    values = {"count": count, "correct": correct, "loss": loss, "accuracy": correct / count, "mean_loss": loss / count}
+    numbers = [sum(cells) for cells in zip(*(entry.confusion for entry in listed), strict=True)]
+    if not numbers:
+        return values
+    classes = isqrt(len(numbers))
+    confusion = [numbers[i : i + classes] for i in range(0, len(numbers), classes)]
+    precision, recall = macro(confusion)
+    return {**values, "macro_precision": precision, "macro_recall": recall, "confusion": confusion}
 
 
 def _personal(values: dict[str, Any] | None) -> str:

@@ -51,15 +51,14 @@ def write_json(path: Path, values: Any) -> None:
 
 
 def _round(result: pb.RoundResult, names: dict[bytes, str], seconds: float | None) -> dict[str, Any]:
-    everybody = [sums for member in result.members for sums in member.evaluations]
     return {
         "round": result.round,
         "phase": result.phase,
         "state": pb.RoundState.Name(result.state).removeprefix("ROUND_STATE_").lower(),
         "reason": result.reason or None,
         "global": _sums(getattr(result, "global")),
-        "personal_start": _sums(sums for sums in everybody if sums.moment == START),
-        "personal_end": _sums(sums for sums in everybody if sums.moment == END),
+        "personal_start": _sums(sums for sums in result.personal if sums.moment == START),
+        "personal_end": _sums(sums for sums in result.personal if sums.moment == END),
         "bytes_up": sum(member.bytes_received for member in result.members),
         "bytes_down": result.bytes_sent,
         "seconds": None if seconds is None else round(seconds, 4),

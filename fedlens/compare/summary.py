@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedlens.compare.columns import COLUMNS, Column
+from fedlens.macro import macro
 
 Run = Mapping[str, Any]  # as `results.run_values` gives it
 
@@ -103,21 +104,6 @@ def run_columns(run: Run) -> dict[Column, float]:
         if pooled["confusion"]:
             found["personal_precision"], found["personal_recall"] = macro(pooled["confusion"])
     return found
-
-
-def macro(confusion: Sequence[Sequence[int]]) -> tuple[float, float]:
-    """Precision and recall, each the mean over classes.
-
-    A class that is never predicted has precision 0, as in scikit-learn; one without test photos is left out.
-
-    Args:
-        confusion: Photos by true class and, within it, predicted class.
-    """
-    classes = [c for c, row in enumerate(confusion) if sum(row)]
-    predicted = [sum(row[c] for row in confusion) for c in range(len(confusion))]
-    precision = statistics.fmean(confusion[c][c] / predicted[c] if predicted[c] else 0.0 for c in classes)
-    recall = statistics.fmean(confusion[c][c] / sum(confusion[c]) for c in classes)
-    return precision, recall
 
 
 def _curve(committed: Sequence[Sequence[Mapping[str, Any]]], what: str, after: int) -> tuple[Point, ...]:

@@ -74,3 +74,28 @@ def test_a_round_in_which_nothing_was_measured_has_no_ratios() -> None:
     row = task_report.round_row(task_report.round_values(pb.RoundResult(round=1, state=pb.ROUND_STATE_OPEN)))
 
     assert row[5:8] == ["-", "-", "-"]
+
+
+def test_precision_and_recall_come_from_what_all_members_sent_together() -> None:
+    # Of three cats two are seen as cats and one as a dog; the dog is seen as a cat; nothing is an emu.
+    # Precision: cats 2/3, dogs 0/1: mean 1/3. Recall: 2/3 and 0: mean 1/3. No photo is an emu: left out.
+    result = sample()
+    end = sums(END, 4, 2)
+    end.confusion[:] = [2, 1, 0, 1, 0, 0, 0, 0, 0]
+    result.personal.extend([sums(START, 4, 0), end])
+    after = task_report.round_values(result)["personal"]["after"]["pooled"]
+
+    assert after["confusion"] == [[2, 1, 0], [1, 0, 0], [0, 0, 0]]
+    assert (after["count"], after["accuracy"]) == (4, 0.5)
+    assert after["macro_precision"] == pytest.approx(1 / 3)
+    assert after["macro_recall"] == pytest.approx(1 / 3)
+    assert "confusion" not in task_report.round_values(result)["personal"]["before"]["pooled"]
+
+
+def test_a_round_tells_what_was_measured_after_stages_that_were_thrown_away() -> None:
+    result = sample()
+    result.members[0].evaluations.append(sums(update_pb2.EVALUATION_MOMENT_THROW_AWAY, 10, 9))
+    values = task_report.round_values(result)
+
+    assert values["personal"]["after_thrown_away"]["mean_accuracy"] == pytest.approx(0.9)
+    assert values["members"][0]["evaluations"]["after_thrown_away"]["correct"] == 9
