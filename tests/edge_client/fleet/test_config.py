@@ -1,4 +1,5 @@
 import stat
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -49,3 +50,11 @@ def test_a_state_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
 
 def test_there_are_no_more_workers_than_clients() -> None:
     assert default_workers(1) == 1
+
+
+def test_clients_take_the_models_in_turn_and_the_evaluator_any(config: FleetConfig) -> None:
+    mixed = replace(config, models=("resnet18", "alexnet"))
+
+    assert [mixed.models_of(index) for index in range(4)] == [("resnet18",), ("alexnet",)] * 2
+    assert mixed.models_of(EVALUATOR) == ()
+    assert config.models_of(0) == ()

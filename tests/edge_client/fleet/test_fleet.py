@@ -174,6 +174,20 @@ def test_a_wrong_token_ends_the_fleet_with_the_servers_words(
     assert all("the server refuses" in failure for failure in status.failures.values())
 
 
+def test_a_fleet_whose_regime_makes_photos_takes_part_with_the_model_that_it_names(
+    fleet_of: Callable[..., tuple[FleetConfig, AdminClient]], bundle: Bundle
+) -> None:
+    regime = Regime(name=RegimeName.FEATURE_SKEW, seed=1, clients=CLIENTS)
+    config, admin = fleet_of(rounds=2, regime=regime, models=(bundle.manifest.model,))
+
+    run_fleet(config, lambda message, status: None)
+
+    assert members_by_state(admin) == [Counter(REPORTED=CLIENTS)] * 2
+    # 1,433 train photos and 364 test photos for three clients, the first of whom needs no copies: 478 + 477 and two
+    # thirds of the 364, with less than one of each class of which rounding makes another client's.
+    assert len(list(config.state.glob("made-photos/*/*.png"))) == pytest.approx(478 + 477 + 243, abs=10)
+
+
 @pytest.mark.slow
 def test_ctrl_c_ends_the_command_with_status_130_and_the_same_command_goes_on(
     fleet_of: Callable[..., tuple[FleetConfig, AdminClient]], server: ServerProcess, tmp_path: Path
