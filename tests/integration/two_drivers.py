@@ -1,0 +1,98 @@
+"""The same federation twice: driven by `fedlens compare`, and by the real server with every client over HTTP."""
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from io import BytesIO
+from pathlib import Path
+
+from fedlens.admin_client import AdminClient, AdminError
+from fedlens.compare import running
+from fedlens.compare.running import RunAnswer
+from fedlens_edge_client.client import EdgeClient
+from fedlens_edge_client.engines.torch import TorchEngine
+from fedlens_edge_client.faulty_transport import FaultyTransport
+from fedlens_edge_client.fleet.config import FleetConfig
+from fedlens_edge_client.fleet.messages import EVALUATOR
+from fedlens_edge_client.http_transport import HttpTransport, trust
+from fedlens_edge_client.label_distribution import private_generator
+from fedlens_edge_client.retrying import Backoff
+from fedlens_edge_client.transport import Transport
+from fedlens_proto.manifest import Bundle
+from fedlens_proto.v1 import admin_pb2
+from tests.integration.processes import ServerProcess
+
+BACKOFF = Backoff(first_s=0.02, most_s=0.2, give_up_after_s=60)
+
+
+async def over_http(server: ServerProcess, fleet: FleetConfig, settings_json: str, bundles: list[Path]) -> RunAnswer:
+    """The task as the real server tells of it, once it has ended; comparable with what `in_a_study` gives."""
+    opened = {bundle.id: bundle for bundle in map(Bundle.open, bundles)}
+    engines: dict[bytes, TorchEngine] = {}
+
+    def engine_of(bundle: Bundle) -> TorchEngine:
+        return engines.setdefault(bundle.id, TorchEngine(opened[bundle.id]))
+
+    admin = AdminClient(server.profile)
+    await asyncio.to_thread(admin.create_task, running.TASK, list(opened.values()), settings_json)
+    context = trust(server.ca)
+
+    async def take_part(index: int, executor: ThreadPoolExecutor) -> None:
+        secret = fleet.secret(index)
+        transport: Transport = HttpTransport(server.url, secret, ssl_context=context, backoff=BACKOFF)
+        if index != EVALUATOR:
+            transport = FaultyTransport(transport, fleet.plan, index)
+        client = EdgeClient(
+            server.url,
+            fleet.folder(index),
+            fleet.album(index),
+            enrolment_token=server.token("evaluator" if index == EVALUATOR else "trainer"),
+            models=fleet.models_of(index),
+            secret=secret,
+            private_generator=private_generator(secret),
+            transport=transport,
+            engine_factory=engine_of,
+            cache=fleet.cache(index),
+            features=fleet.features,
+            executor=executor,
+        )
+        async with client:
+            await client.run()
+
+    with ThreadPoolExecutor(1) as trainers, ThreadPoolExecutor(1) as evaluators:
+        await asyncio.gather(
+            *(take_part(index, evaluators if index == EVALUATOR else trainers) for index in fleet.indices)
+        )
+    shown = await asyncio.to_thread(admin.show, running.TASK)
+    try:
+        model = BytesIO()
+        found = await asyncio.to_thread(admin.model, running.TASK)
+        await asyncio.to_thread(admin.fetch, found.blob_sha256, model)
+    except AdminError:
+        return RunAnswer(shown, None)
+    return RunAnswer(shown, model.getvalue())
+
+
+async def in_a_study(fleet: FleetConfig, settings_json: str, bundles: list[Path]) -> RunAnswer:
+    """The task as `fedlens compare` tells of it."""
+    return await running.run(fleet, settings_json, tuple(bundles))
+
+
+def assert_same(study: RunAnswer, http: RunAnswer) -> None:
+    """The same rounds, members, updates, measurements and model, to the last bit.
+
+    An evaluator over HTTP may miss a model while it evaluates another; what it has not missed is the same.
+    """
+    assert study.model == http.model
+    assert len(study.shown.rounds) == len(http.shown.rounds)
+    for ours, theirs in zip(study.shown.rounds, http.shown.rounds, strict=True):
+        if not getattr(theirs, "global"):
+            ours.ClearField("global")
+        assert _without_times(ours) == _without_times(theirs)
+
+
+def _without_times(result: admin_pb2.RoundResult) -> admin_pb2.RoundResult:
+    plain = admin_pb2.RoundResult()
+    plain.CopyFrom(result)
+    for field in ("opened_at", "ended_at", "bytes_sent"):
+        plain.ClearField(field)
+    return plain
