@@ -14,6 +14,7 @@ from fedlens_proto.v1 import admin_pb2, assignment_pb2, check_in_pb2
 from fedlens_server import mixtures
 from fedlens_server.errors import Unknown
 from fedlens_server.store import encoding, schema
+from fedlens_server.store.blobs import Computed
 from tests.server.fakes import EVALUATORS, SEED, Bench, client_ids, update_of
 from tests.server.networks import network, weights
 
@@ -232,14 +233,7 @@ def test_evaluators_and_operators_are_told_of_no_global_model_in_personalisation
 
 
 def test_digests_are_found_before_the_writing_thread_needs_them(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    threads: list[str] = []
-    found = encoding.digest
-
-    def noted(tensors: object) -> bytes:
-        threads.append(threading.current_thread().name)
-        return found(tensors)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(mixtures.encoding, "digest", noted)
+    threads = note_threads(monkeypatch)
     start(bench)
     for client, value in ((ALICE, 1.0), (BOB, 5.0), (CAROL, 9.0)):
         upload(bench, client, value)
@@ -259,6 +253,48 @@ def test_the_norm_of_an_update_is_that_of_its_difference_to_the_mix(bench: Bench
     upload(bench, ALICE, 4.0, width=3)
     with pytest.raises(Exception, match=r"norm 3[0-9]{3}.*at most 100"):
         upload(bench, BOB, 1000.0, width=3)
+
+
+@pytest.mark.parametrize("download_codec", ["f32", "int8"])
+def test_differences_to_a_mix_make_the_models_of_the_next_one(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, download_codec: str
+) -> None:
+    threads = note_threads(monkeypatch)
+    start(bench, difference=True, download_codec=download_codec)
+    for value in (1.0, 2.0):
+        for k, client in enumerate((ALICE, BOB, CAROL)):
+            assignment = bench.assignment(client)
+            base = bench.tensors(assignment, "personal")
+            trained = weights(value + 4 * k, CLASSIFIERS[client], WIDTH)
+            raw = blob.encode(
+                {name: trained[name] - base[name] for name in trained}, base=personal(bench, client).sha256
+            )
+            header, _ = update_of(assignment, None)
+            header.blob_sha256, header.blob_size = sha256(raw).digest(), len(raw)
+            bench.send(client, assignment, header, raw)
+        bench.advance()
+
+    decoded = bench.tensors(bench.assignment(BOB), "personal")
+
+    # int8 keeps 127 steps of a row, whose values here are all the same.
+    expected = mixed_by_hand({ALICE: 2.0, BOB: 6.0, CAROL: 10.0}, BOB)
+    np.testing.assert_allclose(decoded["conv.weight"], np.full((2, WIDTH), expected), rtol=1e-5)
+    assert decoded["bn.batches"] == 6
+    assert "fedlens-writer" not in threads
+    assert (recipes(bench) == set()) == (download_codec == "int8")
+
+
+def note_threads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Names of the threads in which digests of mixtures are found from now on."""
+    threads: list[str] = []
+    found = encoding.digest
+
+    def noted(tensors: Computed) -> bytes:
+        threads.append(threading.current_thread().name)
+        return found(tensors)
+
+    monkeypatch.setattr(mixtures.encoding, "digest", noted)
+    return threads
 
 
 def test_personal_evaluation_at_the_end_is_of_everybodys_mix(bench: Bench) -> None:

@@ -152,7 +152,8 @@ class PFedSim:
     stage: pb.Stage
     uploads: Mapping[str, pb.Upload]  # by phase
     classifier: str  # tensor that the similarity is taken of
-    mixed: frozenset[str]  # tensors that are mixed; the others stay the client's own
+    mixed: tuple[str, ...]  # tensors that are mixed
+    alone: tuple[str, ...]  # all others, which stay the client's own
 
     @classmethod
     def for_task(cls, task: TaskPlan) -> Self:
@@ -171,7 +172,7 @@ class PFedSim:
             found = f"a classifier with {len(matrices)} weight matrices"
             raise SettingsError("manifests[0]", found, "a model whose classifier is one FC layer for pfedsim")
         local = _BATCH_NORM if options["batch_norm"] == LOCAL else ()
-        mixed = frozenset(
+        mixed = tuple(
             tensor.name
             for tensor in select(tensors, fitting.EXTRACTOR)
             if tensor.kind not in local and tensor.dtype != blob_pb2.DTYPE_INT64
@@ -188,6 +189,7 @@ class PFedSim:
             uploads={WARM_UP: settings.upload(GLOBAL), PERSONALISE: settings.upload(PERSONAL)},
             classifier=matrices[0],
             mixed=mixed,
+            alone=tuple(tensor.name for tensor in tensors if tensor.name not in mixed),
         )
 
     def phases(self, task: TaskPlan) -> list[Phase]:
@@ -254,8 +256,7 @@ class PFedSim:
         if len(chosen) == 1:
             return own
         terms = tuple((float(weights[k]), state[_model(here[k][0])]) for k in chosen)
-        alone = ((1.0, own),)
-        return Mixture({name: terms if name in self.mixed else alone for name in own}, stand_in=own)
+        return Mixture(dict.fromkeys(self.mixed, terms) | dict.fromkeys(self.alone, ((1.0, own),)), stand_in=own)
 
 
 def _model(client: str) -> str:
