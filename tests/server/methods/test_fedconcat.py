@@ -1,0 +1,445 @@
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedlens_proto.v1 import manifest_pb2
+from fedlens_server.methods import (
+    METHODS,
+    NothingToAggregate,
+    Phase,
+    State,
+    TaskPlan,
+    TensorSet,
+    Tools,
+    Update,
+    inferred_labels,
+)
+from fedlens_server.methods.fedconcat import FedConcat, concatenate, unweighted_mean
+from fedlens_server.methods.inferred_labels import mean_softmax
+from fedlens_server.task_settings import SettingsError, TaskSettings
+from tests.server.bundles import TinyBundle
+from tests.server.concatenated import concatenated
+from tests.server.fakes import client_ids
+from tests.server.networks import network, weights
+
+GOLDEN = Path(__file__).parents[4] / "shared" / "golden"
+IDS = client_ids(4)
+ALICE, BOB, CAROL, DAVE = IDS
+SETTINGS: dict[str, Any] = {
+    "method": "fedconcat",
+    "rounds": 6,
+    "population": 4,
+    "options": {"clusters": 2, "extractor_rounds": 2, "classifier_rounds": 3},
+}
+
+
+def with_onnx(bundle: TinyBundle) -> manifest_pb2.Manifest:
+    manifest = manifest_pb2.Manifest.FromString(bundle.manifest)
+    for program in manifest.programs:
+        program.files.append(
+            manifest_pb2.ProgramFile(format=manifest_pb2.PROGRAM_FORMAT_ONNX, sha256=program.files[0].sha256)
+        )
+    return manifest
+
+
+def parsed(*bundles: TinyBundle) -> list[manifest_pb2.Manifest]:
+    return [manifest_pb2.Manifest.FromString(bundle.manifest) for bundle in bundles]
+
+
+def task(manifests: Sequence[manifest_pb2.Manifest] | None = None, **changed: Any) -> TaskPlan:
+    options = {**SETTINGS["options"], **changed.pop("options", {})}
+    kept = {name: value for name, value in options.items() if value is not None}
+    given = TaskSettings.model_validate({**SETTINGS, **changed, "options": kept})
+    return TaskPlan(settings=given, manifests=tuple(manifests or parsed(network(), concatenated(3))))
+
+
+def inferring(**options: Any) -> TaskPlan:
+    manifests = [with_onnx(network()), *parsed(concatenated(3))]
+    return task(manifests, options={"labels": "inferred", **options})
+
+
+def tools(infer: Any = None) -> Tools:
+    return Tools(
+        generator=np.random.default_rng(0),
+        population=tuple(IDS),
+        initial=weights(7.0),
+        initial_concatenated={
+            "classifier.bias": np.float32([5, 5]),
+            "classifier.weight": np.full((2, 6), 5, np.float32),
+        },
+        infer=infer,
+        photo_shape=(3, 2, 2),
+    )
+
+
+def update(client: bytes, tensors: TensorSet | None = None, photos: int = 10, **answers: Any) -> Update:
+    return Update(client=client, photo_count=photos, tensors=tensors or {}, **answers)
+
+
+def counted(counts: Mapping[bytes, tuple[int, int]]) -> list[Update]:
+    return [update(client, photos=sum(found), class_counts=found) for client, found in counts.items()]
+
+
+class Run:
+    """The method through its phases, as the round engine calls it."""
+
+    def __init__(self, plan: TaskPlan, infer: Any = None) -> None:
+        self.method = METHODS["fedconcat"](plan)
+        self.phases = self.method.phases(plan)
+        self.tools = tools(infer)
+        self.state: State = self.method.begin(self.phases[0], {}, self.tools)
+
+    def round(self, phase: int, updates: Sequence[Update]) -> State:
+        self.state = self.method.aggregate(self.phases[phase], self.state, updates, self.tools)
+        return self.state
+
+    def begin(self, phase: int) -> State:
+        self.state = self.method.begin(self.phases[phase], self.state, self.tools)
+        return self.state
+
+    def download(self, phase: int, client: bytes | None) -> Mapping[str, TensorSet] | None:
+        return self.method.download(self.phases[phase], self.state, client)
+
+    def clustered(self) -> "Run":
+        """Alice and Carol are alike, and Bob and Dave."""
+        self.round(0, counted({ALICE: (9, 1), BOB: (1, 9), CAROL: (8, 2), DAVE: (20, 180)}))
+        self.begin(1)
+        return self
+
+
+def value(tensors: TensorSet) -> float:
+    """Of sets of `weights`."""
+    return float(tensors["conv.weight"][0, 0])
+
+
+def test_the_worked_case_of_concatenated_classifiers_comes_out() -> None:
+    if not GOLDEN.is_dir():
+        pytest.skip("the worked cases are not here")
+    case = np.load(GOLDEN / "fedconcat_08_concat_init_K3.npz")
+    meta = json.loads(str(case["meta_json"]))
+    tolerance = {"rtol": meta["rtol"], "atol": meta["atol"]}
+
+    weight, bias = concatenate(list(case["in_weight"]), list(case["in_bias"]))
+
+    np.testing.assert_allclose(weight, case["out_weight"], **tolerance)
+    np.testing.assert_allclose(bias, case["out_bias"], **tolerance)
+    rows = np.concatenate(list(case["in_features"]), 1)
+    np.testing.assert_allclose(rows @ weight.T + bias, case["out_logits"], rtol=1e-4, atol=1e-5)
+
+
+def test_one_cluster_alone_keeps_its_classifier() -> None:
+    weight, bias = concatenate([np.float32([[1, 2]])], [np.float32([3])])
+
+    np.testing.assert_array_equal(weight, [[1, 2]])
+    np.testing.assert_array_equal(bias, [3])
+    assert (weight.dtype, bias.dtype) == (np.float32, np.float32)
+
+
+def test_the_last_phases_mean_does_not_weigh() -> None:
+    np.testing.assert_array_equal(unweighted_mean([np.float32([1, 2]), np.float32([3, 8])]), [2, 5])
+
+
+def test_inferred_labels_are_the_mean_of_softmax_not_softmax_of_the_mean() -> None:
+    # softmax (0, log 3) = (1/4, 3/4) and (log 9, 0) = (9/10, 1/10): mean (0.575, 0.425).
+    found = mean_softmax(np.log([[1, 3], [9, 1]]))
+
+    np.testing.assert_allclose(found, [0.575, 0.425], rtol=1e-12)
+
+
+def test_huge_logits_give_no_infinity() -> None:
+    np.testing.assert_array_equal(mean_softmax(np.float32([[1e30, -1e30]])), [1, 0])
+
+
+def test_the_phases_are_the_papers() -> None:
+    cluster, extract, last = Run(task(cohort=3)).phases
+
+    assert [(p.name, p.rounds, p.cohort, p.concatenated) for p in (cluster, extract, last)] == [
+        ("cluster", 1, None, False),
+        ("extract", 2, 3, False),
+        ("concatenate", 3, 3, True),
+    ]
+    assert not cluster.local_pass.stages and not cluster.local_pass.HasField("upload")
+    assert [ask.WhichOneof("question") for ask in cluster.local_pass.asks] == ["class_counts"]
+    assert [stage.epochs for stage in extract.local_pass.stages] == [1]
+    assert [stage.steps for stage in last.local_pass.stages] == [3]
+    assert list(last.local_pass.extractors) == ["cluster_0", "cluster_1", "cluster_2"]
+    assert not extract.local_pass.asks and not last.local_pass.asks
+
+
+def test_noisy_labels_are_asked_for_with_epsilon_and_nothing_exact_beside_them() -> None:
+    phases = Run(task(options={"labels": "noisy", "epsilon": 2})).phases
+
+    assert [ask.label_distribution.epsilon for ask in phases[0].local_pass.asks] == [2.0]
+    assert not any(p.local_pass.evaluation.at_start or p.local_pass.evaluation.at_end for p in phases)
+
+
+def test_inferring_trains_and_uploads_in_the_first_round_and_asks_nothing() -> None:
+    first = Run(inferring()).phases[0].local_pass
+
+    assert len(first.stages) == 1 and first.HasField("upload") and not first.asks
+
+
+def test_clients_with_like_labels_share_a_cluster_which_starts_from_the_initial_model() -> None:
+    run = Run(task()).clustered()
+
+    assert [run.state[f"clients/{client.hex()}/cluster"] for client in IDS] == [0, 1, 0, 1]
+    assert run.state["clusters"] == 2
+    assert [value(run.state[f"cluster_{j}"]) for j in range(2)] == [7.0, 7.0]
+    assert "global" not in run.state
+
+
+def test_noisy_rows_are_clustered_as_they_come() -> None:
+    run = Run(task(options={"labels": "noisy", "epsilon": 1}))
+    noisy = {ALICE: (1.9, -0.8), BOB: (-0.7, 1.4), CAROL: (1.7, -0.9), DAVE: (-0.6, 1.2)}
+
+    run.round(0, [update(client, label_distribution=found) for client, found in noisy.items()])
+
+    assert [run.state[f"clients/{client.hex()}/cluster"] for client in IDS] == [0, 1, 0, 1]
+
+
+def sure_of(tensors: TensorSet, photos: np.ndarray) -> np.ndarray:
+    """Logits of a model that answers with its own classifier's bias, whatever the photo."""
+    return np.tile(np.asarray(tensors["fc.bias"]), (len(photos), 1)).astype(np.float32)
+
+
+def biased(number: float, *bias: float) -> dict[str, Any]:
+    return {**weights(number), "fc.bias": np.float32(bias)}
+
+
+def test_clients_are_grouped_by_how_their_models_answer_and_all_clusters_start_from_their_mean() -> None:
+    run = Run(inferring(random_images=10), sure_of)
+    sent = {ALICE: biased(1, 3, 0), BOB: biased(2, 0, 3), CAROL: biased(3, 3, 1), DAVE: biased(4, 0, 2)}
+
+    run.round(0, [update(client, found, photos=30 if client == DAVE else 10) for client, found in sent.items()])
+    run.begin(1)
+
+    assert [run.state[f"clients/{client.hex()}/cluster"] for client in IDS] == [0, 1, 0, 1]
+    # (10 * 1 + 10 * 2 + 10 * 3 + 30 * 4) / 60 = 3
+    assert [value(run.state[f"cluster_{j}"]) for j in range(2)] == [3.0, 3.0]
+
+
+def test_random_images_are_the_same_for_all_models_and_however_many_fit_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def bright(tensors: TensorSet, photos: np.ndarray) -> np.ndarray:
+        return np.stack([photos.sum((1, 2, 3)), np.zeros(len(photos), np.float32)], 1)
+
+    def found() -> np.ndarray:
+        return inferred_labels.distributions(bright, [{}, {}], 50, (3, 2, 2), np.random.default_rng(1))
+
+    whole = found()
+    monkeypatch.setattr(inferred_labels, "IMAGE_BYTES", 7 * 48)  # seven images of twelve floats
+    pieces = found()
+
+    np.testing.assert_array_equal(whole[0], whole[1])
+    np.testing.assert_allclose(pieces, whole, rtol=1e-12)
+    # Uniform in 0..1: the softmax of the sum of twelve, 6 on average, against 0.
+    assert 0.99 < whole[0, 0] < 1
+
+
+def test_fewer_kinds_of_clients_than_clusters_make_fewer_clusters() -> None:
+    run = Run(task())
+
+    run.round(0, counted(dict.fromkeys(IDS, (5, 5))))
+
+    assert run.state["clusters"] == 1
+
+
+def test_the_elbow_finds_the_clusters_within_the_bundles_room() -> None:
+    run = Run(task(options={"clusters": "elbow"})).clustered()
+
+    assert run.state["clusters"] == 2
+
+
+def test_balanced_clusters_are_no_larger_than_the_limit() -> None:
+    # max(ceil(4/2), int(2.4)) = 2: of three alike, the one nearest to Dave joins him.
+    run = Run(task(options={"balanced": True}))
+
+    run.round(0, counted({ALICE: (10, 0), BOB: (10, 0), CAROL: (8, 2), DAVE: (0, 10)}))
+
+    assert [run.state[f"clients/{client.hex()}/cluster"] for client in IDS] == [0, 0, 1, 1]
+
+
+def test_a_cluster_averages_its_own_by_photos_and_one_without_participants_keeps_its_model() -> None:
+    run = Run(task()).clustered()
+    before = run.state["cluster_1"]
+
+    run.round(1, [update(CAROL, weights(4.0), photos=30), update(ALICE, weights(8.0), photos=10)])
+
+    # (30 * 4 + 10 * 8) / 40 = 5
+    assert value(run.state["cluster_0"]) == 5.0
+    assert run.state["cluster_1"] is before
+
+
+def test_order_of_arrival_changes_nothing() -> None:
+    sent = [update(client, weights(1.0 + 0.1 * i), photos=3 + i) for i, client in enumerate(IDS)]
+    asked = counted({ALICE: (9, 1), BOB: (1, 9), CAROL: (8, 2), DAVE: (2, 8)})
+    runs = []
+
+    for order in (1, -1):
+        run = Run(task(options={"start": "clusters"}))
+        run.round(0, asked[::order])
+        run.begin(1)
+        run.round(1, sent[::order])
+        runs.append(run.begin(2))
+
+    np.testing.assert_array_equal(runs[0]["global"]["classifier.weight"], runs[1]["global"]["classifier.weight"])
+    assert {n: v for n, v in runs[0].items() if "clients/" in n} == {
+        n: v for n, v in runs[1].items() if "clients/" in n
+    }
+
+
+def test_clients_download_the_model_of_their_cluster_and_there_is_no_global_one() -> None:
+    run = Run(task()).clustered()
+    run.round(1, [update(ALICE, weights(1.0)), update(BOB, weights(2.0))])
+
+    assert [value((run.download(1, client) or {})["global"]) for client in IDS] == [1.0, 2.0, 1.0, 2.0]
+    assert run.download(1, None) is None
+
+
+def test_a_client_without_a_cluster_sits_extract_out_and_joins_in_the_last_phase() -> None:
+    run = Run(task())
+    run.round(0, counted({ALICE: (9, 1), BOB: (1, 9), CAROL: (8, 2)}))
+    run.begin(1)
+
+    late = run.download(1, DAVE)
+    run.begin(2)
+
+    assert late is None
+    assert (run.download(2, DAVE) or {}).keys() == {"global", "cluster_0", "cluster_1"}
+
+
+def test_the_last_phase_freezes_extractors_alone_and_starts_afresh() -> None:
+    run = Run(task()).clustered()
+    run.round(1, [update(ALICE, weights(1.0)), update(BOB, weights(2.0))])
+
+    state = run.begin(2)
+
+    assert sorted(state["cluster_0"]) == ["bn.batches", "bn.mean", "bn.weight", "conv.weight"]
+    assert [value(state[f"cluster_{j}"]) for j in range(2)] == [1.0, 2.0]
+    np.testing.assert_array_equal(state["global"]["classifier.weight"], np.full((2, 6), 5))
+    assert (run.download(2, None) or {}).keys() == (run.download(2, ALICE) or {}).keys()
+
+
+def test_the_last_phase_may_start_from_the_clusters_classifiers() -> None:
+    run = Run(task(options={"start": "clusters"})).clustered()
+    sent = {ALICE: weights(1.0, fc=((1, 2), (3, 4))), BOB: weights(2.0, fc=((5, 6), (7, 8)))}
+    run.round(1, [update(client, tensors) for client, tensors in sent.items()])
+
+    classifier = run.begin(2)["global"]
+
+    # There is room for a third extractor, whose features are zeros.
+    np.testing.assert_array_equal(classifier["classifier.weight"], [[1, 2, 5, 6, 0, 0], [3, 4, 7, 8, 0, 0]])
+    np.testing.assert_array_equal(classifier["classifier.bias"], [3, 3])
+
+
+def test_the_classifier_becomes_the_unweighted_mean() -> None:
+    run = Run(task()).clustered()
+    run.begin(2)
+
+    def sent(number: float) -> TensorSet:
+        return {"classifier.bias": np.float32([number, 0]), "classifier.weight": np.full((2, 6), number, np.float32)}
+
+    run.round(2, [update(ALICE, sent(1.0), photos=1000), update(BOB, sent(2.0), photos=1)])
+
+    np.testing.assert_array_equal(run.state["global"]["classifier.bias"], [1.5, 0])
+    assert run.state["cluster_0"] is not None
+
+
+def test_a_client_without_photos_counts_nowhere() -> None:
+    run = Run(task())
+    run.round(0, [*counted({ALICE: (9, 1), BOB: (1, 9)}), update(CAROL, photos=0, class_counts=(0, 0))])
+    assert f"clients/{CAROL.hex()}/cluster" not in run.state
+
+    run.begin(1)
+    with pytest.raises(NothingToAggregate, match="no client trained on any photo"):
+        run.round(1, [update(ALICE, weights(1.0), photos=0)])
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"extractor_rounds": 2, "classifier_rounds": None}, (2, 3)),
+        ({"extractor_rounds": None, "classifier_rounds": 1}, (4, 1)),
+        ({"extractor_rounds": 1, "classifier_rounds": 4}, (1, 4)),
+    ],
+)
+def test_rounds_that_are_left_out_follow_from_the_others(
+    options: dict[str, int | None], expected: tuple[int, int]
+) -> None:
+    method = FedConcat.for_task(task(options=options))
+
+    assert (method.extractor_rounds, method.classifier_rounds) == expected
+
+
+@pytest.mark.parametrize(
+    ("changed", "reason"),
+    [
+        ({"options": {"clusters": 5}}, "options.clusters: found 5, must be at most the population, 4"),
+        ({"options": {"clusters": 4}}, "options.clusters: found 4, must be at most 3, the extractors that"),
+        ({"options": {"clusters": 0}}, 'options.clusters: found 0, must be a whole number, 1 or more, or "elbow"'),
+        ({"options": {"clusters": "knee"}}, "options.clusters: found 'knee'"),
+        ({"options": {"clusters": True}}, "options.clusters: found True"),
+        ({"options": {"labels": "true"}}, 'options.labels: found \'true\', must be "counts", "noisy" or "inferred"'),
+        ({"options": {"labels": "noisy"}}, "options.epsilon: found nothing, must be a number above 0"),
+        ({"options": {"labels": "noisy", "epsilon": 0}}, "options.epsilon: found 0, must be a number above 0"),
+        ({"options": {"epsilon": 1}}, 'options.epsilon: found 1, must be left out, since options.labels is "counts"'),
+        ({"options": {"labels": "noisy", "epsilon": 1}, "confusion": True}, "confusion: found true, must be false"),
+        (
+            {"options": {"labels": "noisy", "epsilon": 1}, "personal_evaluation": True},
+            "personal_evaluation: found true, must be false",
+        ),
+        ({"options": {"random_images": 5}}, "options.random_images: found 5, must be left out"),
+        ({"options": {"labels": "inferred"}}, r"manifests\[0\]: found program 'predict' without ONNX"),
+        (
+            {"rounds": 7},
+            r"rounds: found 7, must be 1 for clustering \+ .* with extractor_rounds 2 and classifier_rounds 3",
+        ),
+        ({"rounds": 3, "options": {"classifier_rounds": None}}, "rounds: found 3, must be 1 for clustering"),
+        (
+            {"options": {"extractor_rounds": None, "classifier_rounds": None}},
+            "options.extractor_rounds: found nothing, must be set, or options.classifier_rounds",
+        ),
+        ({"options": {"classifier_steps": 0}}, "options.classifier_steps: found 0"),
+        ({"options": {"start": "warm"}}, "options.start: found 'warm'"),
+        ({"options": {"k": 3}}, "options.k: found set, must be left out: the options of fedconcat are balanced, "),
+    ],
+)
+def test_a_setting_that_does_not_fit_is_refused_by_name(changed: dict[str, Any], reason: str) -> None:
+    with pytest.raises(SettingsError, match=reason):
+        FedConcat.for_task(task(**changed))
+
+
+def other_start() -> list[manifest_pb2.Manifest]:
+    return parsed(network(), concatenated(3), concatenated(3, fill=0.25))
+
+
+@pytest.mark.parametrize(
+    ("manifests", "reason"),
+    [
+        (parsed(network()), "manifests: found no bundle that concatenates extractors"),
+        (parsed(concatenated(3)), "manifests: found only bundles that concatenate"),
+        (parsed(network(), network(width=4), concatenated(3)), r"manifests\[1\]: found a bundle with other tensors"),
+        (
+            parsed(network(), concatenated(3, width=4)),
+            r"manifests\[1\]: found a bundle that concatenates other extract",
+        ),
+        (other_start(), r"manifests\[2\]: found a bundle with another classifier than the first one"),
+    ],
+)
+def test_bundles_that_do_not_fit_are_refused(manifests: list[manifest_pb2.Manifest], reason: str) -> None:
+    with pytest.raises(SettingsError, match=reason):
+        FedConcat.for_task(task(manifests))
+
+
+def test_phases_say_the_same_each_time_they_are_asked() -> None:
+    plan = task()
+    method = FedConcat.for_task(plan)
+
+    first: list[Phase] = method.phases(plan)
+
+    assert first == method.phases(plan)
