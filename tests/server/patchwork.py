@@ -25,10 +25,15 @@ class Patchwork:
 
     rounds: int
     stage: pb.Stage
+    upload: pb.Upload
 
     @classmethod
     def for_task(cls, task: TaskPlan) -> "Patchwork":
-        return cls(rounds=task.settings.rounds, stage=task.settings.stage("step"))
+        return cls(
+            rounds=task.settings.rounds,
+            stage=task.settings.stage("step"),
+            upload=task.settings.upload(str(task.settings.options.get("base", "shared")), BIAS),
+        )
 
     def phases(self, task: TaskPlan) -> list[Phase]:
         gather = pb.LocalPass(
@@ -36,7 +41,7 @@ class Patchwork:
             references=[pb.ReferenceBinding(name="global", set=pb.SetSource(download="shared"))],
             stages=[self.stage],
             keep=[pb.Keep(set="mine")],
-            upload=pb.Upload(tensors=BIAS, codec=pb.CODEC_FLOAT32),
+            upload=self.upload,
             asks=[pb.Ask(class_counts=pb.AskClassCounts())],
         )
         stitch = pb.LocalPass(
