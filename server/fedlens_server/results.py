@@ -90,13 +90,14 @@ def model(federation: Federation, task: Task) -> admin_pb2.TaskModelResponse:
     Raises:
         Unknown: The method has none, or none yet.
     """
-    phase = task.method_phase(task.phase_of(task.committed))
-    downloaded = task.method.download(phase, task.values, None) if task.values else None
+    index = min(task.phase_of(task.committed), task.method_phases - 1)
+    bundle = task.bundles_of(index)[0]
+    downloaded = task.method.download(task.phases[index], task.values, None) if task.values else None
     sets = [tensors for tensors in (downloaded or {}).values() if isinstance(tensors, StoredTensors)]
     if len(sets) == 1:
         digest = sets[0].digest
     elif not task.values and task.state == admin_pb2.TASK_STATE_WAITING:
-        digest = task.bundles[0].manifest.initial
+        digest = bundle.manifest.initial
     else:
         raise Unknown(f"task {task.name!r} has no global model")
     rounds = schema.rounds.c
@@ -112,7 +113,7 @@ def model(federation: Federation, task: Task) -> admin_pb2.TaskModelResponse:
     )
     return admin_pb2.TaskModelResponse(
         blob_sha256=digest,
-        bundle=task.bundles[0].id,
-        class_names=task.bundles[0].manifest.class_names,
+        bundle=bundle.id,
+        class_names=bundle.manifest.class_names,
         round=committed[0].number if committed else 0,
     )

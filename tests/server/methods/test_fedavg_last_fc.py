@@ -7,7 +7,10 @@ from hypothesis.extra import numpy as hnp
 from fedlens_server.methods import NothingToAggregate
 from fedlens_server.methods.fedavg import average
 from fedlens_server.methods.fedavg_last_fc import average_rows, class_shares
+from fedlens_server.task_settings import SettingsError
 from tests.server.methods.golden import cases
+from tests.server.methods.tasks import ALICE, BOB, after, begun, changed, made, plan, update
+from tests.server.networks import network, weights
 
 
 def test_each_row_counts_by_the_photos_of_its_class() -> None:
@@ -73,3 +76,33 @@ def test_it_agrees_with_the_worked_cases() -> None:
             case.check(name, average_rows(list(given[name]), given["class_counts"], given["n"]))
         for name in case.outputs.keys() & {"hidden"}:
             case.check(name, average(list(given[name]), given["n"]))
+
+
+def test_clients_are_asked_for_their_class_counts() -> None:
+    task = plan("fedavg_last_fc")
+    (phase,) = made(task).phases(task)
+
+    assert [ask.WhichOneof("question") for ask in phase.local_pass.asks] == ["class_counts"]
+
+
+def test_only_the_classifier_counts_by_class() -> None:
+    task = plan("fedavg_last_fc")
+    method = made(task)
+    sent = [update(ALICE, weights(2.0), 4, (1, 3)), update(BOB, weights(6.0), 4, (3, 1))]
+
+    found = after(method, task, begun(method, task), sent)["global"]
+
+    # Class 0: (1 * 2 + 3 * 6) / 4 = 5; class 1: (3 * 2 + 1 * 6) / 4 = 3; all else (4 * 2 + 4 * 6) / 8 = 4.
+    np.testing.assert_array_equal(found["fc.bias"], [5.0, 3.0])
+    np.testing.assert_array_equal(found["fc.weight"], [[5.0, 5.0], [3.0, 3.0]])
+    np.testing.assert_array_equal(found["conv.weight"], np.full((2, 3), 4.0))
+    np.testing.assert_array_equal(found["bn.mean"], [4.0, 4.0])
+    assert found["bn.batches"] == 6
+
+
+@pytest.mark.parametrize("name", ["fedavg_last_fc", "fedns"])
+def test_a_classifier_without_a_row_for_each_class_is_refused(name: str) -> None:
+    bundle = changed(network(), class_names=["cat", "dog", "fox"])
+
+    with pytest.raises(SettingsError, match=r"found classifier tensor fc.bias \[2\], must be one with a row for"):
+        made(plan(name, bundle))

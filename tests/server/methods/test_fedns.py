@@ -12,8 +12,11 @@ from fedlens_server.methods.fedavg_last_fc import average_rows
 from fedlens_server.methods.fedns import average_nodes, coefficients, keep, node_variances
 from fedlens_server.methods.weighted_mean import CHUNK
 from tests.server.methods.golden import cases
+from tests.server.methods.tasks import ALICE, BOB, CAROL, after, begun, made, plan, update
+from tests.server.networks import weights
 
 ORIGIN = np.zeros((1, 2), np.float32)
+CONV = {"conv.weight": np.float32([[0, 0, 6]] * 2)}
 
 
 def node(*elements: float) -> NDArray[np.float32]:
@@ -62,8 +65,12 @@ def test_with_five_clients_nobody_can_be_left_out_at_any_scale(scale: float) -> 
     assert keep(np.array([[scale, scale, scale, scale, 7 * scale]])).all()
 
 
+# The least are squares of differences between subnormal float32.
+VARIANCES = st.just(0.0) | st.floats(1e-90, 1e76)
+
+
 @settings(max_examples=100, deadline=None)
-@given(variances=st.integers(1, 5).flatmap(lambda k: hnp.arrays(np.float64, (4, k), elements=st.floats(0, 1e6))))
+@given(variances=st.integers(1, 5).flatmap(lambda k: hnp.arrays(np.float64, (4, k), elements=VARIANCES)))
 def test_fewer_than_a_quarter_can_be_left_out_so_of_five_none(variances: NDArray[np.float64]) -> None:
     assert keep(variances).all()
 
@@ -193,3 +200,51 @@ def test_it_agrees_with_the_worked_cases() -> None:
             case.check(f"{layer}_var", variances)
             case.check(f"{layer}_kept", keep(variances))
             case.check(f"{layer}_coef", coefficients(variances, given["n"]))
+
+
+def trained(*elements: float) -> dict[str, NDArray[Any]]:
+    """The tiny network, both channels of whose convolution have these weights; all else 2."""
+    return {**weights(2.0), "conv.weight": np.float32([elements, elements])}
+
+
+def test_each_kind_of_tensor_is_aggregated_in_its_own_way() -> None:
+    task = plan("fedns")
+    method = made(task)
+    sent = [update(ALICE, trained(0, 0, 3), 4, (1, 3)), update(BOB, {**weights(6.0), **CONV}, 4, (3, 1))]
+
+    found = after(method, task, begun(method, task), sent)["global"]
+
+    # Var[0, 0, 3] = 2, Var[0, 0, 6] = 8: shares 0.2 and 0.8 of 3 and 6. The classifier by class, BatchNorm by photos.
+    np.testing.assert_allclose(found["conv.weight"], [[0, 0, 5.4]] * 2, rtol=1e-6)
+    np.testing.assert_array_equal(found["fc.bias"], [5.0, 3.0])
+    np.testing.assert_array_equal(found["bn.weight"], [4.0, 4.0])
+    np.testing.assert_array_equal(found["bn.mean"], [4.0, 4.0])
+    assert found["bn.batches"] == 6
+    assert list(found) == sorted(weights(0.0))
+
+
+def drawn(generator: np.random.Generator) -> dict[str, NDArray[Any]]:
+    """The tiny network with random weights."""
+    likes = weights(0.0).items()
+    return {name: np.asarray(generator.normal(size=like.shape)).astype(like.dtype) for name, like in likes}
+
+
+@pytest.mark.parametrize("name", ["fedavg", "fedavg_last_fc", "fedns"])
+def test_whichever_update_came_first_the_bytes_are_the_same(name: str) -> None:
+    task = plan(name)
+    method = made(task)
+    generator = np.random.default_rng(5)
+    sent = [
+        update(
+            client,
+            {n: np.asarray(generator.normal(size=w.shape)).astype(w.dtype) for n, w in weights(0).items()},
+            photos,
+            counts,
+        )
+        for client, photos, counts in ((ALICE, 7, (3, 4)), (BOB, 11, (9, 2)), (CAROL, 13, (6, 7)))
+    ]
+
+    one = after(method, task, begun(method, task), sent)["global"]
+    other = after(method, task, begun(method, task), [sent[2], sent[0], sent[1]])["global"]
+
+    assert all(one[tensor].tobytes() == other[tensor].tobytes() for tensor in one)
