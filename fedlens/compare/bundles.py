@@ -52,6 +52,7 @@ class BundleSpec:
     backbone_weights: Path | None = None
     onnx: bool = False
     concatenated: int = 0
+    stored_views: int = 8
 
     @property
     def folder(self) -> str:

@@ -152,6 +152,7 @@ def _bundles(
             backbone_weights=out / trained.folder / WEIGHTS_FILE if trained else model.backbone_weights,
             onnx=method.onnx and not concatenated,
             concatenated=concatenated,
+            stored_views=model.stored_views,
         )
 
     names = study.models_of(label)

@@ -2,7 +2,8 @@
 
 Beside the keys of the models below, a study takes the settings of a task (`rounds`, `epochs`, `codec` ...) for all of
 its methods, and each table `[methods.<label>]` takes them again for its own. `docs/compare.md` describes them all.
-A table `[reduced]` holds what changes in the reduced size.
+A table `[reduced]` holds what changes in the reduced size; tables `[variants.<name>]` hold settings with each of which
+every method is run, as `<label>.<name>`, but for those that say `variants = false`.
 """
 
 import difflib
@@ -82,6 +83,7 @@ class ModelSection(_Section):
     head: str | None = _key('"linear" or "hidden"', default=None)
     backbone_weights: Path | None = _key("the path of a file", default=None, strict=False)
     pretrain_epochs: int = _key("an integer from 1", default=5, ge=1)
+    stored_views: int = _key("an integer from 1", default=8, ge=1)
 
 
 class _WithSettings(BaseModel):
@@ -226,9 +228,31 @@ def _merged(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def _varied(raw: dict[str, Any], source: str) -> dict[str, Any]:
+    """With each method in each variant, and no more variants."""
+    variants, methods = raw.get("variants"), raw.get("methods")
+    if variants is None or not isinstance(methods, dict):
+        return raw
+    if not isinstance(variants, dict) or not all(isinstance(table, dict) for table in variants.values()):
+        raise StudyError(f"{source}: variants: found {variants!r}, must be tables, [variants.<name>]")
+    varied: dict[str, Any] = {}
+    for label, method in methods.items():
+        wanted = method.get("variants", True) if isinstance(method, dict) else False
+        if not isinstance(wanted, bool):
+            raise StudyError(f"{source}: methods.{label}.variants: found {wanted!r}, must be true or false")
+        if not isinstance(method, dict):
+            varied[label] = method
+            continue
+        plain = {key: value for key, value in method.items() if key != "variants"}
+        varied |= (
+            {f"{label}.{name}": _merged(table, plain) for name, table in variants.items()} if wanted else {label: plain}
+        )
+    return {key: value for key, value in raw.items() if key != "variants"} | {"methods": varied}
+
+
 def _validated(raw: dict[str, Any], folder: Path, source: str) -> Study:
     try:
-        study = Study.model_validate(raw)
+        study = Study.model_validate(_varied(raw, source))
     except ValidationError as error:
         raise StudyError(f"{source}: {_sentence(dict(error.errors(include_url=False)[0]))}") from error
     for where, table in (("", study), *((f"methods.{name}.", entry) for name, entry in study.methods.items())):
