@@ -157,9 +157,15 @@ class FedConcat:
             start=[pb.StartRule(source=pb.SetSource(download=INITIAL))],
             asks=[counts if self.labels == COUNTS else noisy],
         )
+        second = task.concatenated[0]
         short = settings.stage("step")
         short.steps = self.classifier_steps
-        wanted = [reference.name for reference in task.concatenated[0].references if reference.name == GLOBAL]
+        # Its objective may have fewer hyper-parameters than that of the models.
+        known = {hyper.name for hyper in second.hyper_parameters}
+        values = [value for value in short.hyper_values if value.name in known]
+        del short.hyper_values[:]
+        short.hyper_values.extend(values)
+        wanted = [reference.name for reference in second.references if reference.name == GLOBAL]
         last = pb.LocalPass(
             start=[pb.StartRule(source=downloaded)],
             references=[pb.ReferenceBinding(name=name, set=downloaded) for name in wanted],

@@ -170,6 +170,16 @@ def test_the_phases_are_the_papers() -> None:
     assert not extract.local_pass.asks and not last.local_pass.asks
 
 
+def test_the_last_phase_leaves_out_what_its_bundle_has_no_hyper_parameter_for() -> None:
+    manifests = parsed(network(), concatenated(3))
+    del manifests[1].hyper_parameters[1:]
+
+    phases = Run(task(manifests, hyper={"lr_classifier": 0.5, "momentum": 0.25})).phases
+
+    names = [[value.name for value in phase.local_pass.stages[0].hyper_values] for phase in phases[1:]]
+    assert names == [["lr_classifier", "momentum"], ["lr_classifier"]]
+
+
 def test_noisy_labels_are_asked_for_with_epsilon_and_nothing_exact_beside_them() -> None:
     phases = Run(task(options={"labels": "noisy", "epsilon": 2})).phases
 
