@@ -146,7 +146,7 @@ class Assignments:
     async def _obtain_programs(self, bundle: Bundle, stages: set[str]) -> None:
         """Have what these programs need, and what every pass needs, on this machine."""
         sizes = {part.sha256: part.size for part in bundle.manifest.parts}
-        names = stages | {"embed", "extract", "predict"}
+        names = stages | {"embed", "extract", "predict", "view"}
         wanted = {
             file.sha256: sizes[file.sha256]
             for program in bundle.manifest.programs

@@ -37,6 +37,13 @@ def space(manifest: manifest_pb2.Manifest) -> bytes:
     return sha256(b"".join(parts)).digest()
 
 
+def stored_views_space(manifest: manifest_pb2.Manifest) -> bytes:
+    """As `space`, for the features of a photo's stored views, one after the other."""
+    program = min(f.sha256 for f in manifests.program(manifest, "view").files)
+    count = manifest.stored_views.to_bytes(4, "little")
+    return sha256(b"".join([b"fedlens/stored-views/v1", space(manifest), program, count])).digest()
+
+
 def extracted_space(manifest: manifest_pb2.Manifest, extractor: bytes) -> bytes:
     """As `space`, for the outputs of program `extract` with the set of tensors whose blob has this digest."""
     program = min(f.sha256 for f in manifests.program(manifest, "extract").files)

@@ -135,6 +135,7 @@ def _training(
 ) -> Callable[[dict[str, Array], Sequence[assignment_pb2.Stage], int], dict[str, Array]]:
     """What runs stages, numbered from the third argument on, one after the other from the weights in the first."""
     bundle, plan = engine.bundle.manifest, assignment.local_pass
+    rows = photos.training_rows(engine, assignment.seed)
     total = sum(steps_of(stage, len(photos), bundle.batch) for stage in (*plan.stages, *plan.evaluation.throw_away))
     done = 0
 
@@ -148,7 +149,7 @@ def _training(
             weights = engine.train(
                 stage.program,
                 weights,
-                photos.rows,
+                rows,
                 batches(photos, assignment.seed, index, stage, bundle),
                 {hyper.name: hyper.value for hyper in stage.hyper_values},
                 references,

@@ -17,6 +17,7 @@ from fedlens_proto.v1 import blob_pb2, manifest_pb2
 SIDE = 4
 BATCH = 4
 CLASSES = ("cat", "dog")
+WIDTH = 2
 F32 = blob_pb2.DTYPE_FLOAT32
 
 
@@ -27,8 +28,12 @@ def make_bundle(
     last_batch: manifest_pb2.LastBatch = manifest_pb2.LAST_BATCH_MASKED,
     with_reference: bool = False,
     features: int = 3,
+    concatenated: int = 0,
 ) -> Bundle:
-    """A bundle of `fc.bias` [2] and `fc.weight` [2, features]; its program files are told apart by one byte each."""
+    """A bundle of `fc.bias` [2] and `fc.weight` [2, features]; its program files are told apart by one byte each.
+
+    With `concatenated` the weights stand on so many extractors side by side, each `base.weight` [WIDTH, features].
+    """
     parts_folder = folder / "parts"
     parts_folder.mkdir(parents=True)
     parts: dict[bytes, int] = {}
@@ -39,14 +44,22 @@ def make_bundle(
         parts[digest] = len(raw)
         return digest
 
-    shapes = {"fc.bias": [2], "fc.weight": [2, features if frozen else 3 * SIDE * SIDE]}
+    inputs = features if frozen else 3 * SIDE * SIDE
+    shapes = {"fc.bias": [2], "fc.weight": [2, concatenated * WIDTH or inputs]}
     initial = part(blob.encode({name: np.zeros(shape, np.float32) for name, shape in shapes.items()}))
     weights = [
         manifest_pb2.Slot(kind=manifest_pb2.SLOT_KIND_WEIGHT, name=name, dtype=F32, shape=shape)
         for name, shape in shapes.items()
     ]
     loss = manifest_pb2.Slot(kind=manifest_pb2.SLOT_KIND_LOSS, dtype=F32)
-    programs = {"step": [*weights, loss], "predict": [loss]} | ({"embed": [loss]} if frozen else {})
+    row = _slot(manifest_pb2.SLOT_KIND_INPUT, "", BATCH, concatenated * WIDTH or inputs)
+    programs = {"step": ([*weights, row], [*weights, loss]), "predict": ([*weights, row], [loss])}
+    if frozen:
+        programs["embed"] = ([row], [loss])
+    if concatenated:
+        extractor = _slot(manifest_pb2.SLOT_KIND_EXTRACTOR, "base.weight", WIDTH, inputs)
+        outputs = _slot(manifest_pb2.SLOT_KIND_FEATURES, "", BATCH, WIDTH)
+        programs["extract"] = ([extractor, _slot(manifest_pb2.SLOT_KIND_INPUT, "", BATCH, inputs)], [outputs])
     manifest = manifest_pb2.Manifest(
         format=1,
         bundle_class=(manifest_pb2.BUNDLE_CLASS_FROZEN_BACKBONE if frozen else manifest_pb2.BUNDLE_CLASS_WHOLE_MODEL),
@@ -72,22 +85,27 @@ def make_bundle(
         programs=[
             manifest_pb2.Program(
                 name=name,
-                inputs=weights,
-                outputs=outputs,
+                inputs=taken,
+                outputs=given,
                 files=[
                     manifest_pb2.ProgramFile(
                         format=manifest_pb2.PROGRAM_FORMAT_PT2, sha256=part(name.encode() + bytes(2000))
                     )
                 ],
             )
-            for name, outputs in programs.items()
+            for name, (taken, given) in programs.items()
         ],
         initial=initial,
+        concatenated=concatenated,
         frozen=part(blob.encode({"scale": np.ones(3, np.float32)})) if frozen else b"",
         parts=[manifest_pb2.Part(sha256=digest, size=size) for digest, size in sorted(parts.items())],
     )
     (folder / "manifest.pb").write_bytes(manifest.SerializeToString(deterministic=True))
     return Bundle.open(folder)
+
+
+def _slot(kind: manifest_pb2.SlotKind, name: str, *shape: int) -> manifest_pb2.Slot:
+    return manifest_pb2.Slot(kind=kind, name=name, dtype=F32, shape=shape)
 
 
 class LinearEngine:
@@ -103,7 +121,9 @@ class LinearEngine:
     def embed(self, photo: NDArray[np.float32]) -> NDArray[np.float32]:
         self._load("embed")
         means: NDArray[np.float32] = photo[0].mean(axis=(1, 2), dtype=np.float32)
-        width = self._bundle.manifest.tensors[1].shape[1]
+        manifest = self._bundle.manifest
+        extractors = [slot for program in manifest.programs for slot in program.inputs if slot.name == "base.weight"]
+        width = (extractors or manifest.tensors)[-1].shape[1]
         return np.resize(means, width).astype(np.float32)
 
     def train(
@@ -140,6 +160,10 @@ class LinearEngine:
         self._load("predict")
         logits: NDArray[np.float32] = inputs.reshape(len(inputs), -1) @ weights["fc.weight"].T + weights["fc.bias"]
         return logits
+
+    def view(self, photos: NDArray[np.float32], uniforms: NDArray[np.float32]) -> NDArray[np.float32]:
+        self._load("view")
+        return photos * (1 - uniforms[:, :1, np.newaxis, np.newaxis])
 
     def extract(self, extractor: Mapping[str, Array], inputs: NDArray[np.float32]) -> NDArray[np.float32]:
         self._load("extract")

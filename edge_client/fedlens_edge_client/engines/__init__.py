@@ -35,6 +35,23 @@ class NonFinite(EngineError):
     """A NaN or an infinity came out; nothing of this training may be uploaded."""
 
 
+class Views(Protocol):
+    """Augmented views of each row's photo, for a bundle whose `step` takes several."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """[N, V, ...], V the manifest's `views`."""
+        ...
+
+    def take(self, indices: NDArray[np.int64], out: NDArray[np.float32]) -> None:
+        """Write the views of these rows, int64 [n] within 0 .. N - 1, to `out`, float32 [n, V, ...].
+
+        Raises:
+            EngineError: They could not be made.
+        """
+        ...
+
+
 @dataclass(frozen=True)
 class Rows:
     """What a client trains on or evaluates, one row a photo.
@@ -42,10 +59,12 @@ class Rows:
     Attributes:
         inputs: float32 [N, ...]: features of a frozen backbone, or photos [N, 3, H, W] in 0..1.
         labels: int64 [N], each in 0 .. classes - 1.
+        views: What training takes instead of the inputs, where the bundle has views.
     """
 
     inputs: NDArray[np.float32]
     labels: NDArray[np.int64]
+    views: Views | None = None
 
 
 class Engine(Protocol):
@@ -68,6 +87,19 @@ class Engine(Protocol):
         Raises:
             BadInput: Another shape, or the bundle has no frozen backbone.
             NonFinite: The features hold a NaN or an infinity.
+        """
+        ...
+
+    def view(self, photos: NDArray[np.float32], uniforms: NDArray[np.float32]) -> NDArray[np.float32]:
+        """One augmented view of each photo, float32 [N, 3, H, W] in 0..1.
+
+        Args:
+            photos: float32 [N, 3, H, W] in 0..1, N >= 1.
+            uniforms: float32 [N, r] in 0..1, 1 excluded.
+
+        Raises:
+            BadInput: Another shape, or the bundle has no views.
+            NonFinite: A view holds a NaN or an infinity.
         """
         ...
 

@@ -61,6 +61,31 @@ class TorchEngine:
             raise NonFinite("the features of a photo hold a NaN or an infinity")
         return np.ascontiguousarray(features[0])
 
+    def view(self, photos: NDArray[np.float32], uniforms: NDArray[np.float32]) -> NDArray[np.float32]:
+        """As `Engine.view`."""
+        if not self._bundle.manifest.views:
+            raise BadInput("the bundle has no views of photos")
+        program = self._program("view")
+        given = {pb.SLOT_KIND_INPUT: ("the photos", photos), pb.SLOT_KIND_UNIFORM: ("the uniforms", uniforms)}
+        arguments = []
+        for slot in program.inputs:
+            what, array = given[slot.kind]
+            _check_array(what, array, (len(photos), *slot.shape[1:]), slot.dtype)
+            arguments.append((array, torch.zeros(tuple(slot.shape))))
+        tensors = [tensor for _, tensor in arguments]
+        batch = program.inputs[0].shape[0]
+        views = np.empty_like(photos)
+        with torch.inference_mode():
+            prepared = program.prepare(tensors)
+            for start in range(0, len(photos), batch):
+                count = min(batch, len(photos) - start)
+                for array, tensor in arguments:
+                    tensor.numpy()[:count] = array[start : start + count]
+                views[start : start + count] = program.run(tensors, prepared)[0].numpy()[:count]
+        if not np.isfinite(views).all():
+            raise NonFinite("a view of a photo holds a NaN or an infinity")
+        return views
+
     def train(
         self,
         program: str,
@@ -75,6 +100,8 @@ class TorchEngine:
         loaded = self._program(program)
         loss_at = loaded.output_index(pb.SLOT_KIND_LOSS)
         values = self._hyper(hyper)
+        if bool(self._bundle.manifest.views) != (rows.views is not None):
+            raise BadInput(f"the bundle's step takes {self._bundle.manifest.views or 'no'} views of each photo")
         feed = _Feed(loaded, rows, len(self._bundle.manifest.class_names), self._fills())
         arguments = [_argument(slot, feed, weights, values, references) for slot in loaded.inputs]
         where = {(slot.kind, slot.name): i for i, slot in enumerate(loaded.inputs)}
@@ -172,7 +199,11 @@ class _Feed:
     def __init__(self, program: Program, rows: Rows, classes: int, filled: bool) -> None:
         slot = program.inputs[program.input_index(pb.SLOT_KIND_INPUT)]
         self.batch, self.count, self.filled = slot.shape[0], len(rows.labels), filled
-        _check_array("the rows' inputs", rows.inputs, (self.count, *slot.shape[1:]), slot.dtype)
+        if rows.views is None:
+            _check_array("the rows' inputs", rows.inputs, (self.count, *slot.shape[1:]), slot.dtype)
+        elif rows.views.shape != (self.count, *slot.shape[1:]):
+            found, taken = list(rows.views.shape), [self.count, *slot.shape[1:]]
+            raise BadInput(f"the rows' views: found {found}, the bundle takes {taken}")
         _check_array("the rows' labels", rows.labels, (self.count,), blob_pb2.DTYPE_INT64)
         wrong = rows.labels[(rows.labels < 0) | (rows.labels >= classes)]
         if len(wrong):
@@ -193,7 +224,10 @@ class _Feed:
         if indices.min() < 0 or indices.max() >= self.count:
             raise BadInput(f"a batch asks for a row outside 0 to {self.count - 1}")
         # What is left of an earlier batch behind them has no effect: the programs mask their inputs.
-        self._rows.inputs.take(indices, axis=0, out=self._inputs[:real], mode="clip")
+        if self._rows.views is None:
+            self._rows.inputs.take(indices, axis=0, out=self._inputs[:real], mode="clip")
+        else:
+            self._rows.views.take(indices, self._inputs[:real])
         self._rows.labels.take(indices, out=self._labels[:real], mode="clip")
         if real != self._real:
             self._mask[:real] = 1

@@ -207,7 +207,7 @@ def without(weights: Weights, name: str) -> Weights:
 
 BAD_WEIGHTS: list[tuple[Callable[[Weights], Weights], str]] = [
     (lambda w: without(w, "extractor.bias"), "tensor 'extractor.bias' is missing from the weights"),
-    (lambda w: changed(w, extractor__bias=np.zeros(7, np.float32)), r"found float32\[7\], the bundle takes float32\[512\]"),
+    (lambda w: changed(w, extractor__bias=np.zeros(7, np.float32)), r"float32\[7\], the bundle takes float32\[512\]"),
     (lambda w: changed(w, extractor__bias=np.zeros(512)), r"found float64\[512\]"),
 ]
 
