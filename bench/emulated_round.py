@@ -37,7 +37,7 @@ EPOCHS = (1, 5)
 def measure(folder: Path) -> list[Row]:
     """One row for each number of epochs."""
     photos = folder / "photos"
-    _draw_photos(photos)
+    draw_photos(photos)
     names = tuple(sorted(path.name for path in (photos / "train").iterdir()))
     bundle = export_bundle(folder / "bundle", ExportSpec(model="lenet5", class_names=names, batch=BATCH))
     rows = []
@@ -51,7 +51,7 @@ def measure(folder: Path) -> list[Row]:
     return rows
 
 
-def _draw_photos(folder: Path) -> None:
+def draw_photos(folder: Path) -> None:
     """Noise as PNG: exactly the photos that every client draws, and one for tests, of each class."""
     generator = np.random.default_rng(0)
     for side, count in (("train", PER_CLASS), ("test", 1)):
@@ -115,10 +115,11 @@ def _train_share(pipe: Connection, epochs: int) -> None:
     labels = torch.randint(CLASSES, (CLIENTS // WORKERS, count))
     while (weights := pipe.recv()) is not None:
         start = {name: torch.from_numpy(value) for name, value in weights.items()}
-        pipe.send([_train(start, x, y, epochs) for x, y in zip(images, labels, strict=True)])
+        pipe.send([train(start, x, y, epochs) for x, y in zip(images, labels, strict=True)])
 
 
-def _train(start: dict[str, Tensor], images: Tensor, labels: Tensor, epochs: int) -> dict[str, np.ndarray]:
+def train(start: dict[str, Tensor], images: Tensor, labels: Tensor, epochs: int) -> dict[str, np.ndarray]:
+    """Plain training of one client; gives its weights."""
     model = models.build("lenet5", CLASSES, SIDE, seed=0)
     model.load_state_dict(start)
     optimiser = torch.optim.SGD(model.parameters(), RATE, momentum=0.9)

@@ -29,8 +29,11 @@ MEASURES = {
     "commits": "bench.small_rounds:measure",
     "latency": "bench.large_rounds:latency",
     "fedavg": "bench.fedavg_on_disk:measure",
+    "fedns": "bench.fedns_on_disk:measure",
     "lenet5": "bench.emulated_round:measure",
+    "study": "bench.study_overhead:measure",
     "head": "bench.head_training:measure",
+    "clustering": "bench.fedconcat_clustering:measure",
 }
 
 
