@@ -34,6 +34,7 @@ class FakeServer:
     bundle: Bundle
     plan: assignment_pb2.LocalPass
     rounds: int = 1
+    task: int = TASK
     answer: assignment_pb2.Answer = assignment_pb2.ANSWER_UPDATE
     role: enrolment_pb2.ClientRole = enrolment_pb2.CLIENT_ROLE_TRAINER
     hold_s: float = 0.0
@@ -88,7 +89,7 @@ class FakeServer:
     def assignment(self) -> assignment_pb2.Assignment:
         """What a check-in gives now."""
         return assignment_pb2.Assignment(
-            task=TASK,
+            task=self.task,
             round=self.round_number,
             bundle=self.bundle.id,
             seed=SEED,
@@ -135,7 +136,7 @@ class FakeServer:
         await asyncio.sleep(min(self.hold_s, message.hold_ms / 1000))
         if self.round_number > self.rounds:
             given = self.assignment()
-            model = check_in_pb2.CurrentModel(task=TASK, bundle=given.bundle, sets=given.sets)
+            model = check_in_pb2.CurrentModel(task=self.task, bundle=given.bundle, sets=given.sets)
             return reply(check_in_pb2.CheckInResponse(finished=check_in_pb2.Finished(models=[model])))
         return reply(check_in_pb2.CheckInResponse(assignment=self.assignment()))
 

@@ -126,6 +126,24 @@ async def test_a_relabelled_photo_counts_for_its_new_class(bundle: Bundle, clien
     assert sum(after) == server.header(2).photo_count
 
 
+async def test_a_header_has_confusion_matrices_and_what_was_measured_before_throwing_away(
+    bundle: Bundle, client_of: MakeClient, events: list[Event]
+) -> None:
+    plan = fedavg_plan()
+    plan.asks.add().confusion.SetInParent()
+    plan.evaluation.throw_away.add(program="step", epochs=3)
+    async with FakeServer(bundle, plan) as server, client_of(server.url) as client:
+        await client.run_once()
+
+    sums = server.header(1).evaluations
+    assert [entry.moment for entry in sums] == [1, 2, 3]
+    assert [sum(entry.confusion) for entry in sums] == [entry.count for entry in sums] == [4, 4, 4]
+    assert [entry.confusion[0] + entry.confusion[3] for entry in sums] == [entry.correct for entry in sums]
+    (reported,) = of_kind(events, RoundReported)
+    assert reported.throw_away is not None
+    assert reported.throw_away.loss == sums[2].loss
+
+
 async def test_unusable_photos_are_told_and_left_out(
     bundle: Bundle, client_of: MakeClient, photos: Path, events: list[Event]
 ) -> None:

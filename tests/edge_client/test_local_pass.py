@@ -22,6 +22,7 @@ from tests.edge_client.linear import BATCH, LinearEngine, make_bundle
 ZEROS = {"fc.bias": np.zeros(2, np.float32), "fc.weight": np.zeros((2, 3), np.float32)}
 ONES = {"fc.bias": np.ones(2, np.float32), "fc.weight": np.ones((2, 3), np.float32)}
 START, END = update_pb2.EVALUATION_MOMENT_START, update_pb2.EVALUATION_MOMENT_END
+THROW_AWAY = update_pb2.EVALUATION_MOMENT_THROW_AWAY
 
 
 class RecordingEngine(LinearEngine):
@@ -207,6 +208,59 @@ def test_an_evaluation_phase_trains_and_sends_nothing(engine: RecordingEngine) -
     assert result.evaluations[START].count == 3
     # Zero weights: log 2 for each of three photos.
     assert result.evaluations[START].loss == pytest.approx(3 * np.log(2))
+
+
+def test_stages_that_are_thrown_away_start_where_the_pass_starts_and_change_nothing_else(
+    engine: RecordingEngine,
+) -> None:
+    plan = fedavg_plan()
+    plain = run(engine, plan)
+    plan.evaluation.throw_away.add(program="step", epochs=2)
+    tuned = run(engine, plan, downloads={"global": ZEROS})
+    thrown_away, trained = engine.batches[1:]
+
+    assert engine.weights[1] is engine.weights[2]
+    # Ten photos in batches of four: three steps an epoch. Their order is that of a stage behind those of the pass.
+    entries = photo_set(10).entries
+    order = sorted(range(10), key=lambda row: keyed_hash.photo_rank(SEED, 1, 0, entries[row][0], 0))
+    assert (len(thrown_away), len(trained)) == (6, 3)
+    assert thrown_away[0] == order[:BATCH]
+    assert list(tuned.evaluations) == [START, THROW_AWAY, END]
+    assert tuned.evaluations[END] == plain.evaluations[END]
+    assert tuned.evaluations[THROW_AWAY].loss != plain.evaluations[END].loss
+    assert plain.upload is not None and tuned.upload is not None
+    assert tuned.upload["fc.weight"].tobytes() == plain.upload["fc.weight"].tobytes()
+
+
+def test_progress_counts_the_steps_that_are_thrown_away(engine: RecordingEngine) -> None:
+    plan = fedavg_plan()
+    plan.evaluation.throw_away.add(program="step", steps=2)
+    seen: list[tuple[int, int]] = []
+    local_pass.execute(
+        assignment_pb2.Assignment(seed=SEED, local_pass=plan),
+        engine,
+        PassPhotos(photo_set(10), photo_set(0), {}),
+        {"global": ZEROS},
+        {}.get,
+        lambda step, steps, loss: seen.append((step, steps)),
+    )
+
+    assert seen == [(step, 5) for step in range(1, 6)]
+
+
+def test_each_evaluation_has_a_confusion_matrix_if_asked(engine: RecordingEngine) -> None:
+    plan = fedavg_plan()
+    plan.asks.add().confusion.SetInParent()
+    found = run(engine, plan, test=3).evaluations
+    nothing = run(engine, plan, test=0).evaluations[END]
+
+    # Zero weights: the logits are equal, so that the first class counts. Labels 0, 1, 0.
+    assert found[START].confusion == (2, 0, 1, 0)
+    end = found[END].confusion
+    assert end is not None
+    assert (sum(end), end[0] + end[3]) == (3, found[END].correct)
+    assert nothing.confusion == (0, 0, 0, 0)
+    assert run(engine, fedavg_plan()).evaluations[END].confusion is None
 
 
 def test_without_test_photos_the_sums_are_zero(engine: RecordingEngine) -> None:

@@ -1,0 +1,145 @@
+"""Kept sets in later rounds: what is fetched beside them, and what becomes of them when the client is killed."""
+
+import asyncio
+import sys
+from collections.abc import Callable
+from hashlib import sha256
+from pathlib import Path
+
+import numpy as np
+import pytest
+from aiohttp import web
+
+from fedlens_edge_client import EdgeClient
+from fedlens_edge_client.events import Downloaded, Event, RoundReported
+from fedlens_proto import blob
+from fedlens_proto.manifest import Bundle
+from fedlens_proto.v1 import assignment_pb2
+from tests.edge_client.fakes import FakeServer, fedavg_plan, hang_up
+
+MakeClient = Callable[..., EdgeClient]
+ROOT = Path(__file__).parents[2]
+
+
+def keeping(fallback: str) -> assignment_pb2.LocalPass:
+    """Goes on from what it kept, at first from `fallback`, and sends what comes of it."""
+    plan = fedavg_plan()
+    plan.start[0].source.CopyFrom(assignment_pb2.SetSource(kept="mine", download=fallback))
+    plan.keep.add(set="mine")
+    return plan
+
+
+def weights(value: float) -> bytes:
+    return blob.encode({"fc.bias": np.full(2, value, np.float32), "fc.weight": np.full((2, 3), value, np.float32)})
+
+
+def fetched(events: list[Event]) -> set[bytes]:
+    return {event.sha256 for event in events if isinstance(event, Downloaded)}
+
+
+async def test_a_fallback_is_fetched_only_until_something_is_kept(
+    bundle: Bundle, client_of: MakeClient, events: list[Event]
+) -> None:
+    first, second = weights(1.0), weights(2.0)
+    async with FakeServer(bundle, keeping("start"), rounds=2) as server, client_of(server.url) as client:
+        server.put_set("start", first)
+        await client.run_once()
+        server.put_set("start", second)
+        await client.run_once()
+
+    assert sha256(first).digest() in fetched(events)
+    assert sha256(second).digest() not in fetched(events)
+    assert sorted(server.updates) == [1, 2]
+
+
+async def test_a_set_that_the_pass_does_not_name_is_not_fetched(
+    bundle: Bundle, client_of: MakeClient, events: list[Event]
+) -> None:
+    other = weights(1.0)
+    async with FakeServer(bundle, fedavg_plan()) as server, client_of(server.url) as client:
+        server.put_set("other", other)
+        await client.run_once()
+
+    assert sha256(other).digest() not in fetched(events)
+
+
+async def test_the_bundles_initial_weights_are_there_without_being_listed(
+    bundle: Bundle, client_of: MakeClient, events: list[Event]
+) -> None:
+    async with FakeServer(bundle, keeping("initial"), rounds=2) as server, client_of(server.url) as client:
+        await client.run_once()
+        outcome = await client.run_once()
+
+    assert bundle.manifest.initial in fetched(events)
+    assert isinstance(outcome, RoundReported)
+    # The second round began where the first one ended.
+    first, second = server.header(1).evaluations, server.header(2).evaluations
+    assert second[0].loss == first[1].loss < first[0].loss
+
+
+async def test_a_prediction_fetches_no_fallback_either(
+    bundle: Bundle, client_of: MakeClient, photos: Path, events: list[Event]
+) -> None:
+    later = weights(2.0)
+    async with FakeServer(bundle, keeping("start")) as server, client_of(server.url) as client:
+        server.put_set("start", weights(1.0))
+        await client.run_once()
+        server.put_set("start", later)
+        await client.run_once()
+        await client.predict(photos / "cat" / "0-000.png")
+
+    assert sha256(later).digest() not in fetched(events)
+
+
+async def test_a_prediction_between_two_phases_goes_by_the_downloads_of_the_new_one(
+    bundle: Bundle, client_of: MakeClient, photos: Path
+) -> None:
+    # The last pass started from `global`, which the server's models do not have any more.
+    async with FakeServer(bundle, fedavg_plan()) as server, client_of(server.url) as client:
+        await client.run_once()
+        server._sets = {"personal": weights(0.0)}
+        await client.run_once()
+        predicted = await client.predict(photos / "cat" / "0-000.png")
+
+    assert predicted == {"cat": 0.5, "dog": 0.5}
+
+
+async def start(server: FakeServer, folder: Path) -> asyncio.subprocess.Process:
+    arguments = (server.url, str(folder / "killed"), str(folder / "photos"))
+    return await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "tests.edge_client.one_round", *arguments, cwd=ROOT, stderr=asyncio.subprocess.PIPE
+    )
+
+
+@pytest.mark.usefixtures("photos")
+async def test_a_client_killed_between_two_rounds_keeps_its_sets(
+    bundle: Bundle, client_of: MakeClient, tmp_path: Path
+) -> None:
+    async with (
+        FakeServer(bundle, keeping("initial"), rounds=2) as undisturbed,
+        client_of(undisturbed.url, state=tmp_path / "calm") as client,
+    ):
+        await client.run_once()
+        await client.run_once()
+
+    async with FakeServer(bundle, keeping("initial"), rounds=2) as server:
+        first = await start(server, tmp_path)
+        await first.communicate()
+        asking, killed = asyncio.Event(), asyncio.Event()
+
+        async def silent(request: web.Request) -> web.StreamResponse:
+            asking.set()
+            await killed.wait()
+            return await hang_up(request)
+
+        server.troubles.append(("check-in", silent))
+        second = await start(server, tmp_path)
+        await asking.wait()
+        second.kill()
+        await second.communicate()
+        killed.set()
+        third = await start(server, tmp_path)
+        _, errors = await third.communicate()
+
+    assert (third.returncode, errors) == (0, b"")
+    assert server.updates == undisturbed.updates
