@@ -94,10 +94,12 @@ async def run_clients(
         await asyncio.gather(*(run(index, executor) for index in range(clients)))
 
 
-def create_task(server: ServerProcess, bundle: Path, *, rounds: int, clients: int, name: str = "digits") -> None:
-    """A FedAvg task in which every client takes part in every round."""
+def create_task(
+    server: ServerProcess, bundle: Path, *more: str, rounds: int, clients: int, name: str = "digits"
+) -> None:
+    """A FedAvg task in which every client takes part in every round; `more` are options of `fedlens task create`."""
     numbers = ["--rounds", str(rounds), "--population", str(clients), "--min-reports", str(clients)]
-    server.task("create", name, "--bundle", str(bundle), "--seed", TASK_SEED, "--deadline", "600", *numbers)
+    server.task("create", name, "--bundle", str(bundle), "--seed", TASK_SEED, "--deadline", "600", *numbers, *more)
 
 
 def final_blob(server: ServerProcess, folder: Path, name: str = "digits") -> bytes:
