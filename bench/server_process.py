@@ -55,8 +55,8 @@ class Server:
 
 @contextmanager
 def serving(folder: Path) -> Iterator[Server]:
-    """Start a server with its state in `folder`, and end it gracefully."""
-    folder.mkdir(parents=True)
+    """Start a server with its state in `folder`, which may hold that of an earlier one, and end it gracefully."""
+    folder.mkdir(parents=True, exist_ok=True)
     tokens = {role: secrets.token_hex(16) for role in ("admin", "trainer")}
     for role, token in tokens.items():
         (folder / f"{role}.token").write_text(token)

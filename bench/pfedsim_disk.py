@@ -1,0 +1,149 @@
+"""What pFedSim's server writes to its disk in a round of 1,000 clients with models of 44.7 MB, 10 of them in the round.
+
+A real server over HTTP, whose kernel counts the bytes. All clients have taken part before and have been similar to 15
+others, so that every download is a mix of 16 models; their models are 1,000 entries that share 16 files, as 44.7 GB
+would only fill the disk. Floor: the uploads, which the state consists of.
+"""
+
+import asyncio
+import os
+import resource
+from contextlib import ExitStack
+from hashlib import sha256
+from pathlib import Path
+
+import numpy as np
+
+from bench import models, trivial_client
+from bench.row import Row, Sample, differences
+from bench.server_process import Server, cpu_seconds, serving
+from fedlens_edge_client.http_transport import HttpTransport
+from fedlens_proto import keyed_hash
+from fedlens_proto.v1 import enrolment_pb2
+from fedlens_proto.v1 import manifest_pb2 as pb
+from fedlens_server import state_values
+from fedlens_server.methods.pfedsim import SIMILARITY
+from fedlens_server.store import Store, StoredBlob
+
+CLIENTS, MEMBERS, SHARED, ROUNDS = 1000, 10, 16, 4
+MOST_MODELS = 12.0
+TASK = 1
+
+
+def measure(folder: Path) -> list[Row]:
+    """One row."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    blobs = models.write_blobs(models.resnet18(), folder / "blobs", 50)
+    size = blobs[0].stat().st_size
+    bundle = models.inert_bundle(models.resnet18(), folder / "bundle")
+    with serving(folder / "server") as server:
+        server.create_task(
+            bundle,
+            {
+                "method": "pfedsim",
+                "rounds": ROUNDS + 1,
+                "population": CLIENTS,
+                "cohort": MEMBERS,
+                "options": {"warm_up": 0},
+            },
+        )
+        asyncio.run(_enrol(server))
+    _season(folder / "server" / "data", blobs[:SHARED])
+    written: list[int] = []
+    with serving(folder / "server") as server:
+        before = cpu_seconds(server.pid)
+        asyncio.run(_take_part(server, blobs[SHARED:], folder, written))
+        seconds = (cpu_seconds(server.pid) - before) / (ROUNDS + 1)
+        gaps = differences(server.round_ends())
+    each = Sample(differences([count / size for count in written]))
+    return [
+        Row(
+            measure=f"pFedSim server disk written per round, {CLIENTS:,} clients of {size / 1e6:.1f} MB, "
+            f"{MEMBERS} in the round",
+            unit="models",
+            digits=2,
+            floor=Sample((float(MEMBERS),)),
+            floor_is="the uploads",
+            measured=each,
+            judged=each.median,
+            judged_text=f"{each.median:.2f} models",
+            target=MOST_MODELS,
+            target_text=f"<= {MOST_MODELS:g} models",
+            note=f"{np.median(gaps):.1f} s and {seconds:.1f} s of the server's processor time a round; "
+            f"each download is a mix of {SHARED} models, computed twice",
+        )
+    ]
+
+
+def written_bytes(pid: int) -> int:
+    """Bytes that a process has sent to the storage layer."""
+    for line in Path(f"/proc/{pid}/io").read_text().splitlines():
+        name, _, value = line.partition(": ")
+        if name == "write_bytes":
+            return int(value)
+    raise KeyError("write_bytes")
+
+
+async def _enrol(server: Server) -> None:
+    able = enrolment_pb2.Capabilities(
+        formats=[pb.PROGRAM_FORMAT_PT2], bundle_classes=[pb.BUNDLE_CLASS_WHOLE_MODEL, pb.BUNDLE_CLASS_FROZEN_BACKBONE]
+    )
+    room = asyncio.Semaphore(50)
+
+    async def one(i: int) -> None:
+        async with room:
+            transport = HttpTransport(server.url, keyed_hash.fleet_secret(b"bench", 0, i))
+            await transport.enrol(server.trainer_token, able)
+            await transport.close()
+
+    await asyncio.gather(*(one(i) for i in range(CLIENTS)))
+
+
+def _season(data: Path, blobs: list[Path]) -> None:
+    """Give all clients a model, and each those of its group as similar ones, as many rounds would have done."""
+    store = Store.open(data)
+    try:
+        digests = [sha256(path.read_bytes()).digest() for path in blobs]
+        waiting = [data / "blobs" / "incoming" / path.name for path in blobs]
+        for path, link in zip(blobs, waiting, strict=True):
+            os.link(path.resolve(), link)
+        stored = [
+            StoredBlob(digest, link.stat().st_size, path=link) for digest, link in zip(digests, waiting, strict=True)
+        ]
+        ids = sorted(keyed_hash.client_id(keyed_hash.fleet_secret(b"bench", 0, i)) for i in range(CLIENTS))
+        groups = np.arange(CLIENTS) // SHARED
+        matrix = np.where(groups[:, None] == groups, np.float32(0.5), np.float32(0.0))
+        np.fill_diagonal(matrix, 1.0)
+        old, _ = state_values.load(store, TASK)
+        new = dict(old) | {SIMILARITY: matrix}
+        for k, client in enumerate(ids):
+            new[f"clients/{client.hex()}/slot"] = k
+        with ExitStack() as open_blobs:
+            for blob in stored:
+                store.submit(lambda transaction, blob=blob: transaction.place(blob)).result()  # type: ignore[misc]
+            tensors = [store.tensors(digest) for digest in digests]
+            new |= {f"clients/{client.hex()}/model": tensors[k % SHARED] for k, client in enumerate(ids)}
+            prepared = state_values.prepare(store, old, new, open_blobs)
+            store.submit(lambda transaction: state_values.save(transaction, TASK, prepared)).result()
+    finally:
+        store.close()
+
+
+async def _take_part(server: Server, blobs: list[Path], folder: Path, written: list[int]) -> None:
+    """Have all clients take part to the end, and note what was written when each round begins."""
+
+    def shifted(client: int, round_number: int) -> Path:
+        if len(written) < round_number:
+            written.append(written_bytes(server.pid))
+        return blobs[(client + MEMBERS * round_number) % len(blobs)]
+
+    for blob in blobs:
+        trivial_client.known(blob)
+    downloads = folder / "downloads"
+    downloads.mkdir()
+    cache = trivial_client.DownloadEach(downloads)
+    await asyncio.gather(
+        *(trivial_client.take_part(server.url, server.trainer_token, i, cache, shifted) for i in range(CLIENTS))
+    )
+    written.append(written_bytes(server.pid))
