@@ -4,7 +4,8 @@ Floor: the memory-mapped data of the same files summed up in float32. FedLens: t
 engine calls it, tensor by tensor from stored blobs, weighted, accumulated in float64.
 """
 
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,7 @@ from bench.row import Row, against_floor, in_turns
 from fedlens_proto.blob import Array, Blob
 from fedlens_proto.v1 import assignment_pb2
 from fedlens_server.methods.fedavg import GLOBAL, FedAvg
-from fedlens_server.methods.method import Phase, State, Tools, Update
+from fedlens_server.methods.method import Method, Phase, State, Tools, Update
 from fedlens_server.store import Location
 from fedlens_server.store.tensors import StoredTensors
 
@@ -39,16 +40,27 @@ def measure(folder: Path) -> list[Row]:
 
 
 def _aggregate(paths: list[Path]) -> State:
+    with stored_updates(paths) as (current, updates):
+        return aggregated(FedAvg(), current, updates)
+
+
+@contextmanager
+def stored_updates(paths: list[Path]) -> Iterator[tuple[StoredTensors, list[Update]]]:
+    """The first of these blobs as the current model, and each as a client's update, open as in the round engine."""
     locations = {i.to_bytes(32, "big"): Location(path.stat().st_size, path=path) for i, path in enumerate(paths)}
     stored = [StoredTensors(digest, found.size, locations.__getitem__) for digest, found in locations.items()]
-    updates = [Update(client=tensors.digest, photo_count=100 + i, tensors=tensors) for i, tensors in enumerate(stored)]
+    updates = [
+        Update(client=tensors.digest, photo_count=100 + 10 * i, tensors=tensors, class_counts=(10 + i,) * 10)
+        for i, tensors in enumerate(stored)
+    ]
     with ExitStack() as open_blobs:
         for tensors in stored:
             open_blobs.enter_context(tensors.opened())
-        return _mean(stored[0], updates)
+        yield stored[0], updates
 
 
-def _mean(current: StoredTensors, updates: list[Update]) -> State:
+def aggregated(method: Method, current: StoredTensors, updates: list[Update]) -> State:
+    """The state after a round."""
     phase = Phase(name="train", rounds=1, cohort=None, local_pass=assignment_pb2.LocalPass())
     tools = Tools(generator=np.random.default_rng(0), population=(), initial=current)
-    return FedAvg().aggregate(phase, {GLOBAL: current}, updates, tools)
+    return method.aggregate(phase, {GLOBAL: current}, updates, tools)
