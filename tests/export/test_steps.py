@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from fedlens_export import models, objectives, optimisers, parity, programs
+from fedlens_export.classified import Classified
 from fedlens_export.network import CENTRED, Network
 from fedlens_export.programs import ProgramSource
 from fedlens_proto.v1 import manifest_pb2 as pb
@@ -80,6 +81,10 @@ def seeded(make: Callable[[], nn.Module]) -> nn.Module:
 
 def mlp() -> Network:
     return Network(seeded(Mlp), (5,))
+
+
+def classified() -> Network:
+    return Network(seeded(lambda: Classified(nn.Linear(5, 7), nn.Linear(7, CLASSES))), (5,))
 
 
 def plain(network: Network, local: Local, optimiser: torch.optim.Optimizer, steps: int) -> list[float]:
@@ -167,9 +172,9 @@ def test_a_role_frozen_with_moments_from_before_keeps_them(optimiser: str) -> No
     assert all(torch.equal(local.arguments[key], tensor) for key, tensor in kept.items())
 
 
-@pytest.mark.parametrize("objective", ["cross_entropy", "proximal"])
+@pytest.mark.parametrize("objective", list(objectives.OBJECTIVES))
 def test_padding_has_exactly_no_effect(objective: str) -> None:
-    fresh = [Local.of(mlp(), objective) for _ in range(2)]
+    fresh = [Local.of(classified(), objective) for _ in range(2)]
     for local, content in zip(fresh, (7.0, float("nan")), strict=True):
         local.mask[4:] = 0
         local.inputs[4:] = content
