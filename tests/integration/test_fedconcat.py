@@ -29,6 +29,7 @@ SETTINGS = {
     "seed": sha256(b"fedconcat").hexdigest(),
 }
 OPTIONS = {"clusters": 2, "extractor_rounds": 2, "classifier_rounds": 2}
+SHORT = {"codec": "int8", "difference": True, "download_codec": "int8", "download_difference": True}
 # Bob vanishes in the clustering round, so that he has no cluster; Carol sends NaN while clusters train.
 FAULTS = FaultPlan(
     fault=(
@@ -76,17 +77,23 @@ def tallies(result: admin_pb2.RoundResult) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize(
-    "options",
+    ("options", "sent"),
     [
-        {"labels": "inferred", "random_images": 50, "start": "clusters"},
-        pytest.param({"labels": "counts", "balanced": True}, marks=pytest.mark.slow),
-        pytest.param({"labels": "noisy", "epsilon": 5, "clusters": "elbow"}, marks=pytest.mark.slow),
+        ({"labels": "inferred", "random_images": 50, "start": "clusters"}, {}),
+        pytest.param({"labels": "counts", "balanced": True}, SHORT, marks=pytest.mark.slow),
+        pytest.param({"labels": "noisy", "epsilon": 5, "clusters": "elbow"}, {}, marks=pytest.mark.slow),
+        pytest.param({"labels": "inferred", "random_images": 50}, SHORT, marks=pytest.mark.slow),
     ],
 )
 async def test_all_phases_give_the_same_bytes_over_http_and_in_a_study(
-    tmp_path: Path, photos: Path, bundles: list[Path], server: ServerProcess, options: dict[str, object]
+    tmp_path: Path,
+    photos: Path,
+    bundles: list[Path],
+    server: ServerProcess,
+    options: dict[str, object],
+    sent: dict[str, object],
 ) -> None:
-    settings = json.dumps({**SETTINGS, "options": {**OPTIONS, **options}})
+    settings = json.dumps({**SETTINGS, **sent, "options": {**OPTIONS, **options}})
 
     http = await two_drivers.over_http(server, fleet(tmp_path / "http", photos), settings, bundles)
     study = await two_drivers.in_a_study(fleet(tmp_path / "study", photos), settings, bundles)
