@@ -53,6 +53,15 @@ def whole(least: int, most: int, *, default: int | None = None, required: bool =
     return Option(allowed=f"a whole number, {least} to {most}", fits=fits, default=default, required=required)
 
 
+def number(least: float, most: float, *, default: float | None = None, required: bool = False) -> Option:
+    """A number, both ends allowed."""
+
+    def fits(value: object) -> bool:
+        return isinstance(value, int | float) and not isinstance(value, bool) and least <= value <= most
+
+    return Option(allowed=f"a number, {least:g} to {most:g}", fits=fits, default=default, required=required)
+
+
 def need_options(settings: TaskSettings, options: Options) -> dict[str, Any]:
     """The value of each option, given or default.
 

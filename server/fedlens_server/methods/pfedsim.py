@@ -55,14 +55,10 @@ PERSONAL, SIMILARITY = "personal", "similarity"
 MOST = 0.9999
 EPSILON = 1e-8
 _BATCH_NORM = (manifest_pb2.TENSOR_KIND_NORM, manifest_pb2.TENSOR_KIND_BUFFER)
-_OPTIONS = {
+OPTIONS = {
     "variant": fitting.choice(PAPER, REFERENCE),
     "batch_norm": fitting.choice(AVERAGE, LOCAL),
-    "warm_up": fitting.Option(
-        allowed="a number, 0 to 1",
-        fits=lambda value: isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= 1,
-        default=0.5,
-    ),
+    "warm_up": fitting.number(0, 1, default=0.5),
 }
 
 
@@ -163,7 +159,7 @@ class PFedSim:
             SettingsError: An option is not allowed, or the bundles have no extractor or none that can be mixed.
         """
         settings = task.settings
-        options = fitting.need_options(settings, _OPTIONS)
+        options = fitting.need_options(settings, OPTIONS)
         fitting.need_equal_bundles(task)
         fitting.need_no_references(task)
         tensors = task.ordinary[0].tensors

@@ -1,0 +1,94 @@
+"""The pages about methods say what there is, and what they tell one to write works."""
+
+import importlib.util
+import inspect
+import json
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedlens_server.methods import METHODS
+from fedlens_server.methods.fitting import Options
+from tests.server.fakes import Bench, client_ids
+
+DOCS = Path(__file__).parents[3] / "docs"
+METHODS_PAGE = (DOCS / "methods.md").read_text(encoding="utf-8")
+ADDING_PAGE = (DOCS / "add-a-method.md").read_text(encoding="utf-8")
+NAME = "fedlens_server.methods.fedavgm"
+
+
+def options_of(method: str) -> Options:
+    """What the module of a method declares."""
+    module = inspect.getmodule(METHODS[method].__self__)  # type: ignore[attr-defined]  # bound class methods, all of them
+    found: Options = getattr(module, "OPTIONS", {})
+    return found
+
+
+def rows(page: str) -> list[list[str]]:
+    """Cells of all table rows."""
+    return [[cell.strip() for cell in line.split("|")[1:-1]] for line in page.splitlines() if line.startswith("| `")]
+
+
+def test_every_method_is_on_the_page_and_no_other() -> None:
+    assert sorted(row[0].strip("`") for row in rows(METHODS_PAGE) if len(row) == 4) == sorted(METHODS)
+
+
+def test_every_option_is_on_the_page_with_its_default_and_what_is_allowed() -> None:
+    declared = [
+        [f"`{method}`", f"`{name}`", _default(option.default), option.allowed]
+        for method in METHODS
+        for name, option in options_of(method).items()
+    ]
+
+    assert sorted(row[:4] for row in rows(METHODS_PAGE) if len(row) == 5) == sorted(declared)
+
+
+@pytest.fixture
+def blocks() -> Iterator[list[str]]:
+    """Module, test and registry line of the page; whatever they put in place is taken away again."""
+    yield re.findall(r"```python\n(.*?)```", ADDING_PAGE, re.DOTALL)
+    METHODS.pop("fedavgm", None)
+    sys.modules.pop(NAME, None)
+
+
+def test_the_page_adds_a_method_that_a_server_runs(blocks: list[str], tmp_path: Path, bench: Bench) -> None:
+    module, tests, line = blocks
+    _load(NAME, module, tmp_path / "fedavgm.py")
+    exec(compile(line, "docs/add-a-method.md", "exec"), {"METHODS": METHODS})
+    added = _load("test_fedavgm", tests, tmp_path / "test_fedavgm.py")
+    written = [test for name, test in vars(added).items() if name.startswith("test_")]
+    for test in written:
+        test()
+
+    alice, bob = client_ids(2)
+    bench.create(json.dumps({"method": "fedavgm", "rounds": 2, "population": 2, "options": {"momentum": 0.5}}))
+    bench.enrol([alice, bob])
+    for shift in (2.0, 0.0):
+        for client in (alice, bob):
+            bench.report(client, shift)
+        bench.advance()
+
+    assert len(written) == 3
+    # Round 1: v = -2, w = 2. Round 2: nobody moves, v = 0.5 * -2 = -1, w = 2 + 1 = 3.
+    np.testing.assert_array_equal(bench.model()["fc.bias"], [3.0, 3.0])
+
+
+def _load(name: str, source: str, path: Path) -> ModuleType:
+    path.write_text(source, encoding="utf-8")
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    if name == NAME:
+        sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def _default(value: Any) -> str:
+    return "unset" if value is None else f"`{json.dumps(value)}`"
