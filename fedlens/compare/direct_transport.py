@@ -18,7 +18,7 @@ from fedlens_proto.v1 import check_in_pb2, enrolment_pb2, error_pb2, update_pb2
 from fedlens_proto.wire import LENGTH, decode_request
 from fedlens_server.errors import ServerError
 from fedlens_server.rounds import Rounds, TokenGrant
-from fedlens_server.store import Location, Store
+from fedlens_server.store import Location, Store, encoding
 from fedlens_server.uploads import take_update
 
 T = TypeVar("T")
@@ -159,8 +159,11 @@ class PatientTransport:
 def _copy(found: Location, into: Path) -> None:
     if found.raw is not None:
         into.write_bytes(found.raw)
+    elif found.computed is not None:
+        with into.open("wb") as file:
+            file.writelines(encoding.pieces(found.computed))
     else:
-        assert found.path is not None  # one of both is set
+        assert found.path is not None  # one of the three is set
         copyfile(found.path, into)
 
 

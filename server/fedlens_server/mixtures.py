@@ -2,8 +2,8 @@
 
 A recipe says which tensors of which stored blobs are added up with which weights. It is a row of the database as long
 as a round or an evaluation names the mixture; so long the blobs that go into it are in reach, and after a restart the
-same recipe gives the same bytes. Finding the digest means computing the mixture once, and it is computed again each
-time that a client fetches it: time instead of disk.
+same recipe gives the same bytes. Finding the digest means computing the mixture once, and a large one is computed
+again each time that a client fetches it: time instead of disk. Small ones stay in memory while there is room.
 """
 
 import json
@@ -11,6 +11,7 @@ import logging
 import os
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from hashlib import sha256
 
 from sqlalchemy import bindparam, delete, select
 from sqlalchemy.dialects.sqlite import insert
@@ -24,6 +25,8 @@ log = logging.getLogger(__name__)
 Locate = Callable[[bytes], Location]
 # Reading and adding up release the interpreter's lock; requests and the writing thread want a core too.
 THREADS = min(os.cpu_count() or 1, 4)
+SMALL_BYTES = 1 << 20
+MAX_SOURCES_BYTES = 64 << 20
 _INSERT = insert(schema.mixtures).on_conflict_do_nothing()
 _DELETE = delete(schema.mixtures).where(schema.mixtures.c.digest == bindparam("gone"))
 
@@ -56,9 +59,11 @@ def prepare(federation: Federation, task: Task, downloads: Iterable[TensorSet], 
         blob = waiting.get(digest)
         return federation.store.blobs.locate(digest) if blob is None else Location(blob.size, blob.raw, blob.path)
 
+    sources = _reading_once(locate)
+
     def find(recipe: str) -> None:
         try:
-            federation.mixture_digests[task.id, recipe] = _found(federation, recipe, locate)
+            federation.mixture_digests[task.id, recipe] = _found(federation, recipe, sources)
         except Exception as error:  # the transaction meets it again and says what follows
             log.warning("task %s: a mixture could not be computed ahead: %s", task.name, error)
 
@@ -81,7 +86,7 @@ def name(federation: Federation, transaction: Transaction, task: Task, recipe: s
         Unknown: A blob that goes into it is not stored.
     """
     found = federation.mixture_digests.get((task.id, recipe))
-    digest, size = found or _found(federation, recipe, federation.store.blobs.locate)
+    digest, size = found or _found(federation, recipe, _reading_once(federation.store.blobs.locate))
     transaction.later(_INSERT, {"digest": digest, "size": size, "recipe": recipe})
     # At once, as the round that this transaction opens asks for it; one that fails leaves it to the next sweep.
     if digest not in federation.store.blobs.computed:
@@ -104,6 +109,7 @@ def drop(federation: Federation, transaction: Transaction, digests: Iterable[byt
     def follow() -> None:
         for digest in gone:
             federation.store.blobs.computed.pop(digest, None)
+            federation.store.blobs.drop_cached(digest)
 
     transaction.after_commit(follow)
 
@@ -131,4 +137,29 @@ def _mixture(federation: Federation, recipe: str, locate: Locate) -> Mixture:
 
 def _found(federation: Federation, recipe: str, locate: Locate) -> tuple[bytes, int]:
     mixture = _mixture(federation, recipe, locate)
-    return encoding.digest(mixture), mixture.layout.size
+    size = mixture.layout.size
+    if size > SMALL_BYTES:
+        return encoding.digest(mixture), size
+    raw = b"".join(encoding.pieces(mixture))
+    digest = sha256(raw).digest()
+    federation.store.blobs.remember(digest, raw)
+    return digest, size
+
+
+def _reading_once(locate: Locate) -> Locate:
+    """The same, but small files are read once: the mixtures of a round have most of their sources in common."""
+    known: dict[bytes, Location] = {}
+    room = MAX_SOURCES_BYTES
+
+    def found(digest: bytes) -> Location:
+        nonlocal room
+        location = known.get(digest)
+        if location is None:
+            location = locate(digest)
+            if location.path is not None and location.size <= min(SMALL_BYTES, room):
+                room -= location.size
+                location = Location(location.size, raw=location.path.read_bytes())
+            known[digest] = location
+        return location
+
+    return found

@@ -224,7 +224,7 @@ class Blobs:
         return Location(path.stat().st_size if size is None else size, path=path)
 
     def remember(self, digest: bytes, raw: bytes) -> None:
-        """Keep a row's bytes in memory while there is room."""
+        """Keep the bytes of a row, or of a small blob that is computed, in memory while there is room."""
         with self._lock:
             if digest not in self._cache:
                 self._cache[digest] = raw
@@ -233,13 +233,17 @@ class Blobs:
                     _, dropped = self._cache.popitem(last=False)
                     self._cached_bytes -= len(dropped)
 
+    def drop_cached(self, digest: bytes) -> None:
+        """Keep a blob's bytes in memory no more."""
+        with self._lock:
+            raw = self._cache.pop(digest, None)
+            self._cached_bytes -= len(raw) if raw is not None else 0
+
     def forget(self, digest: bytes) -> None:
         """The database names it no more: remove its bytes."""
         self.kept_until.pop(digest, None)
         size = self.sizes.pop(digest, 0)
-        with self._lock:
-            raw = self._cache.pop(digest, None)
-            self._cached_bytes -= len(raw) if raw is not None else 0
+        self.drop_cached(digest)
         if size > MAX_ROW_BYTES:
             self.path(digest).unlink(missing_ok=True)
 
