@@ -17,6 +17,7 @@ from fedlens_proto.v1 import blob_pb2, check_in_pb2, enrolment_pb2, update_pb2
 _NAN = {
     blob_pb2.DTYPE_FLOAT32: np.array(np.nan, "<f4").tobytes(),
     blob_pb2.DTYPE_FLOAT16: np.array(np.nan, "<f2").tobytes(),
+    blob_pb2.DTYPE_INT8: np.array(np.nan, "<f4").tobytes(),  # a scale
 }
 
 
@@ -107,7 +108,7 @@ class FaultyTransport:
 
 
 def with_nan(header: bytes, blob: bytes | Path) -> tuple[bytes, bytes]:
-    """The same update with a NaN as the first element of its first float tensor, and the digest to go with it.
+    """The same update with a NaN as the first element, or scale, of its first float tensor, and the digest for it.
 
     Args:
         header: Framed, as `wire.frame_update` gives it.

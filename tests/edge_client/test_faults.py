@@ -8,11 +8,11 @@ import pytest
 
 from fedlens_edge_client.errors import BadAnswer
 from fedlens_edge_client.faults import Fault, FaultKind, FaultPlan, FaultPlanError
-from fedlens_edge_client.faulty_transport import FaultyTransport
+from fedlens_edge_client.faulty_transport import FaultyTransport, with_nan
 from fedlens_edge_client.transport import Transport
 from fedlens_proto import blob, wire
 from fedlens_proto.errors import BlobError
-from fedlens_proto.v1 import assignment_pb2, check_in_pb2, enrolment_pb2, update_pb2
+from fedlens_proto.v1 import assignment_pb2, blob_pb2, check_in_pb2, enrolment_pb2, update_pb2
 
 BLOB = blob.encode({"fc.weight": np.ones((2, 3), np.float32), "steps": np.array([5])})
 HEADER = wire.frame_update(
@@ -167,6 +167,15 @@ async def test_a_nan_blob_keeps_everything_else_in_order(tmp_path: Path) -> None
     assert header.blob_sha256 == sha256(sent).digest()
     assert (header.photo_count, header.blob_size) == (4, len(BLOB))
     with pytest.raises(BlobError, match=r"'fc\.weight' holds a NaN"):
+        blob.Blob.from_bytes(sent)
+
+
+def test_an_int8_blob_gets_a_nan_as_its_first_scale() -> None:
+    raw = blob.encode({"fc.weight": np.ones((2, 3), np.float32)}, floats=blob_pb2.DTYPE_INT8)
+
+    _, sent = with_nan(HEADER, raw)
+
+    with pytest.raises(BlobError, match="a scale that is a NaN"):
         blob.Blob.from_bytes(sent)
 
 
