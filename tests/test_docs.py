@@ -57,9 +57,20 @@ def test_the_table_of_hyper_parameters_is_the_programs(optimiser: str) -> None:
     from fedlens_export import objectives, optimisers
 
     page = (DOCS / "bundle.md").read_text(encoding="utf-8")
-    of_all = [*optimisers.OPTIMISERS[optimiser].hyper, *objectives.OBJECTIVES["proximal"].hyper]
+    of_all = [
+        *optimisers.OPTIMISERS[optimiser].hyper,
+        *(hyper for objective in objectives.OBJECTIVES.values() for hyper in objective.hyper),
+    ]
 
     for hyper in of_all:
         (row,) = [line for line in page.splitlines() if line.startswith("| `") and f"`{hyper.name}`" in line]
         numbers = [float(found) for found in re.findall(r"(?<![\w.])\d+(?:\.\d+)?(?:e-?\d+)?", row)]
         assert {hyper.default, hyper.minimum, hyper.maximum} <= set(numbers), row
+
+
+def test_the_page_on_bundles_names_every_model_and_objective() -> None:
+    from fedlens_export import exporting, objectives
+
+    page = (DOCS / "bundle.md").read_text(encoding="utf-8")
+
+    assert [name for name in (*exporting.MODELS, *objectives.OBJECTIVES) if f"`{name}`" not in page] == []

@@ -32,8 +32,9 @@ OPERATORS = frozenset(
     view.default where.self zeros_like.default
     """.split()
 )
-"""Every operator that programs of this version use: steps, predictions and backbones of the models by name, and of CNNs
-like torchvision's AlexNet and ResNet-18. All of aten would include file access."""
+"""Every operator that programs of this version use: steps, predictions, views and backbones of the models by name. All
+of aten would include file access. Each only computes: none writes to its arguments, opens anything, gives memory that
+nothing has written, or has a list as its result."""
 
 # Numbers of torch's serialised enumerations: uint8, int64, float32 and bool; strided layout; contiguous and preserved.
 _SCALAR_TYPES = frozenset({1, 5, 7, 12})

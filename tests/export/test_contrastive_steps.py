@@ -44,6 +44,7 @@ def test_a_step_goes_down_the_whole_loss(objective: str, contrast: float, temper
     local = Local.of(
         network,
         objective,
+        "sgd",
         contrast=contrast,
         temperature=temperature,
         base_temperature=0.1,
@@ -65,8 +66,8 @@ def test_a_step_goes_down_the_whole_loss(objective: str, contrast: float, temper
 
 def test_the_classifiers_pull_alone_is_in_loss_and_gradient() -> None:
     network = classified()
-    pulled = Local.of(network, "classifier_proximal", rho=0.4, **RATES)
-    free = Local.of(classified(), "classifier_proximal", rho=0.0, **RATES)
+    pulled = Local.of(network, "classifier_proximal", "sgd", rho=0.4, **RATES)
+    free = Local.of(classified(), "classifier_proximal", "sgd", rho=0.0, **RATES)
     for local in (pulled, free):
         for kind, name in local.arguments:
             if kind == pb.SLOT_KIND_REFERENCE:

@@ -13,6 +13,7 @@ from torch.export.pt2_archive._package import load_pt2
 
 from fedlens_proto import pt2
 from fedlens_proto.errors import ProgramRefused
+from fedlens_proto.pt2_graph import OPERATORS
 from tests.proto.pt2_attacks import ATTACKS, MODEL, genuine, members_of, pack, sample_inputs
 
 
@@ -149,3 +150,14 @@ def test_vetting_needs_no_torch() -> None:
     code = "import sys, fedlens_proto.pt2; sys.exit('torch' in sys.modules)"
 
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_no_operator_on_the_list_writes_to_its_arguments_or_looks_at_memory() -> None:
+    for operator in OPERATORS:
+        name, _, overload = operator.removeprefix("torch.ops.aten.").partition(".")
+        schema = getattr(getattr(torch.ops.aten, name), overload)._schema
+
+        assert not schema.is_mutable, operator
+        assert not {"empty", "as_strided", "from_file", "set", "resize"} & {name.strip("_")}
+        assert not any(isinstance(result.type, torch.ListType) for result in schema.returns), operator
+        assert not any("str" in str(argument.type) for argument in schema.arguments), operator
