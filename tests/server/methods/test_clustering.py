@@ -1,6 +1,4 @@
-import json
 from itertools import pairwise
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,8 +8,8 @@ from hypothesis.extra import numpy as hnp
 
 from fedlens_server.methods import clustering
 from fedlens_server.methods.clustering import elbow, inertias, k_by_elbow, k_means, shares, size_limit
+from tests.server.methods import golden
 
-GOLDEN = Path(__file__).parents[4] / "shared" / "golden"
 CORNERS = np.float64([[0, 0, 1], [1, 0, 0], [0, 1, 0]])
 
 
@@ -29,34 +27,24 @@ def together(labels: np.ndarray) -> np.ndarray:
     return labels[:, None] == labels[None, :]
 
 
-def golden(name: str) -> tuple[np.lib.npyio.NpzFile, dict[str, float]]:
-    if not GOLDEN.is_dir():
-        pytest.skip("the worked cases are not here")
-    case = np.load(GOLDEN / f"{name}.npz")
-    meta = json.loads(str(case["meta_json"]))
-    return case, {"rtol": meta["rtol"], "atol": meta["atol"]}
+def test_the_worked_cases_of_groups_come_out() -> None:
+    for case in golden.cases("fedconcat_01"):
+        rows = shares(case.inputs["class_counts"])
+        found = k_means(rows, int(case.inputs["K"]), draws())
 
-
-def test_the_worked_case_of_groups_comes_out() -> None:
-    case, tolerance = golden("fedconcat_01_kmeans_groups")
-
-    rows = shares(case["in_class_counts"])
-    found = k_means(rows, int(case["in_K"]), draws())
-
-    np.testing.assert_allclose(rows, case["out_distribution"], **tolerance)
-    np.testing.assert_array_equal(together(found.labels), case["out_comembership"])
-    np.testing.assert_allclose(found.inertia, case["out_inertia"], **tolerance)
+        case.check("distribution", rows)
+        case.check("comembership", together(found.labels))
+        case.check("inertia", np.float64(found.inertia))
 
 
 def test_noisy_shares_are_grouped_as_they_come() -> None:
-    # Neither clipped at 0 nor made to add up to 1; the case has three groups.
-    case, tolerance = golden("fedconcat_02_dp_noise")
-    noisy = case["in_distribution"] + case["in_noise"]
+    # Neither clipped at 0 nor made to add up to 1; the cases have three groups.
+    for case in golden.cases("fedconcat_02"):
+        noisy = case.inputs["distribution"] + case.inputs["noise"]
+        found = k_means(noisy, 3, draws())
 
-    found = k_means(noisy, 3, draws())
-
-    np.testing.assert_allclose(noisy, case["out_noisy"], **tolerance)
-    np.testing.assert_array_equal(together(found.labels), case["out_comembership"])
+        case.check("noisy", noisy)
+        case.check("comembership", together(found.labels))
 
 
 def test_shares_are_of_each_clients_own_photos() -> None:

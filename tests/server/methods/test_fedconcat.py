@@ -1,6 +1,4 @@
-import json
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,9 +22,9 @@ from fedlens_server.task_settings import SettingsError, TaskSettings
 from tests.server.bundles import TinyBundle
 from tests.server.concatenated import concatenated
 from tests.server.fakes import client_ids
+from tests.server.methods import golden
 from tests.server.networks import network, weights
 
-GOLDEN = Path(__file__).parents[4] / "shared" / "golden"
 IDS = client_ids(4)
 ALICE, BOB, CAROL, DAVE = IDS
 SETTINGS: dict[str, Any] = {
@@ -116,19 +114,14 @@ def value(tensors: TensorSet) -> float:
     return float(tensors["conv.weight"][0, 0])
 
 
-def test_the_worked_case_of_concatenated_classifiers_comes_out() -> None:
-    if not GOLDEN.is_dir():
-        pytest.skip("the worked cases are not here")
-    case = np.load(GOLDEN / "fedconcat_08_concat_init_K3.npz")
-    meta = json.loads(str(case["meta_json"]))
-    tolerance = {"rtol": meta["rtol"], "atol": meta["atol"]}
+def test_the_worked_cases_of_concatenated_classifiers_come_out() -> None:
+    for case in golden.cases("fedconcat_08"):
+        weight, bias = concatenate(list(case.inputs["weight"]), list(case.inputs["bias"]))
 
-    weight, bias = concatenate(list(case["in_weight"]), list(case["in_bias"]))
-
-    np.testing.assert_allclose(weight, case["out_weight"], **tolerance)
-    np.testing.assert_allclose(bias, case["out_bias"], **tolerance)
-    rows = np.concatenate(list(case["in_features"]), 1)
-    np.testing.assert_allclose(rows @ weight.T + bias, case["out_logits"], rtol=1e-4, atol=1e-5)
+        case.check("weight", weight)
+        case.check("bias", bias)
+        rows = np.concatenate(list(case.inputs["features"]), 1)
+        np.testing.assert_allclose(rows @ weight.T + bias, case.outputs["logits"], rtol=1e-4, atol=1e-5)
 
 
 def test_one_cluster_alone_keeps_its_classifier() -> None:
