@@ -15,6 +15,7 @@ import pytest
 
 from fedlens_server.methods import METHODS
 from fedlens_server.methods.fitting import Options
+from fedlens_server.task_settings import TaskSettings
 from tests.server.fakes import Bench, client_ids
 
 DOCS = Path(__file__).parents[3] / "docs"
@@ -36,7 +37,8 @@ def rows(page: str) -> list[list[str]]:
 
 
 def test_every_method_is_on_the_page_and_no_other() -> None:
-    assert sorted(row[0].strip("`") for row in rows(METHODS_PAGE) if len(row) == 4) == sorted(METHODS)
+    section = METHODS_PAGE.partition("## Options")[0]
+    assert sorted(row[0].strip("`") for row in rows(section)) == sorted(METHODS)
 
 
 def test_every_option_is_on_the_page_with_its_default_and_what_is_allowed() -> None:
@@ -46,7 +48,18 @@ def test_every_option_is_on_the_page_with_its_default_and_what_is_allowed() -> N
         for name, option in options_of(method).items()
     ]
 
-    assert sorted(row[:4] for row in rows(METHODS_PAGE) if len(row) == 5) == sorted(declared)
+    section = METHODS_PAGE.partition("## Options")[2].partition("## Task settings")[0]
+    assert sorted(row[:4] for row in rows(section)) == sorted(declared)
+
+
+def test_every_task_setting_is_on_the_page_with_its_default_and_what_is_allowed() -> None:
+    declared = [
+        [f"`{name}`", "required" if field.is_required() else _default(field.default), field.description]
+        for name, field in TaskSettings.__pydantic_fields__.items()
+    ]
+
+    section = METHODS_PAGE.partition("## Task settings")[2]
+    assert [row[:3] for row in rows(section)] == declared
 
 
 @pytest.fixture
