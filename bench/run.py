@@ -25,6 +25,7 @@ BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
 # Name: where the function is that takes a folder and gives rows.
 MEASURES = {
     "bytes": "bench.wire_bytes:measure",
+    "codecs": "bench.codecs:measure",
     "memory": "bench.large_rounds:memory",
     "commits": "bench.small_rounds:measure",
     "latency": "bench.large_rounds:latency",
@@ -45,7 +46,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Measure FedLens against floors taken in the same run.")
     parser.add_argument("measures", nargs="*", metavar="MEASURE", help=f"any of {', '.join(MEASURES)}; default: all")
     parser.add_argument(
-        "--folder", type=Path, help="on which disk to work; needs 7 GB; default: the system's temporary"
+        "--folder", type=Path, help="on which disk to work; needs 9 GB; default: the system's temporary"
     )
     arguments = parser.parse_args()
     if unknown := sorted(set(arguments.measures) - set(MEASURES)):
