@@ -73,7 +73,7 @@ def concatenate(weights: Sequence[Array], biases: Sequence[Array]) -> tuple[NDAr
     Returns:
         Weights along the inputs, float32 [classes, K * d], and the sum of the biases, float32 [classes].
 
-    Source: FedConcat, section 3.3, "classifier initialised with the clusters' classifiers".
+    Source: FedConcat, section 3.3, the start of the new classifier from those of the clusters.
     """
     total = np.sum([np.asarray(bias, np.float64) for bias in biases], axis=0)
     return np.concatenate([np.asarray(weight, np.float32) for weight in weights], 1), total.astype(np.float32)
