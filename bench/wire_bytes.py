@@ -71,7 +71,7 @@ def _measure(codec: str, bundle: Bundle, folder: Path) -> Row:
     upload = blob.encode(models.tensors(models.LINEAR_HEAD, seed=2), floats=dtype)
     with serving(folder / "server") as server:
         server.create_task(bundle, {"rounds": 1, "population": 1, "codec": codec})
-        sent = asyncio.run(_record(server.url, server.trainer_token, upload, folder))
+        sent = asyncio.run(record(server.url, server.trainer_token, upload, folder))
     payload = ELEMENTS * width
     return Row(
         measure=f"client to server, one plain-HTTP PUT update, linear head 512x10, {codec}",
@@ -87,7 +87,8 @@ def _measure(codec: str, bundle: Bundle, folder: Path) -> Row:
     )
 
 
-async def _record(url: str, token: str, upload: bytes, folder: Path) -> int:
+async def record(url: str, token: str, upload: bytes, folder: Path) -> int:
+    """Take part in one round with this upload; how many bytes its PUT request has."""
     recorder = Recorder(url)
     between = await asyncio.start_server(recorder.connected, "127.0.0.1", 0)
     async with between:
