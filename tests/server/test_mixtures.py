@@ -4,6 +4,7 @@ import json
 import threading
 from collections.abc import Mapping
 from hashlib import sha256
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,11 +12,12 @@ from sqlalchemy import select
 
 from fedlens_proto import blob
 from fedlens_proto.v1 import admin_pb2, assignment_pb2, check_in_pb2
-from fedlens_server import mixtures
+from fedlens_server import lifecycle, mixtures
 from fedlens_server.errors import Unknown
 from fedlens_server.store import encoding, schema
 from fedlens_server.store.blobs import Computed
 from tests.server.fakes import EVALUATORS, SEED, Bench, client_ids, update_of
+from tests.server.fakes import bench as open_bench
 from tests.server.networks import network, weights
 
 ALICE, BOB, CAROL, DAVE = client_ids(4)
@@ -166,6 +168,30 @@ def test_a_restart_after_somebody_was_forgotten_changes_no_byte_of_the_open_roun
     mixing.reopen()
 
     assert content(mixing, ALICE) == before
+
+
+def test_restarts_at_every_step_change_no_digest(tmp_path: Path) -> None:
+    def driven(folder: Path, *, restarts: bool) -> list[bytes]:
+        digests = []
+        with open_bench(folder) as bench:
+            start(bench, width=3)
+            for value in (1.0, 3.0, 2.0):
+                for k, client in enumerate((ALICE, BOB, CAROL)):
+                    digests.append(personal(bench, client).sha256)
+                    upload(bench, client, value + k, width=3)
+                    if restarts:
+                        bench.reopen()
+                federation = bench.rounds._federation
+                number = bench.rounds.due()[0]
+                bench.store.submit(
+                    lambda tx, at=federation, key=number: lifecycle.begin_closing(at, tx, key)  # type: ignore[misc]
+                ).result()
+                if restarts:
+                    bench.reopen()
+                bench.advance()
+        return digests
+
+    assert driven(tmp_path / "plain", restarts=False) == driven(tmp_path / "restarted", restarts=True)
 
 
 def test_who_joins_late_starts_from_the_global_model(mixing: Bench) -> None:
