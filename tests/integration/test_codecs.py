@@ -3,6 +3,7 @@
 import asyncio
 from collections import defaultdict
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -46,9 +47,11 @@ async def test_int8_differences_both_ways_end_close_to_float32_in_a_quarter_of_t
     close = Blob.from_bytes(federation.final_blob(server, tmp_path, "coded"))
     for name in exact:
         assert np.abs(close[name] - exact[name]).max() < 0.05 * np.abs(exact[name]).max()
-    results = {name: server.task("show", name)["rounds"][-1]["personal"] for name in ("plain", "coded")}
+    accuracies = []
+    for name in ("plain", "coded"):
+        shown: Any = server.task("show", name)
+        accuracies.append(shown["rounds"][-1]["personal"]["after"]["mean_accuracy"])
     # 48 of the 240 photos are test photos, so one of them is 2 points.
-    accuracies = [results[name]["after"]["mean_accuracy"] for name in ("plain", "coded")]
     assert abs(accuracies[0] - accuracies[1]) <= 0.05
     # One byte for four, and headers of 200 bytes beside 1,930.
     assert sum(coded.up[ROUNDS]) < 0.4 * sum(plain.up[ROUNDS])

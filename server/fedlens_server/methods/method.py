@@ -6,7 +6,8 @@ itself: its settings are its frozen fields, all else is in the state.
 
 The state maps names to tensor sets, arrays (float32 or int64), and plain values that JSON can hold. Entries under
 `clients/<id in hex>/` belong to one client and go when it is forgotten. An entry that is handed on as the same object
-is not written again, and an uploaded blob enters the state by digest when `update.tensors` itself is put there.
+is not written again, and an uploaded blob enters the state by digest when `update.tensors` itself is put there, unless
+it was a difference, of which the tensors it stands for are written in full.
 """
 
 from collections.abc import Callable, Mapping, Sequence
