@@ -88,7 +88,7 @@ def model(federation: Federation, task: Task) -> admin_pb2.TaskModelResponse:
     """The current global model.
 
     Raises:
-        Unknown: The method has none, or none yet.
+        Unknown: The method has none, none yet, or one that is not a single blob.
     """
     index = min(task.phase_of(task.committed), task.method_phases - 1)
     bundle = task.bundles_of(index)[0]
@@ -98,6 +98,9 @@ def model(federation: Federation, task: Task) -> admin_pb2.TaskModelResponse:
         digest = sets[0].digest
     elif not task.values and task.state == admin_pb2.TASK_STATE_WAITING:
         digest = bundle.manifest.initial
+    elif sets:
+        found = f"{len(sets)} blobs, {', '.join(sorted(downloaded or ()))}"
+        raise Unknown(f"the global model of task {task.name!r} is made of {found}; it cannot be fetched as one")
     else:
         raise Unknown(f"task {task.name!r} has no global model")
     rounds = schema.rounds.c

@@ -1,3 +1,4 @@
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -5,6 +6,7 @@ import numpy as np
 import pytest
 
 from fedlens_proto.v1 import manifest_pb2
+from fedlens_server.errors import Unknown
 from fedlens_server.methods import (
     METHODS,
     NothingToAggregate,
@@ -21,7 +23,7 @@ from fedlens_server.methods.inferred_labels import mean_softmax
 from fedlens_server.task_settings import SettingsError, TaskSettings
 from tests.server.bundles import TinyBundle
 from tests.server.concatenated import concatenated
-from tests.server.fakes import client_ids
+from tests.server.fakes import Bench, client_ids, update_of
 from tests.server.methods import golden
 from tests.server.networks import network, weights
 
@@ -446,3 +448,23 @@ def test_phases_say_the_same_each_time_they_are_asked() -> None:
     first: list[Phase] = method.phases(plan)
 
     assert first == method.phases(plan)
+
+
+def test_a_model_of_several_blobs_is_told_as_such(bench: Bench) -> None:
+    settings = {**SETTINGS, "population": 2, "rounds": 3}
+    settings["options"] = {"clusters": 2, "extractor_rounds": 1, "classifier_rounds": 1}
+    bench.create(json.dumps(settings), [network(), concatenated(3)])
+    bench.enrol([ALICE, BOB])
+    for client, counts in ((ALICE, (9, 1)), (BOB, (1, 9))):
+        assignment = bench.assignment(client)
+        bench.send(client, assignment, *update_of(assignment, None, class_counts=counts))
+    bench.advance()
+    with pytest.raises(Unknown, match="task 'task' has no global model"):
+        bench.model()
+
+    for client in (ALICE, BOB):
+        bench.report(client)
+    bench.advance()
+
+    with pytest.raises(Unknown, match="is made of 3 blobs, cluster_0, cluster_1, global; it cannot be fetched as one"):
+        bench.model()
