@@ -100,8 +100,10 @@ class Outbox:
             )
             self._kept.put(db, assignment.task, assignment.round, keep)
             plan = assignment.local_pass
-            rules = assignment_pb2.LocalPass(start=plan.start, extractors=plan.extractors)
-            self._kept.put_start_rules(db, assignment.task, rules.SerializeToString())
+            # A pass that only asks names any weights, which are nobody's model.
+            if plan.stages or plan.HasField("evaluation"):
+                rules = assignment_pb2.LocalPass(start=plan.start, extractors=plan.extractors)
+                self._kept.put_start_rules(db, assignment.task, rules.SerializeToString())
         return Result(
             task=assignment.task,
             round_number=assignment.round,

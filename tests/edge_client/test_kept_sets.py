@@ -104,6 +104,23 @@ async def test_a_prediction_between_two_phases_goes_by_the_downloads_of_the_new_
     assert predicted == {"cat": 0.5, "dog": 0.5}
 
 
+async def test_a_pass_that_only_asks_says_nothing_about_the_model(
+    bundle: Bundle, client_of: MakeClient, photos: Path
+) -> None:
+    plan = assignment_pb2.LocalPass()
+    plan.start.add().source.download = "initial"
+    plan.asks.add().class_counts.SetInParent()
+    sure = blob.encode({"fc.bias": np.array([80, 0], np.float32), "fc.weight": np.zeros((2, 3), np.float32)})
+    async with FakeServer(bundle, plan) as server, client_of(server.url) as client:
+        await client.run_once()
+        server._sets = {"personal": sure}
+        await client.run_once()
+        predicted = await client.predict(photos / "cat" / "0-000.png")
+
+    # The initial weights are zeros; those of the server's model are sure of cats.
+    assert predicted["cat"] == 1.0
+
+
 async def start(server: FakeServer, folder: Path) -> asyncio.subprocess.Process:
     arguments = (server.url, str(folder / "killed"), str(folder / "photos"))
     return await asyncio.create_subprocess_exec(
