@@ -26,6 +26,7 @@ Locate = Callable[[bytes], Location]
 # Reading and adding up release the interpreter's lock; requests and the writing thread want a core too.
 THREADS = min(os.cpu_count() or 1, 4)
 SMALL_BYTES = 1 << 20
+NOT_NEEDED = 0  # as the size of a stored set of which only tensors are read
 MAX_SOURCES_BYTES = 64 << 20
 _INSERT = insert(schema.mixtures).on_conflict_do_nothing()
 _DELETE = delete(schema.mixtures).where(schema.mixtures.c.digest == bindparam("gone"))
@@ -59,11 +60,11 @@ def prepare(federation: Federation, task: Task, downloads: Iterable[TensorSet], 
         blob = waiting.get(digest)
         return federation.store.blobs.locate(digest) if blob is None else Location(blob.size, blob.raw, blob.path)
 
-    sources = _reading_once(locate)
+    source = _sources(_reading_once(locate))
 
     def find(recipe: str) -> None:
         try:
-            federation.mixture_digests[task.id, recipe] = _found(federation, recipe, sources)
+            federation.mixture_digests[task.id, recipe] = _found(federation, recipe, source)
         except Exception as error:  # the transaction meets it again and says what follows
             log.warning("task %s: a mixture could not be computed ahead: %s", task.name, error)
 
@@ -86,7 +87,7 @@ def name(federation: Federation, transaction: Transaction, task: Task, recipe: s
         Unknown: A blob that goes into it is not stored.
     """
     found = federation.mixture_digests.get((task.id, recipe))
-    digest, size = found or _found(federation, recipe, _reading_once(federation.store.blobs.locate))
+    digest, size = found or _found(federation, recipe, _sources(_reading_once(federation.store.blobs.locate)))
     transaction.later(_INSERT, {"digest": digest, "size": size, "recipe": recipe})
     # At once, as the round that this transaction opens asks for it; one that fails leaves it to the next sweep.
     if digest not in federation.store.blobs.computed:
@@ -115,19 +116,26 @@ def drop(federation: Federation, transaction: Transaction, digests: Iterable[byt
 
 
 def _register(federation: Federation, digest: bytes, size: int, recipe: str) -> None:
-    mixture = _mixture(federation, recipe, federation.store.blobs.locate)
+    mixture = _mixture(recipe, _sources(federation.store.blobs.locate))
     sources = frozenset(bytes.fromhex(source) for part in json.loads(recipe) for _, source in part["terms"])
     federation.store.blobs.computed[digest] = ComputedBlob(size, mixture, sources)
 
 
-def _mixture(federation: Federation, recipe: str, locate: Locate) -> Mixture:
-    sizes = federation.store.blobs.sizes
-    sources: dict[str, StoredTensors] = {}
+def _sources(locate: Locate) -> Callable[[str], StoredTensors]:
+    """Stored sets by digest in hex, each made, and its header read, only once."""
+    known: dict[str, StoredTensors] = {}
 
     def source(digest: str) -> StoredTensors:
-        raw = bytes.fromhex(digest)
-        return sources.setdefault(digest, StoredTensors(raw, sizes.get(raw, 0), locate))
+        found = known.get(digest)
+        if found is None:
+            raw = bytes.fromhex(digest)
+            found = known.setdefault(digest, StoredTensors(raw, NOT_NEEDED, locate))
+        return found
 
+    return source
+
+
+def _mixture(recipe: str, source: Callable[[str], StoredTensors]) -> Mixture:
     terms = {}
     for part in json.loads(recipe):
         shared = tuple((weight, source(digest)) for weight, digest in part["terms"])
@@ -135,8 +143,8 @@ def _mixture(federation: Federation, recipe: str, locate: Locate) -> Mixture:
     return Mixture(terms)
 
 
-def _found(federation: Federation, recipe: str, locate: Locate) -> tuple[bytes, int]:
-    mixture = _mixture(federation, recipe, locate)
+def _found(federation: Federation, recipe: str, source: Callable[[str], StoredTensors]) -> tuple[bytes, int]:
+    mixture = _mixture(recipe, source)
     size = mixture.layout.size
     if size > SMALL_BYTES:
         return encoding.digest(mixture), size
