@@ -1,0 +1,113 @@
+"""Every method with real clients, over HTTP and in a study: the same bytes, also with clients that fail.
+
+Those with more than one phase have tests of their own.
+"""
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from fedlens.compare.plan import FLEET_KEY
+from fedlens_edge_client.faults import FaultEntry, FaultKind, FaultPlan
+from fedlens_edge_client.fleet.config import FleetConfig
+from fedlens_edge_client.regimes import PhotoPool, Regime, RegimeName
+from fedlens_export.classified import Classified
+from fedlens_export.exporting import Training, whole_model_bundle
+from fedlens_proto.v1 import admin_pb2
+from tests.integration import two_drivers
+from tests.integration.federation import SIDE
+from tests.integration.processes import ServerProcess
+
+CLIENTS = 8
+WEIGHT = {"options": {"weight": True}}
+CASES = [
+    ("fedclassavg", ["small", "wide"], "supcon", {}),
+    pytest.param("fedns", ["small"], "cross_entropy", {}, marks=pytest.mark.slow),
+    pytest.param("fedavg_last_fc", ["small"], "cross_entropy", {}, marks=pytest.mark.slow),
+    pytest.param(
+        "fedclassavg", ["small"], "classifier_proximal", {"options": {"weight": True}}, marks=pytest.mark.slow
+    ),
+    pytest.param("fedprox", ["small"], "proximal", {"hyper": {"mu": 0.1}}, marks=pytest.mark.slow),
+    pytest.param("fedper", ["small"], "cross_entropy", {}, marks=pytest.mark.slow),
+    pytest.param("fedrep", ["small"], "cross_entropy", {"options": {"classifier_epochs": 2}}, marks=pytest.mark.slow),
+    pytest.param("local_only", ["small", "wide"], "cross_entropy", {}, marks=pytest.mark.slow),
+]
+HAS_GLOBAL_MODEL = {"fedns", "fedavg_last_fc", "fedprox"}
+NewBundle = Callable[[str, str], Path]
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory: pytest.TempPathFactory) -> NewBundle:
+    """The bundle of a convolutional network, `small` or `wide`, with an objective."""
+
+    @cache
+    def export(name: str, objective: str) -> Path:
+        channels = {"small": 3, "wide": 5}[name]
+        torch.manual_seed(4)
+        extractor = nn.Sequential(
+            nn.Conv2d(3, channels, 3, stride=2),
+            nn.BatchNorm2d(channels),
+            nn.ReLU(),
+            nn.Flatten(),
+            nn.Linear(channels * ((SIDE - 1) // 2) ** 2, 12),
+        )
+        training = Training(class_names=tuple(str(digit) for digit in range(10)), batch=16, objective=objective)
+        folder = tmp_path_factory.mktemp(f"{name}-{objective}") / "bundle"
+        return whole_model_bundle(folder, Classified(extractor, nn.Linear(12, 10)), training, SIDE, name=name).folder
+
+    return export
+
+
+@pytest.mark.parametrize(("method", "models", "objective", "more"), CASES)
+async def test_a_study_and_the_server_give_the_same_bytes_with_clients_that_vanish_or_send_nan(
+    tmp_path: Path,
+    photos: Path,
+    exported: NewBundle,
+    server: ServerProcess,
+    method: str,
+    models: list[str],
+    objective: str,
+    more: dict[str, Any],
+) -> None:
+    settings = {
+        "method": method,
+        "rounds": 2,
+        "population": CLIENTS,
+        "epochs": 1,
+        "deadline_s": 6,
+        "personal_evaluation": True,
+        "seed": sha256(method.encode()).hexdigest(),
+        **more,
+        "hyper": {"lr_extractor": 0.05, "lr_classifier": 0.05, **more.get("hyper", {})},
+    }
+    kinds = (FaultKind.VANISH, FaultKind.NAN, FaultKind.DUPLICATE)
+    fleet = FleetConfig(
+        server="",
+        clients=CLIENTS,
+        pool=PhotoPool.open(photos),
+        regime=Regime(name=RegimeName.CAMERA_NONIID, seed=3, clients=CLIENTS, per_class=3, test_per_class=2),
+        plan=FaultPlan(fault=tuple(FaultEntry(client=i, round=1, kind=kind) for i, kind in enumerate(kinds))),
+        key=FLEET_KEY,
+        state=tmp_path / "http",
+        workers=1,
+        models=tuple(models) if len(models) > 1 else (),
+        shares_downloads=False,
+    )
+    bundles = [exported(name, objective) for name in models]
+
+    http = await two_drivers.over_http(server, fleet, json.dumps(settings), bundles)
+    study = await two_drivers.in_a_study(replace(fleet, state=tmp_path / "study"), json.dumps(settings), bundles)
+
+    two_drivers.assert_same(study, http)
+    assert http.shown.task.state == admin_pb2.TASK_STATE_FINISHED
+    assert [len(found.members) for found in http.shown.rounds] == [CLIENTS] * 3
+    has_global = method in HAS_GLOBAL_MODEL or more.get("options", {}).get("weight", False)
+    assert (http.model is not None) == has_global
