@@ -20,12 +20,10 @@ from fedlens_proto.errors import BlobError
 from fedlens_proto.v1 import assignment_pb2, blob_pb2
 from fedlens_server import mixtures
 from fedlens_server.federation import BlobSets, Federation, Round, Task
-from fedlens_server.methods import TensorSet
+from fedlens_server.methods import INITIAL, TensorSet
 from fedlens_server.store import StoredTensors, Transaction
 
 BlobSet = assignment_pb2.BlobSet
-# Clients keep it in their caches as a part of the bundle; other bytes of the same weights would only be more.
-NEVER_ENCODED = "initial"
 
 
 class Downloads:
@@ -77,7 +75,7 @@ class Downloads:
         def entry(name: str, tensors: StoredTensors | BlobSet) -> BlobSet:
             if isinstance(tensors, BlobSet):
                 return _named(name, tensors)
-            if name == NEVER_ENCODED:
+            if name == INITIAL:  # clients keep that part of the bundle; other bytes of it would only be more
                 return BlobSet(name=name, sha256=tensors.digest, size=tensors.size)
             if self._by_difference and name in shared:
                 if name not in told:
