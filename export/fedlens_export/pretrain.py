@@ -15,6 +15,7 @@ from fedlens_proto.errors import PhotoUnreadable
 
 BATCH = 32
 LEARNING_RATE = 1e-3
+STATISTICS_MOMENTUM = 0.1
 
 
 def train(
@@ -42,6 +43,10 @@ def train(
         head = nn.Linear(features, classes)
         optimiser = torch.optim.Adam([*backbone.parameters(), *head.parameters()], lr=LEARNING_RATE)
         backbone.train()
+        for module in backbone.modules():
+            if isinstance(module, nn.modules.batchnorm._BatchNorm):
+                # Some networks average over thousands of batches; here there may be a hundred.
+                module.momentum = STATISTICS_MOMENTUM
         for epoch in range(epochs):
             loss = _epoch(backbone, head, optimiser, images, labels)
             on_stage(f"pretraining: epoch {epoch + 1} of {epochs}, loss {loss:.3f}")

@@ -154,7 +154,7 @@ class _Engines:
         from fedlens_edge_client.engines.torch import TorchEngine
 
         if bundle.id not in self._engines:
-            self._engines[bundle.id] = TorchEngine(self._bundles[bundle.id])
+            self._engines[bundle.id] = TorchEngine(self._bundles[bundle.id], self._device)
         return self._engines[bundle.id]
 
 

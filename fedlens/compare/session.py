@@ -53,6 +53,7 @@ def run_study(study: Study, config: SessionConfig, console: Console) -> int:
         StudyError: The folder is in use, or a setting is not acceptable.
         SourceUnavailable, EdgeClientError: There are no photos that would do.
     """
+    _check_device(config.device)
     with _only_here(config.out):
         photos = study_photos(study.photos, config.cache, config.out)
         planned = plan(study, photos, config.out)
@@ -71,6 +72,19 @@ def run_study(study: Study, config: SessionConfig, console: Console) -> int:
             console.print("stopped; the same command goes on from here", soft_wrap=True)
             return interrupts.exit_status
     return EXIT_FAILED if failures else 0
+
+
+def _check_device(device: str) -> None:
+    if device == "cpu":
+        return
+    # Late, because torch takes seconds to import, which this process does not need otherwise.
+    from fedlens_edge_client.engines import NoSuchDevice
+    from fedlens_edge_client.engines.torch import device_of
+
+    try:
+        device_of(device)
+    except NoSuchDevice as error:
+        raise StudyError(f"--device: found {device!r}: {error}") from error
 
 
 @contextmanager

@@ -4,6 +4,7 @@ EdgeClientError
 └── EngineError
     ├── BundleUnusable  the bundle cannot be loaded or run by this engine
     ├── BadInput        weights, rows, batches or hyper-parameters that the bundle does not allow
+    ├── NoSuchDevice    there is no such device in this machine
     └── NonFinite       training or evaluation gave a NaN or an infinity
 """
 
@@ -29,6 +30,10 @@ class BundleUnusable(EngineError):
 
 class BadInput(EngineError):
     """Weights, rows, batches or hyper-parameters are not what the bundle allows; the text names the first one."""
+
+
+class NoSuchDevice(EngineError):
+    """Programs cannot run where they are to; name another device."""
 
 
 class NonFinite(EngineError):

@@ -30,8 +30,10 @@ _CONSTANT = (pb.SLOT_KIND_HYPER, pb.SLOT_KIND_REFERENCE, pb.SLOT_KIND_FROZEN, pb
 class Program:
     """A loaded program and where everything stands in its arguments and results."""
 
-    def __init__(self, bundle: Bundle, name: str) -> None:
+    def __init__(self, bundle: Bundle, name: str, device: torch.device | None = None) -> None:
         """Vet and load the `.pt2` of program `name`; no code from the bundle is run.
+
+        On a `device`, arguments are brought there and results stay there.
 
         Raises:
             BundleUnusable: There is none, it is refused, or it is not what the manifest says.
@@ -46,6 +48,9 @@ class Program:
         self.outputs: Sequence[pb.Slot] = message.outputs
         graph = _load(name, raw)
         _check_slots(name, self.inputs, self.outputs, graph)
+        self._device = device
+        if device is not None:
+            _make_tensors_on(device, graph)
         replaced = {(slot.kind, slot.name) for slot in self.outputs}
         self._function = flat_function(
             graph,
@@ -61,7 +66,7 @@ class Program:
             BundleUnusable: The program contradicts itself.
         """
         try:
-            return self._function.prepare(*arguments)
+            return self._function.prepare(*self._brought(arguments))
         except _CONTRADICTIONS as error:
             raise self._contradiction(error) from error
 
@@ -72,7 +77,7 @@ class Program:
             BundleUnusable: The program contradicts itself, or gives something else than its manifest says.
         """
         try:
-            results = self._function.run(*arguments, *prepared)
+            results = self._function.run(*self._brought(arguments), *prepared)
         except _CONTRADICTIONS as error:
             raise self._contradiction(error) from error
         if not self._checked:
@@ -81,6 +86,10 @@ class Program:
                 _check_tensor(self.name, "outputs", slot, result)
             self._checked = True
         return results
+
+    def _brought(self, arguments: Sequence[Tensor]) -> Sequence[Tensor]:
+        device = self._device
+        return arguments if device is None else [argument.to(device) for argument in arguments]
 
     def _contradiction(self, error: Exception) -> BundleUnusable:
         return BundleUnusable(f"program {self.name!r} cannot be run: {type(error).__name__}: {error}")
@@ -116,6 +125,13 @@ def _load(name: str, vetted: bytes) -> fx.Graph:
         raise BundleUnusable(f"program {name!r} cannot be loaded: {type(error).__name__}: {error}") from error
     graph: fx.Graph = loaded.graph
     return graph
+
+
+def _make_tensors_on(device: torch.device, graph: fx.Graph) -> None:
+    """Have what the program makes out of nothing made there: its graph says where it was exported."""
+    for node in graph.nodes:
+        if "device" in node.kwargs:
+            node.kwargs = {**node.kwargs, "device": device}
 
 
 def _check_slots(name: str, inputs: Sequence[pb.Slot], outputs: Sequence[pb.Slot], graph: fx.Graph) -> None:

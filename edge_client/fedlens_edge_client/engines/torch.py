@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedlens_edge_client.engines import BadInput, BundleUnusable, NonFinite, Rows
+from fedlens_edge_client.engines import BadInput, BundleUnusable, NonFinite, NoSuchDevice, Rows
 from fedlens_edge_client.engines.program import DTYPES, Program
 from fedlens_proto.blob import Array, Blob
 from fedlens_proto.errors import BlobError
@@ -25,13 +25,21 @@ _CARRIED = (pb.SLOT_KIND_WEIGHT, pb.SLOT_KIND_OPTIMISER, pb.SLOT_KIND_COUNTER)
 class TorchEngine:
     """An `Engine`. May be used by several threads, which then take turns at Python's lock: use processes instead."""
 
-    def __init__(self, bundle: Bundle) -> None:
+    def __init__(self, bundle: Bundle, device: str = "cpu") -> None:
         """Programs are vetted and loaded when first used.
+
+        Args:
+            bundle: Whose programs run.
+            device: Where, as torch names it. The same bytes come out again on a CPU only.
+
+        Raises:
+            NoSuchDevice: There is none here.
 
         Torch is set to one thread, for the whole process: results then do not depend on the number of cores, and
         processes that train side by side do not slow each other down.
         """
         torch.set_num_threads(1)
+        self._device = device_of(device)
         self._bundle = bundle
         self._programs: dict[str, Program] = {}
         self._frozen: dict[str, Tensor] | None = None
@@ -54,9 +62,11 @@ class TorchEngine:
             frozen[slot.name] if slot.kind == pb.SLOT_KIND_FROZEN else _copied(photo) for slot in program.inputs
         ]
         with torch.inference_mode():
-            features = program.run(arguments, program.prepare(arguments))[
-                program.output_index(pb.SLOT_KIND_FEATURES)
-            ].numpy()
+            features = (
+                program.run(arguments, program.prepare(arguments))[program.output_index(pb.SLOT_KIND_FEATURES)]
+                .cpu()
+                .numpy()
+            )
         if not np.isfinite(features).all():
             raise NonFinite("the features of a photo hold a NaN or an infinity")
         return np.ascontiguousarray(features[0])
@@ -81,7 +91,7 @@ class TorchEngine:
                 count = min(batch, len(photos) - start)
                 for array, tensor in arguments:
                     tensor.numpy()[:count] = array[start : start + count]
-                views[start : start + count] = program.run(tensors, prepared)[0].numpy()[:count]
+                views[start : start + count] = program.run(tensors, prepared)[0].cpu().numpy()[:count]
         if not np.isfinite(views).all():
             raise NonFinite("a view of a photo holds a NaN or an infinity")
         return views
@@ -119,7 +129,7 @@ class TorchEngine:
                 if on_step is not None:
                     on_step(loss)
             trained = {
-                slot.name: np.ascontiguousarray(value.numpy()).reshape(value.shape)
+                slot.name: np.ascontiguousarray(value.cpu().numpy()).reshape(value.shape)
                 for slot, value in zip(loaded.inputs, arguments, strict=True)
                 if slot.kind == pb.SLOT_KIND_WEIGHT
             }
@@ -151,7 +161,7 @@ class TorchEngine:
             for start in range(0, feed.count, feed.batch):
                 batch = np.arange(start, min(start + feed.batch, feed.count))
                 feed.fill(batch)
-                found[batch] = program.run(arguments, prepared)[at].numpy()[: len(batch)]
+                found[batch] = program.run(arguments, prepared)[at].cpu().numpy()[: len(batch)]
         if not np.isfinite(found).all():
             raise NonFinite(f"{what} hold a NaN or an infinity")
         return found
@@ -159,7 +169,7 @@ class TorchEngine:
     def _program(self, name: str) -> Program:
         with self._loading:
             if name not in self._programs:
-                self._programs[name] = Program(self._bundle, name)
+                self._programs[name] = Program(self._bundle, name, self._device)
             return self._programs[name]
 
     def _frozen_tensors(self) -> dict[str, Tensor]:
@@ -175,9 +185,12 @@ class TorchEngine:
         digest = self._bundle.manifest.frozen
         try:
             blob = Blob.open(self._bundle.part(digest), digest)
-            return {slot.name: _tensor(slot, blob, "the frozen backbone") for slot in slots}
+            frozen = {slot.name: _tensor(slot, blob, "the frozen backbone") for slot in slots}
         except (BlobError, OSError, BadInput) as error:
             raise BundleUnusable(f"the frozen backbone cannot be read: {error}") from error
+        if self._device is None:
+            return frozen
+        return {name: tensor.to(self._device) for name, tensor in frozen.items()}
 
     def _fills(self) -> bool:
         return self._bundle.manifest.last_batch == pb.LAST_BATCH_FILLED
@@ -191,6 +204,23 @@ class TorchEngine:
             if not low <= value <= high:
                 raise BadInput(f"hyper-parameter {name!r} is {value}; allowed are {low} to {high}")
         return {name: given.get(name, h.default_value) for name, h in known.items()}
+
+
+def device_of(name: str) -> torch.device | None:
+    """A device by its name; None for the CPU, on which everything is anyway.
+
+    Raises:
+        NoSuchDevice: There is none here.
+    """
+    if name == "cpu":
+        return None
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise NoSuchDevice(f"device {name!r} is not known; cpu, cuda and cuda:N are") from error
+    if device.type != "cuda" or not torch.cuda.is_available() or (device.index or 0) >= torch.cuda.device_count():
+        raise NoSuchDevice(f"there is no device {name!r} here that torch can use; take cpu")
+    return device
 
 
 class _Feed:

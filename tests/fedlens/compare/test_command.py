@@ -1,0 +1,133 @@
+"""`fedlens compare` as a user meets it."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import time
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from tests.fedlens.compare.conftest import FEDLENS, STUDY, Carried, fedlens
+
+
+def test_runs_that_work_are_reported_beside_those_that_fail(carried: Carried) -> None:
+    results = json.loads((carried.out / "results.json").read_text())
+
+    assert carried.status == 1, carried.printed
+    assert {(run["label"], run["seed"]) for run in results["runs"]} == {
+        (label, seed) for label in ("plain", "small-updates") for seed in (1, 2)
+    }
+    assert set(results["failures"]) == {"broken, seed 1", "broken, seed 2"}
+    assert "the task is failed" in results["failures"]["broken, seed 1"]
+    assert "broken, seed 1 failed" in carried.printed
+
+
+def test_the_raw_results_hold_settings_sums_bytes_and_times_of_each_round(carried: Carried) -> None:
+    results = json.loads((carried.out / "results.json").read_text())
+
+    run = next(run for run in results["runs"] if (run["label"], run["seed"]) == ("small-updates", 1))
+    assert run["settings"]["codec"] == "f16" and run["settings"]["rounds"] == 2
+    # Two rounds, and one more in which every client evaluates.
+    first, second, last = run["rounds"]
+    assert [len(entry["members"]) for entry in (first, second, last)] == [3, 3, 4]
+    # 10 classes with 5 test photos each, and the same sums by class.
+    assert second["global"]["count"] == 50 == sum(map(sum, second["global"]["confusion"]))
+    assert second["global"]["correct"] == sum(second["global"]["confusion"][c][c] for c in range(10))
+    # One test photo of each class and client, a fifth of 3 but at least one.
+    assert last["personal_start"]["count"] == 4 * 10
+    assert first["bytes_up"] == sum(member["bytes_up"] for member in first["members"]) > 0
+    assert first["bytes_down"] > 0 and first["seconds"] > 0
+
+
+def test_updates_of_half_the_size_are_half_the_bytes(carried: Carried) -> None:
+    runs = json.loads((carried.out / "results.json").read_text())["runs"]
+
+    sent = {run["label"]: run["rounds"][0]["bytes_up"] for run in runs if run["seed"] == 1}
+
+    assert sent["small-updates"] == pytest.approx(sent["plain"] / 2, rel=0.05)
+
+
+def test_the_tables_show_mean_and_deviation_the_papers_column_and_its_number(carried: Carried) -> None:
+    table = (carried.out / "table.md").read_text()
+
+    assert "global accuracy *" in table and "published global accuracy" in table
+    (line,) = [line for line in table.splitlines() if line.startswith("| plain |")]
+    assert re.search(r"\| \d+\.\d ± \d+\.\d \|", line) and "| 99.5 |" in line
+    assert "mean and deviation over 2 seeds" in table
+    assert "A small study" in carried.printed and "99.5" in carried.printed
+
+
+def test_the_report_stands_alone_and_has_a_plot_for_each_question(carried: Carried) -> None:
+    report = (carried.out / "report.html").read_text(encoding="utf-8")
+
+    loads: list[str] = []
+
+    class Reader(HTMLParser):
+        def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+            loads.extend(value or "" for name, value in attrs if name in ("src", "href"))
+
+    Reader().feed(report)
+    assert loads == ["data:,"]
+    for curve in ("global_accuracy", "personal_accuracy"):
+        for against in ("rounds", "bytes"):
+            assert f'id="plot-{curve}-{against}"' in report
+
+
+def test_the_same_command_does_nothing_again_but_what_has_failed(carried: Carried) -> None:
+    results = [carried.out / "runs" / "plain" / f"seed-{seed}" / "result.json" for seed in (1, 2)]
+    before = [path.stat().st_mtime_ns for path in results]
+
+    again = fedlens(*carried.arguments, "--method", "plain")
+
+    assert again.returncode == 0, again.stderr
+    assert "2 of them done before" in again.stdout
+    assert [path.stat().st_mtime_ns for path in results] == before
+
+
+def test_a_run_leaves_its_result_and_model_and_nothing_else(carried: Carried) -> None:
+    names = {path.name for path in (carried.out / "runs" / "plain" / "seed-1").iterdir()}
+
+    assert names == {"result.json", "model.blob", "fingerprint"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["nowhere.toml"], "no such file, and no preset of that name"),
+        (["fedns", "--method", "fedsgd"], "--method: found 'fedsgd', must be one of"),
+        (["fedns", "--photos", "nowhere"], "nowhere is no folder"),
+        (["fedns", "--photos", "digits", "--device", "tpu"], "--device: found 'tpu'"),
+    ],
+)
+def test_what_cannot_be_done_is_told_in_a_sentence(arguments: list[str], words: str, tmp_path: Path) -> None:
+    done = fedlens("compare", *arguments, "--out", str(tmp_path / "out"), "--cache", str(tmp_path / "cache"))
+
+    assert done.returncode == 1
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.slow
+def test_ctrl_c_ends_a_study_and_the_same_command_goes_on_to_the_same_results(carried: Carried, tmp_path: Path) -> None:
+    study = tmp_path / "small.toml"
+    study.write_text(STUDY)
+    arguments = ["compare", str(study), "--out", str(tmp_path / "out"), "--cache", str(tmp_path / "cache")]
+    arguments += ["--method", "plain", "--workers", "1"]
+    running = subprocess.Popen([FEDLENS, *arguments], stdout=subprocess.PIPE, text=True, env={**os.environ})
+    store = tmp_path / "out" / "runs" / "plain" / "seed-1" / "server"
+    until = time.monotonic() + 90
+    while not store.exists() and time.monotonic() < until:
+        assert running.poll() is None
+    running.send_signal(signal.SIGINT)
+    printed, _ = running.communicate(timeout=30)
+
+    assert running.returncode == 130, printed
+    assert "the same command goes on from here" in printed
+    done = fedlens(*arguments)
+    assert done.returncode == 0, done.stderr
+    model = Path("runs/plain/seed-1/model.blob")
+    assert (tmp_path / "out" / model).read_bytes() == (carried.out / model).read_bytes()

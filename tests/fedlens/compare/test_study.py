@@ -1,0 +1,132 @@
+"""A study is checked as a whole before anything of it runs, and what is wrong is named as it is written."""
+
+import json
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedlens.compare.study import Study, StudyError, choose, load, parse_study, presets
+from tests.fedlens.compare.conftest import STUDY
+
+
+def raw() -> dict[str, Any]:
+    return tomllib.loads(STUDY)
+
+
+def parsed(values: dict[str, Any], *, reduced: bool = False) -> Study:
+    return parse_study(values, Path("there"), "small.toml", reduced=reduced)
+
+
+def changed(key: str, value: Any) -> dict[str, Any]:
+    """The small study with one key, such as `photos.source`, set to something else."""
+    values = raw()
+    *tables, last = key.split("/")
+    table = values
+    for name in tables:
+        table = table.setdefault(name, {})
+    table[last] = value
+    return values
+
+
+@pytest.mark.parametrize("name", ["fedns", "fedclassavg", "pfedsim", "fedconcat", "phone"])
+@pytest.mark.parametrize("reduced", [False, True])
+def test_every_preset_can_be_read_in_both_sizes(name: str, reduced: bool) -> None:
+    study = load(name, reduced=reduced)
+
+    assert study.name == name
+    assert len(study.seeds) >= 3
+    assert name in presets()
+
+
+def test_the_reduced_size_is_smaller() -> None:
+    for name in presets():
+        assert load(name, reduced=True).settings["rounds"] < load(name).settings["rounds"]
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "words"),
+    [
+        ("clients", 0, "clients: found 0, must be an integer from 1 to 100000"),
+        ("client", 4, "client: unknown key; did you mean clients?"),
+        ("seeds", [1, 1], "seeds: found 1, must be integers from 0 to 4294967295, each once"),
+        ("rounds", 0, "methods.plain: rounds: found 0, must be rounds to commit, 1 to 1000000"),
+        ("cohort", 5, "cohort: found 5, must be at most the population, 4"),
+        (
+            "photos/train_per_class",
+            0,
+            "photos.train_per_class: found 0, must be an integer from 1, or left out for all",
+        ),
+        ("photos/sauce", "x", "photos.sauce: unknown key; did you mean source?"),
+        ("regime/name", "cctv", "regime.name: found 'cctv', must be one of camera-iid"),
+        ("regime/beta", 0.5, "'beta' is no setting of regime camera-iid; it has per_class, test_per_class"),
+        ("regime/per_class", "many", "per_class of regime camera-iid is 'many'; allowed is a number"),
+        ("model/batch", 1.5, "model.batch: found 1.5, must be an integer from 1"),
+        ("methods/plain/method", "fedsgd", "methods.plain.method: found 'fedsgd', must be one of fedavg"),
+        ("methods/plain/objektive", "x", "methods.plain.objektive: unknown key; did you mean objective?"),
+        ("methods/plain/codec", "f8", 'methods.plain: codec: found "f8", must be "f32", "f16" or "int8"'),
+        ("methods/plain/published", {"accuracy": 1.0}, "methods.plain.published"),
+        ("faults", {"fault": [{"client": 0}]}, "faults.fault.round: found nothing, must be"),
+        ("reduced", {"clients": 0}, "small.toml with [reduced]: clients: found 0"),
+        ("variants", {"f16": {"codec": "f8"}}, "methods.plain.f16: codec"),
+    ],
+)
+def test_a_wrong_key_is_named_with_what_was_found_and_what_is_allowed(key: str, value: Any, words: str) -> None:
+    with pytest.raises(StudyError) as caught:
+        parsed(changed(key, value))
+
+    assert words in str(caught.value)
+    assert str(caught.value).startswith("small.toml")
+
+
+def test_a_methods_own_settings_stand_before_the_studys() -> None:
+    values = changed("epochs", 5)
+    values["methods"]["plain"] |= {"steps": 7, "hyper": {"lr_classifier": 0.5}, "cohort": 2}
+
+    settings = json.loads(parsed(values).task_settings("plain", 1))
+
+    # Steps instead of epochs; of the hyper-parameters only the one that it sets itself.
+    assert settings["steps"] == 7 and "epochs" not in settings
+    assert settings["hyper"] == {"lr_extractor": 0.05, "lr_classifier": 0.5}
+    assert settings["cohort"] == 2 and settings["population"] == 4
+
+
+def test_each_seed_gives_a_task_a_seed_of_its_own() -> None:
+    study = parsed(raw())
+
+    seeds = {json.loads(study.task_settings("plain", seed))["seed"] for seed in (1, 2)}
+
+    assert len(seeds) == 2
+
+
+def test_the_reduced_table_changes_only_what_it_names() -> None:
+    values = changed("reduced", {"rounds": 1, "model": {"batch": 4}})
+
+    full, reduced = parsed(values), parsed(values, reduced=True)
+
+    assert (full.settings["rounds"], full.model.batch) == (2, 16)
+    assert (reduced.settings["rounds"], reduced.model.batch, reduced.model.input_size) == (1, 4, 16)
+
+
+def test_variants_run_every_method_in_each_but_those_that_want_none() -> None:
+    values = changed("variants", {"f32": {"codec": "f32"}, "f16": {"codec": "f16"}})
+    values["methods"] = {"plain": {"method": "fedavg"}, "alone": {"method": "local_only", "variants": False}}
+
+    study = parsed(values)
+
+    assert list(study.methods) == ["plain.f32", "plain.f16", "alone"]
+    assert json.loads(study.task_settings("plain.f16", 1))["codec"] == "f16"
+
+
+def test_a_relative_folder_of_photos_counts_from_the_study(tmp_path: Path) -> None:
+    (tmp_path / "mine.toml").write_text(STUDY.replace('source = "digits"', 'source = "photos"'))
+
+    assert load(str(tmp_path / "mine.toml")).photos.source == str(tmp_path / "photos")
+
+
+def test_a_choice_keeps_the_studys_order_and_takes_other_seeds() -> None:
+    chosen = choose(parsed(raw()), methods=("small-updates", "plain"), seeds=(9,), photos=None)
+
+    assert list(chosen.methods) == ["plain", "small-updates"]
+    assert chosen.seeds == (9,)
