@@ -1,0 +1,42 @@
+"""Each model's step: the program against the model, and run flat against torch's own way of running the program."""
+
+import io
+
+import pytest
+import torch
+from torch.export.pt2_archive._package import load_pt2
+
+from fedlens_edge_client.engines.flat import flat_function
+from fedlens_export import lowering, models, objectives, optimisers, parity, programs
+from fedlens_export.network import CENTRED, Network
+from fedlens_proto.v1 import manifest_pb2 as pb
+
+QUICK = "small_residual"
+
+
+@pytest.mark.parametrize(
+    "name", [name if name == QUICK else pytest.param(name, marks=pytest.mark.slow) for name in models.MODELS[3:]]
+)
+def test_a_step_writes_over_nothing_that_is_read_later(name: str) -> None:
+    network = Network(models.build(name, 4, 32, seed=0), (3, 32, 32), CENTRED)
+    objective, optimiser = objectives.by_name("supcon"), optimisers.by_name("adam")
+    hyper = {h.name: h for h in (*optimiser.hyper, *objective.hyper)}
+    source = programs.step(network, objective, optimiser, tuple(hyper.values()), 4, 4)
+    given = parity.examples(source, {**network.weights, **network.buffers}, hyper, seed=3)
+    raw = lowering.lower("step", source.function, given)
+    parity.check(source, raw, {**network.weights, **network.buffers}, hyper)
+    graph = load_pt2(io.BytesIO(raw)).exported_programs["model"].graph
+    steady = (pb.SLOT_KIND_HYPER, pb.SLOT_KIND_REFERENCE)
+    replaced = {(slot.kind, slot.name) for slot in source.outputs}
+    flat = flat_function(
+        graph,
+        constant=[i for i, slot in enumerate(source.inputs) if slot.kind in steady],
+        donated=[i for i, slot in enumerate(source.inputs) if (slot.kind, slot.name) in replaced],
+    )
+    with torch.inference_mode():
+        expected = lowering.load(raw)(*(tensor.clone() for tensor in given))
+        arguments = tuple(tensor.clone() for tensor in given)
+
+        found = flat.run(*arguments, *flat.prepare(*arguments))
+
+    assert all(torch.equal(ours, theirs) for ours, theirs in zip(found, expected, strict=True))
