@@ -43,8 +43,9 @@ def build(name: str, side: int, seed: int) -> nn.Module:
     """
     if name not in BACKBONES:
         raise UnknownChoice(f"backbone {name!r} is unknown; there are {', '.join(BACKBONES)}")
-    if side < torchvision_models.MIN_SIDE:
-        raise NotExportable(f"{name} needs photos of at least {torchvision_models.MIN_SIDE} pixels a side, not {side}")
+    least = torchvision_models.least_side(name)
+    if side < least:
+        raise NotExportable(f"{name} needs photos of at least {least} pixels a side, not {side}")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return torchvision_models.backbone(name).eval()

@@ -30,12 +30,14 @@ class _Kind:
         features: How many it gives before its first FC layer.
         left_out: What stands before the names of its tensors that a backbone does not have.
         options: Of its constructor.
+        least_side: Of the photos that its layers leave something of, in pixels.
     """
 
     torchvisions: str
     features: int
     left_out: tuple[str, ...]
     options: Mapping[str, object]
+    least_side: int = MIN_SIDE
 
 
 _KINDS = {
@@ -43,7 +45,7 @@ _KINDS = {
     "resnet18": _Kind("resnet18", 512, ("fc.",), {}),
     "shufflenet_v2": _Kind("shufflenet_v2_x1_0", 1024, ("fc.",), {}),
     "googlenet": _Kind("googlenet", 1024, ("fc.", "aux1.", "aux2."), {"aux_logits": False, "init_weights": True}),
-    "alexnet": _Kind("alexnet", 256, ("classifier.",), {}),
+    "alexnet": _Kind("alexnet", 256, ("classifier.",), {}, least_side=63),
 }
 BACKBONES = tuple(_KINDS)
 WHOLE = tuple(name + SUFFIX for name in _KINDS)
@@ -60,6 +62,11 @@ class Mean(nn.Module):
         """Features, float32 [N, F], of normalised photos."""
         found: Tensor = self.features(photos).mean((2, 3))
         return found
+
+
+def least_side(name: str) -> int:
+    """The least side of photos for one of `BACKBONES`, in pixels."""
+    return _KINDS[name].least_side
 
 
 def backbone(name: str) -> nn.Module:

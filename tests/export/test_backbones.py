@@ -137,9 +137,13 @@ def test_googlenet_gets_photos_normalised_as_its_weights_want_them() -> None:
     assert backbones.build("googlenet", 32, seed=0).transform_input is True
 
 
-def test_a_photo_too_small_for_the_backbone_is_refused() -> None:
-    with pytest.raises(NotExportable, match="at least 32 pixels a side, not 31"):
-        backbones.build("mobilenet_v3_small", 31, seed=0)
+@pytest.mark.parametrize(("name", "least"), [("mobilenet_v3_small", 32), ("alexnet", 63)])
+def test_a_photo_too_small_for_the_backbone_is_refused(name: str, least: int) -> None:
+    with torch.no_grad():
+        backbones.build(name, least, seed=0)(torch.zeros(1, 3, least, least))
+
+    with pytest.raises(NotExportable, match=f"at least {least} pixels a side, not {least - 1}"):
+        backbones.build(name, least - 1, seed=0)
 
 
 def test_an_unknown_head_is_refused() -> None:

@@ -95,9 +95,9 @@ def test_a_models_prediction_passes_the_vetting(name: str) -> None:
 
 @pytest.mark.parametrize("name", quick_or_slow(backbones.BACKBONES))
 def test_a_backbone_passes_the_vetting(name: str) -> None:
-    backbone = backbones.build(name, 48, seed=0)
+    backbone = backbones.build(name, 64, seed=0)
     frozen = programs.frozen_tensors(backbone)
-    source = programs.embed(backbone, IMAGENET, (3, 48, 48))
+    source = programs.embed(backbone, IMAGENET, (3, 64, 64))
 
     raw = lowering.lower("embed", source.function, parity.examples(source, frozen, {}, seed=0))
 
