@@ -1,7 +1,7 @@
 """The state folder: what a client must not lose, bound to one server and used by one process at a time.
 
 secret           32 bytes, mode 0600; whoever has them is this client
-client.sqlite3   identity, outbox, kept sets, digests of photos already read
+client.sqlite3   identity, outbox, kept sets, noisy answers, digests of photos already read
 tensors/         blobs of the outbox and of kept sets that are too large for a row
 lock             held while a client is open
 cache/           what can be fetched or computed again (`cache.py`, `features.py`)
@@ -123,7 +123,10 @@ class State:
             db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, value))
 
     def reset(self) -> None:
-        """Delete role, results and kept sets, which mean nothing to a server that does not know the client."""
+        """Delete role, results and kept sets, which mean nothing to a server that does not know the client.
+
+        Noisy answers stay: a second one would let their noise average out.
+        """
         with self.transaction() as db:
             db.execute("DELETE FROM meta WHERE key = 'role'")
             db.execute("DELETE FROM outbox")
