@@ -1,6 +1,7 @@
-"""One small study, carried out once for all tests of what it leaves behind."""
+"""One small study, that of the docs, carried out once for all tests of what it leaves behind."""
 
 import os
+import re
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -9,47 +10,25 @@ from pathlib import Path
 import pytest
 
 FEDLENS = Path(sys.executable).parent / "fedlens"
-STUDY = """
-name = "small"
-title = "A small study"
-clients = 4
-cohort = 3
-seeds = [1, 2]
-rounds = 2
-paper_columns = ["global_accuracy"]
-
-[photos]
-source = "digits"
-train_per_class = 20
-test_per_class = 5
-
-[regime]
-name = "camera-iid"
-per_class = 3
-
-[model]
-names = ["lenet5"]
-input_size = 16
-batch = 16
-
-[hyper]
-lr_extractor = 0.05
-lr_classifier = 0.05
-
-[methods.plain]
-method = "fedavg"
-published = { global_accuracy = 99.5 }
-
-[methods.small-updates]
-method = "fedavg"
-codec = "f16"
-
-# A client cannot have so large a rate: every update is a NaN, and the task fails.
+PAGE = Path(__file__).parents[3] / "docs" / "compare.md"
+_EXAMPLE = re.compile(r"<!-- study -->\n```toml\n(?P<text>.*?)```\n", re.DOTALL)
+# With so large a rate every update is a NaN, and the task fails.
+BROKEN = """
 [methods.broken]
 method = "fedavg"
 hyper = { lr_extractor = 100.0, lr_classifier = 100.0 }
 max_consecutive_abandoned = 1
 """
+
+
+def example() -> str:
+    """The study that the docs show."""
+    found = _EXAMPLE.search(PAGE.read_text(encoding="utf-8"))
+    assert found is not None, "docs/compare.md has lost its study; look for the marker `study` in its history"
+    return found["text"]
+
+
+STUDY = example() + BROKEN
 
 
 @dataclass(frozen=True)

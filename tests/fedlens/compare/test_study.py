@@ -7,8 +7,18 @@ from typing import Any
 
 import pytest
 
-from fedlens.compare.study import Study, StudyError, choose, load, parse_study, presets
-from tests.fedlens.compare.conftest import STUDY
+from fedlens.compare.study import (
+    MethodSection,
+    ModelSection,
+    PhotosSection,
+    Study,
+    StudyError,
+    choose,
+    load,
+    parse_study,
+    presets,
+)
+from tests.fedlens.compare.conftest import PAGE, STUDY
 
 
 def raw() -> dict[str, Any]:
@@ -130,3 +140,15 @@ def test_a_choice_keeps_the_studys_order_and_takes_other_seeds() -> None:
 
     assert list(chosen.methods) == ["plain", "small-updates"]
     assert chosen.seeds == (9,)
+
+
+def test_the_page_lists_every_key_of_a_study() -> None:
+    page = PAGE.read_text(encoding="utf-8")
+
+    keys = [
+        *(name for name in Study.model_fields if name not in ("photos", "regime", "model", "methods")),
+        *(f"photos.{name}" for name in PhotosSection.model_fields),
+        *(f"model.{name}" for name in ModelSection.model_fields),
+        *(f".{name}" for name in MethodSection.model_fields),
+    ]
+    assert [key for key in keys if f"{key}`" not in page] == []
