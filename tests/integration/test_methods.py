@@ -32,9 +32,7 @@ CASES = [
     ("fedclassavg", ["small", "wide"], "supcon", {}),
     pytest.param("fedns", ["small"], "cross_entropy", {}, marks=pytest.mark.slow),
     pytest.param("fedavg_last_fc", ["small"], "cross_entropy", {}, marks=pytest.mark.slow),
-    pytest.param(
-        "fedclassavg", ["small"], "classifier_proximal", {"options": {"weight": True}}, marks=pytest.mark.slow
-    ),
+    pytest.param("fedclassavg", ["small"], "classifier_proximal", WEIGHT, marks=pytest.mark.slow),
     pytest.param("fedprox", ["small"], "proximal", {"hyper": {"mu": 0.1}}, marks=pytest.mark.slow),
     pytest.param("fedper", ["small"], "cross_entropy", {}, marks=pytest.mark.slow),
     pytest.param("fedrep", ["small"], "cross_entropy", {"options": {"classifier_epochs": 2}}, marks=pytest.mark.slow),

@@ -1,6 +1,3 @@
-import json
-from pathlib import Path
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -11,8 +8,7 @@ from fedlens_server.methods import NothingToAggregate, TaskPlan
 from fedlens_server.methods.fedavg import FedAvg, average
 from fedlens_server.methods.weighted_mean import CHUNK
 from fedlens_server.task_settings import SettingsError, TaskSettings
-
-GOLDEN = Path(__file__).parents[4] / "shared" / "golden"
+from tests.server.methods.golden import cases
 
 
 def test_a_client_counts_by_its_photos() -> None:
@@ -90,21 +86,9 @@ def test_the_mean_lies_between_the_least_and_the_greatest_value(data: st.DataObj
 
 
 def test_it_agrees_with_the_worked_cases() -> None:
-    cases = sorted(GOLDEN.glob("fedavg_*.npz"))
-    if not cases:
-        pytest.skip("the worked cases (../shared/golden) are not here")
-    for path in cases:
-        with np.load(path) as case:
-            meta = json.loads(str(case["meta_json"]))
-            inputs = {key.removeprefix("in_"): case[key] for key in case.files if key.startswith("in_")}
-            tensors = {name: value for name, value in inputs.items() if f"out_{name}" in case.files}
-            expected = {name: case[f"out_{name}"] for name in tensors}
-        counts = [int(n) for n in inputs["n"]]
-
-        for name, stacked in tensors.items():
-            mean = average(list(stacked), counts)
-
-            np.testing.assert_allclose(mean, expected[name], meta["rtol"], meta["atol"], err_msg=f"{path.name} {name}")
+    for case in cases("fedavg_"):
+        for name in case.inputs.keys() & case.outputs.keys():
+            case.check(name, average(list(case.inputs[name]), case.inputs["n"]))
 
 
 def test_options_are_refused_by_name() -> None:
