@@ -146,6 +146,10 @@ def export_bundle(folder: Path, spec: ExportSpec, on_stage: Progress = _silent) 
         raise UnknownChoice(f"model {spec.model!r} is unknown; there are {', '.join(MODELS)}")
     head_name = spec.head or backbones.HEADS[0]
     backbones.check_head(head_name)
+    if objectives.by_name(spec.objective).needs_features and head_name != "hidden":
+        raise NotExportable(
+            f"objective {spec.objective!r} compares features, which head {head_name!r} has not; take head 'hidden'"
+        )
     side = _side(spec.input_size or 224)
     backbone = backbones.build(spec.model, side, spec.seed)
     if spec.backbone_weights and spec.pretrain:
@@ -237,6 +241,8 @@ class _Draft:
         self.programs: list[pb.Program] = []
         self.frozen = b""
         self.objective = objectives.by_name(training.objective)
+        if self.objective.needs_features:
+            network.check_features()
         self.optimiser = optimisers.by_name(training.optimiser)
         self.hyper: dict[str, Hyper] = {h.name: h for h in (*self.optimiser.hyper, *self.objective.hyper)}
 

@@ -184,7 +184,7 @@ def test_a_folder_that_cannot_be_made_is_told_first(tmp_path: Path, small_spec: 
 @pytest.mark.parametrize(
     ("change", "error", "reason"),
     [
-        ({"model": "lenet6"}, UnknownChoice, "'lenet6' is unknown; there are fedns_cnn, lenet5, lenet5_bn, mobilenet"),
+        ({"model": "lenet6"}, UnknownChoice, "'lenet6' is unknown; there are fedns_cnn, lenet5, lenet5_bn, small"),
         ({"objective": "mse"}, UnknownChoice, "'mse' is unknown; there are cross_entropy, proximal"),
         ({"optimiser": "lion"}, UnknownChoice, "'lion' is unknown; there are sgd, adam"),
         ({"class_names": ("cat",)}, NotExportable, "two or more classes are needed, each once; found cat"),
