@@ -49,6 +49,7 @@ def write_report(path: Path, study: Study, planned: StudyPlan, summaries: Sequen
 
 
 _STYLE = """
+.lead { margin-bottom: 1.25rem; }
 .figures { overflow-x: auto; }
 .figures th, .figures td { width: auto; text-align: right; white-space: nowrap; font-variant-numeric: tabular-nums; }
 .figures thead th { white-space: normal; vertical-align: bottom; border-top: 0; }
