@@ -51,6 +51,7 @@ class PhotosSection(_Section):
     train_per_class: int | None = _key("an integer from 1, or left out for all", default=None, ge=1)
     test_per_class: int | None = _key("an integer from 1, or left out for all", default=None, ge=1)
     pretrain_classes: int = _key("an integer from 0", default=0, ge=0)
+    pretrain_per_class: int | None = _key("an integer from 1, or left out for all", default=None, ge=1)
 
 
 class RegimeSection(BaseModel):
