@@ -62,7 +62,7 @@ def study_photos(section: PhotosSection, cache: Path, folder: Path) -> StudyPhot
     chosen = [
         (
             whole.class_names[i],
-            [photo for photo in whole.train[i][: section.train_per_class] if photo.digest not in held],
+            [photo for photo in whole.train[i][: section.pretrain_per_class] if photo.digest not in held],
         )
         for i in sorted(public)
     ]

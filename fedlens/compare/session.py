@@ -64,7 +64,7 @@ def run_study(study: Study, config: SessionConfig, console: Console) -> int:
             failures = _work(planned, config, console, done, interrupts)
         summaries = _write(study, planned, config, failures)
         if summaries:
-            console.print(tables.rich_table(study, summaries))
+            console.print(tables.rich_table(study, summaries, console.width))
             console.print(f"the report is {config.out / REPORT_FILE}", highlight=False, soft_wrap=True)
         for name, failure in failures.items():
             console.print(Text(f"{name} failed: {failure}", style="red"), soft_wrap=True)

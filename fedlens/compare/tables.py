@@ -11,6 +11,8 @@ from fedlens.compare.summary import MethodSummary, Value
 from fedlens.demo.report import readable_bytes
 
 PAPERS = "the paper's number"
+_WIDE = 150
+_LEFT_OUT = tuple(title for column, title in TITLES.items() if "accuracy" not in column) + ("sent to clients",)
 
 
 def header(study: Study, summaries: Sequence[MethodSummary]) -> list[str]:
@@ -53,14 +55,15 @@ def measured(summaries: Sequence[MethodSummary]) -> list[Column]:
     return [column for column in COLUMNS if any(column in summary.columns for summary in summaries)]
 
 
-def rich_table(study: Study, summaries: Sequence[MethodSummary]) -> Table:
-    """For a terminal."""
+def rich_table(study: Study, summaries: Sequence[MethodSummary], width: int) -> Table:
+    """For a terminal of this width: on a narrow one precision, recall and traffic down are left to the report."""
     names = header(study, summaries)
+    shown = [i for i, name in enumerate(names) if width >= _WIDE or not name.startswith(_LEFT_OUT)]
     table = Table(title=study.title or study.name, caption=note(study, summaries), caption_justify="left")
-    for i, name in enumerate(names):
-        table.add_column(Text(name), justify="right" if i else "left")
+    for i in shown:
+        table.add_column(Text(names[i]), justify="right" if i else "left", no_wrap=i == 0)
     for row in rows(study, summaries):
-        table.add_row(*map(Text, row))
+        table.add_row(*(Text(row[i]) for i in shown))
     return table
 
 
