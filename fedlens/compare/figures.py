@@ -9,8 +9,11 @@ from fedlens.compare.columns import TITLES, Column
 from fedlens.compare.summary import MethodSummary, Point
 from fedlens.demo.figures import FONT, GRID, INK, MUTED
 
-# Distinct also for those who see no difference between red and green, and by dash where colours repeat.
-COLOURS = ("#1f5fbf", "#c8590b", "#0b7a75", "#8a3ffc", "#b3245c", "#6b7b00", "#00738f", "#7a4a21")
+# One for each method; its variants, `<label>.<name>`, differ by dash.
+COLOURS = (
+    *("#1f5fbf", "#c8590b", "#0b7a75", "#8a3ffc", "#b3245c", "#6b7b00"),
+    *("#00738f", "#7a4a21", "#5b6875", "#d12f7a", "#2f9e44", "#b08900"),
+)
 DASHES = ("solid", "dash", "dot", "dashdot")
 # A curve of more points than that has no markers.
 _MARKED = 30
@@ -21,9 +24,9 @@ Figure = Any
 def against_rounds(summaries: Sequence[MethodSummary], column: Column) -> Figure:
     """Accuracy by committed rounds, with the deviation over seeds as a band."""
     figure = go.Figure()
-    for i, summary in enumerate(summaries):
+    for summary, style in zip(summaries, _styles(summaries), strict=True):
         points = summary.curves[column]
-        _add(figure, i, summary.label, [float(p.rounds) for p in points], points, "round %{x}")
+        _add(figure, style, summary.label, [float(p.rounds) for p in points], points, "round %{x}")
     figure.update_xaxes(title_text="rounds committed", tickformat="d")
     return _styled(figure, column)
 
@@ -33,17 +36,35 @@ def against_bytes(summaries: Sequence[MethodSummary], column: Column) -> Figure:
     most = max((p.bytes_up for s in summaries for p in s.curves[column]), default=0.0)
     size, unit = next(((s, u) for s, u in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")) if most >= s), (1.0, "bytes"))
     figure = go.Figure()
-    for i, summary in enumerate(summaries):
+    for summary, style in zip(summaries, _styles(summaries), strict=True):
         points = summary.curves[column]
-        _add(figure, i, summary.label, [p.bytes_up / size for p in points], points, f"%{{x:.2f}} {unit}")
+        _add(figure, style, summary.label, [p.bytes_up / size for p in points], points, f"%{{x:.2f}} {unit}")
     figure.update_xaxes(title_text=f"{unit} sent by all clients together")
     return _styled(figure, column)
 
 
-def _add(figure: Figure, i: int, label: str, xs: list[float], points: Sequence[Point], where: str) -> None:
+def _styles(summaries: Sequence[MethodSummary]) -> list[tuple[str, str]]:
+    """Colour and dash of each."""
+    variants: dict[str, list[str]] = {}
+    for summary in summaries:
+        variants.setdefault(summary.label.partition(".")[0], []).append(summary.label)
+    order = list(variants)
+    return [
+        (
+            COLOURS[order.index(base) % len(COLOURS)],
+            DASHES[variants[base].index(summary.label) % len(DASHES)],
+        )
+        for summary in summaries
+        for base in [summary.label.partition(".")[0]]
+    ]
+
+
+def _add(
+    figure: Figure, style: tuple[str, str], label: str, xs: list[float], points: Sequence[Point], where: str
+) -> None:
     if not points:
         return
-    colour = COLOURS[i % len(COLOURS)]
+    colour, dash = style
     means = [100 * point.value.mean for point in points]
     deviations = [100 * (point.value.deviation or 0.0) for point in points]
     if any(deviations):
@@ -70,7 +91,7 @@ def _add(figure: Figure, i: int, label: str, xs: list[float], points: Sequence[P
             name=label,
             legendgroup=label,
             mode="lines+markers" if len(points) <= _MARKED else "lines",
-            line={"color": colour, "width": 2.5, "dash": DASHES[i // len(COLOURS) % len(DASHES)]},
+            line={"color": colour, "width": 2.5, "dash": dash},
             marker={"size": 6},
             hovertemplate=f"{label}, {where}: %{{y:.1f}} %<extra></extra>",
         )

@@ -12,7 +12,7 @@ from fedlens.demo.report import readable_bytes
 
 PAPERS = "the paper's number"
 _WIDE = 150
-_LEFT_OUT = tuple(title for column, title in TITLES.items() if "accuracy" not in column) + ("sent to clients",)
+_LEFT_OUT = (*(title for column, title in TITLES.items() if "accuracy" not in column), "sent to clients")
 
 
 def header(study: Study, summaries: Sequence[MethodSummary]) -> list[str]:
