@@ -1,8 +1,8 @@
 """Rounds of LeNet-5 in a study: 10 clients of 250 images each, batch 32, five epochs, in one process.
 
 Floor: a plain PyTorch loop with the images in memory, which does each client's local work: evaluate on 10 photos,
-train, evaluate again; then the mean. FedLens: a round of `fedlens compare`, from commit to commit: the round engine with
-its database, whole clients with theirs, bundles' programs, checks of what is uploaded.
+train, evaluate again; then the mean. FedLens: a round of `fedlens compare`, from commit to commit: the round engine
+with its database, whole clients with theirs, bundles' programs, checks of what is uploaded.
 """
 
 import asyncio
