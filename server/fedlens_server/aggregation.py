@@ -109,12 +109,12 @@ def _prepare_downloads(federation: Federation, task: Task, prepared: PreparedSta
     values = task.values if prepared is None else prepared.values
     dropped = state_values.of_clients(values, federation.forgotten)
     values = {name: value for name, value in values.items() if name not in dropped}
-    index, _, chosen = opening.cohort(task, committed)
     try:
-        downloads = [task.method.download(task.method_phase(index), values, client) or {} for client in chosen]
-    except Exception:
+        downloads = opening.cohort(task, values, committed).downloads
+    except (MethodFailed, NothingToAggregate, StorageFull):
         return  # the transaction meets it again and says what follows
-    mixtures.prepare(federation, task, (tensors for sets in downloads for tensors in sets.values()), prepared)
+    sets = (tensors for downloaded in downloads.values() for tensors in downloaded.values())
+    mixtures.prepare(federation, task, sets, prepared)
 
 
 def _updates(federation: Federation, task: Task, current: Round) -> list[Update]:

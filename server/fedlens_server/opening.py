@@ -1,8 +1,9 @@
 """Opening a round: who takes part, and which sets everybody downloads."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
+from typing import NamedTuple
 
 from sqlalchemy import insert
 
@@ -12,18 +13,51 @@ from fedlens_server import downloaded_sets, local_passes
 from fedlens_server.downloaded_sets import Downloads
 from fedlens_server.federation import Federation, GlobalModel, Member, Round, Task, TaskBundle
 from fedlens_server.method_calls import MethodFailed, of_method
-from fedlens_server.methods import INITIAL, Phase, State
+from fedlens_server.methods import INITIAL, Phase, State, TensorSet
 from fedlens_server.store import Transaction, schema
 
 NOBODY = b""  # as the client for whom sets are made that evaluators get
 
 
-def cohort(task: Task, committed: int) -> tuple[int, tuple[bytes, ...], list[bytes]]:
-    """Index of the phase after so many committed rounds; who could take part in a round now, and who does."""
+class Cohort(NamedTuple):
+    """Who takes part in a round.
+
+    Attributes:
+        phase: Index of the round's phase.
+        population: Who could take part, ascending by id.
+        downloads: By member, ascending by id, what the method gives it.
+        sitting_out: Clients to whom the method gives nothing in this phase, of those that were asked about.
+    """
+
+    phase: int
+    population: tuple[bytes, ...]
+    downloads: Mapping[bytes, Mapping[str, TensorSet]]
+    sitting_out: frozenset[bytes]
+
+
+def cohort(task: Task, values: State, committed: int) -> Cohort:
+    """Who takes part in the round that follows so many committed ones.
+
+    Nobody is drawn who sits the phase out: where many do, rounds would have too few members, or none.
+
+    Raises:
+        MethodFailed, NothingToAggregate, StorageFull: The method gives no downloads.
+    """
     population = tuple(sorted(task.eligible))
     index = task.phase_of(committed)
+    phase = task.method_phase(index)
     size = task.phases[index].cohort or len(population)
-    return index, population, keyed_hash.cohort(task.seed, task.next_round, population, size)
+
+    def downloads(clients: Iterable[bytes]) -> dict[bytes, Mapping[str, TensorSet] | None]:
+        return {client: of_method(partial(task.method.download, phase, values, client)) for client in clients}
+
+    drawn = found = downloads(keyed_hash.cohort(task.seed, task.next_round, population, size))
+    if None in found.values():
+        found = downloads(population)
+        taking_part = [client for client, given in found.items() if given is not None]
+        drawn = {client: found[client] for client in keyed_hash.cohort(task.seed, task.next_round, taking_part, size)}
+    given = {client: sets for client, sets in drawn.items() if sets is not None}
+    return Cohort(index, population, given, frozenset(client for client, sets in found.items() if sets is None))
 
 
 def open_round(
@@ -35,17 +69,14 @@ def open_round(
         MethodFailed, NothingToAggregate, StorageFull: The method gives no downloads.
     """
     number = task.next_round
-    index, population, chosen = cohort(task, committed)
+    index, population, given, sitting_out = cohort(task, values, committed)
     if not population:
         return None  # goes on when somebody enrols
     phase = task.phases[index]
     needed = local_passes.download_names(phase.local_pass)
     downloads = Downloads(federation, transaction, task, task.round)
     bundles: dict[bytes, TaskBundle] = {}
-    for client in chosen:
-        downloaded = of_method(partial(task.method.download, task.method_phase(index), values, client))
-        if downloaded is None:
-            continue
+    for client, downloaded in given.items():
         bundle = task.bundle_for(federation.clients[client], index)
         assert bundle is not None  # it is eligible
         bundles[client] = bundle
@@ -57,7 +88,6 @@ def open_round(
     found = of_method(downloads.sets).items()
     members = {client: Member(bundle=bundles[client], sets=sets) for client, sets in found}
     _check_bases(federation, phase, members)
-    sitting_out = [client for client in chosen if client not in members]
     now = federation.clock.now()
     transaction.execute(
         insert(schema.rounds),
@@ -70,7 +100,7 @@ def open_round(
             "opened_at": now,
             "bytes_sent": 0,
             "population": b"".join(population),
-            "sitting_out": json.dumps([client.hex() for client in sitting_out]),
+            "sitting_out": json.dumps([client.hex() for client in sorted(sitting_out)]),
         },
     )
     if members:
@@ -85,7 +115,7 @@ def open_round(
         state=admin_pb2.ROUND_STATE_OPEN,
         deadline=now + task.settings.deadline_s,
         members=members,
-        sitting_out=frozenset(sitting_out),
+        sitting_out=sitting_out,
         population=population,
         pending=len(members),
     )

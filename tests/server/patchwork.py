@@ -24,6 +24,7 @@ class Patchwork:
     """See the module."""
 
     rounds: int
+    cohort: int | None  # of the second phase
     stage: pb.Stage
     upload: pb.Upload
 
@@ -31,6 +32,7 @@ class Patchwork:
     def for_task(cls, task: TaskPlan) -> "Patchwork":
         return cls(
             rounds=task.settings.rounds,
+            cohort=task.settings.cohort_size,
             stage=task.settings.stage("step"),
             upload=task.settings.upload(str(task.settings.options.get("base", "shared")), BIAS),
         )
@@ -55,7 +57,7 @@ class Patchwork:
         )
         return [
             Phase(name="gather", rounds=1, cohort=None, local_pass=gather),
-            Phase(name="stitch", rounds=self.rounds, cohort=None, local_pass=stitch),
+            Phase(name="stitch", rounds=self.rounds, cohort=self.cohort, local_pass=stitch),
         ]
 
     def begin(self, phase: Phase, state: State, tools: Tools) -> State:

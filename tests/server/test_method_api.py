@@ -24,13 +24,18 @@ def patchwork() -> Iterator[None]:
 @pytest.fixture
 def gathered(bench: Bench) -> Bench:
     """After the first phase: Alice's biases are [1, 1], Bob's [3, 3], and Carol came too late."""
-    bench.create(SETTINGS, [tiny_bundle(references=["global"])])
+    return gather(bench, SETTINGS, [CAROL])
+
+
+def gather(bench: Bench, settings: str, late: list[bytes]) -> Bench:
+    """Through the first phase with Alice and Bob; the others enrol before it ends."""
+    bench.create(settings, [tiny_bundle(references=["global"])])
     bench.enrol([ALICE, BOB])
     for client, value in ((ALICE, 1.0), (BOB, 3.0)):
         assignment = bench.assignment(client)
         bias = {"fc.bias": np.full(2, value, np.float32)}
         bench.send(client, assignment, *update_of(assignment, bias, 4, class_counts=[3, 1]))
-    bench.enrol([CAROL])
+    bench.enrol(late)
     bench.advance()
     return bench
 
@@ -109,6 +114,25 @@ def test_a_client_that_the_method_gives_nothing_sits_the_phase_out(gathered: Ben
 
     assert response.wait.reason == check_in_pb2.WAIT_REASON_PHASE
     assert [member.client_id for member in gathered.show().rounds[1].members] == [ALICE, BOB]
+
+
+def test_nobody_is_drawn_who_sits_the_phase_out(bench: Bench) -> None:
+    settings = json.dumps({**json.loads(SETTINGS), "rounds": 3, "cohort": 1})
+    late = [client for client in client_ids(30) if client not in (ALICE, BOB)]
+    gather(bench, settings, late)
+
+    for _ in range(3):
+        (member,) = [client for client in (ALICE, BOB) if bench.check_in(client).HasField("assignment")]
+        assignment = bench.assignment(member)
+        bench.send(member, assignment, *update_of(assignment, None, 4))
+        assert {bench.check_in(client).wait.reason for client in late} <= {
+            check_in_pb2.WAIT_REASON_PHASE,
+            check_in_pb2.WAIT_REASON_NEXT_ROUND,
+        }
+        bench.advance()
+
+    assert bench.show().task.state == admin_pb2.TASK_STATE_FINISHED
+    assert [each.state for each in bench.show().rounds] == [admin_pb2.ROUND_STATE_COMMITTED] * 4
 
 
 def test_a_forgotten_clients_state_is_gone_at_once(gathered: Bench) -> None:
