@@ -1,20 +1,42 @@
-"""Reading a model that `fedlens task model` wrote: a blob, or safetensors."""
+"""Reading a model that `fedlens task model` wrote: a blob, or safetensors.
 
-from collections.abc import Mapping
+A model that stands on several extractors side by side is one safetensors file: the bundle's tensors by their names,
+those of each extractor as `EXTRACTOR/TENSOR`, and in the metadata `extractors`, a JSON list of the extractors' names in
+order. One that is named there and has no tensor is absent.
+"""
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
 
 from fedlens_edge_client.errors import ModelError
+from fedlens_proto import manifest as manifests
 from fedlens_proto.blob import Array, Blob, Checker
 from fedlens_proto.errors import BlobError
 from fedlens_proto.manifest import Bundle
+from fedlens_proto.v1 import manifest_pb2
 
 SUFFIX = ".safetensors"
 
 
-def read_model(path: Path, bundle: Bundle) -> Mapping[str, Array]:
-    """The weights in a file, for this bundle.
+@dataclass(frozen=True)
+class Model:
+    """What `prediction.predict` takes.
+
+    Attributes:
+        weights: Every exchangeable tensor of the bundle.
+        extractors: Of a bundle that concatenates them, the tensors of each in order, None for one that is absent.
+    """
+
+    weights: Mapping[str, Array]
+    extractors: tuple[Mapping[str, Array] | None, ...] = ()
+
+
+def read_model(path: Path, bundle: Bundle) -> Model:
+    """The model in a file, for this bundle.
 
     Args:
         path: A name in `.safetensors` is read as that, anything else as a blob.
@@ -24,20 +46,43 @@ def read_model(path: Path, bundle: Bundle) -> Mapping[str, Array]:
         ModelError: The file is no model, or one of another bundle.
     """
     try:
-        tensors = _safetensors(path, bundle) if path.suffix == SUFFIX else _blob(path)
+        model = _safetensors(path, bundle) if path.suffix == SUFFIX else Model(_blob(path))
     except FileNotFoundError as error:
         raise ModelError(f"there is no file {path}") from error
     except (OSError, BlobError, SafetensorError) as error:
         raise ModelError(f"{path} cannot be read as a model: {error}") from error
-    wanted = {tensor.name: tuple(tensor.shape) for tensor in bundle.manifest.tensors}
+    manifest = bundle.manifest
+    _check(path, bundle, model.weights, manifest.tensors, "tensor")
+    if len(model.extractors) != manifest.concatenated:
+        raise ModelError(
+            f"{path} is no model of bundle {bundle.folder}: it has {len(model.extractors)} extractors, "
+            f"the bundle takes {manifest.concatenated} side by side; give the task's own bundle"
+        )
+    if model.extractors:
+        inputs = manifests.program(manifest, "extract").inputs
+        taken = [slot for slot in inputs if slot.kind == manifest_pb2.SLOT_KIND_EXTRACTOR]
+        for place, extractor in enumerate(model.extractors, start=1):
+            if extractor is not None:
+                _check(path, bundle, extractor, taken, f"extractor {place}, tensor")
+    return model
+
+
+def _check(
+    path: Path,
+    bundle: Bundle,
+    tensors: Mapping[str, Array],
+    specs: Iterable[manifest_pb2.ExchangeableTensor | manifest_pb2.Slot],
+    what: str,
+) -> None:
+    """See that names and shapes are those that the bundle has."""
+    wanted = {spec.name: tuple(spec.shape) for spec in specs}
     found = {name: tuple(tensors[name].shape) for name in tensors}
     for name in sorted(wanted.keys() | found.keys()):
         if wanted.get(name) != found.get(name):
             raise ModelError(
-                f"{path} is no model of bundle {bundle.folder}: tensor {name!r} has shape "
+                f"{path} is no model of bundle {bundle.folder}: {what} {name!r} has shape "
                 f"{_shape(found.get(name))}, the bundle has {_shape(wanted.get(name))}; give the task's own bundle"
             )
-    return tensors
 
 
 def _blob(path: Path) -> Blob:
@@ -49,15 +94,32 @@ def _blob(path: Path) -> Blob:
     return Blob.open(path, checker.digest)
 
 
-def _safetensors(path: Path, bundle: Bundle) -> dict[str, Array]:
+def _safetensors(path: Path, bundle: Bundle) -> Model:
     with safe_open(path, framework="numpy") as file:
-        trained_in = (file.metadata() or {}).get("bundle")
+        metadata = file.metadata() or {}
+        trained_in = metadata.get("bundle")
         if trained_in != bundle.id.hex():
             raise ModelError(
                 f"{path} was trained in bundle {trained_in or 'unknown'}, {bundle.folder} is bundle "
                 f"{bundle.id.hex()}; give the task's own bundle"
             )
-        return {name: file.get_tensor(name) for name in file.keys()}
+        tensors = {name: file.get_tensor(name) for name in file.keys()}
+    extractors = []
+    for name in _names(path, metadata.get("extractors", "[]")):
+        prefix = f"{name}/"
+        inside = [key for key in tensors if key.startswith(prefix)]
+        extractors.append({key.removeprefix(prefix): tensors.pop(key) for key in inside} or None)
+    return Model(tensors, tuple(extractors))
+
+
+def _names(path: Path, text: str) -> list[str]:
+    try:
+        names = json.loads(text)
+    except ValueError:
+        names = None
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise ModelError(f"{path} cannot be read as a model: extractors: found {text[:100]!r}, must be a list of names")
+    return names
 
 
 def _shape(shape: tuple[int, ...] | None) -> str:

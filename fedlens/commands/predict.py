@@ -36,20 +36,21 @@ def predict(
     failed = False
     try:
         opened = _open(bundle)
-        weights = read_model(model, opened)
+        found = read_model(model, opened)
         engine = TorchEngine(opened)
         for photo in photos:
             try:
-                found = classify(engine, weights, photo)
+                probabilities = classify(engine, found.weights, photo, found.extractors)
             except (PhotoUnreadable, OSError) as error:
                 failed = True
                 reason = f"there is no file {photo}" if isinstance(error, FileNotFoundError) else str(error)
                 typer.echo(f"fedlens: {reason}", err=True)
                 continue
-            best = max(found, key=found.__getitem__)
-            results.append({"photo": str(photo), "class": best, "probability": found[best], "probabilities": found})
+            best = max(probabilities, key=probabilities.__getitem__)
+            highest = probabilities[best]
+            results.append({"photo": str(photo), "class": best, "probability": highest, "probabilities": probabilities})
             if not as_json:
-                typer.echo(f"{photo}: {best} ({found[best]:.1%})")
+                typer.echo(f"{photo}: {best} ({highest:.1%})")
     except (EdgeClientError, ProtoError) as error:
         typer.echo(f"fedlens: {error}", err=True)
         raise typer.Exit(1) from error

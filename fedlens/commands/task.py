@@ -151,6 +151,7 @@ def model(
             "round": found.round,
             "classes": list(found.class_names),
             "blob": found.blob_sha256.hex(),
+            "extractors": {extractor.name: extractor.blob_sha256.hex() for extractor in found.extractors},
         }
         if as_json:
             _print_json(values)

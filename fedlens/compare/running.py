@@ -62,7 +62,7 @@ class RunAnswer:
 
     Attributes:
         shown: The task as an operator sees it, without its rounds' times.
-        model: The global model; None where the method has none.
+        model: The global model; None where the method has none, or one that is not one blob.
     """
 
     shown: admin_pb2.ShowTaskResponse
@@ -309,8 +309,11 @@ def _answer(rounds: Rounds) -> RunAnswer:
         result.ClearField("opened_at")
         result.ClearField("ended_at")
     try:
-        found = rounds.locate(rounds.model(TASK).blob_sha256)
+        model = rounds.model(TASK)
+        found = rounds.locate(model.blob_sha256)
     except Unknown:
+        return RunAnswer(shown, None)
+    if model.extractors:
         return RunAnswer(shown, None)
     if found.raw is not None:
         return RunAnswer(shown, found.raw)

@@ -88,18 +88,21 @@ def model(federation: Federation, task: Task) -> admin_pb2.TaskModelResponse:
     """The current global model.
 
     Raises:
-        Unknown: The method has none, none yet, or one that is not a single blob.
+        Unknown: The method has none, none yet, or one whose trained tensors are not a single blob.
     """
     index = min(task.phase_of(task.committed), task.method_phases - 1)
     bundle = task.bundles_of(index)[0]
-    downloaded = task.method.download(task.phases[index], task.values, None) if task.values else None
-    sets = [tensors for tensors in (downloaded or {}).values() if isinstance(tensors, StoredTensors)]
+    phase = task.phases[index]
+    downloaded = task.method.download(phase, task.values, None) if task.values else None
+    stored = {name: found for name, found in (downloaded or {}).items() if isinstance(found, StoredTensors)}
+    extractors = {name: stored.pop(name, None) for name in phase.local_pass.extractors}
+    sets = list(stored.values())
     if len(sets) == 1:
         digest = sets[0].digest
     elif not task.values and task.state == admin_pb2.TASK_STATE_WAITING:
         digest = bundle.manifest.initial
     elif sets:
-        found = f"{len(sets)} blobs, {', '.join(sorted(downloaded or ()))}"
+        found = f"{len(sets)} blobs, {', '.join(sorted(stored))}"
         raise Unknown(f"the global model of task {task.name!r} is made of {found}; it cannot be fetched as one")
     else:
         raise Unknown(f"task {task.name!r} has no global model")
@@ -119,4 +122,8 @@ def model(federation: Federation, task: Task) -> admin_pb2.TaskModelResponse:
         bundle=bundle.id,
         class_names=bundle.manifest.class_names,
         round=committed[0].number if committed else 0,
+        extractors=[
+            admin_pb2.ModelExtractor(name=name, blob_sha256=b"" if found is None else found.digest)
+            for name, found in extractors.items()
+        ],
     )

@@ -24,6 +24,13 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
 
 
 @pytest.fixture(scope="module")
+def concatenating(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+    """The same model's, with a classifier on two extractors side by side."""
+    folder = tmp_path_factory.mktemp("concatenating") / "bundle"
+    return export_bundle(folder, ExportSpec(model="lenet5", class_names=("cat", "dog"), batch=8, concatenated=2))
+
+
+@pytest.fixture(scope="module")
 def trained(bundle: Bundle, tmp_path_factory: pytest.TempPathFactory) -> bytes:
     """The blob that `fedlens client` uploads after some epochs on reddish cats and bluish dogs."""
     folder = tmp_path_factory.mktemp("client")
@@ -76,6 +83,63 @@ def test_json_has_every_probability_and_safetensors_say_the_same(
     assert answer["class"] == "cat"
     assert list(answer["probabilities"]) == ["cat", "dog"]
     assert sum(answer["probabilities"].values()) == pytest.approx(1)
+
+
+def side_by_side(model: Path, trained: bytes, bundle: Bundle, extractors: list[str], **changed: blob.Array) -> None:
+    """Write the model with its extractor at the second place, and a classifier that takes no notice of the first."""
+    tensors = {name: np.array(tensor) for name, tensor in blob.Blob.from_bytes(trained).items()}
+    weight, bias = tensors.pop("fc3.weight"), tensors.pop("fc3.bias")
+    written = {f"cluster_1/{name}": tensor for name, tensor in tensors.items()}
+    written |= {"classifier.weight": np.hstack([np.zeros_like(weight), weight]), "classifier.bias": bias}
+    metadata = {"bundle": bundle.id.hex(), "extractors": json.dumps(extractors)}
+    save_file({**written, **changed}, model, metadata=metadata)
+
+
+def test_a_model_on_extractors_side_by_side_sees_what_they_see(
+    bundle: Bundle, concatenating: Bundle, trained: bytes, tmp_path: Path
+) -> None:
+    (tmp_path / "model").write_bytes(trained)
+    side_by_side(tmp_path / "model.safetensors", trained, concatenating, ["cluster_0", "cluster_1"])
+    (photo,) = add_photos(tmp_path, "cat", 1, seed=99)
+    alone = predict(tmp_path / "model", bundle, str(photo), "--json")
+    beside = predict(tmp_path / "model.safetensors", concatenating, str(photo), "--json")
+
+    assert (alone.exit_code, beside.exit_code) == (0, 0), alone.output + beside.output
+    (expected,), (found,) = json.loads(alone.stdout), json.loads(beside.stdout)
+    assert found["class"] == "cat"
+    assert found["probabilities"] == pytest.approx(expected["probabilities"], abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("extractors", "changed", "named"),
+    [
+        (["cluster_1"], {}, "it has 1 extractors, the bundle takes 2 side by side"),
+        (["cluster_0", "other"], {}, "tensor 'cluster_1/"),
+        (["cluster_0", "cluster_1"], {"cluster_0/x": np.zeros(2, np.float32)}, "extractor 1, tensor "),
+    ],
+)
+def test_a_model_on_other_extractors_is_refused(
+    concatenating: Bundle,
+    trained: bytes,
+    tmp_path: Path,
+    extractors: list[str],
+    changed: dict[str, blob.Array],
+    named: str,
+) -> None:
+    side_by_side(tmp_path / "model.safetensors", trained, concatenating, extractors, **changed)
+    result = predict(tmp_path / "model.safetensors", concatenating, "x.jpg")
+
+    assert result.exit_code == 1
+    assert named in result.stderr
+
+
+def test_a_list_of_extractors_that_is_none_is_refused(bundle: Bundle, trained: bytes, tmp_path: Path) -> None:
+    tensors = {name: np.array(tensor) for name, tensor in blob.Blob.from_bytes(trained).items()}
+    save_file(tensors, tmp_path / "model.safetensors", metadata={"bundle": bundle.id.hex(), "extractors": "all"})
+    result = predict(tmp_path / "model.safetensors", bundle, "x.jpg")
+
+    assert result.exit_code == 1
+    assert "extractors: found 'all', must be a list of names" in result.stderr
 
 
 def test_an_unreadable_photo_is_named_and_the_others_are_classified(

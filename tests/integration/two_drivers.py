@@ -69,7 +69,7 @@ async def over_http(server: ServerProcess, fleet: FleetConfig, settings_json: st
         await asyncio.to_thread(admin.fetch, found.blob_sha256, model)
     except AdminError:
         return RunAnswer(shown, None)
-    return RunAnswer(shown, model.getvalue())
+    return RunAnswer(shown, None if found.extractors else model.getvalue())
 
 
 async def in_a_study(fleet: FleetConfig, settings_json: str, bundles: list[Path]) -> RunAnswer:

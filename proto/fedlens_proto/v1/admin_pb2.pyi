@@ -140,14 +140,24 @@ class ShowTaskResponse(_message.Message):
     rounds: _containers.RepeatedCompositeFieldContainer[RoundResult]
     def __init__(self, task: _Optional[_Union[Task, _Mapping]] = ..., rounds: _Optional[_Iterable[_Union[RoundResult, _Mapping]]] = ...) -> None: ...
 
+class ModelExtractor(_message.Message):
+    __slots__ = ("name", "blob_sha256")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    BLOB_SHA256_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    blob_sha256: bytes
+    def __init__(self, name: _Optional[str] = ..., blob_sha256: _Optional[bytes] = ...) -> None: ...
+
 class TaskModelResponse(_message.Message):
-    __slots__ = ("blob_sha256", "bundle", "class_names", "round")
+    __slots__ = ("blob_sha256", "bundle", "class_names", "round", "extractors")
     BLOB_SHA256_FIELD_NUMBER: _ClassVar[int]
     BUNDLE_FIELD_NUMBER: _ClassVar[int]
     CLASS_NAMES_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
+    EXTRACTORS_FIELD_NUMBER: _ClassVar[int]
     blob_sha256: bytes
     bundle: bytes
     class_names: _containers.RepeatedScalarFieldContainer[str]
     round: int
-    def __init__(self, blob_sha256: _Optional[bytes] = ..., bundle: _Optional[bytes] = ..., class_names: _Optional[_Iterable[str]] = ..., round: _Optional[int] = ...) -> None: ...
+    extractors: _containers.RepeatedCompositeFieldContainer[ModelExtractor]
+    def __init__(self, blob_sha256: _Optional[bytes] = ..., bundle: _Optional[bytes] = ..., class_names: _Optional[_Iterable[str]] = ..., round: _Optional[int] = ..., extractors: _Optional[_Iterable[_Union[ModelExtractor, _Mapping]]] = ...) -> None: ...

@@ -450,7 +450,7 @@ def test_phases_say_the_same_each_time_they_are_asked() -> None:
     assert first == method.phases(plan)
 
 
-def test_a_model_of_several_blobs_is_told_as_such(bench: Bench) -> None:
+def test_the_model_is_the_classifier_with_the_extractors_that_it_stands_on(bench: Bench) -> None:
     settings = {**SETTINGS, "population": 2, "rounds": 3}
     settings["options"] = {"clusters": 2, "extractor_rounds": 1, "classifier_rounds": 1}
     bench.create(json.dumps(settings), [network(), concatenated(3)])
@@ -466,5 +466,11 @@ def test_a_model_of_several_blobs_is_told_as_such(bench: Bench) -> None:
         bench.report(client)
     bench.advance()
 
-    with pytest.raises(Unknown, match="is made of 3 blobs, cluster_0, cluster_1, global; it cannot be fetched as one"):
-        bench.model()
+    # The bundle takes three extractors, of which two clusters leave one out.
+    assert sorted(bench.model()) == ["classifier.bias", "classifier.weight"]
+    extractors = bench.rounds.model("task").extractors
+    assert [extractor.name for extractor in extractors] == ["cluster_0", "cluster_1", "cluster_2"]
+    first, second, absent = (extractor.blob_sha256 for extractor in extractors)
+    inside = ["bn.batches", "bn.mean", "bn.weight", "conv.weight"]
+    assert sorted(bench.store.tensors(first)) == sorted(bench.store.tensors(second)) == inside
+    assert not absent
