@@ -50,7 +50,8 @@ def similarity(folder: Path) -> list[Row]:
 
     def cosines() -> Array:
         norms = np.linalg.norm(phi, axis=2)
-        return phi @ phi.swapaxes(1, 2) / (norms[:, :, None] * norms[:, None, :])
+        found: Array = phi @ phi.swapaxes(1, 2) / (norms[:, :, None] * norms[:, None, :])
+        return found
 
     def rule() -> State:
         return method.aggregate(phase, state, updates, tools)
