@@ -19,6 +19,9 @@ from fedlens_server.task_settings import MAX_COUNT, SettingsError, TaskSettings
 
 # Bytes of a header's 64 KiB that confusion matrices take where every number is below 128; larger ones have the rest.
 MAX_CONFUSION_NUMBERS = 48_000
+# Noise of an epsilon above 1e-7 stays below it. Distances to larger shares drown those between all others; from 1e154
+# on they are infinite.
+MAX_SHARE = 1e9
 
 
 def settle(settings: TaskSettings, phases: Sequence[Phase], classes: int) -> list[Phase]:
@@ -161,8 +164,8 @@ def _shares_fault(header: update_pb2.UpdateHeader, asked: Asked) -> str | None:
         return "a label_distribution came where none was asked for" if shares else None
     if len(shares) != asked.classes:
         return f"label_distribution: found {len(shares)} numbers, must be {asked.classes}"
-    wrong = [share for share in shares if not isfinite(share)]
-    return f"label_distribution: found {wrong[0]}, must be finite" if wrong else None
+    wrong = [share for share in shares if not abs(share) <= MAX_SHARE]
+    return f"label_distribution: found {wrong[0]:g}, must be from {-MAX_SHARE:g} to {MAX_SHARE:g}" if wrong else None
 
 
 def _sums_fault(header: update_pb2.UpdateHeader, asked: Asked) -> str | None:

@@ -160,7 +160,14 @@ SHARES = [0.7, -0.1]
     [
         (header_of(), "label_distribution: found 0 numbers, must be 2"),
         (header_of(label_distribution=[0.1] * 3), "label_distribution: found 3 numbers, must be 2"),
-        (header_of(label_distribution=[0.1, float("nan")]), "label_distribution: found nan, must be finite"),
+        (
+            header_of(label_distribution=[0.1, float("nan")]),
+            "label_distribution: found nan, must be from -1e+09 to 1e+09",
+        ),
+        (
+            header_of(label_distribution=[-1e160, 0.1]),
+            "label_distribution: found -1e+160, must be from -1e+09 to 1e+09",
+        ),
         (header_of(label_distribution=[0.1, float("-inf")]), "label_distribution: found -inf"),
         (header_of(label_distribution=SHARES, class_counts=[5, 5]), "class_counts came where none"),
         (

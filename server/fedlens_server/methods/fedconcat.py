@@ -17,10 +17,11 @@ trains C on the frozen extractors, `classifier_steps` batches a client and round
 
 Rounds: `rounds` = 1 + `extractor_rounds` + `classifier_rounds`; one of the two may be left out and follows.
 
-Deviations, where the paper is silent: a client that did not report in the clustering round has no cluster and sits
-`extract` out, and takes part in `concatenate` as everyone does. Clusters are numbered by their lowest client id. With
-noisy labels no client evaluates, since exact results would tell what the noise hides. The classifier of an exported
-bundle has room for more extractors than K; the features of absent ones are zeros.
+Deviations, where the paper is silent: a client that did not report in the clustering round, or whose model gave no
+finite answers (-ID), has no cluster and sits `extract` out, and takes part in `concatenate` as everyone does. Clusters
+are numbered by their lowest client id. With noisy labels no client evaluates, since exact results would tell what the
+noise hides. The classifier of an exported bundle has room for more extractors than K; the features of absent ones are
+zeros.
 """
 
 from collections.abc import Mapping, Sequence
@@ -221,6 +222,10 @@ class FedConcat:
 
     def _clustered(self, state: State, updates: Sequence[Update], tools: Tools) -> State:
         rows = self._rows(updates, tools)
+        usable = np.flatnonzero(np.isfinite(rows).all(1)).tolist()
+        if not usable:
+            raise NothingToAggregate("no client's model answers with finite numbers")
+        rows, updates = rows[usable], [updates[k] for k in usable]
         most = min(self.most_clusters, len(updates))
         wanted = clustering.k_by_elbow(rows, most, tools.generator) if self.clusters is None else self.clusters
         found = clustering.k_means(rows, wanted, tools.generator, balanced=self.balanced)

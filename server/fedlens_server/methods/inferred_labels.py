@@ -27,12 +27,13 @@ def mean_softmax(logits: Array) -> Rows:
         logits: Of N >= 1 images, float [N, C].
 
     Returns:
-        float64 [C], adding up to 1.
+        float64 [C], adding up to 1; not finite where the logits are not.
 
     Source: FedConcat, appendix B.
     """
     wide = np.asarray(logits, np.float64)
-    raised = np.exp(wide - wide.max(1, keepdims=True))
+    with np.errstate(invalid="ignore"):
+        raised = np.exp(wide - wide.max(1, keepdims=True))
     found: Rows = (raised / raised.sum(1, keepdims=True)).mean(0)
     return found
 
@@ -54,7 +55,7 @@ def distributions(
         generator: Of the images.
 
     Returns:
-        float64 [models, classes], each row adding up to 1.
+        float64 [models, classes], each row adding up to 1; not finite where a model's logits are not.
 
     Source: FedConcat, appendix B.
     """

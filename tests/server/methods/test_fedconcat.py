@@ -227,6 +227,25 @@ def test_clients_are_grouped_by_how_their_models_answer_and_all_clusters_start_f
     assert [value(run.state[f"cluster_{j}"]) for j in range(2)] == [3.0, 3.0]
 
 
+def test_a_client_whose_model_answers_with_infinities_has_no_cluster_and_counts_nowhere() -> None:
+    run = Run(inferring(random_images=10), sure_of)
+    sent = {ALICE: biased(1, 3, 0), BOB: biased(2, np.inf, 3), CAROL: biased(3, 0, 3)}
+
+    run.round(0, [update(client, found) for client, found in sent.items()])
+    run.begin(1)
+
+    assert [run.state.get(f"clients/{client.hex()}/cluster") for client in IDS] == [0, None, 1, None]
+    # (1 + 3) / 2
+    assert [value(run.state[f"cluster_{j}"]) for j in range(2)] == [2.0, 2.0]
+
+
+def test_no_clusters_come_of_infinities_alone() -> None:
+    run = Run(inferring(random_images=10), sure_of)
+
+    with pytest.raises(NothingToAggregate, match="no client's model answers with finite numbers"):
+        run.round(0, [update(ALICE, biased(1, np.nan, 0))])
+
+
 def test_random_images_are_the_same_for_all_models_and_however_many_fit_at_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
