@@ -234,6 +234,7 @@ def _write_end(federation: Federation, transaction: Transaction, current: Round,
             ended_at=federation.clock.now(),
             bytes_sent=current.bytes_sent,
             population=None,
+            sitting_out="[]",
         )
     )
 

@@ -114,7 +114,7 @@ rounds = Table(
     Column("ended_at", Float),
     Column("bytes_sent", Integer, nullable=False),
     Column("population", LargeBinary),  # ids of the eligible clients, until the round has ended
-    Column("sitting_out", Text, nullable=False),  # JSON [id in hex] of the cohort's clients with no download
+    Column("sitting_out", Text, nullable=False),  # JSON [id in hex] of clients with no download, until then
 )
 
 # One row a member; it is the idempotency record too and lives as long as the task. Uploaded blobs do not: `blob`
