@@ -204,18 +204,19 @@ class _Members:
         transport: Transport = DirectTransport(self.rounds, self.store, GRANTS, secret)
         if index != EVALUATOR:
             transport = FaultyTransport(transport, fleet.plan, index, self.clock.sleep)
+        cache = Cache(fleet.cache(index), self._cached_bytes)
         client = EdgeClient(
             SERVER,
             fleet.folder(index),
             fleet.album(index),
             enrolment_token="evaluator" if index == EVALUATOR else "trainer",
             models=fleet.models_of(index),
-            on_event=lambda event: self._heard(index, event),
+            on_event=lambda event: self._heard(index, cache, event),
             secret=secret,
             private_generator=private_generator(secret),
             transport=PatientTransport(transport, self.room, index),
             engine_factory=self.engines.of,
-            cache=fleet.cache(index),
+            cache=cache.folder,
             features=self.features or fleet.features,
             executor=self.compute,
             disk=self.disk,
@@ -225,10 +226,10 @@ class _Members:
         async with client:
             await client.run()
 
-    def _heard(self, index: int, event: Event) -> None:
+    def _heard(self, index: int, cache: Cache, event: Event) -> None:
         self.measured.hear(index, event)
         if isinstance(event, RoundReported):
-            Cache(self.fleet.cache(index), self._cached_bytes).trim()
+            cache.trim()
 
     @cached_property
     def _cached_bytes(self) -> int:

@@ -5,6 +5,7 @@ No file name is ever taken from a manifest: parts are found by their digest alon
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from hashlib import sha256
 from math import isfinite, prod
 from pathlib import Path
@@ -60,7 +61,7 @@ class Bundle:
                     raise ManifestError(f"bundle {folder}: part {part.sha256.hex()} is damaged (digest differs)")
         return bundle
 
-    @property
+    @cached_property
     def id(self) -> bytes:
         """SHA-256 of the manifest's bytes."""
         return sha256(self.raw).digest()

@@ -14,6 +14,7 @@ after training, and over the rounds, are on the same photos.
 
 import struct
 from dataclasses import dataclass
+from functools import cached_property
 from hashlib import sha256
 
 import numpy as np
@@ -85,5 +86,8 @@ class CameraAlbum:
             for label, members in enumerate(self.pool.train)
             for photo in draw(random, members, n if self.iid else int(random.integers(1, 2 * n, endpoint=True)))
         ]
-        test = own_test_photos(self.pool, self.seed, self.index, self.test_per_class)
-        return AlbumSnapshot(photos=(*drawn, *test), skipped={})
+        return AlbumSnapshot(photos=(*drawn, *self._test), skipped={})
+
+    @cached_property
+    def _test(self) -> tuple[Photo, ...]:
+        return own_test_photos(self.pool, self.seed, self.index, self.test_per_class)

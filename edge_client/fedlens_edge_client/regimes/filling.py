@@ -14,6 +14,7 @@ from it until the limit is full; every round brings at least one photo of each c
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -81,8 +82,7 @@ class FillingAlbum:
             if len(held) == self.limit:
                 break
         train = [self.pool.entry(a.label_in(round_number), a.photo, is_test=False) for a in reversed(held.values())]
-        test: tuple[Photo, ...] = own_test_photos(self.pool, self.seed, self.index, self.test_per_class)
-        return AlbumSnapshot(photos=(*train, *test), skipped={})
+        return AlbumSnapshot(photos=(*train, *self._test), skipped={})
 
     def arrivals(self, round_number: int) -> list[Arrival]:
         """What comes into the album at the start of this round, in the order of arrival."""
@@ -98,6 +98,10 @@ class FillingAlbum:
                 corrected = round_number + int(random.integers(1, CORRECTED_WITHIN, endpoint=True))
                 came.append(Arrival(photo, label, other if wrong else label, corrected))
         return [came[i] for i in random.permutation(len(came))]
+
+    @cached_property
+    def _test(self) -> tuple[Photo, ...]:
+        return own_test_photos(self.pool, self.seed, self.index, self.test_per_class)
 
     def _newest_first(self, round_number: int) -> Iterator[Arrival]:
         for earlier in range(round_number, 0, -1):
