@@ -171,22 +171,31 @@ def _assign(distances: Rows, limit: int) -> Labels:
 
 
 def _cheapest_chain(cost: Rows, start: int, ends: Labels) -> list[int]:
-    """The nodes of the shortest path from `start` to any of `ends`, by Bellman and Ford; there is no negative cycle."""
+    """The nodes of the shortest path from `start` to any of `ends`, by Bellman and Ford; none comes twice.
+
+    There is no negative cycle but by rounding, which grows with the distances. So each round's steps are kept apart: they
+    lead back to `start` whatever was rounded, and a cycle on the way is cut out.
+    """
     nodes = len(cost)
     length = np.full(nodes, np.inf)
     length[start] = 0.0
-    before = np.full(nodes, -1)
+    steps: list[Labels] = []  # by round and node the one before it, -1: it was reached as cheaply before
     for _ in range(nodes - 1):
         reached = length[:, None] + cost
         nearest = reached.argmin(0)
-        shorter = reached[nearest, np.arange(nodes)] < length - 1e-15
+        best = reached[nearest, np.arange(nodes)]
+        shorter = best < length - 1e-15
         if not shorter.any():
             break
-        length = np.where(shorter, reached[nearest, np.arange(nodes)], length)
-        before = np.where(shorter, nearest, before)
+        length = np.where(shorter, best, length)
+        steps.append(np.where(shorter, nearest, -1))
     chain = [int(ends[length[ends].argmin()])]
-    while chain[-1] != start:
-        chain.append(int(before[chain[-1]]))
+    for before in reversed(steps):
+        node = int(before[chain[-1]])
+        if node in chain:
+            del chain[chain.index(node) + 1 :]
+        elif node >= 0:
+            chain.append(node)
     return chain[::-1]
 
 

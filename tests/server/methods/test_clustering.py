@@ -132,6 +132,26 @@ def test_no_assignment_within_the_limit_is_cheaper(distances: np.ndarray, data: 
     assert distances[np.arange(rows), labels].sum() == cheapest
 
 
+@settings(max_examples=200, deadline=None)
+@given(st.integers(0, 10_000), st.sampled_from([1e3, 1e8, 1e9]))
+def test_an_assignment_ends_however_much_is_rounded(seed: int, spread: float) -> None:
+    generator = draws(seed)
+    rows = generator.laplace(0, spread, (60, 4)) * (generator.random((60, 1)) < 0.5) + generator.random((60, 4))
+
+    labels = clustering._assign(clustering._distances(rows, rows[:12]), size_limit(60, 12))
+
+    # max(ceil(60 / 12), int(1.2 * 60 / 12)) = 6
+    assert np.bincount(labels).max() <= 6
+
+
+def test_a_cycle_that_only_rounding_makes_cheaper_is_no_part_of_a_chain() -> None:
+    # From 0 to 1 costs 1e9; from there to 2 and back is -1e-7 by rounding; 3 has room.
+    far = np.inf
+    cost = np.float64([[far, 1e9, far, far], [far, far, 1.0, 5.0], [far, -1.0000001, far, 9.0], [far, far, far, far]])
+
+    assert clustering._cheapest_chain(cost, 0, np.array([3])) == [0, 1, 3]
+
+
 def test_the_elbow_is_farthest_below_the_line_between_the_ends() -> None:
     # Line 10, 7.5, 5, 2.5, 0; below it by 0, 3.5, 4.5, 2.4, 0.
     assert elbow([10, 4, 0.5, 0.1, 0]) == 3
