@@ -173,8 +173,8 @@ def _assign(distances: Rows, limit: int) -> Labels:
 def _cheapest_chain(cost: Rows, start: int, ends: Labels) -> list[int]:
     """The nodes of the shortest path from `start` to any of `ends`, by Bellman and Ford; none comes twice.
 
-    There is no negative cycle but by rounding, which grows with the distances. So each round's steps are kept apart: they
-    lead back to `start` whatever was rounded, and a cycle on the way is cut out.
+    There is no negative cycle but by rounding, which grows with the distances. So each round's steps are kept apart:
+    they lead back to `start` whatever was rounded, and a cycle on the way is cut out.
     """
     nodes = len(cost)
     length = np.full(nodes, np.inf)
