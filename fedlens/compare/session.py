@@ -11,7 +11,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from fedlens.compare import results, tables
+from fedlens.compare import refusals, results, tables
 from fedlens.compare.jobs import Ended, Job, run_jobs
 from fedlens.compare.photos import study_photos
 from fedlens.compare.plan import RunPlan, StudyPlan, plan
@@ -50,7 +50,8 @@ def run_study(study: Study, config: SessionConfig, console: Console) -> int:
         The exit status: 0, 1 when a run failed, 130 or 143 when it was stopped.
 
     Raises:
-        StudyError: The folder is in use, or a setting is not acceptable.
+        StudyError: The folder is in use, or a setting is not acceptable: to the study, or to the round engine with
+            the bundles that the study exports.
         SourceUnavailable, EdgeClientError: There are no photos that would do.
     """
     _check_device(config.device)
@@ -139,10 +140,11 @@ def _work(
         stage([Pretraining(config.out, spec) for spec in backbones])
         if not failures:
             stage([Exporting(config.out, spec) for spec in bundles])
-        progress.begin_runs()
-        # Of runs whose bundles are there; what is missing has failed above.
-        ready = [run for run in missing if all((config.out / b.folder).is_dir() for b in run.bundles)]
-        stage([Running(config.out, run, config.device) for run in ready], is_run=True)
+        # Whoever has to correct a study wants to know it now, and not after hours of other methods' runs.
+        if not failures and interrupts.received is None:
+            refusals.check(config.out, missing)
+            progress.begin_runs()
+            stage([Running(config.out, run, config.device) for run in missing], is_run=True)
     return failures
 
 

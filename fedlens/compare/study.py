@@ -321,11 +321,13 @@ def choose(study: Study, *, methods: tuple[str, ...], seeds: tuple[int, ...], ph
     """The study with some of its methods, other seeds, or other photos.
 
     Raises:
-        StudyError: It has no such method.
+        StudyError: It has no such method, or a seed is there twice.
     """
     for label in methods:
         if label not in study.methods:
             raise StudyError(f"--method: found {label!r}, must be one of {', '.join(study.methods)}")
+    if twice := [seed for seed in seeds if seeds.count(seed) > 1]:
+        raise StudyError(f"--seed: found {twice[0]} more than once, must be each seed once")
     changes: dict[str, Any] = {}
     if methods:
         changes["methods"] = {label: study.methods[label] for label in study.methods if label in methods}

@@ -99,6 +99,7 @@ def test_a_run_leaves_its_result_and_model_and_nothing_else(carried: Carried) ->
     [
         (["nowhere.toml"], "no such file, and no preset of that name"),
         (["fedns", "--method", "fedsgd"], "--method: found 'fedsgd', must be one of"),
+        (["fedns", "--seed", "3", "--seed", "3"], "--seed: found 3 more than once"),
         (["fedns", "--photos", "nowhere"], "nowhere is no folder"),
         (["fedns", "--photos", "digits", "--device", "tpu"], "--device: found 'tpu'"),
     ],
@@ -109,6 +110,38 @@ def test_what_cannot_be_done_is_told_in_a_sentence(arguments: list[str], words: 
     assert done.returncode == 1
     assert words in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_task_that_the_engine_would_refuse_ends_a_study_before_its_first_run(
+    carried: Carried, tmp_path: Path
+) -> None:
+    # The bundles are those that the study of the docs has left.
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "bundles").symlink_to(carried.out / "bundles")
+    study = tmp_path / "small.toml"
+    study.write_text(f'{STUDY}\n[methods.wrong]\nmethod = "pfedsim"\noptions = {{ varient = "paper" }}\n')
+
+    done = fedlens("compare", str(study), "--out", str(out), "--cache", str(carried.out.parent / "cache"))
+
+    assert done.returncode == 1
+    assert "methods.wrong: options.varient: found set, must be left out" in done.stderr
+    assert not (out / "runs").exists()
+
+
+def test_a_bundle_that_cannot_be_exported_ends_a_study_before_its_first_run(carried: Carried, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "bundles").symlink_to(carried.out / "bundles")
+    study = tmp_path / "small.toml"
+    study.write_text(f'{STUDY}\n[methods.wrong]\nmethod = "fedprox"\nobjective = "proximate"\n')
+
+    arguments = ["--seed", "1", "--out", str(out), "--cache", str(carried.out.parent / "cache")]
+    done = fedlens("compare", str(study), *arguments)
+
+    assert done.returncode == 1
+    assert "objective 'proximate' is unknown; there are cross_entropy, proximal" in done.stdout
+    assert not (out / "runs").exists()
 
 
 @pytest.mark.slow

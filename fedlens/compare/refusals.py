@@ -1,0 +1,26 @@
+"""What the round engine would refuse, found when the bundles are there and before the first run begins."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from fedlens.compare.plan import RunPlan
+from fedlens.compare.study import StudyError
+from fedlens_proto import manifest
+from fedlens_server.errors import Malformed
+from fedlens_server.federation import TaskBundle
+from fedlens_server.task_creation import plan
+from fedlens_server.task_settings import parse
+
+
+def check(study_folder: Path, runs: Sequence[RunPlan]) -> None:
+    """See that the task of each method fits its bundles, which do not depend on the seed but for their weights.
+
+    Raises:
+        StudyError: One does not; the text names the method's label and the key.
+    """
+    for label, run in {run.label: run for run in runs}.items():
+        raw = [(study_folder / bundle.folder / manifest.MANIFEST_FILE).read_bytes() for bundle in run.bundles]
+        try:
+            plan(parse(run.settings), tuple(TaskBundle(each, manifest.parse(each)) for each in raw))
+        except Malformed as error:
+            raise StudyError(f"methods.{label}: {str(error).removeprefix('task settings: ')}") from error
