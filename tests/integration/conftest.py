@@ -1,14 +1,21 @@
 """What all federations of these tests share."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
+import torch
 from PIL import Image
 from sklearn.datasets import load_digits
+from torch import nn
 
+from fedlens_export.classified import Classified
+from fedlens_export.exporting import Training, whole_model_bundle
 from tests.integration import federation
 from tests.integration.processes import ServerProcess
+
+NewBundle = Callable[[str, str], Path]
 
 
 @pytest.fixture(scope="session")
@@ -27,6 +34,48 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The bundle of `federation.tiny_bundle`."""
     return federation.tiny_bundle(tmp_path_factory.mktemp("export") / "bundle").folder
+
+
+@pytest.fixture(scope="session")
+def exported(tmp_path_factory: pytest.TempPathFactory) -> NewBundle:
+    """The bundle of a convolutional network, `small` or `wide`, with an objective."""
+
+    @cache
+    def export(name: str, objective: str) -> Path:
+        channels = {"small": 3, "wide": 5}[name]
+        torch.manual_seed(4)
+        extractor = nn.Sequential(
+            nn.Conv2d(3, channels, 3, stride=2),
+            nn.BatchNorm2d(channels),
+            nn.ReLU(),
+            nn.Flatten(),
+            nn.Linear(channels * ((federation.SIDE - 1) // 2) ** 2, 12),
+        )
+        training = Training(class_names=tuple(str(digit) for digit in range(10)), batch=16, objective=objective)
+        folder = tmp_path_factory.mktemp(f"{name}-{objective}") / "bundle"
+        return whole_model_bundle(
+            folder, Classified(extractor, nn.Linear(12, 10)), training, federation.SIDE, name=name
+        ).folder
+
+    return export
+
+
+@pytest.fixture(scope="session")
+def concatenating(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """A network of two layers, with ONNX; and one classifier on at most three of its first layers."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(1)
+        model = nn.Sequential(
+            nn.Flatten(), nn.Linear(3 * federation.SIDE * federation.SIDE, 16), nn.ReLU(), nn.Linear(16, 10)
+        )
+    classes = tuple(str(digit) for digit in range(10))
+    folder = tmp_path_factory.mktemp("export")
+    ordinary = Training(class_names=classes, batch=16, onnx=True)
+    concatenated = Training(class_names=classes, batch=16, concatenated=3)
+    return [
+        whole_model_bundle(folder / str(i), model, training, federation.SIDE, name="two layers").folder
+        for i, training in enumerate((ordinary, concatenated))
+    ]
 
 
 @pytest.fixture

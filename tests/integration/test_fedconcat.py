@@ -5,17 +5,13 @@ from hashlib import sha256
 from pathlib import Path
 
 import pytest
-import torch
-from torch import nn
 
 from fedlens.compare.plan import FLEET_KEY
 from fedlens_edge_client.faults import FaultEntry, FaultKind, FaultPlan
 from fedlens_edge_client.fleet.config import FleetConfig
 from fedlens_edge_client.regimes import PhotoPool, Regime, RegimeName
-from fedlens_export.exporting import Training, whole_model_bundle
 from fedlens_proto.v1 import admin_pb2
 from tests.integration import two_drivers
-from tests.integration.federation import SIDE
 from tests.integration.processes import ServerProcess
 
 CLIENTS = 8
@@ -37,22 +33,6 @@ FAULTS = FaultPlan(
         *(FaultEntry(client=2, round=n, kind=FaultKind.NAN) for n in (2, 3)),
     )
 )
-
-
-@pytest.fixture(scope="module")
-def bundles(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """A network of two layers, with ONNX; and one classifier on at most three of its first layers."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(1)
-        model = nn.Sequential(nn.Flatten(), nn.Linear(3 * SIDE * SIDE, 16), nn.ReLU(), nn.Linear(16, 10))
-    classes = tuple(str(digit) for digit in range(10))
-    folder = tmp_path_factory.mktemp("export")
-    ordinary = Training(class_names=classes, batch=16, onnx=True)
-    concatenated = Training(class_names=classes, batch=16, concatenated=3)
-    return [
-        whole_model_bundle(folder / str(i), model, training, SIDE, name="two layers").folder
-        for i, training in enumerate((ordinary, concatenated))
-    ]
 
 
 def fleet(folder: Path, photos: Path) -> FleetConfig:
@@ -88,15 +68,15 @@ def tallies(result: admin_pb2.RoundResult) -> tuple[int, int]:
 async def test_all_phases_give_the_same_bytes_over_http_and_in_a_study(
     tmp_path: Path,
     photos: Path,
-    bundles: list[Path],
+    concatenating: list[Path],
     server: ServerProcess,
     options: dict[str, object],
     sent: dict[str, object],
 ) -> None:
     settings = json.dumps({**SETTINGS, **sent, "options": {**OPTIONS, **options}})
 
-    http = await two_drivers.over_http(server, fleet(tmp_path / "http", photos), settings, bundles)
-    study = await two_drivers.in_a_study(fleet(tmp_path / "study", photos), settings, bundles)
+    http = await two_drivers.over_http(server, fleet(tmp_path / "http", photos), settings, concatenating)
+    study = await two_drivers.in_a_study(fleet(tmp_path / "study", photos), settings, concatenating)
 
     two_drivers.assert_same(study, http)
     rounds = study.shown.rounds

@@ -4,26 +4,20 @@ Those with more than one phase have tests of their own.
 """
 
 import json
-from collections.abc import Callable
 from dataclasses import replace
-from functools import cache
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from torch import nn
 
 from fedlens.compare.plan import FLEET_KEY
 from fedlens_edge_client.faults import FaultEntry, FaultKind, FaultPlan
 from fedlens_edge_client.fleet.config import FleetConfig
 from fedlens_edge_client.regimes import PhotoPool, Regime, RegimeName
-from fedlens_export.classified import Classified
-from fedlens_export.exporting import Training, whole_model_bundle
 from fedlens_proto.v1 import admin_pb2
 from tests.integration import two_drivers
-from tests.integration.federation import SIDE
+from tests.integration.conftest import NewBundle
 from tests.integration.processes import ServerProcess
 
 CLIENTS = 8
@@ -39,29 +33,6 @@ CASES = [
     pytest.param("local_only", ["small", "wide"], "cross_entropy", {}, marks=pytest.mark.slow),
 ]
 HAS_GLOBAL_MODEL = {"fedns", "fedavg_last_fc", "fedprox"}
-NewBundle = Callable[[str, str], Path]
-
-
-@pytest.fixture(scope="module")
-def exported(tmp_path_factory: pytest.TempPathFactory) -> NewBundle:
-    """The bundle of a convolutional network, `small` or `wide`, with an objective."""
-
-    @cache
-    def export(name: str, objective: str) -> Path:
-        channels = {"small": 3, "wide": 5}[name]
-        torch.manual_seed(4)
-        extractor = nn.Sequential(
-            nn.Conv2d(3, channels, 3, stride=2),
-            nn.BatchNorm2d(channels),
-            nn.ReLU(),
-            nn.Flatten(),
-            nn.Linear(channels * ((SIDE - 1) // 2) ** 2, 12),
-        )
-        training = Training(class_names=tuple(str(digit) for digit in range(10)), batch=16, objective=objective)
-        folder = tmp_path_factory.mktemp(f"{name}-{objective}") / "bundle"
-        return whole_model_bundle(folder, Classified(extractor, nn.Linear(12, 10)), training, SIDE, name=name).folder
-
-    return export
 
 
 @pytest.mark.parametrize(("method", "models", "objective", "more"), CASES)

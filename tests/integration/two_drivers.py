@@ -1,14 +1,18 @@
 """The same federation twice: driven by `fedlens compare`, and by the real server with every client over HTTP."""
 
 import asyncio
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Awaitable, Callable, Mapping
+from concurrent.futures import Executor, ThreadPoolExecutor
 from io import BytesIO
 from pathlib import Path
+from random import Random
+from types import MappingProxyType
 
 from fedlens.admin_client import AdminClient, AdminError
 from fedlens.compare import running
 from fedlens.compare.running import RunAnswer
 from fedlens_edge_client.client import EdgeClient
+from fedlens_edge_client.engines import Engine
 from fedlens_edge_client.engines.torch import TorchEngine
 from fedlens_edge_client.faulty_transport import FaultyTransport
 from fedlens_edge_client.fleet.config import FleetConfig
@@ -24,8 +28,45 @@ from tests.integration.processes import ServerProcess
 BACKOFF = Backoff(first_s=0.02, most_s=0.2, give_up_after_s=60)
 
 
-async def over_http(server: ServerProcess, fleet: FleetConfig, settings_json: str, bundles: list[Path]) -> RunAnswer:
-    """The task as the real server tells of it, once it has ended; comparable with what `in_a_study` gives."""
+def member(
+    url: str,
+    token: str,
+    fleet: FleetConfig,
+    index: int,
+    transport: Transport,
+    engine_of: Callable[[Bundle], Engine],
+    *,
+    private: Random,
+    executor: Executor | None = None,
+) -> EdgeClient:
+    """A client of a fleet."""
+    return EdgeClient(
+        url,
+        fleet.folder(index),
+        fleet.album(index),
+        enrolment_token=token,
+        models=fleet.models_of(index),
+        secret=fleet.secret(index),
+        private_generator=private,
+        transport=transport,
+        engine_factory=engine_of,
+        cache=fleet.cache(index),
+        features=fleet.features,
+        executor=executor,
+    )
+
+
+async def over_http(
+    server: ServerProcess,
+    fleet: FleetConfig,
+    settings_json: str,
+    bundles: list[Path],
+    elsewhere: Mapping[int, Callable[[], Awaitable[None]]] = MappingProxyType({}),
+) -> RunAnswer:
+    """The task as the real server tells of it, once it has ended; comparable with what `in_a_study` gives.
+
+    What is in `elsewhere` is called in place of a client that would run here.
+    """
     opened = {bundle.id: bundle for bundle in map(Bundle.open, bundles)}
     engines: dict[bytes, TorchEngine] = {}
 
@@ -37,25 +78,18 @@ async def over_http(server: ServerProcess, fleet: FleetConfig, settings_json: st
     context = trust(server.ca)
 
     async def take_part(index: int, executor: ThreadPoolExecutor) -> None:
+        if index in elsewhere:
+            await elsewhere[index]()
+            return
         secret = fleet.secret(index)
         transport: Transport = HttpTransport(server.url, secret, ssl_context=context, backoff=BACKOFF)
         if index != EVALUATOR:
             transport = FaultyTransport(transport, fleet.plan, index)
-        client = EdgeClient(
-            server.url,
-            fleet.folder(index),
-            fleet.album(index),
-            enrolment_token=server.token("evaluator" if index == EVALUATOR else "trainer"),
-            models=fleet.models_of(index),
-            secret=secret,
-            private_generator=private_generator(secret),
-            transport=transport,
-            engine_factory=engine_of,
-            cache=fleet.cache(index),
-            features=fleet.features,
-            executor=executor,
-        )
-        async with client:
+        token = server.token("evaluator" if index == EVALUATOR else "trainer")
+        private = private_generator(secret)
+        async with member(
+            server.url, token, fleet, index, transport, engine_of, private=private, executor=executor
+        ) as client:
             await client.run()
 
     with ThreadPoolExecutor(1) as trainers, ThreadPoolExecutor(1) as evaluators:
