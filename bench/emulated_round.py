@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from PIL import Image
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
 from bench.row import Row, Sample, against_floor, differences
@@ -42,8 +42,10 @@ def measure(folder: Path) -> list[Row]:
     bundle = export_bundle(folder / "bundle", ExportSpec(model="lenet5", class_names=names, batch=BATCH))
     rows = []
     for epochs in EPOCHS:
-        floor = _plain(epochs)
+        before = _plain(epochs)
         fleet = _fleet(epochs, bundle, photos, folder / f"{epochs} epochs")
+        # On both sides of the fleet, so that a change of the machine's speed meets both alike.
+        floor = Sample(before.values + _plain(epochs).values)
         name = f"emulated LeNet-5 round, 10 clients x 250 images, batch 32, {epochs} epoch{'s'[: epochs - 1]}"
         overhead = fleet.median - floor.median
         note = f"{overhead:.0f} ms a round beside the plain loop's training"
@@ -111,16 +113,18 @@ def _train_share(pipe: Connection, epochs: int) -> None:
     torch.set_num_threads(1)
     torch.manual_seed(0)
     count = PER_CLASS * CLASSES
+    model = models.build("lenet5", CLASSES, SIDE, seed=0)
     images = torch.rand(CLIENTS // WORKERS, count, 3, SIDE, SIDE)
     labels = torch.randint(CLASSES, (CLIENTS // WORKERS, count))
     while (weights := pipe.recv()) is not None:
         start = {name: torch.from_numpy(value) for name, value in weights.items()}
-        pipe.send([train(start, x, y, epochs) for x, y in zip(images, labels, strict=True)])
+        pipe.send([train(model, start, x, y, epochs) for x, y in zip(images, labels, strict=True)])
 
 
-def train(start: dict[str, Tensor], images: Tensor, labels: Tensor, epochs: int) -> dict[str, np.ndarray]:
-    """Plain training of one client; gives its weights."""
-    model = models.build("lenet5", CLASSES, SIDE, seed=0)
+def train(
+    model: nn.Module, start: dict[str, Tensor], images: Tensor, labels: Tensor, epochs: int
+) -> dict[str, np.ndarray]:
+    """Plain training of one client, whose weights it gives and `model` has at the end."""
     model.load_state_dict(start)
     optimiser = torch.optim.SGD(model.parameters(), RATE, momentum=0.9)
     for _ in range(epochs):
@@ -129,4 +133,4 @@ def train(start: dict[str, Tensor], images: Tensor, labels: Tensor, epochs: int)
             logits = model((images[index] - 0.5) * 4)
             functional.cross_entropy(logits, labels[index]).backward()  # type: ignore[no-untyped-call]
             optimiser.step()
-    return {name: value.detach().numpy() for name, value in model.state_dict().items()}
+    return {name: value.numpy().copy() for name, value in model.state_dict().items()}
