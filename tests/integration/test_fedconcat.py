@@ -6,10 +6,19 @@ from pathlib import Path
 
 import pytest
 
+from fedlens.admin_client import AdminClient
 from fedlens.compare.plan import FLEET_KEY
+from fedlens.compare.running import TASK
+from fedlens.model_file import fetch_model
+from fedlens_edge_client.engines.torch import TorchEngine
 from fedlens_edge_client.faults import FaultEntry, FaultKind, FaultPlan
 from fedlens_edge_client.fleet.config import FleetConfig
+from fedlens_edge_client.http_transport import HttpTransport, trust
+from fedlens_edge_client.label_distribution import private_generator
+from fedlens_edge_client.model_file import read_model
+from fedlens_edge_client.prediction import predict
 from fedlens_edge_client.regimes import PhotoPool, Regime, RegimeName
+from fedlens_proto.manifest import Bundle
 from fedlens_proto.v1 import admin_pb2
 from tests.integration import two_drivers
 from tests.integration.processes import ServerProcess
@@ -56,6 +65,23 @@ def tallies(result: admin_pb2.RoundResult) -> tuple[int, int]:
     return len(states), states.count(admin_pb2.MEMBER_STATE_REPORTED)
 
 
+async def assert_predicts_as_a_client(server: ServerProcess, members: FleetConfig, bundle: Path, folder: Path) -> None:
+    """The model that an operator fetches sees in a photo what a client of the task sees in it."""
+    photo = next(path for path in members.pool.root.rglob("*.png"))
+    engine = TorchEngine(Bundle.open(bundle))
+    fetch_model(AdminClient(server.profile), TASK, folder / "model.safetensors")
+    model = read_model(folder / "model.safetensors", engine.bundle)
+    secret = members.secret(0)
+    transport = HttpTransport(server.url, secret, ssl_context=trust(server.ca))
+    private = private_generator(secret)
+    async with two_drivers.member(
+        server.url, server.token("trainer"), members, 0, transport, lambda _: engine, private=private
+    ) as client:
+        await client.run()
+        expected = await client.predict(photo)
+    assert predict(engine, model.weights, photo, model.extractors) == expected
+
+
 @pytest.mark.parametrize(
     ("options", "sent"),
     [
@@ -86,3 +112,4 @@ async def test_all_phases_give_the_same_bytes_over_http_and_in_a_study(
     assert admin_pb2.MEMBER_STATE_QUARANTINED in {member.state for result in rounds[1:3] for member in result.members}
     assert not any(getattr(result, "global") for result in rounds[:3])
     assert all(getattr(result, "global") for result in rounds[3:])
+    await assert_predicts_as_a_client(server, fleet(tmp_path / "http", photos), concatenating[1], tmp_path)
