@@ -7,8 +7,6 @@ import typer
 
 from fedlens.commands.options import MAX_SEED
 
-CACHE = Path("~/.cache/fedlens/photos")
-
 
 def register(app: typer.Typer) -> None:
     """Add the command to `app`."""
@@ -38,7 +36,10 @@ def compare(
         typer.Option(min=0, max=MAX_SEED, help="This seed instead of the study's; may be given several times."),
     ] = None,
     workers: Annotated[int | None, typer.Option(min=1, help="Processes. Default: one per core.")] = None,
-    cache: Annotated[Path, typer.Option(metavar="DIR", help="Folder for data sets that are written once.")] = CACHE,
+    cache: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Folder in which data sets are kept. Default: fedlens in ~/.cache."),
+    ] = None,
     device: Annotated[str, typer.Option(help="Where models train: cpu, or cuda where there is one.")] = "cpu",
 ) -> None:
     """Compare methods on the same clients, photos and seeds, with the server's own round engine.
@@ -49,7 +50,7 @@ def compare(
 
     from fedlens.compare import session
     from fedlens.compare.study import StudyError, choose, load
-    from fedlens.sources import SourceUnavailable
+    from fedlens.sources import SourceUnavailable, default_cache
     from fedlens_edge_client.errors import EdgeClientError
     from fedlens_edge_client.fleet.config import default_workers
 
@@ -60,7 +61,7 @@ def compare(
         runs = len(wanted.methods) * len(wanted.seeds)
         config = session.SessionConfig(
             out=out or Path(wanted.name),
-            cache=cache.expanduser(),
+            cache=cache or default_cache(),
             workers=workers or default_workers(runs),
             device=device,
         )
