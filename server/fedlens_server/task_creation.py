@@ -1,6 +1,7 @@
 """Making a task: everything that can be wrong with it is found here, before a client sees it."""
 
 import os
+from collections.abc import Sequence
 from dataclasses import replace
 from hashlib import sha256
 
@@ -125,10 +126,19 @@ def _bundles(federation: Federation, request: admin_pb2.CreateTaskRequest) -> tu
             _check_parts(federation, bundle)
         except ProtoError as error:
             raise Malformed(f"manifests[{i}]: {error}") from error
-        if bundle.manifest.class_names != (bundles[0] if bundles else bundle).manifest.class_names:
-            raise Malformed(f"manifests[{i}]: its class names differ from those of the first bundle")
+        first, found = (each.manifest.class_names for each in (bundles[0] if bundles else bundle, bundle))
+        if found != first:
+            raise Malformed(
+                f"manifests[{i}]: its class names differ from those of the first bundle: found {_few(found)}, must be "
+                f"{_few(first)}; export all bundles of a task with the same classes"
+            )
         bundles.append(bundle)
     return tuple(bundles)
+
+
+def _few(names: Sequence[str]) -> str:
+    shown = ", ".join(name[:40] for name in names[:5])
+    return shown if len(names) <= 5 else f"{shown} ... ({len(names)})"
 
 
 def _check_parts(federation: Federation, bundle: TaskBundle) -> None:
