@@ -27,7 +27,9 @@ def against_rounds(summaries: Sequence[MethodSummary], column: Column) -> Figure
     for summary, style in zip(summaries, _styles(summaries), strict=True):
         points = summary.curves[column]
         _add(figure, style, summary.label, [float(p.rounds) for p in points], points, "round %{x}")
-    figure.update_xaxes(title_text="rounds committed", tickformat="d")
+    most = max((p.rounds for s in summaries for p in s.curves[column]), default=0)
+    # Left to itself it also puts ticks between a few rounds, and calls them by the nearest.
+    figure.update_xaxes(title_text="rounds committed", tickformat="d", dtick=1 if most <= 10 else None)
     return _styled(figure, column)
 
 
@@ -75,6 +77,7 @@ def _add(
                     *(mean + spread for mean, spread in zip(means, deviations, strict=True)),
                     *(mean - spread for mean, spread in reversed(list(zip(means, deviations, strict=True)))),
                 ],
+                mode="lines",
                 fill="toself",
                 fillcolor=colour,
                 opacity=0.12,
