@@ -110,7 +110,7 @@ def batches(
     fills = bundle.last_batch == manifest_pb2.LAST_BATCH_FILLED
     epoch = 0
     while left:
-        ranks = [keyed_hash.photo_rank(seed, stage_index, epoch, digest, copy) for digest, copy in photos.entries]
+        ranks = keyed_hash.photo_ranks(seed, stage_index, epoch, photos.entries)
         order = np.array(sorted(range(len(ranks)), key=ranks.__getitem__), np.int64)
         for first in range(0, len(order), bundle.batch)[:left]:
             batch = order[first : first + bundle.batch]

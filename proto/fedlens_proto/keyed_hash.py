@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 DIGEST_BYTES = 32
 _WORDS_PER_BLOCK = 8
+_pack_copy = struct.Struct("<I").pack
 
 
 def client_id(secret: bytes) -> bytes:
@@ -58,8 +59,13 @@ def server_generator(task_seed: bytes, round_number: int) -> np.random.Generator
 
 def photo_rank(seed: bytes, stage: int, epoch: int, photo: bytes, copy: int = 0) -> bytes:
     """The key by which the photos of one epoch are sorted, ascending."""
+    return photo_ranks(seed, stage, epoch, [(photo, copy)])[0]
+
+
+def photo_ranks(seed: bytes, stage: int, epoch: int, entries: Iterable[tuple[bytes, int]]) -> list[bytes]:
+    """As `photo_rank`, for each (photo, copy): epochs can be as short as their photos' hashing."""
     header = b"fedlens/order/v1" + seed + struct.pack("<II", stage, epoch)
-    return sha256(header + photo + struct.pack("<I", copy)).digest()
+    return [sha256(header + photo + _pack_copy(copy)).digest() for photo, copy in entries]
 
 
 def view_uniforms(seed: bytes, photo: bytes, view: int, count: int) -> NDArray[np.float32]:

@@ -49,6 +49,20 @@ def test_the_rank_of_a_photo_depends_on_stage_epoch_and_copy() -> None:
     assert keyed_hash.photo_rank(SEED, stage=1, epoch=2, photo=PHOTO, copy=3) == expected
 
 
+def test_the_ranks_of_an_epoch_are_those_of_its_photos_and_their_copies() -> None:
+    entries = [(PHOTO, 0), (PHOTO, 258), (CLIENT, 0)]
+
+    ranks = keyed_hash.photo_ranks(SEED, 1, 2, entries)
+
+    # 258 = 0x0102, little-endian 02 01 00 00.
+    beginning = b"fedlens/order/v1" + SEED + b"\1\0\0\0" + b"\2\0\0\0"
+    assert ranks == [
+        h(beginning + PHOTO + bytes(4)),
+        h(beginning + PHOTO + b"\2\1\0\0"),
+        h(beginning + CLIENT + bytes(4)),
+    ]
+
+
 def test_the_servers_generator_is_pcg64_of_a_hash() -> None:
     seed = int.from_bytes(h(b"fedlens/server/v1" + SEED + (9).to_bytes(8, "little")), "little")
 
