@@ -100,8 +100,9 @@ class Network:
         """
         if not isinstance(self.module, Classified):
             raise NotExportable(
-                f"the objective compares features, and {type(self.module).__name__} does not tell them; it must be "
-                "a Classified(extractor, classifier), such as the head `hidden` or the models that end in FC 512"
+                f"the objective compares features, and {type(self.module).__name__} does not tell them; take a model "
+                "that ends in FC 512 and a classifier, such as small_plain or resnet18_whole, a backbone with head "
+                "'hidden', or in code of your own a Classified(extractor, classifier)"
             )
 
     def _called(

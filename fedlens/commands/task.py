@@ -51,7 +51,10 @@ def create(
     evaluate_every: Annotated[int | None, typer.Option(help="Rounds between global evaluations.")] = None,
     personal_evaluation: Annotated[bool, typer.Option(help="Let every client evaluate at the end.")] = False,
     seed: Annotated[str | None, typer.Option(help="64 hexadecimal digits. Default: random.")] = None,
-    setting: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Any other setting.")] = None,
+    setting: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Any other setting; a method's own: options.KEY."),
+    ] = None,
     admin: Admin = None,
     as_json: AsJson = False,
 ) -> None:
@@ -77,7 +80,13 @@ def create(
         settings |= {key: value for key, value in optional.items() if value is not None}
         if hyper:
             settings["hyper"] = dict(_pair(entry, "--hyper") for entry in hyper)
-        settings |= dict(_pair(entry, "--set") for entry in setting or [])
+        for entry in setting or []:
+            key, value = _pair(entry, "--set")
+            table, dot, inner = key.partition(".")
+            if dot and table in ("hyper", "options") and isinstance(settings.setdefault(table, {}), dict):
+                settings[table][inner] = value
+            else:
+                settings[key] = value
         made = _client(admin).create_task(name, [Bundle.open(folder) for folder in bundle], json.dumps(settings))
         _print_tasks([made], as_json, one=True)
 

@@ -63,7 +63,7 @@ def test_a_bundle_gets_onnx_and_is_concatenated_as_told(classes: Path, tmp_path:
         ),
         (["--classes-from", "gone"], "gone is no folder"),
         (["--input-size", "8"], "at least 16 pixels"),
-        (["--objective", "supcon"], "SmallCnn does not tell them; it must be a Classified(extractor, classifier)"),
+        (["--objective", "supcon"], "SmallCnn does not tell them; take a model that ends in FC 512 and a classifier"),
         (["--model", "small_plain", "--objective", "supcon", "--stored-views", "1"], "1 stored views are not allowed"),
         (["--model", "alexnet", "--objective", "supcon"], "compares features, which head 'linear' has not; take"),
         (["--concatenated", "65"], "65 extractors cannot be concatenated; 1 to 64 can"),
