@@ -25,6 +25,12 @@ def test_every_link_of_a_page_leads_to_a_file() -> None:
     assert [f"{page.name}: {target}" for page, target in links if not (page.parent / target).exists()] == []
 
 
+def test_every_page_is_linked_from_the_readme_or_the_guide_for_contributors() -> None:
+    texts = [(REPOSITORY / name).read_text(encoding="utf-8") for name in ("README.md", "CONTRIBUTING.md")]
+
+    assert [page.name for page in DOCS.glob("*.md") if not any(f"](docs/{page.name})" in text for text in texts)] == []
+
+
 def test_the_operators_profile_in_the_docs_can_be_read(tmp_path: Path) -> None:
     page = (DOCS / "operate.md").read_text(encoding="utf-8")
     (sample,) = re.findall(r"```toml\n(url = .*?)```", page, re.DOTALL)
