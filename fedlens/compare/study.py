@@ -107,7 +107,9 @@ class MethodSection(_WithSettings):
     models: tuple[str, ...] | None = _key("names of models, one or more", default=None, min_length=1, strict=False)
     concatenated: int = _key("the most extractors that are put together, an integer from 0", default=0, ge=0)
     onnx: bool = _key("true or false", default=False)
-    published: dict[Column, float] = _key("percentages by column", default={}, strict=False)
+    published: dict[Column, float] = _key(
+        f"percentages by column, out of {', '.join(COLUMNS)}", default={}, strict=False
+    )
 
 
 class Study(_WithSettings):

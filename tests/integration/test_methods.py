@@ -24,6 +24,7 @@ CLIENTS = 8
 WEIGHT = {"options": {"weight": True}}
 CASES = [
     ("fedclassavg", ["small", "wide"], "supcon", {}),
+    pytest.param("fedavg", ["small"], "cross_entropy", {}, marks=pytest.mark.slow),
     pytest.param("fedns", ["small"], "cross_entropy", {}, marks=pytest.mark.slow),
     pytest.param("fedavg_last_fc", ["small"], "cross_entropy", {}, marks=pytest.mark.slow),
     pytest.param("fedclassavg", ["small"], "classifier_proximal", WEIGHT, marks=pytest.mark.slow),
@@ -32,7 +33,7 @@ CASES = [
     pytest.param("fedrep", ["small"], "cross_entropy", {"options": {"classifier_epochs": 2}}, marks=pytest.mark.slow),
     pytest.param("local_only", ["small", "wide"], "cross_entropy", {}, marks=pytest.mark.slow),
 ]
-HAS_GLOBAL_MODEL = {"fedns", "fedavg_last_fc", "fedprox"}
+HAS_GLOBAL_MODEL = {"fedavg", "fedns", "fedavg_last_fc", "fedprox"}
 
 
 @pytest.mark.parametrize(("method", "models", "objective", "more"), CASES)
