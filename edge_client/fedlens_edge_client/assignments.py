@@ -120,7 +120,7 @@ class Assignments:
         async with self._turn:
             bundle = await self._open(model.bundle)
             await self._obtain_programs(bundle, set())
-            plan = self._start_of(model)
+            plan = self._start_of(model, bundle.manifest)
             sets = self._needed(plan, model.task, model.sets, bundle)
             with ExitStack() as held:
                 await self._hold_sets(sets.values(), held)
@@ -228,13 +228,13 @@ class Assignments:
             ),
         )
 
-    def _start_of(self, model: check_in_pb2.CurrentModel) -> assignment_pb2.LocalPass:
+    def _start_of(self, model: check_in_pb2.CurrentModel, bundle: manifest_pb2.Manifest) -> assignment_pb2.LocalPass:
         """How the next pass will start: as the last one, or with the downloads if those are of another phase."""
         stored = self._desk.kept.start_rules(model.task)
         names = {entry.name for entry in model.sets}
         if stored is not None:
             plan = assignment_pb2.LocalPass.FromString(stored)
-            wanted = sources.needed(plan, lambda name: self._desk.kept.is_kept(model.task, name))
+            wanted = sources.needed(plan, bundle, lambda name: self._desk.kept.current(model.task, name))
             if wanted - set(plan.extractors) <= names | {sources.INITIAL}:
                 return plan
         rules = [assignment_pb2.StartRule(source=assignment_pb2.SetSource(download=entry.name)) for entry in model.sets]
@@ -262,7 +262,7 @@ class Assignments:
         bundle: Bundle,
     ) -> dict[str, assignment_pb2.BlobSet]:
         """The sets to fetch, by name; of `given` and the initial weights those that are read."""
-        names = sources.needed(plan, lambda name: self._desk.kept.is_kept(task, name))
+        names = sources.needed(plan, bundle.manifest, lambda name: self._desk.kept.current(task, name))
         return {name: entry for name, entry in sources.available(given, bundle.manifest).items() if name in names}
 
     def _downloads(self, plan: assignment_pb2.LocalPass, sets: Mapping[str, assignment_pb2.BlobSet]) -> dict[str, Blob]:

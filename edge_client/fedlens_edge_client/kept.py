@@ -28,12 +28,6 @@ class KeptSets:
             ).fetchone()
         return None if row is None else self._files.open(*row)
 
-    def is_kept(self, task: int, name: str) -> bool:
-        """Whether `current` gives tensors."""
-        with self._state.transaction() as db:
-            row = db.execute("SELECT 1 FROM kept WHERE task = ? AND name = ? AND is_current", (task, name)).fetchone()
-        return row is not None
-
     def start_rules(self, task: int) -> bytes | None:
         """The local pass, serialised, with nothing but the start rules and extractors of this task's last pass."""
         with self._state.transaction() as db:

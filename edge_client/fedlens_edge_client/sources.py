@@ -1,6 +1,9 @@
-"""Where the tensors of a pass come from: kept sets, and downloads where nothing is kept."""
+"""Where the tensors of a pass come from: kept sets, and downloads where nothing is kept that fits the bundle.
 
-from collections.abc import Callable, Iterable, Mapping
+What was kept may be of another bundle: a client can name other models at any time, and is then given their bundle.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,10 +30,11 @@ def available(
     return {INITIAL: initial} | {entry.name: entry for entry in sets}
 
 
-def needed(plan: assignment_pb2.LocalPass, is_kept: Callable[[str], bool]) -> set[str]:
-    """Names of the downloaded sets that a pass reads: a fallback only where nothing is kept."""
-    sources = [rule.source for rule in plan.start] + [b.set for b in plan.references if b.HasField("set")]
-    found = {source.download for source in sources if not (source.kept and is_kept(source.kept))}
+def needed(
+    plan: assignment_pb2.LocalPass, bundle: manifest_pb2.Manifest, kept: Callable[[str], Tensors | None]
+) -> set[str]:
+    """Names of the downloaded sets that a pass reads: a fallback only where nothing is kept that fits the bundle."""
+    found = Sources(bundle, {}, kept).downloaded(plan)
     return (found | {*plan.extractors, plan.upload.base_set}) - {""}
 
 
@@ -49,6 +53,12 @@ class Sources:
         self._downloads = downloads
         self._kept = kept
 
+    def downloaded(self, plan: assignment_pb2.LocalPass) -> set[str]:
+        """Names of the downloads that the start rules and references of a pass read."""
+        read = [*self._shares(plan.start)]
+        read += [(binding.set, self._referred(binding)) for binding in plan.references if binding.HasField("set")]
+        return {source.download for source, names in read if names and self._usable(source, names) is None}
+
     def start(self, rules: Iterable[assignment_pb2.StartRule]) -> dict[str, Array]:
         """Every exchangeable tensor, each from the first rule that selects it.
 
@@ -56,9 +66,8 @@ class Sources:
             PassFailed: A tensor is not there, or not as the bundle has it.
         """
         weights: dict[str, Array] = {}
-        for rule in rules:
-            names = [tensor.name for tensor in manifest.select(self._bundle.tensors, rule.tensors)]
-            weights |= self._take(rule.source, [name for name in names if name not in weights])
+        for source, names in self._shares(rules):
+            weights |= self._take(source, names)
         if missing := self._tensors.keys() - weights.keys():
             raise PassFailed(
                 update_pb2.FAILURE_REASON_UNSUPPORTED, f"no start rule selects tensor {min(missing)!r} of the bundle"
@@ -69,18 +78,37 @@ class Sources:
         self, binding: assignment_pb2.ReferenceBinding, start: dict[str, Array], counts: NDArray[np.int64]
     ) -> Tensors:
         """The tensors of a reference; errors as in `start`."""
-        names = next(list(ref.tensors) for ref in self._bundle.references if ref.name == binding.name)
         if binding.HasField("label_counts"):
             return {LABEL_COUNTS: counts.astype(np.float32)}
+        names = self._referred(binding)
         if binding.HasField("start"):
             return {name: start[name] for name in names}
         return self._take(binding.set, names)
 
+    def _shares(
+        self, rules: Iterable[assignment_pb2.StartRule]
+    ) -> Iterator[tuple[assignment_pb2.SetSource, list[str]]]:
+        """Each rule's source, and the tensors that no rule before it selects."""
+        taken: set[str] = set()
+        for rule in rules:
+            names = [tensor.name for tensor in manifest.select(self._bundle.tensors, rule.tensors)]
+            yield rule.source, [name for name in names if name not in taken]
+            taken.update(names)
+
+    def _referred(self, binding: assignment_pb2.ReferenceBinding) -> list[str]:
+        return next(list(ref.tensors) for ref in self._bundle.references if ref.name == binding.name)
+
+    def _usable(self, source: assignment_pb2.SetSource, names: list[str]) -> Tensors | None:
+        """The kept set of a source; None if there is none, or if it does not fit and a download stands in for it."""
+        found = self._kept(source.kept) if source.kept else None
+        if found is None or not source.download:
+            return found
+        return found if all(self._fault(found, name) is None for name in names) else None
+
     def _take(self, source: assignment_pb2.SetSource, names: list[str]) -> dict[str, Array]:
         if not names:
             return {}
-        found = self._kept(source.kept) if source.kept else None
-        what = f"kept set {source.kept!r}"
+        found, what = self._usable(source, names), f"kept set {source.kept!r}"
         if found is None:
             if not source.download:
                 raise PassFailed(update_pb2.FAILURE_REASON_INTERNAL, f"nothing is kept yet under {source.kept!r}")
@@ -88,18 +116,18 @@ class Sources:
             found = self._downloads.get(source.download)
             if found is None:
                 raise PassFailed(update_pb2.FAILURE_REASON_UNSUPPORTED, f"there is no {what}")
-        return {name: self._checked(found, name, what) for name in names}
+        for name in names:
+            if fault := self._fault(found, name):
+                raise PassFailed(update_pb2.FAILURE_REASON_UNSUPPORTED, f"{what}{fault}")
+        return {name: found[name] for name in names}
 
-    def _checked(self, found: Tensors, name: str, what: str) -> Array:
+    def _fault(self, found: Tensors, name: str) -> str | None:
+        """What is wrong with a tensor of a set, to be put behind the set's name; None: nothing."""
         wanted = self._tensors[name]
         if name not in found:
-            raise PassFailed(update_pb2.FAILURE_REASON_UNSUPPORTED, f"{what} has no tensor {name!r}")
+            return f" has no tensor {name!r}"
         tensor = found[name]
         kind = np.dtype(np.float32 if wanted.dtype == blob_pb2.DTYPE_FLOAT32 else np.int64)
-        if tensor.shape != tuple(wanted.shape) or tensor.dtype != kind:
-            raise PassFailed(
-                update_pb2.FAILURE_REASON_UNSUPPORTED,
-                f"{what}: tensor {name!r} is {tensor.dtype}{list(tensor.shape)}, "
-                f"the bundle has {kind}{list(wanted.shape)}",
-            )
-        return tensor
+        if tensor.shape == tuple(wanted.shape) and tensor.dtype == kind:
+            return None
+        return f": tensor {name!r} is {tensor.dtype}{list(tensor.shape)}, the bundle has {kind}{list(wanted.shape)}"

@@ -16,6 +16,7 @@ from fedlens_proto import blob
 from fedlens_proto.manifest import Bundle
 from fedlens_proto.v1 import assignment_pb2
 from tests.edge_client.fakes import FakeServer, fedavg_plan, hang_up
+from tests.edge_client.linear import make_bundle
 
 MakeClient = Callable[..., EdgeClient]
 ROOT = Path(__file__).parents[2]
@@ -75,6 +76,54 @@ async def test_the_bundles_initial_weights_are_there_without_being_listed(
     # The second round began where the first one ended.
     first, second = server.header(1).evaluations, server.header(2).evaluations
     assert second[0].loss == first[1].loss < first[0].loss
+
+
+@pytest.mark.parametrize("fallback", ["initial", "start"])
+async def test_what_was_kept_of_another_bundle_gives_way_to_the_fallback(
+    bundle: Bundle, client_of: MakeClient, tmp_path: Path, fallback: str
+) -> None:
+    # As for a client that names other models in the middle of a task: the new bundle's weights are [2, 48], not [2, 3].
+    other = make_bundle(tmp_path / "other", frozen=False)
+    async with FakeServer(bundle, keeping(fallback), rounds=3) as server, client_of(server.url) as client:
+        server.put_set("start", bundle.initial().raw.tobytes())
+        await client.run_once()
+        server.bundle = other
+        server.put_set("start", other.initial().raw.tobytes())
+        await client.run_once()
+        await client.run_once()
+
+    assert sorted(server.updates) == [1, 2, 3]
+    _, second, third = (server.header(number).evaluations for number in (1, 2, 3))
+    # From the zeros of the fallback each of the two classes gets probability 1/2; then from what was kept of that.
+    assert second[0].loss == pytest.approx(second[0].count * np.log(2))
+    assert third[0].loss == second[1].loss < second[0].loss
+
+
+async def test_a_prediction_goes_by_the_fallback_too_if_what_was_kept_is_of_another_bundle(
+    bundle: Bundle, client_of: MakeClient, tmp_path: Path, photos: Path
+) -> None:
+    async with FakeServer(bundle, keeping("initial")) as server, client_of(server.url) as client:
+        await client.run_once()
+        server.bundle = make_bundle(tmp_path / "other", frozen=False)
+        await client.run_once()
+        predicted = await client.predict(photos / "cat" / "0-000.png")
+
+    assert predicted == {"cat": 0.5, "dog": 0.5}
+
+
+async def test_without_a_fallback_the_round_fails_with_what_does_not_fit(
+    bundle: Bundle, client_of: MakeClient, tmp_path: Path
+) -> None:
+    async with FakeServer(bundle, keeping("initial"), rounds=2) as server, client_of(server.url) as client:
+        await client.run_once()
+        server.bundle = make_bundle(tmp_path / "other", frozen=False)
+        server.plan.start[0].source.ClearField("download")
+        await client.run_once()
+
+    assert (
+        server.failures[2].detail
+        == "kept set 'mine': tensor 'fc.weight' is float32[2, 3], the bundle has float32[2, 48]"
+    )
 
 
 async def test_a_prediction_fetches_no_fallback_either(
