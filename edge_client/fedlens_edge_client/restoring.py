@@ -15,6 +15,7 @@ from fedlens_proto import blob
 from fedlens_proto.blob import Blob
 from fedlens_proto.difference import Sums
 from fedlens_proto.errors import BlobError
+from fedlens_proto.keyed_hash import DIGEST_BYTES
 from fedlens_proto.v1 import assignment_pb2
 
 
@@ -38,7 +39,8 @@ async def restore(
         OSError: `file` cannot be written.
     """
     way = entry.difference
-    if way.size >= entry.size:
+    # The blob itself, as its own difference, would be waited for until it is here.
+    if way.size >= entry.size or way.sha256 == entry.sha256 or len(way.base) != DIGEST_BYTES:
         return False
     with ExitStack() as pinned:
         if not await cache.hold_present(way.base, pinned):

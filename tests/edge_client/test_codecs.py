@@ -1,5 +1,6 @@
 """What a client sends as int8 and as differences, and how it comes by a download without fetching all of it."""
 
+import asyncio
 from collections.abc import Callable
 from contextlib import ExitStack
 from hashlib import sha256
@@ -232,3 +233,24 @@ async def test_a_difference_no_shorter_than_the_whole_is_not_fetched(cache: Cach
     entry.difference.size = len(restored)
 
     assert await hold(cache, Source(raw, restored), entry) == [digest(restored)]
+
+
+@pytest.mark.parametrize(
+    "named",
+    [
+        lambda way, whole: setattr(way, "base", b""),
+        lambda way, whole: setattr(way, "base", bytes(200)),
+        lambda way, whole: setattr(way, "sha256", digest(whole)),
+        lambda way, whole: setattr(way, "sha256", b""),
+    ],
+)
+async def test_a_difference_that_is_named_wrongly_is_not_taken(
+    cache: Cache, named: Callable[[assignment_pb2.Difference, bytes], None]
+) -> None:
+    base = blob.encode(BASE)
+    raw, restored = difference_to(base, NEXT)
+    entry = offered(restored, raw, base)
+    named(entry.difference, restored)
+
+    async with asyncio.timeout(10):
+        assert await hold(cache, Source(raw, restored), entry) == [digest(restored)]
