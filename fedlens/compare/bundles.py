@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 from fedlens_proto.manifest import MANIFEST_FILE
 
@@ -39,7 +40,11 @@ class BackboneSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class BundleSpec:
-    """A bundle to export, as `ExportSpec` has it; `weights_digest` says which photos its backbone was trained on."""
+    """A bundle to export, as `ExportSpec` has it.
+
+    Attributes:
+        weights: Names what is in `backbone_weights`, wherever that file is.
+    """
 
     model: str
     class_names: tuple[str, ...]
@@ -53,13 +58,20 @@ class BundleSpec:
     onnx: bool = False
     concatenated: int = 0
     stored_views: int = 8
+    weights: str | None = None
 
     @property
     def folder(self) -> str:
         """Where in a study's folder it is."""
         concatenated = f"-x{self.concatenated}" if self.concatenated else ""
-        key = {name: str(value) for name, value in asdict(self).items()}
+        named = self.settings | {"backbone_weights": self.weights}
+        key = {name: str(value) for name, value in named.items()}
         return f"bundles/{self.model}-{self.objective}{concatenated}-s{self.seed}-{_short(sorted(key.items()))}"
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What `ExportSpec` takes."""
+        return {name: value for name, value in asdict(self).items() if name != "weights"}
 
 
 def export(study_folder: Path, spec: BundleSpec, on_stage: Callable[[str], None]) -> None:
@@ -73,7 +85,7 @@ def export(study_folder: Path, spec: BundleSpec, on_stage: Callable[[str], None]
         return
     from fedlens_export.exporting import ExportSpec, export_bundle
 
-    export_bundle(folder, ExportSpec(**asdict(spec)), on_stage)
+    export_bundle(folder, ExportSpec(**spec.settings), on_stage)
 
 
 def pretrain(study_folder: Path, spec: BackboneSpec, on_stage: Callable[[str], None]) -> None:

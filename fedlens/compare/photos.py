@@ -79,7 +79,10 @@ def _write(place: Path, chosen: list[tuple[str, list[PoolPhoto]]]) -> None:
         for number, photo in enumerate(photos):
             copy = place / name / f"{number:06}{photo.path.suffix}"
             if not copy.exists():
-                copyfile(photo.path, copy)
+                # Hidden, so that what a kill leaves of it is no photo.
+                unfinished = copy.with_name(f".{copy.name}")
+                copyfile(photo.path, unfinished)
+                unfinished.replace(copy)
 
 
 def _digest(groups: Iterable[Sequence[PoolPhoto]]) -> str:

@@ -2,7 +2,7 @@
 
 import json
 from dataclasses import dataclass
-from hashlib import sha256
+from hashlib import file_digest, sha256
 from pathlib import Path
 
 from fedlens.compare.bundles import WEIGHTS_FILE, BackboneSpec, BundleSpec
@@ -75,11 +75,12 @@ def plan(study: Study, photos: StudyPhotos, out: Path) -> StudyPlan:
         EdgeClientError: The photos cannot serve the regime.
     """
     backbones = {model: spec for model in _models(study) if (spec := _backbone(study, photos, model)) is not None}
+    weights = _contents(study.model.backbone_weights)
     runs = []
     for seed in study.seeds:
         regime = study.regime.regime(seed, study.clients)
         for label in study.methods:
-            bundles = tuple(_bundles(study, label, seed, photos.pool, backbones, out))
+            bundles = tuple(_bundles(study, label, seed, photos.pool, backbones, weights, out))
             settings = study.task_settings(label, seed)
             models = study.models_of(label)
             folder = out / RUNS / label / f"seed-{seed}"
@@ -133,8 +134,25 @@ def _backbone(study: Study, photos: StudyPhotos, model: str) -> BackboneSpec | N
     )
 
 
+def _contents(weights: Path | None) -> str | None:
+    """The digest of a file of weights."""
+    if weights is None:
+        return None
+    try:
+        with weights.open("rb") as file:
+            return file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise StudyError(f"model.backbone_weights: found {weights}, which cannot be read: {error.strerror}") from error
+
+
 def _bundles(
-    study: Study, label: str, seed: int, pool: PhotoPool, backbones: dict[str, BackboneSpec], out: Path
+    study: Study,
+    label: str,
+    seed: int,
+    pool: PhotoPool,
+    backbones: dict[str, BackboneSpec],
+    weights: str | None,
+    out: Path,
 ) -> list[BundleSpec]:
     method, model = study.methods[label], study.model
 
@@ -153,6 +171,7 @@ def _bundles(
             onnx=method.onnx and not concatenated,
             concatenated=concatenated,
             stored_views=model.stored_views,
+            weights=trained.folder if trained else weights,
         )
 
     names = study.models_of(label)

@@ -1,0 +1,88 @@
+"""What a study's runs depend on, and what not; and the photos that a backbone is trained on before."""
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedlens.compare.photos import StudyPhotos, study_photos
+from fedlens.compare.plan import StudyPlan, plan
+from fedlens.compare.study import Study, StudyError, parse_study
+from tests.edge_client.photo_folders import write_files
+from tests.fedlens.compare.conftest import STUDY
+
+CLASSES = ("ant", "bee", "cat", "dog")
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    return write_files(tmp_path / "photos", dict.fromkeys(CLASSES, 30))
+
+
+def study(source: Path, *, pretrain_classes: int = 0, **model: Any) -> Study:
+    values = tomllib.loads(STUDY)
+    values["photos"] = {"source": str(source), "pretrain_classes": pretrain_classes}
+    values["model"] |= {"names": ["resnet18"], "input_size": 32, **model}
+    return parse_study(values, Path(), "small.toml")
+
+
+def planned(wanted: Study, folder: Path, out: Path) -> StudyPlan:
+    return plan(wanted, study_photos(wanted.photos, folder / "cache", folder / "made"), out)
+
+
+def fingerprints(found: StudyPlan) -> list[str]:
+    return [run.fingerprint for run in found.runs]
+
+
+def test_a_study_whose_folder_was_moved_has_the_same_runs(tmp_path: Path, source: Path) -> None:
+    wanted = study(source, pretrain_classes=2)
+
+    before, after = (planned(wanted, tmp_path, tmp_path / name) for name in ("here", "there"))
+
+    assert [bundle.folder for bundle in before.bundles] == [bundle.folder for bundle in after.bundles]
+    assert fingerprints(before) == fingerprints(after)
+
+
+def test_a_run_depends_on_what_is_in_the_file_of_weights_and_not_on_where_it_is(tmp_path: Path, source: Path) -> None:
+    for name, content in (("one.pt", b"1"), ("same.pt", b"1"), ("other.pt", b"2")):
+        (tmp_path / name).write_bytes(content)
+
+    one, same, other = (
+        fingerprints(planned(study(source, backbone_weights=str(tmp_path / name)), tmp_path, tmp_path / "out"))
+        for name in ("one.pt", "same.pt", "other.pt")
+    )
+
+    assert one == same
+    assert not set(one) & set(other)
+
+
+def test_a_file_of_weights_that_is_not_there_is_named(tmp_path: Path, source: Path) -> None:
+    wanted = study(source, backbone_weights=str(tmp_path / "none.pt"))
+
+    with pytest.raises(
+        StudyError, match=r"model.backbone_weights: found .*none.pt, which cannot be read: No such file"
+    ):
+        planned(wanted, tmp_path, tmp_path / "out")
+
+
+def copied(photos: StudyPhotos) -> dict[str, bytes]:
+    assert photos.public is not None
+    return {str(path.relative_to(photos.public)): path.read_bytes() for path in photos.public.glob("*/[!.]*")}
+
+
+def test_a_public_photo_is_there_in_whole_or_not_at_all(
+    tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    section = study(source, pretrain_classes=2).photos
+
+    def cut_off(original: Path, copy: Path) -> None:
+        copy.write_bytes(original.read_bytes()[:3])
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr("fedlens.compare.photos.copyfile", cut_off)
+        study_photos(section, tmp_path / "cache", tmp_path / "killed")
+
+    again = study_photos(section, tmp_path / "cache", tmp_path / "killed")
+    assert copied(again) == copied(study_photos(section, tmp_path / "cache", tmp_path / "calm"))
