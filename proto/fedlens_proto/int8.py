@@ -109,8 +109,9 @@ class Check:
         if (piece < -MOST).any():
             return "holds -128"
         sizes = np.abs(piece)
-        # Where in the piece each row begins; the first one may have begun before.
-        starts = np.arange(self._row_length - self._column, len(piece), self._row_length)
+        # Where in the piece each row begins; the first one may have begun before. A row may be longer than int64 goes.
+        first, step = (min(length, len(piece)) for length in (self._row_length - self._column, self._row_length))
+        starts = np.arange(first, len(piece), step)
         largest = np.maximum.reduceat(sizes, np.concatenate([np.zeros(1, np.int64), starts]))
         largest[0] = max(int(largest[0]), self._found)
         end = self._column + len(piece)

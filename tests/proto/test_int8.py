@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from fedlens_proto import int8
 from fedlens_proto.blob import Array, Blob, Checker, TensorSpec, encode
 from fedlens_proto.errors import BlobError
+from fedlens_proto.layout import Layout
 from fedlens_proto.v1 import blob_pb2 as pb
 
 LARGEST = 2.0**127
@@ -155,6 +156,15 @@ def test_a_huge_int8_tensor_that_is_not_there_allocates_nothing() -> None:
 
     with pytest.raises(BlobError, match="truncated"):
         checker.finish()
+
+
+@pytest.mark.parametrize("columns", [1 << 63, (1 << 64) - 1])
+def test_a_row_longer_than_numbers_of_64_bits_go_is_truncated_like_any_other(columns: int) -> None:
+    layout = Layout.of([TensorSpec("w", pb.DTYPE_INT8, (1, columns))])
+    start = layout.prefix + bytes(layout.offsets[0] - len(layout.prefix))
+
+    with pytest.raises(BlobError, match="truncated"):
+        Blob.from_bytes(start + np.array([1], "<f4").tobytes() + bytes([127, 1, 2]))
 
 
 @given(npst.arrays(np.float32, (3, 7), elements=st.floats(0, 2.0**-126, width=32, allow_subnormal=True)))
