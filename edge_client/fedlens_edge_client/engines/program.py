@@ -41,8 +41,11 @@ class Program:
         try:
             message = program(bundle.manifest, name)
             raw = pt2.canonical(bundle.program_file(name, pb.PROGRAM_FORMAT_PT2).read_bytes())
-        except (ManifestError, ProgramRefused, OSError) as error:
+        except (ManifestError, ProgramRefused) as error:
             raise BundleUnusable(f"program {name!r} cannot be used: {error}") from error
+        except OSError as error:
+            # The server is told, and a path may hold the name of the client's owner.
+            raise BundleUnusable(f"program {name!r} cannot be read: {error.strerror}") from error
         self.name = name
         self.inputs: Sequence[pb.Slot] = message.inputs
         self.outputs: Sequence[pb.Slot] = message.outputs

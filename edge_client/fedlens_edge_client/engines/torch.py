@@ -186,8 +186,10 @@ class TorchEngine:
         try:
             blob = Blob.open(self._bundle.part(digest), digest)
             frozen = {slot.name: _tensor(slot, blob, "the frozen backbone") for slot in slots}
-        except (BlobError, OSError, BadInput) as error:
+        except (BlobError, BadInput) as error:
             raise BundleUnusable(f"the frozen backbone cannot be read: {error}") from error
+        except OSError as error:
+            raise BundleUnusable(f"the frozen backbone cannot be read: {error.strerror}") from error
         if self._device is None:
             return frozen
         return {name: tensor.to(self._device) for name, tensor in frozen.items()}

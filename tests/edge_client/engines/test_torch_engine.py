@@ -363,6 +363,15 @@ def test_a_damaged_program_is_not_loaded(head_bundle: Bundle, tmp_path: Path) ->
         evaluate(TorchEngine(bundle), initial(TorchEngine(bundle)), rows_of((12,), 4))
 
 
+def test_what_is_missing_is_told_without_where_it_should_be(head_bundle: Bundle, tmp_path: Path) -> None:
+    # The text goes to the server, and a path may hold its owner's name.
+    bundle = copied(head_bundle, tmp_path / "bundle")
+    bundle.program_file("predict", pb.PROGRAM_FORMAT_PT2).unlink()
+
+    with pytest.raises(BundleUnusable, match="program 'predict' cannot be read: No such file or directory$"):
+        evaluate(TorchEngine(bundle), initial(TorchEngine(bundle)), rows_of((12,), 4))
+
+
 def test_a_program_with_other_slots_than_its_manifest_says_is_refused(head_bundle: Bundle) -> None:
     manifest = pb.Manifest.FromString(head_bundle.raw)
     manifest.programs[1].inputs[0].shape[0] = 511
