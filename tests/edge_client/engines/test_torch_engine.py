@@ -368,7 +368,7 @@ def test_what_is_missing_is_told_without_where_it_should_be(head_bundle: Bundle,
     bundle = copied(head_bundle, tmp_path / "bundle")
     bundle.program_file("predict", pb.PROGRAM_FORMAT_PT2).unlink()
 
-    with pytest.raises(BundleUnusable, match="program 'predict' cannot be read: No such file or directory$"):
+    with pytest.raises(BundleUnusable, match=r"program 'predict' cannot be read: No such file or directory$"):
         evaluate(TorchEngine(bundle), initial(TorchEngine(bundle)), rows_of((12,), 4))
 
 
