@@ -279,9 +279,15 @@ class Assignments:
 
     def _read(self, entry: assignment_pb2.BlobSet) -> Blob:
         try:
-            return Blob.open(self._desk.cache.path(entry.sha256), entry.sha256)
+            found = Blob.open(self._desk.cache.path(entry.sha256), entry.sha256)
         except BlobError as error:
             raise PassFailed(update_pb2.FAILURE_REASON_INTERNAL, f"set {entry.name!r}: {error}") from error
+        if (base := found.layout.base) is not None:
+            raise PassFailed(
+                update_pb2.FAILURE_REASON_UNSUPPORTED,
+                f"set {entry.name!r} holds the difference to blob {base.hex()}; a set must hold whole weights",
+            )
+        return found
 
     def _store(
         self,

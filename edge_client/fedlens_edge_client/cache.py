@@ -29,7 +29,8 @@ _BRIEF_BYTES = 1 << 20
 P = ParamSpec("P")
 T = TypeVar("T")
 Fetch = Callable[[bytes, Path, int], Awaitable[None]]
-# Writes what should be the wanted blob into a file, from what is here and little more; or says that it cannot.
+# Writes what should be the wanted blob into a file, from what is here and little more; or says that it cannot, and
+# leaves the file as it was or empty.
 Shortcut = Callable[[Path], Awaitable[bool]]
 
 

@@ -90,7 +90,9 @@ def _blob(path: Path) -> Blob:
     with path.open("rb") as file:
         while chunk := file.read(1 << 20):
             checker.feed(chunk)
-    checker.finish()
+    base = checker.finish().base
+    if base is not None:
+        raise BlobError(f"it holds the difference to blob {base.hex()}; a model must hold whole weights")
     return Blob.open(path, checker.digest)
 
 

@@ -5,6 +5,7 @@ then fetches the whole blob.
 """
 
 import asyncio
+import os
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
@@ -28,11 +29,12 @@ async def restore(
         cache: Where its base may be, and the difference is put.
         fetch: As `Transport.fetch`.
         entry: A set with a difference.
-        file: Any content is replaced; what is in it afterwards is not checked.
+        file: Its content is replaced; what is in it afterwards is not checked.
         fetched: Told the digest and size of the difference if it had to be fetched.
 
     Returns:
-        Whether something was written; if not, the base is not here, or the difference does not come or fit.
+        Whether it was written. If not, the base is not here, or the difference does not come or fit; `file` is then as
+        it was, or empty.
 
     Raises:
         StateError: There is no room.
@@ -58,5 +60,10 @@ def _add(base: Path, difference: Path, way: assignment_pb2.Difference, file: Pat
     held, found = Blob.open(base, way.base), Blob.open(difference, way.sha256)
     if found.layout.base != way.base:
         raise BlobError("the difference names another base than the assignment")
-    with file.open("wb") as stream:
-        blob.write(stream, Sums(held, found))
+    try:
+        with file.open("wb") as stream:
+            blob.write(stream, Sums(held, found))
+    except (BlobError, OSError):
+        # A download would go on from what is there.
+        os.truncate(file, 0)
+        raise

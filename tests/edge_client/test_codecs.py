@@ -11,14 +11,14 @@ import pytest
 
 from fedlens_edge_client import EdgeClient
 from fedlens_edge_client.cache import Cache
-from fedlens_edge_client.errors import Refused
+from fedlens_edge_client.errors import BadAnswer, Refused
 from fedlens_edge_client.events import Downloaded, Event
 from fedlens_edge_client.restoring import restore
 from fedlens_proto import blob
 from fedlens_proto.blob import Array, Blob
 from fedlens_proto.difference import Differences, Sums
 from fedlens_proto.manifest import Bundle
-from fedlens_proto.v1 import assignment_pb2, blob_pb2
+from fedlens_proto.v1 import assignment_pb2, blob_pb2, update_pb2
 from tests.edge_client.fakes import FakeServer, fedavg_plan
 from tests.edge_client.linear import make_bundle
 
@@ -205,6 +205,46 @@ async def test_a_difference_that_leads_elsewhere_costs_a_whole_download_and_no_m
     _, restored = difference_to(base, NEXT)
 
     assert (await hold(cache, Source(make(), restored), offered(restored, make(), base)))[-1] == digest(restored)
+
+
+async def test_a_download_does_not_go_on_from_a_sum_that_was_given_up_half_way(cache: Cache) -> None:
+    # `b` comes first and is 20 kB long; `w` then is 2 * 2e38, above the largest float32 of 3.4e38.
+    tensors: dict[str, Array] = {"b": np.ones(5000, np.float32), "w": np.full((1, 4), 2e38, np.float32)}
+    base, whole = blob.encode(tensors), blob.encode({"b": tensors["b"]})
+    way = blob.encode(tensors, base=digest(base))
+    await cache.obtain(digest(base), len(base), Source(base).fetch)
+    source, found = Source(way, whole), list[int]()
+
+    async def fetch(wanted: bytes, into: Path, max_bytes: int) -> None:
+        found.append(into.stat().st_size)
+        await source.fetch(wanted, into, max_bytes)
+
+    entry = offered(whole, way, base)
+    entry.size = entry.difference.size + 1
+    with ExitStack() as stack, pytest.raises(BadAnswer):
+        await cache.hold(
+            {entry.sha256: entry.size},
+            fetch,
+            stack,
+            {entry.sha256: lambda file: restore(cache, fetch, entry, file, lambda name, size: None)},
+        )
+
+    # The difference, then the whole: in both cases from the first byte.
+    assert found[:2] == [0, 0]
+
+
+async def test_a_set_that_holds_a_difference_is_not_taken_for_weights(
+    whole_model: Bundle, client_of: Callable[..., EdgeClient]
+) -> None:
+    initial = whole_model.initial()
+    async with FakeServer(whole_model, fedavg_plan()) as server, client_of(server.url) as client:
+        server.put_set("global", blob.encode(dict(initial), base=initial.digest))
+        await client.run_once()
+
+    assert server.failures[1].reason == update_pb2.FAILURE_REASON_UNSUPPORTED
+    assert server.failures[1].detail == (
+        f"set 'global' holds the difference to blob {initial.digest.hex()}; a set must hold whole weights"
+    )
 
 
 async def test_a_difference_that_the_server_does_not_give_costs_nothing(cache: Cache) -> None:
