@@ -1,7 +1,9 @@
 """Local-only: every client trains a model of its own and sends none of it; what all other methods have to beat.
 
 No paper. Each client starts from the bundle's initial weights, goes on from its own kept model in every later round,
-and uploads nothing; the server keeps nothing. Bundles may differ in everything but the classes.
+and uploads nothing; the server keeps nothing. Bundles may differ in everything but the classes. An objective that
+compares with the shared model is given the client's own as the pass starts: a pull towards it holds steps back, and
+nothing else.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,10 +26,9 @@ class LocalOnly:
         """The method for a task.
 
         Raises:
-            SettingsError: It has options, or bundles whose step wants a reference.
+            SettingsError: It has options.
         """
         fitting.need_options(task.settings, {})
-        fitting.need_no_references(task)
         return cls()
 
     def phases(self, task: TaskPlan) -> list[Phase]:
@@ -35,6 +36,7 @@ class LocalOnly:
         settings = task.settings
         local_pass = pb.LocalPass(
             start=[pb.StartRule(source=pb.SetSource(kept=KEPT, download=INITIAL))],
+            references=[pb.ReferenceBinding(name=each.name, start=True) for each in task.ordinary[0].references],
             stages=[settings.stage("step")],
             keep=[pb.Keep(set=KEPT)],
             evaluation=pb.EvaluationPlan(at_start=True, at_end=True),

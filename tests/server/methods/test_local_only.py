@@ -32,6 +32,13 @@ def test_models_may_differ_in_all_but_the_classes() -> None:
     made(plan("local_only", network(), tiny_bundle(features=7)))
 
 
-def test_an_objective_that_needs_the_servers_model_is_refused() -> None:
-    with pytest.raises(SettingsError, match=r"manifests\[0\].objective: found 'proximal', which wants reference"):
-        made(plan("local_only", with_reference(network(), "proximal", ["fc.bias"])))
+def test_an_objective_that_compares_with_the_shared_model_gets_the_clients_own() -> None:
+    task = plan("local_only", with_reference(network(), "proximal", ["fc.bias"]))
+    (phase,) = made(task).phases(task)
+
+    assert list(phase.local_pass.references) == [assignment_pb2.ReferenceBinding(name="global", start=True)]
+
+
+def test_options_are_refused() -> None:
+    with pytest.raises(SettingsError, match=r"options.weight: found set, must be left out: local_only has no options"):
+        made(plan("local_only", options={"weight": True}))
