@@ -6,7 +6,6 @@ The process may end at any arrow; the next one goes on there.
 """
 
 import asyncio
-import random
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import Executor
@@ -35,7 +34,7 @@ from fedlens_edge_client.features import FeatureCache
 from fedlens_edge_client.folder_album import FolderAlbum
 from fedlens_edge_client.http_transport import HttpTransport
 from fedlens_edge_client.kept import KeptSets
-from fedlens_edge_client.label_distribution import KeptAnswers
+from fedlens_edge_client.label_distribution import KeptAnswers, PrivateGenerator
 from fedlens_edge_client.outbox import Outbox, Result
 from fedlens_edge_client.pacing import Pacing
 from fedlens_edge_client.policy import Policy
@@ -76,7 +75,7 @@ class EdgeClient:
         policy: Policy | None = None,
         on_event: Callable[[Event], None] | None = None,
         secret: bytes | None = None,
-        private_generator: random.Random | None = None,
+        private_generator: PrivateGenerator | None = None,
         transport: Transport | None = None,
         engine_factory: Callable[[Bundle], Engine] | None = None,
         cache: Path | None = None,
@@ -100,8 +99,8 @@ class EdgeClient:
             policy: What the server may learn.
             on_event: Called with everything that happens.
             secret: 32 bytes that make this client's identity, instead of those in the state folder.
-            private_generator: Where the noise of noisy answers comes from, instead of the operating system; the
-                server must not be able to know it.
+            private_generator: Where the noise of noisy answers comes from, instead of the operating system: given the
+                digest of the class names, a new generator. The server must not be able to know it.
             transport: Instead of HTTP to `server`; it must use the same `secret`. Closed with the client.
             engine_factory: Makes the engine for a bundle; the default runs its programs with torch.
             cache: Folder for what can be fetched or computed again, which several clients may share.

@@ -8,18 +8,26 @@ after.
 
 import random
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from hashlib import sha256
 from math import isfinite
 
 from fedlens_edge_client.state import State
 
 _KEY = "label_distribution/"
+PrivateGenerator = Callable[[bytes], random.Random]
+"""A new generator for the noise of one answer, whose class names have this digest."""
 
 
-def private_generator(secret: bytes) -> random.Random:
-    """A generator for emulated clients: their noise is the same in each run of a study, and nobody else can know it."""
-    return random.Random(sha256(b"fedlens/private/v1" + secret).digest())
+def private_generator(secret: bytes, names: bytes) -> random.Random:
+    """A generator for an emulated client: its noise is the same in each run of a study, and nobody else can know it.
+
+    Args:
+        secret: Of the client.
+        names: Digest of the class names, 32 bytes. Each list has noise of its own, which does not depend on what was
+            answered before.
+    """
+    return random.Random(sha256(b"fedlens/private/v2" + names + secret).digest())
 
 
 def is_usable(epsilon: float) -> bool:
@@ -43,21 +51,30 @@ def noisy_shares(counts: Sequence[int], epsilon: float, generator: random.Random
 class KeptAnswers:
     """The noisy answers of one client to one server: one for each list of class names, for life."""
 
-    def __init__(self, state: State, generator: random.Random | None = None) -> None:
-        """Those in the database of `state`; without a generator noise comes from the operating system."""
+    def __init__(self, state: State, generator_of: PrivateGenerator | None = None) -> None:
+        """Those in the database of `state`; without private generators noise comes from the operating system."""
         self._state = state
-        self._generator = generator or random.SystemRandom()
+        self._generator_of = generator_of or (lambda names: random.SystemRandom())
+
+    def has(self, class_names: Sequence[str]) -> bool:
+        """Whether an answer was given for these class names."""
+        return self._state.get(_KEY + _digest(class_names).hex()) is not None
 
     def answer(self, class_names: Sequence[str], counts: Sequence[int], epsilon: float) -> tuple[float, ...]:
         """The first answer ever given for these class names; made and stored if there is none.
 
         Whatever the photos and epsilon are now, an earlier answer is given again. It is on the disk when this returns.
         """
-        names = sha256(b"".join(len(name.encode()).to_bytes(4, "little") + name.encode() for name in class_names))
-        key, form = _KEY + names.hexdigest(), struct.Struct(f"<{len(class_names)}d")
+        names = _digest(class_names)
+        key, form = _KEY + names.hex(), struct.Struct(f"<{len(class_names)}d")
         kept = self._state.get(key)
         if kept is not None:
             return form.unpack(kept)
-        shares = noisy_shares(counts, epsilon, self._generator)
+        shares = noisy_shares(counts, epsilon, self._generator_of(names))
         self._state.set(key, form.pack(*shares))
         return shares
+
+
+def _digest(class_names: Sequence[str]) -> bytes:
+    encoded = [name.encode() for name in class_names]
+    return sha256(b"".join(len(name).to_bytes(4, "little") + name for name in encoded)).digest()

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 
 from fedlens.compare.direct_transport import DirectTransport, PatientTransport, WaitingRoom
@@ -213,7 +213,7 @@ class _Members:
             models=fleet.models_of(index),
             on_event=lambda event: self._heard(index, cache, event),
             secret=secret,
-            private_generator=private_generator(secret),
+            private_generator=partial(private_generator, secret),
             transport=PatientTransport(transport, self.room, index),
             engine_factory=self.engines.of,
             cache=cache.folder,

@@ -1,4 +1,5 @@
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from random import Random
 
@@ -14,6 +15,7 @@ from tests.edge_client.fakes import FakeServer, fedavg_plan
 
 MakeClient = Callable[..., EdgeClient]
 CLASSES = ("cat", "dog")
+DIGITS = ("0", "1")
 
 
 def asking(epsilon: float) -> assignment_pb2.LocalPass:
@@ -59,9 +61,21 @@ def test_an_epsilon_without_finite_noise_is_none(epsilon: float) -> None:
 
 
 def test_one_clients_private_noise_is_the_same_again_and_anothers_differs() -> None:
-    draws = [private_generator(secret).random() for secret in (bytes(32), bytes(32), b"1" * 32)]
+    draws = [private_generator(secret, b"names").random() for secret in (bytes(32), bytes(32), b"1" * 32)]
 
     assert draws[0] == draws[1] != draws[2]
+
+
+def test_private_noise_for_a_list_of_classes_does_not_depend_on_what_was_answered_before(tmp_path: Path) -> None:
+    given = []
+    for name, asked in (("a", [CLASSES, DIGITS]), ("b", [DIGITS])):
+        state = State.open(tmp_path / name, "http://a")
+        answers = KeptAnswers(state, partial(private_generator, bytes(32)))
+        given.append([answers.answer(names, [1, 1], 1.0) for names in asked])
+        state.close()
+
+    assert given[0][1] == given[1][0]
+    assert given[0][0] != given[0][1]
 
 
 def test_without_a_private_generator_two_clients_draw_other_noise(tmp_path: Path) -> None:
@@ -79,7 +93,7 @@ def test_the_first_answer_is_given_again_whatever_is_asked_later(state: State) -
     first = answers.answer(CLASSES, [3, 1], 1.0)
 
     assert answers.answer(CLASSES, [0, 9], 50.0) == first
-    assert KeptAnswers(state, Random(5)).answer(CLASSES, [3, 1], 1.0) == first
+    assert KeptAnswers(state, lambda names: Random(5)).answer(CLASSES, [3, 1], 1.0) == first
     state.close()
 
 
@@ -131,7 +145,7 @@ async def test_an_injected_generator_makes_the_answer_a_function_of_the_client(
     for name in ("one", "two"):
         async with (
             FakeServer(bundle, asking(1.0)) as server,
-            client_of(server.url, state=tmp_path / name, private_generator=Random(7)) as client,
+            client_of(server.url, state=tmp_path / name, private_generator=lambda names: Random(7)) as client,
         ):
             await client.run_once()
         sent.append(list(server.header(1).label_distribution))

@@ -160,7 +160,7 @@ def _live(
             transport,
             lambda bundle: TorchEngine(opened[bundle.id]),
             # What one life has answered the next ones could not make again.
-            private=Random(life) if life else private_generator(secret),
+            private=(lambda names: Random(life)) if life else partial(private_generator, secret),
         )
         async with member:
             await member.run()

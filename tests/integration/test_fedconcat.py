@@ -1,6 +1,7 @@
 """FedConcat through all its phases, over HTTP and in a study: the same bytes, whoever vanishes or sends NaN."""
 
 import json
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 
@@ -73,7 +74,7 @@ async def assert_predicts_as_a_client(server: ServerProcess, members: FleetConfi
     model = read_model(folder / "model.safetensors", engine.bundle)
     secret = members.secret(0)
     transport = HttpTransport(server.url, secret, ssl_context=trust(server.ca))
-    private = private_generator(secret)
+    private = partial(private_generator, secret)
     async with two_drivers.member(
         server.url, server.token("trainer"), members, 0, transport, lambda _: engine, private=private
     ) as client:

@@ -3,9 +3,9 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
+from functools import partial
 from io import BytesIO
 from pathlib import Path
-from random import Random
 from types import MappingProxyType
 
 from fedlens.admin_client import AdminClient, AdminError
@@ -18,7 +18,7 @@ from fedlens_edge_client.faulty_transport import FaultyTransport
 from fedlens_edge_client.fleet.config import FleetConfig
 from fedlens_edge_client.fleet.messages import EVALUATOR
 from fedlens_edge_client.http_transport import HttpTransport, trust
-from fedlens_edge_client.label_distribution import private_generator
+from fedlens_edge_client.label_distribution import PrivateGenerator, private_generator
 from fedlens_edge_client.retrying import Backoff
 from fedlens_edge_client.transport import Transport
 from fedlens_proto.manifest import Bundle
@@ -36,7 +36,7 @@ def member(
     transport: Transport,
     engine_of: Callable[[Bundle], Engine],
     *,
-    private: Random,
+    private: PrivateGenerator,
     executor: Executor | None = None,
 ) -> EdgeClient:
     """A client of a fleet."""
@@ -86,7 +86,7 @@ async def over_http(
         if index != EVALUATOR:
             transport = FaultyTransport(transport, fleet.plan, index)
         token = server.token("evaluator" if index == EVALUATOR else "trainer")
-        private = private_generator(secret)
+        private = partial(private_generator, secret)
         async with member(
             server.url, token, fleet, index, transport, engine_of, private=private, executor=executor
         ) as client:

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from multiprocessing.connection import Connection
 
 from fedlens_edge_client.client import EdgeClient
@@ -147,7 +148,7 @@ class _Member:
             models=config.models_of(index),
             on_event=self._happened,
             secret=secret,
-            private_generator=private_generator(secret),
+            private_generator=partial(private_generator, secret),
             transport=parking,
             engine_factory=self._engine_of,
             cache=config.cache(index),
