@@ -97,6 +97,7 @@ class Assignments:
             bundle = await self._open(assignment.bundle)
             requirements.check(assignment, bundle.manifest)
             plan = assignment.local_pass
+            requirements.check_earlier_answers(plan, bundle.manifest, self._desk.answers, self._desk.policy)
             stages = (*plan.stages, *plan.evaluation.throw_away)
             await self._obtain_programs(bundle, {stage.program for stage in stages})
             sets = self._needed(plan, assignment.task, assignment.sets, bundle)

@@ -15,6 +15,8 @@ class Policy:
         answer_label_distribution: Whether it may learn the share of each class among the train photos with noise.
         least_epsilon: A noisy share is refused where epsilon is smaller: it would be the answer for life, and useless.
         most_epsilon: It is refused where epsilon is larger, and the noise so small that it hides too little.
+        answer_exactly_after_noise: Whether class counts and confusion are answered to a server that was given noisy
+            shares of the same classes before, whose noise they undo.
         bundles: Digests of the only manifests that may run here; None trusts the server's choice.
     """
 
@@ -24,4 +26,5 @@ class Policy:
     answer_label_distribution: bool = True
     least_epsilon: float = 0.0
     most_epsilon: float = inf
+    answer_exactly_after_noise: bool = False
     bundles: frozenset[bytes] | None = None

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from fedlens_edge_client.errors import PassFailed
-from fedlens_edge_client.label_distribution import is_usable
+from fedlens_edge_client.label_distribution import KeptAnswers, is_usable
 from fedlens_edge_client.policy import Policy
 from fedlens_edge_client.sources import INITIAL
 from fedlens_proto import keyed_hash, manifest
@@ -43,6 +43,23 @@ def check_policy(assignment: assignment_pb2.Assignment, policy: Policy) -> None:
             raise _forbidden(
                 "nothing measured exactly is answered beside a label distribution, whose noise it would undo"
             )
+
+
+def check_earlier_answers(
+    plan: assignment_pb2.LocalPass, bundle: manifest_pb2.Manifest, answers: KeptAnswers, policy: Policy
+) -> None:
+    """Refuse to tell exactly what this server was told with noise before, in whichever task.
+
+    Raises:
+        PassFailed: With reason `policy`.
+    """
+    exact = {"class_counts": "class counts", "confusion": "confusion matrices"}
+    asked = [exact[question] for ask in plan.asks if (question := ask.WhichOneof("question")) in exact]
+    if asked and not policy.answer_exactly_after_noise and answers.has(bundle.class_names):
+        raise _forbidden(
+            f"{asked[0]} are not answered to a server that has a label distribution of the same classes, whose noise "
+            "they would undo"
+        )
 
 
 def _check_label_distribution(plan: assignment_pb2.LocalPass, policy: Policy) -> None:

@@ -6,11 +6,11 @@ from random import Random
 import numpy as np
 import pytest
 
-from fedlens_edge_client import EdgeClient, FolderAlbum
+from fedlens_edge_client import EdgeClient, FolderAlbum, Policy
 from fedlens_edge_client.label_distribution import KeptAnswers, is_usable, noisy_shares, private_generator
 from fedlens_edge_client.state import State
 from fedlens_proto.manifest import Bundle
-from fedlens_proto.v1 import assignment_pb2
+from fedlens_proto.v1 import assignment_pb2, update_pb2
 from tests.edge_client.fakes import FakeServer, fedavg_plan
 
 MakeClient = Callable[..., EdgeClient]
@@ -136,6 +136,43 @@ async def test_the_answer_is_sent_again_byte_for_byte_after_a_restart_and_in_the
     # What was asked for besides: only how many photos there are.
     assert [header.photo_count for header in headers] == [16, 15, 15]
     assert not headers[0].class_counts and not headers[0].evaluations
+
+
+async def test_after_the_noisy_answer_counts_and_confusion_are_refused_in_every_task(
+    bundle: Bundle, client_of: MakeClient
+) -> None:
+    counting, confusing = fedavg_plan(), fedavg_plan()
+    counting.asks.add().class_counts.SetInParent()
+    confusing.asks.add().confusion.SetInParent()
+    async with FakeServer(bundle, counting, rounds=5) as server, client_of(server.url) as client:
+        await client.run_once()
+        for task, plan in enumerate([asking(1.0), counting, confusing, fedavg_plan()], start=8):
+            server.task, server.plan = task, plan
+            await client.run_once()
+
+    # Before it counts are told, and after it what is not asked about classes.
+    assert sum(server.header(1).class_counts) == 16
+    assert list(server.updates) == [1, 2, 5]
+    assert {number: failure.reason for number, failure in server.failures.items()} == dict.fromkeys(
+        (3, 4), update_pb2.FAILURE_REASON_POLICY
+    )
+    assert [server.failures[number].detail for number in (3, 4)] == [
+        f"this client's policy: {what} are not answered to a server that has a label distribution of the same classes, "
+        "whose noise they would undo"
+        for what in ("class counts", "confusion matrices")
+    ]
+
+
+async def test_an_owner_may_allow_exact_answers_after_noisy_ones(bundle: Bundle, client_of: MakeClient) -> None:
+    counting = fedavg_plan()
+    counting.asks.add().class_counts.SetInParent()
+    policy = Policy(answer_exactly_after_noise=True)
+    async with FakeServer(bundle, asking(1.0), rounds=2) as server, client_of(server.url, policy=policy) as client:
+        await client.run_once()
+        server.plan = counting
+        await client.run_once()
+
+    assert sum(server.header(2).class_counts) == 16
 
 
 async def test_an_injected_generator_makes_the_answer_a_function_of_the_client(
