@@ -8,7 +8,7 @@ from pathlib import Path
 from fedlens.compare.bundles import WEIGHTS_FILE, BackboneSpec, BundleSpec
 from fedlens.compare.photos import StudyPhotos
 from fedlens.compare.study import Study, StudyError
-from fedlens_edge_client.fleet.config import FleetConfig
+from fedlens_edge_client.fleet.config import MADE_PHOTOS, FleetConfig
 from fedlens_edge_client.regimes import PhotoPool
 
 # A study has nothing to hide, and with a fixed key the same study has the same clients everywhere.
@@ -97,6 +97,7 @@ def plan(study: Study, photos: StudyPhotos, out: Path) -> StudyPlan:
                 evaluator_token="evaluator" if study.evaluator else None,
                 models=models if len(models) > 1 else (),
                 shares_downloads=False,
+                made_photos=out / MADE_PHOTOS,
             )
             told = (settings, regime.summary, study.clients, study.evaluator, study.faults.model_dump_json())
             made_of = (photos.digest, models, [bundle.folder for bundle in bundles])

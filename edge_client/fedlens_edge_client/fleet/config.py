@@ -15,6 +15,7 @@ from fedlens_proto import keyed_hash
 
 KEY_FILE = "fleet.key"
 KEY_BYTES = 32
+MADE_PHOTOS = "made-photos"
 # The evaluator's place in the fleet's secrets, beyond every trainer's.
 EVALUATOR_SECRET_INDEX = 1 << 63
 
@@ -37,6 +38,7 @@ class FleetConfig:
             the first again. Without any, and for the evaluator, whatever a task has will do.
         shares_downloads: What one client has fetched the others need not. Otherwise each fetches everything itself, as
             phones do; what is computed of photos is shared in any case.
+        made_photos: Folder for photos that the regime makes, which many fleets may share; None: one in `state`.
     """
 
     server: str
@@ -53,6 +55,7 @@ class FleetConfig:
     task: int | None = None
     models: tuple[str, ...] = ()
     shares_downloads: bool = True
+    made_photos: Path | None = None
 
     @property
     def indices(self) -> list[int]:
@@ -80,7 +83,7 @@ class FleetConfig:
         """
         if index == EVALUATOR:
             return self.regime.evaluator_album(self.pool)
-        return self.regime.album(self.pool, index, self.state / "made-photos")
+        return self.regime.album(self.pool, index, self.made_photos or self.state / MADE_PHOTOS)
 
     def models_of(self, index: int) -> tuple[str, ...]:
         """The models that a client names when it enrols; none: any."""

@@ -9,7 +9,7 @@ import pytest
 from fedlens.compare.photos import StudyPhotos, study_photos
 from fedlens.compare.plan import StudyPlan, plan
 from fedlens.compare.study import Study, StudyError, parse_study
-from tests.edge_client.photo_folders import write_files
+from tests.edge_client.photo_folders import add_photos, write_files
 from tests.fedlens.compare.conftest import STUDY
 
 CLASSES = ("ant", "bee", "cat", "dog")
@@ -64,6 +64,21 @@ def test_a_file_of_weights_that_is_not_there_is_named(tmp_path: Path, source: Pa
         StudyError, match=r"model.backbone_weights: found .*none.pt, which cannot be read: No such file"
     ):
         planned(wanted, tmp_path, tmp_path / "out")
+
+
+def test_all_runs_of_a_study_share_the_photos_that_its_regime_makes(tmp_path: Path) -> None:
+    for label in CLASSES:
+        add_photos(tmp_path / "photos", label, 10)
+    values = tomllib.loads(STUDY)
+    values["photos"] = {"source": str(tmp_path / "photos")}
+    values["regime"] = {"name": "feature-skew"}
+    runs = planned(parse_study(values, Path(), "small.toml"), tmp_path, tmp_path / "out").runs
+
+    first, other = ([photo.path for photo in run.fleet.album(1).photos(0).photos] for run in runs[:2])
+
+    assert (runs[0].label, runs[0].seed) != (runs[1].label, runs[1].seed)
+    assert {path.parents[1] for path in first} == {tmp_path / "out" / "made-photos"}
+    assert first == other
 
 
 def copied(photos: StudyPhotos) -> dict[str, bytes]:
