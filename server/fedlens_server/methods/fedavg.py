@@ -15,7 +15,7 @@ with n_k = 0 is skipped, since 0 * NaN is NaN. Sums are in float64 in order of c
 that a round's result is the same whatever the order in which updates came.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -57,6 +57,20 @@ def average_set(updates: Sequence[Update], current: TensorSet) -> dict[str, Arra
     """
     counts = [update.photo_count for update in updates]
     return {name: average(sent(updates, name, current[name]), counts) for name in current}
+
+
+def with_mean(state: State, updates: Sequence[Update]) -> State:
+    """The state with its global set replaced by the mean of the updates, in whatever order these came.
+
+    Raises:
+        NothingToAggregate: No client trained on any photo.
+    """
+    return {**state, GLOBAL: average_set(in_order(updates), state[GLOBAL])}
+
+
+def initial_global(tools: Tools, names: Iterable[str]) -> State:
+    """A state whose global set is these tensors of the bundle's initial weights."""
+    return {GLOBAL: {name: tools.initial[name] for name in sorted(names)}}
 
 
 def train_whole_model(task: TaskPlan, asks: Sequence[pb.Ask] = ()) -> list[Phase]:
@@ -105,4 +119,4 @@ class FedAvg:
 
     def aggregate(self, phase: Phase, state: State, updates: Sequence[Update], tools: Tools) -> State:
         """The mean of the updates."""
-        return {**state, GLOBAL: average_set(in_order(updates), state[GLOBAL])}
+        return with_mean(state, updates)

@@ -29,8 +29,6 @@ from fedlens_server.methods.method import Phase, State, TaskPlan, TensorSet, Too
 from fedlens_server.methods.weighted_mean import Float64s, Tensor, in_order, sent, shares, weighted_sum
 from fedlens_server.task_settings import SettingsError
 
-ASK_CLASS_COUNTS = pb.Ask(class_counts=pb.AskClassCounts())
-
 
 def class_shares(class_counts: ArrayLike, counts: Sequence[int] | None = None) -> Float64s:
     """`n_k^c / n^c`; of a class that nobody has, `n_k / n`.
@@ -89,6 +87,11 @@ def need_rows_of_classes(task: TaskPlan) -> frozenset[str]:
     return frozenset(tensor.name for tensor in classifier)
 
 
+def train_and_count(task: TaskPlan) -> list[Phase]:
+    """One phase, as in FedAvg, in which clients tell their class counts too."""
+    return train_whole_model(task, asks=[pb.Ask(class_counts=pb.AskClassCounts())])
+
+
 def class_counts_of(updates: Sequence[Update]) -> NDArray[np.int64]:
     """What the clients answered, int64[clients, classes]."""
     return np.array([update.class_counts for update in updates], np.int64)
@@ -113,7 +116,7 @@ class FedAvgLastFC:
 
     def phases(self, task: TaskPlan) -> list[Phase]:
         """The one phase."""
-        return train_whole_model(task, asks=[ASK_CLASS_COUNTS])
+        return train_and_count(task)
 
     def begin(self, phase: Phase, state: State, tools: Tools) -> State:
         """The bundle's initial weights."""

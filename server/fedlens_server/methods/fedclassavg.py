@@ -28,9 +28,9 @@ from numpy.typing import NDArray
 from fedlens_proto.manifest import select
 from fedlens_proto.v1 import assignment_pb2 as pb
 from fedlens_server.methods import fedavg, fitting
-from fedlens_server.methods.fedavg import GLOBAL, average_set
+from fedlens_server.methods.fedavg import GLOBAL, initial_global, with_mean
 from fedlens_server.methods.method import INITIAL, Phase, State, TaskPlan, TensorSet, Tools, Update
-from fedlens_server.methods.weighted_mean import Tensor, in_order
+from fedlens_server.methods.weighted_mean import Tensor
 from fedlens_server.task_settings import SettingsError
 
 OPTIONS = {"weight": fitting.flag(default=False)}
@@ -112,7 +112,7 @@ class FedClassAvg:
         """The initial classifier of the first bundle; with weight, its whole model."""
         if self.weight:
             return {GLOBAL: tools.initial}
-        return {GLOBAL: {name: tools.initial[name] for name in sorted(self.classifier)}}
+        return initial_global(tools, self.classifier)
 
     def download(self, phase: Phase, state: State, client: bytes | None) -> Mapping[str, TensorSet] | None:
         """The classifier; a global model is there with weight, or where the classifier is all that is exchanged."""
@@ -121,4 +121,4 @@ class FedClassAvg:
 
     def aggregate(self, phase: Phase, state: State, updates: Sequence[Update], tools: Tools) -> State:
         """The mean of the classifiers; with weight, of all tensors."""
-        return {**state, GLOBAL: average_set(in_order(updates), state[GLOBAL])}
+        return with_mean(state, updates)

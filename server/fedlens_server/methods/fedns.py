@@ -37,12 +37,12 @@ from fedlens_proto.blob import Array
 from fedlens_proto.manifest import select
 from fedlens_proto.v1 import manifest_pb2
 from fedlens_server.methods import fitting
-from fedlens_server.methods.fedavg import GLOBAL, average, train_whole_model
+from fedlens_server.methods.fedavg import GLOBAL, average
 from fedlens_server.methods.fedavg_last_fc import (
-    ASK_CLASS_COUNTS,
     average_rows,
     class_counts_of,
     need_rows_of_classes,
+    train_and_count,
 )
 from fedlens_server.methods.method import Phase, State, TaskPlan, TensorSet, Tools, Update
 from fedlens_server.methods.weighted_mean import (
@@ -201,7 +201,7 @@ class FedNS:
 
     def phases(self, task: TaskPlan) -> list[Phase]:
         """The one phase."""
-        return train_whole_model(task, asks=[ASK_CLASS_COUNTS])
+        return train_and_count(task)
 
     def begin(self, phase: Phase, state: State, tools: Tools) -> State:
         """The bundle's initial weights."""

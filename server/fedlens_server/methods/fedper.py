@@ -17,9 +17,8 @@ from typing import Self
 
 from fedlens_proto.v1 import assignment_pb2 as pb
 from fedlens_server.methods import fitting
-from fedlens_server.methods.fedavg import GLOBAL, average_set
+from fedlens_server.methods.fedavg import GLOBAL, initial_global, with_mean
 from fedlens_server.methods.method import INITIAL, Phase, State, TaskPlan, TensorSet, Tools, Update
-from fedlens_server.methods.weighted_mean import in_order
 
 KEPT = "classifier"
 
@@ -79,7 +78,7 @@ class FedPer:
 
     def begin(self, phase: Phase, state: State, tools: Tools) -> State:
         """The bundle's initial extractor."""
-        return {GLOBAL: {name: tools.initial[name] for name in sorted(self.extractor)}}
+        return initial_global(tools, self.extractor)
 
     def download(self, phase: Phase, state: State, client: bytes | None) -> Mapping[str, TensorSet] | None:
         """The extractor; there is no global model."""
@@ -87,4 +86,4 @@ class FedPer:
 
     def aggregate(self, phase: Phase, state: State, updates: Sequence[Update], tools: Tools) -> State:
         """The mean of the extractors."""
-        return {**state, GLOBAL: average_set(in_order(updates), state[GLOBAL])}
+        return with_mean(state, updates)

@@ -16,9 +16,8 @@ from dataclasses import dataclass
 from typing import Self
 
 from fedlens_server.methods import fitting
-from fedlens_server.methods.fedavg import GLOBAL, average_set, train_whole_model
+from fedlens_server.methods.fedavg import GLOBAL, train_whole_model, with_mean
 from fedlens_server.methods.method import Phase, State, TaskPlan, TensorSet, Tools, Update
-from fedlens_server.methods.weighted_mean import in_order
 from fedlens_server.task_settings import SettingsError
 
 OBJECTIVE = "proximal"
@@ -58,4 +57,4 @@ class FedProx:
 
     def aggregate(self, phase: Phase, state: State, updates: Sequence[Update], tools: Tools) -> State:
         """The mean of the updates."""
-        return {**state, GLOBAL: average_set(in_order(updates), state[GLOBAL])}
+        return with_mean(state, updates)

@@ -18,10 +18,9 @@ from typing import Self
 
 from fedlens_proto.v1 import assignment_pb2 as pb
 from fedlens_server.methods import fitting
-from fedlens_server.methods.fedavg import GLOBAL, average_set
+from fedlens_server.methods.fedavg import GLOBAL, initial_global, with_mean
 from fedlens_server.methods.fedper import extractor_tensors, need_shared_extractor, train_with_own_classifier
 from fedlens_server.methods.method import Phase, State, TaskPlan, TensorSet, Tools, Update
-from fedlens_server.methods.weighted_mean import in_order
 from fedlens_server.task_settings import SettingsError, TaskSettings
 
 OPTIONS = {"classifier_epochs": fitting.whole(1, 1_000_000, default=1)}
@@ -63,7 +62,7 @@ class FedRep:
 
     def begin(self, phase: Phase, state: State, tools: Tools) -> State:
         """The bundle's initial extractor."""
-        return {GLOBAL: {name: tools.initial[name] for name in sorted(self.extractor)}}
+        return initial_global(tools, self.extractor)
 
     def download(self, phase: Phase, state: State, client: bytes | None) -> Mapping[str, TensorSet] | None:
         """The extractor; there is no global model."""
@@ -71,7 +70,7 @@ class FedRep:
 
     def aggregate(self, phase: Phase, state: State, updates: Sequence[Update], tools: Tools) -> State:
         """The mean of the extractors."""
-        return {**state, GLOBAL: average_set(in_order(updates), state[GLOBAL])}
+        return with_mean(state, updates)
 
 
 def _with_frozen(settings: TaskSettings, role: str) -> list[pb.HyperValue]:

@@ -41,7 +41,7 @@ from fedlens_proto.manifest import select
 from fedlens_proto.v1 import assignment_pb2 as pb
 from fedlens_proto.v1 import blob_pb2, manifest_pb2
 from fedlens_server.methods import fitting
-from fedlens_server.methods.fedavg import GLOBAL, average_set
+from fedlens_server.methods.fedavg import GLOBAL, with_mean
 from fedlens_server.methods.method import NothingToAggregate, Phase, State, TaskPlan, TensorSet, Tools, Update
 from fedlens_server.methods.mixture import Mixture
 from fedlens_server.methods.weighted_mean import in_order
@@ -223,7 +223,7 @@ class PFedSim:
     def aggregate(self, phase: Phase, state: State, updates: Sequence[Update], tools: Tools) -> State:
         """The mean of the updates; in personalisation the clients' models and how similar they are."""
         if phase.name == WARM_UP:
-            return {**state, GLOBAL: average_set(in_order(updates), state[GLOBAL])}
+            return with_mean(state, updates)
         trained = [update for update in in_order(updates) if update.photo_count > 0]
         if not trained:
             raise NothingToAggregate("no client trained on any photo")
