@@ -141,12 +141,12 @@ def test_trouble_on_the_way_is_told_while_the_command_goes_on(bundle: Bundle, tm
 @pytest.mark.usefixtures("photos")
 def test_a_round_that_is_given_up_is_an_error_of_once(bundle: Bundle, tmp_path: Path) -> None:
     plan = fedavg_plan()
-    plan.asks.add().confusion.SetInParent()
+    plan.asks.add()
     with running(FakeServer(bundle, plan)) as server:
         result = fedlens(server.url, tmp_path, "--once")
 
     assert result.exit_code == 1
-    assert "given up (unsupported): not supported: the question 'confusion'" in result.stdout
+    assert "given up (unsupported): not supported: the question 'unset'" in result.stdout
 
 
 @pytest.mark.usefixtures("photos")
