@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 from fedlens_edge_client.events import Downloaded, Event, RoundReported, RoundStarted
 from fedlens_proto.blob import Blob
@@ -59,6 +60,7 @@ async def test_int8_differences_both_ways_end_close_to_float32_in_a_quarter_of_t
     assert 0 < coded.down[ROUNDS] < 0.4 * plain.down[ROUNDS]
 
 
+@pytest.mark.slow
 async def test_a_server_that_dies_in_between_changes_no_bit_of_it(
     tmp_path: Path, photos: Path, bundle: Path, server: ServerProcess
 ) -> None:

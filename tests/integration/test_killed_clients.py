@@ -28,7 +28,7 @@ KILLED = 0
 FIRST_DEATHS = [Death("store"), Death("stored"), Death("uploaded")]
 RANDOM_DEATHS = 3
 CASES = [
-    ("fedrep", ["small"], "cross_entropy", {}),
+    pytest.param("fedrep", ["small"], "cross_entropy", {}, marks=pytest.mark.slow),
     pytest.param("fedclassavg", ["small", "wide"], "classifier_proximal", {}, marks=pytest.mark.slow),
     pytest.param("local_only", ["small", "wide"], "cross_entropy", {}, marks=pytest.mark.slow),
     pytest.param("pfedsim", ["small"], "cross_entropy", {"options": {"warm_up": 0.25}}, marks=pytest.mark.slow),

@@ -30,7 +30,7 @@ class Killer:
     async def run(self) -> None:
         """After each kill, let a few things happen, then a moment that no event marks, then kill again."""
         while self.kills < KILLS:
-            for _ in range(self._random.randint(1, 12)):
+            for _ in range(self._random.randint(1, 8)):
                 await self._events.get()
             await asyncio.sleep(self._random.uniform(0, 0.03))
             await asyncio.to_thread(self._server.kill)
