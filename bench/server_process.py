@@ -48,10 +48,6 @@ class Server:
         rounds = self.admin.show("bench").rounds
         return [found.ended_at for found in rounds if found.state == admin_pb2.ROUND_STATE_COMMITTED]
 
-    def peak_memory_mb(self) -> float:
-        """The largest resident set so far (VmHWM), mapped files included, in MB."""
-        return status_mb(self.pid, "VmHWM")
-
 
 @contextmanager
 def serving(folder: Path) -> Iterator[Server]:

@@ -4,7 +4,7 @@
 at most ten times a second, and for the last photo and step.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from fedlens_edge_client.evaluation import Evaluation
@@ -131,4 +131,3 @@ Event = (
     | RoundRefused
     | TasksFinished
 )
-OnEvent = Callable[[Event], None]
