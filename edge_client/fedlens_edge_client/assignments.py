@@ -236,7 +236,7 @@ class Assignments:
         if stored is not None:
             plan = assignment_pb2.LocalPass.FromString(stored)
             wanted = sources.needed(plan, bundle, lambda name: self._desk.kept.current(model.task, name))
-            if wanted - set(plan.extractors) <= names | {sources.INITIAL}:
+            if wanted - set(plan.extractors) <= names | {manifest.INITIAL}:
                 return plan
         rules = [assignment_pb2.StartRule(source=assignment_pb2.SetSource(download=entry.name)) for entry in model.sets]
         return assignment_pb2.LocalPass(start=rules)

@@ -5,7 +5,6 @@ from collections.abc import Iterable
 from fedlens_edge_client.errors import PassFailed
 from fedlens_edge_client.label_distribution import KeptAnswers, is_usable
 from fedlens_edge_client.policy import Policy
-from fedlens_edge_client.sources import INITIAL
 from fedlens_proto import keyed_hash, manifest
 from fedlens_proto.blob import FLOATS
 from fedlens_proto.v1 import assignment_pb2, enrolment_pb2, manifest_pb2, update_pb2
@@ -81,7 +80,7 @@ def check(assignment: assignment_pb2.Assignment, bundle: manifest_pb2.Manifest) 
         PassFailed: With reason `unsupported`.
     """
     plan = assignment.local_pass
-    sets = {entry.name for entry in assignment.sets} | {INITIAL}
+    sets = {entry.name for entry in assignment.sets} | {manifest.INITIAL}
     if len(assignment.seed) != keyed_hash.DIGEST_BYTES:
         raise _unsupported(f"a seed of {len(assignment.seed)} bytes")
     if not plan.start:

@@ -15,8 +15,6 @@ from fedlens_proto.v1 import assignment_pb2, blob_pb2, manifest_pb2, update_pb2
 
 # The name of the only tensor of a reference that is no set of tensors.
 LABEL_COUNTS = "label_counts"
-# The name of the set that every bundle brings along.
-INITIAL = "initial"
 
 Tensors = Mapping[str, Array]
 
@@ -25,9 +23,7 @@ def available(
     sets: Iterable[assignment_pb2.BlobSet], bundle: manifest_pb2.Manifest
 ) -> dict[str, assignment_pb2.BlobSet]:
     """What can be downloaded, by name: these sets and the bundle's initial weights."""
-    size = next(part.size for part in bundle.parts if part.sha256 == bundle.initial)
-    initial = assignment_pb2.BlobSet(name=INITIAL, sha256=bundle.initial, size=size)
-    return {INITIAL: initial} | {entry.name: entry for entry in sets}
+    return {entry.name: entry for entry in (manifest.initial_set(bundle), *sets)}
 
 
 def needed(

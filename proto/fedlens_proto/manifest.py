@@ -28,6 +28,9 @@ MAX_BATCH = 65536
 MAX_VIEWS = 16
 MAX_STORED_VIEWS = 64
 MAX_CONCATENATED = 64
+# Reserved name of a downloaded set: the initial weights of each client's own bundle. The server adds it where a local
+# pass names it and the method's download does not give one.
+INITIAL = "initial"
 
 
 @dataclass(frozen=True)
@@ -95,6 +98,12 @@ def parse(raw: bytes) -> pb.Manifest:
         raise ManifestError(f"the manifest is damaged: {error}") from error
     _check(manifest)
     return manifest
+
+
+def initial_set(manifest: pb.Manifest) -> assignment_pb2.BlobSet:
+    """The initial weights, a part like all others, as a set that a client can download."""
+    size = next(part.size for part in manifest.parts if part.sha256 == manifest.initial)
+    return assignment_pb2.BlobSet(name=INITIAL, sha256=manifest.initial, size=size)
 
 
 def program(manifest: pb.Manifest, name: str) -> pb.Program:

@@ -1,12 +1,13 @@
 """What a client is to do now, answered from memory alone."""
 
 from fedlens_proto import keyed_hash
+from fedlens_proto.manifest import INITIAL, initial_set
 from fedlens_proto.v1 import admin_pb2, assignment_pb2, check_in_pb2, enrolment_pb2
 from fedlens_server import local_passes, measurements
 from fedlens_server.errors import Unknown
 from fedlens_server.federation import BlobSets, Client, Federation, Task, fetchable
 from fedlens_server.method_calls import MethodFailed, of_method
-from fedlens_server.methods import INITIAL, Mixture, NothingToAggregate, TensorSet
+from fedlens_server.methods import Mixture, NothingToAggregate, TensorSet
 from fedlens_server.store import Location, StoredTensors
 
 _RETRY_AFTER_MS = {
@@ -87,19 +88,10 @@ def current_sets(task: Task, client: Client) -> BlobSets | None:
     if len(sets) < len(stored):
         return None
     if INITIAL in local_passes.download_names(phase.local_pass) and INITIAL not in stored:
-        sets += _initial(task, client, committed)
+        bundle = task.bundle_for(client, task.phase_of(committed))
+        sets += () if bundle is None else (initial_set(bundle.manifest),)
     cache[client.id] = sets
     return sets
-
-
-def _initial(task: Task, client: Client, committed: int) -> BlobSets:
-    """The initial weights of the client's bundle, a part that is stored like all others."""
-    bundle = task.bundle_for(client, task.phase_of(committed))
-    if bundle is None:
-        return ()
-    parts = {part.sha256: part.size for part in bundle.manifest.parts}
-    digest = bundle.manifest.initial
-    return (assignment_pb2.BlobSet(name=INITIAL, sha256=digest, size=parts[digest]),)
 
 
 def _stored(tensors: TensorSet | None) -> StoredTensors | None:

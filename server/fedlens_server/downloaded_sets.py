@@ -17,10 +17,11 @@ from collections.abc import Callable, Iterable, Mapping
 from fedlens_proto.blob import FLOATS, Array, Layout, TensorSpec
 from fedlens_proto.difference import Differences, Sums
 from fedlens_proto.errors import BlobError
+from fedlens_proto.manifest import INITIAL
 from fedlens_proto.v1 import assignment_pb2, blob_pb2
 from fedlens_server import mixtures
 from fedlens_server.federation import BlobSets, Federation, Round, Task
-from fedlens_server.methods import INITIAL, TensorSet
+from fedlens_server.methods import TensorSet
 from fedlens_server.store import StoredTensors, Transaction
 
 BlobSet = assignment_pb2.BlobSet

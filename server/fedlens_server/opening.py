@@ -8,12 +8,13 @@ from typing import NamedTuple
 from sqlalchemy import insert
 
 from fedlens_proto import keyed_hash
+from fedlens_proto.manifest import INITIAL
 from fedlens_proto.v1 import admin_pb2
 from fedlens_server import downloaded_sets, local_passes
 from fedlens_server.downloaded_sets import Downloads
 from fedlens_server.federation import Federation, GlobalModel, Member, Round, Task, TaskBundle
 from fedlens_server.method_calls import MethodFailed, of_method
-from fedlens_server.methods import INITIAL, Phase, State, TensorSet
+from fedlens_server.methods import Phase, State, TensorSet
 from fedlens_server.store import Transaction, schema
 
 NOBODY = b""  # as the client for whom sets are made that evaluators get

@@ -12,7 +12,6 @@ from fedlens_server.methods.fedprox import FedProx
 from fedlens_server.methods.fedrep import FedRep
 from fedlens_server.methods.local_only import LocalOnly
 from fedlens_server.methods.method import (
-    INITIAL,
     Method,
     NothingToAggregate,
     Phase,
@@ -26,7 +25,6 @@ from fedlens_server.methods.mixture import Mixture
 from fedlens_server.methods.pfedsim import PFedSim
 
 __all__ = [
-    "INITIAL",
     "METHODS",
     "Method",
     "Mixture",

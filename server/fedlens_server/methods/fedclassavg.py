@@ -25,11 +25,11 @@ from typing import Any, Self
 
 from numpy.typing import NDArray
 
-from fedlens_proto.manifest import select
+from fedlens_proto.manifest import INITIAL, select
 from fedlens_proto.v1 import assignment_pb2 as pb
 from fedlens_server.methods import fedavg, fitting
 from fedlens_server.methods.fedavg import GLOBAL, initial_global, with_mean
-from fedlens_server.methods.method import INITIAL, Phase, State, TaskPlan, TensorSet, Tools, Update
+from fedlens_server.methods.method import Phase, State, TaskPlan, TensorSet, Tools, Update
 from fedlens_server.methods.weighted_mean import Tensor
 from fedlens_server.task_settings import SettingsError
 

@@ -33,11 +33,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedlens_proto.blob import Array
+from fedlens_proto.manifest import INITIAL
 from fedlens_proto.v1 import assignment_pb2 as pb
 from fedlens_server.methods import clustering, fedconcat_fitting, fitting, inferred_labels
 from fedlens_server.methods.clustering import Rows
 from fedlens_server.methods.fedavg import GLOBAL, average, average_set
-from fedlens_server.methods.method import INITIAL, NothingToAggregate, Phase, State, TaskPlan, TensorSet, Tools, Update
+from fedlens_server.methods.method import NothingToAggregate, Phase, State, TaskPlan, TensorSet, Tools, Update
 from fedlens_server.methods.weighted_mean import in_order, sent
 
 CLUSTER, EXTRACT, CONCATENATE = "cluster", "extract", "concatenate"

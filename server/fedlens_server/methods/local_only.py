@@ -10,9 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Self
 
+from fedlens_proto.manifest import INITIAL
 from fedlens_proto.v1 import assignment_pb2 as pb
 from fedlens_server.methods import fitting
-from fedlens_server.methods.method import INITIAL, Phase, State, TaskPlan, TensorSet, Tools, Update
+from fedlens_server.methods.method import Phase, State, TaskPlan, TensorSet, Tools, Update
 
 KEPT = "model"
 

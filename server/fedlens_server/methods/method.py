@@ -21,10 +21,6 @@ from fedlens_proto.blob import Array
 from fedlens_proto.v1 import assignment_pb2, manifest_pb2
 from fedlens_server.task_settings import TaskSettings
 
-# Reserved name of a downloaded set: the initial weights of each client's own bundle. The engine adds it where a local
-# pass names it and the method's download does not give one.
-INITIAL = "initial"
-
 TensorSet = Mapping[str, Array]
 State = Mapping[str, Any]  # name -> TensorSet | Array | int | float | str | list
 
