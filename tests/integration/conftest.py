@@ -1,7 +1,9 @@
 """What all federations of these tests share."""
 
+import tarfile
 from collections.abc import Callable, Iterator
 from functools import cache
+from itertools import takewhile
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,7 @@ from fedlens_export.exporting import Training, whole_model_bundle
 from tests.integration import federation
 from tests.integration.processes import ServerProcess
 
+CIFAR10 = Path(__file__).parents[3] / "shared" / "data" / "cifar10-images.tar.xz"
 NewBundle = Callable[[str, str], Path]
 
 
@@ -28,6 +31,33 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
         folder.mkdir(exist_ok=True)
         Image.fromarray((image * 15).astype("uint8")).save(folder / f"{number:04}.png")
     return root
+
+
+@pytest.fixture(scope="session")
+def cifar10(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """240 photos of CIFAR-10, one folder a class, named as the digits are, so that the same bundles take them."""
+    if not CIFAR10.exists():
+        pytest.skip("the CIFAR-10 photos are not beside the repository (../shared/data/cifar10-images.tar.xz)")
+    root = tmp_path_factory.mktemp("cifar10")
+    taken: dict[str, int] = {}  # photos by class, in the archive's order
+    with tarfile.open(CIFAR10) as archive:
+        for member in takewhile(lambda member: member.name.startswith("test"), archive):
+            content = archive.extractfile(member)
+            name = Path(member.name).parent.name
+            if content is None or taken.setdefault(name, 0) == 24:
+                continue
+            folder = root / str(list(taken).index(name))
+            folder.mkdir(exist_ok=True)
+            (folder / Path(member.name).name).write_bytes(content.read())
+            taken[name] += 1
+    return root
+
+
+@pytest.fixture(params=["photos", pytest.param("cifar10", marks=pytest.mark.slow)])
+def images(request: pytest.FixtureRequest) -> Path:
+    """The digits; in the slow tests also the photos."""
+    folder: Path = request.getfixturevalue(request.param)
+    return folder
 
 
 @pytest.fixture(scope="session")

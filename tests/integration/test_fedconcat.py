@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from fedlens.admin_client import AdminClient
-from fedlens.compare.plan import FLEET_KEY
 from fedlens.compare.running import TASK
 from fedlens.model_file import fetch_model
 from fedlens_edge_client.engines.torch import TorchEngine
@@ -18,7 +17,6 @@ from fedlens_edge_client.http_transport import HttpTransport, trust
 from fedlens_edge_client.label_distribution import private_generator
 from fedlens_edge_client.model_file import read_model
 from fedlens_edge_client.prediction import predict
-from fedlens_edge_client.regimes import PhotoPool, Regime, RegimeName
 from fedlens_proto.manifest import Bundle
 from fedlens_proto.v1 import admin_pb2
 from tests.integration import two_drivers
@@ -46,18 +44,7 @@ FAULTS = FaultPlan(
 
 
 def fleet(folder: Path, photos: Path) -> FleetConfig:
-    return FleetConfig(
-        server="",
-        clients=CLIENTS,
-        pool=PhotoPool.open(photos),
-        regime=Regime(name=RegimeName.CAMERA_NONIID, seed=3, clients=CLIENTS, per_class=3, test_per_class=2),
-        plan=FAULTS,
-        key=FLEET_KEY,
-        state=folder,
-        workers=1,
-        evaluator_token="evaluator",
-        shares_downloads=False,
-    )
+    return two_drivers.fleet(folder, photos, CLIENTS, plan=FAULTS, evaluator_token="evaluator")
 
 
 def tallies(result: admin_pb2.RoundResult) -> tuple[int, int]:
@@ -68,7 +55,7 @@ def tallies(result: admin_pb2.RoundResult) -> tuple[int, int]:
 
 async def assert_predicts_as_a_client(server: ServerProcess, members: FleetConfig, bundle: Path, folder: Path) -> None:
     """The model that an operator fetches sees in a photo what a client of the task sees in it."""
-    photo = next(path for path in members.pool.root.rglob("*.png"))
+    photo = next(path for path in members.pool.root.rglob("*.*"))
     engine = TorchEngine(Bundle.open(bundle))
     fetch_model(AdminClient(server.profile), TASK, folder / "model.safetensors")
     model = read_model(folder / "model.safetensors", engine.bundle)
@@ -94,7 +81,7 @@ async def assert_predicts_as_a_client(server: ServerProcess, members: FleetConfi
 )
 async def test_all_phases_give_the_same_bytes_over_http_and_in_a_study(
     tmp_path: Path,
-    photos: Path,
+    images: Path,
     concatenating: list[Path],
     server: ServerProcess,
     options: dict[str, object],
@@ -102,8 +89,8 @@ async def test_all_phases_give_the_same_bytes_over_http_and_in_a_study(
 ) -> None:
     settings = json.dumps({**SETTINGS, **sent, "options": {**OPTIONS, **options}})
 
-    http = await two_drivers.over_http(server, fleet(tmp_path / "http", photos), settings, concatenating)
-    study = await two_drivers.in_a_study(fleet(tmp_path / "study", photos), settings, concatenating)
+    http = await two_drivers.over_http(server, fleet(tmp_path / "http", images), settings, concatenating)
+    study = await two_drivers.in_a_study(fleet(tmp_path / "study", images), settings, concatenating)
 
     two_drivers.assert_same(study, http)
     rounds = study.shown.rounds
@@ -113,4 +100,4 @@ async def test_all_phases_give_the_same_bytes_over_http_and_in_a_study(
     assert admin_pb2.MEMBER_STATE_QUARANTINED in {member.state for result in rounds[1:3] for member in result.members}
     assert not any(getattr(result, "global") for result in rounds[:3])
     assert all(getattr(result, "global") for result in rounds[3:])
-    await assert_predicts_as_a_client(server, fleet(tmp_path / "http", photos), concatenating[1], tmp_path)
+    await assert_predicts_as_a_client(server, fleet(tmp_path / "http", images), concatenating[1], tmp_path)

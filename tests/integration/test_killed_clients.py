@@ -12,10 +12,6 @@ from typing import Any
 
 import pytest
 
-from fedlens.compare.plan import FLEET_KEY
-from fedlens_edge_client.faults import FaultPlan
-from fedlens_edge_client.fleet.config import FleetConfig
-from fedlens_edge_client.regimes import PhotoPool, Regime, RegimeName
 from fedlens_proto.v1 import admin_pb2
 from tests.integration import two_drivers
 from tests.integration.conftest import NewBundle
@@ -41,21 +37,6 @@ def settings(method: str, **more: Any) -> str:
     return json.dumps({**plain, "seed": sha256(method.encode()).hexdigest(), **more})
 
 
-def fleet(folder: Path, photos: Path, models: list[str]) -> FleetConfig:
-    return FleetConfig(
-        server="",
-        clients=CLIENTS,
-        pool=PhotoPool.open(photos),
-        regime=Regime(name=RegimeName.CAMERA_NONIID, seed=3, clients=CLIENTS, per_class=3, test_per_class=2),
-        plan=FaultPlan(),
-        key=FLEET_KEY,
-        state=folder,
-        workers=1,
-        models=tuple(models) if len(models) > 1 else (),
-        shares_downloads=False,
-    )
-
-
 def deaths(seed: str) -> list[Death]:
     """Some at known steps, and some at random moments between two steps."""
     generator = random.Random(seed)
@@ -74,7 +55,7 @@ async def assert_undisturbed(
     folder: Path, photos: Path, server: ServerProcess, task: str, bundles: list[Path], models: list[str]
 ) -> two_drivers.RunAnswer:
     """Run the task with a client that is killed, and in a study in which nothing happens; gives what both say."""
-    disturbed = fleet(folder / "http", photos, models)
+    disturbed = two_drivers.fleet(folder / "http", photos, CLIENTS, models=tuple(models) if len(models) > 1 else ())
     statuses: list[int | None] = []
 
     async def killed() -> None:

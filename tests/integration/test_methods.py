@@ -11,10 +11,7 @@ from typing import Any
 
 import pytest
 
-from fedlens.compare.plan import FLEET_KEY
 from fedlens_edge_client.faults import FaultEntry, FaultKind, FaultPlan
-from fedlens_edge_client.fleet.config import FleetConfig
-from fedlens_edge_client.regimes import PhotoPool, Regime, RegimeName
 from fedlens_proto.v1 import admin_pb2
 from tests.integration import two_drivers
 from tests.integration.conftest import NewBundle
@@ -39,7 +36,7 @@ HAS_GLOBAL_MODEL = {"fedavg", "fedns", "fedavg_last_fc", "fedprox"}
 @pytest.mark.parametrize(("method", "models", "objective", "more"), CASES)
 async def test_a_study_and_the_server_give_the_same_bytes_with_clients_that_vanish_or_send_nan(
     tmp_path: Path,
-    photos: Path,
+    images: Path,
     exported: NewBundle,
     server: ServerProcess,
     method: str,
@@ -59,17 +56,12 @@ async def test_a_study_and_the_server_give_the_same_bytes_with_clients_that_vani
         "hyper": {"lr_extractor": 0.05, "lr_classifier": 0.05, **more.get("hyper", {})},
     }
     kinds = (FaultKind.VANISH, FaultKind.NAN, FaultKind.DUPLICATE)
-    fleet = FleetConfig(
-        server="",
-        clients=CLIENTS,
-        pool=PhotoPool.open(photos),
-        regime=Regime(name=RegimeName.CAMERA_NONIID, seed=3, clients=CLIENTS, per_class=3, test_per_class=2),
+    fleet = two_drivers.fleet(
+        tmp_path / "http",
+        images,
+        CLIENTS,
         plan=FaultPlan(fault=tuple(FaultEntry(client=i, round=1, kind=kind) for i, kind in enumerate(kinds))),
-        key=FLEET_KEY,
-        state=tmp_path / "http",
-        workers=1,
         models=tuple(models) if len(models) > 1 else (),
-        shares_downloads=False,
     )
     bundles = [exported(name, objective) for name in models]
 

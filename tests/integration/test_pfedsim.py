@@ -8,10 +8,7 @@ from pathlib import Path
 import pytest
 from torch import nn
 
-from fedlens.compare.plan import FLEET_KEY
 from fedlens_edge_client.faults import FaultEntry, FaultKind, FaultPlan
-from fedlens_edge_client.fleet.config import FleetConfig
-from fedlens_edge_client.regimes import PhotoPool, Regime, RegimeName
 from fedlens_export.exporting import Training, whole_model_bundle
 from fedlens_proto.v1 import admin_pb2
 from tests.integration import two_drivers
@@ -46,23 +43,13 @@ def network(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 async def test_a_study_and_the_server_give_the_same_bytes_with_clients_that_vanish_or_send_nan(
-    tmp_path: Path, photos: Path, network: Path, server: ServerProcess
+    tmp_path: Path, images: Path, network: Path, server: ServerProcess
 ) -> None:
     # In the cohorts of both personal rounds somebody vanishes, sends NaN or comes twice; one vanishes in the warm-up.
     kinds = (FaultKind.VANISH, FaultKind.NAN, FaultKind.DUPLICATE)
     faults = [FaultEntry(client=i, round=3, kind=kind) for i, kind in enumerate(kinds)]
     faults += [FaultEntry(client=i, round=1, kind=FaultKind.VANISH) for i in (4, 5, 6)]
-    fleet = FleetConfig(
-        server="",
-        clients=CLIENTS,
-        pool=PhotoPool.open(photos),
-        regime=Regime(name=RegimeName.CAMERA_NONIID, seed=3, clients=CLIENTS, per_class=3, test_per_class=2),
-        plan=FaultPlan(fault=tuple(faults)),
-        key=FLEET_KEY,
-        state=tmp_path / "http",
-        workers=1,
-        shares_downloads=False,
-    )
+    fleet = two_drivers.fleet(tmp_path / "http", images, CLIENTS, plan=FaultPlan(fault=tuple(faults)))
 
     http = await two_drivers.over_http(server, fleet, json.dumps(SETTINGS), [network])
     study = await two_drivers.in_a_study(replace(fleet, state=tmp_path / "study"), json.dumps(SETTINGS), [network])

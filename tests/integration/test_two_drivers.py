@@ -5,29 +5,11 @@ from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 
-from fedlens.compare.plan import FLEET_KEY
 from fedlens_edge_client.faults import FaultEntry, FaultKind, FaultPlan
-from fedlens_edge_client.fleet.config import FleetConfig
-from fedlens_edge_client.regimes import PhotoPool, Regime, RegimeName
 from tests.integration import two_drivers
 from tests.integration.processes import ServerProcess
 
 CLIENTS = 5
-
-
-def fleet(folder: Path, photos: Path, plan: FaultPlan) -> FleetConfig:
-    return FleetConfig(
-        server="",
-        clients=CLIENTS,
-        pool=PhotoPool.open(photos),
-        regime=Regime(name=RegimeName.CAMERA_NONIID, seed=3, clients=CLIENTS, per_class=3, test_per_class=2),
-        plan=plan,
-        key=FLEET_KEY,
-        state=folder,
-        workers=1,
-        evaluator_token="evaluator",
-        shares_downloads=False,
-    )
 
 
 async def test_a_study_and_the_server_give_the_same_bytes_with_a_client_that_vanishes_and_one_that_sends_nan(
@@ -51,7 +33,7 @@ async def test_a_study_and_the_server_give_the_same_bytes_with_a_client_that_van
     kinds = (FaultKind.VANISH, FaultKind.NAN, FaultKind.DUPLICATE, FaultKind.CORRUPT, FaultKind.DUPLICATE)
     first = [FaultEntry(client=i, round=1, kind=kind) for i, kind in enumerate(kinds)]
     plan = FaultPlan(fault=(*first, FaultEntry(client=0, round=2, kind=FaultKind.DUPLICATE)))
-    settings_fleet = fleet(tmp_path / "http", photos, plan)
+    settings_fleet = two_drivers.fleet(tmp_path / "http", photos, CLIENTS, plan=plan, evaluator_token="evaluator")
 
     http = await two_drivers.over_http(server, settings_fleet, settings, [bundle])
     study = await two_drivers.in_a_study(replace(settings_fleet, state=tmp_path / "study"), settings, [bundle])

@@ -12,10 +12,7 @@ from torch import nn
 
 from fedlens.compare import running
 from fedlens.compare.direct_transport import DirectTransport
-from fedlens.compare.plan import FLEET_KEY
-from fedlens_edge_client.faults import FaultPlan
-from fedlens_edge_client.fleet.config import FleetConfig
-from fedlens_edge_client.regimes import PhotoPool, Regime, RegimeName
+from fedlens_edge_client.regimes import Regime, RegimeName
 from fedlens_export.classified import Classified
 from fedlens_export.exporting import Training, whole_model_bundle
 from fedlens_proto.blob import Blob
@@ -23,6 +20,7 @@ from fedlens_proto.manifest import Bundle
 from fedlens_proto.v1 import manifest_pb2, update_pb2
 from fedlens_proto.wire import LENGTH
 from fedlens_server.methods import METHODS
+from tests.integration import two_drivers
 from tests.integration.federation import SIDE
 
 PAGE = Path(__file__).parents[2] / "docs" / "what-leaves-the-device.md"
@@ -142,15 +140,12 @@ async def test_clients_send_what_the_page_says_and_nothing_else(
         return await send(self, task, round_number, header, blob)
 
     monkeypatch.setattr(DirectTransport, "put_update", recorded)
-    fleet = FleetConfig(
-        server="",
-        clients=CLIENTS,
-        pool=PhotoPool.open(photos),
+    fleet = two_drivers.fleet(
+        tmp_path,
+        photos,
+        CLIENTS,
         regime=Regime(name=RegimeName.CAMERA_IID, seed=3, clients=CLIENTS, per_class=2, test_per_class=1),
-        plan=FaultPlan(),
-        key=FLEET_KEY,
-        state=tmp_path,
-        workers=1,
+        shares_downloads=True,
     )
     settings = {"method": method, "population": CLIENTS, **ROUNDS, **more}
 

@@ -7,18 +7,22 @@ from functools import partial
 from io import BytesIO
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 from fedlens.admin_client import AdminClient, AdminError
 from fedlens.compare import running
+from fedlens.compare.plan import FLEET_KEY
 from fedlens.compare.running import RunAnswer
 from fedlens_edge_client.client import EdgeClient
 from fedlens_edge_client.engines import Engine
 from fedlens_edge_client.engines.torch import TorchEngine
+from fedlens_edge_client.faults import FaultPlan
 from fedlens_edge_client.faulty_transport import FaultyTransport
 from fedlens_edge_client.fleet.config import FleetConfig
 from fedlens_edge_client.fleet.messages import EVALUATOR
 from fedlens_edge_client.http_transport import HttpTransport, trust
 from fedlens_edge_client.label_distribution import PrivateGenerator, private_generator
+from fedlens_edge_client.regimes import PhotoPool, Regime, RegimeName
 from fedlens_edge_client.retrying import Backoff
 from fedlens_edge_client.transport import Transport
 from fedlens_proto.manifest import Bundle
@@ -26,6 +30,20 @@ from fedlens_proto.v1 import admin_pb2
 from tests.integration.processes import ServerProcess
 
 BACKOFF = Backoff(first_s=0.02, most_s=0.2, give_up_after_s=60)
+
+
+def fleet(folder: Path, photos: Path, clients: int, **changes: Any) -> FleetConfig:
+    """Non-iid cameras of few photos each, in one process, without faults unless a `plan` is given."""
+    defaults: dict[str, Any] = {
+        "server": "",
+        "pool": PhotoPool.open(photos),
+        "regime": Regime(name=RegimeName.CAMERA_NONIID, seed=3, clients=clients, per_class=3, test_per_class=2),
+        "plan": FaultPlan(),
+        "key": FLEET_KEY,
+        "workers": 1,
+        "shares_downloads": False,
+    }
+    return FleetConfig(state=folder, clients=clients, **(defaults | changes))
 
 
 def member(
