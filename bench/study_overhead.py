@@ -30,7 +30,7 @@ from fedlens_export import models
 from fedlens_export.exporting import ExportSpec, export_bundle
 
 # Turns rather than blocks, so that a change of the machine's speed meets both alike.
-TURNS = 3
+TURNS = 5
 EPOCHS, ROUNDS, UNMEASURED = 5, 5, 2
 
 
