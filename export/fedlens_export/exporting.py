@@ -25,6 +25,7 @@ from fedlens_export import (
     parity,
     pretrain,
     programs,
+    pte_program,
     view,
 )
 from fedlens_export.errors import NotExportable, UnknownChoice
@@ -60,6 +61,7 @@ class Training:
         seed: Of that classifier's weights.
         stored_views: Of a frozen backbone, for an objective over views: how many augmentations of a photo are embedded
             when it arrives.
+        pte: Whether phones get programs too; of frozen backbones only.
     """
 
     class_names: tuple[str, ...]
@@ -70,6 +72,7 @@ class Training:
     concatenated: int = 0
     seed: int = 0
     stored_views: int = 8
+    pte: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,6 +94,7 @@ class ExportSpec:
         onnx: As in `Training`.
         concatenated: As in `Training`.
         stored_views: As in `Training`.
+        pte: As in `Training`.
     """
 
     model: str
@@ -107,6 +111,7 @@ class ExportSpec:
     onnx: bool = False
     concatenated: int = 0
     stored_views: int = 8
+    pte: bool = False
 
 
 def export_bundle(folder: Path, spec: ExportSpec, on_stage: Progress = _silent) -> Bundle:
@@ -129,6 +134,7 @@ def export_bundle(folder: Path, spec: ExportSpec, on_stage: Progress = _silent) 
         concatenated=spec.concatenated,
         seed=spec.seed,
         stored_views=spec.stored_views,
+        pte=spec.pte,
     )
     # Told before anything that takes time.
     _check_training(training)
@@ -139,6 +145,7 @@ def export_bundle(folder: Path, spec: ExportSpec, on_stage: Progress = _silent) 
             raise NotExportable(f"{spec.model} has no head to choose: its last FC layer is the classifier")
         if spec.backbone_weights or spec.pretrain:
             raise NotExportable(f"{spec.model} has no backbone: it is trained as a whole, from its initial weights")
+        _check_no_pte(training)
         side = _side(spec.input_size or 32)
         module = models.build(spec.model, classes, side, spec.seed)
         return whole_model_bundle(folder, module, training, side, name=spec.model, on_stage=on_stage)
@@ -190,6 +197,7 @@ def whole_model_bundle(
         normalisation: What comes before the module, inside the programs.
         on_stage: As in `export_bundle`.
     """
+    _check_no_pte(training)
     network = Network(model, (3, input_size, input_size), normalisation)
     draft = _Draft(network, training, on_stage)
     return draft.write(folder, pb.BUNDLE_CLASS_WHOLE_MODEL, name, input_size)
@@ -259,6 +267,12 @@ class _Draft:
             raw = onnx_program.lower(source.name, traced)
             onnx_program.check(source, raw, known, self.hyper)
             files.append(pb.ProgramFile(format=pb.PROGRAM_FORMAT_ONNX, sha256=self.parts.add(raw)))
+        if self.training.pte:
+            self.on_stage(f"lowering {source.name} for phones")
+            raw, delegation = pte_program.lower(source.name, pte_program.bind(source, traced, known))
+            self.on_stage(f"comparing {source.name} for phones with the model; {delegation}")
+            pte_program.check(source, raw, known, self.hyper)
+            files.append(pb.ProgramFile(format=pb.PROGRAM_FORMAT_PTE, sha256=self.parts.add(raw)))
         self.programs.append(pb.Program(name=source.name, inputs=source.inputs, outputs=source.outputs, files=files))
 
     def write(self, folder: Path, bundle_class: pb.BundleClass, name: str, input_size: int) -> Bundle:
@@ -299,7 +313,7 @@ class _Draft:
             programs=self.programs,
             initial=self.parts.add(blob.encode({key: tensor.numpy() for key, tensor in initial.items()})),
             frozen=self.frozen,
-            tools=_tools(),
+            tools=_tools(training),
             concatenated=training.concatenated,
             views=views,
             stored_views=training.stored_views if views and is_frozen else 0,
@@ -325,6 +339,16 @@ def _check_training(training: Training) -> None:
         allowed = f"{views}, what a step takes, to {MAX_STORED_VIEWS} are"
         raise NotExportable(f"{training.stored_views} stored views are not allowed; {allowed}")
     optimisers.by_name(training.optimiser)
+    if training.pte:
+        pte_program.check_installed()
+
+
+def _check_no_pte(training: Training) -> None:
+    if training.pte:
+        raise NotExportable(
+            "phones train FC layers only: ExecuTorch takes about 100 times as long as torch to train a whole CNN; take "
+            "a frozen backbone, or leave out --target pte"
+        )
 
 
 def _check_logits(network: Network, classes: int) -> None:
@@ -346,9 +370,7 @@ def _side(side: int) -> int:
     return side
 
 
-def _tools() -> list[pb.ToolVersion]:
+def _tools(training: Training) -> list[pb.ToolVersion]:
+    names = ("fedlens", "torch", *(("executorch",) if training.pte else ()))
     # Without the build's suffix (+cpu, +cu130): the programs are the same.
-    return [
-        pb.ToolVersion(name="fedlens", version=version("fedlens")),
-        pb.ToolVersion(name="torch", version=version("torch").partition("+")[0]),
-    ]
+    return [pb.ToolVersion(name=name, version=version(name).partition("+")[0]) for name in names]

@@ -1,0 +1,222 @@
+"""From a traced program to ExecuTorch's `.pte`, for phones: XNNPACK runs what it can, portable kernels the rest.
+
+Frozen tensors are constants inside the file, so that XNNPACK may fold and pack them; everything else is an input, in
+the order of the slots. executorch takes seconds to import, so it is imported only when a program is lowered.
+"""
+
+import logging
+import os
+import warnings
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.export import ExportedProgram
+from torch.fx import Node
+
+from fedlens_export import lowering, parity
+from fedlens_export.errors import NotExportable
+from fedlens_export.hyper import Hyper
+from fedlens_export.programs import ProgramSource
+from fedlens_proto.v1 import manifest_pb2 as pb
+
+METHOD = "forward"
+"""The one method of each file."""
+
+
+@dataclass(frozen=True)
+class Delegation:
+    """Which operators of a program run where.
+
+    Attributes:
+        delegated: How many XNNPACK runs.
+        portable: How many of each are left to portable kernels, by name such as `aten.mul.Tensor`, the most first.
+    """
+
+    delegated: int
+    portable: Mapping[str, int]
+
+    def __str__(self) -> str:
+        """A line for people."""
+        left = ", ".join(f"{name} {count}" for name, count in self.portable.items())
+        return f"{self.delegated} operators run in XNNPACK, {sum(self.portable.values())} do not" + (
+            f": {left}" if left else ""
+        )
+
+
+def check_installed() -> None:
+    """See early whether programs can be lowered.
+
+    Raises:
+        NotExportable: executorch is not installed.
+    """
+    if find_spec("executorch") is None:
+        raise NotExportable(
+            "programs for phones need ExecuTorch, which is not installed: pip install 'fedlens[export]'; "
+            "or leave out --target pte"
+        )
+
+
+def bind(source: ProgramSource, program: ExportedProgram, known: Mapping[str, Tensor]) -> ExportedProgram:
+    """The traced program with its frozen tensors as constants instead of inputs.
+
+    Args:
+        source: What was traced.
+        program: From `lowering.trace`, as it is saved as `.pt2`.
+        known: Values of the frozen tensors, by name.
+    """
+    frozen = [slot.kind == pb.SLOT_KIND_FROZEN for slot in source.inputs]
+    constants = [known[slot.name] for slot in source.inputs if slot.kind == pb.SLOT_KIND_FROZEN]
+    described = [node.meta["val"] for node in program.graph.nodes if node.op == "placeholder"]
+    examples = tuple(
+        torch.zeros(value.shape, dtype=value.dtype)
+        for value, is_frozen in zip(described, frozen, strict=True)
+        if not is_frozen
+    )
+    return torch.export.export(_Bound(program.graph_module, frozen, constants), examples)
+
+
+def lower(name: str, program: ExportedProgram) -> tuple[bytes, Delegation]:
+    """The `.pte` of a program from `bind`, the same bytes each time.
+
+    Raises:
+        NotExportable: executorch is not installed, or it does not know an operator.
+    """
+    check_installed()
+    with _quiet():
+        partitioner: Any = import_module("executorch.backends.xnnpack.partition.xnnpack_partitioner")
+        exir: Any = import_module("executorch.exir")  # its types are not those of what it gives
+        try:
+            edge = exir.to_edge_transform_and_lower(program, partitioner=[partitioner.XnnpackPartitioner()])
+            delegation = _delegation(edge.exported_program())
+            raw = bytes(edge.to_executorch().buffer)
+        except Exception as error:  # whatever the compiler raises for an operator that it does not know
+            raise NotExportable(f"program {name!r} cannot be lowered to ExecuTorch: {error}") from error
+    return raw, delegation
+
+
+def load(name: str, raw: bytes) -> lowering.Function:
+    """The function in a `.pte` that was made here: over all inputs but the frozen ones.
+
+    Raises:
+        NotExportable: The runtime cannot load it, for example because it lacks an operator.
+    """
+    runtime = _runtime()
+    try:
+        program = runtime.load_program(raw)
+        method = program.load_method(METHOD)
+    except RuntimeError as error:
+        raise NotExportable(f"program {name!r} was lowered, but ExecuTorch's runtime refuses it: {error}") from error
+
+    def run(*tensors: Tensor, _keep: Any = program) -> tuple[Tensor, ...]:
+        # The method reads the program's bytes as long as it lives.
+        return tuple(method.execute([tensor.contiguous() for tensor in tensors]))
+
+    return run
+
+
+def check(source: ProgramSource, raw: bytes, known: Mapping[str, Tensor], hyper: Mapping[str, Hyper]) -> float:
+    """As `parity.check`, with ExecuTorch's runtime.
+
+    Raises:
+        NotExportable: The runtime cannot run it.
+        ParityBroken: As in `parity.check`.
+    """
+    return parity.compare(source, with_frozen(source, load(source.name, raw)), known, hyper)
+
+
+def with_frozen(source: ProgramSource, function: lowering.Function) -> lowering.Function:
+    """A loaded `.pte` as a function of all inputs of its source, of which it ignores the frozen ones."""
+    kept = [slot.kind != pb.SLOT_KIND_FROZEN for slot in source.inputs]
+
+    def run(*tensors: Tensor) -> tuple[Tensor, ...]:
+        given = [tensor for tensor, is_kept in zip(tensors, kept, strict=True) if is_kept]
+        try:
+            return function(*given)
+        except RuntimeError as error:
+            raise NotExportable(f"ExecuTorch cannot run program {source.name!r}: {error}") from error
+
+    return run
+
+
+class _Bound(nn.Module):
+    """A traced program that has some of its inputs inside, as parameters: only those are folded and packed."""
+
+    def __init__(self, traced: nn.Module, frozen: Sequence[bool], constants: Sequence[Tensor]) -> None:
+        super().__init__()
+        self.traced = traced
+        self.frozen = tuple(frozen)
+        self.constants = nn.ParameterList(nn.Parameter(tensor, requires_grad=False) for tensor in constants)
+
+    def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
+        constants, given = iter(self.constants), iter(tensors)
+        result: tuple[Tensor, ...] = self.traced(
+            *(next(constants) if is_frozen else next(given) for is_frozen in self.frozen)
+        )
+        return result
+
+
+def _delegation(program: ExportedProgram) -> Delegation:
+    delegated = 0
+    portable: Counter[str] = Counter()
+    for node in program.graph.nodes:
+        if node.op == "get_attr":
+            delegated += sum(map(_is_operator, getattr(program.graph_module, node.target).original_module.graph.nodes))
+        elif _is_operator(node) and "executorch_call_delegate" not in str(node.target):
+            portable[_name(node)] += 1
+    return Delegation(delegated, dict(sorted(portable.items(), key=lambda item: (-item[1], item[0]))))
+
+
+def _is_operator(node: Node) -> bool:
+    return node.op == "call_function" and getattr(node.target, "__name__", "") != "getitem"
+
+
+def _name(node: Node) -> str:
+    schema = getattr(node.target, "_schema", None)
+    if schema is None:
+        return str(node.target)
+    overload = schema.overload_name or "default"
+    return f"{schema.name.replace('::', '.')}.{overload}"
+
+
+def _runtime() -> Any:
+    with _quiet(), _native_silence():
+        native: Any = import_module("executorch.extension.pybindings._portable_lib")
+        # Before anything is loaded: programs keep the pool that they were loaded with.
+        if native._threadpool_get_thread_count() != 1:
+            native._unsafe_reset_threadpool(1)
+        return import_module("executorch.runtime").Runtime.get()
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without what executorch and what it imports have to say about torch's deprecations."""
+    chatter = logging.getLogger("torch.utils._pytree")
+    level = chatter.level
+    chatter.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        chatter.setLevel(level)
+
+
+@contextmanager
+def _native_silence() -> Iterator[None]:
+    """Without the lines about processors that the runtime writes to stderr itself when it starts."""
+    kept = os.dup(2)
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nowhere)
