@@ -1,11 +1,11 @@
 """A task's global model as a file: FedLens' own blob, or safetensors; written whole or not at all."""
 
 import json
-import os
 from io import BytesIO
 from pathlib import Path
 
 from fedlens.admin_client import AdminClient, AdminError
+from fedlens.whole_file import replacing
 from fedlens_proto.blob import Array, Blob
 from fedlens_proto.v1 import admin_pb2
 
@@ -28,18 +28,15 @@ def fetch_model(client: AdminClient, task: str, out: Path) -> admin_pb2.TaskMode
             f"{out}: the model of {task} stands on {len(found.extractors)} extractors, which a blob has no room for; "
             f"take a name in {SAFETENSORS}"
         )
-    partial = out.with_name(f".{out.name}.{os.getpid()}.part")
     try:
-        if out.suffix == SAFETENSORS:
-            partial.write_bytes(_safetensors(client, task, found))
-        else:
-            with partial.open("wb") as file:
-                client.fetch(found.blob_sha256, file)
-        partial.replace(out)
+        with replacing(out) as partial:
+            if out.suffix == SAFETENSORS:
+                partial.write_bytes(_safetensors(client, task, found))
+            else:
+                with partial.open("wb") as file:
+                    client.fetch(found.blob_sha256, file)
     except OSError as error:
         raise AdminError(f"{out}: cannot be written: {error.strerror or error}") from error
-    finally:
-        partial.unlink(missing_ok=True)
     return found
 
 

@@ -14,7 +14,7 @@ from safetensors import SafetensorError, safe_open
 
 from fedlens_edge_client.errors import ModelError
 from fedlens_proto import manifest as manifests
-from fedlens_proto.blob import Array, Blob, Checker
+from fedlens_proto.blob import Array, Blob
 from fedlens_proto.errors import BlobError
 from fedlens_proto.manifest import Bundle
 from fedlens_proto.v1 import manifest_pb2
@@ -86,14 +86,10 @@ def _check(
 
 
 def _blob(path: Path) -> Blob:
-    checker = Checker()
-    with path.open("rb") as file:
-        while chunk := file.read(1 << 20):
-            checker.feed(chunk)
-    base = checker.finish().base
-    if base is not None:
-        raise BlobError(f"it holds the difference to blob {base.hex()}; a model must hold whole weights")
-    return Blob.open(path, checker.digest)
+    blob = Blob.open_checked(path)
+    if blob.layout.base is not None:
+        raise BlobError(f"it holds the difference to blob {blob.layout.base.hex()}; a model must hold whole weights")
+    return blob
 
 
 def _safetensors(path: Path, bundle: Bundle) -> Model:

@@ -1,12 +1,11 @@
 """Backbones that are frozen, where their weights come from, and the heads that train on their features."""
 
 from pathlib import Path
-from pickle import UnpicklingError
 
 import torch
 from torch import Tensor, nn
 
-from fedlens_export import torchvision_models
+from fedlens_export import state_dict, torchvision_models
 from fedlens_export.classified import FEATURES, Classified
 from fedlens_export.errors import NotExportable, UnknownChoice, WeightsUnusable
 
@@ -80,18 +79,7 @@ def load_weights(name: str, backbone: nn.Module, path: Path) -> None:
     Raises:
         WeightsUnusable: It cannot be read without running code, or keys or shapes do not fit; the text names them.
     """
-    try:
-        state = _read(path)
-    except UnpicklingError as error:
-        # torch's text would advise to load it anyway.
-        raise WeightsUnusable(
-            f"backbone weights {path.name} are no plain dict of tensors, and are not loaded"
-        ) from error
-    except (OSError, EOFError, ValueError, RuntimeError, KeyError) as error:
-        raise WeightsUnusable(
-            f"backbone weights {path.name} cannot be read as a state dict: {str(error) or 'it is cut short'}"
-        ) from error
-    _fill(name, backbone, state, path.name)
+    _fill(name, backbone, _read(path), path.name)
 
 
 def download_weights(name: str, backbone: nn.Module) -> None:
@@ -111,19 +99,15 @@ def download_weights(name: str, backbone: nn.Module) -> None:
 
 
 def _read(path: Path) -> dict[str, Tensor]:
-    if path.suffix == ".safetensors":
-        from safetensors import SafetensorError
-        from safetensors.torch import load_file
+    if path.suffix != ".safetensors":
+        return state_dict.read(path)
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
 
-        try:
-            return load_file(path)
-        except SafetensorError as error:
-            raise ValueError(str(error)) from error
-    # An empty file, a folder and a missing file give OSError or EOFError, a foreign pickle UnpicklingError.
-    state = torch.load(path, map_location="cpu", weights_only=True)
-    if not isinstance(state, dict):
-        raise ValueError(f"it holds a {type(state).__name__}, not a dict of tensors")
-    return state
+    try:
+        return load_file(path)
+    except (OSError, SafetensorError) as error:
+        raise WeightsUnusable(f"{path} cannot be read as a state dict: {error}") from error
 
 
 def _fill(name: str, backbone: nn.Module, state: dict[str, Tensor], source: str) -> None:

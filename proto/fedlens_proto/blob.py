@@ -85,6 +85,20 @@ class Blob(Mapping[str, Array]):
             raise BlobError(f"blob truncated or with bytes behind it: {size} bytes found")
         return cls(mapped, layout, digest)
 
+    @classmethod
+    def open_checked(cls, path: Path) -> Self:
+        """Map a blob's file into memory after checking everything, as `from_bytes` does.
+
+        Raises:
+            BlobError: The file is no blob.
+        """
+        checker = Checker()
+        with path.open("rb") as file:
+            while chunk := file.read(1 << 20):
+                checker.feed(chunk)
+        checker.finish()
+        return cls.open(path, checker.digest)
+
     @property
     def digest(self) -> bytes:
         """SHA-256 of the whole blob: its name."""

@@ -49,7 +49,7 @@ def test_a_file_that_runs_code_is_not_loaded(tmp_path: Path) -> None:
     marker = tmp_path / "marker"
     torch.save({"features.0.0.weight": MakesFile(marker)}, tmp_path / "w.pth")
 
-    with pytest.raises(WeightsUnusable, match=r"w\.pth are no plain dict of tensors, and are not loaded") as refused:
+    with pytest.raises(WeightsUnusable, match=r"w\.pth is no plain dict of tensors, and is not loaded") as refused:
         backbones.load_weights(NAME, fresh(), tmp_path / "w.pth")
 
     assert not marker.exists()
@@ -117,6 +117,9 @@ def test_without_a_network_the_error_says_what_to_do(tmp_path: Path, monkeypatch
         ("googlenet", "googlenet", 1024),
         ("alexnet", "alexnet", 256),
         ("mobilenet_v3_small", "mobilenet_v3_small", 576),
+        ("mobilenet_v2", "mobilenet_v2", 1280),
+        ("mobilenet_v3_large", "mobilenet_v3_large", 960),
+        ("efficientnet_b0", "efficientnet_b0", 1280),
     ],
 )
 def test_a_backbone_takes_torchvisions_file(name: str, torchvisions: str, features: int, tmp_path: Path) -> None:
