@@ -16,6 +16,7 @@ from fedlens.compare.running import RunAnswer
 from fedlens_edge_client.client import EdgeClient
 from fedlens_edge_client.engines import Engine
 from fedlens_edge_client.engines.torch import TorchEngine
+from fedlens_edge_client.events import Event
 from fedlens_edge_client.faults import FaultPlan
 from fedlens_edge_client.faulty_transport import FaultyTransport
 from fedlens_edge_client.fleet.config import FleetConfig
@@ -56,6 +57,7 @@ def member(
     *,
     private: PrivateGenerator,
     executor: Executor | None = None,
+    on_event: Callable[[Event], None] | None = None,
 ) -> EdgeClient:
     """A client of a fleet."""
     return EdgeClient(
@@ -71,6 +73,7 @@ def member(
         cache=fleet.cache(index),
         features=fleet.features,
         executor=executor,
+        on_event=on_event,
     )
 
 
