@@ -6,7 +6,8 @@ authors replace it by three 3 x 3 convolutions and a mean over 3 x 3 fields. Dro
 a function of its arguments alone. GoogLeNet has no auxiliary heads.
 
 Frozen ones give the features before their first FC layer. Those of AlexNet are the means of its last 256 channels: its
-FC layers are 94 % of its weights, too much to send to a phone.
+FC layers are 94 % of its weights, too much to send to a phone. MobileNetV2, MobileNetV3-Large and EfficientNet-B0 are
+backbones only. EfficientNet-B0 skips no block at random while it is pretrained.
 """
 
 from collections import OrderedDict
@@ -31,6 +32,7 @@ class _Kind:
         left_out: What stands before the names of its tensors that a backbone does not have.
         options: Of its constructor.
         least_side: Of the photos that its layers leave something of, in pixels.
+        whole: Whether it can also be trained as a whole.
     """
 
     torchvisions: str
@@ -38,6 +40,7 @@ class _Kind:
     left_out: tuple[str, ...]
     options: Mapping[str, object]
     least_side: int = MIN_SIDE
+    whole: bool = True
 
 
 _KINDS = {
@@ -46,9 +49,12 @@ _KINDS = {
     "shufflenet_v2": _Kind("shufflenet_v2_x1_0", 1024, ("fc.",), {}),
     "googlenet": _Kind("googlenet", 1024, ("fc.", "aux1.", "aux2."), {"aux_logits": False, "init_weights": True}),
     "alexnet": _Kind("alexnet", 256, ("classifier.",), {}, least_side=63),
+    "mobilenet_v2": _Kind("mobilenet_v2", 1280, ("classifier.",), {}, whole=False),
+    "mobilenet_v3_large": _Kind("mobilenet_v3_large", 960, ("classifier.",), {}, whole=False),
+    "efficientnet_b0": _Kind("efficientnet_b0", 1280, ("classifier.",), {"stochastic_depth_prob": 0.0}, whole=False),
 }
 BACKBONES = tuple(_KINDS)
-WHOLE = tuple(name + SUFFIX for name in _KINDS)
+WHOLE = tuple(name + SUFFIX for name, kind in _KINDS.items() if kind.whole)
 
 
 class Mean(nn.Module):
