@@ -1,0 +1,200 @@
+"""What every engine that runs programs over flat tensors has in common: all but how a program is loaded."""
+
+import math
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedlens_edge_client.engines import BadInput, NonFinite, Rows
+from fedlens_edge_client.engines.feed import Feed, argument, check_array, copied
+from fedlens_edge_client.engines.loaded import LoadedProgram
+from fedlens_proto.blob import Array
+from fedlens_proto.manifest import Bundle
+from fedlens_proto.v1 import blob_pb2
+from fedlens_proto.v1 import manifest_pb2 as pb
+
+# What a step hands on to the next one.
+_CARRIED = (pb.SLOT_KIND_WEIGHT, pb.SLOT_KIND_OPTIMISER, pb.SLOT_KIND_COUNTER)
+
+
+class ProgramEngine(ABC):
+    """An `Engine`. May be used by several threads, which then take turns at Python's lock: use processes instead."""
+
+    def __init__(self, bundle: Bundle) -> None:
+        """Programs are loaded when first used.
+
+        Torch is set to one thread, for the whole process: results then do not depend on the number of cores, and
+        processes that train side by side do not slow each other down.
+        """
+        torch.set_num_threads(1)
+        self._bundle = bundle
+        self._programs: dict[str, LoadedProgram] = {}
+        self._frozen: Mapping[str, Tensor] | None = None
+        self._loading = threading.Lock()
+
+    @property
+    def bundle(self) -> Bundle:
+        """The bundle whose programs run."""
+        return self._bundle
+
+    @abstractmethod
+    def _load(self, name: str) -> LoadedProgram:
+        """A program of the bundle.
+
+        Raises:
+            BundleUnusable: It cannot be loaded.
+        """
+
+    @abstractmethod
+    def _read_frozen(self, program: LoadedProgram) -> Mapping[str, Tensor]:
+        """By name what `program` takes of the frozen backbone.
+
+        Raises:
+            BundleUnusable: It cannot be read.
+        """
+
+    def embed(self, photo: NDArray[np.float32]) -> NDArray[np.float32]:
+        """As `Engine.embed`."""
+        if self._bundle.manifest.bundle_class != pb.BUNDLE_CLASS_FROZEN_BACKBONE:
+            raise BadInput("the bundle has no frozen backbone: it takes photos, not features")
+        program = self._program("embed")
+        at = program.input_index(pb.SLOT_KIND_INPUT)
+        check_array("the photo", photo, tuple(program.inputs[at].shape), blob_pb2.DTYPE_FLOAT32)
+        frozen = self._frozen_tensors()
+        arguments = [
+            frozen[slot.name] if slot.kind == pb.SLOT_KIND_FROZEN else copied(photo) for slot in program.inputs
+        ]
+        with torch.inference_mode():
+            features = (
+                program.run(arguments, program.prepare(arguments))[program.output_index(pb.SLOT_KIND_FEATURES)]
+                .cpu()
+                .numpy()
+            )
+        if not np.isfinite(features).all():
+            raise NonFinite("the features of a photo hold a NaN or an infinity")
+        return np.ascontiguousarray(features[0])
+
+    def view(self, photos: NDArray[np.float32], uniforms: NDArray[np.float32]) -> NDArray[np.float32]:
+        """As `Engine.view`."""
+        if not self._bundle.manifest.views:
+            raise BadInput("the bundle has no views of photos")
+        program = self._program("view")
+        given = {pb.SLOT_KIND_INPUT: ("the photos", photos), pb.SLOT_KIND_UNIFORM: ("the uniforms", uniforms)}
+        arguments = []
+        for slot in program.inputs:
+            what, array = given[slot.kind]
+            check_array(what, array, (len(photos), *slot.shape[1:]), slot.dtype)
+            arguments.append((array, torch.zeros(tuple(slot.shape))))
+        tensors = [tensor for _, tensor in arguments]
+        batch = program.inputs[0].shape[0]
+        views = np.empty_like(photos)
+        with torch.inference_mode():
+            prepared = program.prepare(tensors)
+            for start in range(0, len(photos), batch):
+                count = min(batch, len(photos) - start)
+                for array, tensor in arguments:
+                    tensor.numpy()[:count] = array[start : start + count]
+                views[start : start + count] = program.run(tensors, prepared)[0].cpu().numpy()[:count]
+        if not np.isfinite(views).all():
+            raise NonFinite("a view of a photo holds a NaN or an infinity")
+        return views
+
+    def train(
+        self,
+        program: str,
+        weights: Mapping[str, Array],
+        rows: Rows,
+        batches: Iterable[NDArray[np.int64]],
+        hyper: Mapping[str, float],
+        references: Mapping[str, Mapping[str, Array]],
+        on_step: Callable[[float], None] | None = None,
+    ) -> dict[str, Array]:
+        """As `Engine.train`."""
+        loaded = self._program(program)
+        loss_at = loaded.output_index(pb.SLOT_KIND_LOSS)
+        values = self._hyper(hyper)
+        if bool(self._bundle.manifest.views) != (rows.views is not None):
+            raise BadInput(f"the bundle's step takes {self._bundle.manifest.views or 'no'} views of each photo")
+        feed = Feed(loaded, rows, len(self._bundle.manifest.class_names), self._fills())
+        arguments = [argument(slot, feed, weights, values, references) for slot in loaded.inputs]
+        where = {(slot.kind, slot.name): i for i, slot in enumerate(loaded.inputs)}
+        carried = [(i, where[slot.kind, slot.name]) for i, slot in enumerate(loaded.outputs) if slot.kind in _CARRIED]
+        with torch.inference_mode():
+            prepared = loaded.prepare(arguments)
+            for number, batch in enumerate(batches, start=1):
+                feed.fill(batch)
+                results = loaded.run(arguments, prepared)
+                for source, target in carried:
+                    arguments[target] = results[source]
+                loss = results[loss_at].item()
+                if not math.isfinite(loss):
+                    raise NonFinite(f"the loss of step {number} is {loss}; a smaller learning rate may help")
+                if on_step is not None:
+                    on_step(loss)
+            trained = {
+                slot.name: np.ascontiguousarray(value.cpu().numpy()).reshape(value.shape)
+                for slot, value in zip(loaded.inputs, arguments, strict=True)
+                if slot.kind == pb.SLOT_KIND_WEIGHT
+            }
+        for name, array in trained.items():
+            if not np.isfinite(array).all():
+                raise NonFinite(f"tensor {name!r} holds a NaN or an infinity after training")
+        return trained
+
+    def predict(self, weights: Mapping[str, Array], inputs: NDArray[np.float32]) -> NDArray[np.float32]:
+        """As `Engine.predict`."""
+        return self._in_batches("predict", pb.SLOT_KIND_LOGITS, weights, inputs, "the logits")
+
+    def extract(self, extractor: Mapping[str, Array], inputs: NDArray[np.float32]) -> NDArray[np.float32]:
+        """As `Engine.extract`."""
+        return self._in_batches("extract", pb.SLOT_KIND_FEATURES, extractor, inputs, "the extractor's outputs")
+
+    def _in_batches(
+        self, name: str, kind: pb.SlotKind, weights: Mapping[str, Array], inputs: NDArray[np.float32], what: str
+    ) -> NDArray[np.float32]:
+        """The output of this kind for each row, float32 [N, ...]."""
+        program = self._program(name)
+        at = program.output_index(kind)
+        classes = len(self._bundle.manifest.class_names)
+        feed = Feed(program, Rows(inputs, np.zeros(len(inputs), np.int64)), classes, filled=False)
+        arguments = [argument(slot, feed, weights, {}, {}) for slot in program.inputs]
+        found = np.empty((feed.count, *program.outputs[at].shape[1:]), np.float32)
+        with torch.inference_mode():
+            prepared = program.prepare(arguments)
+            for start in range(0, feed.count, feed.batch):
+                batch = np.arange(start, min(start + feed.batch, feed.count))
+                feed.fill(batch)
+                found[batch] = program.run(arguments, prepared)[at].cpu().numpy()[: len(batch)]
+        if not np.isfinite(found).all():
+            raise NonFinite(f"{what} hold a NaN or an infinity")
+        return found
+
+    def _program(self, name: str) -> LoadedProgram:
+        with self._loading:
+            if name not in self._programs:
+                self._programs[name] = self._load(name)
+            return self._programs[name]
+
+    def _frozen_tensors(self) -> Mapping[str, Tensor]:
+        with self._loading:
+            if self._frozen is None:
+                self._frozen = self._read_frozen(self._programs["embed"])
+            return self._frozen
+
+    def _fills(self) -> bool:
+        return self._bundle.manifest.last_batch == pb.LAST_BATCH_FILLED
+
+    def _hyper(self, given: Mapping[str, float]) -> dict[str, float]:
+        known = {h.name: h for h in self._bundle.manifest.hyper_parameters}
+        for name, value in given.items():
+            if name not in known:
+                raise BadInput(f"hyper-parameter {name!r} is unknown; the bundle has {', '.join(known)}")
+            low, high = known[name].minimum, known[name].maximum
+            if not low <= value <= high:
+                raise BadInput(f"hyper-parameter {name!r} is {value}; allowed are {low} to {high}")
+        return {name: given.get(name, h.default_value) for name, h in known.items()}
