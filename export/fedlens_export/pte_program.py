@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.export import ExportedProgram
 from torch.fx import Node
 
-from fedlens_export import lowering, parity
+from fedlens_export import lowering, parity, pte_graph
 from fedlens_export.errors import NotExportable
 from fedlens_export.hyper import Hyper
 from fedlens_export.programs import ProgramSource
@@ -79,7 +79,7 @@ def bind(source: ProgramSource, program: ExportedProgram, known: Mapping[str, Te
         for value, is_frozen in zip(described, frozen, strict=True)
         if not is_frozen
     )
-    return torch.export.export(_Bound(program.graph_module, frozen, constants), examples)
+    return torch.export.export(_Bound(pte_graph.rewritten(program), frozen, constants), examples)
 
 
 def lower(name: str, program: ExportedProgram) -> tuple[bytes, Delegation]:
@@ -89,7 +89,7 @@ def lower(name: str, program: ExportedProgram) -> tuple[bytes, Delegation]:
         NotExportable: executorch is not installed, or it does not know an operator.
     """
     check_installed()
-    with _quiet():
+    with quietly():
         partitioner: Any = import_module("executorch.backends.xnnpack.partition.xnnpack_partitioner")
         exir: Any = import_module("executorch.exir")  # its types are not those of what it gives
         try:
@@ -186,7 +186,7 @@ def _name(node: Node) -> str:
 
 
 def _runtime() -> Any:
-    with _quiet(), _native_silence():
+    with quietly(), _native_silence():
         native: Any = import_module("executorch.extension.pybindings._portable_lib")
         # Before anything is loaded: programs keep the pool that they were loaded with.
         if native._threadpool_get_thread_count() != 1:
@@ -195,7 +195,7 @@ def _runtime() -> Any:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def quietly() -> Iterator[None]:
     """Without what executorch and what it imports have to say about torch's deprecations."""
     chatter = logging.getLogger("torch.utils._pytree")
     level = chatter.level
