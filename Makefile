@@ -18,7 +18,7 @@ VENV := $(REPO)/.venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help demo test test-slow check bench docs proto freeze-wire pins clean install
+.PHONY: help demo test test-slow check bench docs vectors proto freeze-wire pins clean install
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
@@ -64,6 +64,9 @@ bench: $(STAMP) ## the benchmark table; docs/benchmarks.md is written anew
 
 docs: $(STAMP) ## write the commands' --help into README.md anew
 	@'$(BIN)/python' -m tests.readme_blocks
+
+vectors: $(STAMP) ## write the test vectors for clients in other languages anew, tests/vectors/
+	@'$(BIN)/python' -m tests.vectors.make
 
 proto: $(STAMP) ## generate Python code from the .proto files
 	@cd proto

@@ -1,0 +1,257 @@
+"""Every message that a client sends or reads, as bytes and as JSON, and the bodies of updates."""
+
+from hashlib import sha256
+from typing import Any
+
+import numpy as np
+from google.protobuf.message import Message
+
+from fedlens_proto import wire
+from fedlens_proto.blob import encode
+from fedlens_proto.errors import WireError
+from fedlens_proto.v1 import (
+    assignment_pb2,
+    blob_pb2,
+    check_in_pb2,
+    enrolment_pb2,
+    error_pb2,
+    manifest_pb2,
+    update_pb2,
+)
+from fedlens_server import errors
+from tests.vectors.forms import Files, arrays, document, encoded, message
+
+_CLIENT = bytes(range(32))
+_BUNDLE = sha256(b"a bundle").digest()
+_SEED = sha256(b"a seed").digest()
+_MODEL = sha256(b"a model").digest()
+_BASE = sha256(b"the model of the round before").digest()
+
+_FC = assignment_pb2.TensorSelector(kinds=[manifest_pb2.TENSOR_KIND_LINEAR], names=["fc.bias", "fc.weight"])
+_CLASSIFIER = assignment_pb2.TensorSelector(roles=[manifest_pb2.TENSOR_ROLE_CLASSIFIER])
+_GLOBAL = assignment_pb2.SetSource(download="global")
+
+
+def _hyper(**values: float) -> list[assignment_pb2.HyperValue]:
+    return [assignment_pb2.HyperValue(name=name, value=value) for name, value in values.items()]
+
+
+def _full_assignment() -> assignment_pb2.Assignment:
+    """One that sets every field there is, though no method asks for all of it together."""
+    pb = assignment_pb2
+    difference = pb.Difference(sha256=sha256(b"a difference").digest(), size=5400, base=_BASE)
+    return pb.Assignment(
+        task=7,
+        round=2**63 + 1,  # above what a signed 64-bit number holds
+        phase=1,
+        bundle=_BUNDLE,
+        seed=_SEED,
+        time_left_ms=120_000,
+        sets=[
+            pb.BlobSet(name="global", sha256=_MODEL, size=10_880, difference=difference),
+            pb.BlobSet(name="extractor-0", sha256=sha256(b"an extractor").digest(), size=4096),
+        ],
+        local_pass=pb.LocalPass(
+            start=[
+                pb.StartRule(tensors=_CLASSIFIER, source=pb.SetSource(kept="mine", download="initial")),
+                pb.StartRule(source=_GLOBAL),
+            ],
+            references=[
+                pb.ReferenceBinding(name="global", start=True),
+                pb.ReferenceBinding(name="old", set=pb.SetSource(kept="mine", download="global")),
+                pb.ReferenceBinding(name="counts", label_counts=True),
+            ],
+            stages=[
+                pb.Stage(program="step", epochs=2, hyper_values=_hyper(lr_classifier=0.05, momentum=0.9)),
+                pb.Stage(program="step", steps=10, hyper_values=_hyper(lr_extractor=0)),
+            ],
+            keep=[pb.Keep(set="mine", tensors=_CLASSIFIER)],
+            upload=pb.Upload(tensors=_FC, codec=pb.CODEC_INT8, base_set="global"),
+            asks=[
+                pb.Ask(class_counts=pb.AskClassCounts()),
+                pb.Ask(label_distribution=pb.AskLabelDistribution(epsilon=0.5)),
+                pb.Ask(confusion=pb.AskConfusion()),
+            ],
+            evaluation=pb.EvaluationPlan(at_start=True, at_end=True, throw_away=[pb.Stage(program="step", steps=1)]),
+            extractors=["extractor-0", "extractor-1"],
+        ),
+        answer=pb.ANSWER_UPDATE,
+    )
+
+
+def _evaluator_assignment() -> assignment_pb2.Assignment:
+    pb = assignment_pb2
+    return pb.Assignment(
+        task=7,
+        round=3,
+        bundle=_BUNDLE,
+        seed=_SEED,
+        time_left_ms=1,
+        sets=[pb.BlobSet(name="global", sha256=_MODEL, size=10_880)],
+        local_pass=pb.LocalPass(
+            start=[pb.StartRule(source=_GLOBAL)], evaluation=pb.EvaluationPlan(at_start=True), asks=[pb.Ask()]
+        ),
+        answer=pb.ANSWER_EVALUATION,
+    )
+
+
+def _header() -> update_pb2.UpdateHeader:
+    pb = update_pb2
+    return pb.UpdateHeader(
+        protocol=wire.PROTOCOL,
+        phase=1,
+        bundle=_BUNDLE,
+        photo_count=70,
+        class_counts=[50, 0, 20],
+        evaluations=[
+            pb.EvaluationSums(
+                moment=pb.EVALUATION_MOMENT_START, count=9, correct=4, loss=9.75, confusion=[2, 1, 0, 1, 2, 0, 3, 0, 0]
+            ),
+            pb.EvaluationSums(moment=pb.EVALUATION_MOMENT_END, count=9, correct=0, loss=0.1),
+        ],
+        label_distribution=[0.625, -0.125, 0.1],
+    )
+
+
+def _messages() -> dict[str, Message]:
+    capabilities = enrolment_pb2.Capabilities(
+        formats=[manifest_pb2.PROGRAM_FORMAT_PTE],
+        bundle_classes=[manifest_pb2.BUNDLE_CLASS_FROZEN_BACKBONE],
+        models=["mobilenet_v3_small"],
+    )
+    current = check_in_pb2.CurrentModel(
+        task=7, bundle=_BUNDLE, sets=[assignment_pb2.BlobSet(name="global", sha256=_MODEL, size=10_880)]
+    )
+    wait = check_in_pb2.Wait(
+        retry_after_ms=1500, reason=check_in_pb2.WAIT_REASON_NEXT_ROUND, models=[current, check_in_pb2.CurrentModel()]
+    )
+    failure = update_pb2.FailureRequest(
+        protocol=1, reason=update_pb2.FAILURE_REASON_BUNDLE, detail="program 'step' uses the operator “erf” — größer"
+    )
+    header = blob_pb2.BlobHeader(
+        tensors=[
+            blob_pb2.BlobTensor(name="counter", dtype=blob_pb2.DTYPE_INT64),
+            blob_pb2.BlobTensor(name="fc.weight", dtype=blob_pb2.DTYPE_INT8, shape=[10, 512]),
+        ],
+        base=_BASE,
+    )
+    return {
+        "enrol-request": enrolment_pb2.EnrolRequest(
+            protocol=1, enrolment_token="fl1.token", client_id=_CLIENT, capabilities=capabilities
+        ),
+        "enrol-response": enrolment_pb2.EnrolResponse(role=enrolment_pb2.CLIENT_ROLE_TRAINER),
+        "forget-request": enrolment_pb2.ForgetRequest(protocol=1),
+        "forget-response": enrolment_pb2.ForgetResponse(aggregating=True),
+        "forget-response-unset": enrolment_pb2.ForgetResponse(),
+        "check-in-request": check_in_pb2.CheckInRequest(protocol=1, task=7, photo_count=3, hold_ms=30_000),
+        "check-in-request-least": check_in_pb2.CheckInRequest(protocol=1),
+        "check-in-response-assignment": check_in_pb2.CheckInResponse(assignment=_full_assignment()),
+        "check-in-response-evaluator": check_in_pb2.CheckInResponse(assignment=_evaluator_assignment()),
+        "check-in-response-wait": check_in_pb2.CheckInResponse(wait=wait),
+        "check-in-response-finished": check_in_pb2.CheckInResponse(finished=check_in_pb2.Finished(models=[current])),
+        "check-in-response-finished-without-models": check_in_pb2.CheckInResponse(finished=check_in_pb2.Finished()),
+        "update-header": _header(),
+        "receipt": update_pb2.Receipt(body_sha256=sha256(b"a body").digest()),
+        "failure-request": failure,
+        "failure-response": update_pb2.FailureResponse(),
+        "blob-header": header,
+    }
+
+
+def _kinds(root: type[errors.ServerError] = errors.ServerError) -> list[type[errors.ServerError]]:
+    found = [kind for child in root.__subclasses__() for kind in _kinds(child)]
+    return [root, *found] if "code" in vars(root) and root is not errors.StoreUnusable else found
+
+
+def _errors() -> dict[str, tuple[error_pb2.Error, int]]:
+    """An answer for each code, with its status."""
+    return {
+        kind.code: (
+            error_pb2.Error(
+                code=kind.code,
+                message=f"what was wrong, and what to do about {kind.code}",
+                retry=kind.retry,
+                retry_after_ms=2500 if kind.retry == error_pb2.RETRY_LATER else 0,
+            ),
+            kind.status.value,
+        )
+        for kind in sorted(_kinds(), key=lambda kind: (kind.status.value, kind.code))
+    }
+
+
+def _refused() -> dict[str, tuple[type[Message], bytes]]:
+    request = encoded(check_in_pb2.CheckInRequest(protocol=1, task=7, photo_count=3))
+    return {
+        "protocol-unset": (check_in_pb2.CheckInRequest, b""),
+        "protocol-of-a-later-version": (check_in_pb2.CheckInRequest, b"\x08\x02"),
+        "cut-short": (enrolment_pb2.EnrolRequest, b"\x08\x01\x12\x05tok"),
+        "wire-type-unknown": (check_in_pb2.CheckInRequest, request + b"\x0f"),
+    }
+
+
+def files() -> Files:
+    """`messages.json`, `updates.json` and what they name."""
+    found: Files = {}
+
+    def entry(name: str, value: Message, raw: bytes | None = None) -> dict[str, Any]:
+        found[f"messages/{name}.bin"] = encoded(value) if raw is None else raw
+        return {"name": name, "type": value.DESCRIPTOR.full_name, "file": f"{name}.bin", "json": message(value)}
+
+    listed = [entry(name, value) for name, value in _messages().items()]
+    # Field 1000, a varint: tag 1000 * 8 = 8000 = c0 3e.
+    request = check_in_pb2.CheckInRequest(protocol=1, task=7)
+    listed.append(entry("check-in-request-of-a-later-version", request, encoded(request) + b"\xc0\x3e\x01"))
+    answers = [
+        entry(f"error-{code}", value) | {"status": status, "code": code} for code, (value, status) in _errors().items()
+    ]
+    refused = []
+    for name, (kind, raw) in _refused().items():
+        found[f"messages/refused/{name}.bin"] = raw
+        listing = {"name": name, "type": kind.DESCRIPTOR.full_name, "file": f"refused/{name}.bin"}
+        refused.append(listing | {"reason": _reason(kind, raw)})
+    found["messages/messages.json"] = document({"messages": listed, "errors": answers, "refused": refused})
+    found.update(_updates())
+    return found
+
+
+def _reason(kind: type[Message], raw: bytes) -> str:
+    try:
+        wire.decode_request(kind, raw)
+    except WireError as error:
+        return str(error).partition(": Error parsing")[0]  # what follows are the words of the protobuf library
+    raise AssertionError(f"{raw.hex()} is accepted")
+
+
+def _updates() -> Files:
+    """The bodies of an update with a blob, of one that uploads nothing, and of an evaluation."""
+    tensors = {"fc.weight": np.array([[0.5, -1.0], [0.25, 127.0]], np.float32)}
+    blob = encode(tensors)
+    with_blob = _header()
+    with_blob.blob_sha256, with_blob.blob_size = sha256(blob).digest(), len(blob)
+    without = update_pb2.UpdateHeader(protocol=1, bundle=_BUNDLE, photo_count=70)
+    evaluation = update_pb2.UpdateHeader(protocol=1, bundle=_BUNDLE, evaluations=_header().evaluations)
+    bodies = {
+        "update": ("PUT /v1/tasks/7/rounds/3/update", with_blob, blob),
+        "update-without-a-blob": ("PUT /v1/tasks/7/rounds/3/update", without, b""),
+        "evaluation": ("PUT /v1/tasks/7/rounds/3/evaluation", evaluation, b""),
+    }
+    found: Files = {}
+    listed = []
+    for name, (address, header, rest) in bodies.items():
+        framed = wire.frame_update(header)
+        found[f"updates/{name}.bin"] = framed + rest
+        listed.append(
+            {
+                "name": name,
+                "file": f"{name}.bin",
+                "request": address,
+                "header_bytes": len(framed) - wire.LENGTH.size,
+                "header": message(header),
+                "blob_offset": len(framed),
+                "blob_bytes": len(rest),
+                "tensors": arrays(tensors) if rest else {},
+                "receipt": message(update_pb2.Receipt(body_sha256=sha256(framed + rest).digest())),
+            }
+        )
+    found["updates/updates.json"] = document({"updates": listed})
+    return found
