@@ -1,8 +1,7 @@
 """`fedlens blob`: looking into files of tensors, comparing and converting them."""
 
 import json
-import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
@@ -31,12 +30,13 @@ def show(
     """Show the tensors of a file: shapes, how they are stored, and statistics of their values."""
     with _reported(status=1):
         from fedlens import blob_files, blob_report
+        from fedlens.tables import print_table
 
         values = blob_report.show_values(blob_files.read(file))
         if as_json:
             _print_json(values)
             return
-        _print_table(blob_report.SHOW_COLUMNS, map(blob_report.show_row, values["tensors"]))
+        print_table(blob_report.SHOW_COLUMNS, map(blob_report.show_row, values["tensors"]))
         typer.echo(f"{values['format']}, {values['bytes']:,} bytes, {values['elements']:,} numbers")
         typer.echo(f"sha256 {values['sha256']}")
         if values["base"]:
@@ -55,12 +55,13 @@ def diff(
     """
     with _reported(status=2):
         from fedlens import blob_files, blob_report
+        from fedlens.tables import print_table
 
         values = blob_report.diff_values(blob_files.read(a), blob_files.read(b))
         if as_json:
             _print_json(values)
         else:
-            _print_table(blob_report.DIFF_COLUMNS, map(blob_report.diff_row, values["tensors"]))
+            print_table(blob_report.DIFF_COLUMNS, map(blob_report.diff_row, values["tensors"]))
             for name in values["missing"]:
                 typer.echo(f"only in {a}: {name}")
             for name in values["extra"]:
@@ -112,15 +113,3 @@ def _what(base: str | None) -> str:
 
 def _print_json(values: Any) -> None:
     typer.echo(json.dumps(values, indent=2))
-
-
-def _print_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(*columns)
-    for row in rows:
-        # As plain text: names come from others, and rich reads square brackets as markup.
-        table.add_row(*map(Text, row))
-    Console(width=None if sys.stdout.isatty() else 200).print(table)

@@ -12,6 +12,7 @@ import io
 import json
 import re
 import zipfile
+from collections import Counter
 from collections.abc import Mapping
 from typing import NoReturn
 
@@ -56,6 +57,17 @@ def canonical(raw: bytes) -> bytes:
     model = _program(_parse(_MODEL, members[_MODEL]))
     members[_MODEL] = json.dumps(model, separators=(",", ":"), allow_nan=False).encode()
     return _archive(members)
+
+
+def operators(raw: bytes) -> dict[str, int]:
+    """How often a program calls each operator, the most frequent first, by name such as `aten.mul.Tensor`.
+
+    Raises:
+        ProgramRefused: As in `canonical`.
+    """
+    model = json.loads(_members(canonical(raw))[_MODEL])
+    targets = (node["target"].removeprefix("torch.ops.") for node in model["graph_module"]["graph"]["nodes"])
+    return dict(sorted(Counter(targets).items(), key=lambda item: (-item[1], item[0])))
 
 
 def _members(raw: bytes) -> dict[str, bytes]:

@@ -1,0 +1,160 @@
+import json
+import shutil
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torch import nn
+from typer.testing import CliRunner, Result
+
+from fedlens.cli import app
+from fedlens_export import backbones
+from fedlens_export.exporting import Training, frozen_backbone_bundle
+from fedlens_proto.manifest import Bundle
+from fedlens_proto.v1 import manifest_pb2 as pb
+from tests.edge_client.linear import make_bundle
+
+FORMATS = {"pt2": pb.PROGRAM_FORMAT_PT2, "pte": pb.PROGRAM_FORMAT_PTE, "onnx": pb.PROGRAM_FORMAT_ONNX}
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+    """One convolution, frozen, and a linear head on its 3 x 3 x 2 = 18 outputs, in every format."""
+    backbone = nn.Sequential(nn.Conv2d(3, 2, 3, stride=2), nn.Hardswish(), nn.AdaptiveAvgPool2d(3), nn.Flatten()).eval()
+    head = backbones.build_head("linear", 18, 2, seed=0)
+    training = Training(class_names=("cat", "[dog]"), batch=4, objective="proximal", pte=True, onnx=True)
+    return frozen_backbone_bundle(tmp_path_factory.mktemp("shown") / "bundle", backbone, head, training, 16)
+
+
+@pytest.fixture
+def copy(bundle: Bundle, tmp_path: Path) -> Bundle:
+    shutil.copytree(bundle.folder, tmp_path / "copy")
+    return Bundle.open(tmp_path / "copy")
+
+
+def show(path: Path, *more: str) -> Result:
+    return CliRunner().invoke(app, ["bundle", "show", str(path), *more])
+
+
+def shown(path: Path) -> Any:
+    return json.loads(show(path, "--json").stdout)
+
+
+def file_of(values: Any, program: str, kind: str) -> Any:
+    (found,) = [p for p in values["programs"] if p["name"] == program]
+    (file,) = [f for f in found["files"] if f["format"] == kind]
+    return file
+
+
+def with_program(bundle: Bundle, name: str, kind: pb.ProgramFormat, content: bytes) -> None:
+    """Put other bytes in the place of a program, in a bundle that is right otherwise."""
+    manifest = bundle.manifest
+    (program,) = [p for p in manifest.programs if p.name == name]
+    (file,) = [f for f in program.files if f.format == kind]
+    (part,) = [p for p in manifest.parts if p.sha256 == file.sha256]
+    file.sha256 = part.sha256 = sha256(content).digest()
+    part.size = len(content)
+    bundle.part(file.sha256).write_bytes(content)
+    (bundle.folder / "manifest.pb").write_bytes(manifest.SerializeToString(deterministic=True))
+
+
+def test_json_has_everything_of_the_manifest(bundle: Bundle) -> None:
+    values = shown(bundle.folder)
+
+    assert values["id"] == bundle.id.hex()
+    assert (values["class"], values["objective"], values["optimiser"]) == ("frozen_backbone", "proximal", "sgd")
+    assert (values["class_names"], values["batch"], values["last_batch"]) == (["cat", "[dog]"], 4, "masked")
+    assert values["preprocessing"] == {"version": 1, "height": 16, "width": 16}
+    weight = {"name": "classifier.weight", "shape": [2, 18], "dtype": "float32", "kind": "linear", "role": "classifier"}
+    assert weight in values["tensors"]
+    assert {"name": "mu", "default": 0.01, "minimum": 0.0, "maximum": 1000.0} in values["hyper_parameters"]
+    assert values["references"] == [{"name": "global", "tensors": ["classifier.bias", "classifier.weight"]}]
+    assert values["tools"].keys() >= {"fedlens", "torch"}
+    assert values["initial"]["sha256"] == bundle.manifest.initial.hex()
+    assert values["part_bytes"] == sum(file.stat().st_size for file in (bundle.folder / "parts").iterdir())
+
+
+def test_json_tells_of_every_program_what_it_calls_and_where(bundle: Bundle) -> None:
+    values = shown(bundle.folder)
+    formats = {p["name"]: {f["format"] for f in p["files"]} for p in values["programs"]}
+    embed = {kind: file_of(values, "embed", kind) for kind in FORMATS}
+
+    assert formats == {"embed": {"pt2", "pte", "onnx"}, "step": {"pt2", "pte"}, "predict": {"pt2", "pte", "onnx"}}
+    assert embed["pt2"]["operators"]["aten.convolution.default"] == 1
+    assert embed["onnx"]["operators"]["Conv"] == 1
+    assert embed["pte"]["xnnpack"]["Conv2d"] == 1
+    run = sum(embed["pte"]["xnnpack"].values())
+    assert embed["pte"]["delegated_share"] == run / (run + sum(embed["pte"]["operators"].values()))
+    size = bundle.program_file("embed", pb.PROGRAM_FORMAT_PTE).stat().st_size
+    memory = embed["pte"]["memory"]
+    # One photo of 3 x 16 x 16 float32 at least.
+    assert memory["planned"] >= 3 * 16 * 16 * 4
+    assert (memory["file"], memory["total"]) == (size, size + memory["planned"])
+    assert [file["error"] for program in values["programs"] for file in program["files"]] == [None] * 8
+
+
+def test_people_get_tables_and_either_path_will_do(bundle: Bundle) -> None:
+    by_folder, by_manifest = show(bundle.folder), show(bundle.folder / "manifest.pb")
+
+    assert by_folder.exit_code == 0
+    assert by_folder.stdout == by_manifest.stdout
+    for text in (bundle.id.hex(), "2: cat, [dog]", "classifier.weight", "0 to 1000", "Conv2d 1", "16 x 16 pixels"):
+        assert text in by_folder.stdout
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_a_damaged_program_is_named_and_the_rest_is_shown(kind: str, copy: Bundle) -> None:
+    raw = copy.program_file("predict", FORMATS[kind]).read_bytes()
+    with_program(copy, "predict", FORMATS[kind], raw[: len(raw) // 2])
+
+    result = show(copy.folder)
+
+    assert result.exit_code == 1
+    assert f"fedlens: program 'predict' as .{kind}: program refused: " in result.stderr
+    assert "cannot be read" in result.stdout
+    values = shown(copy.folder)
+    assert file_of(values, "predict", kind)["operators"] is None
+    assert file_of(values, "embed", kind)["operators"]
+
+
+def test_a_bundle_whose_programs_are_all_foreign_is_shown_without_them(tmp_path: Path) -> None:
+    make_bundle(tmp_path / "linear")
+
+    result = show(tmp_path / "linear")
+
+    assert result.exit_code == 1
+    assert "fc.weight" in result.stdout
+    assert "as .pt2: program refused: it is no readable zip archive" in result.stderr
+
+
+def test_a_part_with_another_digest_is_told(copy: Bundle) -> None:
+    part = copy.program_file("step", pb.PROGRAM_FORMAT_PTE)
+    part.write_bytes(part.read_bytes()[:-1] + b"x")
+
+    result = show(copy.folder)
+
+    assert result.exit_code == 1
+    assert f"part {part.name} is damaged (digest differs)" in result.stderr
+    assert result.stdout == ""
+
+
+@pytest.mark.parametrize("name", ["gone", "file", "manifest.pb"])
+def test_what_is_no_bundle_is_told(name: str, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "manifest.pb").write_text("hello")
+
+    result = show(tmp_path / name)
+
+    assert result.exit_code == 1
+    assert "Traceback" not in result.stderr
+    assert ("is no bundle" if name != "manifest.pb" else "the manifest is damaged") in result.stderr
+
+
+def test_names_are_printed_without_what_a_terminal_would_obey(tmp_path: Path) -> None:
+    bundle = make_bundle(tmp_path / "linear")
+    bundle.manifest.class_names[0] = "\x1b[2Jcat"
+    (bundle.folder / "manifest.pb").write_bytes(bundle.manifest.SerializeToString(deterministic=True))
+
+    assert "\x1b" not in show(bundle.folder).stdout
+    assert shown(bundle.folder)["class_names"][0] == "\x1b[2Jcat"

@@ -1,0 +1,103 @@
+import struct
+
+import pytest
+import torch
+from torch import Tensor
+
+from fedlens_export import lowering, pte_program
+from fedlens_proto import pte_plan
+from fedlens_proto.errors import ProgramRefused
+from fedlens_proto.flatbuffer import MAX_TABLES
+from fedlens_proto.pte_plan import Plan
+
+
+def _function(weight: Tensor, x: Tensor) -> tuple[Tensor, ...]:
+    return torch.relu(torch.bmm(x, weight)), (x > 0).to(torch.float32).sum(-1)
+
+
+@pytest.fixture(scope="module")
+def lowered() -> tuple[bytes, pte_program.Delegation]:
+    program = lowering.trace("small", _function, [torch.zeros(1, 4, 3), torch.zeros(1, 2, 4)])
+    return pte_program.lower("small", program)
+
+
+@pytest.fixture(scope="module")
+def raw(lowered: tuple[bytes, pte_program.Delegation]) -> bytes:
+    return lowered[0]
+
+
+def test_a_plan_tells_what_runs_where(raw: bytes) -> None:
+    plan = pte_plan.read(raw)
+
+    assert plan.method == "forward"
+    # The product and the rectifier (a clamp at 0); what is left compares, converts and sums.
+    assert plan.delegated == {"BatchMatrixMultiply": 1, "Clamp": 1}
+    assert {"aten.gt.Scalar_out", "aten.sum.IntList_out"} <= plan.portable.keys()
+    assert plan.delegated_share == 2 / (2 + sum(plan.portable.values()))
+
+
+def test_the_compiler_counts_the_same(lowered: tuple[bytes, pte_program.Delegation]) -> None:
+    raw, delegation = lowered
+
+    plan = pte_plan.read(raw)
+
+    assert sum(plan.delegated.values()) == delegation.delegated
+    assert sum(plan.portable.values()) == sum(delegation.portable.values())
+
+
+def test_memory_has_room_for_all_inputs_and_outputs(raw: bytes) -> None:
+    plan = pte_plan.read(raw)
+
+    # float32: 4 x 3 and 2 x 4 in, 2 x 3 and 2 out; the comparison's result is between.
+    assert 4 * (12 + 8) <= plan.planned_bytes <= 1024
+    assert 0 < plan.segment_bytes < plan.file_bytes == len(raw)
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"", "it has 0 bytes|begins with"),
+        (b"PK\3\4" + bytes(60), "begins with"),
+        (b"\xff\xff\xff\x7fET12" + bytes(60), "outside"),
+        (struct.pack("<I4s", 8, b"ET12") + bytes(60), "0 methods"),
+    ],
+)
+def test_what_is_no_program_is_refused(content: bytes, reason: str) -> None:
+    with pytest.raises(ProgramRefused, match=reason):
+        pte_plan.read(content)
+
+
+def test_a_list_that_names_one_thing_over_and_over_is_refused(raw: bytes) -> None:
+    # A table at 48 whose vtable at 40 has two fields: the second, the list of plans, stands at 52 and begins at 56.
+    vtable = struct.pack("<HHHH", 8, 8, 0, 4)
+    table = struct.pack("<iI", 8, 4)
+    names = struct.pack("<I", MAX_TABLES + 1) + bytes(4 * (MAX_TABLES + 1))
+    content = struct.pack("<I4s", 48, b"ET12") + bytes(32) + vtable + table + names
+
+    with pytest.raises(ProgramRefused, match=f"a list of {MAX_TABLES + 1} tables"):
+        pte_plan.read(content)
+
+
+def test_a_file_that_is_cut_short_is_refused_wherever_it_ends(raw: bytes) -> None:
+    # At the very end stands padding that nothing points to.
+    refused = [length for length in range(len(raw)) if _read(raw[:length]) is None]
+
+    assert len(refused) > 0.9 * len(raw)
+    assert refused == list(range(len(refused)))
+
+
+def test_whatever_byte_is_damaged_reading_ends(raw: bytes) -> None:
+    variants = [raw[:at] + bytes([raw[at] ^ change]) + raw[at + 1 :] for at in range(len(raw)) for change in (1, 255)]
+
+    results = [_read(variant) for variant in variants]
+
+    assert None in results
+    assert any(results)
+
+
+def _read(content: bytes) -> Plan | None:
+    """The plan, or None where it is refused; any other exception is a failure."""
+    try:
+        return pte_plan.read(content)
+    except ProgramRefused:
+        return None
