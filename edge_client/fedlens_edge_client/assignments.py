@@ -48,6 +48,7 @@ class Desk:
         album: The photos.
         policy: What may be told.
         engine_factory: Makes an engine for a bundle.
+        program_format: Which file of each program that engine runs.
         worker: Where photos are read and models trained.
         disk: Where results are stored, while another client's turn to train may have come.
         emit: Takes events.
@@ -63,6 +64,7 @@ class Desk:
     album: Album
     policy: Policy
     engine_factory: Callable[[Bundle], Engine]
+    program_format: manifest_pb2.ProgramFormat
     worker: Worker
     disk: Worker
     emit: Callable[[Event], None]
@@ -152,9 +154,10 @@ class Assignments:
             file.sha256: sizes[file.sha256]
             for program in bundle.manifest.programs
             for file in program.files
-            if program.name in names and file.format == manifest_pb2.PROGRAM_FORMAT_PT2
+            if program.name in names and file.format == self._desk.program_format
         }
-        if bundle.manifest.frozen:
+        # Programs of the other formats have it inside.
+        if bundle.manifest.frozen and self._desk.program_format == manifest_pb2.PROGRAM_FORMAT_PT2:
             wanted[bundle.manifest.frozen] = sizes[bundle.manifest.frozen]
         missing = {digest: size for digest, size in wanted.items() if digest not in self._held}
         await self._hold(missing, self._parts)

@@ -19,6 +19,7 @@ from fedlens_edge_client.assignments import Assignments, Desk
 from fedlens_edge_client.cache import Cache
 from fedlens_edge_client.delivery import Delivery
 from fedlens_edge_client.engines import Engine, EngineError
+from fedlens_edge_client.engines.choice import ABILITIES, EngineName, make_engine
 from fedlens_edge_client.errors import BadAnswer, ModelError, PassFailed, Refused, StateError
 from fedlens_edge_client.events import (
     Enrolled,
@@ -48,6 +49,8 @@ from fedlens_proto.manifest import Bundle
 from fedlens_proto.v1 import assignment_pb2, check_in_pb2, enrolment_pb2
 
 DEFAULT_CACHE_BYTES = 2 << 30
+# Folder in the cache that tells which programs have passed their trial.
+TRIED = "tried"
 DEFAULT_HOLD_MS = 25_000
 # A server that repeats an assignment that has ended must not make a client spin.
 _REPEATED_ASSIGNMENT_PAUSE_S = 5.0
@@ -77,6 +80,7 @@ class EdgeClient:
         secret: bytes | None = None,
         private_generator: PrivateGenerator | None = None,
         transport: Transport | None = None,
+        engine: EngineName = EngineName.TORCH,
         engine_factory: Callable[[Bundle], Engine] | None = None,
         cache: Path | None = None,
         features: Path | None = None,
@@ -102,7 +106,8 @@ class EdgeClient:
             private_generator: Where the noise of noisy answers comes from, instead of the operating system: given the
                 digest of the class names, a new generator. The server must not be able to know it.
             transport: Instead of HTTP to `server`; it must use the same `secret`. Closed with the client.
-            engine_factory: Makes the engine for a bundle; the default runs its programs with torch.
+            engine: What runs the programs of bundles; the server gives work that it can run.
+            engine_factory: Makes the engine for a bundle, if it is not to be a new one of that name.
             cache: Folder for what can be fetched or computed again, which several clients may share.
             features: Folder for what is computed of photos, if that is another one.
             max_cache_bytes: Beyond this the least recently used blobs of `cache` are deleted; features likewise.
@@ -115,13 +120,14 @@ class EdgeClient:
         self._folder = state
         self._album = album
         self._token, self._ca, self._task = enrolment_token, ca, task
-        self._capabilities = requirements.capabilities(models)
+        self._capabilities = requirements.capabilities(engine, models)
         self._policy = policy or Policy()
         self._emit: Callable[[Event], None] = on_event or (lambda event: None)
         self._secret, self._given_transport = secret, transport
         self._private_generator = private_generator
-        self._engine_factory = engine_factory or _torch_engine
+        self._engine = engine
         self._cache_folder, self._max_cache_bytes = cache or state / "cache", max_cache_bytes
+        self._engine_factory = engine_factory or self._make_engine
         self._features_folder = features or self._cache_folder
         self._executor, self._disk_executor = executor, disk
         self._hold_ms, self._durable = hold_ms, durable
@@ -275,14 +281,16 @@ class EdgeClient:
                 album=self._album,
                 policy=self._policy,
                 engine_factory=self._engine_factory,
+                program_format=ABILITIES[self._engine].program_format,
                 worker=self._worker,
                 disk=self._disk,
                 emit=self._emit,
             )
         )
         stack.callback(self._assignments.close)
-        role, told = self._state.get("role"), (self._state.get("models") or b"").decode()
-        self._role = role.decode() if role and told.split() == list(self._capabilities.models) else None
+        role, models, engine = (self._state.get(key) for key in ("role", "models", "engine"))
+        told = ((models or b"").decode().split(), (engine or EngineName.TORCH.encode()).decode())
+        self._role = role.decode() if role and told == (list(self._capabilities.models), self._engine) else None
 
     def _http_transport(self, stack: AsyncExitStack) -> HttpTransport:
         transport = HttpTransport(
@@ -308,6 +316,7 @@ class EdgeClient:
         self._role = roles[response.role]
         await self._disk.run(self._state.set, "role", self._role.encode())
         await self._disk.run(self._state.set, "models", " ".join(self._capabilities.models).encode())
+        await self._disk.run(self._state.set, "engine", self._engine.encode())
         self._emit(Enrolled(self.client_id, self._role))
 
     async def _check_in(self) -> check_in_pb2.CheckInResponse:
@@ -359,9 +368,5 @@ class EdgeClient:
         self._may_have_result = False
         return outcome
 
-
-def _torch_engine(bundle: Bundle) -> Engine:
-    # Torch takes seconds to import; a client that never trains need not.
-    from fedlens_edge_client.engines.torch import TorchEngine
-
-    return TorchEngine(bundle)
+    def _make_engine(self, bundle: Bundle) -> Engine:
+        return make_engine(self._engine, bundle, self._cache_folder / TRIED)

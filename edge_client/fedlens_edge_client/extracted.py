@@ -89,7 +89,7 @@ def _outputs(
     check: Callable[[], None],
 ) -> dict[bytes, bytes]:
     """The extractor's outputs by photo digest, as little-endian float32."""
-    space = features.extracted_space(engine.bundle.manifest, extractor.sha256)
+    space = features.extracted_space(engine.bundle.manifest, engine.program_format, extractor.sha256)
     outputs = cache.get(space, inputs)
     missing = sorted(inputs.keys() - outputs.keys())
     if not missing:

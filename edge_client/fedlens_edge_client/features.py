@@ -25,29 +25,36 @@ _LOCKED_TIMEOUT_S = 30.0
 _LOOK_AGAIN_S = 0.02
 
 
-def space(manifest: manifest_pb2.Manifest) -> bytes:
+def space(manifest: manifest_pb2.Manifest, form: manifest_pb2.ProgramFormat) -> bytes:
     """The name, 32 bytes, of everything that what is cached of a photo depends on besides the photo.
 
-    These are the rule of preprocessing with its size and, with a frozen backbone, its program and its weights.
+    These are the rule of preprocessing with its size and, with a frozen backbone, its weights and its program in the
+    format that is run: engines differ in last digits, and no client's features may depend on who shares its cache.
     """
     rule = manifest.preprocessing
     parts = [b"fedlens/features/v1", *(n.to_bytes(4, "little") for n in (rule.version, rule.height, rule.width))]
     if manifest.bundle_class == manifest_pb2.BUNDLE_CLASS_FROZEN_BACKBONE:
-        parts += [min(f.sha256 for f in manifests.program(manifest, "embed").files), manifest.frozen]
+        parts += [_part(manifest, "embed", form), manifest.frozen]
     return sha256(b"".join(parts)).digest()
 
 
-def stored_views_space(manifest: manifest_pb2.Manifest) -> bytes:
+def stored_views_space(manifest: manifest_pb2.Manifest, form: manifest_pb2.ProgramFormat) -> bytes:
     """As `space`, for the features of a photo's stored views, one after the other."""
-    program = min(f.sha256 for f in manifests.program(manifest, "view").files)
+    program = _part(manifest, "view", form)
     count = manifest.stored_views.to_bytes(4, "little")
-    return sha256(b"".join([b"fedlens/stored-views/v1", space(manifest), program, count])).digest()
+    return sha256(b"".join([b"fedlens/stored-views/v1", space(manifest, form), program, count])).digest()
 
 
-def extracted_space(manifest: manifest_pb2.Manifest, extractor: bytes) -> bytes:
+def extracted_space(manifest: manifest_pb2.Manifest, form: manifest_pb2.ProgramFormat, extractor: bytes) -> bytes:
     """As `space`, for the outputs of program `extract` with the set of tensors whose blob has this digest."""
-    program = min(f.sha256 for f in manifests.program(manifest, "extract").files)
-    return sha256(b"".join([b"fedlens/extracted/v1", space(manifest), program, extractor])).digest()
+    program = _part(manifest, "extract", form)
+    return sha256(b"".join([b"fedlens/extracted/v1", space(manifest, form), program, extractor])).digest()
+
+
+def _part(manifest: manifest_pb2.Manifest, program: str, form: manifest_pb2.ProgramFormat) -> bytes:
+    """The digest of a program's file; of another of its files, if it has none in this format and cannot be run."""
+    files = manifests.program(manifest, program).files
+    return next((file.sha256 for file in files if file.format == form), min(file.sha256 for file in files))
 
 
 class FeatureCache:

@@ -104,7 +104,14 @@ def prepare(
             known.append(photo)
         else:
             skipped.setdefault(f"class {photo.label!r} is not in the model", []).append(_name(photo))
-    values = _values(known, features.space(manifest), partial(_compute, engine=engine), cache, skipped, on_photo)
+    values = _values(
+        known,
+        features.space(manifest, engine.program_format),
+        partial(_compute, engine=engine),
+        cache,
+        skipped,
+        on_photo,
+    )
     usable = [photo for photo in known if photo.digest in values]
 
     def trained_on(photo: Photo) -> bool:
@@ -112,7 +119,7 @@ def prepare(
 
     viewed: dict[bytes, bytes] = {}
     if manifest.stored_views:
-        name = features.stored_views_space(manifest)
+        name = features.stored_views_space(manifest, engine.program_format)
         wanted = [photo for photo in usable if trained_on(photo)]
         viewed = _values(wanted, name, partial(_compute_views, engine=engine), cache, skipped, on_photo)
         usable = [photo for photo in usable if photo.digest in viewed or not trained_on(photo)]

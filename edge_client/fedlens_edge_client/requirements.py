@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 
+from fedlens_edge_client.engines.choice import ABILITIES, EngineName
 from fedlens_edge_client.errors import PassFailed
 from fedlens_edge_client.label_distribution import KeptAnswers, is_usable
 from fedlens_edge_client.policy import Policy
@@ -10,11 +11,12 @@ from fedlens_proto.blob import FLOATS
 from fedlens_proto.v1 import assignment_pb2, enrolment_pb2, manifest_pb2, update_pb2
 
 
-def capabilities(models: Iterable[str] = ()) -> enrolment_pb2.Capabilities:
-    """What this client tells when it enrols; `models` are those whose bundles it takes, none: any."""
+def capabilities(engine: EngineName, models: Iterable[str] = ()) -> enrolment_pb2.Capabilities:
+    """What a client with this engine tells when it enrols; `models` are those whose bundles it takes, none: any."""
+    able = ABILITIES[engine]
     return enrolment_pb2.Capabilities(
-        formats=[manifest_pb2.PROGRAM_FORMAT_PT2],
-        bundle_classes=[manifest_pb2.BUNDLE_CLASS_FROZEN_BACKBONE, manifest_pb2.BUNDLE_CLASS_WHOLE_MODEL],
+        formats=[able.program_format],
+        bundle_classes=able.bundle_classes,
         models=models,
     )
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedlens.commands.options import TOKEN_VARIABLE, enrolment_token
+from fedlens.commands.options import ENGINE_HELP, TOKEN_VARIABLE, EngineChoice, enrolment_token
 
 if TYPE_CHECKING:
     from fedlens_edge_client.client import EdgeClient, Outcome
@@ -31,6 +31,7 @@ def client(
         list[str] | None,
         typer.Option(help="Name of a model that this client trains; may be given several times. Default: any."),
     ] = None,
+    engine: Annotated[EngineChoice, typer.Option(help=ENGINE_HELP)] = EngineChoice.TORCH,
     once: Annotated[bool, typer.Option("--once", help="End after one round.")] = False,
     task: Annotated[int | None, typer.Option(min=1, help="Take work of the task with this id alone.")] = None,
 ) -> None:
@@ -44,12 +45,14 @@ def client(
 
     from fedlens.client_report import ClientReport
     from fedlens_edge_client.client import EdgeClient
+    from fedlens_edge_client.engines.choice import EngineName, check_installed
     from fedlens_edge_client.errors import AlbumError, EdgeClientError
     from fedlens_edge_client.events import RoundFailed, RoundRefused
     from fedlens_edge_client.folder_album import FolderAlbum
 
     console = Console(highlight=False)
     try:
+        check_installed(EngineName(engine))
         album = FolderAlbum(photos)
         snapshot = album.photos(0)
         report = ClientReport(console, photos)
@@ -65,6 +68,7 @@ def client(
                 ca=ca,
                 task=task,
                 models=model or (),
+                engine=EngineName(engine),
                 on_event=report.happened,
             )
             outcome = asyncio.run(_take_part(member, once))

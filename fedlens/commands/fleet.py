@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from fedlens.commands.options import MAX_SEED, TOKEN_VARIABLE, enrolment_token
+from fedlens.commands.options import MAX_SEED, TOKEN_VARIABLE, EngineChoice, enrolment_token
 
 
 class RegimeChoice(StrEnum):
@@ -80,6 +80,14 @@ def fleet(
             metavar="NAME,...", help="Models that clients train, in turn: the i-th client takes the i-th. Default: any."
         ),
     ] = None,
+    engine: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME,...",
+            help="What runs programs: torch (.pt2), or executorch (.pte), as on phones; several in turn: the i-th client "
+            "takes the i-th.",
+        ),
+    ] = "torch",
     photo_cache: Annotated[
         Path | None, typer.Option(help="Folder in which data sets are kept. Default: fedlens in ~/.cache.")
     ] = None,
@@ -104,6 +112,7 @@ def fleet(
     from rich.console import Console
 
     from fedlens.sources import SourceUnavailable, default_cache, photos_of
+    from fedlens_edge_client.engines.choice import EngineName, check_installed
     from fedlens_edge_client.errors import EdgeClientError
     from fedlens_edge_client.faults import FaultPlan
     from fedlens_edge_client.fleet.config import FleetConfig, default_workers, fleet_key
@@ -121,7 +130,10 @@ def fleet(
         sigma=sigma,
         test_photos=test_photos,
     )
+    engines = tuple(map(EngineName, _engines(engine)))
     try:
+        for name in engines:
+            check_installed(name)
         pool = PhotoPool.open(photos_of(photos, photo_cache or default_cache()))
         chosen = Regime.of(RegimeName(regime), settings, seed=seed, clients=clients)
         config = FleetConfig(
@@ -138,6 +150,7 @@ def fleet(
             ca=ca,
             task=task,
             models=_names(models),
+            engines=engines,
         )
         config.album(0)
         status = run_session(config, Console())
@@ -175,3 +188,13 @@ def _names(models: str | None) -> tuple[str, ...]:
     if not all(names):
         raise typer.BadParameter(f"{models!r} must be names with commas between", param_hint="--models")
     return names
+
+
+def _engines(names: str) -> tuple[EngineChoice, ...]:
+    try:
+        return tuple(EngineChoice(name.strip()) for name in names.split(","))
+    except ValueError as error:
+        raise typer.BadParameter(
+            f"{names!r} must be {' or '.join(EngineChoice)}, or several of them with commas between",
+            param_hint="--engine",
+        ) from error

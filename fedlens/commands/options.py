@@ -1,10 +1,20 @@
 """What several commands' options have in common."""
 
+from enum import StrEnum
 from pathlib import Path
 
 TOKEN_VARIABLE = "FEDLENS_ENROLMENT_TOKEN"
 # Every generator that is seeded takes so much.
 MAX_SEED = (1 << 32) - 1
+
+ENGINE_HELP = "What runs a bundle's programs: torch (.pt2), or executorch (.pte), as on phones."
+
+
+class EngineChoice(StrEnum):
+    """The engines' names, without importing what makes them."""
+
+    TORCH = "torch"
+    EXECUTORCH = "executorch"
 
 
 def enrolment_token(token_file: Path | None) -> str | None:

@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fedlens.commands.options import ENGINE_HELP, EngineChoice
+
 if TYPE_CHECKING:
     from fedlens_proto.manifest import Bundle
 
@@ -18,6 +20,7 @@ def predict(
     photos: Annotated[list[Path], typer.Argument(metavar="PHOTO...", help="Photos to classify.")],
     model: Annotated[Path, typer.Option(help="What `fedlens task model` wrote: a blob, or .safetensors.")],
     bundle: Annotated[Path, typer.Option(help="Folder of the bundle that the model was trained in.")] = Path("bundle"),
+    engine: Annotated[EngineChoice, typer.Option(help=ENGINE_HELP)] = EngineChoice.TORCH,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Say what a model sees in photos: the likeliest class of each, and how likely it is.
@@ -26,7 +29,7 @@ def predict(
     """
     import json
 
-    from fedlens_edge_client.engines.torch import TorchEngine
+    from fedlens_edge_client.engines.choice import EngineName, make_engine
     from fedlens_edge_client.errors import EdgeClientError
     from fedlens_edge_client.model_file import read_model
     from fedlens_edge_client.prediction import predict as classify
@@ -37,10 +40,10 @@ def predict(
     try:
         opened = _open(bundle)
         found = read_model(model, opened)
-        engine = TorchEngine(opened)
+        runner = make_engine(EngineName(engine), opened)
         for photo in photos:
             try:
-                probabilities = classify(engine, found.weights, photo, found.extractors)
+                probabilities = classify(runner, found.weights, photo, found.extractors)
             except (PhotoUnreadable, OSError) as error:
                 failed = True
                 reason = f"there is no file {photo}" if isinstance(error, FileNotFoundError) else str(error)

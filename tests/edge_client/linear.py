@@ -118,6 +118,10 @@ class LinearEngine:
     def bundle(self) -> Bundle:
         return self._bundle
 
+    @property
+    def program_format(self) -> manifest_pb2.ProgramFormat:
+        return manifest_pb2.PROGRAM_FORMAT_PT2
+
     def embed(self, photo: NDArray[np.float32]) -> NDArray[np.float32]:
         self._load("embed")
         means: NDArray[np.float32] = photo[0].mean(axis=(1, 2), dtype=np.float32)

@@ -12,6 +12,7 @@ from fedlens_edge_client import features
 from fedlens_edge_client.cache import Cache
 from fedlens_edge_client.errors import BadAnswer, StateError
 from fedlens_edge_client.features import FeatureCache
+from fedlens_proto.v1 import manifest_pb2 as pb
 from tests.edge_client.linear import make_bundle
 
 
@@ -209,5 +210,6 @@ def test_the_space_of_features_follows_backbone_and_size_but_not_the_head(tmp_pa
     other_size = make_bundle(tmp_path / "four").manifest
     other_size.preprocessing.height = 9
 
-    assert features.space(one) == features.space(other_head)
-    assert len({features.space(m) for m in (one, other_weights, other_size)}) == 3
+    pt2 = pb.PROGRAM_FORMAT_PT2
+    assert features.space(one, pt2) == features.space(other_head, pt2)
+    assert len({features.space(m, pt2) for m in (one, other_weights, other_size)}) == 3

@@ -21,7 +21,7 @@ async def test_the_example_of_the_page_takes_part_and_predicts(
     bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(client_module, "_torch_engine", LinearEngine)
+    monkeypatch.setattr(client_module, "make_engine", lambda name, bundle, tried: LinearEngine(bundle))
     add_photos(tmp_path / "new", "cat", 1)[0].rename(tmp_path / "holiday.jpg")
     (example,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
     names: dict[str, Any] = {}

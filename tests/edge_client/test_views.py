@@ -160,7 +160,7 @@ def test_a_photo_that_disappears_while_it_is_augmented_is_left_out(
     snapshot = FolderAlbum(photos).photos(1)
     gone = next(photo for photo in snapshot.photos if not photo.is_test)
     with_features = photo_set.prepare(snapshot, engine, cache)
-    name = features.space(frozen_bundle.manifest)
+    name = features.space(frozen_bundle.manifest, engine.program_format)
     gone.path.unlink()
 
     with closing(FeatureCache(tmp_path / "without-views.sqlite3", 1 << 30)) as fresh:

@@ -18,7 +18,7 @@ from tests.fedlens.threaded_server import running
 
 @pytest.fixture
 def bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bundle:
-    monkeypatch.setattr(client_module, "_torch_engine", LinearEngine)
+    monkeypatch.setattr(client_module, "make_engine", lambda name, bundle, tried: LinearEngine(bundle))
     return make_bundle(tmp_path / "bundle")
 
 

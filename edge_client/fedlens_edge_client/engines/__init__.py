@@ -4,6 +4,7 @@ EdgeClientError
 └── EngineError
     ├── BundleUnusable  the bundle cannot be loaded or run by this engine
     ├── BadInput        weights, rows, batches or hyper-parameters that the bundle does not allow
+    ├── RuntimeMissing  what the engine runs programs with is not installed
     ├── NoSuchDevice    there is no such device in this machine
     └── NonFinite       training or evaluation gave a NaN or an infinity
 """
@@ -18,6 +19,7 @@ from numpy.typing import NDArray
 from fedlens_edge_client.errors import EdgeClientError
 from fedlens_proto.blob import Array
 from fedlens_proto.manifest import Bundle
+from fedlens_proto.v1 import manifest_pb2 as pb
 
 
 class EngineError(EdgeClientError):
@@ -30,6 +32,10 @@ class BundleUnusable(EngineError):
 
 class BadInput(EngineError):
     """Weights, rows, batches or hyper-parameters are not what the bundle allows; the text names the first one."""
+
+
+class RuntimeMissing(EngineError):
+    """What the engine runs programs with is not installed; install it, or take another engine."""
 
 
 class NoSuchDevice(EngineError):
@@ -78,6 +84,11 @@ class Engine(Protocol):
     @property
     def bundle(self) -> Bundle:
         """The bundle whose programs run."""
+        ...
+
+    @property
+    def program_format(self) -> pb.ProgramFormat:
+        """Which file of each program it runs."""
         ...
 
     def embed(self, photo: NDArray[np.float32]) -> NDArray[np.float32]:

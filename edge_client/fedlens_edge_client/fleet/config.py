@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedlens_edge_client.album import Album
+from fedlens_edge_client.engines.choice import EngineName
 from fedlens_edge_client.errors import StateError
 from fedlens_edge_client.faults import FaultPlan
 from fedlens_edge_client.fleet.messages import EVALUATOR
@@ -36,6 +37,8 @@ class FleetConfig:
         workers: Processes, at least 1.
         models: Names of models, as in a bundle, that trainers take in turn: client i names the i-th, beyond the last
             the first again. Without any, and for the evaluator, whatever a task has will do.
+        engines: What runs the trainers' programs, in turn: client i has the i-th, beyond the last the first again. The
+            evaluator has the first.
         shares_downloads: What one client has fetched the others need not. Otherwise each fetches everything itself, as
             phones do; what is computed of photos is shared in any case.
         made_photos: Folder for photos that the regime makes, which many fleets may share; None: one in `state`.
@@ -54,6 +57,7 @@ class FleetConfig:
     ca: Path | None = None
     task: int | None = None
     models: tuple[str, ...] = ()
+    engines: tuple[EngineName, ...] = (EngineName.TORCH,)
     shares_downloads: bool = True
     made_photos: Path | None = None
 
@@ -90,6 +94,10 @@ class FleetConfig:
         if index == EVALUATOR or not self.models:
             return ()
         return (self.models[index % len(self.models)],)
+
+    def engine_of(self, index: int) -> EngineName:
+        """What runs a client's programs."""
+        return self.engines[0 if index == EVALUATOR else index % len(self.engines)]
 
     def folder(self, index: int) -> Path:
         """A client's state folder; fleets of different seeds are different clients."""

@@ -11,9 +11,11 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from multiprocessing.connection import Connection
+from pathlib import Path
 
-from fedlens_edge_client.client import EdgeClient
+from fedlens_edge_client.client import TRIED, EdgeClient
 from fedlens_edge_client.engines import Engine
+from fedlens_edge_client.engines.choice import EngineName, make_engine
 from fedlens_edge_client.errors import EdgeClientError
 from fedlens_edge_client.events import Embedded, Event, Retrying, Trained
 from fedlens_edge_client.faulty_transport import FaultyTransport
@@ -83,7 +85,7 @@ async def _run(connection: Connection, config: FleetConfig, worker: int) -> None
 
 
 class _Computing(ThreadPoolExecutor):
-    """A thread for clients that compute in turn, with one engine for each bundle, whichever client asks.
+    """A thread for clients that compute in turn, with one engine of a kind for each bundle, whichever client asks.
 
     Such an engine reads programs from the folder of the first who asks, so those who share it must fetch the same ones.
     The evaluator, which fetches no `step`, has a thread of its own: behind all trainers it would miss models.
@@ -91,16 +93,15 @@ class _Computing(ThreadPoolExecutor):
 
     def __init__(self) -> None:
         super().__init__(1, "fleet-compute")
-        self._engines: dict[bytes, Engine] = {}
+        self._engines: dict[tuple[EngineName, bytes], Engine] = {}
 
-    def engine_of(self, bundle: Bundle) -> Engine:
-        """The engine of a bundle; called in the thread alone."""
-        # Importing torch takes seconds, which pass beside enrolment and downloads here.
-        from fedlens_edge_client.engines.torch import TorchEngine
-
-        if bundle.id not in self._engines:
-            self._engines[bundle.id] = TorchEngine(bundle)
-        return self._engines[bundle.id]
+    def engine_of(self, name: EngineName, tried: Path, bundle: Bundle) -> Engine:
+        """The engine of a bundle; called in the thread alone. `tried` as in `make_engine`."""
+        key = name, bundle.id
+        if key not in self._engines:
+            # Importing torch takes seconds, which pass beside enrolment and downloads here.
+            self._engines[key] = make_engine(name, bundle, tried)
+        return self._engines[key]
 
 
 class _Member:
@@ -121,7 +122,8 @@ class _Member:
         self._worker = worker
         self._index = index
         self._context = context
-        self._engine_of = computing.engine_of
+        self._engine = config.engine_of(index)
+        self._engine_of = partial(computing.engine_of, self._engine, config.features / TRIED)
         self._disk = disk
         self._stopping = stopping
         self._send = send
@@ -150,6 +152,7 @@ class _Member:
             secret=secret,
             private_generator=partial(private_generator, secret),
             transport=parking,
+            engine=self._engine,
             engine_factory=self._engine_of,
             cache=config.cache(index),
             features=config.features,

@@ -1,0 +1,54 @@
+"""The engine that runs `.pte` programs with ExecuTorch on one core, as phones do."""
+
+from collections.abc import Mapping
+from hashlib import sha256
+from pathlib import Path
+
+from torch import Tensor
+
+from fedlens_edge_client.engines import BundleUnusable
+from fedlens_edge_client.engines.choice import runtime_version
+from fedlens_edge_client.engines.loaded import LoadedProgram, read
+from fedlens_edge_client.engines.pte import PteProgram
+from fedlens_edge_client.engines.running import ProgramEngine
+from fedlens_edge_client.engines.trial import try_program
+from fedlens_proto import pte
+from fedlens_proto.errors import ProgramRefused
+from fedlens_proto.manifest import Bundle, program_part
+from fedlens_proto.v1 import manifest_pb2 as pb
+
+
+class ExecutorchEngine(ProgramEngine):
+    """Each program is tried in a process of its own before it is loaded in this one; frozen tensors are inside it."""
+
+    program_format = pb.PROGRAM_FORMAT_PTE
+
+    def __init__(self, bundle: Bundle, tried: Path | None = None) -> None:
+        """As `ProgramEngine`; ExecuTorch runs on one thread too.
+
+        Args:
+            bundle: Whose programs run.
+            tried: A folder in which it is noted which programs have passed their trial, so that the next process need
+                not try them again. Whoever can write to it can have hostile programs loaded.
+
+        Raises:
+            RuntimeMissing: ExecuTorch is not installed.
+        """
+        runtime_version()
+        super().__init__(bundle)
+        self._tried = tried
+
+    def _load(self, name: str) -> LoadedProgram:
+        message, raw = read(self._bundle, name, self.program_format)
+        digest = program_part(self._bundle.manifest, name, self.program_format)
+        if sha256(raw).digest() != digest:
+            raise BundleUnusable(f"program {name!r} cannot be used: its file, part {digest.hex()}, is damaged")
+        try:
+            pte.check(raw)
+        except ProgramRefused as error:
+            raise BundleUnusable(f"program {name!r} cannot be used: {error}") from error
+        try_program(message, raw, self._tried)
+        return PteProgram(message, raw)
+
+    def _read_frozen(self, program: LoadedProgram) -> Mapping[str, Tensor]:
+        return {}

@@ -1,0 +1,135 @@
+"""A `.pte` program of a bundle, run by ExecuTorch's runtime; and the runtime itself.
+
+The runtime's compiled module is imported directly: the package around it imports a compiler, which takes seconds. That
+module is not part of ExecuTorch's stable interface, so its version is pinned.
+"""
+
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import lru_cache
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedlens_edge_client.engines import BundleUnusable, RuntimeMissing
+from fedlens_edge_client.engines.choice import runtime_version
+from fedlens_edge_client.engines.loaded import DTYPES, LoadedProgram, check_count, check_tensor
+from fedlens_proto.v1 import manifest_pb2 as pb
+
+METHOD = "forward"
+"""The one method of each file."""
+
+# ExecuTorch's numbers of the dtypes that programs take and give.
+_SCALAR_TYPES = {4: torch.int64, 6: torch.float32}
+
+
+class PteProgram(LoadedProgram):
+    """A `.pte` that has passed a trial: loading a foreign one can end the process."""
+
+    def __init__(self, message: pb.Program, raw: bytes) -> None:
+        """Load the file of the program that `message` describes.
+
+        Raises:
+            BundleUnusable: The runtime refuses it, or it is not what the manifest says.
+            RuntimeMissing: ExecuTorch is not installed.
+        """
+        super().__init__(message.name, inputs_of(message), message.outputs)
+        self._raw = raw  # the runtime reads in it as long as the program lives
+        try:
+            self._program = runtime().load(raw)
+            self._method = self._program.load_method(METHOD)
+            _check_slots(self.name, self.inputs, self.outputs, self._method.method_meta())
+        except RuntimeError as error:
+            raise BundleUnusable(f"program {self.name!r} cannot be used: ExecuTorch says: {error}") from error
+        where = {(slot.kind, slot.name): i for i, slot in enumerate(self.inputs)}
+        self._replaced = [where.get((slot.kind, slot.name)) for slot in self.outputs]
+
+    def prepare(self, arguments: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """Nothing: the runtime computes all anew in each run."""
+        return ()
+
+    def run(self, arguments: Sequence[Tensor], prepared: Sequence[Tensor]) -> Sequence[Tensor]:
+        """As `LoadedProgram.run`."""
+        try:
+            # In the runtime's memory, which the next run writes over, and which inputs may share.
+            results = self._method.call(arguments, False)
+        except RuntimeError as error:
+            raise self._contradiction(error) from error
+        self._check_results(results)
+        return [
+            result.clone() if target is None else arguments[target].copy_(result)
+            for target, result in zip(self._replaced, results, strict=True)
+        ]
+
+
+class Runtime:
+    """ExecuTorch's runtime, on one thread."""
+
+    def __init__(self, library: Any) -> None:
+        """`library` is the compiled module."""
+        self._library = library
+        with _quiet():
+            library._unsafe_reset_threadpool(1)
+
+    def load(self, raw: bytes) -> Any:
+        """The program in `raw`, which must stay in memory as long.
+
+        Raises:
+            RuntimeError: It is refused.
+        """
+        checks = self._library.Verification.InternalConsistency
+        return self._library._load_program_from_buffer(raw, program_verification=checks)
+
+
+@lru_cache(maxsize=1)
+def runtime() -> Runtime:
+    """The runtime of this process.
+
+    Raises:
+        RuntimeMissing: ExecuTorch is not installed, or not for this machine.
+    """
+    runtime_version()
+    try:
+        return Runtime(import_module("executorch.extension.pybindings._portable_lib"))
+    except ImportError as error:
+        raise RuntimeMissing(f"engine executorch needs ExecuTorch, which cannot be loaded: {error}") from error
+
+
+def inputs_of(message: pb.Program) -> list[pb.Slot]:
+    """What the `.pte` of a program takes: every input but the frozen ones, which it has inside."""
+    return [slot for slot in message.inputs if slot.kind != pb.SLOT_KIND_FROZEN]
+
+
+def _check_slots(name: str, inputs: Sequence[pb.Slot], outputs: Sequence[pb.Slot], meta: Any) -> None:
+    check_count(name, "inputs", inputs, meta.num_inputs())
+    check_count(name, "outputs", outputs, meta.num_outputs())
+    described = [("inputs", inputs, meta.input_tensor_meta), ("outputs", outputs, meta.output_tensor_meta)]
+    for what, slots, describe in described:
+        for i, slot in enumerate(slots):
+            tensor = describe(i)
+            dtype = _SCALAR_TYPES.get(tensor.dtype())
+            if dtype is None:
+                raise BundleUnusable(
+                    f"program {name!r}: {what} hold values of type {tensor.dtype()} where its manifest says "
+                    f"{DTYPES[slot.dtype]} ({slot.name or pb.SlotKind.Name(slot.kind)})"
+                )
+            check_tensor(name, what, slot, tuple(tensor.sizes()), dtype)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """What the runtime's libraries write about the processor does not reach the terminal."""
+    sys.stderr.flush()
+    kept = os.dup(2)
+    try:
+        with Path(os.devnull).open("wb") as nowhere:
+            os.dup2(nowhere.fileno(), 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)

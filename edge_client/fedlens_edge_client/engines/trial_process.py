@@ -1,0 +1,77 @@
+"""The process in which foreign `.pte` programs are loaded and run for the first time; see `trial`.
+
+    python -m fedlens_edge_client.engines.trial_process FD
+
+Over the socket FD goes one message when the process is ready. Then pairs of messages come: a manifest's program, and
+its `.pte`. Each pair is answered by one message: nothing if the program could be run, otherwise why not. The process
+ends when nothing has come for a while.
+"""
+
+import resource
+import signal
+import sys
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from fedlens_edge_client.engines import EngineError
+from fedlens_edge_client.engines.loaded import DTYPES
+from fedlens_edge_client.engines.pte import PteProgram, runtime
+from fedlens_proto.v1 import manifest_pb2 as pb
+
+IDLE_S = 20.0
+LIMIT_S = 60
+"""After so long in one program the process kills itself, with SIGALRM."""
+MAX_MEMORY = 4 << 30
+"""Bytes that a program may take beyond what the runtime does."""
+
+
+def main(socket: int) -> None:
+    """Answer until the other side is gone, or idle."""
+    torch.set_num_threads(1)
+    runtime()
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    if (used := _address_space()) is not None:
+        resource.setrlimit(resource.RLIMIT_AS, (used + MAX_MEMORY, used + MAX_MEMORY))
+    with Connection(socket) as connection:
+        connection.send_bytes(b"")
+        while connection.poll(IDLE_S):
+            try:
+                message, raw = pb.Program.FromString(connection.recv_bytes()), connection.recv_bytes()
+            except EOFError:
+                return
+            signal.alarm(LIMIT_S)
+            answer = _try(message, raw)
+            signal.alarm(0)
+            connection.send_bytes(answer.encode())
+
+
+def _try(message: pb.Program, raw: bytes) -> str:
+    try:
+        program = PteProgram(message, raw)
+        for value in (0, 1):
+            arguments = [_filled(slot, value) for slot in program.inputs]
+            program.run(arguments, program.prepare(arguments))
+    except EngineError as error:
+        return str(error)
+    except MemoryError:
+        return f"program {message.name!r} cannot be used: it takes more than {MAX_MEMORY >> 30} GiB of memory"
+    return ""
+
+
+def _filled(slot: pb.Slot, value: int) -> Tensor:
+    return torch.full(tuple(slot.shape), value, dtype=DTYPES[slot.dtype])
+
+
+def _address_space() -> int | None:
+    """Bytes of address space in use; None where the system does not tell."""
+    try:
+        return int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    except OSError:
+        return None
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))
