@@ -104,14 +104,8 @@ def prepare(
             known.append(photo)
         else:
             skipped.setdefault(f"class {photo.label!r} is not in the model", []).append(_name(photo))
-    values = _values(
-        known,
-        features.space(manifest, engine.program_format),
-        partial(_compute, engine=engine),
-        cache,
-        skipped,
-        on_photo,
-    )
+    space = features.space(manifest, engine.program_format)
+    values = _values(known, space, partial(_compute, engine=engine), cache, skipped, on_photo)
     usable = [photo for photo in known if photo.digest in values]
 
     def trained_on(photo: Photo) -> bool:

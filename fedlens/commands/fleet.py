@@ -84,8 +84,8 @@ def fleet(
         str,
         typer.Option(
             metavar="NAME,...",
-            help="What runs programs: torch (.pt2), or executorch (.pte), as on phones; several in turn: the i-th client "
-            "takes the i-th.",
+            help="What runs programs: torch (.pt2), or executorch (.pte), as on phones. Several are taken in turn, as "
+            "models are.",
         ),
     ] = "torch",
     photo_cache: Annotated[

@@ -15,7 +15,7 @@ from fedlens.compare.plan import FLEET_KEY
 from fedlens.compare.running import RunAnswer
 from fedlens_edge_client.client import EdgeClient
 from fedlens_edge_client.engines import Engine
-from fedlens_edge_client.engines.torch import TorchEngine
+from fedlens_edge_client.engines.choice import EngineName, make_engine
 from fedlens_edge_client.events import Event
 from fedlens_edge_client.faults import FaultPlan
 from fedlens_edge_client.faulty_transport import FaultyTransport
@@ -66,6 +66,7 @@ def member(
         fleet.album(index),
         enrolment_token=token,
         models=fleet.models_of(index),
+        engine=fleet.engine_of(index),
         secret=fleet.secret(index),
         private_generator=private,
         transport=transport,
@@ -89,10 +90,12 @@ async def over_http(
     What is in `elsewhere` is called in place of a client that would run here.
     """
     opened = {bundle.id: bundle for bundle in map(Bundle.open, bundles)}
-    engines: dict[bytes, TorchEngine] = {}
+    engines: dict[tuple[EngineName, bytes], Engine] = {}
 
-    def engine_of(bundle: Bundle) -> TorchEngine:
-        return engines.setdefault(bundle.id, TorchEngine(opened[bundle.id]))
+    def engine_of(name: EngineName, bundle: Bundle) -> Engine:
+        if (name, bundle.id) not in engines:
+            engines[name, bundle.id] = make_engine(name, opened[bundle.id])
+        return engines[name, bundle.id]
 
     admin = AdminClient(server.profile)
     await asyncio.to_thread(admin.create_task, running.TASK, list(opened.values()), settings_json)
@@ -108,8 +111,9 @@ async def over_http(
             transport = FaultyTransport(transport, fleet.plan, index)
         token = server.token("evaluator" if index == EVALUATOR else "trainer")
         private = partial(private_generator, secret)
+        engine = partial(engine_of, fleet.engine_of(index))
         async with member(
-            server.url, token, fleet, index, transport, engine_of, private=private, executor=executor
+            server.url, token, fleet, index, transport, engine, private=private, executor=executor
         ) as client:
             await client.run()
 
