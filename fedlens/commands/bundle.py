@@ -26,8 +26,8 @@ def show(
 ) -> None:
     """Show programs, tensors and hyper-parameters of a bundle; nothing in it is run.
 
-    "In XNNPACK" is the share of a .pte program's operators that XNNPACK runs, counted as it fuses them. "Memory" is the
-    file and what the runtime plans for tensors outside of XNNPACK, in bytes; XNNPACK's own buffers come on top.
+    "In XNNPACK" is the share of a .pte program's operators that XNNPACK runs, after fusion.
+    "Memory" is, in bytes, the file and what it plans for tensors; XNNPACK's own buffers come on top.
     """
     import json
 
