@@ -15,17 +15,33 @@ from fedlens_proto.v1 import manifest_pb2 as pb
 TOLERANCE = 1e-5
 """Largest allowed difference, relative to the greatest value of the same output (or to 1 if that is larger)."""
 
+EPOCH_BATCHES = 4
+"""Batches of the epoch over which `step` is compared; the last one is half padding, where padding is allowed."""
+
 _SEEDS = (1, 2)
+_FED_BACK = (pb.SLOT_KIND_WEIGHT, pb.SLOT_KIND_OPTIMISER, pb.SLOT_KIND_COUNTER)
 
 
 def check(source: ProgramSource, raw: bytes, known: Mapping[str, Tensor], hyper: Mapping[str, Hyper]) -> float:
-    """Run program and source side by side.
+    """As `compare`, for the bytes of a `.pt2`."""
+    return compare(source, lowering.load(raw), known, hyper)
+
+
+def compare(
+    source: ProgramSource,
+    program: lowering.Function,
+    known: Mapping[str, Tensor],
+    hyper: Mapping[str, Hyper],
+    what: str = "",
+) -> float:
+    """Run a program and its source side by side on seeded inputs.
 
     Args:
-        source: What `raw` was lowered from.
-        raw: The program.
+        source: What the program was lowered from.
+        program: It, loaded.
         known: Values for weights and frozen tensors, by name.
         hyper: The hyper-parameters of the program, by name.
+        what: Name of program and format, for the error; empty: the name in quotes.
 
     Returns:
         The largest difference, measured as `TOLERANCE` says.
@@ -33,28 +49,70 @@ def check(source: ProgramSource, raw: bytes, known: Mapping[str, Tensor], hyper:
     Raises:
         ParityBroken: It is larger than `TOLERANCE`, or an output is NaN or infinite.
     """
-    return compare(source, lowering.load(raw), known, hyper)
-
-
-def compare(
-    source: ProgramSource, program: lowering.Function, known: Mapping[str, Tensor], hyper: Mapping[str, Hyper]
-) -> float:
-    """As `check`, for a program that has been loaded."""
     worst = 0.0
     for seed in _SEEDS:
         given = examples(source, known, hyper, seed)
         with torch.no_grad():
             found, expected = program(*given), source.function(*given)
         for slot, left, right in zip(source.outputs, found, expected, strict=True):
-            scale = max(1.0, right.abs().max().item())
-            difference = (left.double() - right.double()).abs().max().item() / scale
-            if not difference <= TOLERANCE:
-                raise ParityBroken(
-                    f"program {source.name!r} differs from the model by {difference:.2g} in its output "
-                    f"{pb.SlotKind.Name(slot.kind)} {slot.name}; at most {TOLERANCE} is allowed"
-                )
-            worst = max(worst, difference)
+            output = f"in its output {pb.SlotKind.Name(slot.kind)} {slot.name}"
+            worst = max(worst, _difference(left, right, what or repr(source.name), output))
     return worst
+
+
+def compare_epoch(
+    source: ProgramSource,
+    program: lowering.Function,
+    known: Mapping[str, Tensor],
+    hyper: Mapping[str, Hyper],
+    what: str = "",
+    *,
+    masked: bool = True,
+) -> float:
+    """Train an epoch by a `step` and by its source, on the same rows in the same order; compare the weights after it.
+
+    Arguments, result and errors as in `compare`; `masked`: the last batch is half padding.
+    """
+    found, expected = (_trained(source, step, known, hyper, masked) for step in (program, source.function))
+    differences = [
+        _difference(found[name], expected[name], what or repr(source.name), f"in {name} after one epoch")
+        for name in expected
+    ]
+    return max(differences)
+
+
+def _trained(
+    source: ProgramSource,
+    step: lowering.Function,
+    known: Mapping[str, Tensor],
+    hyper: Mapping[str, Hyper],
+    masked: bool,
+) -> dict[str, Tensor]:
+    state: dict[tuple[int, str], Tensor] = {}
+    for batch in range(EPOCH_BATCHES):
+        given = list(examples(source, known, hyper, seed=batch))
+        for place, slot in enumerate(source.inputs):
+            if slot.kind in _FED_BACK:
+                at_start = known[slot.name] if slot.kind == pb.SLOT_KIND_WEIGHT else torch.zeros_like(given[place])
+                given[place] = state.get((slot.kind, slot.name), at_start)
+            elif slot.kind == pb.SLOT_KIND_REFERENCE:
+                given[place] = known[slot.name.partition("/")[2]]
+            elif slot.kind == pb.SLOT_KIND_MASK and masked and batch == EPOCH_BATCHES - 1:
+                given[place][len(given[place]) // 2 + 1 :] = 0.0
+        with torch.no_grad():
+            outputs = step(*given)
+        state = {(slot.kind, slot.name): output for slot, output in zip(source.outputs, outputs, strict=True)}
+    return {name: tensor for (kind, name), tensor in state.items() if kind == pb.SLOT_KIND_WEIGHT}
+
+
+def _difference(found: Tensor, expected: Tensor, what: str, where: str) -> float:
+    scale = max(1.0, expected.abs().max().item())
+    difference: float = (found.double() - expected.double()).abs().max().item() / scale
+    if not difference <= TOLERANCE:
+        raise ParityBroken(
+            f"program {what} differs from the model by {difference:.2g} {where}; at most {TOLERANCE} is allowed"
+        )
+    return difference
 
 
 def examples(

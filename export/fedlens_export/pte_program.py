@@ -6,6 +6,7 @@ the order of the slots. executorch takes seconds to import, so it is imported on
 
 import logging
 import os
+import re
 import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,14 +21,16 @@ from torch import Tensor, nn
 from torch.export import ExportedProgram
 from torch.fx import Node
 
-from fedlens_export import lowering, parity, pte_graph
+from fedlens_export import lowering, pte_graph
 from fedlens_export.errors import NotExportable
-from fedlens_export.hyper import Hyper
 from fedlens_export.programs import ProgramSource
 from fedlens_proto.v1 import manifest_pb2 as pb
 
 METHOD = "forward"
 """The one method of each file."""
+
+_NOT_CORE = re.compile(r"Operator torch\._ops\.([\w.]+) is not in Core ATen")
+_ADVICE = "build the model from other operators, or leave out --target pte"
 
 
 @dataclass(frozen=True)
@@ -58,7 +61,7 @@ def check_installed() -> None:
     """
     if find_spec("executorch") is None:
         raise NotExportable(
-            "programs for phones need ExecuTorch, which is not installed: pip install 'fedlens[export]'; "
+            "programs for phones need ExecuTorch, which is not installed; run pip install 'fedlens[export]', "
             "or leave out --target pte"
         )
 
@@ -95,54 +98,50 @@ def lower(name: str, program: ExportedProgram) -> tuple[bytes, Delegation]:
         try:
             edge = exir.to_edge_transform_and_lower(program, partitioner=[partitioner.XnnpackPartitioner()])
             delegation = _delegation(edge.exported_program())
-            raw = bytes(edge.to_executorch().buffer)
+            lowered = edge.to_executorch()
         except Exception as error:  # whatever the compiler raises for an operator that it does not know
-            raise NotExportable(f"program {name!r} cannot be lowered to ExecuTorch: {error}") from error
-    return raw, delegation
+            raise _not_lowered(name, error) from error
+    plan = lowered.executorch_program.execution_plan[0]
+    used = {".".join(filter(None, (operator.name, operator.overload))) for operator in plan.operators}
+    if lacking := sorted(used - _runtime().operator_registry.operator_names):
+        raise NotExportable(f"program {name!r} uses {', '.join(lacking)}, which ExecuTorch's runtime lacks; {_ADVICE}")
+    return bytes(lowered.buffer), delegation
 
 
-def load(name: str, raw: bytes) -> lowering.Function:
-    """The function in a `.pte` that was made here: over all inputs but the frozen ones.
+def _not_lowered(name: str, error: Exception) -> NotExportable:
+    if unknown := sorted(set(_NOT_CORE.findall(str(error)))):
+        return NotExportable(f"program {name!r} uses {', '.join(unknown)}, which ExecuTorch cannot lower; {_ADVICE}")
+    first = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
+    return NotExportable(f"program {name!r} cannot be lowered to ExecuTorch: {first.strip()}; {_ADVICE}")
+
+
+def load(source: ProgramSource, raw: bytes) -> lowering.Function:
+    """The function in a `.pte` that was made here, over all inputs of its source; it ignores the frozen ones.
 
     Raises:
-        NotExportable: The runtime cannot load it, for example because it lacks an operator.
+        NotExportable: The runtime cannot load it, for example because it lacks an operator. The function raises it too.
     """
+    kept = [slot.kind != pb.SLOT_KIND_FROZEN for slot in source.inputs]
     runtime = _runtime()
     try:
         program = runtime.load_program(raw)
         method = program.load_method(METHOD)
     except RuntimeError as error:
-        raise NotExportable(f"program {name!r} was lowered, but ExecuTorch's runtime refuses it: {error}") from error
+        raise _refused(source.name, error) from error
 
-    def run(*tensors: Tensor, _keep: Any = program) -> tuple[Tensor, ...]:
-        # The method reads the program's bytes as long as it lives.
-        return tuple(method.execute([tensor.contiguous() for tensor in tensors]))
-
-    return run
-
-
-def check(source: ProgramSource, raw: bytes, known: Mapping[str, Tensor], hyper: Mapping[str, Hyper]) -> float:
-    """As `parity.check`, with ExecuTorch's runtime.
-
-    Raises:
-        NotExportable: The runtime cannot run it.
-        ParityBroken: As in `parity.check`.
-    """
-    return parity.compare(source, with_frozen(source, load(source.name, raw)), known, hyper)
-
-
-def with_frozen(source: ProgramSource, function: lowering.Function) -> lowering.Function:
-    """A loaded `.pte` as a function of all inputs of its source, of which it ignores the frozen ones."""
-    kept = [slot.kind != pb.SLOT_KIND_FROZEN for slot in source.inputs]
-
-    def run(*tensors: Tensor) -> tuple[Tensor, ...]:
-        given = [tensor for tensor, is_kept in zip(tensors, kept, strict=True) if is_kept]
+    def run(*tensors: Tensor, _alive: Any = program) -> tuple[Tensor, ...]:
+        # The method reads the program's bytes for as long as it runs.
+        given = [tensor.contiguous() for tensor, is_kept in zip(tensors, kept, strict=True) if is_kept]
         try:
-            return function(*given)
+            return tuple(method.execute(given))
         except RuntimeError as error:
-            raise NotExportable(f"ExecuTorch cannot run program {source.name!r}: {error}") from error
+            raise _refused(source.name, error) from error
 
     return run
+
+
+def _refused(name: str, error: RuntimeError) -> NotExportable:
+    return NotExportable(f"program {name!r} was lowered, but ExecuTorch's runtime does not run it ({error}); {_ADVICE}")
 
 
 class _Bound(nn.Module):

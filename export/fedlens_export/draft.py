@@ -1,0 +1,176 @@
+"""A bundle in the making: programs are lowered and compared one by one, and all are written at the end."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from fedlens_export import (
+    bundle,
+    concatenated,
+    lowering,
+    objectives,
+    onnx_program,
+    optimisers,
+    parity,
+    programs,
+    pte_program,
+    view,
+)
+from fedlens_export.errors import NotExportable
+from fedlens_export.hyper import Hyper
+from fedlens_export.network import Network
+from fedlens_export.programs import ProgramSource
+from fedlens_export.pte_program import Delegation
+from fedlens_export.report import FileReport, OnFile, OnStage
+from fedlens_export.training import Training, check_training
+from fedlens_proto import blob
+from fedlens_proto.manifest import FORMAT, Bundle
+from fedlens_proto.photos import PREPROCESSING_VERSION
+from fedlens_proto.v1 import manifest_pb2 as pb
+
+
+@dataclass(frozen=True)
+class _File:
+    """A lowered program; no function: nothing that is installed runs it."""
+
+    format: pb.ProgramFormat
+    raw: bytes
+    function: lowering.Function | None
+    delegation: Delegation | None = None
+
+
+class Draft:
+    """A bundle that gathers its parts; everything is checked before anything is written."""
+
+    def __init__(self, network: Network, training: Training, on_stage: OnStage, on_file: OnFile) -> None:
+        check_training(training)
+        self.network = network
+        self.training = training
+        self.on_stage = on_stage
+        self.on_file = on_file
+        self.parts = bundle.Parts()
+        self.programs: list[pb.Program] = []
+        self.frozen = b""
+        self.objective = objectives.by_name(training.objective)
+        if self.objective.needs_features:
+            network.check_features()
+        self.optimiser = optimisers.by_name(training.optimiser)
+        self.hyper: dict[str, Hyper] = {h.name: h for h in (*self.optimiser.hyper, *self.objective.hyper)}
+
+    def add(self, source: ProgramSource, known: Mapping[str, Tensor], *, trains_head: bool = False) -> None:
+        """Lower a program to every format, compare each file with its source, take them in.
+
+        Args:
+            source: The program.
+            known: Values of weights and frozen tensors, by name.
+            trains_head: Whether it is a `step` that is compared over an epoch too.
+
+        Raises:
+            NotExportable: It cannot be lowered to a format.
+            ParityBroken: A file computes something else.
+        """
+        name = source.name
+        self.on_stage(f"lowering {name}")
+        traced = lowering.trace(name, source.function, parity.examples(source, known, self.hyper, seed=0))
+        raw = lowering.save(name, traced)
+        files = [_File(pb.PROGRAM_FORMAT_PT2, raw, lowering.load(raw))]
+        if self.training.onnx and name in onnx_program.PROGRAMS:
+            self.on_stage(f"lowering {name} for the server")
+            raw = onnx_program.lower(name, traced)
+            files.append(_File(pb.PROGRAM_FORMAT_ONNX, raw, onnx_program.load(raw)))
+        if self.training.pte:
+            self.on_stage(f"lowering {name} for phones")
+            raw, delegation = pte_program.lower(name, pte_program.bind(source, traced, known))
+            function = pte_program.load(source, raw)
+            files.append(_File(pb.PROGRAM_FORMAT_PTE, raw, function, delegation))
+        self.on_stage(f"comparing {name} with the model")
+        for file in files:
+            self._compare(source, file, known, trains_head)
+        self.programs.append(
+            pb.Program(
+                name=name,
+                inputs=source.inputs,
+                outputs=source.outputs,
+                files=[pb.ProgramFile(format=file.format, sha256=self.parts.add(file.raw)) for file in files],
+            )
+        )
+
+    def _compare(self, source: ProgramSource, file: "_File", known: Mapping[str, Tensor], trains_head: bool) -> None:
+        difference = after_epoch = None
+        if file.function is not None:
+            what = f"{source.name!r} as {pb.ProgramFormat.Name(file.format).removeprefix('PROGRAM_FORMAT_')}"
+            difference = parity.compare(source, file.function, known, self.hyper, what)
+            if trains_head:
+                masked = not self.network.has_batch_norm
+                after_epoch = parity.compare_epoch(source, file.function, known, self.hyper, what, masked=masked)
+        self.on_file(FileReport(source.name, file.format, len(file.raw), difference, after_epoch, file.delegation))
+
+    def write(self, folder: Path, bundle_class: pb.BundleClass, name: str, input_size: int) -> Bundle:
+        """Add `step`, `predict` and the initial weights, and write the whole."""
+        training, network = self.training, self.network
+        classes = len(training.class_names)
+        network.describe()  # refuses what cannot be exchanged before anything is called
+        _check_logits(network, classes)
+        if training.concatenated:
+            given = {**network.weights, **network.buffers}
+            self.add(concatenated.extract(network, training.batch), given)
+            network = concatenated.classifier(network, training.concatenated, training.seed)
+        tensors = network.describe()
+        initial = {**network.weights, **network.buffers}
+        hyper = tuple(self.hyper.values())
+        views, is_frozen = self.objective.views, bundle_class == pb.BUNDLE_CLASS_FROZEN_BACKBONE
+        if views:
+            self.add(view.view((3, input_size, input_size), 1 if is_frozen else training.batch), {})
+        step = programs.step(network, self.objective, self.optimiser, hyper, training.batch, classes)
+        self.add(step, initial, trains_head=is_frozen)
+        self.add(programs.predict(network, training.batch, classes), initial)
+        self.on_stage("writing the bundle")
+        manifest = pb.Manifest(
+            format=FORMAT,
+            bundle_class=bundle_class,
+            model=name,
+            preprocessing=pb.Preprocessing(version=PREPROCESSING_VERSION, height=input_size, width=input_size),
+            class_names=training.class_names,
+            batch=training.batch,
+            tensors=tensors,
+            objective=self.objective.name,
+            optimiser=self.optimiser.name,
+            hyper_parameters=[h.message() for h in hyper],
+            references=[
+                pb.Reference(name=reference.name, tensors=programs.referred(network, reference))
+                for reference in self.objective.references
+            ],
+            last_batch=pb.LAST_BATCH_FILLED if network.has_batch_norm else pb.LAST_BATCH_MASKED,
+            programs=self.programs,
+            initial=self.parts.add(blob.encode({key: tensor.numpy() for key, tensor in initial.items()})),
+            frozen=self.frozen,
+            tools=_tools(training),
+            concatenated=training.concatenated,
+            views=views,
+            stored_views=training.stored_views if views and is_frozen else 0,
+        )
+        manifest.parts.extend(self.parts.messages())
+        return bundle.write(folder, manifest, self.parts.contents)
+
+
+def _check_logits(network: Network, classes: int) -> None:
+    try:
+        with torch.no_grad():
+            logits, _ = network(network.weights, network.buffers, torch.zeros(2, *network.input_shape), training=False)
+    except Exception as error:  # whatever a foreign model raises
+        shape = [2, *network.input_shape]
+        raise NotExportable(f"the model cannot take its input, float32{shape}: {error}") from error
+    if tuple(logits.shape) != (2, classes):
+        raise NotExportable(
+            f"the model gives {list(logits.shape)} for two rows; for {classes} classes it must be [2, {classes}]"
+        )
+
+
+def _tools(training: Training) -> list[pb.ToolVersion]:
+    names = ("fedlens", "torch", *(("executorch",) if training.pte else ()))
+    # Without the build's suffix (+cpu, +cu130): the programs are the same.
+    return [pb.ToolVersion(name=name, version=version(name).partition("+")[0]) for name in names]

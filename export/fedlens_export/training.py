@@ -1,0 +1,63 @@
+"""How a bundle trains, whatever its model."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from fedlens_export import objectives, optimisers, pte_program
+from fedlens_export.errors import NotExportable
+from fedlens_proto.manifest import MAX_BATCH, MAX_CONCATENATED, MAX_STORED_VIEWS
+
+
+@dataclass(frozen=True, kw_only=True)
+class Training:
+    """How a bundle trains, whatever its model.
+
+    Attributes:
+        class_names: In label order, at least two.
+        batch: Rows of a step.
+        objective: Of `objectives.OBJECTIVES`.
+        optimiser: Of `optimisers.OPTIMISERS`.
+        onnx: Whether the server gets programs that it can run itself; they cost a second or two.
+        concatenated: Most extractors whose outputs one classifier takes side by side; 0: an ordinary bundle.
+        seed: Of that classifier's weights.
+        stored_views: Of a frozen backbone, for an objective over views: how many augmentations of a photo are embedded
+            when it arrives.
+        pte: Whether phones get programs too; of frozen backbones only.
+    """
+
+    class_names: tuple[str, ...]
+    batch: int = 32
+    objective: str = "cross_entropy"
+    optimiser: str = "sgd"
+    onnx: bool = False
+    concatenated: int = 0
+    seed: int = 0
+    stored_views: int = 8
+    pte: bool = False
+
+
+def check_training(training: Training) -> None:
+    """See early whether a bundle can train so.
+
+    Raises:
+        NotExportable: A setting is out of range, or ExecuTorch is needed and not installed.
+        UnknownChoice: There is no objective or optimiser of that name.
+    """
+    names: Sequence[str] = training.class_names
+    if len(names) < 2 or len(set(names)) != len(names):
+        raise NotExportable(f"two or more classes are needed, each once; found {', '.join(names) or 'none'}")
+    if not 1 <= training.batch <= MAX_BATCH:
+        raise NotExportable(f"batch {training.batch} is not allowed; 1 to {MAX_BATCH} are")
+    if not 0 <= training.concatenated <= MAX_CONCATENATED:
+        raise NotExportable(
+            f"{training.concatenated} extractors cannot be concatenated; 1 to {MAX_CONCATENATED} can, 0 is for none"
+        )
+    views = objectives.by_name(training.objective).views
+    if views and training.concatenated:
+        raise NotExportable(f"objective {training.objective!r} takes views, and concatenated extractors have none")
+    if views and not views <= training.stored_views <= MAX_STORED_VIEWS:
+        allowed = f"{views}, what a step takes, to {MAX_STORED_VIEWS} are"
+        raise NotExportable(f"{training.stored_views} stored views are not allowed; {allowed}")
+    optimisers.by_name(training.optimiser)
+    if training.pte:
+        pte_program.check_installed()
