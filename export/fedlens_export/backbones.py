@@ -79,7 +79,7 @@ def load_weights(name: str, backbone: nn.Module, path: Path) -> None:
     Raises:
         WeightsUnusable: It cannot be read without running code, or keys or shapes do not fit; the text names them.
     """
-    _fill(name, backbone, _read(path), path.name)
+    _fill(name, backbone, read_weights(path), path.name)
 
 
 def download_weights(name: str, backbone: nn.Module) -> None:
@@ -98,7 +98,12 @@ def download_weights(name: str, backbone: nn.Module) -> None:
     _fill(name, backbone, state, "torchvision's weights")
 
 
-def _read(path: Path) -> dict[str, Tensor]:
+def read_weights(path: Path) -> dict[str, Tensor]:
+    """The tensors of a state dict (`torch.save`, or safetensors by its suffix), by name.
+
+    Raises:
+        WeightsUnusable: It cannot be read without running code.
+    """
     if path.suffix != ".safetensors":
         return state_dict.read(path)
     from safetensors import SafetensorError
