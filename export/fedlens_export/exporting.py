@@ -1,16 +1,19 @@
 """A bundle from a model: by name with `export_bundle`, or from any module with one of the two below it.
 
+A name with a colon is that of a function which makes the user's own model, see `own_model`.
+
 from fedlens_export.exporting import ExportSpec, export_bundle
 
 bundle = export_bundle(Path("bundle"), ExportSpec(model="lenet5", class_names=("cat", "dog")))
 """
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from torch import nn
 
-from fedlens_export import backbones, bundle, models, objectives, pretrain, programs
+from fedlens_export import backbones, bundle, models, objectives, own_model, pretrain, programs
 from fedlens_export.draft import Draft
 from fedlens_export.errors import NotExportable, UnknownChoice
 from fedlens_export.network import CENTRED, IMAGENET, Network, Normalisation
@@ -39,14 +42,17 @@ class ExportSpec:
     """What to export by name.
 
     Attributes:
-        model: Of `MODELS`.
+        model: Of `MODELS`, or `module:function`.
         class_names: In label order, at least two, each once.
         input_size: Side of the photos in pixels; None: the model's usual one.
         batch: Rows of a step.
         objective: As in `Training`.
         optimiser: As in `Training`.
-        head: `linear` or `hidden`; of frozen backbones only. None: `linear`.
-        backbone_weights: A file with the backbone's weights. None, and no `pretrain`: torchvision's, downloaded.
+        head: `linear` or `hidden`; of frozen backbones only. None: `linear`. Of an own model, names of the FC layers
+            that train, separated by commas; None: all layers train.
+        normalise: Of `own_model.NORMALISATIONS`; of own models only. None: `none`.
+        backbone_weights: A file with the backbone's weights. None, and no `pretrain`: torchvision's, downloaded. Of an
+            own model, with all its weights; None: those that it is made with.
         pretrain: A folder of public photos, one sub-folder a class, to train the backbone on first.
         pretrain_epochs: How often it sees each of them.
         seed: Of all weights that are drawn, and of pretraining.
@@ -63,6 +69,7 @@ class ExportSpec:
     objective: str = "cross_entropy"
     optimiser: str = "sgd"
     head: str | None = None
+    normalise: str | None = None
     backbone_weights: Path | None = None
     pretrain: Path | None = None
     pretrain_epochs: int = 5
@@ -100,6 +107,10 @@ def export_bundle(folder: Path, spec: ExportSpec, on_stage: OnStage = unheard, o
     check_training(training)
     bundle.check_target(folder)
     classes = len(spec.class_names)
+    if own_model.is_own(spec.model):
+        return _own_bundle(folder, spec, training, on_stage, on_file)
+    if spec.normalise:
+        raise NotExportable(f"{spec.model} has a normalisation; only for a model of your own it can be chosen")
     if spec.model in models.MODELS:
         if spec.head:
             raise NotExportable(f"{spec.model} has no head to choose: its last FC layer is the classifier")
@@ -141,6 +152,41 @@ def export_bundle(folder: Path, spec: ExportSpec, on_stage: OnStage = unheard, o
         on_stage=on_stage,
         on_file=on_file,
     )
+
+
+def _own_bundle(folder: Path, spec: ExportSpec, training: Training, on_stage: OnStage, on_file: OnFile) -> Bundle:
+    if spec.pretrain:
+        raise NotExportable("only backbones by name are pretrained here; give your model's weights with a file")
+    if not spec.head:
+        _check_no_pte(training)
+    classes, side = len(spec.class_names), _side(spec.input_size or (224 if spec.head else 32))
+    normalisation = own_model.normalisation(spec.normalise)
+    model = own_model.build(spec.model, classes, side, spec.seed)
+    layers = own_model.head_layers(model, spec.head) if spec.head else {}
+    if spec.backbone_weights and (kept := own_model.load_weights(model, spec.backbone_weights, layers)):
+        on_stage(
+            f"note: {', '.join(kept)} of the head are not in {spec.backbone_weights.name} in this shape; "
+            "they start as they were made"
+        )
+    export = partial(
+        frozen_backbone_bundle if layers else whole_model_bundle,
+        training=training,
+        input_size=side,
+        name=spec.model,
+        normalisation=normalisation,
+        on_stage=on_stage,
+        on_file=on_file,
+    )
+    modules: tuple[nn.Module, ...]
+    with own_model.explained():
+        if layers:
+            divided = own_model.divide(model, layers, side, classes)
+            modules, left_out = (divided.backbone, divided.head), divided.left_out
+        else:
+            modules, left_out = (model,), own_model.without_dropout(model, side)
+        if left_out:
+            on_stage(f"note: trained without the dropout of {', '.join(left_out)}")
+        return export(folder, *modules)
 
 
 def whole_model_bundle(

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 _MODELS = (
     "Trained as a whole: lenet5, lenet5_bn, fedns_cnn, small_plain, small_residual, small_separable, small_inception. "
     "Frozen backbones: resnet18, shufflenet_v2, googlenet, alexnet, mobilenet_v3_small; these trained as a whole: "
-    "resnet18_whole and so on."
+    "resnet18_whole and so on. "
+    "Your own: MODULE:FUNCTION, imported from here or PYTHONPATH."
 )
 
 
@@ -39,11 +40,19 @@ def export(
     ] = "cross_entropy",
     optimiser: Annotated[str, typer.Option(help="sgd or adam.")] = "sgd",
     head: Annotated[
-        str | None, typer.Option(help="On a backbone: linear, or hidden (512 units). Default: linear.")
+        str | None,
+        typer.Option(
+            help="On a backbone: linear, or hidden (512 units). Default: linear. Of your own model: its FC layers that "
+            "train, as in fc1,fc2. Default: all layers train."
+        ),
+    ] = None,
+    normalise: Annotated[
+        str | None,
+        typer.Option(help="What is done to photos in 0..1 before your own model: none, imagenet or centred."),
     ] = None,
     backbone_weights: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="State dict of the backbone. Default: torchvision's, downloaded."),
+        typer.Option(metavar="FILE", help="State dict of the backbone, or of your own model. Default: torchvision's."),
     ] = None,
     pretrain: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Train the backbone on these public photos first.")
@@ -80,6 +89,7 @@ def export(
             objective=objective,
             optimiser=optimiser,
             head=head,
+            normalise=normalise,
             backbone_weights=backbone_weights,
             pretrain=pretrain,
             pretrain_epochs=pretrain_epochs,
@@ -92,7 +102,7 @@ def export(
 
             def show(stage: str) -> None:
                 status.update(stage)
-                if not console.is_terminal:
+                if not console.is_terminal or stage.startswith("note: "):
                     console.print(stage, highlight=False, markup=False)
 
             bundle = export_bundle(out, spec, on_stage=show)
