@@ -5,6 +5,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from fedlens_proto.manifest import Bundle
+
 
 @pytest.fixture(scope="session", autouse=True)
 def _ctrl_c_is_heeded() -> Iterator[None]:
@@ -12,3 +14,11 @@ def _ctrl_c_is_heeded() -> Iterator[None]:
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
+
+
+@pytest.fixture(scope="session")
+def phone(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+    """The bundle of `phone_bundles.linear_bundle`, for any test that runs programs for phones: it takes seconds."""
+    from tests.phone_bundles import linear_bundle
+
+    return linear_bundle(tmp_path_factory.mktemp("phone") / "bundle")

@@ -76,6 +76,12 @@ class Runtime:
         with _quiet():
             library._unsafe_reset_threadpool(1)
 
+    @property
+    def threads(self) -> int:
+        """How many threads programs run on."""
+        count: int = self._library._threadpool_get_thread_count()
+        return count
+
     def load(self, raw: bytes) -> Any:
         """The program in `raw`, which must stay in memory as long.
 

@@ -58,6 +58,8 @@ def _try(message: pb.Program, raw: bytes) -> str:
         return str(error)
     except MemoryError:
         return f"program {message.name!r} cannot be used: it takes more than {MAX_MEMORY >> 30} GiB of memory"
+    except Exception as error:  # whatever the runtime raises for a file that contradicts itself
+        return f"program {message.name!r} cannot be used: {type(error).__name__}: {error}"
     return ""
 
 
