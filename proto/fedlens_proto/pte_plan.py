@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
+from fedlens_proto import pte
 from fedlens_proto.errors import ProgramRefused
 from fedlens_proto.flatbuffer import FlatbufferError, Table
 
@@ -25,8 +26,7 @@ _INSTRUCTIONS, _KERNEL_CALL, _DELEGATE_CALL = 2, 1, 2
 _BACKEND, _PROCESSED, _LOCATION, _INDEX, _IN_SEGMENT = 0, 1, 0, 1, 1
 _XNODES = 1
 
-_HEADER_AT = 8
-_HEADER = struct.Struct("<4sIQQ")  # eh00, its length, length of the FlatBuffer, where segments begin
+_SEGMENT_BASE_AT, _SEGMENT_BASE = 24, struct.Struct("<Q")  # see `pte`
 _XNN_VERSIONS = (b"XN01", b"XN00")  # constants in segments of the program, or behind the graph
 _XNN_HEADER_AT = 4
 _XNN_HEADER = struct.Struct("<4sHII")  # XH00, its length, offset and length of the FlatBuffer
@@ -84,8 +84,9 @@ def read(raw: bytes) -> Plan:
 
 
 def _read(raw: bytes) -> Plan:
-    program = Table.root(raw, b"ET12")
-    base = _segment_base(raw)
+    pte.check(raw)
+    program = Table.root(raw, raw[4:8])
+    (base,) = _SEGMENT_BASE.unpack_from(raw, _SEGMENT_BASE_AT)
     segments = [(table.number(0, "u64"), table.number(1, "u64")) for table in program.tables(_SEGMENTS)]
     for offset, size in segments:
         if base + offset + size > len(raw):
@@ -130,14 +131,6 @@ def _read(raw: bytes) -> Plan:
 
 def _operator_name(operator: Table) -> str:
     return f"{operator.text(0).replace('::', '.')}.{operator.text(1) or 'default'}"
-
-
-def _segment_base(raw: bytes) -> int:
-    """Where segments begin; a file without the header that says so has none."""
-    if len(raw) < _HEADER_AT + _HEADER.size:
-        raise FlatbufferError(f"it has {len(raw)} bytes")
-    magic, _, _, base = _HEADER.unpack_from(raw, _HEADER_AT)
-    return int(base) if magic == b"eh00" else len(raw)
 
 
 def _within_file(raw: bytes, used: int) -> None:

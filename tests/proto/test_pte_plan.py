@@ -1,4 +1,5 @@
 import struct
+from importlib import import_module
 
 import pytest
 import torch
@@ -45,6 +46,18 @@ def test_the_compiler_counts_the_same(lowered: tuple[bytes, pte_program.Delegati
     assert sum(plan.portable.values()) == sum(delegation.portable.values())
 
 
+def test_executorchs_own_reader_finds_the_same_plan(raw: bytes) -> None:
+    program = import_module("executorch.exir._serialize._program").deserialize_pte_binary(raw).program
+    (theirs,) = program.execution_plan
+
+    plan = pte_plan.read(raw)
+
+    assert plan.planned_bytes == sum(theirs.non_const_buffer_sizes)
+    assert set(plan.portable) == {f"{op.name.replace('::', '.')}.{op.overload}" for op in theirs.operators}
+    calls = sum(plan.portable.values()) + sum(plan.delegates.values())
+    assert calls == len(theirs.chains[0].instructions)
+
+
 def test_memory_has_room_for_all_inputs_and_outputs(raw: bytes) -> None:
     plan = pte_plan.read(raw)
 
@@ -53,13 +66,19 @@ def test_memory_has_room_for_all_inputs_and_outputs(raw: bytes) -> None:
     assert 0 < plan.segment_bytes < plan.file_bytes == len(raw)
 
 
+def _file(root: int, body: bytes) -> bytes:
+    """A file without segments, whose root table stands at `root`, at 32 or behind."""
+    length = 32 + len(body)
+    return struct.pack("<I4s4sIQQ", root, b"ET12", b"eh00", 24, length, 0) + body
+
+
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
-        (b"", "it has 0 bytes|begins with"),
+        (b"", "begins with nothing"),
         (b"PK\3\4" + bytes(60), "begins with"),
-        (b"\xff\xff\xff\x7fET12" + bytes(60), "outside"),
-        (struct.pack("<I4s", 8, b"ET12") + bytes(60), "0 methods"),
+        (_file(32, b"\xff\xff\xff\x7f" + bytes(60)), "no readable .pte: an offset at .* leads outside of the bytes"),
+        (_file(32, bytes(64)), "it has 0 methods"),
     ],
 )
 def test_what_is_no_program_is_refused(content: bytes, reason: str) -> None:
@@ -67,15 +86,14 @@ def test_what_is_no_program_is_refused(content: bytes, reason: str) -> None:
         pte_plan.read(content)
 
 
-def test_a_list_that_names_one_thing_over_and_over_is_refused(raw: bytes) -> None:
-    # A table at 48 whose vtable at 40 has two fields: the second, the list of plans, stands at 52 and begins at 56.
+def test_a_list_that_names_one_thing_over_and_over_is_refused() -> None:
+    # Behind a vtable of 8 bytes a table at 40; its second field, at 44, says that the list of plans begins 4 bytes on.
     vtable = struct.pack("<HHHH", 8, 8, 0, 4)
     table = struct.pack("<iI", 8, 4)
     names = struct.pack("<I", MAX_TABLES + 1) + bytes(4 * (MAX_TABLES + 1))
-    content = struct.pack("<I4s", 48, b"ET12") + bytes(32) + vtable + table + names
 
     with pytest.raises(ProgramRefused, match=f"a list of {MAX_TABLES + 1} tables"):
-        pte_plan.read(content)
+        pte_plan.read(_file(40, vtable + table + names))
 
 
 def test_a_file_that_is_cut_short_is_refused_wherever_it_ends(raw: bytes) -> None:
