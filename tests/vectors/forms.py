@@ -20,9 +20,12 @@ def document(content: Any) -> bytes:
 
 def array(values: NDArray[Any]) -> dict[str, Any]:
     """float32 or int64 numbers: type, shape, and the elements in row-major order as little-endian hexadecimal bytes."""
-    kind = {"f": np.dtype("<f4"), "i": np.dtype("<i8")}[values.dtype.kind]
-    name = "float32" if kind.kind == "f" else "int64"
-    return {"dtype": name, "shape": list(values.shape), "hex": np.ascontiguousarray(values, kind).tobytes().hex()}
+    name, kind = {"f": ("float32", "<f4"), "i": ("int64", "<i8")}[values.dtype.kind]
+    return {
+        "dtype": name,
+        "shape": list(values.shape),
+        "hex": np.ascontiguousarray(values, np.dtype(kind)).tobytes().hex(),
+    }
 
 
 def arrays(tensors: Mapping[str, NDArray[Any]]) -> dict[str, dict[str, Any]]:

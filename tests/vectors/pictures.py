@@ -26,7 +26,8 @@ def _scene(height: int, width: int, channels: int = 3) -> Pixels:
     slope = 255 * ((c + 1) * x / width + (3 - c) * y / height) / (channels + 2)
     edge = np.where((x * 3 > width) & (y * 2 > height), 60, 0)
     noise = (x * 7919 + y * 104729 + c * 1299709) % 41
-    return np.clip(slope + edge + noise - 20, 0, 255).astype(np.uint8)
+    found: Pixels = np.clip(slope + edge + noise - 20, 0, 255).astype(np.uint8)
+    return found
 
 
 def _smooth(height: int, width: int) -> Pixels:
