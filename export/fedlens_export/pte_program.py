@@ -48,9 +48,8 @@ class Delegation:
     def __str__(self) -> str:
         """A line for people."""
         left = ", ".join(f"{name} {count}" for name, count in self.portable.items())
-        return f"{self.delegated} operators run in XNNPACK, {sum(self.portable.values())} do not" + (
-            f": {left}" if left else ""
-        )
+        others = f"portable kernels {sum(self.portable.values())}: {left}" if left else "portable kernels none"
+        return f"XNNPACK runs {self.delegated} operators, {others}"
 
 
 def check_installed() -> None:

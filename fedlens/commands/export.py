@@ -1,5 +1,7 @@
 """`fedlens export`."""
 
+from collections.abc import Sequence
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,14 +12,22 @@ from fedlens.commands.options import MAX_SEED
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from fedlens_export.report import FileReport
     from fedlens_proto.manifest import Bundle
 
 _MODELS = (
     "Trained as a whole: lenet5, lenet5_bn, fedns_cnn, small_plain, small_residual, small_separable, small_inception. "
-    "Frozen backbones: resnet18, shufflenet_v2, googlenet, alexnet, mobilenet_v3_small; these trained as a whole: "
-    "resnet18_whole and so on. "
+    "Frozen backbones: resnet18, shufflenet_v2, googlenet, alexnet, mobilenet_v3_small, mobilenet_v3_large, "
+    "mobilenet_v2, efficientnet_b0; the first five trained as a whole: resnet18_whole and so on. "
     "Your own: MODULE:FUNCTION, imported from here or PYTHONPATH."
 )
+
+
+class Target(StrEnum):
+    """What a bundle is for."""
+
+    PT2 = "pt2"
+    PTE = "pte"
 
 
 def register(app: typer.Typer) -> None:
@@ -65,7 +75,25 @@ def export(
     stored_views: Annotated[
         int, typer.Option(help="On a backbone, for supcon: how many augmentations of a photo are embedded.")
     ] = 8,
+    target: Annotated[
+        Target,
+        typer.Option(help="pt2: programs for computers; pte: for phones too (ExecuTorch), of frozen backbones only."),
+    ] = Target.PT2,
     onnx: Annotated[bool, typer.Option(help="With programs that the server can run itself.")] = True,
+    quantize: Annotated[
+        str | None, typer.Option(metavar="int8", help="Compute the frozen backbone in int8; needs --calibrate.")
+    ] = None,
+    calibrate: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Photos by which int8 is fitted; with a sub-folder for each class, the accuracy lost is told.",
+        ),
+    ] = None,
+    check: Annotated[
+        bool,
+        typer.Option("--check", help="Print how far each program is from the model; too far is refused in any case."),
+    ] = False,
     seed: Annotated[int, typer.Option(help="Of all weights that are drawn.", min=0, max=MAX_SEED)] = 0,
 ) -> None:
     """Turn a model and a training objective into a bundle of programs that every client can run."""
@@ -76,6 +104,7 @@ def export(
     from fedlens_proto.photos import class_folders
 
     console = Console(stderr=True)
+    files: list[FileReport] = []
     try:
         names = tuple(folder.name for folder in class_folders(classes_from))
         # Late, because torch takes seconds to import and a wrong folder should be told at once.
@@ -97,6 +126,9 @@ def export(
             onnx=onnx,
             concatenated=concatenated,
             stored_views=stored_views,
+            pte=target == Target.PTE,
+            quantise=quantize,
+            calibrate=calibrate,
         )
         with console.status(f"exporting {model}") as status:
 
@@ -105,14 +137,30 @@ def export(
                 if not console.is_terminal or stage.startswith("note: "):
                     console.print(stage, highlight=False, markup=False)
 
-            bundle = export_bundle(out, spec, on_stage=show)
+            bundle = export_bundle(out, spec, on_stage=show, on_file=files.append)
     except (ExportError, ProtoError, OSError) as error:
         typer.echo(f"fedlens export: {error}", err=True)
         raise typer.Exit(1) from None
-    _describe(Console(), bundle)
+    if check:
+        _print_differences(Console(), files)
+    _describe(Console(), bundle, files)
 
 
-def _describe(console: "Console", bundle: "Bundle") -> None:
+def _print_differences(console: "Console", files: "Sequence[FileReport]") -> None:
+    from rich.table import Table
+
+    from fedlens_export.parity import EPOCH_BATCHES, TOLERANCE
+
+    table = Table("program", "format", "largest difference", f"after {EPOCH_BATCHES} steps", box=None)
+    for file in files:
+        difference = "not compared" if file.difference is None else f"{file.difference:.1e}"
+        after = "" if file.after_epoch is None else f"{file.after_epoch:.1e}"
+        table.add_row(file.program, _format(file.format), difference, after)
+    console.print(table)
+    console.out(f"allowed     {TOLERANCE}, relative to the greatest value of an output or to 1")
+
+
+def _describe(console: "Console", bundle: "Bundle", files: "Sequence[FileReport]") -> None:
     from math import prod
 
     from rich.table import Table
@@ -141,3 +189,12 @@ def _describe(console: "Console", bundle: "Bundle") -> None:
     print_plainly(f"classes     {len(manifest.class_names)}: {', '.join(manifest.class_names)}")
     print_plainly(f"bundle id   {bundle.id.hex()}")
     print_plainly(f"folder      {bundle.folder}")
+    for file in files:
+        if file.delegation is not None:
+            print_plainly(f"on phones   {file.program}, {file.size / 1000:.0f} kB: {file.delegation}")
+
+
+def _format(number: int) -> str:
+    from fedlens_proto.v1 import manifest_pb2 as pb
+
+    return pb.ProgramFormat.Name(number).removeprefix("PROGRAM_FORMAT_").lower()

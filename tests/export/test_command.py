@@ -38,6 +38,17 @@ def test_export_writes_a_bundle_and_says_what_is_in_it(classes: Path, tmp_path: 
     assert "2: cat, dog" in result.stdout
     assert "fc3.weight" in result.stdout
     assert "lowering step" in result.stderr
+    assert "largest difference" not in result.stdout
+
+
+def test_check_prints_how_far_each_program_is_from_the_model(classes: Path, tmp_path: Path) -> None:
+    arguments = ["--model", "lenet5", "--classes-from", str(classes), "--input-size", "16", "--check"]
+
+    result = CliRunner().invoke(app, ["export", *arguments, "--out", str(tmp_path / "b")])
+
+    rows = [line.split() for line in result.stdout.splitlines()]
+    assert [row[:2] for row in rows[1:4]] == [["step", "pt2"], ["predict", "pt2"], ["predict", "onnx"]]
+    assert all(float(row[2]) <= 1e-5 for row in rows[1:4])
 
 
 def test_a_bundle_gets_onnx_and_is_concatenated_as_told(classes: Path, tmp_path: Path) -> None:
@@ -66,6 +77,7 @@ def test_a_bundle_gets_onnx_and_is_concatenated_as_told(classes: Path, tmp_path:
         (["--objective", "supcon"], "SmallCnn does not tell them; take a model that ends in FC 512 and a classifier"),
         (["--model", "small_plain", "--objective", "supcon", "--stored-views", "1"], "1 stored views are not allowed"),
         (["--model", "alexnet", "--objective", "supcon"], "compares features, which head 'linear' has not; take"),
+        (["--target", "pte"], "phones train FC layers only"),
         (["--concatenated", "65"], "65 extractors cannot be concatenated; 1 to 64 can"),
         (["--model", "mobilenet_v3_small", "--backbone-weights", "gone.pth"], "gone.pth cannot be read"),
         (
