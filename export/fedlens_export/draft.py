@@ -7,6 +7,7 @@ from pathlib import Path
 
 import torch
 from torch import Tensor
+from torch.export import ExportedProgram
 
 from fedlens_export import (
     bundle,
@@ -18,6 +19,7 @@ from fedlens_export import (
     parity,
     programs,
     pte_program,
+    quantisation,
     view,
 )
 from fedlens_export.errors import NotExportable
@@ -61,13 +63,21 @@ class Draft:
         self.optimiser = optimisers.by_name(training.optimiser)
         self.hyper: dict[str, Hyper] = {h.name: h for h in (*self.optimiser.hyper, *self.objective.hyper)}
 
-    def add(self, source: ProgramSource, known: Mapping[str, Tensor], *, trains_head: bool = False) -> None:
+    def add(
+        self,
+        source: ProgramSource,
+        known: Mapping[str, Tensor],
+        *,
+        trains_head: bool = False,
+        integers: ExportedProgram | None = None,
+    ) -> None:
         """Lower a program to every format, compare each file with its source, take them in.
 
         Args:
             source: The program.
             known: Values of weights and frozen tensors, by name.
             trains_head: Whether it is a `step` that is compared over an epoch too.
+            integers: Of a quantised program, what phones get in place of the source, which only emulates it.
 
         Raises:
             NotExportable: It cannot be lowered to a format.
@@ -84,12 +94,14 @@ class Draft:
             files.append(_File(pb.PROGRAM_FORMAT_ONNX, raw, onnx_program.load(raw)))
         if self.training.pte:
             self.on_stage(f"lowering {name} for phones")
-            raw, delegation = pte_program.lower(name, pte_program.bind(source, traced, known))
+            raw, delegation = pte_program.lower(name, integers or pte_program.bind(source, traced, known))
             function = pte_program.load(source, raw)
             files.append(_File(pb.PROGRAM_FORMAT_PTE, raw, function, delegation))
         self.on_stage(f"comparing {name} with the model")
         for file in files:
-            self._compare(source, file, known, trains_head)
+            is_exact = integers is None or file.format == pb.PROGRAM_FORMAT_PT2
+            tolerance = parity.TOLERANCE if is_exact else quantisation.TOLERANCE
+            self._compare(source, file, known, trains_head, tolerance)
         self.programs.append(
             pb.Program(
                 name=name,
@@ -99,11 +111,13 @@ class Draft:
             )
         )
 
-    def _compare(self, source: ProgramSource, file: "_File", known: Mapping[str, Tensor], trains_head: bool) -> None:
+    def _compare(
+        self, source: ProgramSource, file: "_File", known: Mapping[str, Tensor], trains_head: bool, tolerance: float
+    ) -> None:
         difference = after_epoch = None
         if file.function is not None:
             what = f"{source.name!r} as {pb.ProgramFormat.Name(file.format).removeprefix('PROGRAM_FORMAT_')}"
-            difference = parity.compare(source, file.function, known, self.hyper, what)
+            difference = parity.compare(source, file.function, known, self.hyper, what, tolerance=tolerance)
             if trains_head:
                 masked = not self.network.has_batch_norm
                 after_epoch = parity.compare_epoch(source, file.function, known, self.hyper, what, masked=masked)

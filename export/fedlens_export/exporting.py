@@ -13,7 +13,17 @@ from pathlib import Path
 
 from torch import nn
 
-from fedlens_export import backbones, bundle, models, objectives, own_model, pretrain, programs
+from fedlens_export import (
+    backbones,
+    bundle,
+    calibration,
+    models,
+    objectives,
+    own_model,
+    pretrain,
+    programs,
+    quantisation,
+)
 from fedlens_export.draft import Draft
 from fedlens_export.errors import NotExportable, UnknownChoice
 from fedlens_export.network import CENTRED, IMAGENET, Network, Normalisation
@@ -60,6 +70,8 @@ class ExportSpec:
         concatenated: As in `Training`.
         stored_views: As in `Training`.
         pte: As in `Training`.
+        quantise: As in `Training`.
+        calibrate: As in `Training`.
     """
 
     model: str
@@ -78,6 +90,8 @@ class ExportSpec:
     concatenated: int = 0
     stored_views: int = 8
     pte: bool = False
+    quantise: str | None = None
+    calibrate: Path | None = None
 
 
 def export_bundle(folder: Path, spec: ExportSpec, on_stage: OnStage = unheard, on_file: OnFile = unheard) -> Bundle:
@@ -102,6 +116,8 @@ def export_bundle(folder: Path, spec: ExportSpec, on_stage: OnStage = unheard, o
         seed=spec.seed,
         stored_views=spec.stored_views,
         pte=spec.pte,
+        quantise=spec.quantise,
+        calibrate=spec.calibrate,
     )
     # Told before anything that takes time.
     check_training(training)
@@ -178,7 +194,7 @@ def _own_bundle(folder: Path, spec: ExportSpec, training: Training, on_stage: On
         on_file=on_file,
     )
     modules: tuple[nn.Module, ...]
-    with own_model.explained():
+    with own_model.explained(model, side):
         if layers:
             divided = own_model.divide(model, layers, side, classes)
             modules, left_out = (divided.backbone, divided.head), divided.left_out
@@ -247,9 +263,16 @@ def frozen_backbone_bundle(
     shape = (3, input_size, input_size)
     network = Network(head, (programs.feature_count(backbone, shape),))
     draft = Draft(network, training, on_stage, on_file)
+    integers = None
+    if training.calibrate:
+        on_stage("quantising the backbone")
+        photos = calibration.load(training.calibrate, input_size)
+        quantised = quantisation.quantise(backbone, photos.observed(normalisation))
+        on_stage(f"note: int8: {calibration.cost(backbone, quantised.emulated, photos, normalisation, on_stage)}")
+        backbone, integers = quantised.emulated, quantised.program(normalisation, shape)
     embed = programs.embed(backbone, normalisation, shape)
     frozen = programs.frozen_tensors(backbone)
-    draft.add(embed, frozen)
+    draft.add(embed, frozen, integers=integers)
     if frozen:
         draft.frozen = draft.parts.add(blob.encode({key: tensor.numpy() for key, tensor in frozen.items()}))
     return draft.write(folder, pb.BUNDLE_CLASS_FROZEN_BACKBONE, name, input_size)

@@ -2,8 +2,9 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
-from fedlens_export import objectives, optimisers, pte_program
+from fedlens_export import calibration, objectives, optimisers, pte_program, quantisation
 from fedlens_export.errors import NotExportable
 from fedlens_proto.manifest import MAX_BATCH, MAX_CONCATENATED, MAX_STORED_VIEWS
 
@@ -23,6 +24,8 @@ class Training:
         stored_views: Of a frozen backbone, for an objective over views: how many augmentations of a photo are embedded
             when it arrives.
         pte: Whether phones get programs too; of frozen backbones only.
+        quantise: Of `quantisation.SCHEMES`: how the frozen backbone is quantised; needs `pte`. None: it is float32.
+        calibrate: A folder of photos from which ranges are taken, best with a sub-folder for each class.
     """
 
     class_names: tuple[str, ...]
@@ -34,6 +37,8 @@ class Training:
     seed: int = 0
     stored_views: int = 8
     pte: bool = False
+    quantise: str | None = None
+    calibrate: Path | None = None
 
 
 def check_training(training: Training) -> None:
@@ -61,3 +66,12 @@ def check_training(training: Training) -> None:
     optimisers.by_name(training.optimiser)
     if training.pte:
         pte_program.check_installed()
+    if training.quantise:
+        quantisation.check_scheme(training.quantise)
+        if not training.pte:
+            raise NotExportable("only programs for phones are quantised; add --target pte, or leave out --quantize")
+        if not training.calibrate:
+            raise NotExportable("quantising takes ranges from photos; give a folder of them with --calibrate DIR")
+        calibration.check(training.calibrate)
+    elif training.calibrate:
+        raise NotExportable("--calibrate is for quantising; add --quantize int8, or leave it out")

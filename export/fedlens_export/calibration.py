@@ -1,0 +1,191 @@
+"""Photos by which a backbone is quantised, and what quantising costs, measured on those of them that were not used."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn import functional
+
+from fedlens_export.errors import NotExportable
+from fedlens_export.network import Normalisation
+from fedlens_proto import photos
+from fedlens_proto.errors import PhotoUnreadable
+
+MOST_PHOTOS = 600
+MOST_OBSERVED = 64
+LEAST_HELD_OUT = 50
+"""Fewer photos say nothing about accuracy: each is worth two points."""
+
+_DECAY = 1e-3
+_ITERATIONS = 200
+
+
+@dataclass(frozen=True)
+class Photos:
+    """Photos of a folder, half of them held out.
+
+    Attributes:
+        seen: uint8 [N, 3, side, side], to calibrate by and to train heads on.
+        seen_labels: int64 [N]; None: the folder has no class sub-folders.
+        held_out: uint8 [M, 3, side, side]; empty if there is one photo only.
+        held_out_labels: As `seen_labels`.
+        unreadable: How many files were left out.
+    """
+
+    seen: Tensor
+    seen_labels: Tensor | None
+    held_out: Tensor
+    held_out_labels: Tensor | None
+    unreadable: int
+
+    def observed(self, normalisation: Normalisation) -> list[Tensor]:
+        """At most `MOST_OBSERVED` of `seen`, evenly taken, normalised, each float32 [1, 3, side, side]."""
+        return [_as_input(self.seen[i : i + 1], normalisation) for i in _evenly(len(self.seen), MOST_OBSERVED)]
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What quantising a backbone costs, on photos that it was not calibrated by.
+
+    Attributes:
+        photos: How many.
+        cosine: Between the features of both, the mean over photos.
+        least_cosine: The least of them.
+        accuracy: Top-1 of an FC head trained on the features of the float backbone, and of the quantised one, each in
+            0..1; None: there are no classes, or less than `LEAST_HELD_OUT` photos.
+    """
+
+    photos: int
+    cosine: float
+    least_cosine: float
+    accuracy: tuple[float, float] | None
+
+    def __str__(self) -> str:
+        """For people; one or two sentences."""
+        features = (
+            f"cosine of its features with the float backbone's {self.cosine:.4f}, at least {self.least_cosine:.4f}"
+        )
+        if self.accuracy is None:
+            return (
+                f"{features} ({self.photos} photos); accuracy not measured: that needs class sub-folders and "
+                f"{2 * LEAST_HELD_OUT} photos"
+            )
+        before, after = self.accuracy
+        return (
+            f"{100 * (before - after):.1f} points of top-1 lost: {100 * after:.1f} % with a head trained on its "
+            f"features, {100 * before:.1f} % on the float backbone's, on {self.photos} held-out photos; {features}"
+        )
+
+
+def check(folder: Path) -> None:
+    """See early whether a folder has photos; none is opened. Errors as `load`."""
+    if not any(_listed(folder)):
+        raise NotExportable(f"no photos to calibrate by in {folder.name}: JPEG, PNG, WebP and BMP are read")
+
+
+def load(folder: Path, side: int) -> Photos:
+    """The photos of a folder, or of its sub-folders, each a class; of many, `MOST_PHOTOS` evenly taken.
+
+    Args:
+        folder: Photos directly in it are used only if it has no sub-folders.
+        side: Of the loaded photos, in pixels.
+
+    Raises:
+        NotExportable: There is no folder, or no photo in it that can be read.
+    """
+    listed = _listed(folder)
+    unreadable = 0
+    halves: tuple[list[NDArray[np.uint8]], list[NDArray[np.uint8]]] = ([], [])
+    labels: tuple[list[int], list[int]] = ([], [])
+    for label, paths in enumerate(listed):
+        count = 0
+        for i in _evenly(len(paths), max(2, MOST_PHOTOS // len(listed))):
+            try:
+                image = photos.load(paths[i], side, side)
+            except PhotoUnreadable:
+                unreadable += 1
+                continue
+            halves[count % 2].append(image)
+            labels[count % 2].append(label)
+            count += 1
+    if not halves[0]:
+        raise NotExportable(f"no photos to calibrate by in {folder.name}: none of {unreadable} files can be read")
+    images = [torch.from_numpy(np.stack(half)) if half else torch.empty(0, 3, side, side) for half in halves]
+    of_classes = [torch.tensor(each) if len(listed) > 1 else None for each in labels]
+    return Photos(images[0], of_classes[0], images[1], of_classes[1], unreadable)
+
+
+def cost(
+    backbone: nn.Module,
+    quantised: nn.Module,
+    given: Photos,
+    normalisation: Normalisation,
+    on_stage: Callable[[str], None],
+) -> Cost:
+    """Compare two backbones on the photos that were held out; with classes, by a linear head trained on the others.
+
+    Both heads are trained alike, to the end and without chance.
+    """
+    kept = given.held_out if len(given.held_out) else given.seen
+    on_stage(f"embedding {len(kept)} photos to see what quantising costs")
+    float_features, int8_features = (_embed(each, kept, normalisation) for each in (backbone, quantised))
+    cosine = functional.cosine_similarity(float_features, int8_features, dim=1)
+    accuracy = None
+    if given.seen_labels is not None and given.held_out_labels is not None and len(given.held_out) >= LEAST_HELD_OUT:
+        on_stage(f"training heads on {len(given.seen)} photos to see what quantising costs")
+        before, after = (
+            _accuracy(_embed(each, given.seen, normalisation), given.seen_labels, found, given.held_out_labels)
+            for each, found in ((backbone, float_features), (quantised, int8_features))
+        )
+        accuracy = (before, after)
+    return Cost(len(kept), cosine.mean().item(), cosine.min().item(), accuracy)
+
+
+def _listed(folder: Path) -> list[tuple[Path, ...]]:
+    """The photos of each class; of all together where there are no classes."""
+    try:
+        folders = photos.class_folders(folder)
+        return [photos.list_photos(each).photos for each in folders or [folder]]
+    except OSError as error:
+        raise NotExportable(f"no photos to calibrate by: {error}") from error
+
+
+def _embed(backbone: nn.Module, images: Tensor, normalisation: Normalisation) -> Tensor:
+    with torch.no_grad():
+        # One by one: a quantised network is made for one photo.
+        return torch.cat([backbone(_as_input(image, normalisation)) for image in torch.split(images, 1)])
+
+
+def _accuracy(seen: Tensor, labels: Tensor, held_out: Tensor, held_out_labels: Tensor) -> float:
+    """Of multinomial logistic regression with a small decay."""
+    centre, scale = seen.mean(0), seen.std() + 1e-12
+    rows, tests = (seen - centre) / scale, (held_out - centre) / scale
+    classes = int(labels.max()) + 1
+    weight = torch.zeros(classes, seen.shape[1], requires_grad=True)
+    bias = torch.zeros(classes, requires_grad=True)
+    optimiser = torch.optim.LBFGS([weight, bias], max_iter=_ITERATIONS, line_search_fn="strong_wolfe")
+
+    def loss() -> Tensor:
+        optimiser.zero_grad()
+        value = functional.cross_entropy(functional.linear(rows, weight, bias), labels)
+        value = value + _DECAY * (weight * weight).sum()
+        value.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        return value
+
+    optimiser.step(loss)  # type: ignore[no-untyped-call]  # torch leaves it untyped
+    with torch.no_grad():
+        found = functional.linear(tests, weight, bias).argmax(1)
+    return (found == held_out_labels).double().mean().item()
+
+
+def _as_input(images: Tensor, normalisation: Normalisation) -> Tensor:
+    return normalisation(torch.from_numpy(photos.as_input(images.numpy())))
+
+
+def _evenly(count: int, most: int) -> Sequence[int]:
+    taken = min(count, most)
+    return [i * count // taken for i in range(taken)]
