@@ -8,6 +8,7 @@ from typing import Self
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
+from fedlens_edge_client.engines.choice import EngineName
 from fedlens_edge_client.evaluation import Evaluation
 from fedlens_edge_client.events import (
     Embedded,
@@ -33,15 +34,20 @@ _WAITS = {
     "busy": "the server holds as many polls as it can",
     "stopping": "the server is stopping; it will be back",
 }
+_NO_TASK_FOR_PHONES = (
+    "there is no task for this client; engine executorch takes tasks whose bundle has programs for phones, "
+    "made with `fedlens export --target pte` from a frozen backbone"
+)
 _NAMES_SHOWN = 5
 
 
 class ClientReport:
     """Prints events as they come; use it in `with`, so that bars end before anything else is printed."""
 
-    def __init__(self, console: Console, photos: Path) -> None:
-        """Lines go to `console`; `photos` is the folder that skipped files are in."""
+    def __init__(self, console: Console, photos: Path, engine: EngineName = EngineName.TORCH) -> None:
+        """Lines go to `console`; `photos` is the folder that skipped files are in, `engine` what runs programs."""
         self._console = console
+        self._waits = _WAITS | ({"no_task": _NO_TASK_FOR_PHONES} if engine == EngineName.EXECUTORCH else {})
         self._photos = photos
         self._progress = Progress(
             TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), console=console, transient=True
@@ -73,7 +79,7 @@ class ClientReport:
             self.skipped(event.skipped)
         elif isinstance(event, Waiting):
             if event.reason != self._waiting:
-                self._print(f"waiting: {_WAITS.get(event.reason, event.reason)}")
+                self._print(f"waiting: {self._waits.get(event.reason, event.reason)}")
         elif (line := _line(event)) is not None:
             self._progress.update(self._bar, visible=False)
             self._print(line)

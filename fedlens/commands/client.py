@@ -55,7 +55,7 @@ def client(
         check_installed(EngineName(engine))
         album = FolderAlbum(photos)
         snapshot = album.photos(0)
-        report = ClientReport(console, photos)
+        report = ClientReport(console, photos, EngineName(engine))
         report.skipped(snapshot.skipped)
         if not snapshot.photos:
             raise AlbumError(f"{photos} holds no photo: put photos (jpg, png, webp, bmp) into one sub-folder per class")

@@ -175,6 +175,6 @@ class LinearEngine:
         return outputs
 
     def _load(self, program: str) -> None:
-        path = self._bundle.program_file(program, manifest_pb2.PROGRAM_FORMAT_PT2)
+        path = self._bundle.program_file(program, self.program_format)
         if not path.is_file() or not path.read_bytes().startswith(program.encode()):
             raise BundleUnusable(f"program {program} is not there or damaged")

@@ -8,10 +8,20 @@ from pathlib import Path
 import pytest
 
 from fedlens_edge_client import EdgeClient
+from fedlens_edge_client.engines.choice import EngineName
 from fedlens_edge_client.events import Downloaded, Event
 from fedlens_proto.manifest import Bundle
 from fedlens_proto.v1 import manifest_pb2
 from tests.edge_client.fakes import FakeServer, fedavg_plan
+from tests.edge_client.linear import LinearEngine
+
+
+class ForPhones(LinearEngine):
+    """The fake engine, for the fake programs for phones."""
+
+    @property
+    def program_format(self) -> manifest_pb2.ProgramFormat:
+        return manifest_pb2.PROGRAM_FORMAT_PTE
 
 
 @pytest.fixture
@@ -40,6 +50,36 @@ def with_phone_programs(bundle: Bundle, tmp_path: Path) -> tuple[Bundle, set[byt
     manifest.parts.extend(parts)
     (tmp_path / "bundle" / "manifest.pb").write_bytes(manifest.SerializeToString(deterministic=True))
     return Bundle.open(tmp_path / "bundle"), added
+
+
+async def test_a_client_for_phones_fetches_their_programs_alone_and_no_frozen_tensors(
+    with_phone_programs: tuple[Bundle, set[bytes]], client_of: Callable[..., EdgeClient], events: list[Event]
+) -> None:
+    bundle, _ = with_phone_programs
+    manifest = bundle.manifest
+    async with (
+        FakeServer(bundle, fedavg_plan()) as server,
+        client_of(server.url, engine=EngineName.EXECUTORCH, engine_factory=ForPhones) as client,
+    ):
+        await client.run()
+
+    fetched = {event.sha256 for event in events if isinstance(event, Downloaded)}
+    formats = {file.sha256: file.format for program in manifest.programs for file in program.files}
+    assert {formats[digest] for digest in fetched & formats.keys()} == {manifest_pb2.PROGRAM_FORMAT_PTE}
+    assert manifest.frozen not in fetched
+    assert list(server.updates) == [1]
+
+
+async def test_a_client_with_another_engine_than_before_enrols_again(
+    with_phone_programs: tuple[Bundle, set[bytes]], client_of: Callable[..., EdgeClient]
+) -> None:
+    bundle, _ = with_phone_programs
+    async with FakeServer(bundle, fedavg_plan(), rounds=3) as server:
+        for engine, factory in ((EngineName.TORCH, LinearEngine), *[(EngineName.EXECUTORCH, ForPhones)] * 2):
+            async with client_of(server.url, engine=engine, engine_factory=factory) as client:
+                await client.run_once()
+
+    assert server.calls["clients"] == 2
 
 
 async def test_programs_of_other_formats_and_other_stages_stay_where_they_are(

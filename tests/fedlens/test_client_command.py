@@ -2,14 +2,21 @@ import os
 import signal
 import subprocess
 import sys
+from io import StringIO
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner, Result
 
 from fedlens.cli import app
+from fedlens.client_report import ClientReport
 from fedlens_edge_client import client as client_module
+from fedlens_edge_client import requirements
+from fedlens_edge_client.engines.choice import EngineName
+from fedlens_edge_client.events import Waiting
 from fedlens_proto.manifest import Bundle
+from fedlens_proto.v1 import manifest_pb2 as pb
 from tests.edge_client.fakes import TOKEN, FakeServer, answering, fedavg_plan, refusal
 from tests.edge_client.linear import LinearEngine, make_bundle
 from tests.edge_client.photo_folders import add_photos, make_album
@@ -187,3 +194,15 @@ def test_a_mistake_is_told_in_one_line(tmp_path: Path) -> None:
     assert result.stdout == ""
     assert result.stderr.count("\n") == 1
     assert "is not enrolled with https://127.0.0.1:1 yet; give an enrolment token (--token-file FILE)" in result.stderr
+
+
+def test_a_client_with_executorch_tells_that_engine_and_why_there_may_be_no_task(tmp_path: Path) -> None:
+    shown = StringIO()
+    console = Console(file=shown, width=300)
+    with ClientReport(console, tmp_path, EngineName.EXECUTORCH) as report:
+        report.happened(Waiting("no_task", 1000))
+
+    assert "made with `fedlens export --target pte` from a frozen backbone" in shown.getvalue()
+    told = requirements.capabilities(EngineName.EXECUTORCH)
+    assert list(told.formats) == [pb.PROGRAM_FORMAT_PTE]
+    assert list(told.bundle_classes) == [pb.BUNDLE_CLASS_FROZEN_BACKBONE]

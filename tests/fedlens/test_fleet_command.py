@@ -55,3 +55,11 @@ def test_models_without_a_name_are_refused(tmp_path: Path, models: str) -> None:
 
     assert result.exit_code == 2
     assert "must be names with commas between" in result.stderr
+
+
+@pytest.mark.parametrize("engines", ["", "onnx", "torch,"])
+def test_engines_that_there_are_not_are_refused(tmp_path: Path, engines: str) -> None:
+    result = fleet(tmp_path, "--engine", engines)
+
+    assert result.exit_code == 2
+    assert "must be torch or executorch, or several of them with commas between" in result.stderr

@@ -220,3 +220,32 @@ def test_a_bundle_that_is_not_there_is_told_with_the_option_that_names_it(tmp_pa
     assert "is no bundle: it has no manifest.pb; name the folder that `fedlens export` wrote with --bundle" in (
         result.stderr
     )
+
+
+def test_executorch_sees_in_a_photo_what_torch_sees(phone: Bundle, tmp_path: Path) -> None:
+    weights = {
+        "classifier.weight": np.random.default_rng(0).standard_normal((3, 12)).astype(np.float32),
+        "classifier.bias": np.zeros(3, np.float32),
+    }
+    (tmp_path / "model").write_bytes(blob.encode(weights))
+    (photo,) = add_photos(tmp_path, "cat", 1, seed=99)
+
+    found = []
+    for engine in ("torch", "executorch"):
+        result = predict(tmp_path / "model", phone, "--engine", engine, "--json", str(photo))
+        assert result.exit_code == 0, result.output
+        found.append(json.loads(result.stdout)[0]["probabilities"])
+
+    assert found[1] == pytest.approx(found[0], abs=1e-6)
+    assert max(found[0].values()) > 0.4
+
+
+def test_executorch_refuses_a_bundle_that_trains_all_layers(bundle: Bundle, trained: bytes, tmp_path: Path) -> None:
+    (tmp_path / "model").write_bytes(trained)
+    (photo,) = add_photos(tmp_path, "cat", 1, seed=99)
+
+    result = predict(tmp_path / "model", bundle, "--engine", "executorch", str(photo))
+
+    assert result.exit_code == 1
+    assert "the bundle trains all layers of its model" in result.stderr
+    assert "take engine torch, or a bundle with a frozen backbone" in result.stderr

@@ -32,9 +32,11 @@ class ExecutorchEngine(ProgramEngine):
                 not try them again. Whoever can write to it can have hostile programs loaded.
 
         Raises:
+            BundleUnusable: The bundle has no programs for phones.
             RuntimeMissing: ExecuTorch is not installed.
         """
         runtime_version()
+        _check_for_phones(bundle.manifest)
         super().__init__(bundle)
         self._tried = tried
 
@@ -52,3 +54,17 @@ class ExecutorchEngine(ProgramEngine):
 
     def _read_frozen(self, program: LoadedProgram) -> Mapping[str, Tensor]:
         return {}
+
+
+def _check_for_phones(manifest: pb.Manifest) -> None:
+    if manifest.bundle_class != pb.BUNDLE_CLASS_FROZEN_BACKBONE:
+        raise BundleUnusable(
+            "the bundle trains all layers of its model, which takes ExecuTorch a hundred times as long as torch: "
+            "take engine torch, or a bundle with a frozen backbone"
+        )
+    for program in manifest.programs:
+        if all(file.format != pb.PROGRAM_FORMAT_PTE for file in program.files):
+            raise BundleUnusable(
+                f"the bundle has program {program.name!r}, but not for phones (.pte): export it with --target pte, "
+                "or take engine torch"
+            )

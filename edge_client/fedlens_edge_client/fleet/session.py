@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from fedlens_edge_client.engines.choice import EngineName
 from fedlens_edge_client.fleet.config import FleetConfig
 from fedlens_edge_client.fleet.messages import client_name
 from fedlens_edge_client.fleet.progress import FleetProgress
@@ -63,7 +64,8 @@ def run_session(config: FleetConfig, console: Console) -> int:
     pool = config.pool
     console.print(
         f"{config.clients} clients with {sum(map(len, pool.train)):,} train photos of {len(pool.class_names)} classes "
-        f"({config.regime.summary}), {config.workers} worker processes",
+        f"({config.regime.summary}), {config.workers} worker processes"
+        + (f", programs run by {' and '.join(config.engines)}" if set(config.engines) != {EngineName.TORCH} else ""),
         highlight=False,
         soft_wrap=True,
     )

@@ -94,7 +94,7 @@ class FleetStatus:
 _WAITS: Mapping[str, str] = {
     "population": "waiting until enough clients have enrolled",
     "next_round": "waiting for the next round",
-    "no_task": "waiting for a task",
+    "no_task": "waiting for a task whose bundle it can run",
     "stopping": "waiting: the server is stopping",
 }
 

@@ -167,8 +167,13 @@ def test_a_program_in_the_place_of_another_is_refused(phone: Bundle, tmp_path: P
 
 
 def test_a_bundle_without_programs_for_phones_is_refused(head_bundle: Bundle) -> None:
-    with pytest.raises(BundleUnusable, match="the bundle has program 'predict', but not as PROGRAM_FORMAT_PTE"):
-        predicted(head_bundle)
+    with pytest.raises(BundleUnusable, match=r"'embed', but not for phones \(.pte\): export it with --target pte"):
+        ExecutorchEngine(head_bundle)
+
+
+def test_a_bundle_of_a_whole_model_is_refused(cnn: TorchEngine) -> None:
+    with pytest.raises(BundleUnusable, match=r"trains all layers of its model.*: take engine torch"):
+        ExecutorchEngine(cnn.bundle)
 
 
 def test_a_program_that_was_tried_is_noted_so_that_the_next_process_need_not(phone: Bundle, tmp_path: Path) -> None:

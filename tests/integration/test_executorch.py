@@ -1,0 +1,151 @@
+"""Every method with clients that run programs as phones do, over HTTP; and a federation in which both engines are."""
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+from hashlib import sha256
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from fedlens.compare.running import RunAnswer
+from fedlens_edge_client.engines.choice import EngineName
+from fedlens_export import backbones
+from fedlens_export.exporting import Training, frozen_backbone_bundle
+from fedlens_proto.blob import Array, Blob
+from fedlens_proto.v1 import admin_pb2
+from tests.integration import two_drivers
+from tests.integration.federation import SIDE
+from tests.integration.processes import ServerProcess
+from tests.phone_bundles import linear_bundle
+
+CLIENTS = 4
+CLASSES = tuple(str(digit) for digit in range(10))
+PHONES = (EngineName.EXECUTORCH,)
+MIXED = (EngineName.TORCH, EngineName.EXECUTORCH)
+NewBundle = Callable[[str], Path]
+
+
+@pytest.fixture(scope="session")
+def digits_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The smallest bundle for phones that takes the digits."""
+    return linear_bundle(tmp_path_factory.mktemp("phone") / "bundle", CLASSES, 16).folder
+
+
+@pytest.fixture(scope="session")
+def exported(tmp_path_factory: pytest.TempPathFactory) -> NewBundle:
+    """By objective, the bundle of a frozen convolution and a head of two layers; `concatenated` is FedConcat's."""
+
+    @cache
+    def export(objective: str) -> Path:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(5)
+            backbone = nn.Sequential(nn.Conv2d(3, 6, 3, stride=2), nn.ReLU(), nn.Flatten())
+        head = backbones.build_head("hidden", 6 * 9, len(CLASSES), seed=0)
+        concatenated = 2 if objective == "concatenated" else 0
+        training = Training(
+            class_names=CLASSES,
+            batch=16,
+            objective="cross_entropy" if concatenated else objective,
+            stored_views=2,
+            concatenated=concatenated,
+            onnx=objective == "cross_entropy",
+            pte=True,
+        )
+        folder = tmp_path_factory.mktemp(objective) / "bundle"
+        return frozen_backbone_bundle(folder, backbone, head, training, SIDE, name="phone").folder
+
+    return export
+
+
+def settings(method: str, **more: Any) -> str:
+    hyper = {"lr_extractor": 0.05, "lr_classifier": 0.05, **more.pop("hyper", {})}
+    seed = sha256(method.encode()).hexdigest()
+    return json.dumps(
+        {"method": method, "rounds": 2, "population": CLIENTS, "epochs": 1, "deadline_s": 60, "seed": seed}
+        | {"personal_evaluation": True, "hyper": hyper}
+        | more
+    )
+
+
+def weights(answer: RunAnswer) -> dict[str, Array]:
+    return {} if answer.model is None else dict(Blob.from_bytes(BytesIO(answer.model).getvalue()))
+
+
+def assert_near(found: RunAnswer, expected: RunAnswer, tolerance: float) -> None:
+    """The same rounds and members; the same model within a tolerance."""
+    assert found.shown.task.state == admin_pb2.TASK_STATE_FINISHED
+    assert len(found.shown.rounds) == len(expected.shown.rounds)
+    for ours, theirs in zip(found.shown.rounds, expected.shown.rounds, strict=True):
+        assert [(m.client_id, m.state, m.reason) for m in ours.members] == [
+            (m.client_id, m.state, m.reason) for m in theirs.members
+        ]
+        assert {m.state for m in ours.members} == {admin_pb2.MEMBER_STATE_REPORTED}
+    ours, theirs = weights(found), weights(expected)
+    assert ours.keys() == theirs.keys()
+    for name, array in ours.items():
+        np.testing.assert_allclose(array, theirs[name], rtol=0, atol=tolerance, err_msg=name)
+
+
+async def test_after_one_epoch_a_fleet_of_both_engines_has_the_model_of_one(
+    tmp_path: Path, photos: Path, digits_bundle: Path, server: ServerProcess
+) -> None:
+    one_round = settings("fedavg", rounds=1)
+    fleet = two_drivers.fleet(tmp_path / "http", photos, CLIENTS, engines=MIXED)
+
+    mixed = await two_drivers.over_http(server, fleet, one_round, [digits_bundle])
+    torch_alone = await two_drivers.in_a_study(replace(fleet, state=tmp_path / "study"), one_round, [digits_bundle])
+
+    assert_near(mixed, torch_alone, 1e-5)
+    assert weights(mixed)
+
+
+CASES: list[tuple[str, list[str], dict[str, Any]]] = [
+    ("fedavg", ["cross_entropy"], {}),
+    ("fedns", ["cross_entropy"], {}),
+    ("fedavg_last_fc", ["cross_entropy"], {}),
+    ("fedclassavg", ["supcon"], {}),
+    ("fedclassavg", ["classifier_proximal"], {"options": {"weight": True}}),
+    ("pfedsim", ["cross_entropy"], {"options": {"warm_up": 0.5}}),
+    ("fedprox", ["proximal"], {"hyper": {"mu": 0.1}}),
+    ("fedper", ["cross_entropy"], {}),
+    ("fedrep", ["cross_entropy"], {"options": {"classifier_epochs": 2}}),
+    ("local_only", ["cross_entropy"], {}),
+    (
+        "fedconcat",
+        ["cross_entropy", "concatenated"],
+        {
+            "rounds": 3,
+            "options": {"labels": "counts", "clusters": 2, "extractor_rounds": 1, "classifier_rounds": 1},
+        },
+    ),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("engines", [PHONES, MIXED], ids=["phones", "mixed"])
+@pytest.mark.parametrize(("method", "objectives", "more"), CASES, ids=[f"{m}-{o[0]}" for m, o, _ in CASES])
+async def test_a_federation_of_phones_gives_what_one_of_torch_gives(
+    tmp_path: Path,
+    photos: Path,
+    exported: NewBundle,
+    server: ServerProcess,
+    method: str,
+    objectives: list[str],
+    more: dict[str, Any],
+    engines: tuple[EngineName, ...],
+) -> None:
+    bundles = [exported(objective) for objective in objectives]
+    fleet = two_drivers.fleet(tmp_path / "http", photos, CLIENTS, engines=engines)
+
+    phones = await two_drivers.over_http(server, fleet, settings(method, **more), bundles)
+    study = await two_drivers.in_a_study(replace(fleet, state=tmp_path / "study"), settings(method, **more), bundles)
+
+    # Rounding grows from round to round.
+    assert_near(phones, study, 1e-4)
