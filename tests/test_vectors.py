@@ -16,8 +16,10 @@ from google.protobuf.json_format import ParseDict
 from numpy.typing import NDArray
 from PIL import Image
 
+from fedlens_edge_client.engines.executorch import ExecutorchEngine
 from fedlens_edge_client.engines.torch import TorchEngine
 from fedlens_export import pte_program
+from fedlens_export.programs import ProgramSource
 from fedlens_proto import wire
 from fedlens_proto.blob import Blob, encode
 from fedlens_proto.difference import Differences
@@ -96,6 +98,7 @@ def test_the_passs_upload_follows_from_its_trained_tensors_to_the_byte() -> None
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(300)
 def test_the_committed_bundle_is_what_this_version_exports() -> None:
     committed = {name: content for name, content in make.written().items() if name.startswith("bundle/")}
 
@@ -108,9 +111,10 @@ def test_programs_for_phones_give_what_is_committed() -> None:
 
     def run(name: str, given: Mapping[str, Mapping[str, NDArray[Any]]]) -> list[NDArray[Any]]:
         content = bundle.program_file(name, manifest_pb2.PROGRAM_FORMAT_PTE).read_bytes()
-        slots = [s for s in program(bundle.manifest, name).inputs if s.kind != manifest_pb2.SLOT_KIND_FROZEN]
-        inputs = [torch.from_numpy(np.array(given[programs._kind(slot)][slot.name])) for slot in slots]
-        return [output.numpy() for output in pte_program.load(name, content)(*inputs)]
+        slots = program(bundle.manifest, name)
+        source = ProgramSource(name, tuple(slots.inputs), tuple(slots.outputs), lambda *tensors: tensors)
+        inputs = [torch.from_numpy(np.array(given[programs.kind_of(slot)][slot.name])) for slot in slots.inputs]
+        return [output.numpy() for output in pte_program.load(source, content)(*inputs)]
 
     def close(found: NDArray[Any], form: Mapping[str, Any]) -> None:
         expected = array_of(form)
@@ -120,8 +124,9 @@ def test_programs_for_phones_give_what_is_committed() -> None:
     def named(forms: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
         return {name: array_of(form) for name, form in forms.items()}
 
+    frozen = dict(Blob.open(bundle.part(bundle.manifest.frozen)))
     for case in listing["embed"]:
-        close(run("embed", {"input": {"": array_of(case["photo"])}})[0], case["features"])
+        close(run("embed", {"frozen": frozen, "input": {"": array_of(case["photo"])}})[0], case["features"])
     step = listing["step"]
     carried = {kind: named(step[kind]) for kind in ("weight", "optimiser", "reference")}
     hyper = {name: np.array(value, np.float32) for name, value in step["hyper"].items()}
@@ -129,13 +134,22 @@ def test_programs_for_phones_give_what_is_committed() -> None:
         rows = {kind: {"": array_of(batch[kind])} for kind in ("input", "label", "mask")}
         found = run("step", {**carried, **rows, "hyper": hyper})
         for slot, output in zip(program(bundle.manifest, "step").outputs, found, strict=True):
-            expected = batch["outputs"][programs._kind(slot)]
+            expected = batch["outputs"][programs.kind_of(slot)]
             close(output, expected[slot.name] if slot.name else expected)
             if slot.name:
-                carried[programs._kind(slot)][slot.name] = output
+                carried[programs.kind_of(slot)][slot.name] = output
     for case in listing["predict"]:
         rows = {kind: {"": array_of(case[kind])} for kind in ("input", "mask")}
         close(run("predict", {"weight": named(case["weight"]), **rows})[0], case["logits"])
+
+
+@pytest.mark.slow
+def test_the_pass_on_a_phones_engine_gives_what_is_committed() -> None:
+    bundle = make.committed_bundle()
+
+    found = programs.files(bundle, ExecutorchEngine(bundle))
+
+    assert_close(json.loads(found["pass/pass.json"]), read("pass/pass.json"), "pass/pass.json")
 
 
 def test_everything_together_is_small() -> None:

@@ -331,6 +331,7 @@ def test_the_page_makes_a_bundle_that_computes_what_its_model_does(module: Path)
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(300)
 def test_the_pages_model_can_be_trained_as_a_whole_and_on_phones(module: Path) -> None:
     (example,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
     module.write_text(example)

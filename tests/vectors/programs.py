@@ -85,11 +85,11 @@ def _programs(bundle: Bundle) -> Files:
     def call(name: str, given: Mapping[str, Mapping[str, NDArray[Any]]]) -> dict[str, dict[str, NDArray[Any]]]:
         loaded = lowering.load(bundle.program_file(name, manifest_pb2.PROGRAM_FORMAT_PT2).read_bytes())
         slots = program(bundle.manifest, name)
-        inputs = [torch.from_numpy(np.array(given[_kind(slot)][slot.name])) for slot in slots.inputs]
+        inputs = [torch.from_numpy(np.array(given[kind_of(slot)][slot.name])) for slot in slots.inputs]
         found: dict[str, dict[str, NDArray[Any]]] = {}
         with torch.no_grad():
             for slot, output in zip(slots.outputs, loaded(*inputs), strict=True):
-                found.setdefault(_kind(slot), {})[slot.name] = output.numpy()
+                found.setdefault(kind_of(slot), {})[slot.name] = output.numpy()
         return found
 
     frozen = dict(Blob.open(bundle.part(bundle.manifest.frozen)))
@@ -154,7 +154,8 @@ def _programs(bundle: Bundle) -> Files:
     return {"programs.json": document(listing)}
 
 
-def _kind(slot: manifest_pb2.Slot) -> str:
+def kind_of(slot: manifest_pb2.Slot) -> str:
+    """The kind of a slot, as the vectors call it."""
     return manifest_pb2.SlotKind.Name(slot.kind).removeprefix("SLOT_KIND_").lower()
 
 
