@@ -26,6 +26,7 @@ from fedlens_proto.v1 import manifest_pb2 as pb
 
 START_TIMEOUT_S = 120.0
 GRACE_S = 10.0
+IDLE_S = 20.0
 MAX_ANSWER_BYTES = 1 << 16
 MAX_SAID = 300  # characters
 _MISSING_OPERATOR = re.compile(r"Missing operator: \[\d+\] (\S+)")
@@ -46,15 +47,18 @@ def try_program(message: pb.Program, raw: bytes, tried: Path | None = None) -> N
     _TRIALS.try_program(message, raw, tried)
 
 
-class _Trials:
+class Trials:
     """What has been tried in this process, and the process in which it is."""
 
-    def __init__(self) -> None:
+    def __init__(self, idle_s: float = IDLE_S) -> None:
+        """The process ends when nothing has been tried for `idle_s`."""
+        self._idle_s = idle_s
         self._turn = threading.Lock()
         self._failures: dict[bytes, str | None] = {}
         self._process: _TrialProcess | None = None
 
     def try_program(self, message: pb.Program, raw: bytes, tried: Path | None) -> None:
+        """As the function of this name."""
         described = message.SerializeToString(deterministic=True)
         version = runtime_version()
         key = sha256(b"".join([sha256(described).digest(), sha256(raw).digest(), version.encode()])).digest()
@@ -76,13 +80,13 @@ class _Trials:
         """Why a program cannot be used; None: it can."""
         while True:
             kept, self._process = self._process, None
-            process = kept or _TrialProcess.start(name)
+            process = kept or _TrialProcess.start(name, self._idle_s)
             answer = process.ask(described, raw)
             if answer is None:
-                ended = process.end()
-                if ended == 0 and kept is not None:
+                status, said = process.end()
+                if status == 0 and kept is not None:
                     continue  # it had been idle, and ended just then
-                return f"program {name!r} cannot be used: {_obituary(ended)}{_quoted(process.said())}"
+                return f"program {name!r} cannot be used: {_obituary(status)}{_quoted(said)}"
             self._process = process
             if not answer:
                 return None
@@ -105,13 +109,13 @@ class _Trials:
 class _TrialProcess:
     """One process; it ends itself when nobody has asked for a while, or this process is gone."""
 
-    def __init__(self) -> None:
+    def __init__(self, idle_s: float) -> None:
         ours, theirs = socket.socketpair()
         self._said: IO[bytes] = tempfile.TemporaryFile()
         self._asked_at = 0
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", trial_process.__name__, str(theirs.fileno())],
+                [sys.executable, "-P", "-m", trial_process.__name__, str(theirs.fileno()), str(idle_s)],
                 stdin=subprocess.DEVNULL,
                 stdout=self._said,
                 stderr=self._said,
@@ -120,18 +124,18 @@ class _TrialProcess:
         self._connection = Connection(ours.detach())
 
     @classmethod
-    def start(cls, name: str) -> Self:
+    def start(cls, name: str, idle_s: float) -> Self:
         """A process that is ready to try program `name`.
 
         Raises:
             BundleUnusable: There is none.
         """
-        process = cls()
+        process = cls(idle_s)
         if process._answer(START_TIMEOUT_S) is None:
-            ended = process.end()
+            status, said = process.end()
             raise BundleUnusable(
-                f"program {name!r} cannot be tried: the process for that ended with status {ended} before it was "
-                f"ready{_quoted(process.said())}"
+                f"program {name!r} cannot be tried: the process for that ended with status {status} before it was "
+                f"ready{_quoted(said)}"
             )
         return process
 
@@ -163,14 +167,16 @@ class _TrialProcess:
     def _length(self) -> int:
         return self._said.seek(0, os.SEEK_END)
 
-    def end(self) -> int:
-        """Have it end, and say how: its exit status, or less than 0: the signal that ended it."""
+    def end(self) -> tuple[int, str]:
+        """Have it end; how it did, as an exit status or the negative number of a signal, and what it said last."""
         self._connection.close()
         try:
-            return self._process.wait(GRACE_S)
+            status = self._process.wait(GRACE_S)
         except subprocess.TimeoutExpired:
             self._process.kill()
-            return self._process.wait()
+            status = self._process.wait()
+        with self._said:
+            return status, self.said()
 
 
 def _first(pattern: re.Pattern[str], lines: list[str]) -> str:
@@ -188,5 +194,5 @@ def _quoted(said: str) -> str:
     return f" (ExecuTorch: {said})" if said else ""
 
 
-_TRIALS = _Trials()
+_TRIALS = Trials()
 atexit.register(_TRIALS.close)

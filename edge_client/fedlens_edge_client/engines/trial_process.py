@@ -1,10 +1,10 @@
 """The process in which foreign `.pte` programs are loaded and run for the first time; see `trial`.
 
-    python -m fedlens_edge_client.engines.trial_process FD
+    python -m fedlens_edge_client.engines.trial_process FD IDLE_S
 
 Over the socket FD goes one message when the process is ready. Then pairs of messages come: a manifest's program, and
 its `.pte`. Each pair is answered by one message: nothing if the program could be run, otherwise why not. The process
-ends when nothing has come for a while.
+ends when nothing has come for IDLE_S seconds.
 """
 
 import resource
@@ -21,14 +21,13 @@ from fedlens_edge_client.engines.loaded import DTYPES
 from fedlens_edge_client.engines.pte import PteProgram, runtime
 from fedlens_proto.v1 import manifest_pb2 as pb
 
-IDLE_S = 20.0
 LIMIT_S = 60
 """After so long in one program the process kills itself, with SIGALRM."""
 MAX_MEMORY = 4 << 30
 """Bytes that a program may take beyond what the runtime does."""
 
 
-def main(socket: int) -> None:
+def main(socket: int, idle_s: float) -> None:
     """Answer until the other side is gone, or idle."""
     torch.set_num_threads(1)
     runtime()
@@ -37,7 +36,7 @@ def main(socket: int) -> None:
         resource.setrlimit(resource.RLIMIT_AS, (used + MAX_MEMORY, used + MAX_MEMORY))
     with Connection(socket) as connection:
         connection.send_bytes(b"")
-        while connection.poll(IDLE_S):
+        while connection.poll(idle_s):
             try:
                 message, raw = pb.Program.FromString(connection.recv_bytes()), connection.recv_bytes()
             except EOFError:
@@ -76,4 +75,4 @@ def _address_space() -> int | None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]))
+    main(int(sys.argv[1]), float(sys.argv[2]))

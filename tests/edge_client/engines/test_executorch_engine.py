@@ -1,6 +1,7 @@
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from random import Random
 
@@ -17,8 +18,10 @@ from fedlens_edge_client.engines import (
     Rows,
     RuntimeMissing,
     choice,
+    trial,
 )
 from fedlens_edge_client.engines.executorch import ExecutorchEngine
+from fedlens_edge_client.engines.loaded import read
 from fedlens_edge_client.engines.pte import runtime
 from fedlens_edge_client.engines.torch import TorchEngine
 from fedlens_proto.blob import Array
@@ -106,7 +109,7 @@ def test_executorch_runs_on_one_thread(engine: ExecutorchEngine) -> None:
 
 def test_without_executorch_the_engine_says_what_to_install(phone: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(name: str) -> str:
-        raise choice.PackageNotFoundError(name)
+        raise PackageNotFoundError(name)
 
     monkeypatch.setattr(choice, "version", missing)
 
@@ -241,3 +244,17 @@ def test_a_handful_of_mutated_programs_end_in_errors(phone: Bundle, tmp_path: Pa
 @pytest.mark.parametrize("program", ["predict", "step"])
 def test_no_mutated_program_ends_the_process_that_asked_for_it(phone: Bundle, tmp_path: Path, program: str) -> None:
     assert_none_ends_this_process(phone, tmp_path, program, range(200))
+
+
+def test_after_the_process_for_trials_has_ended_for_want_of_work_the_next_trial_starts_another(phone: Bundle) -> None:
+    trials = trial.Trials(idle_s=0.5)
+    message, raw = read(phone, "embed", pb.PROGRAM_FORMAT_PTE)
+    trials.try_program(message, raw, None)
+    process = trials._process
+    assert process is not None
+    process._process.wait()
+
+    with pytest.raises(BundleUnusable, match="has no operator"):
+        trials.try_program(message, raw.replace(b"aten::", b"none::"), None)
+    assert trials._process is not process
+    trials.close()
