@@ -166,7 +166,7 @@ def divide(model: nn.Module, layers: Mapping[str, nn.Linear], side: int, classes
     expected = _run(model, photos)
     _check_logits(expected, classes)
     head = own_head.record(model, layers, photos)
-    backbone = _stopping_before(model, layers)
+    backbone = _up_to(model, layers)
     with torch.no_grad():
         features = backbone(photos)
         if features.ndim != 2:
@@ -261,33 +261,36 @@ class _NoDropout(torch.overrides.TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-class _Reached(Exception):
-    """Carries what the first layer of the head was called with out of the model."""
+class _Entrance(nn.Module):
+    """Stands where a layer of the head was: what comes in is told, what goes out means nothing.
 
-    def __init__(self, features: Tensor) -> None:
+    No exception ends the call here, because torch.export loses count of modules that are left by one.
+    """
+
+    def __init__(self, width: int, tell: Callable[[Tensor], None]) -> None:
         super().__init__()
-        self.features = features
-
-
-class _Stop(nn.Module):
-    """Stands where a layer of the head was."""
+        self.width, self.tell = width, tell
 
     def forward(self, features: Tensor) -> Tensor:
-        raise _Reached(features)
+        self.tell(features)
+        return features.new_zeros((*features.shape[:-1], self.width))
 
 
-def _stopping_before(model: nn.Module, layers: Iterable[str]) -> nn.Module:
+def _up_to(model: nn.Module, layers: Mapping[str, nn.Linear]) -> nn.Module:
     whole = model.forward
+    entered: list[Tensor] = []
 
     def features(photos: Tensor) -> Tensor:
-        try:
-            whole(photos)
-        except _Reached as reached:
-            return reached.features
-        raise NotExportable("the model calls its head by another way than as its layers, so it cannot be divided")
+        entered.clear()
+        whole(photos)
+        if not entered:
+            raise NotExportable("the model calls its head by another way than as its layers, so it cannot be divided")
+        first = entered[0]
+        entered.clear()
+        return first
 
-    for name in layers:
-        _replace(model, name, _Stop())
+    for name, layer in layers.items():
+        _replace(model, name, _Entrance(layer.out_features, entered.append))
     # On the object, so that its tensors keep their names.
     model.forward = features
     return model
