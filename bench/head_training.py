@@ -16,14 +16,15 @@ DECAY = 1e-4
 
 
 class Backbone(nn.Module):
-    """The smallest that gives 576 features; nothing of it is measured."""
+    """The smallest that gives so many features; nothing of it is measured."""
 
-    def __init__(self) -> None:
+    def __init__(self, features: int = FEATURES) -> None:
+        """With random weights."""
         super().__init__()
-        self.conv = nn.Conv2d(3, FEATURES, 1)
+        self.conv = nn.Conv2d(3, features, 1)
 
     def forward(self, photos: Tensor) -> Tensor:
-        """Features, float32 [N, 576]."""
+        """Features, float32 [N, features]."""
         features: Tensor = self.conv(photos).mean((2, 3))
         return features
 

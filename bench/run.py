@@ -38,6 +38,10 @@ MEASURES = {
     "pfedsim-similarity": "bench.pfedsim:similarity",
     "pfedsim-disk": "bench.pfedsim_disk:measure",
     "clustering": "bench.fedconcat_clustering:measure",
+    "phone-steps": "bench.phone_programs:steps",
+    "phone-embed": "bench.phone_programs:embeddings",
+    "phone-export": "bench.phone_programs:export",
+    "phone-bytes": "bench.phone_bytes:measure",
 }
 
 

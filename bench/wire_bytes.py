@@ -20,22 +20,24 @@ MOST_BYTES = 700
 
 
 class Recorder:
-    """Passes TCP connections on to a server and keeps what clients send."""
+    """Passes TCP connections on to a server and keeps what goes each way."""
 
     def __init__(self, url: str) -> None:
         """`url` is the server's."""
         address = urlsplit(url)
         self._host, self._port = address.hostname, address.port
         self.sent: list[bytearray] = []
+        self.received: list[bytearray] = []
         self._ended: list[asyncio.Event] = []
 
     async def connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Pass one connection on, both ways, until both sides have ended."""
-        record, ended = bytearray(), asyncio.Event()
-        self.sent.append(record)
+        sent, received, ended = bytearray(), bytearray(), asyncio.Event()
+        self.sent.append(sent)
+        self.received.append(received)
         self._ended.append(ended)
         onward_reader, onward_writer = await asyncio.open_connection(self._host, self._port)
-        ways = _pass_on(reader, onward_writer, record), _pass_on(onward_reader, writer, bytearray())
+        ways = _pass_on(reader, onward_writer, sent), _pass_on(onward_reader, writer, received)
         await asyncio.gather(*ways, return_exceptions=True)
         ended.set()
 

@@ -1,0 +1,91 @@
+"""What a phone with a linear head 512x10 in f16 moves over plain HTTP, as a recorder between it and a server sees it.
+
+Floor: the tensors' bytes. FedLens: a whole client with the ExecuTorch engine and its check-ins, all headers included.
+Rounds are told apart by when the client has its receipt; the first one, in which it fetches the bundle's parts, apart.
+"""
+
+import asyncio
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from bench.head_training import Backbone
+from bench.row import Row, Sample, differences
+from bench.server_process import Server, serving
+from bench.wire_bytes import CODECS, ELEMENTS, Recorder
+from fedlens_edge_client.client import EdgeClient
+from fedlens_edge_client.engines.choice import EngineName
+from fedlens_edge_client.events import Event, RoundReported
+from fedlens_edge_client.folder_album import FolderAlbum
+from fedlens_export import backbones
+from fedlens_export.exporting import Training, frozen_backbone_bundle
+
+FEATURES, CLASSES, SIDE = 512, 10, 16
+ROUNDS = 6
+MOST_KB = 12.0
+
+
+def measure(folder: Path) -> list[Row]:
+    """A row each way."""
+    names = tuple(f"class {i}" for i in range(CLASSES))
+    head = backbones.build_head("linear", FEATURES, CLASSES, seed=0)
+    training = Training(class_names=names, batch=16, pte=True)
+    bundle = frozen_backbone_bundle(folder / "bundle", Backbone(FEATURES), head, training, input_size=SIDE)
+    generator = np.random.default_rng(0)
+    for name in names:
+        (folder / "photos" / name).mkdir(parents=True)
+        for number in range(4):
+            pixels = generator.integers(0, 256, (SIDE, SIDE, 3), np.uint8)
+            Image.fromarray(pixels).save(folder / "photos" / name / f"{number}.png")
+    with serving(folder / "server") as server:
+        settings = {"rounds": ROUNDS, "population": 1, "codec": "f16", "download_codec": "f16"}
+        server.create_task(bundle, settings)
+        sent, received = asyncio.run(_take_part(server, folder))
+    return [_row("up", sent), _row("down", received)]
+
+
+def _row(way: str, totals: list[int]) -> Row:
+    payload = ELEMENTS * CODECS["f16"][1]
+    rounds = Sample(differences(totals))
+    return Row(
+        measure=f"bytes {way} for each round, linear head 512x10, f16",
+        unit="bytes",
+        digits=0,
+        floor=Sample((payload,)),
+        floor_is="tensor bytes",
+        measured=rounds,
+        judged=max(rounds.values) / 1000,
+        judged_text=f"{max(rounds.values) / 1000:.2f} KB at most",
+        target=MOST_KB,
+        target_text=f"<= {MOST_KB:g} KB",
+        note=f"up to the first receipt {totals[0]} bytes, with enrolment and the bundle's parts",
+    )
+
+
+async def _take_part(server: Server, folder: Path) -> tuple[list[int], list[int]]:
+    """Bytes sent and received until each receipt."""
+    recorder = Recorder(server.url)
+    between = await asyncio.start_server(recorder.connected, "127.0.0.1", 0)
+    sent: list[int] = []
+    received: list[int] = []
+
+    def happened(event: Event) -> None:
+        if isinstance(event, RoundReported):
+            sent.append(sum(map(len, recorder.sent)))
+            received.append(sum(map(len, recorder.received)))
+
+    async with between:
+        host, port = between.sockets[0].getsockname()
+        client = EdgeClient(
+            f"http://{host}:{port}",
+            folder / "phone",
+            FolderAlbum(folder / "photos"),
+            enrolment_token=server.trainer_token,
+            engine=EngineName.EXECUTORCH,
+            on_event=happened,
+        )
+        async with client:
+            await client.run()
+        await recorder.settled()
+    return sent, received
