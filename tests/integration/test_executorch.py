@@ -1,5 +1,6 @@
 """Every method with clients that run programs as phones do, over HTTP; and a federation in which both engines are."""
 
+import asyncio
 import json
 from collections.abc import Callable
 from dataclasses import replace
@@ -14,11 +15,15 @@ import pytest
 import torch
 from torch import nn
 
+from fedlens.admin_client import AdminClient
 from fedlens.compare.running import RunAnswer
+from fedlens_edge_client.client import TRIED
 from fedlens_edge_client.engines.choice import EngineName
+from fedlens_edge_client.fleet.running import run_fleet
 from fedlens_export import backbones
 from fedlens_export.exporting import Training, frozen_backbone_bundle
 from fedlens_proto.blob import Array, Blob
+from fedlens_proto.manifest import Bundle
 from fedlens_proto.v1 import admin_pb2
 from tests.integration import two_drivers
 from tests.integration.federation import SIDE
@@ -149,3 +154,32 @@ async def test_a_federation_of_phones_gives_what_one_of_torch_gives(
 
     # Rounding grows from round to round.
     assert_near(phones, study, 1e-4)
+
+
+@pytest.mark.slow
+async def test_a_fleet_in_worker_processes_runs_both_engines_and_notes_what_it_tried(
+    tmp_path: Path, photos: Path, digits_bundle: Path, server: ServerProcess
+) -> None:
+    fleet = two_drivers.fleet(
+        tmp_path / "fleet",
+        photos,
+        CLIENTS,
+        engines=MIXED,
+        server=server.url,
+        ca=server.ca,
+        token=server.token("trainer"),
+        workers=2,
+        shares_downloads=True,
+    )
+    admin = AdminClient(server.profile)
+    bundle = Bundle.open(digits_bundle)
+    await asyncio.to_thread(admin.create_task, "digits", [bundle], settings("fedavg"))
+
+    status = await asyncio.to_thread(run_fleet, fleet)
+
+    assert not status.failures
+    assert not status.trouble
+    # Two rounds, and the personal evaluation at the end.
+    assert status.reports == 3 * CLIENTS
+    tried = list((fleet.cache(0) / TRIED).iterdir())
+    assert len(tried) == len(bundle.manifest.programs)

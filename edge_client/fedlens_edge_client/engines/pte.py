@@ -101,9 +101,12 @@ def runtime() -> Runtime:
     """
     runtime_version()
     try:
-        return Runtime(import_module("executorch.extension.pybindings._portable_lib"))
+        found = Runtime(import_module("executorch.extension.pybindings._portable_lib"))
+        # Operators of quantised programs that XNNPACK does not run; phones have them built in.
+        import_module("executorch.kernels.quantized")
     except ImportError as error:
         raise RuntimeMissing(f"engine executorch needs ExecuTorch, which cannot be loaded: {error}") from error
+    return found
 
 
 def inputs_of(message: pb.Program) -> list[pb.Slot]:
