@@ -13,6 +13,9 @@ from torch.fx import Graph, GraphModule, Node
 
 aten = torch.ops.aten
 
+_MOVES = (aten.squeeze.dim, aten.squeeze.dims, aten.unsqueeze.default, aten.permute.default, aten.t.default)
+_SAME_NUMBERS = (aten.squeeze.dim, aten.squeeze.dims, aten.unsqueeze.default)
+
 
 def rewritten(program: ExportedProgram) -> GraphModule:
     """The function of a traced program, as a module over the same flat inputs; the program stays as it is."""
@@ -27,6 +30,16 @@ def rewritten(program: ExportedProgram) -> GraphModule:
             node.replace_all_uses_with(twice)
         elif node.target == aten.bmm.default:
             _turn(graph, node)
+        elif node.target == aten.sum.dim_IntList:
+            _sum_rows(graph, node)
+    graph.eliminate_dead_code()  # or what was replaced would count as used
+    for node in graph.nodes:
+        if node.target == aten.mul.Tensor:
+            _scale_early(graph, node)
+    for node in graph.nodes:
+        if node.target in _SAME_NUMBERS and "val" in node.meta:
+            # A view stays inside what XNNPACK runs; these would be copies between two such parts.
+            node.target, node.args = aten.view.default, (node.args[0], list(node.meta["val"].shape))
     graph.eliminate_dead_code()
     graph.lint()
     return GraphModule(program.graph_module, graph)
@@ -37,7 +50,7 @@ def _take_apart(graph: Graph, node: Node) -> None:
     value = node.kwargs.get("value", 1)
     total, left, right = node.args
     with graph.inserting_before(node):
-        product = graph.call_function(aten.mul.Tensor, (left, right))
+        product = _like(node, graph.call_function(aten.mul.Tensor, (left, right)))
         if value not in (1, -1):
             product = graph.call_function(aten.mul.Tensor, (product, value))
         combine = aten.sub.Tensor if value == -1 else aten.add.Tensor
@@ -56,6 +69,64 @@ def _turn(graph: Graph, node: Node) -> None:
         product = graph.call_function(aten.bmm.default, (first, turned))
         replacement = graph.call_function(aten.permute.default, (product, [0, 2, 1]))
     _replace(node, replacement)
+
+
+def _sum_rows(graph: Graph, node: Node) -> None:
+    """The sums of a matrix's rows as its product with ones: XNNPACK has no sum, and portable kernels are slow at it."""
+    matrix, dimensions, *keep = node.args
+    if not isinstance(matrix, Node) or dimensions != [-1] or any(keep) or len(matrix.meta["val"].shape) != 2:
+        return
+    rows, columns = matrix.meta["val"].shape
+    with graph.inserting_before(node):
+        ones = graph.call_function(aten.full.default, ([1, columns, 1], 1.0))
+        image = graph.call_function(aten.view.default, (matrix, [1, rows, columns]))
+        product = graph.call_function(aten.bmm.default, (image, ones))
+        _replace(node, graph.call_function(aten.view.default, (product, [rows])))
+
+
+def _scale_early(graph: Graph, node: Node) -> None:
+    """`s (x y + m d)` as `(s x) y + (s m) d`, where x is smaller than the product and m a number.
+
+    The numbers are the same for an s of 1 or 0, which tells whether a role trains.
+    """
+    value, factor = node.args
+    if isinstance(factor, Node) and _is_number(factor) and isinstance(value, Node) and _takes_factor(value):
+        with graph.inserting_before(node):
+            _replace(node, _times(graph, value, factor))
+
+
+def _takes_factor(node: Node) -> bool:
+    """Whether a factor costs less inside than behind it."""
+    if len(node.users) > 1:
+        return False
+    if node.target in (aten.add.Tensor, aten.sub.Tensor):
+        return all(isinstance(part, Node) and _takes_factor(part) for part in node.args)
+    if node.target == aten.mul.Tensor:
+        return _is_number(node.args[1])
+    if node.target in _MOVES:
+        return isinstance(node.args[0], Node) and _takes_factor(node.args[0])
+    return node.target == aten.bmm.default and min(map(_size, node.all_input_nodes)) < _size(node)
+
+
+def _times(graph: Graph, node: Node, factor: Node) -> Node:
+    """A new node for the product; as `_takes_factor` goes down."""
+    parts = node.all_input_nodes
+    args = list(node.args)
+    if node.target in (aten.add.Tensor, aten.sub.Tensor):
+        args = [_times(graph, part, factor) for part in parts]
+    elif node.target == aten.mul.Tensor:
+        args[1] = _like(factor, graph.call_function(aten.mul.Tensor, (args[1], factor)))
+    elif node.target in _MOVES:
+        args[0] = _times(graph, parts[0], factor)
+    else:
+        smaller = min(parts, key=_size)
+        args[parts.index(smaller)] = _like(smaller, graph.call_function(aten.mul.Tensor, (smaller, factor)))
+    assert callable(node.target)
+    return _like(node, graph.call_function(node.target, tuple(args)))
+
+
+def _is_number(argument: object) -> bool:
+    return isinstance(argument, Node) and "val" in argument.meta and argument.meta["val"].ndim == 0
 
 
 def _row(argument: object) -> Node | None:
@@ -79,5 +150,9 @@ def _size(node: Node) -> int:
 
 
 def _replace(node: Node, replacement: Node) -> None:
-    replacement.meta["val"] = node.meta["val"]
-    node.replace_all_uses_with(replacement)
+    node.replace_all_uses_with(_like(node, replacement))
+
+
+def _like(node: Node, made: Node) -> Node:
+    made.meta["val"] = node.meta["val"]
+    return made

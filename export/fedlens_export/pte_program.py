@@ -94,10 +94,13 @@ def lower(name: str, program: ExportedProgram) -> tuple[bytes, Delegation]:
     with quietly():
         partitioner: Any = import_module("executorch.backends.xnnpack.partition.xnnpack_partitioner")
         exir: Any = import_module("executorch.exir")  # its types are not those of what it gives
+        passes: Any = import_module("executorch.exir.passes")
         try:
             edge = exir.to_edge_transform_and_lower(program, partitioner=[partitioner.XnnpackPartitioner()])
             delegation = _delegation(edge.exported_program())
-            lowered = edge.to_executorch()
+            # What a caller gives is read where it is, instead of being copied into memory of the program first.
+            memory = passes.MemoryPlanningPass(alloc_graph_input=False)
+            lowered = edge.to_executorch(exir.ExecutorchBackendConfig(memory_planning_pass=memory))
         except Exception as error:  # whatever the compiler raises for an operator that it does not know
             raise _not_lowered(name, error) from error
     plan = lowered.executorch_program.execution_plan[0]
