@@ -17,6 +17,11 @@ COLOURS = (
 DASHES = ("solid", "dash", "dot", "dashdot")
 # A curve of more points than that has no markers.
 _MARKED = 30
+# More curves than that have neither markers nor bands, and a taller figure, whose legend takes many lines.
+_FEW = 12
+_LEGEND_LINE = 30  # pixels for about five names
+# Totals further apart than this need a logarithmic axis.
+_FAR_APART = 20.0
 
 Figure = Any
 
@@ -26,7 +31,8 @@ def against_rounds(summaries: Sequence[MethodSummary], column: Column) -> Figure
     figure = go.Figure()
     for summary, style in zip(summaries, _styles(summaries), strict=True):
         points = summary.curves[column]
-        _add(figure, style, summary.label, [float(p.rounds) for p in points], points, "round %{x}")
+        xs = [float(p.rounds) for p in points]
+        _add(figure, style, summary.label, xs, points, "round %{x}", few=len(summaries) <= _FEW)
     most = max((p.rounds for s in summaries for p in s.curves[column]), default=0)
     # Left to itself it also puts ticks between a few rounds, and calls them by the nearest.
     figure.update_xaxes(title_text="rounds committed", tickformat="d", dtick=1 if most <= 10 else None)
@@ -36,12 +42,16 @@ def against_rounds(summaries: Sequence[MethodSummary], column: Column) -> Figure
 def against_bytes(summaries: Sequence[MethodSummary], column: Column) -> Figure:
     """Accuracy by what all clients together have sent."""
     most = max((p.bytes_up for s in summaries for p in s.curves[column]), default=0.0)
+    totals = [s.curves[column][-1].bytes_up for s in summaries if s.curves[column]]
+    far_apart = min((total for total in totals if total > 0), default=most) * _FAR_APART < most
     size, unit = next(((s, u) for s, u in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")) if most >= s), (1.0, "bytes"))
     figure = go.Figure()
     for summary, style in zip(summaries, _styles(summaries), strict=True):
-        points = summary.curves[column]
-        _add(figure, style, summary.label, [p.bytes_up / size for p in points], points, f"%{{x:.2f}} {unit}")
-    figure.update_xaxes(title_text=f"{unit} sent by all clients together")
+        points = [p for p in summary.curves[column] if p.bytes_up > 0 or not far_apart]
+        xs = [p.bytes_up / size for p in points]
+        _add(figure, style, summary.label, xs, points, f"%{{x:.3g}} {unit}", few=len(summaries) <= _FEW)
+    title = f"{unit} sent by all clients together" + (", logarithmic" if far_apart else "")
+    figure.update_xaxes(title_text=title, type="log" if far_apart else "linear")
     return _styled(figure, column)
 
 
@@ -62,14 +72,21 @@ def _styles(summaries: Sequence[MethodSummary]) -> list[tuple[str, str]]:
 
 
 def _add(
-    figure: Figure, style: tuple[str, str], label: str, xs: list[float], points: Sequence[Point], where: str
+    figure: Figure,
+    style: tuple[str, str],
+    label: str,
+    xs: list[float],
+    points: Sequence[Point],
+    where: str,
+    *,
+    few: bool,
 ) -> None:
     if not points:
         return
     colour, dash = style
     means = [100 * point.value.mean for point in points]
     deviations = [100 * (point.value.deviation or 0.0) for point in points]
-    if any(deviations):
+    if few and any(deviations):
         figure.add_trace(
             go.Scatter(
                 x=[*xs, *reversed(xs)],
@@ -93,7 +110,7 @@ def _add(
             y=means,
             name=label,
             legendgroup=label,
-            mode="lines+markers" if len(points) <= _MARKED else "lines",
+            mode="lines+markers" if few and len(points) <= _MARKED else "lines",
             line={"color": colour, "width": 2.5, "dash": dash},
             marker={"size": 6},
             hovertemplate=f"{label}, {where}: %{{y:.1f}} %<extra></extra>",
@@ -102,9 +119,11 @@ def _add(
 
 
 def _styled(figure: Figure, column: Column) -> Figure:
+    curves = sum(trace.name is not None for trace in figure.data)
+    legend = 0 if curves <= _FEW else _LEGEND_LINE * curves // 5
     figure.update_layout(
         template="none",
-        height=420,
+        height=420 + legend,
         margin={"l": 10, "r": 16, "t": 20, "b": 10},
         font={"family": FONT, "size": 13, "color": MUTED},
         hoverlabel={"font": {"family": FONT, "size": 13}},
