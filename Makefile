@@ -18,7 +18,7 @@ VENV := $(REPO)/.venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help demo test test-slow check bench docs vectors proto freeze-wire pins clean install
+.PHONY: help demo test test-slow check bench docs vectors android proto freeze-wire pins clean install
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
@@ -67,6 +67,15 @@ docs: $(STAMP) ## write the commands' --help into README.md anew
 
 vectors: $(STAMP) ## write the test vectors for clients in other languages anew, tests/vectors/
 	@'$(BIN)/python' -m tests.vectors.make
+
+android: ## the Android SDK: build, tests, style; needs Maven and a JDK, 17 or newer
+	@for tool in mvn javac; do
+	  command -v "$$tool" >/dev/null || { echo "make android needs Maven and a JDK, 17 or newer: no $$tool" >&2; exit 1; }
+	done
+	found=$$(javac -version 2>&1 | sed 's/^javac \([0-9]*\).*/\1/')
+	(( found >= 17 )) || { echo "make android needs a JDK, 17 or newer: javac is of version $$found" >&2; exit 1; }
+	cd android_demo
+	mvn --quiet clean verify
 
 proto: $(STAMP) ## generate Python code from the .proto files
 	@cd proto

@@ -1,0 +1,84 @@
+package org.fedlens.sdk
+
+import org.fedlens.proto.v1.Manifest
+import org.fedlens.proto.v1.ProgramFormat
+import org.fedlens.sdk.ManifestException.Reason
+import org.fedlens.sdk.blob.Blob
+import java.io.File
+
+/**
+ * A bundle's folder: `manifest.pb` and `parts/<sha256>`, and nothing else that counts.
+ *
+ * No file name is ever taken from a manifest: parts are found by their digest alone.
+ */
+public class Bundle private constructor(
+    private val folder: File,
+    public val manifest: Manifest,
+    private val raw: ByteArray,
+) {
+    /** SHA-256, 32 bytes, of the manifest's bytes: the bundle's name. */
+    public val id: ByteArray by lazy { sha256(raw) }
+
+    /** The file of the part with this digest, whether it is there or not. */
+    public fun part(digest: ByteArray): File = File(File(folder, PARTS_FOLDER), digest.toHex())
+
+    /**
+     * The file of a program in one format.
+     *
+     * @throws ManifestException The bundle has no such program, or not in that format.
+     */
+    public fun programFile(
+        name: String,
+        format: ProgramFormat,
+    ): File = part(Manifests.programPart(manifest, name, format))
+
+    /**
+     * The initial weights, one tensor for each of `manifest.tensors`.
+     *
+     * @throws BlobException The part is no blob, or has other tensors.
+     * @throws java.io.IOException The part cannot be read.
+     */
+    public fun initial(): Blob = Blob.open(part(manifest.initial.toByteArray()), manifest.initial.toByteArray())
+
+    /**
+     * Sees that a part is there with its digest.
+     *
+     * @throws ManifestException It is missing or damaged; the text names it.
+     * @throws java.io.IOException It cannot be read.
+     */
+    public fun checkPart(digest: ByteArray) {
+        val file = part(digest)
+        if (!file.isFile) throw ManifestException(Reason.PART_MISSING, "part ${digest.toHex()} is missing")
+        if (!file.inputStream().use(::sha256).contentEquals(digest)) {
+            throw ManifestException(Reason.PART_DAMAGED, "part ${digest.toHex()} is damaged (its digest differs)")
+        }
+    }
+
+    public companion object {
+        private const val MANIFEST_FILE = "manifest.pb"
+        private const val PARTS_FOLDER = "parts"
+
+        /**
+         * Reads a bundle's folder and checks its manifest.
+         *
+         * @param formats Of programs whose parts must be there with their digests, beside the initial weights and what
+         *     is frozen; null: every part of the manifest.
+         * @throws ManifestException No bundle, a damaged one, or one for another version; the text names the part.
+         * @throws java.io.IOException The folder cannot be read.
+         */
+        public fun open(
+            folder: File,
+            formats: Set<ProgramFormat>? = null,
+        ): Bundle {
+            val file = File(folder, MANIFEST_FILE)
+            if (!file.isFile) throw ManifestException(Reason.MISSING, "$folder is no bundle: it has no $MANIFEST_FILE")
+            if (file.length() > Manifests.MAX_BYTES) {
+                throw ManifestException(Reason.TOO_LARGE, "$file has more than ${Manifests.MAX_BYTES} bytes")
+            }
+            val raw = file.readBytes()
+            val bundle = Bundle(folder, Manifests.parse(raw), raw)
+            Manifests.parts(bundle.manifest, formats).forEach(bundle::checkPart)
+            return bundle
+        }
+    }
+}

@@ -1,0 +1,72 @@
+package org.fedlens.sdk
+
+import org.fedlens.proto.v1.EvaluationMoment
+import org.fedlens.proto.v1.EvaluationSums
+import kotlin.math.exp
+import kotlin.math.ln
+
+/**
+ * How well weights classify photos, as sums, never ratios.
+ *
+ * @property count Photos.
+ * @property correct Photos whose greatest logit is the label's; of equal ones the first counts.
+ * @property loss Cross-entropy in nats, computed and summed in float64 from the float32 logits.
+ * @property confusion Photos by true class and, within it, predicted class, classes x classes numbers; null: not asked
+ *     for.
+ */
+public class Evaluation(
+    public val count: Long,
+    public val correct: Long,
+    public val loss: Double,
+    public val confusion: LongArray?,
+) {
+    /** As it stands in the header of an update. */
+    public fun toSums(moment: EvaluationMoment): EvaluationSums {
+        val sums =
+            EvaluationSums
+                .newBuilder()
+                .setMoment(moment)
+                .setCount(count)
+                .setCorrect(correct)
+                .setLoss(loss)
+        confusion?.forEach(sums::addConfusion)
+        return sums.build()
+    }
+
+    public companion object {
+        /**
+         * The sums over these rows; all 0 where there are none.
+         *
+         * @param logits float32 [n, classes], row-major.
+         * @param labels int64 [n], each in 0 until [classes].
+         */
+        public fun of(
+            logits: FloatArray,
+            labels: LongArray,
+            classes: Int,
+            withConfusion: Boolean,
+        ): Evaluation {
+            require(classes > 0 && logits.size == labels.size * classes) {
+                "${logits.size} logits of ${labels.size} rows and $classes classes"
+            }
+            require(labels.all { it in 0 until classes }) { "a label is not in 0 until $classes" }
+            val confusion = LongArray(if (withConfusion) classes * classes else 0)
+            var correct = 0L
+            var loss = 0.0
+            for ((row, label) in labels.withIndex()) {
+                val first = row * classes
+                var predicted = 0
+                for (i in 1 until classes) {
+                    if (logits[first + i] > logits[first + predicted]) predicted = i
+                }
+                val greatest = logits[first + predicted].toDouble()
+                var sum = 0.0
+                for (i in 0 until classes) sum += exp(logits[first + i] - greatest)
+                loss += ln(sum) - (logits[first + label.toInt()] - greatest)
+                if (predicted.toLong() == label) correct++
+                if (withConfusion) confusion[label.toInt() * classes + predicted]++
+            }
+            return Evaluation(labels.size.toLong(), correct, loss, confusion.takeIf { withConfusion })
+        }
+    }
+}

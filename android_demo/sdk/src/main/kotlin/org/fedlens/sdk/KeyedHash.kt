@@ -1,0 +1,156 @@
+package org.fedlens.sdk
+
+import java.nio.ByteBuffer
+import java.nio.ByteOrder
+import java.util.Base64
+
+/**
+ * Identity and client randomness: everything that must come out the same in every language.
+ *
+ * `H` is SHA-256 and `||` concatenation; integers are little-endian and unsigned; ids, secrets, seeds and digests are
+ * 32 bytes.
+ *
+ *     client id        H("fedlens/client/v1" || secret)
+ *     order of photos  ascending H("fedlens/order/v1" || seed || u32 stage || u32 epoch || photo || u32 copy)
+ *     uniforms         words of H("fedlens/view/v1" || seed || photo || u32 view || u32 block)
+ *     choice of views  by the words of view 0, see [viewChoice]
+ *
+ * A value that has not 32 bytes is an [IllegalArgumentException]: it never comes from outside unchecked.
+ */
+public object KeyedHash {
+    /** Bytes of a digest, an id, a secret and a seed. */
+    public const val DIGEST_BYTES: Int = 32
+
+    private const val WORDS_PER_BLOCK = 8
+    private const val TEST_SHARE = 5
+
+    /** The public id, 32 bytes, of the client that holds [secret]. */
+    public fun clientId(secret: ByteArray): ByteArray = hash("fedlens/client/v1", sized(secret, "secret"))
+
+    /** The value of the `Authorization` header of every request of the client that holds [secret]. */
+    public fun authorization(secret: ByteArray): String =
+        "Bearer " + Base64.getUrlEncoder().withoutPadding().encodeToString(sized(secret, "secret"))
+
+    /** The key, 32 bytes, by which the photos of one epoch are sorted, ascending, compared without sign. */
+    public fun photoRank(
+        seed: ByteArray,
+        stage: Int,
+        epoch: Int,
+        photo: ByteArray,
+        copy: Int,
+    ): ByteArray {
+        sized(seed, "seed")
+        sized(photo, "photo")
+        return hash("fedlens/order/v1", seed, littleEndian(stage, epoch), photo, littleEndian(copy))
+    }
+
+    /**
+     * The order of the photos in one epoch.
+     *
+     * @return Indices into [entries]: of the first photo, the second, and so on.
+     */
+    public fun photoOrder(
+        seed: ByteArray,
+        stage: Int,
+        epoch: Int,
+        entries: List<AlbumEntry>,
+    ): IntArray {
+        val ranks = entries.map { photoRank(seed, stage, epoch, it.photo, it.copy) }
+        return entries.indices.sortedWith { a, b -> compareUnsigned(ranks[a], ranks[b]) }.toIntArray()
+    }
+
+    /** Random numbers for one augmented view of one photo: [count] of them in 0..1, 1 excluded, multiples of 2^-24. */
+    public fun viewUniforms(
+        seed: ByteArray,
+        photo: ByteArray,
+        view: Int,
+        count: Int,
+    ): FloatArray {
+        val words = viewWords(seed, photo, view, count)
+        return FloatArray(count) { (words[it] ushr 8) / (1 shl 24).toFloat() }
+    }
+
+    /**
+     * Which [count] of a photo's [stored] views a pass takes: different ones, each in 0 until [stored].
+     *
+     * The first steps of a shuffle by Fisher and Yates: entry i of 0, 1, ... changes places with entry
+     * i + (word i modulo stored - i); then the first [count] entries are taken.
+     */
+    public fun viewChoice(
+        seed: ByteArray,
+        photo: ByteArray,
+        stored: Int,
+        count: Int,
+    ): IntArray {
+        require(count in 0..stored) { "$count of $stored views" }
+        val order = IntArray(stored) { it }
+        viewWords(seed, photo, 0, count).forEachIndexed { i, word ->
+            val other = i + Integer.remainderUnsigned(word, stored - i)
+            order[i] = order[other].also { order[other] = order[i] }
+        }
+        return order.copyOf(count)
+    }
+
+    /** Whether a photo with this digest is kept aside for evaluation: one in five. */
+    public fun isTestPhoto(photo: ByteArray): Boolean {
+        val first = ByteBuffer.wrap(sized(photo, "photo")).getLong()
+        return java.lang.Long.remainderUnsigned(first, TEST_SHARE.toLong()) == 0L
+    }
+
+    /** Compares bytes one by one without sign; a prefix comes first. */
+    public fun compareUnsigned(
+        left: ByteArray,
+        right: ByteArray,
+    ): Int {
+        for (i in 0 until minOf(left.size, right.size)) {
+            val difference = (left[i].toInt() and 0xff) - (right[i].toInt() and 0xff)
+            if (difference != 0) return difference
+        }
+        return left.size - right.size
+    }
+
+    private fun viewWords(
+        seed: ByteArray,
+        photo: ByteArray,
+        view: Int,
+        count: Int,
+    ): IntArray {
+        sized(seed, "seed")
+        sized(photo, "photo")
+        val words = IntArray(count)
+        for (first in 0 until count step WORDS_PER_BLOCK) {
+            val block = hash("fedlens/view/v1", seed, photo, littleEndian(view, first / WORDS_PER_BLOCK))
+            val here = minOf(WORDS_PER_BLOCK, count - first)
+            ByteBuffer
+                .wrap(block)
+                .order(ByteOrder.LITTLE_ENDIAN)
+                .asIntBuffer()
+                .get(words, first, here)
+        }
+        return words
+    }
+
+    private fun hash(
+        domain: String,
+        vararg parts: ByteArray,
+    ): ByteArray {
+        val digest = newSha256()
+        digest.update(domain.toByteArray(Charsets.US_ASCII))
+        parts.forEach(digest::update)
+        return digest.digest()
+    }
+
+    private fun littleEndian(vararg values: Int): ByteArray {
+        val buffer = ByteBuffer.allocate(Int.SIZE_BYTES * values.size).order(ByteOrder.LITTLE_ENDIAN)
+        values.forEach(buffer::putInt)
+        return buffer.array()
+    }
+
+    private fun sized(
+        value: ByteArray,
+        what: String,
+    ): ByteArray {
+        require(value.size == DIGEST_BYTES) { "$what must have $DIGEST_BYTES bytes, found ${value.size}" }
+        return value
+    }
+}

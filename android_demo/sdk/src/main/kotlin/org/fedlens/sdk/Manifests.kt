@@ -1,0 +1,112 @@
+package org.fedlens.sdk
+
+import com.google.protobuf.ByteString
+import com.google.protobuf.InvalidProtocolBufferException
+import org.fedlens.proto.v1.BlobSet
+import org.fedlens.proto.v1.ExchangeableTensor
+import org.fedlens.proto.v1.Manifest
+import org.fedlens.proto.v1.Program
+import org.fedlens.proto.v1.ProgramFormat
+import org.fedlens.proto.v1.TensorSelector
+import org.fedlens.sdk.ManifestException.Reason
+
+/** Reading manifests, and what can be asked of them. */
+public object Manifests {
+    /** Most bytes of a manifest. */
+    public const val MAX_BYTES: Int = 1 shl 20
+
+    /** Reserved name of a downloaded set: the initial weights of the client's own bundle. */
+    public const val INITIAL: String = "initial"
+
+    /**
+     * Reads and checks the bytes of a manifest.
+     *
+     * @throws ManifestException A field is missing, out of range, or contradicts another.
+     */
+    public fun parse(raw: ByteArray): Manifest {
+        if (raw.size > MAX_BYTES) {
+            throw ManifestException(Reason.TOO_LARGE, "a manifest of ${raw.size} bytes; at most $MAX_BYTES are allowed")
+        }
+        val manifest =
+            try {
+                Manifest.parseFrom(raw)
+            } catch (error: InvalidProtocolBufferException) {
+                throw ManifestException(Reason.DAMAGED, "the manifest is damaged: ${error.message}", error)
+            }
+        ManifestCheck(manifest).run()
+        return manifest
+    }
+
+    /** The initial weights, a part like all others, as a set that can be downloaded. */
+    public fun initialSet(manifest: Manifest): BlobSet {
+        val part = manifest.partsList.first { it.sha256 == manifest.initial }
+        return BlobSet
+            .newBuilder()
+            .setName(INITIAL)
+            .setSha256(part.sha256)
+            .setSize(part.size)
+            .build()
+    }
+
+    /**
+     * A program by name.
+     *
+     * @throws ManifestException There is none of that name.
+     */
+    public fun program(
+        manifest: Manifest,
+        name: String,
+    ): Program =
+        manifest.programsList.firstOrNull { it.name == name } ?: throw ManifestException(
+            Reason.NO_SUCH_PROGRAM,
+            "the bundle has no program '$name'; it has ${manifest.programsList.joinToString { it.name }}",
+        )
+
+    /**
+     * The digest, 32 bytes, of a program's file in one format.
+     *
+     * @throws ManifestException The bundle has no such program, or not in that format.
+     */
+    public fun programPart(
+        manifest: Manifest,
+        name: String,
+        format: ProgramFormat,
+    ): ByteArray {
+        val file = program(manifest, name).filesList.firstOrNull { it.format == format }
+        if (file == null) {
+            throw ManifestException(Reason.NO_SUCH_PROGRAM, "the bundle has program '$name', but not as $format")
+        }
+        return file.sha256.toByteArray()
+    }
+
+    /**
+     * The digests of the parts that a client needs which runs programs in these formats: their files, the initial
+     * weights, and what is frozen, which only `.pt2` programs take from a part of its own; null: every part.
+     */
+    public fun parts(
+        manifest: Manifest,
+        formats: Set<ProgramFormat>?,
+    ): List<ByteArray> {
+        if (formats == null) return manifest.partsList.map { it.sha256.toByteArray() }
+        val wanted = LinkedHashSet<ByteString>()
+        wanted += manifest.initial
+        if (!manifest.frozen.isEmpty && ProgramFormat.PROGRAM_FORMAT_PT2 in formats) wanted += manifest.frozen
+        for (program in manifest.programsList) {
+            for (file in program.filesList) {
+                if (file.format in formats) wanted += file.sha256
+            }
+        }
+        return wanted.map { it.toByteArray() }
+    }
+
+    /** The tensors that match every list of [selector] that is set, in the manifest's order. */
+    public fun select(
+        tensors: Iterable<ExchangeableTensor>,
+        selector: TensorSelector,
+    ): List<ExchangeableTensor> =
+        tensors.filter {
+            (selector.namesCount == 0 || it.name in selector.namesList) &&
+                (selector.kindsCount == 0 || it.kind in selector.kindsList) &&
+                (selector.rolesCount == 0 || it.role in selector.rolesList)
+        }
+}

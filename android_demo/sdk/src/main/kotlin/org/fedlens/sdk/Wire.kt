@@ -1,0 +1,53 @@
+package org.fedlens.sdk
+
+import com.google.protobuf.InvalidProtocolBufferException
+import com.google.protobuf.MessageLite
+import com.google.protobuf.Parser
+
+/** How messages travel over HTTP: the parts that are the same for every call. */
+public object Wire {
+    /** The version of the protocol: field 1 of every request. */
+    public const val PROTOCOL: Int = 1
+
+    /** The `Content-Type` of every body. */
+    public const val MEDIA_TYPE: String = "application/vnd.fedlens.v1+protobuf"
+
+    /**
+     * The message in [body]; unknown fields are ignored.
+     *
+     * @param parser Of the wanted kind, such as `Receipt.parser()`.
+     * @throws WireException The bytes are no such message.
+     */
+    public fun <M : MessageLite> decode(
+        parser: Parser<M>,
+        body: ByteArray,
+    ): M =
+        try {
+            parser.parseFrom(body)
+        } catch (error: InvalidProtocolBufferException) {
+            throw WireException(WireException.Reason.DAMAGED, "no readable message: ${error.message}", error)
+        }
+
+    /**
+     * As [decode], for a request: its protocol must be one that this version speaks.
+     *
+     * @param protocol Field 1 of the message.
+     * @throws WireException The bytes are no such message, or of another version of the protocol.
+     */
+    public fun <M : MessageLite> decodeRequest(
+        parser: Parser<M>,
+        body: ByteArray,
+        protocol: (M) -> Int,
+    ): M {
+        val message = decode(parser, body)
+        val found = protocol(message)
+        if (found != PROTOCOL) {
+            throw WireException(
+                WireException.Reason.UNKNOWN_PROTOCOL,
+                "protocol is ${if (found == 0) "unset" else Integer.toUnsignedString(found)}; " +
+                    "this version speaks $PROTOCOL",
+            )
+        }
+        return message
+    }
+}

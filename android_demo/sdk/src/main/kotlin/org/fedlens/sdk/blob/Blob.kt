@@ -1,0 +1,158 @@
+package org.fedlens.sdk.blob
+
+import org.fedlens.sdk.BlobException
+import org.fedlens.sdk.BlobException.Reason
+import org.fedlens.sdk.newSha256
+import org.fedlens.sdk.toHex
+import java.io.File
+import java.io.OutputStream
+import java.io.RandomAccessFile
+import java.nio.ByteBuffer
+import java.nio.channels.FileChannel
+
+/**
+ * Named tensors as one block of bytes; one content has exactly one encoding, and its SHA-256 is its name.
+ *
+ *     offset  bytes  content
+ *     0       8      "FEDLENS" and a zero byte
+ *     8       4      version, u32, now 1
+ *     12      4      header length h, u32
+ *     16      h      BlobHeader, tensors sorted by the UTF-8 bytes of their names
+ *     ...            each tensor at the next multiple of 64 bytes, zeros between, nothing behind the last one
+ *
+ * Numbers are little-endian, elements in row-major order; before the values of an int8 tensor stand its scales. With a
+ * base in [layout], the tensors are what is to be added to those of that blob, see [Differences]. A blob has less than
+ * 2 GiB here. It can be read from several threads.
+ */
+public class Blob private constructor(
+    private val buffer: ByteBuffer,
+    public val layout: Layout,
+    known: ByteArray?,
+) {
+    /**
+     * By name, in the blob's order: a [FloatTensor] for float32, float16 and int8, a [LongTensor] for int64. Elements
+     * are read from the blob each time, and decoded on the way.
+     */
+    public val tensors: Map<String, Tensor> =
+        layout.specs.withIndex().associateTo(LinkedHashMap()) { (index, spec) ->
+            spec.name to storedTensor(buffer, spec, layout.offset(index).toInt())
+        }
+
+    private val name: ByteArray by lazy {
+        known ?: newSha256().also { hash -> forEachChunk(hash::update) }.digest()
+    }
+
+    /** SHA-256, 32 bytes, of the whole blob: its name. */
+    public val digest: ByteArray get() = name.copyOf()
+
+    /** Bytes of the whole blob. */
+    public val size: Long get() = layout.size
+
+    /**
+     * Writes the blob's bytes, piece by piece; [stream] stays open.
+     *
+     * @throws java.io.IOException The stream takes no more.
+     */
+    public fun writeTo(stream: OutputStream): Unit = forEachChunk(stream::write)
+
+    internal fun forEachChunk(use: (ByteArray, Int, Int) -> Unit) {
+        val chunk = ByteArray(CHUNK_BYTES)
+        var at = 0
+        while (at < size) {
+            val count = minOf(chunk.size.toLong(), size - at).toInt()
+            buffer.run(at, count).get(chunk, 0, count)
+            use(chunk, 0, count)
+            at += count
+        }
+    }
+
+    public companion object {
+        private const val CHUNK_BYTES = 1 shl 16
+
+        /**
+         * Reads a blob, checking everything: header, size, padding, finiteness.
+         *
+         * @param raw Not copied; nobody may change it afterwards.
+         * @throws BlobException The bytes are no blob.
+         */
+        public fun fromBytes(raw: ByteArray): Blob {
+            val checker = BlobChecker()
+            checker.feed(raw)
+            val layout = checker.finish()
+            return Blob(ByteBuffer.wrap(raw), layout, checker.digest())
+        }
+
+        /**
+         * Maps a blob's file into memory, checking header and size only: for files that were checked when they were
+         * written and that nobody else can change.
+         *
+         * @param digest SHA-256 of the file, which is believed; null: computed when it is asked for.
+         * @throws BlobException The file is no blob, or its size is not what the header says.
+         * @throws java.io.IOException The file cannot be read.
+         */
+        public fun open(
+            file: File,
+            digest: ByteArray? = null,
+        ): Blob =
+            RandomAccessFile(file, "r").use { opened ->
+                val size = opened.length()
+                if (size > Int.MAX_VALUE) {
+                    throw BlobException(Reason.TOO_LARGE, "a blob of $size bytes; less than 2 GiB can be read here")
+                }
+                val layout = readLayout(opened, size)
+                if (layout.size < size) {
+                    val message = "$size bytes found, the blob's header says ${layout.size}"
+                    throw BlobException(Reason.TRAILING_BYTES, message)
+                }
+                if (layout.size > size) throw truncated(size)
+                Blob(opened.channel.map(FileChannel.MapMode.READ_ONLY, 0, size), layout, digest?.copyOf())
+            }
+
+        /**
+         * Maps a blob's file into memory after checking everything, as [fromBytes] does.
+         *
+         * @param digest SHA-256 that the file must have; null: any.
+         * @throws BlobException The file is no blob, or another one.
+         * @throws java.io.IOException The file cannot be read.
+         */
+        public fun openChecked(
+            file: File,
+            digest: ByteArray? = null,
+        ): Blob {
+            val checker = BlobChecker()
+            val chunk = ByteArray(CHUNK_BYTES)
+            file.inputStream().use { stream ->
+                var count = stream.read(chunk)
+                while (count >= 0) {
+                    checker.feed(chunk, 0, count)
+                    count = stream.read(chunk)
+                }
+            }
+            checker.finish()
+            val found = checker.digest()
+            if (digest != null && !digest.contentEquals(found)) {
+                val message = "the blob is ${found.toHex()}, not ${digest.toHex()}"
+                throw BlobException(Reason.WRONG_DIGEST, message)
+            }
+            return open(file, found)
+        }
+
+        private fun readLayout(
+            file: RandomAccessFile,
+            size: Long,
+        ): Layout {
+            val prefix = ByteArray(minOf(size, Layout.PREFIX_BYTES.toLong()).toInt())
+            file.readFully(prefix)
+            // Parsed before anything is allocated by the length that it claims: that is checked in there.
+            Layout.parse(prefix)?.let { return it }
+            val header = Layout.headerBytes(prefix, prefix.size) ?: throw truncated(size)
+            if (Layout.PREFIX_BYTES + header > size) throw truncated(size)
+            val start = prefix.copyOf(Layout.PREFIX_BYTES + header)
+            file.readFully(start, Layout.PREFIX_BYTES, header)
+            return checkNotNull(Layout.parse(start))
+        }
+
+        private fun truncated(size: Long) =
+            BlobException(Reason.TRUNCATED, "blob truncated: $size bytes found, its header says more")
+    }
+}

@@ -1,0 +1,223 @@
+package org.fedlens.sdk.blob
+
+import org.fedlens.proto.v1.Codec
+import org.fedlens.proto.v1.Dtype
+import org.fedlens.sdk.BlobException
+import org.fedlens.sdk.BlobException.Reason
+import org.fedlens.sdk.newSha256
+import java.io.ByteArrayOutputStream
+import java.io.OutputStream
+import java.nio.Buffer
+import java.nio.ByteBuffer
+import java.nio.ByteOrder
+import kotlin.math.abs
+
+/** What was written. */
+public class WrittenBlob internal constructor(
+    private val sha256: ByteArray,
+    public val layout: Layout,
+) {
+    /** SHA-256, 32 bytes, of the blob: its name. */
+    public val digest: ByteArray get() = sha256.copyOf()
+
+    /** Bytes of the whole blob. */
+    public val size: Long get() = layout.size
+}
+
+/** Named tensors to the bytes of a [Blob]. */
+public object BlobWriter {
+    /**
+     * Writes the blob of these tensors one by one, a few thousand elements at a time; [stream] stays open.
+     *
+     * Of a tensor that is stored as int8 the elements are read twice, and its scales are held: 4 bytes a row.
+     *
+     * @param tensors By name, in any order.
+     * @param floats How float tensors are stored: float32, float16, or int8, where those of fewer than two dimensions
+     *     are float32. Integers are int64 whatever it is.
+     * @param base SHA-256 of the blob from which these are the difference; null: they are no difference.
+     * @throws BlobException A NaN, an infinity, a number too large for the codec, or a name or shape that is not
+     *     allowed. Part of the blob may have been written then.
+     * @throws java.io.IOException The stream takes no more.
+     */
+    public fun write(
+        stream: OutputStream,
+        tensors: Map<String, Tensor>,
+        floats: Dtype = Dtype.DTYPE_FLOAT32,
+        base: ByteArray? = null,
+    ): WrittenBlob {
+        val layout = Layout.of(specsOf(tensors, floats), base)
+        val output = Output(stream)
+        output.put(layout.prefix)
+        layout.specs.forEachIndexed { index, spec ->
+            output.padTo(layout.offset(index))
+            when (val tensor = tensors.getValue(spec.name)) {
+                is LongTensor -> output.int64(tensor)
+                is FloatTensor -> output.floats(tensor, spec)
+            }
+        }
+        return WrittenBlob(output.finish(), layout)
+    }
+
+    /** The blob of these tensors as an array; otherwise as [write]. */
+    public fun encode(
+        tensors: Map<String, Tensor>,
+        floats: Dtype = Dtype.DTYPE_FLOAT32,
+        base: ByteArray? = null,
+    ): ByteArray = ByteArrayOutputStream().also { write(it, tensors, floats, base) }.toByteArray()
+
+    /** How these tensors are stored when floats are stored as [floats]. */
+    public fun specsOf(
+        tensors: Map<String, Tensor>,
+        floats: Dtype = Dtype.DTYPE_FLOAT32,
+    ): List<TensorSpec> {
+        require(floats in FLOATS) { "$floats is no way to store floats" }
+        return tensors.map { (name, tensor) ->
+            when (tensor) {
+                is FloatTensor -> TensorSpec.ofFloat(name, tensor.shape, floats)
+                is LongTensor -> TensorSpec(name, Dtype.DTYPE_INT64, tensor.shape)
+            }
+        }
+    }
+
+    /** How a codec of the wire stores float tensors; null: a codec that this version does not know. */
+    public fun floatsOf(codec: Codec): Dtype? =
+        when (codec) {
+            Codec.CODEC_FLOAT32 -> Dtype.DTYPE_FLOAT32
+            Codec.CODEC_FLOAT16 -> Dtype.DTYPE_FLOAT16
+            Codec.CODEC_INT8 -> Dtype.DTYPE_INT8
+            else -> null
+        }
+
+    private val FLOATS = setOf(Dtype.DTYPE_FLOAT32, Dtype.DTYPE_FLOAT16, Dtype.DTYPE_INT8)
+}
+
+/** Encodes runs of elements into one buffer, hashes what it holds and passes it on. */
+private class Output(
+    private val stream: OutputStream,
+) {
+    private val hash = newSha256()
+    private val bytes = ByteArray(Long.SIZE_BYTES * RUN_ELEMENTS)
+    private val buffer = ByteBuffer.wrap(bytes).order(ByteOrder.LITTLE_ENDIAN)
+    private val elements = FloatArray(RUN_ELEMENTS)
+    private var position = 0L
+
+    fun put(
+        raw: ByteArray,
+        count: Int = raw.size,
+    ) {
+        hash.update(raw, 0, count)
+        stream.write(raw, 0, count)
+        position += count
+    }
+
+    fun padTo(offset: Long) = put(ByteArray((offset - position).toInt()))
+
+    fun finish(): ByteArray = hash.digest()
+
+    fun int64(tensor: LongTensor) {
+        val integers = LongArray(RUN_ELEMENTS)
+        tensor.forEachRun { from, count ->
+            tensor.read(from, integers, 0, count)
+            clear()
+            buffer.asLongBuffer().put(integers, 0, count)
+            put(bytes, Long.SIZE_BYTES * count)
+        }
+    }
+
+    fun floats(
+        tensor: FloatTensor,
+        spec: TensorSpec,
+    ) = when (spec.dtype) {
+        Dtype.DTYPE_FLOAT16 -> float16(tensor, spec)
+        Dtype.DTYPE_INT8 -> int8(tensor, spec)
+        else -> float32(tensor, spec)
+    }
+
+    private fun float32(
+        tensor: FloatTensor,
+        spec: TensorSpec,
+    ) = tensor.forEachRun { from, count ->
+        read(tensor, spec, from, count)
+        clear()
+        buffer.asFloatBuffer().put(elements, 0, count)
+        put(bytes, Float.SIZE_BYTES * count)
+    }
+
+    private fun float16(
+        tensor: FloatTensor,
+        spec: TensorSpec,
+    ) = tensor.forEachRun { from, count ->
+        read(tensor, spec, from, count)
+        clear()
+        for (i in 0 until count) {
+            val half = Float16.encode(elements[i])
+            if (!Float16.isFinite((half.toInt() shr 8).toByte())) throw notFinite(spec)
+            buffer.putShort(half)
+        }
+        put(bytes, Short.SIZE_BYTES * count)
+    }
+
+    private fun int8(
+        tensor: FloatTensor,
+        spec: TensorSpec,
+    ) {
+        val rowLength = spec.rowLength
+        val scales = scales(tensor, spec, rowLength)
+        for (first in scales.indices step RUN_ELEMENTS) {
+            val count = minOf(RUN_ELEMENTS, scales.size - first)
+            clear()
+            buffer.asFloatBuffer().put(scales, first, count)
+            put(bytes, Float.SIZE_BYTES * count)
+        }
+        tensor.forEachRun { from, count ->
+            tensor.read(from, elements, 0, count)
+            for (i in 0 until count) bytes[i] = Int8.value(elements[i], scales[((from + i) / rowLength).toInt()])
+            put(bytes, count)
+        }
+    }
+
+    private fun scales(
+        tensor: FloatTensor,
+        spec: TensorSpec,
+        rowLength: Long,
+    ): FloatArray {
+        val largest = FloatArray(Math.toIntExact(spec.scales))
+        tensor.forEachRun { from, count ->
+            read(tensor, spec, from, count)
+            for (i in 0 until count) {
+                val row = ((from + i) / rowLength).toInt()
+                largest[row] = maxOf(largest[row], abs(elements[i]))
+            }
+        }
+        for (row in largest.indices) {
+            largest[row] = Int8.scale(largest[row])
+            if (!Int8.isReadable(largest[row])) {
+                throw BlobException(Reason.NOT_FINITE, "tensor '${spec.name}': an element is too large for int8")
+            }
+        }
+        return largest
+    }
+
+    private fun read(
+        tensor: FloatTensor,
+        spec: TensorSpec,
+        from: Long,
+        count: Int,
+    ) {
+        tensor.read(from, elements, 0, count)
+        for (i in 0 until count) {
+            if (!elements[i].isFinite()) throw notFinite(spec)
+        }
+    }
+
+    // On Android 8 this is a method of Buffer alone; called on a ByteBuffer, it would not be found there.
+    private fun clear() {
+        val plain: Buffer = buffer
+        plain.clear()
+    }
+
+    private fun notFinite(spec: TensorSpec): BlobException {
+        val message = "tensor '${spec.name}' holds a NaN, an infinity or a value too large for $spec"
+        return BlobException(Reason.NOT_FINITE, message)
+    }
+}

@@ -1,0 +1,88 @@
+package org.fedlens.sdk.blob
+
+import org.fedlens.proto.v1.Dtype
+import org.fedlens.proto.v1.ExchangeableTensor
+import org.fedlens.sdk.BlobException
+import org.fedlens.sdk.BlobException.Reason
+
+/**
+ * Name, stored type and shape of one tensor.
+ *
+ * @property shape Empty: a scalar, one element.
+ */
+public data class TensorSpec(
+    public val name: String,
+    public val dtype: Dtype,
+    public val shape: List<Long>,
+) {
+    /**
+     * How many elements.
+     *
+     * @throws BlobException More than a number of 63 bits can count.
+     */
+    public val count: Long get() = product(shape)
+
+    /** Elements of a row: what one index of the first dimension selects. */
+    internal val rowLength: Long get() = product(shape.drop(1))
+
+    /** How many scales stand before the elements. */
+    internal val scales: Long get() = if (dtype == Dtype.DTYPE_INT8) shape[0] else 0
+
+    /** Stored size in bytes, without padding. */
+    internal val bytes: Long
+        get() =
+            exactly {
+                val elements = Math.multiplyExact(count, elementBytes)
+                Math.addExact(elements, Math.multiplyExact(scales, SCALE_BYTES))
+            }
+
+    internal val elementBytes: Long
+        get() =
+            when (dtype) {
+                Dtype.DTYPE_FLOAT32 -> 4
+                Dtype.DTYPE_FLOAT16 -> 2
+                Dtype.DTYPE_INT8 -> 1
+                Dtype.DTYPE_INT64 -> 8
+                else -> throw BlobException(Reason.TENSOR_NOT_ALLOWED, "tensor '$name' has an unknown type")
+            }
+
+    /** As in an error message: `fc.weight float32[10, 512]`. */
+    override fun toString(): String = "$name ${dtype.name.removePrefix("DTYPE_").lowercase()}$shape"
+
+    private fun product(dimensions: List<Long>): Long =
+        exactly { dimensions.fold(1L) { found, dimension -> Math.multiplyExact(found, dimension) } }
+
+    private fun exactly(compute: () -> Long): Long =
+        try {
+            compute()
+        } catch (error: ArithmeticException) {
+            throw BlobException(Reason.TOO_LARGE, "tensor '$name' has more bytes than can be counted: $shape", error)
+        }
+
+    public companion object {
+        internal const val SCALE_BYTES = 4L
+
+        /** A float tensor where floats are stored as [floats]; with int8, one of fewer than 2 dimensions is float32. */
+        public fun ofFloat(
+            name: String,
+            shape: List<Long>,
+            floats: Dtype,
+        ): TensorSpec {
+            val hasRows = floats != Dtype.DTYPE_INT8 || shape.size > 1
+            return TensorSpec(name, if (hasRows) floats else Dtype.DTYPE_FLOAT32, shape)
+        }
+
+        /** How these tensors are stored in a blob whose floats are stored as [floats]. */
+        public fun ofTensors(
+            tensors: Iterable<ExchangeableTensor>,
+            floats: Dtype = Dtype.DTYPE_FLOAT32,
+        ): List<TensorSpec> =
+            tensors.map {
+                if (it.dtype == Dtype.DTYPE_FLOAT32) {
+                    ofFloat(it.name, it.shapeList, floats)
+                } else {
+                    TensorSpec(it.name, it.dtype, it.shapeList)
+                }
+            }
+    }
+}
