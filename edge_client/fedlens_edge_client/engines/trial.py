@@ -120,6 +120,8 @@ class _TrialProcess:
                 stdout=self._said,
                 stderr=self._said,
                 pass_fds=[theirs.fileno()],
+                # Ctrl-C goes to all of a terminal's group, and would look as if the program had ended the process.
+                process_group=0,
             )
         self._connection = Connection(ours.detach())
 

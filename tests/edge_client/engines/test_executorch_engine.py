@@ -1,3 +1,5 @@
+import subprocess
+import sys
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -258,3 +260,28 @@ def test_after_the_process_for_trials_has_ended_for_want_of_work_the_next_trial_
         trials.try_program(message, raw.replace(b"aten::", b"none::"), None)
     assert trials._process is not process
     trials.close()
+
+
+INTERRUPTED = """
+import os, signal, sys
+from pathlib import Path
+from fedlens_edge_client.engines import trial
+from fedlens_edge_client.engines.loaded import read
+from fedlens_proto.manifest import Bundle
+from fedlens_proto.v1 import manifest_pb2 as pb
+
+bundle = Bundle.open(Path(sys.argv[1]))
+signal.signal(signal.SIGINT, lambda *_: None)
+for name in ("embed", "predict"):
+    trial.try_program(*read(bundle, name, pb.PROGRAM_FORMAT_PTE))
+    os.killpg(0, signal.SIGINT)
+"""
+
+
+@pytest.mark.slow
+def test_ctrl_c_while_programs_are_tried_does_not_make_them_look_hostile(phone: Bundle) -> None:
+    command = [sys.executable, "-c", INTERRUPTED, str(phone.folder)]
+
+    found = subprocess.run(command, start_new_session=True, capture_output=True, text=True, timeout=120)
+
+    assert (found.returncode, found.stderr) == (0, "")
