@@ -193,10 +193,12 @@ def without_dropout(model: nn.Module, side: int) -> tuple[str, ...]:
     named = [name for name, module in model.named_modules() if isinstance(module, nn.modules.dropout._DropoutNd)]
     for name in named:
         _replace(model, name, nn.Identity())
+    kept = [buffer.clone() for buffer in model.buffers()]
     model.train()
     with _NoDropout(), torch.no_grad():
         _run(model, torch.zeros(2, 3, side, side))
-    model.eval()
+        for buffer, before in zip(model.eval().buffers(), kept, strict=True):
+            buffer.copy_(before)  # BatchNorm has counted these photos in
     return tuple(named)
 
 

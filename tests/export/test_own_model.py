@@ -302,6 +302,18 @@ def test_what_programs_cannot_express_is_named(tmp_path: Path, change: str, head
     assert not (tmp_path / "bundle").exists()
 
 
+def test_looking_for_dropout_leaves_the_statistics_of_batch_norm_as_they_are() -> None:
+    model = Own("norm")
+    model.norm.running_mean = torch.full((5,), 3.0)
+
+    own_model.without_dropout(model, SIDE)
+
+    assert model.norm.running_mean.tolist() == [3.0] * 5
+    assert model.norm.running_var is not None
+    assert model.norm.running_var.tolist() == [1.0] * 5
+    assert not model.training
+
+
 def _commands() -> list[list[str]]:
     (script,) = (block for block in re.findall(r"```bash\n(.*?)```", PAGE, re.DOTALL) if "--head" in block)
     return [shlex.split(line)[1:] for line in script.strip().splitlines()]
