@@ -16,6 +16,7 @@ from fedlens_export.errors import ExportError
 from fedlens_export.network import IMAGENET
 
 SIDES = (32, 224)
+NOISE_PHOTOS = 64
 
 
 def main() -> None:
@@ -33,7 +34,7 @@ def main() -> None:
 def row(name: str, side: int) -> str:
     """One line of the table, or what stands against the backbone at this size."""
     try:
-        backbone = _seen_noise(backbones.build(name, side, seed=0), side)
+        backbone = seen_noise(backbones.build(name, side, seed=0), side)
         source = programs.embed(backbone, IMAGENET, (3, side, side))
         frozen = programs.frozen_tensors(backbone)
         traced = lowering.trace("embed", source.function, parity.examples(source, frozen, {}, seed=0))
@@ -44,7 +45,7 @@ def row(name: str, side: int) -> str:
             pte_program.load(source, pte),
             onnx_program.load(onnx_program.lower("embed", traced)),
         ]
-        differences = [f"{parity.compare(source, run, frozen, {}):.0e}" for run in functions if run]
+        differences = [f"{parity.compare(source, run, frozen, {}, rounds=True):.0e}" for run in functions if run]
     except ExportError as error:
         return f"| `{name}` | {side} | {error} |"
     adds, last = _costs(backbone, side)
@@ -63,8 +64,9 @@ def row(name: str, side: int) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def _seen_noise(backbone: nn.Module, side: int) -> nn.Module:
-    noise = torch.rand(8, 3, side, side, generator=torch.Generator().manual_seed(0))
+def seen_noise(backbone: nn.Module, side: int) -> nn.Module:
+    """The given backbone, in evaluation mode, with BatchNorm's statistics of `NOISE_PHOTOS` photos of noise."""
+    noise = torch.rand(NOISE_PHOTOS, 3, side, side, generator=torch.Generator().manual_seed(0))
     for module in backbone.modules():
         if isinstance(module, nn.BatchNorm2d):
             module.momentum = None  # the plain mean over batches

@@ -263,16 +263,18 @@ def frozen_backbone_bundle(
     shape = (3, input_size, input_size)
     network = Network(head, (programs.feature_count(backbone, shape),))
     draft = Draft(network, training, on_stage, on_file)
-    integers = None
+    for_phones = None
     if training.calibrate:
         on_stage("quantising the backbone")
         photos = calibration.load(training.calibrate, input_size)
         quantised = quantisation.quantise(backbone, photos.observed(normalisation))
         on_stage(f"note: int8: {calibration.cost(backbone, quantised.emulated, photos, normalisation, on_stage)}")
-        backbone, integers = quantised.emulated, quantised.program(normalisation, shape)
+        integers = quantised.program(normalisation, shape)
+        for_phones = quantisation.ForPhones(integers, backbone.eval(), normalisation)
+        backbone = quantised.emulated
     embed = programs.embed(backbone, normalisation, shape)
     frozen = programs.frozen_tensors(backbone)
-    draft.add(embed, frozen, integers=integers)
+    draft.add(embed, frozen, for_phones=for_phones)
     if frozen:
         draft.frozen = draft.parts.add(blob.encode({key: tensor.numpy() for key, tensor in frozen.items()}))
     return draft.write(folder, pb.BUNDLE_CLASS_FROZEN_BACKBONE, name, input_size)

@@ -22,10 +22,6 @@ from fedlens_export.errors import NotExportable, UnknownChoice
 from fedlens_export.network import Normalisation
 
 SCHEMES = ("int8",)
-TOLERANCE = 0.1
-"""Largest allowed difference between a phone's features and the emulated ones, measured as `parity.TOLERANCE` says.
-Most are equal to 1e-6. One activation that falls the other way early in an untrained ResNet-18 moved features by 0.05.
-"""
 
 _NAMESPACE = "quantized_decomposed."
 _WEIGHT = _NAMESPACE + "dequantize_per_channel.default"
@@ -54,6 +50,26 @@ class Quantised:
         """What `pte_program.lower` takes: from a photo [1, 3, H, W] in 0..1 to features [1, F]."""
         with torch.no_grad(), pte_program.quietly():
             return torch.export.export(_Normalised(normalisation, self.integers), (torch.zeros(1, *photo_shape),))
+
+
+@dataclass(frozen=True)
+class ForPhones:
+    """What a draft needs of a quantised backbone besides its emulation.
+
+    Attributes:
+        integers: What phones get, of `Quantised.program`.
+        backbone: The float one, in evaluation mode, from normalised photos to features.
+        normalisation: What comes before it.
+    """
+
+    integers: ExportedProgram
+    backbone: nn.Module
+    normalisation: Normalisation
+
+    def original(self, photo: Tensor) -> Tensor:
+        """Features [1, F] of a photo [1, 3, H, W] in 0..1 by the float backbone."""
+        features: Tensor = self.backbone(self.normalisation(photo))
+        return features
 
 
 def check_scheme(name: str) -> None:

@@ -149,7 +149,7 @@ def export(
 def _print_differences(console: "Console", files: "Sequence[FileReport]") -> None:
     from rich.table import Table
 
-    from fedlens_export.parity import EPOCH_BATCHES, TOLERANCE
+    from fedlens_export.parity import EPOCH_BATCHES, ROUNDINGS, TOLERANCE
 
     table = Table("program", "format", "largest difference", f"after {EPOCH_BATCHES} steps", box=None)
     for file in files:
@@ -157,7 +157,10 @@ def _print_differences(console: "Console", files: "Sequence[FileReport]") -> Non
         after = "" if file.after_epoch is None else f"{file.after_epoch:.1e}"
         table.add_row(file.program, _format(file.format), difference, after)
     console.print(table)
-    console.out(f"allowed     {TOLERANCE}, relative to the greatest value of an output or to 1")
+    console.out(
+        f"allowed     {TOLERANCE}, relative to the greatest value of an output or to 1; "
+        f"for embed also {ROUNDINGS} times the model's own rounding"
+    )
 
 
 def _describe(console: "Console", bundle: "Bundle", files: "Sequence[FileReport]") -> None:
