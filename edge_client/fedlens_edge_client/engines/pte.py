@@ -6,6 +6,7 @@ module is not part of ExecuTorch's stable interface, so its version is pinned.
 
 import os
 import sys
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
@@ -48,6 +49,7 @@ class PteProgram(LoadedProgram):
             raise BundleUnusable(f"program {self.name!r} cannot be used: ExecuTorch says: {error}") from error
         where = {(slot.kind, slot.name): i for i, slot in enumerate(self.inputs)}
         self._replaced = [where.get((slot.kind, slot.name)) for slot in self.outputs]
+        self._turn = threading.Lock()
 
     def prepare(self, arguments: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """Nothing: the runtime computes all anew in each run."""
@@ -55,16 +57,17 @@ class PteProgram(LoadedProgram):
 
     def run(self, arguments: Sequence[Tensor], prepared: Sequence[Tensor]) -> Sequence[Tensor]:
         """As `LoadedProgram.run`."""
-        try:
-            # In the runtime's memory, which the next run writes over, and which inputs may share.
-            results = self._method.call(arguments, False)
-        except RuntimeError as error:
-            raise self._contradiction(error) from error
-        self._check_results(results)
-        return [
-            result.clone() if target is None else arguments[target].copy_(result)
-            for target, result in zip(self._replaced, results, strict=True)
-        ]
+        with self._turn:
+            try:
+                # In the runtime's memory, which the next run writes over, and which inputs may share.
+                results = self._method.call(arguments, False)
+            except RuntimeError as error:
+                raise self._contradiction(error) from error
+            self._check_results(results)
+            return [
+                result.clone() if target is None else arguments[target].copy_(result)
+                for target, result in zip(self._replaced, results, strict=True)
+            ]
 
 
 class Runtime:

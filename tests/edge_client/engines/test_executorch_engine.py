@@ -197,6 +197,22 @@ def test_engines_in_two_threads_give_what_one_gives(engine: ExecutorchEngine) ->
     assert [each["classifier.weight"].tobytes() for each in found] == [expected] * 2
 
 
+def test_an_engine_that_two_threads_share_gives_each_the_features_of_its_own_photo(engine: ExecutorchEngine) -> None:
+    def mixed_up(value: float) -> int:
+        photo = np.full((1, 3, SIDE, SIDE), value, np.float32)
+        return sum(bool((engine.embed(photo) != value).any()) for _ in range(2000))
+
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(2) as threads:
+            found = list(threads.map(mixed_up, [0.25, 0.75]))
+    finally:
+        sys.setswitchinterval(before)
+
+    assert found == [0, 0]
+
+
 def mutated(raw: bytes, generator: Random) -> bytes:
     """The bytes with some bits turned over, some written over, two regions swapped, or the end cut off."""
     damaged = bytearray(raw)
