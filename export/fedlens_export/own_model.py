@@ -217,7 +217,7 @@ def explained(model: nn.Module, side: int) -> Iterator[None]:
         else:
             place = own_head.place_of(cause) if cause is not None else ""
             advice = "programs cannot branch on values, leave torch or draw"
-        if not place:
+        if not place or place in str(error):
             raise
         first = str(error).partition("\n")[0][:300]
         raise NotExportable(f"{first} (at {place}); {advice}") from error

@@ -302,6 +302,17 @@ def test_what_programs_cannot_express_is_named(tmp_path: Path, change: str, head
     assert not (tmp_path / "bundle").exists()
 
 
+def test_a_model_that_does_not_take_the_photos_is_told_once_where() -> None:
+    model = Own()
+
+    with pytest.raises(NotExportable, match=r"float32\[2, 3, 1, 1\] \(at test_own_model.py, line \d+: .*") as raised:
+        with own_model.explained(model, 1):
+            own_model.divide(model, own_model.head_layers(model, "fc1,fc2"), 1, len(CLASSES))
+
+    assert str(raised.value).count("(at ") == 1
+    assert "branch on values" not in str(raised.value)
+
+
 def test_looking_for_dropout_leaves_the_statistics_of_batch_norm_as_they_are() -> None:
     model = Own("norm")
     model.norm.running_mean = torch.full((5,), 3.0)
