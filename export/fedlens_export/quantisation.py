@@ -169,7 +169,7 @@ def _emulated(integers: fx.GraphModule, names: dict[str, str]) -> nn.Module:
         elif kind.startswith(_NAMESPACE):
             raise NotExportable(f"the backbone cannot be quantised: nothing emulates {kind} of node {node.name!r}")
         else:
-            layer = names.get(node.name, node.name + ".weight").removesuffix("weight")
+            layer = (names.get(node.name) or f"{node.name}.weight").removesuffix("weight")
             replaced: dict[Any, fx.Node] = {}
             for place, source in enumerate(node.all_input_nodes):
                 if source in new:
