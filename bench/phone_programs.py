@@ -16,8 +16,10 @@ from pathlib import Path
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from PIL import Image
 from torch import Tensor
 
+from bench.backbones import seen_noise
 from bench.head_training import FEATURES, Backbone
 from bench.row import Row, Sample, against_floor, in_turns, seconds
 from fedlens_edge_client.engines import Rows
@@ -33,6 +35,7 @@ from fedlens_proto.v1 import manifest_pb2 as pb
 BATCH, CLASSES, STEPS = 16, 10, 60
 REPEATS = 9
 SIDE = 224
+CALIBRATION_PHOTOS = 8
 # With supcon_raw greater ones diverge on random features, and then nothing can be compared.
 RATES = {"lr_extractor": 1e-4, "lr_classifier": 1e-4}
 # Most times the eager function, most times the `.pt2`.
@@ -89,12 +92,24 @@ def embeddings(folder: Path) -> list[Row]:
             pte=True,
         ),
     )
+    quantised = export_bundle(
+        folder / "int8",
+        ExportSpec(
+            model="mobilenet_v3_small",
+            class_names=tuple(f"class {i}" for i in range(CLASSES)),
+            backbone_weights=_lively_weights(folder),
+            pte=True,
+            quantise="int8",
+            calibrate=_noise_photos(folder),
+        ),
+    )
     with multiprocessing.get_context("spawn").Pool(1, keep_freed_memory) as pool:
         pt2, pte = pool.apply(_compare_embeddings, (folder / "float",))
     name = f".pte embed, MobileNetV3-Small, one photo of {SIDE} pixels"
     return [
         against_floor(name, pt2, pte, 1.0, "the .pt2 in the torch engine"),
         _size("size of the .pte embed, MobileNetV3-Small", bundle, "embed", 1e6, MOST_EMBED_MB[""]),
+        _size("size of the .pte embed, MobileNetV3-Small, int8", quantised, "embed", 1e6, MOST_EMBED_MB["int8"]),
     ]
 
 
@@ -139,6 +154,22 @@ def _random_weights(folder: Path) -> Path:
     path = folder / "weights.pt"
     torch.save(backbones.build("mobilenet_v3_small", SIDE, seed=0).state_dict(), path)
     return path
+
+
+def _lively_weights(folder: Path) -> Path:
+    """Such that no layer gives nearly nothing: the ranges of what is zero would say nothing about int8."""
+    path = folder / "lively.pt"
+    torch.save(seen_noise(backbones.build("mobilenet_v3_small", SIDE, seed=0), SIDE).state_dict(), path)
+    return path
+
+
+def _noise_photos(folder: Path) -> Path:
+    photos = folder / "photos"
+    photos.mkdir()
+    generator = np.random.default_rng(0)
+    for i in range(CALIBRATION_PHOTOS):
+        Image.fromarray(generator.integers(0, 256, (SIDE, SIDE, 3), np.uint8)).save(photos / f"{i}.png")
+    return photos
 
 
 def _size(measure: str, bundle: Bundle, program: str, scale: float, most: float) -> Row:
