@@ -69,7 +69,9 @@ def load(source: Path | BinaryIO, height: int, width: int) -> NDArray[np.uint8]:
         side = min(upright.size)
         left, top = (upright.width - side) // 2, (upright.height - side) // 2
         square = _to_rgb(upright.crop((left, top, left + side, top + side)))
-        scaled = square.resize((width, height), Image.Resampling.BILINEAR)
+        # Columns first, as the rule has it: in one call Pillow takes rows first for some sizes.
+        wide = square.resize((width, side), Image.Resampling.BILINEAR)
+        scaled = wide.resize((width, height), Image.Resampling.BILINEAR)
     return np.ascontiguousarray(np.asarray(scaled).transpose(2, 0, 1))
 
 

@@ -103,6 +103,7 @@ def _photos() -> dict[str, tuple[bytes, tuple[tuple[int, int], ...], str]]:
     found: dict[str, tuple[bytes, tuple[tuple[int, int], ...], str]] = {
         "same-size.png": (png(_scene(8, 8), _RGB), ((8, 8),), _LOSSLESS),
         "down-odd.png": (png(_scene(23, 37), _RGB), ((8, 8), (7, 5), (1, 1)), _LOSSLESS),
+        "down-flat.png": (png(_scene(24, 20), _RGB), ((3, 12), (5, 17)), _LOSSLESS),
         "down-tall.png": (png(_scene(40, 21), _RGB), ((8, 8), (20, 20), (5, 9)), _LOSSLESS),
         "up.png": (png(_scene(5, 7), _RGB), ((8, 8), (13, 13)), _LOSSLESS),
         "one-pixel.png": (png(_scene(1, 1), _RGB), ((4, 4),), _LOSSLESS),
