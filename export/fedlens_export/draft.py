@@ -112,24 +112,29 @@ class Draft:
     def _compare(
         self,
         source: ProgramSource,
-        file: "_File",
+        file: _File,
         known: Mapping[str, Tensor],
         trains_head: bool,
         for_phones: quantisation.ForPhones | None,
     ) -> None:
-        difference = after_epoch = None
+        difference = allowed = after_epoch = None
         if file.function is not None:
             what = f"{source.name!r} as {pb.ProgramFormat.Name(file.format).removeprefix('PROGRAM_FORMAT_')}"
+            allowed = f"{parity.TOLERANCE:g}"
             if for_phones and file.format != pb.PROGRAM_FORMAT_PT2:
                 difference = parity.compare_emulation(source, file.function, for_phones.original, known, what)
+                allowed += f", or {parity.MOST_OF_QUANTISING:g} of what quantising changes"
             else:
                 # An emulation is not smooth: float64 would tell where its sums fall, not how it rounds.
                 rounds = source.name == "embed" and for_phones is None
                 difference = parity.compare(source, file.function, known, self.hyper, what, rounds=rounds)
+                if rounds:
+                    allowed += f", or {parity.ROUNDINGS} x the model's own rounding"
             if trains_head:
                 masked = not self.network.has_batch_norm
                 after_epoch = parity.compare_epoch(source, file.function, known, self.hyper, what, masked=masked)
-        self.on_file(FileReport(source.name, file.format, len(file.raw), difference, after_epoch, file.delegation))
+        size = len(file.raw)
+        self.on_file(FileReport(source.name, file.format, size, difference, allowed, after_epoch, file.delegation))
 
     def write(self, folder: Path, bundle_class: pb.BundleClass, name: str, input_size: int) -> Bundle:
         """Add `step`, `predict` and the initial weights, and write the whole."""

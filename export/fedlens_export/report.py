@@ -16,7 +16,9 @@ class FileReport:
         format: The file's.
         size: In bytes.
         difference: The largest for seeded inputs, measured as `parity.TOLERANCE` says; None: nothing here runs it.
-        after_epoch: Likewise, of the weights after one epoch; None: not a `step`, or of a model trained as a whole.
+        allowed: The largest that passes, in words; None: nothing here runs it.
+        after_epoch: The largest of the weights after one epoch, at most `parity.TOLERANCE`; None: not a `step`, or of a
+            model trained as a whole.
         delegation: Of a `.pte`, which operators run where.
     """
 
@@ -24,6 +26,7 @@ class FileReport:
     format: pb.ProgramFormat
     size: int
     difference: float | None
+    allowed: str | None = None
     after_epoch: float | None = None
     delegation: Delegation | None = None
 

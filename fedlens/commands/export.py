@@ -149,18 +149,15 @@ def export(
 def _print_differences(console: "Console", files: "Sequence[FileReport]") -> None:
     from rich.table import Table
 
-    from fedlens_export.parity import EPOCH_BATCHES, ROUNDINGS, TOLERANCE
+    from fedlens_export.parity import EPOCH_BATCHES
 
-    table = Table("program", "format", "largest difference", f"after {EPOCH_BATCHES} steps", box=None)
+    table = Table("program", "format", "largest difference", f"after {EPOCH_BATCHES} steps", "allowed", box=None)
     for file in files:
         difference = "not compared" if file.difference is None else f"{file.difference:.1e}"
         after = "" if file.after_epoch is None else f"{file.after_epoch:.1e}"
-        table.add_row(file.program, _format(file.format), difference, after)
+        table.add_row(file.program, _format(file.format), difference, after, file.allowed or "")
     console.print(table)
-    console.out(
-        f"allowed     {TOLERANCE}, relative to the greatest value of an output or to 1; "
-        f"for embed also {ROUNDINGS} times the model's own rounding"
-    )
+    console.out("differences are relative to the greatest value of an output, or to 1")
 
 
 def _describe(console: "Console", bundle: "Bundle", files: "Sequence[FileReport]") -> None:

@@ -70,6 +70,12 @@ def test_each_file_is_told_with_its_difference_from_the_model(phones: Exported) 
 
     assert told == written
     assert [file.difference for file in phones.files if file.difference is None or file.difference > 1e-5] == []
+    allowed = {(file.program, file.allowed) for file in phones.files}
+    assert allowed == {
+        ("embed", "1e-05, or 8 x the model's own rounding"),
+        ("step", "1e-05"),
+        ("predict", "1e-05"),
+    }
     epochs = {(file.program, file.format) for file in phones.files if file.after_epoch is not None}
     assert epochs == {("step", pb.PROGRAM_FORMAT_PT2), ("step", pb.PROGRAM_FORMAT_PTE)}
 
