@@ -128,7 +128,7 @@ def export(folder: Path) -> list[Row]:
     ]
     command += ["--classes-from", str(folder / "photos"), "--backbone-weights", str(weights)]
     taken: dict[str, list[float]] = {"pt2": [], "pte": []}
-    for number in range(3):
+    for number in range(2):
         for target, times in taken.items():
             out = ["--target", target, "--onnx" if target == "pte" else "--no-onnx"]
             out += ["--out", str(folder / f"{target} {number}")]
