@@ -78,6 +78,7 @@ class Trials:
 
     def _failure(self, name: str, described: bytes, raw: bytes) -> str | None:
         """Why a program cannot be used; None: it can."""
+        was_killed = False
         while True:
             kept, self._process = self._process, None
             process = kept or _TrialProcess.start(name, self._idle_s)
@@ -86,6 +87,9 @@ class Trials:
                 status, said = process.end()
                 if status == 0 and kept is not None:
                     continue  # it had been idle, and ended just then
+                if status == -signal.SIGKILL and not was_killed:
+                    was_killed = True  # perhaps for want of memory, which others may have taken
+                    continue
                 return f"program {name!r} cannot be used: {_obituary(status)}{_quoted(said)}"
             self._process = process
             if not answer:
@@ -176,7 +180,8 @@ class _TrialProcess:
             status = self._process.wait(GRACE_S)
         except subprocess.TimeoutExpired:
             self._process.kill()
-            status = self._process.wait()
+            self._process.wait()
+            status = -signal.SIGALRM  # what its own alarm should have done
         with self._said:
             return status, self.said()
 
@@ -188,6 +193,8 @@ def _first(pattern: re.Pattern[str], lines: list[str]) -> str:
 def _obituary(status: int) -> str:
     if status == -signal.SIGALRM:
         return f"it did not end within {trial_process.LIMIT_S} s"
+    if status == -signal.SIGKILL:
+        return "the process in which it was tried was killed, twice; out of memory?"
     how = f"signal {signal.Signals(-status).name}" if status < 0 else f"status {status}"
     return f"the process in which it was tried ended with {how}; the file is damaged or hostile"
 

@@ -1,3 +1,4 @@
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterable
@@ -275,6 +276,31 @@ def test_after_the_process_for_trials_has_ended_for_want_of_work_the_next_trial_
     with pytest.raises(BundleUnusable, match="has no operator"):
         trials.try_program(message, raw.replace(b"aten::", b"none::"), None)
     assert trials._process is not process
+    trials.close()
+
+
+@pytest.mark.slow
+def test_a_trial_that_is_killed_from_outside_is_made_once_more(phone: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
+    trials = trial.Trials()
+    ask = trial._TrialProcess.ask
+    kills: list[int] = []
+
+    def killed(process: trial._TrialProcess, described: bytes, raw: bytes) -> str | None:
+        if kills:
+            process._process.send_signal(kills.pop())
+            process._process.wait()
+        return ask(process, described, raw)
+
+    monkeypatch.setattr(trial._TrialProcess, "ask", killed)
+    kills[:] = [signal.SIGKILL]
+    trials.try_program(*read(phone, "embed", pb.PROGRAM_FORMAT_PTE), None)
+    kills[:] = [signal.SIGKILL] * 2
+    with pytest.raises(BundleUnusable, match=r"'predict' cannot be used: .* was killed, twice; out of memory\?"):
+        trials.try_program(*read(phone, "predict", pb.PROGRAM_FORMAT_PTE), None)
+    kills[:] = [signal.SIGSEGV]
+    with pytest.raises(BundleUnusable, match="signal SIGSEGV; the file is damaged or hostile"):
+        trials.try_program(*read(phone, "step", pb.PROGRAM_FORMAT_PTE), None)
+    assert not kills
     trials.close()
 
 
