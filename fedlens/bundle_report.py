@@ -18,26 +18,30 @@ _LISTED_OPERATORS = 4
 
 
 def open_bundle(path: Path) -> Bundle:
-    """The bundle in a folder, or that of a `manifest.pb`; every part is checked against its digest.
+    """The bundle in a folder, or that of a `manifest.pb`; its parts may be missing or damaged.
 
     Raises:
-        ManifestError: There is none, or it is damaged.
+        ManifestError: There is none, or its manifest is damaged.
     """
     if path.is_file() and path.name != MANIFEST_FILE:
         raise ManifestError(f"{path} is no bundle; name a bundle's folder, or the {MANIFEST_FILE} in it")
-    return Bundle.open(path.parent if path.name == MANIFEST_FILE else path)
+    return Bundle.described(path.parent if path.name == MANIFEST_FILE else path)
 
 
 def bundle_values(bundle: Bundle) -> dict[str, Any]:
     """A bundle as JSON values, digests in hexadecimal; what is unset in the manifest is None.
 
-    A program's file that cannot be read has `error`, None in all others; nothing of the bundle is run.
+    A part whose digest differs, or a program's file that cannot be read, has `error`, None in all others; nothing of
+    the bundle is run. `unused` are parts that the manifest lists and nothing refers to.
     """
     manifest = bundle.manifest
     sizes = {part.sha256: part.size for part in manifest.parts}
+    damages = dict(bundle.damaged_parts())
+    used = {manifest.initial, manifest.frozen}
+    used.update(file.sha256 for program in manifest.programs for file in program.files)
 
     def part(digest: bytes) -> dict[str, Any] | None:
-        return {"sha256": digest.hex(), "bytes": sizes[digest]} if digest else None
+        return {"sha256": digest.hex(), "bytes": sizes[digest], "error": damages.get(digest)} if digest else None
 
     return {
         "id": bundle.id.hex(),
@@ -57,7 +61,7 @@ def bundle_values(bundle: Bundle) -> dict[str, Any]:
             "width": manifest.preprocessing.width,
         },
         "class_names": list(manifest.class_names),
-        "programs": [_program(bundle, program, sizes) for program in manifest.programs],
+        "programs": [_program(bundle, program, sizes, damages) for program in manifest.programs],
         "tensors": [
             {
                 "name": tensor.name,
@@ -75,6 +79,7 @@ def bundle_values(bundle: Bundle) -> dict[str, Any]:
         "references": [{"name": r.name, "tensors": list(r.tensors)} for r in manifest.references],
         "initial": part(manifest.initial),
         "frozen": part(manifest.frozen),
+        "unused": [part(digest) for digest in sizes if digest not in used],
         "manifest_bytes": len(bundle.raw),
         "part_bytes": sum(sizes.values()),
         "tools": {tool.name: tool.version for tool in manifest.tools},
@@ -82,13 +87,16 @@ def bundle_values(bundle: Bundle) -> dict[str, Any]:
 
 
 def unreadable(values: Mapping[str, Any]) -> list[str]:
-    """A line for each program's file that could not be read."""
-    return [
+    """A line for each part that could not be read, with what it is of."""
+    parts = [(word, values[key]) for key, word in (("initial", "initial weights"), ("frozen", "frozen tensors"))]
+    parts += [("unused", part) for part in values["unused"]]
+    programs = [
         f"program {program['name']!r} as .{file['format']}: {file['error']}"
         for program in values["programs"]
         for file in program["files"]
         if file["error"]
     ]
+    return programs + [f"{word}: {part['error']}" for word, part in parts if part and part["error"]]
 
 
 def summary(values: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -143,7 +151,9 @@ def hyper_rows(values: Mapping[str, Any]) -> Iterable[list[str]]:
 _COUNTS = {"views": "views", "stored_views": "stored views", "concatenated": "extractors side by side"}
 
 
-def _program(bundle: Bundle, program: pb.Program, sizes: Mapping[bytes, int]) -> dict[str, Any]:
+def _program(
+    bundle: Bundle, program: pb.Program, sizes: Mapping[bytes, int], damages: Mapping[bytes, str]
+) -> dict[str, Any]:
     files = []
     for file in program.files:
         values: dict[str, Any] = {
@@ -153,6 +163,8 @@ def _program(bundle: Bundle, program: pb.Program, sizes: Mapping[bytes, int]) ->
             "error": None,
         }
         try:
+            if damage := damages.get(file.sha256):
+                raise ProgramRefused(damage)
             values |= operator_values(bundle.part(file.sha256).read_bytes(), file.format)
         except ProgramRefused as error:
             values |= {"error": str(error), "operators": None}

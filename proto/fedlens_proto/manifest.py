@@ -6,7 +6,7 @@ No file name is ever taken from a manifest: parts are found by their digest alon
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from hashlib import sha256
+from hashlib import file_digest, sha256
 from math import isfinite, prod
 from pathlib import Path
 from typing import Self
@@ -48,21 +48,33 @@ class Bundle:
         Raises:
             ManifestError: No bundle, a damaged one, or one for another version; the text names the part.
         """
+        bundle = cls.described(folder)
+        for _, reason in bundle.damaged_parts():
+            raise ManifestError(f"bundle {folder}: {reason}")
+        return bundle
+
+    @classmethod
+    def described(cls, folder: Path) -> Self:
+        """A bundle whose parts nobody has looked at yet; errors as in `open`, but for those of parts."""
         path = folder / MANIFEST_FILE
         if not path.is_file():
             raise ManifestError(f"{folder} is no bundle: it has no {MANIFEST_FILE}")
         if path.stat().st_size > MAX_MANIFEST_BYTES:
             raise ManifestError(f"{path} has more than {MAX_MANIFEST_BYTES} bytes")
         raw = path.read_bytes()
-        bundle = cls(manifest=parse(raw), raw=raw, folder=folder)
-        for part in bundle.manifest.parts:
-            file = bundle.part(part.sha256)
+        return cls(manifest=parse(raw), raw=raw, folder=folder)
+
+    def damaged_parts(self) -> Iterator[tuple[bytes, str]]:
+        """The digest of each part that is not there with that digest, and what is wrong; all files are read."""
+        for part in self.manifest.parts:
+            file = self.part(part.sha256)
             if not file.is_file():
-                raise ManifestError(f"bundle {folder}: part {part.sha256.hex()} is missing")
+                yield part.sha256, f"part {part.sha256.hex()} is missing"
+                continue
             with file.open("rb") as stream:
-                if _digest(iter(lambda: stream.read(1 << 20), b"")) != part.sha256:
-                    raise ManifestError(f"bundle {folder}: part {part.sha256.hex()} is damaged (digest differs)")
-        return bundle
+                found = file_digest(stream, "sha256").digest()
+            if found != part.sha256:
+                yield part.sha256, f"part {part.sha256.hex()} is damaged (digest differs)"
 
     @cached_property
     def id(self) -> bytes:
@@ -297,10 +309,3 @@ def _check_views(manifest: pb.Manifest) -> None:
 def _need(condition: bool, message: str) -> None:
     if not condition:
         raise ManifestError(message)
-
-
-def _digest(chunks: Iterator[bytes]) -> bytes:
-    hashed = sha256()
-    for chunk in chunks:
-        hashed.update(chunk)
-    return hashed.digest()
