@@ -24,10 +24,8 @@ from torch.fx import Node
 from fedlens_export import lowering, pte_graph
 from fedlens_export.errors import NotExportable
 from fedlens_export.programs import ProgramSource
+from fedlens_proto import pte
 from fedlens_proto.v1 import manifest_pb2 as pb
-
-METHOD = "forward"
-"""The one method of each file."""
 
 _NOT_CORE = re.compile(r"Operator torch\._ops\.([\w.]+) is not in Core ATen")
 _ADVICE = "build the model from other operators, or leave out --target pte"
@@ -127,7 +125,7 @@ def load(source: ProgramSource, raw: bytes) -> lowering.Function:
     runtime = _runtime()
     try:
         program = runtime.load_program(raw)
-        method = program.load_method(METHOD)
+        method = program.load_method(pte.METHOD)
     except RuntimeError as error:
         raise _refused(source.name, error) from error
 

@@ -20,6 +20,8 @@ from typing import NoReturn
 from fedlens_proto.errors import ProgramRefused
 
 MAX_BYTES = 1 << 30
+METHOD = "forward"
+"""The one method of each file."""
 
 _PREFIX = Struct("<I4s4sIQQ")
 _SEGMENTS = Struct("<Q")

@@ -20,10 +20,8 @@ from torch import Tensor
 from fedlens_edge_client.engines import BundleUnusable, RuntimeMissing
 from fedlens_edge_client.engines.choice import runtime_version
 from fedlens_edge_client.engines.loaded import DTYPES, LoadedProgram, check_count, check_tensor
+from fedlens_proto.pte import METHOD
 from fedlens_proto.v1 import manifest_pb2 as pb
-
-METHOD = "forward"
-"""The one method of each file."""
 
 # ExecuTorch's numbers of the dtypes that programs take and give.
 _SCALAR_TYPES = {4: torch.int64, 6: torch.float32}
