@@ -174,7 +174,7 @@ def _own_bundle(folder: Path, spec: ExportSpec, training: Training, on_stage: On
     if spec.pretrain:
         raise NotExportable("only backbones by name are pretrained here; give your model's weights with a file")
     if not spec.head:
-        _check_no_pte(training)
+        _check_no_pte(training, "name its FC layers with --head, so that the rest is a frozen backbone")
     classes, side = len(spec.class_names), _side(spec.input_size or (224 if spec.head else 32))
     normalisation = own_model.normalisation(spec.normalise)
     model = own_model.build(spec.model, classes, side, spec.seed)
@@ -280,11 +280,11 @@ def frozen_backbone_bundle(
     return draft.write(folder, pb.BUNDLE_CLASS_FROZEN_BACKBONE, name, input_size)
 
 
-def _check_no_pte(training: Training) -> None:
+def _check_no_pte(training: Training, advice: str = "take a frozen backbone") -> None:
     if training.pte:
         raise NotExportable(
-            "phones train FC layers only: ExecuTorch takes about 100 times as long as torch to train a whole CNN; take "
-            "a frozen backbone, or leave out --target pte"
+            "phones train FC layers only: ExecuTorch takes about 100 times as long as torch to train a whole CNN; "
+            f"{advice}, or leave out --target pte"
         )
 
 

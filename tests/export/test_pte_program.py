@@ -118,10 +118,14 @@ def never(stage: str) -> None:
     raise AssertionError(stage)
 
 
-def test_a_model_trained_as_a_whole_is_not_for_phones(tmp_path: Path) -> None:
-    spec = ExportSpec(model="lenet5", class_names=CLASSES, pte=True)
+@pytest.mark.parametrize(
+    ("model", "advice"),
+    [("lenet5", "take a frozen backbone"), ("my_model:build", "name its FC layers with --head, so that")],
+)
+def test_a_model_trained_as_a_whole_is_not_for_phones(model: str, advice: str, tmp_path: Path) -> None:
+    spec = ExportSpec(model=model, class_names=CLASSES, pte=True)
 
-    with pytest.raises(NotExportable, match=r"phones train FC layers only: .* take a frozen backbone"):
+    with pytest.raises(NotExportable, match=rf"phones train FC layers only: .* {advice}"):
         export_bundle(tmp_path / "bundle", spec, on_stage=never)
 
     assert list(tmp_path.iterdir()) == []
