@@ -39,11 +39,6 @@ _EPOCH_HYPER = {"eps": 1e-3}
 _FED_BACK = (pb.SLOT_KIND_WEIGHT, pb.SLOT_KIND_OPTIMISER, pb.SLOT_KIND_COUNTER)
 
 
-def check(source: ProgramSource, raw: bytes, known: Mapping[str, Tensor], hyper: Mapping[str, Hyper]) -> float:
-    """As `compare`, for the bytes of a `.pt2`."""
-    return compare(source, lowering.load(raw), known, hyper)
-
-
 def compare(
     source: ProgramSource,
     program: lowering.Function,

@@ -90,7 +90,7 @@ def test_a_models_prediction_passes_the_vetting(name: str) -> None:
     raw = lowering.lower("predict", source.function, parity.examples(source, known, {}, seed=0))
 
     # Loading vets it, and a NaN breaks the parity.
-    assert parity.check(source, raw, known, {}) <= parity.TOLERANCE
+    assert parity.compare(source, lowering.load(raw), known, {}) <= parity.TOLERANCE
 
 
 @pytest.mark.parametrize("name", quick_or_slow(backbones.BACKBONES))
@@ -101,7 +101,7 @@ def test_a_backbone_passes_the_vetting(name: str) -> None:
 
     raw = lowering.lower("embed", source.function, parity.examples(source, frozen, {}, seed=0))
 
-    assert parity.check(source, raw, frozen, {}) <= parity.TOLERANCE
+    assert parity.compare(source, lowering.load(raw), frozen, {}) <= parity.TOLERANCE
 
 
 def test_an_objective_over_features_refuses_a_model_that_does_not_tell_them() -> None:

@@ -149,4 +149,4 @@ def test_the_program_is_vetted_and_gives_the_same_views() -> None:
 
     raw = lowering.lower("view", source.function, parity.examples(source, {}, {}, seed=0))
 
-    assert parity.check(source, raw, {}, {}) <= 1e-6
+    assert parity.compare(source, lowering.load(raw), {}, {}) <= 1e-6
