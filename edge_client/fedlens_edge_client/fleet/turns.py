@@ -1,7 +1,8 @@
 """One thread for all clients of a worker: they compute in turn, and each turn is known to have begun or not."""
 
+import threading
 from collections.abc import Callable
-from concurrent.futures import Executor, Future
+from concurrent.futures import CancelledError, Executor, Future
 from typing import ParamSpec, TypeVar
 
 P = ParamSpec("P")
@@ -20,6 +21,8 @@ class Turns(Executor):
         self._thread = thread
         self._begun = False
         self._held = False
+        # Between two threads: a turn begins, or is held.
+        self._deciding = threading.Lock()
         self.on_refused: Callable[[], None] = lambda: None
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
@@ -29,7 +32,10 @@ class Turns(Executor):
             return Future()
 
         def turn() -> T:
-            self._begun = True
+            with self._deciding:
+                if self._held and not self._begun:
+                    raise CancelledError  # it was still queued; the client is cancelled, too
+                self._begun = True
             return fn(*args, **kwargs)
 
         return self._thread.submit(turn)
@@ -47,7 +53,8 @@ class Turns(Executor):
 
     def hold(self) -> None:
         """Let nothing begin any more; what is refused from now on is told by `on_refused`."""
-        self._held = True
+        with self._deciding:
+            self._held = True
 
     @property
     def has_begun(self) -> bool:
