@@ -90,7 +90,7 @@ def hidden_from(extra: str) -> list[str]:
         ("", {"torch", "aiohttp", "sqlalchemy", "pillow"}),
         ("server", {"torch", "torchvision", "pillow", "tenacity", "onnx", "onnxscript", "plotly"}),
         ("client", {"sqlalchemy", "alembic", "trustme", "scikit-learn", "onnxruntime", "plotly"}),
-        ("export", {"sqlalchemy", "aiohttp", "tenacity", "scikit-learn", "onnxruntime", "plotly"}),
+        ("export", {"sqlalchemy", "aiohttp", "tenacity", "onnxruntime", "plotly"}),
     ],
 )
 def test_an_extra_brings_nothing_of_the_others(extra: str, absent: set[str]) -> None:
