@@ -93,6 +93,7 @@ def demo_of(out: Path, photos: Path | None, *, clients: int = 3, rounds: int = 2
     return DemoConfig(photos=photos, out=out, clients=clients, rounds=rounds, seed=1, workers=1)
 
 
+@pytest.mark.slow
 def test_a_small_demo_on_own_photos_writes_its_report_and_leaves_nothing_running(tmp_path: Path) -> None:
     out = StringIO()
     photos = write_photos(tmp_path / "photos", {"red": 8, "blue": 8})

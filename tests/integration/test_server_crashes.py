@@ -4,6 +4,8 @@ import asyncio
 import random
 from pathlib import Path
 
+import pytest
+
 from fedlens_edge_client.events import Event
 from tests.integration import federation
 from tests.integration.processes import ServerProcess
@@ -40,6 +42,7 @@ class Killer:
                 self._events.get_nowait()
 
 
+@pytest.mark.slow
 async def test_a_server_killed_at_twenty_moments_ends_with_the_same_bytes(
     tmp_path: Path, photos: Path, bundle: Path, server: ServerProcess
 ) -> None:

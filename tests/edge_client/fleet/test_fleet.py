@@ -174,6 +174,7 @@ def test_a_wrong_token_ends_the_fleet_with_the_servers_words(
     assert all("the server refuses" in failure for failure in status.failures.values())
 
 
+@pytest.mark.slow
 def test_a_fleet_whose_regime_makes_photos_takes_part_with_the_model_that_it_names(
     fleet_of: Callable[..., tuple[FleetConfig, AdminClient]], bundle: Bundle
 ) -> None:

@@ -129,6 +129,7 @@ def test_a_task_that_the_engine_would_refuse_ends_a_study_before_its_first_run(
     assert not (out / "runs").exists()
 
 
+@pytest.mark.slow
 def test_a_bundle_that_cannot_be_exported_ends_a_study_before_its_first_run(carried: Carried, tmp_path: Path) -> None:
     out = tmp_path / "out"
     out.mkdir()
