@@ -19,7 +19,7 @@ class PhotosTest {
 
     @Test
     fun `every photo of the vectors becomes the expected numbers`() {
-        assertEquals(42, index.objects("photos").size)
+        assertEquals(44, index.objects("photos").size)
         assertEquals(Photos.PREPROCESSING_VERSION, index.int("version"))
         for (vector in index.objects("photos")) {
             val name = vector.string("expected")
