@@ -1,7 +1,8 @@
 """A traced program written anew for ExecuTorch: the same numbers up to rounding, without what is free only in torch.
 
 In torch a transposition is a view, and a fused operator saves temporaries. ExecuTorch copies the tensor for the first,
-and takes the second apart into more operators than needed. For weights that is most of a step's time.
+and takes the second apart into more operators than needed; it sums slowly, and goes over a product once more to scale
+it. For weights that is most of a step's time.
 """
 
 from math import prod
@@ -13,8 +14,8 @@ from torch.fx import Graph, GraphModule, Node
 
 aten = torch.ops.aten
 
-_MOVES = (aten.squeeze.dim, aten.squeeze.dims, aten.unsqueeze.default, aten.permute.default, aten.t.default)
-_SAME_NUMBERS = (aten.squeeze.dim, aten.squeeze.dims, aten.unsqueeze.default)
+_SAME_ORDER = (aten.squeeze.dim, aten.squeeze.dims, aten.unsqueeze.default)
+_MOVES = (*_SAME_ORDER, aten.permute.default, aten.t.default)
 
 
 def rewritten(program: ExportedProgram) -> GraphModule:
@@ -37,7 +38,7 @@ def rewritten(program: ExportedProgram) -> GraphModule:
         if node.target == aten.mul.Tensor:
             _scale_early(graph, node)
     for node in graph.nodes:
-        if node.target in _SAME_NUMBERS and "val" in node.meta:
+        if node.target in _SAME_ORDER and "val" in node.meta:
             # A view stays inside what XNNPACK runs; these would be copies between two such parts.
             node.target, node.args = aten.view.default, (node.args[0], list(node.meta["val"].shape))
     graph.eliminate_dead_code()
@@ -74,9 +75,12 @@ def _turn(graph: Graph, node: Node) -> None:
 def _sum_rows(graph: Graph, node: Node) -> None:
     """The sums of a matrix's rows as its product with ones: XNNPACK has no sum, and portable kernels are slow at it."""
     matrix, dimensions, *keep = node.args
-    if not isinstance(matrix, Node) or dimensions != [-1] or any(keep) or len(matrix.meta["val"].shape) != 2:
+    if not isinstance(matrix, Node) or dimensions != [-1] or any(keep) or node.kwargs:
         return
-    rows, columns = matrix.meta["val"].shape
+    value = matrix.meta["val"]
+    if value.ndim != 2 or value.dtype != torch.float32:
+        return
+    rows, columns = value.shape
     with graph.inserting_before(node):
         ones = graph.call_function(aten.full.default, ([1, columns, 1], 1.0))
         image = graph.call_function(aten.view.default, (matrix, [1, rows, columns]))
@@ -110,8 +114,8 @@ def _takes_factor(node: Node) -> bool:
 
 def _times(graph: Graph, node: Node, factor: Node) -> Node:
     """A new node for the product; as `_takes_factor` goes down."""
-    parts = node.all_input_nodes
     args = list(node.args)
+    parts = [argument for argument in args if isinstance(argument, Node)]
     if node.target in (aten.add.Tensor, aten.sub.Tensor):
         args = [_times(graph, part, factor) for part in parts]
     elif node.target == aten.mul.Tensor:
@@ -122,7 +126,7 @@ def _times(graph: Graph, node: Node, factor: Node) -> Node:
         smaller = min(parts, key=_size)
         args[parts.index(smaller)] = _like(smaller, graph.call_function(aten.mul.Tensor, (smaller, factor)))
     assert callable(node.target)
-    return _like(node, graph.call_function(node.target, tuple(args)))
+    return _like(node, graph.call_function(node.target, tuple(args), dict(node.kwargs)))
 
 
 def _is_number(argument: object) -> bool:
