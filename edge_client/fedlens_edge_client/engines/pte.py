@@ -74,8 +74,10 @@ class Runtime:
     def __init__(self, library: Any) -> None:
         """`library` is the compiled module."""
         self._library = library
-        with _quiet():
-            library._unsafe_reset_threadpool(1)
+        # Programs that are loaded already, as by an export in this process, keep the pool that they were loaded with.
+        if self.threads != 1:
+            with _quiet():
+                library._unsafe_reset_threadpool(1)
 
     @property
     def threads(self) -> int:
