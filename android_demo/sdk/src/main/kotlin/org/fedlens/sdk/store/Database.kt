@@ -45,3 +45,12 @@ public interface Row {
 
     public fun bytes(column: Int): ByteArray
 }
+
+/** The bytes of a column, or null where it is NULL. */
+internal fun Row.bytesOrNull(column: Int): ByteArray? = if (isNull(column)) null else bytes(column)
+
+/** The text of a column, or null where it is NULL. */
+internal fun Row.textOrNull(column: Int): String? = if (isNull(column)) null else text(column)
+
+/** The number of a column, or null where it is NULL. */
+internal fun Row.longOrNull(column: Int): Long? = if (isNull(column)) null else long(column)

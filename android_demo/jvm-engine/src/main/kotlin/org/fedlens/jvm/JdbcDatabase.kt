@@ -1,0 +1,163 @@
+package org.fedlens.jvm
+
+import org.fedlens.sdk.StateException
+import org.fedlens.sdk.StateException.Reason
+import org.fedlens.sdk.store.Database
+import org.fedlens.sdk.store.Row
+import org.fedlens.sdk.store.Statements
+import org.sqlite.SQLiteConfig
+import org.sqlite.SQLiteConfig.SynchronousMode
+import org.sqlite.SQLiteErrorCode
+import org.sqlite.SQLiteException
+import java.io.File
+import java.sql.Connection
+import java.sql.PreparedStatement
+import java.sql.ResultSet
+import java.sql.SQLException
+
+/** A database by the SQLite of sqlite-jdbc, for desktop JVMs. */
+public class JdbcDatabase private constructor(
+    private val file: File,
+    private val connection: Connection,
+) : Database {
+    @Synchronized
+    override fun <T> transaction(block: (Statements) -> T): T =
+        naming(file) {
+            execute("BEGIN IMMEDIATE")
+            val result =
+                try {
+                    block(JdbcStatements(connection)).also { execute("COMMIT") }
+                } catch (error: Throwable) {
+                    rollback(error)
+                    throw error
+                }
+            result
+        }
+
+    @Synchronized
+    override fun close() {
+        connection.close()
+    }
+
+    private fun execute(sql: String) {
+        connection.createStatement().use { it.execute(sql) }
+    }
+
+    private fun rollback(reason: Throwable) {
+        try {
+            execute("ROLLBACK")
+        } catch (error: SQLException) {
+            // SQLite itself has rolled back, as it does when the disk is full.
+            reason.addSuppressed(error)
+        }
+    }
+
+    public companion object {
+        private const val BUSY_TIMEOUT_MS = 2500
+
+        /**
+         * Opens a file, or makes it.
+         *
+         * @param isDurable A committed transaction outlives a power failure; otherwise only the end of the process, and
+         *     the file stays whole.
+         * @throws StateException It cannot be opened, or is no database.
+         */
+        public fun open(
+            file: File,
+            isDurable: Boolean = true,
+        ): Database =
+            naming(file) {
+                val config = SQLiteConfig()
+                config.setJournalMode(SQLiteConfig.JournalMode.WAL)
+                config.setSynchronous(if (isDurable) SynchronousMode.FULL else SynchronousMode.NORMAL)
+                config.busyTimeout = BUSY_TIMEOUT_MS
+                JdbcDatabase(file, config.createConnection("jdbc:sqlite:${file.path}"))
+            }
+
+        private inline fun <T> naming(
+            file: File,
+            work: () -> T,
+        ): T =
+            try {
+                work()
+            } catch (error: SQLException) {
+                throw StateException(reason(error), "$file cannot be used: ${error.message}", error)
+            }
+
+        private fun reason(error: SQLException): Reason {
+            val code = (error as? SQLiteException)?.resultCode?.code ?: return Reason.DAMAGED
+            return when (code and PRIMARY_CODE) {
+                SQLiteErrorCode.SQLITE_FULL.code,
+                SQLiteErrorCode.SQLITE_IOERR.code,
+                SQLiteErrorCode.SQLITE_READONLY.code,
+                SQLiteErrorCode.SQLITE_CANTOPEN.code,
+                SQLiteErrorCode.SQLITE_PERM.code,
+                SQLiteErrorCode.SQLITE_NOMEM.code,
+                -> Reason.NOT_WRITABLE
+                SQLiteErrorCode.SQLITE_BUSY.code, SQLiteErrorCode.SQLITE_LOCKED.code -> Reason.IN_USE
+                else -> Reason.DAMAGED
+            }
+        }
+
+        // Extended codes say more in their higher bits.
+        private const val PRIMARY_CODE = 0xff
+    }
+}
+
+private class JdbcStatements(
+    private val connection: Connection,
+) : Statements {
+    override fun run(
+        sql: String,
+        vararg arguments: Any?,
+    ) {
+        prepared(sql, arguments) { it.execute() }
+    }
+
+    override fun <T> query(
+        sql: String,
+        vararg arguments: Any?,
+        row: (Row) -> T,
+    ): List<T> =
+        prepared(sql, arguments) { statement ->
+            statement.executeQuery().use { result ->
+                val current = JdbcRow(result)
+                val rows = ArrayList<T>()
+                while (result.next()) rows += row(current)
+                rows
+            }
+        }
+
+    private fun <T> prepared(
+        sql: String,
+        arguments: Array<out Any?>,
+        use: (PreparedStatement) -> T,
+    ): T =
+        connection.prepareStatement(sql).use { statement ->
+            arguments.forEachIndexed { index, argument ->
+                when (argument) {
+                    null -> statement.setObject(index + 1, null)
+                    is Long -> statement.setLong(index + 1, argument)
+                    is Double -> statement.setDouble(index + 1, argument)
+                    is String -> statement.setString(index + 1, argument)
+                    is ByteArray -> statement.setBytes(index + 1, argument)
+                    else -> throw IllegalArgumentException("argument ${index + 1} is a ${argument.javaClass.name}")
+                }
+            }
+            use(statement)
+        }
+}
+
+private class JdbcRow(
+    private val result: ResultSet,
+) : Row {
+    override fun isNull(column: Int): Boolean = result.getObject(column + 1) == null
+
+    override fun long(column: Int): Long = result.getLong(column + 1)
+
+    override fun double(column: Int): Double = result.getDouble(column + 1)
+
+    override fun text(column: Int): String = result.getString(column + 1)
+
+    override fun bytes(column: Int): ByteArray = result.getBytes(column + 1)
+}

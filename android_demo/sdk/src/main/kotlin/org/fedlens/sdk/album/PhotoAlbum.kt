@@ -1,0 +1,301 @@
+package org.fedlens.sdk.album
+
+import org.fedlens.sdk.AlbumEntry
+import org.fedlens.sdk.KeyedHash
+import org.fedlens.sdk.PhotoException
+import org.fedlens.sdk.StateException
+import org.fedlens.sdk.photo.PhotoFile
+import org.fedlens.sdk.sha256
+import org.fedlens.sdk.store.Database
+import org.fedlens.sdk.store.FolderLock
+import org.fedlens.sdk.store.Row
+import org.fedlens.sdk.store.Schema
+import org.fedlens.sdk.store.Statements
+import org.fedlens.sdk.store.makeFolder
+import org.fedlens.sdk.store.textOrNull
+import org.fedlens.sdk.store.writeDurably
+import org.fedlens.sdk.store.writing
+import org.fedlens.sdk.toHex
+import java.io.Closeable
+import java.io.File
+import java.nio.ByteBuffer
+
+/**
+ * Photos copied into a folder of the app, with their labels.
+ *
+ *     photos/<sha256>   each photo's bytes, once however often it was added
+ *     album.sqlite3     its rows
+ *     lock              held while the album is open
+ *
+ * What a method has changed is on the disk when it returns; killed anywhere, the folder holds no file without a row and
+ * no row without a file. Methods read and write the disk, and may be called from any thread. Faults are a
+ * [StateException].
+ */
+public class PhotoAlbum private constructor(
+    private val photos: File,
+    private val database: Database,
+    private val lock: FolderLock,
+    private val nowMs: () -> Long,
+) : Album,
+    Closeable {
+    private val turn = Any()
+    private var listener: ((List<ByteArray>) -> Unit)? = null
+
+    /**
+     * Adds a photo.
+     *
+     * @param content The file's bytes: JPEG, PNG, WebP or BMP.
+     * @param name What the file is called, for people.
+     * @param label Name of its class; null: none yet.
+     * @throws PhotoException It is no such photo; the reason says what it is.
+     * @throws StateException There is no room.
+     */
+    public fun add(
+        content: ByteArray,
+        name: String,
+        label: String? = null,
+    ): AlbumPhoto {
+        PhotoFile.read(ByteBuffer.wrap(content))
+        val digest = sha256(content)
+        val file = file(digest)
+        return synchronized(turn) {
+            val isNew = !file.exists()
+            if (isNew) {
+                writing("photo folder $photos") {
+                    writeDurably(File(photos, FRESH), { file }) { it.write(content) }
+                }
+            }
+            try {
+                database.transaction { insert(it, digest, name, label) }
+            } catch (error: StateException) {
+                if (isNew) file.delete()
+                throw error
+            }
+        }
+    }
+
+    /** Gives a photo its class, or another one; null takes it away. Of a photo that is gone nothing happens. */
+    public fun label(
+        id: Long,
+        label: String?,
+    ) {
+        database.transaction { it.run("UPDATE photo SET label = ? WHERE id = ?", label, id) }
+    }
+
+    /** Notes which class a model would give a photo, and with which probability, in 0..1. */
+    public fun suggest(
+        id: Long,
+        label: String,
+        probability: Double,
+    ) {
+        database.transaction {
+            it.run("UPDATE photo SET suggested = ?, probability = ? WHERE id = ?", label, probability, id)
+        }
+    }
+
+    /** Deletes a photo, its file and what was computed of it. */
+    public fun delete(id: Long) {
+        remove("WHERE id = ?", id)
+    }
+
+    /** Deletes every photo. */
+    public fun deleteAll() {
+        remove("")
+    }
+
+    /** A photo; null: it is gone. */
+    public fun find(id: Long): AlbumPhoto? = list("WHERE id = ?", id).firstOrNull()
+
+    /** Every photo, newest first. */
+    public fun all(): List<AlbumPhoto> = list("ORDER BY id DESC")
+
+    /** The photos of one class, newest first. */
+    public fun labelled(label: String): List<AlbumPhoto> = list("WHERE label = ? ORDER BY id DESC", label)
+
+    /** The photos that have no class yet, newest first. */
+    public fun unlabelled(): List<AlbumPhoto> = list("WHERE label IS NULL ORDER BY id DESC")
+
+    /** How many photos each class has, by name. */
+    public fun countByLabel(): Map<String, Int> =
+        database
+            .transaction { db ->
+                db.query(
+                    "SELECT label, count(*) FROM photo WHERE label IS NOT NULL GROUP BY label ORDER BY label",
+                ) { it.text(0) to it.long(1).toInt() }
+            }.toMap()
+
+    /**
+     * The labelled photos. Those with equal content are told apart by their place in the order of class and file name.
+     */
+    override fun photos(): AlbumSnapshot {
+        val copies = HashMap<String, Int>()
+        val byBytes = Comparator<String> { a, b -> KeyedHash.compareUnsigned(a.toByteArray(), b.toByteArray()) }
+        val ordered =
+            list("WHERE label IS NOT NULL ORDER BY id")
+                .sortedWith(compareBy<AlbumPhoto, String>(byBytes) { it.label.orEmpty() }.thenBy(byBytes) { it.name })
+        return AlbumSnapshot(
+            ordered
+                .map { photo ->
+                    val copy = copies.merge(photo.file.name, 1, Int::plus) ?: 1
+                    Photo(AlbumEntry(photo.sha256, copy - 1), photo.label.orEmpty(), photo.file, photo.isTest)
+                }.sortedBy { it.entry },
+        )
+    }
+
+    /**
+     * Calls [take] with the digests of photos that were deleted, so that what was computed of them is deleted too: at
+     * once with those that nobody has taken so far, and with every one from now on. A digest that [take] fails on with
+     * a [StateException] comes again the next time. Null: nobody takes them now.
+     */
+    public fun onDeleted(take: ((List<ByteArray>) -> Unit)?) {
+        synchronized(turn) {
+            listener = take
+            handOver()
+        }
+    }
+
+    /** Lets somebody else use the folder. */
+    override fun close() {
+        database.close()
+        lock.close()
+    }
+
+    private fun insert(
+        db: Statements,
+        digest: ByteArray,
+        name: String,
+        label: String?,
+    ): AlbumPhoto {
+        db.run("DELETE FROM deleted WHERE sha256 = ?", digest)
+        db.run(
+            "INSERT INTO photo (sha256, name, label, added_at_ms) VALUES (?, ?, ?, ?)",
+            digest,
+            name,
+            label,
+            nowMs(),
+        )
+        return db.query("$SELECT WHERE id = last_insert_rowid()", row = ::photo).single()
+    }
+
+    private fun remove(
+        where: String,
+        vararg arguments: Any?,
+    ) {
+        synchronized(turn) {
+            val gone =
+                database.transaction { db ->
+                    val some = db.query("SELECT DISTINCT sha256 FROM photo $where", *arguments) { it.bytes(0) }
+                    db.run("DELETE FROM photo $where", *arguments)
+                    some.filter { db.query("SELECT 1 FROM photo WHERE sha256 = ?", it) { }.isEmpty() }.onEach {
+                        db.run("INSERT OR IGNORE INTO deleted VALUES (?)", it)
+                    }
+                }
+            // Killed here, the files are found by the next `open`.
+            gone.forEach { file(it).delete() }
+            handOver()
+        }
+    }
+
+    private fun handOver() {
+        val take = listener ?: return
+        val deleted = database.transaction { db -> db.query("SELECT sha256 FROM deleted") { it.bytes(0) } }
+        if (deleted.isEmpty()) return
+        try {
+            take(deleted)
+        } catch (_: StateException) {
+            return
+        }
+        database.transaction { db -> deleted.forEach { db.run("DELETE FROM deleted WHERE sha256 = ?", it) } }
+    }
+
+    private fun list(
+        clause: String,
+        vararg arguments: Any?,
+    ): List<AlbumPhoto> = database.transaction { db -> db.query("$SELECT $clause", *arguments, row = ::photo) }
+
+    private fun photo(row: Row): AlbumPhoto {
+        val digest = row.bytes(1)
+        return AlbumPhoto(
+            id = row.long(0),
+            sha256 = digest,
+            file = file(digest),
+            name = row.text(2),
+            label = row.textOrNull(3),
+            suggested = row.textOrNull(4),
+            probability = row.double(5),
+            addedAtMs = row.long(6),
+            isTest = KeyedHash.isTestPhoto(digest),
+        )
+    }
+
+    private fun file(digest: ByteArray) = File(photos, digest.toHex())
+
+    /** Deletes files that no row names, and rows whose file is gone: what a crash or a lost disk has left. */
+    private fun sweep() {
+        val names =
+            database.transaction { db ->
+                val digests = db.query("SELECT DISTINCT sha256 FROM photo") { it.bytes(0) }
+                digests.filterNot { file(it).isFile }.forEach { dropRows(db, it) }
+                digests.mapTo(HashSet()) { it.toHex() }
+            }
+        photos.listFiles()?.forEach { if (it.name !in names) it.delete() }
+    }
+
+    private fun dropRows(
+        db: Statements,
+        digest: ByteArray,
+    ) {
+        db.run("DELETE FROM photo WHERE sha256 = ?", digest)
+        db.run("INSERT OR IGNORE INTO deleted VALUES (?)", digest)
+    }
+
+    public companion object {
+        private const val FRESH = "new"
+        private const val SELECT =
+            "SELECT id, sha256, name, label, suggested, probability, added_at_ms FROM photo"
+
+        private val SCHEMA =
+            Schema(
+                1,
+                """CREATE TABLE photo (
+                    id INTEGER PRIMARY KEY AUTOINCREMENT, sha256 BLOB NOT NULL, name TEXT NOT NULL, label TEXT,
+                    suggested TEXT, probability REAL NOT NULL DEFAULT 0, added_at_ms INTEGER NOT NULL
+                )""",
+                "CREATE INDEX photo_sha256 ON photo (sha256)",
+                "CREATE INDEX photo_label ON photo (label)",
+                "CREATE TABLE deleted (sha256 BLOB PRIMARY KEY) WITHOUT ROWID",
+            )
+
+        /**
+         * Opens an album, or makes it.
+         *
+         * @param folder Its own, made if it is not there; no other app may read it.
+         * @param openDatabase As the platform has it.
+         * @throws StateException It is open elsewhere, damaged, from a newer version, or cannot be written.
+         */
+        public fun open(
+            folder: File,
+            openDatabase: (File) -> Database,
+        ): PhotoAlbum = open(folder, System::currentTimeMillis, openDatabase)
+
+        internal fun open(
+            folder: File,
+            nowMs: () -> Long,
+            openDatabase: (File) -> Database,
+        ): PhotoAlbum {
+            makeFolder(folder, "photo album")
+            val lock = FolderLock.take(folder, "photo album")
+            var database: Database? = null
+            try {
+                val photos = File(folder, "photos")
+                makeFolder(photos, "photo album")
+                database = SCHEMA.open(File(folder, "album.sqlite3"), openDatabase)
+                return PhotoAlbum(photos, database, lock, nowMs).apply { sweep() }
+            } catch (error: Throwable) {
+                database?.close()
+                lock.close()
+                throw error
+            }
+        }
+    }
+}

@@ -1,0 +1,198 @@
+package org.fedlens.sdk.store
+
+import com.google.protobuf.ByteString
+import org.fedlens.proto.v1.BlobHeader
+import org.fedlens.proto.v1.Capabilities
+import org.fedlens.proto.v1.EvaluationMoment
+import org.fedlens.proto.v1.FailureReason
+import org.fedlens.proto.v1.FailureRequest
+import org.fedlens.proto.v1.UpdateHeader
+import org.fedlens.sdk.Evaluation
+import org.fedlens.sdk.PassException
+import org.fedlens.sdk.UpdateFrame
+import org.fedlens.sdk.blob.TensorSpec
+import org.fedlens.sdk.store.JournalEntry.Outcome
+import org.fedlens.proto.v1.BlobTensor as TensorHeader
+
+/**
+ * What left this phone: every result, failure report and enrolment, kept until the client is erased. An entry is on the
+ * disk before its first byte leaves.
+ *
+ * Methods read the disk; they may be called from any thread while the client is open. Faults are a
+ * [org.fedlens.sdk.StateException].
+ */
+public class Journal internal constructor(
+    private val state: State,
+    private val nowMs: () -> Long = System::currentTimeMillis,
+) {
+    /** The newest [most] entries, newest first. */
+    public fun entries(most: Int = 200): List<JournalEntry> =
+        state.transaction { db ->
+            db.query(
+                "SELECT kind, id, outcome, time_ms, bytes, task, round, message, tensors FROM journal " +
+                    "ORDER BY id DESC LIMIT ?",
+                most.toLong(),
+                row = ::entry,
+            )
+        }
+
+    /** Notes a result, in the transaction that puts it into the outbox; its number. */
+    internal fun upload(
+        db: Statements,
+        task: Long,
+        round: Long,
+        update: UpdateFrame,
+    ): Long {
+        val tensors = update.blob?.let { blobHeader(it.layout.specs, it.layout.base != null) }
+        return add(db, UPLOAD, task, round, update.size, update.header.toByteArray(), tensors?.toByteArray())
+    }
+
+    /** Notes a failure report that is about to be sent; its number, for [ended]. */
+    internal fun failure(
+        task: Long,
+        round: Long,
+        request: FailureRequest,
+    ): Long =
+        state.transaction {
+            add(it, FAILURE, task, round, request.serializedSize.toLong(), request.toByteArray(), null)
+        }
+
+    /**
+     * Notes an enrolment that is about to be sent; its number, for [ended]. The token is not kept.
+     *
+     * @param bytes Of the request's body.
+     */
+    internal fun enrolment(
+        capabilities: Capabilities,
+        bytes: Long,
+    ): Long = state.transaction { add(it, ENROLMENT, null, null, bytes, capabilities.toByteArray(), null) }
+
+    /** Notes what became of an entry, now. */
+    internal fun ended(
+        id: Long,
+        outcome: Outcome,
+    ) {
+        state.transaction { ended(it, id, outcome) }
+    }
+
+    internal fun ended(
+        db: Statements,
+        id: Long,
+        outcome: Outcome,
+    ) {
+        db.run("UPDATE journal SET outcome = ?, time_ms = ? WHERE id = ?", outcome.name, nowMs(), id)
+    }
+
+    private fun add(
+        db: Statements,
+        kind: String,
+        task: Long?,
+        round: Long?,
+        bytes: Long,
+        message: ByteArray,
+        tensors: ByteArray?,
+    ): Long {
+        db.run(
+            "INSERT INTO journal (kind, outcome, time_ms, task, round, bytes, message, tensors) " +
+                "VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+            kind,
+            Outcome.WAITING.name,
+            nowMs(),
+            task,
+            round,
+            bytes,
+            message,
+            tensors,
+        )
+        return db.query("SELECT last_insert_rowid()") { it.long(0) }.single()
+    }
+
+    private fun entry(row: Row): JournalEntry {
+        val id = row.long(1)
+        val outcome = Outcome.valueOf(row.text(2))
+        val timeMs = row.long(3)
+        val bytes = row.long(4)
+        val message = row.bytes(7)
+        return when (row.text(0)) {
+            ENROLMENT ->
+                JournalEntry.Enrolment(id, outcome, timeMs, bytes, Capabilities.parseFrom(message).modelsList.toList())
+            FAILURE -> {
+                val request = FailureRequest.parseFrom(message)
+                val reason = reason(request.reason)
+                JournalEntry.Failure(id, outcome, timeMs, bytes, row.long(5), row.long(6), reason, request.detail)
+            }
+            else -> {
+                val header = UpdateHeader.parseFrom(message)
+                val sent = row.bytesOrNull(8)?.let(BlobHeader::parseFrom) ?: BlobHeader.getDefaultInstance()
+                JournalEntry.Upload(
+                    id,
+                    outcome,
+                    timeMs,
+                    bytes,
+                    task = row.long(5),
+                    round = row.long(6),
+                    tensors = sent.tensorsList.map { TensorSpec(it.name, it.dtype, it.shapeList.toList()) },
+                    isDifference = !sent.base.isEmpty,
+                    photoCount = header.photoCount,
+                    classCounts = header.classCountsList.toList(),
+                    labelDistribution = header.labelDistributionList.toList(),
+                    start = evaluation(header, EvaluationMoment.EVALUATION_MOMENT_START),
+                    end = evaluation(header, EvaluationMoment.EVALUATION_MOMENT_END),
+                    throwAway = evaluation(header, EvaluationMoment.EVALUATION_MOMENT_THROW_AWAY),
+                )
+            }
+        }
+    }
+
+    internal companion object {
+        private const val UPLOAD = "upload"
+        private const val FAILURE = "failure"
+        private const val ENROLMENT = "enrolment"
+
+        /** Notes that what is waiting will not be sent any more. */
+        fun dropWaiting(db: Statements) {
+            db.run("UPDATE journal SET outcome = ? WHERE outcome = ?", Outcome.DROPPED.name, Outcome.WAITING.name)
+        }
+
+        /** The sums of one moment in the header of an update; null: it tells none. */
+        fun evaluation(
+            header: UpdateHeader,
+            moment: EvaluationMoment,
+        ): Evaluation? =
+            header.evaluationsList.firstOrNull { it.moment == moment }?.let { sums ->
+                val confusion = sums.confusionList.toLongArray().takeIf { it.isNotEmpty() }
+                Evaluation(sums.count, sums.correct, sums.loss, confusion)
+            }
+
+        private fun blobHeader(
+            specs: List<TensorSpec>,
+            isDifference: Boolean,
+        ): BlobHeader {
+            val header = BlobHeader.newBuilder()
+            for (spec in specs) {
+                header.addTensors(
+                    TensorHeader
+                        .newBuilder()
+                        .setName(spec.name)
+                        .setDtype(spec.dtype)
+                        .addAllShape(spec.shape),
+                )
+            }
+            if (isDifference) header.base = DIFFERENCE
+            return header.build()
+        }
+
+        // Which base it was is of no interest to people.
+        private val DIFFERENCE = ByteString.copyFrom(byteArrayOf(1))
+
+        private fun reason(told: FailureReason): PassException.Reason =
+            when (told) {
+                FailureReason.FAILURE_REASON_NO_PHOTOS -> PassException.Reason.NO_PHOTOS
+                FailureReason.FAILURE_REASON_BUNDLE -> PassException.Reason.BUNDLE
+                FailureReason.FAILURE_REASON_UNSUPPORTED -> PassException.Reason.UNSUPPORTED
+                FailureReason.FAILURE_REASON_POLICY -> PassException.Reason.POLICY
+                FailureReason.FAILURE_REASON_NON_FINITE -> PassException.Reason.NON_FINITE
+                else -> PassException.Reason.INTERNAL
+            }
+    }
+}

@@ -1,0 +1,121 @@
+package org.fedlens.sdk.store
+
+import android.security.keystore.KeyGenParameterSpec
+import android.security.keystore.KeyProperties
+import org.fedlens.sdk.KeyedHash
+import org.fedlens.sdk.StateException
+import org.fedlens.sdk.StateException.Reason
+import java.io.File
+import java.io.IOException
+import java.security.GeneralSecurityException
+import java.security.Key
+import java.security.KeyStore
+import java.security.SecureRandom
+import javax.crypto.Cipher
+import javax.crypto.KeyGenerator
+import javax.crypto.spec.GCMParameterSpec
+
+/**
+ * The secret encrypted with a key that never leaves the Android keystore: the file alone, such as from a backup, is
+ * worth nothing.
+ *
+ *     offset  bytes  content
+ *     0       1      version, now 1
+ *     1       12     nonce
+ *     13      48     the secret, 32 bytes, by AES-256-GCM, with its tag
+ *
+ * Leave the file out of backups: restored on another phone, where its key is not, it makes the client unusable until
+ * it is erased.
+ *
+ * @param alias Name of the key in the keystore; one for each file.
+ */
+public class KeystoreSecret(
+    private val file: File,
+    private val alias: String = "org.fedlens.secret",
+) : SecretStore {
+    override fun secret(): ByteArray = if (file.exists()) decrypt(FileSecret.read(file)) else make()
+
+    override fun delete() {
+        FileSecret.deleteSecret(file)
+        guarded("delete the key of") { keystore().deleteEntry(alias) }
+    }
+
+    private fun make(): ByteArray {
+        val secret = ByteArray(KeyedHash.DIGEST_BYTES).also(SecureRandom()::nextBytes)
+        val content =
+            guarded("encrypt") {
+                val cipher = Cipher.getInstance(TRANSFORMATION)
+                cipher.init(Cipher.ENCRYPT_MODE, generateKey())
+                byteArrayOf(VERSION) + cipher.iv + cipher.doFinal(secret)
+            }
+        writing("secret $file") { FileSecret.replace(file, content) }
+        // What cannot be read again must not become an identity.
+        return decrypt(FileSecret.read(file))
+    }
+
+    private fun decrypt(content: ByteArray): ByteArray {
+        if (content.size != FILE_BYTES || content[0] != VERSION) {
+            throw StateException(
+                Reason.DAMAGED,
+                "$file must hold version $VERSION of a secret in $FILE_BYTES bytes, found ${content.size} bytes that " +
+                    "are none; $REMEDY",
+            )
+        }
+        return guarded("decrypt") {
+            val key: Key =
+                keystore().getKey(alias, null) ?: throw StateException(
+                    Reason.DAMAGED,
+                    "the key '$alias' of $file is not in the Android keystore, as after a backup is restored on " +
+                        "another phone; $REMEDY",
+                )
+            val cipher = Cipher.getInstance(TRANSFORMATION)
+            cipher.init(Cipher.DECRYPT_MODE, key, GCMParameterSpec(TAG_BITS, content, 1, NONCE_BYTES))
+            cipher.doFinal(content, 1 + NONCE_BYTES, content.size - 1 - NONCE_BYTES)
+        }
+    }
+
+    private fun generateKey(): Key {
+        val purposes = KeyProperties.PURPOSE_ENCRYPT or KeyProperties.PURPOSE_DECRYPT
+        val wanted =
+            KeyGenParameterSpec
+                .Builder(alias, purposes)
+                .setBlockModes(KeyProperties.BLOCK_MODE_GCM)
+                .setEncryptionPaddings(KeyProperties.ENCRYPTION_PADDING_NONE)
+                .setKeySize(KEY_BITS)
+                .build()
+        return KeyGenerator.getInstance(KeyProperties.KEY_ALGORITHM_AES, KEYSTORE).run {
+            init(wanted)
+            generateKey()
+        }
+    }
+
+    private fun keystore(): KeyStore = KeyStore.getInstance(KEYSTORE).apply { load(null) }
+
+    private fun <T> guarded(
+        verb: String,
+        work: () -> T,
+    ): T =
+        try {
+            work()
+        } catch (error: GeneralSecurityException) {
+            throw StateException(
+                Reason.DAMAGED,
+                "the Android keystore cannot $verb the secret $file with key '$alias' " +
+                    "(${error.javaClass.simpleName}: ${error.message}); $REMEDY",
+                error,
+            )
+        } catch (error: IOException) {
+            throw StateException(Reason.DAMAGED, "the Android keystore cannot be read: ${error.whyNot()}", error)
+        }
+
+    private companion object {
+        const val KEYSTORE = "AndroidKeyStore"
+        const val TRANSFORMATION = "AES/GCM/NoPadding"
+        const val VERSION: Byte = 1
+        const val KEY_BITS = 256
+        const val NONCE_BYTES = 12
+        const val TAG_BITS = 128
+        const val FILE_BYTES = 1 + NONCE_BYTES + KeyedHash.DIGEST_BYTES + TAG_BITS / 8
+        const val REMEDY = "try again; if that does not help, erase this client's data to enrol as a new client"
+    }
+}

@@ -1,0 +1,184 @@
+package org.fedlens.sdk.store
+
+import org.fedlens.proto.v1.Answer
+import org.fedlens.proto.v1.Assignment
+import org.fedlens.proto.v1.EvaluationMoment
+import org.fedlens.proto.v1.LocalPass
+import org.fedlens.proto.v1.UpdateHeader
+import org.fedlens.sdk.Event
+import org.fedlens.sdk.StateException
+import org.fedlens.sdk.UpdateFrame
+import org.fedlens.sdk.store.JournalEntry.Outcome
+
+/**
+ * What goes to the server for one assignment.
+ *
+ * @property answer To which address it goes.
+ * @property update The body.
+ * @property bodySha256 What the receipt must say, 32 bytes; computed when the result was made, so that bytes damaged
+ *     since then get no receipt that fits.
+ */
+internal class Result(
+    val task: Long,
+    val round: Long,
+    val answer: Answer,
+    val update: UpdateFrame,
+    val bodySha256: ByteArray,
+) {
+    /** What is told when the server has it. */
+    fun reported(): Event.RoundReported {
+        val header = update.header
+        return Event.RoundReported(
+            task,
+            round,
+            header.photoCount,
+            update.size,
+            start = Journal.evaluation(header, EvaluationMoment.EVALUATION_MOMENT_START),
+            end = Journal.evaluation(header, EvaluationMoment.EVALUATION_MOMENT_END),
+            throwAway = Journal.evaluation(header, EvaluationMoment.EVALUATION_MOMENT_THROW_AWAY),
+        )
+    }
+}
+
+/**
+ * The outbox: results that are on this disk and perhaps not yet on the server's.
+ *
+ * A result enters together with its kept sets and its journal entry, after its tensors; it leaves when the server has
+ * answered for good. So a crash at any moment loses no result and trains none twice. Files that no row names, left by a
+ * crash, are deleted when it is opened.
+ */
+internal class Outbox(
+    private val state: State,
+    private val files: TensorFiles,
+    private val kept: KeptSets,
+    private val journal: Journal,
+) {
+    init {
+        sweep()
+    }
+
+    /** Has a result and its kept sets on the disk, in one transaction. */
+    fun put(
+        assignment: Assignment,
+        header: UpdateHeader,
+        upload: StoredBlob?,
+        keep: Map<String, StoredBlob>,
+    ): Result {
+        val update = UpdateFrame(header, upload?.let { files.open(it.sha256, it.inline) })
+        val result = Result(assignment.task, assignment.round, assignment.answer, update, update.digest())
+        try {
+            state.transaction { insert(it, assignment, result, upload, keep) }
+        } catch (error: StateException) {
+            // Where there was no room for the row, the files must not take it either.
+            sweep()
+            throw error
+        }
+        return result
+    }
+
+    /** The oldest result that awaits its receipt. */
+    fun first(): Result? {
+        val row =
+            state.transaction { db ->
+                db.query(
+                    "SELECT task, round, answer, header, body_sha256, blob_sha256, blob FROM outbox " +
+                        "ORDER BY place LIMIT 1",
+                ) {
+                    Stored(
+                        it.long(0),
+                        it.long(1),
+                        it.long(2),
+                        it.bytes(3),
+                        it.bytes(4),
+                        it.bytesOrNull(5),
+                        it.bytesOrNull(6),
+                    )
+                }
+            }
+        return row.firstOrNull()?.let { stored ->
+            val blob = stored.blobSha256?.let { files.open(it, stored.inline) }
+            val answer = Answer.forNumber(stored.answer.toInt()) ?: Answer.ANSWER_UPDATE
+            val update = UpdateFrame(UpdateHeader.parseFrom(stored.header), blob)
+            Result(stored.task, stored.round, answer, update, stored.bodySha256)
+        }
+    }
+
+    /** The server has it: its kept sets become current. */
+    fun delivered(result: Result) {
+        leave(result, Outcome.DELIVERED) { kept.makeCurrent(it, result.task, result.round) }
+    }
+
+    /** The server will never take it: its kept sets are dropped. */
+    fun refused(result: Result) {
+        leave(result, Outcome.REFUSED) { kept.drop(it, result.task, result.round) }
+    }
+
+    private fun insert(
+        db: Statements,
+        assignment: Assignment,
+        result: Result,
+        upload: StoredBlob?,
+        keep: Map<String, StoredBlob>,
+    ) {
+        db.run(
+            "INSERT INTO outbox (task, round, answer, header, body_sha256, blob_sha256, blob, journal) " +
+                "VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+            result.task,
+            result.round,
+            assignment.answerValue.toLong(),
+            result.update.header.toByteArray(),
+            result.bodySha256,
+            upload?.sha256,
+            upload?.inline,
+            journal.upload(db, result.task, result.round, result.update),
+        )
+        kept.put(db, result.task, result.round, keep)
+        val plan = assignment.localPass
+        // A pass that only asks names any weights, which are nobody's model.
+        if (plan.stagesCount > 0 || plan.hasEvaluation()) {
+            val rules =
+                LocalPass.newBuilder().addAllStart(plan.startList).addAllExtractors(plan.extractorsList)
+            kept.putStartRules(db, result.task, rules.build())
+        }
+    }
+
+    private fun leave(
+        result: Result,
+        outcome: Outcome,
+        settle: (Statements) -> Unit,
+    ) {
+        state.transaction { db ->
+            val entries =
+                db.query(
+                    "SELECT journal FROM outbox WHERE task = ? AND round = ?",
+                    result.task,
+                    result.round,
+                ) { it.long(0) }
+            settle(db)
+            db.run("DELETE FROM outbox WHERE task = ? AND round = ?", result.task, result.round)
+            entries.forEach { journal.ended(db, it, outcome) }
+        }
+        sweep()
+    }
+
+    private fun sweep() {
+        val named =
+            state.transaction { db ->
+                db.query(
+                    "SELECT blob_sha256 FROM outbox WHERE blob_sha256 NOT NULL AND blob IS NULL " +
+                        "UNION SELECT blob_sha256 FROM kept WHERE blob IS NULL",
+                ) { it.bytes(0) }
+            }
+        files.sweep(named)
+    }
+
+    private class Stored(
+        val task: Long,
+        val round: Long,
+        val answer: Long,
+        val header: ByteArray,
+        val bodySha256: ByteArray,
+        val blobSha256: ByteArray?,
+        val inline: ByteArray?,
+    )
+}

@@ -1,0 +1,48 @@
+package org.fedlens.sdk.store
+
+import org.fedlens.sdk.StateException
+import org.fedlens.sdk.StateException.Reason
+import java.io.File
+
+/** The tables of a database file, with a number that grows when they change. */
+internal class Schema(
+    val version: Long,
+    private vararg val statements: String,
+) {
+    /**
+     * Opens a file and makes the tables in one that has none yet.
+     *
+     * @throws StateException It cannot be opened, is damaged, or was written by a newer version.
+     */
+    fun open(
+        file: File,
+        openDatabase: (File) -> Database,
+    ): Database {
+        val database = openDatabase(file)
+        try {
+            database.transaction { prepare(it, file) }
+        } catch (error: Throwable) {
+            database.close()
+            throw error
+        }
+        return database
+    }
+
+    private fun prepare(
+        db: Statements,
+        file: File,
+    ) {
+        val found = db.query("PRAGMA user_version") { it.long(0) }.single()
+        if (found > version) {
+            throw StateException(
+                Reason.NEWER_VERSION,
+                "$file was written by a newer fedlens (schema $found, this one reads $version); upgrade, or use " +
+                    "another folder",
+            )
+        }
+        if (found < version) {
+            statements.forEach { db.run(it) }
+            db.run("PRAGMA user_version = $version")
+        }
+    }
+}

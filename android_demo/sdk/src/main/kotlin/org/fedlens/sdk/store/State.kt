@@ -1,0 +1,165 @@
+package org.fedlens.sdk.store
+
+import org.fedlens.sdk.KeyedHash
+import org.fedlens.sdk.StateException
+import org.fedlens.sdk.StateException.Reason
+import org.fedlens.sdk.toHex
+import java.io.Closeable
+import java.io.File
+
+/**
+ * The state folder: what a client must not lose, bound to one server and one identity, used by one client at a time.
+ *
+ *     secret           whoever has it is this client; see [SecretStore]
+ *     client.sqlite3   identity, outbox, kept sets, noisy answers, journal
+ *     tensors/         blobs of the outbox and of kept sets that are too large for a row
+ *     lock             held while a client is open
+ *     cache/           what can be fetched or computed again ([Cache], [FeatureCache])
+ */
+internal class State private constructor(
+    val folder: File,
+    private val secrets: SecretStore,
+    private val secretBytes: ByteArray,
+    private val database: Database,
+    private val lock: FolderLock,
+) : Closeable {
+    /** What makes this client who it is, 32 bytes. */
+    val secret: ByteArray get() = secretBytes.copyOf()
+
+    /** The public id, 32 bytes. */
+    val clientId: ByteArray get() = KeyedHash.clientId(secretBytes)
+
+    /** Where [TensorFiles] are. */
+    val tensorFolder: File get() = File(folder, "tensors")
+
+    /** All or nothing, on the disk when this returns; not to be nested. Other threads wait for their turn. */
+    fun <T> transaction(block: (Statements) -> T): T = database.transaction(block)
+
+    /** A value stored under [key]. */
+    fun get(key: String): ByteArray? =
+        transaction { db -> db.query("SELECT value FROM meta WHERE key = ?", key) { it.bytes(0) }.firstOrNull() }
+
+    /** Stores [value] under [key]. */
+    fun set(
+        key: String,
+        value: ByteArray,
+    ) {
+        transaction { it.run("INSERT OR REPLACE INTO meta VALUES (?, ?)", key, value) }
+    }
+
+    /**
+     * Deletes role, results and kept sets, which mean nothing to a server that does not know the client.
+     *
+     * Noisy answers stay: a second one would let their noise average out. So does the journal: what left this phone has
+     * left it.
+     */
+    fun reset() {
+        transaction(::resetRows)
+        deleteTensors()
+    }
+
+    /** As [reset], and deletes journal and identity, after the server has forgotten the client. */
+    fun erase() {
+        transaction { db ->
+            resetRows(db)
+            db.run("DELETE FROM journal")
+            db.run("DELETE FROM meta WHERE key = 'client_id'")
+        }
+        deleteTensors()
+        secrets.delete()
+    }
+
+    /** Lets somebody else use the folder. */
+    override fun close() {
+        database.close()
+        lock.close()
+    }
+
+    private fun resetRows(db: Statements) {
+        db.run("DELETE FROM meta WHERE key = 'role'")
+        db.run("DELETE FROM outbox")
+        db.run("DELETE FROM kept")
+        db.run("DELETE FROM start_rules")
+        Journal.dropWaiting(db)
+    }
+
+    // What a crash leaves of them is deleted by the next sweep of the outbox.
+    private fun deleteTensors() {
+        tensorFolder.listFiles()?.forEach { it.delete() }
+    }
+
+    private fun bind(
+        key: String,
+        value: ByteArray,
+        what: String,
+        name: (ByteArray) -> String,
+    ) {
+        val bound = get(key)
+        if (bound == null) {
+            set(key, value)
+        } else if (!bound.contentEquals(value)) {
+            throw StateException(
+                Reason.BOUND_TO_ANOTHER,
+                "state folder $folder belongs to ${name(bound)}, not to $what; use a folder of its own for each",
+            )
+        }
+    }
+
+    companion object {
+        /** Version of the tables; a folder with a higher one is refused. */
+        const val SCHEMA_VERSION: Long = 1
+
+        private val SCHEMA =
+            Schema(
+                SCHEMA_VERSION,
+                "CREATE TABLE meta (key TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID",
+                """CREATE TABLE outbox (
+                    place INTEGER PRIMARY KEY AUTOINCREMENT, task INTEGER NOT NULL, round INTEGER NOT NULL,
+                    answer INTEGER NOT NULL, header BLOB NOT NULL, body_sha256 BLOB NOT NULL,
+                    blob_sha256 BLOB, blob BLOB, journal INTEGER NOT NULL, UNIQUE (task, round)
+                )""",
+                """CREATE TABLE kept (
+                    task INTEGER, name TEXT, round INTEGER, is_current INTEGER NOT NULL,
+                    blob_sha256 BLOB NOT NULL, blob BLOB, PRIMARY KEY (task, name, round, is_current)
+                )""",
+                "CREATE TABLE start_rules (task INTEGER PRIMARY KEY, local_pass BLOB NOT NULL)",
+                """CREATE TABLE journal (
+                    id INTEGER PRIMARY KEY AUTOINCREMENT, kind TEXT NOT NULL, outcome TEXT NOT NULL,
+                    time_ms INTEGER NOT NULL, task INTEGER, round INTEGER, bytes INTEGER NOT NULL,
+                    message BLOB NOT NULL, tensors BLOB
+                )""",
+            )
+
+        /**
+         * Opens or makes the state folder of a client of [server].
+         *
+         * @param folder Made if it is not there.
+         * @param server Its address; another one than last time is refused.
+         * @param openDatabase As the platform has it.
+         * @param secrets Where the identity is; another one than last time is refused.
+         * @throws StateException It is another server's or another identity's, in use, damaged or from a newer version.
+         */
+        fun open(
+            folder: File,
+            server: String,
+            openDatabase: (File) -> Database,
+            secrets: SecretStore = FileSecret(File(folder, "secret")),
+        ): State {
+            makeFolder(folder, "state folder")
+            val lock = FolderLock.take(folder, "state folder")
+            var database: Database? = null
+            try {
+                val secret = secrets.secret()
+                database = SCHEMA.open(File(folder, "client.sqlite3"), openDatabase)
+                val state = State(folder, secrets, secret, database, lock)
+                state.bind("server", server.toByteArray(), "server $server", ::String)
+                state.bind("client_id", state.clientId, "this identity") { "client ${it.toHex()}" }
+                return state
+            } catch (error: Throwable) {
+                database?.close()
+                lock.close()
+                throw error
+            }
+        }
+    }
+}

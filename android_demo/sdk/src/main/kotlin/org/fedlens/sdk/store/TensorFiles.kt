@@ -1,0 +1,104 @@
+package org.fedlens.sdk.store
+
+import org.fedlens.proto.v1.Dtype
+import org.fedlens.sdk.BlobException
+import org.fedlens.sdk.StateException
+import org.fedlens.sdk.StateException.Reason
+import org.fedlens.sdk.blob.Blob
+import org.fedlens.sdk.blob.BlobWriter
+import org.fedlens.sdk.blob.Layout
+import org.fedlens.sdk.blob.Tensor
+import org.fedlens.sdk.sha256
+import org.fedlens.sdk.toHex
+import java.io.File
+import java.io.IOException
+
+/**
+ * A blob that outlives the process.
+ *
+ * @property sha256 Its name, 32 bytes.
+ * @property size Bytes of it.
+ * @property inline Its bytes, if it is small; null: it is a file.
+ */
+internal class StoredBlob(
+    val sha256: ByteArray,
+    val size: Long,
+    val inline: ByteArray?,
+)
+
+/**
+ * Blobs that must outlive the process: small ones stand in a row of the database, large ones are files in this folder,
+ * named by their digest.
+ */
+internal class TensorFiles(
+    private val folder: File,
+) {
+    init {
+        makeFolder(folder, "tensor folder")
+    }
+
+    /** Where a large blob is. */
+    fun file(digest: ByteArray): File = File(folder, digest.toHex())
+
+    /**
+     * Encodes these tensors; a large blob is a file on the disk, with its name, when this returns.
+     *
+     * @param floats How float tensors are stored, as in [BlobWriter.write].
+     * @param base SHA-256 of the blob from which they are the difference; null: they are no difference.
+     * @throws BlobException They cannot be encoded: a NaN, an infinity, too large for the codec.
+     * @throws StateException There is no room.
+     */
+    fun store(
+        tensors: Map<String, Tensor>,
+        floats: Dtype,
+        base: ByteArray? = null,
+    ): StoredBlob {
+        if (Layout.of(BlobWriter.specsOf(tensors, floats), base).size <= MAX_ROW_BYTES) {
+            val raw = BlobWriter.encode(tensors, floats, base)
+            return StoredBlob(sha256(raw), raw.size.toLong(), raw)
+        }
+        val written =
+            writing("tensor folder $folder") {
+                writeDurably(File(folder, FRESH), { file(it.digest) }) { BlobWriter.write(it, tensors, floats, base) }
+            }
+        return StoredBlob(written.digest, written.size, null)
+    }
+
+    /**
+     * The tensors of a stored blob.
+     *
+     * @throws StateException Its file is gone or damaged.
+     */
+    fun open(
+        digest: ByteArray,
+        inline: ByteArray?,
+    ): Blob =
+        try {
+            if (inline == null) Blob.open(file(digest), digest) else Blob.fromBytes(inline)
+        } catch (error: IOException) {
+            throw unreadable(error.whyNot(), error)
+        } catch (error: BlobException) {
+            throw unreadable(error.message, error)
+        }
+
+    /** Deletes every file but those with these digests. */
+    fun sweep(needed: Collection<ByteArray>) {
+        val names = needed.mapTo(HashSet()) { it.toHex() }
+        folder.listFiles()?.forEach { if (it.name !in names) it.delete() }
+    }
+
+    private fun unreadable(
+        why: String?,
+        cause: Exception,
+    ) = StateException(
+        Reason.DAMAGED,
+        "stored tensors cannot be read: $why; the state folder is damaged: erase it to enrol as a new client",
+        cause,
+    )
+
+    companion object {
+        /** A blob of more bytes is a file. */
+        const val MAX_ROW_BYTES: Int = 64 shl 10
+        private const val FRESH = "new"
+    }
+}
