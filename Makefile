@@ -17,6 +17,8 @@ export PHOTOS
 VENV := $(REPO)/.venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+# Two tests at a time; those of one file stay together, since they share what is slow to make.
+SHARED_OUT := -n 2 --dist loadfile
 
 .PHONY: help demo test test-slow check bench docs vectors android proto freeze-wire pins clean install
 
@@ -39,10 +41,10 @@ demo: $(STAMP) ## a whole federation on this machine; PHOTOS=DIR takes your own 
 	'$(BIN)/fedlens' demo --out '$(REPO)/demo' $${PHOTOS:+--photos "$$PHOTOS"}
 
 test: $(STAMP) ## the tests, but for the slow ones
-	@'$(BIN)/pytest'
+	@'$(BIN)/pytest' $(SHARED_OUT)
 
 test-slow: $(STAMP) ## the slow tests: kills, races, the README's commands
-	@'$(BIN)/pytest' -m slow
+	@'$(BIN)/pytest' $(SHARED_OUT) -m slow
 
 check: $(STAMP) ## style, types, wire schema, generated code
 	@'$(BIN)/ruff' check
