@@ -80,5 +80,16 @@ public class Bundle private constructor(
             Manifests.parts(bundle.manifest, formats).forEach(bundle::checkPart)
             return bundle
         }
+
+        /**
+         * The bundle with this manifest, whose parts come one after the other: none of them is looked at.
+         *
+         * @param folder Where its parts are, or will be.
+         * @throws ManifestException The manifest is damaged, or for another version.
+         */
+        internal fun of(
+            folder: File,
+            raw: ByteArray,
+        ): Bundle = Bundle(folder, Manifests.parse(raw), raw)
     }
 }

@@ -1,12 +1,9 @@
 package org.fedlens.sdk.photo
 
-/**
- * A decoded photo as it lies in its file, before it is turned upright.
- *
- * On Android a `Bitmap` is one, by `getPixels`, if it was decoded to `ARGB_8888` at full size, `inPremultiplied` being
- * false: the colour below transparent pixels counts.
- */
-public interface PixelSource {
+import java.io.Closeable
+
+/** A decoded photo as it lies in its file, before it is turned upright. */
+public interface PixelSource : Closeable {
     /** Pixels. */
     public val width: Int
 
@@ -28,6 +25,11 @@ public interface PixelSource {
         height: Int,
         into: IntArray,
     )
+
+    /** Lets go of the pixels, which may be outside the heap; they cannot be read any more. */
+    override fun close() {
+        // Pixels in the heap go with the last one who holds them.
+    }
 
     public companion object {
         /** A photo over [pixels], int [height, width], which are not copied. */

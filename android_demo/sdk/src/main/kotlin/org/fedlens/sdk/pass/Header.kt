@@ -1,0 +1,43 @@
+package org.fedlens.sdk.pass
+
+import com.google.protobuf.ByteString
+import org.fedlens.proto.v1.Ask
+import org.fedlens.proto.v1.Assignment
+import org.fedlens.proto.v1.Manifest
+import org.fedlens.proto.v1.UpdateHeader
+import org.fedlens.sdk.Wire
+import org.fedlens.sdk.store.KeptAnswers
+import org.fedlens.sdk.store.StoredBlob
+
+/** The header of an update: what a pass has found, as far as it was asked for. */
+internal object Header {
+    /** The header for the result of an assignment; a noisy answer in it is on the disk when this returns. */
+    fun compose(
+        assignment: Assignment,
+        manifest: Manifest,
+        result: PassResult,
+        upload: StoredBlob?,
+        answers: KeptAnswers,
+    ): UpdateHeader {
+        val header =
+            UpdateHeader
+                .newBuilder()
+                .setProtocol(Wire.PROTOCOL)
+                .setPhase(assignment.phase)
+                .setBundle(assignment.bundle)
+                .setPhotoCount(result.photoCount.toLong())
+        for ((moment, found) in result.evaluations.toSortedMap()) header.addEvaluations(found.toSums(moment))
+        for (ask in assignment.localPass.asksList) {
+            when (ask.questionCase) {
+                Ask.QuestionCase.CLASS_COUNTS -> result.classCounts.forEach(header::addClassCounts)
+                Ask.QuestionCase.LABEL_DISTRIBUTION ->
+                    answers
+                        .answer(manifest.classNamesList, result.classCounts, ask.labelDistribution.epsilon)
+                        .forEach(header::addLabelDistribution)
+                else -> Unit
+            }
+        }
+        if (upload != null) header.setBlobSha256(ByteString.copyFrom(upload.sha256)).setBlobSize(upload.size)
+        return header.build()
+    }
+}

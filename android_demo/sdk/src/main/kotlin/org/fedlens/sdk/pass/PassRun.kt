@@ -1,0 +1,138 @@
+package org.fedlens.sdk.pass
+
+import org.fedlens.proto.v1.Ask
+import org.fedlens.proto.v1.Assignment
+import org.fedlens.proto.v1.EvaluationMoment
+import org.fedlens.proto.v1.Stage
+import org.fedlens.proto.v1.TensorSelector
+import org.fedlens.sdk.Batches
+import org.fedlens.sdk.Evaluation
+import org.fedlens.sdk.Manifests
+import org.fedlens.sdk.PassException
+import org.fedlens.sdk.engine.Engine
+
+/**
+ * What a pass has produced.
+ *
+ * @property photoCount Photos trained on, or asked about.
+ * @property classCounts Train photos of each class, in label order, whether asked for or not.
+ * @property evaluations By moment, those that were asked for.
+ * @property keep Sets to store on the client, by name.
+ * @property upload Tensors to send; null if none were asked for.
+ */
+internal class PassResult(
+    val photoCount: Int,
+    val classCounts: LongArray,
+    val evaluations: Map<EvaluationMoment, Evaluation>,
+    val keep: Map<String, Tensors>,
+    val upload: Tensors?,
+)
+
+/**
+ * Executes an assignment's local pass, which [Requirements.check] has accepted: a function of the assignment, the photos
+ * and the sets that it names. The pass is data; nothing here knows a method.
+ *
+ * @param assignment Seed and local pass are used.
+ * @param engine For the assignment's bundle.
+ * @param downloads The assignment's sets by name.
+ * @param kept Gives a kept set by name, null if nothing is kept yet.
+ * @param onStep Called after every step with its number from 1, the number of all steps and its loss. What it throws
+ *     ends the pass.
+ */
+internal class PassRun(
+    private val assignment: Assignment,
+    private val engine: Engine,
+    private val photos: PassPhotos,
+    private val downloads: Map<String, Tensors>,
+    private val kept: (String) -> Tensors?,
+    private val onStep: (step: Long, steps: Long, loss: Float) -> Unit = { _, _, _ -> },
+) {
+    private val plan = assignment.localPass
+    private val manifest = engine.bundle.manifest
+    private val asks = plan.asksList.map { it.questionCase }
+    private val steps =
+        (plan.stagesList + plan.evaluation.throwAwayList).sumOf {
+            Batches.steps(it, photos.train.size, manifest.batch)
+        }
+    private var step = 0L
+
+    /**
+     * Does what the assignment says; to be called once.
+     *
+     * @throws PassException There are no photos to train on, or a set does not fit.
+     * @throws org.fedlens.sdk.EngineException A program could not be run, or gave a NaN.
+     */
+    fun execute(): PassResult {
+        val asksAboutTrain = asks.any { it in ABOUT_TRAIN_PHOTOS }
+        val trains = plan.stagesCount + plan.evaluation.throwAwayCount > 0
+        if ((trains || asksAboutTrain) && photos.train.size == 0) {
+            throw PassException(PassException.Reason.NO_PHOTOS, "there is no labelled train photo")
+        }
+        val sources = Sources(manifest, downloads, kept)
+        val start = sources.start(plan.startList)
+        val counts = classCounts()
+        val references = plan.referencesList.associate { it.name to sources.reference(it, start, counts) }
+        val evaluations = LinkedHashMap<EvaluationMoment, Evaluation>()
+        if (plan.evaluation.atStart) evaluations[EvaluationMoment.EVALUATION_MOMENT_START] = evaluate(start)
+        if (plan.evaluation.throwAwayCount > 0) {
+            // Numbered behind the other stages, so that they see the photos in an order of their own.
+            val thrownAway = train(start, plan.evaluation.throwAwayList, plan.stagesCount, references)
+            evaluations[EvaluationMoment.EVALUATION_MOMENT_THROW_AWAY] = evaluate(thrownAway)
+        }
+        val trained = train(start, plan.stagesList, 0, references)
+        if (plan.evaluation.atEnd) evaluations[EvaluationMoment.EVALUATION_MOMENT_END] = evaluate(trained)
+        return PassResult(
+            photoCount = if (plan.stagesCount > 0 || asksAboutTrain) photos.train.size else 0,
+            classCounts = counts,
+            evaluations = evaluations,
+            keep = plan.keepList.associate { it.set to selected(trained, it.tensors) },
+            upload = if (plan.hasUpload()) selected(trained, plan.upload.tensors) else null,
+        )
+    }
+
+    /** What these stages make of the weights, one after the other; the first of them has number [first]. */
+    private fun train(
+        weights: Tensors,
+        stages: List<Stage>,
+        first: Int,
+        references: Map<String, Tensors>,
+    ): Tensors =
+        stages.foldIndexed(weights) { i, before, stage ->
+            engine.train(
+                stage.program,
+                before,
+                photos.train.rows,
+                Batches.of(
+                    photos.train.entries,
+                    assignment.seed.toByteArray(),
+                    first + i,
+                    stage,
+                    manifest.batch,
+                    manifest.lastBatch,
+                ),
+                stage.hyperValuesList.associate { it.name to it.value },
+                references,
+            ) { loss -> onStep(++step, steps, loss) }
+        }
+
+    private fun evaluate(weights: Tensors): Evaluation {
+        val rows = photos.test.rows
+        val logits = if (photos.test.size == 0) FloatArray(0) else engine.predict(weights, rows.inputs)
+        return Evaluation.of(logits, rows.labels, manifest.classNamesCount, Ask.QuestionCase.CONFUSION in asks)
+    }
+
+    private fun classCounts(): LongArray {
+        val counts = LongArray(manifest.classNamesCount)
+        for (label in photos.train.rows.labels) counts[label.toInt()]++
+        return counts
+    }
+
+    private fun selected(
+        tensors: Tensors,
+        selector: TensorSelector,
+    ): Tensors = Manifests.select(manifest.tensorsList, selector).associate { it.name to tensors.getValue(it.name) }
+
+    private companion object {
+        val ABOUT_TRAIN_PHOTOS = setOf(Ask.QuestionCase.CLASS_COUNTS, Ask.QuestionCase.LABEL_DISTRIBUTION)
+    }
+}

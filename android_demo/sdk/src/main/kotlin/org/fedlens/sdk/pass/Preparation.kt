@@ -1,0 +1,193 @@
+package org.fedlens.sdk.pass
+
+import com.google.protobuf.ByteString
+import org.fedlens.sdk.KeyedHash
+import org.fedlens.sdk.PhotoException
+import org.fedlens.sdk.album.AlbumSnapshot
+import org.fedlens.sdk.album.Photo
+import org.fedlens.sdk.engine.Engine
+import org.fedlens.sdk.engine.Rows
+import org.fedlens.sdk.photo.PhotoDecoder
+import org.fedlens.sdk.store.FeatureCache
+import org.fedlens.sdk.store.FeatureSpace
+import java.io.IOException
+
+/**
+ * From an album's snapshot to the rows that programs take, decoding and embedding each photo only once.
+ *
+ * @param engine Embeds.
+ * @param cache Of features.
+ * @param onlyTest Every photo is evaluated on, as an evaluator does.
+ * @param onPhoto Called after each photo that was not in the cache, with how many are done and to do. What it throws
+ *     ends the preparation; nothing is lost by that.
+ */
+internal class Preparation(
+    snapshot: AlbumSnapshot,
+    private val engine: Engine,
+    decoder: PhotoDecoder,
+    private val cache: FeatureCache,
+    private val onlyTest: Boolean = false,
+    private val onPhoto: (done: Int, total: Int) -> Unit = { _, _ -> },
+) {
+    private val manifest = engine.bundle.manifest
+    private val labels = manifest.classNamesList.withIndex().associate { (index, name) -> name to index.toLong() }
+    private val reader = PhotoReader(engine, decoder)
+    private val skipped = snapshot.skipped.mapValuesTo(LinkedHashMap()) { (_, names) -> names.toMutableList() }
+    private val known = ArrayList<Photo>()
+
+    init {
+        for (photo in snapshot.photos.sortedBy { it.entry }) {
+            if (photo.label in labels) known += photo else skip(photo, "class '${photo.label}' is not in the model")
+        }
+    }
+
+    /**
+     * Reads, decodes and embeds what is not in the cache yet.
+     *
+     * @param seed Of the assignment: which of its stored views stand for a photo that is trained on.
+     * @throws org.fedlens.sdk.EngineException A photo could not be embedded.
+     */
+    fun photos(seed: ByteArray): PassPhotos {
+        val features = features()
+        val views =
+            views(features.keys) { photo, raw ->
+                val choice = KeyedHash.viewChoice(seed, photo.entry.photo, manifest.storedViews, manifest.views)
+                val width = raw.size / Float.SIZE_BYTES / manifest.storedViews
+                choice.map { raw.toFloats(it * width, width) }.joined()
+            }
+        val usable = known.filter { it.key in features && (views == null || !isTrainedOn(it) || it.key in views) }
+        val (train, test) = usable.partition(::isTrainedOn)
+        return PassPhotos(
+            photoSet(train, features, views),
+            photoSet(test, features, null),
+            skipped.mapValues { (_, names) -> names.sorted() },
+        )
+    }
+
+    /**
+     * Has in the cache what any assignment would take of these photos.
+     *
+     * @return How many photos have been embedded for the first time.
+     * @throws org.fedlens.sdk.EngineException A photo could not be embedded.
+     */
+    fun embed(): Int {
+        val fresh = HashSet<ByteString>()
+        val features = values(known, FeatureSpace.of(manifest, Requirements.FORMAT), reader::features, fresh) { _, _ -> }
+        views(features.keys, fresh) { _, _ -> }
+        return fresh.size
+    }
+
+    private fun features(): Map<ByteString, FloatArray> =
+        values(known, FeatureSpace.of(manifest, Requirements.FORMAT), reader::features) { _, raw -> raw.toFloats() }
+
+    /** Of photos that are trained on; null where the bundle has none. */
+    private fun <T> views(
+        readable: Set<ByteString>,
+        fresh: MutableSet<ByteString> = HashSet(),
+        take: (Photo, ByteArray) -> T,
+    ): Map<ByteString, T>? {
+        if (manifest.storedViews == 0) return null
+        val wanted = known.filter { isTrainedOn(it) && it.key in readable }
+        return values(wanted, FeatureSpace.storedViews(manifest, Requirements.FORMAT), reader::storedViews, fresh, take)
+    }
+
+    /**
+     * What [take] makes of that which is cached of each photo under [space], by digest; photos that cannot be read are
+     * skipped. Of stored views much is cached, and little is taken.
+     */
+    private fun <T> values(
+        wanted: List<Photo>,
+        space: ByteArray,
+        compute: (Photo) -> FloatArray,
+        computed: MutableSet<ByteString> = HashSet(),
+        take: (Photo, ByteArray) -> T,
+    ): Map<ByteString, T> {
+        val found = HashMap<ByteString, T>()
+        val photos = wanted.distinctBy { it.key }
+        for (some in photos.chunked(AT_ONCE)) {
+            val there = cache.get(space, some.map { it.key })
+            for (photo in some) there[photo.key]?.let { found[photo.key] = take(photo, it) }
+        }
+        val missing = photos.filter { it.key !in found }
+        val fresh = HashMap<ByteString, ByteArray>()
+        try {
+            for ((i, photo) in missing.withIndex()) {
+                val raw = attempt(photo) { compute(photo).toBytes() }
+                if (raw != null) {
+                    fresh[photo.key] = raw
+                    found[photo.key] = take(photo, raw)
+                    computed += photo.key
+                }
+                if (fresh.size == AT_ONCE) {
+                    cache.put(space, fresh)
+                    fresh.clear()
+                }
+                onPhoto(i + 1, missing.size)
+            }
+        } finally {
+            if (fresh.isNotEmpty()) cache.put(space, fresh)
+        }
+        return found
+    }
+
+    private fun <T> attempt(
+        photo: Photo,
+        compute: () -> T,
+    ): T? {
+        try {
+            return compute()
+        } catch (_: PhotoException) {
+            skip(photo, UNREADABLE)
+        } catch (_: IOException) {
+            skip(photo, CHANGED)
+        }
+        return null
+    }
+
+    private fun photoSet(
+        photos: List<Photo>,
+        features: Map<ByteString, FloatArray>,
+        views: Map<ByteString, FloatArray>?,
+    ): PhotoSet {
+        val inputs = photos.map { features.getValue(it.key) }.joined()
+        val classes = LongArray(photos.size) { labels.getValue(photos[it].label) }
+        val chosen =
+            views?.let { all ->
+                val rows = photos.map { all.getValue(it.key) }
+                ChosenViews(rows.firstOrNull()?.size ?: 0, rows.joined())
+            }
+        return PhotoSet(photos.map { it.entry }, Rows(inputs, classes, chosen))
+    }
+
+    private fun isTrainedOn(photo: Photo) = !(onlyTest || photo.isTest)
+
+    private fun skip(
+        photo: Photo,
+        reason: String,
+    ) {
+        skipped.getOrPut(reason, ::ArrayList) += "${photo.label}/${photo.file.name}"
+    }
+
+    companion object {
+        /** Why photos are skipped that are none, or damaged. */
+        const val UNREADABLE = "files that cannot be read"
+
+        /** Why photos are skipped whose files have other bytes than the album says. */
+        const val CHANGED = "photos that have changed or gone since the album was read"
+
+        // How many photos' values are held while they are read or stored.
+        private const val AT_ONCE = 64
+
+        private val Photo.key: ByteString get() = ByteString.copyFrom(entry.photo)
+
+        private fun List<FloatArray>.joined(): FloatArray {
+            val all = FloatArray(Math.toIntExact(sumOf { it.size.toLong() }))
+            var at = 0
+            for (part in this) {
+                part.copyInto(all, at)
+                at += part.size
+            }
+            return all
+        }
+    }
+}

@@ -1,0 +1,262 @@
+package org.fedlens.sdk.pass
+
+import org.fedlens.proto.v1.Answer
+import org.fedlens.proto.v1.Ask
+import org.fedlens.proto.v1.Assignment
+import org.fedlens.proto.v1.BundleClass
+import org.fedlens.proto.v1.Capabilities
+import org.fedlens.proto.v1.LocalPass
+import org.fedlens.proto.v1.Manifest
+import org.fedlens.proto.v1.ProgramFormat
+import org.fedlens.proto.v1.ReferenceBinding
+import org.fedlens.proto.v1.SetSource
+import org.fedlens.proto.v1.SlotKind
+import org.fedlens.proto.v1.Stage
+import org.fedlens.sdk.KeyedHash
+import org.fedlens.sdk.Manifests
+import org.fedlens.sdk.PassException
+import org.fedlens.sdk.PassException.Reason
+import org.fedlens.sdk.Policy
+import org.fedlens.sdk.blob.BlobWriter
+import org.fedlens.sdk.store.KeptAnswers
+import org.fedlens.sdk.toHex
+
+/** Whether this client can and may do what an assignment says; asked before anything for it is fetched or trained. */
+internal object Requirements {
+    /** Which file of each program is run. */
+    val FORMAT = ProgramFormat.PROGRAM_FORMAT_PTE
+
+    /** What a client tells when it enrols; [models] are those whose bundles it takes, none: any. */
+    fun capabilities(models: List<String>): Capabilities =
+        Capabilities
+            .newBuilder()
+            .addFormats(FORMAT)
+            .addBundleClasses(BundleClass.BUNDLE_CLASS_FROZEN_BACKBONE)
+            .addAllModels(models)
+            .build()
+
+    /**
+     * Refuses what the owner of this client does not want, whatever the bundle is.
+     *
+     * @throws PassException With reason `POLICY`.
+     */
+    fun checkPolicy(
+        assignment: Assignment,
+        policy: Policy,
+    ) {
+        val plan = assignment.localPass
+        val asks = plan.questions()
+        val evaluation = plan.evaluation
+        val evaluates = evaluation.atStart || evaluation.atEnd || evaluation.throwAwayCount > 0
+        val bundle = assignment.bundle.toByteArray().toHex()
+        val pinned = policy.bundles
+        permit(pinned == null || bundle in pinned) { "bundle $bundle is not among the pinned ones" }
+        permit(policy.upload || !plan.hasUpload()) { "trained weights are not uploaded" }
+        permit(policy.answerClassCounts || Ask.QuestionCase.CLASS_COUNTS !in asks) { "class counts are not answered" }
+        permit(policy.answerEvaluation || !evaluates) { "evaluation results are not answered" }
+        permit(policy.answerConfusion || Ask.QuestionCase.CONFUSION !in asks) {
+            "confusion matrices are not answered"
+        }
+        if (Ask.QuestionCase.LABEL_DISTRIBUTION in asks) {
+            checkLabelDistribution(plan, policy)
+            permit(asks.none(EXACT::containsKey) && !evaluates) {
+                "nothing measured exactly is answered beside a label distribution, whose noise it would undo"
+            }
+        }
+    }
+
+    /**
+     * Refuses to tell exactly what this server was told with noise before, in whichever task.
+     *
+     * @throws PassException With reason `POLICY`.
+     */
+    fun checkEarlierAnswers(
+        plan: LocalPass,
+        manifest: Manifest,
+        answers: KeptAnswers,
+        policy: Policy,
+    ) {
+        val asked = plan.questions().firstNotNullOfOrNull(EXACT::get) ?: return
+        permit(policy.answerExactlyAfterNoise || !answers.has(manifest.classNamesList)) {
+            "$asked are not answered to a server that has a label distribution of the same classes, whose noise they " +
+                "would undo"
+        }
+    }
+
+    /**
+     * Refuses a bundle that only other engines run.
+     *
+     * @throws PassException With reason `BUNDLE`.
+     */
+    fun checkBundle(manifest: Manifest) {
+        if (manifest.bundleClass != BundleClass.BUNDLE_CLASS_FROZEN_BACKBONE) {
+            throw PassException(
+                Reason.BUNDLE,
+                "the bundle trains all layers of its model, which takes a phone too long; this client takes bundles " +
+                    "with a frozen backbone",
+            )
+        }
+        val unfit = manifest.programsList.firstOrNull { program -> program.filesList.none { it.format == FORMAT } }
+        if (unfit != null) {
+            throw PassException(
+                Reason.BUNDLE,
+                "the bundle has program '${unfit.name}', but not for phones (.pte): export it with --target pte",
+            )
+        }
+    }
+
+    /**
+     * Refuses what this version does not know, naming the first such thing.
+     *
+     * @throws PassException With reason `UNSUPPORTED`.
+     */
+    fun check(
+        assignment: Assignment,
+        manifest: Manifest,
+    ) {
+        val plan = assignment.localPass
+        val sets = assignment.setsList.mapTo(HashSet()) { it.name } + Manifests.INITIAL
+        need(assignment.seed.size() == KeyedHash.DIGEST_BYTES) { "a seed of ${assignment.seed.size()} bytes" }
+        need(plan.startCount > 0) { "a local pass without start rules" }
+        for (rule in plan.startList) checkSource(rule.source, sets)
+        checkAsks(plan)
+        checkAnswer(assignment)
+        checkReferences(plan, manifest, sets)
+        need(plan.extractorsCount == manifest.concatenated) {
+            "${plan.extractorsCount} extractors; the bundle takes ${manifest.concatenated} side by side"
+        }
+        for (stage in plan.stagesList + plan.evaluation.throwAwayList) checkStage(stage, manifest)
+        val names = plan.keepList.map { it.set }
+        need("" !in names && names.toSet().size == names.size) { "kept sets must have names, each once: $names" }
+    }
+
+    private fun checkLabelDistribution(
+        plan: LocalPass,
+        policy: Policy,
+    ) {
+        permit(policy.answerLabelDistribution) { "label distributions are not answered" }
+        val (least, most) = policy.leastEpsilon to policy.mostEpsilon
+        for (ask in plan.asksList.filter { it.hasLabelDistribution() }) {
+            val epsilon = ask.labelDistribution.epsilon
+            permit(epsilon in least..most) {
+                "a label distribution with epsilon ${number(epsilon)}; answered are ${number(least)} to ${number(most)}"
+            }
+        }
+    }
+
+    private fun checkAsks(plan: LocalPass) {
+        val asked = HashSet<Ask.QuestionCase>()
+        for (ask in plan.asksList) {
+            val question = ask.questionCase
+            need(question != Ask.QuestionCase.QUESTION_NOT_SET) { "the question 'unset'" }
+            need(asked.add(question)) { "the question '${question.name.lowercase()}' asked twice" }
+            val epsilon = ask.labelDistribution.epsilon
+            need(question != Ask.QuestionCase.LABEL_DISTRIBUTION || KeptAnswers.isUsable(epsilon)) {
+                "a label distribution with epsilon ${number(epsilon)}, which must be above 0 and finite"
+            }
+        }
+    }
+
+    private fun checkAnswer(assignment: Assignment) {
+        need(assignment.answer == Answer.ANSWER_UPDATE || assignment.answer == Answer.ANSWER_EVALUATION) {
+            "an answer of kind ${assignment.answerValue}"
+        }
+        if (!assignment.localPass.hasUpload()) return
+        val upload = assignment.localPass.upload
+        need(assignment.answer != Answer.ANSWER_EVALUATION) { "an upload with an evaluation" }
+        need(BlobWriter.floatsOf(upload.codec) != null) {
+            "upload codec ${if (upload.codecValue == 0) "unset" else upload.codecValue.toString()}"
+        }
+        need(upload.baseSet.isEmpty() || assignment.setsList.any { it.name == upload.baseSet }) {
+            "an upload as difference from set '${upload.baseSet}', which is not among the assignment's"
+        }
+    }
+
+    private fun checkReferences(
+        plan: LocalPass,
+        manifest: Manifest,
+        sets: Set<String>,
+    ) {
+        val known = manifest.referencesList.map { it.name }
+        val bound = plan.referencesList.map { it.name }
+        need(bound.toSet().size == bound.size) { "a reference bound twice: $bound" }
+        val unknown = (bound - known.toSet()).minOrNull()
+        need(unknown == null) { "reference '$unknown', which the bundle does not have" }
+        val missing = (known - bound.toSet()).minOrNull()
+        need(missing == null || plan.stagesCount + plan.evaluation.throwAwayCount == 0) {
+            "a local pass that leaves the bundle's reference '$missing' unbound"
+        }
+        for (binding in plan.referencesList) {
+            when (binding.sourceCase) {
+                ReferenceBinding.SourceCase.SET -> checkSource(binding.set, sets)
+                ReferenceBinding.SourceCase.START, ReferenceBinding.SourceCase.LABEL_COUNTS -> Unit
+                else -> need(false) { "reference '${binding.name}' without a source" }
+            }
+        }
+    }
+
+    private fun checkStage(
+        stage: Stage,
+        manifest: Manifest,
+    ) {
+        val program = manifest.programsList.firstOrNull { it.name == stage.program }
+        need(program != null) {
+            "program '${stage.program}'; the bundle has ${manifest.programsList.joinToString { it.name }}"
+        }
+        need(program.outputsList.any { it.kind == SlotKind.SLOT_KIND_WEIGHT }) {
+            "program '${stage.program}' as a stage; it trains nothing"
+        }
+        need(stage.lengthCase != Stage.LengthCase.LENGTH_NOT_SET) { "a stage without epochs or steps" }
+        for (value in stage.hyperValuesList) {
+            val allowed = manifest.hyperParametersList.firstOrNull { it.name == value.name }
+            need(allowed != null) { "hyper-parameter '${value.name}', which the bundle does not have" }
+            need(value.value in allowed.minimum..allowed.maximum) {
+                "hyper-parameter '${value.name}' = ${number(value.value)}; allowed are ${number(allowed.minimum)} to " +
+                    number(allowed.maximum)
+            }
+        }
+    }
+
+    private fun checkSource(
+        source: SetSource,
+        sets: Set<String>,
+    ) {
+        need(source.kept.isNotEmpty() || source.download.isNotEmpty()) { "a source that names no set" }
+        need(source.download.isEmpty() || source.download in sets) {
+            "set '${source.download}', which is not among the assignment's"
+        }
+    }
+
+    /** Questions whose answers are exact, as they are called. */
+    private val EXACT =
+        mapOf(
+            Ask.QuestionCase.CLASS_COUNTS to "class counts",
+            Ask.QuestionCase.CONFUSION to "confusion matrices",
+        )
+
+    private fun LocalPass.questions() = asksList.mapTo(LinkedHashSet()) { it.questionCase }
+
+    /** As people write it: `1`, `0.5`, `nan`, `inf`. */
+    private fun number(value: Double): String =
+        when {
+            value.isNaN() -> "nan"
+            value.isInfinite() -> if (value > 0) "inf" else "-inf"
+            else -> value.toString().removeSuffix(".0")
+        }
+
+    @OptIn(kotlin.contracts.ExperimentalContracts::class)
+    private inline fun need(
+        condition: Boolean,
+        what: () -> String,
+    ) {
+        kotlin.contracts.contract { returns() implies condition }
+        if (!condition) throw PassException(Reason.UNSUPPORTED, "not supported: ${what()}")
+    }
+
+    private inline fun permit(
+        condition: Boolean,
+        what: () -> String,
+    ) {
+        if (!condition) throw PassException(Reason.POLICY, "this client's policy: ${what()}")
+    }
+}

@@ -1,0 +1,88 @@
+package org.fedlens.sdk.pass
+
+import org.fedlens.proto.v1.BlobSet
+import org.fedlens.proto.v1.Difference
+import org.fedlens.sdk.BlobException
+import org.fedlens.sdk.KeyedHash
+import org.fedlens.sdk.TransportException
+import org.fedlens.sdk.blob.Blob
+import org.fedlens.sdk.blob.BlobWriter
+import org.fedlens.sdk.blob.Differences
+import org.fedlens.sdk.store.Cache
+import org.fedlens.sdk.store.Fetch
+import org.fedlens.sdk.store.Pins
+import org.fedlens.sdk.store.Wanted
+import java.io.File
+import java.io.RandomAccessFile
+
+/**
+ * The short way to a downloaded set: from a blob that is here and a difference that is fetched.
+ *
+ * What comes of it must have the digest that the assignment names, so a wrong way costs time and nothing else: the
+ * caller then fetches the whole blob.
+ *
+ * @param cache Where the base may be, and the difference is put.
+ * @param fetched Told the digest and size of the difference if it had to be fetched.
+ */
+internal class Restoring(
+    private val cache: Cache,
+    private val fetch: Fetch,
+    private val fetched: (ByteArray, Long) -> Unit,
+) {
+    /**
+     * Writes the blob of a set to [file] by way of its difference.
+     *
+     * @return Whether it was written; what is in the file then is not checked. If not, the base is not here, or the
+     *     difference does not come or fit; the file is then as it was, or empty.
+     * @throws TransportException The server cannot be reached or trusted.
+     * @throws org.fedlens.sdk.StateException There is no room.
+     * @throws java.io.IOException The file cannot be written.
+     */
+    suspend fun restore(
+        entry: BlobSet,
+        file: File,
+    ): Boolean {
+        val way = entry.difference
+        val isShorter = java.lang.Long.compareUnsigned(way.size, entry.size) < 0
+        // The blob itself, as its own difference, would be waited for until it is here.
+        if (!isShorter || way.sha256 == entry.sha256 || way.base.size() != KeyedHash.DIGEST_BYTES) return false
+        val digest = way.sha256.toByteArray()
+        Pins().use { pins ->
+            if (!cache.holdPresent(way.base.toByteArray(), pins)) return false
+            try {
+                if (cache.hold(listOf(Wanted(digest, way.size)), pins, fetch).isNotEmpty()) fetched(digest, way.size)
+                add(way, file)
+            } catch (_: BlobException) {
+                return false
+            } catch (error: TransportException) {
+                if (error.reason in NOT_TO_BE_HAD) return false
+                throw error
+            }
+        }
+        return true
+    }
+
+    private fun add(
+        way: Difference,
+        file: File,
+    ) {
+        val base = Blob.open(cache.file(way.base.toByteArray()), way.base.toByteArray())
+        val difference = Blob.open(cache.file(way.sha256.toByteArray()), way.sha256.toByteArray())
+        if (!difference.layout.base.contentEquals(way.base.toByteArray())) {
+            throw BlobException(BlobException.Reason.UNEXPECTED, "the difference names another base than the assignment")
+        }
+        val sums = Differences.add(base.tensors, difference.tensors)
+        var isWritten = false
+        try {
+            file.outputStream().buffered().use { BlobWriter.write(it, sums) }
+            isWritten = true
+        } finally {
+            // A download would go on from what is there.
+            if (!isWritten) RandomAccessFile(file, "rw").use { it.setLength(0) }
+        }
+    }
+
+    private companion object {
+        val NOT_TO_BE_HAD = setOf(TransportException.Reason.BAD_ANSWER, TransportException.Reason.REFUSED)
+    }
+}

@@ -1,0 +1,152 @@
+package org.fedlens.sdk.pass
+
+import org.fedlens.proto.v1.BlobSet
+import org.fedlens.proto.v1.Dtype
+import org.fedlens.proto.v1.LocalPass
+import org.fedlens.proto.v1.Manifest
+import org.fedlens.proto.v1.ReferenceBinding
+import org.fedlens.proto.v1.SetSource
+import org.fedlens.proto.v1.StartRule
+import org.fedlens.sdk.Manifests
+import org.fedlens.sdk.PassException
+import org.fedlens.sdk.PassException.Reason
+import org.fedlens.sdk.blob.FloatTensor
+import org.fedlens.sdk.blob.Tensor
+
+/** Tensors by name; those of a blob are read from it, and never held in the heap as a whole. */
+internal typealias Tensors = Map<String, Tensor>
+
+/**
+ * Where the tensors of a pass come from: kept sets, and downloads where nothing is kept that fits the bundle.
+ *
+ * What was kept may be of another bundle: a client can name other models at any time, and is then given their bundle.
+ *
+ * @param downloads By name.
+ * @param kept Gives null for a name under which nothing is kept yet; asked once for each name.
+ */
+internal class Sources(
+    private val manifest: Manifest,
+    private val downloads: Map<String, Tensors>,
+    private val kept: (String) -> Tensors?,
+) {
+    private val tensors = manifest.tensorsList.associateBy { it.name }
+    private val found = HashMap<String, Tensors?>()
+
+    /** Names of the downloads that the start rules and references of a pass read. */
+    fun downloaded(plan: LocalPass): Set<String> {
+        val read = shares(plan.startList) + plan.referencesList.filter { it.hasSet() }.map { it.set to referred(it) }
+        return read
+            .filter { (source, names) -> names.isNotEmpty() && usable(source, names) == null }
+            .mapTo(HashSet()) { (source, _) -> source.download }
+    }
+
+    /**
+     * Every exchangeable tensor, each from the first rule that selects it.
+     *
+     * @throws PassException A tensor is not there, or not as the bundle has it.
+     */
+    fun start(rules: List<StartRule>): Tensors {
+        val weights = LinkedHashMap<String, Tensor>()
+        for ((source, names) in shares(rules)) weights += take(source, names)
+        val missing = (tensors.keys - weights.keys).minOrNull()
+        if (missing != null) {
+            throw PassException(Reason.UNSUPPORTED, "no start rule selects tensor '$missing' of the bundle")
+        }
+        return weights
+    }
+
+    /**
+     * The tensors of a reference.
+     *
+     * @param counts Train photos of each class.
+     * @throws PassException As in [start].
+     */
+    fun reference(
+        binding: ReferenceBinding,
+        start: Tensors,
+        counts: LongArray,
+    ): Tensors =
+        when (binding.sourceCase) {
+            ReferenceBinding.SourceCase.LABEL_COUNTS -> {
+                val values = FloatArray(counts.size) { counts[it].toFloat() }
+                mapOf(LABEL_COUNTS to FloatTensor.of(listOf(counts.size.toLong()), values))
+            }
+            ReferenceBinding.SourceCase.START -> referred(binding).associateWith(start::getValue)
+            else -> take(binding.set, referred(binding))
+        }
+
+    /** Each rule's source, and the tensors that no rule before it selects. */
+    private fun shares(rules: List<StartRule>): List<Pair<SetSource, List<String>>> {
+        val taken = HashSet<String>()
+        return rules.map { rule ->
+            rule.source to Manifests.select(manifest.tensorsList, rule.tensors).map { it.name }.filter(taken::add)
+        }
+    }
+
+    private fun referred(binding: ReferenceBinding): List<String> =
+        manifest.referencesList.first { it.name == binding.name }.tensorsList
+
+    /** The kept set of a source; null if there is none, or if it does not fit and a download stands in for it. */
+    private fun usable(
+        source: SetSource,
+        names: List<String>,
+    ): Tensors? {
+        if (source.kept.isEmpty()) return null
+        if (source.kept !in found) found[source.kept] = kept(source.kept)
+        val set = found[source.kept]
+        if (set == null || source.download.isEmpty()) return set
+        return set.takeIf { names.all { name -> fault(set, name) == null } }
+    }
+
+    private fun take(
+        source: SetSource,
+        names: List<String>,
+    ): Tensors {
+        if (names.isEmpty()) return emptyMap()
+        val keptSet = usable(source, names)
+        val what = if (keptSet == null) "downloaded set '${source.download}'" else "kept set '${source.kept}'"
+        if (keptSet == null && source.download.isEmpty()) {
+            throw PassException(Reason.INTERNAL, "nothing is kept yet under '${source.kept}'")
+        }
+        val set =
+            keptSet ?: downloads[source.download] ?: throw PassException(Reason.UNSUPPORTED, "there is no $what")
+        return names.associateWith { name ->
+            fault(set, name)?.let { throw PassException(Reason.UNSUPPORTED, what + it) }
+            set.getValue(name)
+        }
+    }
+
+    /** What is wrong with a tensor of a set, to be put behind the set's name; null: nothing. */
+    private fun fault(
+        set: Tensors,
+        name: String,
+    ): String? {
+        val wanted = tensors.getValue(name)
+        val tensor = set[name] ?: return " has no tensor '$name'"
+        val type = if (tensor is FloatTensor) "float32" else "int64"
+        val wantedType = if (wanted.dtype == Dtype.DTYPE_FLOAT32) "float32" else "int64"
+        if (tensor.shape == wanted.shapeList && type == wantedType) return null
+        return ": tensor '$name' is $type${tensor.shape}, the bundle has $wantedType${wanted.shapeList}"
+    }
+
+    companion object {
+        /** The name of the only tensor of a reference that is no set of tensors. */
+        const val LABEL_COUNTS = "label_counts"
+
+        /** What can be downloaded, by name: these sets and the bundle's initial weights. */
+        fun available(
+            sets: List<BlobSet>,
+            manifest: Manifest,
+        ): Map<String, BlobSet> = (listOf(Manifests.initialSet(manifest)) + sets).associateBy { it.name }
+
+        /** Names of the downloaded sets that a pass reads: a fallback only where nothing is kept that fits the bundle. */
+        fun needed(
+            plan: LocalPass,
+            manifest: Manifest,
+            kept: (String) -> Tensors?,
+        ): Set<String> {
+            val read = Sources(manifest, emptyMap(), kept).downloaded(plan)
+            return read + plan.extractorsList + plan.upload.baseSet - ""
+        }
+    }
+}
