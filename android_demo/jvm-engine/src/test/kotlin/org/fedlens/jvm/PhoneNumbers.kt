@@ -1,0 +1,83 @@
+package org.fedlens.jvm
+
+import com.google.gson.JsonObject
+import com.google.gson.JsonParser
+import org.fedlens.sdk.Bundle
+import org.fedlens.sdk.EngineException
+import org.fedlens.sdk.toHex
+import org.junit.Assume.assumeTrue
+import java.io.File
+import java.nio.file.Files
+import java.nio.file.StandardCopyOption
+import java.security.MessageDigest
+import java.util.concurrent.TimeUnit
+
+/**
+ * Bundles of the real exporter, and what Python's engines compute with them; see `tests/phone_numbers.py`.
+ *
+ * Making them takes a minute, so they are kept in the folder for temporary files until a source changes that they
+ * follow from.
+ */
+object PhoneNumbers {
+    private val repository = File(checkNotNull(System.getProperty("fedlens.repository")) { "run by Maven" }).canonicalFile
+    private val python = File(checkNotNull(System.getProperty("fedlens.python")) { "run by Maven" })
+    private val folder: File by lazy(::made)
+
+    /** One case, or the test is skipped: there is no runtime here. */
+    fun case(name: String): PhoneCase {
+        assumeRuntime()
+        return PhoneCase(File(folder, name))
+    }
+
+    /** Skips the test, with the reason, where the native library could not be built. */
+    fun assumeRuntime() {
+        val missing =
+            try {
+                JniRuntime().version
+                null
+            } catch (error: EngineException) {
+                error.message
+            }
+        assumeTrue(missing, missing == null)
+    }
+
+    private fun made(): File {
+        val kept = File(System.getProperty("java.io.tmpdir"), "fedlens-phone-numbers-${fingerprint()}")
+        if (kept.isDirectory) return kept
+        val fresh = Files.createTempDirectory(kept.parentFile.toPath(), "fedlens-phone-numbers-").toFile()
+        val log = File(fresh, "log.txt")
+        val process =
+            ProcessBuilder(python.path, "-m", "tests.phone_numbers", fresh.path)
+                .directory(repository)
+                .redirectErrorStream(true)
+                .redirectOutput(log)
+                .start()
+        check(process.waitFor(10, TimeUnit.MINUTES)) { "tests.phone_numbers does not end" }
+        check(process.exitValue() == 0) { "tests.phone_numbers failed:\n${log.readText()}" }
+        try {
+            Files.move(fresh.toPath(), kept.toPath(), StandardCopyOption.ATOMIC_MOVE)
+        } catch (error: java.io.IOException) {
+            // Another build has made them at the same time.
+            if (!kept.isDirectory) throw error
+            fresh.deleteRecursively()
+        }
+        return kept
+    }
+
+    private fun fingerprint(): String {
+        val digest = MessageDigest.getInstance("SHA-256")
+        digest.update("$python ${JniRuntime().version}".toByteArray())
+        listOf("export", "proto", "edge_client/fedlens_edge_client/engines", "tests/phone_numbers.py")
+            .flatMap { File(repository, it).walk().filter { file -> file.extension == "py" } }
+            .sorted()
+            .forEach { digest.update(it.readBytes()) }
+        return digest.digest().copyOf(8).toHex()
+    }
+}
+
+class PhoneCase(
+    folder: File,
+) {
+    val bundle: Bundle = Bundle.open(File(folder, "bundle"))
+    val numbers: JsonObject = JsonParser.parseString(File(folder, "numbers.json").readText()).asJsonObject
+}

@@ -1,0 +1,109 @@
+package org.fedlens.sdk.engine
+
+import org.fedlens.proto.v1.Slot
+import org.fedlens.proto.v1.SlotKind
+
+/**
+ * Brings batches to a program with one input of kind `SLOT_KIND_INPUT`.
+ *
+ * @param rows What the batches are taken of.
+ * @param count How many rows there are.
+ * @param classes Labels are below this number.
+ * @param filled Every batch must be full, as for trainable BatchNorm.
+ * @throws org.fedlens.sdk.EngineException The rows are not what the program takes.
+ */
+internal class Feed(
+    program: SlottedProgram,
+    private val rows: Rows,
+    private val count: Int,
+    classes: Int,
+    private val filled: Boolean,
+) {
+    private val slot = program.inputs[program.inputIndex(SlotKind.SLOT_KIND_INPUT)]
+
+    /** Rows of each run. */
+    val batch: Int = (slot.shapeList.firstOrNull() ?: unusable("program '${program.name}' takes no batch")).toInt()
+    private val width = (slot.shapeList.fold(1L, Long::times) / batch).toInt()
+    private val inputs = program.floatArgument(program.inputIndex(SlotKind.SLOT_KIND_INPUT))
+    private val labels = ofEachRow(program, SlotKind.SLOT_KIND_LABEL).map(program::longArgument)
+    private val masks = ofEachRow(program, SlotKind.SLOT_KIND_MASK).map(program::floatArgument)
+    private val views = if (rows.views == null) FloatArray(0) else FloatArray(batch * width)
+    private var real = batch
+
+    init {
+        val given = rows.views
+        if (given == null) {
+            checkCount("the rows' inputs", rows.inputs.size, count, slot)
+        } else if (given.width != width) {
+            badInput("the rows' views: found ${given.width} numbers a row, the bundle takes $width")
+        }
+        if (rows.labels.size != count) badInput("the rows' labels: found ${rows.labels.size} for $count rows")
+        for (label in rows.labels) {
+            if (label !in 0 until classes) badInput("label $label is not one of 0 to ${classes - 1}")
+        }
+        for (i in 0 until inputs.capacity()) inputs.put(i, 0f)
+        for (buffer in labels) for (i in 0 until batch) buffer.put(i, 0)
+        mask(0, batch, 1f)
+    }
+
+    /**
+     * Puts these rows first and masks the rest.
+     *
+     * @throws org.fedlens.sdk.EngineException Too many or too few rows, or one that is not there.
+     */
+    fun fill(indices: IntArray) {
+        if (indices.size !in 1..batch || (filled && indices.size != batch)) {
+            val allowed = if (filled) "exactly $batch" else "1 to $batch"
+            badInput("a batch of ${indices.size} rows; the bundle takes $allowed")
+        }
+        if (indices.any { it !in 0 until count }) badInput("a batch asks for a row outside 0 to ${count - 1}")
+        // What is left of an earlier batch behind them has no effect: the programs mask their inputs.
+        inputs.fromStart()
+        val given = rows.views
+        if (given == null) {
+            for (index in indices) inputs.put(rows.inputs, index * width, width)
+        } else {
+            given.take(indices, views)
+            inputs.put(views, 0, indices.size * width)
+        }
+        for (buffer in labels) for ((i, index) in indices.withIndex()) buffer.put(i, rows.labels[index])
+        if (indices.size != real) {
+            mask(0, indices.size, 1f)
+            mask(indices.size, batch, 0f)
+            real = indices.size
+        }
+    }
+
+    private fun mask(
+        from: Int,
+        until: Int,
+        value: Float,
+    ) {
+        for (buffer in masks) for (i in from until until) buffer.put(i, value)
+    }
+
+    private fun ofEachRow(
+        program: SlottedProgram,
+        kind: SlotKind,
+    ): List<Int> {
+        val found = program.inputs.indices.filter { program.inputs[it].kind == kind }
+        for (index in found) {
+            val shape = program.inputs[index].shapeList
+            if (shape != listOf(batch.toLong())) unusable("program '${program.name}': $kind has shape $shape, not [$batch]")
+        }
+        return found
+    }
+}
+
+/** Sees that there are so many rows of what [slot] takes. */
+internal fun checkCount(
+    what: String,
+    numbers: Int,
+    rows: Int,
+    slot: Slot,
+) {
+    val shape = listOf(rows.toLong()) + slot.shapeList.drop(1)
+    if (numbers.toLong() != shape.fold(1L, Long::times)) {
+        badInput("$what: found $numbers numbers, the bundle takes float32$shape")
+    }
+}

@@ -1,0 +1,280 @@
+package org.fedlens.sdk.engine
+
+import org.fedlens.proto.v1.BundleClass
+import org.fedlens.proto.v1.Dtype
+import org.fedlens.proto.v1.LastBatch
+import org.fedlens.proto.v1.ProgramFormat
+import org.fedlens.proto.v1.SlotKind
+import org.fedlens.sdk.Bundle
+import org.fedlens.sdk.EngineException
+import org.fedlens.sdk.EngineException.Reason
+import org.fedlens.sdk.ManifestException
+import org.fedlens.sdk.Manifests
+import org.fedlens.sdk.blob.FloatTensor
+import org.fedlens.sdk.blob.LongTensor
+import org.fedlens.sdk.blob.Tensor
+import org.fedlens.sdk.newSha256
+import org.fedlens.sdk.sha256
+import org.fedlens.sdk.toHex
+import java.io.File
+import java.io.IOException
+import java.nio.FloatBuffer
+
+/**
+ * Runs the `.pte` programs of a bundle with a frozen backbone, which a program has inside.
+ *
+ * Before a program is first loaded on this device, it is noted on the disk that it is being tried; a program in whose
+ * trial the process has died twice is refused. What the runtime does with a hostile file that passes its trial, it does
+ * to this process: run bundles of servers that you trust.
+ *
+ * @param bundle Whose programs run; each is loaded when first used.
+ * @param runtime What runs them.
+ * @param trials A folder of this process alone in which it is noted which programs have been tried; made where missing.
+ * @throws EngineException With reason `BUNDLE_UNUSABLE`: the bundle trains all layers, or has no programs for phones.
+ */
+public class ProgramEngine(
+    override val bundle: Bundle,
+    private val runtime: ProgramRuntime,
+    trials: File,
+) : Engine {
+    private val manifest = bundle.manifest
+    private val trials = Trials(trials)
+    private val programs = HashMap<String, SlottedProgram>()
+    private var isClosed = false
+
+    init {
+        if (manifest.bundleClass != BundleClass.BUNDLE_CLASS_FROZEN_BACKBONE) {
+            unusable(
+                "the bundle trains all layers of its model, which takes ExecuTorch a hundred times as long as torch: " +
+                    "take a bundle with a frozen backbone",
+            )
+        }
+        for (program in manifest.programsList) {
+            if (program.filesList.none { it.format == FORMAT }) {
+                unusable(
+                    "the bundle has program '${program.name}', but not for phones (.pte): export it with --target pte",
+                )
+            }
+        }
+    }
+
+    override fun embed(photo: FloatArray): FloatArray {
+        val program = program("embed")
+        val at = program.inputIndex(SlotKind.SLOT_KIND_INPUT)
+        checkCount("the photo", photo.size, 1, program.inputs[at])
+        val features = program.outputIndex(SlotKind.SLOT_KIND_FEATURES)
+        if (program.inputs.size != 1) unusable("program 'embed' takes more than a photo")
+        program.floatArgument(at).put(photo)
+        program.run()
+        return program.floatResult(features).toArray().also {
+            if (!it.areFinite()) nonFinite("the features of a photo hold a NaN or an infinity")
+        }
+    }
+
+    override fun view(
+        photos: FloatArray,
+        uniforms: FloatArray,
+    ): FloatArray {
+        if (manifest.views == 0) badInput("the bundle has no views of photos")
+        val program = program("view")
+        val given =
+            listOf(
+                Given("the photos", photos, program.inputIndex(SlotKind.SLOT_KIND_INPUT)),
+                Given("the uniforms", uniforms, program.inputIndex(SlotKind.SLOT_KIND_UNIFORM)),
+            )
+        val at = program.outputIndex(SlotKind.SLOT_KIND_PHOTO)
+        val (batch, width) = program.inputs[given[0].index].rowsAndWidth()
+        val count = photos.size / width
+        if (count == 0) badInput("there are no photos to make views of")
+        for (each in given) {
+            checkCount(each.what, each.numbers.size, count, program.inputs[each.index])
+            program.fill(each.index, 0)
+        }
+        val views = FloatArray(photos.size)
+        for (start in 0 until count step batch) {
+            val real = minOf(batch, count - start)
+            for (each in given) {
+                val row = each.numbers.size / count
+                program.floatArgument(each.index).put(each.numbers, start * row, real * row)
+            }
+            program.run()
+            program.floatResult(at).get(views, start * width, real * width)
+        }
+        if (!views.areFinite()) nonFinite("a view of a photo holds a NaN or an infinity")
+        return views
+    }
+
+    override fun train(
+        program: String,
+        weights: Map<String, Tensor>,
+        rows: Rows,
+        batches: Sequence<IntArray>,
+        hyper: Map<String, Double>,
+        references: Map<String, Map<String, Tensor>>,
+        onStep: (Float) -> Unit,
+    ): Map<String, Tensor> {
+        val loaded = program(program)
+        val lossAt = loaded.outputIndex(SlotKind.SLOT_KIND_LOSS)
+        val values = hyperParameters(hyper)
+        if ((manifest.views != 0) != (rows.views != null)) {
+            badInput("the bundle's step takes ${if (manifest.views == 0) "no" else "${manifest.views}"} views of each photo")
+        }
+        val fills = manifest.lastBatch == LastBatch.LAST_BATCH_FILLED
+        val feed = Feed(loaded, rows, rows.labels.size, manifest.classNamesCount, fills)
+        Arguments(loaded, weights, values, references).write()
+        for ((number, batch) in batches.withIndex()) {
+            feed.fill(batch)
+            loaded.run()
+            val loss = loaded.floatResult(lossAt).get(0)
+            if (!loss.isFinite()) {
+                nonFinite("the loss of step ${number + 1} is $loss; a smaller learning rate may help")
+            }
+            onStep(loss)
+        }
+        return trained(loaded)
+    }
+
+    private fun trained(program: SlottedProgram): Map<String, Tensor> {
+        val found = LinkedHashMap<String, Tensor>()
+        for ((index, slot) in program.inputs.withIndex()) {
+            if (slot.kind != SlotKind.SLOT_KIND_WEIGHT) continue
+            found[slot.name] =
+                if (slot.dtype == Dtype.DTYPE_INT64) {
+                    val values = program.longArgument(index)
+                    LongTensor.of(slot.shapeList, LongArray(values.remaining()).also(values::get))
+                } else {
+                    val values = program.floatArgument(index).toArray()
+                    if (!values.areFinite()) nonFinite("tensor '${slot.name}' holds a NaN or an infinity after training")
+                    FloatTensor.of(slot.shapeList, values)
+                }
+        }
+        return found
+    }
+
+    override fun predict(
+        weights: Map<String, Tensor>,
+        inputs: FloatArray,
+    ): FloatArray = inBatches("predict", SlotKind.SLOT_KIND_LOGITS, weights, inputs, "the logits")
+
+    override fun extract(
+        extractor: Map<String, Tensor>,
+        inputs: FloatArray,
+    ): FloatArray = inBatches("extract", SlotKind.SLOT_KIND_FEATURES, extractor, inputs, "the extractor's outputs")
+
+    /** The output of this kind for each row. */
+    private fun inBatches(
+        name: String,
+        kind: SlotKind,
+        weights: Map<String, Tensor>,
+        inputs: FloatArray,
+        what: String,
+    ): FloatArray {
+        val program = program(name)
+        val at = program.outputIndex(kind)
+        val (_, width) = program.inputs[program.inputIndex(SlotKind.SLOT_KIND_INPUT)].rowsAndWidth()
+        val count = inputs.size / width
+        if (count == 0) badInput("there are no rows to compute ${what.removePrefix("the ")} of")
+        val feed = Feed(program, Rows(inputs, LongArray(count)), count, manifest.classNamesCount, filled = false)
+        val (rows, outputWidth) = program.outputs[at].rowsAndWidth()
+        if (rows != feed.batch) unusable("program '$name' gives $rows rows for ${feed.batch}")
+        Arguments(program, weights).write()
+        val found = FloatArray(count * outputWidth)
+        for (start in 0 until count step feed.batch) {
+            val real = minOf(feed.batch, count - start)
+            feed.fill(IntArray(real) { start + it })
+            program.run()
+            program.floatResult(at).get(found, start * outputWidth, real * outputWidth)
+        }
+        if (!found.areFinite()) nonFinite("$what hold a NaN or an infinity")
+        return found
+    }
+
+    private fun hyperParameters(given: Map<String, Double>): Map<String, Double> {
+        val known = manifest.hyperParametersList.associateBy { it.name }
+        for ((name, value) in given) {
+            val rule =
+                known[name]
+                    ?: badInput("hyper-parameter '$name' is unknown; the bundle has ${known.keys.joinToString()}")
+            if (value !in rule.minimum..rule.maximum) {
+                badInput("hyper-parameter '$name' is $value; allowed are ${rule.minimum} to ${rule.maximum}")
+            }
+        }
+        return known.mapValues { (name, rule) -> given[name] ?: rule.defaultValue }
+    }
+
+    private fun program(name: String): SlottedProgram {
+        check(!isClosed) { "the engine is closed" }
+        return programs.getOrPut(name) { load(name) }
+    }
+
+    private fun load(name: String): SlottedProgram {
+        val (message, digest) =
+            try {
+                Manifests.program(manifest, name) to Manifests.programPart(manifest, name, FORMAT)
+            } catch (error: ManifestException) {
+                unusable("program '$name' cannot be used: ${error.message}", error)
+            }
+        val file = bundle.part(digest)
+        val found =
+            try {
+                file.inputStream().use(::sha256)
+            } catch (error: IOException) {
+                throw unreadable(name, error)
+            }
+        if (!found.contentEquals(digest)) {
+            unusable("program '$name' cannot be used: its file, part ${digest.toHex()}, is damaged")
+        }
+        val slots = Slots(message)
+        PteFile.check(slots.form, file)
+        val key = newSha256()
+        key.update(sha256(message.toByteArray()))
+        key.update(digest)
+        key.update(runtime.version.toByteArray())
+        return trials.run(
+            name,
+            key.digest(),
+            load = { SlottedProgram(slots, runtime.load(slots.form, file)) },
+            trial = ::runOnce,
+        )
+    }
+
+    /** On zeros and on ones, as programs are tried on a desktop; closes the program where it fails. */
+    private fun runOnce(program: SlottedProgram) {
+        try {
+            for (value in 0..1) {
+                for (index in program.inputs.indices) program.fill(index, value)
+                program.run()
+            }
+        } catch (error: Throwable) {
+            program.close()
+            throw error
+        }
+    }
+
+    override fun close() {
+        isClosed = true
+        programs.values.forEach(SlottedProgram::close)
+        programs.clear()
+    }
+
+    private class Given(
+        val what: String,
+        val numbers: FloatArray,
+        val index: Int,
+    )
+
+    private companion object {
+        val FORMAT = ProgramFormat.PROGRAM_FORMAT_PTE
+
+        fun org.fedlens.proto.v1.Slot.rowsAndWidth(): Pair<Int, Int> {
+            val rows = shapeList.firstOrNull() ?: unusable("${describe(this)} has no rows")
+            return rows.toInt() to (shapeList.fold(1L, Long::times) / rows).toInt()
+        }
+
+        fun FloatBuffer.toArray(): FloatArray = FloatArray(remaining()).also(::get)
+
+        fun FloatArray.areFinite(): Boolean = all { it.isFinite() }
+
+        fun nonFinite(message: String): Nothing = throw EngineException(Reason.NON_FINITE, message)
+    }
+}

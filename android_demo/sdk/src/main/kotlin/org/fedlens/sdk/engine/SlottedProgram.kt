@@ -1,0 +1,143 @@
+package org.fedlens.sdk.engine
+
+import org.fedlens.proto.v1.Dtype
+import org.fedlens.proto.v1.Program
+import org.fedlens.proto.v1.Slot
+import org.fedlens.proto.v1.SlotKind
+import org.fedlens.sdk.BlobException
+import org.fedlens.sdk.blob.TensorSpec
+import java.io.Closeable
+import java.nio.Buffer
+import java.nio.ByteBuffer
+import java.nio.FloatBuffer
+import java.nio.LongBuffer
+
+/** A loaded program, and what stands where in its arguments and results. */
+internal class SlottedProgram(
+    private val slots: Slots,
+    private val loaded: LoadedProgram,
+) : Closeable by loaded {
+    val name: String get() = slots.form.name
+    val inputs: List<Slot> get() = slots.inputs
+    val outputs: List<Slot> get() = slots.outputs
+    private val arguments = views(slots.form.inputs, loaded.arguments)
+    private val results = views(slots.form.outputs, loaded.results)
+
+    fun run(): Unit = loaded.run()
+
+    /** Where the only input of this kind stands; without one, or with several, the bundle is unusable. */
+    fun inputIndex(kind: SlotKind): Int = only(kind, inputs)
+
+    /** Where the only output of this kind stands; as for inputs. */
+    fun outputIndex(kind: SlotKind): Int = only(kind, outputs)
+
+    /** The memory of a float32 argument, from its first element to its last. */
+    fun floatArgument(index: Int): FloatBuffer = floats(arguments[index], inputs[index])
+
+    /** The memory of an int64 argument, from its first element to its last. */
+    fun longArgument(index: Int): LongBuffer =
+        (arguments[index] as? LongBuffer)?.fromStart() ?: wrongType(inputs[index], "int64")
+
+    /** The memory of a float32 result, from its first element to its last. */
+    fun floatResult(index: Int): FloatBuffer = floats(results[index], outputs[index])
+
+    /** Makes every element of an argument the same. */
+    fun fill(
+        index: Int,
+        value: Int,
+    ) {
+        when (val argument = arguments[index]) {
+            is FloatBuffer -> for (i in 0 until argument.capacity()) argument.put(i, value.toFloat())
+            is LongBuffer -> for (i in 0 until argument.capacity()) argument.put(i, value.toLong())
+        }
+    }
+
+    private fun floats(
+        buffer: Any,
+        slot: Slot,
+    ): FloatBuffer = (buffer as? FloatBuffer)?.fromStart() ?: wrongType(slot, "float32")
+
+    private fun wrongType(
+        slot: Slot,
+        needed: String,
+    ): Nothing = unusable("program '$name': ${describe(slot)} is not $needed")
+
+    private fun only(
+        kind: SlotKind,
+        slots: List<Slot>,
+    ): Int {
+        val found = slots.indices.filter { slots[it].kind == kind }
+        if (found.size != 1) unusable("program '$name' has ${found.size} slots of kind $kind where one is needed")
+        return found[0]
+    }
+
+    private companion object {
+        fun views(
+            forms: List<TensorSpec>,
+            buffers: List<ByteBuffer>,
+        ): List<Any> =
+            forms.zip(buffers) { form, buffer ->
+                if (form.dtype == Dtype.DTYPE_INT64) buffer.asLongBuffer() else buffer.asFloatBuffer()
+            }
+    }
+}
+
+/** What the `.pte` of a program takes and gives: all but the frozen inputs, which it has inside. */
+internal class Slots(
+    program: Program,
+) {
+    val inputs: List<Slot> = program.inputsList.filter { it.kind != SlotKind.SLOT_KIND_FROZEN }
+    val outputs: List<Slot> = program.outputsList
+
+    val form: ProgramForm
+
+    init {
+        val forms = listOf(inputs, outputs).map { slots -> slots.map { spec(program.name, it) } }
+        val bytes = forms.sumOf { specs -> specs.sumOf { it.bytes } }
+        if (bytes > MAX_BYTES) {
+            unusable("program '${program.name}' takes and gives $bytes bytes; at most $MAX_BYTES are allowed")
+        }
+        val where = inputs.withIndex().associate { (i, slot) -> slot.kind to slot.name to i }
+        val replaced = outputs.map { where[it.kind to it.name] ?: -1 }
+        for ((output, target) in forms[1].zip(replaced)) {
+            if (target < 0) continue
+            val input = forms[0][target]
+            if (input.dtype != output.dtype || input.shape != output.shape) {
+                unusable("program '${program.name}' takes $input and gives $output in its place")
+            }
+        }
+        form = ProgramForm(program.name, forms[0], forms[1], replaced)
+    }
+
+    private companion object {
+        const val MAX_BYTES = 1L shl 30
+        const val MOST_DIMENSIONS = 16
+
+        fun spec(
+            program: String,
+            slot: Slot,
+        ): TensorSpec {
+            val what = "program '$program': ${describe(slot)} has shape ${slot.shapeList}"
+            // Numbers of the schema are unsigned, those of the JVM are not.
+            if (slot.shapeCount > MOST_DIMENSIONS || slot.shapeList.any { it !in 1..Int.MAX_VALUE }) unusable(what)
+            val spec = TensorSpec(slot.name.ifEmpty { slot.kind.name }, slot.dtype, slot.shapeList)
+            try {
+                if (spec.bytes > MAX_BYTES) unusable("$what; at most $MAX_BYTES bytes are allowed")
+            } catch (error: BlobException) {
+                unusable(what, error)
+            }
+            return spec
+        }
+    }
+}
+
+/** A slot as in an error message. */
+internal fun describe(slot: Slot): String = if (slot.name.isEmpty()) slot.kind.name else "'${slot.name}'"
+
+/** The same buffer, to be read or written from its first element to its last. */
+internal fun <B : Buffer> B.fromStart(): B {
+    // Later Javas give a method of that name to each class of buffers, which Android 8 lacks.
+    val plain: Buffer = this
+    plain.clear()
+    return this
+}
