@@ -1,0 +1,241 @@
+package org.fedlens.sdk.net
+
+import com.google.protobuf.ByteString
+import com.google.protobuf.MessageLite
+import com.google.protobuf.Parser
+import okhttp3.CertificatePinner
+import okhttp3.ConnectionPool
+import okhttp3.ConnectionSpec
+import okhttp3.HttpUrl
+import okhttp3.HttpUrl.Companion.toHttpUrl
+import okhttp3.Interceptor
+import okhttp3.MediaType.Companion.toMediaType
+import okhttp3.OkHttpClient
+import okhttp3.Protocol
+import okhttp3.Request
+import okhttp3.RequestBody
+import okhttp3.RequestBody.Companion.toRequestBody
+import okio.BufferedSink
+import org.fedlens.proto.v1.Capabilities
+import org.fedlens.proto.v1.CheckInRequest
+import org.fedlens.proto.v1.CheckInResponse
+import org.fedlens.proto.v1.EnrolRequest
+import org.fedlens.proto.v1.EnrolResponse
+import org.fedlens.proto.v1.FailureRequest
+import org.fedlens.proto.v1.FailureResponse
+import org.fedlens.proto.v1.ForgetRequest
+import org.fedlens.proto.v1.ForgetResponse
+import org.fedlens.proto.v1.Receipt
+import org.fedlens.sdk.KeyedHash
+import org.fedlens.sdk.UpdateFrame
+import org.fedlens.sdk.Wire
+import org.fedlens.sdk.toHex
+import java.io.File
+import java.net.Proxy
+import java.util.concurrent.TimeUnit
+import javax.net.ssl.SSLContext
+import javax.net.ssl.X509TrustManager
+
+/** How long to wait, in milliseconds, for a connection, and for the next byte. */
+internal class Timeouts(
+    val connectMs: Long = 15_000,
+    val silenceMs: Long = 60_000,
+)
+
+/**
+ * The protocol over HTTP/1.1: one credential, every answer checked. Nothing is opened before the first call. HTTPS goes
+ * through the system's proxy, if there is one, which sees the server's name and nothing else.
+ */
+public class HttpTransport internal constructor(
+    server: String,
+    secret: ByteArray,
+    private val pins: List<String>,
+    ca: File?,
+    private val retrying: Retrying,
+    private val timeouts: Timeouts,
+) : Transport {
+    private val base: HttpUrl = ServerAddress.parse(server)
+    private val id: ByteString = ByteString.copyFrom(KeyedHash.clientId(secret))
+    private val authorization: String = KeyedHash.authorization(secret)
+    private val pinner: CertificatePinner = Trust.pinned(base, pins)
+    private val authorities: X509TrustManager? = ca?.let(Trust::only)
+    private val connections = lazy(::newClient)
+
+    /**
+     * @param server Such as `https://fl.example.org:8443`; plain HTTP is for this machine only.
+     * @param secret 32 bytes, from which the client's id follows.
+     * @param pins Public keys of which the server, or one that vouches for it, must have one: `sha256/` and the base64
+     *     of the SHA-256 of the SubjectPublicKeyInfo. Empty: any that a trusted certificate names.
+     * @param ca Certificates (PEM) to trust instead of the system's; null: the system's.
+     * @param backoff How failed requests are repeated.
+     * @param onRetry Called before each wait; what it throws ends the call.
+     * @throws org.fedlens.sdk.TransportException `UNTRUSTED`: [server] is no HTTPS address, nor a plain one of this
+     *     machine; [ca] cannot be read; one of [pins] is none.
+     */
+    public constructor(
+        server: String,
+        secret: ByteArray,
+        pins: List<String> = emptyList(),
+        ca: File? = null,
+        backoff: Backoff = Backoff(),
+        onRetry: OnRetry = { _, _, _ -> },
+    ) : this(server, secret, pins, ca, Retrying(backoff, onRetry), Timeouts())
+
+    override suspend fun enrol(
+        token: String,
+        capabilities: Capabilities,
+    ): EnrolResponse {
+        val request =
+            EnrolRequest
+                .newBuilder()
+                .setProtocol(Wire.PROTOCOL)
+                .setEnrolmentToken(token)
+                .setClientId(id)
+                .setCapabilities(capabilities)
+                .build()
+        return call("POST", "v1/clients", body(request), EnrolResponse.parser())
+    }
+
+    override suspend fun checkIn(request: CheckInRequest): CheckInResponse {
+        val holdMs = Integer.toUnsignedLong(request.holdMs)
+        return call("POST", "v1/check-in", body(request), CheckInResponse.parser(), holdMs)
+    }
+
+    override suspend fun fetch(
+        sha256: ByteArray,
+        into: File,
+        maxBytes: Long,
+    ): Unit =
+        retrying.repeat {
+            val download = Download(into, maxBytes)
+            val request = newRequest("v1/blobs/${sha256.toHex()}")
+            if (download.have > 0) request.header("Range", "bytes=${download.have}-")
+            connections.value.newCall(request.build()).exchange(pins, download::append)
+        }
+
+    override suspend fun putUpdate(
+        task: Long,
+        round: Long,
+        update: UpdateFrame,
+    ): Receipt = call("PUT", "${pathOf(task, round)}/update", Streamed(update), Receipt.parser())
+
+    override suspend fun putEvaluation(
+        task: Long,
+        round: Long,
+        update: UpdateFrame,
+    ): Receipt = call("PUT", "${pathOf(task, round)}/evaluation", Streamed(update), Receipt.parser())
+
+    override suspend fun reportFailure(
+        task: Long,
+        round: Long,
+        request: FailureRequest,
+    ) {
+        call("POST", "${pathOf(task, round)}/failure", body(request), FailureResponse.parser())
+    }
+
+    override suspend fun forget(): ForgetResponse {
+        val request = ForgetRequest.newBuilder().setProtocol(Wire.PROTOCOL).build()
+        return call("DELETE", "v1/clients/self", body(request), ForgetResponse.parser())
+    }
+
+    /** Gives back connections; the transport is not used afterwards, and calls on their way are cancelled before. */
+    override fun close() {
+        if (connections.isInitialized()) connections.value.connectionPool.evictAll()
+    }
+
+    private suspend fun <M : MessageLite> call(
+        method: String,
+        path: String,
+        body: RequestBody,
+        parser: Parser<M>,
+        holdMs: Long = 0,
+    ): M =
+        retrying.repeat {
+            val patient = silentFor(timeouts.silenceMs + holdMs)
+            val request = newRequest(path).method(method, body).build()
+            patient.newCall(request).exchange(pins) { response ->
+                if (response.code != OK) throw Answers.failure(response)
+                Answers.message(response, parser)
+            }
+        }
+
+    private fun newRequest(path: String): Request.Builder =
+        Request
+            .Builder()
+            .url("${base.toString().trimEnd('/')}/$path".toHttpUrl())
+            .header("Authorization", authorization)
+            // Whatever is named here, OkHttp then neither asks for compression nor undoes it.
+            .header("Accept-Encoding", "identity")
+
+    /** The same connections with another limit of silence. */
+    private fun silentFor(ms: Long): OkHttpClient =
+        connections.value
+            .newBuilder()
+            .readTimeout(minOf(ms, Int.MAX_VALUE.toLong()), TimeUnit.MILLISECONDS)
+            .build()
+
+    private fun newClient(): OkHttpClient {
+        val builder =
+            OkHttpClient
+                .Builder()
+                // One client asks for one thing after another, so that nothing newer would be faster.
+                .protocols(listOf(Protocol.HTTP_1_1))
+                .connectionPool(ConnectionPool(IDLE_CONNECTIONS, KEEP_ALIVE_S, TimeUnit.SECONDS))
+                .followRedirects(false)
+                .followSslRedirects(false)
+                .certificatePinner(pinner)
+                .connectTimeout(timeouts.connectMs, TimeUnit.MILLISECONDS)
+                .readTimeout(timeouts.silenceMs, TimeUnit.MILLISECONDS)
+                .writeTimeout(timeouts.silenceMs, TimeUnit.MILLISECONDS)
+                .addNetworkInterceptor(Interceptor(::withoutExtras))
+        if (base.isHttps) {
+            builder.connectionSpecs(listOf(ConnectionSpec.MODERN_TLS))
+        } else {
+            // A proxy would see the secret.
+            builder.connectionSpecs(listOf(ConnectionSpec.CLEARTEXT)).proxy(Proxy.NO_PROXY)
+        }
+        if (authorities != null) {
+            val context = SSLContext.getInstance("TLS")
+            context.init(null, arrayOf(authorities), null)
+            builder.sslSocketFactory(context.socketFactory, authorities)
+        }
+        return builder.build()
+    }
+
+    private companion object {
+        const val OK = 200
+        const val IDLE_CONNECTIONS = 2
+        const val KEEP_ALIVE_S = 60L
+        val MEDIA_TYPE = Wire.MEDIA_TYPE.toMediaType()
+
+        // OkHttp sends these by itself; the protocol has no use for them.
+        val EXTRAS = listOf("User-Agent", "Accept-Encoding", "Connection")
+
+        fun withoutExtras(chain: Interceptor.Chain) =
+            chain.proceed(
+                chain
+                    .request()
+                    .newBuilder()
+                    .apply { EXTRAS.forEach(::removeHeader) }
+                    .build(),
+            )
+
+        fun pathOf(
+            task: Long,
+            round: Long,
+        ) = "v1/tasks/${java.lang.Long.toUnsignedString(task)}/rounds/${java.lang.Long.toUnsignedString(round)}"
+
+        fun body(message: MessageLite): RequestBody = message.toByteArray().toRequestBody(MEDIA_TYPE)
+    }
+
+    /** The body of an update, written from its blob anew by every attempt. */
+    private class Streamed(
+        private val update: UpdateFrame,
+    ) : RequestBody() {
+        override fun contentType() = MEDIA_TYPE
+
+        override fun contentLength() = update.size
+
+        override fun writeTo(sink: BufferedSink) = update.writeTo(sink.outputStream())
+    }
+}

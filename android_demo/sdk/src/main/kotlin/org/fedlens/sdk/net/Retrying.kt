@@ -1,0 +1,77 @@
+package org.fedlens.sdk.net
+
+import kotlinx.coroutines.delay
+import org.fedlens.sdk.TransportException
+import org.fedlens.sdk.TransportException.Reason
+import java.util.Locale
+import kotlin.random.Random
+
+/**
+ * The same request may succeed.
+ *
+ * @property afterMs The least wait, which the server asked for.
+ * @property atOnce Whether none is needed beyond it.
+ */
+internal class TryAgain(
+    reason: String,
+    val afterMs: Long = 0,
+    val atOnce: Boolean = false,
+    cause: Throwable? = null,
+) : Exception(reason, cause)
+
+/**
+ * Sends requests again: when, and when not any more.
+ *
+ * @param onRetry Called before each wait.
+ * @param random Of the jitter, so that clients which failed together do not come back together.
+ * @param nowMs Time that never runs backwards, in milliseconds.
+ */
+internal class Retrying(
+    private val backoff: Backoff,
+    private val onRetry: OnRetry,
+    private val random: Random = Random.Default,
+    private val nowMs: () -> Long = { System.nanoTime() / NANOS_PER_MS },
+) {
+    /**
+     * What [attempt] gives, called again for as long as it throws [TryAgain].
+     *
+     * @throws TransportException `UNREACHABLE`: the time of the backoff is over.
+     */
+    suspend fun <T> repeat(attempt: suspend () -> T): T {
+        val started = nowMs()
+        var attempts = 0
+        while (true) {
+            val failure =
+                try {
+                    return attempt()
+                } catch (error: TryAgain) {
+                    error
+                }
+            attempts += 1
+            // Who may repeat at once and still does not succeed would otherwise spin.
+            val own = if (failure.atOnce && attempts == 1) 0L else random.nextLong(mostMs(attempts) + 1)
+            val wait = failure.afterMs + own
+            val spent = nowMs() - started
+            if (backoff.giveUpAfterMs != null && spent + wait > backoff.giveUpAfterMs) {
+                val seconds = String.format(Locale.ROOT, "%.1f", spent / MS_PER_SECOND)
+                val message = "given up after $attempts attempts in $seconds s: ${failure.message}"
+                throw TransportException(Reason.UNREACHABLE, message, cause = failure.cause)
+            }
+            onRetry(failure.message.orEmpty(), wait, attempts)
+            delay(wait)
+        }
+    }
+
+    private fun mostMs(attempts: Int): Long {
+        // 2^30 times anything is more than any limit in use, and further doubling would overflow.
+        val doublings = minOf(attempts - 1, MOST_DOUBLINGS)
+        val grown = backoff.firstMs.toDouble() * (1L shl doublings)
+        return if (grown < backoff.mostMs) grown.toLong() else backoff.mostMs
+    }
+
+    private companion object {
+        const val NANOS_PER_MS = 1_000_000L
+        const val MS_PER_SECOND = 1000.0
+        const val MOST_DOUBLINGS = 30
+    }
+}
