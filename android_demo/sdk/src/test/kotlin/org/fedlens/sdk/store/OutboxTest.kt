@@ -1,0 +1,254 @@
+package org.fedlens.sdk.store
+
+import org.fedlens.jvm.JdbcDatabase
+import org.fedlens.proto.v1.Answer
+import org.fedlens.proto.v1.Capabilities
+import org.fedlens.proto.v1.EvaluationMoment
+import org.fedlens.proto.v1.EvaluationSums
+import org.fedlens.proto.v1.FailureReason
+import org.fedlens.proto.v1.FailureRequest
+import org.fedlens.proto.v1.LocalPass
+import org.fedlens.proto.v1.Stage
+import org.fedlens.sdk.BlobException
+import org.fedlens.sdk.PassException
+import org.fedlens.sdk.StateException.Reason
+import org.fedlens.sdk.blob.FloatTensor
+import org.fedlens.sdk.blob.TensorSpec
+import org.fedlens.sdk.store.JournalEntry.Outcome
+import org.junit.After
+import org.junit.Assert.assertArrayEquals
+import org.junit.Assert.assertEquals
+import org.junit.Assert.assertFalse
+import org.junit.Assert.assertNull
+import org.junit.Assert.assertThrows
+import org.junit.Assert.assertTrue
+import org.junit.Before
+import org.junit.Rule
+import org.junit.Test
+import org.junit.rules.TemporaryFolder
+import java.io.ByteArrayOutputStream
+import java.io.IOException
+
+class OutboxTest {
+    @get:Rule
+    val folder = TemporaryFolder()
+
+    private lateinit var stores: Stores
+
+    @Before
+    fun open() {
+        stores = Stores(folder.root) { JdbcDatabase.open(it) }
+    }
+
+    @After
+    fun close() {
+        stores.close()
+    }
+
+    private fun reopen() {
+        close()
+        open()
+    }
+
+    private fun tensorFiles() = checkNotNull(stores.state.tensorFolder.list()).toList()
+
+    @Test
+    fun `results leave in the order in which they came`() {
+        for ((task, round) in listOf(2L to 1L, 1L to 9L)) {
+            stores.outbox.put(assignment(round, task), header(), null, emptyMap())
+        }
+        val order = List(2) { checkNotNull(stores.outbox.first()).also(stores.outbox::delivered).task }
+        assertEquals(listOf(2L, 1L), order)
+        assertNull(stores.outbox.first())
+    }
+
+    @Test
+    fun `a result is the same bytes after the folder was opened again, inline and as a file`() {
+        for (count in listOf(3, 20_000)) {
+            val upload = stores.files.store(tensors(4, count), Stores.F32)
+            val put = stores.outbox.put(assignment(count.toLong()), header(upload), upload, emptyMap())
+            reopen()
+            val found = checkNotNull(stores.outbox.first())
+            assertArrayEquals(body(put), body(found))
+            assertArrayEquals(put.bodySha256, found.bodySha256)
+            assertArrayEquals(put.bodySha256, found.update.digest())
+            assertEquals(Answer.ANSWER_UPDATE, found.answer)
+            assertEquals(if (count == 3) 0 else 1, tensorFiles().size)
+            stores.outbox.delivered(found)
+            assertEquals(emptyList<String>(), tensorFiles())
+        }
+    }
+
+    private fun body(result: Result) = ByteArrayOutputStream().also(result.update::writeTo).toByteArray()
+
+    @Test
+    fun `a result of a round is put once`() {
+        stores.outbox.put(assignment(1), header(), null, emptyMap())
+        assertReason(Reason.DAMAGED) { stores.outbox.put(assignment(1), header(), null, emptyMap()) }
+        assertEquals(1, stores.journal.entries().size)
+    }
+
+    @Test
+    fun `files that no row names are deleted when the folder is opened`() {
+        stores.files.store(tensors(1, 20_000), Stores.F32)
+        val named = stores.files.store(tensors(2, 20_000), Stores.F32)
+        stores.outbox.put(assignment(1), header(), null, mapOf("mine" to named))
+        reopen()
+        assertEquals(listOf(stores.files.file(named.sha256).name), tensorFiles())
+        assertNull(stores.kept.current(TASK, "mine"))
+    }
+
+    @Test
+    fun `a refused result leaves the kept set before it current`() {
+        stores.run(Step.Put(1, 1, upload = false, keep = true, large = false))
+        stores.run(Step.Put(2, 2, upload = false, keep = true, large = false))
+        stores.run(Step.Deliver)
+        stores.run(Step.Refuse)
+        assertEquals(-1, stores.kept.current(TASK, "mine")?.firstValue())
+        assertNull(stores.kept.current(TASK + 1, "mine"))
+    }
+
+    @Test
+    fun `stored tensors that are gone are named`() {
+        stores.run(Step.Put(1, 1, upload = false, keep = true, large = true))
+        stores.run(Step.Deliver)
+        stores.state.tensorFolder.listFiles()?.forEach { it.delete() }
+        val told = assertReason(Reason.DAMAGED) { stores.kept.current(TASK, "mine") }
+        assertTrue(told, "the state folder is damaged" in told)
+    }
+
+    @Test
+    fun `the start rules of the last pass that trains are kept, not those of one that only asks`() {
+        val asking = assignment(1).toBuilder()
+        asking.localPass = LocalPass.newBuilder().addExtractors("asked").build()
+        val training = assignment(2).toBuilder()
+        val stage = Stage.newBuilder().setProgram("step")
+        training.localPass = LocalPass.newBuilder().addExtractors("trained").addStages(stage).build()
+        stores.outbox.put(asking.build(), header(), null, emptyMap())
+        assertNull(stores.kept.startRules(TASK))
+        stores.outbox.put(training.build(), header(), null, emptyMap())
+        val rules = checkNotNull(stores.kept.startRules(TASK))
+        assertEquals(listOf("trained"), rules.extractorsList)
+        assertEquals(0, rules.stagesCount)
+    }
+
+    @Test
+    fun `a full disk is named, and neither rows nor files of the result stay`() {
+        val upload = stores.files.store(tensors(1, 20_000), Stores.F32)
+        stores.state.transaction { db ->
+            val pages = db.query("PRAGMA page_count") { it.long(0) }.single()
+            db.query("PRAGMA max_page_count = $pages") { it.long(0) }
+        }
+        val kept = mapOf("mine" to stores.files.store(tensors(2, 12_000), Stores.F32))
+        assertReason(Reason.NOT_WRITABLE) { stores.outbox.put(assignment(1), header(upload), upload, kept) }
+        stores.state.transaction { db -> db.query("PRAGMA max_page_count = 1000000") { it.long(0) } }
+        assertNull(stores.outbox.first())
+        assertEquals(0, stores.journal.entries().size)
+        assertEquals(emptyList<String>(), tensorFiles())
+    }
+
+    @Test
+    fun `tensors for which there is no room are named and leave nothing`() {
+        val told =
+            assertReason(Reason.NOT_WRITABLE) {
+                val failing =
+                    object : FloatTensor {
+                        override val shape = listOf(20_000L)
+
+                        override fun read(
+                            from: Long,
+                            into: FloatArray,
+                            at: Int,
+                            count: Int,
+                        ) {
+                            if (from > 10_000) throw IOException("No space left on device")
+                        }
+                    }
+                stores.files.store(mapOf("w" to failing), Stores.F32)
+            }
+        assertTrue(told, "No space left on device" in told)
+        assertEquals(emptyList<String>(), tensorFiles())
+    }
+
+    @Test
+    fun `the journal tells what left this phone, newest first, with the time of its arrival`() {
+        var now = 1000L
+        val journal = Journal(stores.state) { now }
+        val outbox = Outbox(stores.state, stores.files, stores.kept, journal)
+        val enrolled = journal.enrolment(Capabilities.newBuilder().addModels("net").build(), 99)
+        journal.ended(enrolled, Outcome.DELIVERED)
+        val upload = stores.files.store(tensors(1), Stores.F32, base = ByteArray(32))
+        val header =
+            header(upload)
+                .toBuilder()
+                .setPhotoCount(5)
+                .addClassCounts(2)
+                .addClassCounts(3)
+                .addLabelDistribution(0.5)
+                .addEvaluations(sums(EvaluationMoment.EVALUATION_MOMENT_START, 1))
+                .addEvaluations(sums(EvaluationMoment.EVALUATION_MOMENT_END, 4))
+                .build()
+        val result = outbox.put(assignment(3), header, upload, emptyMap())
+        val request =
+            FailureRequest.newBuilder().setReason(FailureReason.FAILURE_REASON_POLICY).setDetail("no").build()
+        journal.failure(TASK, 4, request)
+        now = 2000
+        outbox.delivered(result)
+
+        val (failure, sent, enrolment) = journal.entries()
+        failure as JournalEntry.Failure
+        sent as JournalEntry.Upload
+        enrolment as JournalEntry.Enrolment
+        assertEquals(listOf(1000L, 2000L, 1000L), listOf(failure, sent, enrolment).map { it.timeMs })
+        val outcomes = listOf(failure, sent, enrolment).map { it.outcome }
+        assertEquals(listOf(Outcome.WAITING, Outcome.DELIVERED, Outcome.DELIVERED), outcomes)
+        assertEquals(PassException.Reason.POLICY to "no", failure.reason to failure.detail)
+        assertEquals(listOf("net"), enrolment.models)
+        assertEquals(99L, enrolment.bytes)
+        assertEquals(result.update.size, sent.bytes)
+        assertEquals(TASK to 3L, sent.task to sent.round)
+        assertEquals(listOf(TensorSpec("w", Stores.F32, listOf(3L))), sent.tensors)
+        assertTrue(sent.isDifference)
+        assertEquals(5L, sent.photoCount)
+        assertEquals(listOf(2L, 3L), sent.classCounts)
+        assertEquals(listOf(0.5), sent.labelDistribution)
+        assertEquals(1L to 4L, sent.start?.correct to sent.end?.correct)
+        assertNull(sent.throwAway)
+        assertEquals(listOf(failure.id), journal.entries(most = 1).map { it.id })
+    }
+
+    @Test
+    fun `what is told of a delivered result is what its header holds`() {
+        val header =
+            header()
+                .toBuilder()
+                .setPhotoCount(5)
+                .addEvaluations(sums(EvaluationMoment.EVALUATION_MOMENT_THROW_AWAY, 2))
+                .build()
+        val told = stores.outbox.put(assignment(3), header, null, emptyMap()).reported()
+        assertEquals(listOf(TASK, 3L, 5L), listOf(told.task, told.round, told.photoCount))
+        assertEquals(2L, told.throwAway?.correct)
+        assertNull(told.start)
+        assertEquals(4L + header.serializedSize, told.uploadBytes)
+    }
+
+    @Test
+    fun `tensors that no blob can hold leave nothing`() {
+        assertThrows(BlobException::class.java) {
+            val broken = FloatTensor.of(listOf(20_000L), FloatArray(20_000) { Float.NaN })
+            stores.files.store(mapOf("w" to broken), Stores.F32)
+        }
+        assertFalse(tensorFiles().isNotEmpty())
+    }
+
+    private fun sums(
+        moment: EvaluationMoment,
+        correct: Long,
+    ): EvaluationSums =
+        EvaluationSums
+            .newBuilder()
+            .setMoment(moment)
+            .setCount(9)
+            .setCorrect(correct)
+            .build()
+}

@@ -1,0 +1,139 @@
+package org.fedlens.sdk.store
+
+import com.google.protobuf.ByteString
+import kotlinx.coroutines.runBlocking
+import org.fedlens.proto.v1.Answer
+import org.fedlens.proto.v1.Assignment
+import org.fedlens.proto.v1.Dtype
+import org.fedlens.proto.v1.UpdateHeader
+import org.fedlens.sdk.album.PhotoAlbum
+import org.fedlens.sdk.blob.Blob
+import org.fedlens.sdk.blob.BlobWriter
+import org.fedlens.sdk.blob.FloatTensor
+import org.fedlens.sdk.sha256
+import org.fedlens.sdk.toHex
+import java.io.Closeable
+import java.io.File
+
+const val SERVER = "https://fl.example.org"
+const val TASK = 7L
+
+internal fun assignment(
+    round: Long,
+    task: Long = TASK,
+): Assignment =
+    Assignment
+        .newBuilder()
+        .setTask(task)
+        .setRound(round)
+        .setAnswer(Answer.ANSWER_UPDATE)
+        .build()
+
+internal fun header(upload: StoredBlob? = null): UpdateHeader {
+    val header = UpdateHeader.newBuilder().setProtocol(1)
+    upload?.let { header.setBlobSha256(ByteString.copyFrom(it.sha256)).setBlobSize(it.size) }
+    return header.build()
+}
+
+/** Tensor `w` of [count] float32 that are all [value]; from 16,000 on they are too many for a row. */
+internal fun tensors(
+    value: Int,
+    count: Int = 3,
+): Map<String, FloatTensor> = mapOf("w" to FloatTensor.of(listOf(count.toLong()), FloatArray(count) { value.toFloat() }))
+
+internal fun Blob.firstValue(): Int = (tensors.getValue("w") as FloatTensor).toArray()[0].toInt()
+
+/** Everything that a client keeps, in one folder, as it is put together for a client. */
+internal class Stores(
+    private val folder: File,
+    private val point: (String) -> Unit = {},
+    openDatabase: (File) -> Database,
+) : Closeable {
+    val state = State.open(File(folder, "state"), SERVER, openDatabase)
+    val files = TensorFiles(state.tensorFolder)
+    val kept = KeptSets(state, files)
+    val journal = Journal(state)
+    val outbox = Outbox(state, files, kept, journal)
+    val album = PhotoAlbum.open(File(folder, "album"), openDatabase)
+    val cache = Cache(File(folder, "cache"), 1 shl 20)
+
+    fun run(step: Step) {
+        when (step) {
+            is Step.Put -> put(step)
+            Step.Deliver -> outbox.first()?.let(outbox::delivered)
+            Step.Refuse -> outbox.first()?.let(outbox::refused)
+            is Step.Add -> album.add(photo(step.content), "${step.content}.bmp", step.label)
+            is Step.Label -> album.label(step.id, step.label)
+            is Step.Delete -> album.delete(step.id)
+            Step.DeleteAll -> album.deleteAll()
+            is Step.Obtain -> obtain(step.blob)
+        }
+    }
+
+    private fun put(step: Step.Put) {
+        val count = if (step.large) LARGE else 3
+        val upload = if (step.upload) files.store(tensors(step.value, count), F32) else null
+        point("between two files")
+        val keep = if (step.keep) mapOf("mine" to files.store(tensors(-step.value, count), F32)) else emptyMap()
+        outbox.put(assignment(step.round), header(upload), upload, keep)
+    }
+
+    private fun obtain(blob: Int) =
+        runBlocking {
+            val content = part(blob)
+            cache.obtain(Wanted(sha256(content), content.size.toLong())) { _, into, _ ->
+                val half = content.size / 2
+                if (into.length() < half) into.appendBytes(content.copyOfRange(into.length().toInt(), half))
+                point("half of a download")
+                into.appendBytes(content.copyOfRange(into.length().toInt(), content.size))
+            }
+        }
+
+    fun snapshot(): Snapshot {
+        val waiting =
+            state.transaction { db ->
+                db.query("SELECT round, blob_sha256, blob FROM outbox ORDER BY place") {
+                    Triple(it.long(0), it.bytesOrNull(1), it.bytesOrNull(2))
+                }
+            }
+        val sets =
+            state.transaction { db ->
+                db.query("SELECT round, is_current FROM kept ORDER BY is_current DESC, round") {
+                    it.long(0) to (it.long(1) == 1L)
+                }
+            }
+        return Snapshot(
+            outbox = waiting.map { (round, digest, inline) -> round to digest?.let { files.open(it, inline).firstValue() } },
+            current = kept.current(TASK, "mine")?.firstValue(),
+            kept = sets,
+            journal = journal.entries().map { (it as JournalEntry.Upload).round to it.outcome },
+            largeValues = names(state.tensorFolder).map { Blob.openChecked(File(state.tensorFolder, it)).firstValue() }.toSet(),
+            photos = album.all().reversed().map { Triple(it.id, PHOTOS.getValue(it.sha256.toHex()), it.label) },
+            photoFiles = checked(File(folder, "album/photos")).map { PHOTOS.getValue(it) }.toSet(),
+            parts = checked(File(folder, "cache/parts")).map { PARTS.getValue(it) }.toSet(),
+        )
+    }
+
+    /** The names of all files, each of which must be the digest of its content. */
+    private fun checked(folder: File): List<String> =
+        names(folder).onEach { check(sha256(File(folder, it).readBytes()).toHex() == it) { "$folder/$it is damaged" } }
+
+    private fun names(folder: File): List<String> = checkNotNull(folder.list()).toList()
+
+    override fun close() {
+        album.close()
+        state.close()
+    }
+
+    companion object {
+        const val LARGE = 20_000
+        val F32 = Dtype.DTYPE_FLOAT32
+
+        fun photo(content: Int): ByteArray = "BM photo number $content".toByteArray()
+
+        fun part(blob: Int): ByteArray = BlobWriter.encode(tensors(blob, 100 * (blob + 1)))
+
+        private val PHOTOS = (0 until Script.CONTENTS).associateBy { sha256(photo(it)).toHex() }
+        private val PARTS = (0 until Script.CONTENTS).associateBy { sha256(part(it)).toHex() }
+    }
+}
