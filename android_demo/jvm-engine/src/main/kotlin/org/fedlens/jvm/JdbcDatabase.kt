@@ -23,12 +23,13 @@ public class JdbcDatabase private constructor(
     @Synchronized
     override fun <T> transaction(block: (Statements) -> T): T =
         naming(file) {
+            if (connection.isClosed) throw StateException(Reason.NOT_WRITABLE, "$file cannot be used: it is closed")
             execute("BEGIN IMMEDIATE")
             val result =
                 try {
                     block(JdbcStatements(connection)).also { execute("COMMIT") }
                 } catch (error: Throwable) {
-                    rollback(error)
+                    rollBack(error)
                     throw error
                 }
             result
@@ -43,7 +44,7 @@ public class JdbcDatabase private constructor(
         connection.createStatement().use { it.execute(sql) }
     }
 
-    private fun rollback(reason: Throwable) {
+    private fun rollBack(reason: Throwable) {
         try {
             execute("ROLLBACK")
         } catch (error: SQLException) {

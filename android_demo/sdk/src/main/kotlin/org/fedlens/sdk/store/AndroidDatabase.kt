@@ -25,13 +25,27 @@ public class AndroidDatabase private constructor(
     @Synchronized
     override fun <T> transaction(block: (Statements) -> T): T =
         naming(file) {
+            if (!database.isOpen) throw StateException(Reason.NOT_WRITABLE, "$file cannot be used: it is closed")
             database.beginTransactionNonExclusive()
-            try {
-                block(AndroidStatements(database)).also { database.setTransactionSuccessful() }
-            } finally {
-                database.endTransaction()
-            }
+            val result =
+                try {
+                    block(AndroidStatements(database)).also { database.setTransactionSuccessful() }
+                } catch (error: Throwable) {
+                    rollBack(error)
+                    throw error
+                }
+            database.endTransaction()
+            result
         }
+
+    private fun rollBack(reason: Throwable) {
+        try {
+            database.endTransaction()
+        } catch (error: SQLException) {
+            // SQLite itself has rolled back, as it does when the disk is full.
+            reason.addSuppressed(error)
+        }
+    }
 
     @Synchronized
     override fun close() {
@@ -76,8 +90,6 @@ public class AndroidDatabase private constructor(
                 work()
             } catch (error: SQLException) {
                 throw StateException(reason(error), "$file cannot be used: ${error.message}", error)
-            } catch (error: IllegalStateException) {
-                throw StateException(Reason.DAMAGED, "$file cannot be used: ${error.message}", error)
             }
 
         private fun reason(error: SQLException): Reason =

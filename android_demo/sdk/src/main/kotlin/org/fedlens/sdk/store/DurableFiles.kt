@@ -94,7 +94,6 @@ internal inline fun <T> writing(
     }
 
 /** For people: a [FileSystemException] alone has no more than the name for a message. */
-internal fun IOException.whyNot(): String =
-    (this as? FileSystemException)?.reason ?: message ?: javaClass.simpleName
+internal fun IOException.whyNot(): String = (this as? FileSystemException)?.reason ?: message ?: javaClass.simpleName
 
 private const val BUFFER_BYTES = 1 shl 16

@@ -80,7 +80,8 @@ internal class FeatureCache(
             val marks = photos.joinToString(",") { "?" }
             val digests = photos.map { it.toByteArray() }.toTypedArray()
             db.query(
-                "SELECT photo, value, used_day FROM feature WHERE space = ? AND photo IN ($marks) ORDER BY photo, piece",
+                "SELECT photo, value, used_day FROM feature WHERE space = ? AND photo IN ($marks) " +
+                    "ORDER BY photo, piece",
                 space,
                 *digests,
             ) { row ->
@@ -104,13 +105,14 @@ internal class FeatureCache(
         // An empty value has one piece too.
         for (piece in 0..(value.size - 1).coerceAtLeast(0) / PIECE_BYTES) {
             val from = piece * PIECE_BYTES
+            val to = minOf(from + PIECE_BYTES, value.size)
             db.run(
                 "INSERT INTO feature VALUES (?, ?, ?, ?, ?)",
                 space,
                 photo,
                 piece.toLong(),
                 today(),
-                if (value.size <= PIECE_BYTES) value else value.copyOfRange(from, minOf(from + PIECE_BYTES, value.size)),
+                if (value.size <= PIECE_BYTES) value else value.copyOfRange(from, to),
             )
         }
     }

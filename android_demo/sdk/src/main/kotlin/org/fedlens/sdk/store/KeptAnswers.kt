@@ -11,9 +11,9 @@ import kotlin.math.ln
 /**
  * The share of each class among the train photos, with noise that is made once and never again.
  *
- * Each share gets Laplace noise of scale 1/epsilon; nothing is clipped or normalised (FedConcat, appendix D). Noise made
- * anew at each ask would average out, and noise that the server can compute could be subtracted. So it comes from the
- * operating system, and the noisy answer is kept and given ever after: one for each list of class names, for life.
+ * Each share gets Laplace noise of scale 1/epsilon; nothing is clipped or normalised (FedConcat, appendix D). Noise
+ * made anew at each ask would average out, and noise that the server can compute could be subtracted. So it comes from
+ * the operating system, and the noisy answer is kept and given ever after: one for each list of class names, for life.
  *
  * @param random Where the noise comes from.
  */
@@ -52,8 +52,7 @@ internal class KeptAnswers(
         private const val MOST_SCALES = 1000
 
         /** Whether noise of scale 1/epsilon can be made: a number above 0 whose noise is finite. */
-        fun isUsable(epsilon: Double): Boolean =
-            epsilon.isFinite() && epsilon > 0 && (MOST_SCALES / epsilon).isFinite()
+        fun isUsable(epsilon: Double): Boolean = epsilon.isFinite() && epsilon > 0 && (MOST_SCALES / epsilon).isFinite()
 
         /** Each count's share of all with Laplace(0, 1/epsilon) noise; may be negative, need not add up to 1. */
         fun noisyShares(

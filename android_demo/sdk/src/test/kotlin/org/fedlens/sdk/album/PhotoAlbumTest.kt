@@ -57,7 +57,10 @@ class PhotoAlbumTest {
         val found = checkNotNull(album.find(added.id))
         assertArrayEquals(photo(1), found.file.readBytes())
         assertArrayEquals(sha256(photo(1)), found.sha256)
-        assertEquals(listOf("one.bmp", null, null, 0.0, 1234L), found.run { listOf(name, label, suggested, probability, addedAtMs) })
+        assertEquals(
+            listOf("one.bmp", null, null, 0.0, 1234L),
+            found.run { listOf(name, label, suggested, probability, addedAtMs) },
+        )
         assertEquals(KeyedHash.isTestPhoto(sha256(photo(1))), found.isTest)
     }
 
@@ -98,7 +101,10 @@ class PhotoAlbumTest {
         album.add(photo(1), "again.png", "cat")
         val first = album.add(photo(1), "0.png", "cat")
         album.add(photo(1), "no class")
-        assertEquals(listOf(0 to "cat", 1 to "cat", 2 to "dog"), album.photos().photos.map { it.entry.copy to it.label })
+        assertEquals(
+            listOf(0 to "cat", 1 to "cat", 2 to "dog"),
+            album.photos().photos.map { it.entry.copy to it.label },
+        )
         assertEquals(1, files().size)
 
         album.delete(first.id)

@@ -136,6 +136,14 @@ abstract class DatabaseContract(
     }
 
     @Test
+    fun `a closed database says so`() {
+        val database = open()
+        database.close()
+        val error = assertThrows(StateException::class.java) { database.transaction { } }
+        assertEquals("$file cannot be used: it is closed", error.message)
+    }
+
+    @Test
     fun `a folder in the place of the file is named`() {
         file.mkdir()
         val error = assertThrows(StateException::class.java) { open().close() }

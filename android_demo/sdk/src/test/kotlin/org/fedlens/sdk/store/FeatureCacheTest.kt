@@ -18,10 +18,11 @@ class FeatureCacheTest {
 
     private val file by lazy { File(folder.root, "features.sqlite3") }
     private var day = 1L
+    private lateinit var opened: Database
     private val space = byteArrayOf(1)
     private val other = byteArrayOf(2)
 
-    private fun open(maxBytes: Long = 1L shl 20) = FeatureCache(file, maxBytes, JdbcDatabase::open) { day }
+    private fun open(maxBytes: Long = 1L shl 20) = FeatureCache(file, maxBytes, { path -> JdbcDatabase.open(path).also { opened = it } }) { day }
 
     private fun photo(name: String) = ByteString.copyFromUtf8(name)
 
@@ -115,10 +116,11 @@ class FeatureCacheTest {
     fun `where there is no room nothing is stored, and nothing fails`() {
         open().use { cache ->
             cache.put("a")
-            JdbcDatabase.open(file).use { holder ->
-                // Somebody else is writing: as with a full disk, what is not stored is computed again.
-                holder.transaction { cache.put("b") }
+            opened.transaction { db ->
+                val pages = db.query("PRAGMA page_count") { it.long(0) }.single()
+                db.query("PRAGMA max_page_count = $pages") { it.long(0) }
             }
+            cache.put("b", size = 100_000)
             assertEquals(mapOf("a" to 'a'), cache.found("a", "b"))
         }
     }

@@ -10,7 +10,7 @@ import org.junit.rules.TemporaryFolder
 import java.io.File
 import kotlin.random.Random
 
-private const val STEPS = 60
+private const val STEPS = 40
 private const val HALTED = "halted at "
 private const val DONE = "done"
 
@@ -70,15 +70,16 @@ class KilledTest {
         val halts = HashSet<String>()
         for (seed in 1..12) {
             val root = folder.newFolder("run-$seed")
-            val (done, halt) = killedAt(root, seed, random.nextInt(20, 250))
+            val (done, halt) = killedAt(root, seed, random.nextInt(15, 150))
             halts += halt
             val script = Script(seed, STEPS)
             open(root).use { stores ->
                 val found = stores.snapshot()
                 val (before, after) = script.snapshots.subList(done, done + 2)
-                val told = "run $seed, killed at $halt within step $done, ${script.steps[done]}:\n$found\n$before\n$after"
+                val step = script.steps[done]
+                val told = "run $seed, killed at $halt within step $done, $step:\n$found\n$before\n$after"
                 assertTrue(told, found == before || found == after)
-                if (found == before) stores.run(script.steps[done])
+                if (found == before) stores.run(step)
                 script.steps.drop(done + 1).forEach(stores::run)
                 assertEquals(script.snapshots.last(), stores.snapshot())
             }

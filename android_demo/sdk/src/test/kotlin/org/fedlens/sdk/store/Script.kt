@@ -83,8 +83,8 @@ class Script(
     private fun draw(): Step =
         when (random.nextInt(14)) {
             in 0..2 -> {
-                rounds++
-                Step.Put(rounds, random.nextInt(1, 1000), random.nextBoolean(), random.nextBoolean(), random.nextBoolean())
+                val (upload, keep, large) = List(3) { random.nextBoolean() }
+                Step.Put(++rounds, random.nextInt(1, 1000), upload, keep, large)
             }
             in 3..4 -> Step.Deliver
             5 -> Step.Refuse

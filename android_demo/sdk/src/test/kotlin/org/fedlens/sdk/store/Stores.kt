@@ -39,7 +39,8 @@ internal fun header(upload: StoredBlob? = null): UpdateHeader {
 internal fun tensors(
     value: Int,
     count: Int = 3,
-): Map<String, FloatTensor> = mapOf("w" to FloatTensor.of(listOf(count.toLong()), FloatArray(count) { value.toFloat() }))
+): Map<String, FloatTensor> =
+    FloatArray(count) { value.toFloat() }.let { mapOf("w" to FloatTensor.of(listOf(count.toLong()), it)) }
 
 internal fun Blob.firstValue(): Int = (tensors.getValue("w") as FloatTensor).toArray()[0].toInt()
 
@@ -103,22 +104,25 @@ internal class Stores(
                 }
             }
         return Snapshot(
-            outbox = waiting.map { (round, digest, inline) -> round to digest?.let { files.open(it, inline).firstValue() } },
+            outbox = waiting.map { (round, digest, inline) -> round to digest?.let { value(it, inline) } },
             current = kept.current(TASK, "mine")?.firstValue(),
             kept = sets,
             journal = journal.entries().map { (it as JournalEntry.Upload).round to it.outcome },
-            largeValues = names(state.tensorFolder).map { Blob.openChecked(File(state.tensorFolder, it)).firstValue() }.toSet(),
+            largeValues = checked(state.tensorFolder).map { Blob.open(File(state.tensorFolder, it)).firstValue() }.toSet(),
             photos = album.all().reversed().map { Triple(it.id, PHOTOS.getValue(it.sha256.toHex()), it.label) },
             photoFiles = checked(File(folder, "album/photos")).map { PHOTOS.getValue(it) }.toSet(),
             parts = checked(File(folder, "cache/parts")).map { PARTS.getValue(it) }.toSet(),
         )
     }
 
+    private fun value(
+        digest: ByteArray,
+        inline: ByteArray?,
+    ) = files.open(digest, inline).firstValue()
+
     /** The names of all files, each of which must be the digest of its content. */
     private fun checked(folder: File): List<String> =
-        names(folder).onEach { check(sha256(File(folder, it).readBytes()).toHex() == it) { "$folder/$it is damaged" } }
-
-    private fun names(folder: File): List<String> = checkNotNull(folder.list()).toList()
+        checkNotNull(folder.list()).toList().onEach { check(sha256(File(folder, it).readBytes()).toHex() == it) { "$folder/$it is damaged" } }
 
     override fun close() {
         album.close()
