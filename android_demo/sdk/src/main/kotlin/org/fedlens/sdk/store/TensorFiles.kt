@@ -31,7 +31,7 @@ internal class StoredBlob(
  * named by their digest.
  */
 internal class TensorFiles(
-    private val folder: File,
+    val folder: File,
 ) {
     init {
         makeFolder(folder, "tensor folder")

@@ -22,7 +22,10 @@ class FeatureCacheTest {
     private val space = byteArrayOf(1)
     private val other = byteArrayOf(2)
 
-    private fun open(maxBytes: Long = 1L shl 20) = FeatureCache(file, maxBytes, { path -> JdbcDatabase.open(path).also { opened = it } }) { day }
+    private fun open(maxBytes: Long = 1L shl 20): FeatureCache {
+        val openDatabase = { path: File -> JdbcDatabase.open(path).also { opened = it } }
+        return FeatureCache(file, maxBytes, openDatabase) { day }
+    }
 
     private fun photo(name: String) = ByteString.copyFromUtf8(name)
 

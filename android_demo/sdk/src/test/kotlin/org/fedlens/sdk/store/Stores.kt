@@ -108,7 +108,7 @@ internal class Stores(
             current = kept.current(TASK, "mine")?.firstValue(),
             kept = sets,
             journal = journal.entries().map { (it as JournalEntry.Upload).round to it.outcome },
-            largeValues = checked(state.tensorFolder).map { Blob.open(File(state.tensorFolder, it)).firstValue() }.toSet(),
+            largeValues = checked(files.folder).map { Blob.open(File(files.folder, it)).firstValue() }.toSet(),
             photos = album.all().reversed().map { Triple(it.id, PHOTOS.getValue(it.sha256.toHex()), it.label) },
             photoFiles = checked(File(folder, "album/photos")).map { PHOTOS.getValue(it) }.toSet(),
             parts = checked(File(folder, "cache/parts")).map { PARTS.getValue(it) }.toSet(),
@@ -122,7 +122,9 @@ internal class Stores(
 
     /** The names of all files, each of which must be the digest of its content. */
     private fun checked(folder: File): List<String> =
-        checkNotNull(folder.list()).toList().onEach { check(sha256(File(folder, it).readBytes()).toHex() == it) { "$folder/$it is damaged" } }
+        checkNotNull(folder.list()).toList().onEach { name ->
+            check(sha256(File(folder, name).readBytes()).toHex() == name) { "$folder/$name is damaged" }
+        }
 
     override fun close() {
         album.close()
