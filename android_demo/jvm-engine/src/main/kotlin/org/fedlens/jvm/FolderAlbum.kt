@@ -1,0 +1,130 @@
+package org.fedlens.jvm
+
+import org.fedlens.sdk.AlbumEntry
+import org.fedlens.sdk.KeyedHash
+import org.fedlens.sdk.StateException
+import org.fedlens.sdk.album.Album
+import org.fedlens.sdk.album.AlbumSnapshot
+import org.fedlens.sdk.album.Photo
+import org.fedlens.sdk.toHex
+import java.io.File
+import java.io.IOException
+import java.security.MessageDigest
+
+/**
+ * The album that is a folder: one sub-folder a class, looked at anew in every round. Which photos are kept aside for
+ * evaluation follows from their content.
+ *
+ * @param root The photos in it may change at any time.
+ * @throws StateException There is no such folder.
+ */
+public class FolderAlbum(
+    private val root: File,
+) : Album {
+    private var known = emptyMap<File, Known>()
+
+    init {
+        if (!root.isDirectory) {
+            throw unusable("$root is no folder; give one that has a sub-folder of photos for each class")
+        }
+    }
+
+    @Synchronized
+    override fun photos(): AlbumSnapshot {
+        val reading = Reading()
+        for (entry in listing(root) ?: throw unusable("the photo folder $root cannot be read")) {
+            if (entry.isDirectory) reading.takeClass(entry) else reading.skip(OUTSIDE, entry)
+        }
+        val settled = System.currentTimeMillis() - SETTLED_MS
+        known = reading.seen.filterValues { it.modifiedMs < settled }
+        return reading.snapshot()
+    }
+
+    private inner class Reading {
+        val seen = LinkedHashMap<File, Known>()
+        private val skipped = LinkedHashMap<String, MutableList<String>>()
+
+        fun takeClass(folder: File) {
+            val entries = listing(folder) ?: return skip(UNREADABLE, folder)
+            for (entry in entries) {
+                when {
+                    entry.isDirectory -> skip("folders inside a class folder", entry)
+                    entry.extension.lowercase() in SUFFIXES -> takePhoto(entry)
+                    entry.extension.lowercase() in HEIC_SUFFIXES ->
+                        skip("HEIC photos, which cannot be read here (export them as JPEG)", entry)
+                    else -> skip("no photos by their suffix", entry)
+                }
+            }
+        }
+
+        fun skip(
+            reason: String,
+            file: File,
+        ) {
+            skipped.getOrPut(reason, ::ArrayList) += file.relativeTo(root).invariantSeparatorsPath
+        }
+
+        fun snapshot(): AlbumSnapshot {
+            val copies = HashMap<String, Int>()
+            // Classes and names come in order, and so do the copies of a photo.
+            val photos =
+                seen.map { (file, found) ->
+                    val copy = copies.merge(found.sha256.toHex(), 1, Int::plus)!! - 1
+                    Photo(
+                        AlbumEntry(found.sha256, copy),
+                        file.parentFile.name,
+                        file,
+                        KeyedHash.isTestPhoto(found.sha256),
+                    )
+                }
+            return AlbumSnapshot(photos.sortedBy { it.entry }, skipped.mapValues { (_, names) -> names.sorted() })
+        }
+
+        private fun takePhoto(file: File) {
+            try {
+                val (size, modifiedMs) = file.length() to file.lastModified()
+                val before = known[file]?.takeIf { it.size == size && it.modifiedMs == modifiedMs }
+                seen[file] = before ?: Known(size, modifiedMs, digest(file))
+            } catch (_: IOException) {
+                skip(UNREADABLE, file)
+            }
+        }
+    }
+
+    private class Known(
+        val size: Long,
+        val modifiedMs: Long,
+        val sha256: ByteArray,
+    )
+
+    private companion object {
+        val SUFFIXES = setOf("jpg", "jpeg", "png", "webp", "bmp")
+        val HEIC_SUFFIXES = setOf("heic", "heif")
+        const val UNREADABLE = "files that cannot be read"
+        const val OUTSIDE = "files outside the class folders"
+        const val CHUNK_BYTES = 1 shl 16
+
+        // A file changed again within the resolution of the file system's clock would keep its size and time.
+        const val SETTLED_MS = 2_000L
+
+        /** What is in a folder, hidden entries left out, in the order of their names' UTF-8 bytes. */
+        fun listing(folder: File): List<File>? =
+            folder
+                .listFiles { file -> !file.name.startsWith(".") }
+                ?.sortedWith(compareBy(Comparator(KeyedHash::compareUnsigned)) { it.name.toByteArray() })
+
+        fun digest(file: File): ByteArray {
+            val digest = MessageDigest.getInstance("SHA-256")
+            val chunk = ByteArray(CHUNK_BYTES)
+            file.inputStream().use { stream ->
+                while (true) {
+                    val count = stream.read(chunk)
+                    if (count < 0) return digest.digest()
+                    digest.update(chunk, 0, count)
+                }
+            }
+        }
+
+        fun unusable(message: String) = StateException(StateException.Reason.DAMAGED, message)
+    }
+}

@@ -1,0 +1,121 @@
+package org.fedlens.jvm
+
+import org.fedlens.sdk.ClientSettings
+import org.fedlens.sdk.net.Backoff
+import org.fedlens.sdk.store.FileSecret
+import java.io.File
+import java.io.IOException
+
+/** What is wrong with a command line; the text is for who wrote it. */
+internal class BadUsage(
+    message: String,
+) : Exception(message)
+
+/** The command line of [main], read. */
+internal class Options private constructor(
+    private val values: Map<String, List<String>>,
+) {
+    val server: String get() = required("--server")
+    val album: File get() = File(required("--album"))
+    val state: File get() = File(required("--state"))
+
+    /** How many rounds to take part in; null: until every task has ended. */
+    val rounds: Int? get() = if ("--once" in values) 1 else number("--rounds")?.toInt()
+
+    val settings: ClientSettings
+        get() {
+            val defaults = ClientSettings()
+            return ClientSettings(
+                enrolmentToken = token(),
+                pins = all("--pin"),
+                ca = one("--ca")?.let(::File),
+                task = number("--task"),
+                models = all("--model"),
+                secrets = one("--secret-file")?.let { FileSecret(File(it)) },
+                backoff = Backoff(giveUpAfterMs = number("--give-up-after")?.let { it * MS_PER_S }),
+                holdMs = defaults.holdMs,
+            )
+        }
+
+    private fun token(): String? {
+        val file = one("--token-file") ?: return System.getenv(TOKEN_VARIABLE)
+        return try {
+            File(file).readText().trim()
+        } catch (error: IOException) {
+            throw BadUsage("--token-file $file cannot be read: ${error.message}")
+        }
+    }
+
+    private fun required(name: String): String = one(name) ?: throw BadUsage("$name is missing")
+
+    private fun one(name: String): String? = values[name]?.last()
+
+    private fun all(name: String): List<String> = values[name].orEmpty()
+
+    private fun number(name: String): Long? =
+        one(name)?.let { text ->
+            text.toLongOrNull()?.takeIf { it in 1..MOST } ?: throw BadUsage("$name is '$text'; give a number from 1")
+        }
+
+    companion object {
+        const val USAGE: String = """usage: java -cp ... org.fedlens.jvm.Main OPTIONS
+
+Takes part in a federation with the photos of a folder, until every task has ended. Each event and each state is a JSON
+object on a line of its own. Ctrl-C ends it cleanly; the same command goes on from there and sends what had not arrived.
+
+  --server URL           Address of the server, such as https://127.0.0.1:8443.
+  --album DIR            Folder with a sub-folder of photos for each class; it may change.
+  --state DIR            Folder for what must outlive the process: secret, outbox, caches.
+  --token-file FILE      The enrolment token, needed the first time; or set FEDLENS_ENROLMENT_TOKEN.
+  --ca FILE              Certificate (PEM) to trust instead of the system's.
+  --pin sha256/BASE64    Public key that the server's certificates must have; may be given several times.
+  --secret-file FILE     Where the identity is; made if it is not there. Default: secret in the state folder.
+  --model NAME           Model that this client trains; may be given several times. Default: any.
+  --task ID              Take work of the task with this id alone.
+  --rounds N, --once     End after so many rounds, or one.
+  --give-up-after S      End when a request has not succeeded for so many seconds. Default: never.
+
+Exit status: 0 done; 1 it could not go on, or the last of the rounds asked for was given up or refused; 2 a wrong
+command line; 130 Ctrl-C."""
+
+        const val TOKEN_VARIABLE: String = "FEDLENS_ENROLMENT_TOKEN"
+        private const val MS_PER_S = 1_000L
+        private const val MOST = Int.MAX_VALUE.toLong()
+        private val FLAGS = setOf("--once", "--help")
+        private val NAMES =
+            setOf(
+                "--server",
+                "--album",
+                "--state",
+                "--token-file",
+                "--ca",
+                "--pin",
+                "--secret-file",
+                "--model",
+                "--task",
+                "--rounds",
+                "--give-up-after",
+            )
+
+        /**
+         * Reads a command line; null: help is wanted.
+         *
+         * @throws BadUsage An option is unknown or lacks its value.
+         */
+        fun parse(arguments: Array<String>): Options? {
+            val values = LinkedHashMap<String, MutableList<String>>()
+            val rest = ArrayDeque(arguments.asList())
+            while (rest.isNotEmpty()) {
+                val name = rest.removeFirst()
+                val value =
+                    when (name) {
+                        in FLAGS -> ""
+                        in NAMES -> rest.removeFirstOrNull() ?: throw BadUsage("$name lacks its value")
+                        else -> throw BadUsage("there is no option '$name'")
+                    }
+                values.getOrPut(name, ::ArrayList) += value
+            }
+            return if ("--help" in values) null else Options(values)
+        }
+    }
+}

@@ -1,0 +1,266 @@
+package org.fedlens.sdk
+
+import com.google.protobuf.ByteString
+import kotlinx.coroutines.CancellationException
+import kotlinx.coroutines.CoroutineScope
+import kotlinx.coroutines.CoroutineStart
+import kotlinx.coroutines.NonCancellable
+import kotlinx.coroutines.SupervisorJob
+import kotlinx.coroutines.asCoroutineDispatcher
+import kotlinx.coroutines.async
+import kotlinx.coroutines.cancelAndJoin
+import kotlinx.coroutines.flow.StateFlow
+import kotlinx.coroutines.job
+import kotlinx.coroutines.joinAll
+import kotlinx.coroutines.launch
+import kotlinx.coroutines.runBlocking
+import kotlinx.coroutines.withContext
+import org.fedlens.sdk.album.Album
+import org.fedlens.sdk.store.Journal
+import java.io.Closeable
+import java.io.File
+import java.io.IOException
+import java.util.concurrent.Executors
+
+/**
+ * One member of a federation: everything from a check-in to a receipt.
+ *
+ *     check in -> fetch what is missing -> embed new photos -> local pass -> outbox -> upload -> forget
+ *
+ * The process may end at any arrow, and every call may be cancelled: what was computed is in the folder and arrives
+ * next time, once. Calls may come from any thread; the work is done in a thread of the client's, one thing at a time.
+ *
+ * Nothing is opened before the first call; what fails then is a [StateException], or a [TransportException] where the
+ * server's address cannot be trusted with the secret.
+ */
+public class FedLensClient internal constructor(
+    private val site: Site,
+    onEvent: (Event) -> Unit,
+) : Closeable {
+    private val teller = Teller(onEvent)
+    private val executor =
+        Executors.newSingleThreadExecutor { work -> Thread(work, "fedlens-client").apply { isDaemon = true } }
+    private val thread = executor.asCoroutineDispatcher()
+    private val scope = CoroutineScope(SupervisorJob() + thread)
+    private val lock = Any()
+    private var household: Household? = null
+    private var isClosed = false
+
+    /**
+     * A client that is not opened yet.
+     *
+     * @param server Such as `https://fl.example.org:8443`.
+     * @param folder For what must outlive the process; bound to this server, used by one process at a time.
+     * @param album Where the photos come from.
+     * @param platform What runs programs, decodes photos and opens databases here.
+     * @param settings How to take part.
+     * @param onEvent Called with everything that happens, in a thread of the client's; it must return quickly, throw
+     *     nothing and not close the client.
+     */
+    public constructor(
+        server: String,
+        folder: File,
+        album: Album,
+        platform: Platform,
+        settings: ClientSettings = ClientSettings(),
+        onEvent: (Event) -> Unit = {},
+    ) : this(Site(server.trimEnd('/'), folder, album, platform, settings), onEvent)
+
+    /** The public id, 32 bytes, by which operators know this client. Reads the disk the first time. */
+    public val clientId: ByteArray get() = household().state.clientId
+
+    /** What has left this device. Reads the disk the first time. */
+    public val journal: Journal get() = household().journal
+
+    /** What the client is doing now; each change follows the event that leads to it. */
+    public val state: StateFlow<ClientState> get() = teller.state
+
+    /**
+     * Takes part in round after round until every task has ended, or the caller is cancelled.
+     *
+     * @throws TransportException With `REFUSED` where the server does not want this client: a wrong token, revoked.
+     * @throws FedLensException Something else that waiting does not mend.
+     * @throws java.io.IOException The disk is full or broken.
+     */
+    public suspend fun run() {
+        run(rounds = null)
+    }
+
+    /**
+     * Delivers the result that is waiting in the outbox; if there is none, takes part in one round.
+     *
+     * @return How it ended.
+     * @throws FedLensException As [run].
+     * @throws java.io.IOException As [run].
+     */
+    public suspend fun runOnce(): Event.Outcome = working { it.member.runOnce() }
+
+    /**
+     * The same as [run], without coroutines.
+     *
+     * @param callbacks Take what happens, beside `onEvent`, from now on until the end.
+     * @param rounds It ends after so many outcomes of [runOnce]; null: not before every task has ended.
+     */
+    public fun start(
+        callbacks: Callbacks,
+        rounds: Int? = null,
+    ): Running {
+        var error: Exception? = null
+        // Undispatched, so that who is cancelled at once hears of his end too.
+        val job =
+            scope.launch(start = CoroutineStart.UNDISPATCHED) {
+                teller.add(callbacks)
+                try {
+                    run(rounds)
+                } catch (cancelled: CancellationException) {
+                    throw cancelled
+                } catch (failure: Exception) {
+                    error = failure
+                } finally {
+                    teller.remove(callbacks)
+                    callbacks.onEnd(error)
+                }
+            }
+        return object : Running {
+            override fun cancel() = job.cancel()
+        }
+    }
+
+    /**
+     * The probability of each class, in label order, by the model that this client would use now: the one of which the
+     * server has told last, with the tensors kept here. It waits for a training that is under way.
+     *
+     * @param photo A file.
+     * @param task Whose model; null takes the first.
+     * @throws PassException No check-in has told of a model yet, or it cannot be put together.
+     * @throws PhotoException The photo cannot be decoded.
+     * @throws FedLensException The model cannot be fetched or run.
+     */
+    public suspend fun predict(
+        photo: File,
+        task: Long? = null,
+    ): Map<String, Double> =
+        aside { household -> household.member.predict(photo, task) }
+
+    /**
+     * Embeds the album's photos that are not embedded yet, so that the next round need not; called when a photo has
+     * arrived. Without a model, as before the first check-in, it does nothing.
+     *
+     * @return How many were embedded.
+     */
+    public suspend fun embedNew(): Int =
+        aside { household -> household.member.embedNew() }
+
+    /**
+     * Deletes what was computed of photos that are gone from the album.
+     *
+     * @param photos SHA-256, 32 bytes, of each photo's bytes.
+     */
+    public suspend fun dropFeatures(photos: Collection<ByteArray>): Unit =
+        aside { household -> household.features.forget(photos.map(ByteString::copyFrom)) }
+
+    /** The classes of the model that [predict] uses, in label order; empty where no check-in has told of one yet. */
+    public suspend fun classNames(): List<String> =
+        aside { household -> household.member.classNames() }
+
+    /**
+     * Ends what is under way, has the server delete everything about this client, then deletes its identity and what
+     * was kept here; photos stay. What has been aggregated into a model stays in it. The next call makes a new client.
+     *
+     * @return Whether an update is in a round that is just being aggregated and cannot be taken back.
+     * @throws TransportException The server could not be told; nothing is deleted then.
+     */
+    public suspend fun forget(): Boolean {
+        // Before it waits for the thread, which a training may hold.
+        val others = scope.coroutineContext.job.children.toList()
+        others.forEach { it.cancel() }
+        return aside { household ->
+            others.joinAll()
+            val isAggregating = household.member.forget()
+            synchronized(lock) {
+                household.features.clear()
+                household.state.erase()
+                closeHousehold()
+            }
+            teller.enter(ClientState.Idle)
+            isAggregating
+        }
+    }
+
+    /**
+     * Ends what is under way and lets another process use the folder; what was computed stays. Calls that wait end
+     * with a [CancellationException]. Not to be called by callbacks.
+     */
+    override fun close() {
+        synchronized(lock) {
+            if (isClosed) return
+            isClosed = true
+        }
+        runBlocking { scope.coroutineContext.job.cancelAndJoin() }
+        synchronized(lock) { closeHousehold() }
+        executor.shutdown()
+    }
+
+    private suspend fun run(rounds: Int?) {
+        working { household ->
+            var done = 0
+            do {
+                val outcome = household.member.runOnce()
+                done++
+            } while (outcome != Event.TasksFinished && done != rounds)
+        }
+    }
+
+    private suspend fun <T> working(block: suspend (Household) -> T): T =
+        inThread {
+            try {
+                block(household())
+            } catch (cancelled: CancellationException) {
+                teller.enter(ClientState.Idle)
+                throw cancelled
+            } catch (failure: Exception) {
+                teller.enter(ended(failure))
+                throw failure
+            }
+        }
+
+    /** What may be asked of a client while it takes part. */
+    private suspend fun <T> aside(block: suspend (Household) -> T): T =
+        inThread {
+            try {
+                block(household())
+            } finally {
+                teller.resume()
+            }
+        }
+
+    private suspend fun <T> inThread(block: suspend () -> T): T {
+        check(!synchronized(lock) { isClosed }) { "this client is closed" }
+        val work = scope.async { block() }
+        return try {
+            work.await()
+        } finally {
+            withContext(NonCancellable) { work.cancelAndJoin() }
+        }
+    }
+
+    private fun household(): Household =
+        synchronized(lock) {
+            check(!isClosed) { "this client is closed" }
+            household ?: Household.open(site, thread, teller).also { household = it }
+        }
+
+    private fun closeHousehold() {
+        household?.close()
+        household = null
+    }
+
+    private fun ended(failure: Exception): ClientState =
+        when {
+            failure is TransportException && failure.reason == TransportException.Reason.REFUSED ->
+                ClientState.Refused(failure.code, failure.message.orEmpty())
+            failure is FedLensException -> ClientState.Failed(failure.reason.name.lowercase(), failure.message.orEmpty())
+            failure is IOException -> ClientState.Failed("input_output", failure.message.orEmpty())
+            else -> ClientState.Failed("internal", failure.toString())
+        }
+}

@@ -1,0 +1,127 @@
+package org.fedlens.sdk
+
+import kotlinx.coroutines.CoroutineDispatcher
+import kotlinx.coroutines.delay
+import org.fedlens.sdk.album.Album
+import org.fedlens.sdk.engine.Engine
+import org.fedlens.sdk.engine.ProgramEngine
+import org.fedlens.sdk.net.HttpTransport
+import org.fedlens.sdk.net.Transport
+import org.fedlens.sdk.pass.Assignments
+import org.fedlens.sdk.pass.Desk
+import org.fedlens.sdk.store.Cache
+import org.fedlens.sdk.store.FeatureCache
+import org.fedlens.sdk.store.FileSecret
+import org.fedlens.sdk.store.Journal
+import org.fedlens.sdk.store.KeptAnswers
+import org.fedlens.sdk.store.KeptSets
+import org.fedlens.sdk.store.Outbox
+import org.fedlens.sdk.store.State
+import org.fedlens.sdk.store.TensorFiles
+import java.io.Closeable
+import java.io.File
+
+/**
+ * Where a client lives, and what it is made of.
+ *
+ * @property server Its address.
+ * @property folder For what must outlive the process.
+ * @property album Its photos.
+ * @property platform What runs programs, decodes photos and opens databases.
+ * @property settings How it takes part.
+ * @property worker Its thread.
+ * @property transportOf Makes the way to the server, given the secret.
+ * @property engineOf Makes the engine for a bundle, given the folder for its trials.
+ * @property pause Waits so many milliseconds.
+ */
+internal class Site(
+    val server: String,
+    val folder: File,
+    val album: Album,
+    val platform: Platform,
+    val settings: ClientSettings,
+    val transportOf: (secret: ByteArray, teller: Teller) -> Transport = { secret, teller ->
+        HttpTransport(server, secret, settings.pins, settings.ca, settings.backoff) { reason, delayMs, attempt ->
+            teller.happened(Event.Retrying(reason, delayMs, attempt))
+        }
+    },
+    val engineOf: (Bundle, File) -> Engine = { bundle, trials -> ProgramEngine(bundle, platform.runtime, trials) },
+    val pause: suspend (Long) -> Unit = { delay(it) },
+)
+
+/** Everything that is open while a client is. */
+internal class Household private constructor(
+    val state: State,
+    val transport: Transport,
+    val journal: Journal,
+    val features: FeatureCache,
+    val assignments: Assignments,
+    val member: Member,
+) : Closeable {
+    override fun close() {
+        assignments.close()
+        features.close()
+        transport.close()
+        state.close()
+    }
+
+    companion object {
+        /**
+         * Opens everything.
+         *
+         * @throws StateException The folder cannot be used.
+         * @throws TransportException The server's address cannot be trusted with the secret.
+         */
+        fun open(
+            site: Site,
+            worker: CoroutineDispatcher,
+            teller: Teller,
+        ): Household {
+            val settings = site.settings
+            val secrets = settings.secrets ?: FileSecret(File(site.folder, "secret"))
+            val opened = ArrayDeque<Closeable>()
+            try {
+                val state = State.open(site.folder, site.server, site.platform::openDatabase, secrets)
+                opened += state
+                val transport = site.transportOf(state.secret, teller).also { opened += it }
+                val files = TensorFiles(state.tensorFolder)
+                val kept = KeptSets(state, files)
+                val journal = Journal(state)
+                val outbox = Outbox(state, files, kept, journal)
+                val cacheFolder = File(site.folder, "cache")
+                val features =
+                    FeatureCache(
+                        File(cacheFolder, "features.sqlite3"),
+                        settings.maxCacheBytes,
+                        site.platform::openDatabase,
+                    ).also { opened += it }
+                val desk =
+                    Desk(
+                        transport,
+                        Cache(cacheFolder, settings.maxCacheBytes),
+                        features,
+                        files,
+                        kept,
+                        outbox,
+                        KeptAnswers(state),
+                        site.album,
+                        site.platform.decoder,
+                        settings.policy,
+                        engineOf = { site.engineOf(it, File(cacheFolder, TRIED)) },
+                        worker,
+                        emit = teller::happened,
+                    )
+                val assignments = Assignments(desk)
+                val delivery = Delivery(transport, outbox, journal)
+                val member = Member(site, state, transport, delivery, assignments, journal, teller)
+                return Household(state, transport, journal, features, assignments, member)
+            } catch (failure: Throwable) {
+                opened.reversed().forEach { it.close() }
+                throw failure
+            }
+        }
+
+        // Folder in the cache that tells which programs have passed their trial.
+        private const val TRIED = "tried"
+    }
+}

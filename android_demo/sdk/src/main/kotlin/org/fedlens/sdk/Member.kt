@@ -1,0 +1,265 @@
+package org.fedlens.sdk
+
+import com.google.protobuf.ByteString
+import kotlinx.coroutines.sync.Mutex
+import kotlinx.coroutines.sync.withLock
+import org.fedlens.proto.v1.Assignment
+import org.fedlens.proto.v1.BundleClass
+import org.fedlens.proto.v1.Capabilities
+import org.fedlens.proto.v1.CheckInRequest
+import org.fedlens.proto.v1.CheckInResponse
+import org.fedlens.proto.v1.ClientRole
+import org.fedlens.proto.v1.CurrentModel
+import org.fedlens.proto.v1.EnrolRequest
+import org.fedlens.proto.v1.Finished
+import org.fedlens.proto.v1.ProgramFormat
+import org.fedlens.proto.v1.Wait
+import org.fedlens.proto.v1.WaitReason
+import org.fedlens.sdk.net.Transport
+import org.fedlens.sdk.pass.Assignments
+import org.fedlens.sdk.store.Journal
+import org.fedlens.sdk.store.Result
+import org.fedlens.sdk.store.State
+import java.io.File
+
+/**
+ * What one client does, round after round; all of it in the client's thread.
+ */
+internal class Member(
+    private val site: Site,
+    private val state: State,
+    private val transport: Transport,
+    private val delivery: Delivery,
+    private val assignments: Assignments,
+    private val journal: Journal,
+    private val teller: Teller,
+) {
+    private val settings = site.settings
+    private val turn = Mutex()
+    private val pacing = Pacing()
+    private val models = settings.models.joinToString(" ").toByteArray()
+    private var role: Role? = storedRole()
+    private var current = Finished.parseFrom(state.get(CURRENT) ?: ByteArray(0))
+    private var mayHaveResult = true
+    private var enrolledAgain = false
+
+    // Task and round; none has these numbers.
+    private var ended = 0L to 0L
+    private var notGiven = 0L to 0L
+
+    /** As [FedLensClient.predict]. */
+    suspend fun predict(
+        photo: File,
+        task: Long?,
+    ): Map<String, Double> {
+        val model =
+            model(task) ?: throw PassException(
+                PassException.Reason.UNSUPPORTED,
+                "the server has told of no model for this client yet; check in first (run or runOnce)",
+            )
+        return assignments.predict(model, photo)
+    }
+
+    /** As [FedLensClient.embedNew]. */
+    suspend fun embedNew(): Int {
+        val model = model(null) ?: return 0
+        return assignments.embedNew(model.bundle.toByteArray(), onlyTest = role == Role.EVALUATOR)
+    }
+
+    /** As [FedLensClient.classNames]. */
+    suspend fun classNames(): List<String> =
+        model(null)?.let { assignments.classNames(it.bundle.toByteArray()) }.orEmpty()
+
+    /** Has the server delete everything about this client; gives whether an update cannot be taken back. */
+    suspend fun forget(): Boolean =
+        try {
+            role != null && transport.forget().aggregating
+        } catch (refusal: TransportException) {
+            // A server that does not know this client has nothing to delete.
+            if (refusal.code != UNKNOWN_CLIENT) throw refusal
+            false
+        }
+
+    /** Delivers what waits in the outbox; if nothing does, takes part in one round. */
+    suspend fun runOnce(): Event.Outcome =
+        turn.withLock {
+            try {
+                nextOutcome()
+            } catch (refusal: TransportException) {
+                val isUnknown = refusal.code == UNKNOWN_CLIENT && role != null
+                if (!isUnknown || settings.enrolmentToken == null || enrolledAgain) throw refusal
+                // The server has lost its memory of this client; numbers of tasks and rounds from before mean nothing.
+                enrolledAgain = true
+                role = null
+                state.reset()
+                remember(emptyList())
+                nextOutcome()
+            }
+        }
+
+    /** The model of [task], or the first, of which the server has told last and which has tensors. */
+    private fun model(task: Long?): CurrentModel? =
+        current.modelsList.find { it.setsCount > 0 && (task == null || it.task == task) }
+
+    private suspend fun nextOutcome(): Event.Outcome {
+        enrol()
+        if (mayHaveResult) {
+            delivery.waiting()?.let { return deliver(it) }
+            mayHaveResult = false
+        }
+        while (true) {
+            teller.enter(ClientState.CheckingIn)
+            val started = System.nanoTime()
+            val response = checkIn()
+            when (response.resultCase) {
+                CheckInResponse.ResultCase.ASSIGNMENT -> takePart(response.assignment)?.let { return it }
+                CheckInResponse.ResultCase.WAIT -> {
+                    remember(response.wait.modelsList)
+                    wait(response.wait, (System.nanoTime() - started) / NANOS_PER_MS)
+                }
+                CheckInResponse.ResultCase.FINISHED -> {
+                    remember(response.finished.modelsList)
+                    return Event.TasksFinished.also(teller::happened)
+                }
+                else -> throw badAnswer("the answer to a check-in says nothing that this version knows")
+            }
+        }
+    }
+
+    private suspend fun enrol() {
+        if (role != null) return
+        val token =
+            settings.enrolmentToken ?: throw StateException(
+                StateException.Reason.NOT_ENROLLED,
+                "${site.folder} is not enrolled with ${site.server} yet; give an enrolment token",
+            )
+        teller.enter(ClientState.Enrolling)
+        val capabilities = capabilities()
+        val entry = journal.enrolment(capabilities, enrolmentBytes(token, capabilities))
+        val found = journal.following(entry) { transport.enrol(token, capabilities) }.role
+        val given =
+            Role.entries.find { it.onTheWire == found } ?: throw badAnswer(
+                "the server enrols this client with a role that this version does not know",
+            )
+        state.set(ROLE, given.word.toByteArray())
+        state.set(MODELS, models)
+        role = given
+        teller.happened(Event.Enrolled(state.clientId.toHex(), given.word))
+    }
+
+    private fun enrolmentBytes(
+        token: String,
+        capabilities: Capabilities,
+    ): Long =
+        EnrolRequest
+            .newBuilder()
+            .setProtocol(Wire.PROTOCOL)
+            .setEnrolmentToken(token)
+            .setClientId(ByteString.copyFrom(state.clientId))
+            .setCapabilities(capabilities)
+            .build()
+            .serializedSize
+            .toLong()
+
+    private fun capabilities(): Capabilities =
+        Capabilities
+            .newBuilder()
+            .addFormats(ProgramFormat.PROGRAM_FORMAT_PTE)
+            .addBundleClasses(BundleClass.BUNDLE_CLASS_FROZEN_BACKBONE)
+            .addAllModels(settings.models)
+            .build()
+
+    private suspend fun checkIn(): CheckInResponse =
+        transport.checkIn(
+            CheckInRequest
+                .newBuilder()
+                .setProtocol(Wire.PROTOCOL)
+                .setTask(settings.task ?: 0)
+                .setPhotoCount(if (role == Role.EVALUATOR) 0 else site.album.photos().photos.count { !it.isTest }.toLong())
+                .setHoldMs(settings.holdMs)
+                .build(),
+        )
+
+    private suspend fun wait(
+        wait: Wait,
+        heldMs: Long,
+    ) {
+        val retryAfterMs = Integer.toUnsignedLong(wait.retryAfterMs)
+        val reason = if (wait.reason == WaitReason.UNRECOGNIZED) "?" else wait.reason.name
+        teller.happened(Event.Waiting(reason.removePrefix("WAIT_REASON_").lowercase(), retryAfterMs))
+        site.pause(pacing.pauseMs(retryAfterMs, heldMs))
+    }
+
+    private suspend fun takePart(assignment: Assignment): Event.Outcome? {
+        val key = assignment.task to assignment.round
+        // A server that repeats an assignment that has ended must not make a client spin.
+        if (key == ended) site.pause(REPEATED_ASSIGNMENT_PAUSE_MS)
+        mayHaveResult = true
+        teller.enter(ClientState.Preparing(assignment.task, assignment.round, 0, 0))
+        val result =
+            try {
+                assignments.carryOut(assignment, onlyTest = role == Role.EVALUATOR)
+            } catch (failure: TransportException) {
+                if (!failure.isAboutTheRequest) throw failure
+                // The round has probably closed in the meantime, and its blobs are gone.
+                if (notGiven != key) {
+                    notGiven = key
+                    return null
+                }
+                return giveUp(assignment, failure)
+            } catch (failure: StateException) {
+                throw failure
+            } catch (failure: FedLensException) {
+                return giveUp(assignment, failure)
+            }
+        return deliver(result)
+    }
+
+    private suspend fun giveUp(
+        assignment: Assignment,
+        failure: FedLensException,
+    ): Event.Outcome {
+        ended = assignment.task to assignment.round
+        return delivery.giveUp(assignment, failure).also(teller::happened)
+    }
+
+    private suspend fun deliver(result: Result): Event.Outcome {
+        teller.enter(ClientState.Sending(result.task, result.round))
+        val outcome = delivery.deliver(result)
+        if (outcome is Event.RoundRefused) ended = result.task to result.round
+        mayHaveResult = false
+        return outcome.also(teller::happened)
+    }
+
+    private fun remember(models: List<CurrentModel>) {
+        val told = Finished.newBuilder().addAllModels(models).build()
+        if (told == current) return
+        state.set(CURRENT, told.toByteArray())
+        current = told
+    }
+
+    private fun storedRole(): Role? {
+        val word = state.get(ROLE)?.let { String(it) }
+        // Who trains other models now has to tell the server so.
+        val told = state.get(MODELS) ?: ByteArray(0)
+        return Role.entries.find { it.word == word }?.takeIf { told.contentEquals(models) }
+    }
+
+    private fun badAnswer(message: String) = TransportException(TransportException.Reason.BAD_ANSWER, message)
+
+    private enum class Role(
+        val word: String,
+        val onTheWire: ClientRole,
+    ) {
+        TRAINER("trainer", ClientRole.CLIENT_ROLE_TRAINER),
+        EVALUATOR("evaluator", ClientRole.CLIENT_ROLE_EVALUATOR),
+    }
+
+    private companion object {
+        const val ROLE = "role"
+        const val MODELS = "models"
+        const val CURRENT = "current"
+        const val REPEATED_ASSIGNMENT_PAUSE_MS = 5_000L
+        const val NANOS_PER_MS = 1_000_000L
+    }
+}
