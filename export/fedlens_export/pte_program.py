@@ -5,7 +5,6 @@ the order of the slots. executorch takes seconds to import, so it is imported on
 """
 
 import logging
-import os
 import re
 import warnings
 from collections import Counter
@@ -24,7 +23,7 @@ from torch.fx import Node
 from fedlens_export import lowering, pte_graph
 from fedlens_export.errors import NotExportable
 from fedlens_export.programs import ProgramSource
-from fedlens_proto import pte
+from fedlens_proto import pte, pte_runtime
 from fedlens_proto.v1 import manifest_pb2 as pb
 
 _NOT_CORE = re.compile(r"Operator torch\._ops\.([\w.]+) is not in Core ATen")
@@ -185,11 +184,8 @@ def _name(node: Node) -> str:
 
 
 def _runtime() -> Any:
-    with quietly(), _native_silence():
-        native: Any = import_module("executorch.extension.pybindings._portable_lib")
-        # Before anything is loaded: programs keep the pool that they were loaded with.
-        if native._threadpool_get_thread_count() != 1:
-            native._unsafe_reset_threadpool(1)
+    pte_runtime.library()  # the same one, which then runs on one thread
+    with quietly():
         return import_module("executorch.runtime").Runtime.get()
 
 
@@ -205,17 +201,3 @@ def quietly() -> Iterator[None]:
             yield
     finally:
         chatter.setLevel(level)
-
-
-@contextmanager
-def _native_silence() -> Iterator[None]:
-    """Without the lines about processors that the runtime writes to stderr itself when it starts."""
-    kept = os.dup(2)
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, 2)
-    try:
-        yield
-    finally:
-        os.dup2(kept, 2)
-        os.close(kept)
-        os.close(nowhere)

@@ -1,17 +1,9 @@
-"""A `.pte` program of a bundle, run by ExecuTorch's runtime; and the runtime itself.
+"""A `.pte` program of a bundle, run by ExecuTorch's runtime."""
 
-The runtime's compiled module is imported directly: the package around it imports a compiler, which takes seconds. That
-module is not part of ExecuTorch's stable interface, so its version is pinned.
-"""
-
-import os
-import sys
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from functools import lru_cache
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,6 +12,7 @@ from torch import Tensor
 from fedlens_edge_client.engines import BundleUnusable, RuntimeMissing
 from fedlens_edge_client.engines.choice import runtime_version
 from fedlens_edge_client.engines.loaded import DTYPES, LoadedProgram, check_count, check_tensor
+from fedlens_proto import pte_runtime
 from fedlens_proto.pte import METHOD
 from fedlens_proto.v1 import manifest_pb2 as pb
 
@@ -74,10 +67,6 @@ class Runtime:
     def __init__(self, library: Any) -> None:
         """`library` is the compiled module."""
         self._library = library
-        # Programs that are loaded already, as by an export in this process, keep the pool that they were loaded with.
-        if self.threads != 1:
-            with _quiet():
-                library._unsafe_reset_threadpool(1)
 
     @property
     def threads(self) -> int:
@@ -104,7 +93,7 @@ def runtime() -> Runtime:
     """
     runtime_version()
     try:
-        found = Runtime(import_module("executorch.extension.pybindings._portable_lib"))
+        found = Runtime(pte_runtime.library())
         # Operators of quantised programs that XNNPACK does not run; phones have them built in.
         import_module("executorch.kernels.quantized")
     except ImportError as error:
@@ -131,17 +120,3 @@ def _check_slots(name: str, inputs: Sequence[pb.Slot], outputs: Sequence[pb.Slot
                     f"{DTYPES[slot.dtype]} ({slot.name or pb.SlotKind.Name(slot.kind)})"
                 )
             check_tensor(name, what, slot, tuple(tensor.sizes()), dtype)
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """What the runtime's libraries write about the processor does not reach the terminal."""
-    sys.stderr.flush()
-    kept = os.dup(2)
-    try:
-        with Path(os.devnull).open("wb") as nowhere:
-            os.dup2(nowhere.fileno(), 2)
-        yield
-    finally:
-        os.dup2(kept, 2)
-        os.close(kept)

@@ -15,6 +15,7 @@ import sys
 import tempfile
 import threading
 from contextlib import suppress
+from fcntl import F_DUPFD_CLOEXEC, fcntl
 from hashlib import sha256
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -27,6 +28,8 @@ from fedlens_proto.v1 import manifest_pb2 as pb
 START_TIMEOUT_S = 120.0
 GRACE_S = 10.0
 IDLE_S = 20.0
+LIMIT_S = 60.0
+"""After so long in one program the process kills itself, with SIGALRM."""
 MAX_ANSWER_BYTES = 1 << 16
 MAX_SAID = 300  # characters
 _MISSING_OPERATOR = re.compile(r"Missing operator: \[\d+\] (\S+)")
@@ -50,9 +53,10 @@ def try_program(message: pb.Program, raw: bytes, tried: Path | None = None) -> N
 class Trials:
     """What has been tried in this process, and the process in which it is."""
 
-    def __init__(self, idle_s: float = IDLE_S) -> None:
-        """The process ends when nothing has been tried for `idle_s`."""
+    def __init__(self, idle_s: float = IDLE_S, limit_s: float = LIMIT_S) -> None:
+        """The process ends when nothing has been tried for `idle_s`, and with a program that takes `limit_s`."""
         self._idle_s = idle_s
+        self._limit_s = limit_s
         self._turn = threading.Lock()
         self._failures: dict[bytes, str | None] = {}
         self._process: _TrialProcess | None = None
@@ -81,7 +85,7 @@ class Trials:
         was_killed = False
         while True:
             kept, self._process = self._process, None
-            process = kept or _TrialProcess.start(name, self._idle_s)
+            process = kept or _TrialProcess.start(name, self._idle_s, self._limit_s)
             answer = process.ask(described, raw)
             if answer is None:
                 status, said = process.end()
@@ -90,7 +94,7 @@ class Trials:
                 if status == -signal.SIGKILL and not was_killed:
                     was_killed = True  # perhaps for want of memory, which others may have taken
                     continue
-                return f"program {name!r} cannot be used: {_obituary(status)}{_quoted(said)}"
+                return f"program {name!r} cannot be used: {self._obituary(status)}{_quoted(said)}"
             self._process = process
             if not answer:
                 return None
@@ -101,6 +105,14 @@ class Trials:
                 f"program {name!r} cannot be used: ExecuTorch {runtime_version()} has no operator {missing[1]}; "
                 "install the version that the bundle was exported with, or export it with this one"
             )
+
+    def _obituary(self, status: int) -> str:
+        if status == -signal.SIGALRM:
+            return f"it did not end within {self._limit_s:g} s"
+        if status == -signal.SIGKILL:
+            return "the process in which it was tried was killed, twice; out of memory?"
+        how = f"signal {signal.Signals(-status).name}" if status < 0 else f"status {status}"
+        return f"the process in which it was tried ended with {how}; the file is damaged or hostile"
 
     def close(self) -> None:
         """End the process; the next trial starts a new one."""
@@ -113,30 +125,36 @@ class Trials:
 class _TrialProcess:
     """One process; it ends itself when nobody has asked for a while, or this process is gone."""
 
-    def __init__(self, idle_s: float) -> None:
+    def __init__(self, idle_s: float, limit_s: float) -> None:
+        self._limit_s = limit_s
         ours, theirs = socket.socketpair()
         self._said: IO[bytes] = tempfile.TemporaryFile()
         self._asked_at = 0
         with theirs:
+            # Where this process began without standard streams, the socket can have got the number of one of them.
+            passed = fcntl(theirs, F_DUPFD_CLOEXEC, 3)
+        try:
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", trial_process.__name__, str(theirs.fileno()), str(idle_s)],
+                [sys.executable, "-P", "-m", trial_process.__name__, str(passed), str(idle_s), str(limit_s)],
                 stdin=subprocess.DEVNULL,
                 stdout=self._said,
                 stderr=self._said,
-                pass_fds=[theirs.fileno()],
+                pass_fds=[passed],
                 # Ctrl-C goes to all of a terminal's group, and would look as if the program had ended the process.
                 process_group=0,
             )
+        finally:
+            os.close(passed)
         self._connection = Connection(ours.detach())
 
     @classmethod
-    def start(cls, name: str, idle_s: float) -> Self:
+    def start(cls, name: str, idle_s: float, limit_s: float) -> Self:
         """A process that is ready to try program `name`.
 
         Raises:
             BundleUnusable: There is none.
         """
-        process = cls(idle_s)
+        process = cls(idle_s, limit_s)
         if process._answer(START_TIMEOUT_S) is None:
             status, said = process.end()
             raise BundleUnusable(
@@ -153,7 +171,7 @@ class _TrialProcess:
             self._connection.send_bytes(raw)
         except OSError:
             return None
-        return self._answer(trial_process.LIMIT_S + GRACE_S)
+        return self._answer(self._limit_s + GRACE_S)
 
     def _answer(self, timeout_s: float) -> str | None:
         try:
@@ -188,15 +206,6 @@ class _TrialProcess:
 
 def _first(pattern: re.Pattern[str], lines: list[str]) -> str:
     return next((line for line in lines if pattern.search(line)), "")
-
-
-def _obituary(status: int) -> str:
-    if status == -signal.SIGALRM:
-        return f"it did not end within {trial_process.LIMIT_S} s"
-    if status == -signal.SIGKILL:
-        return "the process in which it was tried was killed, twice; out of memory?"
-    how = f"signal {signal.Signals(-status).name}" if status < 0 else f"status {status}"
-    return f"the process in which it was tried ended with {how}; the file is damaged or hostile"
 
 
 def _quoted(said: str) -> str:

@@ -1,10 +1,10 @@
 """The process in which foreign `.pte` programs are loaded and run for the first time; see `trial`.
 
-    python -m fedlens_edge_client.engines.trial_process FD IDLE_S
+    python -m fedlens_edge_client.engines.trial_process FD IDLE_S LIMIT_S
 
 Over the socket FD goes one message when the process is ready. Then pairs of messages come: a manifest's program, and
 its `.pte`. Each pair is answered by one message: nothing if the program could be run, otherwise why not. The process
-ends when nothing has come for IDLE_S seconds.
+ends when nothing has come for IDLE_S seconds, and kills itself, with SIGALRM, after LIMIT_S seconds in one program.
 """
 
 import resource
@@ -21,13 +21,11 @@ from fedlens_edge_client.engines.loaded import DTYPES
 from fedlens_edge_client.engines.pte import PteProgram, runtime
 from fedlens_proto.v1 import manifest_pb2 as pb
 
-LIMIT_S = 60
-"""After so long in one program the process kills itself, with SIGALRM."""
 MAX_MEMORY = 4 << 30
 """Bytes that a program may take beyond what the runtime does."""
 
 
-def main(socket: int, idle_s: float) -> None:
+def main(socket: int, idle_s: float, limit_s: float) -> None:
     """Answer until the other side is gone, or idle."""
     torch.set_num_threads(1)
     runtime()
@@ -41,9 +39,9 @@ def main(socket: int, idle_s: float) -> None:
                 message, raw = pb.Program.FromString(connection.recv_bytes()), connection.recv_bytes()
             except EOFError:
                 return
-            signal.alarm(LIMIT_S)
+            signal.setitimer(signal.ITIMER_REAL, limit_s)
             answer = _try(message, raw)
-            signal.alarm(0)
+            signal.setitimer(signal.ITIMER_REAL, 0)
             connection.send_bytes(answer.encode())
 
 
@@ -75,4 +73,4 @@ def _address_space() -> int | None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), float(sys.argv[2]))
+    main(int(sys.argv[1]), float(sys.argv[2]), float(sys.argv[3]))

@@ -279,6 +279,34 @@ def test_after_the_process_for_trials_has_ended_for_want_of_work_the_next_trial_
     trials.close()
 
 
+def test_a_program_that_does_not_end_in_time_is_named_with_the_limit(phone: Bundle) -> None:
+    # No program runs in a microsecond, so that all of them hang by this limit.
+    trials = trial.Trials(limit_s=1e-6)
+
+    with pytest.raises(BundleUnusable, match=r"program 'embed' cannot be used: it did not end within 1e-06 s$"):
+        trials.try_program(*read(phone, "embed", pb.PROGRAM_FORMAT_PTE), None)
+
+    assert trials._process is None
+
+
+@pytest.mark.slow
+def test_a_trial_that_not_even_its_alarm_ends_is_ended_from_here(
+    phone: Bundle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trials = trial.Trials(limit_s=0.2)
+    monkeypatch.setattr(trial, "GRACE_S", 0.2)
+    ask = trial._TrialProcess.ask
+
+    def stopped(process: trial._TrialProcess, described: bytes, raw: bytes) -> str | None:
+        process._process.send_signal(signal.SIGSTOP)
+        return ask(process, described, raw)
+
+    monkeypatch.setattr(trial._TrialProcess, "ask", stopped)
+
+    with pytest.raises(BundleUnusable, match=r"it did not end within 0\.2 s$"):
+        trials.try_program(*read(phone, "embed", pb.PROGRAM_FORMAT_PTE), None)
+
+
 @pytest.mark.slow
 def test_a_trial_that_is_killed_from_outside_is_made_once_more(phone: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
     trials = trial.Trials()
@@ -327,3 +355,29 @@ def test_ctrl_c_while_programs_are_tried_does_not_make_them_look_hostile(phone: 
     found = subprocess.run(command, start_new_session=True, capture_output=True, text=True, timeout=120)
 
     assert (found.returncode, found.stderr) == (0, "")
+
+
+EMBEDDED = """
+import sys
+from pathlib import Path
+import numpy as np
+from fedlens_edge_client.engines.executorch import ExecutorchEngine
+from fedlens_proto.manifest import Bundle
+
+engine = ExecutorchEngine(Bundle.open(Path(sys.argv[1])))
+Path(sys.argv[2]).write_bytes(engine.embed(np.full((1, 3, 8, 8), 0.5, np.float32)).tobytes())
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("closed", ["2>&-", ">&- 2>&-", "<&- >&- 2>&-"])
+def test_programs_run_in_a_process_that_began_without_standard_streams(
+    phone: Bundle, tmp_path: Path, closed: str
+) -> None:
+    script = f'exec "$0" "$@" {closed}'
+    command = ["sh", "-c", script, sys.executable, "-c", EMBEDDED, str(phone.folder), str(tmp_path / "features")]
+
+    found = subprocess.run(command, timeout=120)
+
+    assert found.returncode == 0
+    assert (tmp_path / "features").read_bytes() == np.full(FEATURES, 0.5, np.float32).tobytes()
