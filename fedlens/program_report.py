@@ -18,9 +18,9 @@ def operator_values(raw: bytes, kind: pb.ProgramFormat) -> dict[str, Any]:
         xnnpack          how often each operator is called inside of XNNPACK, by its names, after fusion
         delegate_calls   how often XNNPACK is called; each call runs a graph of such operators
         delegated_share  of all these operators the share that XNNPACK runs, within 0..1
-        memory           bytes: `planned` for inputs, outputs and what is in between outside of XNNPACK; `file`, of
-                         which `segments` are constants and graphs; `total`, planned and file. XNNPACK packs
-                         constants anew and has buffers of its own, which no file tells.
+        memory           bytes: `planned` for outputs and what is in between outside of XNNPACK (inputs stay where the
+                         caller has them); `file`, of which `segments` are constants and graphs; `total`, planned and
+                         file. XNNPACK packs constants anew and has buffers of its own, which no file tells.
 
     Raises:
         ProgramRefused: The file is damaged, or holds what no program may.

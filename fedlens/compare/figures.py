@@ -1,6 +1,7 @@
 """The plots of a study: accuracy against rounds, and against bytes sent."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import plotly.graph_objects as go  # type: ignore[import-untyped]  # plotly comes without types
@@ -26,17 +27,23 @@ _FAR_APART = 20.0
 Figure = Any
 
 
+@dataclass(frozen=True)
+class _Curve:
+    """One method's points, and where they stand on the horizontal axis."""
+
+    label: str
+    xs: Sequence[float]
+    points: Sequence[Point]
+
+
 def against_rounds(summaries: Sequence[MethodSummary], column: Column) -> Figure:
     """Accuracy by committed rounds, with the deviation over seeds as a band."""
-    figure = go.Figure()
-    for summary, style in zip(summaries, _styles(summaries), strict=True):
-        points = summary.curves[column]
-        xs = [float(p.rounds) for p in points]
-        _add(figure, style, summary.label, xs, points, "round %{x}", few=len(summaries) <= _FEW)
+    curves = [_Curve(s.label, [float(p.rounds) for p in s.curves[column]], s.curves[column]) for s in summaries]
+    figure = _drawn(curves, column, "round %{x}")
     most = max((p.rounds for s in summaries for p in s.curves[column]), default=0)
     # Left to itself it also puts ticks between a few rounds, and calls them by the nearest.
     figure.update_xaxes(title_text="rounds committed", tickformat="d", dtick=1 if most <= 10 else None)
-    return _styled(figure, column)
+    return figure
 
 
 def against_bytes(summaries: Sequence[MethodSummary], column: Column) -> Figure:
@@ -45,44 +52,44 @@ def against_bytes(summaries: Sequence[MethodSummary], column: Column) -> Figure:
     totals = [s.curves[column][-1].bytes_up for s in summaries if s.curves[column]]
     far_apart = min((total for total in totals if total > 0), default=most) * _FAR_APART < most
     size, unit = next(((s, u) for s, u in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")) if most >= s), (1.0, "bytes"))
-    figure = go.Figure()
-    for summary, style in zip(summaries, _styles(summaries), strict=True):
+    curves = []
+    for summary in summaries:
         points = [p for p in summary.curves[column] if p.bytes_up > 0 or not far_apart]
-        xs = [p.bytes_up / size for p in points]
-        _add(figure, style, summary.label, xs, points, f"%{{x:.3g}} {unit}", few=len(summaries) <= _FEW)
+        curves.append(_Curve(summary.label, [p.bytes_up / size for p in points], points))
+    figure = _drawn(curves, column, f"%{{x:.3g}} {unit}")
     title = f"{unit} sent by all clients together" + (", logarithmic" if far_apart else "")
     figure.update_xaxes(title_text=title, type="log" if far_apart else "linear")
-    return _styled(figure, column)
+    return figure
 
 
-def _styles(summaries: Sequence[MethodSummary]) -> list[tuple[str, str]]:
+def _drawn(curves: Sequence[_Curve], column: Column, where: str) -> Figure:
+    """The figure of those curves that have points; `where` is how a point's place on the horizontal axis is told."""
+    figure = go.Figure()
+    shown = [(curve, style) for curve, style in zip(curves, _styles(curves), strict=True) if curve.points]
+    few = len(shown) <= _FEW
+    for curve, style in shown:
+        _add(figure, curve, style, where, few=few)
+    return _styled(figure, column, 0 if few else _LEGEND_LINE * len(shown) // 5)
+
+
+def _styles(curves: Sequence[_Curve]) -> list[tuple[str, str]]:
     """Colour and dash of each."""
     variants: dict[str, list[str]] = {}
-    for summary in summaries:
-        variants.setdefault(summary.label.partition(".")[0], []).append(summary.label)
+    for curve in curves:
+        variants.setdefault(curve.label.partition(".")[0], []).append(curve.label)
     order = list(variants)
     return [
         (
             COLOURS[order.index(base) % len(COLOURS)],
-            DASHES[variants[base].index(summary.label) % len(DASHES)],
+            DASHES[variants[base].index(curve.label) % len(DASHES)],
         )
-        for summary in summaries
-        for base in [summary.label.partition(".")[0]]
+        for curve in curves
+        for base in [curve.label.partition(".")[0]]
     ]
 
 
-def _add(
-    figure: Figure,
-    style: tuple[str, str],
-    label: str,
-    xs: list[float],
-    points: Sequence[Point],
-    where: str,
-    *,
-    few: bool,
-) -> None:
-    if not points:
-        return
+def _add(figure: Figure, curve: _Curve, style: tuple[str, str], where: str, *, few: bool) -> None:
+    label, xs, points = curve.label, curve.xs, curve.points
     colour, dash = style
     means = [100 * point.value.mean for point in points]
     deviations = [100 * (point.value.deviation or 0.0) for point in points]
@@ -118,9 +125,8 @@ def _add(
     )
 
 
-def _styled(figure: Figure, column: Column) -> Figure:
-    curves = sum(trace.name is not None for trace in figure.data)
-    legend = 0 if curves <= _FEW else _LEGEND_LINE * curves // 5
+def _styled(figure: Figure, column: Column, legend: int) -> Figure:
+    """The figure in this report's style; `legend` is how much taller its legend makes it, in pixels."""
     figure.update_layout(
         template="none",
         height=420 + legend,

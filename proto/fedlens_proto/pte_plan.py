@@ -50,8 +50,9 @@ class Plan:
         portable: How often each operator is called as a kernel of its own, by name such as `aten.mul.out`.
         delegated: How often each operator is called inside of XNNPACK, by XNNPACK's names; after fusion.
         delegates: Calls of a backend, by the backend's name; each runs a whole graph.
-        planned_bytes: Of the buffers that the runtime needs for inputs, outputs and what is computed in between,
-            outside of backends. A backend's own memory is known only to it.
+        planned_bytes: Of the buffers that the runtime needs for outputs and what is computed in between, outside of
+            backends, and for inputs too if the program was lowered so; ours leaves them where the caller has them. A
+            backend's own memory is known only to it.
         segment_bytes: Of constants and backends' graphs behind the program itself, in the file.
         file_bytes: Of the whole file.
     """
