@@ -90,6 +90,37 @@ class KilledTest {
     }
 
     @Test
+    fun `halted at every single point, every step has happened wholly or not at all`() {
+        class Halt : Error()
+        val script = Script(seed = 20, steps = 25)
+        var points = 0
+        do {
+            var left = ++points
+            val root = folder.newFolder("halted-$points")
+            var isOpen = false
+            val point = { _: String -> if (isOpen && --left == 0) throw Halt() }
+            val openDatabase = { file: File -> PointedDatabase(JdbcDatabase.open(file, false), file.name, point) }
+            var done = 0
+            try {
+                Stores(root, point, openDatabase).use { stores ->
+                    isOpen = true
+                    for (step in script.steps) {
+                        stores.run(step)
+                        done++
+                    }
+                }
+            } catch (_: Halt) {
+                open(root).use { stores ->
+                    val step = script.steps[done]
+                    val allowed = script.snapshots.subList(done, done + 2)
+                    assertTrue("point $points within step $done, $step", stores.snapshot() in allowed)
+                }
+            }
+        } while (left <= 0)
+        assertTrue("$points points", points > 100)
+    }
+
+    @Test
     fun `a folder that another process has open is refused until that ends`() {
         val process = start(folder.root, seed = 1, points = 30)
         try {
