@@ -6,7 +6,7 @@ all clients hold for tests, in points. The floor is the run in float32.
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -53,19 +53,17 @@ class RandomFeatures(nn.Module):
         return torch.relu(self.conv(photos).flatten(1))
 
 
-def measure(folder: Path) -> list[Row]:
+def measure(folder: Path) -> Iterator[Row]:
     """Bytes of an update, and accuracy after 20 rounds: uploads alone in int8, then both directions."""
     inert = models.inert_bundle(models.LINEAR_HEAD, folder / "inert")
     photos = PhotoPool.open(write_digits(folder / "photos"))
     training = Training(class_names=photos.class_names, batch=BATCH)
     head = backbones.build_head("linear", FEATURES, CLASSES, seed=0)
     bundle = frozen_backbone_bundle(folder / "bundle", RandomFeatures(), head, training, input_size=SIDE)
+    yield _bytes(inert, folder / "bytes")
     plain = _outcome(bundle, photos, {}, folder / "plain")
-    return [
-        _bytes(inert, folder / "bytes"),
-        _row("uploads", plain, _outcome(bundle, photos, INT8, folder / "uploads")),
-        _row("uploads and downloads", plain, _outcome(bundle, photos, BOTH_WAYS, folder / "both")),
-    ]
+    yield _row("uploads", plain, _outcome(bundle, photos, INT8, folder / "uploads"))
+    yield _row("uploads and downloads", plain, _outcome(bundle, photos, BOTH_WAYS, folder / "both"))
 
 
 def _bytes(bundle: Bundle, folder: Path) -> Row:

@@ -7,6 +7,7 @@ and a real fleet, with everything that these do: HTTP, checks, outbox, evaluatio
 
 import multiprocessing
 import time
+from collections.abc import Iterator
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -34,13 +35,12 @@ ROUNDS, UNMEASURED = 9, 2
 EPOCHS = (1, 5)
 
 
-def measure(folder: Path) -> list[Row]:
+def measure(folder: Path) -> Iterator[Row]:
     """One row for each number of epochs."""
     photos = folder / "photos"
     draw_photos(photos)
     names = tuple(sorted(path.name for path in (photos / "train").iterdir()))
     bundle = export_bundle(folder / "bundle", ExportSpec(model="lenet5", class_names=names, batch=BATCH))
-    rows = []
     for epochs in EPOCHS:
         before = _plain(epochs)
         fleet = _fleet(epochs, bundle, photos, folder / f"{epochs} epochs")
@@ -49,8 +49,7 @@ def measure(folder: Path) -> list[Row]:
         name = f"emulated LeNet-5 round, 10 clients x 250 images, batch 32, {epochs} epoch{'s'[: epochs - 1]}"
         overhead = fleet.median - floor.median
         note = f"{overhead:.0f} ms a round beside the plain loop's training"
-        rows.append(against_floor(name, floor, fleet, 1.1, "plain loop in two processes", note=note))
-    return rows
+        yield against_floor(name, floor, fleet, 1.1, "plain loop in two processes", note=note)
 
 
 def draw_photos(folder: Path) -> None:

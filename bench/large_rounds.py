@@ -12,7 +12,7 @@ from pathlib import Path
 
 from bench import models, trivial_client
 from bench.bare_server import bare_serving, take_part_barely
-from bench.row import Row, Sample, differences
+from bench.row import Row, Sample, against_target, differences
 from bench.server_process import Server, serving, status_mb
 
 FEW, MANY = 10, 40
@@ -31,20 +31,8 @@ def latency(folder: Path) -> list[Row]:
     with _task(folder, FEW, ROUNDS) as server:
         asyncio.run(_take_part(server, FEW, blobs, folder))
         commits = Sample(differences(server.round_ends()))
-    return [
-        Row(
-            measure="round latency, 44.7 MB model, 10 clients",
-            unit="s",
-            digits=2,
-            floor=Sample(differences(ended)),
-            floor_is="bare HTTP server and client",
-            measured=commits,
-            judged=commits.median,
-            judged_text=f"{commits.median:.2f} s",
-            target=MOST_SECONDS,
-            target_text=f"<= {MOST_SECONDS} s",
-        )
-    ]
+    name, floor = "round latency, 44.7 MB model, 10 clients", Sample(differences(ended))
+    return [against_target(name, floor, commits, MOST_SECONDS, "bare HTTP server and client", unit="s", digits=2)]
 
 
 def memory(folder: Path) -> list[Row]:
@@ -68,17 +56,14 @@ def memory(folder: Path) -> list[Row]:
         f"without mapped files {anonymous[FEW]:.0f} and {anonymous[MANY]:.0f} MB"
     )
     return [
-        Row(
-            measure="server peak memory per extra client, 44.7 MB model, 10 against 40 clients",
+        against_target(
+            "server peak memory per extra client, 44.7 MB model, 10 against 40 clients",
+            Sample(((bare[MANY] - bare[FEW]) / (MANY - FEW),)),
+            Sample((each,)),
+            MOST_MB,
+            "bare HTTP server",
             unit="MB",
             digits=2,
-            floor=Sample(((bare[MANY] - bare[FEW]) / (MANY - FEW),)),
-            floor_is="bare HTTP server",
-            measured=Sample((each,)),
-            judged=each,
-            judged_text=f"{each:.2f} MB",
-            target=MOST_MB,
-            target_text=f"<= {MOST_MB} MB",
             note=note,
         )
     ]

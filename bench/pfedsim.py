@@ -9,7 +9,7 @@ import numpy as np
 from torch import Tensor, nn
 
 from bench import models, plain_loop
-from bench.row import Row, against_floor, in_turns
+from bench.row import Row, against_floor, against_target, in_turns
 from fedlens_export import models as networks
 from fedlens_export.exporting import ExportSpec, export_bundle
 from fedlens_proto.blob import Array
@@ -47,21 +47,11 @@ def similarity(folder: Path) -> list[Row]:
         return method.aggregate(phase, state, updates, tools)
 
     floor, measured = in_turns(REPEATS, cosines, rule, scale=1000)
-    return [
-        Row(
-            measure=f"pFedSim similarity update, {CLIENTS:,} clients with a {FEATURES}x{plain_loop.CLASSES} "
-            f"classifier, {MEMBERS} in the round",
-            unit="ms",
-            digits=1,
-            floor=floor,
-            floor_is="cosines as matrix products",
-            measured=measured,
-            judged=measured.median,
-            judged_text=f"{measured.median:.1f} ms",
-            target=MOST_MS,
-            target_text=f"<= {MOST_MS:g} ms",
-        )
-    ]
+    name = (
+        f"pFedSim similarity update, {CLIENTS:,} clients with a {FEATURES}x{plain_loop.CLASSES} classifier, "
+        f"{MEMBERS} in the round"
+    )
+    return [against_target(name, floor, measured, MOST_MS, "cosines as matrix products", unit="ms", digits=1)]
 
 
 def training(folder: Path) -> list[Row]:

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from bench import models, trivial_client
-from bench.row import Row, Sample, differences
+from bench.row import Row, Sample, against_target, differences
 from bench.server_process import Server, cpu_seconds, serving
 from fedlens_edge_client.http_transport import HttpTransport
 from fedlens_proto import keyed_hash
@@ -58,18 +58,15 @@ def measure(folder: Path) -> list[Row]:
         gaps = differences(server.round_ends())
     each = Sample(differences([count / size for count in written]))
     return [
-        Row(
-            measure=f"pFedSim server disk written per round, {CLIENTS:,} clients of {size / 1e6:.1f} MB, "
+        against_target(
+            f"pFedSim server disk written per round, {CLIENTS:,} clients of {size / 1e6:.1f} MB, "
             f"{MEMBERS} in the round",
+            Sample((float(MEMBERS),)),
+            each,
+            MOST_MODELS,
+            "the uploads",
             unit="models",
             digits=2,
-            floor=Sample((float(MEMBERS),)),
-            floor_is="the uploads",
-            measured=each,
-            judged=each.median,
-            judged_text=f"{each.median:.2f} models",
-            target=MOST_MODELS,
-            target_text=f"<= {MOST_MODELS:g} models",
             note=f"{np.median(gaps):.1f} s and {seconds:.1f} s of the server's processor time a round; "
             f"each download is a mix of {SHARED} models, computed twice",
         )

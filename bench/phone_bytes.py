@@ -11,7 +11,7 @@ import numpy as np
 from PIL import Image
 
 from bench.head_training import Backbone
-from bench.row import Row, Sample, differences
+from bench.row import Row, Sample, against_target, differences
 from bench.server_process import Server, serving
 from bench.wire_bytes import CODECS, ELEMENTS, Recorder
 from fedlens_edge_client.client import EdgeClient
@@ -48,16 +48,17 @@ def measure(folder: Path) -> list[Row]:
 def _row(way: str, totals: list[int]) -> Row:
     payload = ELEMENTS * CODECS["f16"][1]
     rounds = Sample(differences(totals))
-    return Row(
-        measure=f"bytes {way} for each round, linear head 512x10, f16",
+    most = max(rounds.values) / 1000
+    return against_target(
+        f"bytes {way} for each round, linear head 512x10, f16",
+        Sample((payload,)),
+        rounds,
+        MOST_KB,
+        "tensor bytes",
         unit="bytes",
         digits=0,
-        floor=Sample((payload,)),
-        floor_is="tensor bytes",
-        measured=rounds,
-        judged=max(rounds.values) / 1000,
-        judged_text=f"{max(rounds.values) / 1000:.2f} KB at most",
-        target=MOST_KB,
+        judged=most,
+        judged_text=f"{most:.2f} KB at most",
         target_text=f"<= {MOST_KB:g} KB",
         note=f"up to the first receipt {totals[0]} bytes, with enrolment and the bundle's parts",
     )

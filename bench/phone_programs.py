@@ -8,7 +8,7 @@ import multiprocessing
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -21,7 +21,7 @@ from torch import Tensor
 
 from bench.backbones import seen_noise
 from bench.head_training import FEATURES, Backbone
-from bench.row import Row, Sample, against_floor, in_turns, seconds
+from bench.row import Row, Sample, against_floor, against_target, in_turns, seconds
 from fedlens_edge_client.engines import Rows
 from fedlens_edge_client.engines.executorch import ExecutorchEngine
 from fedlens_edge_client.engines.memory import keep_freed_memory
@@ -61,9 +61,8 @@ class _Stored:
         self.features.take(indices, axis=0, out=out)
 
 
-def steps(folder: Path) -> list[Row]:
+def steps(folder: Path) -> Iterator[Row]:
     """Two rows for each objective, and the size of two steps."""
-    rows: list[Row] = []
     for name in objectives.OBJECTIVES:
         training = Training(
             class_names=tuple(f"class {i}" for i in range(CLASSES)), batch=BATCH, objective=name, pte=True
@@ -74,11 +73,10 @@ def steps(folder: Path) -> list[Row]:
             eager, against_eager, pt2, against_pt2 = pool.apply(_compare_steps, (folder / name, name))
         most_eager, most_pt2 = TARGETS.get(name, OTHER_TARGETS)
         measure = f".pte step, FC 576-512-10, batch {BATCH}, {name}"
-        rows.append(against_floor(measure, eager, against_eager, most_eager, "eager function"))
-        rows.append(against_floor(measure, pt2, against_pt2, most_pt2, "the .pt2 in the torch engine"))
+        yield against_floor(measure, eager, against_eager, most_eager, "eager function")
+        yield against_floor(measure, pt2, against_pt2, most_pt2, "the .pt2 in the torch engine")
         if name in TARGETS:
-            rows.append(_size(f"size of the .pte step, FC 576-512-10, {name}", bundle, "step", 1e3, MOST_STEP_KB))
-    return rows
+            yield _size(f"size of the .pte step, FC 576-512-10, {name}", bundle, "step", 1e3, MOST_STEP_KB)
 
 
 def embeddings(folder: Path) -> list[Row]:
@@ -134,20 +132,8 @@ def export(folder: Path) -> list[Row]:
             out += ["--out", str(folder / f"{target} {number}")]
             times.append(seconds(partial(subprocess.run, [*command, *out], check=True, capture_output=True)))
     floor, whole = (Sample(tuple(times)) for times in taken.values())
-    return [
-        Row(
-            measure=f"export of a bundle in all formats, MobileNetV3-Small, {SIDE} pixels, hidden head",
-            unit="s",
-            digits=1,
-            floor=floor,
-            floor_is="the .pt2 alone",
-            measured=whole,
-            judged=whole.median,
-            judged_text=f"{whole.median:.1f} s",
-            target=MOST_EXPORT_S,
-            target_text=f"<= {MOST_EXPORT_S:g} s",
-        )
-    ]
+    name = f"export of a bundle in all formats, MobileNetV3-Small, {SIDE} pixels, hidden head"
+    return [against_target(name, floor, whole, MOST_EXPORT_S, "the .pt2 alone", unit="s", digits=1)]
 
 
 def _random_weights(folder: Path) -> Path:
@@ -178,19 +164,8 @@ def _size(measure: str, bundle: Bundle, program: str, scale: float, most: float)
         format_: bundle.program_file(program, format_).stat().st_size / scale
         for format_ in (pb.PROGRAM_FORMAT_PT2, pb.PROGRAM_FORMAT_PTE)
     }
-    size = found[pb.PROGRAM_FORMAT_PTE]
-    return Row(
-        measure=measure,
-        unit=unit,
-        digits=2,
-        floor=Sample((found[pb.PROGRAM_FORMAT_PT2],)),
-        floor_is="the .pt2, which holds no weights",
-        measured=Sample((size,)),
-        judged=size,
-        judged_text=f"{size:.2f} {unit}",
-        target=most,
-        target_text=f"<= {most:g} {unit}",
-    )
+    floor, size = (Sample((found[each],)) for each in (pb.PROGRAM_FORMAT_PT2, pb.PROGRAM_FORMAT_PTE))
+    return against_target(measure, floor, size, most, "the .pt2, which holds no weights", unit=unit, digits=2)
 
 
 def _compare_steps(folder: Path, objective: str) -> tuple[Sample, Sample, Sample, Sample]:

@@ -81,6 +81,37 @@ def against_floor(
     )
 
 
+def against_target(
+    measure: str,
+    floor: Sample,
+    measured: Sample,
+    most: float,
+    floor_is: str,
+    *,
+    unit: str,
+    digits: int,
+    judged: float | None = None,
+    judged_text: str | None = None,
+    target_text: str | None = None,
+    note: str = "",
+) -> Row:
+    """A row whose target is a number of its own: the measured median in `unit`, if nothing else is `judged`."""
+    value = measured.median if judged is None else judged
+    return Row(
+        measure=measure,
+        unit=unit,
+        digits=digits,
+        floor=floor,
+        floor_is=floor_is,
+        measured=measured,
+        judged=value,
+        judged_text=f"{value:.{digits}f} {unit}" if judged_text is None else judged_text,
+        target=most,
+        target_text=f"<= {most:g} {unit}" if target_text is None else target_text,
+        note=note,
+    )
+
+
 def seconds(work: Callable[[], object]) -> float:
     """How long `work` takes, in seconds."""
     start = time.perf_counter()

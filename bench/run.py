@@ -2,14 +2,15 @@
 
     python -m bench.run [--folder DIR] [MEASURE ...]
 
-A full run also writes `docs/benchmarks.md` anew, between its two markers; every run writes `bench/results/latest.json`.
+Every run writes `bench/results/latest.json`, anew after each row, so that one that is killed leaves what it has found.
+A full run also writes `docs/benchmarks.md`, between its two markers.
 """
 
 import argparse
 import importlib
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -22,7 +23,7 @@ PAGE = REPOSITORY / "docs" / "benchmarks.md"
 RESULTS = REPOSITORY / "bench" / "results" / "latest.json"
 BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
 
-# Name: where the function is that takes a folder and gives rows.
+# Name: where the function is that takes a folder and gives rows, all at once or one by one.
 MEASURES = {
     "bytes": "bench.wire_bytes:measure",
     "codecs": "bench.codecs:measure",
@@ -63,24 +64,33 @@ def main() -> None:
         (Path(folder) / "shared").mkdir()
         for name in names:
             console.print(f"measuring {name} ...")
-            rows += _measure(name)(_folder(Path(folder), name))
+            for row in _measure(name)(_folder(Path(folder), name)):
+                rows.append(row)
+                _keep(rows)
+                console.print("  " + "; ".join(table.cells(row)), soft_wrap=True)
     console.print(table.rich_table(rows))
     busy = f"load average {before_all:.1f} before, {os.getloadavg()[1]:.1f} during the last five minutes of it"
     console.print(busy)
     for row in rows:
         if row.note:
             console.print(f"{row.measure}: {row.note}")
-    RESULTS.parent.mkdir(exist_ok=True)
-    RESULTS.write_text(table.as_json(rows) + "\n")
     if names == list(MEASURES):
         before, _, rest = PAGE.read_text().partition(BEGIN)
         _, _, after = rest.partition(END)
         PAGE.write_text(f"{before}{BEGIN}\n{table.markdown(rows, busy)}\n{END}{after}")
 
 
-def _measure(name: str) -> Callable[[Path], list[Row]]:
+def _keep(rows: Sequence[Row]) -> None:
+    """Write the results so far; the file is whole at any time."""
+    RESULTS.parent.mkdir(exist_ok=True)
+    unfinished = RESULTS.with_suffix(".new")
+    unfinished.write_text(table.as_json(rows) + "\n")
+    unfinished.replace(RESULTS)
+
+
+def _measure(name: str) -> Callable[[Path], Iterable[Row]]:
     module, _, function = MEASURES[name].partition(":")
-    found: Callable[[Path], list[Row]] = getattr(importlib.import_module(module), function)
+    found: Callable[[Path], Iterable[Row]] = getattr(importlib.import_module(module), function)
     return found
 
 

@@ -7,11 +7,12 @@ import asyncio
 import os
 import resource
 import struct
+from collections.abc import Iterator
 from pathlib import Path
 
 from bench import models, trivial_client
 from bench.bare_server import bare_serving, take_part_barely
-from bench.row import Row, Sample, differences
+from bench.row import Row, Sample, against_target, differences
 from bench.server_process import Server, cpu_seconds, serving
 from fedlens_proto import blob
 
@@ -19,12 +20,13 @@ from fedlens_proto import blob
 SIZES = {50: (30, 60.0), 500: (10, 600.0)}
 
 
-def measure(folder: Path) -> list[Row]:
+def measure(folder: Path) -> Iterator[Row]:
     """One row for each number of clients."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     raw = blob.encode(models.tensors(models.LINEAR_HEAD, seed=2))
-    return [_measure(clients, raw, folder / str(clients)) for clients in SIZES]
+    for clients in SIZES:
+        yield _measure(clients, raw, folder / str(clients))
 
 
 def _measure(clients: int, raw: bytes, folder: Path) -> Row:
@@ -44,19 +46,8 @@ def _measure(clients: int, raw: bytes, folder: Path) -> Row:
         f"all clients {1000 * own / rounds:.0f} ms (enrolment included)"
     )
     floor = Sample(tuple(1000 * gap for gap in differences(ended)))
-    return Row(
-        measure=f"commit to commit, trivial work, linear head, {clients} clients",
-        unit="ms",
-        digits=1,
-        floor=floor,
-        floor_is="bare HTTP server and client",
-        measured=commits,
-        judged=commits.median,
-        judged_text=f"{commits.median:.1f} ms",
-        target=target,
-        target_text=f"<= {target:g} ms",
-        note=note,
-    )
+    name = f"commit to commit, trivial work, linear head, {clients} clients"
+    return against_target(name, floor, commits, target, "bare HTTP server and client", unit="ms", digits=1, note=note)
 
 
 async def _take_part(server: Server, clients: int, raw: bytes, folder: Path) -> None:

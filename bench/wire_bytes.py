@@ -4,11 +4,12 @@ Floor: the tensor's bytes alone. FedLens: request line, headers, update header, 
 """
 
 import asyncio
+from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from bench import models, trivial_client
-from bench.row import Row, Sample
+from bench.row import Row, Sample, against_target
 from bench.server_process import serving
 from fedlens_proto import blob
 from fedlens_proto.manifest import Bundle
@@ -62,10 +63,11 @@ async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, r
         writer.close()
 
 
-def measure(folder: Path) -> list[Row]:
+def measure(folder: Path) -> Iterator[Row]:
     """One row for each codec."""
     bundle = models.inert_bundle(models.LINEAR_HEAD, folder / "bundle")
-    return [_measure(codec, bundle, folder / codec) for codec in CODECS]
+    for codec in CODECS:
+        yield _measure(codec, bundle, folder / codec)
 
 
 def _measure(codec: str, bundle: Bundle, folder: Path) -> Row:
@@ -75,16 +77,16 @@ def _measure(codec: str, bundle: Bundle, folder: Path) -> Row:
         server.create_task(bundle, {"rounds": 1, "population": 1, "codec": codec})
         sent = asyncio.run(record(server.url, server.trainer_token, upload, folder))
     payload = ELEMENTS * width
-    return Row(
-        measure=f"client to server, one plain-HTTP PUT update, linear head 512x10, {codec}",
+    return against_target(
+        f"client to server, one plain-HTTP PUT update, linear head 512x10, {codec}",
+        Sample((payload,)),
+        Sample((sent,)),
+        MOST_BYTES,
+        "tensor bytes",
         unit="bytes",
         digits=0,
-        floor=Sample((payload,)),
-        floor_is="tensor bytes",
-        measured=Sample((sent,)),
         judged=sent - payload,
         judged_text=f"payload + {sent - payload}",
-        target=MOST_BYTES,
         target_text=f"payload + {MOST_BYTES}",
     )
 
