@@ -1,5 +1,8 @@
 """A quantised backbone: the emulator computes what the phone does, and what is lost is told."""
 
+import os
+import subprocess
+import sys
 import tarfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -113,6 +116,39 @@ def test_the_emulated_backbone_computes_what_the_phone_does(quantised: Quantised
     # A sum just between two levels may fall either way, and so a few features are a level apart.
     assert (difference < 1e-6).double().mean() > 0.75
     assert difference.max() < 0.05
+
+
+QUANTISED = """
+from hashlib import sha256
+from fedlens_export import programs, pte_program, quantisation
+from fedlens_export.network import CENTRED
+from tests.export.test_quantisation import SIDE, block, draw
+
+quantised = quantisation.quantise(block(), draw(0))
+source = programs.embed(quantised.emulated, CENTRED, (3, SIDE, SIDE))
+raw, _ = pte_program.lower("embed", quantised.program(CENTRED, (3, SIDE, SIDE)))
+frozen = list(programs.frozen_tensors(quantised.emulated).values())
+phone = pte_program.load(source, raw)
+features = [phone(*frozen, photo.sigmoid())[0].numpy().tobytes() for photo in draw(9)]
+print(sha256(raw).hexdigest(), sha256(b"".join(features)).hexdigest())
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_another_process_quantises_to_the_same_program_which_computes_the_same_features() -> None:
+    root = Path(__file__).parents[2]
+
+    def digests(seed: str) -> str:
+        # Another order of sets and of what is hashed by address must not show.
+        environment = os.environ | {"PYTHONHASHSEED": seed}
+        command = [sys.executable, "-c", QUANTISED]
+        return subprocess.run(command, cwd=root, env=environment, check=True, stdout=subprocess.PIPE, text=True).stdout
+
+    first, second = digests("1"), digests("2")
+
+    assert first == second
+    assert len(first.split()) == 2
 
 
 @pytest.fixture
