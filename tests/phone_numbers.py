@@ -3,7 +3,7 @@
     python -m tests.phone_numbers FOLDER
 
 For each case `FOLDER/NAME/bundle` is a bundle and `FOLDER/NAME/numbers.json` holds inputs and outputs, as arrays of the
-test vectors. All outputs are those of ExecuTorch; the few below `torch` are of the torch engine. Takes a minute.
+test vectors. All outputs are those of ExecuTorch; the few below `torch` are of the torch engine. Takes a minute or two.
 """
 
 import sys
@@ -33,11 +33,10 @@ TRAINING = Training(class_names=CLASSES, batch=BATCH, pte=True, stored_views=4)
 CASES = {
     # Adam has a counter of steps for each role.
     "cross_entropy": replace(TRAINING, optimiser="adam"),
-    "proximal": replace(TRAINING, objective="proximal"),
     "classifier_proximal": replace(TRAINING, objective="classifier_proximal"),
     "supcon": replace(TRAINING, objective="supcon"),
     "concatenated": replace(TRAINING, concatenated=2),
-    "int8": replace(TRAINING, quantise="int8"),
+    "proximal_int8": replace(TRAINING, objective="proximal", quantise="int8"),
 }
 
 

@@ -1,7 +1,7 @@
 // ExecuTorch's runtime, as the Python package `executorch` brings it, for class org.fedlens.jvm.Native.
 //
 // Every tensor of a program is compared with what the caller says of it before its memory is touched. What goes wrong
-// is an org.fedlens.jvm.ProgramFault, whose text ends in the last thing that the runtime said.
+// is an org.fedlens.jvm.ProgramFault, whose text ends in what the runtime said meanwhile.
 
 #include <jni.h>
 
@@ -53,12 +53,36 @@ constexpr size_t kMostMemory = size_t{4} << 30;
 
 // Errors that the runtime logs while this thread is in it.
 thread_local std::string last_words;
+constexpr size_t kMostWords = 400;
 
-void hear(et_timestamp_t, et_pal_log_level_t level, const char*, const char*, size_t, const char* message,
-          size_t length) {
+// Of the copy of this library that another class loader has loaded before: there is one runtime for all of them.
+pal_emit_log_message_method earlier = nullptr;
+constexpr const char* kListener = "org.fedlens.jvm";
+
+void hear(et_timestamp_t when, et_pal_log_level_t level, const char* file, const char* function, size_t line,
+          const char* message, size_t length) {
   if (level == kError || level == kFatal) {
-    last_words.assign(message, std::min(length, size_t{300}));
+    // The first of them say most.
+    size_t room = kMostWords - std::min(kMostWords, last_words.size());
+    if (room > 0 && !last_words.empty()) {
+      last_words += "; ";
+    }
+    last_words.append(message, std::min(length, room));
   }
+  if (earlier != nullptr) {
+    earlier(when, level, file, function, line, message, length);
+  }
+}
+
+// Has the runtime tell this library what it would write to the terminal.
+void listen() {
+  // Registering another table would print a warning; this is the one that is in use.
+  auto* platform = const_cast<executorch::runtime::PalImpl*>(executorch::runtime::get_pal_impl());
+  if (platform->source_filename != nullptr && std::strcmp(platform->source_filename, kListener) == 0) {
+    earlier = platform->emit_log_message;
+  }
+  platform->emit_log_message = &hear;
+  platform->source_filename = kListener;
 }
 
 [[noreturn]] void fail(const std::string& what) {
@@ -370,7 +394,7 @@ void locate(JNIEnv* env, jobjectArray buffers, std::vector<Described>& tensors) 
 extern "C" JNIEXPORT void JNICALL Java_org_fedlens_jvm_Native_start(JNIEnv* env, jclass) {
   guarded(env, [] {
     executorch::runtime::runtime_init();
-    executorch::runtime::register_pal(executorch::runtime::PalImpl::create(&hear, __FILE__));
+    listen();
     auto* pool = executorch::extension::threadpool::get_threadpool();
     if (pool != nullptr && pool->get_thread_count() != 1) {
 #pragma GCC diagnostic push

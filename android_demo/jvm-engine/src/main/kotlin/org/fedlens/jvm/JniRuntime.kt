@@ -81,8 +81,8 @@ private class NativeProgram(
                 if (missing == null) {
                     error.message
                 } else {
-                    "ExecuTorch $runtime has no operator ${missing.groupValues[1]}; install the version that the bundle " +
-                        "was exported with, or export it with this one"
+                    "ExecuTorch $runtime has no operator ${missing.groupValues[1]}; install the version that the " +
+                        "bundle was exported with, or export it with this one"
                 }
             throw EngineException(Reason.BUNDLE_UNUSABLE, "program '${form.name}' $what: $reason", error)
         }
@@ -92,7 +92,7 @@ private class NativeProgram(
         const val ALIGNMENT = 64
         const val FLOAT32 = 6
         const val INT64 = 4
-        val MISSING_OPERATOR = Regex("""Missing operator: \[\d+] (\S+)""")
+        val MISSING_OPERATOR = Regex("""Missing operator: \[\d+] ([^\s;]+)""")
 
         fun memory(spec: TensorSpec): ByteBuffer {
             val bytes = Math.toIntExact(spec.count * (if (spec.dtype == Dtype.DTYPE_INT64) 8 else 4))

@@ -53,8 +53,8 @@ internal object Native {
         cause: Throwable? = null,
     ) = EngineException(
         Reason.RUNTIME_MISSING,
-        "ExecuTorch's runtime for the JVM is missing: $reason. It needs Linux, g++ and the Python package executorch, " +
-            "of the Python that Maven is told of by -Dfedlens.python=...",
+        "ExecuTorch's runtime for the JVM is missing: $reason. It needs Linux, g++ and the Python package " +
+            "executorch, of the Python that Maven is told of by -Dfedlens.python=...",
         cause,
     )
 

@@ -125,8 +125,7 @@ class EngineNumbersTest(
     companion object {
         @JvmStatic
         @Parameterized.Parameters(name = "{0}")
-        fun cases() =
-            listOf("cross_entropy", "proximal", "classifier_proximal", "supcon", "concatenated", "int8")
+        fun cases() = listOf("cross_entropy", "classifier_proximal", "supcon", "concatenated", "proximal_int8")
     }
 }
 

@@ -19,7 +19,10 @@ import java.util.concurrent.TimeUnit
  * follow from.
  */
 object PhoneNumbers {
-    private val repository = File(checkNotNull(System.getProperty("fedlens.repository")) { "run by Maven" }).canonicalFile
+    private val repository =
+        File(
+            checkNotNull(System.getProperty("fedlens.repository")) { "run by Maven" },
+        ).canonicalFile
     private val python = File(checkNotNull(System.getProperty("fedlens.python")) { "run by Maven" })
     private val folder: File by lazy(::made)
 

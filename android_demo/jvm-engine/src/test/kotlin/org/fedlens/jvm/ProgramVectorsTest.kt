@@ -79,7 +79,14 @@ class ProgramVectorsTest {
                     val wanted = expected[slot.kind.name.removePrefix("SLOT_KIND_").lowercase()].asJsonObject
                     val array = if (slot.name.isEmpty()) wanted else wanted.getAsJsonObject(slot.name)
                     val found = FloatArray(result.capacity() / 4).also { result.asFloatBuffer().get(it) }
-                    val read = if (slot.kind == SlotKind.SLOT_KIND_LOGITS) batch["real_rows"].asInt * CLASSES else found.size
+                    val read =
+                        if (slot.kind ==
+                            SlotKind.SLOT_KIND_LOGITS
+                        ) {
+                            batch["real_rows"].asInt * CLASSES
+                        } else {
+                            found.size
+                        }
                     assertNear(slot.name, array.floats().copyOf(read), found.copyOf(read))
                 }
             }
@@ -131,7 +138,10 @@ class ProgramVectorsTest {
     ) {
         val message = Manifests.program(bundle.manifest, name)
         val inputs = message.inputsList.filter { it.kind != SlotKind.SLOT_KIND_FROZEN }
-        val replaced = message.outputsList.map { out -> inputs.indexOfFirst { it.kind == out.kind && it.name == out.name } }
+        val replaced =
+            message.outputsList.map { out ->
+                inputs.indexOfFirst { it.kind == out.kind && it.name == out.name }
+            }
         val form = ProgramForm(name, inputs.map(::spec), message.outputsList.map(::spec), replaced)
         val file = bundle.programFile(name, ProgramFormat.PROGRAM_FORMAT_PTE)
         JniRuntime().load(form, file).use { use(inputs, message.outputsList, it) }

@@ -40,7 +40,8 @@ internal class Arguments(
                 SlotKind.SLOT_KIND_OPTIMISER, SlotKind.SLOT_KIND_COUNTER -> program.fill(index, 0)
                 SlotKind.SLOT_KIND_INPUT, SlotKind.SLOT_KIND_LABEL, SlotKind.SLOT_KIND_MASK -> Unit
                 SlotKind.SLOT_KIND_HYPER -> {
-                    val value = hyper[slot.name] ?: unusable("program '${program.name}' has no '${slot.name}' to run with")
+                    val value =
+                        hyper[slot.name] ?: unusable("program '${program.name}' has no '${slot.name}' to run with")
                     if (slot.shapeCount != 0) unusable("hyper-parameter '${slot.name}' is no scalar")
                     program.floatArgument(index).put(0, value.toFloat())
                 }
@@ -60,7 +61,9 @@ internal class Arguments(
         val type = if (tensor is LongTensor) Dtype.DTYPE_INT64 else Dtype.DTYPE_FLOAT32
         if (type != slot.dtype || tensor.shape != slot.shapeList) {
             val found = "${typeName(type)}${tensor.shape}"
-            badInput("tensor '$name' of $where: found $found, the bundle takes ${typeName(slot.dtype)}${slot.shapeList}")
+            badInput(
+                "tensor '$name' of $where: found $found, the bundle takes ${typeName(slot.dtype)}${slot.shapeList}",
+            )
         }
         when (tensor) {
             is FloatTensor -> {

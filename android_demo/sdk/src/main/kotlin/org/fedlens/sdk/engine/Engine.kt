@@ -39,8 +39,8 @@ public interface Engine : Closeable {
      * @param program Name of a step program, such as `step`.
      * @param weights Every exchangeable tensor of the manifest.
      * @param rows The photos to train on.
-     * @param batches For each step the indices into [rows], 1 to the manifest's batch of them, exactly as many where the
-     *     manifest says `LAST_BATCH_FILLED`. Shorter ones are padded and masked here.
+     * @param batches For each step the indices into [rows], 1 to the manifest's batch of them, exactly as many where
+     *     the manifest says `LAST_BATCH_FILLED`. Shorter ones are padded and masked here.
      * @param hyper Hyper-parameters by name; those left out take the manifest's default.
      * @param references For each reference of the manifest its tensors.
      * @param onStep Called after every step with its loss, a mean over the real rows. What it throws ends the training

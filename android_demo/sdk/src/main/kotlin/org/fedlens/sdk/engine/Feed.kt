@@ -89,7 +89,11 @@ internal class Feed(
         val found = program.inputs.indices.filter { program.inputs[it].kind == kind }
         for (index in found) {
             val shape = program.inputs[index].shapeList
-            if (shape != listOf(batch.toLong())) unusable("program '${program.name}': $kind has shape $shape, not [$batch]")
+            if (shape !=
+                listOf(batch.toLong())
+            ) {
+                unusable("program '${program.name}': $kind has shape $shape, not [$batch]")
+            }
         }
         return found
     }

@@ -117,7 +117,9 @@ public class ProgramEngine(
         val lossAt = loaded.outputIndex(SlotKind.SLOT_KIND_LOSS)
         val values = hyperParameters(hyper)
         if ((manifest.views != 0) != (rows.views != null)) {
-            badInput("the bundle's step takes ${if (manifest.views == 0) "no" else "${manifest.views}"} views of each photo")
+            badInput(
+                "the bundle's step takes ${if (manifest.views == 0) "no" else "${manifest.views}"} views of each photo",
+            )
         }
         val fills = manifest.lastBatch == LastBatch.LAST_BATCH_FILLED
         val feed = Feed(loaded, rows, rows.labels.size, manifest.classNamesCount, fills)
@@ -144,7 +146,11 @@ public class ProgramEngine(
                     LongTensor.of(slot.shapeList, LongArray(values.remaining()).also(values::get))
                 } else {
                     val values = program.floatArgument(index).toArray()
-                    if (!values.areFinite()) nonFinite("tensor '${slot.name}' holds a NaN or an infinity after training")
+                    if (!values.areFinite()) {
+                        nonFinite(
+                            "tensor '${slot.name}' holds a NaN or an infinity after training",
+                        )
+                    }
                     FloatTensor.of(slot.shapeList, values)
                 }
         }

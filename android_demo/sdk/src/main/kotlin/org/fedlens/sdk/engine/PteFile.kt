@@ -46,7 +46,11 @@ internal class PteFile private constructor(
         if (!isMarked("eh", HEADER_MAGIC_AT) || header !in LEAST_HEADER..MOST_HEADER || ends > size) {
             refuse("it has no header that tells its length: found $header bytes")
         }
-        if (program !in ends..size) refuse("it is truncated: its program has ${unsigned(program)} bytes, the file $size")
+        if (program !in
+            ends..size
+        ) {
+            refuse("it is truncated: its program has ${unsigned(program)} bytes, the file $size")
+        }
         if (root !in ends until program) {
             refuse("its root table stands at $root, outside the program's $program bytes")
         }
@@ -171,8 +175,8 @@ internal class PteFile private constructor(
                     val size = stream.channel.size()
                     if (size > MAX_BYTES) {
                         unusable(
-                            "program '${form.name}' cannot be used: program refused: it has $size bytes; programs have " +
-                                "at most $MAX_BYTES",
+                            "program '${form.name}' cannot be used: program refused: it has $size bytes; programs " +
+                                "have at most $MAX_BYTES",
                         )
                     }
                     val raw = stream.channel.map(FileChannel.MapMode.READ_ONLY, 0, size)

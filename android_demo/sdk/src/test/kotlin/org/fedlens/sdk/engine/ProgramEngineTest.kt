@@ -32,7 +32,12 @@ class ProgramEngineTest {
         val seen = mutableListOf<Triple<List<Float>, List<Long>, List<Float>>>()
         val runtime =
             ScriptedRuntime { program ->
-                seen += Triple(program.floats("SLOT_KIND_MASK"), program.longs("SLOT_KIND_LABEL"), program.floats("SLOT_KIND_INPUT"))
+                seen +=
+                    Triple(
+                        program.floats("SLOT_KIND_MASK"),
+                        program.longs("SLOT_KIND_LABEL"),
+                        program.floats("SLOT_KIND_INPUT"),
+                    )
             }
         train(runtime, batches = listOf(intArrayOf(4, 0), intArrayOf(1, 2, 3, 0)))
         val (short, full) = seen.takeLast(2)
@@ -62,7 +67,11 @@ class ProgramEngineTest {
                 val trained =
                     engine.train("step", start, rows, List(3) { intArrayOf(0) }.asSequence(), references = references)
                 assertEquals(listOf(0f, 1f, 2f), velocities.takeLast(3))
-                assertArrayEquals(floatArrayOf(16f, 16f, 16f), (trained["classifier.bias"] as FloatTensor).toArray(), 0f)
+                assertArrayEquals(
+                    floatArrayOf(16f, 16f, 16f),
+                    (trained["classifier.bias"] as FloatTensor).toArray(),
+                    0f,
+                )
                 assertEquals(weights.keys, trained.keys)
             }
         }
@@ -87,7 +96,10 @@ class ProgramEngineTest {
 
     @Test
     fun `predict takes its rows in batches and leaves padding out`() {
-        val runtime = ScriptedRuntime { program -> program.give("SLOT_KIND_LOGITS", program.floats("SLOT_KIND_INPUT")[0]) }
+        val runtime =
+            ScriptedRuntime { program ->
+                program.give("SLOT_KIND_LOGITS", program.floats("SLOT_KIND_INPUT")[0])
+            }
         val logits = engine(runtime).use { it.predict(weights, rows.inputs) }
         // Rows 0 to 3 are one batch, row 4 another; each batch gives the first number of its first row.
         assertEquals(List(4 * 3) { 0f } + List(3) { 4f * WIDTH }, logits.asList())
@@ -114,12 +126,21 @@ class ProgramEngineTest {
             weights = weights + ("classifier.bias" to LongTensor.of(listOf(3), LongArray(3))),
         )
         assertBad("reference 'global' is missing", references = emptyMap())
-        assertBad("tensor 'classifier.bias' is missing from reference 'global'", references = mapOf("global" to weights - "classifier.bias"))
+        assertBad(
+            "tensor 'classifier.bias' is missing from reference 'global'",
+            references =
+                mapOf(
+                    "global" to weights - "classifier.bias",
+                ),
+        )
         assertBad("hyper-parameter 'lr' is unknown; the bundle has lr_", hyper = mapOf("lr" to 0.1))
         assertBad("hyper-parameter 'mu' is -1.0; allowed are 0.0 to", hyper = mapOf("mu" to -1.0))
         assertBad("hyper-parameter 'mu' is NaN; allowed are 0.0 to", hyper = mapOf("mu" to Double.NaN))
         assertBad("label 3 is not one of 0 to 2", rows = Rows(rows.inputs, longArrayOf(0, 1, 2, 3, 0)))
-        assertBad("the rows' inputs: found 79 numbers, the bundle takes float32[5, 16]", rows = Rows(FloatArray(79), rows.labels))
+        assertBad(
+            "the rows' inputs: found 79 numbers, the bundle takes float32[5, 16]",
+            rows = Rows(FloatArray(79), rows.labels),
+        )
         assertBad("the bundle's step takes no views of each photo", rows = Rows(rows.inputs, rows.labels, NoViews))
         assertBad("a batch of 5 rows; the bundle takes 1 to 4", batches = listOf(intArrayOf(0, 1, 2, 3, 4)))
         assertBad("a batch of 0 rows; the bundle takes 1 to 4", batches = listOf(intArrayOf()))
@@ -131,7 +152,10 @@ class ProgramEngineTest {
         engine().use { engine ->
             assertReason(Reason.BAD_INPUT, "the photo: found 5 numbers") { engine.embed(FloatArray(5)) }
             assertReason(Reason.BAD_INPUT, "the bundle has no views") { engine.view(FloatArray(768), FloatArray(1)) }
-            assertReason(Reason.BAD_INPUT, "the rows' inputs: found 17 numbers") { engine.predict(weights, FloatArray(17)) }
+            assertReason(
+                Reason.BAD_INPUT,
+                "the rows' inputs: found 17 numbers",
+            ) { engine.predict(weights, FloatArray(17)) }
             assertReason(Reason.BAD_INPUT, "there are no rows") { engine.predict(weights, FloatArray(0)) }
         }
     }
@@ -142,7 +166,10 @@ class ProgramEngineTest {
             assertReason(Reason.BUNDLE_UNUSABLE, "the bundle has no program 'extract'; it has embed, step, predict") {
                 engine.extract(emptyMap(), FloatArray(16))
             }
-            assertReason(Reason.BUNDLE_UNUSABLE, "program 'predict' has 0 slots of kind SLOT_KIND_LOSS where one is needed") {
+            assertReason(
+                Reason.BUNDLE_UNUSABLE,
+                "program 'predict' has 0 slots of kind SLOT_KIND_LOSS where one is needed",
+            ) {
                 engine.train("predict", weights, rows, emptySequence())
             }
         }
@@ -151,7 +178,19 @@ class ProgramEngineTest {
     @Test
     fun `a loss that is no number ends the training and names the step`() {
         var step = 0
-        val runtime = ScriptedRuntime { program -> program.give("SLOT_KIND_LOSS", if (++step == TRIAL_RUNS + 2) Float.NaN else 1f) }
+        val runtime =
+            ScriptedRuntime { program ->
+                program.give(
+                    "SLOT_KIND_LOSS",
+                    if (++step ==
+                        TRIAL_RUNS + 2
+                    ) {
+                        Float.NaN
+                    } else {
+                        1f
+                    },
+                )
+            }
         val losses = mutableListOf<Float>()
         assertReason(Reason.NON_FINITE, "the loss of step 2 is NaN; a smaller learning rate may help") {
             train(runtime, batches = List(3) { intArrayOf(0) }, onStep = losses::add)
@@ -169,7 +208,10 @@ class ProgramEngineTest {
                     else -> program.give("SLOT_KIND_FEATURES", Float.NEGATIVE_INFINITY)
                 }
             }
-        assertReason(Reason.NON_FINITE, "tensor 'extractor.bias' holds a NaN or an infinity after training") { train(runtime) }
+        assertReason(
+            Reason.NON_FINITE,
+            "tensor 'extractor.bias' holds a NaN or an infinity after training",
+        ) { train(runtime) }
         engine(runtime).use { engine ->
             assertReason(Reason.NON_FINITE, "the logits hold") { engine.predict(weights, rows.inputs) }
             assertReason(Reason.NON_FINITE, "the features of a photo hold") { engine.embed(FloatArray(768)) }

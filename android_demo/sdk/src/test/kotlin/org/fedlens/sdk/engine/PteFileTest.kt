@@ -35,7 +35,10 @@ class PteFileTest {
 
     @Test
     fun `what is no program is refused with its first bytes`() {
-        assertRefused("it begins with 504b030414000000; no ExecuTorch program does", "PK\u0003\u0004\u0014".toByteArray() + ByteArray(40))
+        assertRefused(
+            "it begins with 504b030414000000; no ExecuTorch program does",
+            "PK\u0003\u0004\u0014".toByteArray() + ByteArray(40),
+        )
         assertRefused("it begins with nothing; no ExecuTorch program does", ByteArray(0))
     }
 

@@ -42,7 +42,10 @@ class TrialsTest {
         die()
         val error = assertThrows(EngineException::class.java) { run() }
         assertEquals(EngineException.Reason.BUNDLE_UNUSABLE, error.reason)
-        assertTrue(error.message, error.message.orEmpty().startsWith("program 'step' cannot be used: the process ended 2 times"))
+        assertTrue(
+            error.message,
+            error.message.orEmpty().startsWith("program 'step' cannot be used: the process ended 2 times"),
+        )
         assertEquals(emptyList<String>(), tried)
     }
 
