@@ -13,7 +13,7 @@ from typing import BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, ImageOps
+from PIL import ExifTags, Image
 
 from fedlens_proto.errors import PhotoUnreadable
 
@@ -24,6 +24,16 @@ HEIC_SUFFIXES = frozenset({".heic", ".heif"})
 # Pillow knows far more formats, some of which start other programs. MPO, which several phones write as `.jpg`, comes
 # with JPEG.
 _FORMATS = ("JPEG", "PNG", "WEBP", "BMP")
+# What makes a photo upright, by the orientation in its EXIF data.
+_TURNS = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
 # Whatever damage is in a file, Pillow tells of it with one of these.
 _DAMAGE = (OSError, ValueError, SyntaxError, EOFError, KeyError, IndexError, TypeError, StructError)
 
@@ -65,7 +75,7 @@ def load(source: Path | BinaryIO, height: int, width: int) -> NDArray[np.uint8]:
         FileNotFoundError: The file is gone, or always was.
     """
     with _opened(source) as opened:
-        upright = ImageOps.exif_transpose(opened)
+        upright = _upright(opened)
         side = min(upright.size)
         left, top = (upright.width - side) // 2, (upright.height - side) // 2
         square = _to_rgb(upright.crop((left, top, left + side, top + side)))
@@ -131,6 +141,15 @@ def _opened(source: Path | BinaryIO) -> Iterator[Image.Image]:
     except _DAMAGE as error:
         reason = str(error).replace(repr(str(source)), "it")
         raise PhotoUnreadable(f"{_name(source)} cannot be read as a photo: {reason}") from error
+
+
+def _upright(opened: Image.Image) -> Image.Image:
+    """The photo turned by its EXIF data alone; Pillow itself would also go by XMP and by text of a PNG."""
+    opened.load()  # in a PNG, EXIF data may stand behind the pixels
+    exif = Image.Exif()
+    exif.load(opened.info.get("exif", b""))
+    turn = _TURNS.get(exif.get(ExifTags.Base.Orientation))
+    return opened if turn is None else opened.transpose(turn)
 
 
 def _to_rgb(image: Image.Image) -> Image.Image:

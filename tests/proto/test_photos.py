@@ -1,12 +1,15 @@
 """Photos from files to numbers."""
 
+import struct
 from io import BytesIO
 from pathlib import Path
+from zlib import crc32
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 from PIL import Image
+from PIL.PngImagePlugin import PngInfo
 
 from fedlens_proto import photos
 from fedlens_proto.errors import PhotoUnreadable
@@ -69,6 +72,48 @@ def test_the_orientation_in_exif_is_applied(tmp_path: Path) -> None:
 
     assert tuple(pixels[:, 0, 15]) == RED
     assert tuple(pixels[:, 29, 15]) == BLUE
+
+
+XMP = (
+    b'<x:xmpmeta xmlns:x="adobe:ns:meta/"><rdf:RDF xmlns:rdf="http://www.w3.org/1999/02/22-rdf-syntax-ns#">'
+    b'<rdf:Description xmlns:tiff="http://ns.adobe.com/tiff/1.0/" tiff:Orientation="6"/></rdf:RDF></x:xmpmeta>'
+)
+
+
+def png_texts() -> PngInfo:
+    """Orientation 6 where other programs put it: in XMP, and in EXIF data that are written as text."""
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    texts = PngInfo()
+    texts.add_itxt("XML:com.adobe.xmp", XMP.decode())
+    texts.add_text("Raw profile type exif", f"\nexif\n    {len(exif.tobytes())}\n{exif.tobytes().hex()}\n")
+    return texts
+
+
+@pytest.mark.parametrize("suffix", ["jpg", "webp", "png"])
+def test_an_orientation_that_stands_elsewhere_than_in_exif_is_not_applied(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"a.{suffix}"
+    more = {"jpg": {"xmp": XMP}, "webp": {"xmp": XMP, "lossless": True}, "png": {"pnginfo": png_texts()}}
+    stripes(30, 30).save(path, **more[suffix])
+    with Image.open(path) as opened:
+        assert opened.getexif()[0x0112] == 6  # Pillow itself finds one
+
+    pixels = photos.load(path, 30, 30).astype(int)
+
+    assert pixels[0, 15, 2] > 200 and pixels[2, 15, 27] > 200  # red is still on the left, blue on the right
+
+
+def test_exif_data_behind_the_pixels_of_a_png_count(tmp_path: Path) -> None:
+    path = tmp_path / "a.png"
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    stripes(30, 30).save(path)
+    raw = path.read_bytes()
+    chunk = b"eXIf" + exif.tobytes().removeprefix(b"Exif\0\0")
+    framed = struct.pack(">I", len(chunk) - 4) + chunk + struct.pack(">I", crc32(chunk))
+    path.write_bytes(raw[:-12] + framed + raw[-12:])  # the end of a PNG has 12 bytes
+
+    assert tuple(photos.load(path, 30, 30)[:, 0, 15]) == RED
 
 
 def test_height_and_width_are_not_mixed_up(tmp_path: Path) -> None:
