@@ -26,6 +26,7 @@ MAX_SERVER_WAIT_S = 3600.0
 CONNECT_TIMEOUT_S = 15.0
 SILENCE_TIMEOUT_S = 60.0
 _CHUNK_BYTES = 256 << 10
+_BLOB_TYPE = "application/octet-stream"
 # aiohttp sends these by itself; the protocol has no use for them.
 _NO_HEADERS = ("User-Agent", "Accept", "Accept-Encoding")
 
@@ -149,6 +150,7 @@ class HttpTransport:
                     raise TryAgain("the server has no such range; starting from the first byte", at_once=True)
                 if response.status not in (HTTPStatus.OK, HTTPStatus.PARTIAL_CONTENT):
                     raise await _error(response)
+                _require_type(response, _BLOB_TYPE)
                 if response.status == HTTPStatus.OK:
                     file.truncate(0)
                     have = 0
@@ -242,12 +244,16 @@ def _foreign_error(status: int, path: str) -> Exception:
     return BadAnswer(f"{path}: status {status}, not from a FedLens server; check the address")
 
 
-async def _read(response: aiohttp.ClientResponse, limit: int) -> bytes:
-    if response.content_type != wire.MEDIA_TYPE or "Content-Encoding" in response.headers:
+def _require_type(response: aiohttp.ClientResponse, wanted: str) -> None:
+    if response.content_type != wanted or "Content-Encoding" in response.headers:
         raise BadAnswer(
             f"{response.url.path}: an answer of type {response.content_type}; not from a FedLens server, "
             "check the address"
         )
+
+
+async def _read(response: aiohttp.ClientResponse, limit: int) -> bytes:
+    _require_type(response, wire.MEDIA_TYPE)
     body = bytearray()
     async for chunk in response.content.iter_chunked(_CHUNK_BYTES):
         body += chunk

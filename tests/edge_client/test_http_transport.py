@@ -214,6 +214,29 @@ async def test_a_download_longer_than_announced_ends_early(bundle: Bundle, tmp_p
     assert (tmp_path / "part").stat().st_size <= 10
 
 
+@pytest.mark.parametrize(
+    "page",
+    [
+        lambda: web.Response(text="<html>pay first", content_type="text/html"),
+        lambda: web.Response(body=b"x", headers={"Content-Encoding": "gzip"}),
+    ],
+)
+async def test_a_page_instead_of_a_blob_leaves_the_beginning_alone(
+    bundle: Bundle, tmp_path: Path, page: Callable[[], web.Response]
+) -> None:
+    digest, path = part_of(bundle, "step")
+    raw = path.read_bytes()
+    (tmp_path / "part").write_bytes(raw[:100])
+    async with FakeServer(bundle, fedavg_plan()) as server:
+        transport = await enrolled(server)
+        server.troubles.append(("blob", answering(page)))
+        with pytest.raises(BadAnswer, match="not from a FedLens server"):
+            await transport.fetch(digest, tmp_path / "part", len(raw))
+        await transport.close()
+
+    assert (tmp_path / "part").read_bytes() == raw[:100]
+
+
 async def test_an_update_streams_from_its_file_with_its_length(bundle: Bundle, tmp_path: Path) -> None:
     blob = bytes(range(256)) * 4096
     (tmp_path / "blob").write_bytes(blob)
