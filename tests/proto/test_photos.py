@@ -3,6 +3,7 @@
 import struct
 from io import BytesIO
 from pathlib import Path
+from typing import Any
 from zlib import crc32
 
 import numpy as np
@@ -93,7 +94,11 @@ def png_texts() -> PngInfo:
 @pytest.mark.parametrize("suffix", ["jpg", "webp", "png"])
 def test_an_orientation_that_stands_elsewhere_than_in_exif_is_not_applied(tmp_path: Path, suffix: str) -> None:
     path = tmp_path / f"a.{suffix}"
-    more = {"jpg": {"xmp": XMP}, "webp": {"xmp": XMP, "lossless": True}, "png": {"pnginfo": png_texts()}}
+    more: dict[str, dict[str, Any]] = {
+        "jpg": {"xmp": XMP},
+        "webp": {"xmp": XMP, "lossless": True},
+        "png": {"pnginfo": png_texts()},
+    }
     stripes(30, 30).save(path, **more[suffix])
     with Image.open(path) as opened:
         assert opened.getexif()[0x0112] == 6  # Pillow itself finds one
