@@ -53,6 +53,7 @@ class VectorsTest {
             setOf(
                 "draws.json",
                 "evaluation.json",
+                "passes.json",
                 "programs.json",
                 "bundle/manifest.pb",
                 "pass/assignment.bin",

@@ -72,7 +72,8 @@ internal class Preparation(
      */
     fun embed(): Int {
         val fresh = HashSet<ByteString>()
-        val features = values(known, FeatureSpace.of(manifest, Requirements.FORMAT), reader::features, fresh) { _, _ -> }
+        val features =
+            values(known, FeatureSpace.of(manifest, Requirements.FORMAT), reader::features, fresh) { _, _ -> }
         views(features.keys, fresh) { _, _ -> }
         return fresh.size
     }

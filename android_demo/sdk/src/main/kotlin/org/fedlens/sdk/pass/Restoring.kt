@@ -69,7 +69,10 @@ internal class Restoring(
         val base = Blob.open(cache.file(way.base.toByteArray()), way.base.toByteArray())
         val difference = Blob.open(cache.file(way.sha256.toByteArray()), way.sha256.toByteArray())
         if (!difference.layout.base.contentEquals(way.base.toByteArray())) {
-            throw BlobException(BlobException.Reason.UNEXPECTED, "the difference names another base than the assignment")
+            throw BlobException(
+                BlobException.Reason.UNEXPECTED,
+                "the difference names another base than the assignment",
+            )
         }
         val sums = Differences.add(base.tensors, difference.tensors)
         var isWritten = false

@@ -1,0 +1,130 @@
+package org.fedlens.jvm
+
+import org.fedlens.sdk.PhotoException
+import org.fedlens.sdk.PhotoException.Reason
+import org.fedlens.sdk.photo.PhotoDecoder
+import org.fedlens.sdk.photo.PhotoFile
+import org.fedlens.sdk.photo.PhotoFormat
+import org.fedlens.sdk.photo.Photos
+import org.fedlens.sdk.photo.PixelSource
+import org.fedlens.sdk.photo.PlainPhoto
+import java.awt.color.ColorSpace
+import java.awt.image.BufferedImage
+import java.io.IOException
+import java.nio.ByteBuffer
+import java.nio.ByteOrder
+import javax.imageio.ImageIO
+import javax.imageio.ImageReader
+import javax.imageio.event.IIOReadWarningListener
+
+/**
+ * Decodes photos with the JDK, in memory as a whole, and lossless WebP with TwelveMonkeys. JPEG in CMYK and lossy WebP are
+ * refused: of those other pixels would come than the rule for photos allows.
+ */
+public class ImageIoDecoder : PhotoDecoder {
+    override fun decode(content: ByteArray): PixelSource {
+        val plain = PlainPhoto.of(content)
+        val format = PhotoFile.read(ByteBuffer.wrap(plain)).format
+        if (format == PhotoFormat.WEBP && isLossy(plain)) {
+            throw PhotoException(
+                Reason.UNKNOWN_FORMAT,
+                "lossy WebP, which cannot be used here; export it as JPEG or PNG",
+            )
+        }
+        val reader = ImageIO.getImageReadersByFormatName(format.name).next()
+        try {
+            return read(reader, plain)
+        } catch (error: IOException) {
+            throw PhotoException(Reason.DAMAGED, "cannot be decoded: ${error.message}", error)
+        } catch (error: RuntimeException) {
+            // Readers meet damage with exceptions of many kinds.
+            throw PhotoException(Reason.DAMAGED, "cannot be decoded: $error", error)
+        } finally {
+            reader.dispose()
+        }
+    }
+
+    /** Whether a WebP file has a chunk of lossy pixels; they may stand behind others. */
+    private fun isLossy(content: ByteArray): Boolean {
+        val file = ByteBuffer.wrap(content).order(ByteOrder.LITTLE_ENDIAN)
+        var at = RIFF_BYTES
+        while (at + CHUNK_BYTES <= content.size) {
+            val name = String(content, at.toInt(), NAME_BYTES, Charsets.ISO_8859_1)
+            if (name == "VP8 ") return true
+            val length = Integer.toUnsignedLong(file.getInt(at.toInt() + NAME_BYTES))
+            at += CHUNK_BYTES + length + (length and 1)
+        }
+        return false
+    }
+
+    private fun read(
+        reader: ImageReader,
+        content: ByteArray,
+    ): PixelSource =
+        ImageIO.createImageInputStream(content.inputStream()).use { stream ->
+            // The JDK warns of a JPEG that is cut short, and fills what is missing.
+            var warning: String? = null
+            reader.addIIOReadWarningListener(
+                object : IIOReadWarningListener {
+                    override fun warningOccurred(
+                        source: ImageReader,
+                        text: String,
+                    ) {
+                        warning = text
+                    }
+                },
+            )
+            reader.input = stream
+            val (width, height) = reader.getWidth(0) to reader.getHeight(0)
+            if (width.toLong() * height > Photos.MAX_PIXELS) {
+                val message = "a photo of $width x $height pixels; at most ${Photos.MAX_PIXELS} are allowed"
+                throw PhotoException(Reason.TOO_LARGE, message)
+            }
+            val image = reader.read(0)
+            warning?.let { throw IOException(it) }
+            if (image.colorModel.colorSpace.type == ColorSpace.TYPE_GRAY) GreyImage(image) else ColourImage(image)
+        }
+
+    private companion object {
+        const val RIFF_BYTES = 12L
+        const val CHUNK_BYTES = 8
+        const val NAME_BYTES = 4
+    }
+}
+
+private class ColourImage(
+    private val image: BufferedImage,
+) : PixelSource {
+    override val width: Int = image.width
+    override val height: Int = image.height
+
+    override fun read(
+        x: Int,
+        y: Int,
+        width: Int,
+        height: Int,
+        into: IntArray,
+    ) {
+        image.getRGB(x, y, width, height, into, 0, width)
+    }
+}
+
+/** The JDK's own conversion of grey to RGB changes its brightness. */
+private class GreyImage(
+    private val image: BufferedImage,
+) : PixelSource {
+    override val width: Int = image.width
+    override val height: Int = image.height
+    private val is16Bit = image.raster.sampleModel.getSampleSize(0) == 16
+
+    override fun read(
+        x: Int,
+        y: Int,
+        width: Int,
+        height: Int,
+        into: IntArray,
+    ) {
+        image.raster.getSamples(x, y, width, height, 0, into)
+        for (i in 0 until width * height) into[i] = (if (is16Bit) into[i] / 257 else into[i]) * 0x010101
+    }
+}

@@ -1,0 +1,90 @@
+package org.fedlens.sdk.photo
+
+/**
+ * A photo of which one band is in memory at a time: rows of it where whole rows are read, columns where whole columns
+ * are. A band costs its decoder reading the file up to its end, so there are as few as its memory allows.
+ *
+ * @param bandPixels Most pixels of a band, if it has more than one row or column.
+ * @param decode Decodes a rectangle: its left column, top row, width and height.
+ * @param release Lets go of the decoder.
+ */
+internal class BandedPhoto(
+    override val width: Int,
+    override val height: Int,
+    private val bandPixels: Int,
+    private val decode: (x: Int, y: Int, width: Int, height: Int) -> PixelSource,
+    private val release: () -> Unit = {},
+) : PixelSource {
+    private class Band(
+        val x: Int,
+        val y: Int,
+        val pixels: PixelSource,
+    )
+
+    private var band: Band? = null
+    private var buffer = IntArray(0)
+
+    override fun read(
+        x: Int,
+        y: Int,
+        width: Int,
+        height: Int,
+        into: IntArray,
+    ) {
+        val isRows = width >= height
+        val lines = maxOf(1, bandPixels / maxOf(width, height))
+        // A read may begin in one band and end in the next.
+        var line = if (isRows) y else x
+        val end = if (isRows) y + height else x + width
+        while (line < end) {
+            val first = line / lines * lines
+            val until = minOf(end, first + lines)
+            if (isRows) {
+                val band = at(x, first, width, minOf(lines, this.height - first))
+                copy(band, 0, line - first, width, until - line, into, (line - y) * width, width)
+            } else {
+                val band = at(first, y, minOf(lines, this.width - first), height)
+                copy(band, line - first, 0, until - line, height, into, line - x, width)
+            }
+            line = until
+        }
+    }
+
+    override fun close() {
+        band?.pixels?.close()
+        band = null
+        release()
+    }
+
+    private fun at(
+        x: Int,
+        y: Int,
+        width: Int,
+        height: Int,
+    ): PixelSource {
+        val here = band
+        if (here != null && here.x == x && here.y == y && here.pixels.width == width && here.pixels.height == height) {
+            return here.pixels
+        }
+        here?.pixels?.close()
+        band = null
+        return decode(x, y, width, height).also { band = Band(x, y, it) }
+    }
+
+    private fun copy(
+        from: PixelSource,
+        x: Int,
+        y: Int,
+        width: Int,
+        height: Int,
+        into: IntArray,
+        at: Int,
+        stride: Int,
+    ) {
+        if (buffer.size < width * height) buffer = IntArray(width * height)
+        from.read(x, y, width, height, buffer)
+        for (row in 0 until height) {
+            buffer.copyInto(into, at + row * stride, row * width, (row + 1) * width)
+        }
+    }
+}

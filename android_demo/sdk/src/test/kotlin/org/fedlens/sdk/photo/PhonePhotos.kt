@@ -1,0 +1,68 @@
+package org.fedlens.sdk.photo
+
+import com.google.gson.JsonParser
+import org.fedlens.sdk.Vectors
+import org.fedlens.sdk.int
+import org.fedlens.sdk.objects
+import org.fedlens.sdk.string
+import java.io.File
+import java.nio.file.Files
+import java.util.concurrent.TimeUnit
+
+/** Photos with what Python makes of them; see `tests/phone_photos.py`. */
+object PhonePhotos {
+    private val repository = Vectors.folder.parentFile.parentFile
+
+    /** Where the photos are to be made; unset: in a folder that is deleted in the end. */
+    private val given: String? = System.getProperty("fedlens.phone.photos")
+    private val python = File(checkNotNull(System.getProperty("fedlens.python")) { "run by Maven" })
+
+    /** Why there are none, if there are none. */
+    val missing: String = "there is no $python to make the photos with"
+
+    /** A photo with one size that it is scaled to. */
+    class Input(
+        private val folder: File,
+        val name: String,
+        val height: Int,
+        val width: Int,
+        private val file: String,
+    ) {
+        val content: ByteArray get() = File(folder, name).readBytes()
+
+        /** uint8 [3, height, width]. */
+        val expected: ByteArray get() = File(folder, file).readBytes()
+
+        /** Leaves what was found instead beside what was expected, where somebody wants to see it. */
+        fun leave(
+            found: ByteArray,
+            decoder: String,
+        ) {
+            if (given != null) File(folder, "$file.$decoder").writeBytes(found)
+        }
+    }
+
+    /** Each photo in each size; none if there is no Python here. */
+    fun photos(): List<Input> {
+        if (!python.canExecute()) return emptyList()
+        val index = JsonParser.parseString(File(folder, "photos.json").readText()).asJsonObject
+        return index.objects("photos").map {
+            Input(folder, it.string("photo"), it.int("height"), it.int("width"), it.string("expected"))
+        }
+    }
+
+    private val folder: File by lazy {
+        val fresh = given?.let(::File) ?: Files.createTempDirectory("fedlens-phone-photos-").toFile()
+        if (given == null) Runtime.getRuntime().addShutdownHook(Thread { fresh.deleteRecursively() })
+        val log = File(fresh, "log.txt")
+        val process =
+            ProcessBuilder(python.path, "-m", "tests.phone_photos", fresh.path)
+                .directory(repository)
+                .redirectErrorStream(true)
+                .redirectOutput(log)
+                .start()
+        check(process.waitFor(5, TimeUnit.MINUTES)) { "tests.phone_photos does not end" }
+        check(process.exitValue() == 0) { "tests.phone_photos failed:\n${log.readText()}" }
+        fresh
+    }
+}

@@ -1,0 +1,158 @@
+package org.fedlens.sdk.photo
+
+import org.fedlens.jvm.ImageIoDecoder
+import org.fedlens.sdk.PhotoException
+import org.fedlens.sdk.Vectors
+import org.fedlens.sdk.int
+import org.fedlens.sdk.objects
+import org.fedlens.sdk.orNamedError
+import org.fedlens.sdk.string
+import org.junit.Assert.assertArrayEquals
+import org.junit.Assert.assertEquals
+import org.junit.Assert.assertThrows
+import org.junit.Assert.assertTrue
+import org.junit.Assume.assumeTrue
+import org.junit.Test
+import org.junit.runner.RunWith
+import org.robolectric.RobolectricTestRunner
+import org.robolectric.annotation.Config
+import org.robolectric.annotation.GraphicsMode
+import java.nio.ByteBuffer
+import java.nio.ByteOrder
+import kotlin.math.abs
+import kotlin.random.Random
+
+class ImageIoDecoderTest : PhotoDecoderContract(ImageIoDecoder(), refused = setOf("lossy.webp"))
+
+@RunWith(RobolectricTestRunner::class)
+@GraphicsMode(GraphicsMode.Mode.NATIVE)
+@Config(sdk = [35])
+class BitmapDecoderTest : PhotoDecoderContract(BitmapDecoder(), nearly = setOf("grey-16-bit.png"))
+
+/**
+ * What every platform's decoder gives.
+ *
+ * @param refused How the names of those photos of [PhonePhotos] end that this decoder does not take.
+ * @param nearly Lossless photos of the vectors in which it is wrong by 1/255.
+ */
+abstract class PhotoDecoderContract(
+    private val decoder: PhotoDecoder,
+    private val refused: Set<String> = emptySet(),
+    private val nearly: Set<String> = emptySet(),
+) {
+    private val index = Vectors.json("photos/photos.json")
+
+    @Test
+    fun `every photo of the vectors becomes the expected numbers`() {
+        assertEquals(44, index.objects("photos").size)
+        assertEquals(Photos.PREPROCESSING_VERSION, index.int("version"))
+        for (vector in index.objects("photos")) {
+            val name = vector.string("expected")
+            val content = Vectors.bytes("photos/${vector.string("photo")}")
+            val found = Photos.asInput(prepare(content, vector.int("height"), vector.int("width")))
+            val wanted = expected(name)
+            assertEquals(name, wanted.size, found.size)
+            if (vector.string("tolerance") == "exact") {
+                assertArrayEquals(name, wanted, found, if (vector.string("photo") in nearly) 1.001f / 255 else 0f)
+            } else {
+                assertEquals("within 3/255, and on average within 0.5/255", vector.string("tolerance"))
+                val differences = wanted.indices.map { 255 * abs(wanted[it] - found[it]) }
+                assertTrue("$name: ${differences.max()} of 255", differences.max() <= 3.001)
+                assertTrue("$name: ${differences.average()} of 255", differences.average() <= 0.5)
+            }
+        }
+    }
+
+    @Test
+    fun `every file of the vectors that must be left out is left out`() {
+        assertEquals(5, index.getAsJsonArray("refused").size())
+        for (name in index.getAsJsonArray("refused")) {
+            assertThrows(name.asString, PhotoException::class.java) {
+                prepare(Vectors.bytes("photos/refused/${name.asString}"), 8, 8)
+            }
+        }
+    }
+
+    @Test
+    fun `a photo that is cut short anywhere is left out`() {
+        for (name in WHOLE) {
+            val whole = Vectors.bytes("photos/$name")
+            for (length in whole.size / 20 until whole.size - 2 step whole.size / 19) {
+                val cut = whole.copyOf(length)
+                val error = assertThrows("$name, $length bytes", PhotoException::class.java) { prepare(cut, 8, 8) }
+                assertTrue(error.message, error.reason != PhotoException.Reason.TOO_LARGE)
+            }
+        }
+    }
+
+    @Test
+    fun `a photo with flipped bits is left out or becomes a photo`() {
+        val random = Random(20_261_122)
+        for (name in WHOLE) {
+            repeat(40) {
+                val damaged = Vectors.bytes("photos/$name")
+                val at = random.nextInt(damaged.size)
+                damaged[at] = (damaged[at].toInt() xor (1 shl random.nextInt(8))).toByte()
+                orNamedError { assertEquals(3 * 8 * 8, prepare(damaged, 8, 8).size) }
+            }
+        }
+    }
+
+    @Test
+    fun `a colour profile changes nothing`() {
+        for (name in listOf("colour.jpg", "same-size.png", "lossless.webp")) {
+            val plain = Vectors.bytes("photos/$name")
+            val tagged = ColourProfiles.addTo(plain)
+            assertTrue(name, tagged.size > plain.size)
+            assertArrayEquals(name, prepare(plain, 8, 8), prepare(tagged, 8, 8))
+        }
+    }
+
+    @Test
+    fun `fifty photos differ by less than half of 255 on average from what Python makes of them`() {
+        val photos = PhonePhotos.photos()
+        assumeTrue(PhonePhotos.missing, photos.isNotEmpty())
+        var sum = 0.0
+        var count = 0L
+        var largest = 0
+        val (left, taken) = photos.partition { photo -> refused.any(photo.name::endsWith) }
+        for (photo in left) {
+            assertThrows(photo.name, PhotoException::class.java) { prepare(photo.content, photo.height, photo.width) }
+        }
+        for (photo in taken) {
+            val found = prepare(photo.content, photo.height, photo.width)
+            photo.leave(found, javaClass.simpleName)
+            val wanted = photo.expected
+            assertEquals(wanted.size, found.size)
+            val differences = wanted.indices.map { abs((wanted[it].toInt() and 0xff) - (found[it].toInt() and 0xff)) }
+            val mean = differences.average()
+            if (differences.max() > largest) largest = differences.max()
+            assertTrue("${photo.name}: $mean of 255", mean < 0.5)
+            sum += differences.sum()
+            count += differences.size
+        }
+        val number = taken.map { it.name }.distinct().size
+        println(
+            "${javaClass.simpleName}: $number photos in 3 sizes, mean ${sum / count} of 255, largest $largest of 255",
+        )
+    }
+
+    private fun prepare(
+        content: ByteArray,
+        height: Int,
+        width: Int,
+    ): ByteArray {
+        val orientation = PhotoFile.read(ByteBuffer.wrap(content)).orientation
+        return decoder.decode(content).use { Photos.prepare(it, orientation, height, width) }
+    }
+
+    private fun expected(name: String): FloatArray {
+        val raw = ByteBuffer.wrap(Vectors.bytes("photos/$name")).order(ByteOrder.LITTLE_ENDIAN).asFloatBuffer()
+        return FloatArray(raw.remaining()).also { raw.get(it) }
+    }
+
+    private companion object {
+        val WHOLE =
+            listOf("colour.jpg", "progressive.jpg", "down-odd.png", "palette.png", "lossless.webp", "picture.bmp")
+    }
+}
