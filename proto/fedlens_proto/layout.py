@@ -3,6 +3,7 @@
 The format is described in `blob`.
 """
 
+import re
 import struct
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -38,6 +39,10 @@ FLOATS: dict[assignment_pb2.Codec, pb.Dtype] = {
     assignment_pb2.CODEC_FLOAT16: pb.DTYPE_FLOAT16,
     assignment_pb2.CODEC_INT8: pb.DTYPE_INT8,
 }
+
+# Controls, what breaks lines, what turns the direction of text, and halves of surrogate pairs. Fixed numbers, because
+# `str.isprintable` asks the Unicode tables of the interpreter, which change.
+_NOT_IN_NAMES = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 Array = NDArray[Any]  # float32 or int64; what a blob holds
 
@@ -149,7 +154,7 @@ class Layout:
 
 def _check_spec(spec: TensorSpec) -> None:
     name = spec.name
-    if not name.isprintable() or not 1 <= len(name.encode()) <= MAX_NAME_BYTES:
+    if _NOT_IN_NAMES.search(name) or not 1 <= len(name.encode()) <= MAX_NAME_BYTES:
         raise BlobError(f"tensor name {name[:40]!r} is empty, longer than {MAX_NAME_BYTES} bytes or not printable")
     if spec.dtype not in DTYPES:
         raise BlobError(f"tensor {name!r} has dtype {spec.dtype}, which this version does not read")

@@ -176,6 +176,19 @@ def test_names_that_nobody_could_read_are_refused(name: str) -> None:
         encode({name: np.zeros(1, np.float32)})
 
 
+def test_which_characters_a_name_may_have_does_not_depend_on_unicodes_version() -> None:
+    # As in `docs/protocol.md`; the last of each range, and the first ones outside of it.
+    refused = "\x00\x1f\x7f\x80\x9f\u2028\u2029\u202a\u202e\u2066\u2069\ud800\udfff"
+    # Among them characters for private use, one that is not assigned yet, and the last of all.
+    taken = " ~\xa0\xe9\u2027\u202f\u2065\u206a\ud7ff\ue000\u4e2d\u0378\U0001f600\U0010ffff"
+
+    for character in refused:
+        with pytest.raises(BlobError, match="tensor name"):
+            encode({f"a{character}": np.zeros(1, np.float32)})
+    for character in taken:
+        assert list(Blob.from_bytes(encode({f"a{character}": np.zeros(1, np.float32)}))) == [f"a{character}"]
+
+
 @pytest.mark.parametrize("shape", [(0,), (3, 0), (1,) * 33])
 def test_shapes_that_are_no_use_are_refused(shape: tuple[int, ...]) -> None:
     with pytest.raises(BlobError, match="dimension"):

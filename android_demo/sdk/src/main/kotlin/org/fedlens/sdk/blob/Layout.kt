@@ -56,6 +56,10 @@ public class Layout private constructor(
         private const val MAX_NAME_BYTES = 255
         private const val MAX_DIMENSIONS = 32
         private val MAGIC = "FEDLENS\u0000".toByteArray(Charsets.US_ASCII)
+
+        // Controls, what breaks lines, what turns the direction of text, and halves of surrogate pairs. Fixed numbers,
+        // because the tables of Unicode differ between platforms.
+        private val NOT_IN_NAMES = listOf(0..0x1f, 0x7f..0x9f, 0x2028..0x202e, 0x2066..0x2069, 0xd800..0xdfff)
         private val KNOWN = setOf(Dtype.DTYPE_FLOAT32, Dtype.DTYPE_FLOAT16, Dtype.DTYPE_INT8, Dtype.DTYPE_INT64)
 
         /**
@@ -181,15 +185,8 @@ public class Layout private constructor(
             }
         }
 
-        private fun isPrintable(name: String): Boolean = name.codePoints().allMatch { it == ' '.code || isVisible(it) }
-
-        private fun isVisible(codePoint: Int): Boolean =
-            when (Character.getType(codePoint).toByte()) {
-                Character.CONTROL, Character.FORMAT, Character.SURROGATE, Character.PRIVATE_USE, Character.UNASSIGNED,
-                Character.LINE_SEPARATOR, Character.PARAGRAPH_SEPARATOR, Character.SPACE_SEPARATOR,
-                -> false
-                else -> true
-            }
+        private fun isPrintable(name: String): Boolean =
+            name.codePoints().noneMatch { code -> NOT_IN_NAMES.any { code in it } }
 
         private fun notAllowed(message: String) = BlobException(Reason.TENSOR_NOT_ALLOWED, message)
 

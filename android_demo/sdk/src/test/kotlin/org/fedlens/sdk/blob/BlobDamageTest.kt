@@ -183,6 +183,23 @@ class BlobDamageTest {
     }
 
     @Test
+    fun `which characters a name may have does not depend on the version of Unicode`() {
+        // As in docs/protocol.md; the first and last of each range, and those just outside of it.
+        val refused = listOf(0, 0x1f, 0x7f, 0x80, 0x9f, 0x2028, 0x2029, 0x202a, 0x202e, 0x2066, 0x2069, 0xd800, 0xdfff)
+        // Among them characters for private use, one that is not assigned yet, and the last of all.
+        val outside = listOf(0x20, 0x7e, 0xa0, 0xe9, 0x2027, 0x202f, 0x2065, 0x206a, 0xd7ff, 0xe000)
+        val taken = outside + listOf(0x4e2d, 0x0378, 0x1f600, 0x10ffff)
+        val encoded = { code: Int ->
+            BlobWriter.encode(mapOf("a" + String(Character.toChars(code)) to LongTensor.of(emptyList(), LongArray(1))))
+        }
+        for (code in refused) assertEquals("$code", Reason.TENSOR_NOT_ALLOWED, refused { encoded(code) })
+        for (code in taken) {
+            val name = Blob.fromBytes(encoded(code)).tensors.keys.single()
+            assertEquals(code, name.codePointAt(1))
+        }
+    }
+
+    @Test
     fun `elements are read in runs from anywhere as in whole`() {
         val random = Random(20_240_605)
         for (raw in blobs.values) {
