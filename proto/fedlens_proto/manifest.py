@@ -244,7 +244,8 @@ def _check_programs(manifest: pb.Manifest, parts: set[bytes]) -> None:
             _need(slot.dtype in (blob_pb2.DTYPE_FLOAT32, blob_pb2.DTYPE_INT64), f"{where}: dtype {slot.dtype}")
             if slot.kind == pb.SLOT_KIND_WEIGHT:
                 weight = weights.get(slot.name)
-                _need(weight is not None and weight.shape == slot.shape, f"{where}: no exchangeable tensor like it")
+                is_like = weight is not None and (weight.dtype, weight.shape) == (slot.dtype, slot.shape)
+                _need(is_like, f"{where}: no exchangeable tensor like it")
             if slot.kind == pb.SLOT_KIND_EXTRACTOR:
                 _need(item.name == "extract" and bool(slot.name), f"{where}: extractors belong to `extract`, by name")
             if slot.kind == pb.SLOT_KIND_FROZEN:

@@ -182,6 +182,7 @@ def change(field: str, value: object) -> Change:
         (change("programs.0.inputs.0.dtype", 0), "slot 'fc.bias': dtype 0"),
         (change("programs.0.inputs.0.name", "fc.gain"), "slot 'fc.gain': no exchangeable tensor"),
         (lambda m: m.programs[0].inputs[0].shape.append(1), "slot 'fc.bias': no exchangeable tensor"),
+        (change("programs.0.inputs.0.dtype", blob_pb2.DTYPE_INT64), "slot 'fc.bias': no exchangeable tensor"),
         (change("programs.0.inputs.2.name", "momentum"), "slot 'momentum': no hyper-parameter"),
     ],
 )

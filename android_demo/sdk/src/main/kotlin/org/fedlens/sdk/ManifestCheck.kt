@@ -3,6 +3,7 @@ package org.fedlens.sdk
 import com.google.protobuf.ByteString
 import org.fedlens.proto.v1.BundleClass
 import org.fedlens.proto.v1.Dtype
+import org.fedlens.proto.v1.ExchangeableTensor
 import org.fedlens.proto.v1.LastBatch
 import org.fedlens.proto.v1.Manifest
 import org.fedlens.proto.v1.Program
@@ -111,7 +112,7 @@ internal class ManifestCheck(
                 when (slot.kind) {
                     SlotKind.SLOT_KIND_UNSPECIFIED -> need(false) { "$where: no kind" }
                     SlotKind.SLOT_KIND_WEIGHT ->
-                        need(weights[slot.name]?.shapeList == slot.shapeList) { "$where: no tensor like it" }
+                        need(weights[slot.name].isLike(slot)) { "$where: no tensor like it" }
                     SlotKind.SLOT_KIND_EXTRACTOR ->
                         need(program.name == "extract" && slot.name.isNotEmpty()) {
                             "$where: extractors belong to 'extract', by name"
@@ -216,6 +217,9 @@ internal class ManifestCheck(
         const val MAX_ELEMENTS = 1L shl 40
 
         fun isNumber(dtype: Dtype) = dtype == Dtype.DTYPE_FLOAT32 || dtype == Dtype.DTYPE_INT64
+
+        fun ExchangeableTensor?.isLike(slot: Slot) =
+            this != null && dtypeValue == slot.dtypeValue && shapeList == slot.shapeList
 
         fun isEachOnce(names: List<String>) = names.toSet().size == names.size
 

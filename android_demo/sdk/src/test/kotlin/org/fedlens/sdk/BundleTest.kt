@@ -3,6 +3,7 @@ package org.fedlens.sdk
 import com.google.gson.JsonObject
 import com.google.protobuf.ByteString
 import org.fedlens.proto.v1.Assignment
+import org.fedlens.proto.v1.Dtype
 import org.fedlens.proto.v1.ExchangeableTensor
 import org.fedlens.proto.v1.HyperParameter
 import org.fedlens.proto.v1.Manifest
@@ -150,6 +151,8 @@ class BundleTest {
                 "slot without a kind" to { input { clearKind() } },
                 "slot type" to { input { clearDtype() } },
                 "slot like no weight" to { input { kind = SlotKind.SLOT_KIND_WEIGHT } },
+                "slot of another type than its weight" to { weight { dtype = Dtype.DTYPE_INT64 } },
+                "slot of another shape than its weight" to { weight { addShape(1) } },
                 "slot of no hyper-parameter" to { input { kind = SlotKind.SLOT_KIND_HYPER } },
                 "slot of an extractor" to { input { kind = SlotKind.SLOT_KIND_EXTRACTOR } },
                 "concatenated without extract" to { concatenated = 2 },
@@ -199,6 +202,15 @@ class BundleTest {
 
     private fun Manifest.Builder.input(change: Slot.Builder.() -> Unit) =
         program { setInputs(0, getInputs(0).toBuilder().apply(change)) }
+
+    private fun Manifest.Builder.weight(change: Slot.Builder.() -> Unit) {
+        val (program, slot) =
+            programsList.indices
+                .flatMap { program -> getPrograms(program).inputsList.indices.map { program to it } }
+                .first { (program, slot) -> getPrograms(program).getInputs(slot).kind == SlotKind.SLOT_KIND_WEIGHT }
+        val changed = getPrograms(program).toBuilder()
+        setPrograms(program, changed.setInputs(slot, changed.getInputs(slot).toBuilder().apply(change)))
+    }
 
     private fun part(bytes: Int) = Part.newBuilder().setSha256(ByteString.copyFrom(ByteArray(bytes))).setSize(1)
 
