@@ -1,0 +1,97 @@
+@file:JvmName("Main")
+
+package org.fedlens.jvm
+
+import org.fedlens.sdk.Callbacks
+import org.fedlens.sdk.ClientState
+import org.fedlens.sdk.Event
+import org.fedlens.sdk.FedLensClient
+import org.fedlens.sdk.FedLensException
+import java.io.IOException
+import java.util.concurrent.CountDownLatch
+import kotlin.system.exitProcess
+
+private const val DONE = 0
+private const val FAILED = 1
+private const val BAD_USAGE = 2
+
+/** Takes part in a federation with the photos of a folder; `--help` says how. */
+public fun main(arguments: Array<String>) {
+    exitProcess(run(arguments))
+}
+
+private fun run(arguments: Array<String>): Int {
+    try {
+        val options = Options.parse(arguments)
+        if (options == null) {
+            println(Options.USAGE)
+            return DONE
+        }
+        return takePart(options)
+    } catch (usage: BadUsage) {
+        return complain("${usage.message}; --help shows what there is", BAD_USAGE)
+    } catch (failure: FedLensException) {
+        return complain(failure.message.orEmpty(), FAILED)
+    }
+}
+
+private fun takePart(options: Options): Int {
+    val client = FedLensClient(options.server, options.state, FolderAlbum(options.album), JvmPlatform(), options.settings)
+    val printer = Printer()
+    val running = client.start(printer, options.rounds)
+    Runtime.getRuntime().addShutdownHook(
+        Thread {
+            running.cancel()
+            printer.ended.await()
+            client.close()
+        },
+    )
+    printer.ended.await()
+    client.close()
+    val isLost = printer.last is Event.RoundFailed || printer.last is Event.RoundRefused
+    return when (val error = printer.error) {
+        null -> if (options.rounds != null && isLost) FAILED else DONE
+        is FedLensException, is IOException -> complain(error.message.orEmpty(), FAILED)
+        else -> complain(error.stackTraceToString(), FAILED)
+    }
+}
+
+private fun complain(
+    message: String,
+    status: Int,
+): Int {
+    System.err.println("fedlens: $message")
+    return status
+}
+
+/** Prints everything that happens, line by line. */
+private class Printer : Callbacks {
+    val ended = CountDownLatch(1)
+
+    @Volatile
+    var last: Event.Outcome? = null
+        private set
+
+    @Volatile
+    var error: Exception? = null
+        private set
+
+    override fun onEvent(event: Event) {
+        if (event is Event.Outcome) last = event
+        print(lineOf(event))
+    }
+
+    override fun onState(state: ClientState) {
+        print(lineOf(state))
+    }
+
+    override fun onEnd(error: Exception?) {
+        this.error = error
+        ended.countDown()
+    }
+
+    private fun print(line: String) {
+        println(line)
+        System.out.flush()
+    }
+}

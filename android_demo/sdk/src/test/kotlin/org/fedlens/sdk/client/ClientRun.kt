@@ -1,0 +1,87 @@
+package org.fedlens.sdk.client
+
+import org.fedlens.jvm.JdbcDatabase
+import org.fedlens.sdk.AlbumEntry
+import org.fedlens.sdk.Bundle
+import org.fedlens.sdk.ClientSettings
+import org.fedlens.sdk.ClientState
+import org.fedlens.sdk.Event
+import org.fedlens.sdk.FedLensClient
+import org.fedlens.sdk.KeyedHash
+import org.fedlens.sdk.Platform
+import org.fedlens.sdk.Site
+import org.fedlens.sdk.Vectors
+import org.fedlens.sdk.album.Album
+import org.fedlens.sdk.album.AlbumSnapshot
+import org.fedlens.sdk.album.Photo
+import org.fedlens.sdk.engine.Engine
+import org.fedlens.sdk.engine.ProgramRuntime
+import org.fedlens.sdk.photo.PhotoDecoder
+import org.fedlens.sdk.photo.PixelSource
+import org.fedlens.sdk.sha256
+import org.fedlens.sdk.store.Database
+import java.io.File
+import javax.imageio.ImageIO
+
+/** What a test's clients have in common: a server, a folder, photos, and a list of all that was told. */
+internal class ClientRun(
+    val server: FakeServer,
+    private val folder: File,
+) {
+    val events = ArrayList<Event>()
+    val states = ArrayList<ClientState>()
+
+    /** How long was waited, in milliseconds; nothing really waits. */
+    val pauses = ArrayList<Long>()
+    val photos = vectorPhotos().toMutableList()
+    var engineOf: (Bundle) -> Engine = ::SoftmaxEngine
+    var onEvent: (Event) -> Unit = {}
+
+    inline fun <reified E : Event> told(): List<E> = events.filterIsInstance<E>()
+
+    fun client(settings: ClientSettings = ClientSettings(enrolmentToken = FakeServer.TOKEN)): FedLensClient {
+        val site =
+            Site(
+                "https://fl.example.org",
+                folder,
+                object : Album {
+                    override fun photos() = AlbumSnapshot(photos.toList())
+                },
+                Desktop,
+                settings,
+                transportOf = { secret, _ -> server.transport(secret) },
+                engineOf = { bundle, _ -> engineOf(bundle) },
+                pause = { pauses += it },
+            )
+        return FedLensClient(site) { event ->
+            events += event
+            onEvent(event)
+        }
+    }
+
+    private object Desktop : Platform {
+        override val runtime: ProgramRuntime get() = error("the engine of these tests needs none")
+
+        override val decoder =
+            PhotoDecoder { content ->
+                val image = ImageIO.read(content.inputStream())
+                val pixels = image.getRGB(0, 0, image.width, image.height, null, 0, image.width)
+                PixelSource.of(image.width, image.height, pixels)
+            }
+
+        override fun openDatabase(file: File): Database = JdbcDatabase.open(file)
+    }
+
+    companion object {
+        /** 15 photos of three classes; one is there twice. */
+        fun vectorPhotos(): List<Photo> {
+            val copies = HashMap<String, Int>()
+            val files = Vectors.file("pass/album").walk().filter { it.isFile }
+            return files.sortedBy { it.path }.toList().map { file ->
+                val digest = sha256(file.readBytes())
+                val copy = copies.merge(digest.contentToString(), 1, Int::plus)!! - 1
+                Photo(AlbumEntry(digest, copy), file.parentFile.name, file, KeyedHash.isTestPhoto(digest))
+            }
+        }
+    }
+}

@@ -1,0 +1,248 @@
+package org.fedlens.sdk.client
+
+import com.google.protobuf.ByteString
+import org.fedlens.proto.v1.Answer
+import org.fedlens.proto.v1.Assignment
+import org.fedlens.proto.v1.BlobSet
+import org.fedlens.proto.v1.Capabilities
+import org.fedlens.proto.v1.CheckInRequest
+import org.fedlens.proto.v1.CheckInResponse
+import org.fedlens.proto.v1.ClientRole
+import org.fedlens.proto.v1.Codec
+import org.fedlens.proto.v1.CurrentModel
+import org.fedlens.proto.v1.EnrolResponse
+import org.fedlens.proto.v1.EvaluationPlan
+import org.fedlens.proto.v1.FailureRequest
+import org.fedlens.proto.v1.Finished
+import org.fedlens.proto.v1.ForgetResponse
+import org.fedlens.proto.v1.HyperValue
+import org.fedlens.proto.v1.LocalPass
+import org.fedlens.proto.v1.Receipt
+import org.fedlens.proto.v1.ReferenceBinding
+import org.fedlens.proto.v1.SetSource
+import org.fedlens.proto.v1.Stage
+import org.fedlens.proto.v1.StartRule
+import org.fedlens.proto.v1.Upload
+import org.fedlens.sdk.Bundle
+import org.fedlens.sdk.KeyedHash
+import org.fedlens.sdk.TransportException
+import org.fedlens.sdk.UpdateFrame
+import org.fedlens.sdk.Vectors
+import org.fedlens.sdk.net.Transport
+import org.fedlens.sdk.sha256
+import org.fedlens.sdk.toHex
+import java.io.ByteArrayOutputStream
+import java.io.File
+import java.io.FileOutputStream
+
+/**
+ * A server for the bundle of the vectors and one task, with a round for each update, evaluation or failure. It keeps
+ * what it is sent, and does on demand what a network or a broken server does.
+ *
+ * @param plan Of every assignment; may change.
+ */
+class FakeServer(
+    var plan: LocalPass = trainingPlan(),
+    private val rounds: Int = 1,
+    private val role: ClientRole = ClientRole.CLIENT_ROLE_TRAINER,
+    private val answer: Answer = Answer.ANSWER_UPDATE,
+) {
+    val bundle: Bundle = Bundle.open(Vectors.file("bundle"))
+    val enrolled = HashSet<String>()
+    val updates = LinkedHashMap<Long, ByteArray>()
+    val evaluations = LinkedHashMap<Long, ByteArray>()
+    val failures = LinkedHashMap<Long, FailureRequest>()
+    val checkIns = ArrayList<CheckInRequest>()
+
+    /** Calls in the order in which they came: enrol, check-in, blob, update, evaluation, failure, forget. */
+    val calls = ArrayList<String>()
+    private val troubles = ArrayList<Pair<String, suspend () -> Any?>>()
+    private val blobs = HashMap<String, ByteArray>()
+    private var model = part(bundle.manifest.initial.toByteArray())
+
+    /** Has the next [call] do this first: throw, wait, or give what is to be answered instead. */
+    fun trouble(
+        call: String,
+        what: suspend () -> Any?,
+    ) {
+        troubles += call to what
+    }
+
+    fun count(call: String): Int = calls.count { it == call }
+
+    fun update(round: Long): UpdateFrame = UpdateFrame.read(updates.getValue(round))
+
+    /** The way to this server for the client with this secret. */
+    fun transport(secret: ByteArray): Transport = Way(KeyedHash.clientId(secret).toHex())
+
+    fun assignment(): Assignment =
+        Assignment
+            .newBuilder()
+            .setTask(TASK)
+            .setRound(1L + updates.size + evaluations.size + failures.size)
+            .setBundle(ByteString.copyFrom(bundle.id))
+            .setSeed(ByteString.copyFrom(ByteArray(KeyedHash.DIGEST_BYTES) { it.toByte() }))
+            .setTimeLeftMs(60_000)
+            .addSets(globalSet())
+            .setLocalPass(plan)
+            .setAnswer(answer)
+            .build()
+
+    private fun globalSet(): BlobSet {
+        val digest = sha256(model)
+        blobs[digest.toHex()] = model
+        return BlobSet
+            .newBuilder()
+            .setName(GLOBAL)
+            .setSha256(ByteString.copyFrom(digest))
+            .setSize(model.size.toLong())
+            .build()
+    }
+
+    private fun part(digest: ByteArray): ByteArray = bundle.part(digest).readBytes()
+
+    private fun blob(digest: ByteArray): ByteArray =
+        when {
+            digest.contentEquals(bundle.id) -> Vectors.bytes("bundle/manifest.pb")
+            digest.toHex() in blobs -> blobs.getValue(digest.toHex())
+            bundle.part(digest).isFile -> part(digest)
+            else -> throw refused("unknown", "no such blob")
+        }
+
+    private inner class Way(
+        private val client: String,
+    ) : Transport {
+        override suspend fun enrol(
+            token: String,
+            capabilities: Capabilities,
+        ): EnrolResponse =
+            called("enrol") {
+                if (token != TOKEN) throw refused("forbidden", "this enrolment token is not known")
+                enrolled += client
+                EnrolResponse.newBuilder().setRole(role).build()
+            }
+
+        override suspend fun checkIn(request: CheckInRequest): CheckInResponse =
+            called("check-in") {
+                known()
+                checkIns += request
+                val assignment = assignment()
+                val response = CheckInResponse.newBuilder()
+                if (assignment.round > rounds) response.setFinished(finished()) else response.setAssignment(assignment)
+                response.build()
+            }
+
+        override suspend fun fetch(
+            sha256: ByteArray,
+            into: File,
+            maxBytes: Long,
+        ) {
+            val content = called("blob") { known().let { blob(sha256) } }
+            val have = into.length().toInt()
+            FileOutputStream(into, true).use { it.write(content, have, content.size - have) }
+        }
+
+        override suspend fun putUpdate(
+            task: Long,
+            round: Long,
+            update: UpdateFrame,
+        ): Receipt =
+            called("update") {
+                known()
+                val body = bodyOf(update)
+                val before = updates[round]
+                if (before != null && !before.contentEquals(body)) throw refused("update-differs", "another is here")
+                if (before == null && round != assignment().round) throw refused("round-closed", "too late")
+                updates[round] = body
+                update.blob?.let { blob -> model = ByteArrayOutputStream().also(blob::writeTo).toByteArray() }
+                receipt(body)
+            }
+
+        override suspend fun putEvaluation(
+            task: Long,
+            round: Long,
+            update: UpdateFrame,
+        ): Receipt =
+            called("evaluation") {
+                known()
+                receipt(bodyOf(update).also { evaluations[round] = it })
+            }
+
+        override suspend fun reportFailure(
+            task: Long,
+            round: Long,
+            request: FailureRequest,
+        ) {
+            called<Unit>("failure") {
+                known()
+                failures[round] = request
+            }
+        }
+
+        override suspend fun forget(): ForgetResponse =
+            called("forget") {
+                known()
+                enrolled -= client
+                ForgetResponse.newBuilder().setAggregating(true).build()
+            }
+
+        override fun close() = Unit
+
+        private fun known() {
+            if (client !in enrolled) throw refused("unauthorised", "no such client")
+        }
+
+        private suspend fun <T> called(
+            call: String,
+            answer: () -> T,
+        ): T {
+            calls += call
+            val trouble = troubles.indexOfFirst { it.first == call }
+            val instead = if (trouble < 0) null else troubles.removeAt(trouble).second()
+            @Suppress("UNCHECKED_CAST")
+            return if (instead == null || instead == Unit) answer() else instead as T
+        }
+    }
+
+    private fun finished(): Finished {
+        val model =
+            CurrentModel
+                .newBuilder()
+                .setTask(TASK)
+                .setBundle(ByteString.copyFrom(bundle.id))
+                .addSets(globalSet())
+        return Finished.newBuilder().addModels(model).build()
+    }
+
+    companion object {
+        const val TASK = 7L
+        const val TOKEN = "come-in"
+        private const val GLOBAL = "global"
+
+        /** Trains everything from `global` for some epochs and sends everything. */
+        fun trainingPlan(epochs: Int = 1): LocalPass =
+            LocalPass
+                .newBuilder()
+                .addStart(StartRule.newBuilder().setSource(SetSource.newBuilder().setDownload(GLOBAL)))
+                .addReferences(ReferenceBinding.newBuilder().setName("global").setStart(true))
+                .addStages(
+                    Stage
+                        .newBuilder()
+                        .setProgram("step")
+                        .setEpochs(epochs)
+                        .addHyperValues(HyperValue.newBuilder().setName("lr_classifier").setValue(0.5)),
+                ).setUpload(Upload.newBuilder().setCodec(Codec.CODEC_FLOAT32))
+                .setEvaluation(EvaluationPlan.newBuilder().setAtStart(true).setAtEnd(true))
+                .build()
+
+        fun refused(
+            code: String,
+            message: String,
+        ) = TransportException(TransportException.Reason.REFUSED, "the server refuses ($code): $message", code)
+
+        fun receipt(body: ByteArray): Receipt =
+            Receipt.newBuilder().setBodySha256(ByteString.copyFrom(sha256(body))).build()
+
+        private fun bodyOf(update: UpdateFrame) = ByteArrayOutputStream().also(update::writeTo).toByteArray()
+    }
+}

@@ -1,0 +1,535 @@
+package org.fedlens.sdk.client
+
+import kotlinx.coroutines.CompletableDeferred
+import kotlinx.coroutines.Dispatchers
+import kotlinx.coroutines.async
+import kotlinx.coroutines.awaitCancellation
+import kotlinx.coroutines.cancelAndJoin
+import kotlinx.coroutines.launch
+import kotlinx.coroutines.runBlocking
+import org.fedlens.proto.v1.Answer
+import org.fedlens.proto.v1.Ask
+import org.fedlens.proto.v1.AskClassCounts
+import org.fedlens.proto.v1.CheckInResponse
+import org.fedlens.proto.v1.ClientRole
+import org.fedlens.proto.v1.EvaluationPlan
+import org.fedlens.proto.v1.FailureReason
+import org.fedlens.proto.v1.LocalPass
+import org.fedlens.proto.v1.Wait
+import org.fedlens.proto.v1.WaitReason
+import org.fedlens.sdk.ClientSettings
+import org.fedlens.sdk.ClientState
+import org.fedlens.sdk.EngineException
+import org.fedlens.sdk.Event
+import org.fedlens.sdk.FedLensClient
+import org.fedlens.sdk.FedLensException
+import org.fedlens.sdk.PassException
+import org.fedlens.sdk.Policy
+import org.fedlens.sdk.StateException
+import org.fedlens.sdk.TransportException
+import org.fedlens.sdk.client.FakeServer.Companion.TASK
+import org.fedlens.sdk.client.FakeServer.Companion.TOKEN
+import org.fedlens.sdk.client.FakeServer.Companion.receipt
+import org.fedlens.sdk.client.FakeServer.Companion.refused
+import org.fedlens.sdk.client.FakeServer.Companion.trainingPlan
+import org.fedlens.sdk.store.JournalEntry
+import org.junit.Assert.assertArrayEquals
+import org.junit.Assert.assertEquals
+import org.junit.Assert.assertFalse
+import org.junit.Assert.assertNotEquals
+import org.junit.Assert.assertTrue
+import org.junit.Assert.fail
+import org.junit.Rule
+import org.junit.Test
+import org.junit.rules.TemporaryFolder
+import org.junit.rules.Timeout
+
+class FedLensClientTest {
+    @get:Rule
+    val folder = TemporaryFolder()
+
+    @get:Rule
+    val timeout: Timeout = Timeout.seconds(60)
+
+    private fun clientOf(server: FakeServer) = ClientRun(server, folder.root)
+
+    @Test
+    fun `a client takes part until every task has ended`() {
+        val run = clientOf(FakeServer(rounds = 3))
+        run.client().use { client ->
+            runBlocking { client.run() }
+            assertEquals(ClientState.Finished, client.state.value)
+        }
+        assertEquals(listOf(1L, 2L, 3L), run.told<Event.RoundReported>().map { it.round })
+        assertEquals(Event.TasksFinished, run.events.last())
+        assertEquals(1, run.server.count("enrol"))
+        val (train, test) = run.photos.partition { !it.isTest }
+        assertEquals(train.size.toLong(), run.server.update(1).header.photoCount)
+        assertEquals(
+            Event.RoundStarted(TASK, 1, train.size, test.size),
+            run.told<Event.RoundStarted>().first(),
+        )
+    }
+
+    @Test
+    fun `the photos kept aside are evaluated before and after training`() {
+        val run = clientOf(FakeServer())
+        val outcome = run.client().use { runBlocking { it.runOnce() } } as Event.RoundReported
+        val (start, end) = checkNotNull(outcome.start) to checkNotNull(outcome.end)
+        val kept = run.photos.count { it.isTest }.toLong()
+        assertEquals(listOf(kept, kept), listOf(start.count, end.count))
+        assertNotEquals(start.loss, end.loss, 1e-6)
+    }
+
+    @Test
+    fun `every state has its turn, and the last one stays`() {
+        val run = clientOf(FakeServer())
+        val callbacks = Recorder()
+        run.client().use { client ->
+            assertEquals(ClientState.Idle, client.state.value)
+            client.start(callbacks)
+            callbacks.awaitEnd()
+            assertEquals(null, callbacks.error)
+        }
+        val kinds = callbacks.states.map { it::class }.distinct()
+        assertEquals(
+            listOf(
+                ClientState.Enrolling::class,
+                ClientState.CheckingIn::class,
+                ClientState.Preparing::class,
+                ClientState.Training::class,
+                ClientState.Sending::class,
+                ClientState.Reported::class,
+                ClientState.Finished::class,
+            ),
+            kinds,
+        )
+        assertEquals(run.events, callbacks.events)
+        assertEquals(ClientState.Finished, callbacks.states.last())
+    }
+
+    @Test
+    fun `a result in the outbox is sent by the next client and not trained again`() {
+        val run = clientOf(FakeServer())
+        run.server.trouble("update") { receipt(ByteArray(3)) }
+        run.client().use { assertReason(TransportException.Reason.BAD_ANSWER) { it.runOnce() } }
+        val trained = run.told<Event.Trained>().size
+        val outcome = run.client().use { runBlocking { it.runOnce() } }
+        assertTrue(outcome is Event.RoundReported)
+        assertEquals(trained, run.told<Event.Trained>().size)
+        assertEquals(1, run.server.count("check-in"))
+        assertEquals(setOf(1L), run.server.updates.keys)
+    }
+
+    @Test
+    fun `a refused update is dropped, and the same assignment again is not hurried`() {
+        val run = clientOf(FakeServer(rounds = 2))
+        run.server.trouble("update") { throw refused("round-closed", "too late") }
+        run.client().use { client ->
+            val first = runBlocking { client.runOnce() }
+            val why = "the server refuses (round-closed): too late"
+            assertEquals(Event.RoundRefused(TASK, 1, "round-closed", why), first)
+            assertEquals(ClientState.Refused("round-closed", why, TASK, 1), client.state.value)
+            assertEquals(emptyList<Long>(), run.pauses)
+            assertTrue(runBlocking { client.runOnce() } is Event.RoundReported)
+        }
+        assertEquals(listOf(5_000L), run.pauses)
+    }
+
+    @Test
+    fun `a policy is stronger than an assignment, and asked anew for each`() {
+        val ask = Ask.newBuilder().setClassCounts(AskClassCounts.getDefaultInstance())
+        val run = clientOf(FakeServer(trainingPlan().toBuilder().addAsks(ask).build(), rounds = 2))
+        var policy = Policy(answerClassCounts = false)
+        run.client(ClientSettings(TOKEN, policy = { policy })).use { client ->
+            val outcome = runBlocking { client.runOnce() } as Event.RoundFailed
+            assertEquals(PassException.Reason.POLICY, outcome.reason)
+            assertEquals(0, run.server.count("blob"))
+            policy = Policy()
+            assertTrue(runBlocking { client.runOnce() } is Event.RoundReported)
+        }
+        assertEquals(FailureReason.FAILURE_REASON_POLICY, run.server.failures.getValue(1).reason)
+    }
+
+    @Test
+    fun `a blob that is gone means another check-in, and then a failure`() {
+        val run = clientOf(FakeServer())
+        repeat(2) { run.server.trouble("blob") { throw refused("unknown", "no such blob") } }
+        val outcome = run.client().use { runBlocking { it.runOnce() } }
+        assertTrue(outcome is Event.RoundFailed)
+        assertEquals(2, run.server.count("check-in"))
+        assertEquals(FailureReason.FAILURE_REASON_INTERNAL, run.server.failures.getValue(1).reason)
+    }
+
+    @Test
+    fun `waiting is told, and lasts as long as the server says`() {
+        val run = clientOf(FakeServer())
+        val wait = Wait.newBuilder().setRetryAfterMs(1_000).setReason(WaitReason.WAIT_REASON_POPULATION)
+        run.server.trouble("check-in") { CheckInResponse.newBuilder().setWait(wait).build() }
+        run.client().use { runBlocking { it.runOnce() } }
+        assertEquals(listOf(Event.Waiting("population", 1_000)), run.told<Event.Waiting>())
+        assertTrue(run.pauses.single() in 1_000..1_100)
+    }
+
+    @Test
+    fun `a check-in says how many train photos there are, which task, and how long it may be held`() {
+        val run = clientOf(FakeServer())
+        run.client(ClientSettings(TOKEN, task = TASK, holdMs = 1_234)).use { runBlocking { it.runOnce() } }
+        val request = run.server.checkIns.single()
+        assertEquals(run.photos.count { !it.isTest }.toLong(), request.photoCount)
+        assertEquals(TASK, request.task)
+        assertEquals(1_234, request.holdMs)
+    }
+
+    @Test
+    fun `an evaluator evaluates all its photos and trains on none`() {
+        val plan =
+            LocalPass
+                .newBuilder()
+                .addAllStart(trainingPlan().startList)
+                .setEvaluation(EvaluationPlan.newBuilder().setAtStart(true))
+                .build()
+        val run =
+            clientOf(FakeServer(plan, role = ClientRole.CLIENT_ROLE_EVALUATOR, answer = Answer.ANSWER_EVALUATION))
+        val outcome = run.client().use { runBlocking { it.runOnce() } } as Event.RoundReported
+        assertEquals(run.photos.size.toLong(), checkNotNull(outcome.start).count)
+        assertEquals(0L, run.server.checkIns.single().photoCount)
+        assertEquals(setOf(1L), run.server.evaluations.keys)
+    }
+
+    @Test
+    fun `a wrong enrolment token ends with the server's reason`() {
+        val run = clientOf(FakeServer())
+        run.client(ClientSettings("no")).use { client ->
+            val error = assertReason(TransportException.Reason.REFUSED) { client.run() }
+            assertTrue(error.message, "this enrolment token is not known" in error.message.orEmpty())
+            assertEquals(ClientState.Refused("forbidden", error.message.orEmpty()), client.state.value)
+            assertEquals(JournalEntry.Outcome.REFUSED, client.journal.entries().single().outcome)
+        }
+    }
+
+    @Test
+    fun `a client without a token says that it needs one`() {
+        val run = clientOf(FakeServer())
+        run.client(ClientSettings()).use { client ->
+            assertReason(StateException.Reason.NOT_ENROLLED) { client.run() }
+            assertEquals("not_enrolled", (client.state.value as ClientState.Failed).reason)
+        }
+        assertEquals(emptyList<String>(), run.server.calls)
+    }
+
+    @Test
+    fun `an enrolled client needs no token any more, unless it trains other models`() {
+        val run = clientOf(FakeServer(rounds = 2))
+        run.client().use { runBlocking { it.runOnce() } }
+        run.client(ClientSettings()).use { runBlocking { it.runOnce() } }
+        assertEquals(1, run.server.count("enrol"))
+        run.client(ClientSettings(models = listOf("other"))).use {
+            assertReason(StateException.Reason.NOT_ENROLLED) { it.run() }
+        }
+    }
+
+    @Test
+    fun `a server that has forgotten the client gets it back, once`() {
+        val run = clientOf(FakeServer(rounds = 3))
+        run.client().use { client ->
+            runBlocking { client.runOnce() }
+            run.server.enrolled.clear()
+            assertTrue(runBlocking { client.runOnce() } is Event.RoundReported)
+            assertEquals(2, run.server.count("enrol"))
+            run.server.enrolled.clear()
+            assertReason(TransportException.Reason.REFUSED) { client.runOnce() }
+        }
+    }
+
+    @Test
+    fun `results from before are not sent to a server that has forgotten the client`() {
+        val run = clientOf(FakeServer(rounds = 2))
+        run.server.trouble("update") { throw TransportException(TransportException.Reason.UNREACHABLE, "no network") }
+        run.client().use { client ->
+            assertReason(TransportException.Reason.UNREACHABLE) { client.runOnce() }
+            assertEquals("unreachable", (client.state.value as ClientState.Failed).reason)
+            run.server.enrolled.clear()
+            runBlocking { client.runOnce() }
+            val outcomes = client.journal.entries().filterIsInstance<JournalEntry.Upload>().map { it.outcome }
+            assertEquals(listOf(JournalEntry.Outcome.DELIVERED, JournalEntry.Outcome.DROPPED), outcomes)
+        }
+        assertEquals(2, run.told<Event.RoundStarted>().size)
+    }
+
+    @Test
+    fun `a revoked client ends with the server's reason`() {
+        val run = clientOf(FakeServer(rounds = 2))
+        run.client().use { client ->
+            runBlocking { client.runOnce() }
+            run.server.trouble("check-in") { throw refused("forbidden", "revoked by the operator") }
+            assertReason(TransportException.Reason.REFUSED) { client.run() }
+            assertTrue(client.state.value is ClientState.Refused)
+        }
+    }
+
+    @Test
+    fun `an unknown kind of answer to a check-in is named`() {
+        val run = clientOf(FakeServer())
+        run.server.trouble("check-in") { CheckInResponse.getDefaultInstance() }
+        run.client().use { assertReason(TransportException.Reason.BAD_ANSWER) { it.run() } }
+    }
+
+    @Test
+    fun `what goes wrong in a round is told to the server by its reason`() {
+        val wanted =
+            mapOf(
+                EngineException.Reason.BUNDLE_UNUSABLE to FailureReason.FAILURE_REASON_BUNDLE,
+                EngineException.Reason.NON_FINITE to FailureReason.FAILURE_REASON_NON_FINITE,
+                EngineException.Reason.BAD_INPUT to FailureReason.FAILURE_REASON_UNSUPPORTED,
+                EngineException.Reason.RUNTIME_MISSING to FailureReason.FAILURE_REASON_UNSUPPORTED,
+            )
+        val run = clientOf(FakeServer(rounds = wanted.size))
+        run.client().use { client ->
+            for (reason in wanted.keys) {
+                run.engineOf = { throw EngineException(reason, "\uD83D\uDE00".repeat(2_000)) }
+                val outcome = runBlocking { client.runOnce() } as Event.RoundFailed
+                assertEquals("\uD83D\uDE00".repeat(1_000), outcome.detail)
+            }
+        }
+        assertEquals(wanted.values.toList(), run.server.failures.values.map { it.reason })
+    }
+
+    @Test
+    fun `an album without train photos gives the round up`() {
+        val run = clientOf(FakeServer())
+        run.photos.clear()
+        val outcome = run.client().use { runBlocking { it.runOnce() } } as Event.RoundFailed
+        assertEquals(PassException.Reason.NO_PHOTOS, outcome.reason)
+        assertEquals(FailureReason.FAILURE_REASON_NO_PHOTOS, run.server.failures.getValue(1).reason)
+    }
+
+    @Test
+    fun `forgetting deletes the identity on both sides, and the next call makes another`() {
+        val run = clientOf(FakeServer(rounds = 3))
+        run.client().use { client ->
+            runBlocking { client.runOnce() }
+            val before = client.clientId
+            assertTrue(runBlocking { client.forget() })
+            assertEquals(emptySet<String>(), run.server.enrolled)
+            assertFalse(before.contentEquals(client.clientId))
+            assertEquals(emptyList<JournalEntry>(), client.journal.entries())
+            runBlocking { client.runOnce() }
+        }
+        // Features were deleted too.
+        assertEquals(2, run.told<Event.Embedded>().count { it.done == it.total })
+    }
+
+    @Test
+    fun `a client that was never enrolled is forgotten without a server`() {
+        val run = clientOf(FakeServer())
+        run.client().use { assertFalse(runBlocking { it.forget() }) }
+        assertEquals(emptyList<String>(), run.server.calls)
+    }
+
+    @Test
+    fun `forgetting ends a training that is under way`() {
+        val run = clientOf(FakeServer(trainingPlan(epochs = 1_000_000)))
+        val training = run.trainingBegins()
+        val callbacks = Recorder()
+        run.client().use { client ->
+            client.start(callbacks)
+            runBlocking {
+                training.await()
+                client.forget()
+            }
+            callbacks.awaitEnd()
+        }
+        assertEquals(emptyMap<Long, ByteArray>(), run.server.updates)
+    }
+
+    @Test
+    fun `cancelling during training leaves nothing half done`() {
+        val run = clientOf(FakeServer(trainingPlan(epochs = 1_000_000)))
+        val training = run.trainingBegins()
+        run.client().use { client ->
+            runBlocking {
+                val running = launch(Dispatchers.Default) { client.run() }
+                training.await()
+                running.cancelAndJoin()
+            }
+            assertEquals(ClientState.Idle, client.state.value)
+            run.server.plan = trainingPlan()
+            assertTrue(runBlocking { client.runOnce() } is Event.RoundReported)
+        }
+        assertEquals(setOf(1L), run.server.updates.keys)
+    }
+
+    @Test
+    fun `a running client that is cancelled hears of its end once, without an error`() {
+        val run = clientOf(FakeServer())
+        val asked = CompletableDeferred<Unit>()
+        run.server.trouble("check-in") {
+            asked.complete(Unit)
+            awaitCancellation()
+        }
+        val callbacks = Recorder()
+        run.client().use { client ->
+            val running = client.start(callbacks)
+            runBlocking { asked.await() }
+            running.cancel()
+            running.cancel()
+            callbacks.awaitEnd()
+        }
+        assertEquals(null, callbacks.error)
+        assertEquals(1, callbacks.ends)
+    }
+
+    @Test
+    fun `a running client that cannot go on says why`() {
+        val run = clientOf(FakeServer())
+        val callbacks = Recorder()
+        run.client(ClientSettings("no")).use { client ->
+            client.start(callbacks)
+            callbacks.awaitEnd()
+        }
+        assertEquals(TransportException.Reason.REFUSED, (callbacks.error as TransportException).reason)
+    }
+
+    @Test
+    fun `so many rounds can be asked for`() {
+        val run = clientOf(FakeServer(rounds = 5))
+        val callbacks = Recorder()
+        run.client().use { client ->
+            client.start(callbacks, rounds = 2)
+            callbacks.awaitEnd()
+        }
+        assertEquals(setOf(1L, 2L), run.server.updates.keys)
+    }
+
+    @Test
+    fun `closing ends a check-in that is held, and frees the folder`() {
+        val run = clientOf(FakeServer())
+        val asked = CompletableDeferred<Unit>()
+        run.server.trouble("check-in") {
+            asked.complete(Unit)
+            awaitCancellation()
+        }
+        val callbacks = Recorder()
+        val client = run.client()
+        client.start(callbacks)
+        runBlocking { asked.await() }
+        run.client().use { second -> assertReason(StateException.Reason.IN_USE) { second.runOnce() } }
+        client.close()
+        client.close()
+        callbacks.awaitEnd()
+        run.client().use { assertTrue(runBlocking { it.runOnce() } is Event.RoundReported) }
+        val error = runCatching { runBlocking { client.runOnce() } }.exceptionOrNull()
+        assertTrue("$error", error is IllegalStateException)
+    }
+
+    @Test
+    fun `an app can predict with the model of which the server told, also after it was closed`() {
+        val run = clientOf(FakeServer(trainingPlan(epochs = 100)))
+        val photo = run.photos.first { it.label == "cat" }.file
+        run.client().use { client ->
+            runBlocking {
+                assertEquals(emptyList<String>(), client.classNames())
+                assertReasonIn(PassException.Reason.UNSUPPORTED) { client.predict(photo) }
+                client.run()
+            }
+        }
+        val calls = run.server.calls.size
+        run.client(ClientSettings()).use { client ->
+            val found = runBlocking { client.predict(photo) }
+            assertEquals(listOf("cat", "dog", "emu"), found.keys.toList())
+            assertEquals(listOf("cat", "dog", "emu"), runBlocking { client.classNames() })
+            assertEquals(1.0, found.values.sum(), 1e-9)
+            assertEquals(found, runBlocking { client.predict(photo, TASK) })
+            assertReason(PassException.Reason.UNSUPPORTED) { client.predict(photo, TASK + 1) }
+        }
+        // All but the model of the last round was here.
+        assertEquals(listOf("blob"), run.server.calls.drop(calls).distinct())
+    }
+
+    @Test
+    fun `what is embedded when a photo arrives need not be when a round begins`() {
+        val run = clientOf(FakeServer(rounds = 2))
+        val later = run.photos.removeAt(0)
+        run.client().use { client ->
+            runBlocking {
+                assertEquals(0, client.embedNew())
+                client.runOnce()
+                client.run()
+                run.photos += later
+                run.events.clear()
+                assertEquals(1, client.embedNew())
+                assertEquals(0, client.embedNew())
+                assertEquals(1, run.told<Event.Embedded>().size)
+                client.dropFeatures(listOf(later.entry.photo))
+                assertEquals(1, client.embedNew())
+            }
+        }
+    }
+
+    @Test
+    fun `the journal tells of enrolment, updates and failures`() {
+        val run = clientOf(FakeServer(rounds = 2))
+        run.client().use { client ->
+            runBlocking { client.runOnce() }
+            run.photos.clear()
+            runBlocking { client.runOnce() }
+            val (failure, upload, enrolment) = client.journal.entries()
+            assertEquals(PassException.Reason.NO_PHOTOS, (failure as JournalEntry.Failure).reason)
+            assertEquals(run.server.updates.getValue(1).size.toLong(), (upload as JournalEntry.Upload).bytes)
+            assertTrue(enrolment is JournalEntry.Enrolment)
+            assertEquals(
+                List(3) { JournalEntry.Outcome.DELIVERED },
+                client.journal.entries().map { it.outcome },
+            )
+        }
+    }
+
+    @Test
+    fun `two runs of one client take turns`() {
+        val run = clientOf(FakeServer(rounds = 2))
+        run.client().use { client ->
+            runBlocking {
+                val both = List(2) { async(Dispatchers.Default) { client.runOnce() } }
+                assertEquals(setOf(1L, 2L), both.map { (it.await() as Event.RoundReported).round }.toSet())
+            }
+        }
+    }
+
+    @Test
+    fun `the same assignment and photos give the same bytes on any client`() {
+        val bodies =
+            listOf("one", "two").map { name ->
+                val run = ClientRun(FakeServer(trainingPlan(3)), folder.newFolder(name))
+                run.client().use { runBlocking { it.runOnce() } }
+                run.server.updates.getValue(1)
+            }
+        assertArrayEquals(bodies[0], bodies[1])
+        assertNotEquals(0, bodies[0].size)
+    }
+
+    private fun ClientRun.trainingBegins(): CompletableDeferred<Unit> {
+        val begun = CompletableDeferred<Unit>()
+        onEvent = { if (it is Event.Trained) begun.complete(Unit) }
+        return begun
+    }
+
+    private fun assertReason(
+        reason: Enum<*>,
+        work: suspend () -> Unit,
+    ): FedLensException = runBlocking { assertReasonIn(reason, work) }
+
+    private suspend fun assertReasonIn(
+        reason: Enum<*>,
+        work: suspend () -> Unit,
+    ): FedLensException {
+        try {
+            work()
+        } catch (error: FedLensException) {
+            assertEquals(error.message, reason, error.reason)
+            return error
+        }
+        fail("nothing was thrown; $reason was expected")
+        error("unreachable")
+    }
+}

@@ -1,0 +1,133 @@
+"""The Kotlin client in a process of its own: how it is built, started and watched, and killed when its time has come."""
+
+import asyncio
+import json
+import os
+import shutil
+import signal
+import subprocess
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ANDROID = Path(__file__).parents[2] / "android_demo"
+MAIN = "org.fedlens.jvm.Main"
+BUILD_TIMEOUT_S = 900
+# The process compiles what it needs for a second or two; more threads than one would only be in each other's way.
+JVM = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto", "-Xmx256m", "-Djava.awt.headless=true")
+OnLine = Callable[[dict[str, Any]], None]
+
+
+@cache
+def class_path() -> str:
+    """Build the Kotlin modules, once a session, and give what the JVM needs to run them; skips the test if it cannot."""
+    for program in ("mvn", "java"):
+        if shutil.which(program) is None:
+            pytest.skip(f"the Kotlin client is built with Maven and a JDK: there is no {program}")
+    build = ["mvn", "-q", "-pl", "jvm-engine", "-am", "package", "-DskipTests"]
+    done = subprocess.run(build, cwd=ANDROID, capture_output=True, text=True, timeout=BUILD_TIMEOUT_S)
+    assert done.returncode == 0, f"{' '.join(build)}: {done.stdout[-4000:]}{done.stderr[-4000:]}"
+    target = ANDROID / "jvm-engine" / "target"
+    reason = target / "classes" / "org" / "fedlens" / "jvm" / "native" / "reason.txt"
+    if reason.exists():
+        pytest.skip(f"the Kotlin client has no runtime here: {reason.read_text().strip()}")
+    return os.pathsep.join([str(target / "classes"), (target / "classpath.txt").read_text().strip()])
+
+
+@dataclass(frozen=True)
+class Death:
+    """When a life ends.
+
+    Attributes:
+        step: What the client was about to do, or had just done.
+        count: The how-manieth time.
+        later_s: So many seconds after that.
+    """
+
+    step: str
+    count: int = 1
+    later_s: float = 0.0
+
+
+class Fate:
+    """Kills a process when its time has come."""
+
+    def __init__(self, death: Death | None = None) -> None:
+        """None: it lives."""
+        self._death = death
+        self._left = 0 if death is None else death.count
+        self._process: asyncio.subprocess.Process | None = None
+
+    def hangs_over(self, process: asyncio.subprocess.Process) -> None:
+        """This is the process."""
+        self._process = process
+
+    def step(self, name: str) -> bool:
+        """Another step; whether it was the last one."""
+        if self._death is None or self._death.step != name:
+            return False
+        self._left -= 1
+        if self._left:
+            return False
+        if self._death.later_s:
+            asyncio.get_running_loop().call_later(self._death.later_s, self._kill)
+            return False
+        self._kill()
+        return True
+
+    def _kill(self) -> None:
+        if self._process is not None and self._process.returncode is None:
+            self._process.send_signal(signal.SIGKILL)
+
+
+@dataclass
+class Life:
+    """What one process has said.
+
+    Attributes:
+        status: Its exit status; negative: the signal that ended it.
+        events: Its events, in order.
+        states: Its states, in order.
+        errors: What it wrote to stderr.
+    """
+
+    status: int = 0
+    events: list[dict[str, Any]] = field(default_factory=list)
+    states: list[dict[str, Any]] = field(default_factory=list)
+    errors: str = ""
+
+    def told(self, event: str) -> list[dict[str, Any]]:
+        """Its events of one kind."""
+        return [found for found in self.events if found["event"] == event]
+
+
+async def live(*options: str | Path, fate: Fate | None = None, on_line: OnLine = lambda line: None) -> Life:
+    """Run the client until it ends."""
+    command = ["java", *JVM, "-cp", await asyncio.to_thread(class_path), MAIN, *map(str, options)]
+    process = await asyncio.create_subprocess_exec(
+        *command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE, limit=1 << 20
+    )
+    assert process.stdout is not None
+    assert process.stderr is not None
+    life = Life()
+    try:
+        if fate is not None:
+            fate.hangs_over(process)
+        errors = asyncio.create_task(process.stderr.read())
+        async for raw in process.stdout:
+            line = json.loads(raw)
+            (life.events if "event" in line else life.states).append(line)
+            on_line(line)
+            if fate is not None:
+                fate.step(line.get("event") or line["state"])
+        life.errors = (await errors).decode()
+        life.status = await process.wait()
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    return life
