@@ -133,23 +133,25 @@ class HttpTransportTest {
         }
 
     @Test
-    fun `an answer that comes before the whole update is understood`() =
+    fun `an answer that comes before the whole update is understood, whether the rest is taken or cut off`() =
         runTest {
             val update = updateOf(2_000_000)
-            RawServer { connection ->
-                val stream = connection.getInputStream()
-                val head = ByteArray(4_096)
-                stream.read(head)
-                connection.getOutputStream().write(
-                    "HTTP/1.1 409 Conflict\r\nContent-Type: ${Wire.MEDIA_TYPE}\r\n\r\n".toByteArray() +
-                        errorOf("round-closed", "too late", Retry.RETRY_NEVER).toByteArray(),
-                )
-                connection.shutdownOutput()
-                while (stream.read(head) >= 0) Unit
-            }.use { server ->
-                val error = failureOf { transportTo(server.url, ONCE).use { it.putUpdate(7, 1, update) } }
-                assertEquals(Reason.REFUSED, error.reason)
-                assertEquals("round-closed", error.code)
+            for (takesRest in listOf(true, false)) {
+                RawServer { connection ->
+                    val stream = connection.getInputStream()
+                    val piece = ByteArray(4_096)
+                    stream.read(piece)
+                    connection.getOutputStream().write(
+                        "HTTP/1.1 409 Conflict\r\nContent-Type: ${Wire.MEDIA_TYPE}\r\n\r\n".toByteArray() +
+                            errorOf("round-closed", "too late", Retry.RETRY_NEVER).toByteArray(),
+                    )
+                    connection.shutdownOutput()
+                    while (takesRest && stream.read(piece) >= 0) Unit
+                }.use { server ->
+                    val error = failureOf { transportTo(server.url, ONCE).use { it.putUpdate(7, 1, update) } }
+                    assertEquals("${error.message}", Reason.REFUSED, error.reason)
+                    assertEquals("round-closed", error.code)
+                }
             }
         }
 
