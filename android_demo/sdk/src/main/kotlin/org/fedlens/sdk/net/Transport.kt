@@ -33,6 +33,7 @@ public interface Transport : Closeable {
      *
      * @param sha256 32 bytes.
      * @param maxBytes More of them in all are a `BAD_ANSWER`.
+     * @throws org.fedlens.sdk.StateException `NOT_WRITABLE`: the file cannot be written.
      */
     public suspend fun fetch(
         sha256: ByteArray,
