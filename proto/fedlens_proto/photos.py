@@ -148,7 +148,7 @@ def _upright(opened: Image.Image) -> Image.Image:
     opened.load()  # in a PNG, EXIF data may stand behind the pixels
     exif = Image.Exif()
     exif.load(opened.info.get("exif", b""))
-    turn = _TURNS.get(exif.get(ExifTags.Base.Orientation))
+    turn = _TURNS.get(exif.get(ExifTags.Base.Orientation, 1))
     return opened if turn is None else opened.transpose(turn)
 
 
