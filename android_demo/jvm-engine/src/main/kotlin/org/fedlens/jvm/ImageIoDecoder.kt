@@ -18,8 +18,8 @@ import javax.imageio.ImageReader
 import javax.imageio.event.IIOReadWarningListener
 
 /**
- * Decodes photos with the JDK, in memory as a whole, and lossless WebP with TwelveMonkeys. JPEG in CMYK and lossy WebP are
- * refused: of those other pixels would come than the rule for photos allows.
+ * Decodes photos with the JDK, in memory as a whole, and lossless WebP with TwelveMonkeys. JPEG in CMYK and lossy WebP
+ * are refused: of those other pixels would come than the rule for photos allows.
  */
 public class ImageIoDecoder : PhotoDecoder {
     override fun decode(content: ByteArray): PixelSource {

@@ -29,8 +29,8 @@ internal class PassResult(
 )
 
 /**
- * Executes an assignment's local pass, which [Requirements.check] has accepted: a function of the assignment, the photos
- * and the sets that it names. The pass is data; nothing here knows a method.
+ * Executes an assignment's local pass, which [Requirements.check] has accepted: a function of the assignment, the
+ * photos and the sets that it names. The pass is data; nothing here knows a method.
  *
  * @param assignment Seed and local pass are used.
  * @param engine For the assignment's bundle.

@@ -139,7 +139,7 @@ internal class Sources(
             manifest: Manifest,
         ): Map<String, BlobSet> = (listOf(Manifests.initialSet(manifest)) + sets).associateBy { it.name }
 
-        /** Names of the downloaded sets that a pass reads: a fallback only where nothing is kept that fits the bundle. */
+        /** Names of the downloaded sets that a pass reads: a fallback only where nothing is kept that fits. */
         fun needed(
             plan: LocalPass,
             manifest: Manifest,

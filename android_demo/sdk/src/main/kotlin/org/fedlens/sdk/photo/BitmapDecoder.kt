@@ -9,9 +9,8 @@ import org.fedlens.sdk.PhotoException.Reason
 import java.io.IOException
 
 /**
- * Decodes photos as Android does, at full size: to `ARGB_8888`, not premultiplied, as the colour below transparent pixels
- * counts. Larger photos are decoded in bands, so that no more than 64 MiB of them are in memory, outside the
- * heap.
+ * Decodes photos as Android does, at full size: to `ARGB_8888`, not premultiplied, as the colour below transparent
+ * pixels counts. Large photos are decoded in bands, so that no more than 64 MiB of them are in memory, outside the heap.
  */
 public class BitmapDecoder : PhotoDecoder {
     override fun decode(content: ByteArray): PixelSource {

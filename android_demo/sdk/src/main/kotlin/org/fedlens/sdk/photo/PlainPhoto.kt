@@ -7,8 +7,8 @@ import java.nio.ByteOrder
 import java.util.zip.CRC32
 
 /**
- * A photo's file without what the rule for photos ignores, for decoders that cannot be told to: colour profiles. Decoders
- * of a platform also take a file that is cut short for whole and make up the rest, so that is looked for here.
+ * A photo's file without what the rule for photos ignores, for decoders that cannot be told to: colour profiles.
+ * Decoders of a platform also take a file that is cut short for whole and make up the rest: that is looked for here.
  */
 public object PlainPhoto {
     /**

@@ -8,9 +8,9 @@ import org.fedlens.sdk.engine.Engine
 import org.fedlens.sdk.engine.Rows
 
 /**
- * Training that can be done by hand, every operation in float32: a photo of class c with features x adds lr * x to row c
- * of `fc.weight` and lr to place c of `fc.bias`. After each batch mu * (tensor - reference) is subtracted. The loss of a
- * step is the first bias. Remembers what it was given.
+ * Training that can be done by hand, every operation in float32: a photo of class c with features x adds lr * x to row
+ * c of `fc.weight` and lr to place c of `fc.bias`. After each batch mu * (tensor - reference) is subtracted. The loss of
+ * a step is the first bias. Remembers what it was given.
  */
 internal open class SummingEngine(
     override val bundle: Bundle,
