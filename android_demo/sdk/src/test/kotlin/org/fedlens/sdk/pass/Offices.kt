@@ -45,8 +45,7 @@ internal abstract class Offices {
         task: Long = 7,
     ): Result = runBlocking { assignments.carryOut(assignment(plan, round, task), onlyTest = false) }
 
-    fun Office.refusal(plan: LocalPass): PassException =
-        assertThrows(PassException::class.java) { carryOut(plan) }
+    fun Office.refusal(plan: LocalPass): PassException = assertThrows(PassException::class.java) { carryOut(plan) }
 
     fun keeping(fallback: String) =
         wholePlan {
