@@ -11,6 +11,9 @@ CALLED_FROM := $(PWD)
 PYTHON ?= python3
 # For pip, such as the index of a CPU-only torch.
 PIP_ARGS ?=
+# For Maven, such as -o once everything was fetched; and --unsigned, for an APK without a signature.
+MVN_ARGS ?=
+APK_ARGS ?=
 PHOTOS ?=
 export PHOTOS
 
@@ -51,6 +54,7 @@ check: $(STAMP) ## style, types, wire schema, generated code
 	'$(BIN)/ruff' format --check
 	'$(BIN)/mypy'
 	'$(BIN)/mypy' -p bench
+	'$(BIN)/mypy' android_demo/apk.py
 	'$(BIN)/pyright'
 	cd proto
 	'$(BIN)/buf' lint
@@ -64,20 +68,24 @@ check: $(STAMP) ## style, types, wire schema, generated code
 bench: $(STAMP) ## the benchmark table; docs/benchmarks.md is written anew
 	@'$(BIN)/python' -m bench.run
 
-docs: $(STAMP) ## write the commands' --help into README.md anew
+docs: $(STAMP) ## write the commands' --help into README.md anew, and the example's code into docs/android.md
 	@'$(BIN)/python' -m tests.readme_blocks
+	'$(BIN)/python' -m tests.android.guide
 
 vectors: $(STAMP) ## write the test vectors for clients in other languages anew, tests/vectors/
 	@'$(BIN)/python' -m tests.vectors.make
 
-android: ## the Android SDK: build, tests, style; needs Maven and a JDK, 17 or newer
-	@for tool in mvn javac; do
-	  command -v "$$tool" >/dev/null || { echo "make android needs Maven and a JDK, 17 or newer: no $$tool" >&2; exit 1; }
+android: $(STAMP) ## the Android SDK and app: tests, style, a debug APK; needs Maven, npm, apksigner and a JDK, 17 or newer
+	@for tool in mvn javac npm; do
+	  command -v "$$tool" >/dev/null || { echo "make android needs Maven, npm and a JDK, 17 or newer: no $$tool" >&2; exit 1; }
 	done
+	[[ '$(APK_ARGS)' == *--unsigned* ]] || command -v apksigner >/dev/null ||
+	  { echo 'make android needs apksigner (apt install apksigner), or APK_ARGS=--unsigned' >&2; exit 1; }
 	found=$$(javac -version 2>&1 | sed 's/^javac \([0-9]*\).*/\1/')
 	(( found >= 17 )) || { echo "make android needs a JDK, 17 or newer: javac is of version $$found" >&2; exit 1; }
 	cd android_demo
-	mvn --quiet clean verify
+	mvn --quiet $(MVN_ARGS) clean verify
+	'$(BIN)/python' apk.py $(APK_ARGS)
 
 proto: $(STAMP) ## generate Python code from the .proto files
 	@cd proto
@@ -94,4 +102,5 @@ pins: $(STAMP) ## write constraints.txt from what is installed
 
 clean: ## remove what was built, .venv too
 	@rm -rf .venv demo dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf android_demo/target android_demo/*/target android_demo/vendor/*/target
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

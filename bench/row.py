@@ -7,6 +7,10 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 
+class Skipped(Exception):
+    """A measure cannot be taken on this machine; the text says why."""
+
+
 @dataclass(frozen=True)
 class Sample:
     """Repeats of one quantity."""

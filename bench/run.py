@@ -16,7 +16,7 @@ from pathlib import Path
 from rich.console import Console
 
 from bench import table
-from bench.row import Row
+from bench.row import Row, Skipped
 
 REPOSITORY = Path(__file__).parent.parent
 PAGE = REPOSITORY / "docs" / "benchmarks.md"
@@ -43,7 +43,14 @@ MEASURES = {
     "phone-embed": "bench.phone_programs:embeddings",
     "phone-export": "bench.phone_programs:export",
     "phone-bytes": "bench.phone_bytes:measure",
-    "jvm-engine": "bench.jvm_engine:measure",
+try:
+                for row in _measure(name)(_folder(Path(folder), name)):
+                    rows.append(row)
+                    _keep(rows)
+                    console.print("  " + "; ".join(table.cells(row)), soft_wrap=True)
+            except Skipped as reason:
+                skipped.append(f"{name} skipped: {reason}")
+                console.print(skipped[-1])
 }
 
 
@@ -60,6 +67,7 @@ def main() -> None:
     names = arguments.measures or list(MEASURES)
     console = Console(width=None if Console().is_terminal else 180)
     rows: list[Row] = []
+    skipped: list[str] = []
     before_all = os.getloadavg()[0]
     with tempfile.TemporaryDirectory(prefix="fedlens-bench-", dir=arguments.folder) as folder:
         (Path(folder) / "shared").mkdir()
@@ -69,8 +77,16 @@ def main() -> None:
                 rows.append(row)
                 _keep(rows)
                 console.print("  " + "; ".join(table.cells(row)), soft_wrap=True)
+=======
+            try:
+                rows += _measure(name)(_folder(Path(folder), name))
+            except Skipped as reason:
+                skipped.append(f"{name} skipped: {reason}")
+                console.print(skipped[-1])
+>>>>>>> dae6842 (Build an APK, an AAR and Gradle files; measure blobs and sizes; a guide for apps)
     console.print(table.rich_table(rows))
     busy = f"load average {before_all:.1f} before, {os.getloadavg()[1]:.1f} during the last five minutes of it"
+    busy = "; ".join([busy, *skipped])
     console.print(busy)
     for row in rows:
         if row.note:

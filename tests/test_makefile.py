@@ -1,6 +1,7 @@
 """What `make` would run: read from its dry run, which changes nothing."""
 
 import os
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -18,7 +19,7 @@ def dry_run(*arguments: str) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize("target", ["demo", "test", "test-slow", "check", "bench"])
+@pytest.mark.parametrize("target", ["demo", "test", "test-slow", "check", "bench", "android"])
 @pytest.mark.parametrize("changed", ["pyproject.toml", "constraints.txt"])
 def test_a_stale_environment_is_installed_anew_first(target: str, changed: str) -> None:
     commands = dry_run("-W", changed, target)
@@ -43,8 +44,40 @@ def test_checks_are_style_types_wire_and_fresh_code() -> None:
     assert [part for part in wanted if part not in commands] == []
 
 
-def test_continuous_integration_runs_checks_and_all_tests() -> None:
-    lines = (REPOSITORY / ".ci" / "run").read_text(encoding="utf-8").splitlines()
+def test_android_is_tested_before_the_app_is_packaged() -> None:
+    commands = dry_run("android", "MVN_ARGS=-o", "APK_ARGS=--unsigned")
 
-    assert lines[-3:] == ["make check", "make test", "make test-slow"]
-    assert "set -euo pipefail" in lines
+    assert commands.index("mvn --quiet -o clean verify") < commands.index("/bin/python' apk.py --unsigned")
+
+
+@pytest.mark.parametrize(
+    ("tools", "runs"),
+    [
+        (["mvn", "javac", "npm", "apksigner"], ["check", "android", "test", "test-slow"]),
+        (["mvn", "javac", "npm"], ["check", "android APK_ARGS=--unsigned", "test", "test-slow"]),
+        (["mvn", "javac"], ["check", "test", "test-slow"]),
+        ([], ["check", "test", "test-slow"]),
+    ],
+)
+def test_continuous_integration_runs_checks_and_all_tests_and_androids_where_it_can(
+    tmp_path: Path, tools: list[str], runs: list[str]
+) -> None:
+    told = tmp_path / "told"
+    for tool in ("make", *tools):
+        (tmp_path / tool).write_text(f'#!/bin/sh\necho "$@" >> {told}\n')
+        (tmp_path / tool).chmod(0o755)
+    for tool in ("bash", "dirname"):
+        (tmp_path / tool).symlink_to(str(shutil.which(tool)))
+
+    done = subprocess.run(
+        ["bash", REPOSITORY / ".ci" / "run"], env={"PATH": str(tmp_path)}, check=True, capture_output=True, text=True
+    )
+
+    assert told.read_text().splitlines() == runs
+    assert [tool for tool in ("mvn", "javac", "npm") if f"no {tool}" in done.stderr] == [
+        tool for tool in ("mvn", "javac", "npm") if tool not in tools
+    ]
+
+
+def test_continuous_integration_ends_at_the_first_failure() -> None:
+    assert "set -euo pipefail" in (REPOSITORY / ".ci" / "run").read_text(encoding="utf-8").splitlines()

@@ -17,6 +17,7 @@ PACKAGES = {
     "fedlens_edge_client": REPOSITORY / "edge_client" / "fedlens_edge_client",
     "fedlens_export": REPOSITORY / "export" / "fedlens_export",
 }
+_COMMENT = re.compile(r"/\*.*?\*/|(?<!:)//[^\n]*", re.DOTALL)
 MAX_FILE_BYTES = 1_000_000
 MAX_MODULE_LINES = 400
 MAX_CONFTEST_LINES = 150
@@ -57,6 +58,11 @@ def modules(package: str) -> list[Path]:
     """Modules that people write."""
     folder = PACKAGES[package]
     return [path for path in sorted(folder.rglob("*.py")) if not path.name.endswith("_pb2.py")]
+
+
+def kotlin() -> list[Path]:
+    """Kotlin that people write, with Gradle's scripts."""
+    return [path for path in kept_files() if path.suffix in {".kt", ".kts"}]
 
 
 def imported(path: Path) -> set[str]:
@@ -139,6 +145,15 @@ def test_no_module_is_too_long_to_be_read_at_a_sitting(package: str) -> None:
     assert {name: length for name, length in lengths.items() if length > MAX_MODULE_LINES} == {}
 
 
+def test_no_file_of_kotlin_is_half_done_or_too_long_to_be_read_at_a_sitting() -> None:
+    unfinished = re.compile(r"\b(TODO|FIXME|XXX)\b")
+    texts = {str(path.relative_to(REPOSITORY)): path.read_text(encoding="utf-8") for path in kotlin()}
+
+    assert len(texts) > 40
+    assert [name for name, text in texts.items() if unfinished.search(text)] == []
+    assert {name: n for name, text in texts.items() if (n := len(text.splitlines())) > MAX_MODULE_LINES} == {}
+
+
 @pytest.mark.parametrize("conftest", sorted((REPOSITORY / "tests").rglob("conftest.py")), ids=str)
 def test_shared_fixtures_stay_few(conftest: Path) -> None:
     assert len(conftest.read_text(encoding="utf-8").splitlines()) <= MAX_CONFTEST_LINES
@@ -168,6 +183,19 @@ def test_methods_are_known_by_name_in_their_own_folder_alone() -> None:
         for name in names
         if re.search(rf"\b{name}\b", text, re.IGNORECASE)
     }
+    assert found == {}
+
+
+def test_kotlin_knows_no_method_by_name() -> None:
+    # As above, comments may cite a paper.
+    names = re.compile("|".join(rf"\b{name.replace('_', '[_ -]?')}\b" for name in METHODS), re.IGNORECASE)
+    found = {
+        str(path.relative_to(REPOSITORY)): match[0]
+        for path in kotlin()
+        for match in [names.search(_COMMENT.sub("", path.read_text(encoding="utf-8")))]
+        if match
+    }
+
     assert found == {}
 
 

@@ -119,22 +119,17 @@ public class Blob private constructor(
             file: File,
             digest: ByteArray? = null,
         ): Blob {
+            // What is checked is what is mapped: a copy of the file's bytes could be of others.
+            val unchecked = open(file)
             val checker = BlobChecker()
-            val chunk = ByteArray(CHUNK_BYTES)
-            file.inputStream().use { stream ->
-                var count = stream.read(chunk)
-                while (count >= 0) {
-                    checker.feed(chunk, 0, count)
-                    count = stream.read(chunk)
-                }
-            }
+            unchecked.forEachChunk(checker::feed)
             checker.finish()
             val found = checker.digest()
             if (digest != null && !digest.contentEquals(found)) {
                 val message = "the blob is ${found.toHex()}, not ${digest.toHex()}"
                 throw BlobException(Reason.WRONG_DIGEST, message)
             }
-            return open(file, found)
+            return Blob(unchecked.buffer, unchecked.layout, found)
         }
 
         private fun readLayout(

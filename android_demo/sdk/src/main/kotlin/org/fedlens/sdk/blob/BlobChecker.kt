@@ -184,7 +184,9 @@ private sealed class ElementCheck {
         ) {
             var at = from
             while (at < end && place != 0) at = one(bytes, at)
-            while (end - at >= 4) {
+            // Compared like this, the loop is one whose bounds the JVM checks once.
+            val lastWhole = end - 3
+            while (at < lastWhole) {
                 if (bytes[at + 3].toInt() and 0x7f == 0x7f && bytes[at + 2] < 0) throw notFinite(name)
                 at += 4
             }

@@ -1,0 +1,104 @@
+package org.fedlens.example
+
+import android.app.Activity
+import android.app.AlertDialog
+import android.content.Intent
+import android.os.Bundle
+import android.os.Handler
+import android.widget.Button
+import android.widget.EditText
+import android.widget.LinearLayout
+import android.widget.TextView
+import kotlinx.coroutines.CoroutineScope
+import kotlinx.coroutines.Dispatchers
+import kotlinx.coroutines.SupervisorJob
+import kotlinx.coroutines.asCoroutineDispatcher
+import kotlinx.coroutines.cancel
+import kotlinx.coroutines.launch
+import kotlinx.coroutines.withContext
+import org.fedlens.sdk.FedLensException
+import org.fedlens.sdk.album.AlbumPhoto
+import java.io.IOException
+import java.util.concurrent.Executor
+
+/** Adds photos, suggests what is on them, and learns when told to. */
+class MainActivity : Activity() {
+    private val app get() = application as ExampleApp
+    private val scope by lazy {
+        val handler = Handler(mainLooper)
+        CoroutineScope(SupervisorJob() + Executor { handler.post(it) }.asCoroutineDispatcher())
+    }
+    private lateinit var status: TextView
+
+    override fun onCreate(state: Bundle?) {
+        super.onCreate(state)
+        status = TextView(this)
+        val add = Button(this).apply { text = "Add a photo" }
+        add.setOnClickListener {
+            val photos = Intent(Intent.ACTION_OPEN_DOCUMENT).addCategory(Intent.CATEGORY_OPENABLE).setType("image/*")
+            startActivityForResult(photos, ADD)
+        }
+        val learn = Button(this).apply { text = "Learn now" }
+        learn.setOnClickListener { attempt { status.text = "${app.client.runOnce()}" } }
+        val column = LinearLayout(this).apply { orientation = LinearLayout.VERTICAL }
+        for (view in listOf(add, learn, status)) column.addView(view)
+        setContentView(column)
+        LearningJob.schedule(this)
+    }
+
+    override fun onActivityResult(
+        request: Int,
+        result: Int,
+        data: Intent?,
+    ) {
+        val uri = data?.data ?: return
+        attempt {
+            val photo =
+                withContext(Dispatchers.IO) {
+                    val content = contentResolver.openInputStream(uri)?.use { it.readBytes() }
+                    app.album.add(content ?: throw IOException("no such photo"), uri.lastPathSegment.orEmpty())
+                }
+            // Before the first check-in there is no model yet.
+            val guesses = if (app.client.classNames().isEmpty()) emptyMap() else app.client.predict(photo.file)
+            confirm(photo, guesses.maxByOrNull { it.value }?.key.orEmpty())
+        }
+    }
+
+    private fun confirm(
+        photo: AlbumPhoto,
+        guess: String,
+    ) {
+        val label = EditText(this).apply { setText(guess) }
+        AlertDialog
+            .Builder(this)
+            .setTitle("What is on it?")
+            .setView(label)
+            .setPositiveButton("Save") { _, _ ->
+                attempt {
+                    withContext(Dispatchers.IO) { app.album.label(photo.id, "${label.text}") }
+                    app.client.embedNew()
+                }
+            }.show()
+    }
+
+    private fun attempt(work: suspend () -> Unit) {
+        scope.launch {
+            try {
+                work()
+            } catch (error: FedLensException) {
+                status.text = "${error.reason}: ${error.message}"
+            } catch (error: IOException) {
+                status.text = error.message
+            }
+        }
+    }
+
+    override fun onDestroy() {
+        scope.cancel()
+        super.onDestroy()
+    }
+
+    private companion object {
+        const val ADD = 1
+    }
+}

@@ -1,0 +1,64 @@
+import org.jetbrains.kotlin.gradle.dsl.JvmTarget
+
+plugins {
+    alias(libs.plugins.android.library)
+    alias(libs.plugins.kotlin.android)
+    alias(libs.plugins.protobuf)
+}
+
+version = libs.versions.fedlens.get()
+
+android {
+    namespace = "org.fedlens.sdk"
+    compileSdk = libs.versions.compile.sdk.get().toInt()
+
+    defaultConfig {
+        minSdk = libs.versions.min.sdk.get().toInt()
+        consumerProguardFiles("consumer-rules.pro")
+    }
+
+    compileOptions {
+        sourceCompatibility = JavaVersion.VERSION_11
+        targetCompatibility = JavaVersion.VERSION_11
+    }
+
+    sourceSets {
+        getByName("main") {
+            // The messages come from the repository's schema; operators' calls are not for phones.
+            (this as ExtensionAware).extensions.configure<SourceDirectorySet>("proto") {
+                srcDir("../../proto")
+                exclude("**/admin.proto")
+            }
+        }
+    }
+}
+
+kotlin {
+    explicitApi()
+    compilerOptions {
+        jvmTarget = JvmTarget.JVM_11
+    }
+}
+
+protobuf {
+    protoc {
+        artifact = libs.protoc.get().toString()
+    }
+    generateProtoTasks {
+        all().configureEach {
+            builtins {
+                create("java") {
+                    option("lite")
+                }
+            }
+        }
+    }
+}
+
+dependencies {
+    api(libs.kotlinx.coroutines)
+    api(libs.protobuf.javalite)
+    implementation(libs.okhttp)
+    // Java classes and the native runtime for arm64-v8a and x86_64, from which an app inherits them.
+    api(libs.executorch.android)
+}

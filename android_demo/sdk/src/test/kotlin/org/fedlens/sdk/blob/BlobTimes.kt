@@ -1,0 +1,100 @@
+package org.fedlens.sdk.blob
+
+import com.google.gson.Gson
+import com.sun.management.ThreadMXBean
+import org.fedlens.proto.v1.Dtype
+import org.fedlens.sdk.newSha256
+import java.io.File
+import java.io.InputStream
+import java.io.OutputStream
+import java.lang.management.ManagementFactory
+
+private const val COPY_BYTES = 1 shl 16
+private val THREADS = ManagementFactory.getThreadMXBean() as ThreadMXBean
+
+/**
+ * How long it takes to encode the tensors of a blob into a file and to read them back, for `bench/phone_blobs.py`.
+ *
+ *     java ... org.fedlens.sdk.blob.BlobTimesKt BLOB FOLDER TURNS
+ *
+ * The floats of BLOB, a file, lie in the heap throughout; they are written to a file in FOLDER, which is then checked
+ * and read into the same arrays. Prints one line of JSON: milliseconds of processor time of TURNS turns of everything, one
+ * unmeasured turn before, and the bytes that one turn allocates.
+ */
+public fun main(arguments: Array<String>) {
+    val (blob, folder, turns) = arguments
+    val source = File(blob)
+    val arrays =
+        Blob.openChecked(source).tensors.mapValues { (_, tensor) -> tensor.shape to (tensor as FloatTensor).toArray() }
+    val turn = Turn(source, File(folder, "turn"), arrays)
+    val works =
+        mapOf<String, () -> Any>(
+            "copy" to turn::copy,
+            "sha256" to turn::digest,
+            "float32" to { turn.through(Dtype.DTYPE_FLOAT32) },
+            "float16" to { turn.through(Dtype.DTYPE_FLOAT16) },
+            "int8" to { turn.through(Dtype.DTYPE_INT8) },
+        )
+    for (work in works.values) work()
+    val times = works.mapValues { mutableListOf<Double>() }
+    repeat(turns.toInt()) {
+        for ((name, work) in works) {
+            turn.clear()
+            times.getValue(name) += millisecondsOf(work)
+        }
+    }
+    val allocated = works.mapValues { (_, work) -> allocatedBy(work) }
+    println(Gson().toJson(mapOf("ms" to times, "allocated" to allocated)))
+}
+
+private class Turn(
+    private val source: File,
+    private val target: File,
+    private val arrays: Map<String, Pair<List<Long>, FloatArray>>,
+) {
+    /** Every file is a new one, as in an outbox; what was mapped before is let go. */
+    fun clear() {
+        target.delete()
+        System.gc()
+    }
+
+    fun copy() = source.inputStream().use { from -> target.outputStream().use { into -> pass(from, into::write) } }
+
+    fun digest(): ByteArray {
+        val hash = newSha256()
+        source.inputStream().use { from -> pass(from, hash::update) }
+        return hash.digest()
+    }
+
+    fun through(floats: Dtype) {
+        val tensors = arrays.mapValues { (_, found) -> FloatTensor.of(found.first, found.second) }
+        val written = target.outputStream().use { into: OutputStream -> BlobWriter.write(into, tensors, floats) }
+        val read = Blob.openChecked(target, written.digest)
+        for ((name, tensor) in read.tensors) (tensor as FloatTensor).read(0, arrays.getValue(name).second)
+    }
+
+    private fun pass(
+        from: InputStream,
+        use: (ByteArray, Int, Int) -> Unit,
+    ) {
+        val piece = ByteArray(COPY_BYTES)
+        while (true) {
+            val count = from.read(piece)
+            if (count < 0) return
+            use(piece, 0, count)
+        }
+    }
+}
+
+private fun millisecondsOf(work: () -> Any): Double {
+    val before = THREADS.currentThreadCpuTime
+    work()
+    return (THREADS.currentThreadCpuTime - before) / 1e6
+}
+
+/** An upper bound of what [work] needs in the heap, as if nothing of it were ever collected. */
+private fun allocatedBy(work: () -> Any): Long {
+    val before = THREADS.currentThreadAllocatedBytes
+    work()
+    return THREADS.currentThreadAllocatedBytes - before
+}

@@ -1,0 +1,73 @@
+"""Blobs on a JVM: encoding the tensors of a 44.7 MB model into a file, checking that file and reading it back.
+
+A program of the SDK's test tree does it (`BlobTimes.kt`). Floor: a copy of the blob's file, in pieces of 64 KiB, in the
+same turns; the whole way reads and writes the same bytes and has to compute SHA-256 of them twice. Heap: the least in
+which a turn runs, found by bisection, without the 44.7 MB of tensors that lie in there throughout.
+"""
+
+import json
+import subprocess
+from pathlib import Path
+
+from bench import maven, models
+from bench.row import Row, Sample, against_floor
+
+MAIN = "org.fedlens.sdk.blob.BlobTimesKt"
+TURNS = 15
+MOST_TIMES = 4.0
+MOST_HEAP_MB = 8.0
+# In MiB, as `-Xmx` counts: enough for anything, and how finely it is looked for.
+AMPLE_MIB, FINE_MIB = 128.0, 0.25
+YOUNG_MIB = 1
+
+
+def measure(folder: Path) -> list[Row]:
+    """Time against a copy, and heap beyond the tensors."""
+    (blob,) = models.write_blobs(models.resnet18(), folder / "blobs", 1)
+    command = ["-cp", maven.class_path("sdk", tests=True), MAIN, str(blob), str(folder)]
+    found = json.loads(maven.java(["-Xms256m", *command, str(TURNS)]))
+    times = {name: Sample(tuple(values)) for name, values in found["ms"].items()}
+    others = ", ".join(f"{name} {times[name].median / times['copy'].median:.1f}x" for name in ("float16", "int8"))
+    name = "encode + decode of a 44.7 MB blob, JVM"
+    return [
+        against_floor(
+            f"{name}, f32",
+            times["copy"],
+            times["float32"],
+            MOST_TIMES,
+            "copy of the file",
+            note=f"SHA-256 of the blob, which encoding and decoding each compute, takes {times['sha256'].text(1)} ms;"
+            f" {others} the copy of the f32 blob",
+        ),
+        _heap(f"{name}: heap beyond the tensors", command, blob.stat().st_size / 1e6, found["allocated"]["float32"]),
+    ]
+
+
+def _heap(measure: str, command: list[str], tensors_mb: float, allocated: int) -> Row:
+    enough, too_little = AMPLE_MIB, tensors_mb * 1e6 / 2**20
+    while enough - too_little > FINE_MIB:
+        middle = (enough + too_little) / 2
+        if _runs_in(middle, command):
+            enough = middle
+        else:
+            too_little = middle
+    beyond = enough * 2**20 / 1e6 - tensors_mb
+    return Row(
+        measure=measure,
+        unit="MB",
+        digits=1,
+        floor=Sample((tensors_mb,)),
+        floor_is="the tensors",
+        measured=Sample((tensors_mb + beyond,)),
+        judged=beyond,
+        judged_text=f"{beyond:.1f} MB beyond",
+        target=MOST_HEAP_MB,
+        target_text=f"<= {MOST_HEAP_MB:g} MB beyond",
+        note=f"the least -Xmx in which it runs, to {FINE_MIB} MiB, JVM included; all objects of a turn together are"
+        f" {allocated / 1e6:.1f} MB",
+    )
+
+
+def _runs_in(heap_mib: float, command: list[str]) -> bool:
+    limits = [f"-Xmx{int(heap_mib * 1024)}k", f"-Xmn{YOUNG_MIB}m", "-XX:+UseSerialGC"]
+    return subprocess.run(["java", *limits, *command, "1"], capture_output=True).returncode == 0

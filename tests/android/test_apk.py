@@ -1,0 +1,142 @@
+import os
+import shutil
+import struct
+import subprocess
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from android_demo import apk
+
+VECTORS = Path(__file__).parent.parent / "vectors"
+FILES = {
+    "AndroidManifest.xml": b"manifest",
+    "classes.dex": b"dex\n039\0" + b"Landroid/app/Activity;" * 9,
+    "res/drawable/icon.xml": b"icon",
+    "resources.arsc": b"table" * 100,
+}
+built = pytest.mark.skipif(
+    not (apk.HERE / "example" / "target" / "classpath.txt").is_file(), reason="`make android` has not been run"
+)
+
+
+def test_files_of_an_app_may_be_in_the_apk() -> None:
+    apk.check(FILES)
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("lib/arm64-v8a/libexecutorch.so", b"\x7fELF"),
+        ("assets/server.token", b"secret"),
+        ("debug.keystore", b"key"),
+        ("META-INF/maven/org.fedlens/sdk/pom.xml", b"<project/>"),
+        ("classes2.dex", b"dex\n039\0Lorg/junit/Test;"),
+        ("classes2.dex", b"dex\n039\0Lokhttp3/mockwebserver/MockWebServer;"),
+        ("res/raw/server.xml", b"-----BEGIN EC PRIVATE KEY-----"),
+        ("res/raw/place.xml", str(apk.HERE / "app").encode()),
+    ],
+)
+def test_what_does_not_belong_into_an_apk_is_refused_and_named(name: str, content: bytes) -> None:
+    with pytest.raises(apk.NotPackaged, match=name):
+        apk.check({**FILES, name: content})
+
+
+def test_equal_files_give_equal_bytes_whatever_their_order(tmp_path: Path) -> None:
+    apk.write_archive(tmp_path / "a.apk", FILES)
+    apk.write_archive(tmp_path / "b.apk", dict(reversed(FILES.items())))
+
+    assert (tmp_path / "a.apk").read_bytes() == (tmp_path / "b.apk").read_bytes()
+    with zipfile.ZipFile(tmp_path / "a.apk") as archive:
+        assert {name: archive.read(name) for name in archive.namelist()} == FILES
+
+
+@pytest.mark.parametrize("length", range(1, 5))
+def test_android_can_map_the_table_of_resources(tmp_path: Path, length: int) -> None:
+    # The file before it has 1 to 4 characters, so that the table would begin at every remainder of 4.
+    apk.write_archive(tmp_path / "a.apk", {"a" * length: b"", "resources.arsc": b"table"})
+
+    raw = (tmp_path / "a.apk").read_bytes()
+    with zipfile.ZipFile(tmp_path / "a.apk") as archive:
+        entry = archive.getinfo("resources.arsc")
+    name_bytes, extra_bytes = struct.unpack_from("<HH", raw, entry.header_offset + 26)
+    start = entry.header_offset + 30 + name_bytes + extra_bytes
+    assert raw[start : start + 5] == b"table"
+    assert start % 4 == 0
+
+
+def test_the_list_names_each_file_with_both_sizes_and_the_sums(tmp_path: Path) -> None:
+    apk.write_archive(tmp_path / "app.apk", {"classes.dex": b"0" * 1000, "resources.arsc": b"12345"})
+
+    lines = apk.listing(tmp_path / "app.apk").splitlines()
+
+    assert lines[0].split() == ["bytes", "in", "APK", "file"]
+    assert ["5", "5", "resources.arsc"] in [line.split() for line in lines]
+    assert any(line.split()[0] == "1000" and line.endswith("classes.dex") for line in lines)
+    assert lines[-2].split()[0] == "1005" and lines[-2].endswith("2 files")
+    assert lines[-1].split() == [str((tmp_path / "app.apk").stat().st_size), "app.apk"]
+
+
+def test_a_missing_build_and_a_missing_signer_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(apk, "RESOURCES", apk.HERE / "no such file")
+    with pytest.raises(apk.NotPackaged, match="no such file is missing: run `mvn package`"):
+        apk.contents(tmp_path)
+
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(apk.NotPackaged, match="apt install apksigner"):
+        apk.sign(tmp_path / "app.apk")
+
+
+@built
+def test_shrunk_code_reads_and_writes_the_same_messages(tmp_path: Path) -> None:
+    archives = apk.archives_of("example")
+    tests = tmp_path / "reading.jar"
+    folder = apk.HERE / "example" / "target" / "test-classes"
+    apk.write_archive(tests, {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*.class")})
+    kept = tmp_path / "kept.pro"
+    kept.write_text("-keep class org.fedlens.example.ReadingKt { public static void main(java.lang.String[]); }\n")
+    rules = [kept, apk.HERE / "sdk" / "consumer-rules.pro"]
+
+    apk.shrink_classes([tests, *archives], tmp_path / "shrunk.jar", rules, for_a_jvm=True)
+
+    whole = read_with([tests, *archives])
+    assert len(whole.splitlines()) == 6
+    assert read_with([tmp_path / "shrunk.jar"]) == whole
+    assert (tmp_path / "shrunk.jar").stat().st_size < sum(path.stat().st_size for path in archives) / 4
+
+
+@built
+def test_an_app_of_the_guide_is_shrunk_without_a_warning(tmp_path: Path) -> None:
+    kept = tmp_path / "kept.pro"
+    kept.write_text(
+        "-keep public class * extends android.app.Activity\n-keep public class * extends android.app.Service\n"
+    )
+
+    apk.shrink_classes(apk.archives_of("example"), tmp_path / "dex", [kept, apk.HERE / "sdk" / "consumer-rules.pro"])
+
+    (code,) = [path.read_bytes() for path in (tmp_path / "dex").glob("*.dex")]
+    assert b"LearningJob;" in code
+    # What native code finds by name is not in this archive, but called by the names that it has.
+    assert b"Lorg/pytorch/executorch/Module;" in code
+
+
+@built
+def test_the_aar_has_what_an_app_needs() -> None:
+    (aar,) = (apk.HERE / "sdk" / "target").glob("sdk-*.aar")
+
+    with zipfile.ZipFile(aar) as archive:
+        files = {name: archive.read(name) for name in archive.namelist()}
+
+    assert {"AndroidManifest.xml", "R.txt", "classes.jar", "proguard.txt"} <= set(files)
+    assert b'package="org.fedlens.sdk"' in files["AndroidManifest.xml"]
+    assert b"android.permission.INTERNET" in files["AndroidManifest.xml"]
+    assert files["proguard.txt"] == (apk.HERE / "sdk" / "consumer-rules.pro").read_bytes()
+
+
+def read_with(archives: list[Path]) -> str:
+    """What the reading of messages prints with these classes."""
+    java = shutil.which("java")
+    assert java is not None
+    command = [java, "-cp", os.pathsep.join(map(str, archives)), "org.fedlens.example.ReadingKt", str(VECTORS)]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout

@@ -1,0 +1,74 @@
+"""Gradle's files, which are not run here, name what Maven builds with."""
+
+import re
+import tomllib
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).parent.parent.parent
+ANDROID = REPOSITORY / "android_demo"
+CATALOGUE = tomllib.loads((ANDROID / "gradle" / "libs.versions.toml").read_text(encoding="utf-8"))
+POM = {"m": "http://maven.apache.org/POM/4.0.0"}
+
+
+def pom_text(path: str) -> str:
+    """The text of one element of the root pom."""
+    found = ElementTree.parse(ANDROID / "pom.xml").findtext(path, namespaces=POM)
+    assert found is not None, path
+    return found
+
+
+@pytest.mark.parametrize(
+    ("version", "element"),
+    [
+        ("fedlens", "m:version"),
+        ("kotlin", "m:properties/m:kotlin.version"),
+        ("coroutines", "m:properties/m:coroutines.version"),
+        ("okhttp", "m:properties/m:okhttp.version"),
+        ("protobuf", "m:properties/m:protobuf.version"),
+    ],
+)
+def test_gradle_and_maven_build_with_one_version(version: str, element: str) -> None:
+    assert CATALOGUE["versions"][version] == pom_text(element)
+
+
+def test_apps_get_the_release_of_executorch_that_lowers_their_programs() -> None:
+    extras = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+
+    assert f"executorch=={CATALOGUE['versions']['executorch']}" in extras["optional-dependencies"]["export"]
+
+
+def test_the_least_android_is_the_one_whose_calls_are_checked() -> None:
+    for module in ("sdk", "app"):
+        signature = f"gummy-bears-api-{CATALOGUE['versions']['min-sdk']}<"
+        assert signature in (ANDROID / module / "pom.xml").read_text(encoding="utf-8"), module
+
+
+def test_every_library_of_the_catalogue_is_of_a_version_in_it() -> None:
+    entries = [*CATALOGUE["libraries"].values(), *CATALOGUE["plugins"].values()]
+
+    assert {entry["version"]["ref"] for entry in entries} <= set(CATALOGUE["versions"])
+
+
+@pytest.mark.parametrize("module", ["sdk", "app"])
+def test_what_a_module_takes_from_the_catalogue_is_in_it(module: str) -> None:
+    script = (ANDROID / module / "build.gradle.kts").read_text(encoding="utf-8")
+    kinds = {"versions.": "versions", "plugins.": "plugins", "": "libraries"}
+    names = {kind: {name.replace("-", ".") for name in CATALOGUE[kind]} for kind in kinds.values()}
+
+    taken = re.findall(r"libs\.(versions\.|plugins\.|)([a-z.]+?)(?:\.get\(\)|\))", script)
+
+    assert taken
+    assert [f"libs.{prefix}{name}" for prefix, name in taken if name not in names[kinds[prefix]]] == []
+
+
+def test_every_module_that_gradle_includes_is_one_of_mavens() -> None:
+    settings = (ANDROID / "settings.gradle.kts").read_text(encoding="utf-8")
+    modules = {module.text for module in ElementTree.parse(ANDROID / "pom.xml").findall("m:modules/m:module", POM)}
+
+    included = set(re.findall(r'":(\w+)"', settings))
+
+    assert included == {"sdk", "app"}
+    assert included <= modules
