@@ -3,9 +3,9 @@
 
     mvn package && python3 apk.py [--unsigned]
 
-Writes `app/target/app-debug.apk`, without ExecuTorch's native runtime, and `app/target/app-debug.txt`, the list, which is
-printed and checked: whatever is not known to belong into an app ends this with an error. Equal classes and resources give
-equal bytes; the signature is of a key that is made when there is none.
+Writes `app/target/app-debug.apk`, without ExecuTorch's native runtime, and `app/target/app-debug.txt`, the list, which
+is printed and checked: whatever is not known to belong into an app ends this with an error. Equal classes and resources
+give equal bytes; the signature is of a key that is made when there is none.
 """
 
 import argparse

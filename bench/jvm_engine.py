@@ -7,7 +7,6 @@ they take turns, so that a change of the machine's speed meets both alike.
 import multiprocessing
 import os
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -18,8 +17,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from bench import maven
 from bench.head_training import FEATURES, Backbone
-from bench.row import Row, Sample, against_floor, seconds
+from bench.row import Row, Sample, Skipped, against_floor, seconds
 from fedlens_edge_client.engines import Rows
 from fedlens_edge_client.engines.executorch import ExecutorchEngine
 from fedlens_edge_client.engines.memory import keep_freed_memory
@@ -32,15 +32,19 @@ RATES = {"lr_extractor": 0.01, "lr_classifier": 0.01}
 REPEATS, EPOCHS = 15, 4
 WARM_UP_EPOCHS = 60
 MOST = 1.1
-ENGINE = Path(__file__).parent.parent / "android_demo" / "jvm-engine" / "target"
+ENGINE = maven.ANDROID / "jvm-engine" / "target"
 Worker = Callable[[int], tuple[float, str]]
 
 
 def measure(folder: Path) -> list[Row]:
-    """One row; none where the JVM engine is not built."""
+    """One row.
+
+    Raises:
+        Skipped: There is no Maven, or no ExecuTorch for the JVM.
+    """
+    maven.build()
     if reason := _missing():
-        print(f"jvm-engine: left out, {reason}", file=sys.stderr)
-        return []
+        raise Skipped(reason)
     training = Training(class_names=tuple(f"class {i}" for i in range(CLASSES)), batch=BATCH, pte=True)
     head = backbones.build_head("hidden", FEATURES, CLASSES, seed=0)
     frozen_backbone_bundle(folder / "bundle", Backbone(), head, training, input_size=16)
@@ -65,8 +69,6 @@ def measure(folder: Path) -> list[Row]:
 
 
 def _missing() -> str:
-    if not (ENGINE / "classpath.txt").exists() or not (ENGINE / "test-classes").exists():
-        return "it is not built: make android"
     reason = ENGINE / "classes" / "org" / "fedlens" / "jvm" / "native" / "reason.txt"
     return reason.read_text().strip() if reason.exists() else ""
 

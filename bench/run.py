@@ -43,14 +43,9 @@ MEASURES = {
     "phone-embed": "bench.phone_programs:embeddings",
     "phone-export": "bench.phone_programs:export",
     "phone-bytes": "bench.phone_bytes:measure",
-try:
-                for row in _measure(name)(_folder(Path(folder), name)):
-                    rows.append(row)
-                    _keep(rows)
-                    console.print("  " + "; ".join(table.cells(row)), soft_wrap=True)
-            except Skipped as reason:
-                skipped.append(f"{name} skipped: {reason}")
-                console.print(skipped[-1])
+    "jvm-engine": "bench.jvm_engine:measure",
+    "phone-blobs": "bench.phone_blobs:measure",
+    "phone-size": "bench.phone_size:measure",
 }
 
 
@@ -73,17 +68,14 @@ def main() -> None:
         (Path(folder) / "shared").mkdir()
         for name in names:
             console.print(f"measuring {name} ...")
-            for row in _measure(name)(_folder(Path(folder), name)):
-                rows.append(row)
-                _keep(rows)
-                console.print("  " + "; ".join(table.cells(row)), soft_wrap=True)
-=======
             try:
-                rows += _measure(name)(_folder(Path(folder), name))
+                for row in _measure(name)(_folder(Path(folder), name)):
+                    rows.append(row)
+                    _keep(rows)
+                    console.print("  " + "; ".join(table.cells(row)), soft_wrap=True)
             except Skipped as reason:
                 skipped.append(f"{name} skipped: {reason}")
                 console.print(skipped[-1])
->>>>>>> dae6842 (Build an APK, an AAR and Gradle files; measure blobs and sizes; a guide for apps)
     console.print(table.rich_table(rows))
     busy = f"load average {before_all:.1f} before, {os.getloadavg()[1]:.1f} during the last five minutes of it"
     busy = "; ".join([busy, *skipped])
