@@ -45,7 +45,7 @@ class LearningJob : JobService() {
                     .setRequiredNetworkType(JobInfo.NETWORK_TYPE_UNMETERED)
                     .setPersisted(true)
                     .build()
-            context.getSystemService(JobScheduler::class.java).schedule(job)
+            context.getSystemService(JobScheduler::class.java)?.schedule(job)
         }
     }
 }
