@@ -23,7 +23,7 @@ BUILT = HERE / "app" / "target"
 RESOURCES = BUILT / "resources.apk"
 CLASS_PATH = BUILT / "classpath.txt"
 TOOLS = HERE / "vendor" / "tools" / "target"
-EXECUTORCH = HERE / "vendor" / "executorch-api" / "target" / "classes"
+EXECUTORCH = HERE / "vendor" / "executorch-api" / "target"
 KEYS = HERE / "target" / "debug.keystore"
 PASSWORD = "android"  # of debug keys everywhere
 MIN_SDK = 26
@@ -112,7 +112,7 @@ def shrink_classes(archives: Sequence[Path], folder: Path, rules: Sequence[Path]
 
     ExecuTorch's classes are seen, not compiled. For a JVM `folder` is the path of a .jar.
     """
-    options = ["--classpath", str(EXECUTORCH), *(["--classfile"] if for_a_jvm else [])]
+    options = ["--classpath", str(next(EXECUTORCH.glob("*.jar"))), *(["--classfile"] if for_a_jvm else [])]
     for path in rules:
         options += ["--pg-conf", str(path)]
     _for_android("R8", options, archives, folder)
@@ -123,11 +123,16 @@ def _for_android(program: str, options: Sequence[str], archives: Sequence[Path],
         shutil.rmtree(out, ignore_errors=True)
         out.mkdir()
     r8, android = ((TOOLS / name).read_text(encoding="utf-8").strip() for name in ("r8.path", "android.path"))
-    command = ["java", "-Xmx2g", "-cp", r8, f"com.android.tools.r8.{program}", "--lib", android, *options]
+    # Android's classes come without those of java.*, which are a JDK's.
+    java = Path(shutil.which("java") or "java").resolve()
+    libraries = ["--lib", android, "--lib", str(java.parent.parent)]
+    command = [str(java), "-Xmx2g", "-cp", r8, f"com.android.tools.r8.{program}", *libraries, *options]
     # Java class files are for no version of Android.
     command += [] if "--classfile" in options else ["--min-api", str(MIN_SDK)]
     done = subprocess.run([*command, "--output", str(out), *map(str, archives)], capture_output=True, text=True)
-    if done.returncode != 0 or "Warning" in done.stderr:
+    # Libraries of several versions of Java have files of one name that no app needs.
+    warnings = [line for line in done.stderr.splitlines() if line.startswith("Warning") and "META-INF/" not in line]
+    if done.returncode != 0 or warnings:
         raise NotPackaged(f"{program} cannot compile the classes, or warns:\n{done.stdout}{done.stderr}")
 
 
