@@ -151,7 +151,8 @@ def test_no_file_of_kotlin_is_half_done_or_too_long_to_be_read_at_a_sitting() ->
 
     assert len(texts) > 40
     assert [name for name, text in texts.items() if unfinished.search(text)] == []
-    assert {name: n for name, text in texts.items() if (n := len(text.splitlines())) > MAX_MODULE_LINES} == {}
+    lengths = {name: len(text.splitlines()) for name, text in texts.items() if "/src/test/" not in name}
+    assert {name: length for name, length in lengths.items() if length > MAX_MODULE_LINES} == {}
 
 
 @pytest.mark.parametrize("conftest", sorted((REPOSITORY / "tests").rglob("conftest.py")), ids=str)
