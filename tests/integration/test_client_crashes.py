@@ -32,6 +32,7 @@ async def run_pair(server: ServerProcess, folder: Path, photos: Path, *lives: st
     return statuses
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("when", ["before", "after"])
 async def test_an_update_arrives_once_when_its_client_is_killed(
     tmp_path: Path, photos: Path, bundle: Path, server: ServerProcess, when: str

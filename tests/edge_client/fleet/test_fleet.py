@@ -92,6 +92,7 @@ def members_by_state(admin: AdminClient) -> list[Counter[str]]:
     ]
 
 
+@pytest.mark.slow
 def test_a_stopped_fleet_goes_on_without_losing_or_repeating_an_update(
     fleet_of: Callable[..., tuple[FleetConfig, AdminClient]],
 ) -> None:
