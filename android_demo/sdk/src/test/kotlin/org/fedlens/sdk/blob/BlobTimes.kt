@@ -1,6 +1,5 @@
 package org.fedlens.sdk.blob
 
-import com.google.gson.Gson
 import com.sun.management.ThreadMXBean
 import org.fedlens.proto.v1.Dtype
 import org.fedlens.sdk.newSha256
@@ -18,8 +17,8 @@ private val THREADS = ManagementFactory.getThreadMXBean() as ThreadMXBean
  *     java ... org.fedlens.sdk.blob.BlobTimesKt BLOB FOLDER TURNS
  *
  * The floats of BLOB, a file, lie in the heap throughout; they are written to a file in FOLDER, which is then checked
- * and read into the same arrays. Prints one line of JSON: milliseconds of processor time of TURNS turns of everything, one
- * unmeasured turn before, and the bytes that one turn allocates.
+ * and read into the same arrays. Prints a line for each kind of work: its name, the bytes that one turn allocates, and
+ * milliseconds of processor time of TURNS turns; one unmeasured turn goes before.
  */
 public fun main(arguments: Array<String>) {
     val (blob, folder, turns) = arguments
@@ -43,8 +42,7 @@ public fun main(arguments: Array<String>) {
             times.getValue(name) += millisecondsOf(work)
         }
     }
-    val allocated = works.mapValues { (_, work) -> allocatedBy(work) }
-    println(Gson().toJson(mapOf("ms" to times, "allocated" to allocated)))
+    for ((name, work) in works) println("$name ${allocatedBy(work)} ${times.getValue(name).joinToString(" ")}")
 }
 
 private class Turn(
