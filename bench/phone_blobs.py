@@ -2,7 +2,7 @@
 
 A program of the SDK's test tree does it (`BlobTimes.kt`). Floor: a copy of the blob's file, in pieces of 64 KiB, in
 the same turns, in processor time; the whole way reads and writes the same bytes and has to compute SHA-256 of them
-twice. Heap: the least in which a turn runs, found by bisection, without the 44.7 MB of tensors that lie in it throughout.
+twice. Heap: the least in which a turn runs, found by bisection, less the 44.7 MB of tensors that lie in it throughout.
 """
 
 import subprocess
