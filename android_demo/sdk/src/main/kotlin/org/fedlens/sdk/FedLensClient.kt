@@ -96,6 +96,16 @@ public class FedLensClient internal constructor(
     public suspend fun runOnce(): Event.Outcome = working { it.member.runOnce() }
 
     /**
+     * Makes this client known where it is not yet, and asks once which model the server has for it, without taking part
+     * in a round: what [predict], [embedNew] and [classNames] need. Work that the server has is left for [run]. It waits
+     * for one that is under way.
+     *
+     * @throws FedLensException As [run].
+     * @throws java.io.IOException As [run].
+     */
+    public suspend fun checkIn(): Unit = working { it.member.learnOfModel() }
+
+    /**
      * The same as [run], without coroutines.
      *
      * @param callbacks Take what happens, beside `onEvent`, from now on until the end.

@@ -101,6 +101,31 @@ internal class Member(
     private fun model(task: Long?): CurrentModel? =
         current.modelsList.find { it.setsCount > 0 && (task == null || it.task == task) }
 
+    /** Enrols where that is to be done, and asks once which model there is; no work is begun. */
+    suspend fun learnOfModel() {
+        turn.withLock {
+            enrol()
+            teller.enter(ClientState.CheckingIn)
+            val response = checkIn(holdMs = 0)
+            when (response.resultCase) {
+                CheckInResponse.ResultCase.ASSIGNMENT -> remember(listOf(modelOf(response.assignment)))
+                CheckInResponse.ResultCase.WAIT -> remember(response.wait.modelsList)
+                CheckInResponse.ResultCase.FINISHED -> remember(response.finished.modelsList)
+                else -> throw badAnswer("the answer to a check-in says nothing that this version knows")
+            }
+            teller.enter(ClientState.Idle)
+        }
+    }
+
+    // What the client is to start from is what it would use now.
+    private fun modelOf(assignment: Assignment) =
+        CurrentModel
+            .newBuilder()
+            .setTask(assignment.task)
+            .setBundle(assignment.bundle)
+            .addAllSets(assignment.setsList)
+            .build()
+
     private suspend fun nextOutcome(): Event.Outcome {
         enrol()
         if (mayHaveResult) {
@@ -169,14 +194,14 @@ internal class Member(
             .addAllModels(settings.models)
             .build()
 
-    private suspend fun checkIn(): CheckInResponse =
+    private suspend fun checkIn(holdMs: Int = settings.holdMs): CheckInResponse =
         transport.checkIn(
             CheckInRequest
                 .newBuilder()
                 .setProtocol(Wire.PROTOCOL)
                 .setTask(settings.task ?: 0)
                 .setPhotoCount(if (role == Role.EVALUATOR) 0 else site.album.photos().photos.count { !it.isTest }.toLong())
-                .setHoldMs(settings.holdMs)
+                .setHoldMs(holdMs)
                 .build(),
         )
 

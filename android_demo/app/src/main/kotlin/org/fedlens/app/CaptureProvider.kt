@@ -1,0 +1,59 @@
+package org.fedlens.app
+
+import android.content.ContentProvider
+import android.content.ContentValues
+import android.content.Context
+import android.database.Cursor
+import android.net.Uri
+import android.os.ParcelFileDescriptor
+import java.io.File
+import java.io.FileNotFoundException
+
+/** One file in the cache, to which a camera app may write a photo; nobody else gets at it, and nothing else is here. */
+class CaptureProvider : ContentProvider() {
+    override fun onCreate(): Boolean = true
+
+    override fun openFile(
+        uri: Uri,
+        mode: String,
+    ): ParcelFileDescriptor {
+        val context = context
+        if (context == null || uri != ADDRESS) throw FileNotFoundException("$uri is not here")
+        return ParcelFileDescriptor.open(file(context), ParcelFileDescriptor.parseMode(mode))
+    }
+
+    override fun getType(uri: Uri): String = "image/jpeg"
+
+    override fun query(
+        uri: Uri,
+        projection: Array<out String>?,
+        selection: String?,
+        selectionArgs: Array<out String>?,
+        sortOrder: String?,
+    ): Cursor? = null
+
+    override fun insert(
+        uri: Uri,
+        values: ContentValues?,
+    ): Uri? = null
+
+    override fun delete(
+        uri: Uri,
+        selection: String?,
+        selectionArgs: Array<out String>?,
+    ): Int = 0
+
+    override fun update(
+        uri: Uri,
+        values: ContentValues?,
+        selection: String?,
+        selectionArgs: Array<out String>?,
+    ): Int = 0
+
+    internal companion object {
+        val ADDRESS: Uri = Uri.parse("content://org.fedlens.app.capture/photo.jpg")
+
+        /** Where the camera app's photo is, until it is in the album. */
+        fun file(context: Context): File = File(context.cacheDir, "capture.jpg").apply { parentFile?.mkdirs() }
+    }
+}

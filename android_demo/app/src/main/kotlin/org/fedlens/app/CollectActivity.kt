@@ -1,0 +1,211 @@
+package org.fedlens.app
+
+import android.app.Activity
+import android.content.ActivityNotFoundException
+import android.content.Intent
+import android.net.Uri
+import android.os.Build
+import android.os.Bundle
+import android.provider.MediaStore
+import android.view.View
+import android.widget.Button
+import android.widget.ImageView
+import android.widget.TextView
+import kotlinx.coroutines.flow.combine
+import kotlinx.coroutines.launch
+import org.fedlens.app.Suggestions.Suggestion
+import org.fedlens.sdk.album.AlbumPhoto
+import java.text.NumberFormat
+
+/** Home: what learning does, photos that have no class yet with the model's suggestion, and ways to add more. */
+class CollectActivity : ScreenActivity() {
+    private lateinit var status: StatusCard
+    private var problem: String? = null
+
+    override val tab get() = Tab.COLLECT
+
+    override fun make(saved: Bundle?) {
+        fill(R.layout.collect, R.string.app_name)
+        status = StatusCard(this, app)
+        problem = saved?.getString(PROBLEM)
+        showProblem()
+        findViewById<Button>(R.id.take_photo).setOnClickListener { takePhoto() }
+        findViewById<Button>(R.id.pick_photos).setOnClickListener { pickPhotos() }
+    }
+
+    override fun onSaveInstanceState(state: Bundle) {
+        super.onSaveInstanceState(state)
+        state.putString(PROBLEM, problem)
+    }
+
+    override fun follow() {
+        seen?.launch { app.photos.read() }
+        seen?.launch { app.learning.findModel() }
+        whileSeen(combine(app.photos.all, app.suggestions.all, ::Pair)) { (photos, suggestions) ->
+            showNext(photos.orEmpty(), suggestions)
+            status.show()
+        }
+        val learning = combine(app.learning.state, app.learning.isRunning, app.network.isThere, ::Triple)
+        whileSeen(learning) { status.show() }
+    }
+
+    private fun showNext(
+        photos: List<AlbumPhoto>,
+        suggestions: Map<Long, Suggestion>,
+    ) {
+        val waiting = photos.filter { it.label == null }
+        val photo = waiting.firstOrNull()
+        findViewById<View>(R.id.to_label).visibility = if (photo == null) View.GONE else View.VISIBLE
+        if (photo == null) return
+        findViewById<TextView>(R.id.to_label_title).text =
+            resources.getQuantityString(R.plurals.to_label, waiting.size, waiting.size)
+        seen?.let { Pictures.show(findViewById(R.id.photo), photo, it, PREVIEW_EDGE) }
+        findViewById<ImageView>(R.id.photo).setOnClickListener { open(photo) }
+        app.suggestions.ask(photo)
+        val suggestion = suggestions[photo.id]
+        findViewById<TextView>(R.id.suggestion).text = said(suggestion, photo)
+        val best = (suggestion as? Suggestion.Made)?.best?.key ?: photo.suggested
+        findViewById<Button>(R.id.confirm).apply {
+            visibility = if (best == null) View.GONE else View.VISIBLE
+            text = getString(R.string.confirm, best.orEmpty())
+            setOnClickListener { if (best != null) app.scope.launch { app.photos.label(photo.id, best) } }
+        }
+        findViewById<Button>(R.id.choose_class).apply {
+            setText(if (best == null) R.string.choose_class else R.string.other_class)
+            setOnClickListener { open(photo) }
+        }
+    }
+
+    private fun said(
+        suggestion: Suggestion?,
+        photo: AlbumPhoto,
+    ): String {
+        val percent = NumberFormat.getPercentInstance(resources.configuration.locales[0])
+        val kept = photo.suggested
+        return when (suggestion) {
+            is Suggestion.Made ->
+                getString(R.string.suggested, suggestion.best.key, percent.format(suggestion.best.value))
+            Suggestion.Unreadable -> getString(R.string.photo_unreadable)
+            else ->
+                when {
+                    kept != null -> getString(R.string.suggested, kept, percent.format(photo.probability))
+                    suggestion == Suggestion.Asking -> getString(R.string.suggestion_asking)
+                    else -> getString(R.string.suggestion_no_model)
+                }
+        }
+    }
+
+    private fun open(photo: AlbumPhoto) {
+        startActivity(PhotoActivity.intent(this, photo.id))
+    }
+
+    private fun takePhoto() {
+        CaptureProvider.file(this).delete()
+        val intent =
+            Intent(MediaStore.ACTION_IMAGE_CAPTURE)
+                .putExtra(MediaStore.EXTRA_OUTPUT, CaptureProvider.ADDRESS)
+                .addFlags(Intent.FLAG_GRANT_WRITE_URI_PERMISSION or Intent.FLAG_GRANT_READ_URI_PERMISSION)
+        ask(intent, TAKE, R.string.no_camera)
+    }
+
+    private fun pickPhotos() {
+        val picker =
+            if (Build.VERSION.SDK_INT >= Build.VERSION_CODES.TIRAMISU) {
+                photoPicker()
+            } else {
+                Intent(Intent.ACTION_OPEN_DOCUMENT)
+                    .addCategory(Intent.CATEGORY_OPENABLE)
+                    .setType("image/*")
+                    .putExtra(Intent.EXTRA_ALLOW_MULTIPLE, true)
+            }
+        ask(picker, PICK, R.string.no_picker)
+    }
+
+    @NewerAndroid(Build.VERSION_CODES.TIRAMISU)
+    private fun photoPicker(): Intent {
+        val most = minOf(MOST_PICKED, MediaStore.getPickImagesMaxLimit())
+        return Intent(MediaStore.ACTION_PICK_IMAGES)
+            .setType("image/*")
+            .putExtra(MediaStore.EXTRA_PICK_IMAGES_MAX, most)
+    }
+
+    private fun ask(
+        intent: Intent,
+        request: Int,
+        missing: Int,
+    ) {
+        tell(null)
+        try {
+            startActivityForResult(intent, request)
+        } catch (_: ActivityNotFoundException) {
+            tell(getString(missing))
+        }
+    }
+
+    override fun onActivityResult(
+        requestCode: Int,
+        resultCode: Int,
+        data: Intent?,
+    ) {
+        super.onActivityResult(requestCode, resultCode, data)
+        if (resultCode != Activity.RESULT_OK) return
+        when (requestCode) {
+            TAKE -> add(listOf(Uri.fromFile(CaptureProvider.file(this)))) { CaptureProvider.file(this).delete() }
+            PICK -> add(picked(data)) {}
+        }
+    }
+
+    private fun picked(data: Intent?): List<Uri> {
+        val several = data?.clipData ?: return listOfNotNull(data?.data)
+        return (0 until several.itemCount).mapNotNull { several.getItemAt(it).uri }
+    }
+
+    private fun add(
+        addresses: List<Uri>,
+        then: () -> Unit,
+    ) {
+        // Goes on when the screen is left.
+        app.scope.launch {
+            val added = app.photos.add(addresses)
+            then()
+            if (added.refused.isNotEmpty()) tell(explained(added.refused))
+        }
+    }
+
+    private fun explained(refused: List<Photos.Refusal>): String =
+        refused
+            .groupingBy { it }
+            .eachCount()
+            .map { (reason, count) ->
+                val text =
+                    when (reason) {
+                        Photos.Refusal.HEIC -> R.plurals.refused_heic
+                        Photos.Refusal.OTHER_FORMAT -> R.plurals.refused_format
+                        Photos.Refusal.DAMAGED -> R.plurals.refused_damaged
+                        Photos.Refusal.TOO_LARGE -> R.plurals.refused_large
+                        Photos.Refusal.CANNOT_BE_READ -> R.plurals.refused_unread
+                        Photos.Refusal.NO_ROOM -> R.plurals.refused_no_room
+                    }
+                resources.getQuantityString(text, count, count)
+            }.joinToString("\n")
+
+    private fun tell(said: String?) {
+        problem = said
+        showProblem()
+    }
+
+    private fun showProblem() {
+        findViewById<TextView>(R.id.problem)?.apply {
+            text = problem
+            visibility = if (problem == null) View.GONE else View.VISIBLE
+        }
+    }
+
+    private companion object {
+        const val TAKE = 1
+        const val PICK = 2
+        const val MOST_PICKED = 100
+        const val PREVIEW_EDGE = 720
+        const val PROBLEM = "problem"
+    }
+}

@@ -1,0 +1,130 @@
+package org.fedlens.app
+
+import java.net.URI
+import java.net.URISyntaxException
+import java.net.URLDecoder
+import java.util.Base64
+
+/**
+ * What an operator gives out so that a phone can join, as a link or as the content of a QR code:
+ * `fedlens://enrol?server=https%3A%2F%2Ffl.example.org&token=…&pin=sha256%2F…`, where `pin` may be missing or repeated.
+ *
+ * @property server Address of the server, without a slash at its end.
+ * @property token Enrolment token.
+ * @property pins Public keys of which the server's certificate chain must hold one, as `sha256/` and Base64; empty: the
+ *     certificates that the phone trusts.
+ */
+internal data class EnrolmentLink(
+    val server: String,
+    val token: String,
+    val pins: List<String>,
+) {
+    /** What is wrong with a text that should be a link. */
+    enum class Problem {
+        EMPTY,
+        NOT_A_LINK,
+        OTHER_LINK,
+        SERVER_MISSING,
+        SERVER_UNREADABLE,
+        SERVER_NOT_SECURE,
+        SERVER_WITH_MORE,
+        TOKEN_MISSING,
+        TOKEN_WITH_SPACES,
+        PIN_UNREADABLE,
+        GIVEN_TWICE,
+    }
+
+    /** What came of reading a text. */
+    sealed interface Reading {
+        data class Good(
+            val link: EnrolmentLink,
+        ) : Reading
+
+        /** @property found The part of the text that is wrong; may be empty. */
+        data class Bad(
+            val problem: Problem,
+            val found: String = "",
+        ) : Reading
+    }
+
+    companion object {
+        private const val BEGINNING = "fedlens://enrol"
+        private const val PIN = "sha256/"
+        private const val PIN_BYTES = 32
+        private val OWN_MACHINE = setOf("localhost", "127.0.0.1", "[::1]")
+        private val SPACES = Regex("\\s+")
+
+        /** Reads what somebody typed or pasted. Line breaks within it, as from a chat, do not matter. */
+        fun read(typed: String): Reading {
+            val text = typed.replace(SPACES, "")
+            if (text.isEmpty()) return Reading.Bad(Problem.EMPTY)
+            val query = text.indexOf('?')
+            val beginning = (if (query < 0) text else text.substring(0, query)).trimEnd('/')
+            if (!text.contains("://")) return Reading.Bad(Problem.NOT_A_LINK, text.take(MOST_SHOWN))
+            if (!beginning.equals(BEGINNING, ignoreCase = true)) {
+                return Reading.Bad(Problem.OTHER_LINK, beginning.take(MOST_SHOWN))
+            }
+            val values = if (query < 0) emptyMap() else values(text.substring(query + 1))
+            for (name in listOf("server", "token")) {
+                if (values[name].orEmpty().size > 1) return Reading.Bad(Problem.GIVEN_TWICE, name)
+            }
+            val server = values["server"]?.single().orEmpty().trimEnd('/')
+            val token = values["token"]?.single().orEmpty()
+            val pins = values["pin"].orEmpty()
+            val wrong = wrongServer(server) ?: wrongToken(token) ?: pins.firstNotNullOfOrNull(::wrongPin)
+            return wrong ?: Reading.Good(EnrolmentLink(server, token, pins))
+        }
+
+        private const val MOST_SHOWN = 60
+
+        private fun values(query: String): Map<String, List<String>> =
+            query
+                .split('&')
+                .filter { it.isNotEmpty() }
+                .groupBy({ decoded(it.substringBefore('=')) }, { decoded(it.substringAfter('=', "")) })
+
+        // A plus is no space here: it belongs to the Base64 of pins that were pasted as they are.
+        private fun decoded(text: String): String =
+            try {
+                URLDecoder.decode(text.replace("+", "%2B"), "UTF-8")
+            } catch (_: IllegalArgumentException) {
+                text
+            }
+
+        private fun wrongServer(server: String): Reading.Bad? {
+            if (server.isEmpty()) return Reading.Bad(Problem.SERVER_MISSING)
+            val address =
+                try {
+                    URI(server)
+                } catch (_: URISyntaxException) {
+                    return Reading.Bad(Problem.SERVER_UNREADABLE, server)
+                }
+            val scheme = address.scheme?.lowercase()
+            val isOwnMachine = scheme == "http" && address.host in OWN_MACHINE
+            return when {
+                scheme == null || address.host == null -> Reading.Bad(Problem.SERVER_UNREADABLE, server)
+                scheme != "https" && !isOwnMachine -> Reading.Bad(Problem.SERVER_NOT_SECURE, server)
+                address.rawUserInfo != null || address.rawQuery != null || address.rawFragment != null ->
+                    Reading.Bad(Problem.SERVER_WITH_MORE, server)
+                else -> null
+            }
+        }
+
+        private fun wrongToken(token: String): Reading.Bad? =
+            when {
+                token.isEmpty() -> Reading.Bad(Problem.TOKEN_MISSING)
+                token.any { it <= ' ' || it > '~' } -> Reading.Bad(Problem.TOKEN_WITH_SPACES)
+                else -> null
+            }
+
+        private fun wrongPin(pin: String): Reading.Bad? {
+            val bytes =
+                try {
+                    Base64.getDecoder().decode(pin.removePrefix(PIN))
+                } catch (_: IllegalArgumentException) {
+                    ByteArray(0)
+                }
+            return Reading.Bad(Problem.PIN_UNREADABLE, pin).takeIf { !pin.startsWith(PIN) || bytes.size != PIN_BYTES }
+        }
+    }
+}

@@ -1,0 +1,70 @@
+package org.fedlens.app
+
+import android.app.Notification
+import android.app.job.JobParameters
+import android.app.job.JobService
+import android.os.Build
+import kotlinx.coroutines.Job
+import kotlinx.coroutines.delay
+import kotlinx.coroutines.launch
+
+/** Learns while nobody looks, or goes on with what *Learn now* has begun; seen and cancelled by a notification. */
+class LearnJob : JobService() {
+    private val works = HashMap<Int, Job>()
+
+    override fun onStartJob(params: JobParameters): Boolean {
+        val app = application as FedLensApp
+        val learning = app.learning
+        if (!learning.isAllowed) return false
+        val round = learning.start(goOn = params.jobId == Schedule.REGULAR) ?: return false
+        show(params, LearnNotification.of(app, learning.state.value))
+        works[params.jobId] =
+            app.scope.launch {
+                val telling =
+                    launch {
+                        learning.state.collect {
+                            show(params, LearnNotification.of(app, it))
+                            delay(BETWEEN_NOTIFICATIONS_MS)
+                        }
+                    }
+                round.join()
+                telling.cancel()
+                LearnNotification.remove(app)
+                works.remove(params.jobId)
+                jobFinished(params, false)
+            }
+        return true
+    }
+
+    override fun onStopJob(params: JobParameters): Boolean {
+        val app = application as FedLensApp
+        works.remove(params.jobId)?.cancel()
+        app.learning.cancel()
+        LearnNotification.remove(app)
+        // The regular one comes again by itself.
+        return params.jobId == Schedule.NOW && app.learning.isAllowed
+    }
+
+    private fun show(
+        params: JobParameters,
+        notification: Notification,
+    ) {
+        if (Build.VERSION.SDK_INT >= Build.VERSION_CODES.UPSIDE_DOWN_CAKE) {
+            attach(params, notification)
+        } else {
+            LearnNotification.show(this, notification)
+        }
+    }
+
+    @NewerAndroid(Build.VERSION_CODES.UPSIDE_DOWN_CAKE)
+    private fun attach(
+        params: JobParameters,
+        notification: Notification,
+    ) {
+        setNotification(params, LearnNotification.ID, notification, JOB_END_NOTIFICATION_POLICY_REMOVE)
+    }
+
+    private companion object {
+        const val BETWEEN_NOTIFICATIONS_MS = 500L
+    }
+}

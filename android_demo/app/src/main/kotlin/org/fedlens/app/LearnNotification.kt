@@ -1,0 +1,88 @@
+package org.fedlens.app
+
+import android.app.Notification
+import android.app.NotificationChannel
+import android.app.NotificationManager
+import android.app.PendingIntent
+import android.content.BroadcastReceiver
+import android.content.Context
+import android.content.Intent
+import android.graphics.drawable.Icon
+import org.fedlens.sdk.ClientState
+
+/** What is seen of learning while the app is not. */
+internal object LearnNotification {
+    const val ID = 1
+    private const val CHANNEL = "learning"
+
+    /** Makes the channel, by which the owner can silence it. */
+    fun makeChannel(context: Context) {
+        val name = context.getString(R.string.background_learning)
+        val channel = NotificationChannel(CHANNEL, name, NotificationManager.IMPORTANCE_LOW)
+        channel.description = context.getString(R.string.channel_explained)
+        context.getSystemService(NotificationManager::class.java).createNotificationChannel(channel)
+    }
+
+    /** With what the client does, its progress, and a way to end it. */
+    fun of(
+        context: Context,
+        state: ClientState,
+    ): Notification {
+        val status = Status.ofRunning(context.resources, state)
+        val builder =
+            Notification
+                .Builder(context, CHANNEL)
+                .setSmallIcon(R.drawable.ic_model)
+                .setContentTitle(status.title)
+                .setContentText(status.text)
+                .setColor(context.getColor(R.color.primary))
+                .setOngoing(true)
+                .setOnlyAlertOnce(true)
+                .setContentIntent(open(context))
+                .addAction(
+                    Notification.Action
+                        .Builder(
+                            Icon.createWithResource(context, R.drawable.ic_close),
+                            context.getString(R.string.cancel),
+                            cancel(context),
+                        ).build(),
+                )
+        when (val progress = status.progress) {
+            null -> Unit
+            is Status.Progress.Unknown -> builder.setProgress(0, 0, true)
+            is Status.Progress.Known -> builder.setProgress(Status.FULL, progress.of1000, false)
+        }
+        return builder.build()
+    }
+
+    fun show(
+        context: Context,
+        notification: Notification,
+    ) {
+        context.getSystemService(NotificationManager::class.java).notify(ID, notification)
+    }
+
+    fun remove(context: Context) {
+        context.getSystemService(NotificationManager::class.java).cancel(ID)
+    }
+
+    private fun open(context: Context): PendingIntent {
+        val intent = Intent(context, LearningActivity::class.java)
+        return PendingIntent.getActivity(context, 0, intent, PendingIntent.FLAG_IMMUTABLE)
+    }
+
+    private fun cancel(context: Context): PendingIntent {
+        val intent = Intent(context, CancelReceiver::class.java)
+        return PendingIntent.getBroadcast(context, 0, intent, PendingIntent.FLAG_IMMUTABLE)
+    }
+}
+
+/** The notification's button was pressed. */
+class CancelReceiver : BroadcastReceiver() {
+    override fun onReceive(
+        context: Context,
+        intent: Intent,
+    ) {
+        (context.applicationContext as FedLensApp).learning.cancel()
+    }
+}

@@ -1,0 +1,81 @@
+package org.fedlens.app
+
+import android.os.Bundle
+import android.view.View
+import android.widget.ImageView
+import android.widget.TextView
+import kotlinx.coroutines.flow.combine
+import kotlinx.coroutines.launch
+import org.fedlens.sdk.Evaluation
+import org.fedlens.sdk.store.JournalEntry
+import java.text.NumberFormat
+
+/** What learning does now, and how accurate the model was before and after: in the last round, and over time. */
+class LearningActivity : ScreenActivity() {
+    private lateinit var status: StatusCard
+
+    override val tab get() = Tab.LEARNING
+
+    override fun make(saved: Bundle?) {
+        fill(R.layout.learning, R.string.learning)
+        status = StatusCard(this, app)
+        findViewById<ImageView>(R.id.nothing_icon).setImageResource(R.drawable.ic_learning)
+        findViewById<TextView>(R.id.nothing_title).setText(R.string.learning_empty_title)
+        findViewById<TextView>(R.id.nothing_text).setText(R.string.learning_empty_text)
+        findViewById<View>(R.id.nothing_yet).visibility = View.GONE
+        show(emptyList())
+    }
+
+    override fun follow() {
+        seen?.launch { app.photos.read() }
+        seen?.launch { app.learning.readJournal() }
+        val learning = combine(app.learning.state, app.learning.isRunning, app.network.isThere, ::Triple)
+        whileSeen(combine(learning, app.photos.all, ::Pair)) { status.show() }
+        whileSeen(app.learning.journal) { entries ->
+            if (entries == null) return@whileSeen
+            val measured = measured(entries)
+            findViewById<View>(R.id.nothing_yet).visibility = if (measured.isEmpty()) View.VISIBLE else View.GONE
+            show(measured)
+        }
+    }
+
+    /** Results that the server has, with what was measured for them, oldest first. */
+    private fun measured(entries: List<JournalEntry>): List<JournalEntry.Upload> =
+        entries
+            .filterIsInstance<JournalEntry.Upload>()
+            .filter { it.outcome == JournalEntry.Outcome.DELIVERED && (it.start.isMeasured || it.end.isMeasured) }
+            .asReversed()
+
+    private fun show(measured: List<JournalEntry.Upload>) {
+        val last = measured.lastOrNull()
+        findViewById<View>(R.id.this_round).visibility = if (last == null) View.GONE else View.VISIBLE
+        findViewById<View>(R.id.over_time).visibility = if (last == null) View.GONE else View.VISIBLE
+        if (last == null) return
+        findViewById<TextView>(R.id.round_title).text = getString(R.string.last_round, last.round)
+        showSums(last.start, R.id.before, R.id.before_sums)
+        showSums(last.end, R.id.after, R.id.after_sums)
+        findViewById<AccuracyChart>(R.id.chart).points =
+            measured.map { AccuracyChart.Point(it.round.toString(), it.start.accuracy, it.end.accuracy) }
+    }
+
+    private fun showSums(
+        sums: Evaluation?,
+        number: Int,
+        text: Int,
+    ) {
+        val percent = NumberFormat.getPercentInstance(resources.configuration.locales[0])
+        val accuracy = sums.accuracy
+        findViewById<TextView>(number).text = accuracy?.let(percent::format) ?: getString(R.string.dash)
+        findViewById<TextView>(text).text =
+            if (sums == null || accuracy == null) {
+                getString(R.string.not_measured)
+            } else {
+                getString(R.string.right_of, sums.correct, sums.count)
+            }
+    }
+
+    private val Evaluation?.isMeasured get() = this != null && count > 0
+
+    private val Evaluation?.accuracy
+        get() = this?.takeIf { it.count > 0 }?.let { it.correct.toDouble() / it.count }
+}

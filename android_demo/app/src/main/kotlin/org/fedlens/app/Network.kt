@@ -1,0 +1,32 @@
+package org.fedlens.app
+
+import android.content.Context
+import android.net.ConnectivityManager
+import android.net.Network
+import kotlinx.coroutines.flow.MutableStateFlow
+import kotlinx.coroutines.flow.StateFlow
+
+/** Whether there is a network to reach a server by. */
+internal class Network(
+    context: Context,
+) {
+    private val manager = context.getSystemService(ConnectivityManager::class.java)
+    private val found = MutableStateFlow(manager.activeNetwork != null)
+
+    /** Changes as networks come and go. */
+    val isThere: StateFlow<Boolean> = found
+
+    init {
+        manager.registerDefaultNetworkCallback(
+            object : ConnectivityManager.NetworkCallback() {
+                override fun onAvailable(network: Network) {
+                    found.value = true
+                }
+
+                override fun onLost(network: Network) {
+                    found.value = false
+                }
+            },
+        )
+    }
+}

@@ -1,0 +1,165 @@
+package org.fedlens.app
+
+import android.content.Context
+import android.content.Intent
+import android.os.Bundle
+import android.view.View
+import android.view.ViewGroup
+import android.view.accessibility.AccessibilityNodeInfo
+import android.widget.Button
+import android.widget.ProgressBar
+import android.widget.RadioButton
+import android.widget.TextView
+import kotlinx.coroutines.flow.combine
+import kotlinx.coroutines.launch
+import org.fedlens.app.Suggestions.Suggestion
+import org.fedlens.sdk.album.AlbumPhoto
+import java.text.NumberFormat
+
+/** One photo: what the model takes it for, giving it a class or another one, and erasing it. */
+class PhotoActivity : ScreenActivity() {
+    private var isAskedToErase = false
+
+    // Null until the photo was there: it may be gone when the screen comes back.
+    private var wasLabelled: Boolean? = null
+
+    private val id get() = intent.getLongExtra(ID, 0)
+
+    override fun make(saved: Bundle?) {
+        fill(R.layout.photo, R.string.photo)
+        isAskedToErase = saved?.getBoolean(ASKED) ?: false
+        findViewById<Button>(R.id.erase_photo).setOnClickListener { askToErase(true) }
+        findViewById<Button>(R.id.keep_photo).setOnClickListener { askToErase(false) }
+        findViewById<Button>(R.id.really_erase).setOnClickListener {
+            app.scope.launch { app.photos.erase(id) }
+        }
+        askToErase(isAskedToErase)
+    }
+
+    override fun onSaveInstanceState(state: Bundle) {
+        super.onSaveInstanceState(state)
+        state.putBoolean(ASKED, isAskedToErase)
+    }
+
+    override fun follow() {
+        seen?.launch { app.photos.read() }
+        seen?.launch { app.learning.findModel() }
+        whileSeen(combine(app.photos.all, app.suggestions.all, ::Pair)) { (photos, suggestions) ->
+            if (photos == null) return@whileSeen
+            val photo = photos.firstOrNull { it.id == id }
+            if (photo == null) finish() else show(photo, suggestions[id])
+        }
+    }
+
+    private fun show(
+        photo: AlbumPhoto,
+        suggestion: Suggestion?,
+    ) {
+        app.suggestions.ask(photo)
+        findViewById<View>(R.id.photo).contentDescription =
+            photo.label?.let { getString(R.string.photo_of, it) } ?: getString(R.string.photo_without_class)
+        seen?.let { Pictures.show(findViewById(R.id.photo), photo, it, PREVIEW_EDGE) }
+        findViewById<TextView>(R.id.suggestion).text = said(photo, suggestion)
+        findViewById<View>(R.id.test_photo).visibility =
+            if (photo.isTest && photo.label != null) View.VISIBLE else View.GONE
+        showClasses(photo, (suggestion as? Suggestion.Made)?.probabilities.orEmpty())
+        if (wasLabelled == null) wasLabelled = photo.label != null
+    }
+
+    private fun said(
+        photo: AlbumPhoto,
+        suggestion: Suggestion?,
+    ): String {
+        val percent = NumberFormat.getPercentInstance(resources.configuration.locales[0])
+        return when {
+            suggestion is Suggestion.Made ->
+                getString(R.string.suggested, suggestion.best.key, percent.format(suggestion.best.value))
+            suggestion is Suggestion.Unreadable -> getString(R.string.photo_unreadable)
+            suggestion is Suggestion.Asking -> getString(R.string.suggestion_asking)
+            app.settings.classNames.isEmpty() && photo.label == null -> getString(R.string.no_classes_yet)
+            else -> getString(R.string.suggestion_no_model)
+        }
+    }
+
+    private fun showClasses(
+        photo: AlbumPhoto,
+        probabilities: Map<String, Double>,
+    ) {
+        val percent = NumberFormat.getPercentInstance(resources.configuration.locales[0])
+        val group = findViewById<ViewGroup>(R.id.classes)
+        // A class that the model no longer has can still be a photo's.
+        val names = app.settings.classNames.toMutableList()
+        photo.label?.let { if (it !in names) names += it }
+        while (group.childCount > names.size) group.removeViewAt(group.childCount - 1)
+        while (group.childCount < names.size) layoutInflater.inflate(R.layout.class_row, group, true)
+        for ((place, name) in names.withIndex()) {
+            val row = group.getChildAt(place)
+            val isChosen = name == photo.label
+            val probability = probabilities[name]
+            row.findViewById<TextView>(R.id.class_name).text = name
+            row.findViewById<View>(R.id.class_chosen).visibility = if (isChosen) View.VISIBLE else View.INVISIBLE
+            row.findViewById<ProgressBar>(R.id.class_bar).apply {
+                visibility = if (probability == null) View.GONE else View.VISIBLE
+                progress = ((probability ?: 0.0) * max).toInt()
+            }
+            row.findViewById<TextView>(R.id.class_probability).apply {
+                visibility = if (probability == null) View.GONE else View.VISIBLE
+                text = probability?.let(percent::format)
+            }
+            row.contentDescription =
+                if (probability ==
+                    null
+                ) {
+                    name
+                } else {
+                    getString(R.string.class_with_probability, name, percent.format(probability))
+                }
+            row.accessibilityDelegate = Choice(isChosen)
+            row.setOnClickListener { choose(photo, name) }
+        }
+    }
+
+    private fun choose(
+        photo: AlbumPhoto,
+        name: String,
+    ) {
+        app.scope.launch { app.photos.label(photo.id, name) }
+        // Who came to give a photo its class goes on with the next one.
+        if (wasLabelled == false) finish()
+    }
+
+    private fun askToErase(isAsked: Boolean) {
+        isAskedToErase = isAsked
+        findViewById<View>(R.id.erase_photo).visibility = if (isAsked) View.GONE else View.VISIBLE
+        findViewById<View>(R.id.erase_question).visibility = if (isAsked) View.VISIBLE else View.GONE
+    }
+
+    /** Has screen readers say that this is one of several, and whether it is the one. */
+    private class Choice(
+        private val isChosen: Boolean,
+    ) : View.AccessibilityDelegate() {
+        // The setter that API 36 would rather have does not exist on older phones.
+        @Suppress("DEPRECATION")
+        override fun onInitializeAccessibilityNodeInfo(
+            host: View,
+            info: AccessibilityNodeInfo,
+        ) {
+            super.onInitializeAccessibilityNodeInfo(host, info)
+            info.className = RadioButton::class.java.name
+            info.isCheckable = true
+            info.isChecked = isChosen
+        }
+    }
+
+    internal companion object {
+        private const val ID = "id"
+        private const val ASKED = "asked"
+        private const val PREVIEW_EDGE = 1080
+
+        /** Opens the screen for one photo. */
+        fun intent(
+            context: Context,
+            id: Long,
+        ): Intent = Intent(context, PhotoActivity::class.java).putExtra(ID, id)
+    }
+}

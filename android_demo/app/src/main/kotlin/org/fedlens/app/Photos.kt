@@ -1,0 +1,149 @@
+package org.fedlens.app
+
+import android.net.Uri
+import kotlinx.coroutines.asCoroutineDispatcher
+import kotlinx.coroutines.flow.MutableStateFlow
+import kotlinx.coroutines.flow.StateFlow
+import kotlinx.coroutines.withContext
+import org.fedlens.sdk.PhotoException
+import org.fedlens.sdk.StateException
+import org.fedlens.sdk.album.AlbumPhoto
+import org.fedlens.sdk.album.PhotoAlbum
+import java.io.IOException
+import java.io.InputStream
+import java.util.concurrent.Executors
+
+/** The album, worked on in a thread of its own, and what it holds at the moment. */
+internal class Photos(
+    private val app: FedLensApp,
+) {
+    /**
+     * What became of files that were to be added.
+     *
+     * @property added Ids of those that are in the album now.
+     * @property refused Why others are not; one entry for each.
+     */
+    data class Added(
+        val added: List<Long>,
+        val refused: List<Refusal>,
+    )
+
+    /** Why a file is no photo of the album. */
+    enum class Refusal { HEIC, OTHER_FORMAT, DAMAGED, TOO_LARGE, CANNOT_BE_READ, NO_ROOM }
+
+    private val executor = Executors.newSingleThreadExecutor { Thread(it, "album").apply { isDaemon = true } }
+    private val thread = executor.asCoroutineDispatcher()
+    private val found = MutableStateFlow<List<AlbumPhoto>?>(null)
+    private var opened: PhotoAlbum? = null
+
+    /** Every photo, newest first; null while it has not been read yet. */
+    val all: StateFlow<List<AlbumPhoto>?> = found
+
+    /** Reads the album, if nobody has so far. */
+    suspend fun read() {
+        if (found.value == null) change { }
+    }
+
+    /** The album itself, for the SDK's client. */
+    suspend fun album(): PhotoAlbum = withContext(thread) { open() }
+
+    /** Adds what these addresses lead to. */
+    suspend fun add(addresses: List<Uri>): Added =
+        change { album ->
+            val added = ArrayList<Long>()
+            val refused = ArrayList<Refusal>()
+            for (address in addresses) {
+                try {
+                    val content = app.contentResolver.openInputStream(address).use(::content)
+                    added += album.add(content, address.lastPathSegment.orEmpty()).id
+                } catch (refusal: PhotoException) {
+                    refused += reason(refusal)
+                } catch (_: TooLarge) {
+                    refused += Refusal.TOO_LARGE
+                } catch (_: IOException) {
+                    refused += Refusal.CANNOT_BE_READ
+                } catch (_: SecurityException) {
+                    refused += Refusal.CANNOT_BE_READ
+                } catch (_: StateException) {
+                    refused += Refusal.NO_ROOM
+                }
+            }
+            Added(added, refused)
+        }
+
+    /** Gives a photo its class. */
+    suspend fun label(
+        id: Long,
+        label: String,
+    ) {
+        change { it.label(id, label) }
+        app.learning.embedNew()
+    }
+
+    /** Notes the model's opinion. */
+    suspend fun suggest(
+        id: Long,
+        label: String,
+        probability: Double,
+    ) = change { it.suggest(id, label, probability) }
+
+    /** Erases one photo and what was computed of it. */
+    suspend fun erase(id: Long) = change { it.delete(id) }
+
+    /** Erases every photo and closes the album. */
+    suspend fun eraseAll() {
+        withContext(thread) {
+            open().deleteAll()
+            close()
+            app.albumFolder.deleteRecursively()
+            found.value = null
+        }
+    }
+
+    /** For the end of the process; waits for what is under way. */
+    fun closeNow() {
+        executor.submit(::close).get()
+        executor.shutdown()
+    }
+
+    private suspend fun <T> change(work: (PhotoAlbum) -> T): T =
+        withContext(thread) {
+            val album = open()
+            work(album).also { found.value = album.all() }
+        }
+
+    private fun open(): PhotoAlbum =
+        opened ?: PhotoAlbum.open(app.albumFolder, app.surroundings.platform::openDatabase).also { opened = it }
+
+    private fun close() {
+        opened?.close()
+        opened = null
+    }
+
+    private fun content(stream: InputStream?): ByteArray {
+        if (stream == null) throw IOException("nothing is there")
+        val content = java.io.ByteArrayOutputStream()
+        val piece = ByteArray(PIECE_BYTES)
+        while (true) {
+            val size = stream.read(piece)
+            if (size < 0) return content.toByteArray()
+            content.write(piece, 0, size)
+            if (content.size() > MOST_BYTES) throw TooLarge()
+        }
+    }
+
+    private fun reason(refusal: PhotoException): Refusal =
+        when (refusal.reason) {
+            PhotoException.Reason.HEIC -> Refusal.HEIC
+            PhotoException.Reason.UNKNOWN_FORMAT -> Refusal.OTHER_FORMAT
+            PhotoException.Reason.DAMAGED -> Refusal.DAMAGED
+            PhotoException.Reason.TOO_LARGE -> Refusal.TOO_LARGE
+        }
+
+    private class TooLarge : Exception()
+
+    private companion object {
+        const val PIECE_BYTES = 1 shl 16
+        const val MOST_BYTES = 64 shl 20
+    }
+}

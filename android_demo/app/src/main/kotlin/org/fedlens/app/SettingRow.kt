@@ -1,0 +1,78 @@
+package org.fedlens.app
+
+import android.content.Context
+import android.util.AttributeSet
+import android.view.Gravity
+import android.view.accessibility.AccessibilityNodeInfo
+import android.widget.LinearLayout
+import android.widget.Switch
+import android.widget.TextView
+
+/** A setting with its explanation and a switch; the whole row is one control, for fingers and for screen readers. */
+internal class SettingRow(
+    context: Context,
+    attributes: AttributeSet?,
+) : LinearLayout(context, attributes) {
+    private val switch: Switch
+
+    init {
+        orientation = HORIZONTAL
+        gravity = Gravity.CENTER_VERTICAL
+        isBaselineAligned = false
+        isClickable = true
+        isFocusable = true
+        minimumHeight = resources.getDimensionPixelSize(R.dimen.row)
+        val rim = resources.getDimensionPixelSize(R.dimen.gap_small)
+        setPaddingRelative(0, rim, 0, rim)
+        setBackgroundResource(R.drawable.row_ripple)
+        inflate(context, R.layout.setting_row, this)
+        switch = findViewById(R.id.row_switch)
+    }
+
+    /** What the switch shows. */
+    var isOn: Boolean
+        get() = switch.isChecked
+        set(on) {
+            switch.isChecked = on
+        }
+
+    /** Puts texts and present value in; [onChange] is called with what the owner wants. */
+    fun show(
+        name: Int,
+        text: Int,
+        isOn: Boolean,
+        onChange: (Boolean) -> Unit,
+    ) {
+        findViewById<TextView>(R.id.row_name).setText(name)
+        findViewById<TextView>(R.id.row_text).setText(text)
+        this.isOn = isOn
+        setOnClickListener {
+            switch.toggle()
+            onChange(switch.isChecked)
+        }
+    }
+
+    override fun setEnabled(enabled: Boolean) {
+        super.setEnabled(enabled)
+        alpha = if (enabled) 1f else DISABLED
+        switch.isEnabled = enabled
+    }
+
+    override fun getAccessibilityClassName(): CharSequence = Switch::class.java.name
+
+    override fun onInitializeAccessibilityNodeInfo(info: AccessibilityNodeInfo) {
+        super.onInitializeAccessibilityNodeInfo(info)
+        info.isCheckable = true
+        setChecked(info)
+    }
+
+    // The setter that API 36 would rather have does not exist on older phones.
+    @Suppress("DEPRECATION")
+    private fun setChecked(info: AccessibilityNodeInfo) {
+        info.isChecked = isOn
+    }
+
+    private companion object {
+        const val DISABLED = 0.5f
+    }
+}

@@ -1,0 +1,61 @@
+package org.fedlens.app
+
+import android.app.Activity
+import android.view.View
+import android.widget.Button
+import android.widget.ImageView
+import android.widget.ProgressBar
+import android.widget.TextView
+
+/** Shows a [Status], and does what its buttons say. */
+internal class StatusCard(
+    private val activity: Activity,
+    private val app: FedLensApp,
+) {
+    private val icon = activity.findViewById<ImageView>(R.id.status_icon)
+    private val title = activity.findViewById<TextView>(R.id.status_title)
+    private val text = activity.findViewById<TextView>(R.id.status_text)
+    private val progress = activity.findViewById<ProgressBar>(R.id.status_progress)
+    private val learn = activity.findViewById<Button>(R.id.learn_now)
+    private val cancel = activity.findViewById<Button>(R.id.cancel)
+    private val resume = activity.findViewById<Button>(R.id.resume)
+
+    init {
+        learn.setOnClickListener {
+            if (app.learning.start() != null) app.schedule.keepAlive()
+        }
+        cancel.setOnClickListener { app.learning.cancel() }
+        resume.setOnClickListener {
+            app.settings.isPaused = false
+            app.schedule.apply()
+            show()
+        }
+    }
+
+    /** Shows how things stand now. */
+    fun show() {
+        val status = Status.of(activity.resources, facts())
+        icon.setImageResource(status.icon)
+        // Screen readers say a title that changes; the same one is not said again at each step.
+        if (title.text.toString() != status.title) title.text = status.title
+        text.text = status.text
+        progress.visibility = if (status.progress == null) View.GONE else View.VISIBLE
+        progress.isIndeterminate = status.progress is Status.Progress.Unknown
+        (status.progress as? Status.Progress.Known)?.let { progress.progress = it.of1000 }
+        learn.visibility = shown(status.action == Status.Action.LEARN)
+        cancel.visibility = shown(status.action == Status.Action.CANCEL)
+        resume.visibility = shown(status.action == Status.Action.RESUME)
+    }
+
+    private fun facts() =
+        Status.Facts(
+            state = app.learning.state.value,
+            isRunning = app.learning.isRunning.value,
+            isPaused = app.settings.isPaused,
+            hasNetwork = app.network.isThere.value,
+            labelled = app.photos.all.value.orEmpty().count { it.label != null },
+            hasClasses = app.settings.classNames.isNotEmpty(),
+        )
+
+    private fun shown(isShown: Boolean) = if (isShown) View.VISIBLE else View.GONE
+}

@@ -1,0 +1,247 @@
+package org.fedlens.app
+
+import android.app.NotificationManager
+import android.app.job.JobInfo
+import android.app.job.JobParameters
+import android.app.job.JobScheduler
+import android.content.Intent
+import android.net.ConnectivityManager
+import android.os.Binder
+import android.os.IInterface
+import org.fedlens.app.Phone.isShown
+import org.fedlens.app.Phone.open
+import org.fedlens.app.Phone.press
+import org.fedlens.app.Phone.text
+import org.fedlens.app.Phone.until
+import org.fedlens.proto.v1.WaitReason
+import org.junit.Assert.assertEquals
+import org.junit.Assert.assertFalse
+import org.junit.Assert.assertNotNull
+import org.junit.Assert.assertNull
+import org.junit.Assert.assertTrue
+import org.junit.Test
+import org.junit.runner.RunWith
+import org.robolectric.Robolectric
+import org.robolectric.RobolectricTestRunner
+import org.robolectric.Shadows.shadowOf
+import org.robolectric.annotation.Config
+import org.robolectric.annotation.GraphicsMode
+import org.robolectric.shadows.ShadowNetwork
+import org.robolectric.util.ReflectionHelpers
+import java.lang.reflect.Proxy
+
+/** What happens while nobody looks, and how it is ended. */
+@RunWith(RobolectricTestRunner::class)
+@Config(sdk = [34, 35], application = TestApp::class)
+@GraphicsMode(GraphicsMode.Mode.NATIVE)
+class BackgroundTest {
+    private val app get() = Phone.app
+    private val scheduler get() = app.getSystemService(JobScheduler::class.java)
+    private val notifications get() = shadowOf(app.getSystemService(NotificationManager::class.java))
+
+    private fun regular(): JobInfo? = scheduler.getPendingJob(Schedule.REGULAR)
+
+    @Test
+    fun `each setting is a condition of the job, and nothing is scheduled without consent or in a pause`() {
+        shadowOf(app).grantPermissions(android.Manifest.permission.RECEIVE_BOOT_COMPLETED)
+        app.settings.hasConsent = true
+        app.settings.isEnrolled = true
+        val screen = open<SettingsActivity>().get()
+        assertNull(regular())
+        screen.press(R.id.background)
+        val first = checkNotNull(regular())
+        assertTrue(first.isPeriodic && first.isPersisted)
+        assertTrue(first.isRequireCharging)
+        assertEquals(JobInfo.NETWORK_TYPE_UNMETERED, networkOf(first))
+        assertFalse(first.isRequireDeviceIdle)
+
+        screen.press(R.id.charging)
+        assertFalse(checkNotNull(regular()).isRequireCharging)
+        screen.press(R.id.unmetered)
+        assertEquals(JobInfo.NETWORK_TYPE_ANY, networkOf(checkNotNull(regular())))
+        screen.press(R.id.idle)
+        assertTrue(checkNotNull(regular()).isRequireDeviceIdle)
+
+        screen.press(R.id.paused)
+        assertNull(regular())
+        screen.press(R.id.paused)
+        assertNotNull(regular())
+        screen.press(R.id.withdraw)
+        assertNull(regular())
+        assertFalse(app.settings.hasConsent)
+    }
+
+    @Test
+    fun `without the permission to start with the phone the job does not outlive it`() {
+        shadowOf(app).denyPermissions(android.Manifest.permission.RECEIVE_BOOT_COMPLETED)
+        app.settings.hasConsent = true
+        app.settings.isEnrolled = true
+        app.settings.learnsInBackground = true
+        app.schedule.apply()
+
+        assertFalse(checkNotNull(regular()).isPersisted)
+    }
+
+    @Test
+    fun `the job learns round after round and says when it is done`() {
+        PlayedServer(rounds = 2).use { server ->
+            joinWithPhoto(server)
+            val job = Robolectric.buildService(LearnJob::class.java).create().bind().get()
+            assertTrue(job.onStartJob(parameters(Schedule.REGULAR)))
+            until("done") { shadowOf(job).isJobFinished }
+            assertFalse(shadowOf(job).isRescheduleNeeded)
+            assertEquals(2, server.updates.size)
+            assertEquals(0, notifications.size())
+        }
+    }
+
+    @Test
+    fun `the job has nothing to do without consent, before joining and in a pause`() {
+        val job = Robolectric.buildService(LearnJob::class.java).create().get()
+        assertFalse(job.onStartJob(parameters(Schedule.REGULAR)))
+        app.settings.hasConsent = true
+        assertFalse(job.onStartJob(parameters(Schedule.REGULAR)))
+        app.settings.isEnrolled = true
+        app.settings.isPaused = true
+        assertFalse(job.onStartJob(parameters(Schedule.REGULAR)))
+    }
+
+    @Test
+    fun `a job that Android stops ends what it does, and one asked for by hand comes again`() {
+        PlayedServer().use { server ->
+            server.waitReason = WaitReason.WAIT_REASON_POPULATION
+            joinWithPhoto(server)
+            val screen = open<CollectActivity>().get()
+            screen.press(R.id.learn_now)
+            assertNotNull(scheduler.getPendingJob(Schedule.NOW))
+            until("waiting") { screen.text(R.id.status_text) == app.getString(R.string.waiting_population) }
+            val job = Robolectric.buildService(LearnJob::class.java).create().bind().get()
+            assertTrue(job.onStartJob(parameters(Schedule.NOW)))
+            assertTrue(job.onStopJob(parameters(Schedule.NOW)))
+            until("ended") { !app.learning.isRunning.value }
+            assertFalse(shadowOf(job).isJobFinished)
+            assertEquals(0, notifications.size())
+        }
+    }
+
+    @Test
+    fun `the notification says what is done and cancels it`() {
+        PlayedServer().use { server ->
+            server.waitReason = WaitReason.WAIT_REASON_NEXT_ROUND
+            joinWithPhoto(server)
+            checkNotNull(app.learning.start())
+            until("waiting") { app.learning.state.value is org.fedlens.sdk.ClientState.Waiting }
+            val notification = LearnNotification.of(app, app.learning.state.value)
+            assertEquals(app.getString(R.string.waiting_title), shadowOf(notification).contentTitle)
+            assertTrue(shadowOf(notification).isIndeterminate)
+            val button = shadowOf(notification.actions.single().actionIntent).savedIntent
+            CancelReceiver().onReceive(app, button)
+            until("cancelled") { !app.learning.isRunning.value }
+        }
+    }
+
+    @Test
+    fun `no network and a pause are said as what they are`() {
+        PlayedServer().use { server ->
+            joinWithPhoto(server)
+            val screen = open<CollectActivity>().get()
+            val manager = shadowOf(app.getSystemService(ConnectivityManager::class.java))
+            val network = ShadowNetwork.newInstance(1)
+            manager.networkCallbacks.toList().forEach { it.onLost(network) }
+            until("no network") { screen.text(R.id.status_title) == app.getString(R.string.no_network_title) }
+            manager.networkCallbacks.toList().forEach { it.onAvailable(network) }
+            until("a network") { screen.text(R.id.status_title) == app.getString(R.string.ready_title) }
+            open<SettingsActivity>().get().press(R.id.paused)
+            val paused = open<CollectActivity>().get()
+            assertEquals(app.getString(R.string.paused_title), paused.text(R.id.status_title))
+            assertNull(app.learning.start())
+            paused.press(R.id.resume)
+            until("resumed") { paused.text(R.id.status_title) == app.getString(R.string.ready_title) }
+        }
+    }
+
+    @Test
+    fun `erasing everything tells the server and leaves nothing`() {
+        PlayedServer().use { server ->
+            joinWithPhoto(server)
+            val screen = open<EraseActivity>().get()
+            screen.press(R.id.erase)
+            until("erased") { screen.text(R.id.erase_state) == app.getString(R.string.erased_title) }
+            assertEquals("DELETE /v1/clients/self", server.requests.last())
+            assertFalse(app.clientFolder.exists() || app.albumFolder.exists())
+            assertFalse(app.settings.hasConsent || app.settings.isEnrolled)
+            assertNull(app.settings.link)
+            screen.press(R.id.start_anew)
+            assertEquals(
+                ConsentActivity::class.java.name,
+                shadowOf(screen).nextStartedActivity.component?.className,
+            )
+        }
+    }
+
+    @Test
+    fun `a server that cannot be told leaves everything until the owner wants it erased here anyway`() {
+        PlayedServer().use { joinWithPhoto(it) }
+        val screen = open<EraseActivity>().get()
+        screen.press(R.id.erase)
+        until("not told") { screen.isShown(R.id.erase_anyway) }
+        assertTrue(app.clientFolder.exists() && app.settings.isEnrolled)
+        screen.press(R.id.erase_anyway)
+        until("erased") { screen.text(R.id.erase_state) == app.getString(R.string.erased_title) }
+        assertEquals(app.getString(R.string.erased_here_only), screen.text(R.id.erase_text))
+        assertFalse(app.clientFolder.exists() || app.albumFolder.exists())
+    }
+
+    @Test
+    fun `who has withdrawn consent can still have everything erased`() {
+        PlayedServer().use { server ->
+            joinWithPhoto(server)
+            open<SettingsActivity>().get().press(R.id.withdraw)
+            until("closed") { app.learning.journal.value == null }
+            val asked = server.requests.size
+            val consent = open<ConsentActivity>().get()
+            assertTrue(consent.isShown(R.id.withdrawn) && consent.isShown(R.id.erase_all))
+            assertEquals(asked, server.requests.size)
+            val erase = open<EraseActivity>(Intent(app, EraseActivity::class.java)).get()
+            erase.press(R.id.erase)
+            until("erased") { erase.isShown(R.id.start_anew) }
+            assertEquals("DELETE /v1/clients/self", server.requests.last())
+        }
+    }
+
+    @Test
+    fun `a model that is kept local is received, and nothing is uploaded`() {
+        PlayedServer().use { server ->
+            joinWithPhoto(server)
+            app.settings.keepsModelLocal = true
+            val screen = open<CollectActivity>().get()
+            screen.press(R.id.learn_now)
+            until("given up") { screen.text(R.id.status_title) == app.getString(R.string.policy_title) }
+            assertEquals(0, server.updates.size)
+            assertTrue(server.requests.any { it.endsWith("/failure") })
+        }
+    }
+
+    private fun joinWithPhoto(server: PlayedServer) {
+        Phone.join(server)
+        Phone.addPhoto("cat", 3)
+    }
+
+    private fun parameters(id: Int): JobParameters {
+        val callback = Class.forName("android.app.job.IJobCallback")
+        val binder = Binder()
+        val system =
+            Proxy.newProxyInstance(callback.classLoader, arrayOf(callback)) { _, method, _ ->
+                binder.takeIf { method.name == "asBinder" }
+            }
+        binder.attachInterface(system as IInterface, callback.name)
+        val parameters = ReflectionHelpers.newInstance(JobParameters::class.java)
+        ReflectionHelpers.setField(parameters, "jobId", id)
+        ReflectionHelpers.setField(parameters, "callback", binder)
+        return parameters
+    }
+
+    // What stands in its place tells more than there is to ask here.
+    @Suppress("DEPRECATION")
+    private fun networkOf(job: JobInfo): Int = job.networkType
+}

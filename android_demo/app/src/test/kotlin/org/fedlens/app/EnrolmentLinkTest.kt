@@ -1,0 +1,73 @@
+package org.fedlens.app
+
+import org.fedlens.app.EnrolmentLink.Problem
+import org.fedlens.app.EnrolmentLink.Reading
+import org.junit.Assert.assertEquals
+import org.junit.Test
+
+class EnrolmentLinkTest {
+    private val pin = "sha256/" + "A".repeat(43) + "="
+
+    @Test
+    fun `a link names server, token and pins, encoded or not`() {
+        val link = EnrolmentLink("https://fl.example.org:8443", "abc-_123", listOf(pin))
+        val plain = "fedlens://enrol?server=https://fl.example.org:8443&token=abc-_123&pin=$pin"
+        val encoded =
+            "fedlens://enrol?server=https%3A%2F%2Ffl.example.org%3A8443%2F&token=abc-_123&pin=" +
+                pin.replace("/", "%2F").replace("=", "%3D")
+
+        assertEquals(Reading.Good(link), EnrolmentLink.read(plain))
+        assertEquals(Reading.Good(link), EnrolmentLink.read(encoded))
+    }
+
+    @Test
+    fun `spaces and line breaks of a chat, upper case and what a later version adds do no harm`() {
+        val typed = "  FedLens://enrol/?server=https://fl.exam\nple.org&to ken=t&colour=green "
+
+        assertEquals(Reading.Good(EnrolmentLink("https://fl.example.org", "t", emptyList())), EnrolmentLink.read(typed))
+    }
+
+    @Test
+    fun `a plus in a pin is a plus`() {
+        val plus = "sha256/" + "+".repeat(42) + "8="
+        val reading = EnrolmentLink.read("fedlens://enrol?server=https://a.org&token=t&pin=$plus")
+
+        assertEquals(Reading.Good(EnrolmentLink("https://a.org", "t", listOf(plus))), reading)
+    }
+
+    @Test
+    fun `each wrong input has its own reason and names what was found`() {
+        val wrong =
+            mapOf(
+                "   " to Reading.Bad(Problem.EMPTY),
+                "hello" to Reading.Bad(Problem.NOT_A_LINK, "hello"),
+                "https://fl.example.org?token=t" to Reading.Bad(Problem.OTHER_LINK, "https://fl.example.org"),
+                "fedlens://leave?token=t" to Reading.Bad(Problem.OTHER_LINK, "fedlens://leave"),
+                "fedlens://enrol" to Reading.Bad(Problem.SERVER_MISSING),
+                "fedlens://enrol?token=t" to Reading.Bad(Problem.SERVER_MISSING),
+                "fedlens://enrol?server=&token=t" to Reading.Bad(Problem.SERVER_MISSING),
+                "fedlens://enrol?server=fl.example.org&token=t" to
+                    Reading.Bad(Problem.SERVER_UNREADABLE, "fl.example.org"),
+                "fedlens://enrol?server=https://a[b&token=t" to Reading.Bad(Problem.SERVER_UNREADABLE, "https://a[b"),
+                "fedlens://enrol?server=http://a.org&token=t" to Reading.Bad(Problem.SERVER_NOT_SECURE, "http://a.org"),
+                "fedlens://enrol?server=https://me@a.org&token=t" to
+                    Reading.Bad(Problem.SERVER_WITH_MORE, "https://me@a.org"),
+                "fedlens://enrol?server=https://a.org" to Reading.Bad(Problem.TOKEN_MISSING),
+                "fedlens://enrol?server=https://a.org&token=%20x" to Reading.Bad(Problem.TOKEN_WITH_SPACES),
+                "fedlens://enrol?server=https://a.org&token=t&pin=sha1/abc" to
+                    Reading.Bad(Problem.PIN_UNREADABLE, "sha1/abc"),
+                "fedlens://enrol?server=https://a.org&token=t&pin=sha256/abcd" to
+                    Reading.Bad(Problem.PIN_UNREADABLE, "sha256/abcd"),
+                "fedlens://enrol?server=https://a.org&token=t&token=u" to Reading.Bad(Problem.GIVEN_TWICE, "token"),
+            )
+
+        assertEquals(wrong, wrong.mapValues { (typed, _) -> EnrolmentLink.read(typed) })
+    }
+
+    @Test
+    fun `plain HTTP is for the machine itself alone`() {
+        val own = "fedlens://enrol?server=http://127.0.0.1:8443&token=t"
+
+        assertEquals(Reading.Good(EnrolmentLink("http://127.0.0.1:8443", "t", emptyList())), EnrolmentLink.read(own))
+    }
+}

@@ -1,0 +1,241 @@
+package org.fedlens.app
+
+import com.google.protobuf.ByteString
+import com.google.protobuf.MessageLite
+import okhttp3.mockwebserver.Dispatcher
+import okhttp3.mockwebserver.MockResponse
+import okhttp3.mockwebserver.MockWebServer
+import okhttp3.mockwebserver.RecordedRequest
+import okhttp3.mockwebserver.SocketPolicy
+import okio.Buffer
+import org.fedlens.proto.v1.Answer
+import org.fedlens.proto.v1.Ask
+import org.fedlens.proto.v1.AskClassCounts
+import org.fedlens.proto.v1.Assignment
+import org.fedlens.proto.v1.BlobSet
+import org.fedlens.proto.v1.CheckInResponse
+import org.fedlens.proto.v1.ClientRole
+import org.fedlens.proto.v1.Codec
+import org.fedlens.proto.v1.CurrentModel
+import org.fedlens.proto.v1.EnrolResponse
+import org.fedlens.proto.v1.EvaluationPlan
+import org.fedlens.proto.v1.FailureResponse
+import org.fedlens.proto.v1.Finished
+import org.fedlens.proto.v1.ForgetResponse
+import org.fedlens.proto.v1.HyperValue
+import org.fedlens.proto.v1.LocalPass
+import org.fedlens.proto.v1.Receipt
+import org.fedlens.proto.v1.ReferenceBinding
+import org.fedlens.proto.v1.SetSource
+import org.fedlens.proto.v1.Stage
+import org.fedlens.proto.v1.StartRule
+import org.fedlens.proto.v1.UpdateHeader
+import org.fedlens.proto.v1.Upload
+import org.fedlens.proto.v1.Wait
+import org.fedlens.proto.v1.WaitReason
+import java.io.Closeable
+import java.io.File
+import java.nio.ByteBuffer
+import java.nio.ByteOrder
+import java.security.MessageDigest
+import java.util.concurrent.CopyOnWriteArrayList
+import java.util.concurrent.atomic.AtomicInteger
+
+/**
+ * Plays the protocol to one phone, with the bundle of the test vectors: [rounds] rounds of training, each of which
+ * begins with what the one before ended with.
+ */
+internal class PlayedServer(
+    private val rounds: Int = 1,
+) : Closeable {
+    /** What becomes of a request: nobody hears the answer where it is lost, before or after what it asks for is done. */
+    enum class Fate { ANSWERED, LOST_BEFORE, LOST_AFTER }
+
+    private val server = MockWebServer()
+    private val blobs = HashMap<String, ByteArray>()
+    private val manifest = vector("bundle/manifest.pb").readBytes()
+    private var model = vector("pass/global.blob").readBytes()
+
+    /** Bodies of updates as they arrived, in the order of arrival. */
+    val updates = CopyOnWriteArrayList<ByteArray>()
+
+    /** `POST /v1/check-in` and so on, in the order of arrival. */
+    val requests = CopyOnWriteArrayList<String>()
+
+    /** Called when a request has arrived, with its number from 0. */
+    @Volatile var onRequest: (Int) -> Fate = { Fate.ANSWERED }
+
+    /** What the server has to say to who asks for work; null: what [rounds] says. */
+    @Volatile var waitReason: WaitReason? = null
+
+    /** HTTP status and code with which enrolment is refused; null: it is not. */
+    @Volatile var refusal: Pair<Int, String>? = null
+    private val count = AtomicInteger()
+
+    init {
+        keep(manifest)
+        keep(model)
+        vector("bundle/parts").listFiles().orEmpty().forEach { keep(it.readBytes()) }
+        server.dispatcher =
+            object : Dispatcher() {
+                override fun dispatch(request: RecordedRequest): MockResponse = synchronized(blobs) { answer(request) }
+            }
+        server.start()
+    }
+
+    /** As an operator would give it out. */
+    val link: String get() = "fedlens://enrol?server=http%3A%2F%2F127.0.0.1%3A${server.port}&token=a-token"
+
+    override fun close() = server.shutdown()
+
+    private fun answer(request: RecordedRequest): MockResponse {
+        val path = request.path.orEmpty()
+        requests += "${request.method} $path"
+        val fate = onRequest(count.getAndIncrement())
+        if (fate == Fate.LOST_BEFORE) return MockResponse().setSocketPolicy(SocketPolicy.DISCONNECT_AFTER_REQUEST)
+        val response =
+            when {
+                path == "/v1/clients" -> enrol()
+                path == "/v1/check-in" -> message(work())
+                path.startsWith("/v1/blobs/") -> blob(path.substringAfterLast('/'), request.getHeader("Range"))
+                path.endsWith("/update") -> message(receive(request.body.readByteArray()))
+                path.endsWith("/failure") -> message(FailureResponse.getDefaultInstance())
+                path == "/v1/clients/self" -> message(ForgetResponse.getDefaultInstance())
+                else -> MockResponse().setResponseCode(HTTP_NOT_FOUND)
+            }
+        return if (fate == Fate.ANSWERED) response else response.setSocketPolicy(SocketPolicy.DISCONNECT_AFTER_REQUEST)
+    }
+
+    private fun enrol(): MockResponse {
+        val (status, code) =
+            refusal ?: return message(
+                EnrolResponse.newBuilder().setRole(ClientRole.CLIENT_ROLE_TRAINER).build(),
+            )
+        val error =
+            org.fedlens.proto.v1.Error
+                .newBuilder()
+                .setCode(code)
+                .setMessage("this enrolment token is not known here")
+                .setRetry(org.fedlens.proto.v1.Retry.RETRY_NEVER)
+                .build()
+        return message(error).setResponseCode(status)
+    }
+
+    private fun work(): CheckInResponse {
+        val round = updates.distinctBy { digest(it) }.size + 1
+        val reason = waitReason
+        return when {
+            reason != null ->
+                CheckInResponse
+                    .newBuilder()
+                    .setWait(
+                        Wait
+                            .newBuilder()
+                            .setReason(reason)
+                            .setRetryAfterMs(WAIT_MS)
+                            .addModels(current()),
+                    ).build()
+            round > rounds ->
+                CheckInResponse.newBuilder().setFinished(Finished.newBuilder().addModels(current())).build()
+            else -> CheckInResponse.newBuilder().setAssignment(assignment(round.toLong())).build()
+        }
+    }
+
+    private fun current() =
+        CurrentModel
+            .newBuilder()
+            .setTask(TASK)
+            .setBundle(sha256(manifest))
+            .addSets(global())
+
+    private fun global() =
+        BlobSet
+            .newBuilder()
+            .setName("global")
+            .setSha256(sha256(model))
+            .setSize(model.size.toLong())
+
+    private fun assignment(round: Long) =
+        Assignment
+            .newBuilder()
+            .setTask(TASK)
+            .setRound(round)
+            .setBundle(sha256(manifest))
+            .setSeed(ByteString.copyFrom(ByteArray(SEED_BYTES) { round.toByte() }))
+            .setTimeLeftMs(ROUND_MS)
+            .addSets(global())
+            .setLocalPass(localPass())
+            .setAnswer(Answer.ANSWER_UPDATE)
+
+    private fun localPass() =
+        LocalPass
+            .newBuilder()
+            .addStart(StartRule.newBuilder().setSource(SetSource.newBuilder().setDownload("global")))
+            .addReferences(ReferenceBinding.newBuilder().setName("global").setStart(true))
+            .addStages(
+                Stage
+                    .newBuilder()
+                    .setProgram("step")
+                    .setEpochs(1)
+                    .addHyperValues(HyperValue.newBuilder().setName("lr_classifier").setValue(RATE)),
+            ).setUpload(Upload.newBuilder().setCodec(Codec.CODEC_FLOAT32))
+            .addAsks(Ask.newBuilder().setClassCounts(AskClassCounts.getDefaultInstance()))
+            .setEvaluation(EvaluationPlan.newBuilder().setAtStart(true).setAtEnd(true))
+
+    private fun receive(body: ByteArray): Receipt {
+        updates += body
+        val length = ByteBuffer.wrap(body).order(ByteOrder.LITTLE_ENDIAN).int
+        val blob = body.copyOfRange(Int.SIZE_BYTES + length, body.size)
+        if (blob.isNotEmpty()) {
+            model = blob
+            keep(blob)
+        }
+        return Receipt.newBuilder().setBodySha256(sha256(body)).build()
+    }
+
+    private fun blob(
+        digest: String,
+        range: String?,
+    ): MockResponse {
+        val content = blobs[digest] ?: return MockResponse().setResponseCode(HTTP_NOT_FOUND)
+        val response = MockResponse().setHeader("Content-Type", "application/octet-stream")
+        if (range == null) return response.setBody(Buffer().write(content))
+        val from = range.removePrefix("bytes=").removeSuffix("-").toInt()
+        return response
+            .setResponseCode(HTTP_PARTIAL)
+            .setHeader("Content-Range", "bytes $from-${content.size - 1}/${content.size}")
+            .setBody(Buffer().write(content, from, content.size - from))
+    }
+
+    private fun message(message: MessageLite) =
+        MockResponse()
+            .setHeader("Content-Type", "application/vnd.fedlens.v1+protobuf")
+            .setBody(Buffer().write(message.toByteArray()))
+
+    private fun keep(content: ByteArray) {
+        blobs[digest(content)] = content
+    }
+
+    internal companion object {
+        const val TASK = 7L
+        private const val SEED_BYTES = 32
+        private const val ROUND_MS = 60_000L
+        private const val WAIT_MS = 60_000
+        private const val RATE = 0.4
+        private const val HTTP_PARTIAL = 206
+        private const val HTTP_NOT_FOUND = 404
+
+        /** The header of an update's body. */
+        fun header(update: ByteArray): UpdateHeader {
+            val length = ByteBuffer.wrap(update).order(ByteOrder.LITTLE_ENDIAN).int
+            return UpdateHeader.parseFrom(update.copyOfRange(Int.SIZE_BYTES, Int.SIZE_BYTES + length))
+        }
+
+        fun vector(path: String) = File(checkNotNull(System.getProperty("fedlens.repository")), "tests/vectors/$path")
+
+        private fun sha256(content: ByteArray) =
+            ByteString.copyFrom(MessageDigest.getInstance("SHA-256").digest(content))
+
+        private fun digest(content: ByteArray) = sha256(content).joinToString("") { "%02x".format(it) }
+    }
+}

@@ -1,0 +1,153 @@
+package org.fedlens.app
+
+import org.junit.Assert.assertEquals
+import org.junit.Assert.assertTrue
+import org.junit.Test
+import org.w3c.dom.Element
+import java.io.File
+import javax.xml.parsers.DocumentBuilderFactory
+import kotlin.math.pow
+
+/** Texts and colours as they stand in the files. */
+class ResourcesTest {
+    @Test
+    fun `every text is there in English and in German, with the same gaps to fill`() {
+        val english = texts("values").filterKeys { it !in untranslated() }
+
+        assertEquals(english.mapValues { gaps(it.value) }, texts("values-de").mapValues { gaps(it.value) })
+    }
+
+    @Test
+    fun `no German text is still English`() {
+        // Names and words that are the same in both.
+        val same =
+            setOf("Album", "Name", "FedLens %1\$s", "Server: %1\$s", "%1\$s, %2\$s", "%1\$s\\n%2\$s, %3\$s", "Pause")
+        val english = texts("values")
+        val left = texts("values-de").filter { (name, text) -> text == english[name] && text !in same }
+
+        assertEquals(setOf("tensor"), left.keys)
+    }
+
+    @Test
+    fun `both themes name the same colours`() {
+        assertEquals(colours("values").keys, colours("values-night").keys)
+    }
+
+    @Test
+    fun `text and signs stand out against every ground that they meet, in both themes`() {
+        for (theme in listOf("values", "values-night")) {
+            val colours = colours(theme)
+            val weak =
+                (TEXT.map { it to TEXT_CONTRAST } + SIGNS.map { it to SIGN_CONTRAST }).filter { (pair, least) ->
+                    contrast(colours.getValue(pair.first), colours.getValue(pair.second)) < least
+                }
+            assertTrue("$theme: $weak", weak.isEmpty())
+        }
+    }
+
+    @Test
+    fun `black on white has the greatest contrast that there is`() {
+        assertEquals(21.0, contrast(0x000000, 0xFFFFFF), 1e-9)
+        // WCAG's own example of a grey that just passes: #767676 on white, 4.54.
+        assertEquals(4.54, contrast(0x767676, 0xFFFFFF), 0.005)
+    }
+
+    /** WCAG 2.2, contrast ratio. */
+    private fun contrast(
+        one: Int,
+        other: Int,
+    ): Double {
+        val (dark, light) = listOf(luminance(one), luminance(other)).sorted()
+        return (light + 0.05) / (dark + 0.05)
+    }
+
+    private fun luminance(colour: Int): Double {
+        val (red, green, blue) =
+            listOf(16, 8, 0).map { shift ->
+                val share = (colour shr shift and 0xFF) / 255.0
+                if (share <= 0.04045) share / 12.92 else ((share + 0.055) / 1.055).pow(2.4)
+            }
+        return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+    }
+
+    private fun colours(folder: String): Map<String, Int> {
+        val texts = elements(folder, "colors", "color").associate { it.getAttribute("name") to it.textContent }
+        return texts
+            .mapValues { (_, text) -> texts[text.removePrefix("@color/")] ?: text }
+            .mapValues { (_, text) ->
+                text
+                    .removePrefix("#")
+                    .takeLast(RGB_DIGITS)
+                    .toInt(HEXADECIMAL)
+            }
+    }
+
+    private fun texts(folder: String): Map<String, String> =
+        elements(folder, "strings", "string").associate { it.getAttribute("name") to it.textContent } +
+            elements(folder, "strings", "plurals").flatMap { items(it, "quantity") } +
+            elements(folder, "strings", "string-array").flatMap { items(it, "place") }
+
+    private fun items(
+        group: Element,
+        key: String,
+    ): List<Pair<String, String>> {
+        val items = group.getElementsByTagName("item")
+        return (0 until items.length).map { place ->
+            val item = items.item(place) as Element
+            "${group.getAttribute("name")}/${item.getAttribute(key).ifEmpty { "$place" }}" to item.textContent
+        }
+    }
+
+    private fun untranslated(): Set<String> =
+        elements("values", "strings", "string")
+            .filter { it.getAttribute("translatable") == "false" }
+            .mapTo(HashSet()) { it.getAttribute("name") }
+
+    private fun gaps(text: String): List<String> =
+        Regex("%(\\d\\\$)?[sd]").findAll(text).map { it.value }.sorted().toList()
+
+    private fun elements(
+        folder: String,
+        file: String,
+        tag: String,
+    ): List<Element> {
+        val document =
+            DocumentBuilderFactory
+                .newInstance()
+                .newDocumentBuilder()
+                .parse(File("src/main/res/$folder/$file.xml"))
+        val found = document.getElementsByTagName(tag)
+        return (0 until found.length).map { found.item(it) as Element }
+    }
+
+    private companion object {
+        const val RGB_DIGITS = 6
+        const val HEXADECIMAL = 16
+
+        /** Success criterion 1.4.3. */
+        const val TEXT_CONTRAST = 4.5
+
+        /** Success criterion 1.4.11: parts of controls and of charts. */
+        const val SIGN_CONTRAST = 3.0
+
+        val TEXT =
+            listOf(
+                "text" to "background",
+                "text" to "surface",
+                "text" to "surface_high",
+                "text_soft" to "background",
+                "text_soft" to "surface",
+                "text_soft" to "surface_high",
+                "primary" to "background",
+                "primary" to "surface",
+                "on_primary" to "primary",
+                "on_tonal" to "tonal",
+                "on_warning" to "warning",
+                "danger" to "background",
+                "danger" to "surface",
+                "chart_before" to "surface",
+                "chart_after" to "surface",
+            )
+        val SIGNS = listOf("outline" to "background", "outline" to "surface", "primary" to "divider")
+    }
+}

@@ -1,0 +1,221 @@
+package org.fedlens.app
+
+import android.app.Activity
+import android.content.Intent
+import android.content.res.Configuration
+import android.view.View
+import android.view.ViewGroup
+import android.widget.ListView
+import android.widget.TextView
+import org.fedlens.app.Phone.isShown
+import org.fedlens.app.Phone.open
+import org.fedlens.app.Phone.press
+import org.fedlens.app.Phone.text
+import org.fedlens.app.Phone.type
+import org.fedlens.app.Phone.until
+import org.junit.Assert.assertEquals
+import org.junit.Assert.assertTrue
+import org.junit.Test
+import org.junit.runner.RunWith
+import org.robolectric.RobolectricTestRunner
+import org.robolectric.RuntimeEnvironment
+import org.robolectric.android.controller.ActivityController
+import org.robolectric.annotation.Config
+import org.robolectric.annotation.GraphicsMode
+
+/** Every screen opened, rotated and left; and what all of them have to keep to. */
+@RunWith(RobolectricTestRunner::class)
+@Config(sdk = [34, 35], application = TestApp::class, qualifiers = "w360dp-h740dp-xhdpi")
+@GraphicsMode(GraphicsMode.Mode.NATIVE)
+class ScreensTest {
+    private val app get() = Phone.app
+
+    @Test
+    fun `every screen can be opened, rotated and left`() {
+        PlayedServer().use { server ->
+            Phone.join(server)
+            Phone.addPhoto("cat", 1)
+            Phone.addPhoto("emu", 2, label = null)
+            for (screen in screens()) {
+                val name = screen.get().javaClass.simpleName
+                val before = texts(screen.get())
+                assertTrue("$name is empty", before.size > 2)
+                rotate(screen, "land")
+                rotate(screen, "port")
+                assertEquals("$name has lost something", before, texts(screen.get()))
+                screen.pause().stop().destroy()
+                Phone.idle()
+            }
+        }
+    }
+
+    @Test
+    fun `rotation keeps what was typed and what was said about it`() {
+        app.settings.hasConsent = true
+        val screen = open<EnrolActivity>()
+        screen.get().type(R.id.link, "fedlens://enrol?token=t")
+        screen.get().press(R.id.join)
+        val said = screen.get().text(R.id.link_problem)
+        rotate(screen, "land")
+        assertEquals("fedlens://enrol?token=t", screen.get().text(R.id.link))
+        assertEquals(said, screen.get().text(R.id.link_problem))
+        assertEquals(app.getString(R.string.link_server_missing), said)
+    }
+
+    @Test
+    fun `one photo is erased after a question that outlives a rotation`() {
+        PlayedServer().use { server ->
+            Phone.join(server)
+            Phone.addPhoto("cat", 1)
+            Phone.addPhoto("dog", 2)
+            val doomed = checkNotNull(app.photos.all.value).first()
+            val screen = open<PhotoActivity>(PhotoActivity.intent(app, doomed.id))
+            screen.get().press(R.id.erase_photo)
+            rotate(screen, "land")
+            screen.get().press(R.id.really_erase)
+            until("erased") { screen.get().isFinishing }
+            assertEquals(listOf("cat"), app.photos.all.value?.map { it.label })
+            assertTrue(!doomed.file.exists())
+        }
+    }
+
+    @Test
+    fun `whatever can be pressed is 48 dp high and wide, and screen readers can say what it is`() {
+        PlayedServer().use { server ->
+            Phone.join(server)
+            Phone.addPhoto("cat", 1)
+            Phone.addPhoto("emu", 2, label = null)
+            for (screen in screens()) {
+                val least = (LEAST_DP * app.resources.displayMetrics.density).toInt()
+                val pressed = all(screen.get().window.decorView).filter { it.isShown && isButton(it) }
+                assertTrue("${screen.get()}", pressed.isNotEmpty())
+                for (view in pressed) {
+                    val name = "${screen.get().javaClass.simpleName}: $view"
+                    assertTrue("$name is ${view.width} x ${view.height}", view.width >= least && view.height >= least)
+                    assertTrue("$name says nothing", spoken(view).isNotBlank())
+                }
+                screen.pause().stop().destroy()
+            }
+        }
+    }
+
+    @Test
+    fun `no text is cut off at twice the size, in either language`() {
+        PlayedServer().use { server ->
+            Phone.join(server)
+            Phone.addPhoto("cat", 1)
+            Phone.addPhoto("emu", 2, label = null)
+            RuntimeEnvironment.setFontScale(2f)
+            for (language in listOf("en", "de")) {
+                RuntimeEnvironment.setQualifiers("+$language")
+                for (screen in screens()) {
+                    val cut = all(screen.get().window.decorView).filterIsInstance<TextView>().filter { isCut(it) }
+                    assertEquals("$language ${screen.get()}", emptyList<String>(), cut.map { it.text.toString() })
+                    screen.pause().stop().destroy()
+                }
+            }
+        }
+    }
+
+    @Test
+    fun `from right to left everything is mirrored and nothing is lost`() {
+        PlayedServer().use { server ->
+            Phone.join(server)
+            Phone.addPhoto("cat", 1)
+            val usual = open<CollectActivity>().get()
+            val place = left(usual.findViewById(R.id.open_settings))
+            RuntimeEnvironment.setQualifiers("+ar-ldrtl")
+            val mirrored = open<CollectActivity>().get()
+            assertEquals(View.LAYOUT_DIRECTION_RTL, mirrored.window.decorView.layoutDirection)
+            assertTrue(place > usual.window.decorView.width / 2)
+            assertTrue(left(mirrored.findViewById(R.id.open_settings)) < place / 2)
+        }
+    }
+
+    private fun screens(): Sequence<ActivityController<out Activity>> =
+        sequence {
+            yield(open<ConsentActivity>(keepingConsent()))
+            app.settings.hasConsent = true
+            yield(open<EnrolActivity>())
+            yield(open<CollectActivity>().also { settled(it.get()) })
+            yield(open<AlbumActivity>().also { settled(it.get()) })
+            yield(open<LearningActivity>().also { settled(it.get()) })
+            yield(open<SentActivity>().also { settled(it.get()) })
+            yield(open<SettingsActivity>().also { settled(it.get()) })
+            yield(open<EraseActivity>())
+            val photo = checkNotNull(app.photos.all.value).first()
+            yield(open<PhotoActivity>(PhotoActivity.intent(app, photo.id)).also { settled(it.get()) })
+        }
+
+    /** The consent screen leads on by itself once consent is given. */
+    private fun keepingConsent(): Intent? {
+        app.settings.hasConsent = false
+        return null
+    }
+
+    private fun settled(screen: Activity) {
+        until("${screen.javaClass.simpleName} has read what it shows") {
+            app.photos.all.value != null &&
+                app.suggestions.all.value.values.none { it == Suggestions.Suggestion.Asking } &&
+                (screen !is SettingsActivity || screen.isShown(R.id.client_id)) &&
+                (screen !is SentActivity || screen.findViewById<ListView>(R.id.uploads).adapter.count > 2) &&
+                (screen !is LearningActivity || app.learning.journal.value != null)
+        }
+    }
+
+    private fun rotate(
+        screen: ActivityController<out Activity>,
+        orientation: String,
+    ) {
+        RuntimeEnvironment.setQualifiers("+$orientation")
+        screen.configurationChange(Configuration(app.resources.configuration)).visible()
+        Phone.idle()
+        if (screen.get() !is ConsentActivity && screen.get() !is EnrolActivity) settled(screen.get())
+    }
+
+    private fun texts(screen: Activity): List<String> =
+        all(screen.window.decorView).filterIsInstance<TextView>().filter { it.isShown }.map { it.text.toString() }
+
+    private fun all(view: View): List<View> =
+        listOf(view) +
+            (
+                (view as? ViewGroup)
+                    ?.let { group ->
+                        (0 until group.childCount).flatMap { all(group.getChildAt(it)) }
+                    }.orEmpty()
+            )
+
+    /** Text that can be selected, to be copied, is none. */
+    private fun isButton(view: View) =
+        view.isClickable && view.isEnabled && (view as? TextView)?.isTextSelectable != true
+
+    /** What a screen reader says: a description, or the texts within. */
+    private fun spoken(view: View): String =
+        all(view).joinToString(" ") {
+            (
+                it.contentDescription
+                    ?: (it as? TextView)?.let { text -> text.text.ifEmpty { text.hint ?: "" } }
+                    ?: ""
+            ).toString()
+        }
+
+    private fun isCut(view: TextView): Boolean {
+        val lines = view.layout ?: return false
+        if (!view.isShown || view.text.isEmpty()) return false
+        val isShortened = (0 until lines.lineCount).any { lines.getEllipsisCount(it) > 0 }
+        val isTooHigh = lines.height > view.height - view.compoundPaddingTop - view.compoundPaddingBottom + 1
+        // A word that does not fit is broken anywhere.
+        val isBroken =
+            (1 until lines.lineCount).any { line ->
+                val at = lines.getLineStart(line)
+                view.text[at - 1].isLetterOrDigit() && view.text[at].isLetterOrDigit()
+            }
+        return isShortened || isTooHigh || (isBroken && !view.isTextSelectable && "://" !in view.text)
+    }
+
+    private fun left(view: View): Int = IntArray(2).also { view.getLocationInWindow(it) }[0]
+
+    private companion object {
+        const val LEAST_DP = 48
+    }
+}

@@ -1,0 +1,173 @@
+package org.fedlens.app
+
+import android.content.Intent
+import android.provider.MediaStore
+import android.view.View
+import android.view.ViewGroup
+import android.widget.Button
+import android.widget.ListView
+import android.widget.TextView
+import org.fedlens.app.Phone.isShown
+import org.fedlens.app.Phone.next
+import org.fedlens.app.Phone.open
+import org.fedlens.app.Phone.pick
+import org.fedlens.app.Phone.press
+import org.fedlens.app.Phone.text
+import org.fedlens.app.Phone.type
+import org.fedlens.app.Phone.until
+import org.junit.Assert.assertEquals
+import org.junit.Assert.assertFalse
+import org.junit.Assert.assertNull
+import org.junit.Assert.assertTrue
+import org.junit.Test
+import org.junit.runner.RunWith
+import org.robolectric.RobolectricTestRunner
+import org.robolectric.Shadows.shadowOf
+import org.robolectric.annotation.Config
+import org.robolectric.annotation.GraphicsMode
+
+/** From consent to *What left this phone*, with the SDK's client and a server that plays the protocol. */
+@RunWith(RobolectricTestRunner::class)
+@Config(sdk = [34, 35], application = TestApp::class, qualifiers = "w360dp-h740dp-xhdpi")
+@GraphicsMode(GraphicsMode.Mode.NATIVE)
+class StoryTest {
+    private val app get() = Phone.app
+
+    @Test
+    fun `from consent to what left this phone`() {
+        PlayedServer().use { server ->
+            assertEquals(ConsentActivity::class.java, open<CollectActivity>().get().next())
+            val consent = open<ConsentActivity>().get()
+            assertFalse(app.clientFolder.exists())
+            consent.press(R.id.agree)
+            assertEquals(EnrolActivity::class.java, consent.next())
+
+            val enrol = open<EnrolActivity>().get()
+            enrol.type(R.id.link, server.link)
+            assertTrue(enrol.text(R.id.link_server).contains("http://127.0.0.1"))
+            enrol.press(R.id.join)
+            until("joined") { enrol.isFinishing }
+            assertEquals(listOf("cat", "dog", "emu"), app.settings.classNames)
+
+            val home = open<CollectActivity>()
+            val screen = home.get()
+            assertEquals(app.getString(R.string.no_photos_title), screen.text(R.id.status_title))
+            home.pick(listOf(Drawn.address("dog", 1)))
+            until("a suggestion") { screen.isShown(R.id.confirm) }
+            val suggested = screen.findViewById<Button>(R.id.confirm).text.toString()
+            assertTrue(suggested, app.settings.classNames.any { suggested == app.getString(R.string.confirm, it) })
+
+            screen.press(R.id.confirm)
+            until("labelled") { !screen.isShown(R.id.to_label) }
+            assertEquals(app.getString(R.string.ready_title), screen.text(R.id.status_title))
+            screen.press(R.id.learn_now)
+            until("reported") { screen.text(R.id.status_title) == app.getString(R.string.reported_title, 1) }
+
+            val sent = open<SentActivity>().get()
+            until("what was sent") { sent.findViewById<ListView>(R.id.uploads).adapter.count > 3 }
+            val texts = texts(sent.findViewById(R.id.uploads))
+            assertTrue("$texts", texts.any { it.startsWith(app.getString(R.string.sent_result, PlayedServer.TASK, 1)) })
+            assertTrue("$texts", texts.any { it.startsWith("classifier.weight: 3 × 6") })
+            assertTrue("$texts", texts.contains(app.getString(R.string.answer_photos, 1)))
+            assertTrue("$texts", texts.contains(app.resources.getStringArray(R.array.what_never_leaves)[0]))
+        }
+    }
+
+    @Test
+    fun `a photo from the camera is in the album and nowhere else`() {
+        PlayedServer().use { server ->
+            Phone.join(server)
+            val screen = open<CollectActivity>().get()
+            screen.press(R.id.take_photo)
+            val asked = shadowOf(screen).nextStartedActivityForResult
+            assertEquals(MediaStore.ACTION_IMAGE_CAPTURE, asked.intent.action)
+            val camera = app.contentResolver.openOutputStream(CaptureProvider.ADDRESS, "w")
+            checkNotNull(camera).use { it.write(Drawn.photo("cat", 1)) }
+            shadowOf(screen).receiveResult(asked.intent, android.app.Activity.RESULT_OK, null)
+            until("in the album") { app.photos.all.value?.size == 1 && !CaptureProvider.file(app).exists() }
+
+            // Another class than the model's: the row of emu.
+            screen.press(R.id.choose_class)
+            val photo = open<PhotoActivity>(shadowOf(screen).nextStartedActivity).get()
+            until("classes") { photo.findViewById<ViewGroup>(R.id.classes).childCount == 3 }
+            photo.findViewById<ViewGroup>(R.id.classes).getChildAt(2).performClick()
+            until("labelled") { app.photos.all.value?.single()?.label == "emu" }
+            assertTrue(photo.isFinishing)
+        }
+    }
+
+    @Test
+    fun `files that are no photos are named by reason`() {
+        PlayedServer().use { server ->
+            Phone.join(server)
+            val home = open<CollectActivity>()
+            val heic =
+                java.io.File
+                    .createTempFile(
+                        "file",
+                        ".heic",
+                    ).apply { writeBytes("0000ftypheic0000".toByteArray()) }
+            val text = java.io.File.createTempFile("file", ".txt").apply { writeText("no photo") }
+            home.pick(listOf(android.net.Uri.fromFile(heic), android.net.Uri.fromFile(text)))
+            until("explained") { home.get().isShown(R.id.problem) }
+            val said = home.get().text(R.id.problem)
+            assertTrue(said, said.contains(app.resources.getQuantityString(R.plurals.refused_heic, 1, 1)))
+            assertTrue(said, said.contains(app.resources.getQuantityString(R.plurals.refused_format, 1, 1)))
+            assertEquals(0, app.photos.all.value?.size)
+        }
+    }
+
+    @Test
+    fun `an invitation from elsewhere waits for consent and joins nothing by itself`() {
+        PlayedServer().use { server ->
+            val invitation = Intent(Intent.ACTION_VIEW, android.net.Uri.parse(server.link))
+            val refused = open<EnrolActivity>(invitation).get()
+            val asked = shadowOf(refused).nextStartedActivity
+            assertEquals(ConsentActivity::class.java.name, asked.component?.className)
+            val consent = open<ConsentActivity>(asked).get()
+            consent.press(R.id.agree)
+            val enrol = open<EnrolActivity>(shadowOf(consent).nextStartedActivity).get()
+            assertEquals(server.link, enrol.text(R.id.link))
+            assertEquals(emptyList<String>(), server.requests)
+        }
+    }
+
+    @Test
+    fun `a token that the server refuses leaves nothing behind and can be replaced`() {
+        PlayedServer().use { server ->
+            app.settings.hasConsent = true
+            val enrol = open<EnrolActivity>().get()
+            server.refusal = 403 to "token-unknown"
+            enrol.type(R.id.link, server.link)
+            enrol.press(R.id.join)
+            until("refused") { enrol.isShown(R.id.join) && enrol.isShown(R.id.joining) }
+            assertEquals(app.getString(R.string.joining_refused_title), enrol.text(R.id.joining_title))
+            assertNull(app.settings.link)
+            assertFalse(app.clientFolder.exists())
+            server.refusal = null
+            enrol.press(R.id.join)
+            until("joined") { enrol.isFinishing }
+        }
+    }
+
+    @Test
+    fun `each wrong link is explained`() {
+        app.settings.hasConsent = true
+        val enrol = open<EnrolActivity>().get()
+        enrol.press(R.id.join)
+        assertEquals(app.getString(R.string.link_empty), enrol.text(R.id.link_problem))
+        enrol.type(R.id.link, "fedlens://enrol?server=http://fl.example.org&token=a")
+        val said = app.getString(R.string.link_server_not_secure, "http://fl.example.org")
+        assertEquals(said, enrol.text(R.id.link_problem))
+        assertFalse(enrol.isShown(R.id.joining))
+    }
+
+    private fun texts(view: View): List<String> =
+        when (view) {
+            is ListView ->
+                (0 until view.adapter.count).flatMap { texts(view.adapter.getView(it, null, view)) }
+            is ViewGroup -> (0 until view.childCount).flatMap { texts(view.getChildAt(it)) }
+            is TextView -> listOf(view.text.toString())
+            else -> emptyList()
+        }
+}
