@@ -35,7 +35,7 @@ ALIGNMENT_FIELD = 0xD935
 LOCAL_HEADER_BYTES = 30
 
 # What libraries need beside their classes. The rest of their archives is for compilers and people.
-LIBRARY_FILES = re.compile(r"okhttp3/internal/publicsuffix/[^/]+|META-INF/services/[^/]+")
+LIBRARY_FILES = re.compile(r"okhttp3/internal/publicsuffix/publicsuffixes\.gz|META-INF/services/[^/]+")
 KNOWN = re.compile(
     rf"AndroidManifest\.xml|resources\.arsc|classes\d*\.dex|res/[\w.\-/]+\.(?:xml|png|webp)|{LIBRARY_FILES.pattern}"
 )
@@ -179,6 +179,8 @@ def sign(apk: Path) -> None:
         made = ["-genkeypair", "-keyalg", "RSA", "-keysize", "2048", "-validity", "10000", "-dname", "CN=Debug"]
         subprocess.run(["keytool", *made, *access, "-storetype", "PKCS12"], check=True, capture_output=True)
     given = ["--ks", str(KEYS), "--ks-pass", f"pass:{PASSWORD}", "--min-sdk-version", str(MIN_SDK)]
+    # The first scheme is for Androids older than any that this app runs on.
+    given += ["--v1-signing-enabled", "false"]
     for command in (["sign", *given, str(apk)], ["verify", "--min-sdk-version", str(MIN_SDK), str(apk)]):
         done = subprocess.run(["apksigner", *command], capture_output=True, text=True)
         if done.returncode != 0:
