@@ -1,4 +1,4 @@
-"""The Kotlin client in a process of its own: how it is built, started and watched, and killed when its time has come."""
+"""The Kotlin client in a process of its own: built, started, watched, and killed when its time has come."""
 
 import asyncio
 import json
@@ -24,7 +24,7 @@ OnLine = Callable[[dict[str, Any]], None]
 
 @cache
 def class_path() -> str:
-    """Build the Kotlin modules, once a session, and give what the JVM needs to run them; skips the test if it cannot."""
+    """Build the Kotlin modules, once a session, and give what the JVM needs to run them, or skip the test."""
     for program in ("mvn", "java"):
         if shutil.which(program) is None:
             pytest.skip(f"the Kotlin client is built with Maven and a JDK: there is no {program}")

@@ -7,7 +7,6 @@ once with a Python client on ExecuTorch in its place.
 import asyncio
 import json
 import random
-import shutil
 import signal
 import sqlite3
 from collections.abc import Awaitable, Callable, Iterator

@@ -36,7 +36,8 @@ private fun run(arguments: Array<String>): Int {
 }
 
 private fun takePart(options: Options): Int {
-    val client = FedLensClient(options.server, options.state, FolderAlbum(options.album), JvmPlatform(), options.settings)
+    val album = FolderAlbum(options.album)
+    val client = FedLensClient(options.server, options.state, album, JvmPlatform(), options.settings)
     val printer = Printer()
     val running = client.start(printer, options.rounds)
     Runtime.getRuntime().addShutdownHook(
@@ -48,13 +49,20 @@ private fun takePart(options: Options): Int {
     )
     printer.ended.await()
     client.close()
-    val isLost = printer.last is Event.RoundFailed || printer.last is Event.RoundRefused
     return when (val error = printer.error) {
-        null -> if (options.rounds != null && isLost) FAILED else DONE
+        null -> if (options.rounds == null) DONE else statusOf(printer.last)
         is FedLensException, is IOException -> complain(error.message.orEmpty(), FAILED)
         else -> complain(error.stackTraceToString(), FAILED)
     }
 }
+
+/** Of a client that was to take part in so many rounds, of which this was the last. */
+private fun statusOf(last: Event.Outcome?): Int =
+    when (last) {
+        is Event.RoundFailed -> complain("round ${last.round} was given up: ${last.detail}", FAILED)
+        is Event.RoundRefused -> complain("round ${last.round} was not taken: ${last.detail}", FAILED)
+        else -> DONE
+    }
 
 private fun complain(
     message: String,

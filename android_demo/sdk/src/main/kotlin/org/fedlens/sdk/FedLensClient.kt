@@ -149,8 +149,7 @@ public class FedLensClient internal constructor(
     public suspend fun predict(
         photo: File,
         task: Long? = null,
-    ): Map<String, Double> =
-        aside { household -> household.member.predict(photo, task) }
+    ): Map<String, Double> = aside { household -> household.member.predict(photo, task) }
 
     /**
      * Embeds the album's photos that are not embedded yet, so that the next round need not; called when a photo has
@@ -158,8 +157,7 @@ public class FedLensClient internal constructor(
      *
      * @return How many were embedded.
      */
-    public suspend fun embedNew(): Int =
-        aside { household -> household.member.embedNew() }
+    public suspend fun embedNew(): Int = aside { household -> household.member.embedNew() }
 
     /**
      * Deletes what was computed of photos that are gone from the album.
@@ -170,8 +168,7 @@ public class FedLensClient internal constructor(
         aside { household -> household.features.forget(photos.map(ByteString::copyFrom)) }
 
     /** The classes of the model that [predict] uses, in label order; empty where no check-in has told of one yet. */
-    public suspend fun classNames(): List<String> =
-        aside { household -> household.member.classNames() }
+    public suspend fun classNames(): List<String> = aside { household -> household.member.classNames() }
 
     /**
      * Ends what is under way, has the server delete everything about this client, then deletes its identity and what
@@ -269,7 +266,8 @@ public class FedLensClient internal constructor(
         when {
             failure is TransportException && failure.reason == TransportException.Reason.REFUSED ->
                 ClientState.Refused(failure.code, failure.message.orEmpty())
-            failure is FedLensException -> ClientState.Failed(failure.reason.name.lowercase(), failure.message.orEmpty())
+            failure is FedLensException ->
+                ClientState.Failed(failure.reason.name.lowercase(), failure.message.orEmpty())
             failure is IOException -> ClientState.Failed("input_output", failure.message.orEmpty())
             else -> ClientState.Failed("internal", failure.toString())
         }

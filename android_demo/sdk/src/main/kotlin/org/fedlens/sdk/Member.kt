@@ -194,16 +194,18 @@ internal class Member(
             .addAllModels(settings.models)
             .build()
 
-    private suspend fun checkIn(holdMs: Int = settings.holdMs): CheckInResponse =
-        transport.checkIn(
+    private suspend fun checkIn(holdMs: Int = settings.holdMs): CheckInResponse {
+        val photos = if (role == Role.EVALUATOR) 0 else site.album.photos().photos.count { !it.isTest }
+        return transport.checkIn(
             CheckInRequest
                 .newBuilder()
                 .setProtocol(Wire.PROTOCOL)
                 .setTask(settings.task ?: 0)
-                .setPhotoCount(if (role == Role.EVALUATOR) 0 else site.album.photos().photos.count { !it.isTest }.toLong())
+                .setPhotoCount(photos.toLong())
                 .setHoldMs(holdMs)
                 .build(),
         )
+    }
 
     private suspend fun wait(
         wait: Wait,

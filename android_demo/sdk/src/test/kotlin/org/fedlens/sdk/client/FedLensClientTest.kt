@@ -21,7 +21,6 @@ import org.fedlens.sdk.ClientSettings
 import org.fedlens.sdk.ClientState
 import org.fedlens.sdk.EngineException
 import org.fedlens.sdk.Event
-import org.fedlens.sdk.FedLensClient
 import org.fedlens.sdk.FedLensException
 import org.fedlens.sdk.PassException
 import org.fedlens.sdk.Policy

@@ -95,7 +95,7 @@ class SoftmaxEngine(
             inputs: FloatArray,
             row: Int,
         ) = FloatArray(CLASSES) { k ->
-            bias[k] + (0 until COLOURS).sumOf { (weight[k * HIDDEN + it] * inputs[row * FEATURES + it]).toDouble() }.toFloat()
+            (0 until COLOURS).fold(bias[k]) { sum, j -> sum + weight[k * HIDDEN + j] * inputs[row * FEATURES + j] }
         }
 
         private fun softmax(logits: FloatArray): DoubleArray {
