@@ -96,9 +96,9 @@ public class FedLensClient internal constructor(
     public suspend fun runOnce(): Event.Outcome = working { it.member.runOnce() }
 
     /**
-     * Makes this client known where it is not yet, and asks once which model the server has for it, without taking part
-     * in a round: what [predict], [embedNew] and [classNames] need. Work that the server has is left for [run]. It waits
-     * for one that is under way.
+     * Makes this client known where it is not yet, and asks once which model the server has for it, without taking
+     * part in a round: what [predict], [embedNew] and [classNames] need. Work that the server has is left for [run]. It
+     * waits for one that is under way.
      *
      * @throws FedLensException As [run].
      * @throws java.io.IOException As [run].
