@@ -139,6 +139,6 @@ internal class DesktopRuntime(
         const val WEIGHTS = 4
         const val INPUT = 12
         const val RATE = 16
-        const val SCALE = 6.0
+        const val SCALE = 24.0
     }
 }

@@ -221,7 +221,7 @@ internal class PlayedServer(
         private const val SEED_BYTES = 32
         private const val ROUND_MS = 60_000L
         private const val WAIT_MS = 60_000
-        private const val RATE = 0.4
+        private const val RATE = 0.012
         private const val HTTP_PARTIAL = 206
         private const val HTTP_NOT_FOUND = 404
 
