@@ -9,6 +9,7 @@ import kotlinx.coroutines.runBlocking
 import kotlinx.coroutines.sync.Mutex
 import kotlinx.coroutines.sync.withLock
 import kotlinx.coroutines.withContext
+import kotlinx.coroutines.withTimeoutOrNull
 import org.fedlens.sdk.ClientSettings
 import org.fedlens.sdk.ClientState
 import org.fedlens.sdk.Event
@@ -29,6 +30,7 @@ internal class Learning(
     private var client: FedLensClient? = null
     private var watching: Job? = null
     private var run: Job? = null
+    private var isRenewing = false
     private val doing = MutableStateFlow<ClientState>(ClientState.Idle)
     private val running = MutableStateFlow(false)
     private val entries = MutableStateFlow<List<JournalEntry>?>(null)
@@ -59,13 +61,16 @@ internal class Learning(
         if (!isAllowed) return null
         run?.takeIf { it.isActive }?.let { return it }
         running.value = true
+        isRenewing = false
         return scope
             .launch {
                 try {
                     withClient { client ->
+                        var outcome: Event.Outcome
                         do {
-                            val outcome = client.runOnce()
+                            outcome = client.runOnce()
                         } while (goOn && outcome is Event.RoundReported)
+                        if (outcome is Event.RoundReported) renewModel(outcome)
                     }
                 } catch (failure: FedLensException) {
                     failed(failure.reason.name.lowercase(), failure)
@@ -145,6 +150,15 @@ internal class Learning(
         client = null
     }
 
+    /** Suggestions are to come from the newest model; what is said of the round that has just ended stays. */
+    private suspend fun renewModel(ended: Event.RoundReported) {
+        isRenewing = true
+        withTimeoutOrNull(app.surroundings.patienceMs) { quietly { it.checkIn() } }
+        isRenewing = false
+        doing.value = ClientState.Reported(ended.task, ended.round)
+        app.suggestions.forget()
+    }
+
     private suspend fun open(): FedLensClient {
         val settings = app.settings
         val link = checkNotNull(settings.link) { "the phone has joined nowhere" }
@@ -166,7 +180,7 @@ internal class Learning(
             )
         client = fresh
         followDeletions(fresh)
-        watching = scope.launch { fresh.state.collect { doing.value = it } }
+        watching = scope.launch { fresh.state.collect { if (!isRenewing) doing.value = it } }
         return fresh
     }
 

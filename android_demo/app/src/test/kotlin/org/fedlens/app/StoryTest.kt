@@ -62,6 +62,8 @@ class StoryTest {
             assertEquals(app.getString(R.string.ready_title), screen.text(R.id.status_title))
             screen.press(R.id.learn_now)
             until("reported") { screen.text(R.id.status_title) == app.getString(R.string.reported_title, 1) }
+            // The next suggestion is the new model's.
+            assertEquals("POST /v1/check-in", server.requests.last())
 
             val sent = open<SentActivity>().get()
             until("what was sent") { sent.findViewById<ListView>(R.id.uploads).adapter.count > 3 }
