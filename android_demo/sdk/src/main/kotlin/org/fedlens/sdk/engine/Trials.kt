@@ -6,6 +6,7 @@ import org.fedlens.sdk.toHex
 import java.io.File
 import java.io.FileOutputStream
 import java.io.IOException
+import java.util.concurrent.TimeUnit
 
 /**
  * Notes which programs have been loaded and run here without ending the process.
@@ -16,7 +17,7 @@ import java.io.IOException
  * is being tried, and is on the disk; the program runs on zeros and on ones; then the file says that it was tried. Who
  * finds at start that a trial has begun and not ended knows that the process has died in it. That may have been chance,
  * such as an owner who ended the app just then. The second time the program is refused, so that one bad bundle cannot
- * keep an app from working.
+ * keep an app from working; a day after the last death it gets another try, for chance may strike twice.
  *
  * @param folder Where the marks are, one small file a program; made where missing. It must belong to one process at a
  *     time, and whoever can write to it can have hostile programs loaded.
@@ -29,7 +30,8 @@ internal class Trials(
      *
      * @param program Its name, for messages.
      * @param key SHA-256 of all that the outcome depends on: what the manifest says, the file, the runtime's version.
-     * @throws EngineException The process has died in this trial twice; or [trial] throws it.
+     * @throws EngineException The process has died in this trial twice, and that is less than a day ago; or [trial]
+     *     throws it.
      */
     fun <T> run(
         program: String,
@@ -42,14 +44,14 @@ internal class Trials(
             val found = read(mark)
             if (found == TRIED) return load()
             val deaths = found.count { it == BEGUN }
-            if (deaths >= MOST_DEATHS) {
+            if (deaths >= MOST_DEATHS && System.currentTimeMillis() - mark.lastModified() in 0 until REFUSED_MS) {
                 throw EngineException(
                     Reason.BUNDLE_UNUSABLE,
                     "program '$program' cannot be used: the process ended $deaths times while it was tried; the file " +
-                        "is damaged or hostile",
+                        "is damaged or hostile, and gets another try after a day",
                 )
             }
-            write(mark, found.filter { it == BEGUN } + BEGUN, program)
+            write(mark, BEGUN.toString().repeat(minOf(deaths + 1, MOST_DEATHS)), program)
             try {
                 load().also(trial)
             } catch (error: Throwable) {
@@ -90,6 +92,7 @@ internal class Trials(
         /** Once for each trial that has begun and not ended. */
         const val BEGUN = '!'
         const val MOST_DEATHS = 2
+        val REFUSED_MS = TimeUnit.DAYS.toMillis(1)
 
         /** Engines of one process may share a folder. */
         val TURN = Any()

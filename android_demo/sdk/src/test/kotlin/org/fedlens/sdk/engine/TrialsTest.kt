@@ -8,6 +8,7 @@ import org.junit.Rule
 import org.junit.Test
 import org.junit.rules.TemporaryFolder
 import java.io.File
+import java.util.concurrent.TimeUnit
 
 class TrialsTest {
     @get:Rule
@@ -50,6 +51,17 @@ class TrialsTest {
     }
 
     @Test
+    fun `a day after its last death a program gets one more try`() {
+        die()
+        die()
+        waitADay()
+        die()
+        assertThrows(EngineException::class.java) { run() }
+        waitADay()
+        assertEquals("loaded", run())
+    }
+
+    @Test
     fun `a program that is refused without a death is tried again`() {
         repeat(3) {
             assertThrows(IllegalStateException::class.java) {
@@ -82,6 +94,9 @@ class TrialsTest {
         Trials(marks).run("step", KEY, { "loaded" }) { left = mark().readText() }
         mark().writeText(left)
     }
+
+    private fun waitADay() =
+        assertTrue(mark().setLastModified(mark().lastModified() - TimeUnit.DAYS.toMillis(1)))
 
     private fun mark() = checkNotNull(marks.listFiles()).first { it.name == KEY_NAME }
 
