@@ -233,25 +233,27 @@ async def test_a_kotlin_client_leads_to_the_same_bytes_as_a_python_client_in_its
 
 
 async def test_the_head_after_one_epoch_is_the_same_on_every_engine(
-    federations: Federation, exported: Callable[[str], Path]
+    albums: list[Path], exported: Callable[[str], Path], tmp_path: Path
 ) -> None:
     bundle = exported("cross_entropy")
+    # Clients that had enrolled for another federation would be members too, and waited for.
+    with ServerProcess.prepared(tmp_path / "server") as server:
+        alone = Federation(server, albums, tmp_path)
 
-    async def with_torch(task: int, state: Path) -> None:
-        async with EdgeClient(
-            federations.server.url,
-            state,
-            FolderAlbum(federations._albums[0]),
-            enrolment_token=federations.server.token("trainer"),
-            ca=federations.server.ca,
-            task=task,
-            secret=federation.secret(0),
-        ) as client:
-            await client.run()
+        async def with_torch(task: int, state: Path) -> None:
+            async with EdgeClient(
+                server.url,
+                state,
+                FolderAlbum(albums[0]),
+                enrolment_token=server.token("trainer"),
+                ca=server.ca,
+                task=task,
+                secret=federation.secret(0),
+            ) as client:
+                await client.run()
 
-    alone = {"rounds": 1, "clients": 1}
-    kotlin = await federations.hold("fedavg", bundle, federations.kotlin, **alone)
-    torch_head = await federations.hold("fedavg", bundle, with_torch, **alone)
+        kotlin = await alone.hold("fedavg", bundle, alone.kotlin, rounds=1, clients=1)
+        torch_head = await alone.hold("fedavg", bundle, with_torch, rounds=1, clients=1)
 
     assert kotlin.model is not None
     assert torch_head.model is not None
