@@ -130,7 +130,8 @@ public object KeyedHash {
         return words
     }
 
-    private fun hash(
+    /** SHA-256 of the name of a use, in ASCII, and of [parts] behind it. */
+    internal fun hash(
         domain: String,
         vararg parts: ByteArray,
     ): ByteArray {
@@ -140,7 +141,8 @@ public object KeyedHash {
         return digest.digest()
     }
 
-    private fun littleEndian(vararg values: Int): ByteArray {
+    /** These numbers as u32, one behind the other. */
+    internal fun littleEndian(vararg values: Int): ByteArray {
         val buffer = ByteBuffer.allocate(Int.SIZE_BYTES * values.size).order(ByteOrder.LITTLE_ENDIAN)
         values.forEach(buffer::putInt)
         return buffer.array()

@@ -1,22 +1,18 @@
 package org.fedlens.sdk
 
-import com.google.protobuf.ByteString
 import kotlinx.coroutines.sync.Mutex
 import kotlinx.coroutines.sync.withLock
 import org.fedlens.proto.v1.Assignment
-import org.fedlens.proto.v1.BundleClass
-import org.fedlens.proto.v1.Capabilities
 import org.fedlens.proto.v1.CheckInRequest
 import org.fedlens.proto.v1.CheckInResponse
 import org.fedlens.proto.v1.ClientRole
 import org.fedlens.proto.v1.CurrentModel
-import org.fedlens.proto.v1.EnrolRequest
 import org.fedlens.proto.v1.Finished
-import org.fedlens.proto.v1.ProgramFormat
 import org.fedlens.proto.v1.Wait
 import org.fedlens.proto.v1.WaitReason
 import org.fedlens.sdk.net.Transport
 import org.fedlens.sdk.pass.Assignments
+import org.fedlens.sdk.pass.Requirements
 import org.fedlens.sdk.store.Journal
 import org.fedlens.sdk.store.Result
 import org.fedlens.sdk.store.State
@@ -159,8 +155,9 @@ internal class Member(
                 "${site.folder} is not enrolled with ${site.server} yet; give an enrolment token",
             )
         teller.enter(ClientState.Enrolling)
-        val capabilities = capabilities()
-        val entry = journal.enrolment(capabilities, enrolmentBytes(token, capabilities))
+        val capabilities = Requirements.capabilities(settings.models)
+        val bytes = Wire.enrolment(state.clientId, token, capabilities).serializedSize.toLong()
+        val entry = journal.enrolment(capabilities, bytes)
         val found = journal.following(entry) { transport.enrol(token, capabilities) }.role
         val given =
             Role.entries.find { it.onTheWire == found } ?: throw badAnswer(
@@ -171,28 +168,6 @@ internal class Member(
         role = given
         teller.happened(Event.Enrolled(state.clientId.toHex(), given.word))
     }
-
-    private fun enrolmentBytes(
-        token: String,
-        capabilities: Capabilities,
-    ): Long =
-        EnrolRequest
-            .newBuilder()
-            .setProtocol(Wire.PROTOCOL)
-            .setEnrolmentToken(token)
-            .setClientId(ByteString.copyFrom(state.clientId))
-            .setCapabilities(capabilities)
-            .build()
-            .serializedSize
-            .toLong()
-
-    private fun capabilities(): Capabilities =
-        Capabilities
-            .newBuilder()
-            .addFormats(ProgramFormat.PROGRAM_FORMAT_PTE)
-            .addBundleClasses(BundleClass.BUNDLE_CLASS_FROZEN_BACKBONE)
-            .addAllModels(settings.models)
-            .build()
 
     private suspend fun checkIn(holdMs: Int = settings.holdMs): CheckInResponse {
         val photos = if (role == Role.EVALUATOR) 0 else site.album.photos().photos.count { !it.isTest }

@@ -1,8 +1,11 @@
 package org.fedlens.sdk
 
+import com.google.protobuf.ByteString
 import com.google.protobuf.InvalidProtocolBufferException
 import com.google.protobuf.MessageLite
 import com.google.protobuf.Parser
+import org.fedlens.proto.v1.Capabilities
+import org.fedlens.proto.v1.EnrolRequest
 
 /** How messages travel over HTTP: the parts that are the same for every call. */
 public object Wire {
@@ -50,4 +53,18 @@ public object Wire {
         }
         return message
     }
+
+    /** What the client with the id [clientId], 32 bytes, enrols with. */
+    internal fun enrolment(
+        clientId: ByteArray,
+        token: String,
+        capabilities: Capabilities,
+    ): EnrolRequest =
+        EnrolRequest
+            .newBuilder()
+            .setProtocol(PROTOCOL)
+            .setEnrolmentToken(token)
+            .setClientId(ByteString.copyFrom(clientId))
+            .setCapabilities(capabilities)
+            .build()
 }

@@ -1,6 +1,5 @@
 package org.fedlens.sdk.net
 
-import com.google.protobuf.ByteString
 import com.google.protobuf.MessageLite
 import com.google.protobuf.Parser
 import okhttp3.CertificatePinner
@@ -19,7 +18,6 @@ import okio.BufferedSink
 import org.fedlens.proto.v1.Capabilities
 import org.fedlens.proto.v1.CheckInRequest
 import org.fedlens.proto.v1.CheckInResponse
-import org.fedlens.proto.v1.EnrolRequest
 import org.fedlens.proto.v1.EnrolResponse
 import org.fedlens.proto.v1.FailureRequest
 import org.fedlens.proto.v1.FailureResponse
@@ -55,7 +53,7 @@ public class HttpTransport internal constructor(
     private val timeouts: Timeouts,
 ) : Transport {
     private val base: HttpUrl = ServerAddress.parse(server)
-    private val id: ByteString = ByteString.copyFrom(KeyedHash.clientId(secret))
+    private val id: ByteArray = KeyedHash.clientId(secret)
     private val authorization: String = KeyedHash.authorization(secret)
     private val pinner: CertificatePinner = Trust.pinned(base, pins)
     private val authorities: X509TrustManager? = ca?.let(Trust::only)
@@ -85,14 +83,7 @@ public class HttpTransport internal constructor(
         token: String,
         capabilities: Capabilities,
     ): EnrolResponse {
-        val request =
-            EnrolRequest
-                .newBuilder()
-                .setProtocol(Wire.PROTOCOL)
-                .setEnrolmentToken(token)
-                .setClientId(id)
-                .setCapabilities(capabilities)
-                .build()
+        val request = Wire.enrolment(id, token, capabilities)
         return call("POST", "v1/clients", body(request), EnrolResponse.parser())
     }
 

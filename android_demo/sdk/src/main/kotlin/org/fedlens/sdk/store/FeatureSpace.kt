@@ -5,9 +5,6 @@ import org.fedlens.proto.v1.Manifest
 import org.fedlens.proto.v1.ProgramFormat
 import org.fedlens.sdk.KeyedHash
 import org.fedlens.sdk.Manifests
-import org.fedlens.sdk.newSha256
-import java.nio.ByteBuffer
-import java.nio.ByteOrder
 
 /**
  * Names, 32 bytes, of everything that what is cached of a photo depends on besides the photo.
@@ -24,11 +21,16 @@ internal object FeatureSpace {
         format: ProgramFormat,
     ): ByteArray {
         val rule = manifest.preprocessing
-        val numbers = littleEndian(rule.version, rule.height, rule.width)
+        val numbers = KeyedHash.littleEndian(rule.version, rule.height, rule.width)
         return if (manifest.bundleClass == BundleClass.BUNDLE_CLASS_FROZEN_BACKBONE) {
-            hash("fedlens/features/v1", numbers, part(manifest, "embed", format), manifest.frozen.toByteArray())
+            KeyedHash.hash(
+                "fedlens/features/v1",
+                numbers,
+                part(manifest, "embed", format),
+                manifest.frozen.toByteArray(),
+            )
         } else {
-            hash("fedlens/features/v1", numbers)
+            KeyedHash.hash("fedlens/features/v1", numbers)
         }
     }
 
@@ -37,11 +39,11 @@ internal object FeatureSpace {
         manifest: Manifest,
         format: ProgramFormat,
     ): ByteArray =
-        hash(
+        KeyedHash.hash(
             "fedlens/stored-views/v1",
             of(manifest, format),
             part(manifest, "view", format),
-            littleEndian(manifest.storedViews),
+            KeyedHash.littleEndian(manifest.storedViews),
         )
 
     /** Of the outputs of program `extract` with the set of tensors whose blob has the digest [extractor]. */
@@ -49,7 +51,8 @@ internal object FeatureSpace {
         manifest: Manifest,
         format: ProgramFormat,
         extractor: ByteArray,
-    ): ByteArray = hash("fedlens/extracted/v1", of(manifest, format), part(manifest, "extract", format), extractor)
+    ): ByteArray =
+        KeyedHash.hash("fedlens/extracted/v1", of(manifest, format), part(manifest, "extract", format), extractor)
 
     /** The digest of a program's file; of another of its files, if it has none in this format and cannot be run. */
     private fun part(
@@ -61,21 +64,5 @@ internal object FeatureSpace {
         val file = files.firstOrNull { it.format == format }
         if (file != null) return file.sha256.toByteArray()
         return files.map { it.sha256.toByteArray() }.minWithOrNull(KeyedHash::compareUnsigned) ?: ByteArray(0)
-    }
-
-    private fun hash(
-        domain: String,
-        vararg parts: ByteArray,
-    ): ByteArray {
-        val digest = newSha256()
-        digest.update(domain.toByteArray(Charsets.US_ASCII))
-        parts.forEach(digest::update)
-        return digest.digest()
-    }
-
-    private fun littleEndian(vararg values: Int): ByteArray {
-        val buffer = ByteBuffer.allocate(Int.SIZE_BYTES * values.size).order(ByteOrder.LITTLE_ENDIAN)
-        values.forEach(buffer::putInt)
-        return buffer.array()
     }
 }

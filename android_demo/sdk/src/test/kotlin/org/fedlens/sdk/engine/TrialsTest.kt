@@ -95,8 +95,7 @@ class TrialsTest {
         mark().writeText(left)
     }
 
-    private fun waitADay() =
-        assertTrue(mark().setLastModified(mark().lastModified() - TimeUnit.DAYS.toMillis(1)))
+    private fun waitADay() = assertTrue(mark().setLastModified(mark().lastModified() - TimeUnit.DAYS.toMillis(1)))
 
     private fun mark() = checkNotNull(marks.listFiles()).first { it.name == KEY_NAME }
 
