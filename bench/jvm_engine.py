@@ -8,7 +8,7 @@ import multiprocessing
 import os
 import subprocess
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from hashlib import sha256
 from multiprocessing.connection import Connection
@@ -32,7 +32,6 @@ RATES = {"lr_extractor": 0.01, "lr_classifier": 0.01}
 REPEATS, EPOCHS = 15, 4
 WARM_UP_EPOCHS = 60
 MOST = 1.1
-ENGINE = maven.ANDROID / "jvm-engine" / "target"
 Worker = Callable[[int], tuple[float, str]]
 
 
@@ -43,7 +42,7 @@ def measure(folder: Path) -> list[Row]:
         Skipped: There is no Maven, or no ExecuTorch for the JVM.
     """
     maven.build()
-    if reason := _missing():
+    if reason := maven.no_runtime():
         raise Skipped(reason)
     training = Training(class_names=tuple(f"class {i}" for i in range(CLASSES)), batch=BATCH, pte=True)
     head = backbones.build_head("hidden", FEATURES, CLASSES, seed=0)
@@ -68,15 +67,10 @@ def measure(folder: Path) -> list[Row]:
     ]
 
 
-def _missing() -> str:
-    reason = ENGINE / "classes" / "org" / "fedlens" / "jvm" / "native" / "reason.txt"
-    return reason.read_text().strip() if reason.exists() else ""
-
-
 @contextmanager
 def _jvm(folder: Path, core: int) -> Iterator[Worker]:
-    classes = [ENGINE / "classes", ENGINE / "test-classes", (ENGINE / "classpath.txt").read_text().strip()]
-    java = ["java", "-Xmx256m", "-cp", os.pathsep.join(map(str, classes)), "org.fedlens.jvm.EpochBench", str(folder)]
+    classes = maven.class_path("jvm-engine", tests=True)
+    java = ["java", "-Xmx256m", "-cp", classes, "org.fedlens.jvm.EpochBench", str(folder)]
     process = subprocess.Popen(
         ["taskset", "-c", str(core), *java], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
@@ -87,7 +81,10 @@ def _jvm(folder: Path, core: int) -> Iterator[Worker]:
     def ask(epochs: int) -> tuple[float, str]:
         asked.write(f"{epochs}\n")
         asked.flush()
-        ms, digest = answers.readline().split()
+        answer = answers.readline().split()
+        if not answer:
+            raise RuntimeError(f"the JVM has ended with status {process.wait(30)}")
+        ms, digest = answer
         return float(ms), digest
 
     try:
@@ -104,6 +101,8 @@ def _python(folder: Path, core: int) -> Iterator[Worker]:
     ours, theirs = context.Pipe()
     process = context.Process(target=_serve, args=(theirs, folder, core), daemon=True)
     process.start()
+    # With both ends open here, nobody would hear of its end.
+    theirs.close()
 
     def ask(epochs: int) -> tuple[float, str]:
         ours.send(epochs)
@@ -113,7 +112,8 @@ def _python(folder: Path, core: int) -> Iterator[Worker]:
     try:
         yield ask
     finally:
-        ours.send(0)
+        with suppress(BrokenPipeError):
+            ours.send(0)
         process.join(30)
 
 

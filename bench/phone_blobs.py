@@ -22,6 +22,7 @@ YOUNG_MIB = 1
 
 def measure(folder: Path) -> list[Row]:
     """Time against a copy, and heap beyond the tensors."""
+    maven.build()
     (blob,) = models.write_blobs(models.resnet18(), folder / "blobs", 1)
     command = ["-cp", maven.class_path("sdk", tests=True), MAIN, str(blob), str(folder)]
     found = [line.split() for line in maven.java(["-Xms256m", *command, str(TURNS)]).splitlines()]

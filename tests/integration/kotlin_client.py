@@ -1,20 +1,25 @@
 """The Kotlin client in a process of its own: built, started, watched, and killed when its time has come."""
 
 import asyncio
+import fcntl
 import json
-import os
-import shutil
 import signal
 import subprocess
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
+from shutil import rmtree
 from typing import Any
 
 import pytest
 
-ANDROID = Path(__file__).parents[2] / "android_demo"
+from bench import maven
+
+ANDROID = maven.ANDROID
+# Photos as the decoders under test have decoded them; see `tests/phone_photos.py`.
+PHOTOS = ANDROID / "sdk" / "target" / "phone-photos"
 MAIN = "org.fedlens.jvm.Main"
 BUILD_TIMEOUT_S = 900
 # The process compiles what it needs for a second or two; more threads than one would only be in each other's way.
@@ -23,19 +28,48 @@ OnLine = Callable[[dict[str, Any]], None]
 
 
 @cache
+def build() -> None:
+    """See to it that the Kotlin client is built and its decoders have decoded `PHOTOS`, or skip the test.
+
+    Tests run in several processes: the first builds, the others wait, and none builds again what is newer than all of
+    its sources, such as what `make android` has left.
+    """
+    if reason := maven.missing():
+        pytest.skip(f"the Kotlin client is built with Maven: {reason}")
+    with (ANDROID / "pom.xml").open("rb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        built = [PHOTOS / "photos.json", ANDROID / "jvm-engine" / "target" / "classpath.txt"]
+        if not all(file.exists() and file.stat().st_mtime > _changed() for file in built):
+            rmtree(PHOTOS, ignore_errors=True)
+            decoders = ["-Dtest=BitmapDecoderTest,ImageIoDecoderTest", "-Dsurefire.failIfNoSpecifiedTests=false"]
+            python = f"-Dfedlens.python={sys.executable}"
+            command = ["mvn", "-q", "-pl", "jvm-engine", "-am", *decoders, python, "package"]
+            done = subprocess.run(command, cwd=ANDROID, capture_output=True, text=True, timeout=BUILD_TIMEOUT_S)
+            assert done.returncode == 0, f"{' '.join(command)}: {done.stdout[-4000:]}{done.stderr[-4000:]}"
+
+
+def _changed() -> float:
+    """When a source was changed last; the time of a folder tells of files that are gone."""
+    return max(source.stat().st_mtime for source in _sources())
+
+
+def _sources() -> Iterator[Path]:
+    yield from (ANDROID / "pom.xml", ANDROID.parent / "tests" / "phone_photos.py")
+    yield from (ANDROID.parent / "proto").rglob("*.proto")
+    yield from (ANDROID.parent / "proto").rglob("*.py")
+    for module in ("vendor", "sdk", "jvm-engine"):
+        for folder in (ANDROID / module).rglob("src"):
+            yield from folder.rglob("*")
+        yield from (ANDROID / module).rglob("pom.xml")
+
+
+@cache
 def class_path() -> str:
-    """Build the Kotlin modules, once a session, and give what the JVM needs to run them, or skip the test."""
-    for program in ("mvn", "java"):
-        if shutil.which(program) is None:
-            pytest.skip(f"the Kotlin client is built with Maven and a JDK: there is no {program}")
-    build = ["mvn", "-q", "-pl", "jvm-engine", "-am", "package", "-DskipTests"]
-    done = subprocess.run(build, cwd=ANDROID, capture_output=True, text=True, timeout=BUILD_TIMEOUT_S)
-    assert done.returncode == 0, f"{' '.join(build)}: {done.stdout[-4000:]}{done.stderr[-4000:]}"
-    target = ANDROID / "jvm-engine" / "target"
-    reason = target / "classes" / "org" / "fedlens" / "jvm" / "native" / "reason.txt"
-    if reason.exists():
-        pytest.skip(f"the Kotlin client has no runtime here: {reason.read_text().strip()}")
-    return os.pathsep.join([str(target / "classes"), (target / "classpath.txt").read_text().strip()])
+    """What the JVM needs to run the Kotlin client, which is built where it is not yet, or skip the test."""
+    build()
+    if reason := maven.no_runtime():
+        pytest.skip(f"the Kotlin client has no runtime here: {reason}")
+    return maven.class_path("jvm-engine")
 
 
 @dataclass(frozen=True)

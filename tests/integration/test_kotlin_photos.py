@@ -1,9 +1,6 @@
 """Photos as the Kotlin client decodes them, on a desktop and on Android, get the same label as Python's."""
 
 import json
-import shutil
-import subprocess
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,12 +8,12 @@ from numpy.typing import NDArray
 
 from fedlens_edge_client.engines.torch import TorchEngine
 from fedlens_proto.photos import as_input
+from tests.integration import kotlin_client
 from tests.vectors import make
 
 Numbers = NDArray[np.float32]
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
-ROOT = Path(__file__).parents[2]
 DECODERS = ("ImageIoDecoderTest", "BitmapDecoderTest")
 
 
@@ -27,37 +24,25 @@ def features(engine: TorchEngine, pixels: list[bytes]) -> Numbers:
     return np.stack([engine.embed(as_input(np.frombuffer(photo, np.uint8).reshape(shape))) for photo in pixels])
 
 
-def test_fifty_photos_get_the_label_that_they_get_from_python(tmp_path: Path) -> None:
-    if shutil.which("mvn") is None:
-        pytest.skip("Maven is not here")
-    subprocess.run(
-        [
-            "mvn",
-            "-q",
-            *("-pl", "sdk", "-am", "package"),
-            f"-Dtest={','.join(f'{name}#fifty*' for name in DECODERS)}",
-            "-Dsurefire.failIfNoSpecifiedTests=false",
-            f"-Dfedlens.phone.photos={tmp_path}",
-        ],
-        cwd=ROOT / "android_demo",
-        check=True,
-    )
+def test_fifty_photos_get_the_label_that_they_get_from_python() -> None:
+    kotlin_client.build()
+    folder = kotlin_client.PHOTOS
     engine = TorchEngine(make.committed_bundle())
     rule = engine.bundle.manifest.preprocessing
     photos = [
         entry["expected"]
-        for entry in json.loads((tmp_path / "photos.json").read_bytes())["photos"]
+        for entry in json.loads((folder / "photos.json").read_bytes())["photos"]
         if (entry["height"], entry["width"]) == (rule.height, rule.width)
     ]
     assert len(photos) in (24, 54)
-    expected = features(engine, [(tmp_path / name).read_bytes() for name in photos])
+    expected = features(engine, [(folder / name).read_bytes() for name in photos])
     weights = {name: np.array(value) for name, value in engine.bundle.initial().items()}
     # Untrained weights find one class in everything; without the mean of their logits all three classes occur.
     weights["classifier.bias"] -= engine.predict(weights, expected).mean(axis=0)
     wanted = engine.predict(weights, expected).argmax(axis=1)
     assert set(wanted) == {0, 1, 2}
     for decoder in DECODERS:
-        paths = {number: tmp_path / f"{name}.{decoder}" for number, name in enumerate(photos)}
+        paths = {number: folder / f"{name}.{decoder}" for number, name in enumerate(photos)}
         # The JDK's decoder refuses lossy WebP.
         taken = [number for number, path in paths.items() if path.exists()]
         assert len(photos) - len(taken) == (4 if decoder == "ImageIoDecoderTest" else 0)

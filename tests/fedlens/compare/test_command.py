@@ -156,6 +156,7 @@ def test_ctrl_c_ends_a_study_and_the_same_command_goes_on_to_the_same_results(ca
     until = time.monotonic() + 90
     while not store.exists() and time.monotonic() < until:
         assert running.poll() is None
+        time.sleep(0.02)
     running.send_signal(signal.SIGINT)
     printed, _ = running.communicate(timeout=30)
 

@@ -25,6 +25,15 @@ object PhoneNumbers {
         ).canonicalFile
     private val python = File(checkNotNull(System.getProperty("fedlens.python")) { "run by Maven" })
     private val folder: File by lazy(::made)
+    private val SOURCES =
+        listOf(
+            "constraints.txt",
+            "export",
+            "proto",
+            "edge_client/fedlens_edge_client/engines",
+            "tests/phone_numbers.py",
+            "tests/vectors/forms.py",
+        )
 
     /** One case, or the test is skipped: there is no runtime here. */
     fun case(name: String): PhoneCase {
@@ -55,13 +64,15 @@ object PhoneNumbers {
                 .redirectErrorStream(true)
                 .redirectOutput(log)
                 .start()
-        check(process.waitFor(10, TimeUnit.MINUTES)) { "tests.phone_numbers does not end" }
-        check(process.exitValue() == 0) { "tests.phone_numbers failed:\n${log.readText()}" }
         try {
+            check(process.waitFor(10, TimeUnit.MINUTES)) { "tests.phone_numbers does not end" }
+            check(process.exitValue() == 0) { "tests.phone_numbers failed:\n${log.readText()}" }
             Files.move(fresh.toPath(), kept.toPath(), StandardCopyOption.ATOMIC_MOVE)
         } catch (error: java.io.IOException) {
             // Another build has made them at the same time.
             if (!kept.isDirectory) throw error
+        } finally {
+            process.destroyForcibly()
             fresh.deleteRecursively()
         }
         return kept
@@ -70,8 +81,8 @@ object PhoneNumbers {
     private fun fingerprint(): String {
         val digest = MessageDigest.getInstance("SHA-256")
         digest.update("$python ${JniRuntime().version}".toByteArray())
-        listOf("export", "proto", "edge_client/fedlens_edge_client/engines", "tests/phone_numbers.py")
-            .flatMap { File(repository, it).walk().filter { file -> file.extension == "py" } }
+        SOURCES
+            .flatMap { File(repository, it).walk().filter { file -> file.extension in setOf("py", "txt") } }
             .sorted()
             .forEach { digest.update(it.readBytes()) }
         return digest.digest().copyOf(8).toHex()

@@ -6,15 +6,16 @@ import org.fedlens.sdk.int
 import org.fedlens.sdk.objects
 import org.fedlens.sdk.string
 import java.io.File
-import java.nio.file.Files
 import java.util.concurrent.TimeUnit
 
-/** Photos with what Python makes of them; see `tests/phone_photos.py`. */
+/**
+ * Photos with what Python makes of them; see `tests/phone_photos.py`.
+ *
+ * There are two of this object in a process, one of them for tests on Android's classes; both make the same files.
+ */
 object PhonePhotos {
     private val repository = Vectors.folder.parentFile.parentFile
 
-    /** Where the photos are to be made; unset: in a folder that is deleted in the end. */
-    private val given: String? = System.getProperty("fedlens.phone.photos")
     private val python = File(checkNotNull(System.getProperty("fedlens.python")) { "run by Maven" })
 
     /** Why there are none, if there are none. */
@@ -33,12 +34,12 @@ object PhonePhotos {
         /** uint8 [3, height, width]. */
         val expected: ByteArray get() = File(folder, file).readBytes()
 
-        /** Leaves what was found instead beside what was expected, where somebody wants to see it. */
+        /** Leaves what was found beside what was expected, for tests that go on from there. */
         fun leave(
             found: ByteArray,
             decoder: String,
         ) {
-            if (given != null) File(folder, "$file.$decoder").writeBytes(found)
+            File(folder, "$file.$decoder").writeBytes(found)
         }
     }
 
@@ -52,8 +53,8 @@ object PhonePhotos {
     }
 
     private val folder: File by lazy {
-        val fresh = given?.let(::File) ?: Files.createTempDirectory("fedlens-phone-photos-").toFile()
-        if (given == null) Runtime.getRuntime().addShutdownHook(Thread { fresh.deleteRecursively() })
+        val fresh = File(checkNotNull(System.getProperty("fedlens.phone.photos")) { "run by Maven" })
+        fresh.mkdirs()
         val log = File(fresh, "log.txt")
         val process =
             ProcessBuilder(python.path, "-m", "tests.phone_photos", fresh.path)
