@@ -123,13 +123,17 @@ class Assignments:
         async with self._turn:
             bundle = await self._open(model.bundle)
             await self._obtain_programs(bundle, set())
-            plan = self._start_of(model, bundle.manifest)
-            sets = self._needed(plan, model.task, model.sets, bundle)
+            last = self._last_pass(model, bundle.manifest)
+            if last is None:
+                sets = {entry.name: entry for entry in model.sets}
+            else:
+                sets = self._needed(last, model.task, model.sets, bundle)
             with ExitStack() as held:
                 await self._hold_sets(sets.values(), held)
-                return await self._desk.worker.run(self._predict, model.task, plan, bundle, sets, photo)
+                return await self._desk.worker.run(self._predict, model.task, last, bundle, sets, photo)
 
     async def _open(self, digest: bytes) -> Bundle:
+        requirements.check_pinned(digest, self._desk.policy)
         if self._bundle is not None and self._bundle.id == digest:
             return self._bundle
         self.close()
@@ -232,28 +236,29 @@ class Assignments:
             ),
         )
 
-    def _start_of(self, model: check_in_pb2.CurrentModel, bundle: manifest_pb2.Manifest) -> assignment_pb2.LocalPass:
-        """How the next pass will start: as the last one, or with the downloads if those are of another phase."""
+    def _last_pass(
+        self, model: check_in_pb2.CurrentModel, bundle: manifest_pb2.Manifest
+    ) -> assignment_pb2.LocalPass | None:
+        """How the last pass started, if the next one will start so: the downloads are not of another phase."""
         stored = self._desk.kept.start_rules(model.task)
+        if stored is None:
+            return None
+        last = assignment_pb2.LocalPass.FromString(stored)
+        wanted = sources.needed(last, bundle, lambda name: self._desk.kept.current(model.task, name))
         names = {entry.name for entry in model.sets}
-        if stored is not None:
-            plan = assignment_pb2.LocalPass.FromString(stored)
-            wanted = sources.needed(plan, bundle, lambda name: self._desk.kept.current(model.task, name))
-            if wanted - set(plan.extractors) <= names | {manifest.INITIAL}:
-                return plan
-        rules = [assignment_pb2.StartRule(source=assignment_pb2.SetSource(download=entry.name)) for entry in model.sets]
-        return assignment_pb2.LocalPass(start=rules)
+        return last if wanted - set(last.extractors) <= names | {manifest.INITIAL} else None
 
     def _predict(
         self,
         task: int,
-        plan: assignment_pb2.LocalPass,
+        last: assignment_pb2.LocalPass | None,
         bundle: Bundle,
         sets: Mapping[str, assignment_pb2.BlobSet],
         photo: Path,
     ) -> dict[str, float]:
         engine = self._load(bundle)
-        downloads = self._downloads(plan, sets)
+        downloads = self._downloads(assignment_pb2.LocalPass() if last is None else last, sets)
+        plan = _starting_from(downloads, bundle.manifest) if last is None else last
         found = sources.Sources(bundle.manifest, downloads, lambda name: self._desk.kept.current(task, name))
         extractors = [self._read(sets[name]) if name in sets else None for name in plan.extractors]
         return prediction.predict(engine, found.start(plan.start), photo, extractors)
@@ -339,6 +344,17 @@ class Assignments:
         self._held.clear()
         self._engine = None
         self._bundle = None
+
+
+def _starting_from(sets: Mapping[str, Blob], bundle: manifest_pb2.Manifest) -> assignment_pb2.LocalPass:
+    """Takes each tensor from the first set that has it; from the initial weights only what is nowhere else."""
+    plan = assignment_pb2.LocalPass()
+    for name in sorted(sets, key=lambda name: name == manifest.INITIAL):
+        exchangeable = [tensor.name for tensor in bundle.tensors if tensor.name in sets[name]]
+        if exchangeable:  # a rule without names would select every tensor
+            rule = plan.start.add(source=assignment_pb2.SetSource(download=name))
+            rule.tensors.names.extend(exchangeable)
+    return plan
 
 
 class _Progress:

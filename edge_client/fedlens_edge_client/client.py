@@ -192,7 +192,7 @@ class EdgeClient:
                 raise
         # The server has lost its memory of this client; task and round numbers from before mean nothing to it.
         self._enrolled_again = True
-        self._role = None
+        self._role, self._models = None, []
         await self._disk.run(self._state.reset)
         return await self._next_outcome()
 
@@ -208,6 +208,7 @@ class EdgeClient:
             response = await self._check_in()
             kind = response.WhichOneof("result")
             if kind == "assignment":
+                self._learn_of(response.assignment)
                 outcome = await self._take_part(response.assignment)
                 if outcome is not None:
                     return outcome
@@ -220,6 +221,12 @@ class EdgeClient:
                 return TasksFinished()
             else:
                 raise BadAnswer("the answer to a check-in says nothing that this version knows")
+
+    def _learn_of(self, assignment: assignment_pb2.Assignment) -> None:
+        """What the client is to start from is what it would use now; of other tasks an assignment says nothing."""
+        told = check_in_pb2.CurrentModel(task=assignment.task, bundle=assignment.bundle, sets=assignment.sets)
+        others = [model for model in self._models if model.task != told.task]
+        self._models = sorted([*others, told], key=lambda model: model.task)
 
     async def predict(self, photo: Path, *, task: int | None = None) -> dict[str, float]:
         """The probability of each class, in label order, by the model that this client would use now.
@@ -251,7 +258,7 @@ class EdgeClient:
         """
         response = await self._transport.forget()
         await self._disk.run(self._state.erase)
-        self._role = None
+        self._role, self._models = None, []
         return response.aggregating
 
     def _furnish(self, stack: AsyncExitStack) -> None:

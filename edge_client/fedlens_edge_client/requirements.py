@@ -21,6 +21,16 @@ def capabilities(engine: EngineName, models: Iterable[str] = ()) -> enrolment_pb
     )
 
 
+def check_pinned(bundle: bytes, policy: Policy) -> None:
+    """Refuse a bundle, by its digest, that the owner of this client has not pinned; for whatever it is to be used.
+
+    Raises:
+        PassFailed: With reason `policy`.
+    """
+    if policy.bundles is not None and bundle not in policy.bundles:
+        raise _forbidden(f"bundle {bundle.hex()} is not among the pinned ones")
+
+
 def check_policy(assignment: assignment_pb2.Assignment, policy: Policy) -> None:
     """Refuse what the owner of this client does not want, whatever the bundle is.
 
@@ -30,8 +40,6 @@ def check_policy(assignment: assignment_pb2.Assignment, policy: Policy) -> None:
     plan = assignment.local_pass
     asks = {ask.WhichOneof("question") for ask in plan.asks}
     evaluates = plan.evaluation.at_start or plan.evaluation.at_end or bool(plan.evaluation.throw_away)
-    if policy.bundles is not None and assignment.bundle not in policy.bundles:
-        raise _forbidden(f"bundle {assignment.bundle.hex()} is not among the pinned ones")
     if not policy.answer_class_counts and "class_counts" in asks:
         raise _forbidden("class counts are not answered")
     if not policy.answer_evaluation and evaluates:

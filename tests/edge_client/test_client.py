@@ -14,7 +14,7 @@ from aiohttp import web
 
 from fedlens_edge_client import AlbumSnapshot, EdgeClient, FolderAlbum, Policy
 from fedlens_edge_client.engines import BundleUnusable
-from fedlens_edge_client.errors import BadAnswer, ModelError, Refused, StateError
+from fedlens_edge_client.errors import BadAnswer, ModelError, PassFailed, Refused, StateError
 from fedlens_edge_client.events import (
     Downloaded,
     Embedded,
@@ -638,6 +638,45 @@ async def test_an_app_can_predict_with_the_model_of_which_the_server_told(
     assert list(of_cat) == ["cat", "dog"]
     assert of_cat["cat"] > 0.5 > of_dog["cat"]
     assert sum(of_cat.values()) == pytest.approx(1)
+
+
+@pytest.mark.parametrize("album", ["photos", "none"])
+async def test_after_one_round_an_app_can_predict_with_or_without_photos(
+    bundle: Bundle, client_of: MakeClient, tmp_path: Path, album: str
+) -> None:
+    (cat,) = add_photos(tmp_path / "new", "cat", 1, seed=9)
+    (tmp_path / album).mkdir(exist_ok=True)
+    async with FakeServer(bundle, fedavg_plan()) as server:
+        async with client_of(server.url, album=FolderAlbum(tmp_path / album)) as client:
+            await client.run_once()
+            found = await client.predict(cat)
+
+    # What the pass started from, which is all zeros.
+    assert found == {"cat": 0.5, "dog": 0.5}
+
+
+async def test_an_assignment_says_nothing_about_the_models_of_other_tasks(
+    bundle: Bundle, client_of: MakeClient, tmp_path: Path
+) -> None:
+    (cat,) = add_photos(tmp_path / "new", "cat", 1, seed=9)
+    async with FakeServer(bundle, fedavg_plan(), rounds=0) as server, client_of(server.url) as client:
+        await client.run_once()
+        server.task, server.rounds = TASK - 1, 1
+        await client.run_once()
+        for task in (TASK, TASK - 1):
+            await client.predict(cat, task=task)
+
+
+async def test_a_model_that_is_not_pinned_is_not_run(bundle: Bundle, client_of: MakeClient, tmp_path: Path) -> None:
+    (cat,) = add_photos(tmp_path / "new", "cat", 1, seed=9)
+    pinned = Policy(bundles=frozenset({bytes(32)}))
+    async with FakeServer(bundle, fedavg_plan(), rounds=0) as server, client_of(server.url, policy=pinned) as client:
+        await client.run_once()
+        with pytest.raises(PassFailed, match="is not among the pinned ones") as caught:
+            await client.predict(cat)
+
+    assert caught.value.reason == update_pb2.FAILURE_REASON_POLICY
+    assert server.calls["blob"] == 0
 
 
 async def test_a_prediction_uses_what_the_client_keeps(bundle: Bundle, client_of: MakeClient, tmp_path: Path) -> None:

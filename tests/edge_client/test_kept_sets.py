@@ -170,6 +170,19 @@ async def test_a_pass_that_only_asks_says_nothing_about_the_model(
     assert predicted["cat"] == 1.0
 
 
+async def test_before_the_first_pass_a_prediction_takes_each_tensor_from_a_set_that_has_it(
+    bundle: Bundle, client_of: MakeClient, photos: Path
+) -> None:
+    sure = blob.encode({"fc.bias": np.array([80, 0], np.float32)})
+    async with FakeServer(bundle, fedavg_plan(), rounds=0) as server, client_of(server.url) as client:
+        server._sets = {"initial": bundle.initial().raw.tobytes(), "some": sure}
+        await client.run_once()
+        predicted = await client.predict(photos / "cat" / "0-000.png")
+
+    # With the bias of the initial weights, which are zeros, it would be 1/2.
+    assert predicted["cat"] == 1.0
+
+
 async def start(server: FakeServer, folder: Path) -> asyncio.subprocess.Process:
     arguments = (server.url, str(folder / "killed"), str(folder / "photos"))
     return await asyncio.create_subprocess_exec(

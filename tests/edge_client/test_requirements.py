@@ -28,7 +28,8 @@ def assignment(bundle: Bundle) -> assignment_pb2.Assignment:
 
 
 def test_an_ordinary_assignment_is_accepted(bundle: Bundle) -> None:
-    requirements.check_policy(assignment(bundle), Policy(bundles=frozenset({bundle.id})))
+    requirements.check_pinned(bundle.id, Policy(bundles=frozenset({bundle.id})))
+    requirements.check_policy(assignment(bundle), Policy())
     requirements.check(assignment(bundle), bundle.manifest)
 
 
@@ -108,7 +109,6 @@ def test_the_initial_weights_are_a_set_that_every_bundle_brings_along(bundle: Bu
         (Policy(answer_class_counts=False), "class counts"),
         (Policy(answer_evaluation=False), "evaluation"),
         (Policy(answer_confusion=False), "confusion matrices"),
-        (Policy(bundles=frozenset({bytes(32)})), "not among the pinned ones"),
     ],
 )
 def test_a_policy_refuses_with_its_own_reason(bundle: Bundle, policy: Policy, named: str) -> None:
