@@ -20,8 +20,9 @@ export PHOTOS
 VENV := $(REPO)/.venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-# Two tests at a time; those of one file stay together, since they share what is slow to make.
-SHARED_OUT := -n 2 --dist loadfile
+# Two tests at a time, of one thread each: more threads than cores wait for each other. Those of one file stay together,
+# since they share what is slow to make.
+PYTEST := OMP_NUM_THREADS=1 '$(BIN)/pytest' -n 2 --dist loadfile
 
 .PHONY: help demo test test-slow check bench docs vectors android proto freeze-wire pins clean install
 
@@ -44,10 +45,10 @@ demo: $(STAMP) ## a whole federation on this machine; PHOTOS=DIR takes your own 
 	'$(BIN)/fedlens' demo --out '$(REPO)/demo' $${PHOTOS:+--photos "$$PHOTOS"}
 
 test: $(STAMP) ## the tests, but for the slow ones
-	@'$(BIN)/pytest' $(SHARED_OUT)
+	@$(PYTEST)
 
 test-slow: $(STAMP) ## the slow tests: kills, races, the README's commands
-	@'$(BIN)/pytest' $(SHARED_OUT) -m slow
+	@$(PYTEST) -m slow
 
 check: $(STAMP) ## style, types, wire schema, generated code
 	@'$(BIN)/ruff' check
