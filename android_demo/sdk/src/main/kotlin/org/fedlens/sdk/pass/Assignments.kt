@@ -13,6 +13,7 @@ import org.fedlens.proto.v1.LocalPass
 import org.fedlens.proto.v1.Manifest
 import org.fedlens.proto.v1.SetSource
 import org.fedlens.proto.v1.StartRule
+import org.fedlens.proto.v1.TensorSelector
 import org.fedlens.proto.v1.Upload
 import org.fedlens.sdk.BlobException
 import org.fedlens.sdk.Bundle
@@ -20,6 +21,7 @@ import org.fedlens.sdk.Event
 import org.fedlens.sdk.Manifests
 import org.fedlens.sdk.PassException
 import org.fedlens.sdk.PassException.Reason
+import org.fedlens.sdk.Policy
 import org.fedlens.sdk.blob.BlobWriter
 import org.fedlens.sdk.blob.Differences
 import org.fedlens.sdk.engine.Engine
@@ -63,7 +65,7 @@ internal class Assignments(
         val policy = desk.policy()
         Requirements.checkPolicy(assignment, policy)
         return turn.withLock {
-            val bundle = open(assignment.bundle.toByteArray())
+            val bundle = open(assignment.bundle.toByteArray(), policy)
             Requirements.check(assignment, bundle.manifest)
             val plan = assignment.localPass
             val sets =
@@ -99,16 +101,23 @@ internal class Assignments(
         turn.withLock {
             val bundle = open(model.bundle.toByteArray())
             obtainPrograms(bundle, emptySet())
-            val (plan, sets) =
+            val (last, sets) =
                 withContext(desk.worker) {
-                    val plan = startOf(model, bundle.manifest)
-                    plan to needed(plan, model.task, model.setsList, bundle.manifest)
+                    val last = lastPass(model, bundle.manifest)
+                    last to
+                        if (last == null) {
+                            model.setsList.associateBy { it.name }
+                        } else {
+                            needed(last, model.task, model.setsList, bundle.manifest)
+                        }
                 }
             Pins().use { pins ->
                 fetching.sets(sets.values, pins)
                 withContext(desk.worker) {
                     val engine = load(bundle)
-                    val sources = Sources(bundle.manifest, downloads(plan, sets), kept(model.task))
+                    val downloads = downloads(last ?: LocalPass.getDefaultInstance(), sets)
+                    val plan = last ?: startingFrom(downloads, bundle.manifest)
+                    val sources = Sources(bundle.manifest, downloads, kept(model.task))
                     val extractors = plan.extractorsList.map { name -> sets[name]?.let { fetching.read(it).tensors } }
                     Prediction.predict(engine, sources.start(plan.startList), desk.decoder, photo, extractors)
                 }
@@ -153,7 +162,11 @@ internal class Assignments(
         bundle = null
     }
 
-    private suspend fun open(digest: ByteArray): Bundle {
+    private suspend fun open(
+        digest: ByteArray,
+        policy: Policy = desk.policy(),
+    ): Bundle {
+        Requirements.checkPinned(digest, policy)
         bundle?.let { if (it.id.contentEquals(digest)) return it }
         withContext(desk.worker) { close() }
         val opened = fetching.bundle(digest)
@@ -205,20 +218,34 @@ internal class Assignments(
         progress.tell(isLast = done == total) { Event.Embedded(done, total) }
     }
 
-    /** How the next pass will start: as the last one, or with the downloads if those are of another phase. */
-    private fun startOf(
+    /** How the last pass started, if the next one will start so: the downloads are not of another phase. */
+    private fun lastPass(
         model: CurrentModel,
         manifest: Manifest,
-    ): LocalPass {
+    ): LocalPass? {
         val names = model.setsList.map { it.name }
-        val stored = desk.kept.startRules(model.task)
-        if (stored != null) {
-            val wanted = Sources.needed(stored, manifest, kept(model.task)) - stored.extractorsList.toSet()
-            if (names.containsAll(wanted - Manifests.INITIAL)) return stored
+        return desk.kept.startRules(model.task)?.takeIf { last ->
+            val wanted = Sources.needed(last, manifest, kept(model.task)) - last.extractorsList.toSet()
+            names.containsAll(wanted - Manifests.INITIAL)
         }
+    }
+
+    /** Takes each tensor from the first set that has it; from the initial weights only what is nowhere else. */
+    private fun startingFrom(
+        sets: Map<String, Tensors>,
+        manifest: Manifest,
+    ): LocalPass {
         val plan = LocalPass.newBuilder()
-        for (name in names) {
-            plan.addStart(StartRule.newBuilder().setSource(SetSource.newBuilder().setDownload(name)))
+        for ((set, tensors) in sets.entries.sortedBy { it.key == Manifests.INITIAL }) {
+            val exchangeable = manifest.tensorsList.map { it.name }.filter { it in tensors }
+            // A rule without names would select every tensor.
+            if (exchangeable.isEmpty()) continue
+            plan.addStart(
+                StartRule
+                    .newBuilder()
+                    .setTensors(TensorSelector.newBuilder().addAllNames(exchangeable))
+                    .setSource(SetSource.newBuilder().setDownload(set)),
+            )
         }
         return plan.build()
     }

@@ -36,6 +36,19 @@ internal object Requirements {
             .build()
 
     /**
+     * Refuses a bundle, by its digest, that the owner of this client has not pinned; for whatever it is to be used.
+     *
+     * @throws PassException With reason `POLICY`.
+     */
+    fun checkPinned(
+        bundle: ByteArray,
+        policy: Policy,
+    ) {
+        val (name, pinned) = bundle.toHex() to policy.bundles
+        permit(pinned == null || name in pinned) { "bundle $name is not among the pinned ones" }
+    }
+
+    /**
      * Refuses what the owner of this client does not want, whatever the bundle is.
      *
      * @throws PassException With reason `POLICY`.
@@ -48,9 +61,6 @@ internal object Requirements {
         val asks = plan.questions()
         val evaluation = plan.evaluation
         val evaluates = evaluation.atStart || evaluation.atEnd || evaluation.throwAwayCount > 0
-        val bundle = assignment.bundle.toByteArray().toHex()
-        val pinned = policy.bundles
-        permit(pinned == null || bundle in pinned) { "bundle $bundle is not among the pinned ones" }
         permit(policy.upload || !plan.hasUpload()) { "trained weights are not uploaded" }
         permit(policy.answerClassCounts || Ask.QuestionCase.CLASS_COUNTS !in asks) { "class counts are not answered" }
         permit(policy.answerEvaluation || !evaluates) { "evaluation results are not answered" }

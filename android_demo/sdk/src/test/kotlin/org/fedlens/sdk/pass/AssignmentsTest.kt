@@ -15,6 +15,7 @@ import org.fedlens.proto.v1.LocalPass
 import org.fedlens.proto.v1.ReferenceBinding
 import org.fedlens.sdk.EngineException
 import org.fedlens.sdk.Event
+import org.fedlens.sdk.PassException
 import org.fedlens.sdk.PassException.Reason
 import org.fedlens.sdk.Policy
 import org.fedlens.sdk.blob.BlobWriter
@@ -23,6 +24,7 @@ import org.fedlens.sdk.blob.Tensor
 import org.fedlens.sdk.engine.Rows
 import org.fedlens.sdk.sha256
 import org.fedlens.sdk.store.Result
+import org.fedlens.sdk.toHex
 import org.junit.Assert.assertArrayEquals
 import org.junit.Assert.assertEquals
 import org.junit.Assert.assertNull
@@ -236,6 +238,49 @@ internal class AssignmentsTest : Offices() {
         office.sets.clear()
         office.put("personal", encoded(0f))
         assertEquals(0.5, runBlocking { office.assignments.predict(office.model(), photo) }.getValue("cat"), 0.0)
+    }
+
+    @Test
+    fun `before the first pass a prediction takes each tensor from a set that has it`() {
+        val office = office()
+        val photo = office.album.photos().photos.first { it.label == "cat" }.file
+        val sure = FloatTensor.of(listOf(2), floatArrayOf(80f, 0f))
+        office.sets.clear()
+        office.put("initial", encoded(0f))
+        office.put("some", BlobWriter.encode(mapOf("fc.bias" to sure)))
+        val predicted = runBlocking { office.assignments.predict(office.model(), photo) }
+        // With the bias of the initial weights it would be 1/2.
+        assertEquals(1.0, predicted.getValue("cat"), 1e-12)
+        office.sets.remove("initial")
+        val lacking =
+            assertThrows(PassException::class.java) {
+                runBlocking { office.assignments.predict(office.model(), photo) }
+            }
+        assertEquals("no start rule selects tensor 'fc.weight' of the bundle", lacking.message)
+    }
+
+    @Test
+    fun `a bundle that is not pinned is not even fetched, whatever it is wanted for`() {
+        val office = office()
+        val photo = office.album.photos().photos.first().file
+        office.policy = Policy(bundles = setOf("00"))
+        val uses: List<suspend () -> Any> =
+            listOf(
+                { office.assignments.carryOut(office.assignment(wholePlan()), onlyTest = false) },
+                { office.assignments.predict(office.model(), photo) },
+                { office.assignments.embedNew(office.bundle.id, onlyTest = false) },
+                { office.assignments.classNames(office.bundle.id) },
+            )
+        for (use in uses) {
+            val error = assertThrows(PassException::class.java) { runBlocking { use() } }
+            val bundle = office.bundle.id.toHex()
+            assertEquals("this client's policy: bundle $bundle is not among the pinned ones", error.message)
+        }
+        assertEquals(emptyList<ByteString>(), office.shelf.fetched)
+        office.policy = Policy()
+        office.carryOut(wholePlan())
+        office.policy = Policy(bundles = setOf("00"))
+        assertThrows(PassException::class.java) { runBlocking { uses[1]() } }
     }
 
     @Test

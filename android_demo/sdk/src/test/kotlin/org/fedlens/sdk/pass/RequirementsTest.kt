@@ -74,7 +74,8 @@ class RequirementsTest {
 
     @Test
     fun `an ordinary assignment is accepted`() {
-        Requirements.checkPolicy(assignment(), Policy(bundles = setOf(bundle.id.toHex())))
+        Requirements.checkPinned(bundle.id, Policy(bundles = setOf(bundle.id.toHex())))
+        Requirements.checkPolicy(assignment(), Policy())
         Requirements.checkBundle(bundle.manifest)
         Requirements.check(assignment(), bundle.manifest)
     }
@@ -176,7 +177,6 @@ class RequirementsTest {
                 Policy(answerClassCounts = false) to "class counts are not answered",
                 Policy(answerEvaluation = false) to "evaluation results are not answered",
                 Policy(answerConfusion = false) to "confusion matrices are not answered",
-                Policy(bundles = setOf("00")) to "bundle ${bundle.id.toHex()} is not among the pinned ones",
             )
         for ((policy, what) in refused) assertEquals("this client's policy: $what", forbidden(asking, policy))
     }
