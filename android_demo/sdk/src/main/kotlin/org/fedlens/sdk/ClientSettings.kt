@@ -15,7 +15,8 @@ import java.io.File
  * @property task Take work of this task alone; null: of any.
  * @property models Names of the models, as in a bundle, that this client trains; none: whatever a task has.
  * @property secrets Where the 32 bytes are kept that are this client's identity; null: a file in the client's folder.
- * @property maxCacheBytes Beyond this the least recently used blobs are deleted, and features likewise.
+ * @property maxCacheBytes Beyond this the least recently used blobs are deleted, and beyond as many bytes again
+ *     features likewise: the two together take up to twice as much of the disk.
  * @property backoff How failed requests are repeated; by default for as long as it takes.
  * @property holdMs How long the server may keep a check-in waiting for work, in milliseconds.
  */

@@ -34,12 +34,12 @@ internal class Pacing(
         return ((askedMs + ownPauseMs) * (1 + random.nextDouble() / 10)).toLong()
     }
 
-    companion object {
-        /** A server that says to come back in a month will have something else to say earlier. */
+    private companion object {
+        // A server that says to come back in a month will have something else to say earlier.
         const val LONGEST_PAUSE_MS = 3_600_000L
 
         // A server that answers at once with "wait 0 ms" must not make a client spin.
-        private const val SHORTEST_POLL_MS = 50L
-        private const val LONGEST_OWN_PAUSE_MS = 30_000L
+        const val SHORTEST_POLL_MS = 50L
+        const val LONGEST_OWN_PAUSE_MS = 30_000L
     }
 }

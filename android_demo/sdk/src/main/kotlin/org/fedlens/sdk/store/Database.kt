@@ -51,6 +51,3 @@ internal fun Row.bytesOrNull(column: Int): ByteArray? = if (isNull(column)) null
 
 /** The text of a column, or null where it is NULL. */
 internal fun Row.textOrNull(column: Int): String? = if (isNull(column)) null else text(column)
-
-/** The number of a column, or null where it is NULL. */
-internal fun Row.longOrNull(column: Int): Long? = if (isNull(column)) null else long(column)
