@@ -67,6 +67,7 @@ internal class SentRows(
                 JournalEntry.Outcome.DELIVERED -> R.string.outcome_delivered
                 JournalEntry.Outcome.REFUSED -> R.string.outcome_refused
                 JournalEntry.Outcome.DROPPED -> R.string.outcome_dropped
+                JournalEntry.Outcome.UNKNOWN -> R.string.outcome_unknown
             }
         return activity.getString(R.string.sent_what, kind, size, activity.getString(outcome))
     }

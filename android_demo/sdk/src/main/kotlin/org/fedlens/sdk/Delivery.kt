@@ -103,7 +103,8 @@ internal suspend fun <T> Journal.following(
     id: Long,
     send: suspend () -> T,
 ): T {
-    var outcome = JournalEntry.Outcome.DROPPED
+    // Whoever is cancelled or finds no answer cannot tell whether the request arrived.
+    var outcome = JournalEntry.Outcome.UNKNOWN
     try {
         return send().also { outcome = JournalEntry.Outcome.DELIVERED }
     } catch (refusal: TransportException) {

@@ -9,14 +9,18 @@ import kotlinx.coroutines.SupervisorJob
 import kotlinx.coroutines.asCoroutineDispatcher
 import kotlinx.coroutines.async
 import kotlinx.coroutines.cancelAndJoin
+import kotlinx.coroutines.currentCoroutineContext
 import kotlinx.coroutines.flow.StateFlow
 import kotlinx.coroutines.job
 import kotlinx.coroutines.joinAll
 import kotlinx.coroutines.launch
 import kotlinx.coroutines.runBlocking
+import kotlinx.coroutines.sync.Mutex
+import kotlinx.coroutines.sync.withLock
 import kotlinx.coroutines.withContext
 import org.fedlens.sdk.album.Album
 import org.fedlens.sdk.store.Journal
+import org.fedlens.sdk.store.State
 import java.io.Closeable
 import java.io.File
 import java.io.IOException
@@ -43,6 +47,9 @@ public class FedLensClient internal constructor(
     private val thread = executor.asCoroutineDispatcher()
     private val scope = CoroutineScope(SupervisorJob() + thread)
     private val lock = Any()
+
+    // Whoever has it, and nobody else, says what the client is doing.
+    private val turn = Mutex()
     private var household: Household? = null
     private var isClosed = false
 
@@ -93,7 +100,7 @@ public class FedLensClient internal constructor(
      * @throws FedLensException As [run].
      * @throws java.io.IOException As [run].
      */
-    public suspend fun runOnce(): Event.Outcome = working { it.member.runOnce() }
+    public suspend fun runOnce(): Event.Outcome = inThread { working { it.runOnce() } }
 
     /**
      * Makes this client known where it is not yet, and asks once which model the server has for it, without taking
@@ -103,7 +110,7 @@ public class FedLensClient internal constructor(
      * @throws FedLensException As [run].
      * @throws java.io.IOException As [run].
      */
-    public suspend fun checkIn(): Unit = working { it.member.learnOfModel() }
+    public suspend fun checkIn(): Unit = inThread { working { it.learnOfModel() } }
 
     /**
      * The same as [run], without coroutines.
@@ -140,6 +147,9 @@ public class FedLensClient internal constructor(
      * The probability of each class, in label order, by the model that this client would use now: the one of which the
      * server has told last, with the tensors kept here. It waits for a training that is under way.
      *
+     * What is missing of the model is fetched first, and without a network that is tried for as long as the settings'
+     * `backoff` says, by default for ever: let `withTimeout` end it for a user who waits.
+     *
      * @param photo A file.
      * @param task Whose model; null takes the first.
      * @throws PassException No check-in has told of a model yet, or it cannot be put together.
@@ -149,15 +159,15 @@ public class FedLensClient internal constructor(
     public suspend fun predict(
         photo: File,
         task: Long? = null,
-    ): Map<String, Double> = aside { household -> household.member.predict(photo, task) }
+    ): Map<String, Double> = inThread { aside { it.member.predict(photo, task) } }
 
     /**
      * Embeds the album's photos that are not embedded yet, so that the next round need not; called when a photo has
-     * arrived. Without a model, as before the first check-in, it does nothing.
+     * arrived. Without a model, as before the first check-in, it does nothing. It may fetch, and wait, as [predict].
      *
      * @return How many were embedded.
      */
-    public suspend fun embedNew(): Int = aside { household -> household.member.embedNew() }
+    public suspend fun embedNew(): Int = inThread { aside { it.member.embedNew() } }
 
     /**
      * Deletes what was computed of photos that are gone from the album.
@@ -165,34 +175,32 @@ public class FedLensClient internal constructor(
      * @param photos SHA-256, 32 bytes, of each photo's bytes.
      */
     public suspend fun dropFeatures(photos: Collection<ByteArray>): Unit =
-        aside { household -> household.features.forget(photos.map(ByteString::copyFrom)) }
+        inThread { aside { it.features.forget(photos.map(ByteString::copyFrom)) } }
 
-    /** The classes of the model that [predict] uses, in label order; empty where no check-in has told of one yet. */
-    public suspend fun classNames(): List<String> = aside { household -> household.member.classNames() }
+    /**
+     * The classes of the model that [predict] uses, in label order; empty where no check-in has told of one yet. It may
+     * fetch, and wait, as [predict].
+     */
+    public suspend fun classNames(): List<String> = inThread { aside { it.member.classNames() } }
 
     /**
      * Ends what is under way, has the server delete everything about this client, then deletes its identity and what
-     * was kept here; photos stay. What has been aggregated into a model stays in it. The next call makes a new client.
+     * was kept here; photos stay, and the noisy answers that were given. What has been aggregated into a model stays in
+     * it. The next call makes a new client.
      *
      * @return Whether an update is in a round that is just being aggregated and cannot be taken back.
-     * @throws TransportException The server could not be told; nothing is deleted then.
+     * @throws TransportException The server could not be told, or refuses, as it does where this client was revoked;
+     *     nothing is deleted then. [eraseHere] deletes what is here all the same.
      */
-    public suspend fun forget(): Boolean {
-        // Before it waits for the thread, which a training may hold.
-        val others = scope.coroutineContext.job.children.toList()
-        others.forEach { it.cancel() }
-        return aside { household ->
-            others.joinAll()
-            val isAggregating = household.member.forget()
-            synchronized(lock) {
-                household.features.clear()
-                household.state.erase()
-                closeHousehold()
-            }
-            teller.enter(ClientState.Idle)
-            isAggregating
-        }
-    }
+    public suspend fun forget(): Boolean = leaving { aside { it.member.forget() } }
+
+    /**
+     * As [forget], but tells the server nothing, which keeps what it has: for a client that was revoked or whose server
+     * is gone, and for a folder that cannot be opened any more. Where its database cannot be read, noisy answers go too.
+     *
+     * @throws StateException Another process uses the folder, or it cannot be written.
+     */
+    public suspend fun eraseHere(): Unit = leaving { }
 
     /**
      * Ends what is under way and lets another process use the folder; what was computed stays. Calls that wait end
@@ -204,24 +212,28 @@ public class FedLensClient internal constructor(
             isClosed = true
         }
         runBlocking { scope.coroutineContext.job.cancelAndJoin() }
-        synchronized(lock) { closeHousehold() }
-        executor.shutdown()
+        try {
+            synchronized(lock) { closeHousehold() }
+        } finally {
+            executor.shutdown()
+        }
     }
 
     private suspend fun run(rounds: Int?) {
-        working { household ->
+        inThread {
             var done = 0
             do {
-                val outcome = household.member.runOnce()
+                val outcome = working { it.runOnce() }
                 done++
             } while (outcome != Event.TasksFinished && done != rounds)
         }
     }
 
-    private suspend fun <T> working(block: suspend (Household) -> T): T =
-        inThread {
+    /** What the client does in its own name, which its state tells. */
+    private suspend fun <T> working(block: suspend (Member) -> T): T =
+        turn.withLock {
             try {
-                block(household())
+                block(household().member)
             } catch (cancelled: CancellationException) {
                 teller.enter(ClientState.Idle)
                 throw cancelled
@@ -232,14 +244,36 @@ public class FedLensClient internal constructor(
         }
 
     /** What may be asked of a client while it takes part. */
-    private suspend fun <T> aside(block: suspend (Household) -> T): T =
-        inThread {
-            try {
-                block(household())
-            } finally {
-                teller.resume()
+    private suspend fun <T> aside(block: suspend (Household) -> T): T = teller.resuming { block(household()) }
+
+    /** Ends every other call, and deletes what is here when [farewell] has been said. */
+    private suspend fun <T> leaving(farewell: suspend () -> T): T {
+        // Before it waits for the thread, which a training may hold.
+        scope.coroutineContext.job.children.toList().forEach { it.cancel() }
+        return inThread {
+            endOthers()
+            val answer = farewell()
+            // Those that have come in the meantime.
+            endOthers()
+            synchronized(lock) {
+                closeHousehold()
+                State.erase(site.folder, site.platform::openDatabase, site.secrets)
             }
+            teller.enter(ClientState.Idle)
+            answer
         }
+    }
+
+    /** Ends every call but the one that asks for it. */
+    private suspend fun endOthers() {
+        val own = currentCoroutineContext().job
+        while (true) {
+            val others = scope.coroutineContext.job.children.filter { it != own }.toList()
+            if (others.isEmpty()) return
+            others.forEach { it.cancel() }
+            others.joinAll()
+        }
+    }
 
     private suspend fun <T> inThread(block: suspend () -> T): T {
         check(!synchronized(lock) { isClosed }) { "this client is closed" }
@@ -258,8 +292,9 @@ public class FedLensClient internal constructor(
         }
 
     private fun closeHousehold() {
-        household?.close()
+        val leaving = household
         household = null
+        leaving?.close()
     }
 
     private fun ended(failure: Exception): ClientState =

@@ -16,6 +16,7 @@ import org.fedlens.sdk.store.Journal
 import org.fedlens.sdk.store.KeptAnswers
 import org.fedlens.sdk.store.KeptSets
 import org.fedlens.sdk.store.Outbox
+import org.fedlens.sdk.store.SecretStore
 import org.fedlens.sdk.store.State
 import org.fedlens.sdk.store.TensorFiles
 import java.io.Closeable
@@ -47,7 +48,10 @@ internal class Site(
     },
     val engineOf: (Bundle, File) -> Engine = { bundle, trials -> ProgramEngine(bundle, platform.runtime, trials) },
     val pause: suspend (Long) -> Unit = { delay(it) },
-)
+) {
+    /** Where its identity is kept. */
+    val secrets: SecretStore get() = settings.secrets ?: FileSecret(File(folder, "secret"))
+}
 
 /** Everything that is open while a client is. */
 internal class Household private constructor(
@@ -58,11 +62,9 @@ internal class Household private constructor(
     val assignments: Assignments,
     val member: Member,
 ) : Closeable {
+    /** Whatever of it fails, the folder is free for others then. */
     override fun close() {
-        assignments.close()
-        features.close()
-        transport.close()
-        state.close()
+        state.use { transport.use { features.use { assignments.close() } } }
     }
 
     companion object {
@@ -78,17 +80,16 @@ internal class Household private constructor(
             teller: Teller,
         ): Household {
             val settings = site.settings
-            val secrets = settings.secrets ?: FileSecret(File(site.folder, "secret"))
             val opened = ArrayDeque<Closeable>()
             try {
-                val state = State.open(site.folder, site.server, site.platform::openDatabase, secrets)
+                val state = State.open(site.folder, site.server, site.platform::openDatabase, site.secrets)
                 opened += state
                 val transport = site.transportOf(state.secret, teller).also { opened += it }
                 val files = TensorFiles(state.tensorFolder)
                 val kept = KeptSets(state, files)
-                val journal = Journal(state)
+                val journal = Journal(state).also { it.giveUpWaiting() }
                 val outbox = Outbox(state, files, kept, journal)
-                val cacheFolder = File(site.folder, "cache")
+                val cacheFolder = state.cacheFolder
                 val features =
                     FeatureCache(
                         File(cacheFolder, "features.sqlite3"),

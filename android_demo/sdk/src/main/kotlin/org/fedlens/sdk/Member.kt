@@ -1,7 +1,5 @@
 package org.fedlens.sdk
 
-import kotlinx.coroutines.sync.Mutex
-import kotlinx.coroutines.sync.withLock
 import org.fedlens.proto.v1.Assignment
 import org.fedlens.proto.v1.CheckInRequest
 import org.fedlens.proto.v1.CheckInResponse
@@ -19,7 +17,8 @@ import org.fedlens.sdk.store.State
 import java.io.File
 
 /**
- * What one client does, round after round; all of it in the client's thread.
+ * What one client does, round after round; all of it in the client's thread. Of [runOnce] and [learnOfModel] one is under
+ * way at a time.
  */
 internal class Member(
     private val site: Site,
@@ -31,7 +30,6 @@ internal class Member(
     private val teller: Teller,
 ) {
     private val settings = site.settings
-    private val turn = Mutex()
     private val pacing = Pacing()
     private val models = settings.models.joinToString(" ").toByteArray()
     private var role: Role? = storedRole()
@@ -48,10 +46,11 @@ internal class Member(
         photo: File,
         task: Long?,
     ): Map<String, Double> {
+        val whose = if (task == null) "" else " of task $task"
         val model =
             model(task) ?: throw PassException(
                 PassException.Reason.UNSUPPORTED,
-                "the server has told of no model for this client yet; check in first (run or runOnce)",
+                "the server has told of no model$whose for this client yet; check in first: checkIn()",
             )
         return assignments.predict(model, photo)
     }
@@ -69,7 +68,8 @@ internal class Member(
     /** Has the server delete everything about this client; gives whether an update cannot be taken back. */
     suspend fun forget(): Boolean =
         try {
-            role != null && transport.forget().aggregating
+            // Without a role too: the answer to an enrolment may have been lost, or the models be others now.
+            journal.mayBeEnrolled() && transport.forget().aggregating
         } catch (refusal: TransportException) {
             // A server that does not know this client has nothing to delete.
             if (refusal.code != UNKNOWN_CLIENT) throw refusal
@@ -77,21 +77,7 @@ internal class Member(
         }
 
     /** Delivers what waits in the outbox; if nothing does, takes part in one round. */
-    suspend fun runOnce(): Event.Outcome =
-        turn.withLock {
-            try {
-                nextOutcome()
-            } catch (refusal: TransportException) {
-                val isUnknown = refusal.code == UNKNOWN_CLIENT && role != null
-                if (!isUnknown || settings.enrolmentToken == null || enrolledAgain) throw refusal
-                // The server has lost its memory of this client; numbers of tasks and rounds from before mean nothing.
-                enrolledAgain = true
-                role = null
-                state.reset()
-                remember(emptyList())
-                nextOutcome()
-            }
-        }
+    suspend fun runOnce(): Event.Outcome = recovering { nextOutcome() }
 
     /** The model of [task], or the first, of which the server has told last and which has tensors. */
     private fun model(task: Long?): CurrentModel? =
@@ -99,17 +85,40 @@ internal class Member(
 
     /** Enrols where that is to be done, and asks once which model there is; no work is begun. */
     suspend fun learnOfModel() {
-        turn.withLock {
+        recovering {
             enrol()
             teller.enter(ClientState.CheckingIn)
-            val response = checkIn(holdMs = 0)
-            when (response.resultCase) {
-                CheckInResponse.ResultCase.ASSIGNMENT -> remember(listOf(modelOf(response.assignment)))
-                CheckInResponse.ResultCase.WAIT -> remember(response.wait.modelsList)
-                CheckInResponse.ResultCase.FINISHED -> remember(response.finished.modelsList)
-                else -> throw badAnswer("the answer to a check-in says nothing that this version knows")
+            learnFrom(checkIn(holdMs = 0))
+        }
+        teller.enter(ClientState.Idle)
+    }
+
+    /** What [work] gives; it begins anew, once, where the server has lost its memory of this client. */
+    private suspend fun <T> recovering(work: suspend () -> T): T =
+        try {
+            work()
+        } catch (refusal: TransportException) {
+            val isUnknown = refusal.code == UNKNOWN_CLIENT && role != null
+            if (!isUnknown || settings.enrolmentToken == null || enrolledAgain) throw refusal
+            enrolledAgain = true
+            role = null
+            // Numbers of tasks and rounds from before mean nothing.
+            state.reset()
+            current = Finished.getDefaultInstance()
+            work()
+        }
+
+    /** Remembers the models of which a server tells: all that there are, or with work that of its task. */
+    private fun learnFrom(response: CheckInResponse) {
+        when (response.resultCase) {
+            CheckInResponse.ResultCase.ASSIGNMENT -> {
+                val told = modelOf(response.assignment)
+                val others = current.modelsList.filter { it.task != told.task }
+                remember((others + told).sortedBy { it.task })
             }
-            teller.enter(ClientState.Idle)
+            CheckInResponse.ResultCase.WAIT -> remember(response.wait.modelsList)
+            CheckInResponse.ResultCase.FINISHED -> remember(response.finished.modelsList)
+            else -> throw badAnswer("the answer to a check-in says nothing that this version knows")
         }
     }
 
@@ -132,17 +141,12 @@ internal class Member(
             teller.enter(ClientState.CheckingIn)
             val started = System.nanoTime()
             val response = checkIn()
+            val heldMs = (System.nanoTime() - started) / NANOS_PER_MS
+            learnFrom(response)
             when (response.resultCase) {
                 CheckInResponse.ResultCase.ASSIGNMENT -> takePart(response.assignment)?.let { return it }
-                CheckInResponse.ResultCase.WAIT -> {
-                    remember(response.wait.modelsList)
-                    wait(response.wait, (System.nanoTime() - started) / NANOS_PER_MS)
-                }
-                CheckInResponse.ResultCase.FINISHED -> {
-                    remember(response.finished.modelsList)
-                    return Event.TasksFinished.also(teller::happened)
-                }
-                else -> throw badAnswer("the answer to a check-in says nothing that this version knows")
+                CheckInResponse.ResultCase.WAIT -> wait(response.wait, heldMs)
+                else -> return Event.TasksFinished.also(teller::happened)
             }
         }
     }
@@ -163,8 +167,7 @@ internal class Member(
             Role.entries.find { it.onTheWire == found } ?: throw badAnswer(
                 "the server enrols this client with a role that this version does not know",
             )
-        state.set(ROLE, given.word.toByteArray())
-        state.set(MODELS, models)
+        state.set(ROLE to given.word.toByteArray(), MODELS to models)
         role = given
         teller.happened(Event.Enrolled(state.clientId.toHex(), given.word))
     }
@@ -236,7 +239,7 @@ internal class Member(
     private fun remember(models: List<CurrentModel>) {
         val told = Finished.newBuilder().addAllModels(models).build()
         if (told == current) return
-        state.set(CURRENT, told.toByteArray())
+        state.set(CURRENT to told.toByteArray())
         current = told
     }
 
@@ -258,6 +261,7 @@ internal class Member(
     }
 
     private companion object {
+        // State.reset() deletes the first and the last.
         const val ROLE = "role"
         const val MODELS = "models"
         const val CURRENT = "current"

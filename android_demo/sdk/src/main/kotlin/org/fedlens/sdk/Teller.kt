@@ -44,9 +44,15 @@ internal class Teller(
         listeners.forEach { it.onState(next) }
     }
 
-    /** Goes back to what a request that was repeated belonged to. */
-    fun resume() {
-        if (current.value is ClientState.Retrying) enter(beforeRetrying)
+    /** What [work] gives; if a request of it was repeated, the state goes back to what it was before. */
+    suspend fun <T> resuming(work: suspend () -> T): T {
+        // A run whose request is being repeated goes on with that.
+        val isRepeating = current.value is ClientState.Retrying
+        try {
+            return work()
+        } finally {
+            if (!isRepeating && current.value is ClientState.Retrying) enter(beforeRetrying)
+        }
     }
 
     private fun following(event: Event): ClientState? =

@@ -93,12 +93,15 @@ public class PhotoAlbum private constructor(
         }
     }
 
-    /** Deletes a photo, its file and what was computed of it. */
+    /**
+     * Deletes a photo and its file. What a client has computed of it goes where [onDeleted] hands its digest to
+     * [org.fedlens.sdk.FedLensClient.dropFeatures]; otherwise it stays in the client's folder.
+     */
     public fun delete(id: Long) {
         remove("WHERE id = ?", id)
     }
 
-    /** Deletes every photo. */
+    /** Deletes every photo, as [delete]. */
     public fun deleteAll() {
         remove("")
     }

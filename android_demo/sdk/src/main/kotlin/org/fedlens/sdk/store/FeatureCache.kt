@@ -57,12 +57,6 @@ internal class FeatureCache(
         changing { db -> photos.forEach { db.run("DELETE FROM feature WHERE photo = ?", it.toByteArray()) } }
     }
 
-    /** Deletes everything. */
-    @Synchronized
-    fun clear() {
-        changing { it.run("DELETE FROM feature") }
-    }
-
     /** Closes the file. */
     @Synchronized
     override fun close() {

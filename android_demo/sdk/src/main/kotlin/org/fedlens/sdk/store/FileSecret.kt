@@ -20,8 +20,8 @@ public class FileSecret(
         if (secret.size != KeyedHash.DIGEST_BYTES) {
             throw StateException(
                 Reason.DAMAGED,
-                "$file must hold ${KeyedHash.DIGEST_BYTES} bytes, found ${secret.size}; restore it, or delete it to " +
-                    "enrol as a new client",
+                "$file must hold ${KeyedHash.DIGEST_BYTES} bytes, found ${secret.size}; restore it, or " +
+                    "erase this client (eraseHere) to enrol as a new one",
             )
         }
         return secret

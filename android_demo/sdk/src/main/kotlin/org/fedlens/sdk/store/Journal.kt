@@ -67,6 +67,25 @@ public class Journal internal constructor(
         bytes: Long,
     ): Long = state.transaction { add(it, ENROLMENT, null, null, bytes, capabilities.toByteArray(), null) }
 
+    /** Whether the server may know this client: an enrolment was begun that it has not refused. */
+    internal fun mayBeEnrolled(): Boolean =
+        state
+            .transaction { db ->
+                val begun = "SELECT id FROM journal WHERE kind = ? AND outcome <> ? LIMIT 1"
+                db.query(begun, ENROLMENT, Outcome.REFUSED.name) { it.long(0) }
+            }.isNotEmpty()
+
+    /** Gives up what waits without a result in the outbox: the process ended while the request was under way. */
+    internal fun giveUpWaiting() {
+        state.transaction { db ->
+            db.run(
+                "UPDATE journal SET outcome = ? WHERE outcome = ? AND id NOT IN (SELECT journal FROM outbox)",
+                Outcome.UNKNOWN.name,
+                Outcome.WAITING.name,
+            )
+        }
+    }
+
     /** Notes what became of an entry, now. */
     internal fun ended(
         id: Long,

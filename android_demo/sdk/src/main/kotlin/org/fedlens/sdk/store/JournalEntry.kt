@@ -29,8 +29,11 @@ public sealed interface JournalEntry {
         /** The server did not take it. */
         REFUSED,
 
-        /** It is not sent any more: the server no longer knew this client, or the request was given up. */
+        /** It is not sent any more: the server no longer knew this client. */
         DROPPED,
+
+        /** It may have arrived: the request was given up, or the process ended, before the server had answered. */
+        UNKNOWN,
     }
 
     /**

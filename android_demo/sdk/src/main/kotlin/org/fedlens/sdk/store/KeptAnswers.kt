@@ -11,7 +11,7 @@ import kotlin.math.ln
 /**
  * The share of each class among the train photos, with noise that is made once and never again.
  *
- * Each share gets Laplace noise of scale 1/epsilon; nothing is clipped or normalised (FedConcat, appendix D). Noise
+ * Each share gets Laplace noise of scale 1/epsilon; nothing is clipped or normalised (docs/edge-client.md). Noise
  * made anew at each ask would average out, and noise that the server can compute could be subtracted. So it comes from
  * the operating system, and the noisy answer is kept and given ever after: one for each list of class names, for life.
  *
@@ -43,7 +43,7 @@ internal class KeptAnswers(
         val shares = noisyShares(counts, epsilon, random)
         val raw = ByteBuffer.allocate(Double.SIZE_BYTES * shares.size).order(ByteOrder.LITTLE_ENDIAN)
         shares.forEach(raw::putDouble)
-        state.set(key, raw.array())
+        state.set(key to raw.array())
         return shares
     }
 

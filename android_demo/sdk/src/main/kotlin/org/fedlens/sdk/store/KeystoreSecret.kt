@@ -116,6 +116,6 @@ public class KeystoreSecret(
         const val NONCE_BYTES = 12
         const val TAG_BITS = 128
         const val FILE_BYTES = 1 + NONCE_BYTES + KeyedHash.DIGEST_BYTES + TAG_BITS / 8
-        const val REMEDY = "try again; if that does not help, erase this client's data to enrol as a new client"
+        const val REMEDY = "try again; if that does not help, erase this client (eraseHere) to enrol as a new one"
     }
 }

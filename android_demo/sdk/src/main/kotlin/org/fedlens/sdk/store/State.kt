@@ -18,7 +18,6 @@ import java.io.File
  */
 internal class State private constructor(
     val folder: File,
-    private val secrets: SecretStore,
     private val secretBytes: ByteArray,
     private val database: Database,
     private val lock: FolderLock,
@@ -30,7 +29,10 @@ internal class State private constructor(
     val clientId: ByteArray get() = KeyedHash.clientId(secretBytes)
 
     /** Where [TensorFiles] are. */
-    val tensorFolder: File get() = File(folder, "tensors")
+    val tensorFolder: File get() = tensorFolder(folder)
+
+    /** Where [Cache] and [FeatureCache] are. */
+    val cacheFolder: File get() = cacheFolder(folder)
 
     /** All or nothing, on the disk when this returns; not to be nested. Other threads wait for their turn. */
     fun <T> transaction(block: (Statements) -> T): T = database.transaction(block)
@@ -39,53 +41,28 @@ internal class State private constructor(
     fun get(key: String): ByteArray? =
         transaction { db -> db.query("SELECT value FROM meta WHERE key = ?", key) { it.bytes(0) }.firstOrNull() }
 
-    /** Stores [value] under [key]. */
-    fun set(
-        key: String,
-        value: ByteArray,
-    ) {
-        transaction { it.run("INSERT OR REPLACE INTO meta VALUES (?, ?)", key, value) }
+    /** Stores values by key, all or none. */
+    fun set(vararg values: Pair<String, ByteArray>) {
+        transaction { db ->
+            for ((key, value) in values) db.run("INSERT OR REPLACE INTO meta VALUES (?, ?)", key, value)
+        }
     }
 
     /**
-     * Deletes role, results and kept sets, which mean nothing to a server that does not know the client.
+     * Deletes role, models, results and kept sets, which mean nothing to a server that does not know the client.
      *
      * Noisy answers stay: a second one would let their noise average out. So does the journal: what left this phone has
      * left it.
      */
     fun reset() {
-        transaction(::resetRows)
-        deleteTensors()
-    }
-
-    /** As [reset], and deletes journal and identity, after the server has forgotten the client. */
-    fun erase() {
-        transaction { db ->
-            resetRows(db)
-            db.run("DELETE FROM journal")
-            db.run("DELETE FROM meta WHERE key = 'client_id'")
-        }
-        deleteTensors()
-        secrets.delete()
+        transaction { resetRows(it) }
+        // What a crash leaves of them is deleted by the next sweep of the outbox.
+        tensorFolder.listFiles()?.forEach { it.delete() }
     }
 
     /** Lets somebody else use the folder. */
     override fun close() {
-        database.close()
-        lock.close()
-    }
-
-    private fun resetRows(db: Statements) {
-        db.run("DELETE FROM meta WHERE key = 'role'")
-        db.run("DELETE FROM outbox")
-        db.run("DELETE FROM kept")
-        db.run("DELETE FROM start_rules")
-        Journal.dropWaiting(db)
-    }
-
-    // What a crash leaves of them is deleted by the next sweep of the outbox.
-    private fun deleteTensors() {
-        tensorFolder.listFiles()?.forEach { it.delete() }
+        lock.use { database.close() }
     }
 
     private fun bind(
@@ -96,7 +73,7 @@ internal class State private constructor(
     ) {
         val bound = get(key)
         if (bound == null) {
-            set(key, value)
+            set(key to value)
         } else if (!bound.contentEquals(value)) {
             throw StateException(
                 Reason.BOUND_TO_ANOTHER,
@@ -151,7 +128,7 @@ internal class State private constructor(
             try {
                 val secret = secrets.secret()
                 database = SCHEMA.open(File(folder, "client.sqlite3"), openDatabase)
-                val state = State(folder, secrets, secret, database, lock)
+                val state = State(folder, secret, database, lock)
                 state.bind("server", server.toByteArray(), "server $server", ::String)
                 state.bind("client_id", state.clientId, "this identity") { "client ${it.toHex()}" }
                 return state
@@ -161,5 +138,62 @@ internal class State private constructor(
                 throw error
             }
         }
+
+        /**
+         * Deletes all that is in the folder of a client which nobody has open, and its identity; a folder that cannot be
+         * opened too. As after [reset], noisy answers stay, unless the database cannot be read.
+         *
+         * @throws StateException It is in use, or cannot be written.
+         */
+        fun erase(
+            folder: File,
+            openDatabase: (File) -> Database,
+            secrets: SecretStore,
+        ) {
+            makeFolder(folder, "state folder")
+            FolderLock.take(folder, "state folder").use {
+                deleteFolder(cacheFolder(folder))
+                eraseRows(File(folder, "client.sqlite3"), openDatabase)
+                deleteFolder(tensorFolder(folder))
+                // Last: while it is there, this can be tried again.
+                secrets.delete()
+            }
+        }
+
+        private fun eraseRows(
+            file: File,
+            openDatabase: (File) -> Database,
+        ) {
+            try {
+                SCHEMA.open(file, openDatabase).use { database ->
+                    database.transaction { db ->
+                        resetRows(db)
+                        db.run("DELETE FROM journal")
+                        db.run("DELETE FROM meta WHERE key = 'client_id'")
+                    }
+                }
+            } catch (error: StateException) {
+                if (error.reason != Reason.DAMAGED && error.reason != Reason.NEWER_VERSION) throw error
+                for (suffix in listOf("", "-wal", "-shm")) File(file.path + suffix).delete()
+            }
+        }
+
+        private fun resetRows(db: Statements) {
+            db.run("DELETE FROM meta WHERE key IN ('role', 'current')")
+            db.run("DELETE FROM outbox")
+            db.run("DELETE FROM kept")
+            db.run("DELETE FROM start_rules")
+            Journal.dropWaiting(db)
+        }
+
+        private fun deleteFolder(folder: File) {
+            if (!folder.deleteRecursively()) {
+                throw StateException(Reason.NOT_WRITABLE, "$folder cannot be deleted; delete it, or try again")
+            }
+        }
+
+        private fun tensorFolder(folder: File) = File(folder, "tensors")
+
+        private fun cacheFolder(folder: File) = File(folder, "cache")
     }
 }

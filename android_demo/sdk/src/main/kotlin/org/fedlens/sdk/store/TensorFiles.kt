@@ -92,7 +92,8 @@ internal class TensorFiles(
         cause: Exception,
     ) = StateException(
         Reason.DAMAGED,
-        "stored tensors cannot be read: $why; the state folder is damaged: erase it to enrol as a new client",
+        "stored tensors cannot be read: $why; the state folder is damaged: erase this client (eraseHere) to enrol " +
+            "as a new one",
         cause,
     )
 

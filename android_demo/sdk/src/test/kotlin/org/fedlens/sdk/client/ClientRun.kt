@@ -37,6 +37,9 @@ internal class ClientRun(
     var engineOf: (Bundle) -> Engine = ::SoftmaxEngine
     var onEvent: (Event) -> Unit = {}
 
+    /** Tells that a request is repeated, as the way to a server does; to be called within a trouble of it. */
+    lateinit var repeated: () -> Unit
+
     inline fun <reified E : Event> told(): List<E> = events.filterIsInstance<E>()
 
     fun client(settings: ClientSettings = ClientSettings(enrolmentToken = FakeServer.TOKEN)): FedLensClient {
@@ -49,7 +52,10 @@ internal class ClientRun(
                 },
                 Desktop,
                 settings,
-                transportOf = { secret, _ -> server.transport(secret) },
+                transportOf = { secret, teller ->
+                    repeated = { teller.happened(Event.Retrying("no network", 1_000, 1)) }
+                    server.transport(secret)
+                },
                 engineOf = { bundle, _ -> engineOf(bundle) },
                 pause = { pauses += it },
             )

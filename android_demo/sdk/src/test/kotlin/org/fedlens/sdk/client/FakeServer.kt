@@ -68,6 +68,9 @@ class FakeServer(
         troubles += call to what
     }
 
+    /** Forgets the troubles that no call has met. */
+    fun untroubled() = troubles.clear()
+
     fun count(call: String): Int = calls.count { it == call }
 
     fun update(round: Long): UpdateFrame = UpdateFrame.read(updates.getValue(round))

@@ -1,15 +1,18 @@
 package org.fedlens.sdk.client
 
 import kotlinx.coroutines.CompletableDeferred
+import kotlinx.coroutines.CoroutineStart
 import kotlinx.coroutines.Dispatchers
 import kotlinx.coroutines.async
 import kotlinx.coroutines.awaitCancellation
 import kotlinx.coroutines.cancelAndJoin
 import kotlinx.coroutines.launch
 import kotlinx.coroutines.runBlocking
+import org.fedlens.jvm.JdbcDatabase
 import org.fedlens.proto.v1.Answer
 import org.fedlens.proto.v1.Ask
 import org.fedlens.proto.v1.AskClassCounts
+import org.fedlens.proto.v1.Capabilities
 import org.fedlens.proto.v1.CheckInResponse
 import org.fedlens.proto.v1.ClientRole
 import org.fedlens.proto.v1.EvaluationPlan
@@ -31,11 +34,14 @@ import org.fedlens.sdk.client.FakeServer.Companion.TOKEN
 import org.fedlens.sdk.client.FakeServer.Companion.receipt
 import org.fedlens.sdk.client.FakeServer.Companion.refused
 import org.fedlens.sdk.client.FakeServer.Companion.trainingPlan
+import org.fedlens.sdk.engine.Engine
+import org.fedlens.sdk.store.Journal
 import org.fedlens.sdk.store.JournalEntry
+import org.fedlens.sdk.store.State
 import org.junit.Assert.assertArrayEquals
 import org.junit.Assert.assertEquals
-import org.junit.Assert.assertFalse
 import org.junit.Assert.assertNotEquals
+import org.junit.Assert.assertThrows
 import org.junit.Assert.assertTrue
 import org.junit.Assert.fail
 import org.junit.Rule
@@ -113,7 +119,11 @@ class FedLensClientTest {
         run.server.trouble("update") { receipt(ByteArray(3)) }
         run.client().use { assertReason(TransportException.Reason.BAD_ANSWER) { it.runOnce() } }
         val trained = run.told<Event.Trained>().size
-        val outcome = run.client().use { runBlocking { it.runOnce() } }
+        val outcome =
+            run.client().use { client ->
+                assertEquals(JournalEntry.Outcome.WAITING, client.journal.entries().first().outcome)
+                runBlocking { client.runOnce() }
+            }
         assertTrue(outcome is Event.RoundReported)
         assertEquals(trained, run.told<Event.Trained>().size)
         assertEquals(1, run.server.count("check-in"))
@@ -304,45 +314,6 @@ class FedLensClientTest {
     }
 
     @Test
-    fun `forgetting deletes the identity on both sides, and the next call makes another`() {
-        val run = clientOf(FakeServer(rounds = 3))
-        run.client().use { client ->
-            runBlocking { client.runOnce() }
-            val before = client.clientId
-            assertTrue(runBlocking { client.forget() })
-            assertEquals(emptySet<String>(), run.server.enrolled)
-            assertFalse(before.contentEquals(client.clientId))
-            assertEquals(emptyList<JournalEntry>(), client.journal.entries())
-            runBlocking { client.runOnce() }
-        }
-        // Features were deleted too.
-        assertEquals(2, run.told<Event.Embedded>().count { it.done == it.total })
-    }
-
-    @Test
-    fun `a client that was never enrolled is forgotten without a server`() {
-        val run = clientOf(FakeServer())
-        run.client().use { assertFalse(runBlocking { it.forget() }) }
-        assertEquals(emptyList<String>(), run.server.calls)
-    }
-
-    @Test
-    fun `forgetting ends a training that is under way`() {
-        val run = clientOf(FakeServer(trainingPlan(epochs = 1_000_000)))
-        val training = run.trainingBegins()
-        val callbacks = Recorder()
-        run.client().use { client ->
-            client.start(callbacks)
-            runBlocking {
-                training.await()
-                client.forget()
-            }
-            callbacks.awaitEnd()
-        }
-        assertEquals(emptyMap<Long, ByteArray>(), run.server.updates)
-    }
-
-    @Test
     fun `cancelling during training leaves nothing half done`() {
         val run = clientOf(FakeServer(trainingPlan(epochs = 1_000_000)))
         val training = run.trainingBegins()
@@ -492,6 +463,108 @@ class FedLensClientTest {
                 val both = List(2) { async(Dispatchers.Default) { client.runOnce() } }
                 assertEquals(setOf(1L, 2L), both.map { (it.await() as Event.RoundReported).round }.toSet())
             }
+        }
+    }
+
+    @Test
+    fun `who waits for his turn and is cancelled does not change the state`() {
+        val run = clientOf(FakeServer())
+        val asked = CompletableDeferred<Unit>()
+        val answered = CompletableDeferred<Unit>()
+        run.server.trouble("check-in") {
+            asked.complete(Unit)
+            answered.await()
+        }
+        run.client().use { client ->
+            runBlocking {
+                val first = async { client.runOnce() }
+                asked.await()
+                val second = async(start = CoroutineStart.UNDISPATCHED) { client.runOnce() }
+                // The client's thread answers this after it has met the second.
+                client.classNames()
+                second.cancelAndJoin()
+                assertEquals(ClientState.CheckingIn, client.state.value)
+                answered.complete(Unit)
+                assertTrue(first.await() is Event.RoundReported)
+            }
+        }
+    }
+
+    @Test
+    fun `a run that is offline is told so whatever else is asked of the client`() {
+        val run = clientOf(FakeServer(rounds = 2))
+        val offline = CompletableDeferred<Unit>()
+        run.client().use { client ->
+            runBlocking {
+                client.runOnce()
+                run.server.trouble("check-in") {
+                    run.repeated()
+                    offline.complete(Unit)
+                    awaitCancellation()
+                }
+                val running = launch { client.run() }
+                offline.await()
+                client.embedNew()
+                assertEquals(ClientState.Retrying("no network", 1_000, 1), client.state.value)
+                running.cancelAndJoin()
+            }
+        }
+    }
+
+    @Test
+    fun `a request aside that had to be repeated leaves the state as it was`() {
+        val run = clientOf(FakeServer())
+        val photo = run.photos.first().file
+        run.client().use { client ->
+            runBlocking {
+                client.checkIn()
+                run.server.trouble("blob") {
+                    run.repeated()
+                    assertEquals(ClientState.Retrying("no network", 1_000, 1), client.state.value)
+                    throw refused("unknown", "no such blob")
+                }
+                assertReasonIn(TransportException.Reason.REFUSED) { client.predict(photo) }
+                assertEquals(ClientState.Idle, client.state.value)
+            }
+        }
+    }
+
+    @Test
+    fun `what cannot be closed leaves the folder free`() {
+        val run = clientOf(FakeServer(rounds = 2))
+        run.engineOf = { bundle ->
+            object : Engine by SoftmaxEngine(bundle) {
+                override fun close() = error("it does not close")
+            }
+        }
+        val client = run.client()
+        runBlocking { client.runOnce() }
+        assertThrows(IllegalStateException::class.java) { client.close() }
+        run.engineOf = ::SoftmaxEngine
+        run.client().use { assertTrue(runBlocking { it.runOnce() } is Event.RoundReported) }
+    }
+
+    @Test
+    fun `a request that was given up may have arrived, and one that a process took along too`() {
+        val run = clientOf(FakeServer())
+        val asked = CompletableDeferred<Unit>()
+        run.server.trouble("enrol") {
+            asked.complete(Unit)
+            awaitCancellation()
+        }
+        run.client().use { client ->
+            runBlocking {
+                val running = launch { client.run() }
+                asked.await()
+                running.cancelAndJoin()
+            }
+            assertEquals(JournalEntry.Outcome.UNKNOWN, client.journal.entries().single().outcome)
+        }
+        State.open(folder.root, "https://fl.example.org", JdbcDatabase::open).use { state ->
+            Journal(state).enrolment(Capabilities.getDefaultInstance(), 10)
+        }
+        run.client().use { client ->
+            assertEquals(List(2) { JournalEntry.Outcome.UNKNOWN }, client.journal.entries().map { it.outcome })
         }
     }
 

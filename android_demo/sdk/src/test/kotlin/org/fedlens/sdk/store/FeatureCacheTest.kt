@@ -66,8 +66,6 @@ class FeatureCacheTest {
             cache.forget(listOf(photo("a")))
             assertEquals(mapOf("b" to 'b'), cache.found("a", "b"))
             assertEquals(emptyMap<String, Char>(), cache.found("a", space = other))
-            cache.clear()
-            assertEquals(emptyMap<String, Char>(), cache.found("b"))
         }
     }
 

@@ -175,7 +175,7 @@ class KeystoreSecretTest {
         FakeKeystore.keys.clear()
         val told = assertReason(Reason.DAMAGED) { secrets.secret() }
         assertTrue(told, "the key 'mine' of $file is not in the Android keystore" in told)
-        assertTrue(told, told.endsWith("erase this client's data to enrol as a new client"))
+        assertTrue(told, told.endsWith("erase this client (eraseHere) to enrol as a new one"))
         assertTrue(file.exists())
     }
 

@@ -2,11 +2,13 @@ package org.fedlens.sdk.store
 
 import org.fedlens.jvm.JdbcDatabase
 import org.fedlens.proto.v1.Capabilities
+import org.fedlens.sdk.StateException
 import org.fedlens.sdk.StateException.Reason
 import org.junit.Assert.assertArrayEquals
 import org.junit.Assert.assertEquals
 import org.junit.Assert.assertFalse
 import org.junit.Assert.assertNull
+import org.junit.Assert.assertThrows
 import org.junit.Assert.assertTrue
 import org.junit.Rule
 import org.junit.Test
@@ -104,7 +106,7 @@ class StateTest {
         open().close()
         File(folder, "secret").writeBytes(ByteArray(5))
         val told = assertReason(Reason.DAMAGED) { open().close() }
-        assertTrue(told, "must hold 32 bytes, found 5; restore it" in told)
+        assertTrue(told, "must hold 32 bytes, found 5; restore it, or erase" in told)
     }
 
     @Test
@@ -132,7 +134,7 @@ class StateTest {
     @Test
     fun `a reset keeps identity, noisy answers and journal, and deletes role and kept sets`() {
         Stores(temporary.root) { JdbcDatabase.open(it) }.use { stores ->
-            stores.state.set("role", "trainer".toByteArray())
+            stores.state.set("role" to "trainer".toByteArray(), "current" to byteArrayOf(1))
             val answer = KeptAnswers(stores.state).answer(listOf("a", "b"), longArrayOf(1, 1), 1.0)
             stores.run(Step.Put(1, 5, upload = true, keep = true, large = true))
             stores.run(Step.Deliver)
@@ -141,6 +143,7 @@ class StateTest {
             stores.state.reset()
 
             assertNull(stores.state.get("role"))
+            assertNull(stores.state.get("current"))
             assertNull(stores.outbox.first())
             assertNull(stores.kept.current(TASK, "mine"))
             assertEquals(emptyList<String>(), stores.state.tensorFolder.list()?.toList())
@@ -159,13 +162,35 @@ class StateTest {
             open().use { state ->
                 answer = KeptAnswers(state).answer(listOf("a", "b"), longArrayOf(1, 1), 1.0)
                 Journal(state).enrolment(Capabilities.getDefaultInstance(), 10)
-                state.erase()
-                assertEquals(0, Journal(state).entries().size)
+                File(state.cacheFolder, "parts").mkdirs()
+                assertInUse { erase() }
                 state.clientId
             }
+        erase()
+        assertFalse(File(folder, "cache").exists())
         open().use { state ->
+            assertEquals(0, Journal(state).entries().size)
             assertFalse(before.contentEquals(state.clientId))
             assertArrayEquals(answer, KeptAnswers(state).answer(listOf("a", "b"), longArrayOf(1, 1), 1.0), 0.0)
         }
     }
+
+    @Test
+    fun `a folder that cannot be opened can be erased`() {
+        open().close()
+        val breakages =
+            listOf<() -> Unit>(
+                { File(folder, "secret").writeBytes(ByteArray(5)) },
+                { File(folder, "secret").delete() }, // the next one is another client's
+                { File(folder, "client.sqlite3").writeText("no database at all".repeat(1000)) },
+            )
+        for (breaks in breakages) {
+            breaks()
+            assertThrows(StateException::class.java) { open().close() }
+            erase()
+            open().close()
+        }
+    }
+
+    private fun erase() = State.erase(folder, JdbcDatabase::open, FileSecret(File(folder, "secret")))
 }
