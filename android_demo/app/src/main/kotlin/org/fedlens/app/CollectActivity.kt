@@ -39,6 +39,8 @@ class CollectActivity : ScreenActivity() {
     }
 
     override fun follow() {
+        app.schedule.restore()
+        app.suggestions.retry()
         seen?.launch { app.photos.read() }
         seen?.launch { app.learning.findModel() }
         whileSeen(combine(app.photos.all, app.suggestions.all, ::Pair)) { (photos, suggestions) ->

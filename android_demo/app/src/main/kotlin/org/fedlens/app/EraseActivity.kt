@@ -16,6 +16,8 @@ class EraseActivity : ScreenActivity() {
 
     override fun make(saved: Bundle?) {
         fill(R.layout.erase, R.string.erase_everything)
+        // How an earlier attempt ended says nothing about this one.
+        if (saved == null) app.erasing.seen()
         addLines(R.id.erased, R.array.what_is_erased)
         findViewById<Button>(R.id.erase).setOnClickListener { app.erasing.start() }
         findViewById<Button>(R.id.erase_anyway).setOnClickListener { app.erasing.startHereAnyway() }

@@ -46,17 +46,18 @@ internal class Erasing(
     fun start() =
         once {
             now.value = State.TellingServer
-            try {
-                val isAggregating = if (app.settings.link == null) false else tell()
-                eraseHere()
-                now.value = State.Done(wasTold = true, isAggregating)
-            } catch (_: TimeoutCancellationException) {
-                now.value = State.NotTold("")
-            } catch (failure: FedLensException) {
-                now.value = State.NotTold(failure.message.orEmpty())
-            } catch (failure: IOException) {
-                now.value = State.NotTold(failure.message.orEmpty())
-            }
+            val isAggregating =
+                try {
+                    if (app.settings.link == null) false else tell()
+                } catch (_: TimeoutCancellationException) {
+                    return@once notTold("")
+                } catch (failure: FedLensException) {
+                    return@once notTold(failure.message.orEmpty())
+                } catch (failure: IOException) {
+                    return@once notTold(failure.message.orEmpty())
+                }
+            eraseHere()
+            now.value = State.Done(wasTold = true, isAggregating)
         }
 
     /** Erases what is here, although the server still has what it had. */
@@ -81,15 +82,19 @@ internal class Erasing(
         return withTimeout(app.surroundings.patienceMs) { app.learning.withClient(isFarewell = true) { it.forget() } }
     }
 
+    private fun notTold(detail: String) {
+        now.value = State.NotTold(detail)
+    }
+
     private suspend fun eraseHere() {
+        // Nothing begins anew meanwhile, and a process that ends now leads to the screen from which the rest is erased.
+        app.settings.wasWithdrawn = true
+        app.settings.hasConsent = false
         app.schedule.cancelAll()
         LearnNotification.remove(app)
-        app.learning.close()
-        app.suggestions.forget()
+        app.learning.erase()
         app.photos.eraseAll()
         withContext(Dispatchers.IO) {
-            app.surroundings.secrets(app.clientFolder).delete()
-            app.clientFolder.deleteRecursively()
             app.cacheDir.deleteRecursively()
             app.settings.erase()
         }

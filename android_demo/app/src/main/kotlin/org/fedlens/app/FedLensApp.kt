@@ -19,6 +19,12 @@ open class FedLensApp : Application() {
     internal val erasing: Erasing get() = life.erasing
     internal val schedule: Schedule get() = life.schedule
 
+    /** How many screens are in sight. */
+    internal var screensSeen = 0
+
+    /** Somebody looks at the app. */
+    internal val isSeen: Boolean get() = screensSeen > 0
+
     /** What must outlive the process, for the SDK's client. */
     internal val clientFolder: File get() = File(filesDir, "client")
 

@@ -1,7 +1,6 @@
 package org.fedlens.app
 
 import kotlinx.coroutines.CancellationException
-import kotlinx.coroutines.Dispatchers
 import kotlinx.coroutines.Job
 import kotlinx.coroutines.NonCancellable
 import kotlinx.coroutines.flow.MutableStateFlow
@@ -88,11 +87,7 @@ internal class Joining(
 
     /** A folder belongs to one server: what was begun with another one must not stand in the way. */
     private suspend fun leave() {
-        app.learning.close()
-        withContext(Dispatchers.IO) {
-            app.surroundings.secrets(app.clientFolder).delete()
-            app.clientFolder.deleteRecursively()
-        }
+        app.learning.erase()
         app.settings.link = null
     }
 }

@@ -16,7 +16,9 @@ class LearnJob : JobService() {
         val app = application as FedLensApp
         val learning = app.learning
         if (!learning.isAllowed) return false
-        val round = learning.start(goOn = params.jobId == Schedule.REGULAR) ?: return false
+        val isNow = params.jobId == Schedule.NOW
+        val round = learning.start(isByItself = !isNow) ?: return false
+        if (isNow) app.schedule.isKeptAlive = true
         show(params, LearnNotification.of(app, learning.state.value))
         works[params.jobId] =
             app.scope.launch {
@@ -29,8 +31,7 @@ class LearnJob : JobService() {
                     }
                 round.join()
                 telling.cancel()
-                LearnNotification.remove(app)
-                works.remove(params.jobId)
+                forget(params)
                 jobFinished(params, false)
             }
         return true
@@ -38,11 +39,20 @@ class LearnJob : JobService() {
 
     override fun onStopJob(params: JobParameters): Boolean {
         val app = application as FedLensApp
-        works.remove(params.jobId)?.cancel()
-        app.learning.cancel()
-        LearnNotification.remove(app)
+        val isUnderWay = app.learning.isRunning.value
+        works[params.jobId]?.cancel()
+        forget(params)
+        // The other job may still be there for the same round.
+        if (works.isEmpty()) app.learning.interrupt()
         // The regular one comes again by itself.
-        return params.jobId == Schedule.NOW && app.learning.isAllowed
+        return params.jobId == Schedule.NOW && isUnderWay && app.learning.isAllowed
+    }
+
+    private fun forget(params: JobParameters) {
+        val app = application as FedLensApp
+        works.remove(params.jobId)
+        if (works.isEmpty()) LearnNotification.remove(app)
+        if (params.jobId == Schedule.NOW) app.schedule.isKeptAlive = false
     }
 
     private fun show(

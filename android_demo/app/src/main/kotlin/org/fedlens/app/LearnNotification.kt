@@ -67,7 +67,9 @@ internal object LearnNotification {
     }
 
     private fun open(context: Context): PendingIntent {
-        val intent = Intent(context, LearningActivity::class.java)
+        val intent =
+            Intent(context, LearningActivity::class.java)
+                .addFlags(Intent.FLAG_ACTIVITY_CLEAR_TOP or Intent.FLAG_ACTIVITY_SINGLE_TOP)
         return PendingIntent.getActivity(context, 0, intent, PendingIntent.FLAG_IMMUTABLE)
     }
 

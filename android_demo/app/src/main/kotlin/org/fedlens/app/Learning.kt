@@ -1,5 +1,7 @@
 package org.fedlens.app
 
+import android.os.SystemClock
+import kotlinx.coroutines.CancellationException
 import kotlinx.coroutines.Dispatchers
 import kotlinx.coroutines.Job
 import kotlinx.coroutines.flow.MutableStateFlow
@@ -31,6 +33,12 @@ internal class Learning(
     private var watching: Job? = null
     private var run: Job? = null
     private var isRenewing = false
+
+    // Somebody at the phone has asked for the run that is under way, and is willing to wait for a round.
+    private var isAskedFor = false
+
+    // When the server had no work for the first time since the last round.
+    private var idleSinceMs: Long? = null
     private val doing = MutableStateFlow<ClientState>(ClientState.Idle)
     private val running = MutableStateFlow(false)
     private val entries = MutableStateFlow<List<JournalEntry>?>(null)
@@ -55,13 +63,16 @@ internal class Learning(
     /**
      * Takes part in one round, or goes on with what is under way already; null: it is not allowed.
      *
-     * @param goOn Takes part in one round after the other, for as long as they succeed.
+     * @param isByItself Nobody has asked for it: it is one round after the other, for as long as they succeed and the
+     *     next one is not long in coming.
      */
-    fun start(goOn: Boolean = false): Job? {
+    fun start(isByItself: Boolean = false): Job? {
         if (!isAllowed) return null
-        run?.takeIf { it.isActive }?.let { return it }
+        val before = run?.takeIf { it.isActive }
+        isAskedFor = !isByItself || (before != null && isAskedFor)
+        if (before != null) return before
         running.value = true
-        isRenewing = false
+        idleSinceMs = null
         return scope
             .launch {
                 try {
@@ -69,7 +80,7 @@ internal class Learning(
                         var outcome: Event.Outcome
                         do {
                             outcome = client.runOnce()
-                        } while (goOn && outcome is Event.RoundReported)
+                        } while (!isAskedFor && outcome is Event.RoundReported)
                         if (outcome is Event.RoundReported) renewModel(outcome)
                     }
                 } catch (failure: FedLensException) {
@@ -80,12 +91,19 @@ internal class Learning(
                     running.value = false
                     client?.let { followDeletions(it) }
                 }
+                app.schedule.release()
             }.also { run = it }
     }
 
-    /** Ends the round that is under way; nothing that was computed is lost. */
+    /** Ends the round that is under way, for good; nothing that was computed is lost. */
     fun cancel() {
+        app.schedule.release()
         run?.cancel()
+    }
+
+    /** Ends the round that is under way, which a job is to take up again; not one that somebody is looking on at. */
+    fun interrupt() {
+        if (!isAskedFor || !app.isSeen) run?.cancel()
     }
 
     /** Reads what has left, where somebody may have been told anything. */
@@ -100,19 +118,21 @@ internal class Learning(
 
     /** Computes the features of new photos, so that the next round need not. */
     fun embedNew() {
-        if (isAllowed) scope.launch { quietly { it.embedNew() } }
+        scope.launch { ifAllowed { it.embedNew() } }
     }
 
     /** Asks for the classes of the model that the server has told of last. */
     suspend fun readClasses() {
-        val names = quietly { it.classNames() }.orEmpty()
-        if (names.isNotEmpty()) app.settings.classNames = names
+        val names = ifAllowed { it.classNames() }.orEmpty()
+        if (names.isEmpty()) return
+        app.settings.classNames = names
+        app.suggestions.retry()
     }
 
     /** Asks the server for a model where none is known here, so that there are classes to choose from. */
     suspend fun findModel() {
-        if (!isAllowed || running.value || app.settings.classNames.isNotEmpty()) return
-        quietly { it.checkIn() }
+        if (running.value || app.settings.classNames.isNotEmpty()) return
+        ifAllowed { it.checkIn() }
         readClasses()
     }
 
@@ -120,13 +140,25 @@ internal class Learning(
      * Does something with the client, which is opened before if it is not.
      *
      * @param isFarewell Consent is not asked for: the server is to forget this phone.
+     * @throws StateException There is no consent, the phone has joined nowhere, or the client was closed meanwhile.
      */
     suspend fun <T> withClient(
         isFarewell: Boolean = false,
         use: suspend (FedLensClient) -> T,
     ): T {
-        check(isFarewell || app.settings.hasConsent) { "nothing leaves before the owner has consented" }
-        return use(opening.withLock { client ?: open() })
+        val opened =
+            opening.withLock {
+                // Asked here: consent may have been withdrawn while the client was being closed.
+                if (!isFarewell && !app.settings.hasConsent) throw notEnrolled("the owner has not consented")
+                client ?: open()
+            }
+        return try {
+            use(opened)
+        } catch (failure: IllegalStateException) {
+            // To be cancelled is such a failure too.
+            if (failure is CancellationException || client === opened) throw failure
+            throw StateException(StateException.Reason.IN_USE, "the client was closed meanwhile", failure)
+        }
     }
 
     /** Ends what is under way and closes the client. */
@@ -136,11 +168,26 @@ internal class Learning(
             watching?.cancel()
             val closing = client
             client = null
-            if (closing != null) app.photos.album().onDeleted(null)
+            app.photos.followDeletions(null)
             withContext(Dispatchers.IO) { closing?.close() }
             doing.value = ClientState.Idle
             entries.value = null
             id.value = null
+            // Whoever was being asked does not answer any more.
+            app.suggestions.forget()
+        }
+    }
+
+    /** Closes the client and deletes what it keeps here, its identity too. */
+    suspend fun erase() {
+        close()
+        withContext(Dispatchers.IO) {
+            try {
+                app.surroundings.secrets(app.clientFolder).delete()
+            } catch (_: StateException) {
+                // Without its file, which goes with the folder, the key in a broken keystore opens nothing.
+            }
+            app.clientFolder.deleteRecursively()
         }
     }
 
@@ -153,15 +200,18 @@ internal class Learning(
     /** Suggestions are to come from the newest model; what is said of the round that has just ended stays. */
     private suspend fun renewModel(ended: Event.RoundReported) {
         isRenewing = true
-        withTimeoutOrNull(app.surroundings.patienceMs) { quietly { it.checkIn() } }
-        isRenewing = false
+        try {
+            withTimeoutOrNull(app.surroundings.patienceMs) { ifAllowed { it.checkIn() } }
+        } finally {
+            isRenewing = false
+        }
         doing.value = ClientState.Reported(ended.task, ended.round)
         app.suggestions.forget()
     }
 
     private suspend fun open(): FedLensClient {
         val settings = app.settings
-        val link = checkNotNull(settings.link) { "the phone has joined nowhere" }
+        val link = settings.link ?: throw notEnrolled("the phone has joined nowhere")
         val folder = app.clientFolder
         val album = app.photos.album()
         val fresh =
@@ -189,8 +239,8 @@ internal class Learning(
      * is over. The album remembers for how long that takes, and beyond the end of the process.
      */
     private fun followDeletions(client: FedLensClient) {
-        scope.launch(Dispatchers.IO) {
-            app.photos.album().onDeleted { digests ->
+        scope.launch {
+            app.photos.followDeletions { digests ->
                 if (running.value) throw later("a training is under way", null)
                 try {
                     runBlocking { client.dropFeatures(digests) }
@@ -203,6 +253,8 @@ internal class Learning(
         }
     }
 
+    private fun notEnrolled(why: String) = StateException(StateException.Reason.NOT_ENROLLED, "$why: nothing leaves")
+
     private fun later(
         why: String,
         cause: Exception?,
@@ -211,7 +263,13 @@ internal class Learning(
     /** In a thread of the client's. */
     private fun happened(event: Event) {
         when (event) {
-            is Event.Waiting, Event.TasksFinished -> scope.launch { readClasses() }
+            is Event.Waiting ->
+                scope.launch {
+                    endIfIdle(event.retryAfterMs)
+                    readClasses()
+                }
+            Event.TasksFinished -> scope.launch { readClasses() }
+            is Event.RoundStarted -> scope.launch { idleSinceMs = null }
             is Event.RoundReported ->
                 scope.launch {
                     app.suggestions.forget()
@@ -222,6 +280,14 @@ internal class Learning(
         }
     }
 
+    /** Nobody is to keep the phone awake for rounds that do not come: Android starts the job again in an hour. */
+    private fun endIfIdle(retryAfterMs: Long) {
+        val nowMs = SystemClock.elapsedRealtime()
+        val sinceMs = idleSinceMs ?: nowMs.also { idleSinceMs = it }
+        val isLong = nowMs - sinceMs + retryAfterMs > app.surroundings.longestIdleMs
+        if (isLong && !isAskedFor) run?.cancel()
+    }
+
     private fun failed(
         reason: String,
         failure: Exception,
@@ -230,6 +296,10 @@ internal class Learning(
         val isTold = doing.value is ClientState.Failed || doing.value is ClientState.Refused
         if (!isTold) doing.value = ClientState.Failed(reason, failure.message.orEmpty())
     }
+
+    /** As [quietly], for what the server may be asked for; null where that is not allowed, as in a pause. */
+    private suspend fun <T> ifAllowed(use: suspend (FedLensClient) -> T): T? =
+        if (isAllowed) quietly { if (isAllowed) use(it) else null } else null
 
     private suspend fun <T> quietly(use: suspend (FedLensClient) -> T): T? =
         try {

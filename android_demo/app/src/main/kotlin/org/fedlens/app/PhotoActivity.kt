@@ -42,6 +42,7 @@ class PhotoActivity : ScreenActivity() {
     }
 
     override fun follow() {
+        app.suggestions.retry()
         seen?.launch { app.photos.read() }
         seen?.launch { app.learning.findModel() }
         whileSeen(combine(app.photos.all, app.suggestions.all, ::Pair)) { (photos, suggestions) ->

@@ -1,6 +1,7 @@
 package org.fedlens.app
 
 import android.net.Uri
+import kotlinx.coroutines.Dispatchers
 import kotlinx.coroutines.asCoroutineDispatcher
 import kotlinx.coroutines.flow.MutableStateFlow
 import kotlinx.coroutines.flow.StateFlow
@@ -34,7 +35,11 @@ internal class Photos(
     private val executor = Executors.newSingleThreadExecutor { Thread(it, "album").apply { isDaemon = true } }
     private val thread = executor.asCoroutineDispatcher()
     private val found = MutableStateFlow<List<AlbumPhoto>?>(null)
+    private val trouble = MutableStateFlow<String?>(null)
     private var opened: PhotoAlbum? = null
+
+    /** Why the album could not be read or changed the last time; null: it could. */
+    val problem: StateFlow<String?> = trouble
 
     /** Every photo, newest first; null while it has not been read yet. */
     val all: StateFlow<List<AlbumPhoto>?> = found
@@ -44,7 +49,27 @@ internal class Photos(
         if (found.value == null) change { }
     }
 
-    /** The album itself, for the SDK's client. */
+    /**
+     * Calls [take] with the digests of photos that are erased, as [PhotoAlbum.onDeleted] does; null: nobody takes them.
+     * Those that cannot be told now are remembered.
+     */
+    suspend fun followDeletions(take: ((List<ByteArray>) -> Unit)?) {
+        // Not in the album's thread: whoever takes them waits for the client's, which a training holds.
+        val album = withContext(thread) { opened } ?: return
+        withContext(Dispatchers.IO) {
+            try {
+                album.onDeleted(take)
+            } catch (_: StateException) {
+                // They are still in the album's list.
+            }
+        }
+    }
+
+    /**
+     * The album itself, for the SDK's client.
+     *
+     * @throws StateException It cannot be opened.
+     */
     suspend fun album(): PhotoAlbum = withContext(thread) { open() }
 
     /** Adds what these addresses lead to. */
@@ -69,7 +94,7 @@ internal class Photos(
                 }
             }
             Added(added, refused)
-        }
+        } ?: Added(emptyList(), emptyList())
 
     /** Gives a photo its class. */
     suspend fun label(
@@ -85,18 +110,22 @@ internal class Photos(
         id: Long,
         label: String,
         probability: Double,
-    ) = change { it.suggest(id, label, probability) }
+    ) {
+        change { it.suggest(id, label, probability) }
+    }
 
     /** Erases one photo and what was computed of it. */
-    suspend fun erase(id: Long) = change { it.delete(id) }
+    suspend fun erase(id: Long) {
+        change { it.delete(id) }
+    }
 
-    /** Erases every photo and closes the album. */
+    /** Erases every photo, even of an album that cannot be opened any more. */
     suspend fun eraseAll() {
         withContext(thread) {
-            open().deleteAll()
             close()
             app.albumFolder.deleteRecursively()
             found.value = null
+            trouble.value = null
         }
     }
 
@@ -106,10 +135,19 @@ internal class Photos(
         executor.shutdown()
     }
 
-    private suspend fun <T> change(work: (PhotoAlbum) -> T): T =
+    /** Null where that could not be done; [problem] says why. */
+    private suspend fun <T> change(work: (PhotoAlbum) -> T): T? =
         withContext(thread) {
-            val album = open()
-            work(album).also { found.value = album.all() }
+            try {
+                val album = open()
+                val result = work(album)
+                found.value = album.all()
+                trouble.value = null
+                result
+            } catch (failure: StateException) {
+                trouble.value = failure.message.orEmpty()
+                null
+            }
         }
 
     private fun open(): PhotoAlbum =

@@ -37,9 +37,12 @@ internal object Pictures {
         leastEdge: Int,
     ) {
         val key = "${photo.file.path} $leastEdge"
-        if (view.getTag(R.id.photo) == key) return
-        (view.getTag(R.id.photos) as? Job)?.cancel()
+        val before = view.getTag(R.id.photos) as? Job
+        // Reading ends with the screen's being seen, and has to begin anew when the screen comes back.
+        if (view.getTag(R.id.photo) == key && before?.isCancelled != true) return
+        before?.cancel()
         view.setTag(R.id.photo, key)
+        view.setTag(R.id.photos, null)
         val known = cache[key]
         view.setImageBitmap(known)
         if (known != null) return

@@ -15,6 +15,9 @@ internal class Schedule(
     private val scheduler = app.getSystemService(JobScheduler::class.java)
     private val service = ComponentName(app, LearnJob::class.java)
 
+    /** The job of *Learn now* has started and not ended. */
+    var isKeptAlive = false
+
     /** Makes background learning what the settings say it is. */
     fun apply() {
         val settings = app.settings
@@ -36,6 +39,11 @@ internal class Schedule(
         )
     }
 
+    /** Brings the job back where Android has dropped it, as when the owner has forced the app to stop. */
+    fun restore() {
+        if (scheduler.getPendingJob(REGULAR) == null) apply()
+    }
+
     /** Has the round that *Learn now* has begun go on when the app is left. */
     fun keepAlive() {
         val job = JobInfo.Builder(NOW, service).setRequiredNetworkType(JobInfo.NETWORK_TYPE_ANY)
@@ -46,9 +54,10 @@ internal class Schedule(
         scheduler.schedule(job.build())
     }
 
-    /** The round has ended. */
+    /** Nobody wants that round to go on, or it has ended: its job is not to begin it again. */
     fun release() {
-        scheduler.cancel(NOW)
+        // One that has started ends by itself with its round; cancelling it would be to stop it.
+        if (!isKeptAlive) scheduler.cancel(NOW)
     }
 
     /** Nothing is started any more. */

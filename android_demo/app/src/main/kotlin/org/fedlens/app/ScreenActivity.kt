@@ -68,10 +68,15 @@ abstract class ScreenActivity : Activity() {
         // Consent may have been withdrawn on another screen in the meantime.
         if (needsMembership && sendElsewhere()) return
         seen = CoroutineScope(Job() + app.main)
+        app.screensSeen++
+        whileSeen(app.photos.problem, ::showProblem)
+        // Whoever has left the screen that erases, while the server was being told, is sent on from any other.
+        if (needsMembership) whileSeen(app.erasing.state) { if (it is Erasing.State.Done) sendElsewhere() }
         follow()
     }
 
     override fun onStop() {
+        if (seen != null) app.screensSeen--
         seen?.cancel()
         seen = null
         super.onStop()
@@ -103,6 +108,13 @@ abstract class ScreenActivity : Activity() {
             if (tab != null) Tab.entries.forEach { addView(tabView(it, this)) }
         }
         findViewById<View>(R.id.frame).setOnApplyWindowInsetsListener { frame, insets -> fit(frame, insets) }
+    }
+
+    private fun showProblem(problem: String?) {
+        findViewById<TextView>(R.id.album_problem).apply {
+            text = getString(R.string.album_problem, problem.orEmpty())
+            visibility = if (problem == null) View.GONE else View.VISIBLE
+        }
     }
 
     private fun tabView(

@@ -18,8 +18,8 @@ class SettingsActivity : ScreenActivity() {
         background()
         row(R.id.paused, R.string.pause, R.string.pause_text, settings.isPaused) {
             settings.isPaused = it
-            if (it) app.learning.cancel()
             app.schedule.apply()
+            if (it) stop()
         }
         row(R.id.local, R.string.keep_local, R.string.keep_local_text, settings.keepsModelLocal) {
             settings.keepsModelLocal = it
@@ -93,6 +93,14 @@ class SettingsActivity : ScreenActivity() {
         val permission = Manifest.permission.POST_NOTIFICATIONS
         if (checkSelfPermission(permission) != PackageManager.PERMISSION_GRANTED) {
             requestPermissions(arrayOf(permission), 0)
+        }
+    }
+
+    /** What fetches or repeats a request ends too, not only a round. */
+    private fun stop() {
+        app.scope.launch {
+            app.learning.close()
+            app.learning.readJournal()
         }
     }
 

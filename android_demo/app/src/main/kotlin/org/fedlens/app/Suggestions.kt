@@ -39,8 +39,7 @@ internal class Suggestions(
     /** Asks the model about this photo, if that has not been done. */
     fun ask(photo: AlbumPhoto) {
         if (!app.learning.isAllowed) return
-        val before = made.value[photo.id]
-        if (before != null && before != Suggestion.NoModel) return
+        if (photo.id in made.value) return
         made.update { it + (photo.id to Suggestion.Asking) }
         app.scope.launch {
             val suggestion = suggestion(photo)
@@ -50,6 +49,11 @@ internal class Suggestions(
                 app.photos.suggest(photo.id, best.key, best.value)
             }
         }
+    }
+
+    /** There may be a model now where there was none: photos are asked about again. */
+    fun retry() {
+        made.update { known -> known.filterValues { it != Suggestion.NoModel } }
     }
 
     /** There is another model: what the one before said is of no interest. */

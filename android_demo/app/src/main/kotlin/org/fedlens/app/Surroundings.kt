@@ -13,11 +13,13 @@ import java.io.File
  * @property platform Runs programs, decodes photos, opens databases.
  * @property secrets Where the identity of a client with this folder is kept.
  * @property patienceMs How long a server is given to answer somebody who wants to be forgotten.
+ * @property longestIdleMs How long a job in the background waits for a round.
  */
 internal class Surroundings(
     val platform: Platform,
     val secrets: (File) -> SecretStore,
     val patienceMs: Long = 20_000,
+    val longestIdleMs: Long = 120_000,
 ) {
     companion object {
         /** Those of a phone; keys are in the Android keystore. */

@@ -29,6 +29,7 @@ import org.robolectric.annotation.GraphicsMode
 import org.robolectric.shadows.ShadowNetwork
 import org.robolectric.util.ReflectionHelpers
 import java.lang.reflect.Proxy
+import java.util.concurrent.CountDownLatch
 
 /** What happens while nobody looks, and how it is ended. */
 @RunWith(RobolectricTestRunner::class)
@@ -111,16 +112,122 @@ class BackgroundTest {
         PlayedServer().use { server ->
             server.waitReason = WaitReason.WAIT_REASON_POPULATION
             joinWithPhoto(server)
-            val screen = open<CollectActivity>().get()
-            screen.press(R.id.learn_now)
-            assertNotNull(scheduler.getPendingJob(Schedule.NOW))
-            until("waiting") { screen.text(R.id.status_text) == app.getString(R.string.waiting_population) }
+            val screen = open<CollectActivity>()
+            learnNow(screen.get())
+            screen.pause().stop()
             val job = Robolectric.buildService(LearnJob::class.java).create().bind().get()
             assertTrue(job.onStartJob(parameters(Schedule.NOW)))
             assertTrue(job.onStopJob(parameters(Schedule.NOW)))
             until("ended") { !app.learning.isRunning.value }
             assertFalse(shadowOf(job).isJobFinished)
+            assertNotNull(scheduler.getPendingJob(Schedule.NOW))
             assertEquals(0, notifications.size())
+        }
+    }
+
+    @Test
+    fun `a job that Android stops leaves alone what another one or somebody at the phone wants`() {
+        PlayedServer().use { server ->
+            server.waitReason = WaitReason.WAIT_REASON_POPULATION
+            joinWithPhoto(server)
+            val screen = open<CollectActivity>()
+            learnNow(screen.get())
+            val job = Robolectric.buildService(LearnJob::class.java).create().bind().get()
+            assertTrue(job.onStartJob(parameters(Schedule.REGULAR)))
+            assertFalse(job.onStopJob(parameters(Schedule.REGULAR)))
+            Phone.idle()
+            assertTrue("somebody looks on", app.learning.isRunning.value)
+
+            screen.pause().stop()
+            assertTrue(job.onStartJob(parameters(Schedule.NOW)))
+            assertTrue(job.onStartJob(parameters(Schedule.REGULAR)))
+            assertFalse(job.onStopJob(parameters(Schedule.REGULAR)))
+            Phone.idle()
+            assertTrue("the other job is there", app.learning.isRunning.value)
+            assertEquals(1, notifications.size())
+            job.onStopJob(parameters(Schedule.NOW))
+            until("ended") { !app.learning.isRunning.value }
+        }
+    }
+
+    @Test
+    fun `a round that was cancelled or has ended before its job starts is not begun again`() {
+        PlayedServer().use { server ->
+            server.waitReason = WaitReason.WAIT_REASON_POPULATION
+            joinWithPhoto(server)
+            val screen = open<CollectActivity>().get()
+            learnNow(screen)
+            screen.press(R.id.cancel)
+            assertNull(scheduler.getPendingJob(Schedule.NOW))
+            until("cancelled") { !app.learning.isRunning.value }
+
+            learnNow(screen)
+            open<SettingsActivity>().get().press(R.id.paused)
+            assertNull(scheduler.getPendingJob(Schedule.NOW))
+            until("paused") { !app.learning.isRunning.value }
+
+            app.settings.isPaused = false
+            server.waitReason = null
+            checkNotNull(app.learning.start())
+            app.schedule.keepAlive()
+            until("reported") { !app.learning.isRunning.value }
+            assertNull(scheduler.getPendingJob(Schedule.NOW))
+        }
+    }
+
+    @Test
+    fun `a job that has started ends with its round and not by being stopped`() {
+        PlayedServer().use { server ->
+            server.waitReason = WaitReason.WAIT_REASON_POPULATION
+            joinWithPhoto(server)
+            val screen = open<CollectActivity>().get()
+            learnNow(screen)
+            val job = Robolectric.buildService(LearnJob::class.java).create().bind().get()
+            assertTrue(job.onStartJob(parameters(Schedule.NOW)))
+            screen.press(R.id.cancel)
+            assertNotNull(scheduler.getPendingJob(Schedule.NOW))
+            until("finished") { shadowOf(job).isJobFinished }
+            assertFalse(shadowOf(job).isRescheduleNeeded)
+        }
+    }
+
+    @Test
+    fun `a job that nobody has asked for does not wait for a round that is not to come soon`() {
+        PlayedServer().use { server ->
+            server.waitReason = WaitReason.WAIT_REASON_POPULATION
+            joinWithPhoto(server)
+            val job = Robolectric.buildService(LearnJob::class.java).create().bind().get()
+            assertTrue(job.onStartJob(parameters(Schedule.REGULAR)))
+            until("done") { shadowOf(job).isJobFinished }
+            assertFalse(shadowOf(job).isRescheduleNeeded)
+        }
+    }
+
+    @Test
+    fun `background learning comes back where Android has dropped it`() {
+        app.settings.hasConsent = true
+        app.settings.isEnrolled = true
+        app.settings.learnsInBackground = true
+        app.schedule.apply()
+        scheduler.cancelAll()
+        open<CollectActivity>()
+        assertNotNull(regular())
+    }
+
+    @Test
+    fun `a pause ends what is being fetched for a suggestion`() {
+        PlayedServer().use { server ->
+            Phone.join(server)
+            Phone.addPhoto("cat", 3, label = null)
+            val joined = server.requests.size
+            server.onRequest = { PlayedServer.Fate.LOST_BEFORE }
+            open<CollectActivity>()
+            until("asking") { app.suggestions.all.value.isNotEmpty() && server.requests.size > joined }
+            open<SettingsActivity>().get().press(R.id.paused)
+            until("given up") { app.suggestions.all.value.isEmpty() }
+            val asked = server.requests.size
+            Phone.spend(LONGER_THAN_A_RETRY_MS)
+            assertEquals(asked, server.requests.size)
         }
     }
 
@@ -134,6 +241,8 @@ class BackgroundTest {
             val notification = LearnNotification.of(app, app.learning.state.value)
             assertEquals(app.getString(R.string.waiting_title), shadowOf(notification).contentTitle)
             assertTrue(shadowOf(notification).isIndeterminate)
+            val opens = shadowOf(notification.contentIntent).savedIntent
+            assertTrue("one that is open is used", opens.flags and Intent.FLAG_ACTIVITY_CLEAR_TOP != 0)
             val button = shadowOf(notification.actions.single().actionIntent).savedIntent
             CancelReceiver().onReceive(app, button)
             until("cancelled") { !app.learning.isRunning.value }
@@ -193,6 +302,31 @@ class BackgroundTest {
     }
 
     @Test
+    fun `who leaves while everything is being erased is led to the beginning, and can erase again`() {
+        PlayedServer().use { server ->
+            joinWithPhoto(server)
+            val isLeft = CountDownLatch(1)
+            server.onRequest = {
+                isLeft.await()
+                PlayedServer.Fate.ANSWERED
+            }
+            val settings = open<SettingsActivity>()
+            settings.pause().stop()
+            val erase = open<EraseActivity>()
+            erase.get().press(R.id.erase)
+            erase.pause().stop()
+            settings.start().resume()
+            isLeft.countDown()
+            until("sent on") { settings.get().isFinishing }
+            val next = shadowOf(settings.get()).nextStartedActivity
+            assertEquals(ConsentActivity::class.java.name, next.component?.className)
+
+            val again = open<EraseActivity>().get()
+            assertEquals(app.getString(R.string.erase_title), again.text(R.id.erase_state))
+        }
+    }
+
+    @Test
     fun `who has withdrawn consent can still have everything erased`() {
         PlayedServer().use { server ->
             joinWithPhoto(server)
@@ -222,6 +356,12 @@ class BackgroundTest {
         }
     }
 
+    private fun learnNow(screen: CollectActivity) {
+        screen.press(R.id.learn_now)
+        assertNotNull(scheduler.getPendingJob(Schedule.NOW))
+        until("waiting") { screen.text(R.id.status_text) == app.getString(R.string.waiting_population) }
+    }
+
     private fun joinWithPhoto(server: PlayedServer) {
         Phone.join(server)
         Phone.addPhoto("cat", 3)
@@ -244,4 +384,8 @@ class BackgroundTest {
     // What stands in its place tells more than there is to ask here.
     @Suppress("DEPRECATION")
     private fun networkOf(job: JobInfo): Int = job.networkType
+
+    private companion object {
+        const val LONGER_THAN_A_RETRY_MS = 1_500L
+    }
 }

@@ -49,6 +49,12 @@ internal object Phone {
         }
     }
 
+    /** Lets the main thread work for a while, for what is not to happen. */
+    fun spend(ms: Long) {
+        val end = System.nanoTime() + ms * NANOS_PER_MS
+        until("$ms ms are over") { System.nanoTime() >= end }
+    }
+
     fun Activity.view(id: Int): View = findViewById(id)
 
     fun Activity.text(id: Int): String = findViewById<TextView>(id).text.toString()

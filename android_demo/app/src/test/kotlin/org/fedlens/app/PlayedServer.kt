@@ -68,6 +68,9 @@ internal class PlayedServer(
     /** What the server has to say to who asks for work; null: what [rounds] says. */
     @Volatile var waitReason: WaitReason? = null
 
+    /** The task has a model already. */
+    @Volatile var hasModel = true
+
     /** HTTP status and code with which enrolment is refused; null: it is not. */
     @Volatile var refusal: Pair<Int, String>? = null
     private val count = AtomicInteger()
@@ -133,13 +136,15 @@ internal class PlayedServer(
                             .newBuilder()
                             .setReason(reason)
                             .setRetryAfterMs(WAIT_MS)
-                            .addModels(current()),
+                            .addAllModels(models()),
                     ).build()
             round > rounds ->
-                CheckInResponse.newBuilder().setFinished(Finished.newBuilder().addModels(current())).build()
+                CheckInResponse.newBuilder().setFinished(Finished.newBuilder().addAllModels(models())).build()
             else -> CheckInResponse.newBuilder().setAssignment(assignment(round.toLong())).build()
         }
     }
+
+    private fun models(): List<CurrentModel> = if (hasModel) listOf(current()) else emptyList()
 
     private fun current() =
         CurrentModel
@@ -147,6 +152,7 @@ internal class PlayedServer(
             .setTask(TASK)
             .setBundle(sha256(manifest))
             .addSets(global())
+            .build()
 
     private fun global() =
         BlobSet

@@ -3,10 +3,15 @@ package org.fedlens.app
 import android.app.Activity
 import android.content.Intent
 import android.content.res.Configuration
+import android.graphics.drawable.BitmapDrawable
 import android.view.View
 import android.view.ViewGroup
+import android.widget.ImageView
 import android.widget.ListView
 import android.widget.TextView
+import kotlinx.coroutines.CoroutineScope
+import kotlinx.coroutines.Job
+import kotlinx.coroutines.cancel
 import org.fedlens.app.Phone.isShown
 import org.fedlens.app.Phone.open
 import org.fedlens.app.Phone.press
@@ -60,6 +65,38 @@ class ScreensTest {
         assertEquals("fedlens://enrol?token=t", screen.get().text(R.id.link))
         assertEquals(said, screen.get().text(R.id.link_problem))
         assertEquals(app.getString(R.string.link_server_missing), said)
+    }
+
+    @Test
+    fun `rotation shows each switch as it is set`() {
+        PlayedServer().use { server ->
+            Phone.join(server)
+            Phone.addPhoto("cat", 1)
+            app.settings.keepsModelLocal = true
+            app.settings.tellsClassCounts = false
+            val screen = open<SettingsActivity>()
+            rotate(screen, "land")
+            val switches = all(screen.get().window.decorView).filterIsInstance<SettingRow>().map { it.isOn }
+            val settings =
+                app.settings.run {
+                    listOf(learnsInBackground, onlyWhileCharging, onlyUnmetered, onlyWhileIdle) +
+                        listOf(isPaused, keepsModelLocal, tellsClassCounts, tellsEvaluation)
+                }
+            assertEquals(settings, switches)
+        }
+    }
+
+    @Test
+    fun `a photo is shown although the screen was left while it was read`() {
+        app.settings.hasConsent = true
+        Phone.addPhoto("cat", 1, label = null)
+        val photo = checkNotNull(app.photos.all.value).single()
+        val view = ImageView(app)
+        val left = CoroutineScope(Job() + app.main)
+        Pictures.show(view, photo, left, ANY_EDGE)
+        left.cancel()
+        Pictures.show(view, photo, app.scope, ANY_EDGE)
+        until("shown") { (view.drawable as? BitmapDrawable)?.bitmap != null }
     }
 
     @Test
@@ -217,5 +254,6 @@ class ScreensTest {
 
     private companion object {
         const val LEAST_DP = 48
+        const val ANY_EDGE = 111
     }
 }

@@ -1,0 +1,158 @@
+package org.fedlens.app
+
+import android.database.sqlite.SQLiteDatabase
+import android.widget.ProgressBar
+import kotlinx.coroutines.CoroutineStart
+import kotlinx.coroutines.launch
+import org.fedlens.app.Phone.open
+import org.fedlens.app.Phone.text
+import org.fedlens.app.Phone.until
+import org.fedlens.app.Suggestions.Suggestion
+import org.fedlens.proto.v1.WaitReason
+import org.fedlens.sdk.ClientState
+import org.fedlens.sdk.StateException
+import org.junit.Assert.assertEquals
+import org.junit.Test
+import org.junit.runner.RunWith
+import org.robolectric.RobolectricTestRunner
+import org.robolectric.Shadows.shadowOf
+import org.robolectric.annotation.Config
+import org.robolectric.annotation.GraphicsMode
+import java.io.File
+import java.util.concurrent.CountDownLatch
+import java.util.concurrent.atomic.AtomicInteger
+
+/** What the app has the client do, and when it leaves it alone. */
+@RunWith(RobolectricTestRunner::class)
+@Config(sdk = [34, 35], application = TestApp::class)
+@GraphicsMode(GraphicsMode.Mode.NATIVE)
+class LearningTest {
+    private val app get() = Phone.app
+
+    @Test
+    fun `a photo is asked about once while there is no model, and again when there is one`() {
+        PlayedServer().use { server ->
+            server.hasModel = false
+            server.waitReason = WaitReason.WAIT_REASON_POPULATION
+            Phone.join(server)
+            Phone.addPhoto("cat", 1, label = null)
+            var asked = 0
+            app.scope.launch { app.suggestions.all.collect { if (Suggestion.Asking in it.values) asked++ } }
+            val screen = open<CollectActivity>().get()
+            until("no model") { screen.text(R.id.suggestion) == app.getString(R.string.suggestion_no_model) }
+            Phone.spend(LONG_ENOUGH_TO_ASK_MS)
+            assertEquals(1, asked)
+
+            server.hasModel = true
+            app.scope.launch { app.learning.findModel() }
+            until("a suggestion") { app.suggestions.all.value.values.single() is Suggestion.Made }
+        }
+    }
+
+    @Test
+    fun `who waits for the client while consent is withdrawn does not get it`() {
+        PlayedServer().use { server ->
+            Phone.join(server)
+            var failure: Throwable? = null
+            app.scope.launch {
+                launch(start = CoroutineStart.UNDISPATCHED) { app.learning.close() }
+                launch(start = CoroutineStart.UNDISPATCHED) {
+                    failure = runCatching { app.learning.withClient { } }.exceptionOrNull()
+                }
+                app.settings.hasConsent = false
+            }
+            until("refused") { failure is StateException }
+        }
+    }
+
+    @Test
+    fun `training counts its steps on the screen and in the notification`() {
+        PlayedServer().use { server ->
+            Phone.join(server)
+            // Batches of four: two steps.
+            repeat(5) { Phone.addPhoto("cat", it) }
+            val isSeen = CountDownLatch(1)
+            val steps = AtomicInteger()
+            // Progress is told every 100 ms at most.
+            app.onStep = { if (steps.incrementAndGet() == 2) isSeen.await() else Thread.sleep(PROGRESS_MS) }
+            val screen = open<CollectActivity>().get()
+            val title = app.getString(R.string.training_title, 1)
+            val text = app.getString(R.string.training_text, 1, 2)
+            checkNotNull(app.learning.start())
+            until("the first step") { screen.text(R.id.status_text) == text }
+            assertEquals(title, screen.text(R.id.status_title))
+            assertEquals(Status.FULL / 2, screen.findViewById<ProgressBar>(R.id.status_progress).progress)
+            val notification = shadowOf(LearnNotification.of(app, app.learning.state.value))
+            assertEquals(listOf(title, text), listOf(notification.contentTitle, notification.contentText))
+            assertEquals(Status.FULL / 2, notification.progress)
+            isSeen.countDown()
+            until("the end") { !app.learning.isRunning.value }
+        }
+    }
+
+    @Test
+    fun `an erased photo takes with it what was computed of it`() {
+        PlayedServer().use { server ->
+            Phone.join(server)
+            Phone.addPhoto("cat", 1)
+            Phone.addPhoto("dog", 2)
+            until("both are embedded") { features() == 2 }
+            eraseNewest()
+            until("one is left") { features() == 1 }
+
+            // While nobody can be told.
+            var isClosed = false
+            app.scope.launch {
+                app.learning.close()
+                isClosed = true
+            }
+            until("closed") { isClosed }
+            eraseNewest()
+            until("it is gone") { app.photos.all.value?.isEmpty() == true }
+            assertEquals(1, features())
+            app.scope.launch { app.learning.readJournal() }
+            until("none is left") { features() == 0 }
+        }
+    }
+
+    @Test
+    fun `what was computed of a photo that is erased during a training goes when that is over`() {
+        PlayedServer().use { server ->
+            Phone.join(server)
+            Phone.addPhoto("cat", 1)
+            Phone.addPhoto("dog", 2)
+            until("both are embedded") { features() == 2 }
+            val isErased = CountDownLatch(1)
+            app.onStep = { isErased.await() }
+            checkNotNull(app.learning.start())
+            until("training") { app.learning.state.value is ClientState.Training }
+            eraseNewest()
+            until("erased") { app.photos.all.value?.size == 1 }
+            isErased.countDown()
+            until("the end") { !app.learning.isRunning.value }
+            until("one is left") { features() == 1 }
+        }
+    }
+
+    private fun eraseNewest() {
+        val photo = checkNotNull(app.photos.all.value).first()
+        app.scope.launch { app.photos.erase(photo.id) }
+    }
+
+    /** Of how many photos something is kept that was computed. */
+    private fun features(): Int {
+        val file = File(app.clientFolder, "cache/features.sqlite3")
+        if (!file.exists()) return 0
+        return SQLiteDatabase.openDatabase(file.path, null, SQLiteDatabase.OPEN_READWRITE).use { database ->
+            database.rawQuery("SELECT count(DISTINCT photo) FROM feature", null).use {
+                it.moveToFirst()
+                it.getInt(0)
+            }
+        }
+    }
+
+    private companion object {
+        const val LONG_ENOUGH_TO_ASK_MS = 300L
+        const val PROGRESS_MS = 150L
+    }
+}
