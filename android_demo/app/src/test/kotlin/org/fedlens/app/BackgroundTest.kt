@@ -30,6 +30,7 @@ import org.robolectric.shadows.ShadowNetwork
 import org.robolectric.util.ReflectionHelpers
 import java.lang.reflect.Proxy
 import java.util.concurrent.CountDownLatch
+import java.util.concurrent.TimeUnit
 
 /** What happens while nobody looks, and how it is ended. */
 @RunWith(RobolectricTestRunner::class)
@@ -144,7 +145,6 @@ class BackgroundTest {
             assertFalse(job.onStopJob(parameters(Schedule.REGULAR)))
             Phone.idle()
             assertTrue("the other job is there", app.learning.isRunning.value)
-            assertEquals(1, notifications.size())
             job.onStopJob(parameters(Schedule.NOW))
             until("ended") { !app.learning.isRunning.value }
         }
@@ -307,7 +307,7 @@ class BackgroundTest {
             joinWithPhoto(server)
             val isLeft = CountDownLatch(1)
             server.onRequest = {
-                isLeft.await()
+                isLeft.await(1, TimeUnit.MINUTES)
                 PlayedServer.Fate.ANSWERED
             }
             val settings = open<SettingsActivity>()

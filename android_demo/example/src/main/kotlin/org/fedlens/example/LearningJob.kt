@@ -7,13 +7,14 @@ import android.app.job.JobService
 import android.content.ComponentName
 import android.content.Context
 import org.fedlens.sdk.Callbacks
+import org.fedlens.sdk.ClientState
 import org.fedlens.sdk.Event
 import org.fedlens.sdk.Running
 import java.util.concurrent.TimeUnit
 
 /** Learns while the phone charges, nobody uses it, and the network costs nothing. */
 class LearningJob : JobService() {
-    private var running: Running? = null
+    @Volatile private var running: Running? = null
 
     override fun onStartJob(parameters: JobParameters): Boolean {
         running =
@@ -21,8 +22,14 @@ class LearningJob : JobService() {
                 object : Callbacks {
                     override fun onEvent(event: Event) = Unit
 
+                    // There is nothing to do now: the next job asks again, and until then the phone may sleep.
+                    override fun onState(state: ClientState) {
+                        if (state is ClientState.Waiting) running?.cancel()
+                    }
+
                     override fun onEnd(error: Exception?) = jobFinished(parameters, false)
                 },
+                rounds = 1,
             )
         return true
     }
