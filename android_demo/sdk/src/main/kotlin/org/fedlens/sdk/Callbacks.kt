@@ -14,7 +14,8 @@ public interface Callbacks {
     /**
      * The client has ended; called once.
      *
-     * @param error Why; null: every task has ended, or it was cancelled.
+     * @param error Why, an [Error] such as want of memory as the cause of it; null: every task has ended, or it was
+     *     cancelled.
      */
     public fun onEnd(error: Exception?)
 }

@@ -133,6 +133,9 @@ public class FedLensClient internal constructor(
                     throw cancelled
                 } catch (failure: Exception) {
                     error = failure
+                } catch (failure: Throwable) {
+                    // Told, not thrown on: in a thread of the client's own it would end the app.
+                    error = IllegalStateException("the client has ended: $failure", failure)
                 } finally {
                     teller.remove(callbacks)
                     callbacks.onEnd(error)
@@ -237,7 +240,7 @@ public class FedLensClient internal constructor(
             } catch (cancelled: CancellationException) {
                 teller.enter(ClientState.Idle)
                 throw cancelled
-            } catch (failure: Exception) {
+            } catch (failure: Throwable) {
                 teller.enter(ended(failure))
                 throw failure
             }
@@ -297,7 +300,7 @@ public class FedLensClient internal constructor(
         leaving?.close()
     }
 
-    private fun ended(failure: Exception): ClientState =
+    private fun ended(failure: Throwable): ClientState =
         when {
             failure is TransportException && failure.reason == TransportException.Reason.REFUSED ->
                 ClientState.Refused(failure.code, failure.message.orEmpty())

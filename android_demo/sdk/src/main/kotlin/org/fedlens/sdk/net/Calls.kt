@@ -15,8 +15,8 @@ import okhttp3.Response
 import org.fedlens.sdk.TransportException
 import org.fedlens.sdk.TransportException.Reason
 import java.io.IOException
+import java.io.InterruptedIOException
 import java.net.ProtocolException
-import java.net.SocketTimeoutException
 import java.net.UnknownServiceException
 import javax.net.ssl.SSLException
 import kotlin.coroutines.resumeWithException
@@ -75,6 +75,9 @@ private suspend fun Call.answer(): Response =
                     return@execute continuation.resumeWithException(denied)
                 } catch (error: RuntimeException) {
                     return@execute continuation.resumeWithException(Misread(error))
+                } catch (error: Throwable) {
+                    // Whatever it is, such as want of memory: nobody else would wake the caller.
+                    return@execute continuation.resumeWithException(error)
                 }
             continuation.resume(response) { _, late, _ -> late.close() }
         }
@@ -106,7 +109,8 @@ private fun meaning(
             Trust.refusal(error, host, pins) ?: cut(error)
         }
 
-        is SocketTimeoutException -> {
+        // Of a socket for silence, of OkHttp for a call that takes too long in all.
+        is InterruptedIOException -> {
             TryAgain("no answer in time", cause = error)
         }
 

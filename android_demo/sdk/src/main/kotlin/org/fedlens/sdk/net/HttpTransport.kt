@@ -34,10 +34,14 @@ import java.util.concurrent.TimeUnit
 import javax.net.ssl.SSLContext
 import javax.net.ssl.X509TrustManager
 
-/** How long to wait, in milliseconds, for a connection, and for the next byte. */
+/**
+ * How long to wait, in milliseconds, for a connection, and for the next byte; and how much longer a call may take in all
+ * whose messages are small, so that a server which gives a byte now and then does not hold the client for ever.
+ */
 internal class Timeouts(
     val connectMs: Long = 15_000,
     val silenceMs: Long = 60_000,
+    val messagesMs: Long = 300_000,
 )
 
 /**
@@ -142,9 +146,11 @@ public class HttpTransport internal constructor(
         holdMs: Long = 0,
     ): M =
         retrying.repeat {
-            val patient = silentFor(timeouts.silenceMs + holdMs)
+            val silenceMs = timeouts.silenceMs + holdMs
+            // How long an update takes is up to its size and the network.
+            val allMs = if (body is Streamed) UNLIMITED else silenceMs + timeouts.messagesMs
             val request = newRequest(path).method(method, body).build()
-            patient.newCall(request).exchange(pins) { response ->
+            within(silenceMs, allMs).newCall(request).exchange(pins) { response ->
                 if (response.code != OK) throw Answers.failure(response)
                 Answers.message(response, parser)
             }
@@ -158,11 +164,15 @@ public class HttpTransport internal constructor(
             // Whatever is named here, OkHttp then neither asks for compression nor undoes it.
             .header("Accept-Encoding", "identity")
 
-    /** The same connections with another limit of silence. */
-    private fun silentFor(ms: Long): OkHttpClient =
+    /** The same connections with other limits of silence and of a whole call, in milliseconds. */
+    private fun within(
+        silenceMs: Long,
+        allMs: Long,
+    ): OkHttpClient =
         connections.value
             .newBuilder()
-            .readTimeout(minOf(ms, Int.MAX_VALUE.toLong()), TimeUnit.MILLISECONDS)
+            .readTimeout(minOf(silenceMs, MOST_MS), TimeUnit.MILLISECONDS)
+            .callTimeout(minOf(allMs, MOST_MS), TimeUnit.MILLISECONDS)
             .build()
 
     private fun newClient(): OkHttpClient {
@@ -197,6 +207,10 @@ public class HttpTransport internal constructor(
         const val OK = 200
         const val IDLE_CONNECTIONS = 2
         const val KEEP_ALIVE_S = 60L
+
+        // As OkHttp has it: the longest timeout, and none.
+        const val MOST_MS = Int.MAX_VALUE.toLong()
+        const val UNLIMITED = 0L
         val MEDIA_TYPE = Wire.MEDIA_TYPE.toMediaType()
 
         // OkHttp sends these by itself; the protocol has no use for them.

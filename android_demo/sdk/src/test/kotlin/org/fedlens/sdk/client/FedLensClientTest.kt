@@ -362,6 +362,22 @@ class FedLensClientTest {
     }
 
     @Test
+    fun `an error that is no exception is told as a failure too`() {
+        val run = clientOf(FakeServer())
+        run.engineOf = { throw OutOfMemoryError("the test's") }
+        val callbacks = Recorder()
+        run.client().use { client ->
+            client.start(callbacks)
+            callbacks.awaitEnd()
+        }
+        assertTrue("${callbacks.error}", callbacks.error?.cause is OutOfMemoryError)
+        assertEquals(
+            ClientState.Failed("internal", "java.lang.OutOfMemoryError: the test's"),
+            callbacks.states.last(),
+        )
+    }
+
+    @Test
     fun `so many rounds can be asked for`() {
         val run = clientOf(FakeServer(rounds = 5))
         val callbacks = Recorder()

@@ -4,10 +4,15 @@ import com.google.protobuf.ByteString
 import kotlinx.coroutines.ExperimentalCoroutinesApi
 import kotlinx.coroutines.test.currentTime
 import kotlinx.coroutines.test.runTest
+import okhttp3.Call
+import okhttp3.OkHttpClient
+import okhttp3.Request
+import okhttp3.Response
 import okhttp3.mockwebserver.MockResponse
 import okhttp3.mockwebserver.MockWebServer
 import okhttp3.mockwebserver.RecordedRequest
 import okhttp3.mockwebserver.SocketPolicy
+import okio.Buffer
 import org.fedlens.proto.v1.Capabilities
 import org.fedlens.proto.v1.CheckInRequest
 import org.fedlens.proto.v1.ClientRole
@@ -240,6 +245,50 @@ class HttpTransportTest {
                     assertEquals(Reason.UNREACHABLE, error.reason)
                     assertEquals("given up after 1 attempts in 0.0 s: no answer in time", error.message)
                 }
+            }
+        }
+
+    @Test
+    fun `an answer that comes byte by byte is given up in the end and asked for again`() =
+        runTest {
+            // 2 s in all, and never silent for longer than 20 ms.
+            val dripping =
+                reply(FINISHED)
+                    .setBody(Buffer().write(ByteArray(100)))
+                    .throttleBody(1, 20, TimeUnit.MILLISECONDS)
+            val told = mutableListOf<String>()
+            serving(dripping, reply(FINISHED)).use { server ->
+                val timeouts = Timeouts(silenceMs = 300, messagesMs = 50)
+                transportTo(server.address, timeouts = timeouts) { reason, _, _ -> told += reason }
+                    .use { assertEquals(FINISHED, it.checkIn(CHECK_IN)) }
+            }
+            assertEquals(listOf("no answer in time"), told)
+        }
+
+    @Test
+    fun `an update may take longer in all than a message`() =
+        runTest {
+            // The receipt has 34 bytes: 400 ms or more, with pauses of 150.
+            val dripping = reply(received).throttleBody(10, 150, TimeUnit.MILLISECONDS)
+            val evaluation = UpdateFrame(UpdateHeader.newBuilder().setProtocol(1).build(), null)
+            serving(dripping).use { server ->
+                val timeouts = Timeouts(silenceMs = 350, messagesMs = 10)
+                transportTo(server.address, ONCE, timeouts = timeouts)
+                    .use { assertEquals(received, it.putEvaluation(7, 1, evaluation)) }
+            }
+        }
+
+    @Test
+    fun `whatever ends the sending of a request wakes the caller`() =
+        runTest {
+            serving().use { server ->
+                val request = Request.Builder().url(server.address).build()
+                val call =
+                    object : Call by OkHttpClient().newCall(request) {
+                        override fun execute(): Response = throw OutOfMemoryError("the test's")
+                    }
+                val outcome = runCatching { call.exchange(emptyList()) { error("there is no answer") } }
+                assertTrue("$outcome", outcome.exceptionOrNull() is OutOfMemoryError)
             }
         }
 
