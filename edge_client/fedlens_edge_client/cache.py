@@ -116,33 +116,31 @@ class Cache:
         if await _aside(size, self.has, digest):
             return False
         with self._incoming(digest) as file:
-            if shortcut is not None and await self._shorten(digest, size, file, shortcut):
+            # All of it may have come before a process ended; the server has nothing to send then.
+            if _length(file) >= max(1, size) and await _aside(size, self._fault, file, digest, size, exact) is None:
                 return False
+            if shortcut is not None and await shortcut(file):
+                if await _aside(size, self._fault, file, digest, size, exact) is None:
+                    return False
             for is_last in (False, True):
-                try:
-                    await fetch(digest, file, size)
-                except BadAnswer:
-                    os.truncate(file, 0)
-                    raise
-                length, found = await _aside(size, _measure, file)
-                if found == digest and (length == size or not exact):
-                    self._adopt(file, digest)
-                    return True
+                await fetch(digest, file, size)
                 # What a crash left of an earlier attempt may be damaged: once more, from the first byte.
-                os.truncate(file, 0)
+                fault = await _aside(size, self._fault, file, digest, size, exact)
+                if fault is None:
+                    return True
                 if is_last:
-                    raise BadAnswer(
-                        f"blob {digest.hex()}: {length} bytes with digest {found.hex()} came, {size} were announced"
-                    )
+                    raise BadAnswer(f"blob {digest.hex()}: {fault} came, {size} bytes were announced")
         raise AssertionError("unreachable")
 
-    async def _shorten(self, digest: bytes, size: int, file: Path, shortcut: Shortcut) -> bool:
-        if await shortcut(file):
-            if await _aside(size, _measure, file) == (size, digest):
-                self._adopt(file, digest)
-                return True
-            os.truncate(file, 0)
-        return False
+    def _fault(self, file: Path, digest: bytes, size: int, exact: bool) -> str | None:
+        """Take the file in if it is what is wanted; otherwise empty it and say what was in it."""
+        length, found = _length(file), _digest(file)
+        if found == digest and (length == size or not exact):
+            file.replace(self.path(digest))
+            self._verified.add(digest)
+            return None
+        os.truncate(file, 0)
+        return f"{length} bytes with digest {found.hex()}"
 
     async def hold_present(self, digest: bytes, stack: ExitStack) -> bool:
         """Keep a part or blob in the cache until `stack` is closed, if it is there now."""
@@ -201,10 +199,6 @@ class Cache:
             if _delete_unused(path):
                 excess -= size
 
-    def _adopt(self, file: Path, digest: bytes) -> None:
-        file.replace(self.path(digest))
-        self._verified.add(digest)
-
     @contextmanager
     def _incoming(self, digest: bytes) -> Iterator[Path]:
         """A file to fetch into: the one that can be resumed, or one of our own while somebody else writes that."""
@@ -245,8 +239,8 @@ async def _aside(size: int, function: Callable[P, T], *args: P.args, **kwargs: P
     return await asyncio.to_thread(function, *args, **kwargs)
 
 
-def _measure(file: Path) -> tuple[int, bytes]:
-    return file.stat().st_size, _digest(file)
+def _length(file: Path) -> int:
+    return file.stat().st_size
 
 
 def _digest(path: Path) -> bytes:

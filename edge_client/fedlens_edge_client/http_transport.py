@@ -155,10 +155,13 @@ class HttpTransport:
                     file.truncate(0)
                     have = 0
                 elif not response.headers.get("Content-Range", "").startswith(f"bytes {have}-"):
+                    # Going on from here would bring the same again, as it would below.
+                    file.truncate(0)
                     raise BadAnswer(f"{response.url.path}: another range came back than the one asked for")
                 async for chunk in response.content.iter_chunked(_CHUNK_BYTES):
                     have += len(chunk)
                     if have > max_bytes:
+                        file.truncate(0)
                         raise BadAnswer(f"{response.url.path}: more than the {max_bytes} bytes that were announced")
                     file.write(chunk)
         except (aiohttp.ClientError, TimeoutError) as error:

@@ -26,7 +26,8 @@ class Transport(Protocol):
         Its digest is checked by the caller.
 
         Raises:
-            BadAnswer: More than `max_bytes` in all.
+            BadAnswer: Such as more than `max_bytes` in all. What came before stays, unless going on from there would
+                bring the same error again.
         """
         ...
 

@@ -77,6 +77,43 @@ async def test_a_download_goes_on_from_what_is_there(tmp_path: Path) -> None:
     assert list((tmp_path / "incoming").iterdir()) == []
 
 
+async def test_what_had_come_completely_when_a_process_ended_is_not_fetched_again(tmp_path: Path) -> None:
+    source, digest = Source(b"abcdef"), sha256(b"abcdef").digest()
+    cache = Cache(tmp_path, 1000)
+    (tmp_path / "incoming" / digest.hex()).write_bytes(b"abcdef")
+    fetched = await cache.obtain(digest, 6, source.fetch)
+
+    assert (fetched, source.fetched) == (False, 0)
+    assert cache.path(digest).read_bytes() == b"abcdef"
+    assert list((tmp_path / "incoming").iterdir()) == []
+
+
+@pytest.mark.parametrize("damaged", [b"abcdeX", b"abcdefg"])
+async def test_a_damaged_file_of_the_whole_length_is_fetched_from_its_first_byte(
+    tmp_path: Path, damaged: bytes
+) -> None:
+    source, digest = Source(b"abcdef"), sha256(b"abcdef").digest()
+    cache = Cache(tmp_path, 1000)
+    (tmp_path / "incoming" / digest.hex()).write_bytes(damaged)
+    await cache.obtain(digest, 6, source.fetch)
+
+    assert source.fetched == 1
+    assert cache.path(digest).read_bytes() == b"abcdef"
+
+
+async def test_a_page_instead_of_a_blob_leaves_the_beginning(tmp_path: Path) -> None:
+    async def fetch(digest: bytes, into: Path, max_bytes: int) -> None:
+        raise BadAnswer("<html>pay first")
+
+    beginning = tmp_path / "incoming" / sha256(b"abcdef").hexdigest()
+    cache = Cache(tmp_path, 1000)
+    beginning.write_bytes(b"abc")
+    with pytest.raises(BadAnswer, match="pay first"):
+        await cache.obtain(sha256(b"abcdef").digest(), 6, fetch)
+
+    assert beginning.read_bytes() == b"abc"
+
+
 async def test_a_damaged_beginning_is_fetched_anew(tmp_path: Path) -> None:
     source, digest = Source(b"abcdef"), sha256(b"abcdef").digest()
     cache = Cache(tmp_path, 1000)

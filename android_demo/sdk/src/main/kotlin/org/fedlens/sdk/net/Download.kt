@@ -2,6 +2,7 @@ package org.fedlens.sdk.net
 
 import okhttp3.Response
 import org.fedlens.sdk.StateException
+import org.fedlens.sdk.TransportException
 import java.io.File
 import java.io.IOException
 import java.io.RandomAccessFile
@@ -25,13 +26,14 @@ internal class Download(
      * Writes the answer to the file; what has come stays there if the rest does not.
      *
      * @throws TryAgain Bytes are missing, or the file was emptied because the server has no such range.
-     * @throws org.fedlens.sdk.TransportException Something else came than was asked for.
+     * @throws TransportException Something else came than was asked for; the file is as it was, or empty
+     *     where going on from there would bring the same again.
      * @throws StateException The file cannot be written.
      * @throws IOException Reading from the network failed.
      */
     fun append(response: Response) {
         if (response.code == RANGE_NOT_SATISFIABLE && have > 0) {
-            onDisk { RandomAccessFile(into, "rw").use { it.setLength(0) } }
+            startAnew()
             throw TryAgain("the server has no such range; starting from the first byte", atOnce = true)
         }
         if (response.code != HTTP_OK && response.code != HTTP_PARTIAL) throw Answers.failure(response)
@@ -62,7 +64,12 @@ internal class Download(
     private fun anotherRange(
         response: Response,
         found: String,
-    ) = Answers.bad(response, "another range came back ('$found') than the one asked for, from byte $have on")
+    ): TransportException {
+        startAnew()
+        return Answers.bad(response, "another range came back ('$found') than the one asked for, from byte $have on")
+    }
+
+    private fun startAnew() = onDisk { RandomAccessFile(into, "rw").use { it.setLength(0) } }
 
     private fun copy(
         response: Response,
@@ -76,7 +83,10 @@ internal class Download(
             val count = source.read(chunk)
             if (count < 0) return size
             size += count
-            if (size > maxBytes) throw Answers.bad(response, "more than the $maxBytes bytes that were announced")
+            if (size > maxBytes) {
+                onDisk { file.setLength(0) }
+                throw Answers.bad(response, "more than the $maxBytes bytes that were announced")
+            }
             onDisk { file.write(chunk, 0, count) }
         }
     }

@@ -32,7 +32,8 @@ public interface Transport : Closeable {
      * checked by the caller.
      *
      * @param sha256 32 bytes.
-     * @param maxBytes More of them in all are a `BAD_ANSWER`.
+     * @param maxBytes More of them in all are a `BAD_ANSWER`. What came before such an error stays, unless going on
+     *     from there would bring the same error again.
      * @throws org.fedlens.sdk.StateException `NOT_WRITABLE`: the file cannot be written.
      */
     public suspend fun fetch(

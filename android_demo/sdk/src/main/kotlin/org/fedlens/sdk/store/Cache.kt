@@ -158,26 +158,16 @@ internal class Cache(
         val name = wanted.digest.toHex()
         val file = File(incoming, name)
         try {
-            if (wanted.shortcut != null && shorten(wanted, wanted.shortcut, file)) return false
+            // All of it may have come before the process ended; the server has nothing to send then.
+            if (file.length() >= maxOf(1, wanted.size) && faultOf(file, wanted, isExact) == null) return false
+            if (wanted.shortcut?.write(file) == true && faultOf(file, wanted, isExact) == null) return false
             for (isLast in listOf(false, true)) {
-                try {
-                    fetch.fetch(wanted.digest, file, wanted.size)
-                } catch (error: TransportException) {
-                    if (error.reason == Reason.BAD_ANSWER) empty(file)
-                    throw error
-                }
-                val (length, found) = measure(file)
-                if (found.contentEquals(wanted.digest) && (length == wanted.size || !isExact)) {
-                    adopt(file, wanted.digest)
-                    return true
-                }
+                fetch.fetch(wanted.digest, file, wanted.size)
                 // What a crash left of an earlier attempt may be damaged: once more, from the first byte.
-                empty(file)
+                val fault = faultOf(file, wanted, isExact) ?: return true
                 if (isLast) {
-                    throw TransportException(
-                        Reason.BAD_ANSWER,
-                        "blob $name: $length bytes with digest ${found.toHex()} came, ${wanted.size} were announced",
-                    )
+                    val message = "blob $name: $fault came, ${wanted.size} bytes were announced"
+                    throw TransportException(Reason.BAD_ANSWER, message)
                 }
             }
         } finally {
@@ -188,31 +178,24 @@ internal class Cache(
         error("unreachable")
     }
 
-    private suspend fun shorten(
+    /** Takes the file in if it is what is wanted; otherwise empties it and says what was in it. */
+    private suspend fun faultOf(
+        file: File,
         wanted: Wanted,
-        shortcut: Shortcut,
-        file: File,
-    ): Boolean {
-        if (!shortcut.write(file)) return false
-        val (length, found) = measure(file)
-        if (length == wanted.size && found.contentEquals(wanted.digest)) {
-            adopt(file, wanted.digest)
-            return true
-        }
-        empty(file)
-        return false
-    }
-
-    private suspend fun adopt(
-        file: File,
-        digest: ByteArray,
-    ) {
+        isExact: Boolean,
+    ): String? =
         withContext(disk) {
-            file.setLastModified(System.currentTimeMillis())
-            moveInto(file, file(digest))
-            synchronized(pinned) { verified += digest.toHex() }
+            val length = file.length()
+            val found = file.inputStream().use(::sha256)
+            if (found.contentEquals(wanted.digest) && (length == wanted.size || !isExact)) {
+                file.setLastModified(System.currentTimeMillis())
+                moveInto(file, file(wanted.digest))
+                synchronized(pinned) { verified += found.toHex() }
+                return@withContext null
+            }
+            RandomAccessFile(file, "rw").use { it.setLength(0) }
+            "$length bytes with digest ${found.toHex()}"
         }
-    }
 
     private fun isWhole(digest: ByteArray): Boolean {
         val name = digest.toHex()
@@ -258,13 +241,6 @@ internal class Cache(
             if (!isUsed && file.parentFile == parts) verified -= file.name
             !isUsed && (file.delete() || !file.exists())
         }
-
-    private suspend fun measure(file: File): Pair<Long, ByteArray> =
-        withContext(disk) { file.length() to file.inputStream().use(::sha256) }
-
-    private suspend fun empty(file: File) {
-        withContext(disk) { RandomAccessFile(file, "rw").use { it.setLength(0) } }
-    }
 
     private fun unusable(error: IOException) =
         StateException(

@@ -195,15 +195,39 @@ class CacheTest {
     }
 
     @Test
-    fun `an answer that is none leaves no beginning`() {
+    fun `a page instead of a blob leaves the beginning`() {
+        incoming(abc).writeText("abc")
         assertBadAnswer {
-            cache().obtain(wanted(abc)) { _, into, _ ->
-                into.writeText("abc")
-                throw TransportException(TransportException.Reason.BAD_ANSWER, "too much")
+            cache().obtain(wanted(abc)) { _, _, _ ->
+                throw TransportException(TransportException.Reason.BAD_ANSWER, "<html>pay first")
             }
         }
-        assertEquals(emptyList<String>(), incomingNames())
+        assertEquals("abc", incoming(abc).readText())
     }
+
+    @Test
+    fun `what had come completely when the process ended is not fetched again`() =
+        runBlocking {
+            val source = Source(abc)
+            incoming(abc).writeBytes(abc)
+            assertFalse(cache().obtain(wanted(abc), fetch = source))
+            assertEquals(0, source.fetched)
+            assertArrayEquals(abc, cache().file(sha256(abc)).readBytes())
+            assertEquals(emptyList<String>(), incomingNames())
+        }
+
+    @Test
+    fun `a damaged file of the right length is fetched from its first byte`() =
+        runBlocking {
+            for (damaged in listOf("abcdeX", "abcdefg")) {
+                val source = Source(abc)
+                incoming(abc).writeText(damaged)
+                assertTrue(cache().obtain(wanted(abc), fetch = source))
+                assertEquals(1, source.fetched)
+                assertArrayEquals(abc, cache().file(sha256(abc)).readBytes())
+                cache().file(sha256(abc)).delete()
+            }
+        }
 
     @Test
     fun `a file that was damaged on the disk is fetched again`() =
