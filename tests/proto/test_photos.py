@@ -15,6 +15,7 @@ from PIL.PngImagePlugin import PngInfo
 from fedlens_proto import photos
 from fedlens_proto.errors import PhotoUnreadable
 
+VECTORS = Path(__file__).parent.parent / "vectors" / "photos"
 RED, GREEN, BLUE = (255, 0, 0), (0, 255, 0), (0, 0, 255)
 
 
@@ -126,6 +127,17 @@ def test_height_and_width_are_not_mixed_up(tmp_path: Path) -> None:
     stripes(30, 30).save(path)
 
     assert photos.load(path, 7, 9).shape == (3, 7, 9)
+
+
+def test_bytes_that_decoders_pass_over_change_nothing() -> None:
+    photo = (VECTORS / "colour.jpg").read_bytes()
+    scan, end = photo.index(b"\xff\xda"), len(photo) - 2
+    escaped = photo.index(b"\xff\x00", scan)
+
+    # `OddPhotos.kt` has them too.
+    for at, odd in [(scan, b"junk"), (scan, b"\xff\x00"), (scan, b"\xff\xff"), (end, b"junk"), (escaped, b"\xff")]:
+        pixels = photos.load(BytesIO(photo[:at] + odd + photo[at:]), 8, 8)
+        assert (pixels == photos.load(BytesIO(photo), 8, 8)).all(), (at, odd)
 
 
 @pytest.mark.parametrize("mode", ["L", "P", "1", "RGBA", "LA", "CMYK", "I;16"])

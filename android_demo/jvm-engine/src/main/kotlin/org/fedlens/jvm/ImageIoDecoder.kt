@@ -16,10 +16,12 @@ import java.nio.ByteOrder
 import javax.imageio.ImageIO
 import javax.imageio.ImageReader
 import javax.imageio.event.IIOReadWarningListener
+import javax.imageio.stream.MemoryCacheImageInputStream
 
 /**
- * Decodes photos with the JDK, in memory as a whole, and lossless WebP with TwelveMonkeys. JPEG in CMYK and lossy WebP
- * are refused: of those other pixels would come than the rule for photos allows.
+ * Decodes photos with the JDK, in the heap as a whole, and lossless WebP with TwelveMonkeys. JPEG in CMYK and lossy WebP
+ * are refused: of those other pixels would come than the rule for photos allows. So is a photo for which the heap is too
+ * small; the largest that is allowed takes 540 MB, with an alpha channel or 16 bits a colour more.
  */
 public class ImageIoDecoder : PhotoDecoder {
     override fun decode(content: ByteArray): PixelSource {
@@ -35,14 +37,27 @@ public class ImageIoDecoder : PhotoDecoder {
         try {
             return read(reader, plain)
         } catch (error: IOException) {
-            throw PhotoException(Reason.DAMAGED, "cannot be decoded: ${error.message}", error)
+            throw meaning(error, error.message)
         } catch (error: RuntimeException) {
             // Readers meet damage with exceptions of many kinds.
-            throw PhotoException(Reason.DAMAGED, "cannot be decoded: $error", error)
+            throw meaning(error, "$error")
+        } catch (error: OutOfMemoryError) {
+            throw meaning(error, "$error")
         } finally {
             reader.dispose()
         }
     }
+
+    private fun meaning(
+        error: Throwable,
+        why: String?,
+    ): PhotoException =
+        // Some readers have it as the cause of an exception.
+        if (generateSequence(error) { it.cause }.any { it is OutOfMemoryError }) {
+            PhotoException(Reason.TOO_LARGE, "takes more memory than the JVM may have (-Xmx)", error)
+        } else {
+            PhotoException(Reason.DAMAGED, "cannot be decoded: $why", error)
+        }
 
     /** Whether a WebP file has a chunk of lossy pixels; they may stand behind others. */
     private fun isLossy(content: ByteArray): Boolean {
@@ -61,27 +76,28 @@ public class ImageIoDecoder : PhotoDecoder {
         reader: ImageReader,
         content: ByteArray,
     ): PixelSource =
-        ImageIO.createImageInputStream(content.inputStream()).use { stream ->
-            // The JDK warns of a JPEG that is cut short, and fills what is missing.
-            var warning: String? = null
+        // Not the stream that ImageIO offers, which would copy the photo into a file.
+        MemoryCacheImageInputStream(content.inputStream()).use { stream ->
+            var damage: String? = null
             reader.addIIOReadWarningListener(
                 object : IIOReadWarningListener {
                     override fun warningOccurred(
                         source: ImageReader,
                         text: String,
                     ) {
-                        warning = text
+                        if (LOSS.containsMatchIn(text)) damage = text
                     }
                 },
             )
-            reader.input = stream
+            // What else is in the file may be damaged.
+            reader.setInput(stream, false, true)
             val (width, height) = reader.getWidth(0) to reader.getHeight(0)
             if (width.toLong() * height > Photos.MAX_PIXELS) {
                 val message = "a photo of $width x $height pixels; at most ${Photos.MAX_PIXELS} are allowed"
                 throw PhotoException(Reason.TOO_LARGE, message)
             }
             val image = reader.read(0)
-            warning?.let { throw IOException(it) }
+            damage?.let { throw IOException(it) }
             if (image.colorModel.colorSpace.type == ColorSpace.TYPE_GRAY) GreyImage(image) else ColourImage(image)
         }
 
@@ -89,6 +105,13 @@ public class ImageIoDecoder : PhotoDecoder {
         const val RIFF_BYTES = 12L
         const val CHUNK_BYTES = 8
         const val NAME_BYTES = 4
+
+        /** Warnings of pixels that are missing, and made up; there are others, of what a photo does not need. */
+        val LOSS =
+            Regex(
+                "^Corrupt JPEG data: (?!\\d+ extraneous bytes)|^Premature end|^Truncated File|" +
+                    "^Inconsistent progression|^Nothing to decode",
+            )
     }
 }
 

@@ -10,9 +10,14 @@ import java.io.IOException
 
 /**
  * Decodes photos as Android does, at full size: to `ARGB_8888`, not premultiplied, as the colour below transparent
- * pixels counts. Large photos are decoded in bands, so that no more than 64 MiB of them are in memory, outside the heap.
+ * pixels counts. Large photos are decoded in bands, so that no more than 64 MiB of them are in memory, outside the heap;
+ * where Android cannot, as by its documentation with BMP, they are refused.
  */
-public class BitmapDecoder : PhotoDecoder {
+public class BitmapDecoder internal constructor(
+    private val regionsOf: (ByteArray) -> BitmapRegionDecoder?,
+) : PhotoDecoder {
+    public constructor() : this(::regions)
+
     override fun decode(content: ByteArray): PixelSource {
         val plain = PlainPhoto.of(content)
         val bounds = options().apply { inJustDecodeBounds = true }
@@ -20,11 +25,10 @@ public class BitmapDecoder : PhotoDecoder {
         val (width, height) = bounds.outWidth to bounds.outHeight
         if (width <= 0 || height <= 0) throw damaged()
         if (width.toLong() * height > Photos.MAX_PIXELS) {
-            val message = "a photo of $width x $height pixels; at most ${Photos.MAX_PIXELS} are allowed"
-            throw PhotoException(Reason.TOO_LARGE, message)
+            throw tooLarge(width, height, Photos.MAX_PIXELS)
         }
         if (width.toLong() * height > BAND_PIXELS) {
-            regions(plain)?.let { return banded(it) }
+            return banded(regionsOf(plain) ?: throw tooLarge(width, height, BAND_PIXELS.toLong()))
         }
         return WholeBitmap(BitmapFactory.decodeByteArray(plain, 0, plain.size, options()) ?: throw damaged())
     }
@@ -36,19 +40,19 @@ public class BitmapDecoder : PhotoDecoder {
         return BandedPhoto(regions.width, regions.height, BAND_PIXELS, decode, regions::recycle)
     }
 
-    /** Null: a photo of a format that Android decodes as a whole only. */
-    private fun regions(content: ByteArray): BitmapRegionDecoder? =
-        try {
-            // What stands in its place needs Android 12.
-            @Suppress("DEPRECATION")
-            BitmapRegionDecoder.newInstance(content, 0, content.size, false)
-        } catch (_: IOException) {
-            null
-        }
-
     private companion object {
         /** 64 MiB: a photo of 12 megapixels, as most phones take, is decoded as a whole, which is quickest. */
         const val BAND_PIXELS = 1 shl 24
+
+        /** Null: a photo of a format that Android decodes as a whole only. */
+        fun regions(content: ByteArray): BitmapRegionDecoder? =
+            try {
+                // What stands in its place needs Android 12.
+                @Suppress("DEPRECATION")
+                BitmapRegionDecoder.newInstance(content, 0, content.size, false)
+            } catch (_: IOException) {
+                null
+            }
 
         fun options(): BitmapFactory.Options =
             BitmapFactory.Options().apply {
@@ -58,6 +62,15 @@ public class BitmapDecoder : PhotoDecoder {
             }
 
         fun damaged() = PhotoException(Reason.DAMAGED, "cannot be decoded")
+
+        fun tooLarge(
+            width: Int,
+            height: Int,
+            most: Long,
+        ) = PhotoException(
+            Reason.TOO_LARGE,
+            "a photo of $width x $height pixels; at most $most are allowed in this format",
+        )
     }
 }
 

@@ -52,13 +52,13 @@ public class PhotoFile private constructor(
 
         private fun jpegOrientation(file: Bytes): Orientation {
             var at = 2L
-            while (file.has(at, 4) && file.byte(at) == 0xff) {
-                val marker = file.byte(at + 1)
+            while (file.has(at, 4)) {
+                val marker = if (file.byte(at) == 0xff) file.byte(at + 1) else NO_MARKER
                 val length = file.u16(at + 2, ByteOrder.BIG_ENDIAN)
                 when {
-                    // Fill bytes may stand before a marker, and some markers have no length.
-                    marker == 0xff -> at += 1
-                    marker == 0x01 || marker in 0xd0..0xd8 -> at += 2
+                    // Other bytes and fill bytes may stand before a marker, and some markers have no length.
+                    marker == NO_MARKER || marker == 0xff -> at += 1
+                    marker in 0x00..0x01 || marker in 0xd0..0xd8 -> at += 2
                     marker == START_OF_SCAN || marker == END_OF_IMAGE -> return Orientation.UPRIGHT
                     marker == APP1 && file.startsWith(at + 4, EXIF) ->
                         return exifOrientation(file, at + 4 + EXIF.length, at + 2 + length)
@@ -128,6 +128,7 @@ public class PhotoFile private constructor(
             return Orientation.UPRIGHT
         }
 
+        private const val NO_MARKER = -1
         private const val APP1 = 0xe1
         private const val START_OF_SCAN = 0xda
         private const val END_OF_IMAGE = 0xd9

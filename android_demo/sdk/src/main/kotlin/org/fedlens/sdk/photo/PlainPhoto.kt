@@ -31,13 +31,13 @@ public object PlainPhoto {
         val kept = Pieces(content)
         var at = 2
         while (true) {
-            if (at + 2 > content.size || content.unsigned(at) != 0xff) throw cutShort()
-            val marker = content.unsigned(at + 1)
+            if (at + 2 > content.size) throw cutShort()
+            val marker = if (content.unsigned(at) == 0xff) content.unsigned(at + 1) else NO_MARKER
             when {
                 marker == END_OF_IMAGE -> return kept.joined()
-                // Fill bytes may stand before a marker, and some markers have no length.
-                marker == 0xff -> at += 1
-                marker == 0x01 || marker in 0xd0..0xd8 -> at += 2
+                // Other bytes and fill bytes may stand before a marker, and some markers have no length.
+                marker == NO_MARKER || marker == 0xff -> at += 1
+                marker in 0x00..0x01 || marker in 0xd0..0xd8 -> at += 2
                 else -> {
                     val end = at + 2 + (numbers(content, ByteOrder.BIG_ENDIAN).getShortAt(at + 2))
                     if (end > content.size) throw cutShort()
@@ -57,8 +57,8 @@ public object PlainPhoto {
         while (at + 1 < content.size) {
             if (content.unsigned(at) == 0xff) {
                 val next = content.unsigned(at + 1)
-                if (next != 0 && next !in 0xd0..0xd7) return at
-                at++
+                // Of several 0xff the last one counts.
+                if (next != 0xff && next != 0 && next !in 0xd0..0xd7) return at
             }
             at++
         }
@@ -101,7 +101,12 @@ public object PlainPhoto {
             val next = at + RIFF_BYTES + length + (length and 1)
             // The last chunk need not be padded.
             if (next > end + 1 || next > content.size + 1L) throw cutShort()
-            if (content.startsWith(at, "VP8X")) flags = at + RIFF_BYTES
+            if (content.startsWith(at, "VP8X")) {
+                if (at != WEBP_BYTES || length < WEBP_HEADER_BYTES) {
+                    throw PhotoException(Reason.DAMAGED, "its header VP8X is too short, or not the first part of it")
+                }
+                flags = at + RIFF_BYTES
+            }
             if (content.startsWith(at, "ICCP")) kept.leaveOut(at, next.toInt())
             at = next.toInt()
         }
@@ -179,6 +184,7 @@ public object PlainPhoto {
         }
     }
 
+    private const val NO_MARKER = -1
     private const val APP2 = 0xe2
     private const val START_OF_SCAN = 0xda
     private const val END_OF_IMAGE = 0xd9
@@ -188,6 +194,7 @@ public object PlainPhoto {
     private val PNG_COLOURS = setOf("iCCP", "gAMA", "cHRM", "sRGB", "cICP")
     private const val RIFF_BYTES = 8
     private const val WEBP_BYTES = 12
+    private const val WEBP_HEADER_BYTES = 10
     private const val WEBP_HAS_PROFILE = 0x20
     private const val BMP_BYTES = 34
     private const val BMP_OLD_HEADER_BYTES = 12

@@ -2,6 +2,7 @@ package org.fedlens.sdk.photo
 
 import org.fedlens.jvm.ImageIoDecoder
 import org.fedlens.sdk.PhotoException
+import org.fedlens.sdk.PhotoException.Reason
 import org.fedlens.sdk.Vectors
 import org.fedlens.sdk.int
 import org.fedlens.sdk.objects
@@ -12,22 +13,65 @@ import org.junit.Assert.assertEquals
 import org.junit.Assert.assertThrows
 import org.junit.Assert.assertTrue
 import org.junit.Assume.assumeTrue
+import org.junit.Rule
 import org.junit.Test
+import org.junit.rules.TemporaryFolder
 import org.junit.runner.RunWith
 import org.robolectric.RobolectricTestRunner
 import org.robolectric.annotation.Config
 import org.robolectric.annotation.GraphicsMode
 import java.nio.ByteBuffer
 import java.nio.ByteOrder
+import javax.imageio.ImageIO
 import kotlin.math.abs
 import kotlin.random.Random
 
-class ImageIoDecoderTest : PhotoDecoderContract(ImageIoDecoder(), refused = setOf("lossy.webp"))
+class ImageIoDecoderTest : PhotoDecoderContract(ImageIoDecoder(), refused = setOf("lossy.webp")) {
+    @get:Rule
+    val folder = TemporaryFolder()
+
+    @Test
+    fun `a photo for which there is too little memory is left out`() {
+        // 507 MB; the pixels, of which there are none, would be read after that.
+        val error = assertThrows(PhotoException::class.java) { prepare(OddPhotos.png(13_000, 13_000), 8, 8) }
+        assertEquals(error.message, Reason.TOO_LARGE, error.reason)
+    }
+
+    @Test
+    fun `a jpeg of which pixels are missing is left out although it has an end`() {
+        val whole = Vectors.bytes("photos/colour.jpg")
+        val cut = whole.copyOf(OddPhotos.scanStart(whole) + 60) + OddPhotos.END_OF_IMAGE
+        val error = assertThrows(PhotoException::class.java) { prepare(cut, 8, 8) }
+        assertEquals(error.message, Reason.DAMAGED, error.reason)
+    }
+
+    @Test
+    fun `no photo is copied into a file`() {
+        val before = ImageIO.getCacheDirectory()
+        ImageIO.setCacheDirectory(folder.root)
+        try {
+            // What cannot be made is missed.
+            assertTrue(folder.root.delete())
+            prepare(Vectors.bytes("photos/colour.jpg"), 8, 8)
+        } finally {
+            folder.root.mkdir()
+            ImageIO.setCacheDirectory(before)
+        }
+    }
+}
 
 @RunWith(RobolectricTestRunner::class)
 @GraphicsMode(GraphicsMode.Mode.NATIVE)
 @Config(sdk = [35])
-class BitmapDecoderTest : PhotoDecoderContract(BitmapDecoder(), nearly = setOf("grey-16-bit.png"))
+class BitmapDecoderTest : PhotoDecoderContract(BitmapDecoder(), nearly = setOf("grey-16-bit.png")) {
+    @Test
+    fun `a large photo of a format that Android decodes as a whole only is left out`() {
+        val decoder = BitmapDecoder { null }
+        val error = assertThrows(PhotoException::class.java) { decoder.decode(OddPhotos.bmp(4_128, 4_096)) }
+        assertEquals(Reason.TOO_LARGE, error.reason)
+        assertEquals(4_096, decoder.decode(OddPhotos.bmp(4_096, 4_096)).use { it.height })
+    }
+}
 
 /**
  * What every platform's decoder gives.
@@ -109,6 +153,16 @@ abstract class PhotoDecoderContract(
     }
 
     @Test
+    fun `what a photo has beside its pixels may be odd`() {
+        for ((name, odd) in mapOf("colour.jpg" to OddPhotos::jpegs, "same-size.png" to OddPhotos::pngs)) {
+            val plain = Vectors.bytes("photos/$name")
+            for ((what, photo) in odd(plain)) {
+                assertArrayEquals("$name, $what", prepare(plain, 8, 8), prepare(photo, 8, 8))
+            }
+        }
+    }
+
+    @Test
     fun `fifty photos differ by less than half of 255 on average from what Python makes of them`() {
         val photos = PhonePhotos.photos()
         assumeTrue(PhonePhotos.missing, photos.isNotEmpty())
@@ -137,7 +191,7 @@ abstract class PhotoDecoderContract(
         )
     }
 
-    private fun prepare(
+    protected fun prepare(
         content: ByteArray,
         height: Int,
         width: Int,

@@ -37,6 +37,17 @@ class PhotoFileTest {
     }
 
     @Test
+    fun `the orientation of a jpeg file is found behind bytes that decoders pass over`() {
+        val photo = Vectors.bytes("photos/orientation-6.jpg")
+        // Behind the first part.
+        val at = 4 + ByteBuffer.wrap(photo).getShort(4)
+        for (odd in listOf("junk".toByteArray(), byteArrayOf(-1, 0), byteArrayOf(-1, -1))) {
+            val file = photo.copyOf(at) + odd + photo.copyOfRange(at, photo.size)
+            assertEquals(Orientation.TURNED_LEFT, PhotoFile.read(ByteBuffer.wrap(file)).orientation)
+        }
+    }
+
+    @Test
     fun `a tag that is no orientation leaves a photo as it is`() {
         val order = ByteOrder.LITTLE_ENDIAN
         val others =
