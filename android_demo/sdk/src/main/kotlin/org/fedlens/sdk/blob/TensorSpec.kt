@@ -47,7 +47,10 @@ public data class TensorSpec(
             }
 
     /** As in an error message: `fc.weight float32[10, 512]`. */
-    override fun toString(): String = "$name ${dtype.name.removePrefix("DTYPE_").lowercase()}$shape"
+    override fun toString(): String = "$name $form"
+
+    /** Type and shape as in an error message: `float32[10, 512]`. */
+    internal val form: String get() = "${dtype.name.removePrefix("DTYPE_").lowercase()}$shape"
 
     private fun product(dimensions: List<Long>): Long =
         exactly { dimensions.fold(1L) { found, dimension -> Math.multiplyExact(found, dimension) } }

@@ -7,6 +7,7 @@ import org.fedlens.sdk.blob.FloatTensor
 import org.fedlens.sdk.blob.LongTensor
 import org.fedlens.sdk.blob.RUN_ELEMENTS
 import org.fedlens.sdk.blob.Tensor
+import org.fedlens.sdk.blob.TensorSpec
 import org.fedlens.sdk.blob.forEachRun
 
 /**
@@ -59,11 +60,10 @@ internal class Arguments(
     ) {
         val tensor = tensors[name] ?: badInput("tensor '$name' is missing from $where")
         val type = if (tensor is LongTensor) Dtype.DTYPE_INT64 else Dtype.DTYPE_FLOAT32
-        if (type != slot.dtype || tensor.shape != slot.shapeList) {
-            val found = "${typeName(type)}${tensor.shape}"
-            badInput(
-                "tensor '$name' of $where: found $found, the bundle takes ${typeName(slot.dtype)}${slot.shapeList}",
-            )
+        val found = TensorSpec(name, type, tensor.shape)
+        val wanted = TensorSpec(name, slot.dtype, slot.shapeList)
+        if (found != wanted) {
+            badInput("tensor '$name' of $where: found ${found.form}, the bundle takes ${wanted.form}")
         }
         when (tensor) {
             is FloatTensor -> {
@@ -82,6 +82,4 @@ internal class Arguments(
             }
         }
     }
-
-    private fun typeName(type: Dtype) = type.name.removePrefix("DTYPE_").lowercase()
 }

@@ -244,16 +244,11 @@ public class ProgramEngine(
         )
     }
 
-    /** On zeros and on ones, as programs are tried on a desktop; closes the program where it fails. */
+    /** On zeros and on ones, as programs are tried on a desktop. */
     private fun runOnce(program: SlottedProgram) {
-        try {
-            for (value in 0..1) {
-                for (index in program.inputs.indices) program.fill(index, value)
-                program.run()
-            }
-        } catch (error: Throwable) {
-            program.close()
-            throw error
+        for (value in 0..1) {
+            for (index in program.inputs.indices) program.fill(index, value)
+            program.run()
         }
     }
 

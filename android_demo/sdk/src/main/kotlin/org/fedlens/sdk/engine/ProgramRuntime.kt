@@ -54,6 +54,14 @@ public class ProgramForm(
             require(input.dtype == output.dtype && input.shape == output.shape) { "$what, of another form" }
         }
     }
+
+    internal companion object {
+        /** Of a program's file, and of all that it takes and gives. */
+        const val MOST_BYTES = 1L shl 30
+
+        /** Of a tensor. */
+        const val MOST_DIMENSIONS = 16
+    }
 }
 
 /**

@@ -1,9 +1,10 @@
 package org.fedlens.sdk.engine
 
-import org.fedlens.proto.v1.Dtype
 import org.fedlens.sdk.EngineException
 import org.fedlens.sdk.EngineException.Reason
 import org.fedlens.sdk.blob.TensorSpec
+import org.fedlens.sdk.engine.ProgramForm.Companion.MOST_BYTES
+import org.fedlens.sdk.engine.ProgramForm.Companion.MOST_DIMENSIONS
 import org.fedlens.sdk.toHex
 import java.io.File
 import java.io.FileInputStream
@@ -94,7 +95,7 @@ internal class PteFile private constructor(
         for ((i, wanted) in expected.withIndex()) {
             val value = method.tableOf(PLAN_VALUES, method.intOf(field, i.toLong()).toLong())
             val found = if (value.byte(VALUE_TYPE) == TENSOR) describe(value.table(VALUE)) else "no tensor"
-            val needed = "${typeName(wanted.dtype)}${wanted.shape}"
+            val needed = wanted.form
             if (found != needed) {
                 unusable("program '${form.name}': $what hold $found where its manifest says $needed (${wanted.name})")
             }
@@ -132,7 +133,6 @@ internal class PteFile private constructor(
     companion object {
         /** The one method of each file. */
         const val METHOD = "forward"
-        const val MAX_BYTES = 1L shl 30
 
         private const val MAGIC_AT = 4
         private const val HEADER_MAGIC_AT = 8
@@ -145,7 +145,6 @@ internal class PteFile private constructor(
         private const val LARGER_HEADER = LEAST_HEADER + 8L
         private const val MOST_HEADER = 1L shl 10
         private const val MOST_NAME_BYTES = 64
-        private const val MOST_DIMENSIONS = 16
 
         // Numbers of fields and of a union's member in ExecuTorch's schema, `program.fbs`.
         private const val EXECUTION_PLANS = 1
@@ -173,10 +172,10 @@ internal class PteFile private constructor(
             try {
                 FileInputStream(file).use { stream ->
                     val size = stream.channel.size()
-                    if (size > MAX_BYTES) {
+                    if (size > MOST_BYTES) {
                         unusable(
                             "program '${form.name}' cannot be used: program refused: it has $size bytes; programs " +
-                                "have at most $MAX_BYTES",
+                                "have at most $MOST_BYTES",
                         )
                     }
                     val raw = stream.channel.map(FileChannel.MapMode.READ_ONLY, 0, size)
@@ -193,8 +192,6 @@ internal class PteFile private constructor(
                 throw unreadable(form.name, error)
             }
         }
-
-        private fun typeName(type: Dtype): String = type.name.removePrefix("DTYPE_").lowercase()
 
         private fun unsigned(value: Long): String = java.lang.Long.toUnsignedString(value)
     }

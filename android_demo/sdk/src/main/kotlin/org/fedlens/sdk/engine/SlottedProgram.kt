@@ -6,6 +6,8 @@ import org.fedlens.proto.v1.Slot
 import org.fedlens.proto.v1.SlotKind
 import org.fedlens.sdk.BlobException
 import org.fedlens.sdk.blob.TensorSpec
+import org.fedlens.sdk.engine.ProgramForm.Companion.MOST_BYTES
+import org.fedlens.sdk.engine.ProgramForm.Companion.MOST_DIMENSIONS
 import java.io.Closeable
 import java.nio.Buffer
 import java.nio.ByteBuffer
@@ -94,8 +96,8 @@ internal class Slots(
     init {
         val forms = listOf(inputs, outputs).map { slots -> slots.map { spec(program.name, it) } }
         val bytes = forms.sumOf { specs -> specs.sumOf { it.bytes } }
-        if (bytes > MAX_BYTES) {
-            unusable("program '${program.name}' takes and gives $bytes bytes; at most $MAX_BYTES are allowed")
+        if (bytes > MOST_BYTES) {
+            unusable("program '${program.name}' takes and gives $bytes bytes; at most $MOST_BYTES are allowed")
         }
         val where = inputs.withIndex().associate { (i, slot) -> slot.kind to slot.name to i }
         val replaced = outputs.map { where[it.kind to it.name] ?: -1 }
@@ -110,9 +112,6 @@ internal class Slots(
     }
 
     private companion object {
-        const val MAX_BYTES = 1L shl 30
-        const val MOST_DIMENSIONS = 16
-
         fun spec(
             program: String,
             slot: Slot,
@@ -122,7 +121,7 @@ internal class Slots(
             if (slot.shapeCount > MOST_DIMENSIONS || slot.shapeList.any { it !in 1..Int.MAX_VALUE }) unusable(what)
             val spec = TensorSpec(slot.name.ifEmpty { slot.kind.name }, slot.dtype, slot.shapeList)
             try {
-                if (spec.bytes > MAX_BYTES) unusable("$what; at most $MAX_BYTES bytes are allowed")
+                if (spec.bytes > MOST_BYTES) unusable("$what; at most $MOST_BYTES bytes are allowed")
             } catch (error: BlobException) {
                 unusable(what, error)
             }

@@ -3,6 +3,7 @@ package org.fedlens.sdk.engine
 import org.fedlens.sdk.EngineException
 import org.fedlens.sdk.EngineException.Reason
 import org.fedlens.sdk.toHex
+import java.io.Closeable
 import java.io.File
 import java.io.FileOutputStream
 import java.io.IOException
@@ -30,10 +31,11 @@ internal class Trials(
      *
      * @param program Its name, for messages.
      * @param key SHA-256 of all that the outcome depends on: what the manifest says, the file, the runtime's version.
-     * @throws EngineException The process has died in this trial twice, and that is less than a day ago; or [trial]
-     *     throws it.
+     * @param load Gives the program, which is closed here if it cannot be used.
+     * @throws EngineException The process has died in this trial twice, and that is less than a day ago; a mark cannot
+     *     be written; or [load] or [trial] throws it.
      */
-    fun <T> run(
+    fun <T : Closeable> run(
         program: String,
         key: ByteArray,
         load: () -> T,
@@ -51,14 +53,20 @@ internal class Trials(
                         "is damaged or hostile, and gets another try after a day",
                 )
             }
-            write(mark, BEGUN.toString().repeat(minOf(deaths + 1, MOST_DEATHS)), program)
+            var loaded: T? = null
             try {
-                load().also(trial)
+                write(mark, BEGUN.toString().repeat(minOf(deaths + 1, MOST_DEATHS)), program)
+                return load().also {
+                    loaded = it
+                    trial(it)
+                    write(mark, TRIED, program)
+                }
             } catch (error: Throwable) {
                 // It was no death, whatever it was; a program that is refused is tried anew the next time.
                 mark.delete()
+                loaded?.close()
                 throw error
-            }.also { write(mark, TRIED, program) }
+            }
         }
 
     private fun read(mark: File): String =

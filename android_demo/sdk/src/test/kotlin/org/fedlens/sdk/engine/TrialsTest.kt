@@ -7,6 +7,7 @@ import org.junit.Assert.assertTrue
 import org.junit.Rule
 import org.junit.Test
 import org.junit.rules.TemporaryFolder
+import java.io.Closeable
 import java.io.File
 import java.util.concurrent.TimeUnit
 
@@ -15,26 +16,26 @@ class TrialsTest {
     val folder = TemporaryFolder()
 
     private val marks by lazy { File(folder.root, "trials") }
-    private val tried = mutableListOf<String>()
+    private val tried = mutableListOf<Closeable>()
 
     @Test
     fun `a program is tried once, whoever asks later`() {
-        assertEquals("loaded", run())
-        assertEquals("loaded", run())
-        assertEquals(listOf("loaded"), tried)
+        assertEquals(PROGRAM, run())
+        assertEquals(PROGRAM, run())
+        assertEquals(listOf(PROGRAM), tried)
     }
 
     @Test
     fun `while a program is tried, that stands on the disk`() {
-        Trials(marks).run("step", KEY, { "loaded" }) { assertEquals("!", mark().readText()) }
+        Trials(marks).run("step", KEY, { PROGRAM }) { assertEquals("!", mark().readText()) }
         assertEquals("tried", mark().readText())
     }
 
     @Test
     fun `after one death in its trial a program is tried again`() {
         die()
-        assertEquals("loaded", run())
-        assertEquals(listOf("loaded"), tried)
+        assertEquals(PROGRAM, run())
+        assertEquals(listOf(PROGRAM), tried)
     }
 
     @Test
@@ -47,7 +48,7 @@ class TrialsTest {
             error.message,
             error.message.orEmpty().startsWith("program 'step' cannot be used: the process ended 2 times"),
         )
-        assertEquals(emptyList<String>(), tried)
+        assertEquals(emptyList<Closeable>(), tried)
     }
 
     @Test
@@ -58,24 +59,38 @@ class TrialsTest {
         die()
         assertThrows(EngineException::class.java) { run() }
         waitADay()
-        assertEquals("loaded", run())
+        assertEquals(PROGRAM, run())
     }
 
     @Test
     fun `a program that is refused without a death is tried again`() {
         repeat(3) {
             assertThrows(IllegalStateException::class.java) {
-                Trials(marks).run("step", KEY, { "loaded" }) { error("refused") }
+                Trials(marks).run("step", KEY, { PROGRAM }) { error("refused") }
             }
         }
-        assertEquals("loaded", run())
+        assertEquals(PROGRAM, run())
     }
 
     @Test
     fun `with another key, as of a newer runtime, a refused program is tried anew`() {
         die()
         die()
-        assertEquals("loaded", run(ByteArray(32) { 2 }))
+        assertEquals(PROGRAM, run(ByteArray(32) { 2 }))
+    }
+
+    @Test
+    fun `a program that cannot be used is closed, and leaves no mark of a death`() {
+        var closed = 0
+        val program = Closeable { closed++ }
+        val refused: (Closeable) -> Unit = { error("refused") }
+        // In the way of the last mark.
+        val inTheWay: (Closeable) -> Unit = { assertTrue(mark().delete() && File(marks, KEY_NAME).mkdir()) }
+        for ((trials, trial) in listOf(refused, inTheWay).withIndex()) {
+            assertThrows(Exception::class.java) { Trials(marks).run("step", KEY, { program }, trial) }
+            assertEquals(trials + 1, closed)
+            assertEquals(emptyList<String>(), marks.list()?.toList())
+        }
     }
 
     @Test
@@ -83,15 +98,15 @@ class TrialsTest {
         marks.writeText("a file where the folder should be")
         val error = assertThrows(EngineException::class.java) { run() }
         assertTrue(error.message, "cannot be tried" in error.message.orEmpty())
-        assertEquals(emptyList<String>(), tried)
+        assertEquals(emptyList<Closeable>(), tried)
     }
 
-    private fun run(key: ByteArray = KEY) = Trials(marks).run("step", key, { "loaded" }, tried::add)
+    private fun run(key: ByteArray = KEY) = Trials(marks).run("step", key, { PROGRAM }, tried::add)
 
     /** What is left when the process ends in the trial: the file as it was in the middle of it. */
     private fun die() {
         var left = ""
-        Trials(marks).run("step", KEY, { "loaded" }) { left = mark().readText() }
+        Trials(marks).run("step", KEY, { PROGRAM }) { left = mark().readText() }
         mark().writeText(left)
     }
 
@@ -101,6 +116,7 @@ class TrialsTest {
 
     private companion object {
         val KEY = ByteArray(32) { 1 }
+        val PROGRAM = Closeable { error("closed") }
         val KEY_NAME = "01".repeat(32)
     }
 }
