@@ -62,7 +62,7 @@ public class BlobException(
         /** Scales and values of an int8 tensor do not belong together. */
         DAMAGED_INT8,
 
-        /** A well-formed blob with other tensors, or another base, than expected. */
+        /** A well-formed difference to another blob, or to other tensors, than the one it is added to. */
         UNEXPECTED,
 
         /** The bytes have another SHA-256 than they must have. */

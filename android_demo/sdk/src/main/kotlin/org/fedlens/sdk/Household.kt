@@ -117,7 +117,7 @@ internal class Household private constructor(
                 val member = Member(site, state, transport, delivery, assignments, journal, teller)
                 return Household(state, transport, journal, features, assignments, member)
             } catch (failure: Throwable) {
-                opened.reversed().forEach { it.close() }
+                opened.asReversed().forEach { it.close() }
                 throw failure
             }
         }

@@ -12,16 +12,8 @@ import java.io.ByteArrayOutputStream
  *
  * Holds the header until it is complete, at most 1 MiB, and then one byte for each row of the int8 tensor that is
  * checked.
- *
- * @param expected The exact list of tensors; null: any.
- * @param base With [expected]: the blob from which they must be the difference; null: plain weights.
- * @throws BlobException No blob can hold the expected tensors.
  */
-public class BlobChecker(
-    expected: List<TensorSpec>? = null,
-    base: ByteArray? = null,
-) {
-    private val expected = expected?.let { Layout.of(it, base) }
+public class BlobChecker {
     private val hash = newSha256()
     private val pending = ByteArrayOutputStream()
     private var needed = 0
@@ -34,7 +26,7 @@ public class BlobChecker(
     /**
      * Takes the next bytes.
      *
-     * @throws BlobException With these bytes it cannot become a valid, expected blob.
+     * @throws BlobException With these bytes it cannot become a valid blob.
      */
     public fun feed(
         bytes: ByteArray,
@@ -80,28 +72,8 @@ public class BlobChecker(
         if (pending.size() < needed) return null
         val start = pending.toByteArray()
         val found = Layout.parse(start)
-        if (found == null) {
-            needed = Layout.PREFIX_BYTES + (Layout.headerBytes(start, start.size) ?: 0)
-        } else if (expected != null) {
-            compare(found, expected)
-        }
+        if (found == null) needed = Layout.PREFIX_BYTES + (Layout.headerBytes(start, start.size) ?: 0)
         return found
-    }
-
-    private fun compare(
-        found: Layout,
-        wanted: Layout,
-    ) {
-        if (!found.base.contentEquals(wanted.base)) {
-            throw unexpected("the blob's base is not the expected one (weights or a difference were expected)")
-        }
-        val given = found.specs.associateBy { it.name }
-        for (spec in wanted.specs) {
-            val same = given[spec.name] ?: throw unexpected("tensor '${spec.name}' is missing")
-            if (same != spec) throw unexpected("tensor $same found where $spec was expected")
-        }
-        val names = wanted.specs.mapTo(HashSet()) { it.name }
-        found.specs.firstOrNull { it.name !in names }?.let { throw unexpected("tensor '${it.name}' was not asked for") }
     }
 
     private fun checkData(
@@ -136,8 +108,6 @@ public class BlobChecker(
             }
         }
     }
-
-    private fun unexpected(message: String) = BlobException(Reason.UNEXPECTED, message)
 }
 
 /** Checks the elements of one tensor, given in pieces that may cut an element in two. */
