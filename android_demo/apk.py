@@ -99,7 +99,7 @@ def archives_of(module: str) -> list[Path]:
     """The archive of a module's classes, and those that it runs with."""
     target = HERE / module / "target"
     others = (target / "classpath.txt").read_text(encoding="utf-8").strip().split(":")
-    return [next(target.glob(f"{module}-*.jar")), *map(Path, others)]
+    return [_only_archive(target, f"{module}-*.jar"), *map(Path, others)]
 
 
 def compile_classes(archives: Sequence[Path], folder: Path, mode: str = "--debug") -> None:
@@ -112,10 +112,20 @@ def shrink_classes(archives: Sequence[Path], folder: Path, rules: Sequence[Path]
 
     ExecuTorch's classes are seen, not compiled. For a JVM `folder` is the path of a .jar.
     """
-    options = ["--classpath", str(next(EXECUTORCH.glob("*.jar"))), *(["--classfile"] if for_a_jvm else [])]
+    options = ["--classpath", str(_only_archive(EXECUTORCH, "*.jar")), *(["--classfile"] if for_a_jvm else [])]
     for path in rules:
         options += ["--pg-conf", str(path)]
     _for_android("R8", options, archives, folder)
+
+
+def _only_archive(folder: Path, pattern: str) -> Path:
+    """Where several versions have been built, nobody knows which one belongs into the APK."""
+    found = sorted(folder.glob(pattern))
+    if len(found) != 1:
+        names = ", ".join(path.name for path in found) or "none"
+        place = folder.relative_to(HERE) if folder.is_relative_to(HERE) else folder
+        raise NotPackaged(f"{place} must hold one {pattern}, found {names}: run `mvn clean package`")
+    return found[0]
 
 
 def _for_android(program: str, options: Sequence[str], archives: Sequence[Path], out: Path) -> None:

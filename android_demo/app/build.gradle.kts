@@ -1,3 +1,5 @@
+import com.android.build.api.variant.HasHostTestsBuilder
+import com.android.build.api.variant.HostTestBuilder
 import org.jetbrains.kotlin.gradle.dsl.JvmTarget
 
 plugins {
@@ -40,6 +42,13 @@ android {
             // Native libraries lie uncompressed and, with this version of the plugin, at multiples of 16 KB.
             useLegacyPackaging = false
         }
+    }
+}
+
+androidComponents {
+    beforeVariants { variant ->
+        // Maven runs the tests, with libraries that are not named here.
+        (variant as HasHostTestsBuilder).hostTests[HostTestBuilder.UNIT_TEST_TYPE]?.enable = false
     }
 }
 

@@ -1,3 +1,5 @@
+import com.android.build.api.variant.HasHostTestsBuilder
+import com.android.build.api.variant.HostTestBuilder
 import org.jetbrains.kotlin.gradle.dsl.JvmTarget
 
 plugins {
@@ -30,6 +32,13 @@ android {
                 exclude("**/admin.proto")
             }
         }
+    }
+}
+
+androidComponents {
+    beforeVariants { variant ->
+        // Maven runs the tests, with libraries that are not named here.
+        (variant as HasHostTestsBuilder).hostTests[HostTestBuilder.UNIT_TEST_TYPE]?.enable = false
     }
 }
 

@@ -88,6 +88,22 @@ def test_a_missing_build_and_a_missing_signer_are_named(tmp_path: Path, monkeypa
         apk.sign(tmp_path / "app.apk")
 
 
+@pytest.mark.parametrize(
+    ("archives", "named"), [([], "none"), (["app-0.1.0.jar", "app-0.2.0.jar"], "app-0.1.0.jar, app-0.2.0.jar")]
+)
+def test_archives_of_no_version_or_of_two_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, archives: list[str], named: str
+) -> None:
+    target = tmp_path / "app" / "target"
+    target.mkdir(parents=True)
+    for name in ["classpath.txt", *archives]:
+        (target / name).touch()
+    monkeypatch.setattr(apk, "HERE", tmp_path)
+
+    with pytest.raises(apk.NotPackaged, match=rf"app/target must hold one app-\*\.jar, found {named}: run `mvn clean"):
+        apk.archives_of("app")
+
+
 @built
 @pytest.mark.timeout(400)
 def test_the_guides_app_is_shrunk_without_a_warning_and_reads_and_writes_the_same_messages(tmp_path: Path) -> None:
