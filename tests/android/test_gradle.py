@@ -52,16 +52,6 @@ def test_every_library_of_the_catalogue_is_of_a_version_in_it() -> None:
     assert {entry["version"]["ref"] for entry in entries} <= set(CATALOGUE["versions"])
 
 
-def test_gradle_is_one_that_the_android_plugin_takes() -> None:
-    wrapper = (ANDROID / "gradle" / "wrapper" / "gradle-wrapper.properties").read_text(encoding="utf-8")
-
-    (found,) = re.findall(r"^distributionUrl=.*/gradle-([0-9.]+)-bin\.zip$", wrapper, re.MULTILINE)
-
-    # The least for 8.10: https://developer.android.com/build/releases/past-releases/agp-8-10-0-release-notes
-    assert CATALOGUE["versions"]["android-gradle-plugin"].startswith("8.10.")
-    assert found == "8.11.1"
-
-
 @pytest.mark.parametrize("module", ["sdk", "app"])
 def test_gradle_leaves_the_tests_to_maven(module: str) -> None:
     script = (ANDROID / module / "build.gradle.kts").read_text(encoding="utf-8")
