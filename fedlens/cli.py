@@ -2,7 +2,7 @@
 
 import typer
 
-from fedlens.commands import blob, bundle, client, compare, demo, export, fleet, predict, serve, task
+from fedlens.commands import blob, bundle, client, compare, demo, export, fleet, link, predict, serve, task
 
 app = typer.Typer(
     name="fedlens",
@@ -11,7 +11,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for module in (export, serve, client, fleet, task, predict, compare, bundle, blob, demo):
+for module in (export, serve, client, fleet, link, task, predict, compare, bundle, blob, demo):
     module.register(app)
 
 

@@ -12,7 +12,7 @@ import pytest
 
 REPOSITORY = Path(__file__).parent.parent
 PARTS = {
-    "": ("fedlens_proto", "fedlens.cli", "fedlens.admin_client"),
+    "": ("fedlens_proto", "fedlens.cli", "fedlens.admin_client", "fedlens.enrolment_link"),
     "server": ("fedlens_proto", "fedlens_server", "fedlens.cli", "fedlens.admin_client"),
     "client": ("fedlens_proto", "fedlens_edge_client", "fedlens.cli"),
     "export": ("fedlens_proto", "fedlens_export", "fedlens.cli"),

@@ -1,0 +1,84 @@
+import ssl
+from base64 import urlsafe_b64decode
+from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+import trustme
+from typer.testing import CliRunner, Result
+
+from fedlens.cli import app
+
+
+@pytest.fixture
+def token_file(tmp_path: Path) -> Path:
+    path = tmp_path / "trainer.token"
+    path.write_text("abc-_123\n")
+    return path
+
+
+def link(server: str, token_file: Path, ca: Path | None = None) -> Result:
+    more = [] if ca is None else ["--ca", str(ca)]
+    return CliRunner().invoke(app, ["link", "--server", server, "--token-file", str(token_file), *more])
+
+
+def test_a_link_names_server_and_token(token_file: Path) -> None:
+    printed = link("https://fl.example.org:8443/", token_file)
+
+    assert printed.stdout == "fedlens://enrol?server=https%3A%2F%2Ffl.example.org%3A8443&token=abc-_123\n"
+
+
+def test_a_link_carries_every_certificate_of_the_ca(tmp_path: Path, token_file: Path) -> None:
+    authorities = [trustme.CA().cert_pem.bytes().decode() for _ in range(2)]
+    (tmp_path / "ca.pem").write_text("two of them:\n" + "".join(authorities))
+
+    printed = link("https://127.0.0.1:8443", token_file, tmp_path / "ca.pem")
+
+    values = parse_qs(urlsplit(printed.stdout.strip()).query)
+    carried = [urlsafe_b64decode(text + "=" * (-len(text) % 4)) for text in values["ca"]]
+    assert carried == [ssl.PEM_cert_to_DER_cert(pem) for pem in authorities]
+
+
+def test_what_serve_init_wrote_makes_a_link(tmp_path: Path) -> None:
+    folder = tmp_path / "server"
+    CliRunner().invoke(app, ["serve", "--init", str(folder)])
+
+    printed = link("https://127.0.0.1:8443", folder / "trainer.token", folder / "ca.pem")
+
+    values = parse_qs(urlsplit(printed.stdout.strip()).query)
+    assert values["token"] == [(folder / "trainer.token").read_text().strip()]
+    # What a QR code holds in its largest version with the least correction.
+    assert len(values["ca"]) == 1 and len(printed.stdout) < 2953
+
+
+@pytest.mark.parametrize(
+    "server",
+    [
+        "fl.example.org",
+        "http://fl.example.org",
+        "https://me@fl.example.org",
+        "https://fl.example.org?a=b",
+        "https://fl.example.org#a",
+        "https://",
+        "https://[",
+    ],
+)
+def test_an_address_that_no_phone_would_join_is_refused(server: str, token_file: Path) -> None:
+    printed = link(server, token_file)
+
+    assert printed.exit_code == 1
+    assert printed.stdout == ""
+    assert printed.stderr.startswith("fedlens: ")
+
+
+def test_a_file_without_what_it_is_to_hold_is_named(tmp_path: Path, token_file: Path) -> None:
+    (tmp_path / "empty").write_text("\n")
+
+    no_token = link("https://a.org", tmp_path / "empty")
+    no_certificate = link("https://a.org", token_file, tmp_path / "empty")
+    no_file = link("https://a.org", token_file, tmp_path / "gone.pem")
+
+    assert [result.exit_code for result in (no_token, no_certificate, no_file)] == [1, 1, 1]
+    assert "token: must be" in no_token.stderr
+    assert "holds no certificate" in no_certificate.stderr
+    assert "gone.pem" in no_file.stderr
