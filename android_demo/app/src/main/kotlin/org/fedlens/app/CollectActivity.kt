@@ -47,6 +47,7 @@ class CollectActivity : ScreenActivity() {
             showNext(photos.orEmpty(), suggestions)
             status.show()
         }
+        whileSeen(app.photos.adding, ::showAdding)
         val learning = combine(app.learning.state, app.learning.isRunning, app.network.isThere, ::Triple)
         whileSeen(learning) { status.show() }
     }
@@ -136,6 +137,7 @@ class CollectActivity : ScreenActivity() {
         request: Int,
         missing: Int,
     ) {
+        app.photos.dismissRefused()
         tell(null)
         try {
             startActivityForResult(intent, request)
@@ -168,9 +170,8 @@ class CollectActivity : ScreenActivity() {
     ) {
         // Goes on when the screen is left.
         app.scope.launch {
-            val added = app.photos.add(addresses)
+            app.photos.add(addresses)
             then()
-            if (added.refused.isNotEmpty()) tell(explained(added.refused))
         }
     }
 
@@ -190,6 +191,16 @@ class CollectActivity : ScreenActivity() {
                     }
                 resources.getQuantityString(text, count, count)
             }.joinToString("\n")
+
+    private fun showAdding(adding: Photos.Adding) {
+        findViewById<TextView>(R.id.add_text).text =
+            if (adding.left == 0) {
+                getString(R.string.add_photos_text)
+            } else {
+                resources.getQuantityString(R.plurals.adding, adding.left, adding.left)
+            }
+        if (adding.refused.isNotEmpty()) tell(explained(adding.refused))
+    }
 
     private fun tell(said: String?) {
         problem = said

@@ -106,7 +106,12 @@ class EnrolActivity : ScreenActivity() {
         val good = (reading as? EnrolmentLink.Reading.Good)?.link
         server.visibility = if (good == null) View.GONE else View.VISIBLE
         if (good != null) {
-            val text = if (good.pins.isEmpty()) R.string.link_server else R.string.link_server_pinned
+            val text =
+                when {
+                    good.pins.isNotEmpty() -> R.string.link_server_pinned
+                    good.ca.isNotEmpty() -> R.string.link_server_own_ca
+                    else -> R.string.link_server
+                }
             server.text = getString(text, good.server)
         }
         findViewById<View>(R.id.join).isEnabled = !app.settings.isEnrolled
@@ -125,6 +130,7 @@ class EnrolActivity : ScreenActivity() {
                 EnrolmentLink.Problem.TOKEN_MISSING -> R.string.link_token_missing
                 EnrolmentLink.Problem.TOKEN_WITH_SPACES -> R.string.link_token_unreadable
                 EnrolmentLink.Problem.PIN_UNREADABLE -> R.string.link_pin_unreadable
+                EnrolmentLink.Problem.CA_UNREADABLE -> R.string.link_ca_unreadable
                 EnrolmentLink.Problem.GIVEN_TWICE -> R.string.link_given_twice
             }
         return getString(text, bad.found)

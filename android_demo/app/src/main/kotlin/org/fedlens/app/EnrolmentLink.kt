@@ -3,22 +3,36 @@ package org.fedlens.app
 import java.net.URI
 import java.net.URISyntaxException
 import java.net.URLDecoder
+import java.security.cert.CertificateException
+import java.security.cert.CertificateFactory
 import java.util.Base64
 
 /**
  * What an operator gives out so that a phone can join, as a link or as the content of a QR code:
- * `fedlens://enrol?server=https%3A%2F%2Ffl.example.org&token=…&pin=sha256%2F…`, where `pin` may be missing or repeated.
+ * `fedlens://enrol?server=https%3A%2F%2Ffl.example.org&token=…&pin=sha256%2F…&ca=…`, where `pin` and `ca` may be missing
+ * or repeated. docs/android.md describes it, and `fedlens link` prints it.
  *
  * @property server Address of the server, without a slash at its end.
  * @property token Enrolment token.
  * @property pins Public keys of which the server's certificate chain must hold one, as `sha256/` and Base64; empty: the
  *     certificates that the phone trusts.
+ * @property ca Certificates to trust instead of those that the phone trusts, each as DER in base64url; empty: those.
  */
 internal data class EnrolmentLink(
     val server: String,
     val token: String,
     val pins: List<String>,
+    val ca: List<String> = emptyList(),
 ) {
+    /** [ca] as a PEM file has it; null: there is none. */
+    val pem: String?
+        get() = if (ca.isEmpty()) null else ca.joinToString("") { pem(Base64.getUrlDecoder().decode(it)) }
+
+    private fun pem(certificate: ByteArray) =
+        "-----BEGIN CERTIFICATE-----\n${Base64.getMimeEncoder().encodeToString(
+            certificate,
+        )}\n-----END CERTIFICATE-----\n"
+
     /** What is wrong with a text that should be a link. */
     enum class Problem {
         EMPTY,
@@ -31,6 +45,7 @@ internal data class EnrolmentLink(
         TOKEN_MISSING,
         TOKEN_WITH_SPACES,
         PIN_UNREADABLE,
+        CA_UNREADABLE,
         GIVEN_TWICE,
     }
 
@@ -51,7 +66,7 @@ internal data class EnrolmentLink(
         private const val BEGINNING = "fedlens://enrol"
         private const val PIN = "sha256/"
         private const val PIN_BYTES = 32
-        private val OWN_MACHINE = setOf("localhost", "127.0.0.1", "[::1]")
+        private val OWN_MACHINE = setOf("localhost", "127.0.0.1")
         private val SPACES = Regex("\\s+")
 
         /** Reads what somebody typed or pasted. Line breaks within it, as from a chat, do not matter. */
@@ -71,8 +86,11 @@ internal data class EnrolmentLink(
             val server = values["server"]?.single().orEmpty().trimEnd('/')
             val token = values["token"]?.single().orEmpty()
             val pins = values["pin"].orEmpty()
-            val wrong = wrongServer(server) ?: wrongToken(token) ?: pins.firstNotNullOfOrNull(::wrongPin)
-            return wrong ?: Reading.Good(EnrolmentLink(server, token, pins))
+            val ca = values["ca"].orEmpty()
+            val wrong =
+                wrongServer(server) ?: wrongToken(token) ?: pins.firstNotNullOfOrNull(::wrongPin)
+                    ?: ca.firstNotNullOfOrNull(::wrongCertificate)
+            return wrong ?: Reading.Good(EnrolmentLink(server, token, pins, ca))
         }
 
         private const val MOST_SHOWN = 60
@@ -126,5 +144,16 @@ internal data class EnrolmentLink(
                 }
             return Reading.Bad(Problem.PIN_UNREADABLE, pin).takeIf { !pin.startsWith(PIN) || bytes.size != PIN_BYTES }
         }
+
+        private fun wrongCertificate(text: String): Reading.Bad? =
+            try {
+                val certificate = Base64.getUrlDecoder().decode(text)
+                CertificateFactory.getInstance("X.509").generateCertificate(certificate.inputStream())
+                null
+            } catch (_: IllegalArgumentException) {
+                Reading.Bad(Problem.CA_UNREADABLE)
+            } catch (_: CertificateException) {
+                Reading.Bad(Problem.CA_UNREADABLE)
+            }
     }
 }

@@ -20,6 +20,7 @@ import org.fedlens.sdk.FedLensException
 import org.fedlens.sdk.StateException
 import org.fedlens.sdk.store.JournalEntry
 import org.fedlens.sdk.toHex
+import java.io.File
 import java.io.IOException
 
 /** The SDK's client, opened when it is needed; what it does, and what has left through it. Used in the main thread. */
@@ -224,6 +225,7 @@ internal class Learning(
                     enrolmentToken = link.token,
                     policy = { settings.policy },
                     pins = link.pins,
+                    ca = link.pem?.let { pem -> File(folder.apply { mkdirs() }, "ca.pem").apply { writeText(pem) } },
                     secrets = app.surroundings.secrets(folder),
                 ),
                 ::happened,

@@ -7,6 +7,7 @@ import android.view.View
 import android.view.ViewGroup
 import android.view.accessibility.AccessibilityNodeInfo
 import android.widget.Button
+import android.widget.ImageView
 import android.widget.ProgressBar
 import android.widget.RadioButton
 import android.widget.TextView
@@ -98,7 +99,9 @@ class PhotoActivity : ScreenActivity() {
             val isChosen = name == photo.label
             val probability = probabilities[name]
             row.findViewById<TextView>(R.id.class_name).text = name
-            row.findViewById<View>(R.id.class_chosen).visibility = if (isChosen) View.VISIBLE else View.INVISIBLE
+            row
+                .findViewById<ImageView>(R.id.class_chosen)
+                .setImageResource(if (isChosen) R.drawable.ic_check else R.drawable.ic_not_chosen)
             row.findViewById<ProgressBar>(R.id.class_bar).apply {
                 visibility = if (probability == null) View.GONE else View.VISIBLE
                 progress = ((probability ?: 0.0) * max).toInt()

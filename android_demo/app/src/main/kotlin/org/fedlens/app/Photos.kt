@@ -5,6 +5,7 @@ import kotlinx.coroutines.Dispatchers
 import kotlinx.coroutines.asCoroutineDispatcher
 import kotlinx.coroutines.flow.MutableStateFlow
 import kotlinx.coroutines.flow.StateFlow
+import kotlinx.coroutines.flow.update
 import kotlinx.coroutines.withContext
 import org.fedlens.sdk.PhotoException
 import org.fedlens.sdk.StateException
@@ -32,10 +33,22 @@ internal class Photos(
     /** Why a file is no photo of the album. */
     enum class Refusal { HEIC, OTHER_FORMAT, DAMAGED, TOO_LARGE, CANNOT_BE_READ, NO_ROOM }
 
+    /**
+     * How adding files goes on, or has ended.
+     *
+     * @property left Files that are still to be added.
+     * @property refused Why others were not, this time.
+     */
+    data class Adding(
+        val left: Int,
+        val refused: List<Refusal> = emptyList(),
+    )
+
     private val executor = Executors.newSingleThreadExecutor { Thread(it, "album").apply { isDaemon = true } }
     private val thread = executor.asCoroutineDispatcher()
     private val found = MutableStateFlow<List<AlbumPhoto>?>(null)
     private val trouble = MutableStateFlow<String?>(null)
+    private val going = MutableStateFlow(Adding(0))
     private var opened: PhotoAlbum? = null
 
     /** Why the album could not be read or changed the last time; null: it could. */
@@ -43,6 +56,9 @@ internal class Photos(
 
     /** Every photo, newest first; null while it has not been read yet. */
     val all: StateFlow<List<AlbumPhoto>?> = found
+
+    /** Outlives the screen from which files are added. */
+    val adding: StateFlow<Adding> = going
 
     /** Reads the album, if nobody has so far. */
     suspend fun read() {
@@ -77,10 +93,12 @@ internal class Photos(
         change { album ->
             val added = ArrayList<Long>()
             val refused = ArrayList<Refusal>()
-            for (address in addresses) {
+            for ((done, address) in addresses.withIndex()) {
+                going.value = Adding(addresses.size - done, refused.toList())
                 try {
                     val content = app.contentResolver.openInputStream(address).use(::content)
                     added += album.add(content, address.lastPathSegment.orEmpty()).id
+                    found.value = album.all()
                 } catch (refusal: PhotoException) {
                     refused += reason(refusal)
                 } catch (_: TooLarge) {
@@ -93,8 +111,12 @@ internal class Photos(
                     refused += Refusal.NO_ROOM
                 }
             }
+            going.value = Adding(0, refused)
             Added(added, refused)
-        } ?: Added(emptyList(), emptyList())
+        } ?: Added(emptyList(), emptyList()).also { going.value = Adding(0) }
+
+    /** What was refused has been read. */
+    fun dismissRefused() = going.update { it.copy(refused = emptyList()) }
 
     /** Gives a photo its class. */
     suspend fun label(
@@ -182,6 +204,8 @@ internal class Photos(
 
     private companion object {
         const val PIECE_BYTES = 1 shl 16
-        const val MOST_BYTES = 64 shl 20
+
+        // Read into memory, for a moment three times: in an app that may have 128 MiB.
+        const val MOST_BYTES = 32 shl 20
     }
 }

@@ -16,11 +16,18 @@ import org.fedlens.sdk.photo.Orientation
 import org.fedlens.sdk.photo.PhotoFile
 import java.io.File
 import java.io.IOException
-import java.nio.ByteBuffer
+import java.io.RandomAccessFile
+import java.nio.channels.FileChannel
 
 /** Photos as they are shown: upright, and no larger than they need be. Used in the main thread. */
 internal object Pictures {
     private const val MOST_KIB = 24 shl 10
+
+    // A screen draws no bitmap of more than 100 MB; this is beyond what any has pixels for.
+    private const val LONGEST_EDGE = 4096
+
+    // A screenful of the album at once would take the memory of as many undiminished photos.
+    private val reading = Dispatchers.IO.limitedParallelism(2)
     private val cache =
         object : LruCache<String, Bitmap>(MOST_KIB) {
             override fun sizeOf(
@@ -48,7 +55,7 @@ internal object Pictures {
         if (known != null) return
         val job =
             scope.launch {
-                val bitmap = withContext(Dispatchers.IO) { read(photo.file, leastEdge) } ?: return@launch
+                val bitmap = withContext(reading) { read(photo.file, leastEdge) } ?: return@launch
                 cache.put(key, bitmap)
                 if (view.getTag(R.id.photo) == key) view.setImageBitmap(bitmap)
             }
@@ -60,18 +67,31 @@ internal object Pictures {
         leastEdge: Int,
     ): Bitmap? =
         try {
-            val content = file.readBytes()
             val bounds = BitmapFactory.Options().apply { inJustDecodeBounds = true }
-            BitmapFactory.decodeByteArray(content, 0, content.size, bounds)
+            BitmapFactory.decodeFile(file.path, bounds)
             val options = BitmapFactory.Options()
-            val shorter = minOf(bounds.outWidth, bounds.outHeight)
-            options.inSampleSize = Integer.highestOneBit((shorter / leastEdge).coerceAtLeast(1))
-            val lying = BitmapFactory.decodeByteArray(content, 0, content.size, options)
-            lying?.let { upright(it, PhotoFile.read(ByteBuffer.wrap(content)).orientation) }
+            options.inSampleSize = sampleSize(bounds.outWidth, bounds.outHeight, leastEdge)
+            BitmapFactory.decodeFile(file.path, options)?.let { upright(it, orientation(file)) }
         } catch (_: IOException) {
             null
         } catch (_: PhotoException) {
             null
+        }
+
+    // Sides are divided by it: the shorter one keeps at least `leastEdge` pixels, unless the longer one has too many.
+    private fun sampleSize(
+        width: Int,
+        height: Int,
+        leastEdge: Int,
+    ): Int {
+        var size = Integer.highestOneBit((minOf(width, height) / leastEdge).coerceAtLeast(1))
+        while (maxOf(width, height) / size > LONGEST_EDGE) size *= 2
+        return size
+    }
+
+    private fun orientation(file: File): Orientation =
+        RandomAccessFile(file, "r").use {
+            PhotoFile.read(it.channel.map(FileChannel.MapMode.READ_ONLY, 0, it.length())).orientation
         }
 
     private fun upright(

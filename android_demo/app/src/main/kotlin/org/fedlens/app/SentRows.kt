@@ -95,7 +95,8 @@ internal class SentRows(
 
     private fun answers(upload: JournalEntry.Upload): List<String> =
         buildList {
-            add(activity.getString(R.string.answer_photos, upload.photoCount))
+            val count = upload.photoCount.toInt()
+            add(activity.resources.getQuantityString(R.plurals.answer_photos, count, count))
             if (upload.classCounts.isNotEmpty()) {
                 add(activity.getString(R.string.answer_class_counts, byClass(upload.classCounts) { it.toString() }))
             }

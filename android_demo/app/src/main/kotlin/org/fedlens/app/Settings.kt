@@ -39,8 +39,7 @@ internal class Settings(
     var link: EnrolmentLink?
         get() {
             val server = kept.getString("server", null) ?: return null
-            val pins = kept.getString("pins", "").orEmpty().split(' ').filter { it.isNotEmpty() }
-            return EnrolmentLink(server, kept.getString("token", "").orEmpty(), pins)
+            return EnrolmentLink(server, kept.getString("token", "").orEmpty(), words("pins"), words("ca"))
         }
         set(link) {
             kept
@@ -49,6 +48,7 @@ internal class Settings(
                     putString("server", link?.server)
                     putString("token", link?.token)
                     putString("pins", link?.pins?.joinToString(" "))
+                    putString("ca", link?.ca?.joinToString(" "))
                 }.commit()
         }
 
@@ -74,6 +74,8 @@ internal class Settings(
     fun erase() {
         kept.edit().clear().commit()
     }
+
+    private fun words(key: String) = kept.getString(key, "").orEmpty().split(' ').filter { it.isNotEmpty() }
 
     private class Kept(
         private val key: String,

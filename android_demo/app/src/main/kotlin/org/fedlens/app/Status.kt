@@ -7,7 +7,7 @@ import org.fedlens.sdk.ClientState
  * What is to be said about learning at one moment.
  *
  * @property icon A drawable.
- * @property progress Null: there is nothing to wait for.
+ * @property progress Null: nothing is being done at the moment.
  */
 internal data class Status(
     val icon: Int,
@@ -91,7 +91,6 @@ internal data class Status(
                         resources.getString(R.string.waiting_title),
                         resources.getString(waitingText(state.reason)),
                         Action.CANCEL,
-                        Progress.Unknown,
                     )
                 is ClientState.Preparing ->
                     busy(

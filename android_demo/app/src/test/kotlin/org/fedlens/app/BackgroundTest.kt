@@ -232,6 +232,16 @@ class BackgroundTest {
     }
 
     @Test
+    fun `the notification counts the steps of training`() {
+        val state = org.fedlens.sdk.ClientState.Training(PlayedServer.TASK, 2, step = 4, steps = 16)
+        val notification = shadowOf(LearnNotification.of(app, state))
+        assertEquals(app.getString(R.string.training_title, 2), notification.contentTitle)
+        assertEquals(app.getString(R.string.training_text, 4, 16), notification.contentText)
+        // A quarter.
+        assertEquals(250 to 1000, notification.progress to notification.max)
+    }
+
+    @Test
     fun `the notification says what is done and cancels it`() {
         PlayedServer().use { server ->
             server.waitReason = WaitReason.WAIT_REASON_NEXT_ROUND
@@ -240,7 +250,8 @@ class BackgroundTest {
             until("waiting") { app.learning.state.value is org.fedlens.sdk.ClientState.Waiting }
             val notification = LearnNotification.of(app, app.learning.state.value)
             assertEquals(app.getString(R.string.waiting_title), shadowOf(notification).contentTitle)
-            assertTrue(shadowOf(notification).isIndeterminate)
+            // Nothing is being done: a bar would say otherwise.
+            assertFalse(shadowOf(notification).isIndeterminate)
             val opens = shadowOf(notification.contentIntent).savedIntent
             assertTrue("one that is open is used", opens.flags and Intent.FLAG_ACTIVITY_CLEAR_TOP != 0)
             val button = shadowOf(notification.actions.single().actionIntent).savedIntent

@@ -52,7 +52,9 @@ internal object Drawn {
         val canvas = Canvas(bitmap)
         val random = Random(seed)
         val paint = Paint(Paint.ANTI_ALIAS_FLAG)
-        val shift = random.nextInt(-24, 24)
+        // Brighter or darker, and of a light that is warm or cold: so that animals can be taken for each other.
+        val light = random.nextInt(-24, 24)
+        val shift = IntArray(RGB) { light + random.nextInt(-20, 20) }
         canvas.drawColor(tint(SKIES.getValue(animal), shift))
         paint.color = tint(MEADOWS.getValue(animal), shift)
         canvas.drawRect(0f, HEIGHT * 0.66f, WIDTH.toFloat(), HEIGHT.toFloat(), paint)
@@ -132,11 +134,11 @@ internal object Drawn {
 
     private fun tint(
         colour: Int,
-        shift: Int,
+        shift: IntArray,
     ) = Color.rgb(
-        (Color.red(colour) + shift).coerceIn(0, MOST),
-        (Color.green(colour) + shift).coerceIn(0, MOST),
-        (Color.blue(colour) + shift).coerceIn(0, MOST),
+        (Color.red(colour) + shift[0]).coerceIn(0, MOST),
+        (Color.green(colour) + shift[1]).coerceIn(0, MOST),
+        (Color.blue(colour) + shift[2]).coerceIn(0, MOST),
     )
 
     private val SKIES = mapOf("cat" to 0xF6D9B8, "dog" to 0xBFE0F5, "emu" to 0xF3E3A1)
@@ -145,6 +147,7 @@ internal object Drawn {
     private const val WIDTH = 320
     private const val HEIGHT = 300
     private const val VARIANTS = 1000
+    private const val RGB = 3
     private const val MOST = 255
     private const val ONE_IN = 5UL
 }

@@ -1,9 +1,12 @@
 package org.fedlens.app
 
+import okhttp3.tls.HeldCertificate
 import org.fedlens.app.EnrolmentLink.Problem
 import org.fedlens.app.EnrolmentLink.Reading
 import org.junit.Assert.assertEquals
 import org.junit.Test
+import java.security.cert.CertificateFactory
+import java.util.Base64
 
 class EnrolmentLinkTest {
     private val pin = "sha256/" + "A".repeat(43) + "="
@@ -25,6 +28,20 @@ class EnrolmentLinkTest {
         val typed = "  FedLens://enrol/?server=https://fl.exam\nple.org&to ken=t&colour=green "
 
         assertEquals(Reading.Good(EnrolmentLink("https://fl.example.org", "t", emptyList())), EnrolmentLink.read(typed))
+    }
+
+    @Test
+    fun `certificates that a link carries are those of a PEM file`() {
+        val authorities = List(2) { HeldCertificate.Builder().certificateAuthority(0).build().certificate }
+        val values =
+            authorities.joinToString("") {
+                "&ca=" +
+                    Base64.getUrlEncoder().withoutPadding().encodeToString(it.encoded)
+            }
+        val reading = EnrolmentLink.read("fedlens://enrol?server=https://a.org&token=t$values")
+
+        val pem = checkNotNull((reading as Reading.Good).link.pem)
+        assertEquals(authorities, CertificateFactory.getInstance("X.509").generateCertificates(pem.byteInputStream()))
     }
 
     @Test
@@ -58,6 +75,8 @@ class EnrolmentLinkTest {
                     Reading.Bad(Problem.PIN_UNREADABLE, "sha1/abc"),
                 "fedlens://enrol?server=https://a.org&token=t&pin=sha256/abcd" to
                     Reading.Bad(Problem.PIN_UNREADABLE, "sha256/abcd"),
+                "fedlens://enrol?server=https://a.org&token=t&ca=MIIB" to Reading.Bad(Problem.CA_UNREADABLE),
+                "fedlens://enrol?server=https://a.org&token=t&ca=%25" to Reading.Bad(Problem.CA_UNREADABLE),
                 "fedlens://enrol?server=https://a.org&token=t&token=u" to Reading.Bad(Problem.GIVEN_TWICE, "token"),
             )
 

@@ -7,6 +7,8 @@ import okhttp3.mockwebserver.MockResponse
 import okhttp3.mockwebserver.MockWebServer
 import okhttp3.mockwebserver.RecordedRequest
 import okhttp3.mockwebserver.SocketPolicy
+import okhttp3.tls.HandshakeCertificates
+import okhttp3.tls.HeldCertificate
 import okio.Buffer
 import org.fedlens.proto.v1.Answer
 import org.fedlens.proto.v1.Ask
@@ -38,15 +40,18 @@ import java.io.File
 import java.nio.ByteBuffer
 import java.nio.ByteOrder
 import java.security.MessageDigest
+import java.util.Base64
 import java.util.concurrent.CopyOnWriteArrayList
 import java.util.concurrent.atomic.AtomicInteger
 
 /**
  * Plays the protocol to one phone, with the bundle of the test vectors: [rounds] rounds of training, each of which
- * begins with what the one before ended with.
+ * begins with what the one before ended with. Over TLS where an [authority] vouches for it.
  */
 internal class PlayedServer(
     private val rounds: Int = 1,
+    private val authority: HeldCertificate? = null,
+    private val epochs: Int = 1,
 ) : Closeable {
     /** What becomes of a request: nobody hears the answer where it is lost, before or after what it asks for is done. */
     enum class Fate { ANSWERED, LOST_BEFORE, LOST_AFTER }
@@ -83,11 +88,22 @@ internal class PlayedServer(
             object : Dispatcher() {
                 override fun dispatch(request: RecordedRequest): MockResponse = synchronized(blobs) { answer(request) }
             }
+        if (authority != null) server.useHttps(shown(authority).sslSocketFactory(), false)
         server.start()
     }
 
+    private fun shown(authority: HeldCertificate): HandshakeCertificates {
+        val own = HeldCertificate.Builder().signedBy(authority).addSubjectAlternativeName("127.0.0.1").build()
+        return HandshakeCertificates.Builder().heldCertificate(own, authority.certificate).build()
+    }
+
     /** As an operator would give it out. */
-    val link: String get() = "fedlens://enrol?server=http%3A%2F%2F127.0.0.1%3A${server.port}&token=a-token"
+    val link: String
+        get() {
+            val scheme = if (authority == null) "http" else "https"
+            val ca = authority?.run { "&ca=" + Base64.getUrlEncoder().encodeToString(certificate.encoded) }.orEmpty()
+            return "fedlens://enrol?server=$scheme%3A%2F%2F127.0.0.1%3A${server.port}&token=a-token$ca"
+        }
 
     override fun close() = server.shutdown()
 
@@ -182,7 +198,7 @@ internal class PlayedServer(
                 Stage
                     .newBuilder()
                     .setProgram("step")
-                    .setEpochs(1)
+                    .setEpochs(epochs)
                     .addHyperValues(HyperValue.newBuilder().setName("lr_classifier").setValue(RATE)),
             ).setUpload(Upload.newBuilder().setCodec(Codec.CODEC_FLOAT32))
             .addAsks(Ask.newBuilder().setClassCounts(AskClassCounts.getDefaultInstance()))
@@ -223,11 +239,11 @@ internal class PlayedServer(
     }
 
     internal companion object {
-        const val TASK = 7L
+        const val TASK = 3L
         private const val SEED_BYTES = 32
         private const val ROUND_MS = 60_000L
         private const val WAIT_MS = 60_000
-        private const val RATE = 0.012
+        private const val RATE = 0.03
         private const val HTTP_PARTIAL = 206
         private const val HTTP_NOT_FOUND = 404
 

@@ -29,6 +29,30 @@ class ResourcesTest {
     }
 
     @Test
+    fun `every text, picture, colour, size and style is used`() {
+        val files = File("src/main").walk().filter { it.extension in setOf("kt", "xml") }.toList()
+        val sources = files.joinToString("\n") { it.readText() }
+        val named =
+            VALUES
+                .flatMap { (file, tags) ->
+                    tags.flatMap { tag -> elements("values", file, tag).map { kind(tag) to it } }
+                }.map { (kind, element) -> kind to element.getAttribute("name") }
+        val drawn = File("src/main/res/drawable").list().orEmpty().map { "drawable" to it.removeSuffix(".xml") }
+        val unused =
+            (named + drawn).filter { (kind, name) ->
+                val place = Regex.escape(name)
+                val inCode = "R\\.$kind\\.${place.replace('.', '_')}\\b"
+                // A style is also used by those that begin with its name.
+                val inFiles = "@$kind/$place(?![\\w.])|style name=\"$place\\.|parent=\"$place\""
+                !Regex("$inCode|$inFiles").containsMatchIn(sources)
+            }
+
+        assertEquals(emptyList<Pair<String, String>>(), unused)
+    }
+
+    private fun kind(tag: String) = if (tag == "string-array") "array" else tag
+
+    @Test
     fun `both themes name the same colours`() {
         assertEquals(colours("values").keys, colours("values-night").keys)
     }
@@ -121,6 +145,14 @@ class ResourcesTest {
     }
 
     private companion object {
+        val VALUES =
+            mapOf(
+                "strings" to listOf("string", "plurals", "string-array"),
+                "colors" to listOf("color"),
+                "dimens" to listOf("dimen"),
+                "styles" to listOf("style"),
+                "themes" to listOf("style"),
+            )
         const val RGB_DIGITS = 6
         const val HEXADECIMAL = 16
 

@@ -3,9 +3,11 @@ package org.fedlens.app
 import android.app.Activity
 import android.content.Intent
 import android.content.res.Configuration
+import android.graphics.Insets
 import android.graphics.drawable.BitmapDrawable
 import android.view.View
 import android.view.ViewGroup
+import android.view.WindowInsets
 import android.widget.ImageView
 import android.widget.ListView
 import android.widget.TextView
@@ -79,8 +81,8 @@ class ScreensTest {
             val switches = all(screen.get().window.decorView).filterIsInstance<SettingRow>().map { it.isOn }
             val settings =
                 app.settings.run {
-                    listOf(learnsInBackground, onlyWhileCharging, onlyUnmetered, onlyWhileIdle) +
-                        listOf(isPaused, keepsModelLocal, tellsClassCounts, tellsEvaluation)
+                    listOf(isPaused, learnsInBackground, onlyWhileCharging, onlyUnmetered, onlyWhileIdle) +
+                        listOf(keepsModelLocal, tellsClassCounts, tellsEvaluation)
                 }
             assertEquals(settings, switches)
         }
@@ -167,6 +169,32 @@ class ScreensTest {
             assertTrue(place > usual.window.decorView.width / 2)
             assertTrue(left(mirrored.findViewById(R.id.open_settings)) < place / 2)
         }
+    }
+
+    @Test
+    fun `bars of the system and the keyboard cover nothing`() {
+        PlayedServer().use { server ->
+            Phone.join(server)
+            val bars = WindowInsets.Type.systemBars() to Insets.of(0, 24, 0, 48)
+            val keyboard = WindowInsets.Type.ime() to Insets.of(0, 0, 0, 300)
+            // The ground of the bar at the bottom reaches to the edge, its buttons do not.
+            assertEquals(listOf(Insets.of(0, 24, 0, 0), 48), room(open<CollectActivity>().get(), bars))
+            app.settings.isEnrolled = false
+            assertEquals(listOf(Insets.of(0, 24, 0, 300), 300), room(open<EnrolActivity>().get(), bars, keyboard))
+        }
+    }
+
+    /** What the frame leaves free at its edges, and the bar at the bottom under its buttons. */
+    private fun room(
+        screen: Activity,
+        vararg covered: Pair<Int, Insets>,
+    ): List<Any> {
+        val insets = WindowInsets.Builder()
+        for ((kind, edges) in covered) insets.setInsets(kind, edges)
+        val frame = screen.findViewById<View>(R.id.frame)
+        frame.dispatchApplyWindowInsets(insets.build())
+        val edges = frame.run { Insets.of(paddingLeft, paddingTop, paddingRight, paddingBottom) }
+        return listOf(edges, screen.findViewById<View>(R.id.tabs).paddingBottom)
     }
 
     private fun screens(): Sequence<ActivityController<out Activity>> =

@@ -1,12 +1,15 @@
 package org.fedlens.app
 
 import android.content.Intent
+import android.content.res.Configuration
 import android.provider.MediaStore
 import android.view.View
 import android.view.ViewGroup
 import android.widget.Button
 import android.widget.ListView
 import android.widget.TextView
+import kotlinx.coroutines.launch
+import okhttp3.tls.HeldCertificate
 import org.fedlens.app.Phone.isShown
 import org.fedlens.app.Phone.next
 import org.fedlens.app.Phone.open
@@ -22,9 +25,11 @@ import org.junit.Assert.assertTrue
 import org.junit.Test
 import org.junit.runner.RunWith
 import org.robolectric.RobolectricTestRunner
+import org.robolectric.RuntimeEnvironment
 import org.robolectric.Shadows.shadowOf
 import org.robolectric.annotation.Config
 import org.robolectric.annotation.GraphicsMode
+import java.util.concurrent.CountDownLatch
 
 /** From consent to *What left this phone*, with the SDK's client and a server that plays the protocol. */
 @RunWith(RobolectricTestRunner::class)
@@ -70,7 +75,7 @@ class StoryTest {
             val texts = texts(sent.findViewById(R.id.uploads))
             assertTrue("$texts", texts.any { it.startsWith(app.getString(R.string.sent_result, PlayedServer.TASK, 1)) })
             assertTrue("$texts", texts.any { it.startsWith("classifier.weight: 3 × 6") })
-            assertTrue("$texts", texts.contains(app.getString(R.string.answer_photos, 1)))
+            assertTrue("$texts", texts.contains(app.resources.getQuantityString(R.plurals.answer_photos, 1, 1)))
             assertTrue("$texts", texts.contains(app.resources.getStringArray(R.array.what_never_leaves)[0]))
         }
     }
@@ -120,6 +125,32 @@ class StoryTest {
     }
 
     @Test
+    fun `adding shows photo by photo, and says after a rotation what it refused`() {
+        PlayedServer().use { server ->
+            Phone.join(server)
+            val gate = CountDownLatch(1)
+            val slow = android.net.Uri.parse("content://slow/1")
+            shadowOf(app.contentResolver).registerInputStreamSupplier(slow) {
+                gate.await()
+                "no photo".byteInputStream()
+            }
+            val home = open<CollectActivity>()
+            home.pick(listOf(Drawn.address("cat", 1), slow))
+            val said = app.resources.getQuantityString(R.plurals.adding, 1, 1)
+            until("the first is there") { app.photos.all.value?.size == 1 && home.get().text(R.id.add_text) == said }
+            RuntimeEnvironment.setQualifiers("+land")
+            home.configurationChange(Configuration(app.resources.configuration)).visible()
+            gate.countDown()
+            until("explained") { home.get().isShown(R.id.problem) }
+            assertEquals(
+                app.resources.getQuantityString(R.plurals.refused_format, 1, 1),
+                home.get().text(R.id.problem),
+            )
+            assertEquals(app.getString(R.string.add_photos_text), home.get().text(R.id.add_text))
+        }
+    }
+
+    @Test
     fun `an invitation from elsewhere waits for consent and joins nothing by itself`() {
         PlayedServer().use { server ->
             val invitation = Intent(Intent.ACTION_VIEW, android.net.Uri.parse(server.link))
@@ -131,6 +162,31 @@ class StoryTest {
             val enrol = open<EnrolActivity>(shadowOf(consent).nextStartedActivity).get()
             assertEquals(server.link, enrol.text(R.id.link))
             assertEquals(emptyList<String>(), server.requests)
+        }
+    }
+
+    @Test
+    fun `a server whose authority only the link names is joined, also after the process has ended`() {
+        val authority = HeldCertificate.Builder().certificateAuthority(0).build()
+        PlayedServer(authority = authority).use { server ->
+            app.settings.hasConsent = true
+            val enrol = open<EnrolActivity>().get()
+            enrol.type(R.id.link, server.link.substringBefore("&ca="))
+            enrol.press(R.id.join)
+            until("distrusted") { enrol.isShown(R.id.join) && enrol.isShown(R.id.joining) }
+            assertEquals(app.getString(R.string.untrusted_title), enrol.text(R.id.joining_title))
+            assertEquals(emptyList<String>(), server.requests)
+
+            enrol.type(R.id.link, server.link)
+            val address = checkNotNull(EnrolmentLink.read(server.link) as? EnrolmentLink.Reading.Good).link.server
+            assertEquals(app.getString(R.string.link_server_own_ca, address), enrol.text(R.id.link_server))
+            enrol.press(R.id.join)
+            until("joined") { enrol.isFinishing }
+
+            app.startAgain()
+            server.requests.clear()
+            app.scope.launch { app.learning.withClient { it.checkIn() } }
+            until("asked again") { "POST /v1/check-in" in server.requests }
         }
     }
 

@@ -8,7 +8,7 @@ import java.io.File
  * How a client takes part; the defaults are meant for phones.
  *
  * @property enrolmentToken Needed until the server knows this client, and when it has lost its memory of it.
- * @property policy What the server may learn; asked anew for every assignment, so that its owner's word counts at once.
+ * @property policy What the server may learn; asked anew for every assignment. A result that was computed before is sent.
  * @property pins Where not empty, the server's certificate chain must hold one of these public keys, each as
  *     `sha256/` and the Base64 of its SHA-256.
  * @property ca Certificates (PEM) to trust instead of the system's; null: the system's.
