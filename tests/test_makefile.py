@@ -53,10 +53,10 @@ def test_android_is_tested_before_the_app_is_packaged() -> None:
 @pytest.mark.parametrize(
     ("tools", "runs"),
     [
-        (["mvn", "javac", "npm", "apksigner"], ["check", "android", "test"]),
-        (["mvn", "javac", "npm"], ["check", "android APK_ARGS=--unsigned", "test"]),
-        (["mvn", "javac"], ["check", "test"]),
-        ([], ["check", "test"]),
+        (["mvn", "javac", "npm", "apksigner"], ["check", "android", "test", "test-slow"]),
+        (["mvn", "javac", "npm"], ["check", "android APK_ARGS=--unsigned", "test", "test-slow"]),
+        (["mvn", "javac"], ["check", "test", "test-slow"]),
+        ([], ["check", "test", "test-slow"]),
     ],
 )
 def test_continuous_integration_runs_checks_and_all_tests_and_androids_where_it_can(
