@@ -24,7 +24,7 @@ STAMP := $(VENV)/.installed
 # since they share what is slow to make.
 PYTEST := OMP_NUM_THREADS=1 '$(BIN)/pytest' -n 2 --dist loadfile
 
-.PHONY: help demo test test-slow check bench docs vectors android proto freeze-wire pins clean install
+.PHONY: help demo test test-slow test-all check bench docs vectors android proto freeze-wire pins clean install
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
@@ -49,6 +49,9 @@ test: $(STAMP) ## the tests, but for the slow ones
 
 test-slow: $(STAMP) ## the slow tests: kills, races, the README's commands
 	@$(PYTEST) -m slow
+
+test-all: $(STAMP) ## both, in one go, which is quicker
+	@$(PYTEST) -m 'slow or not slow'
 
 check: $(STAMP) ## style, types, wire schema, generated code
 	@'$(BIN)/ruff' check

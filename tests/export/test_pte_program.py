@@ -209,8 +209,7 @@ def test_phones_are_spared_transposed_weights_and_get_the_same_numbers() -> None
 @pytest.mark.parametrize("optimiser", optimisers.OPTIMISERS)
 @pytest.mark.parametrize(
     ("objective", "head"),
-    [(name, head) for name, o in objectives.OBJECTIVES.items() for head in backbones.HEADS if not o.needs_features]
-    + [(name, "hidden") for name, o in objectives.OBJECTIVES.items() if o.needs_features],
+    [("cross_entropy", "linear"), *((name, "hidden") for name in objectives.OBJECTIVES)],
 )
 def test_every_objective_and_optimiser_runs_on_phones(objective: str, head: str, optimiser: str) -> None:
     source, weights, hyper = _step(objective, optimiser, head, features=32)
