@@ -160,7 +160,7 @@ internal class FeatureCache(
 
     private fun startAnew() {
         database.close()
-        delete()
+        deleteDatabase(file)
         database = SCHEMA.open(file, openDatabase)
     }
 
@@ -170,13 +170,9 @@ internal class FeatureCache(
             SCHEMA.open(file, openDatabase)
         } catch (error: StateException) {
             if (error.reason != Reason.DAMAGED && error.reason != Reason.NEWER_VERSION) throw error
-            delete()
+            deleteDatabase(file)
             SCHEMA.open(file, openDatabase)
         }
-    }
-
-    private fun delete() {
-        for (suffix in listOf("", "-wal", "-shm")) File(file.path + suffix).delete()
     }
 
     private companion object {

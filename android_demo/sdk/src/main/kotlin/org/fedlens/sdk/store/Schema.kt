@@ -46,3 +46,8 @@ internal class Schema(
         }
     }
 }
+
+/** Deletes a database file that nobody has open, with what SQLite keeps beside it. */
+internal fun deleteDatabase(file: File) {
+    for (suffix in listOf("", "-wal", "-shm")) File(file.path + suffix).delete()
+}

@@ -174,7 +174,7 @@ internal class State private constructor(
                 }
             } catch (error: StateException) {
                 if (error.reason != Reason.DAMAGED && error.reason != Reason.NEWER_VERSION) throw error
-                for (suffix in listOf("", "-wal", "-shm")) File(file.path + suffix).delete()
+                deleteDatabase(file)
             }
         }
 

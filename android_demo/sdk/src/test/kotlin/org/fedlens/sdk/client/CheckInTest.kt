@@ -1,6 +1,5 @@
 package org.fedlens.sdk.client
 
-import kotlinx.coroutines.CompletableDeferred
 import kotlinx.coroutines.CoroutineStart
 import kotlinx.coroutines.async
 import kotlinx.coroutines.runBlocking
@@ -115,22 +114,17 @@ class CheckInTest {
     @Test
     fun `a check-in waits for a run that is under way`() {
         val run = clientOf(FakeServer())
-        val asked = CompletableDeferred<Unit>()
-        val answered = CompletableDeferred<Unit>()
-        run.server.trouble("check-in") {
-            asked.complete(Unit)
-            answered.await()
-        }
+        val held = run.server.hold("check-in")
         run.client().use { client ->
             runBlocking {
                 val running = async { client.run() }
-                asked.await()
+                held.asked.await()
                 val checking = async(start = CoroutineStart.UNDISPATCHED) { client.checkIn() }
                 // The client's thread, which is free, answers this after it has met the check-in.
                 client.classNames()
                 yield()
                 assertEquals(1, run.server.count("check-in"))
-                answered.complete(Unit)
+                held.answered.complete(Unit)
                 running.await()
                 checking.await()
             }

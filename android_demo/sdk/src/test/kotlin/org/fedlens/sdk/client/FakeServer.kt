@@ -1,6 +1,7 @@
 package org.fedlens.sdk.client
 
 import com.google.protobuf.ByteString
+import kotlinx.coroutines.CompletableDeferred
 import org.fedlens.proto.v1.Answer
 import org.fedlens.proto.v1.Assignment
 import org.fedlens.proto.v1.BlobSet
@@ -66,6 +67,21 @@ class FakeServer(
         what: suspend () -> Any?,
     ) {
         troubles += call to what
+    }
+
+    /** Has the next [call] wait until it is let go. */
+    fun hold(call: String) =
+        Held().also { held ->
+            trouble(call) {
+                held.asked.complete(Unit)
+                held.answered.await()
+            }
+        }
+
+    /** A call that has come once [asked] is complete, and goes on once [answered] is. */
+    class Held {
+        val asked = CompletableDeferred<Unit>()
+        val answered = CompletableDeferred<Unit>()
     }
 
     /** Forgets the troubles that no call has met. */

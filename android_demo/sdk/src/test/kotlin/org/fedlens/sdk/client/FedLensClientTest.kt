@@ -485,22 +485,17 @@ class FedLensClientTest {
     @Test
     fun `who waits for his turn and is cancelled does not change the state`() {
         val run = clientOf(FakeServer())
-        val asked = CompletableDeferred<Unit>()
-        val answered = CompletableDeferred<Unit>()
-        run.server.trouble("check-in") {
-            asked.complete(Unit)
-            answered.await()
-        }
+        val held = run.server.hold("check-in")
         run.client().use { client ->
             runBlocking {
                 val first = async { client.runOnce() }
-                asked.await()
+                held.asked.await()
                 val second = async(start = CoroutineStart.UNDISPATCHED) { client.runOnce() }
                 // The client's thread answers this after it has met the second.
                 client.classNames()
                 second.cancelAndJoin()
                 assertEquals(ClientState.CheckingIn, client.state.value)
-                answered.complete(Unit)
+                held.answered.complete(Unit)
                 assertTrue(first.await() is Event.RoundReported)
             }
         }

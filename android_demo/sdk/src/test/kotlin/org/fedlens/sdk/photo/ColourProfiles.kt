@@ -5,7 +5,6 @@ import java.awt.color.ICC_Profile
 import java.io.ByteArrayOutputStream
 import java.nio.ByteBuffer
 import java.nio.ByteOrder
-import java.util.zip.CRC32
 import java.util.zip.DeflaterOutputStream
 
 /** Photos with a colour profile that would change every pixel: one whose values are linear. */
@@ -16,16 +15,15 @@ object ColourProfiles {
     fun addTo(photo: ByteArray): ByteArray =
         when (PhotoFile.read(ByteBuffer.wrap(photo)).format) {
             PhotoFormat.JPEG -> photo.with(2, segment("ICC_PROFILE\u0000\u0001\u0001".toByteArray() + linear))
-            PhotoFormat.PNG -> photo.with(PNG_HEADER_END, chunk("iCCP", name + deflated(linear)) + chunk("gAMA", GAMMA))
+            PhotoFormat.PNG ->
+                photo.with(
+                    PNG_HEADER_END,
+                    pngChunk("iCCP", name + deflated(linear)) + pngChunk("gAMA", GAMMA),
+                )
             else -> webp(photo)
         }
 
     private val name = "linear\u0000\u0000".toByteArray()
-
-    private fun ByteArray.with(
-        at: Int,
-        part: ByteArray,
-    ) = copyOf(at) + part + copyOfRange(at, size)
 
     private fun segment(content: ByteArray): ByteArray =
         ByteBuffer
@@ -34,20 +32,6 @@ object ColourProfiles {
             .putShort((2 + content.size).toShort())
             .put(content)
             .array()
-
-    private fun chunk(
-        kind: String,
-        content: ByteArray,
-    ): ByteArray {
-        val named = kind.toByteArray() + content
-        val crc = CRC32().apply { update(named) }
-        return ByteBuffer
-            .allocate(8 + named.size)
-            .putInt(content.size)
-            .put(named)
-            .putInt(crc.value.toInt())
-            .array()
-    }
 
     /** A file with one chunk becomes one with a header, a profile and that chunk. */
     private fun webp(photo: ByteArray): ByteArray {
@@ -69,6 +53,5 @@ object ColourProfiles {
         return stream.toByteArray()
     }
 
-    private const val PNG_HEADER_END = 33
     private val GAMMA = byteArrayOf(0, 1, 0x86.toByte(), 0xa0.toByte())
 }

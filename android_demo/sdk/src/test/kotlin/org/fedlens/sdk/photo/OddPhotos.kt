@@ -2,7 +2,6 @@ package org.fedlens.sdk.photo
 
 import java.nio.ByteBuffer
 import java.nio.ByteOrder
-import java.util.zip.CRC32
 
 /** Photos that are allowed and rare, or only claim to be photos. */
 object OddPhotos {
@@ -24,8 +23,8 @@ object OddPhotos {
     /** The same PNG in colour with chunks that it cannot have, by their names. */
     fun pngs(photo: ByteArray): Map<String, ByteArray> =
         mapOf(
-            "tRNS" to photo.with(PNG_HEADER_END, chunk("tRNS", ByteArray(8))),
-            "tIME" to photo.with(PNG_HEADER_END, chunk("tIME", ByteArray(3))),
+            "tRNS" to photo.with(PNG_HEADER_END, pngChunk("tRNS", ByteArray(8))),
+            "tIME" to photo.with(PNG_HEADER_END, pngChunk("tIME", ByteArray(3))),
         )
 
     /** A PNG in colour without a pixel. */
@@ -34,9 +33,9 @@ object OddPhotos {
         height: Int,
     ): ByteArray {
         val size = ByteBuffer.allocate(8).putInt(width).putInt(height).array()
-        val header = chunk("IHDR", size + bytes(8, 2, 0, 0, 0))
-        return bytes(0x89) + "PNG\r\n\u001a\n".toByteArray() + header + chunk("IDAT", bytes(0x78)) +
-            chunk("IEND", ByteArray(0))
+        val header = pngChunk("IHDR", size + bytes(8, 2, 0, 0, 0))
+        return bytes(0x89) + "PNG\r\n\u001a\n".toByteArray() + header + pngChunk("IDAT", bytes(0x78)) +
+            pngChunk("IEND", ByteArray(0))
     }
 
     /** A BMP of black pixels of one bit; [width] is a multiple of 32. */
@@ -66,27 +65,7 @@ object OddPhotos {
     /** Where the first part with pixels begins. */
     fun scanStart(jpeg: ByteArray): Int = jpeg.indices.first { jpeg[it] == 0xff.toByte() && jpeg[it + 1] == SCAN }
 
-    private fun ByteArray.with(
-        at: Int,
-        part: ByteArray,
-    ) = copyOf(at) + part + copyOfRange(at, size)
-
-    private fun chunk(
-        kind: String,
-        content: ByteArray,
-    ): ByteArray {
-        val named = kind.toByteArray() + content
-        val crc = CRC32().apply { update(named) }
-        return ByteBuffer
-            .allocate(8 + named.size)
-            .putInt(content.size)
-            .put(named)
-            .putInt(crc.value.toInt())
-            .array()
-    }
-
     private fun bytes(vararg values: Int) = ByteArray(values.size) { values[it].toByte() }
 
     private const val SCAN = 0xda.toByte()
-    private const val PNG_HEADER_END = 33
 }
