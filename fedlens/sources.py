@@ -25,21 +25,23 @@ def default_cache() -> Path:
 
 
 def photos_of(source: str, cache: Path) -> Path:
-    """The image folder of a source: a sub-folder per class, or `train` and `test` with such.
+    """The photos of a source: a folder or table as `PhotoPool.open` takes.
 
     Args:
-        source: A folder, or one of `NAMES`; a folder of such a name is meant by `./digits`.
+        source: A folder, a table of files and clients (`.csv`), or one of `NAMES`; a folder of such a name is meant by
+            `./digits`.
         cache: Folder for data sets that were written once; made when it is needed.
 
     Raises:
-        SourceUnavailable: There is no such folder, the data set cannot be downloaded, or the cache cannot be written.
+        SourceUnavailable: There is no such folder or table, the data set cannot be downloaded, or the cache cannot be
+            written.
     """
     if source not in NAMES:
-        if Path(source).is_dir():
+        if Path(source).is_dir() or (source.lower().endswith(".csv") and Path(source).is_file()):
             return Path(source)
         raise SourceUnavailable(
-            f"{source} is no folder; give one that has a sub-folder of photos for each class, "
-            f"or one of {', '.join(NAMES)}"
+            f"{source} is no folder; give one that has a sub-folder of photos for each class, a table (.csv) of files "
+            f"and clients, or one of {', '.join(NAMES)}"
         )
     folder = cache / source
     if not folder.is_dir():

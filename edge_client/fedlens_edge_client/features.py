@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
+from typing import Self
 
 from fedlens_edge_client.errors import StateError
 from fedlens_proto import manifest as manifests
@@ -69,6 +70,12 @@ class FeatureCache:
         self._path = path
         self._max_bytes = max_bytes
         self._database = _open(path)
+
+    @classmethod
+    def in_folder(cls, folder: Path, max_bytes: int) -> Self:
+        """Open or make the cache that a folder holds, and the folder; errors as above."""
+        folder.mkdir(parents=True, exist_ok=True)
+        return cls(folder / "features.sqlite3", max_bytes)
 
     def get(self, name: bytes, photos: Iterable[bytes]) -> dict[bytes, bytes]:
         """The values that are there, by photo digest."""

@@ -8,6 +8,8 @@ import typer
 
 from fedlens.commands.options import MAX_SEED, TOKEN_VARIABLE, EngineChoice, enrolment_token
 
+DEFAULT_CLIENTS = 20
+
 
 class RegimeChoice(StrEnum):
     """The regimes' names, without importing what carries them out."""
@@ -20,6 +22,7 @@ class RegimeChoice(StrEnum):
     TWO_CLASSES = "two-classes"
     POOLED_HALVES = "pooled-halves"
     FEATURE_SKEW = "feature-skew"
+    CLIENTS = "clients"
 
 
 def register(app: typer.Typer) -> None:
@@ -32,12 +35,19 @@ def fleet(
     photos: Annotated[
         str,
         typer.Option(
-            metavar="DIR|NAME",
-            help="Folder with a sub-folder of photos per class, or with `train` and `test` of such; or a data set: "
-            "digits, cifar10, cifar100, fashion-mnist.",
+            metavar="DIR|CSV|NAME",
+            help="Folder with a sub-folder of photos per class, or with `train` and `test` of such, or with one such "
+            "folder per client; a table of files and clients; or a data set: digits, cifar10, cifar100, fashion-mnist.",
         ),
     ],
-    clients: Annotated[int, typer.Option(min=1, max=100_000, help="How many clients to emulate.")] = 20,
+    clients: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            max=100_000,
+            help="How many clients to emulate. Default: 20; with regime clients one for each whose photos there are.",
+        ),
+    ] = None,
     regime: Annotated[RegimeChoice, typer.Option(help="How photos come to the cameras.")] = RegimeChoice.CAMERA_NONIID,
     seed: Annotated[int, typer.Option(min=0, max=MAX_SEED, help="Of the cameras and of the clients' identities.")] = 1,
     per_class: Annotated[
@@ -74,6 +84,13 @@ def fleet(
             help="Test photos of each client where the photos are divided among clients. Default: all, divided alike.",
         ),
     ] = None,
+    unseen: Annotated[
+        float | None,
+        typer.Option(
+            help="Of the regime clients: share of the people or devices whose photos no client has, but the evaluator. "
+            "Default: 0.",
+        ),
+    ] = None,
     models: Annotated[
         str | None,
         typer.Option(
@@ -100,7 +117,8 @@ def fleet(
         Path | None, typer.Option(help=f"File with the trainers' enrolment token. Default: ${TOKEN_VARIABLE}.")
     ] = None,
     evaluator_token_file: Annotated[
-        Path | None, typer.Option(help="File with an evaluator's token: one client more, with all test photos.")
+        Path | None,
+        typer.Option(help="File with an evaluator's token: one client more, with all test photos or the unseen."),
     ] = None,
     workers: Annotated[int | None, typer.Option(min=1, help="Processes. Default: one per core.")] = None,
     task: Annotated[int | None, typer.Option(min=1, help="Take work of the task with this id alone.")] = None,
@@ -129,22 +147,25 @@ def fleet(
         classes_per_client=classes_per_client,
         sigma=sigma,
         test_photos=test_photos,
+        unseen=unseen,
     )
     engines = tuple(map(EngineName, _engines(engine)))
     try:
         for name in engines:
             check_installed(name)
         pool = PhotoPool.open(photos_of(photos, photo_cache or default_cache()))
-        chosen = Regime.of(RegimeName(regime), settings, seed=seed, clients=clients)
+        default = None if regime is RegimeChoice.CLIENTS else DEFAULT_CLIENTS
+        chosen = Regime.of(RegimeName(regime), settings, seed=seed, clients=clients or default)
+        count = chosen.clients_of(pool)
         config = FleetConfig(
             server=server,
-            clients=clients,
+            clients=count,
             pool=pool,
             regime=chosen,
             plan=FaultPlan() if faults is None else FaultPlan.load(faults),
             key=fleet_key(state),
             state=state,
-            workers=workers or default_workers(clients),
+            workers=workers or default_workers(count),
             token=enrolment_token(token_file),
             evaluator_token=None if evaluator_token_file is None else enrolment_token(evaluator_token_file),
             ca=ca,

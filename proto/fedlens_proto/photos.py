@@ -118,15 +118,20 @@ def list_photos(folder: Path) -> PhotoListing:
     for entry in sorted(folder.iterdir(), key=lambda p: p.name):
         if entry.name.startswith("."):
             continue
-        suffix = entry.suffix.lower()
-        if entry.is_dir():
-            skipped.setdefault(Skipped.FOLDER, []).append(entry)
-        elif suffix in SUFFIXES:
+        reason = Skipped.FOLDER if entry.is_dir() else skipped_for(entry)
+        if reason is None:
             photos.append(entry)
         else:
-            reason = Skipped.HEIC if suffix in HEIC_SUFFIXES else Skipped.OTHER_SUFFIX
             skipped.setdefault(reason, []).append(entry)
     return PhotoListing(tuple(photos), {reason: tuple(paths) for reason, paths in skipped.items()})
+
+
+def skipped_for(file: Path) -> Skipped | None:
+    """Why a file is no photo by its suffix, in any case; None: it may be one."""
+    suffix = file.suffix.lower()
+    if suffix in SUFFIXES:
+        return None
+    return Skipped.HEIC if suffix in HEIC_SUFFIXES else Skipped.OTHER_SUFFIX
 
 
 @contextmanager

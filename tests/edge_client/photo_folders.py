@@ -36,3 +36,10 @@ def write_files(root: Path, counts: dict[str, int]) -> Path:
         for index in range(count):
             (root / label / f"{index:04}.png").write_bytes(f"{root.name} {label} {index}".encode())
     return root
+
+
+def write_clients(root: Path, counts: dict[str, dict[str, int]]) -> Path:
+    """Folders CLIENT/CLASS with so many files each; no two files are equal."""
+    for client, of_classes in counts.items():
+        write_files(root / client, of_classes)
+    return root

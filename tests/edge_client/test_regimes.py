@@ -6,7 +6,7 @@ import pytest
 from fedlens_edge_client.album import Album, AlbumSnapshot
 from fedlens_edge_client.regimes import EvaluatorAlbum, PhotoPool, PoolUnusable, Regime, RegimeName, TooFewPhotos
 from fedlens_edge_client.regimes.filling import FillingAlbum
-from tests.edge_client.photo_folders import write_files
+from tests.edge_client.photo_folders import write_clients, write_files
 
 CLASSES = ("cat", "dog", "owl")
 CHANGING = (RegimeName.CAMERA_IID, RegimeName.CAMERA_NONIID, RegimeName.ALBUM)
@@ -201,7 +201,10 @@ def test_a_class_without_its_test_folder_is_named(tmp_path: Path) -> None:
         PhotoPool.open(tmp_path)
 
 
-def test_every_regime_gives_an_album(pool: PhotoPool, tmp_path: Path) -> None:
+def test_every_regime_gives_an_album(tmp_path: Path) -> None:
+    # Of 3 x 17 of a class at least 10 are train photos, as cameras and albums may draw.
+    owners = ("anna", "ben", "carl")
+    pool = PhotoPool.open(write_clients(tmp_path / "photos", {owner: dict.fromkeys(CLASSES, 17) for owner in owners}))
     regimes = [Regime(name=name, seed=1, clients=3, per_class=5) for name in RegimeName]
     albums: list[Album] = [regime.album(pool, 0, tmp_path / "made") for regime in regimes]
 

@@ -4,7 +4,9 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from fedlens.cli import app
-from tests.edge_client.photo_folders import write_files
+from fedlens_edge_client.fleet import session
+from fedlens_edge_client.fleet.config import FleetConfig
+from tests.edge_client.photo_folders import write_clients, write_files
 
 PHOTOS = {"cat": 40, "dog": 40}
 
@@ -39,6 +41,75 @@ def test_a_regime_that_cannot_be_served_is_refused_before_anything_starts(
 
     assert result.exit_code == 1
     assert told in result.stderr
+
+
+OWNED = {owner: {"cat": 4, "dog": 4} for owner in ("anna", "ben", "carl", "dora", "eve")}
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[FleetConfig]:
+    """The fleets that the command would run; none is run."""
+    fleets: list[FleetConfig] = []
+
+    def run_session(config: FleetConfig, console: object) -> int:
+        del console
+        fleets.append(config)
+        return 0
+
+    monkeypatch.setattr(session, "run_session", run_session)
+    return fleets
+
+
+@pytest.mark.parametrize(
+    ("options", "clients"),
+    [
+        (["--regime", "clients"], 5),
+        # A fifth of five people is one.
+        (["--regime", "clients", "--unseen", "0.2"], 4),
+        (["--regime", "clients", "--unseen", "0.2", "--clients", "2"], 2),
+        (["--per-class", "2"], 20),
+    ],
+)
+def test_there_are_as_many_clients_as_people_unless_it_is_said_otherwise(
+    tmp_path: Path, started: list[FleetConfig], options: list[str], clients: int
+) -> None:
+    result = fleet(tmp_path, *options, photos=str(write_clients(tmp_path / "people", OWNED)))
+
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert [config.clients for config in started] == [clients]
+    assert started[0].regime.clients_of(started[0].pool) == clients
+
+
+def test_a_table_is_taken_for_photos(tmp_path: Path, started: list[FleetConfig]) -> None:
+    root = write_clients(tmp_path / "people", OWNED)
+    rows = [f"{path.relative_to(root)},{path.parts[-3]}" for path in root.rglob("*.png") if "eve" not in path.parts]
+    (root / "mine.csv").write_text("\n".join(["file,client", *rows]))
+
+    result = fleet(tmp_path, "--regime", "clients", photos=str(root / "mine.csv"))
+
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert started[0].pool.owners == ("anna", "ben", "carl", "dora")
+
+
+@pytest.mark.parametrize(
+    ("people", "options", "told"),
+    [
+        (OWNED, ["--clients", "6"], "6 clients are more than the 5 people or devices whose photos there are"),
+        (OWNED, ["--unseen", "1"], "unseen of regime clients is 1.0; allowed is 0 or more and less than 1"),
+        (OWNED | {"finn": {"cat": 1}}, [], "client 'finn' has 1 photo in"),
+        ({".": PHOTOS}, [], "does not say whose photos these are, which regime clients needs: put them into folders"),
+    ],
+)
+def test_people_of_whom_no_fleet_can_be_made_are_told_in_one_line(
+    tmp_path: Path, people: dict[str, dict[str, int]], options: list[str], told: str
+) -> None:
+    photos = write_clients(tmp_path / "people", people)
+
+    result = fleet(tmp_path, "--regime", "clients", *options, photos=str(photos))
+
+    assert result.exit_code == 1
+    assert told in result.stderr
+    assert result.stderr.count("\n") == 1
 
 
 def test_a_source_that_is_not_there_is_told_with_what_there_is(tmp_path: Path) -> None:

@@ -82,7 +82,10 @@ def pixels_of(path: Path) -> NDArray[np.uint8]:
 
 
 def test_a_folder_is_its_own_source(tmp_path: Path) -> None:
+    (tmp_path / "clients.csv").touch()
+
     assert photos_of(str(tmp_path), tmp_path / "cache") == tmp_path
+    assert photos_of(str(tmp_path / "clients.csv"), tmp_path / "cache") == tmp_path / "clients.csv"
     assert not (tmp_path / "cache").exists()
 
 

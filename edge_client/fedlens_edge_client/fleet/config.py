@@ -10,7 +10,7 @@ from fedlens_edge_client.album import Album
 from fedlens_edge_client.engines.choice import EngineName
 from fedlens_edge_client.errors import StateError
 from fedlens_edge_client.faults import FaultPlan
-from fedlens_edge_client.fleet.messages import EVALUATOR
+from fedlens_edge_client.fleet.messages import EVALUATOR, client_name
 from fedlens_edge_client.regimes import PhotoPool, Regime
 from fedlens_proto import keyed_hash
 
@@ -42,6 +42,7 @@ class FleetConfig:
         shares_downloads: What one client has fetched the others need not. Otherwise each fetches everything itself, as
             phones do; what is computed of photos is shared in any case.
         made_photos: Folder for photos that the regime makes, which many fleets may share; None: one in `state`.
+        photo_features: Folder for photos' features, which may outlive the fleet; None: one in `state`.
     """
 
     server: str
@@ -60,6 +61,7 @@ class FleetConfig:
     engines: tuple[EngineName, ...] = (EngineName.TORCH,)
     shares_downloads: bool = True
     made_photos: Path | None = None
+    photo_features: Path | None = None
 
     @property
     def indices(self) -> list[int]:
@@ -89,6 +91,11 @@ class FleetConfig:
             return self.regime.evaluator_album(self.pool)
         return self.regime.album(self.pool, index, self.made_photos or self.state / MADE_PHOTOS)
 
+    def name(self, index: int) -> str:
+        """What people read: a client's number, and whose photos it has if that is one person or device."""
+        owners = () if index == EVALUATOR else self.regime.owners_of(self.pool, index)
+        return client_name(index) + (f" ({owners[0]})" if len(owners) == 1 else "")
+
     def models_of(self, index: int) -> tuple[str, ...]:
         """The models that a client names when it enrols; none: any."""
         if index == EVALUATOR or not self.models:
@@ -106,12 +113,17 @@ class FleetConfig:
 
     def cache(self, index: int) -> Path:
         """A client's folder for parts and blobs."""
-        return self.features if self.shares_downloads else self.folder(index) / "cache"
+        return self.shared if self.shares_downloads else self.folder(index) / "cache"
+
+    @property
+    def shared(self) -> Path:
+        """The folder for what all clients of this fleet share."""
+        return self.state / "cache"
 
     @property
     def features(self) -> Path:
         """The folder for photos' features, which all clients share."""
-        return self.state / "cache"
+        return self.photo_features or self.shared
 
 
 def default_workers(clients: int) -> int:

@@ -13,7 +13,7 @@ from typing import Self
 from fedlens_edge_client.errors import EdgeClientError
 from fedlens_edge_client.fleet import worker
 from fedlens_edge_client.fleet.config import FleetConfig
-from fedlens_edge_client.fleet.messages import Message, WorkerEnded, client_name
+from fedlens_edge_client.fleet.messages import Message, WorkerEnded
 
 END_TIMEOUT_S = 10.0
 NAMED_CLIENTS = 5
@@ -113,7 +113,7 @@ class FleetProcesses:
             else f"ended with status {code}"
         )
         share = self._config.share_of(number)
-        clients = ", ".join(client_name(index) for index in share[:NAMED_CLIENTS])
+        clients = ", ".join(self._config.name(index) for index in share[:NAMED_CLIENTS])
         if len(share) > NAMED_CLIENTS:
             clients += f" and {len(share) - NAMED_CLIENTS} more"
         return f"worker {number} (process {process.pid}; {clients}) {how}"

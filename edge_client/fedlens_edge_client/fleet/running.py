@@ -35,7 +35,7 @@ def run_fleet(
     """
     # No client could use what is refused here; each would say so, in its own process.
     HttpTransport(config.server, config.secret(0), ca=config.ca)
-    status = FleetStatus()
+    status = FleetStatus(config.name)
     stopping = False
     with FleetProcesses(config) as processes:
         on_started(processes.pids)

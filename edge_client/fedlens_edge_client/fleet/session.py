@@ -10,7 +10,6 @@ from rich.table import Table
 
 from fedlens_edge_client.engines.choice import EngineName
 from fedlens_edge_client.fleet.config import FleetConfig
-from fedlens_edge_client.fleet.messages import client_name
 from fedlens_edge_client.fleet.progress import FleetProgress
 from fedlens_edge_client.fleet.running import run_fleet
 from fedlens_edge_client.fleet.status import FleetStatus
@@ -61,18 +60,7 @@ def run_session(config: FleetConfig, console: Console) -> int:
     Raises:
         EdgeClientError: As `run_fleet`.
     """
-    pool = config.pool
-    console.print(
-        f"{config.clients} clients with {sum(map(len, pool.train)):,} train photos of {len(pool.class_names)} classes "
-        f"({config.regime.summary}), {config.workers} worker processes"
-        + (f", programs run by {' and '.join(config.engines)}" if set(config.engines) != {EngineName.TORCH} else ""),
-        highlight=False,
-        soft_wrap=True,
-    )
-    for reason, files in pool.skipped.items():
-        console.print(
-            f"left out {len(files)} {escape(reason)}: {escape(_some(files))}", highlight=False, soft_wrap=True
-        )
+    introduce(config, console)
     with Interrupts() as interrupts:
         with FleetProgress(console, config.workers) as progress:
             status = run_fleet(config, progress.show, lambda: _told_to_stop(interrupts, console))
@@ -85,6 +73,22 @@ def run_session(config: FleetConfig, console: Console) -> int:
     return EXIT_FAILED if status.failures else 0
 
 
+def introduce(config: FleetConfig, console: Console) -> None:
+    """Tell of a fleet and of its photos."""
+    pool = config.pool
+    console.print(
+        f"{config.clients} clients with {sum(map(len, pool.train)):,} train photos of {len(pool.class_names)} classes "
+        f"({config.regime.summary}), {config.workers} worker processes"
+        + (f", programs run by {' and '.join(config.engines)}" if set(config.engines) != {EngineName.TORCH} else ""),
+        highlight=False,
+        soft_wrap=True,
+    )
+    for reason, files in pool.skipped.items():
+        console.print(f"left out {len(files)} {escape(reason)}: {escape(some(files))}", highlight=False, soft_wrap=True)
+    for note in pool.notes:
+        console.print(escape(note), highlight=False, soft_wrap=True)
+
+
 def _told_to_stop(interrupts: Interrupts, console: Console) -> bool:
     if interrupts.received is None:
         return False
@@ -94,7 +98,9 @@ def _told_to_stop(interrupts: Interrupts, console: Console) -> bool:
 
 def _summarise(status: FleetStatus, config: FleetConfig, console: Console) -> None:
     for index, failure in sorted(status.failures.items()):
-        console.print(f"[red]{client_name(index)} failed[/]: {escape(failure)}", highlight=False, soft_wrap=True)
+        console.print(
+            f"[red]{escape(config.name(index))} failed[/]: {escape(failure)}", highlight=False, soft_wrap=True
+        )
     for line in status.trouble[:SHOWN_TROUBLES]:
         console.print(f"[yellow]{escape(line)}[/]", highlight=False, soft_wrap=True)
     if len(status.trouble) > SHOWN_TROUBLES:
@@ -109,5 +115,6 @@ def _summarise(status: FleetStatus, config: FleetConfig, console: Console) -> No
     console.print(table)
 
 
-def _some(files: tuple[str, ...]) -> str:
+def some(files: tuple[str, ...]) -> str:
+    """The first files of a list, for people, and how many more there are."""
     return ", ".join(files[:3]) + (f" and {len(files) - 3} more" if len(files) > 3 else "")

@@ -1,10 +1,11 @@
 """What a fleet has done so far, counted from its clients' events."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from fedlens_edge_client.events import (
     Embedded,
+    Event,
     Retrying,
     RoundFailed,
     RoundRefused,
@@ -37,12 +38,14 @@ class FleetStatus:
     """A whole fleet.
 
     Attributes:
+        name: What people call a client, by its index.
         rounds: By task and round, in the order in which the first client started them.
         doing: For each worker what it was last heard of.
         failures: By client, why it ended.
         trouble: Updates that were refused or given up, in words, in order.
     """
 
+    name: Callable[[int], str] = client_name
     rounds: dict[RoundId, RoundStatus] = field(default_factory=dict[RoundId, RoundStatus])
     doing: dict[int, str] = field(default_factory=dict[int, str])
     failures: dict[int, str] = field(default_factory=dict[int, str])
@@ -60,7 +63,7 @@ class FleetStatus:
                 self.failures[message.index] = message.failure
         elif isinstance(message, Happened):
             self._count(message)
-            if words := _words(message):
+            if words := _words(self.name(message.index), message.event):
                 self.doing[message.worker] = words
         else:
             self.doing[message.worker] = "finished"
@@ -81,9 +84,9 @@ class FleetStatus:
             case RoundRefused(code="round-closed") if index == EVALUATOR:
                 pass  # a newer model is there by now: rounds do not wait for an evaluator
             case RoundRefused():
-                self.trouble.append(f"round {event.round_number}, {client_name(index)}: {event.code}: {event.message}")
+                self.trouble.append(f"round {event.round_number}, {self.name(index)}: {event.code}: {event.message}")
             case RoundFailed():
-                self.trouble.append(f"round {event.round_number}, {client_name(index)}: {event.reason}: {event.detail}")
+                self.trouble.append(f"round {event.round_number}, {self.name(index)}: {event.reason}: {event.detail}")
             case _:
                 pass
 
@@ -99,20 +102,19 @@ _WAITS: Mapping[str, str] = {
 }
 
 
-def _words(message: Happened) -> str | None:
-    """What a worker is doing, if this event says so."""
-    name = client_name(message.index)
-    match message.event:
-        case Embedded() as event:
+def _words(name: str, event: Event) -> str | None:
+    """What a worker is doing, if this event of the client of that name says so."""
+    match event:
+        case Embedded():
             return f"{name}: {event.done} of {event.total} photos read"
-        case RoundStarted() as event:
+        case RoundStarted():
             photos = event.train_photos or event.test_photos
             return f"{name}: round {event.round_number}, {photos} photos"
-        case RoundReported() as event:
+        case RoundReported():
             return f"{name}: round {event.round_number} reported"
-        case Retrying() as event:
+        case Retrying():
             return f"{name}: {event.reason}; again in {event.delay_s:.1f} s"
-        case Waiting() as event:
+        case Waiting():
             return _WAITS.get(event.reason)
         case _:
             return None

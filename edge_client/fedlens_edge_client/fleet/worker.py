@@ -123,7 +123,7 @@ class _Member:
         self._index = index
         self._context = context
         self._engine = config.engine_of(index)
-        self._engine_of = partial(computing.engine_of, self._engine, config.features / TRIED)
+        self._engine_of = partial(computing.engine_of, self._engine, config.shared / TRIED)
         self._disk = disk
         self._stopping = stopping
         self._send = send

@@ -4,11 +4,13 @@
 `album`                                   photos arrive, fill a limit, go; labels get corrected (`filling.py`)
 `dirichlet`, `classes`, `two-classes`,    one local set for all rounds, by a partition of the pool
 `pooled-halves`, `feature-skew`           (`partition.py`, `division.py`; `noise.py`)
+`clients`                                 the photos of one or several owners, for all rounds (`dealing.py`)
 """
 
 from fedlens_edge_client.regimes.division import EvaluatorAlbum
+from fedlens_edge_client.regimes.listing import PoolPhoto, PoolUnusable
 from fedlens_edge_client.regimes.partition import Unservable
-from fedlens_edge_client.regimes.pool import PhotoPool, PoolPhoto, PoolUnusable, TooFewPhotos
+from fedlens_edge_client.regimes.pool import PhotoPool, TooFewPhotos
 from fedlens_edge_client.regimes.regime import SETTINGS, BadRegime, Regime, RegimeName
 
 __all__ = [

@@ -20,7 +20,8 @@ from hashlib import sha256
 import numpy as np
 
 from fedlens_edge_client.album import AlbumSnapshot, Photo
-from fedlens_edge_client.regimes.pool import PhotoPool, PoolPhoto
+from fedlens_edge_client.regimes.listing import PoolPhoto
+from fedlens_edge_client.regimes.pool import PhotoPool
 
 
 def generator(domain: str, seed: int, index: int, round_number: int) -> np.random.Generator:

@@ -6,6 +6,8 @@ path) as samples and generators that are seeded with the regime's seed as they a
 
     n_k^c   train photos of class c at client k
     T_c     test photos of class c in the pool
+
+`clients` divides no classes but owners (`dealing.py`), whose photos have their sides from the pool.
 """
 
 from collections import Counter
@@ -19,10 +21,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedlens_edge_client.album import AlbumSnapshot, Photo
-from fedlens_edge_client.regimes import partition
+from fedlens_edge_client.regimes import dealing, partition
 from fedlens_edge_client.regimes.camera import generator
+from fedlens_edge_client.regimes.listing import PoolPhoto, PoolUnusable
 from fedlens_edge_client.regimes.partition import Unservable
-from fedlens_edge_client.regimes.pool import PhotoPool, PoolPhoto
+from fedlens_edge_client.regimes.pool import PhotoPool
 
 Drawn = list[tuple[int, PoolPhoto]]
 """Photos with their classes."""
@@ -36,6 +39,7 @@ class Rule(StrEnum):
     TWO_CLASSES = "two-classes"
     POOLED_HALVES = "pooled-halves"
     FEATURE_SKEW = "feature-skew"
+    CLIENTS = "clients"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +53,7 @@ class Division:
     least: int
     per_client: int
     test_photos: int | None
+    unseen: float
 
 
 @dataclass(frozen=True)
@@ -72,10 +77,7 @@ class EvaluatorAlbum:
     def photos(self, round_number: int) -> AlbumSnapshot:
         """All test photos; the round does not matter."""
         del round_number
-        return AlbumSnapshot(
-            photos=tuple(self.pool.entry(label, photo, is_test=True) for label, photo in _flat(self.pool.test)),
-            skipped={},
-        )
+        return AlbumSnapshot(self.pool.entries(is_test=True))
 
 
 @lru_cache(maxsize=4)
@@ -86,8 +88,11 @@ def divide(division: Division, pool: PhotoPool) -> tuple[tuple[Photo, ...], ...]
 
     Raises:
         Unservable: The pool has too few photos for it.
+        PoolUnusable: The rule is that of owners, and there are none; or a client would have no photo on a side.
     """
-    if division.rule is Rule.POOLED_HALVES:
+    if division.rule is Rule.CLIENTS:
+        sides = _of_owners(division, pool)
+    elif division.rule is Rule.POOLED_HALVES:
         sides = _pooled_halves(division, pool)
     else:
         train = _train_shares(division, pool)
@@ -100,6 +105,61 @@ def divide(division: Division, pool: PhotoPool) -> tuple[tuple[Photo, ...], ...]
             ]
         sides = list(zip(train, test, strict=True))
     return tuple(_entries(pool, train, test) for train, test in sides)
+
+
+def unseen_owners(seed: int, share: float, pool: PhotoPool) -> tuple[str, ...]:
+    """The owners whose photos no client has, ascending.
+
+    Raises:
+        PoolUnusable: The photos have no owners.
+        Unservable: Nobody would be left.
+    """
+    if not pool.owners:
+        raise PoolUnusable(
+            f"{pool.root} does not say whose photos these are, which regime clients needs: put them into folders "
+            "CLIENT/CLASS, or write a table clients.csv with columns file and client"
+        )
+    return dealing.unseen(pool.owners, seed, share)
+
+
+@lru_cache(maxsize=4)
+def dealt_owners(division: Division, pool: PhotoPool) -> tuple[tuple[str, ...], ...]:
+    """For each client the owners whose photos it has.
+
+    Raises:
+        PoolUnusable, Unservable: As `unseen_owners`; or there are more clients than owners.
+    """
+    kept = set(unseen_owners(division.seed, division.unseen, pool))
+    return dealing.deal(tuple(owner for owner in pool.owners if owner not in kept), division.seed, division.clients)
+
+
+def unseen_photos(division: Division, pool: PhotoPool) -> tuple[Photo, ...]:
+    """All photos of the owners that no client has, as test photos, but for those that a client trains on too."""
+    seen = {owner for owners in dealt_owners(division, pool) for owner in owners}
+    train, test = _flat(pool.train), _flat(pool.test)
+    trained = {photo.digest for _, photo in train if photo.owner in seen}
+    kept = [pair for pair in train + test if pair[1].owner not in seen and pair[1].digest not in trained]
+    return _entries(pool, [], kept)
+
+
+def _of_owners(division: Division, pool: PhotoPool) -> list[tuple[Drawn, Drawn]]:
+    dealt = dealt_owners(division, pool)
+    sides: list[tuple[Drawn, Drawn]] = [([], []) for _ in dealt]
+    client_of = {owner: index for index, owners in enumerate(dealt) for owner in owners}
+    for side, photos in enumerate((pool.train, pool.test)):
+        for pair in _flat(photos):
+            if (index := client_of.get(pair[1].owner)) is not None:
+                sides[index][side].append(pair)
+    for index, (owners, (train, test)) in enumerate(zip(dealt, sides, strict=True)):
+        if not train or not test:
+            name = repr(owners[0]) if len(owners) == 1 else f"{index} (of {', '.join(owners)})"
+            count = len(train) + len(test)
+            raise PoolUnusable(
+                f"client {name} has {count} photo{'s' * (count != 1)} in {pool.root}, {len(train)} to train on and "
+                f"{len(test)} to test with; it needs both, and equal files are on one side: add photos, leave its own "
+                "out, or take fewer clients, so that each has several people's or devices'"
+            )
+    return sides
 
 
 def _train_shares(division: Division, pool: PhotoPool) -> list[Drawn]:

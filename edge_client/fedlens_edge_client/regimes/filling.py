@@ -21,7 +21,8 @@ import numpy as np
 from fedlens_edge_client.album import AlbumSnapshot, Photo
 from fedlens_edge_client.regimes.camera import draw, generator, own_test_photos
 from fedlens_edge_client.regimes.drift import class_weights
-from fedlens_edge_client.regimes.pool import PhotoPool, PoolPhoto
+from fedlens_edge_client.regimes.listing import PoolPhoto
+from fedlens_edge_client.regimes.pool import PhotoPool
 
 CORRECTED_WITHIN = 3
 

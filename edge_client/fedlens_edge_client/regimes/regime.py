@@ -10,7 +10,16 @@ from typing import Any, Self
 from fedlens_edge_client.album import Album
 from fedlens_edge_client.errors import EdgeClientError
 from fedlens_edge_client.regimes.camera import CameraAlbum
-from fedlens_edge_client.regimes.division import Division, EvaluatorAlbum, FixedAlbum, Rule, divide
+from fedlens_edge_client.regimes.division import (
+    Division,
+    EvaluatorAlbum,
+    FixedAlbum,
+    Rule,
+    dealt_owners,
+    divide,
+    unseen_owners,
+    unseen_photos,
+)
 from fedlens_edge_client.regimes.filling import FillingAlbum
 from fedlens_edge_client.regimes.noise import NoisyAlbum
 from fedlens_edge_client.regimes.pool import PhotoPool
@@ -27,6 +36,7 @@ class RegimeName(StrEnum):
     TWO_CLASSES = "two-classes"
     POOLED_HALVES = "pooled-halves"
     FEATURE_SKEW = "feature-skew"
+    CLIENTS = "clients"
 
 
 _CAMERA = ("per_class", "test_per_class")
@@ -39,6 +49,7 @@ SETTINGS: Mapping[RegimeName, tuple[str, ...]] = {
     RegimeName.TWO_CLASSES: ("test_photos",),
     RegimeName.POOLED_HALVES: ("beta", "min_photos"),
     RegimeName.FEATURE_SKEW: ("sigma", "test_photos"),
+    RegimeName.CLIENTS: ("unseen",),
 }
 """What may be set of each regime; what is set of another regime would have no effect."""
 # Of FedConcat and FedClassAvg; and of pFedSim, where half of it is to test with.
@@ -58,7 +69,8 @@ class Regime:
 
     Attributes:
         seed: Of everything that is drawn.
-        clients: How many trainers there are; needed by the regimes that divide the pool among them.
+        clients: How many trainers there are; needed by the regimes that divide the pool among them, but for `clients`,
+            where None is one for each owner that is not unseen.
         per_class: n of a camera or album, at least 1.
         test_per_class: Test photos of each class and client; None: a fifth of `per_class`, at least 1.
         limit: Train photos in an `album`, at most; None: four rounds' worth, 4 n for each class.
@@ -70,6 +82,7 @@ class Regime:
         sigma: Standard deviation of the noise, in units of the full range of a pixel, that a client n of n would have.
         test_photos: Test photos of each client, with the class mix of its train photos; None: all clients together
             have each test photo once, of every class in proportion to their train photos.
+        unseen: Share of the owners whose photos no client has, 0 to less than 1; with some, the evaluator has theirs.
     """
 
     name: RegimeName
@@ -85,6 +98,7 @@ class Regime:
     classes_per_client: int = 2
     sigma: float = 0.1
     test_photos: int | None = None
+    unseen: float = 0.0
 
     def __post_init__(self) -> None:
         """Check the settings.
@@ -101,9 +115,10 @@ class Regime:
         for key in _SHARES:
             self._require(key, 0 <= getattr(self, key) <= 1, "0 to 1")
         self._require("beta", 0 < self.beta < math.inf, "more than 0")
+        self._require("unseen", 0 <= self.unseen < 1, "0 or more and less than 1")
 
     @classmethod
-    def of(cls, name: RegimeName, settings: Mapping[str, Any], *, seed: int, clients: int) -> Self:
+    def of(cls, name: RegimeName, settings: Mapping[str, Any], *, seed: int, clients: int | None) -> Self:
         """The regime with these settings, by the names of the attributes; the others have their defaults.
 
         Raises:
@@ -132,6 +147,7 @@ class Regime:
         Raises:
             TooFewPhotos: Some class has fewer photos than the regime may draw.
             Unservable: The pool cannot be divided so among the clients.
+            PoolUnusable: With `clients`: photos have no owners, or a client none to train on or be tested with.
         """
         if self.name is RegimeName.ALBUM:
             limit = 4 * self.per_class * len(pool.class_names) if self.limit is None else self.limit
@@ -141,7 +157,7 @@ class Regime:
         if self.name in (RegimeName.CAMERA_IID, RegimeName.CAMERA_NONIID):
             iid = self.name is RegimeName.CAMERA_IID
             return CameraAlbum(pool, self.seed, index, iid, self.per_class, self._test_per_class)
-        photos = divide(self._division(), pool)[index]
+        photos = divide(self._division(pool), pool)[index]
         if self.name is not RegimeName.FEATURE_SKEW:
             return FixedAlbum(photos)
         if made is None:
@@ -149,27 +165,57 @@ class Regime:
         return NoisyAlbum(photos, self.seed, self.sigma * index / self._clients, made)
 
     def evaluator_album(self, pool: PhotoPool) -> Album:
-        """What an evaluator holds: all test photos, of which no client trains on any.
+        """What an evaluator holds: all test photos, or all of unseen owners; no client trains on any.
 
         Raises:
-            Unservable: As `album`.
+            Unservable, PoolUnusable: As `album`.
         """
+        if self.name is RegimeName.CLIENTS and self.unseen:
+            return FixedAlbum(unseen_photos(self._division(pool), pool))
         if self.name is not RegimeName.POOLED_HALVES:
             return EvaluatorAlbum(pool)
         return FixedAlbum(
-            tuple(photo for photos in divide(self._division(), pool) for photo in photos if photo.is_test)
+            tuple(photo for photos in divide(self._division(pool), pool) for photo in photos if photo.is_test)
         )
 
-    def _division(self) -> Division:
+    def owners_of(self, pool: PhotoPool, index: int) -> tuple[str, ...]:
+        """The owners whose photos client `index` has; none where clients are not made of owners.
+
+        Raises:
+            Unservable, PoolUnusable: As `album`.
+        """
+        return dealt_owners(self._division(pool), pool)[index] if self.name is RegimeName.CLIENTS else ()
+
+    def unseen_owners(self, pool: PhotoPool) -> tuple[str, ...]:
+        """The owners whose photos no client has, whatever the number of clients.
+
+        Raises:
+            Unservable, PoolUnusable: As `album`.
+        """
+        return unseen_owners(self.seed, self.unseen, pool) if self.name is RegimeName.CLIENTS else ()
+
+    def clients_of(self, pool: PhotoPool) -> int:
+        """How many trainers there are: `clients`, or one for each owner that is not unseen.
+
+        Raises:
+            Unservable, PoolUnusable: As `album`.
+            BadRegime: Nothing says how many.
+        """
+        if self.name is RegimeName.CLIENTS and self.clients is None:
+            return len(pool.owners) - len(self.unseen_owners(pool))
+        return self._clients
+
+    def _division(self, pool: PhotoPool) -> Division:
         rule = Rule(self.name.value)
         return Division(
             rule=rule,
             seed=self.seed,
-            clients=self._clients,
+            clients=self.clients_of(pool),
             beta=self.beta,
             least=self._effective("min_photos") or 1,
             per_client=self.classes_per_client,
             test_photos=self.test_photos,
+            unseen=self.unseen,
         )
 
     @property

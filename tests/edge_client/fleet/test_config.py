@@ -7,7 +7,9 @@ import pytest
 from fedlens_edge_client.errors import StateError
 from fedlens_edge_client.fleet.config import FleetConfig, default_workers, fleet_key
 from fedlens_edge_client.fleet.messages import EVALUATOR
+from fedlens_edge_client.regimes import PhotoPool, Regime, RegimeName
 from fedlens_proto import keyed_hash
+from tests.edge_client.photo_folders import write_clients
 
 
 def test_every_client_belongs_to_one_worker(config: FleetConfig) -> None:
@@ -50,6 +52,27 @@ def test_a_state_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
 
 def test_there_are_no_more_workers_than_clients() -> None:
     assert default_workers(1) == 1
+
+
+def test_photos_features_may_be_kept_elsewhere_than_what_a_fleet_has_downloaded(
+    config: FleetConfig, tmp_path: Path
+) -> None:
+    kept = replace(config, photo_features=tmp_path / "kept")
+
+    assert config.features == config.shared == config.cache(0) == tmp_path / "cache"
+    assert kept.features == tmp_path / "kept"
+    assert kept.shared == kept.cache(0) == tmp_path / "cache"
+
+
+def test_a_client_is_called_by_the_one_whose_photos_it_has(config: FleetConfig, tmp_path: Path) -> None:
+    pool = PhotoPool.open(
+        write_clients(tmp_path / "photos", {"anna": {"cat": 5, "dog": 5}, "ben": {"cat": 5, "dog": 5}})
+    )
+    owned = replace(config, pool=pool, regime=Regime(name=RegimeName.CLIENTS, seed=1))
+    together = replace(owned, regime=Regime(name=RegimeName.CLIENTS, seed=1, clients=1))
+
+    assert [owned.name(index) for index in (0, 1, EVALUATOR)] == ["client 0 (anna)", "client 1 (ben)", "evaluator"]
+    assert together.name(0) == config.name(0) == "client 0"
 
 
 def test_clients_take_the_models_in_turn_and_the_evaluator_any(config: FleetConfig) -> None:

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from shutil import copyfile
 from typing import Any
 
 import pytest
@@ -188,6 +189,30 @@ def test_a_fleet_whose_regime_makes_photos_takes_part_with_the_model_that_it_nam
     # 1,433 train photos and 364 test photos for three clients, the first of whom needs no copies: 478 + 477 and two
     # thirds of the 364, with less than one of each class of which rounding makes another client's.
     assert len(list(config.state.glob("made-photos/*/*.png"))) == pytest.approx(478 + 477 + 243, abs=10)
+
+
+@pytest.mark.slow
+def test_a_fleet_of_people_learns_from_some_and_is_measured_on_others(
+    fleet_of: Callable[..., tuple[FleetConfig, AdminClient]], pool: PhotoPool, tmp_path: Path
+) -> None:
+    # Five people have four photos of each of three digits. A fifth of them, one, is unseen.
+    for label in range(3):
+        for number, photo in enumerate(pool.train[label][:20]):
+            folder = tmp_path / "people" / f"person-{number // 4}" / str(label)
+            folder.mkdir(parents=True, exist_ok=True)
+            copyfile(photo.path, folder / photo.path.name)
+    people = PhotoPool.open(tmp_path / "people")
+    regime = Regime(name=RegimeName.CLIENTS, seed=1, clients=CLIENTS, unseen=0.2)
+    kept = tmp_path / "kept"
+    config, admin = fleet_of(rounds=2, pool=people, regime=regime, photo_features=kept)
+
+    status = run_fleet(config)
+
+    assert status.failures == {}
+    assert members_by_state(admin) == [Counter(REPORTED=CLIENTS)] * 2
+    measured = {sums.count for result in admin.show("digits").rounds for sums in getattr(result, "global")}
+    assert measured == {12}
+    assert [path.parent for path in tmp_path.rglob("features.sqlite3")] == [kept]
 
 
 @pytest.mark.slow

@@ -1,13 +1,15 @@
 import os
 import signal
+from dataclasses import replace
 from io import StringIO
 
 from rich.console import Console
 
 from fedlens_edge_client.events import Event, RoundFailed, RoundRefused, RoundReported, RoundStarted, Trained
+from fedlens_edge_client.fleet.config import FleetConfig
 from fedlens_edge_client.fleet.messages import EVALUATOR, ClientEnded, Happened
 from fedlens_edge_client.fleet.progress import FleetProgress
-from fedlens_edge_client.fleet.session import Interrupts
+from fedlens_edge_client.fleet.session import Interrupts, introduce
 from fedlens_edge_client.fleet.status import FleetStatus
 
 
@@ -52,6 +54,30 @@ def test_trouble_is_told_in_words() -> None:
     assert status.trouble == [
         "round 2, client 3: round-closed: the round has closed",
         "round 2, client 4: no_photos: there is no labelled train photo",
+    ]
+
+
+def test_clients_are_called_by_the_names_that_the_fleet_has_for_them() -> None:
+    status = FleetStatus(name=lambda index: f"client {index} (anna)")
+
+    status.hear(Happened(0, 3, RoundStarted(1, 2, 10, 2)))
+    status.hear(Happened(0, 3, RoundFailed(1, 2, "no_photos", "there is none")))
+
+    assert status.doing == {0: "client 3 (anna): round 2, 10 photos"}
+    assert status.trouble == ["round 2, client 3 (anna): no_photos: there is none"]
+
+
+def test_a_fleet_tells_what_is_left_out_of_its_photos_and_what_is_odd(config: FleetConfig) -> None:
+    pool = replace(config.pool, skipped={"files [x]": ("a/1.png",)}, notes=("only client '[anna]' has photos of a",))
+    console = Console(file=StringIO(), width=200)
+
+    introduce(replace(config, pool=pool), console)
+
+    assert isinstance(console.file, StringIO)
+    assert console.file.getvalue().splitlines() == [
+        "5 clients with 0 train photos of 2 classes (camera-iid, per class 1), 2 worker processes",
+        "left out 1 files [x]: a/1.png",
+        "only client '[anna]' has photos of a",
     ]
 
 

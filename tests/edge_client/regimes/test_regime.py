@@ -19,6 +19,8 @@ from fedlens_edge_client.regimes import SETTINGS, BadRegime, PhotoPool, Regime, 
         ({"per_class": 0}, "per_class of regime dirichlet is 0"),
         ({"min_photos": 0}, "min_photos of regime dirichlet is 0"),
         ({"classes_per_client": 0}, "classes_per_client of regime dirichlet is 0"),
+        ({"unseen": 1.0}, "unseen of regime dirichlet is 1.0; allowed is 0 or more and less than 1"),
+        ({"unseen": -0.1}, "unseen of regime dirichlet is -0.1; allowed"),
         ({"test_photos": -1}, "test_photos of regime dirichlet is -1; allowed is 0 or more"),
     ],
 )
@@ -34,8 +36,9 @@ def test_a_setting_of_another_regime_is_refused_with_what_there_is() -> None:
 
 def test_every_setting_of_every_regime_can_be_set() -> None:
     for name, keys in SETTINGS.items():
-        regime = Regime.of(name, dict.fromkeys(keys, 1), seed=1, clients=2)
-        assert [getattr(regime, key) for key in keys] == [1] * len(keys)
+        values = {key: 0.5 if key == "unseen" else 1 for key in keys}
+        regime = Regime.of(name, values, seed=1, clients=2)
+        assert {key: getattr(regime, key) for key in keys} == values
 
 
 def test_a_regime_that_divides_photos_must_know_how_many_clients_there_are(tmp_path: Path) -> None:
@@ -49,3 +52,4 @@ def test_people_are_told_a_regimes_name_and_settings() -> None:
     assert Regime(name=RegimeName.CAMERA_IID, seed=1, per_class=5).summary == "camera-iid, per class 5"
     assert Regime(name=RegimeName.POOLED_HALVES, seed=1).summary == "pooled-halves, beta 0.5, min photos 40"
     assert Regime(name=RegimeName.TWO_CLASSES, seed=1, test_photos=0).summary == "two-classes, test photos 0"
+    assert Regime(name=RegimeName.CLIENTS, seed=1, unseen=0.2).summary == "clients, unseen 0.2"
