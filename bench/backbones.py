@@ -13,7 +13,6 @@ from torch import Tensor, nn
 
 from fedlens_export import backbones, lowering, onnx_program, parity, programs, pte_program
 from fedlens_export.errors import ExportError
-from fedlens_export.network import IMAGENET
 
 SIDES = (32, 224)
 NOISE_PHOTOS = 64
@@ -34,8 +33,8 @@ def main() -> None:
 def row(name: str, side: int) -> str:
     """One line of the table, or what stands against the backbone at this size."""
     try:
-        backbone = seen_noise(backbones.build(name, side, seed=0), side)
-        source = programs.embed(backbone, IMAGENET, (3, side, side))
+        backbone = seen_noise(name, side)
+        source = programs.embed(backbone, backbones.normalisation(name), (3, side, side))
         frozen = programs.frozen_tensors(backbone)
         traced = lowering.trace("embed", source.function, parity.examples(source, frozen, {}, seed=0))
         pt2 = lowering.save("embed", traced)
@@ -64,15 +63,16 @@ def row(name: str, side: int) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def seen_noise(backbone: nn.Module, side: int) -> nn.Module:
-    """The given backbone, in evaluation mode, with BatchNorm's statistics of `NOISE_PHOTOS` photos of noise."""
+def seen_noise(name: str, side: int) -> nn.Module:
+    """A backbone by name with drawn weights and BatchNorm's statistics of `NOISE_PHOTOS` photos of noise."""
+    backbone = backbones.build(name, side, seed=0)
     noise = torch.rand(NOISE_PHOTOS, 3, side, side, generator=torch.Generator().manual_seed(0))
     for module in backbone.modules():
         if isinstance(module, nn.BatchNorm2d):
             module.momentum = None  # the plain mean over batches
             module.reset_running_stats()
     with torch.no_grad():
-        backbone.train()(IMAGENET(noise))
+        backbone.train()(backbones.normalisation(name)(noise))
     return backbone.eval()
 
 

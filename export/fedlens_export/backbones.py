@@ -5,11 +5,13 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from fedlens_export import state_dict, torchvision_models
+from fedlens_export import efficientnet_lite0, state_dict, torchvision_models
 from fedlens_export.classified import FEATURES, Classified
 from fedlens_export.errors import NotExportable, UnknownChoice, WeightsUnusable
+from fedlens_export.network import Normalisation
 
-BACKBONES = torchvision_models.BACKBONES
+_SOURCES = {**torchvision_models.BACKBONES, **efficientnet_lite0.BACKBONES}
+BACKBONES = tuple(_SOURCES)
 HEADS = ("linear", "hidden")
 
 
@@ -42,12 +44,17 @@ def build(name: str, side: int, seed: int) -> nn.Module:
     """
     if name not in BACKBONES:
         raise UnknownChoice(f"backbone {name!r} is unknown; there are {', '.join(BACKBONES)}")
-    least = torchvision_models.least_side(name)
+    least = _SOURCES[name].least_side
     if side < least:
         raise NotExportable(f"{name} needs photos of at least {least} pixels a side, not {side}")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return torchvision_models.backbone(name).eval()
+        return _SOURCES[name].build(side).eval()
+
+
+def normalisation(name: str) -> Normalisation:
+    """Normalisation of the photos that a backbone of `BACKBONES` was trained on."""
+    return _SOURCES[name].normalisation
 
 
 def build_head(name: str, features: int, classes: int, seed: int) -> nn.Module:
@@ -82,20 +89,14 @@ def load_weights(name: str, backbone: nn.Module, path: Path) -> None:
     _fill(name, backbone, read_weights(path), path.name)
 
 
-def download_weights(name: str, backbone: nn.Module) -> None:
-    """Take torchvision's weights, trained on ImageNet-1K; they are kept in torch's cache.
+def load_pretrained(name: str, backbone: nn.Module) -> None:
+    """Take the weights that were trained on ImageNet-1K: downloaded, or of an installed package.
 
     Raises:
-        WeightsUnusable: There is no network, or the download failed.
+        WeightsUnusable: They cannot be had, or are damaged; the text says what to do.
     """
-    try:
-        state = torchvision_models.pretrained(name)
-    except (OSError, RuntimeError) as error:
-        raise WeightsUnusable(
-            f"torchvision's weights for {name} cannot be downloaded ({error}); give a file with them "
-            "(--backbone-weights FILE), or a folder of photos to train on first (--pretrain DIR)"
-        ) from error
-    _fill(name, backbone, state, "torchvision's weights")
+    source = _SOURCES[name]
+    _fill(name, backbone, source.pretrained(), source.origin)
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:
@@ -117,16 +118,15 @@ def read_weights(path: Path) -> dict[str, Tensor]:
 
 def _fill(name: str, backbone: nn.Module, state: dict[str, Tensor], source: str) -> None:
     wanted = backbone.state_dict()
-    given = torchvision_models.without_classifier(name, state)
+    given = _SOURCES[name].adapt(state)
     counters = {key for key in wanted if key.endswith("num_batches_tracked")}
     if missing := sorted(wanted.keys() - given.keys() - counters):
         raise WeightsUnusable(f"{source}: {len(missing)} tensors are missing, the first is {missing[0]!r}")
     if unknown := sorted(given.keys() - wanted.keys()):
         raise WeightsUnusable(f"{source}: the backbone has no tensor {unknown[0]!r} ({len(unknown)} are unknown)")
     for key, tensor in given.items():
-        if not isinstance(tensor, Tensor) or tensor.shape != wanted[key].shape:
-            found = list(tensor.shape) if isinstance(tensor, Tensor) else type(tensor).__name__
-            raise WeightsUnusable(f"{source}: {key!r} is {found}, not {list(wanted[key].shape)}")
+        if tensor.shape != wanted[key].shape:
+            raise WeightsUnusable(f"{source}: {key!r} is {list(tensor.shape)}, not {list(wanted[key].shape)}")
         if not torch.isfinite(tensor).all():
             raise WeightsUnusable(f"{source}: {key!r} holds a NaN or an infinity")
     backbone.load_state_dict({**{key: wanted[key] for key in counters}, **given})

@@ -20,26 +20,25 @@ MOST_OBSERVED = 64
 LEAST_HELD_OUT = 50
 """Fewer photos say nothing about accuracy: each is worth two points."""
 
+_FOLDS = 5
 _DECAY = 1e-3
 _ITERATIONS = 200
 
 
 @dataclass(frozen=True)
 class Photos:
-    """Photos of a folder, half of them held out.
+    """Photos of a folder, most of them held out.
 
     Attributes:
-        seen: uint8 [N, 3, side, side], to calibrate by and to train heads on.
-        seen_labels: int64 [N]; None: the folder has no class sub-folders.
+        seen: uint8 [N, 3, side, side], to calibrate by.
         held_out: uint8 [M, 3, side, side]; empty if there is one photo only.
-        held_out_labels: As `seen_labels`.
+        labels: Of those held out, int64 [M]; None: the folder has no class sub-folders.
         unreadable: How many files were left out.
     """
 
     seen: Tensor
-    seen_labels: Tensor | None
     held_out: Tensor
-    held_out_labels: Tensor | None
+    labels: Tensor | None
     unreadable: int
 
     def observed(self, normalisation: Normalisation) -> list[Tensor]:
@@ -99,24 +98,30 @@ def load(folder: Path, side: int) -> Photos:
     """
     listed = _listed(folder)
     unreadable = 0
-    halves: tuple[list[NDArray[np.uint8]], list[NDArray[np.uint8]]] = ([], [])
-    labels: tuple[list[int], list[int]] = ([], [])
+    seen: list[NDArray[np.uint8]] = []
+    held_out: list[NDArray[np.uint8]] = []
+    labels: list[int] = []
     for label, paths in enumerate(listed):
-        count = 0
+        images: list[NDArray[np.uint8]] = []
         for i in _evenly(len(paths), max(2, MOST_PHOTOS // len(listed))):
             try:
-                image = photos.load(paths[i], side, side)
+                images.append(photos.load(paths[i], side, side))
             except PhotoUnreadable:
                 unreadable += 1
-                continue
-            halves[count % 2].append(image)
-            labels[count % 2].append(label)
-            count += 1
-    if not halves[0]:
+        # At most every second one, so that few photos are divided in halves.
+        apart = max(2, -(-len(images) * len(listed) // MOST_OBSERVED))
+        seen += images[::apart]
+        kept = [image for i, image in enumerate(images) if i % apart]
+        held_out += kept
+        labels += [label] * len(kept)
+    if not seen:
         raise NotExportable(f"no photos to calibrate by in {folder.name}: none of {unreadable} files can be read")
-    images = [torch.from_numpy(np.stack(half)) if half else torch.empty(0, 3, side, side) for half in halves]
-    of_classes = [torch.tensor(each) if len(listed) > 1 else None for each in labels]
-    return Photos(images[0], of_classes[0], images[1], of_classes[1], unreadable)
+    return Photos(
+        seen=torch.from_numpy(np.stack(seen)),
+        held_out=torch.from_numpy(np.stack(held_out)) if held_out else torch.empty(0, 3, side, side),
+        labels=torch.tensor(labels) if len(listed) > 1 else None,
+        unreadable=unreadable,
+    )
 
 
 def cost(
@@ -126,21 +131,19 @@ def cost(
     normalisation: Normalisation,
     on_stage: Callable[[str], None],
 ) -> Cost:
-    """Compare two backbones on the photos that were held out; with classes, by a linear head trained on the others.
+    """Compare two backbones on the photos that were held out; with classes, by linear heads on their features too.
 
-    Both heads are trained alike, to the end and without chance.
+    Each fifth of the photos is classified by a head that was trained on the other four, and both backbones' heads are
+    trained alike, to the end and without chance.
     """
     kept = given.held_out if len(given.held_out) else given.seen
     on_stage(f"embedding {len(kept)} photos to see what quantising costs")
-    float_features, int8_features = (_embed(each, kept, normalisation) for each in (backbone, quantised))
-    cosine = functional.cosine_similarity(float_features, int8_features, dim=1)
+    features = _embed(backbone, kept, normalisation), _embed(quantised, kept, normalisation)
+    cosine = functional.cosine_similarity(*features, dim=1)
     accuracy = None
-    if given.seen_labels is not None and given.held_out_labels is not None and len(given.held_out) >= LEAST_HELD_OUT:
-        on_stage(f"training heads on {len(given.seen)} photos to see what quantising costs")
-        before, after = (
-            _accuracy(_embed(each, given.seen, normalisation), given.seen_labels, found, given.held_out_labels)
-            for each, found in ((backbone, float_features), (quantised, int8_features))
-        )
+    if given.labels is not None and len(given.held_out) >= LEAST_HELD_OUT:
+        on_stage("training heads to see what quantising costs")
+        before, after = (_accuracy(each, given.labels) for each in features)
         accuracy = (before, after)
     return Cost(len(kept), cosine.mean().item(), cosine.min().item(), accuracy)
 
@@ -160,8 +163,17 @@ def _embed(backbone: nn.Module, images: Tensor, normalisation: Normalisation) ->
         return torch.cat([backbone(_as_input(image, normalisation)) for image in torch.split(images, 1)])
 
 
-def _accuracy(seen: Tensor, labels: Tensor, held_out: Tensor, held_out_labels: Tensor) -> float:
-    """Of multinomial logistic regression with a small decay."""
+def _accuracy(features: Tensor, labels: Tensor) -> float:
+    """Of heads on features that they were not trained on."""
+    fold = torch.arange(len(labels)) % _FOLDS
+    found = torch.empty_like(labels)
+    for i in range(_FOLDS):
+        found[fold == i] = _classified(features[fold != i], labels[fold != i], features[fold == i])
+    return (found == labels).double().mean().item()
+
+
+def _classified(seen: Tensor, labels: Tensor, held_out: Tensor) -> Tensor:
+    """By multinomial logistic regression with a small decay."""
     centre, scale = seen.mean(0), seen.std() + 1e-12
     rows, tests = (seen - centre) / scale, (held_out - centre) / scale
     classes = int(labels.max()) + 1
@@ -178,8 +190,7 @@ def _accuracy(seen: Tensor, labels: Tensor, held_out: Tensor, held_out_labels: T
 
     optimiser.step(loss)  # type: ignore[no-untyped-call]  # torch leaves it untyped
     with torch.no_grad():
-        found = functional.linear(tests, weight, bias).argmax(1)
-    return (found == held_out_labels).double().mean().item()
+        return functional.linear(tests, weight, bias).argmax(1)
 
 
 def _as_input(images: Tensor, normalisation: Normalisation) -> Tensor:

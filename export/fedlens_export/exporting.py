@@ -26,7 +26,7 @@ from fedlens_export import (
 )
 from fedlens_export.draft import Draft
 from fedlens_export.errors import NotExportable, UnknownChoice
-from fedlens_export.network import CENTRED, IMAGENET, Network, Normalisation
+from fedlens_export.network import CENTRED, Network, Normalisation
 from fedlens_export.report import FileReport, OnFile, OnStage, unheard
 from fedlens_export.training import Training, check_training
 from fedlens_proto import blob
@@ -61,8 +61,8 @@ class ExportSpec:
         head: `linear` or `hidden`; of frozen backbones only. None: `linear`. Of an own model, names of the FC layers
             that train, separated by commas; None: all layers train.
         normalise: Of `own_model.NORMALISATIONS`; of own models only. None: `none`.
-        backbone_weights: A file with the backbone's weights. None, and no `pretrain`: torchvision's, downloaded. Of an
-            own model, with all its weights; None: those that it is made with.
+        backbone_weights: A file with the backbone's weights. None, and no `pretrain`: ImageNet's, downloaded or of an
+            installed package. Of an own model, with all its weights; None: those that it is made with.
         pretrain: A folder of public photos, one sub-folder a class, to train the backbone on first.
         pretrain_epochs: How often it sees each of them.
         seed: Of all weights that are drawn, and of pretraining.
@@ -146,15 +146,24 @@ def export_bundle(folder: Path, spec: ExportSpec, on_stage: OnStage = unheard, o
         )
     side = _side(spec.input_size or 224)
     backbone = backbones.build(spec.model, side, spec.seed)
+    normalisation = backbones.normalisation(spec.model)
     if spec.backbone_weights and spec.pretrain:
         raise NotExportable("a backbone is either read from a file or trained on photos, not both")
     if spec.pretrain:
-        pretrain.train(backbone, spec.pretrain, side, epochs=spec.pretrain_epochs, seed=spec.seed, on_stage=on_stage)
+        pretrain.train(
+            backbone,
+            spec.pretrain,
+            side,
+            normalisation,
+            epochs=spec.pretrain_epochs,
+            seed=spec.seed,
+            on_stage=on_stage,
+        )
     elif spec.backbone_weights:
         backbones.load_weights(spec.model, backbone, spec.backbone_weights)
     else:
         on_stage("fetching the backbone's weights")
-        backbones.download_weights(spec.model, backbone)
+        backbones.load_pretrained(spec.model, backbone)
     features = programs.feature_count(backbone, (3, side, side))
     head = backbones.build_head(head_name, features, classes, spec.seed)
     return frozen_backbone_bundle(
@@ -164,7 +173,7 @@ def export_bundle(folder: Path, spec: ExportSpec, on_stage: OnStage = unheard, o
         training,
         side,
         name=spec.model,
-        normalisation=IMAGENET,
+        normalisation=normalisation,
         on_stage=on_stage,
         on_file=on_file,
     )

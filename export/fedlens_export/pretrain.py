@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from fedlens_export.errors import NotExportable
-from fedlens_export.network import IMAGENET
+from fedlens_export.network import Normalisation
 from fedlens_proto import photos
 from fedlens_proto.errors import PhotoUnreadable
 
@@ -19,7 +19,14 @@ STATISTICS_MOMENTUM = 0.1
 
 
 def train(
-    backbone: nn.Module, folder: Path, side: int, *, epochs: int, seed: int, on_stage: Callable[[str], None]
+    backbone: nn.Module,
+    folder: Path,
+    side: int,
+    normalisation: Normalisation,
+    *,
+    epochs: int,
+    seed: int,
+    on_stage: Callable[[str], None],
 ) -> None:
     """Train `backbone` in place with a temporary FC classifier, by Adam, and put it into evaluation mode.
 
@@ -27,6 +34,7 @@ def train(
         backbone: From normalised photos [N, 3, side, side] to features.
         folder: Photos, one sub-folder a class. They become part of what the weights remember: public ones only.
         side: Of the photos, in pixels.
+        normalisation: What comes before the backbone.
         epochs: How often each photo is seen, at least once.
         seed: Of the classifier's weights, the order of photos and their mirroring.
         on_stage: Told of each epoch, one line.
@@ -48,20 +56,25 @@ def train(
                 # Some networks average over thousands of batches; here there may be a hundred.
                 module.momentum = STATISTICS_MOMENTUM
         for epoch in range(epochs):
-            loss = _epoch(backbone, head, optimiser, images, labels)
+            loss = _epoch(backbone, head, optimiser, images, labels, normalisation)
             on_stage(f"pretraining: epoch {epoch + 1} of {epochs}, loss {loss:.3f}")
     backbone.eval()
 
 
 def _epoch(
-    backbone: nn.Module, head: nn.Module, optimiser: torch.optim.Optimizer, images: Tensor, labels: Tensor
+    backbone: nn.Module,
+    head: nn.Module,
+    optimiser: torch.optim.Optimizer,
+    images: Tensor,
+    labels: Tensor,
+    normalisation: Normalisation,
 ) -> float:
     losses = []
     order = torch.randperm(len(images))
     # A short last batch would give BatchNorm statistics of a few photos: it is left to another epoch's order.
     for start in range(0, len(order) - min(BATCH, len(order)) + 1, BATCH):
         rows = order[start : start + BATCH]
-        batch = IMAGENET(images[rows].float() / 255)
+        batch = normalisation(images[rows].float() / 255)
         mirrored = torch.rand(len(rows)) < 0.5
         batch = torch.where(mirrored.reshape(-1, 1, 1, 1), batch.flip(3), batch)
         loss = functional.cross_entropy(head(backbone(batch)), labels[rows])

@@ -28,6 +28,7 @@ _WEIGHT = _NAMESPACE + "dequantize_per_channel.default"
 _TO_GRID = _NAMESPACE + "quantize_per_tensor.default"
 _FROM_GRID = _NAMESPACE + "dequantize_per_tensor.default"
 _MEANS = ("aten.mean.dim", "aten.adaptive_avg_pool2d.default", "aten.avg_pool2d.default")
+_CLAMPS = ("aten.hardtanh.default", "aten.hardtanh_.default", "aten.relu6.default")
 _SUMS = ("aten.conv2d.default", "aten.linear.default")
 
 _FINER = 1 << 14
@@ -94,15 +95,12 @@ def quantise(backbone: nn.Module, photos: Sequence[Tensor]) -> Quantised:
     """
     pte_program.check_installed()
     with torch.no_grad(), pte_program.quietly(), _one_thread():
-        quantiser: Any = import_module("executorch.backends.xnnpack.quantizer.xnnpack_quantizer")
         pt2e: Any = import_module("torchao.quantization.pt2e.quantize_pt2e")
-        config = quantiser.get_symmetric_quantization_config(is_per_channel=True)
         try:
             graph = torch.export.export(backbone.eval(), (photos[0],)).module(check_guards=False)
-            observed = pt2e.prepare_pt2e(graph, quantiser.XNNPACKQuantizer().set_global(config))
+            observed = pt2e.prepare_pt2e(graph, _quantiser())
             names = _weight_names(observed)
-            for photo in photos:
-                observed(photo)
+            _observe(observed, photos)
             integers = pt2e.convert_pt2e(observed)
         except Exception as error:  # whatever the quantiser raises for a layer that it does not know
             raise NotExportable(f"the backbone cannot be quantised: {error}") from error
@@ -117,6 +115,64 @@ class _Normalised(nn.Module):
 
     def forward(self, photo: Tensor) -> tuple[Tensor, ...]:
         return (self.backbone(self.normalisation(photo)),)
+
+
+def _quantiser() -> Any:
+    """XNNPACK's, which also takes a convolution and the clamp after it for one: it knows of ReLU alone.
+
+    Otherwise the sum is brought to a grid before it is clamped, and of the levels few are left for 0..6.
+    """
+    library: Any = import_module("executorch.backends.xnnpack.quantizer.xnnpack_quantizer")
+    utils: Any = import_module("executorch.backends.xnnpack.quantizer.xnnpack_quantizer_utils")
+    quantizer: Any = import_module("torchao.quantization.pt2e.quantizer")
+    config = library.get_symmetric_quantization_config(is_per_channel=True)
+
+    class Quantiser(library.XNNPACKQuantizer):  # type: ignore[misc]  # known only once it is imported
+        def annotate(self, model: fx.GraphModule) -> Any:
+            nodes: list[Any] = list(model.graph.nodes)
+            for clamp in nodes:
+                summed = clamp.args[0] if str(clamp.target) in _CLAMPS else None
+                if summed is None or str(summed.target) not in _SUMS or len(summed.users) > 1:
+                    continue
+                inputs, weight, *bias = summed.args[:3]
+                given = {inputs: config.input_activation, weight: config.weight, **dict.fromkeys(bias)}
+                summed.meta[utils.Q_ANNOTATION_KEY] = quantizer.QuantizationAnnotation(given, _annotated=True)
+                clamp.meta[utils.Q_ANNOTATION_KEY] = quantizer.QuantizationAnnotation(
+                    output_qspec=config.output_activation, _annotated=True
+                )
+            return super().annotate(model)
+
+    return Quantiser().set_global(config)
+
+
+def _observe(observed: fx.GraphModule, photos: Sequence[Tensor]) -> None:
+    """Show it the photos, and add to each bias what rounding its weight takes from the mean of the sums.
+
+    Source: Nagel et al., "Data-Free Quantization Through Weight Equalization and Bias Correction", ICCV 2019,
+    https://arxiv.org/abs/1906.04721, section 4.2, with the means of the photos instead of BatchNorm's.
+    """
+    lost: dict[str, list[Tensor]] = {}
+
+    class Observer(fx.Interpreter):
+        def run_node(self, n: Any) -> Any:
+            found = super().run_node(n)
+            if str(n.target) in _SUMS and len(n.args) > 2 and n.args[2] is not None:
+                (inputs, weight, *others), options = self.fetch_args_kwargs_from_env(n)
+                weights: Any = self.fetch_attr(n.args[1].target)
+                step, zero = weights.calculate_qparams()
+                rounded = torch.fake_quantize_per_channel_affine(
+                    weight, step, zero.int(), weights.ch_axis, weights.quant_min, weights.quant_max
+                )
+                difference = found - n.target(inputs, rounded, *others, **options)
+                lost.setdefault(n.args[2].target, []).append(difference.transpose(0, 1).flatten(1).mean(1))
+            return found
+
+    observer = Observer(observed)
+    for photo in photos:
+        observer.run(photo)
+    for name, differences in lost.items():
+        bias: Any = observer.fetch_attr(name)
+        bias.add_(torch.stack(differences).mean(0))
 
 
 def _weight_names(observed: fx.GraphModule) -> dict[str, str]:

@@ -13,10 +13,13 @@ backbones only. EfficientNet-B0 skips no block at random while it is pretrained.
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from torch import Tensor, nn
 
+from fedlens_export.backbone_source import Source
 from fedlens_export.classified import FEATURES, Classified
+from fedlens_export.errors import WeightsUnusable
 
 MIN_SIDE = 32
 SUFFIX = "_whole"
@@ -53,7 +56,6 @@ _KINDS = {
     "mobilenet_v3_large": _Kind("mobilenet_v3_large", 960, ("classifier.",), {}, whole=False),
     "efficientnet_b0": _Kind("efficientnet_b0", 1280, ("classifier.",), {"stochastic_depth_prob": 0.0}, whole=False),
 }
-BACKBONES = tuple(_KINDS)
 WHOLE = tuple(name + SUFFIX for name, kind in _KINDS.items() if kind.whole)
 
 
@@ -70,20 +72,6 @@ class Mean(nn.Module):
         return found
 
 
-def least_side(name: str) -> int:
-    """The least side of photos for one of `BACKBONES`, in pixels."""
-    return _KINDS[name].least_side
-
-
-def backbone(name: str) -> nn.Module:
-    """One of `BACKBONES`, from normalised photos to features, with weights drawn from torch's global generator."""
-    network = _network(name)
-    if name == "googlenet":
-        # Its weights want photos normalised to -1..1, and it changes ours to that.
-        network.transform_input = True  # type: ignore[assignment]  # a plain attribute
-    return network
-
-
 def whole(name: str, classes: int) -> nn.Module:
     """One of `WHOLE`, from normalised photos to logits, with weights drawn from torch's global generator."""
     kind = name.removesuffix(SUFFIX)
@@ -92,22 +80,42 @@ def whole(name: str, classes: int) -> nn.Module:
     return Classified(extractor, nn.Linear(FEATURES, classes))
 
 
-def without_classifier(name: str, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors of torchvision's network that its backbone has."""
+def _frozen(name: str, side: int) -> nn.Module:
+    network = _network(name)
+    if name == "googlenet":
+        # Its weights want photos normalised to -1..1, and it changes ours to that.
+        network.transform_input = True  # type: ignore[assignment]  # a plain attribute
+    return network
+
+
+def _without_classifier(name: str, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {key: tensor for key, tensor in state.items() if not key.startswith(_KINDS[name].left_out)}
 
 
-def pretrained(name: str) -> dict[str, Tensor]:
-    """The weights that torchvision trained on ImageNet-1K; downloaded once, then taken from torch's cache.
-
-    Raises:
-        OSError: There is no network.
-        RuntimeError: What came is damaged.
-    """
+def _pretrained(name: str) -> dict[str, Tensor]:
+    """Downloaded once, then taken from torch's cache."""
     from torchvision.models import get_model_weights  # type: ignore[import-untyped]  # it ships no types
 
     weights = get_model_weights(_KINDS[name].torchvisions)["IMAGENET1K_V1"]
-    return dict(weights.get_state_dict(progress=False, check_hash=True))
+    try:
+        return dict(weights.get_state_dict(progress=False, check_hash=True))
+    except (OSError, RuntimeError) as error:  # no network, or what came is damaged
+        raise WeightsUnusable(
+            f"torchvision's weights for {name} cannot be downloaded ({error}); give a file with them "
+            "(--backbone-weights FILE), or a folder of photos to train on first (--pretrain DIR)"
+        ) from error
+
+
+BACKBONES = {
+    name: Source(
+        build=partial(_frozen, name),
+        adapt=partial(_without_classifier, name),
+        pretrained=partial(_pretrained, name),
+        origin="torchvision's weights",
+        least_side=kind.least_side,
+    )
+    for name, kind in _KINDS.items()
+}
 
 
 def _network(name: str) -> nn.Module:

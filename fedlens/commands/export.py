@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _MODELS = (
     "Trained as a whole: lenet5, lenet5_bn, fedns_cnn, small_plain, small_residual, small_separable, small_inception. "
     "Frozen backbones: resnet18, shufflenet_v2, googlenet, alexnet, mobilenet_v3_small, mobilenet_v3_large, "
-    "mobilenet_v2, efficientnet_b0; the first five trained as a whole: resnet18_whole and so on. "
+    "mobilenet_v2, efficientnet_b0, efficientnet_lite0; the first five trained as a whole: resnet18_whole and so on. "
     "Your own: MODULE:FUNCTION, imported from here or PYTHONPATH."
 )
 
@@ -62,7 +62,10 @@ def export(
     ] = None,
     backbone_weights: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="State dict of the backbone, or of your own model. Default: torchvision's."),
+        typer.Option(
+            metavar="FILE",
+            help="State dict of the backbone, or of your own model. Default: ImageNet's, for a backbone.",
+        ),
     ] = None,
     pretrain: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Train the backbone on these public photos first.")

@@ -104,7 +104,8 @@ def pretrain(study_folder: Path, spec: BackboneSpec, on_stage: Callable[[str], N
 
     torch.set_num_threads(1)
     backbone = backbones.build(spec.model, spec.side, seed=0)
-    pretraining.train(backbone, spec.photos, spec.side, epochs=spec.epochs, seed=0, on_stage=on_stage)
+    normalisation = backbones.normalisation(spec.model)
+    pretraining.train(backbone, spec.photos, spec.side, normalisation, epochs=spec.epochs, seed=0, on_stage=on_stage)
     weights.parent.mkdir(parents=True, exist_ok=True)
     unfinished = weights.with_suffix(f".{os.getpid()}")
     torch.save(backbone.state_dict(), unfinished)

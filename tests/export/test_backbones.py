@@ -12,6 +12,7 @@ from torch import nn
 
 from fedlens_export import backbones, pretrain
 from fedlens_export.errors import NotExportable, UnknownChoice, WeightsUnusable
+from fedlens_export.network import IMAGENET
 
 NAME = "mobilenet_v3_small"
 
@@ -105,7 +106,7 @@ def test_without_a_network_the_error_says_what_to_do(tmp_path: Path, monkeypatch
     monkeypatch.setenv("https_proxy", "http://127.0.0.1:9")
 
     with pytest.raises(WeightsUnusable, match=r"cannot be downloaded .*--backbone-weights FILE.*--pretrain DIR"):
-        backbones.download_weights("mobilenet_v3_small", fresh())
+        backbones.load_pretrained("mobilenet_v3_small", fresh())
 
 
 # torchvision's whole networks, classifier and auxiliary heads included, are what a user has a file of.
@@ -173,7 +174,7 @@ def test_pretraining_learns_and_is_reproducible(coloured: Path) -> None:
     stages: list[str] = []
     for _ in range(2):
         backbone = fresh()
-        pretrain.train(backbone, coloured, 32, epochs=2, seed=3, on_stage=stages.append)
+        pretrain.train(backbone, coloured, 32, IMAGENET, epochs=2, seed=3, on_stage=stages.append)
         trained.append(backbone)
 
     losses = [float(stage.rpartition(" ")[2]) for stage in stages]
@@ -192,9 +193,9 @@ def test_pretraining_needs_photos_of_two_classes(folders: tuple[str, ...], tmp_p
         Image.new("RGB", (32, 32)).save(tmp_path / name / "a.png")
 
     with pytest.raises(NotExportable, match="at least two classes"):
-        pretrain.train(fresh(), tmp_path, 32, epochs=1, seed=0, on_stage=print)
+        pretrain.train(fresh(), tmp_path, 32, IMAGENET, epochs=1, seed=0, on_stage=print)
 
 
 def test_a_folder_for_pretraining_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(NotExportable, match="gone is no folder"):
-        pretrain.train(fresh(), tmp_path / "gone", 32, epochs=1, seed=0, on_stage=print)
+        pretrain.train(fresh(), tmp_path / "gone", 32, IMAGENET, epochs=1, seed=0, on_stage=print)

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from fedlens_export import backbones, lowering, models, objectives, optimisers, parity, programs, small_models
 from fedlens_export.errors import NotExportable
-from fedlens_export.network import CENTRED, IMAGENET, Network
+from fedlens_export.network import CENTRED, Network
 from fedlens_proto.v1 import manifest_pb2 as pb
 
 CLASSES = 4
@@ -97,7 +97,7 @@ def test_a_models_prediction_passes_the_vetting(name: str) -> None:
 def test_a_backbone_passes_the_vetting(name: str) -> None:
     backbone = backbones.build(name, 64, seed=0)
     frozen = programs.frozen_tensors(backbone)
-    source = programs.embed(backbone, IMAGENET, (3, 64, 64))
+    source = programs.embed(backbone, backbones.normalisation(name), (3, 64, 64))
 
     raw = lowering.lower("embed", source.function, parity.examples(source, frozen, {}, seed=0))
 

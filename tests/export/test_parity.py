@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from bench.backbones import seen_noise
-from fedlens_export import backbones, lowering, onnx_program, parity, programs, pte_program
+from fedlens_export import lowering, onnx_program, parity, programs, pte_program
 from fedlens_export.errors import ParityBroken
 from fedlens_export.network import CENTRED, IMAGENET
 from fedlens_export.programs import ProgramSource
@@ -111,7 +111,7 @@ def test_an_emulation_that_tells_most_of_what_quantising_does_passes() -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_a_deep_backbone_at_32_pixels_passes_in_every_format_and_a_wrong_one_does_not() -> None:
-    backbone = seen_noise(backbones.build("efficientnet_b0", 32, seed=0), 32)
+    backbone = seen_noise("efficientnet_b0", 32)
     source, frozen = programs.embed(backbone, IMAGENET, (3, 32, 32)), programs.frozen_tensors(backbone)
     traced = lowering.trace("embed", source.function, parity.examples(source, frozen, {}, seed=0))
     raw, _ = pte_program.lower("embed", pte_program.bind(source, traced, frozen))

@@ -9,6 +9,7 @@ from PIL import Image
 from fedlens_edge_client.engines.torch import TorchEngine
 from fedlens_export import backbones, pretrain
 from fedlens_export.exporting import ExportSpec, export_bundle
+from fedlens_export.network import IMAGENET
 from fedlens_proto.blob import Blob
 from fedlens_proto.manifest import Bundle, program
 
@@ -43,7 +44,7 @@ def bundle(tmp_path_factory: pytest.TempPathFactory, public_photos: Path) -> Bun
 def test_the_frozen_weights_are_the_pretrained_ones(bundle: Bundle, public_photos: Path) -> None:
     backbone = backbones.build("mobilenet_v3_small", SIDE, seed=3)
     untrained = backbone.get_parameter("features.0.0.weight").detach().numpy().copy()
-    pretrain.train(backbone, public_photos, SIDE, epochs=1, seed=3, on_stage=lambda stage: None)
+    pretrain.train(backbone, public_photos, SIDE, IMAGENET, epochs=1, seed=3, on_stage=lambda stage: None)
     trained = backbone.get_parameter("features.0.0.weight").detach().numpy()
 
     frozen = Blob.open(bundle.part(bundle.manifest.frozen))

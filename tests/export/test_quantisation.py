@@ -76,6 +76,60 @@ def test_weights_lie_on_a_grid_of_255_levels_a_channel_under_their_layers_names(
         torch.testing.assert_close(levels, levels.round(), atol=1e-3, rtol=0)
 
 
+class Folded(nn.Module):
+    """A convolution with BatchNorm and ReLU6."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 4, 3, padding=1, bias=False)
+        self.norm = nn.BatchNorm2d(4)
+        # Such that sums go far beyond 6.
+        self.norm.weight = nn.Parameter(torch.full((4,), 30.0))
+
+    def forward(self, photos: Tensor) -> Tensor:
+        return nn.functional.relu6(self.norm(self.conv(photos)))
+
+
+def folded() -> nn.Module:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return Folded().eval()
+
+
+@pytest.mark.slow
+def test_a_clamp_is_part_of_the_sum_before_it_and_has_all_levels_for_what_is_left() -> None:
+    integers = quantisation.quantise(folded(), draw(0)).integers
+
+    nodes = [node for node in integers.graph.nodes if "quantize_per_tensor" in str(node.target)]
+    steps = {node.args[0].name: node.args[1] for node in nodes if ".quantize" in str(node.target)}
+    # 255 steps between 0 and 6; none of them for the convolution's own sums.
+    assert set(steps) == {"photos", "relu6"}
+    assert steps["relu6"] == pytest.approx(6 / 255, rel=1e-3)
+
+
+@pytest.mark.slow
+def test_biases_make_up_for_what_rounding_weights_takes_from_the_mean() -> None:
+    backbone, photos = folded(), draw(0)
+    emulated = quantisation.quantise(backbone, photos).emulated
+    tensors = programs.frozen_tensors(emulated)
+
+    with torch.no_grad():
+        scale = 30 / (1 + 1e-5) ** 0.5  # of a norm that has seen nothing
+        weight = backbone.get_parameter("conv.weight") * scale
+        summed = [
+            torch.cat([nn.functional.conv2d(photo, each, bias, padding=1) for photo in photos]).mean((0, 2, 3))
+            for each, bias in (
+                (weight, None),
+                (tensors["conv.weight"], None),
+                (tensors["conv.weight"], tensors["conv.bias"]),
+            )
+        ]
+
+    exact, rounded, corrected = summed
+    # What is left is the rounding of a bias to the grid of the sums.
+    assert (corrected - exact).abs().max() < 0.1 * (rounded - exact).abs().max()
+
+
 @pytest.mark.slow
 def test_the_same_photos_give_the_same_numbers_and_leave_the_backbone_alone(quantised: Quantised) -> None:
     backbone = block()
@@ -164,12 +218,24 @@ def coloured(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_half_of_each_class_is_held_out(coloured: Path) -> None:
+def test_of_few_photos_half_of_each_class_is_held_out(coloured: Path) -> None:
     found = calibration.load(coloured, SIDE)
 
     assert (found.seen.shape, found.held_out.shape) == ((8, 3, SIDE, SIDE), (8, 3, SIDE, SIDE))
-    assert found.seen_labels is not None and found.seen_labels.tolist() == [0] * 4 + [1] * 4
+    assert found.labels is not None and found.labels.tolist() == [0] * 4 + [1] * 4
     assert found.unreadable == 1
+
+
+def test_of_many_photos_all_are_held_out_but_those_to_calibrate_by(
+    coloured: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Two of each class are shown: every fourth of eight.
+    monkeypatch.setattr(calibration, "MOST_OBSERVED", 4)
+
+    found = calibration.load(coloured, SIDE)
+
+    assert (len(found.seen), len(found.held_out)) == (4, 12)
+    assert len(found.observed(CENTRED)) == 4
 
 
 def test_few_photos_tell_how_near_the_features_are_but_no_accuracy(coloured: Path) -> None:
@@ -184,6 +250,7 @@ def test_few_photos_tell_how_near_the_features_are_but_no_accuracy(coloured: Pat
 
 def test_what_a_worse_backbone_loses_is_told_in_points(tmp_path: Path) -> None:
     # 120 photos, half of them held out; all blue or all red, which a backbone that gives nothing cannot tell apart.
+    # Each fifth of the photos has as many of both, so that its heads always answer the first class.
     for name, colour in (("blue", (0, 0, 250)), ("red", (250, 0, 0))):
         (tmp_path / name).mkdir()
         for i in range(60):
@@ -327,7 +394,7 @@ def test_a_head_on_the_quantised_backbone_loses_at_most_a_point_on_photos(
     # Of 300 held-out photos, each would be a third of a point.
     monkeypatch.setattr(calibration, "MOST_PHOTOS", 1000)
     backbone = backbones.build("resnet18", 32, seed=0)
-    pretrain.train(backbone, public, 32, epochs=3, seed=0, on_stage=lambda stage: None)
+    pretrain.train(backbone, public, 32, IMAGENET, epochs=3, seed=0, on_stage=lambda stage: None)
     found = calibration.load(own, 32)
 
     emulated = quantisation.quantise(backbone, found.observed(IMAGENET)).emulated
