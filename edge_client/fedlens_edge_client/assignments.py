@@ -2,13 +2,15 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 from fedlens_edge_client import extracted, header, local_pass, photo_set, prediction, requirements, sources
-from fedlens_edge_client.album import Album
+from fedlens_edge_client.album import Album, AlbumSnapshot, Photo
 from fedlens_edge_client.cache import Cache, Shortcut
 from fedlens_edge_client.engines import Engine
 from fedlens_edge_client.errors import PassFailed
@@ -31,6 +33,7 @@ from fedlens_proto.manifest import Bundle
 from fedlens_proto.v1 import assignment_pb2, blob_pb2, check_in_pb2, manifest_pb2, update_pb2
 
 PROGRESS_EVERY_S = 0.1
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,6 +123,14 @@ class Assignments:
             EngineError: A program could not be run.
             Refused: The server does not give something that is needed.
         """
+        return await self._use(model, lambda used: self._predict(used, photo))
+
+    async def classify(self, model: check_in_pb2.CurrentModel, photos: Sequence[Photo]) -> dict[bytes, int]:
+        """The most probable label index of each photo that can be read, by digest; otherwise as `predict`."""
+        return await self._use(model, lambda used: self._classify(used, photos))
+
+    async def _use(self, model: check_in_pb2.CurrentModel, compute: Callable[["_Model"], T]) -> T:
+        """What `compute` gives, in the worker's thread, with the model put together from its sets and what is kept."""
         async with self._turn:
             bundle = await self._open(model.bundle)
             await self._obtain_programs(bundle, set())
@@ -130,7 +141,7 @@ class Assignments:
                 sets = self._needed(last, model.task, model.sets, bundle)
             with ExitStack() as held:
                 await self._hold_sets(sets.values(), held)
-                return await self._desk.worker.run(self._predict, model.task, last, bundle, sets, photo)
+                return await self._desk.worker.run(lambda: compute(self._put_together(model.task, last, bundle, sets)))
 
     async def _open(self, digest: bytes) -> Bundle:
         requirements.check_pinned(digest, self._desk.policy)
@@ -219,9 +230,7 @@ class Assignments:
             on_photo=lambda done, total: progress.tell(Embedded(done, total), is_last=done == total),
         )
         plan = assignment.local_pass
-        if plan.extractors:
-            extractors = [self._extractor(sets.get(name)) for name in plan.extractors]
-            photos = extracted.side_by_side(photos, engine, extractors, desk.features, desk.worker.check)
+        photos = self._rows_for(photos, engine, [sets.get(name) for name in plan.extractors])
         if photos.skipped:
             progress.tell(PhotosSkipped(photos.skipped), is_last=True)
         progress.tell(RoundStarted(task, round_number, len(photos.train), len(photos.test)), is_last=True)
@@ -248,20 +257,32 @@ class Assignments:
         names = {entry.name for entry in model.sets}
         return last if wanted - set(last.extractors) <= names | {manifest.INITIAL} else None
 
-    def _predict(
+    def _put_together(
         self,
         task: int,
         last: assignment_pb2.LocalPass | None,
         bundle: Bundle,
         sets: Mapping[str, assignment_pb2.BlobSet],
-        photo: Path,
-    ) -> dict[str, float]:
+    ) -> "_Model":
         engine = self._load(bundle)
         downloads = self._downloads(assignment_pb2.LocalPass() if last is None else last, sets)
-        plan = _starting_from(downloads, bundle.manifest) if last is None else last
+        plan = sources.starting_from(downloads, bundle.manifest) if last is None else last
         found = sources.Sources(bundle.manifest, downloads, lambda name: self._desk.kept.current(task, name))
-        extractors = [self._read(sets[name]) if name in sets else None for name in plan.extractors]
-        return prediction.predict(engine, found.start(plan.start), photo, extractors)
+        return _Model(engine, found.start(plan.start), [sets.get(name) for name in plan.extractors])
+
+    def _predict(self, model: "_Model", photo: Path) -> dict[str, float]:
+        extractors = [None if entry is None else self._read(entry) for entry in model.extractors]
+        return prediction.predict(model.engine, model.weights, photo, extractors)
+
+    def _classify(self, model: "_Model", photos: Sequence[Photo]) -> dict[bytes, int]:
+        desk, engine = self._desk, model.engine
+        # The label plays no part, but a photo whose label the bundle does not know would be left out.
+        name = engine.bundle.manifest.class_names[0]
+        snapshot = AlbumSnapshot(tuple(replace(photo, label=name) for photo in photos))
+        rows = photo_set.prepare(
+            snapshot, engine, desk.features, only_test=True, on_photo=lambda *_: desk.worker.check()
+        )
+        return prediction.classify(engine, model.weights, self._rows_for(rows, engine, model.extractors).test)
 
     def _needed(
         self,
@@ -283,8 +304,14 @@ class Assignments:
             self._engine = self._desk.engine_factory(bundle)
         return self._engine
 
-    def _extractor(self, entry: assignment_pb2.BlobSet | None) -> extracted.Extractor | None:
-        return None if entry is None else extracted.Extractor(entry.sha256, lambda: self._read(entry))
+    def _rows_for(
+        self, photos: photo_set.PassPhotos, engine: Engine, entries: Sequence[assignment_pb2.BlobSet | None]
+    ) -> photo_set.PassPhotos:
+        """The photos with the rows that a model on these extractors takes; None: one that is absent."""
+        if not entries:
+            return photos
+        extractors = [None if e is None else extracted.Extractor(e.sha256, partial(self._read, e)) for e in entries]
+        return extracted.side_by_side(photos, engine, extractors, self._desk.features, self._desk.worker.check)
 
     def _read(self, entry: assignment_pb2.BlobSet) -> Blob:
         try:
@@ -346,15 +373,13 @@ class Assignments:
         self._bundle = None
 
 
-def _starting_from(sets: Mapping[str, Blob], bundle: manifest_pb2.Manifest) -> assignment_pb2.LocalPass:
-    """Takes each tensor from the first set that has it; from the initial weights only what is nowhere else."""
-    plan = assignment_pb2.LocalPass()
-    for name in sorted(sets, key=lambda name: name == manifest.INITIAL):
-        exchangeable = [tensor.name for tensor in bundle.tensors if tensor.name in sets[name]]
-        if exchangeable:  # a rule without names would select every tensor
-            rule = plan.start.add(source=assignment_pb2.SetSource(download=name))
-            rule.tensors.names.extend(exchangeable)
-    return plan
+@dataclass(frozen=True)
+class _Model:
+    """What a client would use now; `extractors` are the sets of those side by side, None for an absent one."""
+
+    engine: Engine
+    weights: Mapping[str, Array]
+    extractors: Sequence[assignment_pb2.BlobSet | None]
 
 
 class _Progress:

@@ -7,14 +7,14 @@ The process may end at any arrow; the next one goes on there.
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Self
 
 from fedlens_edge_client import requirements
-from fedlens_edge_client.album import Album
+from fedlens_edge_client.album import Album, Photo
 from fedlens_edge_client.assignments import Assignments, Desk
 from fedlens_edge_client.cache import Cache
 from fedlens_edge_client.delivery import Delivery
@@ -243,9 +243,30 @@ class EdgeClient:
             PhotoUnreadable: The photo cannot be decoded.
             EdgeClientError: The model cannot be fetched, put together or run.
         """
+        return await self._assignments.predict(self._model_of(task), photo)
+
+    async def classify(self, photos: Sequence[Photo], *, task: int | None = None) -> dict[bytes, int]:
+        """The most probable class of each photo, by the model that `predict` would use.
+
+        What is computed of a photo is cached, as in a round.
+
+        Args:
+            photos: Entries of an album; their labels and sides play no part.
+            task: Whose model; None takes the first.
+
+        Returns:
+            By photo digest the class's index in label order; without photos that cannot be read.
+
+        Raises:
+            ModelError: No check-in has told of a model yet.
+            EdgeClientError: The model cannot be fetched, put together or run.
+        """
+        return await self._assignments.classify(self._model_of(task), photos)
+
+    def _model_of(self, task: int | None) -> check_in_pb2.CurrentModel:
         for model in self._models:
             if model.sets and task in (None, model.task):
-                return await self._assignments.predict(model, photo)
+                return model
         raise ModelError("the server has told of no model for this client yet; check in first (run or run_once)")
 
     async def forget(self) -> bool:
@@ -271,8 +292,7 @@ class EdgeClient:
         outbox = Outbox(self._state, files, kept)
         self._delivery = Delivery(self._transport, outbox, self._disk, self._emit)
         cache = Cache(self._cache_folder, self._max_cache_bytes)
-        self._features_folder.mkdir(parents=True, exist_ok=True)
-        features = FeatureCache(self._features_folder / "features.sqlite3", self._max_cache_bytes)
+        features = FeatureCache.in_folder(self._features_folder, self._max_cache_bytes)
         stack.callback(features.close)
         if isinstance(self._album, FolderAlbum):
             self._album.remember_in(self._state)

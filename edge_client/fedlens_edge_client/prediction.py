@@ -1,4 +1,4 @@
-"""What a model sees in a photo."""
+"""What a model sees in photos."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -9,6 +9,7 @@ import numpy as np
 from fedlens_edge_client.engines import BadInput, Engine
 from fedlens_edge_client.evaluation import log_softmax
 from fedlens_edge_client.extracted import one_row
+from fedlens_edge_client.photo_set import PhotoSet
 from fedlens_proto import photos
 from fedlens_proto.blob import Array
 from fedlens_proto.v1 import manifest_pb2
@@ -43,3 +44,20 @@ def predict(
         inputs = one_row(inputs, engine, extractors)
     probabilities = np.exp(log_softmax(engine.predict(weights, inputs)))[0]
     return dict(zip(manifest.class_names, probabilities.tolist(), strict=True))
+
+
+def classify(engine: Engine, weights: Mapping[str, Array], photos: PhotoSet) -> dict[bytes, int]:
+    """The label index of each photo's most probable class, by digest; of equally probable ones the first.
+
+    Args:
+        engine: Of the bundle that the weights belong to.
+        weights: Every exchangeable tensor.
+        photos: With rows as the model takes them.
+
+    Raises:
+        EngineError: The weights do not fit, or a program cannot be run.
+    """
+    if not len(photos):
+        return {}
+    predicted = engine.predict(weights, photos.rows.inputs).argmax(axis=1)
+    return {digest: int(label) for (digest, _), label in zip(photos.entries, predicted, strict=True)}

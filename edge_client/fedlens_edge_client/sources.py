@@ -34,6 +34,17 @@ def needed(
     return (found | {*plan.extractors, plan.upload.base_set}) - {""}
 
 
+def starting_from(sets: Mapping[str, Tensors], bundle: manifest_pb2.Manifest) -> assignment_pb2.LocalPass:
+    """Start rules that take each tensor from the first set that has it, from the initial weights as a last resort."""
+    plan = assignment_pb2.LocalPass()
+    for name in sorted(sets, key=lambda name: name == manifest.INITIAL):
+        exchangeable = [tensor.name for tensor in bundle.tensors if tensor.name in sets[name]]
+        if exchangeable:  # a rule without names would select every tensor
+            rule = plan.start.add(source=assignment_pb2.SetSource(download=name))
+            rule.tensors.names.extend(exchangeable)
+    return plan
+
+
 class Sources:
     """Where the tensors of a pass come from."""
 

@@ -17,7 +17,8 @@ def compare(
     study: Annotated[
         str,
         typer.Argument(
-            metavar="STUDY", help="A file (TOML), or a preset: fedns, fedclassavg, pfedsim, fedconcat or phone."
+            metavar="STUDY",
+            help="A file (TOML), or a preset: fedns, fedclassavg, pfedsim, fedconcat, phone or people.",
         ),
     ],
     reduced: Annotated[bool, typer.Option("--reduced", help="In the study's reduced size, for two cores.")] = False,

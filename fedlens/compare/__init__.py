@@ -6,6 +6,7 @@ bundles.py           what is exported for them
 direct_transport.py  a client's calls, answered by the round engine without a socket
 study_clock.py       time that stands still while somebody works
 running.py           one run, in a process of its own
+examination.py       what each client sees in everybody's photos at its end
 jobs.py, session.py  many of them, on all cores, with progress
 results.py, ...      what came out: JSON, tables, plots
 """

@@ -9,6 +9,9 @@ Column = Literal[
     "personal_accuracy",
     "personal_precision",
     "personal_recall",
+    "own_accuracy",
+    "others_accuracy",
+    "unseen_accuracy",
 ]
 COLUMNS: tuple[Column, ...] = get_args(Column)
 
@@ -19,5 +22,11 @@ TITLES: dict[Column, str] = {
     "personal_accuracy": "personal accuracy",
     "personal_precision": "personal macro precision",
     "personal_recall": "personal macro recall",
+    "own_accuracy": "own people",
+    "others_accuracy": "other clients' people",
+    "unseen_accuracy": "people never met",
 }
 """What people read."""
+
+EXAMINED: dict[Column, str] = {"own_accuracy": "own", "others_accuracy": "others", "unseen_accuracy": "unseen"}
+"""The columns of the final examination, with its groups."""

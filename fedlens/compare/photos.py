@@ -43,6 +43,7 @@ def study_photos(section: PhotosSection, cache: Path, folder: Path) -> StudyPhot
         SourceUnavailable, PoolUnusable: There are no such photos.
         StudyError: Too few classes would be left.
     """
+    assert section.source is not None  # `choose` has seen to it
     whole = PhotoPool.open(photos_of(section.source, cache))
     count = section.pretrain_classes
     if count and not 2 <= count <= len(whole.class_names) - 2:
@@ -91,4 +92,6 @@ def _digest(groups: Iterable[Sequence[PoolPhoto]]) -> str:
         hashed.update(len(photos).to_bytes(8, "little"))
         for photo in photos:
             hashed.update(photo.digest)
+            if photo.owner:
+                hashed.update(f"{photo.owner}\n{photo.camera}\n".encode())
     return hashed.hexdigest()

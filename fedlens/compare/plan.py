@@ -78,15 +78,16 @@ def plan(study: Study, photos: StudyPhotos, out: Path) -> StudyPlan:
     weights = _contents(study.model.backbone_weights)
     runs = []
     for seed in study.seeds:
-        regime = study.regime.regime(seed, study.clients)
         for label in study.methods:
+            clients = study.clients_of(label)
+            regime = study.regime.regime(seed, clients)
             bundles = tuple(_bundles(study, label, seed, photos.pool, backbones, weights, out))
             settings = study.task_settings(label, seed)
             models = study.models_of(label)
             folder = out / RUNS / label / f"seed-{seed}"
             fleet = FleetConfig(
                 server="",
-                clients=study.clients,
+                clients=clients,
                 pool=photos.pool,
                 regime=regime,
                 plan=study.faults,
@@ -99,7 +100,7 @@ def plan(study: Study, photos: StudyPhotos, out: Path) -> StudyPlan:
                 shares_downloads=False,
                 made_photos=out / MADE_PHOTOS,
             )
-            told = (settings, regime.summary, study.clients, study.evaluator, study.faults.model_dump_json())
+            told = (settings, regime.summary, clients, study.evaluator, study.faults.model_dump_json())
             made_of = (photos.digest, models, [bundle.folder for bundle in bundles])
             fingerprint = sha256(json.dumps([told, made_of]).encode()).hexdigest()
             runs.append(
@@ -167,7 +168,7 @@ def _bundles(
             optimiser=method.optimiser or model.optimiser,
             seed=seed,
             input_size=model.input_size or (DEFAULT_SIDE if trained else None),
-            head=model.head,
+            head=method.head or model.head,
             backbone_weights=out / trained.folder / WEIGHTS_FILE if trained else model.backbone_weights,
             onnx=method.onnx and not concatenated,
             concatenated=concatenated,

@@ -13,7 +13,7 @@ import plotly.offline  # type: ignore[import-untyped]  # plotly comes without ty
 from fedlens.compare import figures, tables
 from fedlens.compare.columns import TITLES, Column
 from fedlens.compare.plan import StudyPlan
-from fedlens.compare.study import Study
+from fedlens.compare.study import MethodSection, Study
 from fedlens.compare.summary import MethodSummary
 from fedlens.demo.report import plot_html, table_rows
 
@@ -36,8 +36,9 @@ def write_report(path: Path, study: Study, planned: StudyPlan, summaries: Sequen
         title=escape(f"FedLens: {study.title or study.name}"),
         lead=escape(study.paper or "Methods compared on the same clients, photos and seeds."),
         plotly=plotly.offline.get_plotlyjs(),
-        table=_table(study, summaries),
+        table=_table([tables.header(study, summaries), *tables.rows(study, summaries)]),
         table_note=escape(tables.note(study, summaries)),
+        more_tables=_more_tables(study, summaries),
         plots="".join(_plots(summaries, column) for column in CURVES),
         incidents=_incidents(summaries),
         settings=table_rows(_setup(study, planned)),
@@ -57,13 +58,21 @@ _STYLE = """
 """
 
 
-def _table(study: Study, summaries: Sequence[MethodSummary]) -> str:
-    head = "".join(f"<th>{escape(name)}</th>" for name in tables.header(study, summaries))
+def _table(lines: Sequence[Sequence[str]]) -> str:
+    """Of a header and rows, each with a name first."""
+    head = "".join(f"<th>{escape(name)}</th>" for name in lines[0])
     body = "".join(
         f"<tr><th>{escape(first)}</th>{''.join(f'<td>{escape(cell)}</td>' for cell in rest)}</tr>"
-        for first, *rest in tables.rows(study, summaries)
+        for first, *rest in lines[1:]
     )
     return f'<div class="figures"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+
+
+def _more_tables(study: Study, summaries: Sequence[MethodSummary]) -> str:
+    return "".join(
+        f'<section><h2>{escape(title)}</h2><p class="note">{escape(explanation)}</p>{_table(lines)}</section>'
+        for title, explanation, lines in tables.more_tables(study, summaries)
+    )
 
 
 def _plots(summaries: Sequence[MethodSummary], column: Column) -> str:
@@ -90,7 +99,7 @@ def _setup(study: Study, planned: StudyPlan) -> dict[str, str]:
     train, test = (sum(map(len, side)) for side in (fleet.pool.train, fleet.pool.test))
     shared = {key.replace("_", " "): _shown(value) for key, value in sorted(study.settings.items())}
     own = {
-        f"of {label}": ", ".join([method.method, method.objective, *_own(method.settings)])
+        f"of {label}": ", ".join([method.method, method.objective, *_own(method)])
         for label, method in study.methods.items()
     }
     return {
@@ -106,8 +115,10 @@ def _setup(study: Study, planned: StudyPlan) -> dict[str, str]:
     }
 
 
-def _own(settings: Mapping[str, object]) -> list[str]:
-    return [f"{key.replace('_', ' ')} {_shown(value)}" for key, value in sorted(settings.items())]
+def _own(method: MethodSection) -> list[str]:
+    others = {"head": method.head, "clients": method.clients}
+    found = method.settings | {key: value for key, value in others.items() if value is not None}
+    return [f"{key.replace('_', ' ')} {_shown(value)}" for key, value in sorted(found.items())]
 
 
 def _shown(value: object) -> str:

@@ -26,7 +26,7 @@ def run_values(plan: RunPlan, answer: RunAnswer, seconds: dict[int, float]) -> d
     names = {plan.fleet.client_id(index): client_name(index) for index in plan.fleet.indices}
     settings = json.loads(answer.shown.task.settings_json)
     rounds = [_round(result, names, seconds.get(result.round)) for result in answer.shown.rounds]
-    return {
+    values = {
         "label": plan.label,
         "seed": plan.seed,
         "fingerprint": plan.fingerprint,
@@ -41,6 +41,7 @@ def run_values(plan: RunPlan, answer: RunAnswer, seconds: dict[int, float]) -> d
         "model_sha256": None if answer.model is None else sha256(answer.model).hexdigest(),
         "rounds": rounds,
     }
+    return values if answer.examined is None else values | {"examination": answer.examined}
 
 
 def write_json(path: Path, values: Any) -> None:

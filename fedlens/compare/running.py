@@ -9,11 +9,13 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
+from typing import Any
 
 from fedlens.compare.direct_transport import DirectTransport, PatientTransport, WaitingRoom
+from fedlens.compare.examination import AsMeasured, Examination
 from fedlens.compare.study_clock import StudyClock
 from fedlens_edge_client.cache import Cache
 from fedlens_edge_client.client import EdgeClient
@@ -63,10 +65,12 @@ class RunAnswer:
     Attributes:
         shown: The task as an operator sees it, without its rounds' times.
         model: The global model; None where the method has none, or one that is not one blob.
+        examined: What `Examination.values` says; None where clients are no people.
     """
 
     shown: admin_pb2.ShowTaskResponse
     model: bytes | None
+    examined: list[dict[str, Any]] | None = None
 
 
 async def run(
@@ -113,8 +117,10 @@ async def run(
         compute = stack.enter_context(ThreadPoolExecutor(1, "study-compute"))
         disk = stack.enter_context(ThreadPoolExecutor(1, "study-disk"))
         measured = _Measured()
+        engines = _Engines(opened, device)
+        examination = Examination.of(fleet)
         members = _Members(
-            fleet, rounds, store, clock, room, opened, _Engines(opened, device), features, compute, disk, measured
+            fleet, rounds, store, clock, room, opened, engines, features, compute, disk, measured, examination
         )
         clients = {index: asyncio.create_task(members.take_part(index), name=str(index)) for index in fleet.indices}
         try:
@@ -123,7 +129,8 @@ async def run(
             for client in clients.values():
                 client.cancel()
             await asyncio.wait(clients.values())
-        return _answer(rounds)
+        answer = _answer(rounds)
+        return answer if examination is None else replace(answer, examined=examination.values)
 
 
 async def _create(rounds: Rounds, store: Store, bundles: list[Bundle], settings_json: str) -> None:
@@ -197,13 +204,16 @@ class _Members:
     compute: Executor
     disk: Executor
     measured: _Measured
+    examination: Examination | None
 
     async def take_part(self, index: int) -> None:
-        """Be one client until its tasks have ended."""
+        """Be one client until its tasks have ended, and be examined then if there is an examination."""
         fleet, secret = self.fleet, self.fleet.secret(index)
         transport: Transport = DirectTransport(self.rounds, self.store, GRANTS, secret)
         if index != EVALUATOR:
             transport = FaultyTransport(transport, fleet.plan, index, self.clock.sleep)
+        if self.examination is not None:
+            transport = AsMeasured(transport, fleet.folder(index).with_suffix(".measured"))
         cache = Cache(fleet.cache(index), self._cached_bytes)
         client = EdgeClient(
             SERVER,
@@ -225,6 +235,8 @@ class _Members:
         )
         async with client:
             await client.run()
+            if self.examination is not None and index != EVALUATOR and _has_finished(self.rounds):
+                self.examination.take(index, await client.classify(self.examination.entries))
 
     def _heard(self, index: int, cache: Cache, event: Event) -> None:
         self.measured.hear(index, event)
@@ -293,6 +305,11 @@ async def _drive(
         moved.cancel()
     for client in clients.values():
         client.result()
+
+
+def _has_finished(rounds: Rounds) -> bool:
+    (task,) = rounds.tasks().tasks
+    return task.state == admin_pb2.TASK_STATE_FINISHED
 
 
 def _answer(rounds: Rounds) -> RunAnswer:

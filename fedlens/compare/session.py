@@ -21,6 +21,7 @@ from fedlens.compare.study import Study, StudyError, summary
 from fedlens.compare.summary import MethodSummary, summarise
 from fedlens.compare.work import Exporting, Pretraining, Running
 from fedlens_edge_client.fleet.session import Interrupts
+from fedlens_edge_client.regimes import PhotoPool
 
 EXIT_FAILED = 1
 RESULTS_FILE, REPORT_FILE, TABLE_FILE = "results.json", "report.html", "table.md"
@@ -60,7 +61,7 @@ def run_study(study: Study, config: SessionConfig, console: Console) -> int:
         planned = plan(study, photos, config.out)
         _check_albums(planned)
         done = sum(run.is_done for run in planned.runs)
-        _say(console, study, photos.pool.class_names, planned, done)
+        _say(console, study, photos.pool, planned, done)
         with Interrupts() as interrupts:
             failures = _work(planned, config, console, done, interrupts)
         summaries = _write(study, planned, config, failures)
@@ -105,19 +106,21 @@ def _only_here(out: Path) -> Iterator[None]:
 
 def _check_albums(planned: StudyPlan) -> None:
     """Find early what a pool cannot serve; a regime divides it for all clients at once."""
-    for run in {run.seed: run for run in planned.runs}.values():
+    for run in {(run.seed, run.fleet.clients): run for run in planned.runs}.values():
         run.fleet.album(0)
 
 
-def _say(console: Console, study: Study, classes: Sequence[str], planned: StudyPlan, done: int) -> None:
+def _say(console: Console, study: Study, pool: PhotoPool, planned: StudyPlan, done: int) -> None:
     before = f", {done} of them done before" if done else ""
     console.print(
         Text(
             f"{study.name}: {len(planned.runs)} runs ({len(study.methods)} methods, {len(study.seeds)} seeds){before}; "
-            f"{study.clients} clients, {len(classes)} classes, {planned.runs[0].fleet.regime.summary}"
+            f"{study.clients} clients, {len(pool.class_names)} classes, {planned.runs[0].fleet.regime.summary}"
         ),
         soft_wrap=True,
     )
+    for note in pool.notes:
+        console.print(Text(note), soft_wrap=True)
 
 
 def _work(

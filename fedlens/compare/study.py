@@ -12,7 +12,7 @@ import tomllib
 from hashlib import sha256
 from importlib import resources
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -30,6 +30,8 @@ _PRESETS = "presets"
 _NOT_SET = ("method", "population", "seed")
 TASK_KEYS = tuple(sorted(TaskSettings.model_fields.keys() - set(_NOT_SET)))
 _INSTEAD = {"epochs": "steps", "steps": "epochs"}
+_SOURCE = f"the path of a folder, or one of {', '.join(NAMES)}"
+_CLIENTS = "an integer from 1 to 100000"
 
 
 class StudyError(Exception):
@@ -47,7 +49,7 @@ class _Section(BaseModel):
 class PhotosSection(_Section):
     """`[photos]`: where all photos come from."""
 
-    source: str = _key(f"the path of a folder, or one of {', '.join(NAMES)}", min_length=1)
+    source: str | None = _key(_SOURCE, default=None, min_length=1)
     train_per_class: int | None = _key("an integer from 1, or left out for all", default=None, ge=1)
     test_per_class: int | None = _key("an integer from 1, or left out for all", default=None, ge=1)
     pretrain_classes: int = _key("an integer from 0", default=0, ge=0)
@@ -81,7 +83,7 @@ class ModelSection(_Section):
     input_size: int | None = _key("pixels, an integer from 1", default=None, ge=1)
     batch: int = _key("an integer from 1", default=32, ge=1)
     optimiser: str = _key('"sgd" or "adam"', default="sgd")
-    head: str | None = _key('"linear" or "hidden"', default=None)
+    head: Literal["linear", "hidden"] | None = _key('"linear" or "hidden"', default=None)
     backbone_weights: Path | None = _key("the path of a file", default=None, strict=False)
     pretrain_epochs: int = _key("an integer from 1", default=5, ge=1)
     stored_views: int = _key("an integer from 1", default=8, ge=1)
@@ -104,6 +106,8 @@ class MethodSection(_WithSettings):
     method: str = _key("the name of a method", min_length=1)
     objective: str = _key("the name of an objective", default="cross_entropy", min_length=1)
     optimiser: str | None = _key('"sgd" or "adam"', default=None)
+    head: Literal["linear", "hidden"] | None = _key('"linear" or "hidden"', default=None)
+    clients: int | None = _key(_CLIENTS, default=None, ge=1, le=100_000)
     models: tuple[str, ...] | None = _key("names of models, one or more", default=None, min_length=1, strict=False)
     concatenated: int = _key("the most extractors that are put together, an integer from 0", default=0, ge=0)
     onnx: bool = _key("true or false", default=False)
@@ -119,7 +123,7 @@ class Study(_WithSettings):
     title: str = _key("a text", default="")
     paper: str = _key("a text", default="")
     paper_columns: tuple[Column, ...] = _key(f"columns out of {', '.join(COLUMNS)}", default=(), strict=False)
-    clients: int = _key("an integer from 1 to 100000", ge=1, le=100_000)
+    clients: int = _key(_CLIENTS, ge=1, le=100_000)
     seeds: tuple[int, ...] = _key(f"integers from 0 to {MAX_SEED}, each once", min_length=1, strict=False)
     photos: PhotosSection = _key("a table, [photos]")
     regime: RegimeSection = _key("a table, [regime]")
@@ -146,11 +150,13 @@ class Study(_WithSettings):
         """
         own = self.methods[label]
         base = {key: value for key, value in self.settings.items() if _INSTEAD.get(key) not in own.settings}
+        if own.clients is not None:
+            base.pop("cohort", None)  # it is of other clients
         merged = {"confusion": True, "personal_evaluation": True, **base, **own.settings}
         for key in ("hyper", "options"):
             if isinstance(self.settings.get(key), dict) and isinstance(own.settings.get(key), dict):
                 merged[key] = {**self.settings[key], **own.settings[key]}
-        merged |= {"method": own.method, "population": self.clients, "seed": task_seed(seed)}
+        merged |= {"method": own.method, "population": self.clients_of(label), "seed": task_seed(seed)}
         text = json.dumps(merged, sort_keys=True, default=str)
         try:
             parse(text)
@@ -160,6 +166,10 @@ class Study(_WithSettings):
             known = ", ".join(sorted(METHODS))
             raise StudyError(f"methods.{label}.method: found {own.method!r}, must be one of {known}")
         return text
+
+    def clients_of(self, label: str) -> int:
+        """How many clients there are in the runs of one method."""
+        return self.methods[label].clients or self.clients
 
     def models_of(self, label: str) -> tuple[str, ...]:
         """The models of one method; client i has the i-th, cyclically."""
@@ -276,7 +286,7 @@ def _validated(raw: dict[str, Any], folder: Path, source: str) -> Study:
 
 def _with_paths(study: Study, folder: Path) -> Study:
     photos, model = study.photos, study.model
-    if photos.source not in NAMES:
+    if photos.source is not None and photos.source not in NAMES:
         photos = photos.model_copy(update={"source": str(folder / Path(photos.source).expanduser())})
     if model.backbone_weights is not None:
         model = model.model_copy(update={"backbone_weights": folder / model.backbone_weights.expanduser()})
@@ -323,13 +333,15 @@ def choose(study: Study, *, methods: tuple[str, ...], seeds: tuple[int, ...], ph
     """The study with some of its methods, other seeds, or other photos.
 
     Raises:
-        StudyError: It has no such method, or a seed is there twice.
+        StudyError: It has no such method, a seed is there twice, or no photos are named anywhere.
     """
     for label in methods:
         if label not in study.methods:
             raise StudyError(f"--method: found {label!r}, must be one of {', '.join(study.methods)}")
     if twice := [seed for seed in seeds if seeds.count(seed) > 1]:
         raise StudyError(f"--seed: found {twice[0]} more than once, must be each seed once")
+    if study.photos.source is None and photos is None:
+        raise StudyError(f"photos.source: found nothing, must be {_SOURCE}; give it as --photos DIR")
     changes: dict[str, Any] = {}
     if methods:
         changes["methods"] = {label: study.methods[label] for label in study.methods if label in methods}

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fedlens.compare.columns import COLUMNS, Column
+from fedlens.compare.columns import COLUMNS, EXAMINED, Column
 from fedlens.macro import macro
 
 Run = Mapping[str, Any]  # as `results.run_values` gives it
@@ -46,25 +46,33 @@ class MethodSummary:
     Attributes:
         columns: Only those that were measured.
         bytes_up: Sent by all clients in a run, mean over seeds; `bytes_down` likewise.
+        bytes_up_each: Sent by a client in a round in which it trains, mean over them and over seeds; None: none did.
         seconds: Of a run on this machine, mean over seeds.
         curves: Of `global_accuracy` and `personal_accuracy`.
         faults: What went wrong on the way, one line each.
+        by_seed: The columns of each seed's run.
+        by_camera: For each group of the final examination and camera the accuracy over all clients' photos together.
     """
 
     label: str
     columns: Mapping[Column, Value]
     bytes_up: float
     bytes_down: float
+    bytes_up_each: float | None
     seconds: float
     rounds: int
     curves: Mapping[Column, tuple[Point, ...]]
     faults: tuple[str, ...]
+    by_seed: Mapping[int, Mapping[Column, float]]
+    by_camera: Mapping[tuple[Column, str], Value]
 
 
 def summarise(label: str, runs: Sequence[Run]) -> MethodSummary:
     """Of the runs of one method, one for each seed, at least one."""
     each = [run_columns(run) for run in runs]
     committed = [_committed(run) for run in runs]
+    sent = [per_client for run in runs if (per_client := _sent_by_a_client(run)) is not None]
+    cameras = [_by_camera(run) for run in runs]
     return MethodSummary(
         label=label,
         columns={
@@ -74,6 +82,7 @@ def summarise(label: str, runs: Sequence[Run]) -> MethodSummary:
         },
         bytes_up=statistics.fmean(_total(run, "bytes_up") for run in runs),
         bytes_down=statistics.fmean(_total(run, "bytes_down") for run in runs),
+        bytes_up_each=statistics.fmean(sent) if sent else None,
         seconds=statistics.fmean(_total(run, "seconds") for run in runs),
         rounds=min(map(len, committed)),
         curves={
@@ -82,13 +91,21 @@ def summarise(label: str, runs: Sequence[Run]) -> MethodSummary:
             "personal_accuracy": _curve(committed, "personal_start", 0),
         },
         faults=tuple(fault for run in runs for fault in _faults(run)),
+        by_seed={run["seed"]: found for run, found in zip(runs, each, strict=True)},
+        by_camera={
+            key: Value.of([found[key] for found in cameras if key in found])
+            for key in sorted(
+                {key for found in cameras for key in found}, key=lambda key: (list(EXAMINED).index(key[0]), key[1])
+            )
+        },
     )
 
 
 def run_columns(run: Run) -> dict[Column, float]:
     """The figures at the end of one run: of the last model that was measured globally, and of the last personal round.
 
-    A personal accuracy is the mean over clients; precision and recall are of all clients' test photos together.
+    A personal accuracy, or one of the final examination, is the mean over clients; precision and recall are of all
+    clients' test photos together.
     """
     found: dict[Column, float] = {}
     rounds = _committed(run)
@@ -103,7 +120,26 @@ def run_columns(run: Run) -> dict[Column, float]:
         found["personal_accuracy"] = statistics.fmean(start["correct"] / start["count"] for start in starts)
         if pooled["confusion"]:
             found["personal_precision"], found["personal_recall"] = macro(pooled["confusion"])
+    for column, group in EXAMINED.items():
+        sums = [client[group] for client in run.get("examination", ()) if group in client]
+        if sums:
+            found[column] = statistics.fmean(each["correct"] / each["count"] for each in sums)
     return found
+
+
+def _by_camera(run: Run) -> dict[tuple[Column, str], float]:
+    totals: dict[tuple[Column, str], tuple[int, int]] = {}
+    for client in run.get("examination", ()):
+        for column, group in EXAMINED.items():
+            for camera, sums in client.get(group, {"cameras": {}})["cameras"].items():
+                count, correct = totals.get((column, camera), (0, 0))
+                totals[column, camera] = count + sums["count"], correct + sums["correct"]
+    return {key: correct / count for key, (count, correct) in totals.items()}
+
+
+def _sent_by_a_client(run: Run) -> float | None:
+    sent = [m["bytes_up"] for e in _committed(run) for m in e["members"] if m["state"] == "reported" and m["photos"]]
+    return statistics.fmean(sent) if sent else None
 
 
 def _curve(committed: Sequence[Sequence[Mapping[str, Any]]], what: str, after: int) -> tuple[Point, ...]:

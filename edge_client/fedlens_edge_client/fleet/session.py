@@ -13,6 +13,7 @@ from fedlens_edge_client.fleet.config import FleetConfig
 from fedlens_edge_client.fleet.progress import FleetProgress
 from fedlens_edge_client.fleet.running import run_fleet
 from fedlens_edge_client.fleet.status import FleetStatus
+from fedlens_edge_client.regimes import PhotoPool
 
 EXIT_FAILED = 1
 SHOWN_TROUBLES = 10
@@ -83,10 +84,21 @@ def introduce(config: FleetConfig, console: Console) -> None:
         highlight=False,
         soft_wrap=True,
     )
+    tell_oddities(pool, console)
+
+
+def tell_oddities(pool: PhotoPool, console: Console) -> None:
+    """Tell which files were left out of a pool, and what is odd about it."""
     for reason, files in pool.skipped.items():
-        console.print(f"left out {len(files)} {escape(reason)}: {escape(some(files))}", highlight=False, soft_wrap=True)
+        tell_left_out(reason, files, console)
     for note in pool.notes:
         console.print(escape(note), highlight=False, soft_wrap=True)
+
+
+def tell_left_out(reason: str, files: tuple[str, ...], console: Console) -> None:
+    """Tell how many files were left out, and name the first."""
+    named = ", ".join(files[:3]) + (f" and {len(files) - 3} more" if len(files) > 3 else "")
+    console.print(f"left out {len(files)} {escape(reason)}: {escape(named)}", highlight=False, soft_wrap=True)
 
 
 def _told_to_stop(interrupts: Interrupts, console: Console) -> bool:
@@ -113,8 +125,3 @@ def _summarise(status: FleetStatus, config: FleetConfig, console: Console) -> No
     if config.evaluator_token is not None:
         table.add_row("evaluations", str(status.evaluations))
     console.print(table)
-
-
-def some(files: tuple[str, ...]) -> str:
-    """The first files of a list, for people, and how many more there are."""
-    return ", ".join(files[:3]) + (f" and {len(files) - 3} more" if len(files) > 3 else "")

@@ -13,6 +13,11 @@ import pytest
 
 from tests.fedlens.compare.conftest import FEDLENS, STUDY, Carried, fedlens
 
+CAMERAS = 'name = "camera-iid"            # and that regime\'s own settings\nper_class = 3'
+# One in five has no client.
+PEOPLE = 'name = "clients"\nunseen = 0.2'
+GROUPS = {"own", "others", "unseen"}
+
 
 def test_runs_that_work_are_reported_beside_those_that_fail(carried: Carried) -> None:
     results = json.loads((carried.out / "results.json").read_text())
@@ -55,8 +60,9 @@ def test_the_tables_show_mean_and_deviation_the_papers_column_and_its_number(car
     table = (carried.out / "table.md").read_text()
 
     assert "global accuracy *" in table and "published global accuracy" in table
-    (line,) = [line for line in table.splitlines() if line.startswith("| plain |")]
+    line, by_seed = [line for line in table.splitlines() if line.startswith("| plain |")]
     assert re.search(r"\| \d+\.\d ± \d+\.\d \|", line) and "| 99.5 |" in line
+    assert re.search(r"\| \d+\.\d \d+\.\d \|", by_seed)
     assert "mean and deviation over 2 seeds" in table
     assert "A small study" in carried.printed and "99.5" in carried.printed
 
@@ -166,3 +172,39 @@ def test_ctrl_c_ends_a_study_and_the_same_command_goes_on_to_the_same_results(ca
     assert done.returncode == 0, done.stderr
     model = Path("runs/plain/seed-1/model.blob")
     assert (tmp_path / "out" / model).read_bytes() == (carried.out / model).read_bytes()
+
+
+def test_a_study_of_people_tells_of_own_others_and_unseen_ones_by_camera(carried: Carried, tmp_path: Path) -> None:
+    # The bundles are those that the study of the docs has left, and so are the digits.
+    out, cache = tmp_path / "out", carried.out.parent / "cache"
+    out.mkdir()
+    (out / "bundles").symlink_to(carried.out / "bundles")
+    (tmp_path / "digits").symlink_to(cache / "digits" / "train")
+    # Five people with five photos of each digit, of which one is to test with; the last one has another camera.
+    rows = [
+        f"digits/{digit}/{path.name},p{i % 5},{'old' if i % 5 == 4 else 'new'}"
+        for digit in range(10)
+        for i, path in enumerate(sorted((tmp_path / "digits" / str(digit)).iterdir())[:25])
+    ]
+    (tmp_path / "people.csv").write_text("\n".join(["file,person,camera", *rows]) + "\n")
+    values = STUDY.replace(CAMERAS, PEOPLE)
+    study = tmp_path / "people.toml"
+    study.write_text(values + '\n[methods.pooled]\nmethod = "fedavg"\nclients = 1\n')
+
+    arguments = ["--photos", str(tmp_path), "--seed", "1", "--method", "plain", "--method", "pooled"]
+    done = fedlens("compare", str(study), *arguments, "--out", str(out), "--cache", str(cache))
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    plain, pooled = json.loads((out / "results.json").read_text())["runs"]
+    counts = [{group: client[group]["count"] for group in client.keys() & GROUPS} for client in plain["examination"]]
+    assert counts == [{"own": 10, "others": 30, "unseen": 50}] * 4
+    (everybody,) = pooled["examination"]
+    assert (everybody["people"], everybody["own"]["count"], everybody["unseen"]["count"]) == (4, 40, 50)
+    header, _, *lines = (out / "table.md").read_text().split("\n\n")[1].splitlines()
+    names, table = ([cell.strip() for cell in line.split("|")[1:-1]] for line in (header, lines[1]))
+    shown = dict(zip(names, table, strict=True))
+    share = everybody["unseen"]["correct"] / everybody["unseen"]["count"]
+    assert shown["people never met"] == f"{100 * share:.1f}" and shown["other clients' people"] == "-"
+    (by_camera,) = [line for line in (out / "table.md").read_text().splitlines() if line.startswith("| method | own")]
+    assert ("people never met, old" in by_camera) != ("own people, old" in by_camera)  # the same one's photos
+    assert "By camera" in (out / "report.html").read_text()

@@ -1,6 +1,7 @@
 """What a study's runs depend on, and what not; and the photos that a backbone is trained on before."""
 
 import tomllib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,7 @@ import pytest
 
 from fedlens.compare.photos import StudyPhotos, study_photos
 from fedlens.compare.plan import StudyPlan, plan
-from fedlens.compare.study import Study, StudyError, parse_study
+from fedlens.compare.study import PhotosSection, Study, StudyError, parse_study
 from tests.edge_client.photo_folders import add_photos, write_files
 from tests.fedlens.compare.conftest import STUDY
 
@@ -55,6 +56,39 @@ def test_a_run_depends_on_what_is_in_the_file_of_weights_and_not_on_where_it_is(
 
     assert one == same
     assert not set(one) & set(other)
+
+
+def test_a_method_may_have_clients_and_a_head_of_its_own(tmp_path: Path, source: Path) -> None:
+    values = study(source, head="hidden").model_dump(exclude_defaults=True, mode="json")
+    plain = {"method": "fedavg"}
+    values["methods"] = {"plain": plain, "pooled": plain | {"clients": 1}, "linear": plain | {"head": "linear"}}
+
+    found = planned(parse_study(values, Path(), "small.toml"), tmp_path, tmp_path / "out").runs
+
+    first = {run.label: run for run in reversed(found)}
+    fleets = {label: (run.fleet.clients, run.fleet.regime.clients) for label, run in first.items()}
+    assert fleets == {"plain": (4, 4), "pooled": (1, 1), "linear": (4, 4)}
+    assert {label: run.bundles[0].head for label, run in first.items()} == {
+        "plain": "hidden",
+        "pooled": "hidden",
+        "linear": "linear",
+    }
+    assert len({run.fingerprint for run in found}) == len(found)
+
+
+def test_a_run_depends_on_whose_the_photos_are(tmp_path: Path) -> None:
+    for label in CLASSES:
+        add_photos(tmp_path / "photos", label, 4)
+    photos = sorted(path.relative_to(tmp_path) for path in (tmp_path / "photos").glob("*/*.png"))
+    section = PhotosSection(source=str(tmp_path))
+
+    def digest(people: Sequence[str]) -> str:
+        rows = [f"{photo},{person}\n" for photo, person in zip(photos, people, strict=True)]
+        (tmp_path / "people.csv").write_text("file,person\n" + "".join(rows))
+        return study_photos(section, tmp_path / "cache", tmp_path / "made").digest
+
+    two = ["ann", "bob"] * 8
+    assert digest(two) == digest(two) != digest(["ann", "cleo"] * 8)
 
 
 def test_a_file_of_weights_that_is_not_there_is_named(tmp_path: Path, source: Path) -> None:

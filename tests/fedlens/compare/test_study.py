@@ -40,9 +40,13 @@ def changed(key: str, value: Any) -> dict[str, Any]:
     return values
 
 
-@pytest.mark.parametrize("name", ["fedns", "fedclassavg", "pfedsim", "fedconcat", "phone"])
-@pytest.mark.parametrize("reduced", [False, True])
-def test_every_preset_can_be_read_in_both_sizes(name: str, reduced: bool) -> None:
+REDUCED = ("fedns", "fedclassavg", "pfedsim", "fedconcat", "phone")
+
+
+@pytest.mark.parametrize(
+    ("name", "reduced"), [*((name, reduced) for name in REDUCED for reduced in (False, True)), ("people", False)]
+)
+def test_every_preset_can_be_read_in_each_of_its_sizes(name: str, reduced: bool) -> None:
     study = load(name, reduced=reduced)
 
     assert study.name == name
@@ -51,8 +55,20 @@ def test_every_preset_can_be_read_in_both_sizes(name: str, reduced: bool) -> Non
 
 
 def test_the_reduced_size_is_smaller() -> None:
-    for name in presets():
+    for name in REDUCED:
         assert load(name, reduced=True).settings["rounds"] < load(name).settings["rounds"]
+
+
+def test_there_is_no_preset_of_which_these_tests_do_not_know() -> None:
+    assert set(presets()) == {*REDUCED, "people"}
+
+
+def test_a_study_without_photos_of_its_own_takes_those_of_the_command_line_or_says_so() -> None:
+    people = load("people")
+
+    assert choose(people, methods=(), seeds=(), photos="mine").photos.source == "mine"
+    with pytest.raises(StudyError, match=r"photos.source: found nothing, must be the path of a folder.*--photos DIR"):
+        choose(people, methods=(), seeds=(), photos=None)
 
 
 @pytest.mark.parametrize(
@@ -75,6 +91,9 @@ def test_the_reduced_size_is_smaller() -> None:
         ("model/batch", 1.5, "model.batch: found 1.5, must be an integer from 1"),
         ("methods/plain/method", "fedsgd", "methods.plain.method: found 'fedsgd', must be one of fedavg"),
         ("methods/plain/objektive", "x", "methods.plain.objektive: unknown key; did you mean objective?"),
+        ("methods/plain/clients", 0, "methods.plain.clients: found 0, must be an integer from 1 to 100000"),
+        ("methods/plain/head", "deep", 'methods.plain.head: found \'deep\', must be "linear" or "hidden"'),
+        ("methods/plain", {"method": "fedavg", "clients": 2, "cohort": 3}, "cohort: found 3, must be at most the pop"),
         ("methods/plain/codec", "f8", 'methods.plain: codec: found "f8", must be "f32", "f16" or "int8"'),
         ("methods/plain/published", {"accuracy": 1.0}, "methods.plain.published"),
         ("faults", {"fault": [{"client": 0}]}, "faults.fault.round: found nothing, must be"),
@@ -100,6 +119,22 @@ def test_a_methods_own_settings_stand_before_the_studys() -> None:
     assert settings["steps"] == 7 and "epochs" not in settings
     assert settings["hyper"] == {"lr_extractor": 0.05, "lr_classifier": 0.5}
     assert settings["cohort"] == 2 and settings["population"] == 4
+
+
+def test_a_method_with_clients_of_its_own_takes_all_of_them_in_a_round_unless_it_says_how_many() -> None:
+    values = raw()
+    values["methods"] = {
+        "plain": {"method": "fedavg"},
+        "pooled": {"method": "fedavg", "clients": 1},
+        "more": {"method": "fedavg", "clients": 9, "cohort": 5},
+    }
+
+    study = parsed(values)
+
+    settings = {label: json.loads(study.task_settings(label, 1)) for label in study.methods}
+    assert {label: found["population"] for label, found in settings.items()} == {"plain": 4, "pooled": 1, "more": 9}
+    # The study's cohort is 3 of 4.
+    assert {label: found.get("cohort") for label, found in settings.items()} == {"plain": 3, "pooled": None, "more": 5}
 
 
 def test_each_seed_gives_a_task_a_seed_of_its_own() -> None:

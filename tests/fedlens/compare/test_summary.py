@@ -1,10 +1,15 @@
 """Figures over seeds."""
 
+import tomllib
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from fedlens.compare.study import parse_study
 from fedlens.compare.summary import Value, macro, run_columns, summarise
+from fedlens.compare.tables import seed_table
+from tests.fedlens.compare.conftest import STUDY
 
 
 def sums(correct: int, count: int) -> dict[str, Any]:
@@ -22,9 +27,21 @@ def entry(number: int, *, up: int, model: int | None, state: str = "committed", 
         "bytes_down": 2 * up,
         "seconds": 0.5,
         "members": [
-            {"client": "client 0", "state": "reported", "reason": None, "start": {"count": 4, "correct": 4}},
-            {"client": "client 1", "state": "failed", "reason": "no photos", "start": {"count": 6, "correct": 3}},
+            member(0, "reported", up=up, start={"count": 4, "correct": 4}),
+            member(1, "failed", up=0, start={"count": 6, "correct": 3}),
         ],
+    }
+
+
+def member(index: int, state: str, *, up: int, start: dict[str, int] | None = None, photos: int = 5) -> dict[str, Any]:
+    reason = None if state == "reported" else "no photos"
+    return {
+        "client": f"client {index}",
+        "state": state,
+        "reason": reason,
+        "photos": photos,
+        "bytes_up": up,
+        "start": start,
     }
 
 
@@ -77,3 +94,75 @@ def test_macro_figures_are_means_over_the_classes_that_are_there() -> None:
 
     assert precision == pytest.approx((3 / 5 + 0) / 2)
     assert recall == pytest.approx((3 / 4 + 0) / 2)
+
+
+def examined(index: int, **groups: tuple[int, int, dict[str, tuple[int, int]]]) -> dict[str, Any]:
+    """A client's part of the final examination: of each group photos, right ones, and both by camera."""
+    return {"client": f"client {index}", "people": 2} | {
+        name: {
+            "count": count,
+            "correct": correct,
+            "cameras": {camera: {"count": n, "correct": right} for camera, (n, right) in cameras.items()},
+        }
+        for name, (count, correct, cameras) in groups.items()
+    }
+
+
+def test_the_final_examination_is_a_mean_over_clients_and_by_camera_over_photos() -> None:
+    ended = run(1, 3) | {
+        "examination": [
+            examined(0, own=(4, 4, {"left": (1, 1), "right": (3, 3)}), unseen=(10, 5, {})),
+            examined(1, own=(8, 2, {"left": (8, 2)}), unseen=(10, 7, {})),
+        ]
+    }
+
+    found = summarise("m", [ended])
+
+    # 4 of 4 and 2 of 8; 5 and 7 of 10. Nobody has photos of others.
+    assert found.columns["own_accuracy"].mean == pytest.approx((1 + 0.25) / 2)
+    assert found.columns["unseen_accuracy"].mean == pytest.approx(0.6)
+    assert "others_accuracy" not in found.columns
+    # 1 of 1 and 2 of 8 together; 3 of 3.
+    assert {key: value.mean for key, value in found.by_camera.items()} == {
+        ("own_accuracy", "left"): pytest.approx(3 / 9),
+        ("own_accuracy", "right"): pytest.approx(1.0),
+    }
+
+
+def test_what_a_client_sends_in_a_round_is_counted_where_it_trains() -> None:
+    ended = run(1, 2) | {"settings": {"personal_evaluation": False}}
+    ended["rounds"][0]["members"] = [
+        member(0, "reported", up=90),
+        member(1, "reported", up=110),
+        member(2, "failed", up=0),
+        member(3, "reported", up=7, photos=0),  # it only evaluated
+    ]
+
+    assert summarise("m", [ended]).bytes_up_each == pytest.approx((90 + 110) / 2)
+
+
+def test_gains_are_told_seed_by_seed_over_the_line_that_trains_alone_with_the_same_head() -> None:
+    values = tomllib.loads(STUDY)
+    values["methods"] = {
+        "alone": {"method": "local_only"},
+        "together": {"method": "fedavg"},
+        "linear": {"method": "fedavg", "head": "linear"},
+    }
+    study = parse_study(values, Path(), "small.toml")
+    # Right out of ten in the last round: alone 2 and 4, together 5 and 4.
+    summaries = [summarise(name, [run(1, one), run(2, other)]) for name, one, other in (
+        ("alone", 2, 4), ("together", 5, 4), ("linear", 6, 7),
+    )]  # fmt: skip
+
+    header, alone, together, linear = seed_table(study, summaries)
+
+    assert header[:3] == ["method", "global accuracy: seeds 1, 2", "over alone"]
+    assert alone[:3] == ["alone", "20.0 40.0", "-"]
+    assert together[:3] == ["together", "50.0 40.0", "+30.0 +0.0"]
+    assert linear[:3] == ["linear", "60.0 70.0", "-"]
+
+
+def test_one_seed_needs_no_table_of_seeds() -> None:
+    study = parse_study(tomllib.loads(STUDY) | {"seeds": [1]}, Path(), "small.toml")
+
+    assert seed_table(study, [summarise("plain", [run(1, 3)])]) == []
