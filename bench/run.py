@@ -43,6 +43,7 @@ MEASURES = {
     "phone-embed": "bench.phone_programs:embeddings",
     "phone-export": "bench.phone_programs:export",
     "phone-bytes": "bench.phone_bytes:measure",
+    "demo": "bench.demo:measure",
     "jvm-engine": "bench.jvm_engine:measure",
     "phone-blobs": "bench.phone_blobs:measure",
     "phone-size": "bench.phone_size:measure",

@@ -1,9 +1,9 @@
 """The whole demo, from photos to a report; every part is the product's own."""
 
-import json
 import platform
+import time
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from hashlib import sha256
@@ -11,31 +11,35 @@ from importlib.metadata import version
 from pathlib import Path
 
 from rich.console import Console
-from rich.markup import escape
 
 from fedlens.admin_client import AdminClient
+from fedlens.demo.comparison import Comparison, Training, compare
 from fedlens.demo.digits import write_digits
-from fedlens.demo.report import readable_bytes, write_report
+from fedlens.demo.embedding import embed
+from fedlens.demo.front import sections
+from fedlens.demo.recipe import DIGITS, Recipe, for_photos
+from fedlens.demo.report import write_report
 from fedlens.demo.results import TaskFacts
-from fedlens.demo.scale import Scale
+from fedlens.demo.scale import MOST_CLIENTS, Scale, at_most, only, side_for
 from fedlens.demo.server_process import PartDied, ServerProcess
 from fedlens.demo.workplace import workplace
+from fedlens.model_file import fetch_model
+from fedlens_edge_client.engines.choice import EngineName, make_engine
 from fedlens_edge_client.faults import FaultPlan
 from fedlens_edge_client.fleet.config import FleetConfig, default_workers
 from fedlens_edge_client.fleet.messages import client_name
 from fedlens_edge_client.fleet.progress import FleetProgress
 from fedlens_edge_client.fleet.running import run_fleet
-from fedlens_edge_client.regimes import PhotoPool, Regime, RegimeName
+from fedlens_edge_client.fleet.session import tell_left_out, tell_oddities
+from fedlens_edge_client.folder_album import UNREADABLE
+from fedlens_edge_client.model_file import read_model
+from fedlens_edge_client.regimes import PhotoPool
 from fedlens_proto.manifest import Bundle
 from fedlens_proto.v1 import admin_pb2
 
+MODEL_FILE = "model.safetensors"
 TASK = "demo"
-MODEL = "lenet5"
-INPUT_SIZE = 32
-BATCH = 16
-LEARNING_RATE = 0.01
-MOMENTUM = 0.9
-DEADLINE_S = 120.0
+MOST_PHOTOS = 3000
 # A demo has nothing to hide, and with a fixed key two of them have the same clients.
 FLEET_KEY = sha256(b"fedlens/demo/fleet-key").digest()
 
@@ -44,22 +48,45 @@ class DemoFailed(Exception):
     """The demo did not come to its end; the text says why."""
 
 
+@dataclass(frozen=True)
+class Shown:
+    """A demo that came to its end.
+
+    Attributes:
+        model: File of the shared model, for `fedlens predict`.
+        bundle: Folder of the bundle that it belongs to.
+    """
+
+    facts: TaskFacts
+    comparison: Comparison
+    report: Path
+    model: Path
+    bundle: Path
+
+
 @dataclass(frozen=True, kw_only=True)
 class DemoConfig:
     """What to show.
 
     Attributes:
-        photos: Folder of photos; None: scikit-learn's digits.
+        photos: Folder of photos, or a table of them; None: scikit-learn's digits.
         out: Folder for the report and the parts' files.
-        clients: At most so many; fewer where there are few photos.
+        clients: At most so many, fewer where there are few photos; None: 20, or each person where photos have owners.
+        rounds: None: as many as the model needs.
+        side: Of the photos that the backbone takes, in pixels; None: by their size.
+        engine: What runs programs.
+        most_photos: Beyond this, photos of one's own are left out.
         workers: Processes of the fleet; None: one per core.
     """
 
     photos: Path | None
     out: Path
-    clients: int
-    rounds: int
+    clients: int | None = None
+    rounds: int | None = None
     seed: int
+    side: int | None = None
+    engine: EngineName = EngineName.TORCH
+    most_photos: int = MOST_PHOTOS
     workers: int | None = None
 
 
@@ -73,94 +100,132 @@ class Running:
 
 def run_demo(
     config: DemoConfig, console: Console, on_running: Callable[[Running], None] = lambda running: None
-) -> tuple[TaskFacts, Path]:
-    """Run it; gives the results and the report's path.
+) -> Shown:
+    """Run it.
 
     Raises:
         DemoFailed: The task did not finish.
         PartDied: The server ended before its time.
         WorkerDied: A process of the fleet did.
+        EmbeddingFailed: The backbone could not be run.
         PoolUnusable: The photos do not do.
+        SourceUnavailable: There are no such photos.
+        ExportError: The model cannot be exported; a package may be missing.
         WorkplaceTaken: The folder cannot be used.
     """
     with workplace(config.out) as run, ExitStack() as stack:
         pool = _photos(config, run, console)
-        scale = Scale.of(pool, config.clients)
+        recipe = DIGITS if config.photos is None else for_photos(config.side or side_for(pool))
+        _scale(config, pool)  # told before anything that takes time
+        bundle = _export(run / "bundle", pool, recipe, config, console)
+        if recipe.head:
+            pool = _embedded(bundle, pool, config, console)
+        scale = _scale(config, pool)
         _say_scale(console, pool, scale, config)
-        bundle = _export(run / "bundle", pool, config, console)
         server = stack.enter_context(ServerProcess.fresh(run / "server"))
         console.print(f"the server answers at {server.url}", highlight=False, soft_wrap=True)
         admin = AdminClient(server.profile)
-        admin.create_task(TASK, [bundle], _settings(scale, config))
+        rounds = config.rounds or recipe.rounds
+        admin.create_task(TASK, [bundle], recipe.settings(scale, rounds, config.seed))
         fleet = _fleet(config, scale, pool, server, run)
         _run_fleet(fleet, server, console, on_running)
         answer = admin.show(TASK)
-    if answer.task.state != admin_pb2.TASK_STATE_FINISHED:
-        raise DemoFailed(_why_unfinished(answer))
-    facts = TaskFacts.of(answer, {fleet.client_id(index): client_name(index) for index in range(fleet.clients)})
+        if answer.task.state != admin_pb2.TASK_STATE_FINISHED:
+            raise DemoFailed(_why_unfinished(answer))
+        model = config.out / MODEL_FILE
+        fetch_model(admin, TASK, model)
+    facts = TaskFacts.of(answer, {fleet.client_id(index): fleet.name(index) for index in range(fleet.clients)})
+    comparison = _compared(fleet, bundle, model, recipe.alone(rounds, scale), recipe.pooled(rounds), console)
+    ways, details = sections(comparison, facts)
     report = config.out / "report.html"
     write_report(
         report,
         facts,
         photos=_called(config),
-        setup=_setup(facts, scale, bundle, pool, fleet),
+        setup=recipe.told(facts, scale, bundle, fleet),
         versions=_versions(),
         made_at=datetime.now(UTC),
+        ways=ways,
+        details=details,
     )
-    return facts, report
+    return Shown(facts, comparison, report, model, bundle.folder)
 
 
 def _photos(config: DemoConfig, run: Path, console: Console) -> PhotoPool:
     if config.photos is None:
-        pool = PhotoPool.open(write_digits(run / "photos"))
-    else:
-        pool = PhotoPool.open(config.photos)
-    for reason, files in pool.skipped.items():
-        console.print(f"left out {len(files)} {escape(reason)}", highlight=False, soft_wrap=True)
+        return PhotoPool.open(write_digits(run / "photos"))
+    whole = PhotoPool.open(config.photos)
+    tell_oddities(whole, console)
+    pool = at_most(whole, config.most_photos)
+    if pool is not whole:
+        console.print(
+            f"{_count(pool):,} of {_count(whole):,} photos, to be done soon; --most-photos takes more",
+            highlight=False,
+            soft_wrap=True,
+        )
     return pool
 
 
-def _export(folder: Path, pool: PhotoPool, config: DemoConfig, console: Console) -> Bundle:
-    console.print(f"exporting {MODEL}", highlight=False, soft_wrap=True)
+def _scale(config: DemoConfig, pool: PhotoPool) -> Scale:
+    if config.photos is None:
+        return Scale.of_cameras(pool, config.clients or MOST_CLIENTS, config.seed)
+    scale = Scale.of_owners(pool, config.clients, config.seed)
+    scale.regime.album(pool, 0)  # divides the photos among all clients, or says why it cannot
+    return scale
+
+
+def _export(folder: Path, pool: PhotoPool, recipe: Recipe, config: DemoConfig, console: Console) -> Bundle:
+    console.print(f"exporting {recipe.model}", highlight=False, soft_wrap=True)
     # Imports torch, which takes seconds: photos that do not do are told of before.
     from fedlens_export.exporting import ExportSpec, export_bundle
 
-    spec = ExportSpec(model=MODEL, class_names=pool.class_names, input_size=INPUT_SIZE, batch=BATCH, seed=config.seed)
+    spec = ExportSpec(
+        model=recipe.model,
+        class_names=pool.class_names,
+        input_size=recipe.side,
+        head=recipe.head,
+        batch=recipe.batch,
+        seed=config.seed,
+        pte=config.engine is EngineName.EXECUTORCH,
+    )
     return export_bundle(folder, spec)
+
+
+def _embedded(bundle: Bundle, pool: PhotoPool, config: DemoConfig, console: Console) -> PhotoPool:
+    """The photos that can be read, once the features of all are there."""
+    entries = (*pool.entries(is_test=False), *pool.entries(is_test=True))
+    started = time.monotonic()
+    readable, before = embed(
+        bundle, config.engine, entries, _features(config), config.workers or default_workers(len(entries)), console
+    )
+    known = f", {before:,} of them by an earlier demo" if before else ""
+    console.print(
+        f"{len(readable):,} photos read in {time.monotonic() - started:.1f} s{known}", highlight=False, soft_wrap=True
+    )
+    if bad := tuple(f"{photo.label}/{photo.path.name}" for photo in entries if photo.digest not in readable):
+        tell_left_out(UNREADABLE, bad, console)
+    return only(pool, lambda photo: photo.digest in readable)
+
+
+def _features(config: DemoConfig) -> Path:
+    """What was computed of photos stays for the next demo; all else is made anew."""
+    return config.out / "features"
 
 
 def _say_scale(console: Console, pool: PhotoPool, scale: Scale, config: DemoConfig) -> None:
     train, test = (sum(map(len, side)) for side in (pool.train, pool.test))
     console.print(
         f"{train:,} photos to train on and {test:,} for tests, of {len(pool.class_names)} classes: {scale.clients} "
-        f"clients, in every round 1 to {2 * scale.per_class} photos of each class",
+        f"clients, {scale.album}",
         highlight=False,
         soft_wrap=True,
     )
-    if scale.clients < config.clients:
+    if config.clients and scale.clients < config.clients:
         console.print(
-            f"{scale.clients} clients instead of {config.clients}: the smallest class has {scale.clients} train photos"
-            if scale.clients > 2
-            else f"2 clients instead of {config.clients}: there are few photos",
+            f"{scale.clients} clients instead of {config.clients}: there are few photos",
             highlight=False,
             soft_wrap=True,
         )
-
-
-def _settings(scale: Scale, config: DemoConfig) -> str:
-    return json.dumps(
-        {
-            "method": "fedavg",
-            "rounds": config.rounds,
-            "population": scale.clients,
-            "epochs": scale.epochs,
-            "hyper": {"lr_extractor": LEARNING_RATE, "lr_classifier": LEARNING_RATE, "momentum": MOMENTUM},
-            "deadline_s": DEADLINE_S,
-            "min_reports": (scale.clients + 1) // 2,
-            "evaluate_every": 1,
-            "seed": sha256(b"fedlens/demo/task" + str(config.seed).encode()).hexdigest(),
-        }
-    )
 
 
 def _fleet(config: DemoConfig, scale: Scale, pool: PhotoPool, server: ServerProcess, run: Path) -> FleetConfig:
@@ -168,12 +233,7 @@ def _fleet(config: DemoConfig, scale: Scale, pool: PhotoPool, server: ServerProc
         server=server.url,
         clients=scale.clients,
         pool=pool,
-        regime=Regime(
-            name=RegimeName.CAMERA_NONIID,
-            seed=config.seed,
-            per_class=scale.per_class,
-            test_per_class=scale.test_per_class,
-        ),
+        regime=scale.regime,
         plan=FaultPlan(),
         key=FLEET_KEY,
         state=run / "fleet",
@@ -181,9 +241,19 @@ def _fleet(config: DemoConfig, scale: Scale, pool: PhotoPool, server: ServerProc
         token=server.token("trainer"),
         evaluator_token=server.token("evaluator"),
         ca=server.ca,
-        # The report tells what twenty phones would have downloaded.
+        engines=(config.engine,),
+        # The report tells what as many phones would have downloaded.
         shares_downloads=False,
+        photo_features=_features(config) if config.photos else None,
     )
+
+
+def _compared(
+    fleet: FleetConfig, bundle: Bundle, model: Path, alone: Training | None, pooled: Training | None, console: Console
+) -> Comparison:
+    engine = make_engine(fleet.engines[0], bundle)
+    with console.status("training each client alone, and one model on all photos") if alone else nullcontext():
+        return compare(fleet, engine, read_model(model, bundle).weights, alone=alone, pooled=pooled)
 
 
 def _run_fleet(
@@ -215,24 +285,8 @@ def _called(config: DemoConfig) -> str:
     return "scikit-learn's digits" if config.photos is None else f"the photos in {config.photos.name or config.photos}"
 
 
-def _setup(facts: TaskFacts, scale: Scale, bundle: Bundle, pool: PhotoPool, fleet: FleetConfig) -> dict[str, str]:
-    manifest = bundle.manifest
-    weights = sum(bundle.initial()[tensor.name].size for tensor in manifest.tensors)
-    settings = facts.settings
-    return {
-        "Method": "FedAvg: the mean of all models, weighted by photos",
-        "Clients": f"{scale.clients}, all of them in every round, in {fleet.workers} processes",
-        "Rounds": str(settings.get("rounds", len(facts.rounds))),
-        "Photos": f"{sum(map(len, pool.train)):,} to train on, {sum(map(len, pool.test)):,} for tests",
-        "Classes": ", ".join(pool.class_names),
-        "A client's photos": f"fresh in every round, 1 to {2 * scale.per_class} of each class; "
-        f"{scale.test_per_class} of each class for its own tests",
-        "Model": f"{manifest.model}, {weights:,} weights ({readable_bytes(bundle.initial().size)}), "
-        f"photos of {manifest.preprocessing.width} x {manifest.preprocessing.height} pixels",
-        "Local training": f"{settings.get('epochs')} passes over the round's photos, batches of {manifest.batch}, "
-        f"{manifest.optimiser.upper()}, learning rate {LEARNING_RATE}, momentum {MOMENTUM}",
-        "Seed": str(fleet.regime.seed),
-    }
+def _count(pool: PhotoPool) -> int:
+    return sum(len(members) for side in (pool.train, pool.test) for members in side)
 
 
 def _versions() -> dict[str, str]:

@@ -15,6 +15,8 @@ BLUE = "#1f5fbf"
 PALE = "#9db7dc"
 ORANGE = "#c8590b"
 TEAL = "#0b7a75"
+# Bars further apart than this need a logarithmic axis.
+FAR_APART = 20.0
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
 
 Figure = Any
@@ -40,48 +42,61 @@ def global_accuracy(rounds: Sequence[RoundFacts]) -> Figure:
             hovertemplate="round %{x}: %{y:.1f} %<br>%{customdata[0]} of %{customdata[1]} photos right<extra></extra>",
         )
     )
-    _axes(figure, "test photos classified rightly", percent=True)
-    return _styled(figure, 340)
+    _axes(figure, "test photos classified correctly", percent=True, rounds=rounds)
+    return styled(figure, 340)
 
 
 def before_and_after(clients: Sequence[ClientFacts]) -> Figure:
-    """For each client its accuracy before and after its last local training, joined by a line."""
-    names = [client.name for client in clients]
+    """For each client its accuracy before and after its last local training."""
+    return dumbbells(
+        [client.name for client in clients],
+        [
+            ("as downloaded", ORANGE, "circle-open", [client.before.share for client in clients]),
+            ("after training on own photos", BLUE, "circle", [client.after.share for client in clients]),
+        ],
+    )
+
+
+def dumbbells(names: Sequence[str], series: Sequence[tuple[str, str, str, Sequence[float]]]) -> Figure:
+    """A line for each name, with one marker for each series, joined by a line.
+
+    Args:
+        names: From top to bottom.
+        series: Label, colour, symbol, and a share of 1 for each name.
+    """
     figure = go.Figure()
-    for client in clients:
+    for place, name in enumerate(names if len(series) > 1 else ()):
+        ends = [100 * values[place] for *_, values in series]
         figure.add_trace(
             go.Scatter(
-                x=[100 * client.before.share, 100 * client.after.share],
-                y=[client.name] * 2,
+                x=[min(ends), max(ends)],
+                y=[name] * 2,
                 mode="lines",
                 line={"color": PALE, "width": 4},
                 hoverinfo="skip",
                 showlegend=False,
             )
         )
-    for label, colour, symbol, values in (
-        ("as downloaded", ORANGE, "circle-open", [c.before for c in clients]),
-        ("after training on own photos", BLUE, "circle", [c.after for c in clients]),
-    ):
+    for label, colour, symbol, values in series:
         figure.add_trace(
             go.Scatter(
-                x=[100 * v.share for v in values],
+                x=[100 * value for value in values],
                 y=names,
-                customdata=[(v.correct, v.count) for v in values],
                 name=label,
                 mode="markers",
                 marker={"color": colour, "size": 10, "symbol": symbol, "line": {"width": 2, "color": colour}},
-                hovertemplate="%{y}, " + label + ": %{x:.0f} %<br>%{customdata[0]} of %{customdata[1]} photos right"
-                "<extra></extra>",
+                hovertemplate="%{y}, " + label + ": %{x:.0f} %<extra></extra>",
+                showlegend=len(series) > 1,
             )
         )
-    lowest = min((100 * min(c.before.share, c.after.share) for c in clients), default=0.0)
+    lowest = min((100 * value for *_, values in series for value in values), default=0.0)
     start = 20 * floor(max(lowest - 2, 0) / 20)
     step = 20 if start < 60 else 10
     figure.update_xaxes(range=[start - 1, 102], ticksuffix=" %", tick0=0, dtick=step, gridcolor=GRID, zeroline=False)
-    figure.update_yaxes(autorange="reversed", type="category", showgrid=False, ticks="", dtick=1, automargin=True)
+    bottom = len(names) - 0.4
+    figure.update_yaxes(range=[bottom, -0.6], type="category", showgrid=False, ticks="", dtick=1, automargin=True)
     figure.update_layout(legend={"orientation": "h", "x": 0, "xanchor": "left", "y": 1.0, "yanchor": "bottom"})
-    return _styled(figure, 110 + 22 * max(len(clients), 4), top=44)
+    return styled(figure, 110 + 22 * max(len(names), 4), top=44)
 
 
 def traffic(rounds: Sequence[RoundFacts]) -> Figure:
@@ -108,7 +123,10 @@ def traffic(rounds: Sequence[RoundFacts]) -> Figure:
         legend={"orientation": "h", "x": 0, "xanchor": "left", "y": 1.0, "yanchor": "bottom"},
     )
     _axes(figure, unit, rounds=rounds)
-    return _styled(figure, 320, top=44)
+    sent = [value for r in rounds for value in (r.bytes_up, r.bytes_down) if value]
+    if sent and max(sent) > FAR_APART * min(sent):
+        figure.update_yaxes(type="log", dtick=1, rangemode="normal")
+    return styled(figure, 320, top=44)
 
 
 def durations(rounds: Sequence[RoundFacts]) -> Figure:
@@ -123,18 +141,21 @@ def durations(rounds: Sequence[RoundFacts]) -> Figure:
     )
     figure.update_layout(bargap=0.35)
     _axes(figure, "seconds", rounds=rounds)
-    return _styled(figure, 320)
+    return styled(figure, 320)
 
 
 def _axes(figure: Figure, title: str, *, percent: bool = False, rounds: Sequence[RoundFacts] = ()) -> None:
-    step = 1 if len(rounds) <= 12 else None
-    figure.update_xaxes(title_text="round", showgrid=False, tick0=1, dtick=step, zeroline=False, tickformat="d")
+    ends = {"range": [rounds[0].number - 0.6, rounds[-1].number + 0.6]} if rounds else {}
+    figure.update_xaxes(title_text="round", showgrid=False, zeroline=False, tickformat="d", **ends)
+    if len(rounds) <= 25:
+        figure.update_xaxes(tick0=1, dtick=1 if len(rounds) <= 12 else 2)
     figure.update_yaxes(title_text=title, gridcolor=GRID, zeroline=False, rangemode="tozero", automargin=True)
     if percent:
         figure.update_yaxes(range=[0, 105], ticksuffix=" %", dtick=20)
 
 
-def _styled(figure: Figure, height: int, top: int = 20) -> Figure:
+def styled(figure: Figure, height: int, top: int = 20) -> Figure:
+    """The figure as all of a report look, so many pixels high."""
     figure.update_layout(
         template="none",
         height=height,

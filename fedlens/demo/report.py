@@ -22,6 +22,8 @@ def write_report(
     setup: Mapping[str, str],
     versions: Mapping[str, str],
     made_at: datetime,
+    ways: str = "",
+    details: str = "",
 ) -> None:
     """Write the report; the file is there in whole or not at all.
 
@@ -32,6 +34,8 @@ def write_report(
         setup: What was set, by what it is called.
         versions: Of every tool that matters, by name.
         made_at: With a time zone.
+        ways: HTML to begin with.
+        details: HTML to stand behind the accuracy by round.
     """
     page = Template(resources.files("fedlens.demo").joinpath("report.html").read_text(encoding="utf-8"))
     first, last = facts.rounds[0], facts.rounds[-1]
@@ -42,11 +46,12 @@ def write_report(
             "to itself and sent only the model's weights to a server, which averaged them."
         ),
         plotly=plotly.offline.get_plotlyjs(),
+        ways=ways,
         key=_key_figures(facts),
+        # With `ways` the client's own model and the shared one are compared in the details.
+        details=details if ways else details + _local_training(facts),
         accuracy=plot_html(figures.global_accuracy(facts.rounds), "accuracy"),
         accuracy_note=escape(_accuracy_note(facts)),
-        clients=plot_html(figures.before_and_after(facts.clients), "clients"),
-        clients_note=escape(_clients_note(facts)),
         traffic=plot_html(figures.traffic(facts.rounds), "traffic"),
         traffic_note=escape(
             f"Over all clients, by round. With round {first.number} every client also fetches the programs, once."
@@ -86,12 +91,20 @@ def _key_figures(facts: TaskFacts) -> str:
         ("accuracy at the end", f"{measured[-1][1]:.1%}" if measured else "not measured", "main"),
         ("accuracy before any training", f"{untrained.share:.1%}" if untrained else "not measured", ""),
         ("sent by all clients", readable_bytes(up), ""),
-        ("sent to all clients", readable_bytes(down), ""),
+        (f"sent to all clients{_once(facts)}", readable_bytes(down), ""),
         (f"for {len(facts.rounds)} rounds", f"{seconds:.1f} s", ""),
     ]
     return "".join(
         f'<div class="{style}"><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>' for name, value, style in figures_
     )
+
+
+def _once(facts: TaskFacts) -> str:
+    """What a first download is of all that was sent, where it is most of it."""
+    first, *others = [r.bytes_down for r in facts.rounds]
+    if not others or first < 2 * sum(others):
+        return ""
+    return f", {readable_bytes(first - others[0])} of it once, for the frozen backbone"
 
 
 def _accuracy_note(facts: TaskFacts) -> str:
@@ -102,6 +115,16 @@ def _accuracy_note(facts: TaskFacts) -> str:
         f"The averaged model after each round, on {tested.count:,} test photos that nobody trains on. "
         f"At the end {tested.correct:,} of them are classified rightly."
     )
+
+
+def section(title: str, note: str, content: str) -> str:
+    """A card of a page: `content` is HTML, the others are texts."""
+    return f'<section>\n<h2>{escape(title)}</h2>\n<p class="note">{escape(note)}</p>\n{content}\n</section>\n'
+
+
+def _local_training(facts: TaskFacts) -> str:
+    figure = plot_html(figures.before_and_after(facts.clients), "clients")
+    return section("What local training does for each client", _clients_note(facts), figure)
 
 
 def _clients_note(facts: TaskFacts) -> str:

@@ -1,12 +1,23 @@
-"""How large a demo can be with the photos that are there."""
+"""The size of a demo: how many clients the photos are enough for, and which photos each of them has."""
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from math import ceil
+from statistics import median
 from typing import Self
 
-from fedlens_edge_client.regimes import PhotoPool
+from fedlens_edge_client.regimes import PhotoPool, PoolPhoto, Regime, RegimeName
+from fedlens_proto import photos
+from fedlens_proto.errors import PhotoUnreadable
 
-LEAST_TRAIN = 2  # `camera-noniid` draws up to twice n photos of a class, and n is at least 1
+MOST_CLIENTS = 20
+# People are clients one by one up to this number; beyond it several share a client.
+MOST_PEOPLE = 50
+LEAST_TRAIN = 2
 LEAST_TEST = 1
+
+# Photos that cameras draw afresh in every round.
 MOST_PER_CLASS = 40
 MOST_TEST_PER_CLASS = 10
 # A round's photos of one class should be a small part of what there is, so that rounds differ.
@@ -14,39 +25,141 @@ ROUNDS_WORTH = 12
 STEPS_PHOTOS = 550
 MOST_EPOCHS = 5
 
+# Photos that are divided among the clients.
+BETA = 0.5
+LEAST_EACH = 10
+MEAN_EACH = 20
+DIVIDED_EPOCHS = 5
+
+SIDES = (128, 160, 224)
+LARGE_SIDE = 192
+SAMPLE = 50
+
 
 @dataclass(frozen=True, kw_only=True)
 class Scale:
     """The numbers of a demo.
 
     Attributes:
-        per_class: n of the regime.
-        test_per_class: Test photos of each class and client.
-        epochs: Passes over a round's photos: more where there are few.
+        epochs: Passes over a client's photos in a round.
+        album: A client's photos, in words.
     """
 
     clients: int
-    per_class: int
-    test_per_class: int
+    regime: Regime
     epochs: int
+    album: str
 
     @classmethod
-    def of(cls, pool: PhotoPool, clients: int) -> Self:
-        """At most `clients` clients, fewer where a class has fewer photos than that.
+    def of_cameras(cls, pool: PhotoPool, clients: int, seed: int) -> Self:
+        """Cameras that meet fresh photos in every round, at most `clients`, fewer than photos of any class.
 
         Raises:
             TooFewPhotos: A class has not even what the smallest demo needs.
         """
-        pool.require(
-            train=LEAST_TRAIN,
-            test=LEAST_TEST,
-            advice=f"the smallest demo takes {LEAST_TRAIN} train photos and {LEAST_TEST} test photo of each class",
-        )
+        _require(pool)
         least_train, least_test = min(map(len, pool.train)), min(map(len, pool.test))
         per_class = max(1, min(MOST_PER_CLASS, least_train // ROUNDS_WORTH))
+        test_per_class = min(MOST_TEST_PER_CLASS, least_test)
         return cls(
             clients=max(2, min(clients, least_train)),
-            per_class=per_class,
-            test_per_class=min(MOST_TEST_PER_CLASS, least_test),
+            regime=Regime(name=RegimeName.CAMERA_NONIID, seed=seed, per_class=per_class, test_per_class=test_per_class),
             epochs=max(2, min(MOST_EPOCHS, STEPS_PHOTOS // (per_class * len(pool.class_names)))),
+            album=f"in every round 1 to {2 * per_class} photos of each class",
         )
+
+    @classmethod
+    def of_owners(cls, pool: PhotoPool, clients: int | None, seed: int) -> Self:
+        """Photos divided among clients: by whose they are, or with class mixes that differ from client to client.
+
+        Args:
+            pool: With owners, or without.
+            clients: At most so many; None: 20, or every owner up to 50.
+            seed: Of the division.
+
+        Raises:
+            TooFewPhotos: A class has not even what the smallest demo needs.
+        """
+        _require(pool)
+        if pool.owners:
+            found = max(1, min(clients or MOST_PEOPLE, len(pool.owners)))
+            owned = len(pool.owners) == found
+            return cls(
+                clients=found,
+                regime=Regime(name=RegimeName.CLIENTS, seed=seed, clients=found),
+                epochs=DIVIDED_EPOCHS,
+                album="each with its own photos"
+                if owned
+                else f"with the photos of {len(pool.owners)} people or devices",
+            )
+        total = sum(map(len, pool.train))
+        found = max(2, min(clients or MOST_CLIENTS, total // MEAN_EACH))
+        return cls(
+            clients=found,
+            regime=Regime(
+                name=RegimeName.DIRICHLET,
+                seed=seed,
+                clients=found,
+                beta=BETA,
+                min_photos=max(1, min(LEAST_EACH, total // found // 4)),
+            ),
+            epochs=DIVIDED_EPOCHS,
+            album="each with photos of its own, mostly of a few classes",
+        )
+
+
+def side_for(pool: PhotoPool) -> int:
+    """The side to which photos are scaled, in pixels: 224 where they have as much, else 160.
+
+    `docs/demo.md` has what each side costs and gives. The median of a sample counts, of which files that cannot be
+    read are left out.
+    """
+    listed = [photo.path for side in (pool.train, pool.test) for members in side for photo in members]
+    found = []
+    for path in listed[:: max(1, len(listed) // SAMPLE)]:
+        try:
+            found.append(photos.shorter_side(path))
+        except (PhotoUnreadable, OSError):
+            continue
+    return SIDES[2] if found and median(found) >= LARGE_SIDE else SIDES[1]
+
+
+def at_most(pool: PhotoPool, most: int) -> PhotoPool:
+    """The pool, or about `most` of its photos: the same part of each class, or of each owner, chosen by hash."""
+    total = sum(len(members) for side in (pool.train, pool.test) for members in side)
+    if total <= most:
+        return pool
+    part = most / total
+
+    def chosen(side: tuple[tuple[PoolPhoto, ...], ...]) -> set[PoolPhoto]:
+        groups: dict[object, list[PoolPhoto]] = {}
+        for label, members in enumerate(side):
+            for photo in members:
+                groups.setdefault(photo.owner or label, []).append(photo)
+        return {
+            photo for members in groups.values() for photo in sorted(members, key=_rank)[: ceil(part * len(members))]
+        }
+
+    kept = chosen(pool.train) | chosen(pool.test)
+    return only(pool, kept.__contains__)
+
+
+def only(pool: PhotoPool, wanted: Callable[[PoolPhoto], bool]) -> PhotoPool:
+    """The pool with those of its photos that are wanted."""
+
+    def filtered(side: tuple[tuple[PoolPhoto, ...], ...]) -> tuple[tuple[PoolPhoto, ...], ...]:
+        return tuple(tuple(photo for photo in members if wanted(photo)) for members in side)
+
+    return replace(pool, train=filtered(pool.train), test=filtered(pool.test))
+
+
+def _rank(photo: PoolPhoto) -> bytes:
+    return sha256(b"fedlens/demo/chosen/v1" + photo.digest + photo.copy.to_bytes(4, "little")).digest()
+
+
+def _require(pool: PhotoPool) -> None:
+    pool.require(
+        train=LEAST_TRAIN,
+        test=LEAST_TEST,
+        advice=f"the smallest demo takes {LEAST_TRAIN} train photos and {LEAST_TEST} test photo of each class",
+    )

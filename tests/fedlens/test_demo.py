@@ -14,11 +14,11 @@ from rich.console import Console
 
 from fedlens.demo.demo import DemoConfig, Running, run_demo
 from fedlens.demo.digits import write_digits
-from fedlens.demo.scale import Scale
+from fedlens.demo.scale import Scale, at_most, side_for
 from fedlens.demo.server_process import PartDied
 from fedlens.demo.workplace import MARK, WorkplaceTaken, workplace
-from fedlens_edge_client.regimes import PhotoPool, TooFewPhotos
-from tests.edge_client.photo_folders import write_files
+from fedlens_edge_client.regimes import PhotoPool, RegimeName, TooFewPhotos
+from tests.edge_client.photo_folders import make_album, write_clients, write_files
 
 FEDLENS = Path(sys.executable).with_name("fedlens")
 
@@ -44,22 +44,88 @@ def test_digits_are_photos_of_ten_classes_one_in_five_for_tests(digits: PhotoPoo
 
 
 def test_many_photos_let_the_demo_be_as_large_as_wished(digits: PhotoPool) -> None:
+    found = Scale.of_cameras(digits, 20, seed=1)
+
     # The smallest class, 8, has 174 digits: 139 to train on and 35 for tests; 139 // 12 = 11; 550 // 110 = 5.
-    assert Scale.of(digits, 20) == Scale(clients=20, per_class=11, test_per_class=10, epochs=5)
+    assert (found.clients, found.regime.per_class, found.regime.test_per_class, found.epochs) == (20, 11, 10, 5)
 
 
 def test_few_photos_make_the_demo_small(tmp_path: Path) -> None:
     pool = PhotoPool.open(write_files(tmp_path / "photos", {"cat": 50, "dog": 5}))
 
+    found = Scale.of_cameras(pool, 20, seed=1)
+
     # Of 5 dogs 1 is held out: 4 to train on, so 4 clients; 4 // 12 = 0, but at least 1 photo per class.
-    assert Scale.of(pool, 20) == Scale(clients=4, per_class=1, test_per_class=1, epochs=5)
+    assert (found.clients, found.regime.per_class, found.regime.test_per_class, found.epochs) == (4, 1, 1, 5)
 
 
-def test_too_few_photos_name_the_class_and_the_least_number(tmp_path: Path) -> None:
+def test_own_photos_are_divided_among_clients_of_twenty_photos_or_more(tmp_path: Path) -> None:
+    pool = PhotoPool.open(write_files(tmp_path / "photos", {"cat": 100, "dog": 50}))
+
+    found = Scale.of_owners(pool, None, seed=1)
+
+    # 80 + 40 photos to train on: 120 // 20 = 6 clients, with at least 120 // 6 // 4 = 5 photos.
+    assert (found.clients, found.regime.name, found.regime.min_photos) == (6, RegimeName.DIRICHLET, 5)
+    assert len(found.regime.album(pool, 5).photos(1).photos) >= 5
+
+
+def test_every_owner_is_a_client(tmp_path: Path) -> None:
+    pool = PhotoPool.open(write_clients(tmp_path, {f"p{i}": {"cat": 5, "dog": 5} for i in range(30)}))
+
+    found = Scale.of_owners(pool, None, seed=1)
+
+    assert (found.clients, found.regime.name) == (30, RegimeName.CLIENTS)
+    assert found.regime.owners_of(pool, 0) == ("p0",)
+
+
+def test_more_than_fifty_owners_share_fifty_clients(tmp_path: Path) -> None:
+    pool = PhotoPool.open(write_clients(tmp_path, {f"p{i:02}": {"cat": 3, "dog": 3} for i in range(60)}))
+
+    assert Scale.of_owners(pool, None, seed=1).clients == 50
+    assert Scale.of_owners(pool, 60, seed=1).clients == 60
+
+
+@pytest.mark.parametrize("of", [Scale.of_cameras, Scale.of_owners])
+def test_too_few_photos_name_the_class_and_the_least_number(
+    of: Callable[[PhotoPool, int, int], Scale], tmp_path: Path
+) -> None:
     pool = PhotoPool.open(write_files(tmp_path / "photos", {"cat": 50, "dog": 2}))
 
     with pytest.raises(TooFewPhotos, match=r"class 'dog' has 1 train photos in .*, at least 2 are needed"):
-        Scale.of(pool, 20)
+        of(pool, 20, 1)
+
+
+def test_of_very_many_photos_the_same_part_of_every_class_is_taken(tmp_path: Path) -> None:
+    pool = PhotoPool.open(write_files(tmp_path / "photos", {"cat": 100, "dog": 20}))
+
+    chosen = at_most(pool, 60)
+
+    # Half of 80 and 16 photos to train on, half of 20 and 4 for tests.
+    assert [len(members) for members in (*chosen.train, *chosen.test)] == [40, 8, 10, 2]
+    assert at_most(pool, 60).train == chosen.train
+    assert at_most(pool, 120) is pool
+
+
+def test_of_very_many_photos_every_owner_keeps_some(tmp_path: Path) -> None:
+    pool = PhotoPool.open(write_clients(tmp_path, {f"p{i}": {"cat": 5, "dog": 5} for i in range(10)}))
+
+    chosen = at_most(pool, 20)
+
+    assert chosen.owners == pool.owners
+    # Of 8 and 2 photos of each owner a fifth, rounded up.
+    assert sum(map(len, chosen.train)) == 20
+    assert sum(map(len, chosen.test)) == 10
+
+
+@pytest.mark.parametrize(("size", "side"), [((640, 480), 224), ((300, 192), 224), ((300, 191), 160), ((32, 32), 160)])
+def test_large_photos_keep_their_detail(size: tuple[int, int], side: int, tmp_path: Path) -> None:
+    for name in ("cat", "dog"):
+        (tmp_path / name).mkdir()
+        for i in range(3):
+            Image.new("RGB", size, (i, 0, 0)).save(tmp_path / name / f"{i}.png")
+        (tmp_path / name / "damaged.jpg").write_bytes(name.encode())
+
+    assert side_for(PhotoPool.open(tmp_path)) == side
 
 
 def test_a_folder_that_no_demo_made_is_not_emptied(tmp_path: Path) -> None:
@@ -94,27 +160,41 @@ def demo_of(out: Path, photos: Path | None, *, clients: int = 3, rounds: int = 2
 
 
 @pytest.mark.slow
-def test_a_small_demo_on_own_photos_writes_its_report_and_leaves_nothing_running(tmp_path: Path) -> None:
+def test_a_small_demo_on_own_photos_reads_each_once_and_names_what_it_leaves_out(tmp_path: Path) -> None:
     out = StringIO()
-    photos = write_photos(tmp_path / "photos", {"red": 8, "blue": 8})
-    (photos / "red" / "note.txt").write_text("not a photo")
+    photos = make_album(tmp_path / "photos", 30)
+    (photos / "cat" / "note.txt").write_text("not a photo")
+    (photos / "dog" / "damaged.png").write_bytes(b"no photo either")
     started: list[Running] = []
+    config = demo_of(tmp_path / "demo", photos)
 
-    facts, report = run_demo(demo_of(tmp_path / "demo", photos), Console(file=out, width=200), started.append)
+    shown = run_demo(config, Console(file=out, width=200), started.append)
 
-    # Of 8 photos 2 are held out: 6 to train on, 1 to 2 of each class in a round; 4 are the evaluator's.
-    assert "left out 1 no photos by their suffix" in out.getvalue()
-    assert "3 clients, in every round 1 to 2 photos of each class" in out.getvalue()
-    assert [r.number for r in facts.rounds] == [1, 2]
-    assert facts.rounds[-1].model is not None
-    assert facts.rounds[-1].model.count == 4
-    assert [client.name for client in facts.clients] == ["client 0", "client 1", "client 2"]
-    assert report.stat().st_size > 1_000_000
+    text = out.getvalue()
+    assert "left out 1 no photos by their suffix: cat/note.txt" in text
+    assert "left out 1 files that cannot be read: dog/damaged.png" in text
+    # One in five of 30 cats and of 31 files of dogs, rounded up, of which one is damaged on either side.
+    assert "60 photos read" in text
+    assert "2 clients, each with photos of its own" in text
+    assert [r.number for r in shown.facts.rounds] == [1, 2]
+    assert shown.facts.rounds[-1].model is not None
+    assert shown.facts.rounds[-1].model.count == len(shown.comparison.labels)
+    assert shown.comparison.together.right.sum() == shown.facts.rounds[-1].model.correct
+    # Red cats and blue dogs: a server with all photos tells them apart.
+    assert shown.comparison.pooled is not None
+    assert shown.comparison.pooled.share() > 0.9
+    # 2 x 1,280 weights and 2 biases as float16, with headers.
+    assert all(r.bytes_up / r.members < 6_500 for r in shown.facts.rounds)
+    assert shown.report.stat().st_size > 1_000_000
     assert not any(Path(f"/proc/{pid}").exists() for pid in (started[0].server, *started[0].workers))
+
+    again = StringIO()
+    run_demo(config, Console(file=again, width=200))
+
+    assert re.search(r"60 photos read in .* s, 60 of them by an earlier demo", again.getvalue())
 
 
 def test_a_killed_server_ends_the_demo_with_the_reason(tmp_path: Path) -> None:
-    photos = write_photos(tmp_path / "photos", {"red": 8, "blue": 8})
     workers: list[int] = []
 
     def kill(running: Running) -> None:
@@ -122,7 +202,7 @@ def test_a_killed_server_ends_the_demo_with_the_reason(tmp_path: Path) -> None:
         os.kill(running.server, signal.SIGKILL)
 
     with pytest.raises(PartDied, match=r"the server \(process \d+\) was killed by SIGKILL"):
-        run_demo(demo_of(tmp_path / "demo", photos), Console(file=StringIO()), kill)
+        run_demo(demo_of(tmp_path / "demo", None), Console(file=StringIO()), kill)
 
     assert not any(Path(f"/proc/{pid}").exists() for pid in workers)
 
@@ -231,11 +311,13 @@ def test_ctrl_c_ends_the_demo_with_status_130(running_demo: Demo) -> None:
 def test_the_demo_on_digits_learns_them(tmp_path: Path) -> None:
     config = DemoConfig(photos=None, out=tmp_path / "demo", clients=20, rounds=10, seed=1)
 
-    facts, report = run_demo(config, Console(file=StringIO()))
+    shown = run_demo(config, Console(file=StringIO()))
 
-    assert report.is_file()
-    assert len(facts.rounds) == 10
-    assert facts.rounds[0].before is not None
-    assert facts.rounds[0].before.share < 0.3
-    assert facts.measured[-1][0] == 10
-    assert facts.measured[-1][1] > 0.9
+    assert shown.report.is_file()
+    assert len(shown.facts.rounds) == 10
+    assert shown.facts.rounds[0].before is not None
+    assert shown.facts.rounds[0].before.share < 0.3
+    assert shown.facts.measured[-1][0] == 10
+    assert shown.facts.measured[-1][1] > 0.9
+    # The model that is left is the one that was measured.
+    assert shown.comparison.together.share() == shown.facts.measured[-1][1]

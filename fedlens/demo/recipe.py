@@ -1,0 +1,107 @@
+"""What a demo trains, and how; chosen by measurement, see `docs/demo.md`."""
+
+import json
+from dataclasses import dataclass
+from hashlib import sha256
+
+from fedlens.demo.comparison import Training
+from fedlens.demo.results import TaskFacts
+from fedlens.demo.scale import Scale
+from fedlens_edge_client.fleet.config import FleetConfig
+from fedlens_proto.manifest import Bundle
+
+DEADLINE_S = 120.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """A model, and the settings of its task.
+
+    Attributes:
+        side: Of the photos, in pixels.
+        head: On a frozen backbone; None: all layers train.
+        codec: Of models, in both directions.
+        pooled_rate: Learning rate of one server with all photos, which trains one pass a round; None: it is not tried.
+    """
+
+    model: str
+    side: int
+    head: str | None
+    rounds: int
+    learning_rate: float
+    momentum: float
+    codec: str
+    batch: int = 16
+    pooled_rate: float | None = None
+
+    @property
+    def hyper(self) -> dict[str, float]:
+        """Hyper-parameters of the task."""
+        return self._hyper(self.learning_rate)
+
+    def alone(self, rounds: int, scale: Scale) -> Training | None:
+        """How each client trains by itself, as long as in the federation; None: it is not tried."""
+        return Training(epochs=rounds * scale.epochs, hyper=self.hyper) if self.pooled_rate else None
+
+    def pooled(self, rounds: int) -> Training | None:
+        """How a server trains that has all photos; None: it is not tried."""
+        return Training(epochs=rounds, hyper=self._hyper(self.pooled_rate)) if self.pooled_rate else None
+
+    def _hyper(self, rate: float) -> dict[str, float]:
+        return {"lr_extractor": rate, "lr_classifier": rate, "momentum": self.momentum}
+
+    def settings(self, scale: Scale, rounds: int, seed: int) -> str:
+        """Settings of the task, as JSON."""
+        return json.dumps(
+            {
+                "method": "fedavg",
+                "rounds": rounds,
+                "population": scale.clients,
+                "epochs": scale.epochs,
+                "hyper": self.hyper,
+                "codec": self.codec,
+                "download_codec": self.codec,
+                "deadline_s": DEADLINE_S,
+                "min_reports": (scale.clients + 1) // 2,
+                "evaluate_every": 1,
+                "seed": sha256(b"fedlens/demo/task" + str(seed).encode()).hexdigest(),
+            }
+        )
+
+    def told(self, facts: TaskFacts, scale: Scale, bundle: Bundle, fleet: FleetConfig) -> dict[str, str]:
+        """How a demo was set up, for its report: values by what they are called."""
+        manifest, pool = bundle.manifest, fleet.pool
+        weights = sum(bundle.initial()[tensor.name].size for tensor in manifest.tensors)
+        frozen = f", head {self.head!r} on the frozen backbone" if self.head else ""
+        return {
+            "Method": "FedAvg: the mean of all models, weighted by photos",
+            "Clients": f"{scale.clients}, all of them in every round, in {fleet.workers} processes",
+            "Rounds": str(facts.settings.get("rounds", len(facts.rounds))),
+            "Photos": f"{sum(map(len, pool.train)):,} to train on, {sum(map(len, pool.test)):,} for tests",
+            "Classes": ", ".join(pool.class_names),
+            "A client's photos": f"{scale.album} ({fleet.regime.summary})",
+            "Model": f"{manifest.model}{frozen}: {weights:,} weights train, sent as {self.codec} in both directions; "
+            f"photos of {manifest.preprocessing.width} x {manifest.preprocessing.height} pixels",
+            "Local training": f"{scale.epochs} passes over the round's photos, batches of {manifest.batch}, "
+            f"{manifest.optimiser.upper()}, learning rate {self.learning_rate}, momentum {self.momentum:g}",
+            "Programs are run by": ", ".join(fleet.engines),
+            "Seed": str(fleet.regime.seed),
+        }
+
+
+DIGITS = Recipe(model="lenet5", side=32, head=None, rounds=10, learning_rate=0.01, momentum=0.9, codec="f32")
+"""For 8 x 8 scans, of which ImageNet's features know nothing: a small network as a whole."""
+
+
+def for_photos(side: int) -> Recipe:
+    """A linear head on ImageNet's features, for photos of this side."""
+    return Recipe(
+        model="efficientnet_lite0",
+        side=side,
+        head="linear",
+        rounds=20,
+        learning_rate=0.1,
+        momentum=0.0,
+        codec="f16",
+        pooled_rate=0.03,
+    )
