@@ -81,7 +81,8 @@ def _styles(curves: Sequence[_Curve]) -> list[tuple[str, str]]:
     return [
         (
             COLOURS[order.index(base) % len(COLOURS)],
-            DASHES[variants[base].index(curve.label) % len(DASHES)],
+            # Where there are more methods than colours, the next ones differ by dash too.
+            DASHES[(variants[base].index(curve.label) + order.index(base) // len(COLOURS)) % len(DASHES)],
         )
         for curve in curves
         for base in [curve.label.partition(".")[0]]

@@ -3,7 +3,7 @@
 import platform
 import time
 from collections.abc import Callable
-from contextlib import ExitStack, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from hashlib import sha256
@@ -27,7 +27,6 @@ from fedlens.model_file import fetch_model
 from fedlens_edge_client.engines.choice import EngineName, make_engine
 from fedlens_edge_client.faults import FaultPlan
 from fedlens_edge_client.fleet.config import FleetConfig, default_workers
-from fedlens_edge_client.fleet.messages import client_name
 from fedlens_edge_client.fleet.progress import FleetProgress
 from fedlens_edge_client.fleet.running import run_fleet
 from fedlens_edge_client.fleet.session import tell_left_out, tell_oddities
@@ -108,12 +107,11 @@ def run_demo(
         PartDied: The server ended before its time.
         WorkerDied: A process of the fleet did.
         EmbeddingFailed: The backbone could not be run.
-        PoolUnusable: The photos do not do.
-        SourceUnavailable: There are no such photos.
+        PoolUnusable, Unservable: The photos do not do.
         ExportError: The model cannot be exported; a package may be missing.
         WorkplaceTaken: The folder cannot be used.
     """
-    with workplace(config.out) as run, ExitStack() as stack:
+    with workplace(config.out) as run:
         pool = _photos(config, run, console)
         recipe = DIGITS if config.photos is None else for_photos(config.side or side_for(pool))
         _scale(config, pool)  # told before anything that takes time
@@ -122,32 +120,27 @@ def run_demo(
             pool = _embedded(bundle, pool, config, console)
         scale = _scale(config, pool)
         _say_scale(console, pool, scale, config)
-        server = stack.enter_context(ServerProcess.fresh(run / "server"))
-        console.print(f"the server answers at {server.url}", highlight=False, soft_wrap=True)
-        admin = AdminClient(server.profile)
         rounds = config.rounds or recipe.rounds
-        admin.create_task(TASK, [bundle], recipe.settings(scale, rounds, config.seed))
-        fleet = _fleet(config, scale, pool, server, run)
-        _run_fleet(fleet, server, console, on_running)
-        answer = admin.show(TASK)
-        if answer.task.state != admin_pb2.TASK_STATE_FINISHED:
-            raise DemoFailed(_why_unfinished(answer))
         model = config.out / MODEL_FILE
-        fetch_model(admin, TASK, model)
-    facts = TaskFacts.of(answer, {fleet.client_id(index): fleet.name(index) for index in range(fleet.clients)})
-    comparison = _compared(fleet, bundle, model, recipe.alone(rounds, scale), recipe.pooled(rounds), console)
-    ways, details = sections(comparison, facts)
-    report = config.out / "report.html"
-    write_report(
-        report,
-        facts,
-        photos=_called(config),
-        setup=recipe.told(facts, scale, bundle, fleet),
-        versions=_versions(),
-        made_at=datetime.now(UTC),
-        ways=ways,
-        details=details,
-    )
+        with ServerProcess.fresh(run / "server") as server:
+            console.print(f"the server answers at {server.url}", highlight=False, soft_wrap=True)
+            fleet = _fleet(config, scale, pool, server, run)
+            settings = recipe.settings(scale, rounds, config.seed)
+            answer = _federation(fleet, bundle, settings, server, model, console, on_running)
+        facts = TaskFacts.of(answer, {fleet.client_id(index): fleet.name(index) for index in range(fleet.clients)})
+        comparison = _compared(fleet, bundle, model, recipe.alone(rounds, scale), recipe.pooled(rounds), console)
+        ways, details = sections(comparison, facts)
+        report = config.out / "report.html"
+        write_report(
+            report,
+            facts,
+            photos=_called(config),
+            setup=recipe.told(facts, scale, bundle, fleet),
+            versions=_versions(),
+            made_at=datetime.now(UTC),
+            ways=ways,
+            details=details,
+        )
     return Shown(facts, comparison, report, model, bundle.folder)
 
 
@@ -256,6 +249,26 @@ def _compared(
         return compare(fleet, engine, read_model(model, bundle).weights, alone=alone, pooled=pooled)
 
 
+def _federation(
+    fleet: FleetConfig,
+    bundle: Bundle,
+    settings: str,
+    server: ServerProcess,
+    model: Path,
+    console: Console,
+    on_running: Callable[[Running], None],
+) -> admin_pb2.ShowTaskResponse:
+    """The task as the server knows it at its end, with the shared model in the file `model`."""
+    admin = AdminClient(server.profile)
+    admin.create_task(TASK, [bundle], settings)
+    _run_fleet(fleet, server, console, on_running)
+    answer = admin.show(TASK)
+    if answer.task.state != admin_pb2.TASK_STATE_FINISHED:
+        raise DemoFailed(_why_unfinished(answer))
+    fetch_model(admin, TASK, model)
+    return answer
+
+
 def _run_fleet(
     fleet: FleetConfig, server: ServerProcess, console: Console, on_running: Callable[[Running], None]
 ) -> None:
@@ -270,7 +283,7 @@ def _run_fleet(
         status = run_fleet(fleet, progress.show, check, started)
     if status.failures:
         index, failure = min(status.failures.items())
-        raise DemoFailed(f"{len(status.failures)} clients failed; {client_name(index)}: {failure}")
+        raise DemoFailed(f"{len(status.failures)} clients failed; {fleet.name(index)}: {failure}")
 
 
 def _why_unfinished(answer: admin_pb2.ShowTaskResponse) -> str:

@@ -9,7 +9,7 @@ from PIL import Image
 
 from fedlens.demo.comparison import Comparison
 from fedlens.demo.figures import BLUE, INK, ORANGE, TEAL, Figure, dumbbells, styled
-from fedlens.demo.report import plot_html, readable_bytes, section
+from fedlens.demo.report import plot_section, readable_bytes, section
 from fedlens.demo.results import TaskFacts
 from fedlens_proto import photos
 
@@ -65,7 +65,7 @@ def _together_alone_pooled(comparison: Comparison, facts: TaskFacts) -> str:
         f"Together: the shared model, for which each client sends {readable_bytes(each)} in a round and no photo. "
         "Pooled: one server that all photos are sent to."
     )
-    return section("Together, without sharing photos", note, plot_html(bars(comparison, facts), "ways"))
+    return plot_section("Together, without sharing photos", note, bars(comparison, facts), "ways")
 
 
 def _by_class(comparison: Comparison) -> str:
@@ -76,8 +76,8 @@ def _by_class(comparison: Comparison) -> str:
         alone = [sum(a.share(found) for a in comparison.alone) / len(comparison.alone) for _, found in tested]
         series.insert(0, ("alone, the mean client", ORANGE, "circle-open", alone))
     figure = dumbbells([name for name, _ in tested], series)
-    note = "The part of each class's test photos that is classified rightly; in brackets how many there are."
-    return section("By class", note, plot_html(figure, "classes"))
+    note = "The part of each class's test photos that is classified correctly; in brackets how many there are."
+    return plot_section("By class", note, figure, "classes")
 
 
 def _by_client(comparison: Comparison) -> str:
@@ -105,7 +105,7 @@ def _by_client(comparison: Comparison) -> str:
         f"{len(tested)} clients are better off together, {worse} alone. A client whose photos are of few classes has "
         "an easy task alone: its model need not know the others."
     )
-    return section("By client", note, plot_html(figure, "gains"))
+    return plot_section("By client", note, figure, "gains")
 
 
 def _still_wrong(comparison: Comparison) -> str:

@@ -79,7 +79,8 @@ class Recipe:
             "Rounds": str(facts.settings.get("rounds", len(facts.rounds))),
             "Photos": f"{sum(map(len, pool.train)):,} to train on, {sum(map(len, pool.test)):,} for tests",
             "Classes": ", ".join(pool.class_names),
-            "A client's photos": f"{scale.album} ({fleet.regime.summary})",
+            "A client's photos": scale.album,
+            "Regime": fleet.regime.summary,
             "Model": f"{manifest.model}{frozen}: {weights:,} weights train, sent as {self.codec} in both directions; "
             f"photos of {manifest.preprocessing.width} x {manifest.preprocessing.height} pixels",
             "Local training": f"{scale.epochs} passes over the round's photos, batches of {manifest.batch}, "

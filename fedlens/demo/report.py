@@ -113,7 +113,7 @@ def _accuracy_note(facts: TaskFacts) -> str:
         return "No evaluator took part, so that the shared model was not measured."
     return (
         f"The averaged model after each round, on {tested.count:,} test photos that nobody trains on. "
-        f"At the end {tested.correct:,} of them are classified rightly."
+        f"At the end {tested.correct:,} of them are classified correctly."
     )
 
 
@@ -122,9 +122,14 @@ def section(title: str, note: str, content: str) -> str:
     return f'<section>\n<h2>{escape(title)}</h2>\n<p class="note">{escape(note)}</p>\n{content}\n</section>\n'
 
 
+def plot_section(title: str, note: str, figure: figures.Figure, name: str) -> str:
+    """A card with a figure."""
+    return section(title, note, f'<div class="plot">{plot_html(figure, name)}</div>')
+
+
 def _local_training(facts: TaskFacts) -> str:
-    figure = plot_html(figures.before_and_after(facts.clients), "clients")
-    return section("What local training does for each client", _clients_note(facts), figure)
+    figure = figures.before_and_after(facts.clients)
+    return plot_section("What local training does for each client", _clients_note(facts), figure, "clients")
 
 
 def _clients_note(facts: TaskFacts) -> str:

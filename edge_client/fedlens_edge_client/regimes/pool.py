@@ -61,7 +61,9 @@ class PhotoPool:
         table = table_of(root)
         root = root if table is None else table.parent
         if not root.is_dir():
-            raise PoolUnusable(f"{root} is no folder; give one that has a sub-folder of photos for each class")
+            raise PoolUnusable(
+                f"{root} is no folder and no table (.csv); give a folder that has a sub-folder of photos for each class"
+            )
         listing = Listing(root)
         sides: tuple[ByClass, ByClass]
         folders: list[Path] = []
