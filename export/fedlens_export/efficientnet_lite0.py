@@ -55,9 +55,9 @@ class SameConvolution(nn.Conv2d):
         padding = (kernel - 1) // 2 - self.more_behind
         super().__init__(into, out, kernel, stride, padding, groups=groups, bias=False)
 
-    def forward(self, inputs: Tensor) -> Tensor:
+    def forward(self, input: Tensor) -> Tensor:  # named as in the class above
         """float32 [N, out, H / stride, W / stride], rounded up."""
-        return super().forward(functional.pad(inputs, (0, 1, 0, 1)) if self.more_behind else inputs)
+        return super().forward(functional.pad(input, (0, 1, 0, 1)) if self.more_behind else input)
 
 
 class Block(nn.Module):

@@ -9,6 +9,7 @@ What is left between them is the last bit of a float32 sum: where one lies betwe
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from copy import deepcopy
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
@@ -97,7 +98,8 @@ def quantise(backbone: nn.Module, photos: Sequence[Tensor]) -> Quantised:
     with torch.no_grad(), pte_program.quietly(), _one_thread():
         pt2e: Any = import_module("torchao.quantization.pt2e.quantize_pt2e")
         try:
-            graph = torch.export.export(backbone.eval(), (photos[0],)).module(check_guards=False)
+            # A copy, because biases are corrected in place.
+            graph = deepcopy(torch.export.export(backbone.eval(), (photos[0],)).module(check_guards=False))
             observed = pt2e.prepare_pt2e(graph, _quantiser())
             names = _weight_names(observed)
             _observe(observed, photos)

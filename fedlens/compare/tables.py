@@ -65,7 +65,7 @@ def measured(summaries: Sequence[MethodSummary]) -> list[Column]:
 
 def seed_table(study: Study, summaries: Sequence[MethodSummary]) -> list[list[str]]:
     """Header and rows: accuracies seed by seed, and by how much each is above training alone; nothing for one seed."""
-    shown = [column for column in measured(summaries) if column.endswith("_accuracy")]
+    shown: list[Column] = [column for column in measured(summaries) if column.endswith("_accuracy")]
     seeds = study.seeds
     if len(seeds) == 1:
         return []

@@ -295,15 +295,17 @@ def hand_signs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
-def test_int8_loses_at_most_a_point_on_the_hand_signs(hand_signs: Path) -> None:
+@pytest.mark.timeout(900)
+def test_int8_loses_at_most_a_point_on_the_hand_signs(hand_signs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # All of them: chance is a point and a half on a few hundred.
+    monkeypatch.setattr(calibration, "MOST_PHOTOS", 3000)
     backbone = trained(128)
     found = calibration.load(hand_signs, 128)
 
     emulated = quantisation.quantise(backbone, found.observed(NORMALISATION)).emulated
     cost = calibration.cost(backbone, emulated, found, NORMALISATION, lambda stage: None)
 
-    assert cost.photos >= 500
+    assert cost.photos > 1900
     assert cost.accuracy is not None
     before, after = cost.accuracy
     assert before > 0.8  # ten classes: chance is 0.1

@@ -6,6 +6,7 @@ import sys
 import tarfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -98,7 +99,7 @@ def folded() -> nn.Module:
 
 @pytest.mark.slow
 def test_a_clamp_is_part_of_the_sum_before_it_and_has_all_levels_for_what_is_left() -> None:
-    integers = quantisation.quantise(folded(), draw(0)).integers
+    integers: Any = quantisation.quantise(folded(), draw(0)).integers
 
     nodes = [node for node in integers.graph.nodes if "quantize_per_tensor" in str(node.target)]
     steps = {node.args[0].name: node.args[1] for node in nodes if ".quantize" in str(node.target)}
@@ -109,7 +110,8 @@ def test_a_clamp_is_part_of_the_sum_before_it_and_has_all_levels_for_what_is_lef
 
 @pytest.mark.slow
 def test_biases_make_up_for_what_rounding_weights_takes_from_the_mean() -> None:
-    backbone, photos = folded(), draw(0)
+    # Photos of noise about zero would have a mean that no weight changes.
+    backbone, photos = folded(), [photo + 2 for photo in draw(0)]
     emulated = quantisation.quantise(backbone, photos).emulated
     tensors = programs.frozen_tensors(emulated)
 
@@ -391,7 +393,7 @@ def test_a_head_on_the_quantised_backbone_loses_at_most_a_point_on_photos(
     cifar10: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     public, own = cifar10
-    # Of 300 held-out photos, each would be a third of a point.
+    # Of few photos each would be a good part of a point.
     monkeypatch.setattr(calibration, "MOST_PHOTOS", 1000)
     backbone = backbones.build("resnet18", 32, seed=0)
     pretrain.train(backbone, public, 32, IMAGENET, epochs=3, seed=0, on_stage=lambda stage: None)
@@ -400,7 +402,8 @@ def test_a_head_on_the_quantised_backbone_loses_at_most_a_point_on_photos(
     emulated = quantisation.quantise(backbone, found.observed(IMAGENET)).emulated
     cost = calibration.cost(backbone, emulated, found, IMAGENET, lambda stage: None)
 
-    assert cost.photos == 500
+    # Of 200 photos in each of five classes every 16th calibrates: 13.
+    assert cost.photos == 1000 - 5 * 13
     assert cost.accuracy is not None
     before, after = cost.accuracy
     assert before > 0.4  # five classes: chance is 0.2
