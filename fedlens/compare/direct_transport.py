@@ -131,14 +131,12 @@ class WaitingRoom:
         await changed.wait()
 
 
-class PatientTransport:
-    """A `Transport` that holds a check-in in a waiting room until there is work or all is over."""
+class CheckInTransport:
+    """A `Transport` in front of another, for classes that change how clients check in."""
 
-    def __init__(self, inner: Transport, room: WaitingRoom, index: int) -> None:
-        """`index` is the client's in the waiting room."""
+    def __init__(self, inner: Transport) -> None:
+        """Everything but `check_in` is as the inner transport has it."""
         self._inner = inner
-        self._room = room
-        self._index = index
         self.enrol = inner.enrol
         self.fetch = inner.fetch
         self.put_update = inner.put_update
@@ -146,6 +144,16 @@ class PatientTransport:
         self.report_failure = inner.report_failure
         self.forget = inner.forget
         self.close = inner.close
+
+
+class PatientTransport(CheckInTransport):
+    """A `Transport` that holds a check-in in a waiting room until there is work or all is over."""
+
+    def __init__(self, inner: Transport, room: WaitingRoom, index: int) -> None:
+        """`index` is the client's in the waiting room."""
+        super().__init__(inner)
+        self._room = room
+        self._index = index
 
     async def check_in(self, request: check_in_pb2.CheckInRequest) -> check_in_pb2.CheckInResponse:
         """As the inner transport, once it says something else than to wait."""

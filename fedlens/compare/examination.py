@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
+from fedlens.compare.direct_transport import CheckInTransport
 from fedlens_edge_client.album import Photo
 from fedlens_edge_client.fleet.config import FleetConfig
 from fedlens_edge_client.fleet.messages import client_name
@@ -94,7 +95,7 @@ class Examination:
         return [self.results[index] for index in sorted(self.results)]
 
 
-class AsMeasured:
+class AsMeasured(CheckInTransport):
     """A `Transport` that names, once the tasks have ended, the model of the last personal evaluation.
 
     A server computes a client's own mix (pFedSim's) for a round alone and afterwards names a stand-in; the client's
@@ -103,15 +104,8 @@ class AsMeasured:
 
     def __init__(self, inner: Transport, file: Path) -> None:
         """`file` remembers that model, also for a run that is interrupted."""
-        self._inner = inner
+        super().__init__(inner)
         self._file = file
-        self.enrol = inner.enrol
-        self.fetch = inner.fetch
-        self.put_update = inner.put_update
-        self.put_evaluation = inner.put_evaluation
-        self.report_failure = inner.report_failure
-        self.forget = inner.forget
-        self.close = inner.close
 
     async def check_in(self, request: check_in_pb2.CheckInRequest) -> check_in_pb2.CheckInResponse:
         """As the inner transport, with the evaluated model when the tasks have ended."""
