@@ -66,8 +66,8 @@ class Comparison:
         together: By the model of the last round.
         alone: By each client's own model; empty where that was not trained.
         pooled: By the model of a server with all train photos; None where that was not trained.
-        own: For each client the rows that are its own test photos, int64.
-        names: Of the clients.
+        own: For each client of `alone` the rows that are its own test photos, int64.
+        names: Of these clients.
         photo_bytes: Size of all train photos' files, which a server would have to be sent.
     """
 
@@ -121,8 +121,10 @@ def compare(
     try:
         held = fleet.album(EVALUATOR).photos(1)
         tested = photo_set.prepare(held, engine, cache, only_test=True).test
-        clients = [photo_set.prepare(fleet.album(i).photos(1), engine, cache) for i in range(fleet.clients)]
-        everything = photo_set.prepare(AlbumSnapshot(fleet.pool.entries(is_test=False)), engine, cache).train
+        indices = range(fleet.clients if alone else 0)
+        clients = [photo_set.prepare(fleet.album(i).photos(1), engine, cache) for i in indices]
+        everything = AlbumSnapshot(fleet.pool.entries(is_test=False) if pooled else ())
+        all_photos = photo_set.prepare(everything, engine, cache).train
     finally:
         cache.close()
     paths = {(photo.digest, photo.copy): photo.path for photo in held.photos}
@@ -148,11 +150,11 @@ def compare(
         labels=tested.rows.labels,
         together=answers(model),
         alone=() if alone is None else tuple(trained(photos.train, alone, i) for i, photos in enumerate(clients)),
-        pooled=None if pooled is None else trained(everything, pooled, fleet.clients),
+        pooled=None if pooled is None else trained(all_photos, pooled, fleet.clients),
         own=tuple(
             np.array(sorted({row for digest, _ in photos.test.entries for row in rows_of.get(digest, ())}), np.int64)
             for photos in clients
         ),
-        names=tuple(fleet.name(index) for index in range(fleet.clients)),
+        names=tuple(map(fleet.name, indices)),
         photo_bytes=sum(photo.path.stat().st_size for members in fleet.pool.train for photo in members),
     )

@@ -20,7 +20,7 @@ from fedlens.demo.front import sections
 from fedlens.demo.recipe import DIGITS, Recipe, for_photos
 from fedlens.demo.report import write_report
 from fedlens.demo.results import TaskFacts
-from fedlens.demo.scale import MOST_CLIENTS, Scale, at_most, only, side_for
+from fedlens.demo.scale import MOST_CLIENTS, Scale, at_most, count, only, side_for
 from fedlens.demo.server_process import PartDied, ServerProcess
 from fedlens.demo.workplace import workplace
 from fedlens.model_file import fetch_model
@@ -152,7 +152,7 @@ def _photos(config: DemoConfig, run: Path, console: Console) -> PhotoPool:
     pool = at_most(whole, config.most_photos)
     if pool is not whole:
         console.print(
-            f"{_count(pool):,} of {_count(whole):,} photos, to be done soon; --most-photos takes more",
+            f"{count(pool):,} of {count(whole):,} photos, to be done soon; --most-photos takes more",
             highlight=False,
             soft_wrap=True,
         )
@@ -296,10 +296,6 @@ def _why_unfinished(answer: admin_pb2.ShowTaskResponse) -> str:
 
 def _called(config: DemoConfig) -> str:
     return "scikit-learn's digits" if config.photos is None else f"the photos in {config.photos.name or config.photos}"
-
-
-def _count(pool: PhotoPool) -> int:
-    return sum(len(members) for side in (pool.train, pool.test) for members in side)
 
 
 def _versions() -> dict[str, str]:

@@ -83,12 +83,9 @@ def _by_class(comparison: Comparison) -> str:
 def _by_client(comparison: Comparison) -> str:
     if not comparison.alone:
         return ""
-    rows = [
-        (name, alone, own) for name, alone, own in zip(comparison.names, comparison.alone, comparison.own, strict=True)
-    ]
     tested = [
         (f"{name} ({len(own)})", alone.share(own), comparison.together.share(own))
-        for name, alone, own in rows
+        for name, alone, own in zip(comparison.names, comparison.alone, comparison.own, strict=True)
         if len(own)
     ]
     better = sum(together > alone for _, alone, together in tested)

@@ -31,8 +31,9 @@ LEAST_EACH = 10
 MEAN_EACH = 20
 DIVIDED_EPOCHS = 5
 
-SIDES = (128, 160, 224)
-LARGE_SIDE = 192
+SMALL_SIDE, LARGE_SIDE = 160, 224
+# Photos of fewer pixels a side are not enlarged to 224.
+LEAST_OF_LARGE = 192
 SAMPLE = 50
 
 
@@ -121,15 +122,14 @@ def side_for(pool: PhotoPool) -> int:
             found.append(photos.shorter_side(path))
         except (PhotoUnreadable, OSError):
             continue
-    return SIDES[2] if found and median(found) >= LARGE_SIDE else SIDES[1]
+    return LARGE_SIDE if found and median(found) >= LEAST_OF_LARGE else SMALL_SIDE
 
 
 def at_most(pool: PhotoPool, most: int) -> PhotoPool:
     """The pool, or about `most` of its photos: the same part of each class, or of each owner, chosen by hash."""
-    total = sum(len(members) for side in (pool.train, pool.test) for members in side)
-    if total <= most:
+    if count(pool) <= most:
         return pool
-    part = most / total
+    part = most / count(pool)
 
     def chosen(side: tuple[tuple[PoolPhoto, ...], ...]) -> set[PoolPhoto]:
         groups: dict[object, list[PoolPhoto]] = {}
@@ -142,6 +142,11 @@ def at_most(pool: PhotoPool, most: int) -> PhotoPool:
 
     kept = chosen(pool.train) | chosen(pool.test)
     return only(pool, kept.__contains__)
+
+
+def count(pool: PhotoPool) -> int:
+    """The number of photos of a pool, on both sides."""
+    return sum(len(members) for side in (pool.train, pool.test) for members in side)
 
 
 def only(pool: PhotoPool, wanted: Callable[[PoolPhoto], bool]) -> PhotoPool:
