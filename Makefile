@@ -16,6 +16,10 @@ MVN_ARGS ?=
 APK_ARGS ?=
 PHOTOS ?=
 export PHOTOS
+# For `make same`: the commit to compare with, and such as --expect study/fedns-encoded.
+BASE ?=
+SAME_ARGS ?=
+export BASE
 
 VENV := $(REPO)/.venv
 BIN := $(VENV)/bin
@@ -24,7 +28,7 @@ STAMP := $(VENV)/.installed
 # since they share what is slow to make.
 PYTEST := OMP_NUM_THREADS=1 '$(BIN)/pytest' -n 2 --dist loadfile
 
-.PHONY: help demo test test-slow test-all check bench docs vectors android proto freeze-wire pins clean install
+.PHONY: help demo test test-slow test-all same check bench docs vectors android proto freeze-wire pins clean install
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
@@ -53,6 +57,9 @@ test-slow: $(STAMP) ## the slow tests: kills, races, the README's commands
 test-all: $(STAMP) ## both, in one go, which is quicker
 	@$(PYTEST) -m 'slow or not slow'
 
+same: $(STAMP) ## numbers and models of fixed federations; BASE=COMMIT compares with what that commit gives
+	@'$(BIN)/python' -m tests.same $${BASE:+--base "$$BASE"} $(SAME_ARGS)
+
 check: $(STAMP) ## style, types, wire schema, generated code
 	@'$(BIN)/ruff' check
 	'$(BIN)/ruff' format --check
@@ -72,8 +79,8 @@ check: $(STAMP) ## style, types, wire schema, generated code
 bench: $(STAMP) ## the benchmark table; docs/benchmarks.md is written anew
 	@'$(BIN)/python' -m bench.run
 
-docs: $(STAMP) ## write the commands' --help into README.md anew, and the example's code into docs/android.md
-	@'$(BIN)/python' -m tests.readme_blocks
+docs: $(STAMP) ## write the commands' --help into docs/commands.md anew, and the example's code into docs/android.md
+	@'$(BIN)/python' -m tests.command_pages
 	'$(BIN)/python' -m tests.android.guide
 
 vectors: $(STAMP) ## write the test vectors for clients in other languages anew, tests/vectors/
