@@ -28,7 +28,7 @@ STAMP := $(VENV)/.installed
 # since they share what is slow to make.
 PYTEST := OMP_NUM_THREADS=1 '$(BIN)/pytest' -n 2 --dist loadfile
 
-.PHONY: help demo test test-slow test-all same check bench docs vectors android proto freeze-wire pins clean install
+.PHONY: help demo test test-slow test-all same size check bench docs vectors android proto freeze-wire pins clean install
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
@@ -59,6 +59,9 @@ test-all: $(STAMP) ## both, in one go, which is quicker
 
 same: $(STAMP) ## numbers and models of fixed federations; BASE=COMMIT compares with what that commit gives
 	@'$(BIN)/python' -m tests.same $${BASE:+--base "$$BASE"} $(SAME_ARGS)
+
+size: $(STAMP) ## lines of Python that hold code, by package; BASE=COMMIT sets them beside a commit's
+	@'$(BIN)/python' -m bench.size $${BASE:+--base "$$BASE"}
 
 check: $(STAMP) ## style, types, wire schema, generated code
 	@'$(BIN)/ruff' check
