@@ -50,7 +50,13 @@ def stored_updates(paths: list[Path]) -> Iterator[tuple[StoredTensors, list[Upda
     locations = {i.to_bytes(32, "big"): Location(path.stat().st_size, path=path) for i, path in enumerate(paths)}
     stored = [StoredTensors(digest, found.size, locations.__getitem__) for digest, found in locations.items()]
     updates = [
-        Update(client=tensors.digest, photo_count=100 + 10 * i, tensors=tensors, class_counts=(10 + i,) * 10)
+        Update(
+            client=tensors.digest,
+            photo_count=100 + 10 * i,
+            tensors=tensors,
+            sent={GLOBAL: stored[0]},
+            class_counts=(10 + i,) * 10,
+        )
         for i, tensors in enumerate(stored)
     ]
     with ExitStack() as open_blobs:

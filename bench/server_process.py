@@ -14,6 +14,7 @@ from fedlens.admin_client import AdminClient
 from fedlens.demo.server_process import ServerProcess
 from fedlens_proto.manifest import Bundle
 from fedlens_proto.v1 import admin_pb2
+from fedlens_server.init import DATA, make_data
 
 _CONFIG = """\
 [server]
@@ -58,6 +59,8 @@ def serving(folder: Path) -> Iterator[Server]:
         (folder / f"{role}.token").write_text(token)
     hashes = {role: sha256(token.encode()).hexdigest() for role, token in tokens.items()}
     (folder / "fedlens.toml").write_text(_CONFIG.format(**hashes))
+    if not (folder / DATA).exists():
+        make_data(folder / DATA)
     with ServerProcess(folder) as process:
         yield Server(process.url, AdminClient(process.profile), tokens["trainer"], process.pid)
 

@@ -17,9 +17,13 @@ def serve(
     init: Annotated[
         Path | None,
         typer.Option(
-            metavar="DIR", help="Write a config, tokens and, for loopback, a certificate into DIR; serve nothing."
+            metavar="DIR",
+            help="Write a config, tokens, an empty state and, for loopback, a certificate into DIR; serve nothing.",
         ),
     ] = None,
+    new_data: Annotated[
+        bool, typer.Option("--new-data", help="Make an empty state in the config's server.data; serve nothing.")
+    ] = False,
     host: Annotated[str, typer.Option(help="With --init: address for clients.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="With --init: port for clients.")] = 8443,
     admin_port: Annotated[int, typer.Option(min=0, max=65535, help="With --init: port for operators.")] = 8444,
@@ -29,9 +33,9 @@ def serve(
 
     try:
         if init is None:
-            _serve(config or Path("fedlens.toml"))
-        elif config is not None:
-            raise ConfigError("--config and --init exclude each other")
+            (_make_data if new_data else _serve)(config or Path("fedlens.toml"))
+        elif config is not None or new_data:
+            raise ConfigError("--init and --config, --init and --new-data exclude each other")
         else:
             _initialise(init, host, port, admin_port)
     except ConfigError as error:
@@ -53,6 +57,15 @@ def _serve(path: Path) -> None:
         asyncio.run(serve_until_signal(load(path), _announce))
     except StoreUnusable as error:
         raise ConfigError(str(error)) from error
+
+
+def _make_data(path: Path) -> None:
+    from fedlens_server.config import load
+    from fedlens_server.init import make_data
+
+    folder = load(path).server.data
+    make_data(folder)
+    typer.echo(f"made an empty state in {folder}; next: fedlens serve --config {path}")
 
 
 def _announce(line: str) -> None:

@@ -5,6 +5,7 @@ It starts from what `closing` froze, so that running it again after a crash give
 
 import logging
 from contextlib import ExitStack
+from functools import cache
 
 from fedlens_proto.v1 import admin_pb2
 from fedlens_server import lifecycle, method_calls, mixtures, opening, state_values
@@ -88,7 +89,7 @@ def _outcome(
     if len(updates) < needed:
         return None, f"{len(updates)} valid updates came, {needed} are needed ({_tally(current)})"
     if current.phase >= task.method_phases:
-        return PreparedState(task.values, (), (), frozenset()), ""
+        return PreparedState(task.values), ""
     phase = task.phases[current.phase]
     tools = method_calls.tools(federation, task, current.number, current.population)
     try:
@@ -106,11 +107,9 @@ def _prepare_downloads(federation: Federation, task: Task, prepared: PreparedSta
     committed = task.committed + (prepared is not None)
     if committed == task.rounds_total or task.settings.download_codec != "f32":
         return
-    values = task.values if prepared is None else prepared.values
-    dropped = state_values.of_clients(values, federation.forgotten)
-    values = {name: value for name, value in values.items() if name not in dropped}
+    kept = state_values.without(prepared or PreparedState(task.values), federation.forgotten)
     try:
-        downloads = opening.cohort(task, values, committed).downloads
+        downloads = opening.cohort(task, kept.values, committed).downloads
     except (MethodFailed, NothingToAggregate, StorageFull):
         return  # the transaction meets it again and says what follows
     sets = (tensors for downloaded in downloads.values() for tensors in downloaded.values())
@@ -118,40 +117,38 @@ def _prepare_downloads(federation: Federation, task: Task, prepared: PreparedSta
 
 
 def _updates(federation: Federation, task: Task, current: Round) -> list[Update]:
-    nothing: TensorSet = {}
     base_set = task.phases[current.phase].local_pass.upload.base_set
-    bases: dict[bytes, StoredTensors] = {}  # each shared by the updates to which it is the base
+    stored = cache(federation.store.tensors)  # each set is shared by the updates of all to whom it was sent
 
-    def received(blob: bytes, member: Member) -> TensorSet:
-        found = federation.store.tensors(blob)
-        if not base_set:
-            return found
-        (base,) = [item.sha256 for item in member.sets if item.name == base_set]
-        if base not in bases:
-            bases[base] = federation.store.tensors(base)
-        return RestoredTensors(bases[base], found)
-
-    return [
-        Update(
+    def update(client: bytes, member: Member) -> Update:
+        sent = {item.name: stored(item.sha256) for item in member.sets}
+        tensors: TensorSet = {}
+        if member.blob is not None:
+            found = federation.store.tensors(member.blob)
+            tensors = RestoredTensors(sent[base_set], found) if base_set else found
+        return Update(
             client=client,
             photo_count=member.photo_count,
-            tensors=received(member.blob, member) if member.blob is not None else nothing,
+            tensors=tensors,
+            sent=sent,
             class_counts=member.class_counts,
             label_distribution=member.label_distribution,
         )
+
+    return [
+        update(client, member)
         for client, member in sorted(current.members.items())
         if member.state == admin_pb2.MEMBER_STATE_REPORTED
     ]
 
 
 def _opened(updates: list[Update], open_blobs: ExitStack) -> list[Update]:
-    """The updates, their files kept open until `open_blobs` is closed."""
+    """The updates, with the files of these and of what was sent kept open until `open_blobs` is closed."""
     blobs: dict[int, StoredTensors] = {}
     for update in updates:
-        if isinstance(update.tensors, StoredTensors):
-            blobs[id(update.tensors)] = update.tensors
-        elif isinstance(update.tensors, RestoredTensors):
-            blobs |= {id(blob): blob for blob in (update.tensors.base, update.tensors.differences)}
+        tensors = update.tensors.differences if isinstance(update.tensors, RestoredTensors) else update.tensors
+        found = [each for each in (tensors, *update.sent.values()) if isinstance(each, StoredTensors)]
+        blobs |= {id(each): each for each in found}
     for blob in blobs.values():
         open_blobs.enter_context(blob.opened())
     return updates

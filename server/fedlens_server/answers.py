@@ -1,5 +1,6 @@
 """How an outcome becomes an answer: messages and errors, all of them protobuf, errors in one place."""
 
+import asyncio
 import logging
 
 from aiohttp import web
@@ -90,3 +91,16 @@ class Connection(RequestHandler):
             answer = error(Malformed(f"this is no HTTP request that can be read ({type(exc).__name__})"))
         answer.force_close()
         return answer
+
+    async def shutdown(self, timeout: float | None = None) -> None:  # noqa: ASYNC109  (aiohttp's signature)
+        """Close the connection; a request that is still being answered after `timeout` seconds is cut off.
+
+        aiohttp waits twice for so long, and without end for 0 seconds.
+        """
+        try:
+            async with asyncio.timeout(timeout):
+                await super().shutdown(None)
+        except TimeoutError:
+            if self._task_handler is not None:
+                self._task_handler.cancel()
+            self.force_close()

@@ -6,14 +6,16 @@ import resource
 import signal
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 from fedlens_server.app import create_admin_app, create_app
 from fedlens_server.clock import Clock, SystemClock
 from fedlens_server.config import Config
 from fedlens_server.errors import StoreUnusable
-from fedlens_server.listening import Runner, listen, tls
+from fedlens_server.listening import Runner, close, listen, tls
 from fedlens_server.service import SERVICE
 from fedlens_server.store import Store
+from fedlens_server.store.database import DATABASE_FILE
 
 # The writing thread must not keep the event loop waiting for Python's lock for the usual 5 ms each time.
 SWITCH_INTERVAL_S = 0.0005
@@ -36,7 +38,7 @@ async def serve(
 
     Raises:
         ConfigError: A certificate or an address cannot be used.
-        StoreUnusable: The state in `server.data` cannot be opened, or not be written any more.
+        StoreUnusable: There is no state in `server.data`, or it cannot be opened, or not be written any more.
     """
     stop = stop or asyncio.Event()
     server, admin = config.server, config.admin
@@ -48,7 +50,7 @@ async def serve(
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    store = await asyncio.to_thread(Store.open, server.data)
+    store = await asyncio.to_thread(_open, server.data)
     broken = False
 
     def give_up() -> None:
@@ -59,8 +61,7 @@ async def serve(
     store.on_broken(give_up)
     try:
         app = create_app(config, clock or SystemClock(), store)
-        clients = Runner(app, shutdown_timeout=config.limits.stop_s)
-        operators = Runner(create_admin_app(app[SERVICE]), shutdown_timeout=config.limits.stop_s)
+        clients, operators = Runner(app), Runner(create_admin_app(app[SERVICE]))
         try:
             await clients.setup()
             await operators.setup()
@@ -72,14 +73,22 @@ async def serve(
             _log.info("stopping")
             app[SERVICE].stop_accepting()
         finally:
-            await operators.cleanup()
-            await clients.cleanup()
+            await close([operators, clients], config.limits.stop_s)
     finally:
         await asyncio.to_thread(store.close)
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.remove_signal_handler(number)
     if broken:
         raise StoreUnusable(f"the state in {server.data} could not be written; the log says why. Start the server anew")
+
+
+def _open(folder: Path) -> Store:
+    if not (folder / DATABASE_FILE).is_file():
+        raise StoreUnusable(
+            f"server.data: {folder} holds no server's state ({DATABASE_FILE}). If it is on a disk that is not there, "
+            "mount it. To begin with an empty state, run `fedlens serve --new-data` with this config once"
+        )
+    return Store.open(folder)
 
 
 def _allow_many_connections() -> None:

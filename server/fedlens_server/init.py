@@ -1,4 +1,4 @@
-"""`fedlens serve --init DIR`: a config that works at once, with tokens and, for loopback, a certificate."""
+"""`fedlens serve --init DIR`: a config that works at once; tokens, an empty state and, on loopback, a certificate."""
 
 import json
 import os
@@ -10,8 +10,12 @@ from pathlib import Path
 import trustme
 
 from fedlens_server.config import ConfigError, is_loopback
+from fedlens_server.errors import StoreUnusable
+from fedlens_server.store import Store
+from fedlens_server.store.database import DATABASE_FILE
 
 CONFIG = "fedlens.toml"
+DATA = "data"
 PROFILE = "admin.toml"
 _SECRET = 0o600
 _PUBLIC = 0o644
@@ -23,7 +27,7 @@ host = {host}
 port = {port}
 certfile = "server.pem"
 keyfile = "server.key"
-data = "data"
+data = "{data}"
 
 [admin]
 host = "127.0.0.1"
@@ -44,16 +48,16 @@ sha256 = "{evaluator}"
 
 
 def initialise(folder: Path, host: str = "127.0.0.1", port: int = 8443, admin_port: int = 8444) -> list[Path]:
-    """Write config, tokens, operator's profile and, if `host` is a loopback address, a certificate into `folder`.
+    """Write config, tokens, profile, an empty state and, if `host` is a loopback address, a certificate into `folder`.
 
-    All files are written or none. Returns what was written, the config first.
+    All files are written or none. Returns what was written, the config first and the folder of the state last.
 
     Raises:
-        ConfigError: One of the files is there already, or the folder cannot be written.
+        ConfigError: One of the files or a state is there already, or the folder cannot be written.
     """
     tokens = {name: secrets.token_urlsafe(32) for name in ("admin", "trainer", "evaluator")}
     hashes = {name: sha256(token.encode()).hexdigest() for name, token in tokens.items()}
-    config = _TEMPLATE.format(host=json.dumps(host), port=port, admin_port=admin_port, **hashes)
+    config = _TEMPLATE.format(host=json.dumps(host), port=port, admin_port=admin_port, data=DATA, **hashes)
     profile = f'url = "https://127.0.0.1:{admin_port}"\n'
     files = {CONFIG: (config.encode(), _PUBLIC)}
     files |= {f"{name}.token": (f"{token}\n".encode(), _SECRET) for name, token in tokens.items()}
@@ -63,11 +67,34 @@ def initialise(folder: Path, host: str = "127.0.0.1", port: int = 8443, admin_po
     files[PROFILE] = (f'{profile}token_file = "admin.token"\n'.encode(), _PUBLIC)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        return _write_all(folder, files)
+        written = _write_all(folder, files)
     except FileExistsError as error:
         raise ConfigError(f"{error.filename}: is there already; take another folder or remove it first") from error
     except OSError as error:
         raise ConfigError(f"{folder}: cannot be written: {error.strerror}") from error
+    try:
+        make_data(folder / DATA)
+    except ConfigError:
+        for path in written:
+            path.unlink()
+        raise
+    return [*written, folder / DATA]
+
+
+def make_data(folder: Path) -> None:
+    """Make an empty state in `folder`, for `server.data`.
+
+    Raises:
+        ConfigError: It holds a state already, its parent folder is missing, or it cannot be written.
+    """
+    if (folder / DATABASE_FILE).exists():
+        raise ConfigError(f"{folder}: holds a server's state already; move it away first, or take another folder")
+    if not folder.parent.is_dir():
+        raise ConfigError(f"{folder}: there is no folder {folder.parent}; mount its disk, or make the folder")
+    try:
+        Store.open(folder).close()
+    except StoreUnusable as error:
+        raise ConfigError(str(error)) from error
 
 
 def _certificate(host: str) -> dict[str, tuple[bytes, int]]:

@@ -8,6 +8,7 @@ one transaction, so that after a crash there is always exactly one place to go o
 """
 
 import logging
+from collections.abc import Collection
 from concurrent.futures import Future
 from contextlib import ExitStack, suppress
 from functools import partial
@@ -99,18 +100,8 @@ def end_round(
     current = task.round
     if current is None or current.key != key or task.ended:
         return
-    values, blobs = task.values, task.kept_blobs
-    if prepared is not None:
-        state_values.save(transaction, task.id, prepared)
-        values, blobs = prepared.values, state_values.blobs_after(blobs, prepared)
-    left = current.members.keys() & federation.forgotten
-    if dropped := state_values.of_clients(values, federation.forgotten):
-        state_values.remove(transaction, task.id, dropped)
-        values = {name: value for name, value in values.items() if name not in dropped}
-        blobs = {name: digest for name, digest in blobs.items() if name not in dropped}
+    values, blobs, freed = _without_forgotten(federation, transaction, task, prepared)
     _write_end(federation, transaction, current, reason)
-    for client in left:
-        transaction.later(LEAVE_MEMBER, {"t": key.task, "r": key.round, "c": client})
     committed = task.committed + (prepared is not None)
     abandoned = 0 if prepared is not None else task.abandoned + 1
     evaluation = task.evaluation
@@ -125,15 +116,15 @@ def end_round(
         why = f"{abandoned} rounds were abandoned in a row, the last one because {reason}"
         _go_on(
             federation, transaction, task, values, blobs, evaluation, committed, abandoned,
-            ended=(admin_pb2.TASK_STATE_FAILED, why),
+            ended=(admin_pb2.TASK_STATE_FAILED, why), freed=freed,
         )  # fmt: skip
     elif committed == task.rounds_total:
         _go_on(
             federation, transaction, task, values, blobs, evaluation, committed, abandoned,
-            ended=(admin_pb2.TASK_STATE_FINISHED, ""),
+            ended=(admin_pb2.TASK_STATE_FINISHED, ""), freed=freed,
         )  # fmt: skip
     else:
-        _go_on(federation, transaction, task, values, blobs, evaluation, committed, abandoned)
+        _go_on(federation, transaction, task, values, blobs, evaluation, committed, abandoned, freed=freed)
 
 
 def stop(federation: Federation, transaction: Transaction, task: Task) -> None:
@@ -142,16 +133,29 @@ def stop(federation: Federation, transaction: Transaction, task: Task) -> None:
         return
     if task.round is not None:
         _write_end(federation, transaction, task.round, "the task was stopped")
-        for client in task.round.members.keys() & federation.forgotten:
-            transaction.later(LEAVE_MEMBER, {"t": task.id, "r": task.round.number, "c": client})
-    dropped = state_values.of_clients(task.values, federation.forgotten)
-    state_values.remove(transaction, task.id, dropped)
-    values = {name: value for name, value in task.values.items() if name not in dropped}
-    blobs = {name: digest for name, digest in task.kept_blobs.items() if name not in dropped}
+    values, blobs, freed = _without_forgotten(federation, transaction, task, None)
     ended = (admin_pb2.TASK_STATE_STOPPED, "")
-    _go_on(
-        federation, transaction, task, values, blobs, task.evaluation, task.committed, task.abandoned, ended=ended
-    )  # fmt: skip
+    _go_on(federation, transaction, task, values, blobs, task.evaluation, ended=ended, freed=freed)
+
+
+def _without_forgotten(
+    federation: Federation, transaction: Transaction, task: Task, prepared: PreparedState | None
+) -> tuple[State, dict[str, bytes], set[bytes]]:
+    """Save a state, None: the present one, without forgotten clients, who also leave the task's round.
+
+    Returns:
+        The values; by entry their blobs; the blobs of those clients, which may be deleted.
+    """
+    owned = state_values.of_clients(task.values, federation.forgotten)
+    freed = {task.kept_blobs[name] for name in owned if name in task.kept_blobs}
+    saved = state_values.without(prepared or PreparedState(task.values), federation.forgotten)
+    state_values.save(transaction, task.id, saved)
+    if (current := task.round) is not None:
+        for client in current.members.keys() & federation.forgotten:
+            transaction.later(LEAVE_MEMBER, {"t": task.id, "r": current.number, "c": client})
+            if (blob := current.members[client].blob) is not None:
+                freed.add(blob)
+    return saved.values, state_values.blobs_after(task.kept_blobs, saved), freed
 
 
 def _start_later(federation: Federation, key: RoundKey, done: Future[None]) -> None:
@@ -183,8 +187,12 @@ def _go_on(
     committed: int | None = None,
     abandoned: int | None = None,
     ended: tuple[admin_pb2.TaskState, str] | None = None,
+    freed: Collection[bytes] = (),
 ) -> None:
-    """Write where the task stands now, with the round that is open now; sweep; have the view follow."""
+    """Write where the task stands now, with the round that is open now; sweep; have the view follow.
+
+    Of the blobs `freed`, those that nothing holds any more are deleted at once.
+    """
     committed = task.committed if committed is None else committed
     abandoned = task.abandoned if abandoned is None else abandoned
     state, reason = ended or (admin_pb2.TASK_STATE_RUNNING, "")
@@ -207,7 +215,7 @@ def _go_on(
             evaluation_sets=downloaded_sets.to_json(evaluation.sets) if evaluation else None,
         )
     )
-    reach.sweep(federation, transaction, task, (blobs, following, evaluation), ended=state in ENDED)
+    reach.sweep(federation, transaction, task, (blobs, following, evaluation), freed, ended=state in ENDED)
 
     def follow() -> None:
         task.state, task.reason = state, reason

@@ -1,6 +1,8 @@
 """Sockets and TLS: an application made reachable, and given back in good order."""
 
+import asyncio
 import ssl
+from collections.abc import Sequence
 from pathlib import Path
 
 from aiohttp import web
@@ -20,6 +22,15 @@ class Runner(web.AppRunner):
     async def _make_server(self) -> web.Server:
         made = await super()._make_server()
         return _Server(made.request_handler, request_factory=made.request_factory, loop=made._loop, **made._kwargs)
+
+
+async def close(runners: Sequence[web.AppRunner], within_s: float) -> None:
+    """Give everything back, one runner after the other; requests that have begun have `within_s` seconds in all."""
+    clock = asyncio.get_running_loop().time
+    until = clock() + within_s
+    for runner in runners:
+        runner._shutdown_timeout = max(0.0, until - clock())
+        await runner.cleanup()
 
 
 def tls(certfile: Path, keyfile: Path) -> ssl.SSLContext:

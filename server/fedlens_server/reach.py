@@ -24,7 +24,15 @@ def reachable(federation: Federation, instead: Mapping[int, Holding]) -> set[byt
     return found.union(*(computed[digest].sources for digest in found & computed.keys()))
 
 
-def sweep(federation: Federation, transaction: Transaction, task: Task, holding: Holding, *, ended: bool) -> None:
+def sweep(
+    federation: Federation,
+    transaction: Transaction,
+    task: Task,
+    holding: Holding,
+    freed: Collection[bytes],
+    *,
+    ended: bool,
+) -> None:
     """Delete in a transaction what was out of reach at the last sweep and still is.
 
     Args:
@@ -32,13 +40,14 @@ def sweep(federation: Federation, transaction: Transaction, task: Task, holding:
         transaction: It has `task` hold other blobs.
         task: The one that goes on or ends.
         holding: What it will hold.
+        freed: Blobs of forgotten clients; of these, what is out of reach is deleted now.
         ended: Whether it ends; what it then lets go of is deleted now, as there may be no later sweep.
     """
     reached = reachable(federation, {task.id: holding})
     mixtures.drop(federation, transaction, federation.store.blobs.computed.keys() - reached)
     unused = federation.store.blobs.sizes.keys() - reached
     last = _held(task, _holding(task)) if ended else set()
-    gone = unused & (federation.unreachable | last)
+    gone = unused & (federation.unreachable | last).union(freed)
     federation.store.delete_blobs(transaction, gone)
     transaction.after_commit(lambda: setattr(federation, "unreachable", unused - gone))
 

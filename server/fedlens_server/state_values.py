@@ -40,9 +40,9 @@ class PreparedState:
     """A new state whose blobs are written and wait for the transaction that names them."""
 
     values: State
-    changed: tuple[Entry, ...]
-    blobs: tuple[StoredBlob, ...]
-    removed: frozenset[str]
+    changed: tuple[Entry, ...] = ()
+    blobs: tuple[StoredBlob, ...] = ()
+    removed: frozenset[str] = frozenset()
 
 
 def prepare(store: Store, old: State, new: State, open_blobs: ExitStack) -> PreparedState:
@@ -84,6 +84,19 @@ def prepare(store: Store, old: State, new: State, open_blobs: ExitStack) -> Prep
             values[name] = json.loads(text)
             changed.append(Entry(name, PLAIN, None, text))
     return PreparedState(values, tuple(changed), tuple(blobs), frozenset(old.keys() - new.keys()))
+
+
+def without(prepared: PreparedState, clients: Collection[bytes]) -> PreparedState:
+    """The same state without what belongs to these clients: of that nothing is placed, and old rows are removed."""
+    names = of_clients(prepared.values, clients)
+    changed = tuple(entry for entry in prepared.changed if entry.name not in names)
+    named = {entry.blob for entry in changed}
+    return PreparedState(
+        {name: value for name, value in prepared.values.items() if name not in names},
+        changed,
+        tuple(blob for blob in prepared.blobs if blob.digest in named),
+        prepared.removed | names,
+    )
 
 
 def save(transaction: Transaction, task: int, prepared: PreparedState) -> None:

@@ -83,7 +83,7 @@ def test_what_is_wrong_with_a_connection_is_named(folder: Path) -> None:
     assert [result.exit_code for result in (foreign_ca, wrong_token, plain, wrong_port)] == [1, 1, 1, 1]
     assert "is not trusted" in foreign_ca.stderr and "`ca` in the profile" in foreign_ca.stderr
     assert "does not accept the token" in wrong_token.stderr
-    assert "is it https?" in plain.stderr
+    assert "where the server speaks HTTPS, let `url` of the profile begin with https://" in plain.stderr
     assert "cannot be reached" in wrong_port.stderr
 
 
@@ -118,6 +118,56 @@ def test_a_config_that_cannot_be_used_ends_with_the_reason(
     assert done.returncode == 1
     assert expected in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_server_whose_data_disk_is_missing_ends_with_the_reason_and_makes_no_state(folder: Path) -> None:
+    (folder / "data").rename(folder / "unmounted")
+
+    done = subprocess.run(
+        [FEDLENS, "serve", "--config", folder / "fedlens.toml"], capture_output=True, text=True, timeout=20
+    )
+
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"fedlens: server.data: {folder / 'data'} holds no server's state")
+    assert len(done.stderr.splitlines()) == 1
+    assert not (folder / "data").exists()
+
+
+def test_a_new_state_is_made_for_a_config_where_there_is_none_and_only_there(folder: Path) -> None:
+    (folder / "data").rename(folder / "unmounted")
+    arguments = ["serve", "--new-data", "--config", str(folder / "fedlens.toml")]
+
+    made, again = CliRunner().invoke(app, arguments), CliRunner().invoke(app, arguments)
+    with serving(folder) as (_, url):
+        listed = task_list(folder, url)
+
+    assert made.exit_code == 0, made.output
+    assert again.exit_code == 1
+    assert "holds a server's state already" in again.stderr
+    assert json.loads(listed.stdout) == []
+
+
+def test_a_new_state_is_not_made_where_a_disk_may_be_missing(folder: Path) -> None:
+    config = folder / "fedlens.toml"
+    config.write_text(config.read_text().replace('data = "data"', 'data = "disk/data"'))
+
+    made = CliRunner().invoke(app, ["serve", "--new-data", "--config", str(config)])
+
+    assert made.exit_code == 1
+    assert f"there is no folder {folder / 'disk'}" in made.stderr
+    assert not (folder / "disk").exists()
+
+
+def test_init_leaves_a_state_alone_and_writes_nothing_beside_it(folder: Path) -> None:
+    for path in folder.iterdir():
+        if path.name != "data":
+            path.unlink()
+
+    again = CliRunner().invoke(app, ["serve", "--init", str(folder)])
+
+    assert again.exit_code == 1
+    assert "holds a server's state already" in again.stderr
+    assert [path.name for path in folder.iterdir()] == ["data"]
 
 
 def test_init_does_not_overwrite(folder: Path) -> None:

@@ -209,7 +209,7 @@ def test_init_keeps_secrets_from_other_users(tmp_path: Path) -> None:
     written = initialise(tmp_path)
 
     secret = {path.name for path in written if path.stat().st_mode & 0o077 == 0}
-    assert secret == {"admin.token", "trainer.token", "evaluator.token", "server.key"}
+    assert secret == {"admin.token", "trainer.token", "evaluator.token", "server.key", "data"}
 
 
 def test_init_overwrites_nothing_and_leaves_nothing_half_done(tmp_path: Path) -> None:

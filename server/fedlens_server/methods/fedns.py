@@ -15,8 +15,8 @@ an output channel of a convolution.
 The bias of a node takes its coefficients. The last layer is as in FedAvg+lastFC.
 
 Deviations:
-- The difference is to the model that was sent, as the text says; the printed `w_{k,t-1}` is impossible when
-  participants change.
+- The difference is to the model that was sent, as the text says, with what its encoding lost; the printed `w_{k,t-1}`
+  is impossible when participants change.
 - BatchNorm's affine parameters and statistics count by `n_k / n`: one value a channel has variance 0.
 - Where the sum of v over A is 0 (nobody moved, or all by a constant), a node counts by `n_k / n` over A; if rounding
   left nobody in A, over all.
@@ -26,7 +26,7 @@ Deviations:
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any, Self
 
@@ -223,8 +223,9 @@ class FedNS:
             return sent(ordered, name, current[name])
 
         for weight, bias in self.layers:
-            previous = current[weight]
-            weights = sent(ordered, weight, previous)
+            weights = of(weight)
+            # One for all of them, as `download` gives everyone the same.
+            previous = replace(weights[0], tensors=ordered[0].sent[GLOBAL])
             new, new_bias = average_nodes(weights, of(bias) if bias else None, previous, counts)
             found[weight] = new
             if bias is not None and new_bias is not None:

@@ -20,8 +20,8 @@ class Option:
     Attributes:
         allowed: What it may be, for people; as in error messages and on the page about methods.
         fits: Whether a value is allowed. A bool is an int to Python: say which is meant.
-        default: Used where it is left out; None: it must be set, unless `required` is False.
-        required: Whether a task must set it.
+        default: The value where a task leaves it out; None there means unset.
+        required: Whether a task must set it; then there is no default.
     """
 
     allowed: str

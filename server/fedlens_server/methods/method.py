@@ -11,7 +11,7 @@ it was a difference, of which the tensors it stands for are written in full.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
@@ -65,6 +65,9 @@ class Update:
     client: bytes  # id, 32 bytes
     photo_count: int  # photos trained on in this round
     tensors: TensorSet  # empty where the local pass uploads nothing; read lazily
+    # Its downloads of this round by name, decoded as the client decoded them; read lazily. What was sent alike to
+    # several clients is one object.
+    sent: Mapping[str, TensorSet] = field(default_factory=dict)
     class_counts: tuple[int, ...] | None = None  # None: not asked for
     label_distribution: tuple[float, ...] | None = None  # noisy share of each class; None: not asked for
 

@@ -22,7 +22,7 @@ from fedlens_proto.v1 import admin_pb2, assignment_pb2, check_in_pb2, enrolment_
 from fedlens_proto.wire import MEDIA_TYPE, frame_update
 from fedlens_server.app import create_admin_app, create_app
 from fedlens_server.config import Config, parse
-from fedlens_server.listening import Runner, listen
+from fedlens_server.listening import Runner, close, listen
 from fedlens_server.service import SERVICE, Service
 from fedlens_server.store import Store
 from tests.server.http.bundles import SampleBundle
@@ -234,15 +234,14 @@ async def running(folder: Path, **limits: Any) -> AsyncIterator[Server]:
     store = Store.open(settings.server.data)
     app = create_app(settings, clock, store)
     service = app[SERVICE]
-    runners = [Runner(app, shutdown_timeout=5.0), Runner(create_admin_app(service), shutdown_timeout=5.0)]
+    runners = [Runner(app), Runner(create_admin_app(service))]
     try:
         urls = [await _begin(runner) for runner in runners]
         await service.ready()
         async with aiohttp.ClientSession() as session:
             yield Server(*urls, service, clock, session, settings.server.data)
     finally:
-        for runner in reversed(runners):
-            await runner.cleanup()
+        await close(runners[::-1], 5.0)
         store.close()
 
 

@@ -1,9 +1,12 @@
 """The process around the server: it ends by itself where only a new start helps."""
 
+import asyncio
+import re
 from pathlib import Path
 
 import pytest
 
+from fedlens_proto import wire
 from fedlens_server import daemon
 from fedlens_server.errors import StoreUnusable
 from fedlens_server.store import Store, Transaction
@@ -13,7 +16,8 @@ from tests.server.http.running import config
 async def test_a_server_that_can_write_no_more_ends_with_the_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = Store.open(tmp_path / "state")
+    settings = config(tmp_path)
+    store = Store.open(settings.server.data)
     monkeypatch.setattr(Store, "open", lambda folder: store)
 
     def fault() -> None:
@@ -26,4 +30,47 @@ async def test_a_server_that_can_write_no_more_ends_with_the_reason(
         store.submit(spoil)
 
     with pytest.raises(StoreUnusable, match="could not be written"):
-        await daemon.serve(config(tmp_path), announce)
+        await daemon.serve(settings, announce)
+
+
+async def test_a_server_that_is_to_wait_for_nobody_stops_though_a_request_has_begun(tmp_path: Path) -> None:
+    ready: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    stop = asyncio.Event()
+    settings = config(tmp_path, stop_s=0)
+    Store.open(settings.server.data).close()
+
+    async with asyncio.timeout(20):
+        server = asyncio.create_task(daemon.serve(settings, ready.set_result, stop=stop))
+        port = re.findall(r":(\d+)", await ready)[0]
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        headers = (
+            ("Host", "a"),
+            ("Authorization", "Bearer " + "A" * 43),
+            ("Content-Type", wire.MEDIA_TYPE),
+            ("Content-Length", "9"),
+            ("Expect", "100-continue"),
+        )
+        head = "".join(f"{name}: {value}\r\n" for name, value in headers)
+        writer.write(f"POST /v1/clients HTTP/1.1\r\n{head}\r\n".encode())
+        goes_on = await reader.readuntil(b"\r\n\r\n")  # with nine bytes that never come
+        stop.set()
+        await server
+        rest = await reader.read()
+        writer.close()
+
+    assert (goes_on, rest) == (b"HTTP/1.1 100 Continue\r\n\r\n", b"")
+
+
+@pytest.mark.parametrize("there", ["", "disk", "disk/data", "disk/data/blobs"])
+def test_a_server_without_its_state_is_refused_and_makes_none(tmp_path: Path, there: str) -> None:
+    (tmp_path / there).mkdir(parents=True, exist_ok=True)
+    before = sorted(tmp_path.rglob("*"))
+    settings = config(tmp_path)
+    data = tmp_path / "disk" / "data"
+    settings = settings.model_copy(update={"server": settings.server.model_copy(update={"data": data})})
+
+    with pytest.raises(StoreUnusable, match=r"disk/data holds no server's state.* mount it.* --new-data") as caught:
+        asyncio.run(daemon.serve(settings, pytest.fail))
+
+    assert "\n" not in str(caught.value)
+    assert sorted(tmp_path.rglob("*")) == before

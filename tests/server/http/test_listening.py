@@ -1,14 +1,18 @@
-"""TLS as it is served."""
+"""TLS as it is served, and how long stopping takes."""
 
+import asyncio
+import selectors
 import ssl
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
+from aiohttp import web
 from cryptography.hazmat.primitives import serialization
 
 from fedlens_server.config import ConfigError
 from fedlens_server.init import initialise
-from fedlens_server.listening import tls
+from fedlens_server.listening import Runner, close, listen, tls
 
 
 def test_tls_older_than_1_2_is_refused(tmp_path: Path) -> None:
@@ -36,3 +40,79 @@ def test_an_encrypted_key_is_refused_instead_of_asking_for_its_passphrase(tmp_pa
 
     with pytest.raises(ConfigError, match=r"server\.keyfile: .*server\.key is encrypted"):
         tls(tmp_path / "server.pem", tmp_path / "server.key")
+
+
+class Hurrying(selectors.DefaultSelector):
+    """A selector under which time jumps to the next timer where nothing arrives."""
+
+    skipped_s = 0.0
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        found = super().select(timeout if timeout is None else min(timeout, 0.01))
+        if not found and timeout is not None:
+            self.skipped_s += timeout
+        return found
+
+
+class HurryingLoop(asyncio.SelectorEventLoop):
+    """An event loop with such a selector."""
+
+    def __init__(self) -> None:
+        self._hurrying = Hurrying()
+        super().__init__(self._hurrying)
+
+    def time(self) -> float:
+        return super().time() + self._hurrying.skipped_s
+
+
+def stopping_s(answer: Callable[[asyncio.Event], Awaitable[None]], within_s: float) -> float:
+    """Seconds of the loop's clock that two runners take to stop, each with a request that is answered like this."""
+
+    async def measured() -> float:
+        clock, stopping = asyncio.get_running_loop().time, asyncio.Event()
+        runners, writers = [], []
+        for _ in range(2):
+            began = asyncio.Event()
+
+            async def handler(_: web.Request, began: asyncio.Event = began) -> web.Response:
+                began.set()
+                await answer(stopping)
+                return web.Response()
+
+            app = web.Application()
+            app.router.add_get("/", handler)
+            runner = Runner(app)
+            await runner.setup()
+            await listen(runner, "127.0.0.1", 0, None, "server.port")
+            _, writer = await asyncio.open_connection(*runner.addresses[0][:2])
+            writer.write(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+            await began.wait()
+            runners.append(runner)
+            writers.append(writer)
+        before = clock()
+        stopping.set()
+        async with asyncio.timeout(1000.0):  # of this loop's seconds
+            await close(runners, within_s)
+        seconds = clock() - before
+        for writer in writers:
+            writer.close()
+            await writer.wait_closed()
+        return seconds
+
+    with asyncio.Runner(loop_factory=HurryingLoop) as loop:
+        return loop.run(measured())
+
+
+def test_requests_that_do_not_end_hold_up_a_stop_once_however_many_runners_there_are() -> None:
+    async def never(_: asyncio.Event) -> None:
+        await asyncio.Event().wait()
+
+    assert stopping_s(never, 30.0) == pytest.approx(30.0, abs=1.0)
+
+
+def test_a_stop_waits_no_longer_than_its_requests_take() -> None:
+    async def a_while(stopping: asyncio.Event) -> None:
+        await stopping.wait()
+        await asyncio.sleep(7.0)
+
+    assert stopping_s(a_while, 30.0) == pytest.approx(7.0, abs=1.0)

@@ -1,13 +1,14 @@
 """Tasks as methods see them, made without a server."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from fedlens_proto import blob
 from fedlens_proto.v1 import manifest_pb2
-from fedlens_server.methods import METHODS, Method, State, TaskPlan, Tools, Update
+from fedlens_server.methods import METHODS, Method, State, TaskPlan, TensorSet, Tools, Update
 from fedlens_server.task_settings import TaskSettings
 from tests.server.bundles import TinyBundle
 from tests.server.fakes import client_ids
@@ -73,5 +74,11 @@ def update(
 
 
 def after(method: Method, task: TaskPlan, state: State, updates: Sequence[Update]) -> State:
-    """The state after a round of the first phase."""
-    return method.aggregate(method.phases(task)[0], state, updates, tools())
+    """The state after a round of the first phase; what `download` gives was sent as it is where updates say nothing."""
+    phase = method.phases(task)[0]
+
+    def sent(client: bytes) -> Mapping[str, TensorSet]:
+        return method.download(phase, state, client) or {}
+
+    updates = [each if each.sent else replace(each, sent=sent(each.client)) for each in updates]
+    return method.aggregate(phase, state, updates, tools())

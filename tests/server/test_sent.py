@@ -1,0 +1,67 @@
+"""What a method learns of the models that clients were sent: their numbers, with all that the way to clients lost."""
+
+import json
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from fedlens_proto.blob import Array
+from fedlens_server.methods import METHODS, Phase, State, Tools, Update
+from fedlens_server.methods.fedns import FedNS
+from tests.server.fakes import SEED, Bench, client_ids, update_of
+from tests.server.networks import network, weights
+
+ALICE, BOB = client_ids(2)
+WIDTH = 100  # so long that a difference as int8 is shorter than the tensors, and is offered
+GREAT_AND_SMALL = np.array([[127.0, 0.4] + [0.0] * (WIDTH - 2)] * 2, np.float32)
+
+
+def start(bench: Bench, **changes: object) -> None:
+    settings = {"method": "fedns", "rounds": 3, "population": 2, "deadline_s": 60, "seed": SEED, **changes}
+    bench.create(json.dumps(settings), [network(WIDTH)])
+    bench.enrol([ALICE, BOB])
+
+
+def convolve_to(bench: Bench, alice: Array, bob: Array) -> None:
+    """A round after which the clients' convolutions are these, and all else is 0."""
+    for client, conv in ((ALICE, alice), (BOB, bob)):
+        tensors = {**weights(0.0, width=WIDTH), "conv.weight": conv}
+        bench.send(client, bench.assignment(client), *update_of(bench.assignment(client), tensors, class_counts=[5, 5]))
+    bench.advance()
+
+
+@pytest.mark.parametrize(
+    ("codec", "difference"), [("f32", False), ("f16", False), ("int8", False), ("int8", True), ("f32", True)]
+)
+def test_fedns_takes_movements_from_the_model_as_clients_decoded_it(bench: Bench, codec: str, difference: bool) -> None:
+    start(bench, download_codec=codec, download_difference=difference)
+    convolve_to(bench, GREAT_AND_SMALL, GREAT_AND_SMALL)
+    decoded = np.array(bench.tensors(bench.assignment(ALICE))["conv.weight"])
+    steps = np.eye(1, WIDTH, WIDTH - 1, dtype=np.float32)  # 1 for the last element of each node
+
+    convolve_to(bench, decoded + 3 * steps, decoded + 6 * steps)
+
+    # One element of n moves by m: Var = m^2 (n - 1) / n^2, so 3^2 : 6^2 = 1 : 4 and shares 0.2 and 0.8:
+    # 0.2 * 3 + 0.8 * 6 = 5.4. In int8 127 makes the scale 1 and 0.4 arrives as 0; taken from the state, where it is
+    # 0.4, both would seem to have moved by -0.4 as well, and the shares would be others.
+    assert decoded[0, 1] == {"f32": np.float32(0.4), "f16": np.float16(0.4), "int8": 0.0}[codec]
+    np.testing.assert_allclose(bench.model()["conv.weight"][:, -1], 5.4, rtol=1e-6)
+
+
+def test_what_was_sent_alike_to_all_is_held_once(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Update] = []
+
+    class Watched(FedNS):
+        def aggregate(self, phase: Phase, state: State, updates: Sequence[Update], tools: Tools) -> State:
+            seen.extend(updates)
+            return super().aggregate(phase, state, updates, tools)
+
+    monkeypatch.setitem(METHODS, "fedns", Watched.for_task)
+    start(bench, download_codec="int8")
+
+    convolve_to(bench, GREAT_AND_SMALL, GREAT_AND_SMALL)
+
+    alices, bobs = seen
+    assert list(alices.sent) == ["global"]
+    assert alices.sent["global"] is bobs.sent["global"]
