@@ -2,6 +2,7 @@
 
 import configparser
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -13,22 +14,41 @@ REPOSITORY = Path(__file__).parent.parent
 DOCS = REPOSITORY / "docs"
 
 
-def test_every_link_of_a_page_leads_to_a_file() -> None:
-    pages = [*DOCS.rglob("*.md"), REPOSITORY / "CONTRIBUTING.md", REPOSITORY / "CHANGELOG.md"]
+def test_every_link_leads_to_a_file_and_to_a_heading_in_it() -> None:
+    pages = [*DOCS.rglob("*.md"), *(REPOSITORY / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md"))]
     links = [
-        (page, target)
+        (page, path, anchor)
         for page in pages
-        for target in re.findall(r"\]\((?!http|#)([^)#]+)[^)]*\)", page.read_text(encoding="utf-8"))
+        for path, anchor in re.findall(r"\]\((?!https?:)([^)#]*)#?([^)]*)\)", page.read_text(encoding="utf-8"))
     ]
 
-    assert links
-    assert [f"{page.name}: {target}" for page, target in links if not (page.parent / target).exists()] == []
+    assert len(links) > 100
+    assert [
+        f"{page.name}: {path}#{anchor}" for page, path, anchor in links if not _there(page.parent / path, page, anchor)
+    ] == []
 
 
-def test_every_page_is_linked_from_the_readme_or_the_guide_for_contributors() -> None:
-    texts = [(REPOSITORY / name).read_text(encoding="utf-8") for name in ("README.md", "CONTRIBUTING.md")]
+def test_every_page_stands_in_the_index_once_with_a_line_about_it() -> None:
+    index = (DOCS / "README.md").read_text(encoding="utf-8")
 
-    assert [page.name for page in DOCS.glob("*.md") if not any(f"](docs/{page.name})" in text for text in texts)] == []
+    listed = re.findall(r"^\d+\. \[[^]]+\]\(([\w-]+\.md)\): \S", index, re.MULTILINE)
+
+    assert sorted(listed) == sorted(page.name for page in DOCS.glob("*.md") if page.name != "README.md")
+
+
+def test_every_page_of_results_stands_in_their_index() -> None:
+    index = (DOCS / "results" / "README.md").read_text(encoding="utf-8")
+
+    assert [page.name for page in (DOCS / "results").glob("*.md") if f"]({page.name})" not in index] == ["README.md"]
+
+
+def test_the_page_on_installing_has_every_extra() -> None:
+    extras = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    page = (DOCS / "install.md").read_text(encoding="utf-8")
+
+    listed = re.findall(r"^\| `([a-z]+)` \|", page, re.MULTILINE)
+
+    assert sorted(listed) == sorted(extras["optional-dependencies"])
 
 
 def test_the_operators_profile_in_the_docs_can_be_read(tmp_path: Path) -> None:
@@ -80,3 +100,12 @@ def test_the_page_on_bundles_names_every_model_and_objective() -> None:
     page = (DOCS / "bundle.md").read_text(encoding="utf-8")
 
     assert [name for name in (*exporting.MODELS, *objectives.OBJECTIVES) if f"`{name}`" not in page] == []
+
+
+def _there(path: Path, page: Path, anchor: str) -> bool:
+    """Whether a link from `page` has a target: a file, or a heading by the name that GitHub gives it."""
+    target = page if path == page.parent else path
+    if not anchor:
+        return target.exists()
+    headings = re.findall(r"^#+ (.*)$", target.read_text(encoding="utf-8"), re.MULTILINE)
+    return anchor in {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
