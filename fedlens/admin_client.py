@@ -148,7 +148,7 @@ class AdminClient:
         size: int | None = None,
         missing_is_fine: bool = False,
     ) -> Iterator[http.client.HTTPResponse]:
-        url = self._profile.url
+        url, is_plain = self._profile.url, self._address.scheme == "http"
         connection = self._connect()
         headers = {
             "Authorization": f"Bearer {self._profile.token}",
@@ -167,11 +167,17 @@ class AdminClient:
                 "name the CA that issued it as `ca` in the profile"
             ) from error
         except ssl.SSLError as error:
-            raise AdminError(f"{url} does not speak TLS as expected ({error.reason}); is the url right?") from error
+            raise AdminError(
+                f"{url} does not speak HTTPS ({error.reason}); where the server speaks plain HTTP, let `url` of the "
+                "profile begin with http://"
+            ) from error
         except TimeoutError as error:
             raise AdminError(f"{url} did not answer within {TIMEOUT_S:.0f} s") from error
         except http.client.HTTPException as error:
-            raise AdminError(f"{url} gave an answer that is no HTTP ({error!r}); is it https?") from error
+            raise AdminError(
+                f"{url} gave no answer of {self._address.scheme.upper()} ({error!r})"
+                + ("; where the server speaks HTTPS, let `url` of the profile begin with https://" if is_plain else "")
+            ) from error
         except OSError as error:
             raise AdminError(f"{url} cannot be reached: {error.strerror or error}; is the server running?") from error
         finally:

@@ -1,6 +1,8 @@
 """What `fedlens client` shows: a line for everything that matters, a bar while photos are read and models trained."""
 
-from collections.abc import Mapping
+import asyncio
+import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -24,16 +26,9 @@ from fedlens_edge_client.events import (
     Trained,
     Waiting,
 )
+from fedlens_edge_client.waiting import REASONS, Reminder
 
-_WAITS = {
-    "population": "the task starts when enough clients have enrolled",
-    "next_round": "this client's part of the round is done, or the round has other members",
-    "phase": "the method has nothing for this client in this phase",
-    "no_task": "there is no task for this client",
-    "superseded": "another process uses this client's identity",
-    "busy": "the server holds as many polls as it can",
-    "stopping": "the server is stopping; it will be back",
-}
+_LOOK_EVERY_S = 1.0
 _NO_TASK_FOR_PHONES = (
     "there is no task for this client; engine executorch takes tasks whose bundle has programs for phones, "
     "made with `fedlens export --target pte` from a frozen backbone"
@@ -44,15 +39,22 @@ _NAMES_SHOWN = 5
 class ClientReport:
     """Prints events as they come; use it in `with`, so that bars end before anything else is printed."""
 
-    def __init__(self, console: Console, photos: Path, engine: EngineName = EngineName.TORCH) -> None:
+    def __init__(
+        self,
+        console: Console,
+        photos: Path,
+        engine: EngineName = EngineName.TORCH,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
         """Lines go to `console`; `photos` is the folder that skipped files are in, `engine` what runs programs."""
         self._console = console
-        self._waits = _WAITS | ({"no_task": _NO_TASK_FOR_PHONES} if engine == EngineName.EXECUTORCH else {})
+        self._waits = REASONS | ({"no_task": _NO_TASK_FOR_PHONES} if engine == EngineName.EXECUTORCH else {})
         self._photos = photos
         self._progress = Progress(
             TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), console=console, transient=True
         )
         self._bar = self._progress.add_task("", visible=False)
+        self._reminder = Reminder(self._waited, now)
         self._waiting = ""
         self._skipped: dict[str, tuple[str, ...]] = {}
 
@@ -77,13 +79,31 @@ class ClientReport:
             self._show_bar(f"training, loss {event.loss:.3f}", event.step, event.steps)
         elif isinstance(event, PhotosSkipped):
             self.skipped(event.skipped)
-        elif isinstance(event, Waiting):
-            if event.reason != self._waiting:
-                self._print(f"waiting: {self._waits.get(event.reason, event.reason)}")
+        elif isinstance(event, Waiting | Retrying):
+            self._progress.update(self._bar, visible=False)
         elif (line := _line(event)) is not None:
             self._progress.update(self._bar, visible=False)
             self._print(line)
-        self._waiting = event.reason if isinstance(event, Waiting) else ""
+        if isinstance(event, Retrying):
+            self._waiting = ""
+            self._reminder.waits(f"{event.reason}; trying again")
+        elif isinstance(event, Waiting):
+            self._waiting = f"waiting: {self._waits.get(event.reason, event.reason)}"
+            self.look()
+        else:
+            self._waiting = ""
+            self._reminder.goes_on()
+
+    def look(self) -> None:
+        """Say again why the client waits, if that is due. The next request says whether one that failed still does."""
+        if self._waiting:
+            self._reminder.waits(self._waiting)
+
+    async def look_on(self) -> None:
+        """`look` from time to time, until this is cancelled."""
+        while True:
+            await asyncio.sleep(_LOOK_EVERY_S)
+            self.look()
 
     def skipped(self, skipped: Mapping[str, tuple[str, ...]]) -> None:
         """Name files that are not used, unless that was said before."""
@@ -97,6 +117,9 @@ class ClientReport:
     def _show_bar(self, what: str, done: int, total: int) -> None:
         self._progress.update(self._bar, description=what, completed=done, total=total, visible=done < total)
 
+    def _waited(self, reason: str, seconds: float) -> None:
+        self._print(f"{reason} (for {seconds:.0f} s)" if seconds else reason)
+
     def _print(self, line: str) -> None:
         # File names and the server's messages must not be taken for markup.
         self._console.print(line, markup=False, soft_wrap=True)
@@ -106,8 +129,6 @@ def _line(event: Event) -> str | None:
     match event:
         case Enrolled():
             return f"enrolled as {event.role}, client {event.client_id.hex()}"
-        case Retrying():
-            return f"{event.reason}; trying again in {event.delay_s:.1f} s"
         case RoundStarted():
             return (
                 f"task {event.task}, round {event.round_number}: {event.train_photos} photos to train on, "

@@ -1,12 +1,15 @@
-"""A task's global model as a file: FedLens' own blob, or safetensors; written whole or not at all."""
+"""A task's global model as a file: FedLens' own blob, safetensors, or a program; written whole or not at all."""
 
 import json
+from collections.abc import Mapping
 from io import BytesIO
 from pathlib import Path
 
 from fedlens.admin_client import AdminClient, AdminError
 from fedlens.whole_file import replacing
 from fedlens_proto.blob import Array, Blob
+from fedlens_proto.errors import ManifestError
+from fedlens_proto.manifest import Bundle
 from fedlens_proto.v1 import admin_pb2
 
 SAFETENSORS = ".safetensors"
@@ -36,8 +39,55 @@ def fetch_model(client: AdminClient, task: str, out: Path) -> admin_pb2.TaskMode
                 with partial.open("wb") as file:
                     client.fetch(found.blob_sha256, file)
     except OSError as error:
-        raise AdminError(f"{out}: cannot be written: {error.strerror or error}") from error
+        raise _not_written(out, error) from error
     return found
+
+
+def fetch_whole(
+    client: AdminClient, task: str, bundle: Path, out: Path
+) -> tuple[admin_pb2.TaskModelResponse, Mapping[str, str]]:
+    """Write the model of `task` to `out` as one program from photos to logits, in the form that its ending names.
+
+    Args:
+        client: Of the server.
+        task: Name or id.
+        bundle: Folder of the task's bundle.
+        out: A file that is there is replaced once the new one is complete.
+
+    Returns:
+        The server's answer, and by key what a caller of the program must know.
+
+    Raises:
+        AdminError: As `fetch_model`; or torch is not installed, or the bundle is not the task's.
+        ExportError: The model cannot be written in this form.
+        ProtoError: The bundle cannot be used.
+    """
+    try:
+        from fedlens_export import composed, whole_model
+    except ModuleNotFoundError as error:
+        raise AdminError(
+            f"a whole model needs {error.name}, which is not installed; run pip install 'fedlens[export]'"
+        ) from error
+    whole_model.check_form(out.suffix)
+    try:
+        opened = Bundle.open(bundle)
+    except ManifestError as error:
+        raise AdminError(f"{error}; name the folder that `fedlens export` wrote with --bundle") from error
+    found = client.model(task)
+    if found.bundle != opened.id:
+        raise AdminError(
+            f"the model of {task} was trained in bundle {found.bundle.hex()}, {bundle} is bundle {opened.id.hex()}; "
+            "give the task's own bundle with --bundle"
+        )
+    extractors = [_fetch(client, one.blob_sha256) if one.blob_sha256 else None for one in found.extractors]
+    trained = composed.Trained(opened, _fetch(client, found.blob_sha256), extractors)
+    whole = whole_model.lower(trained, out.suffix, _origin(task, found))
+    try:
+        with replacing(out) as partial:
+            partial.write_bytes(whole.raw)
+    except OSError as error:
+        raise _not_written(out, error) from error
+    return found, whole.metadata
 
 
 def _safetensors(client: AdminClient, task: str, found: admin_pb2.TaskModelResponse) -> bytes:
@@ -45,12 +95,7 @@ def _safetensors(client: AdminClient, task: str, found: admin_pb2.TaskModelRespo
         from safetensors.numpy import save
     except ModuleNotFoundError as error:
         raise AdminError("safetensors is not installed; `pip install safetensors`, or take another suffix") from error
-    metadata = {
-        "bundle": found.bundle.hex(),
-        "task": task,
-        "round": str(found.round),
-        "classes": json.dumps(list(found.class_names)),
-    }
+    metadata = _origin(task, found) | {"classes": json.dumps(list(found.class_names))}
     tensors = _fetch(client, found.blob_sha256)
     if found.extractors:
         metadata["extractors"] = json.dumps([extractor.name for extractor in found.extractors])
@@ -59,6 +104,14 @@ def _safetensors(client: AdminClient, task: str, found: admin_pb2.TaskModelRespo
             inside = _fetch(client, extractor.blob_sha256)
             tensors |= {f"{extractor.name}/{name}": tensor for name, tensor in inside.items()}
     return save(tensors, metadata)
+
+
+def _origin(task: str, found: admin_pb2.TaskModelResponse) -> dict[str, str]:
+    return {"bundle": found.bundle.hex(), "task": task, "round": str(found.round)}
+
+
+def _not_written(out: Path, error: OSError) -> AdminError:
+    return AdminError(f"{out}: cannot be written: {error.strerror or error}")
 
 
 def _fetch(client: AdminClient, digest: bytes) -> dict[str, Array]:

@@ -1,7 +1,6 @@
 """From an assignment to a result in the outbox: fetch what is missing, read the album, train, store."""
 
 import asyncio
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
@@ -13,13 +12,14 @@ from fedlens_edge_client import extracted, header, local_pass, photo_set, predic
 from fedlens_edge_client.album import Album, AlbumSnapshot, Photo
 from fedlens_edge_client.cache import Cache, Shortcut
 from fedlens_edge_client.engines import Engine
-from fedlens_edge_client.errors import PassFailed
-from fedlens_edge_client.events import Downloaded, Embedded, Event, PhotosSkipped, RoundStarted, Trained
+from fedlens_edge_client.errors import NoKnownClass, PassFailed
+from fedlens_edge_client.events import Downloaded, Embedded, Event, PhotosSkipped, RoundStarted
 from fedlens_edge_client.features import FeatureCache
 from fedlens_edge_client.kept import KeptSets
 from fedlens_edge_client.label_distribution import KeptAnswers
 from fedlens_edge_client.outbox import Outbox, Result
 from fedlens_edge_client.policy import Policy
+from fedlens_edge_client.progress import Progress
 from fedlens_edge_client.restoring import restore
 from fedlens_edge_client.tensor_files import StoredBlob, TensorFiles
 from fedlens_edge_client.transport import Transport
@@ -32,7 +32,6 @@ from fedlens_proto.keyed_hash import DIGEST_BYTES
 from fedlens_proto.manifest import Bundle
 from fedlens_proto.v1 import assignment_pb2, blob_pb2, check_in_pb2, manifest_pb2, update_pb2
 
-PROGRESS_EVERY_S = 0.1
 T = TypeVar("T")
 
 
@@ -218,7 +217,7 @@ class Assignments:
     ) -> local_pass.PassResult:
         """What the photos are needed for; runs in the worker's thread."""
         desk = self._desk
-        progress = _Progress(desk, loop)
+        progress = Progress(desk.worker.check, desk.emit, loop)
         task, round_number = assignment.task, assignment.round
         engine = self._load(bundle)
         snapshot = desk.album.photos(round_number)
@@ -234,16 +233,20 @@ class Assignments:
         if photos.skipped:
             progress.tell(PhotosSkipped(photos.skipped), is_last=True)
         progress.tell(RoundStarted(task, round_number, len(photos.train), len(photos.test)), is_last=True)
-        return local_pass.execute(
-            assignment,
-            engine,
-            photos,
-            self._downloads(plan, sets),
-            lambda name: desk.kept.current(task, name),
-            lambda step, steps, loss: progress.tell(
-                Trained(task, round_number, step, steps, loss), is_last=step == steps
-            ),
-        )
+        try:
+            return local_pass.execute(
+                assignment,
+                engine,
+                photos,
+                self._downloads(plan, sets),
+                lambda name: desk.kept.current(task, name),
+                lambda step, steps, loss: progress.trained(task, round_number, step, steps, loss),
+            )
+        except PassFailed as failure:
+            found, known = {photo.label for photo in snapshot.photos}, bundle.manifest.class_names
+            if failure.reason == update_pb2.FAILURE_REASON_NO_PHOTOS and found and found.isdisjoint(known):
+                raise NoKnownClass(found, known) from failure
+            raise
 
     def _last_pass(
         self, model: check_in_pb2.CurrentModel, bundle: manifest_pb2.Manifest
@@ -380,19 +383,3 @@ class _Model:
     engine: Engine
     weights: Mapping[str, Array]
     extractors: Sequence[assignment_pb2.BlobSet | None]
-
-
-class _Progress:
-    """Takes events from the worker's thread to the event loop, seldom enough not to slow either down."""
-
-    def __init__(self, desk: Desk, loop: asyncio.AbstractEventLoop) -> None:
-        self._desk = desk
-        self._loop = loop
-        self._last = -PROGRESS_EVERY_S
-
-    def tell(self, event: Event, *, is_last: bool) -> None:
-        self._desk.worker.check()
-        now = time.monotonic()
-        if is_last or now - self._last >= PROGRESS_EVERY_S:
-            self._last = now
-            self._loop.call_soon_threadsafe(self._desk.emit, event)

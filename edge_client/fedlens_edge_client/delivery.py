@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from fedlens_edge_client.engines import BundleUnusable, EngineError, NonFinite
-from fedlens_edge_client.errors import BadAnswer, PassFailed, Refused
+from fedlens_edge_client.errors import BadAnswer, NoKnownClass, PassFailed, Refused
 from fedlens_edge_client.events import Event, RoundFailed, RoundRefused, RoundReported
 from fedlens_edge_client.outbox import Outbox, Result
 from fedlens_edge_client.transport import Transport
@@ -74,7 +74,8 @@ class Delivery:
             if refusal.code == "unauthorised":
                 raise
         name = update_pb2.FailureReason.Name(reason).removeprefix("FAILURE_REASON_").lower()
-        outcome = RoundFailed(assignment.task, assignment.round, name, detail)
+        advice = failure.advice if isinstance(failure, NoKnownClass) else ""
+        outcome = RoundFailed(assignment.task, assignment.round, name, detail, advice)
         self._emit(outcome)
         return outcome
 

@@ -10,13 +10,18 @@ EdgeClientError
 │   ├── Untrusted       the server's certificate, or plain HTTP to another machine, is not trusted
 │   └── BadAnswer       an answer that is not the protocol: malformed, too long, another digest
 ├── PassFailed          the assignment is given up; the server is told `reason`
+│   └── NoKnownClass    no photo is of a class of the bundle
 ├── EngineError         in `engines/`
 ├── PoolUnusable        in `regimes/`: the photos of a study cannot be used
 ├── Unservable          in `regimes/`: too few photos, or none of the tries gave every client enough
 └── BadRegime           in `regimes/`: a setting is wrong
 """
 
+from collections.abc import Iterable
+
 from fedlens_proto.v1 import update_pb2
+
+NAMED = 10
 
 
 class EdgeClientError(Exception):
@@ -69,3 +74,24 @@ class PassFailed(EdgeClientError):
         super().__init__(detail)
         self.reason = reason
         self.detail = detail
+
+
+class NoKnownClass(PassFailed):
+    """The album has photos, and none of a class of the bundle.
+
+    Attributes:
+        advice: For whoever runs the client; names the album's classes, which the server does not learn.
+    """
+
+    def __init__(self, found: Iterable[str], known: Iterable[str]) -> None:
+        """`found` are the classes of the album, `known` those of the bundle."""
+        super().__init__(update_pb2.FAILURE_REASON_NO_PHOTOS, "no photo is of a class of the bundle")
+        self.advice = (
+            f"no photo is of a class that the model knows ({_some(known)}); the photos are of {_some(found)}: give "
+            "class folders the model's names, or take part in another task"
+        )
+
+
+def _some(names: Iterable[str]) -> str:
+    listed = sorted(names)
+    return ", ".join(listed[:NAMED]) + (f" and {len(listed) - NAMED} more" if len(listed) > NAMED else "")

@@ -77,6 +77,7 @@ class Trained:
     step: int
     steps: int
     loss: float
+    mean_loss: float  # of all steps of the round until this one
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +101,7 @@ class RoundFailed:
     round_number: int
     reason: str  # no_photos | bundle | unsupported | policy | non_finite | internal
     detail: str
+    advice: str = ""  # where it will end so in every round: what to do; the server is not told
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,6 +27,8 @@ CONNECT_TIMEOUT_S = 15.0
 SILENCE_TIMEOUT_S = 60.0
 _CHUNK_BYTES = 256 << 10
 _BLOB_TYPE = "application/octet-stream"
+# OpenSSL's reasons to refuse bytes that are no TLS.
+_PLAIN = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "HTTP_REQUEST")
 # aiohttp sends these by itself; the protocol has no use for them.
 _NO_HEADERS = ("User-Agent", "Accept", "Accept-Encoding")
 
@@ -136,7 +138,7 @@ class HttpTransport:
                         raise await _error(response)
                     return await _message(response, answer)
             except (aiohttp.ClientError, TimeoutError) as error:
-                raise _from_network(error) from error
+                raise await self._from_network(error) from error
 
         return await repeat(attempt, self._backoff, self._on_retry)
 
@@ -165,7 +167,14 @@ class HttpTransport:
                         raise BadAnswer(f"{response.url.path}: more than the {max_bytes} bytes that were announced")
                     file.write(chunk)
         except (aiohttp.ClientError, TimeoutError) as error:
-            raise _from_network(error) from error
+            raise await self._from_network(error) from error
+
+    async def _from_network(self, error: Exception) -> Exception:
+        # A server of HTTPS hangs up on plain HTTP without a word, as one does that is just stopping.
+        is_open = not isinstance(error, aiohttp.ClientConnectorError | TimeoutError)
+        if self._ssl is None and is_open and await _speaks_tls(self._base):
+            return BadAnswer(f"the server speaks HTTPS: use https{self._base.removeprefix('http')}")
+        return _from_network(error, self._base)
 
     def _request(
         self,
@@ -265,8 +274,13 @@ async def _read(response: aiohttp.ClientResponse, limit: int) -> bytes:
     return bytes(body)
 
 
-def _from_network(error: Exception) -> Exception:
+def _from_network(error: Exception, server: str) -> Exception:
     """What trouble below HTTP means for the request."""
+    if isinstance(error, aiohttp.ClientConnectorSSLError) and error.os_error.reason in _PLAIN:
+        return BadAnswer(
+            f"{server} is an address of HTTPS, and the server speaks plain HTTP there: give the port of its HTTPS, or, "
+            f"on the server's own machine, http{server.removeprefix('https')}"
+        )
     if isinstance(error, aiohttp.ClientConnectorCertificateError):
         return Untrusted(f"the server's certificate is not trusted: {error.certificate_error}; give its CA")
     if isinstance(error, aiohttp.ClientResponseError):
@@ -274,6 +288,20 @@ def _from_network(error: Exception) -> Exception:
     if isinstance(error, TimeoutError) and not str(error):
         return TryAgain("no answer in time")
     return TryAgain(f"connection failed: {error}")
+
+
+async def _speaks_tls(server: str) -> bool:
+    """Whether a TLS handshake succeeds where the address is one of plain HTTP; nothing is sent, nobody is trusted."""
+    parts = urlsplit(server)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    try:
+        async with asyncio.timeout(CONNECT_TIMEOUT_S):
+            _, writer = await asyncio.open_connection(parts.hostname, parts.port or 80, ssl=context)
+    except (OSError, TimeoutError):
+        return False
+    writer.close()
+    return True
 
 
 def _checked(server: str) -> str:

@@ -7,16 +7,19 @@ from fedlens_export.exporting import ExportSpec, export_bundle
 bundle = export_bundle(Path("bundle"), ExportSpec(model="lenet5", class_names=("cat", "dog")))
 """
 
+from collections.abc import Container
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+import torch
 from torch import nn
 
 from fedlens_export import (
     backbones,
     bundle,
     calibration,
+    explaining,
     models,
     objectives,
     own_model,
@@ -193,6 +196,11 @@ def _own_bundle(folder: Path, spec: ExportSpec, training: Training, on_stage: On
             f"note: {', '.join(kept)} of the head are not in {spec.backbone_weights.name} in this shape; "
             "they start as they were made"
         )
+    if layers and not spec.backbone_weights and _is_drawn(spec, model, layers, side):
+        on_stage(
+            "note: the frozen backbone has random weights, and stays as it is: its features say little of photos; give "
+            "trained weights with --backbone-weights FILE"
+        )
     export = partial(
         frozen_backbone_bundle if layers else whole_model_bundle,
         training=training,
@@ -203,7 +211,7 @@ def _own_bundle(folder: Path, spec: ExportSpec, training: Training, on_stage: On
         on_file=on_file,
     )
     modules: tuple[nn.Module, ...]
-    with own_model.explained(model, side):
+    with explaining.explained(model, side):
         if layers:
             divided = own_model.divide(model, layers, side, classes)
             modules, left_out = (divided.backbone, divided.head), divided.left_out
@@ -212,6 +220,16 @@ def _own_bundle(folder: Path, spec: ExportSpec, training: Training, on_stage: On
         if left_out:
             on_stage(f"note: trained without the dropout of {', '.join(left_out)}")
         return export(folder, *modules)
+
+
+def _is_drawn(spec: ExportSpec, model: nn.Module, layers: Container[str], side: int) -> bool:
+    """Whether weights outside the head follow from the seed of torch's generator, and so are not trained."""
+    other = own_model.build(spec.model, len(spec.class_names), side, spec.seed + 1).state_dict()
+    return any(
+        not torch.equal(weight, other[name])
+        for name, weight in model.named_parameters()
+        if name.rpartition(".")[0] not in layers
+    )
 
 
 def whole_model_bundle(

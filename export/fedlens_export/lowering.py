@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.export import ExportedProgram
 from torch.export.pt2_archive._package import load_pt2
 from torch.func import functionalize
+from torch.fx import GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from fedlens_export.errors import NotExportable
@@ -60,7 +61,7 @@ def save(name: str, program: ExportedProgram) -> bytes:
         raise NotExportable(f"program {name!r} cannot be part of a bundle: {error}") from error
 
 
-def load(raw: bytes) -> Function:
+def load(raw: bytes) -> GraphModule:
     """The function in a `.pt2`, which is vetted first.
 
     Raises:
@@ -69,7 +70,7 @@ def load(raw: bytes) -> Function:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         program = load_pt2(io.BytesIO(pt2.canonical(raw))).exported_programs["model"]
-    function: Function = program.graph_module
+    function: GraphModule = program.graph_module
     return function
 
 

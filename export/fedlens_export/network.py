@@ -157,8 +157,10 @@ def _kind(owner: str, layer: nn.Module) -> pb.TensorKind:
         return pb.TENSOR_KIND_CONV
     if isinstance(layer, _NORMS):
         return pb.TENSOR_KIND_NORM
+    where = f"layer {owner!r}" if owner else "the model itself"
     raise NotExportable(
-        f"layer {owner!r} ({type(layer).__name__}) has weights, but is no FC, convolution or norm layer"
+        f"{where} ({type(layer).__name__}) has weights, but is no FC, convolution or norm layer, "
+        "which are all that can train and travel: replace it, leave it out, or freeze it in a backbone (--head)"
     )
 
 

@@ -5,6 +5,7 @@ take seconds to import, so they are imported only when a program is lowered.
 """
 
 import warnings
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
@@ -23,14 +24,28 @@ PROGRAMS = ("embed", "predict")
 """What the server may run; all else is for clients only."""
 
 
-def lower(name: str, program: ExportedProgram) -> bytes:
-    """The ONNX of a traced program, the same bytes each time; its inputs are `input_0`, `input_1`, ... in slot order.
+def lower(
+    name: str,
+    program: ExportedProgram,
+    *,
+    inputs: Sequence[str] = (),
+    outputs: Sequence[str] = (),
+    metadata: Mapping[str, str] | None = None,
+) -> bytes:
+    """The ONNX of a traced program, the same bytes each time.
+
+    Args:
+        name: For errors.
+        program: From `lowering.trace`, or any other.
+        inputs: Their names; empty: `input_0`, `input_1`, ... in slot order.
+        outputs: Their names; empty: `output_0`, `output_1`, ...
+        metadata: Written into the file.
 
     Raises:
         NotExportable: It uses an operator that ONNX cannot express.
     """
-    count = len(program.graph_signature.user_inputs)
-    outputs = len(program.graph_signature.user_outputs)
+    inputs = inputs or [f"input_{i}" for i in range(len(program.graph_signature.user_inputs))]
+    outputs = outputs or [f"output_{i}" for i in range(len(program.graph_signature.user_outputs))]
     try:
         with warnings.catch_warnings():
             # torch's own converter calls what torch deprecates.
@@ -40,8 +55,8 @@ def lower(name: str, program: ExportedProgram) -> bytes:
                 dynamo=True,
                 verbose=False,
                 external_data=False,
-                input_names=[f"input_{i}" for i in range(count)],
-                output_names=[f"output_{i}" for i in range(outputs)],
+                input_names=inputs,
+                output_names=outputs,
             )
     except Exception as error:  # whatever the converter raises for an operator it does not know
         raise NotExportable(f"program {name!r} cannot be expressed in ONNX: {_first_cause(error)}") from error
@@ -49,6 +64,8 @@ def lower(name: str, program: ExportedProgram) -> bytes:
     model = converted.model_proto
     model.producer_name = model.producer_version = model.doc_string = ""
     model.ClearField("metadata_props")
+    for key, value in (metadata or {}).items():
+        model.metadata_props.add(key=key, value=value)
     _strip(model.graph)
     raw: bytes = model.SerializeToString(deterministic=True)
     return raw

@@ -7,7 +7,6 @@ nothing but the features can enter it unnoticed.
 
 import importlib
 import inspect
-import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -17,12 +16,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from fedlens_export import backbones, own_head
 from fedlens_export.errors import NotExportable, UnknownChoice, WeightsUnusable
 from fedlens_export.network import CENTRED, IMAGENET, Normalisation
-from fedlens_proto.errors import ProgramRefused
 
 NORMALISATIONS = {
     "none": Normalisation(mean=(0.0, 0.0, 0.0), std=(1.0, 1.0, 1.0)),
@@ -163,7 +160,8 @@ def divide(model: nn.Module, layers: Mapping[str, nn.Linear], side: int, classes
     """
     model.eval()
     photos = torch.rand((2, 3, side, side), generator=torch.Generator().manual_seed(0))
-    expected = _run(model, photos)
+    with _NoDropout():
+        expected = _run(model, photos)
     _check_logits(expected, classes)
     head = own_head.record(model, layers, photos)
     backbone = _up_to(model, layers)
@@ -200,56 +198,6 @@ def without_dropout(model: nn.Module, side: int) -> tuple[str, ...]:
         for buffer, before in zip(model.eval().buffers(), kept, strict=True):
             buffer.copy_(before)  # BatchNorm has counted these photos in
     return tuple(named)
-
-
-@contextmanager
-def explained(model: nn.Module, side: int) -> Iterator[None]:
-    """Whatever cannot be exported of a model in here is told with the line of the user's code where it happened."""
-    try:
-        yield
-    except NotExportable as error:
-        cause = error.__cause__
-        if isinstance(cause, ProgramRefused):
-            place, advice = (
-                _place_of_operator(model, side, str(cause)),
-                "express it by other operators, or leave it out",
-            )
-        else:
-            place = own_head.place_of(cause) if cause is not None else ""
-            advice = "programs cannot branch on values, leave torch or draw"
-        if not place or place in str(error):
-            raise
-        first = str(error).partition("\n")[0][:300]
-        raise NotExportable(f"{first} (at {place}); {advice}") from error
-
-
-class _Applied(Exception):
-    """An operator that is looked for was applied."""
-
-
-class _Search(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has no types there
-    """Stops where an operator is applied."""
-
-    def __init__(self, operator: str) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]  # likewise
-        self._operator = operator
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        if str(func) == self._operator:
-            raise _Applied
-        return func(*args, **(kwargs or {}))
-
-
-def _place_of_operator(model: nn.Module, side: int, refusal: str) -> str:
-    found = re.search(r"'torch\.ops\.([\w.]+)'", refusal)
-    try:
-        with torch.no_grad(), _Search(found[1] if found else ""):
-            model(torch.zeros(1, 3, side, side))
-    except _Applied as applied:
-        return own_head.place_of(applied)
-    return ""
 
 
 class _NoDropout(torch.overrides.TorchFunctionMode):

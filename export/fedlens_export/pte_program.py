@@ -27,7 +27,7 @@ from fedlens_proto import pte, pte_runtime
 from fedlens_proto.v1 import manifest_pb2 as pb
 
 _NOT_CORE = re.compile(r"Operator torch\._ops\.([\w.]+) is not in Core ATen")
-_ADVICE = "build the model from other operators, or leave out --target pte"
+_ADVICE = "build the model from other operators, or do without .pte"
 
 
 @dataclass(frozen=True)

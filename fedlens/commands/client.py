@@ -8,6 +8,7 @@ import typer
 from fedlens.commands.options import ENGINE_HELP, TOKEN_VARIABLE, EngineChoice, enrolment_token
 
 if TYPE_CHECKING:
+    from fedlens.client_report import ClientReport
     from fedlens_edge_client.client import EdgeClient, Outcome
 
 INTERRUPTED = 130
@@ -71,7 +72,7 @@ def client(
                 engine=EngineName(engine),
                 on_event=report.happened,
             )
-            outcome = asyncio.run(_take_part(member, once))
+            outcome = asyncio.run(_take_part(member, report, once))
     except EdgeClientError as error:
         typer.echo(f"fedlens: {error}", err=True)
         raise typer.Exit(1) from error
@@ -82,9 +83,14 @@ def client(
         raise typer.Exit(1)
 
 
-async def _take_part(member: "EdgeClient", once: bool) -> "Outcome | None":
-    async with member:
-        if once:
-            return await member.run_once()
-        await member.run()
-    return None
+async def _take_part(member: "EdgeClient", report: "ClientReport", once: bool) -> "Outcome":
+    import asyncio
+
+    from fedlens_edge_client.unattended import take_part
+
+    looking = asyncio.create_task(report.look_on())
+    try:
+        async with member:
+            return await take_part(member, once=once)
+    finally:
+        looking.cancel()

@@ -138,7 +138,7 @@ def export(
             def show(stage: str) -> None:
                 status.update(stage)
                 if not console.is_terminal or stage.startswith("note: "):
-                    console.print(stage, highlight=False, markup=False)
+                    console.print(stage, highlight=False, markup=False, soft_wrap=True)
 
             bundle = export_bundle(out, spec, on_stage=show, on_file=files.append)
     except (ExportError, ProtoError, OSError) as error:

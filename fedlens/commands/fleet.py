@@ -48,15 +48,21 @@ def fleet(
             help="How many clients to emulate. Default: 20; with regime clients one for each whose photos there are.",
         ),
     ] = None,
-    regime: Annotated[RegimeChoice, typer.Option(help="How photos come to the cameras.")] = RegimeChoice.CAMERA_NONIID,
-    seed: Annotated[int, typer.Option(min=0, max=MAX_SEED, help="Of the cameras and of the clients' identities.")] = 1,
+    regime: Annotated[
+        RegimeChoice, typer.Option(help="Which photos each client has in which round.")
+    ] = RegimeChoice.CAMERA_NONIID,
+    seed: Annotated[
+        int, typer.Option(min=0, max=MAX_SEED, help="Of all that is drawn, and of the clients' identities.")
+    ] = 1,
     per_class: Annotated[
         int | None,
-        typer.Option(min=1, help="n of a camera or album: photos of each class in a round, on average. Default: 10."),
+        typer.Option(min=1, help="n of a camera or album: about so many photos of each class a round. Default: 10."),
     ] = None,
     test_per_class: Annotated[
         int | None,
-        typer.Option(min=1, help="Test photos of each class and client of a camera or album. Default: a fifth of n."),
+        typer.Option(
+            min=1, help="Test photos of each class and client of a camera or album. Default: a fifth of n, at least 1."
+        ),
     ] = None,
     drift: Annotated[
         float | None,
@@ -81,7 +87,8 @@ def fleet(
         int | None,
         typer.Option(
             min=0,
-            help="Test photos of each client where the photos are divided among clients. Default: all, divided alike.",
+            help="Test photos of each client of dirichlet, classes, two-classes or feature-skew. Default: all, divided "
+            "as train photos are.",
         ),
     ] = None,
     unseen: Annotated[

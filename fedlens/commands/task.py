@@ -145,17 +145,35 @@ def revoke(
 @task_app.command()
 def model(
     task: TaskName,
-    out: Annotated[Path, typer.Option(help="File to write; a name in .safetensors gives that format.")],
+    out: Annotated[
+        Path | None, typer.Option(help="File for the trained tensors; a name in .safetensors gives that format.")
+    ] = None,
+    whole: Annotated[
+        Path | None,
+        typer.Option(
+            help="File for the whole model, from photos to logits, to be used without FedLens: .pt2 (torch.export), "
+            ".onnx or .pte (ExecuTorch)."
+        ),
+    ] = None,
+    bundle: Annotated[Path, typer.Option(help="For --whole: folder of the task's bundle.")] = Path("bundle"),
     admin: Admin = None,
     as_json: AsJson = False,
 ) -> None:
     """Write a task's global model to a file."""
     with _reported():
-        from fedlens.model_file import fetch_model
+        from fedlens.admin_client import AdminError
+        from fedlens.model_file import fetch_model, fetch_whole
 
-        found = fetch_model(_client(admin), task, out)
+        metadata = None
+        if out is not None and whole is None:
+            found = fetch_model(_client(admin), task, out)
+        elif whole is not None and out is None:
+            found, metadata = fetch_whole(_client(admin), task, bundle, whole)
+        else:
+            raise AdminError("name one file: --out for the trained tensors, or --whole for the whole model")
+        file = out or whole
         values = {
-            "file": str(out),
+            "file": str(file),
             "bundle": found.bundle.hex(),
             "round": found.round,
             "classes": list(found.class_names),
@@ -163,19 +181,24 @@ def model(
             "extractors": {extractor.name: extractor.blob_sha256.hex() for extractor in found.extractors},
         }
         if as_json:
-            _print_json(values)
-        else:
-            typer.echo(f"wrote {out}: the model of {task} after round {found.round}, {len(found.class_names)} classes")
+            _print_json(values if metadata is None else values | {"metadata": dict(metadata)})
+            return
+        what = "model" if metadata is None else "whole model"
+        typer.echo(f"wrote {file}: the {what} of {task} after round {found.round}, {len(found.class_names)} classes")
+        if metadata is not None:
+            shown = ("input", "preprocessing", "output", "classes")
+            typer.echo("; ".join(f"{key}: {metadata[key]}" for key in shown))
 
 
 @contextmanager
 def _reported() -> Iterator[None]:
     from fedlens.admin_client import AdminError
+    from fedlens_export.errors import ExportError
     from fedlens_proto.errors import ProtoError
 
     try:
         yield
-    except (AdminError, ProtoError) as error:
+    except (AdminError, ExportError, ProtoError) as error:
         typer.echo(f"fedlens: {error}", err=True)
         raise typer.Exit(1) from error
 

@@ -12,6 +12,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from fedlens.compare.direct_transport import DirectTransport, PatientTransport, WaitingRoom
@@ -50,7 +51,11 @@ class RunFailed(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Committed:
-    """Told after each committed round; accuracies as last measured."""
+    """Told after each committed round, and at the end of a run; accuracies as last measured.
+
+    Attributes:
+        personal_accuracy: The mean over clients.
+    """
 
     rounds: int
     rounds_total: int
@@ -171,22 +176,23 @@ class _Measured:
     def __init__(self) -> None:
         self.global_accuracy: float | None = None
         self._round = 0
-        self._correct = self._count = 0
+        self._personal: list[float] = []
 
     def hear(self, index: int, event: Event) -> None:
         if not isinstance(event, RoundReported) or event.start is None or not event.start.count:
             return
+        accuracy = event.start.correct / event.start.count
         if index == EVALUATOR:
-            self.global_accuracy = event.start.correct / event.start.count
+            self.global_accuracy = accuracy
             return
         if event.round_number != self._round:
-            self._round, self._correct, self._count = event.round_number, 0, 0
-        self._correct += event.start.correct
-        self._count += event.start.count
+            self._round = event.round_number
+            self._personal.clear()
+        self._personal.append(accuracy)
 
     @property
     def personal_accuracy(self) -> float | None:
-        return self._correct / self._count if self._count else None
+        return fmean(self._personal) if self._personal else None
 
 
 @dataclass(frozen=True)

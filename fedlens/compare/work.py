@@ -11,6 +11,7 @@ from typing import Any
 
 from fedlens.compare.bundles import BackboneSpec, BundleSpec, export, pretrain
 from fedlens.compare.plan import FEATURES, RunPlan
+from fedlens.compare.summary import run_columns
 
 TIMES_FILE, FINGERPRINT_FILE, MODEL_FILE = "times.jsonl", "fingerprint", "model.blob"
 _TELL_EVERY_S = 0.1
@@ -105,7 +106,18 @@ class Running:
             )
         if answer.model is not None:
             (plan.folder / MODEL_FILE).write_bytes(answer.model)
-        results.write_json(plan.result, results.run_values(plan, answer, _times(plan)))
+        values = results.run_values(plan, answer, _times(plan))
+        results.write_json(plan.result, values)
+        rounds, columns = answer.shown.task.rounds_total, run_columns(values)
+        # The last model is measured after its commit, and the table shows what that found.
+        tell(
+            running.Committed(
+                rounds=rounds,
+                rounds_total=rounds,
+                global_accuracy=columns.get("global_accuracy"),
+                personal_accuracy=columns.get("personal_accuracy"),
+            )
+        )
         _leave_only_the_result(plan)
 
     def known_errors(self) -> tuple[type[Exception], ...]:

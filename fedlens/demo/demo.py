@@ -272,14 +272,16 @@ def _federation(
 def _run_fleet(
     fleet: FleetConfig, server: ServerProcess, console: Console, on_running: Callable[[Running], None]
 ) -> None:
-    def check() -> bool:
-        server.check()
-        return False
-
     def started(pids: list[int]) -> None:
         on_running(Running(server=server.pid, workers=tuple(pids)))
 
     with FleetProgress(console, fleet.workers) as progress:
+
+        def check() -> bool:
+            server.check()
+            progress.look()
+            return False
+
         status = run_fleet(fleet, progress.show, check, started)
     if status.failures:
         index, failure = min(status.failures.items())

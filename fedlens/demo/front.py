@@ -8,6 +8,7 @@ import plotly.graph_objects as go  # type: ignore[import-untyped]  # plotly come
 from PIL import Image
 
 from fedlens.demo.comparison import Comparison
+from fedlens.demo.confusion import confusion
 from fedlens.demo.figures import BLUE, INK, ORANGE, TEAL, Figure, dumbbells, styled
 from fedlens.demo.report import plot_section, readable_bytes, section
 from fedlens.demo.results import TaskFacts
@@ -20,7 +21,7 @@ MOST_PICTURES = 30
 def sections(comparison: Comparison, facts: TaskFacts) -> tuple[str, str]:
     """HTML to stand before the curves, and to stand after them."""
     first = _together_alone_pooled(comparison, facts) if comparison.alone else ""
-    return first, _by_class(comparison) + _still_wrong(comparison) + _by_client(comparison)
+    return first, _by_class(comparison) + confusion(comparison) + _still_wrong(comparison) + _by_client(comparison)
 
 
 def bars(comparison: Comparison, facts: TaskFacts) -> Figure:

@@ -78,7 +78,10 @@ class Blob(Mapping[str, Array]):
         with path.open("rb") as file:
             size = os.fstat(file.fileno()).st_size
             if size < PREFIX.size:
-                raise BlobError(f"a blob has at least {PREFIX.size} bytes, found {size}")
+                raise BlobError(
+                    f"a blob has at least {PREFIX.size} bytes, found {size}: "
+                    f"the file is {'cut short' if size else 'empty'}, fetch or write it anew"
+                )
             mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         layout = Layout.parse(mapped[: PREFIX.size + MAX_HEADER_BYTES])
         if layout is None or layout.size != size:

@@ -3,6 +3,7 @@
 Needs Pillow, which the server does not have.
 """
 
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from typing import BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import ExifTags, Image
+from PIL import ExifTags, Image, UnidentifiedImageError
 
 from fedlens_proto.errors import PhotoUnreadable
 
@@ -24,6 +25,9 @@ HEIC_SUFFIXES = frozenset({".heic", ".heif"})
 # Pillow knows far more formats, some of which start other programs. MPO, which several phones write as `.jpg`, comes
 # with JPEG.
 _FORMATS = ("JPEG", "PNG", "WEBP", "BMP")
+# Of a photo that is large or has damaged EXIF data Pillow warns whoever looks at the terminal, in words for
+# programmers, and reads it all the same. Here and not around each call: what catches warnings is not safe in threads.
+warnings.filterwarnings("ignore", module=r"PIL\.")
 # What makes a photo upright, by the orientation in its EXIF data.
 _TURNS = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
@@ -142,10 +146,18 @@ def _opened(source: Path | BinaryIO) -> Iterator[Image.Image]:
     except FileNotFoundError:
         raise
     except Image.DecompressionBombError as error:
-        raise PhotoUnreadable(f"{_name(source)} has too many pixels: {error}") from error
+        most = 2 * (Image.MAX_IMAGE_PIXELS or 0)
+        raise PhotoUnreadable(f"{_name(source)} has more than {most:,} pixels: scale it down") from error
     except _DAMAGE as error:
-        reason = str(error).replace(repr(str(source)), "it")
-        raise PhotoUnreadable(f"{_name(source)} cannot be read as a photo: {reason}") from error
+        raise PhotoUnreadable(f"{_name(source)} cannot be read as a photo: {_reason(error)}") from error
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, UnidentifiedImageError):
+        return "it is no JPEG, PNG, WebP or BMP, or damaged; save it anew as JPEG, or leave it out"
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return f"it is damaged or cut short ({error}); copy it anew, or leave it out"
 
 
 def _upright(opened: Image.Image) -> Image.Image:

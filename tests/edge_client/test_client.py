@@ -30,7 +30,7 @@ from fedlens_edge_client.events import (
 )
 from fedlens_edge_client.photo_set import CHANGED
 from fedlens_edge_client.state import State
-from fedlens_proto.blob import Blob
+from fedlens_proto.blob import Array, Blob
 from fedlens_proto.manifest import Bundle
 from fedlens_proto.v1 import assignment_pb2, check_in_pb2, enrolment_pb2, update_pb2
 from tests.edge_client.fakes import (
@@ -67,6 +67,29 @@ async def test_a_client_takes_part_until_every_task_has_ended(
     assert of_kind(events, Trained)[-1].step == of_kind(events, Trained)[-1].steps == 4
     assert server.header(1).photo_count == 16
     assert server.header(1).bundle == bundle.id
+
+
+async def test_the_last_training_step_tells_the_mean_loss_over_all_steps_however_many_were_told(
+    bundle: Bundle, client_of: MakeClient, events: list[Event]
+) -> None:
+    told: list[float] = []
+
+    class Noting(LinearEngine):
+        def train(self, *arguments: Any, **named: Any) -> dict[str, Array]:
+            *others, on_step = arguments
+
+            def noted(loss: float) -> None:
+                told.append(loss)
+                on_step(loss)
+
+            return super().train(*others, noted, **named)
+
+    async with FakeServer(bundle, fedavg_plan()) as server, client_of(server.url, engine_factory=Noting) as client:
+        await client.run_once()
+
+    # Events come at most ten times a second, so not each of the 4 steps has one.
+    assert len(told) == 4
+    assert of_kind(events, Trained)[-1].mean_loss == pytest.approx(sum(told) / 4)
 
 
 async def test_training_lowers_the_loss_on_test_photos(

@@ -353,13 +353,23 @@ def test_a_ca_file_that_is_no_certificate_is_named(tmp_path: Path) -> None:
         HttpTransport("https://127.0.0.1", SECRET, ca=tmp_path / "ca.pem")
 
 
-async def test_a_private_ca_is_trusted_if_given_and_else_the_client_stops(tmp_path: Path) -> None:
+def _tls(folder: Path) -> ssl.SSLContext:
+    """A server's side of TLS, whose CA is `ca.pem` in the folder."""
     import trustme
 
     authority = trustme.CA()
-    authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
+    authority.cert_pem.write_to_path(str(folder / "ca.pem"))
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     authority.issue_cert("127.0.0.1").configure_cert(context)
+    return context
+
+
+async def _never(request: web.Request) -> web.StreamResponse:
+    raise AssertionError(f"{request.path} must not be reached")
+
+
+async def test_a_private_ca_is_trusted_if_given_and_else_the_client_stops(tmp_path: Path) -> None:
+    context = _tls(tmp_path)
 
     async def finished(request: web.Request) -> web.StreamResponse:
         return reply(check_in_pb2.CheckInResponse(finished=check_in_pb2.Finished()))
@@ -374,6 +384,23 @@ async def test_a_private_ca_is_trusted_if_given_and_else_the_client_stops(tmp_pa
         await wary.close()
 
     assert answer.WhichOneof("result") == "finished"
+
+
+async def test_plain_http_to_a_port_of_https_is_answered_by_the_right_address(tmp_path: Path) -> None:
+    async with serving(_never, _tls(tmp_path)) as url:
+        transport = HttpTransport(url.replace("https:", "http:"), SECRET)
+        with pytest.raises(BadAnswer, match=f"the server speaks HTTPS: use {url}$"):
+            await transport.check_in(check_in())
+        await transport.close()
+
+
+async def test_https_to_a_port_of_plain_http_is_answered_by_the_cause(tmp_path: Path) -> None:
+    _tls(tmp_path)
+    async with serving(_never) as url:
+        transport = HttpTransport(url.replace("http:", "https:"), SECRET, ca=tmp_path / "ca.pem")
+        with pytest.raises(BadAnswer, match=f"the server speaks plain HTTP there: .* {url}$"):
+            await transport.check_in(check_in())
+        await transport.close()
 
 
 async def test_evaluations_failures_and_forgetting_reach_their_addresses(bundle: Bundle) -> None:

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from fedlens.cli import app
 from fedlens_edge_client.engines.torch import TorchEngine
-from fedlens_export import own_head, own_model
+from fedlens_export import explaining, own_head, own_model
 from fedlens_export.errors import ExportError, NotExportable, UnknownChoice, WeightsUnusable
 from fedlens_export.exporting import ExportSpec, export_bundle
 from fedlens_proto.manifest import Bundle
@@ -38,9 +38,15 @@ class Own(nn.Module):
         self.drop = nn.Dropout(0.5)
         self.fc2 = nn.Linear(5, 3)
         self.fc3 = nn.Linear(4, 3)
+        if change == "recurrent":
+            self.lstm = nn.LSTM(4, 4, batch_first=True)
 
     def forward(self, photos: Tensor) -> object:
         maps = self.conv(photos)
+        if self.change == "dropout in the backbone":
+            maps = functional.dropout(maps)
+        if self.change == "recurrent":
+            maps = self.lstm(maps.flatten(2).transpose(1, 2))[0].transpose(1, 2).unsqueeze(3)
         features = maps.flatten(2).transpose(1, 2) if self.change == "tokens" else maps.mean((2, 3))
         if self.change == "branch in the backbone" and features.sum() > 0:
             features = features * 2
@@ -292,7 +298,13 @@ def exported(folder: Path, change: str, head: str | None) -> Bundle:
     [
         ("branch in the backbone", "fc1,fc2", r"at test_own_model.py, line \d+: if self.change == .*branch on values"),
         ("cumsum", "fc1,fc2", r"operator 'torch.ops.aten.cumsum.default' .* line \d+: features = features.cumsum\(1\)"),
-        ("dropout in training", None, "dropout as a function that is on in training"),
+        (
+            "dropout in training",
+            None,
+            r"dropout as a function that is on in training.* line \d+: x = functional.dropout",
+        ),
+        ("dropout in the backbone", "fc1,fc2", r"make it an nn.Dropout layer.* line \d+: maps = functional.dropout"),
+        ("recurrent", "fc1,fc2", r"line \d+: maps = self.lstm\(.*; layer 'lstm' \(LSTM\) is recurrent, .*: take conv"),
     ],
 )
 def test_what_programs_cannot_express_is_named(tmp_path: Path, change: str, head: str | None, reason: str) -> None:
@@ -302,11 +314,36 @@ def test_what_programs_cannot_express_is_named(tmp_path: Path, change: str, head
     assert not (tmp_path / "bundle").exists()
 
 
+def test_a_layer_that_cannot_train_is_refused_with_what_to_do(tmp_path: Path) -> None:
+    with pytest.raises(NotExportable, match=r"model itself \(Own\) has weights, .*: replace it, leave it out"):
+        exported(tmp_path / "bundle", "", None)
+
+
+@pytest.mark.parametrize(
+    ("content", "head", "warnings"),
+    [
+        ("def build():\n    return Own()", "fc1,fc2", 1),
+        ("def build():\n    torch.manual_seed(3)\n    return Own()", "fc1,fc2", 0),  # as if read from a file
+        ("def build():\n    return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3 * 8 * 8, 3))", None, 0),
+    ],
+)
+def test_a_frozen_backbone_with_random_weights_is_told(
+    module: Path, content: str, head: str | None, warnings: int
+) -> None:
+    module.write_text(f"import torch\nfrom tests.export.test_own_model import Own\n\n{content}\n")
+    told: list[str] = []
+    spec = ExportSpec(model="my_model:build", class_names=CLASSES, input_size=SIDE, batch=4, head=head)
+
+    export_bundle(module.parent / "bundle", spec, on_stage=told.append)
+
+    assert len([line for line in told if line.startswith("note: the frozen backbone has random weights")]) == warnings
+
+
 def test_a_model_that_does_not_take_the_photos_is_told_once_where() -> None:
     model = Own()
 
     with pytest.raises(NotExportable, match=r"float32\[2, 3, 1, 1\] \(at test_own_model.py, line \d+: .*") as raised:
-        with own_model.explained(model, 1):
+        with explaining.explained(model, 1):
             own_model.divide(model, own_model.head_layers(model, "fc1,fc2"), 1, len(CLASSES))
 
     assert str(raised.value).count("(at ") == 1

@@ -14,7 +14,7 @@ from fedlens.client_report import ClientReport
 from fedlens_edge_client import client as client_module
 from fedlens_edge_client import requirements
 from fedlens_edge_client.engines.choice import EngineName
-from fedlens_edge_client.events import Waiting
+from fedlens_edge_client.events import Retrying, Waiting
 from fedlens_proto.manifest import Bundle
 from fedlens_proto.v1 import manifest_pb2 as pb
 from tests.edge_client.fakes import TOKEN, FakeServer, answering, fedavg_plan, refusal
@@ -142,7 +142,46 @@ def test_trouble_on_the_way_is_told_while_the_command_goes_on(bundle: Bundle, tm
         result = fedlens(server.url, tmp_path)
 
     assert result.exit_code == 0
-    assert "unavailable: starting; trying again in" in result.stdout
+    assert "unavailable: starting; trying again" in result.stdout
+
+
+def test_a_client_says_why_it_waits_at_once_and_every_half_minute_again(tmp_path: Path) -> None:
+    shown, now = StringIO(), [0.0]
+    with ClientReport(Console(file=shown, width=300), tmp_path, now=lambda: now[0]) as report:
+        report.happened(Waiting("population", 1000))
+        for now[0] in (25.0, 29.9, 30.0, 31.0, 60.0):
+            report.look()
+
+    line = "waiting: the task starts when enough clients have enrolled"
+    assert shown.getvalue().splitlines() == [line, f"{line} (for 30 s)", f"{line} (for 60 s)"]
+
+
+def test_a_request_that_fails_again_and_again_is_told_every_half_minute(tmp_path: Path) -> None:
+    shown, now = StringIO(), [0.0]
+    with ClientReport(Console(file=shown, width=300), tmp_path, now=lambda: now[0]) as report:
+        for now[0] in (0.0, 0.5, 12.0, 40.0):
+            report.happened(Retrying("connection failed", 0.5, 1))
+        # The next one may have succeeded: the server holds a poll for a while before it answers.
+        now[0] = 80.0
+        report.look()
+        report.happened(Waiting("next_round", 1000))
+
+    first, second, third = shown.getvalue().splitlines()
+    assert (first, second) == ("connection failed; trying again", "connection failed; trying again (for 40 s)")
+    assert third.startswith("waiting: this client's part of the round is done")
+
+
+def test_photos_of_classes_that_the_model_does_not_know_end_the_command_with_both_names(
+    bundle: Bundle, tmp_path: Path
+) -> None:
+    add_photos(tmp_path / "photos", "horse", 2)
+    with running(FakeServer(bundle, fedavg_plan(), rounds=2)) as server:
+        result = fedlens(server.url, tmp_path)
+
+    assert result.exit_code == 1
+    assert "no photo is of a class that the model knows (cat, dog); the photos are of horse" in result.stderr
+    # The server learns no name of a class that it does not have.
+    assert server.failures[1].detail == "no photo is of a class of the bundle"
 
 
 @pytest.mark.usefixtures("photos")

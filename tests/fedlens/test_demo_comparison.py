@@ -1,11 +1,13 @@
 """Anna has photographed cats alone, and Ben dogs: what each learns alone, together, and what a server would."""
 
+import re
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from fedlens.demo.comparison import Answers, Comparison, Training, compare
+from fedlens.demo.confusion import confusion
 from fedlens.demo.front import sections
 from fedlens.demo.results import TaskFacts
 from fedlens_edge_client.faults import FaultPlan
@@ -127,6 +129,29 @@ def test_a_report_shows_what_is_still_wrong_and_says_that_the_pictures_are_insid
     assert "<b>dog</b><br>taken for cat" in details
     assert "1 of 3 test photos" in details
     assert "do not pass it on where the photos are private" in details
+
+
+def test_a_report_shows_which_class_is_taken_for_which(compared: Comparison) -> None:
+    _, details = sections(compared, TaskFacts.of(sample_answer(), NAMES))
+
+    # Two cats are cats; the one dog is taken for a cat. A full row has the darkest shade, 55 %.
+    cats = '<tr><th scope="row">cat</th><td style="--part: 55%">2</td><td></td></tr>'
+    dogs = '<tr><th scope="row">dog</th><td style="--part: 55%">1</td><td></td></tr>'
+    assert cats + dogs in details
+
+
+def test_of_many_classes_those_that_are_mixed_up_most_are_shown(compared: Comparison) -> None:
+    # One photo of each of 40 classes; that of class 35 is taken for class 38.
+    labels = np.arange(40)
+    answers = np.where(labels == 35, 38, labels)
+    together = Answers(labels=answers, likelihoods=np.ones(40), right=answers == labels)
+    many = replace(compared, class_names=tuple(f"c{i:02}" for i in range(40)), labels=labels, together=together)
+
+    shown = confusion(many)
+
+    rows = re.findall('<th scope="row">(c[0-9]+)</th>', shown)
+    assert rows == [f"c{i:02}" for i in (*range(28), 35, 38)]
+    assert "The 30 classes that are mixed up most." in shown
 
 
 def test_a_report_without_other_ways_begins_with_its_figures(fleet: FleetConfig, engine: LinearEngine) -> None:

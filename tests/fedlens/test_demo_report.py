@@ -82,6 +82,12 @@ def test_the_report_embeds_plotly_once_and_every_plot(html: str) -> None:
         assert html.count(f'id="plot-{name}"') == 1
 
 
+def test_the_report_follows_the_readers_dark_mode_with_every_colour_of_the_page(html: str) -> None:
+    light, dark = (set(re.findall(r"(--[a-z]+): #", part)) for part in html.split("prefers-color-scheme: dark", 1))
+
+    assert dark == light == {"--ink", "--muted", "--line", "--page", "--card", "--accent"}
+
+
 def test_the_report_says_what_went_wrong(html: str) -> None:
     assert "round 4: 1 of at least 2 updates at the deadline" in own_text(html)
     assert "round 6, client 4: update not used" in own_text(html)

@@ -2,16 +2,21 @@
 
 import asyncio
 import json
+from collections import OrderedDict
 from collections.abc import AsyncIterator
 from hashlib import sha256
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from safetensors import safe_open
+from torch import nn
 from typer.testing import CliRunner, Result
 
 from fedlens.cli import app
+from fedlens_export.exporting import Training, whole_model_bundle
+from fedlens_export.network import Normalisation
 from fedlens_proto.blob import Blob
 from fedlens_proto.v1 import update_pb2
 from tests.server.http import bundles
@@ -219,6 +224,55 @@ async def test_the_model_is_written_as_safetensors(server: Server, tmp_path: Pat
             "round": "1",
             "classes": '["cat", "dog"]',
         }
+
+
+async def test_the_whole_model_is_written_as_a_program(server: Server, tmp_path: Path) -> None:
+    # From the means of a photo's colours: tensors that `running.trained` fits.
+    layers = OrderedDict[str, nn.Module](mean=nn.AdaptiveAvgPool2d(1), flat=nn.Flatten(), fc=nn.Linear(3, 2))
+    training = Training(class_names=("cat", "dog"), batch=4)
+    as_it_is = Normalisation((0.0, 0.0, 0.0), (1.0, 1.0, 1.0))
+    whole_model_bundle(tmp_path / "means", nn.Sequential(layers), training, 8, normalisation=as_it_is)
+    command = ("create", "demo", "--bundle", str(tmp_path / "means"), "--population", "1", "--rounds", "2")
+    assert (await fedlens(tmp_path, *command)).exit_code == 0
+    await one_round(server)
+    arguments = ("--whole", str(tmp_path / "model.pt2"), "--bundle", str(tmp_path / "means"))
+
+    told = await fedlens(tmp_path, "model", "demo", *arguments)
+    values = json.loads((await fedlens(tmp_path, "model", "demo", *arguments, "--json")).stdout)
+
+    assert told.exit_code == 0, told.output
+    first, second = told.stdout.splitlines()
+    assert first == f"wrote {tmp_path / 'model.pt2'}: the whole model of demo after round 1, 2 classes"
+    assert second.startswith("input: float32 [N, 3, 8, 8], RGB in 0..1") and second.endswith('classes: ["cat", "dog"]')
+    assert (values["file"], values["metadata"]["round"]) == (str(tmp_path / "model.pt2"), "1")
+    # All weights and biases are 2, all means 0.5: 2 * (0.5 + 0.5 + 0.5) + 2 = 5.
+    logits = torch.export.load(tmp_path / "model.pt2").module()(torch.full((1, 3, 8, 8), 0.5))
+    torch.testing.assert_close(logits.detach(), torch.full((1, 2), 5.0))
+
+
+async def test_a_whole_model_that_cannot_be_made_is_refused_in_a_line(server: Server, tmp_path: Path) -> None:
+    await created(tmp_path)
+    await one_round(server)
+    before = names_in(tmp_path)
+
+    ending = await fedlens(tmp_path, "model", "demo", "--whole", str(tmp_path / "model.pt"))
+    nowhere = await fedlens(
+        tmp_path, "model", "demo", "--whole", str(tmp_path / "model.pt2"), "--bundle", str(tmp_path / "gone")
+    )
+
+    assert (ending.exit_code, nowhere.exit_code) == (1, 1)
+    assert "found a name in .pt, must be one in .pt2, .onnx, .pte" in ending.stderr
+    assert "is no bundle: it has no manifest.pb; name the folder that `fedlens export` wrote" in nowhere.stderr
+    assert len(ending.stderr.splitlines()) == len(nowhere.stderr.splitlines()) == 1
+    assert names_in(tmp_path) == before
+
+
+@pytest.mark.parametrize("named", [(), ("--out", "model", "--whole", "model.pt2")])
+async def test_a_model_is_written_to_one_file(server: Server, tmp_path: Path, named: tuple[str, ...]) -> None:
+    result = await fedlens(tmp_path, "model", "demo", *named)
+
+    assert result.exit_code == 1
+    assert "name one file: --out for the trained tensors, or --whole for the whole model" in result.stderr
 
 
 async def test_a_model_that_cannot_be_written_leaves_nothing(server: Server, tmp_path: Path) -> None:

@@ -1,6 +1,8 @@
 """Photos from files to numbers."""
 
 import struct
+import subprocess
+import sys
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -197,6 +199,36 @@ def test_a_damaged_photo_is_refused_by_name_and_without_its_folder(tmp_path: Pat
         photos.load(path, 8, 8)
 
     assert str(tmp_path) not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("truncated.jpg", "damaged or cut short .*; copy it anew, or leave it out"),
+        ("empty.png", "no JPEG, PNG, WebP or BMP, or damaged; save it anew as JPEG, or leave it out"),
+        ("text.jpg", "no JPEG, PNG, WebP or BMP, or damaged; save it anew as JPEG, or leave it out"),
+    ],
+)
+def test_a_damaged_photo_is_refused_with_cause_and_cure_and_without_pillows_words(
+    tmp_path: Path, name: str, reason: str
+) -> None:
+    path = damaged(tmp_path, name)
+
+    for source in (path, BytesIO(path.read_bytes())):
+        with pytest.raises(PhotoUnreadable, match=reason) as refused:
+            photos.load(source, 8, 8)
+        assert "identify" not in str(refused.value)
+
+
+def test_a_photo_with_damaged_exif_data_is_read_without_a_word_of_pillows(tmp_path: Path) -> None:
+    path = tmp_path / "a.jpg"
+    # A table of three entries, of which there is not one.
+    stripes(9, 9).save(path, exif=b"Exif\0\0MM\0*\0\0\0\x08\0\x03")
+    script = f"from pathlib import Path; from fedlens_proto import photos; photos.load(Path({str(path)!r}), 3, 3)"
+
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
 def test_formats_that_run_other_programs_are_not_opened(tmp_path: Path) -> None:

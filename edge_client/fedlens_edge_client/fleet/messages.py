@@ -14,7 +14,7 @@ def client_name(index: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Happened:
-    """One of a client's events; of its training steps only the last, with the mean loss over all."""
+    """One of a client's events; of its training steps only the last."""
 
     worker: int
     index: int

@@ -1,5 +1,7 @@
 """What a fleet shows of itself: a line for each round that is done; on a terminal also bars of what is going on."""
 
+import time
+from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
@@ -9,21 +11,29 @@ from rich.markup import escape
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 
-from fedlens_edge_client.fleet.messages import Message
+from fedlens_edge_client.events import Retrying
+from fedlens_edge_client.fleet.messages import Happened, Message
 from fedlens_edge_client.fleet.status import FleetStatus, RoundId, RoundStatus
+from fedlens_edge_client.waiting import Reminder
 
 BAR_WIDTH = 30
+SETTLED_S = 1.0
+"""Between two rounds all clients wait for so little time that nobody has to be told."""
 
 
 class FleetProgress:
     """Give it every message; used as a context."""
 
-    def __init__(self, console: Console, workers: int) -> None:
+    def __init__(self, console: Console, workers: int, now: Callable[[], float] = time.monotonic) -> None:
         """Shown from `with` on."""
         self._console = console
         self._workers = workers
         self._status = FleetStatus()
         self._told: set[RoundId] = set()
+        self._now = now
+        self._reminder = Reminder(self._waited, now)
+        self._wait: tuple[str, bool] | None = None
+        self._wait_since = now()
         self._live = Live(self, console=console, refresh_per_second=8, transient=True) if console.is_terminal else None
 
     def __enter__(self) -> Self:
@@ -42,9 +52,31 @@ class FleetProgress:
 
     def show(self, message: Message, status: FleetStatus) -> None:
         """Bring what is shown up to date."""
-        del message
         self._status = status
-        self._tell(list(status.rounds)[:-1])
+        if isinstance(message, Happened) and isinstance(message.event, Retrying):
+            self._look(is_news=True)
+        begun = list(status.rounds)
+        # What one worker says last of a round may come behind what another one says first of the next.
+        self._tell(begun[:-2] + [key for key in begun[-2:-1] if status.rounds[key].is_over])
+
+    def look(self) -> None:
+        """Say why the whole fleet waits, if it does; to be called several times a second."""
+        self._look(is_news=False)
+
+    def _look(self, *, is_news: bool) -> None:
+        wait = self._status.wait
+        if wait != self._wait:
+            self._wait, self._wait_since = wait, self._now()
+        if wait is None:
+            self._reminder.goes_on()
+            return
+        reason, lasts = wait
+        if (lasts or is_news) and self._now() - self._wait_since >= SETTLED_S:
+            self._reminder.waits(reason)
+
+    def _waited(self, reason: str, seconds: float) -> None:
+        lasted = f" (for {seconds:.0f} s)" if seconds else ""
+        self._console.print(f"clients: {reason}{lasted}", markup=False, highlight=False, soft_wrap=True)
 
     def _tell(self, done: list[RoundId]) -> None:
         for key in done:

@@ -64,7 +64,12 @@ def run_session(config: FleetConfig, console: Console) -> int:
     introduce(config, console)
     with Interrupts() as interrupts:
         with FleetProgress(console, config.workers) as progress:
-            status = run_fleet(config, progress.show, lambda: _told_to_stop(interrupts, console))
+
+            def should_stop() -> bool:
+                progress.look()
+                return _told_to_stop(interrupts, console)
+
+            status = run_fleet(config, progress.show, should_stop)
     _summarise(status, config, console)
     if interrupts.received is not None:
         console.print(

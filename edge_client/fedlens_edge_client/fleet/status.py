@@ -1,7 +1,9 @@
 """What a fleet has done so far, counted from its clients' events."""
 
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from statistics import fmean
 
 from fedlens_edge_client.events import (
     Embedded,
@@ -15,6 +17,7 @@ from fedlens_edge_client.events import (
     Waiting,
 )
 from fedlens_edge_client.fleet.messages import EVALUATOR, ClientEnded, Happened, Message, client_name
+from fedlens_edge_client.waiting import REASONS
 
 RoundId = tuple[int, int]  # task, round
 
@@ -25,12 +28,20 @@ class RoundStatus:
 
     started: set[int] = field(default_factory=set[int])
     reported: set[int] = field(default_factory=set[int])
-    losses: list[float] = field(default_factory=list[float])
+    losses: dict[int, float] = field(default_factory=dict[int, float])
 
     @property
     def mean_loss(self) -> float | None:
-        """Over the clients that have trained, each the mean over its steps; None before."""
-        return sum(self.losses) / len(self.losses) if self.losses else None
+        """Over the clients that have trained, each the mean over its steps; None before.
+
+        The same in whatever order clients were heard.
+        """
+        return fmean(self.losses.values()) if self.losses else None
+
+    @property
+    def is_over(self) -> bool:
+        """Whether everyone who started has reported."""
+        return self.reported >= self.started
 
 
 @dataclass
@@ -41,6 +52,7 @@ class FleetStatus:
         name: What people call a client, by its index.
         rounds: By task and round, in the order in which the first client started them.
         doing: For each worker what it was last heard of.
+        idle: For each client that was last heard to wait, or to send a request again, that event; None: it works.
         failures: By client, why it ended.
         trouble: Updates that were refused or given up, in words, in order.
     """
@@ -48,6 +60,7 @@ class FleetStatus:
     name: Callable[[int], str] = client_name
     rounds: dict[RoundId, RoundStatus] = field(default_factory=dict[RoundId, RoundStatus])
     doing: dict[int, str] = field(default_factory=dict[int, str])
+    idle: dict[int, Waiting | Retrying | None] = field(default_factory=dict[int, Waiting | Retrying | None])
     failures: dict[int, str] = field(default_factory=dict[int, str])
     trouble: list[str] = field(default_factory=list[str])
     reports: int = 0
@@ -59,6 +72,7 @@ class FleetStatus:
         """Count one message."""
         if isinstance(message, ClientEnded):
             self.ended += 1
+            self.idle.pop(message.index, None)
             if message.failure is not None:
                 self.failures[message.index] = message.failure
         elif isinstance(message, Happened):
@@ -68,13 +82,31 @@ class FleetStatus:
         else:
             self.doing[message.worker] = "finished"
 
+    @property
+    def wait(self) -> tuple[str, bool] | None:
+        """Why most clients wait, and whether that lasts until one is heard again; None: somebody works.
+
+        Of a request that is sent again nothing is known until it has failed again.
+        """
+        events = [event for event in self.idle.values() if event is not None]
+        if not events or len(events) < len(self.idle):
+            return None
+        reasons = Counter(
+            (f"waiting: {REASONS.get(event.reason, event.reason)}", True)
+            if isinstance(event, Waiting)
+            else (f"{event.reason}; trying again", False)
+            for event in events
+        )
+        return reasons.most_common(1)[0][0]
+
     def _count(self, message: Happened) -> None:
         index, event = message.index, message.event
+        self.idle[index] = event if isinstance(event, Waiting | Retrying) else None
         match event:
             case RoundStarted() if index != EVALUATOR:
                 self._round(event.task, event.round_number).started.add(index)
             case Trained():
-                self._round(event.task, event.round_number).losses.append(event.loss)
+                self._round(event.task, event.round_number).losses[index] = event.mean_loss
             case RoundReported() if index == EVALUATOR:
                 self.evaluations += 1
             case RoundReported():
@@ -94,14 +126,6 @@ class FleetStatus:
         return self.rounds.setdefault((task, number), RoundStatus())
 
 
-_WAITS: Mapping[str, str] = {
-    "population": "waiting until enough clients have enrolled",
-    "next_round": "waiting for the next round",
-    "no_task": "waiting for a task whose bundle it can run",
-    "stopping": "waiting: the server is stopping",
-}
-
-
 def _words(name: str, event: Event) -> str | None:
     """What a worker is doing, if this event of the client of that name says so."""
     match event:
@@ -115,6 +139,6 @@ def _words(name: str, event: Event) -> str | None:
         case Retrying():
             return f"{name}: {event.reason}; again in {event.delay_s:.1f} s"
         case Waiting():
-            return _WAITS.get(event.reason)
+            return f"waiting: {REASONS.get(event.reason, event.reason)}"
         case _:
             return None

@@ -8,7 +8,6 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
-from dataclasses import replace
 from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -27,6 +26,7 @@ from fedlens_edge_client.http_transport import HttpTransport, trust
 from fedlens_edge_client.label_distribution import private_generator
 from fedlens_edge_client.retrying import Backoff
 from fedlens_edge_client.transport import Transport
+from fedlens_edge_client.unattended import take_part
 from fedlens_proto.manifest import Bundle
 
 STOP = b"stop"
@@ -128,7 +128,6 @@ class _Member:
         self._stopping = stopping
         self._send = send
         self._turns = Turns(computing)
-        self._losses: list[float] = []
         self._last_embedded = 0.0
 
     async def start(self) -> None:
@@ -167,16 +166,12 @@ class _Member:
 
     async def _take_part(self, client: EdgeClient) -> None:
         async with client:
-            await client.run()
+            await take_part(client)
 
     def _happened(self, event: Event) -> None:
         """Pass an event on, but for those that come by the hundred."""
-        if isinstance(event, Trained):
-            self._losses.append(event.loss)
-            if event.step < event.steps:
-                return
-            event = replace(event, loss=sum(self._losses) / len(self._losses))
-            self._losses.clear()
+        if isinstance(event, Trained) and event.step < event.steps:
+            return
         if isinstance(event, Embedded) and event.done < event.total:
             now = time.monotonic()
             if now - self._last_embedded < PROGRESS_EVERY_S:

@@ -7,9 +7,9 @@ Paper: FedNS, the data setting of its experiments (`camera-iid`, `camera-noniid`
     -        index       client, counted from 0
 
 The iid regime draws exactly n photos of each class, the non-iid one a uniform integer from 1 to 2n of each, both
-without replacement inside a client; clients draw independently of each other, so that they may share photos.
-Test photos are drawn once per client, the same number of each class, and stay: a client's results before and
-after training, and over the rounds, are on the same photos.
+without replacement inside a client's set of a round; clients and rounds draw independently of each other, so that they
+may share photos. Test photos are drawn once per client, likewise, the same number of each class, and stay: a client's
+results before and after training, and over the rounds, are on the same photos.
 """
 
 import struct

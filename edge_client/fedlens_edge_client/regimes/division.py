@@ -1,8 +1,9 @@
 """A pool divided among the clients once and for all: the same photos in every round.
 
-The train photos are divided by a rule of `partition.py`, with the photos in the order of the pool (class by class, by
-path) as samples and generators that are seeded with the regime's seed as they are: `--seed s` is the authors'
-`np.random.seed(s)` with `random.seed(s)`. Test photos are drawn by generators of their own and so change no share.
+The train photos (with `pooled-halves` the test photos behind them) are divided by a rule of `partition.py`: they are
+its samples, in the order of the pool (class by class, by path), and its generators are seeded with the regime's seed as
+it is: `--seed s` is the authors' `np.random.seed(s)` with `random.seed(s)`. Test photos of the other rules are drawn by
+generators of their own and so change no share.
 
     n_k^c   train photos of class c at client k
     T_c     test photos of class c in the pool

@@ -46,7 +46,7 @@ class FillingAlbum:
     """An album that lives on from round to round; a pure function of (seed, index, round).
 
     Attributes:
-        per_class: n, at least 1: so many photos of each class arrive in a round on average, about.
+        per_class: n, at least 1: without drift n + 1/2 photos of each class arrive in a round on average.
         limit: Train photos that the album holds at most, at least 1.
         mislabelled: Share of arrivals with a wrong label at first, 0 to 1.
         test_per_class: Test photos of each class, the same ones in every round, rightly labelled.

@@ -1,6 +1,7 @@
 """Which photos are for tests where a folder has no split of its own: one in five, by their contents.
 
-Equal files are on one side, and nothing but the photos decides.
+Equal files of a class are on one side, and where photos have owners, equal files of all classes. Nothing but the photos
+and their owners' names decides.
 """
 
 from collections import defaultdict
@@ -32,8 +33,8 @@ def _of_class(members: tuple[PoolPhoto, ...]) -> set[bytes]:
 def _by_owner(classes: ByClass) -> set[bytes]:
     """Of every owner each fifth, by class and hash; what is held out of one owner's photos is held out of all.
 
-    The owner's name says which of the first five is the first: over all owners every class is tested, though an owner
-    may have one photo of each.
+    The owner's name says which of the first five is the first: with many owners some photo of every class is likely to
+    be held out, though an owner may have one of each.
     """
     owned: dict[str, dict[bytes, str]] = defaultdict(dict)
     for name in sorted(classes):

@@ -32,7 +32,8 @@ class PhotoPool:
         root: The folder.
         class_names: Names of the class folders, ascending.
         train: For each class its train photos, ordered by path.
-        test: For each class its test photos, none of which occurs in `train`.
+        test: For each class its test photos. Where `held_out.py` chose them, none is equal to a train photo of
+            its class; a split that the folder came with is taken as it is.
         skipped: For each reason the files that are no usable photos, relative to `root`.
         notes: Lines for people about what is odd but usable.
     """

@@ -73,15 +73,15 @@ class Regime:
             where None is one for each owner that is not unseen.
         per_class: n of a camera or album, at least 1.
         test_per_class: Test photos of each class and client; None: a fifth of `per_class`, at least 1.
-        limit: Train photos in an `album`, at most; None: four rounds' worth, 4 n for each class.
+        limit: Train photos in an `album`, at most; None: 4 n times the number of classes, together.
         mislabelled: Share of an `album`'s photos that come with a wrong label.
         drift: How far the class mix of an `album`'s arrivals moves over the rounds, 0 (it stays) to 1.
         beta: Concentration of the Dirichlet distribution, > 0.
         min_photos: Photos that each client has at least; None: 10, with pooled halves 40 (of which 20 are trained on).
         classes_per_client: k of #C=k.
         sigma: Standard deviation of the noise, in units of the full range of a pixel, that a client n of n would have.
-        test_photos: Test photos of each client, with the class mix of its train photos; None: all clients together
-            have each test photo once, of every class in proportion to their train photos.
+        test_photos: Test photos of each client, with the class mix of its train photos; None: the
+            test photos of each class are divided among those who train on it, in proportion to their train photos.
         unseen: Share of the owners whose photos no client has, 0 to less than 1; with some, the evaluator has theirs.
     """
 
@@ -165,7 +165,9 @@ class Regime:
         return NoisyAlbum(photos, self.seed, self.sigma * index / self._clients, made)
 
     def evaluator_album(self, pool: PhotoPool) -> Album:
-        """What an evaluator holds: all test photos, or all of unseen owners; no client trains on any.
+        """What an evaluator holds: all test photos, or all of unseen owners.
+
+        No client trains on any of them; with `pooled-halves`, or a split that the folder came with, on copies it may.
 
         Raises:
             Unservable, PoolUnusable: As `album`.

@@ -5,7 +5,17 @@ from io import StringIO
 
 from rich.console import Console
 
-from fedlens_edge_client.events import Event, RoundFailed, RoundRefused, RoundReported, RoundStarted, Trained
+from fedlens_edge_client.events import (
+    Enrolled,
+    Event,
+    Retrying,
+    RoundFailed,
+    RoundRefused,
+    RoundReported,
+    RoundStarted,
+    Trained,
+    Waiting,
+)
 from fedlens_edge_client.fleet.config import FleetConfig
 from fedlens_edge_client.fleet.messages import EVALUATOR, ClientEnded, Happened
 from fedlens_edge_client.fleet.progress import FleetProgress
@@ -28,8 +38,8 @@ def test_a_round_counts_who_started_who_reported_and_their_losses() -> None:
     status = heard(
         (0, RoundStarted(1, 1, 10, 2)),
         (1, RoundStarted(1, 1, 10, 2)),
-        (0, Trained(1, 1, 5, 5, 2.0)),
-        (1, Trained(1, 1, 5, 5, 1.0)),
+        (0, Trained(1, 1, 5, 5, loss=9.0, mean_loss=2.0)),
+        (1, Trained(1, 1, 5, 5, loss=9.0, mean_loss=1.0)),
         (0, reported(1)),
     )
 
@@ -100,7 +110,7 @@ def test_without_a_terminal_each_round_is_one_line() -> None:
     out = StringIO()
     status = FleetStatus()
     with FleetProgress(Console(file=out, width=100), workers=1) as progress:
-        for event in (RoundStarted(1, 1, 9, 1), Trained(1, 1, 3, 3, 0.25), reported(1), RoundStarted(1, 2, 9, 1)):
+        for event in (RoundStarted(1, 1, 9, 1), Trained(1, 1, 3, 3, 0.1, 0.25), reported(1), RoundStarted(1, 2, 9, 1)):
             message = Happened(0, 0, event)
             status.hear(message)
             progress.show(message, status)
@@ -109,6 +119,70 @@ def test_without_a_terminal_each_round_is_one_line() -> None:
         "round   1: 1 of 1 clients reported, mean loss 0.250",
         "round   2: 0 of 1 clients reported",
     ]
+
+
+def test_a_mean_loss_does_not_depend_on_who_reports_first() -> None:
+    # In floating point 0.1 + 0.2 + 0.3 and 0.3 + 0.2 + 0.1 differ in the last place.
+    said: list[tuple[int, Event]] = [(i, Trained(1, 1, 1, 1, 0.0, loss)) for i, loss in enumerate((0.1, 0.2, 0.3))]
+
+    losses = [heard(*order).rounds[(1, 1)].mean_loss for order in (said, said[::-1])]
+
+    assert losses[0] == losses[1]
+
+
+def test_a_round_is_told_when_all_that_started_it_have_reported_even_after_the_next_has_begun() -> None:
+    out = StringIO()
+    status = FleetStatus()
+    said: list[tuple[int, Event]] = [
+        (0, RoundStarted(1, 1, 9, 1)),
+        (1, RoundStarted(1, 1, 9, 1)),
+        (0, Trained(1, 1, 3, 3, 0.1, 0.25)),
+        (0, reported(1)),
+        (0, RoundStarted(1, 2, 9, 1)),
+        (1, Trained(1, 1, 3, 3, 0.1, 0.75)),
+        (1, reported(1)),
+    ]
+    with FleetProgress(Console(file=out, width=100), workers=2) as progress:
+        for index, event in said:
+            message = Happened(index, index, event)
+            status.hear(message)
+            progress.show(message, status)
+
+    assert out.getvalue().splitlines()[0] == "round   1: 2 of 2 clients reported, mean loss 0.500"
+
+
+def test_a_fleet_of_which_nobody_works_says_why_and_again_every_half_minute() -> None:
+    out, now = StringIO(), [0.0]
+    status = FleetStatus()
+    with FleetProgress(Console(file=out, width=100), workers=1, now=lambda: now[0]) as progress:
+        for index, event in ((0, Waiting("population", 9)), (1, Enrolled(bytes(32), "trainer"))):
+            message = Happened(0, index, event)
+            status.hear(message)
+            progress.show(message, status)
+        for now[0] in (0.0, 5.0):
+            progress.look()
+        status.hear(Happened(0, 1, Waiting("population", 9)))
+        for now[0] in (6.0, 6.5, 7.0, 36.9, 37.0):
+            progress.look()
+
+    # The second client waits from 6 s on, which is told when it has lasted a second, at 7 s.
+    line = "clients: waiting: the task starts when enough clients have enrolled"
+    assert out.getvalue().splitlines() == [line, f"{line} (for 30 s)"]
+
+
+def test_a_fleet_whose_server_is_down_says_so_as_long_as_requests_fail() -> None:
+    out, now = StringIO(), [0.0]
+    status = FleetStatus()
+    with FleetProgress(Console(file=out, width=100), workers=1, now=lambda: now[0]) as progress:
+        for now[0] in (0.0, 2.0, 20.0, 33.0):
+            message = Happened(0, 0, Retrying("connection failed", 2.0, 1))
+            status.hear(message)
+            progress.show(message, status)
+        now[0] = 70.0
+        progress.look()
+
+    line = "clients: connection failed; trying again"
+    assert out.getvalue().splitlines() == [line, f"{line} (for 31 s)"]
 
 
 def test_a_terminal_shows_the_newest_round_and_every_worker() -> None:

@@ -67,6 +67,17 @@ def test_the_tables_show_mean_and_deviation_the_papers_column_and_its_number(car
     assert "A small study" in carried.printed and "99.5" in carried.printed
 
 
+def test_the_line_of_a_finished_run_says_what_the_table_says(carried: Carried) -> None:
+    table = (carried.out / "table.md").read_text()
+
+    told = re.findall(r"plain, seed \d: done, global ([\d.]+)%, personal ([\d.]+)%", carried.printed)
+    (by_seed,) = [line for line in table.split("Seed by seed")[1].splitlines() if line.startswith("| plain |")]
+    _, _, of_model, _, of_clients, *_ = by_seed.split("|")
+
+    # Two runs, side by side: in the order in which they end.
+    assert sorted(told) == sorted(zip(of_model.split(), of_clients.split(), strict=True))
+
+
 def test_the_report_stands_alone_and_has_a_plot_for_each_question(carried: Carried) -> None:
     report = (carried.out / "report.html").read_text(encoding="utf-8")
 
