@@ -1,0 +1,187 @@
+"""Mutants are drawn by seed, made in a copy alone, and found again by what they change."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.mutants.draw import draw, shares
+from tests.mutants.finding import Record, Tree, record
+from tests.mutants.operators import functions
+from tests.mutants.run import changed, copied, lost, read, run
+
+BEFORE = '''
+class Desk:
+    def admit(self, client: bytes, known: set[bytes]) -> bool:
+        """More than 3 words."""
+        if client not in known and len(known) < self.most:
+            return False
+        if self.state == FAILED:
+            raise Refused(f"{len(known) + 1} are too many") if len(known) > 5 else Closed
+        log.info("%d admitted", len(known) - 1)
+        return self.state == OPEN
+'''
+AFTER = '''
+OTHER = 1
+
+
+class Counter:
+    def let_in(self, client: bytes, members: set[bytes]) -> bool:
+        """Another text."""
+        if self.phase == FAILED:
+            raise Refused("too many")
+        if client not in members and len(members) < self.most:
+            return False
+        return self.phase == OPEN
+'''
+RENAMED = {
+    "words": {"Desk": "Counter", "known": "members", "state": "phase"},
+    "functions": {"Desk.admit": "Counter.let_in"},
+}
+
+
+def tree(root: Path, path: str, source: str, renamed: dict[str, dict[str, str]] | None = None) -> Tree:
+    (root / path).parent.mkdir(parents=True)
+    (root / path).write_text(source, encoding="utf-8")
+    return Tree(root, renamed or {})
+
+
+def drawn(change: str, source: str = BEFORE) -> list[Record]:
+    """What is kept of every operator of a change, in the text's order."""
+    found = functions("server/desk.py", source)
+    return [record(f, i) for f in found for i, operator in enumerate(f.operators) if operator.change == change]
+
+
+@pytest.mark.parametrize(
+    ("line", "mutants"),
+    [
+        ("x = a <= b", ["x = (a < b)"]),
+        ("x = ä is not None", ["x = (ä is None)"]),
+        ("x = a == b in c", ["x = (a != b in c)", "x = (a == b not in c)"]),
+        ("x = a and not b(c)", ["x = (a or not b(c))", "x = a and (b(c))"]),
+        ("a -= b // c", ["a += b // c", "a -= (b % c)"]),
+        ("return True", ["return False"]),
+        ("x: Literal[1] = min(a[b : 2], c)", ["x: Literal[1] = max(a[b : 2], c)", "x: Literal[1] = min(a[b : 3], c)"]),
+        ("x = [1] + a", ["x = [2] + a"]),
+        ("assert a < b", []),
+        ("warnings.warn(a + b)", []),
+        ("x = TheError(a + b)", []),
+    ],
+)  # fmt: skip
+def test_each_operator_of_a_function_gives_a_mutant_but_for_those_of_messages(line: str, mutants: list[str]) -> None:
+    source = f"y = 1 + z\ndef f(a=1):\n    {line}\n"
+
+    (function,) = functions("server/a.py", source)
+
+    made = [operator.mutant(source) for operator in function.operators]
+    assert made == [source.replace(line, mutant) for mutant in mutants]
+
+
+def test_a_draw_is_that_of_its_seed_and_takes_of_each_file_its_share() -> None:
+    # BEFORE has 6 operators: not in, and, <, return False, and == twice; so two files of it have 12, and each gives 2.
+    sources = {"server/a.py": BEFORE, "server/b.py": BEFORE}
+
+    first = draw(sources, seed=1, count=4)
+
+    assert first == draw(sources, seed=1, count=4) != draw(sources, seed=2, count=4)
+    assert [one["id"] for one in first] == ["001", "002", "003", "004"]
+    assert [one["path"] for one in first] == ["server/a.py"] * 2 + ["server/b.py"] * 2
+
+
+def test_what_is_left_over_goes_to_the_largest_remainders() -> None:
+    # 7 of 20: 10 * 7 / 20 = 3.5, 7 * 7 / 20 = 2.45 and 3 * 7 / 20 = 1.05, so the seventh is for the first.
+    assert shares({"a": 10, "b": 7, "c": 3}, 7) == {"a": 4, "b": 2, "c": 1}
+
+
+@pytest.mark.parametrize("change", ["not in to in", "and to or", "< to <=", "return False to True"])
+def test_an_operator_is_found_after_a_move_and_renames(tmp_path: Path, change: str) -> None:
+    (kept,) = drawn(change)
+
+    found = tree(tmp_path, "edge_client/rooms/counter.py", AFTER, RENAMED).find(kept)
+
+    assert not isinstance(found, str)
+    function, operator = found
+    assert (function.path, function.name) == ("edge_client/rooms/counter.py", "Counter.let_in")
+    assert operator.change == change
+
+
+def test_of_several_alike_the_one_with_the_same_operands_is_found(tmp_path: Path) -> None:
+    later = tree(tmp_path, "fedlens/counter.py", AFTER, RENAMED)
+
+    found = [later.find(kept) for kept in drawn("== to !=")]
+
+    assert [one if isinstance(one, str) else one[1].expression for one in found] == [
+        "self.phase == FAILED",
+        "self.phase == OPEN",
+    ]
+
+
+def test_a_class_may_have_another_name_that_no_table_has(tmp_path: Path) -> None:
+    (kept,) = drawn("< to <=")
+
+    assert not isinstance(tree(tmp_path, "proto/a.py", BEFORE.replace("Desk", "Counter")).find(kept), str)
+
+
+def test_where_a_function_was_split_the_table_says_by_id_where_an_operator_went(tmp_path: Path) -> None:
+    kept = {"id": "007", **drawn("not in to in")[0]}
+    split = "def is_new(client, known, most):\n    return client not in known and len(known) < most\n"
+
+    unlisted = tree(tmp_path / "unlisted", "server/desk.py", split).find(kept)
+    listed = tree(tmp_path / "listed", "server/desk.py", split, {"functions": {"007": "is_new"}}).find(kept)
+
+    assert isinstance(unlisted, str)
+    assert not isinstance(listed, str)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        BEFORE.replace("self.state == FAILED", "self.failed"),  # the other == is another
+        BEFORE.replace("self.state == FAILED", "self.state != FAILED"),
+        BEFORE.replace("admit", "let_in"),
+        "def admit(client, seats):\n    if seats.state == FAILED:\n        seats.append(client)\n",
+    ],
+)
+def test_what_is_rewritten_is_gone(tmp_path: Path, source: str) -> None:
+    kept = drawn("== to !=")[0]
+
+    found = tree(tmp_path, "server/desk.py", source).find(kept)
+
+    assert isinstance(found, str)
+    assert "most alike is server/desk.py:" in found
+
+
+def test_one_of_two_with_the_same_text_is_gone_when_there_is_one(tmp_path: Path) -> None:
+    twice = "def f(a, b):\n    if a < b:\n        go(a)\n    stop(b)\n    if a < b:\n        go(b)\n"
+    first, second = drawn("< to <=", twice)
+    same = tree(tmp_path / "same", "server/desk.py", twice)
+    once = tree(tmp_path / "once", "server/desk.py", twice.replace("    if a < b:\n        go(b)\n", ""))
+
+    places = [found[1].place.lineno for kept in (first, second) if not isinstance(found := same.find(kept), str)]
+
+    assert places == [2, 5]
+    assert isinstance(once.find(first), str)
+    assert isinstance(once.find(second), str)
+
+
+def test_a_mutant_is_imported_from_the_copy_and_the_tree_stays_as_it_is(tmp_path: Path) -> None:
+    for path in ("proto/fedlens_proto", "server/fedlens_server", "edge_client/fedlens_edge_client"):
+        (tmp_path / "tree" / path).mkdir(parents=True)
+        (tmp_path / "tree" / path / "__init__.py").write_text("X = 1 + 2\n", encoding="utf-8")
+    show = ["-c", "import fedlens_proto; print(fedlens_proto.X)"]
+
+    with copied(tmp_path / "tree") as copy:
+        with changed(copy / "proto" / "fedlens_proto" / "__init__.py", "X = 1 - 2\n"):
+            mutant = run(copy, show)
+        restored = run(copy, show)
+
+    assert (mutant, restored) == ((0, "-1\n"), (0, "3\n"))
+    assert [path.name for path in tmp_path.iterdir()] == ["tree"]
+
+
+def test_only_what_was_noticed_before_and_is_not_now_counts_as_lost(tmp_path: Path) -> None:
+    lines = ('{"id": "1", "noticed": "no"}', '{"id": "2", "noticed": "timeout"}', '{"id": "1", "noticed": "yes"}')
+    (tmp_path / "before.jsonl").write_text("\n".join(lines), encoding="utf-8")
+    before = read(tmp_path / "before.jsonl") | {"3": "noticed", "4": "unnoticed"}
+
+    assert before == {"1": "noticed", "2": "noticed", "3": "noticed", "4": "unnoticed"}
+    assert lost(before, {"1": "noticed", "2": "unreached", "3": "gone", "4": "unnoticed"}) == (["2"], ["3"])
