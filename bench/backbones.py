@@ -11,8 +11,9 @@ import argparse
 import torch
 from torch import Tensor, nn
 
-from fedlens_export import backbones, lowering, onnx_program, parity, programs, pte_program
 from fedlens_export.errors import ExportError
+from fedlens_export.models import backbones
+from fedlens_export.programs import lowering, onnx_program, parity, pte_program, steps
 
 SIDES = (32, 224)
 NOISE_PHOTOS = 64
@@ -34,8 +35,8 @@ def row(name: str, side: int) -> str:
     """One line of the table, or what stands against the backbone at this size."""
     try:
         backbone = seen_noise(name, side)
-        source = programs.embed(backbone, backbones.normalisation(name), (3, side, side))
-        frozen = programs.frozen_tensors(backbone)
+        source = steps.embed(backbone, backbones.normalisation(name), (3, side, side))
+        frozen = steps.frozen_tensors(backbone)
         traced = lowering.trace("embed", source.function, parity.examples(source, frozen, {}, seed=0))
         pt2 = lowering.save("embed", traced)
         pte, delegation = pte_program.lower("embed", pte_program.bind(source, traced, frozen))

@@ -17,12 +17,12 @@ from bench import models, wire_bytes
 from bench.row import Row, Sample
 from bench.server_process import serving
 from fedlens.demo.digits import SIDE, write_digits
-from fedlens_edge_client.faults import FaultPlan
-from fedlens_edge_client.fleet.config import FleetConfig
-from fedlens_edge_client.fleet.running import run_fleet
-from fedlens_edge_client.regimes import PhotoPool, Regime, RegimeName
-from fedlens_export import backbones
+from fedlens_edge_client.emulation.faults import FaultPlan
+from fedlens_edge_client.emulation.fleet.config import FleetConfig
+from fedlens_edge_client.emulation.fleet.running import run_fleet
+from fedlens_edge_client.emulation.partitions import PhotoPool, Regime, RegimeName
 from fedlens_export.exporting import Training, frozen_backbone_bundle
+from fedlens_export.models import backbones
 from fedlens_proto import blob
 from fedlens_proto.difference import Differences
 from fedlens_proto.manifest import Bundle

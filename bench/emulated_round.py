@@ -19,13 +19,13 @@ from torch.nn import functional
 
 from bench.row import Row, Sample, against_floor, differences
 from bench.server_process import serving
+from fedlens_edge_client.emulation.faults import FaultPlan
+from fedlens_edge_client.emulation.fleet.config import FleetConfig
+from fedlens_edge_client.emulation.fleet.running import run_fleet
+from fedlens_edge_client.emulation.partitions import PhotoPool, Regime, RegimeName
 from fedlens_edge_client.engines.memory import keep_freed_memory
-from fedlens_edge_client.faults import FaultPlan
-from fedlens_edge_client.fleet.config import FleetConfig
-from fedlens_edge_client.fleet.running import run_fleet
-from fedlens_edge_client.regimes import PhotoPool, Regime, RegimeName
-from fedlens_export import models
 from fedlens_export.exporting import ExportSpec, export_bundle
+from fedlens_export.models import whole_models
 from fedlens_proto.manifest import Bundle
 
 CLIENTS, PER_CLASS, CLASSES, BATCH, SIDE, WORKERS = 10, 25, 10, 32, 32, 2
@@ -91,7 +91,7 @@ def _plain(epochs: int) -> Sample:
     workers = [context.Process(target=_train_share, args=(there, epochs)) for _, there in pipes]
     for worker in workers:
         worker.start()
-    weights = models.build("lenet5", CLASSES, SIDE, seed=0).state_dict()
+    weights = whole_models.build("lenet5", CLASSES, SIDE, seed=0).state_dict()
     times = []
     for _ in range(ROUNDS):
         start = time.perf_counter()
@@ -112,7 +112,7 @@ def _train_share(pipe: Connection, epochs: int) -> None:
     torch.set_num_threads(1)
     torch.manual_seed(0)
     count = PER_CLASS * CLASSES
-    model = models.build("lenet5", CLASSES, SIDE, seed=0)
+    model = whole_models.build("lenet5", CLASSES, SIDE, seed=0)
     images = torch.rand(CLIENTS // WORKERS, count, 3, SIDE, SIDE)
     labels = torch.randint(CLASSES, (CLIENTS // WORKERS, count))
     while (weights := pipe.recv()) is not None:

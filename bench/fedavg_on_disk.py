@@ -15,7 +15,7 @@ from bench.row import Row, against_floor, in_turns
 from fedlens_proto.blob import Array, Blob
 from fedlens_proto.v1 import assignment_pb2
 from fedlens_server.methods.fedavg import GLOBAL, FedAvg
-from fedlens_server.methods.method import Method, Phase, State, Tools, Update
+from fedlens_server.planning.method import Method, Phase, State, Tools, Update
 from fedlens_server.store import Location
 from fedlens_server.store.tensors import StoredTensors
 

@@ -16,7 +16,7 @@ from bench.row import Row, in_turns
 from fedlens_proto.v1 import assignment_pb2
 from fedlens_server.methods.fedavg import GLOBAL
 from fedlens_server.methods.fedconcat import CLUSTER, COUNTS, FedConcat
-from fedlens_server.methods.method import Phase, State, Tools, Update
+from fedlens_server.planning.method import Phase, State, Tools, Update
 
 CLIENTS, CLASSES, PHOTOS = 10_000, 10, 200
 K, MOST = 5, 8

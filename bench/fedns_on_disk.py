@@ -17,7 +17,7 @@ from bench.row import Row, Sample, against_floor, in_turns
 from bench.server_process import status_mb
 from fedlens_server.methods.fedavg import FedAvg
 from fedlens_server.methods.fedns import FedNS
-from fedlens_server.methods.method import Method
+from fedlens_server.planning.method import Method
 
 CLIENTS = 20
 REPEATS = 5

@@ -7,8 +7,8 @@ from torch import Tensor, nn
 
 from bench import plain_loop
 from bench.row import Row, against_floor
-from fedlens_export import backbones
 from fedlens_export.exporting import Training, frozen_backbone_bundle
+from fedlens_export.models import backbones
 
 FEATURES, BATCH = 576, 16
 ROWS, EPOCHS = 800, 4

@@ -23,8 +23,8 @@ from bench.row import Row, Sample, Skipped, against_floor, seconds
 from fedlens_edge_client.engines import Rows
 from fedlens_edge_client.engines.executorch import ExecutorchEngine
 from fedlens_edge_client.engines.memory import keep_freed_memory
-from fedlens_export import backbones
 from fedlens_export.exporting import Training, frozen_backbone_bundle
+from fedlens_export.models import backbones
 from fedlens_proto.manifest import Bundle
 
 BATCH, CLASSES, PHOTOS = 16, 10, 200

@@ -10,11 +10,11 @@ from torch import Tensor, nn
 
 from bench import models, plain_loop
 from bench.row import Row, against_floor, against_target, in_turns
-from fedlens_export import models as networks
 from fedlens_export.exporting import ExportSpec, export_bundle
+from fedlens_export.models import whole_models as networks
 from fedlens_proto.blob import Array
 from fedlens_server.methods import METHODS, State, TaskPlan, Tools, Update
-from fedlens_server.task_settings import TaskSettings
+from fedlens_server.planning.task_settings import TaskSettings
 
 CLIENTS, MEMBERS, FEATURES = 1000, 100, 512
 MOST_MS = 50.0

@@ -17,13 +17,12 @@ import numpy as np
 from bench import models, trivial_client
 from bench.row import Row, Sample, against_target, differences
 from bench.server_process import Server, cpu_seconds, serving
-from fedlens_edge_client.http_transport import HttpTransport
+from fedlens_edge_client.client.http_transport import HttpTransport
 from fedlens_proto import keyed_hash
 from fedlens_proto.v1 import enrolment_pb2
 from fedlens_proto.v1 import manifest_pb2 as pb
-from fedlens_server import state_values
 from fedlens_server.methods.pfedsim import SIMILARITY
-from fedlens_server.store import Store, StoredBlob
+from fedlens_server.store import Store, StoredBlob, method_state
 
 CLIENTS, MEMBERS, SHARED, ROUNDS = 1000, 10, 16, 4
 MOST_MODELS = 12.0
@@ -112,7 +111,7 @@ def _season(data: Path, blobs: list[Path]) -> None:
         groups = np.arange(CLIENTS) // SHARED
         matrix = np.where(groups[:, None] == groups, np.float32(0.5), np.float32(0.0))
         np.fill_diagonal(matrix, 1.0)
-        old, _ = state_values.load(store, TASK)
+        old, _ = method_state.load(store, TASK)
         new = dict(old) | {SIMILARITY: matrix}
         for k, client in enumerate(ids):
             new[f"clients/{client.hex()}/slot"] = k
@@ -121,8 +120,8 @@ def _season(data: Path, blobs: list[Path]) -> None:
                 store.submit(lambda transaction, blob=blob: transaction.place(blob)).result()  # type: ignore[misc]
             tensors = [store.tensors(digest) for digest in digests]
             new |= {f"clients/{client.hex()}/model": tensors[k % SHARED] for k, client in enumerate(ids)}
-            prepared = state_values.prepare(store, old, new, open_blobs)
-            store.submit(lambda transaction: state_values.save(transaction, TASK, prepared)).result()
+            prepared = method_state.prepare(store, old, new, open_blobs)
+            store.submit(lambda transaction: method_state.save(transaction, TASK, prepared)).result()
     finally:
         store.close()
 

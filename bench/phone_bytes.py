@@ -14,12 +14,12 @@ from bench.head_training import Backbone
 from bench.row import Row, Sample, against_target, differences
 from bench.server_process import Server, serving
 from bench.wire_bytes import CODECS, ELEMENTS, Recorder
-from fedlens_edge_client.client import EdgeClient
+from fedlens_edge_client.client.client import EdgeClient
+from fedlens_edge_client.client.events import Event, RoundReported
 from fedlens_edge_client.engines.choice import EngineName
-from fedlens_edge_client.events import Event, RoundReported
-from fedlens_edge_client.folder_album import FolderAlbum
-from fedlens_export import backbones
+from fedlens_edge_client.storage.folder_album import FolderAlbum
 from fedlens_export.exporting import Training, frozen_backbone_bundle
+from fedlens_export.models import backbones
 
 FEATURES, CLASSES, SIDE = 512, 10, 16
 ROUNDS = 6

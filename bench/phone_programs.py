@@ -26,9 +26,12 @@ from fedlens_edge_client.engines import Rows
 from fedlens_edge_client.engines.executorch import ExecutorchEngine
 from fedlens_edge_client.engines.memory import keep_freed_memory
 from fedlens_edge_client.engines.torch import TorchEngine
-from fedlens_export import backbones, objectives, optimisers, parity, programs
+from fedlens_export import objectives
 from fedlens_export.exporting import ExportSpec, Training, export_bundle, frozen_backbone_bundle
+from fedlens_export.models import backbones
 from fedlens_export.network import Network
+from fedlens_export.programs import optimisers, parity
+from fedlens_export.programs.steps import step
 from fedlens_proto.manifest import Bundle
 from fedlens_proto.v1 import manifest_pb2 as pb
 
@@ -200,7 +203,7 @@ def _eager(
     local, optimiser = objectives.by_name(objective), optimisers.SGD
     hyper = {h.name: h for h in (*optimiser.hyper, *local.hyper)}
     network = Network(backbones.build_head("hidden", FEATURES, CLASSES, seed=0), (FEATURES,))
-    source = programs.step(network, local, optimiser, tuple(hyper.values()), BATCH, CLASSES)
+    source = step(network, local, optimiser, tuple(hyper.values()), BATCH, CLASSES)
     known = {name: torch.from_numpy(value.copy()) for name, value in initial.items()}
     examples = parity.examples(source, known, hyper, seed=0)
     first = [_first(slot, known, example) for slot, example in zip(source.inputs, examples, strict=True)]

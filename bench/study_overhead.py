@@ -21,13 +21,13 @@ from torch import Tensor, nn
 
 from bench.emulated_round import BATCH, CLASSES, CLIENTS, PER_CLASS, RATE, SIDE, draw_photos, train
 from bench.row import Row, Sample, against_floor, differences
-from fedlens.compare import running
+from fedlens.compare.run import running
+from fedlens_edge_client.emulation.faults import FaultPlan
+from fedlens_edge_client.emulation.fleet.config import FleetConfig
+from fedlens_edge_client.emulation.partitions import PhotoPool, Regime, RegimeName
 from fedlens_edge_client.engines.memory import keep_freed_memory
-from fedlens_edge_client.faults import FaultPlan
-from fedlens_edge_client.fleet.config import FleetConfig
-from fedlens_edge_client.regimes import PhotoPool, Regime, RegimeName
-from fedlens_export import models
 from fedlens_export.exporting import ExportSpec, export_bundle
+from fedlens_export.models import whole_models
 
 # Turns rather than blocks, so that a change of the machine's speed meets both alike.
 TURNS = 5
@@ -112,7 +112,7 @@ def _plain(ended: Callable[[], None]) -> None:
     images = torch.rand(CLIENTS, PER_CLASS * CLASSES, 3, SIDE, SIDE)
     labels = torch.randint(CLASSES, (CLIENTS, PER_CLASS * CLASSES))
     test = torch.rand(CLASSES, 3, SIDE, SIDE)
-    model = models.build("lenet5", CLASSES, SIDE, seed=0)
+    model = whole_models.build("lenet5", CLASSES, SIDE, seed=0)
     weights = {name: value.clone() for name, value in model.state_dict().items()}
     for _ in range(ROUNDS):
         updates = [_local_work(model, weights, x, y, test) for x, y in zip(images, labels, strict=True)]

@@ -6,7 +6,7 @@ from functools import lru_cache
 from hashlib import sha256
 from pathlib import Path
 
-from fedlens_edge_client.http_transport import HttpTransport
+from fedlens_edge_client.client.http_transport import HttpTransport
 from fedlens_proto import keyed_hash, wire
 from fedlens_proto.v1 import assignment_pb2, check_in_pb2, enrolment_pb2, update_pb2
 from fedlens_proto.v1 import manifest_pb2 as pb

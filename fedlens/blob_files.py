@@ -222,8 +222,8 @@ def _state_dict(path: Path) -> dict[str, Array]:
     try:
         import torch
 
-        from fedlens_export import state_dict
         from fedlens_export.errors import WeightsUnusable
+        from fedlens_export.models import state_dict
     except ModuleNotFoundError as error:
         raise BlobFileError(f"torch is not installed, and {path} is a state dict; `pip install torch`") from error
     try:

@@ -20,7 +20,7 @@ def fetch_model(client: AdminClient, task: str, out: Path) -> admin_pb2.TaskMode
 
     A name in `.safetensors` gives that format, its metadata holding `bundle`, `task`, `round` and `classes` (JSON);
     any other name the blob as the server has it. A model that stands on several extractors is written as safetensors
-    alone, in the form that `fedlens_edge_client.model_file` describes.
+    alone, in the form that `fedlens_edge_client.storage.model_file` describes.
 
     Raises:
         AdminError: The server refuses or cannot be reached, or the file cannot be written.
@@ -63,7 +63,7 @@ def fetch_whole(
         ProtoError: The bundle cannot be used.
     """
     try:
-        from fedlens_export import composed, whole_model
+        from fedlens_export.programs import composed, whole_model
     except ModuleNotFoundError as error:
         raise AdminError(
             f"a whole model needs {error.name}, which is not installed; run pip install 'fedlens[export]'"

@@ -20,8 +20,8 @@ from torch import nn
 from fedlens_edge_client.engines import Engine, Rows
 from fedlens_edge_client.engines.executorch import ExecutorchEngine
 from fedlens_edge_client.engines.torch import TorchEngine
-from fedlens_export import backbones
 from fedlens_export.exporting import Training, frozen_backbone_bundle
+from fedlens_export.models import backbones
 from fedlens_proto.manifest import Bundle, program
 from fedlens_proto.v1 import blob_pb2
 from fedlens_proto.v1 import manifest_pb2 as pb

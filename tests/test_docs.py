@@ -80,7 +80,8 @@ def test_the_unit_lets_the_server_write_where_the_sample_config_says(tmp_path: P
 
 @pytest.mark.parametrize("optimiser", ["sgd", "adam"])
 def test_the_table_of_hyper_parameters_is_the_programs(optimiser: str) -> None:
-    from fedlens_export import objectives, optimisers
+    from fedlens_export import objectives
+    from fedlens_export.programs import optimisers
 
     page = (DOCS / "bundle.md").read_text(encoding="utf-8")
     of_all = [

@@ -13,9 +13,9 @@ from PIL import Image
 from safetensors.numpy import save_file
 from torch import nn
 
-from fedlens_export import whole_model
-from fedlens_export.composed import Trained
 from fedlens_export.exporting import Training, whole_model_bundle
+from fedlens_export.programs import whole_model
+from fedlens_export.programs.composed import Trained
 from fedlens_proto import photos
 
 DOCS = Path(__file__).parent.parent / "docs"

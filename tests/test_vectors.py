@@ -18,8 +18,8 @@ from PIL import Image
 
 from fedlens_edge_client.engines.executorch import ExecutorchEngine
 from fedlens_edge_client.engines.torch import TorchEngine
-from fedlens_export import pte_program
-from fedlens_export.programs import ProgramSource
+from fedlens_export.programs import pte_program
+from fedlens_export.programs.steps import ProgramSource
 from fedlens_proto import wire
 from fedlens_proto.blob import Blob, encode
 from fedlens_proto.difference import Differences

@@ -1,9 +1,9 @@
 """A client that trains where the photos are: `EdgeClient` and what it is made of."""
 
-from fedlens_edge_client.album import Album, AlbumSnapshot, Photo
-from fedlens_edge_client.client import EdgeClient
+from fedlens_edge_client.client.client import EdgeClient
+from fedlens_edge_client.client.policy import Policy
 from fedlens_edge_client.errors import EdgeClientError
-from fedlens_edge_client.folder_album import FolderAlbum
-from fedlens_edge_client.policy import Policy
+from fedlens_edge_client.storage.album import Album, AlbumSnapshot, Photo
+from fedlens_edge_client.storage.folder_album import FolderAlbum
 
 __all__ = ["Album", "AlbumSnapshot", "EdgeClient", "EdgeClientError", "FolderAlbum", "Photo", "Policy"]

@@ -8,24 +8,23 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from fedlens_export import (
-    bundle,
-    concatenated,
-    lowering,
-    objectives,
-    onnx_program,
-    optimisers,
-    parity,
-    programs,
-    pte_program,
-    quantisation,
-    view,
-)
+from fedlens_export import bundle, objectives
 from fedlens_export.errors import NotExportable
 from fedlens_export.hyper import Hyper
 from fedlens_export.network import Network
-from fedlens_export.programs import ProgramSource
-from fedlens_export.pte_program import Delegation
+from fedlens_export.programs import (
+    concatenated,
+    lowering,
+    onnx_program,
+    optimisers,
+    parity,
+    pte_program,
+    quantisation,
+    steps,
+    view,
+)
+from fedlens_export.programs.pte_program import Delegation
+from fedlens_export.programs.steps import ProgramSource
 from fedlens_export.report import FileReport, OnFile, OnStage
 from fedlens_export.training import Training, check_training
 from fedlens_proto import blob
@@ -152,9 +151,9 @@ class Draft:
         views, is_frozen = self.objective.views, bundle_class == pb.BUNDLE_CLASS_FROZEN_BACKBONE
         if views:
             self.add(view.view((3, input_size, input_size), 1 if is_frozen else training.batch), {})
-        step = programs.step(network, self.objective, self.optimiser, hyper, training.batch, classes)
+        step = steps.step(network, self.objective, self.optimiser, hyper, training.batch, classes)
         self.add(step, initial, trains_head=is_frozen)
-        self.add(programs.predict(network, training.batch, classes), initial)
+        self.add(steps.predict(network, training.batch, classes), initial)
         self.on_stage("writing the bundle")
         manifest = pb.Manifest(
             format=FORMAT,
@@ -168,7 +167,7 @@ class Draft:
             optimiser=self.optimiser.name,
             hyper_parameters=[h.message() for h in hyper],
             references=[
-                pb.Reference(name=reference.name, tensors=programs.referred(network, reference))
+                pb.Reference(name=reference.name, tensors=steps.referred(network, reference))
                 for reference in self.objective.references
             ],
             last_batch=pb.LAST_BATCH_FILLED if network.has_batch_norm else pb.LAST_BATCH_MASKED,

@@ -15,21 +15,12 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from fedlens_export import (
-    backbones,
-    bundle,
-    calibration,
-    explaining,
-    models,
-    objectives,
-    own_model,
-    pretrain,
-    programs,
-    quantisation,
-)
+from fedlens_export import bundle, objectives
 from fedlens_export.draft import Draft
 from fedlens_export.errors import NotExportable, UnknownChoice
+from fedlens_export.models import backbones, explaining, own_model, pretrain, whole_models
 from fedlens_export.network import CENTRED, Network, Normalisation
+from fedlens_export.programs import calibration, quantisation, steps
 from fedlens_export.report import FileReport, OnFile, OnStage, unheard
 from fedlens_export.training import Training, check_training
 from fedlens_proto import blob
@@ -46,7 +37,7 @@ __all__ = [
     "whole_model_bundle",
 ]
 
-MODELS = (*models.MODELS, *backbones.BACKBONES)
+MODELS = (*whole_models.MODELS, *backbones.BACKBONES)
 """Every model that can be exported by name."""
 
 
@@ -130,14 +121,14 @@ def export_bundle(folder: Path, spec: ExportSpec, on_stage: OnStage = unheard, o
         return _own_bundle(folder, spec, training, on_stage, on_file)
     if spec.normalise:
         raise NotExportable(f"{spec.model} has a normalisation; only for a model of your own it can be chosen")
-    if spec.model in models.MODELS:
+    if spec.model in whole_models.MODELS:
         if spec.head:
             raise NotExportable(f"{spec.model} has no head to choose: its last FC layer is the classifier")
         if spec.backbone_weights or spec.pretrain:
             raise NotExportable(f"{spec.model} has no backbone: it is trained as a whole, from its initial weights")
         _check_no_pte(training)
         side = _side(spec.input_size or 32)
-        module = models.build(spec.model, classes, side, spec.seed)
+        module = whole_models.build(spec.model, classes, side, spec.seed)
         return whole_model_bundle(folder, module, training, side, name=spec.model, on_stage=on_stage, on_file=on_file)
     if spec.model not in backbones.BACKBONES:
         raise UnknownChoice(f"model {spec.model!r} is unknown; there are {', '.join(MODELS)}")
@@ -167,7 +158,7 @@ def export_bundle(folder: Path, spec: ExportSpec, on_stage: OnStage = unheard, o
     else:
         on_stage("fetching the backbone's weights")
         backbones.load_pretrained(spec.model, backbone)
-    features = programs.feature_count(backbone, (3, side, side))
+    features = steps.feature_count(backbone, (3, side, side))
     head = backbones.build_head(head_name, features, classes, spec.seed)
     return frozen_backbone_bundle(
         folder,
@@ -288,7 +279,7 @@ def frozen_backbone_bundle(
         on_file: As in `export_bundle`.
     """
     shape = (3, input_size, input_size)
-    network = Network(head, (programs.feature_count(backbone, shape),))
+    network = Network(head, (steps.feature_count(backbone, shape),))
     draft = Draft(network, training, on_stage, on_file)
     for_phones = None
     if training.calibrate:
@@ -299,8 +290,8 @@ def frozen_backbone_bundle(
         integers = quantised.program(normalisation, shape)
         for_phones = quantisation.ForPhones(integers, backbone.eval(), normalisation)
         backbone = quantised.emulated
-    embed = programs.embed(backbone, normalisation, shape)
-    frozen = programs.frozen_tensors(backbone)
+    embed = steps.embed(backbone, normalisation, shape)
+    frozen = steps.frozen_tensors(backbone)
     draft.add(embed, frozen, for_phones=for_phones)
     if frozen:
         draft.frozen = draft.parts.add(blob.encode({key: tensor.numpy() for key, tensor in frozen.items()}))

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from fedlens_export.classified import Classified
 from fedlens_export.errors import NotExportable
+from fedlens_export.models.classified import Classified
 from fedlens_proto.v1 import blob_pb2
 from fedlens_proto.v1 import manifest_pb2 as pb
 

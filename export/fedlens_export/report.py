@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from fedlens_export.pte_program import Delegation
+from fedlens_export.programs.pte_program import Delegation
 from fedlens_proto.v1 import manifest_pb2 as pb
 
 

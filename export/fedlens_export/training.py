@@ -4,8 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedlens_export import calibration, objectives, optimisers, pte_program, quantisation
+from fedlens_export import objectives
 from fedlens_export.errors import NotExportable
+from fedlens_export.programs import calibration, optimisers, pte_program, quantisation
 from fedlens_proto.manifest import MAX_BATCH, MAX_CONCATENATED, MAX_STORED_VIEWS
 
 

@@ -29,8 +29,9 @@ def show(
 ) -> None:
     """Show the tensors of a file: shapes, how they are stored, and statistics of their values."""
     with _reported(status=1):
-        from fedlens import blob_files, blob_report
-        from fedlens.tables import print_table
+        from fedlens import blob_files
+        from fedlens.reports import blob_report
+        from fedlens.reports.tables import print_table
 
         values = blob_report.show_values(blob_files.read(file))
         if as_json:
@@ -54,8 +55,9 @@ def diff(
     The exit status is 0 if they are equal, 1 if they differ, and 2 if one cannot be read.
     """
     with _reported(status=2):
-        from fedlens import blob_files, blob_report
-        from fedlens.tables import print_table
+        from fedlens import blob_files
+        from fedlens.reports import blob_report
+        from fedlens.reports.tables import print_table
 
         values = blob_report.diff_values(blob_files.read(a), blob_files.read(b))
         if as_json:

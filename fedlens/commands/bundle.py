@@ -31,8 +31,8 @@ def show(
     """
     import json
 
-    from fedlens import bundle_report
-    from fedlens.tables import plain, print_table
+    from fedlens.reports import bundle_report
+    from fedlens.reports.tables import plain, print_table
     from fedlens_proto.errors import ProtoError
 
     try:

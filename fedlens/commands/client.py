@@ -8,8 +8,8 @@ import typer
 from fedlens.commands.options import ENGINE_HELP, TOKEN_VARIABLE, EngineChoice, enrolment_token
 
 if TYPE_CHECKING:
-    from fedlens.client_report import ClientReport
-    from fedlens_edge_client.client import EdgeClient, Outcome
+    from fedlens.reports.client_report import ClientReport
+    from fedlens_edge_client.client.client import EdgeClient, Outcome
 
 INTERRUPTED = 130
 
@@ -44,12 +44,12 @@ def client(
 
     from rich.console import Console
 
-    from fedlens.client_report import ClientReport
-    from fedlens_edge_client.client import EdgeClient
+    from fedlens.reports.client_report import ClientReport
+    from fedlens_edge_client.client.client import EdgeClient
+    from fedlens_edge_client.client.events import RoundFailed, RoundRefused
     from fedlens_edge_client.engines.choice import EngineName, check_installed
     from fedlens_edge_client.errors import AlbumError, EdgeClientError
-    from fedlens_edge_client.events import RoundFailed, RoundRefused
-    from fedlens_edge_client.folder_album import FolderAlbum
+    from fedlens_edge_client.storage.folder_album import FolderAlbum
 
     console = Console(highlight=False)
     try:
@@ -86,7 +86,7 @@ def client(
 async def _take_part(member: "EdgeClient", report: "ClientReport", once: bool) -> "Outcome":
     import asyncio
 
-    from fedlens_edge_client.unattended import take_part
+    from fedlens_edge_client.client.unattended import take_part
 
     looking = asyncio.create_task(report.look_on())
     try:

@@ -52,8 +52,8 @@ def compare(
     from fedlens.compare import session
     from fedlens.compare.study import StudyError, choose, load
     from fedlens.sources import SourceUnavailable, default_cache
+    from fedlens_edge_client.emulation.fleet.config import default_workers
     from fedlens_edge_client.errors import EdgeClientError
-    from fedlens_edge_client.fleet.config import default_workers
 
     try:
         wanted = choose(

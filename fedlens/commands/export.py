@@ -152,7 +152,7 @@ def export(
 def _print_differences(console: "Console", files: "Sequence[FileReport]") -> None:
     from rich.table import Table
 
-    from fedlens_export.parity import EPOCH_BATCHES
+    from fedlens_export.programs.parity import EPOCH_BATCHES
 
     table = Table("program", "format", "largest difference", f"after {EPOCH_BATCHES} steps", "allowed", box=None)
     for file in files:

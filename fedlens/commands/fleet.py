@@ -137,12 +137,12 @@ def fleet(
     from rich.console import Console
 
     from fedlens.sources import SourceUnavailable, default_cache, photos_of
+    from fedlens_edge_client.emulation.faults import FaultPlan
+    from fedlens_edge_client.emulation.fleet.config import FleetConfig, default_workers, fleet_key
+    from fedlens_edge_client.emulation.fleet.session import run_session
+    from fedlens_edge_client.emulation.partitions import PhotoPool, Regime, RegimeName
     from fedlens_edge_client.engines.choice import EngineName, check_installed
     from fedlens_edge_client.errors import EdgeClientError
-    from fedlens_edge_client.faults import FaultPlan
-    from fedlens_edge_client.fleet.config import FleetConfig, default_workers, fleet_key
-    from fedlens_edge_client.fleet.session import run_session
-    from fedlens_edge_client.regimes import PhotoPool, Regime, RegimeName
 
     settings = _settings(
         regime,
@@ -194,7 +194,7 @@ def _settings(regime: RegimeChoice, **given: float | None) -> dict[str, float]:
     Raises:
         typer.BadParameter: One that is given is not one of this regime.
     """
-    from fedlens_edge_client.regimes import SETTINGS, RegimeName
+    from fedlens_edge_client.emulation.partitions import SETTINGS, RegimeName
 
     settings = {key: value for key, value in given.items() if value is not None}
     allowed = [key for key in SETTINGS[RegimeName(regime)] if key in given]

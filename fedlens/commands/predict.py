@@ -31,8 +31,8 @@ def predict(
 
     from fedlens_edge_client.engines.choice import EngineName, make_engine
     from fedlens_edge_client.errors import EdgeClientError
-    from fedlens_edge_client.model_file import read_model
-    from fedlens_edge_client.prediction import predict as classify
+    from fedlens_edge_client.storage.model_file import read_model
+    from fedlens_edge_client.training.prediction import predict as classify
     from fedlens_proto.errors import PhotoUnreadable, ProtoError
 
     results: list[dict[str, object]] = []

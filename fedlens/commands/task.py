@@ -106,7 +106,7 @@ def show(task: TaskName, admin: Admin = None, as_json: AsJson = False) -> None:
         from rich.table import Table
         from rich.text import Text
 
-        from fedlens import task_report
+        from fedlens.reports import task_report
 
         found = _client(admin).show(task)
         rounds = [task_report.round_values(result) for result in found.rounds]
@@ -234,7 +234,7 @@ def _print_tasks(tasks: list[Any], as_json: bool, one: bool = False) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from fedlens import task_report
+    from fedlens.reports import task_report
 
     listed = [task_report.task_values(task) for task in tasks]
     if as_json:

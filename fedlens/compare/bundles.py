@@ -99,8 +99,8 @@ def pretrain(study_folder: Path, spec: BackboneSpec, on_stage: Callable[[str], N
         return
     import torch
 
-    from fedlens_export import backbones
-    from fedlens_export import pretrain as pretraining
+    from fedlens_export.models import backbones
+    from fedlens_export.models import pretrain as pretraining
 
     torch.set_num_threads(1)
     backbone = backbones.build(spec.model, spec.side, seed=0)

@@ -8,7 +8,7 @@ from shutil import copyfile
 
 from fedlens.compare.study import PhotosSection, StudyError
 from fedlens.sources import photos_of
-from fedlens_edge_client.regimes import PhotoPool, PoolPhoto
+from fedlens_edge_client.emulation.partitions import PhotoPool, PoolPhoto
 
 
 @dataclass(frozen=True)

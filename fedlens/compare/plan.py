@@ -8,8 +8,8 @@ from pathlib import Path
 from fedlens.compare.bundles import WEIGHTS_FILE, BackboneSpec, BundleSpec
 from fedlens.compare.photos import StudyPhotos
 from fedlens.compare.study import Study, StudyError
-from fedlens_edge_client.fleet.config import MADE_PHOTOS, FleetConfig
-from fedlens_edge_client.regimes import PhotoPool
+from fedlens_edge_client.emulation.fleet.config import MADE_PHOTOS, FleetConfig
+from fedlens_edge_client.emulation.partitions import PhotoPool
 
 # A study has nothing to hide, and with a fixed key the same study has the same clients everywhere.
 FLEET_KEY = sha256(b"fedlens/study/fleet-key").digest()

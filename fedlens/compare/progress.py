@@ -10,8 +10,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from fedlens.compare.jobs import Ended, Told
-from fedlens.compare.running import Committed
+from fedlens.compare.run.running import Committed
+from fedlens.jobs import Ended, Told
 
 BAR_WIDTH = 24
 

@@ -6,10 +6,10 @@ from pathlib import Path
 from fedlens.compare.plan import RunPlan
 from fedlens.compare.study import StudyError
 from fedlens_proto import manifest
+from fedlens_server.engine.tasks import plan
+from fedlens_server.engine.view import TaskBundle
 from fedlens_server.errors import Malformed
-from fedlens_server.federation import TaskBundle
-from fedlens_server.task_creation import plan
-from fedlens_server.task_settings import parse
+from fedlens_server.planning.task_settings import parse
 
 
 def check(study_folder: Path, runs: Sequence[RunPlan]) -> None:

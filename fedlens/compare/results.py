@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from fedlens.compare.plan import RunPlan
-from fedlens.compare.running import RunAnswer
-from fedlens_edge_client.fleet.messages import client_name
+from fedlens.compare.run.running import RunAnswer
+from fedlens_edge_client.emulation.fleet.messages import client_name
 from fedlens_proto.v1 import admin_pb2 as pb
 from fedlens_proto.v1 import update_pb2
 

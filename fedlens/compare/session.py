@@ -11,17 +11,18 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from fedlens.compare import refusals, results, tables
-from fedlens.compare.jobs import Ended, Job, run_jobs
+from fedlens.compare import refusals, results
 from fedlens.compare.photos import study_photos
 from fedlens.compare.plan import RunPlan, StudyPlan, plan
 from fedlens.compare.progress import StudyProgress
-from fedlens.compare.report import write_report
+from fedlens.compare.report import tables
+from fedlens.compare.report.report import write_report
+from fedlens.compare.report.summary import MethodSummary, summarise
 from fedlens.compare.study import Study, StudyError, summary
-from fedlens.compare.summary import MethodSummary, summarise
 from fedlens.compare.work import Exporting, Pretraining, Running
-from fedlens_edge_client.fleet.session import Interrupts
-from fedlens_edge_client.regimes import PhotoPool
+from fedlens.jobs import Ended, Job, run_jobs
+from fedlens_edge_client.emulation.fleet.session import Interrupts
+from fedlens_edge_client.emulation.partitions import PhotoPool
 
 EXIT_FAILED = 1
 RESULTS_FILE, REPORT_FILE, TABLE_FILE = "results.json", "report.html", "table.md"

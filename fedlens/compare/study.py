@@ -18,11 +18,11 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from fedlens.compare.columns import COLUMNS, Column
 from fedlens.sources import NAMES
-from fedlens_edge_client.faults import FaultPlan
-from fedlens_edge_client.regimes import BadRegime, Regime, RegimeName
+from fedlens_edge_client.emulation.faults import FaultPlan
+from fedlens_edge_client.emulation.partitions import BadRegime, Regime, RegimeName
 from fedlens_server.errors import Malformed
 from fedlens_server.methods import METHODS
-from fedlens_server.task_settings import TaskSettings, parse
+from fedlens_server.planning.task_settings import TaskSettings, parse
 
 MAX_SEED = (1 << 32) - 1
 _PRESETS = "presets"

@@ -11,7 +11,7 @@ from typing import Any
 
 from fedlens.compare.bundles import BackboneSpec, BundleSpec, export, pretrain
 from fedlens.compare.plan import FEATURES, RunPlan
-from fedlens.compare.summary import run_columns
+from fedlens.compare.report.summary import run_columns
 
 TIMES_FILE, FINGERPRINT_FILE, MODEL_FILE = "times.jsonl", "fingerprint", "model.blob"
 _TELL_EVERY_S = 0.1
@@ -74,7 +74,8 @@ class Running:
 
     def work(self, tell: Callable[[Any], None]) -> None:
         """Have the result in the run's folder, and of what led to it only the model."""
-        from fedlens.compare import results, running
+        from fedlens.compare import results
+        from fedlens.compare.run import running
 
         plan = self.plan
         _prepare(plan)
@@ -122,7 +123,7 @@ class Running:
 
     def known_errors(self) -> tuple[type[Exception], ...]:
         """Of clients, the round engine and the run itself."""
-        from fedlens.compare.running import RunFailed
+        from fedlens.compare.run.running import RunFailed
         from fedlens_edge_client.errors import EdgeClientError
         from fedlens_proto.errors import ProtoError
         from fedlens_server.errors import ServerError

@@ -13,15 +13,15 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from fedlens_edge_client import local_pass, photo_set
-from fedlens_edge_client.album import AlbumSnapshot
-from fedlens_edge_client.client import DEFAULT_CACHE_BYTES
+from fedlens_edge_client.client.client import DEFAULT_CACHE_BYTES
+from fedlens_edge_client.emulation.fleet.config import FleetConfig
+from fedlens_edge_client.emulation.fleet.messages import EVALUATOR
 from fedlens_edge_client.engines import Engine
-from fedlens_edge_client.evaluation import log_softmax
-from fedlens_edge_client.features import FeatureCache
-from fedlens_edge_client.fleet.config import FleetConfig
-from fedlens_edge_client.fleet.messages import EVALUATOR
-from fedlens_edge_client.photo_set import PhotoSet
+from fedlens_edge_client.storage.album import AlbumSnapshot
+from fedlens_edge_client.training import local_pass, photo_set
+from fedlens_edge_client.training.evaluation import log_softmax
+from fedlens_edge_client.training.features import FeatureCache
+from fedlens_edge_client.training.photo_set import PhotoSet
 from fedlens_proto.blob import Array
 from fedlens_proto.v1 import assignment_pb2
 

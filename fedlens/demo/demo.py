@@ -24,15 +24,15 @@ from fedlens.demo.scale import MOST_CLIENTS, Scale, at_most, count, only, side_f
 from fedlens.demo.server_process import PartDied, ServerProcess
 from fedlens.demo.workplace import workplace
 from fedlens.model_file import fetch_model
+from fedlens_edge_client.emulation.faults import FaultPlan
+from fedlens_edge_client.emulation.fleet.config import FleetConfig, default_workers
+from fedlens_edge_client.emulation.fleet.progress import FleetProgress
+from fedlens_edge_client.emulation.fleet.running import run_fleet
+from fedlens_edge_client.emulation.fleet.session import tell_left_out, tell_oddities
+from fedlens_edge_client.emulation.partitions import PhotoPool
 from fedlens_edge_client.engines.choice import EngineName, make_engine
-from fedlens_edge_client.faults import FaultPlan
-from fedlens_edge_client.fleet.config import FleetConfig, default_workers
-from fedlens_edge_client.fleet.progress import FleetProgress
-from fedlens_edge_client.fleet.running import run_fleet
-from fedlens_edge_client.fleet.session import tell_left_out, tell_oddities
-from fedlens_edge_client.folder_album import UNREADABLE
-from fedlens_edge_client.model_file import read_model
-from fedlens_edge_client.regimes import PhotoPool
+from fedlens_edge_client.storage.folder_album import UNREADABLE
+from fedlens_edge_client.storage.model_file import read_model
 from fedlens_proto.manifest import Bundle
 from fedlens_proto.v1 import admin_pb2
 

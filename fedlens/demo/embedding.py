@@ -9,12 +9,12 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from fedlens.compare.jobs import Ended, Told, run_jobs
-from fedlens_edge_client.album import AlbumSnapshot, Photo
-from fedlens_edge_client.client import DEFAULT_CACHE_BYTES
+from fedlens.jobs import Ended, Told, run_jobs
+from fedlens_edge_client.client.client import DEFAULT_CACHE_BYTES
 from fedlens_edge_client.engines.choice import ABILITIES, EngineName
 from fedlens_edge_client.errors import EdgeClientError
-from fedlens_edge_client.features import FeatureCache, space
+from fedlens_edge_client.storage.album import AlbumSnapshot, Photo
+from fedlens_edge_client.training.features import FeatureCache, space
 from fedlens_proto.manifest import Bundle
 
 TELL_EVERY_S = 0.1
@@ -46,8 +46,8 @@ class Embedding:
 
     def work(self, tell: Callable[[Any], None]) -> None:
         """Have the features in the cache; tells how many photos are done, from time to time."""
-        from fedlens_edge_client import photo_set
         from fedlens_edge_client.engines.choice import make_engine
+        from fedlens_edge_client.training import photo_set
 
         last = 0.0
 

@@ -7,7 +7,7 @@ from hashlib import sha256
 from fedlens.demo.comparison import Training
 from fedlens.demo.results import TaskFacts
 from fedlens.demo.scale import Scale
-from fedlens_edge_client.fleet.config import FleetConfig
+from fedlens_edge_client.emulation.fleet.config import FleetConfig
 from fedlens_proto.manifest import Bundle
 
 DEADLINE_S = 120.0

@@ -7,7 +7,7 @@ from math import ceil
 from statistics import median
 from typing import Self
 
-from fedlens_edge_client.regimes import PhotoPool, PoolPhoto, Regime, RegimeName
+from fedlens_edge_client.emulation.partitions import PhotoPool, PoolPhoto, Regime, RegimeName
 from fedlens_proto import photos
 from fedlens_proto.errors import PhotoUnreadable
 

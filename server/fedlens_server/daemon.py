@@ -8,12 +8,12 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from fedlens_server.app import create_admin_app, create_app
 from fedlens_server.clock import Clock, SystemClock
 from fedlens_server.config import Config
 from fedlens_server.errors import StoreUnusable
-from fedlens_server.listening import Runner, close, listen, tls
-from fedlens_server.service import SERVICE
+from fedlens_server.http.app import create_admin_app, create_app
+from fedlens_server.http.listening import Runner, close, listen, tls
+from fedlens_server.http.service import SERVICE
 from fedlens_server.store import Store
 from fedlens_server.store.database import DATABASE_FILE
 

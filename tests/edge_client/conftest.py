@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from fedlens_edge_client import EdgeClient, FolderAlbum
-from fedlens_edge_client.events import Event
+from fedlens_edge_client.client.events import Event
 from fedlens_proto.manifest import Bundle
 from tests.edge_client.fakes import TOKEN
 from tests.edge_client.linear import LinearEngine, make_bundle

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedlens_edge_client.engines import BundleUnusable, NonFinite, Rows
-from fedlens_edge_client.evaluation import log_softmax
+from fedlens_edge_client.training.evaluation import log_softmax
 from fedlens_proto import blob
 from fedlens_proto.blob import Array
 from fedlens_proto.manifest import Bundle

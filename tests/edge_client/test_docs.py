@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from fedlens_edge_client import EdgeClient, Policy
-from fedlens_edge_client import client as client_module
+from fedlens_edge_client.client import client as client_module
 from fedlens_proto.manifest import Bundle
 from tests.edge_client.fakes import TOKEN, FakeServer, fedavg_plan
 from tests.edge_client.linear import LinearEngine

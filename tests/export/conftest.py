@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from fedlens_export import backbones
 from fedlens_export.exporting import ExportSpec, Training, export_bundle, frozen_backbone_bundle
+from fedlens_export.models import backbones
 from fedlens_proto.manifest import Bundle
 
 CLASSES = ("cat", "dog", "emu")

@@ -12,14 +12,14 @@ import torch
 import torchvision  # type: ignore[import-untyped]
 from torch import Tensor, nn
 
-from fedlens_export import lowering, parity
 from fedlens_export.errors import NotExportable, ParityBroken, TargetExists, UnknownChoice
 from fedlens_export.exporting import ExportSpec, Training, export_bundle, whole_model_bundle
 from fedlens_export.hyper import Hyper
-from fedlens_export.programs import ProgramSource
-from fedlens_proto import pt2
+from fedlens_export.programs import lowering, parity
+from fedlens_export.programs.steps import ProgramSource
 from fedlens_proto.blob import Blob
 from fedlens_proto.manifest import Bundle, program
+from fedlens_proto.programs import pt2
 from fedlens_proto.v1 import blob_pb2
 from fedlens_proto.v1 import manifest_pb2 as pb
 

@@ -7,8 +7,8 @@ import pytest
 from PIL import Image
 
 from fedlens_edge_client.engines.torch import TorchEngine
-from fedlens_export import backbones, pretrain
 from fedlens_export.exporting import ExportSpec, export_bundle
+from fedlens_export.models import backbones, pretrain
 from fedlens_export.network import IMAGENET
 from fedlens_proto.blob import Blob
 from fedlens_proto.manifest import Bundle, program

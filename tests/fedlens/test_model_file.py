@@ -14,10 +14,10 @@ from safetensors import safe_open
 from fedlens.admin_client import AdminClient, AdminError, Profile
 from fedlens.model_file import fetch_model, fetch_whole
 from fedlens_edge_client.engines.torch import TorchEngine
-from fedlens_edge_client.extracted import one_row
-from fedlens_export import whole_model
+from fedlens_edge_client.training.extracted import one_row
 from fedlens_export.errors import NotExportable, ParityBroken
 from fedlens_export.exporting import ExportSpec, export_bundle
+from fedlens_export.programs import whole_model
 from fedlens_proto import blob
 from fedlens_proto.manifest import Bundle, program
 from fedlens_proto.v1 import admin_pb2, manifest_pb2

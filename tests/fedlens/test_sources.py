@@ -18,7 +18,7 @@ from PIL import Image
 from torchvision import datasets  # type: ignore[import-untyped]  # torchvision comes without types
 
 from fedlens.sources import NAMES, SourceUnavailable, default_cache, photos_of
-from fedlens_edge_client.regimes import PhotoPool
+from fedlens_edge_client.emulation.partitions import PhotoPool
 
 PER_BATCH = 4
 

@@ -12,8 +12,8 @@ from PIL import Image
 from sklearn.datasets import load_digits
 from torch import nn
 
-from fedlens_export.classified import Classified
 from fedlens_export.exporting import Training, whole_model_bundle
+from fedlens_export.models.classified import Classified
 from tests.integration import federation
 from tests.integration.processes import ServerProcess
 

@@ -6,10 +6,10 @@ import signal
 import sys
 from pathlib import Path
 
-from fedlens_edge_client.client import EdgeClient
+from fedlens_edge_client.client.client import EdgeClient
+from fedlens_edge_client.client.http_transport import HttpTransport
 from fedlens_edge_client.engines.torch import TorchEngine
-from fedlens_edge_client.folder_album import FolderAlbum
-from fedlens_edge_client.http_transport import HttpTransport
+from fedlens_edge_client.storage.folder_album import FolderAlbum
 from fedlens_proto.v1 import update_pb2
 from tests.integration import federation
 

@@ -8,13 +8,13 @@ from pathlib import Path
 
 from torch import nn
 
-from fedlens_edge_client.album import AlbumSnapshot
-from fedlens_edge_client.client import EdgeClient
+from fedlens_edge_client.client.client import EdgeClient
+from fedlens_edge_client.client.events import Event
+from fedlens_edge_client.client.http_transport import HttpTransport, trust
+from fedlens_edge_client.client.retrying import Backoff
 from fedlens_edge_client.engines.torch import TorchEngine
-from fedlens_edge_client.events import Event
-from fedlens_edge_client.folder_album import FolderAlbum
-from fedlens_edge_client.http_transport import HttpTransport, trust
-from fedlens_edge_client.retrying import Backoff
+from fedlens_edge_client.storage.album import AlbumSnapshot
+from fedlens_edge_client.storage.folder_album import FolderAlbum
 from fedlens_export.exporting import Training, whole_model_bundle
 from fedlens_proto import keyed_hash
 from fedlens_proto.manifest import Bundle

@@ -12,15 +12,15 @@ from pathlib import Path
 from random import Random
 from unittest.mock import patch
 
-from fedlens_edge_client import client as client_module
+from fedlens_edge_client.client import client as client_module
+from fedlens_edge_client.client.http_transport import HttpTransport, trust
+from fedlens_edge_client.emulation.fleet.config import FleetConfig
 from fedlens_edge_client.engines.torch import TorchEngine
-from fedlens_edge_client.fleet.config import FleetConfig
-from fedlens_edge_client.http_transport import HttpTransport, trust
-from fedlens_edge_client.kept import KeptSets
-from fedlens_edge_client.label_distribution import private_generator
-from fedlens_edge_client.outbox import Outbox, Result
-from fedlens_edge_client.state import State
-from fedlens_edge_client.tensor_files import StoredBlob, TensorFiles
+from fedlens_edge_client.storage.client_state import KeptSets
+from fedlens_edge_client.storage.outbox import Outbox, Result
+from fedlens_edge_client.storage.state import State
+from fedlens_edge_client.storage.tensor_files import StoredBlob, TensorFiles
+from fedlens_edge_client.training.label_distribution import private_generator
 from fedlens_proto.manifest import Bundle
 from fedlens_proto.v1 import assignment_pb2, check_in_pb2, update_pb2
 from tests.integration import two_drivers

@@ -10,7 +10,7 @@ import aiohttp
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from fedlens_edge_client.http_transport import trust
+from fedlens_edge_client.client.http_transport import trust
 from tests.integration.kotlin_client import Fate
 
 _PASSED_ON = ("Authorization", "Content-Type", "Range")

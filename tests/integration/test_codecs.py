@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedlens_edge_client.events import Downloaded, Event, RoundReported, RoundStarted
+from fedlens_edge_client.client.events import Downloaded, Event, RoundReported, RoundStarted
 from fedlens_proto.blob import Blob
 from tests.integration import federation
 from tests.integration.processes import ServerProcess

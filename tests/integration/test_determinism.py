@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fedlens_edge_client.events import Event, RoundReported
+from fedlens_edge_client.client.events import Event, RoundReported
 from fedlens_proto.blob import Blob
 from tests.integration import federation
 from tests.integration.processes import ServerProcess

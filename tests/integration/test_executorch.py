@@ -16,12 +16,12 @@ import torch
 from torch import nn
 
 from fedlens.admin_client import AdminClient
-from fedlens.compare.running import RunAnswer
-from fedlens_edge_client.client import TRIED
+from fedlens.compare.run.running import RunAnswer
+from fedlens_edge_client.client.client import TRIED
+from fedlens_edge_client.emulation.fleet.running import run_fleet
 from fedlens_edge_client.engines.choice import EngineName
-from fedlens_edge_client.fleet.running import run_fleet
-from fedlens_export import backbones
 from fedlens_export.exporting import Training, frozen_backbone_bundle
+from fedlens_export.models import backbones
 from fedlens_proto.blob import Array, Blob
 from fedlens_proto.manifest import Bundle
 from fedlens_proto.v1 import admin_pb2

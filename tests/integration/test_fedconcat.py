@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 
 from fedlens.admin_client import AdminClient
-from fedlens.compare.running import TASK
+from fedlens.compare.run.running import TASK
 from fedlens.model_file import fetch_model
+from fedlens_edge_client.client.http_transport import HttpTransport, trust
+from fedlens_edge_client.emulation.faults import FaultEntry, FaultKind, FaultPlan
+from fedlens_edge_client.emulation.fleet.config import FleetConfig
 from fedlens_edge_client.engines.torch import TorchEngine
-from fedlens_edge_client.faults import FaultEntry, FaultKind, FaultPlan
-from fedlens_edge_client.fleet.config import FleetConfig
-from fedlens_edge_client.http_transport import HttpTransport, trust
-from fedlens_edge_client.label_distribution import private_generator
-from fedlens_edge_client.model_file import read_model
-from fedlens_edge_client.prediction import predict
+from fedlens_edge_client.storage.model_file import read_model
+from fedlens_edge_client.training.label_distribution import private_generator
+from fedlens_edge_client.training.prediction import predict
 from fedlens_proto.manifest import Bundle
 from fedlens_proto.v1 import admin_pb2
 from tests.integration import two_drivers

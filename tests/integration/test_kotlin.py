@@ -27,13 +27,13 @@ from PIL import Image
 from torch import nn
 
 from fedlens.admin_client import AdminClient, AdminError
-from fedlens_edge_client.client import EdgeClient
+from fedlens_edge_client.client.client import EdgeClient
+from fedlens_edge_client.client.http_transport import HttpTransport
 from fedlens_edge_client.engines import Engine
 from fedlens_edge_client.engines.choice import EngineName, make_engine
-from fedlens_edge_client.folder_album import FolderAlbum
-from fedlens_edge_client.http_transport import HttpTransport
-from fedlens_export import backbones
+from fedlens_edge_client.storage.folder_album import FolderAlbum
 from fedlens_export.exporting import Training, frozen_backbone_bundle
+from fedlens_export.models import backbones
 from fedlens_export.network import IMAGENET
 from fedlens_proto import wire
 from fedlens_proto.blob import Blob

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from fedlens.admin_client import AdminClient
+from fedlens_edge_client.client.events import Enrolled
+from fedlens_edge_client.client.http_transport import HttpTransport, trust
 from fedlens_edge_client.engines.torch import TorchEngine
-from fedlens_edge_client.events import Enrolled
-from fedlens_edge_client.http_transport import HttpTransport, trust
-from fedlens_edge_client.label_distribution import private_generator
+from fedlens_edge_client.training.label_distribution import private_generator
 from fedlens_proto.manifest import Bundle
 from fedlens_proto.v1 import admin_pb2, update_pb2
 from tests.integration import two_drivers

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from fedlens_edge_client.faults import FaultEntry, FaultKind, FaultPlan
+from fedlens_edge_client.emulation.faults import FaultEntry, FaultKind, FaultPlan
 from fedlens_proto.v1 import admin_pb2
 from tests.integration import two_drivers
 from tests.integration.conftest import NewBundle

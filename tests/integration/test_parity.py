@@ -11,10 +11,10 @@ from torch.nn import functional
 from fedlens_edge_client.engines import Engine, Rows
 from fedlens_edge_client.engines.executorch import ExecutorchEngine
 from fedlens_edge_client.engines.torch import TorchEngine
-from fedlens_export import backbones
 from fedlens_export.exporting import Training, frozen_backbone_bundle
+from fedlens_export.models import backbones
 from fedlens_export.network import IMAGENET
-from fedlens_export.programs import feature_count
+from fedlens_export.programs.steps import feature_count
 from fedlens_proto import photos as preprocessing
 from fedlens_proto.blob import Array
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from torch import nn
 
-from fedlens_edge_client.faults import FaultEntry, FaultKind, FaultPlan
+from fedlens_edge_client.emulation.faults import FaultEntry, FaultKind, FaultPlan
 from fedlens_export.exporting import Training, whole_model_bundle
 from fedlens_proto.v1 import admin_pb2
 from tests.integration import two_drivers

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fedlens_edge_client.events import Event
+from fedlens_edge_client.client.events import Event
 from tests.integration import federation
 from tests.integration.processes import ServerProcess
 

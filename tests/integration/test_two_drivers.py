@@ -5,7 +5,7 @@ from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 
-from fedlens_edge_client.faults import FaultEntry, FaultKind, FaultPlan
+from fedlens_edge_client.emulation.faults import FaultEntry, FaultKind, FaultPlan
 from tests.integration import two_drivers
 from tests.integration.processes import ServerProcess
 

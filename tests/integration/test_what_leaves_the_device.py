@@ -10,11 +10,11 @@ import pytest
 import torch
 from torch import nn
 
-from fedlens.compare import running
-from fedlens.compare.direct_transport import DirectTransport
-from fedlens_edge_client.regimes import Regime, RegimeName
-from fedlens_export.classified import Classified
+from fedlens.compare.run import running
+from fedlens.compare.run.direct_transport import DirectTransport
+from fedlens_edge_client.emulation.partitions import Regime, RegimeName
 from fedlens_export.exporting import Training, whole_model_bundle
+from fedlens_export.models.classified import Classified
 from fedlens_proto.blob import Blob
 from fedlens_proto.manifest import Bundle
 from fedlens_proto.v1 import manifest_pb2, update_pb2

@@ -10,22 +10,22 @@ from types import MappingProxyType
 from typing import Any
 
 from fedlens.admin_client import AdminClient, AdminError
-from fedlens.compare import running
 from fedlens.compare.plan import FLEET_KEY
-from fedlens.compare.running import RunAnswer
-from fedlens_edge_client.client import EdgeClient
+from fedlens.compare.run import running
+from fedlens.compare.run.running import RunAnswer
+from fedlens_edge_client.client.client import EdgeClient
+from fedlens_edge_client.client.events import Event
+from fedlens_edge_client.client.http_transport import HttpTransport, trust
+from fedlens_edge_client.client.retrying import Backoff
+from fedlens_edge_client.client.transport import Transport
+from fedlens_edge_client.emulation.faults import FaultPlan
+from fedlens_edge_client.emulation.faulty_transport import FaultyTransport
+from fedlens_edge_client.emulation.fleet.config import FleetConfig
+from fedlens_edge_client.emulation.fleet.messages import EVALUATOR
+from fedlens_edge_client.emulation.partitions import PhotoPool, Regime, RegimeName
 from fedlens_edge_client.engines import Engine
 from fedlens_edge_client.engines.choice import EngineName, make_engine
-from fedlens_edge_client.events import Event
-from fedlens_edge_client.faults import FaultPlan
-from fedlens_edge_client.faulty_transport import FaultyTransport
-from fedlens_edge_client.fleet.config import FleetConfig
-from fedlens_edge_client.fleet.messages import EVALUATOR
-from fedlens_edge_client.http_transport import HttpTransport, trust
-from fedlens_edge_client.label_distribution import PrivateGenerator, private_generator
-from fedlens_edge_client.regimes import PhotoPool, Regime, RegimeName
-from fedlens_edge_client.retrying import Backoff
-from fedlens_edge_client.transport import Transport
+from fedlens_edge_client.training.label_distribution import PrivateGenerator, private_generator
 from fedlens_proto.manifest import Bundle
 from fedlens_proto.v1 import admin_pb2
 from tests.integration.processes import ServerProcess

@@ -4,9 +4,9 @@
     python -m tests.mutants.run --compare BEFORE AFTER
 
 The first writes a line a mutant, goes on where a stopped run ended, and in the end writes `FILE.json`: whether each was
-noticed. The folder `FILE` holds which test reaches which line (`reach.py`); remove it when the tree has changed. What was
-renamed since the draw stands in `renamed.json` (`finding.Tree`). The second lists what was noticed before and no longer
-is, and what is gone; it fails if there is the former.
+noticed. The folder `FILE` holds which test reaches which line (`reach.py`); remove it when the tree has changed. What
+was renamed since the draw stands in `renamed.json` (`finding.Tree`). The second lists what was noticed before and no
+longer is, and what is gone; it fails if there is the former.
 """
 
 import argparse

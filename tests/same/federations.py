@@ -110,6 +110,9 @@ def _task(tree: Tree, folder: Path, url: str, photos: Path, name: str, options: 
     if phone is not None and phone.wait():
         raise AssertionError(f"the Kotlin client ended with status {phone.returncode}")
     values = json.loads(tree.fedlens("task", "show", name, "--json", *admin))
+    left_out = [member for each in values["rounds"] for member in each["members"] if member["state"] != "reported"]
+    if left_out:
+        raise AssertionError(f"{name}: a client did not report: {left_out[0]}")
     model = folder / "final.safetensors"
     if name != "pfedsim":
         tree.fedlens("task", "model", name, "--out", model, *admin)

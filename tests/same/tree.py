@@ -74,7 +74,8 @@ class Tree:
             CommandFailed: It cannot be built.
         """
         android = self.root / "android_demo"
-        _done(["mvn", "-q", "-pl", "jvm-engine", "-am", "-DskipTests", "package"], self._environment, android)
+        options = ["-DskipTests", f"-Dfedlens.python={sys.executable}"]
+        _done(["mvn", "-q", "-pl", "jvm-engine", "-am", *options, "package"], self._environment, android)
         target = android / "jvm-engine" / "target"
         path = f"{target / 'classes'}:{(target / 'classpath.txt').read_text(encoding='utf-8').strip()}"
         return ["java", "-Xmx256m", "-Djava.awt.headless=true", "-cp", path, "org.fedlens.jvm.Main"]

@@ -10,7 +10,7 @@ import numpy as np
 
 from fedlens_proto import blob, wire
 from fedlens_proto.v1 import admin_pb2, assignment_pb2, check_in_pb2, enrolment_pb2, manifest_pb2, update_pb2
-from fedlens_server.rounds import ReceivedUpdate, Rounds, TokenGrant
+from fedlens_server.engine.rounds import ReceivedUpdate, Rounds, TokenGrant
 from fedlens_server.store import Store
 from tests.server.bundles import TinyBundle, tiny_bundle
 

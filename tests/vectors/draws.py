@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedlens_edge_client import local_pass
 from fedlens_edge_client.engines import Rows
-from fedlens_edge_client.evaluation import evaluate
-from fedlens_edge_client.photo_set import PhotoSet
+from fedlens_edge_client.training import local_pass
+from fedlens_edge_client.training.evaluation import evaluate
+from fedlens_edge_client.training.photo_set import PhotoSet
 from fedlens_proto import keyed_hash
 from fedlens_proto.blob import Array
 from fedlens_proto.manifest import Bundle

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedlens_edge_client import local_pass
 from fedlens_edge_client.engines import Rows
-from fedlens_edge_client.photo_set import PassPhotos, PhotoSet
+from fedlens_edge_client.training import local_pass
+from fedlens_edge_client.training.photo_set import PassPhotos, PhotoSet
 from fedlens_proto import blob
 from fedlens_proto.blob import FLOATS, Array, Blob
 from fedlens_proto.difference import Differences

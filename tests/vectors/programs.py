@@ -12,14 +12,14 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from fedlens_edge_client import header, local_pass, photo_set
 from fedlens_edge_client.engines import Engine
-from fedlens_edge_client.features import FeatureCache
-from fedlens_edge_client.folder_album import FolderAlbum
-from fedlens_edge_client.tensor_files import StoredBlob
-from fedlens_export import lowering
-from fedlens_export.classified import Classified
+from fedlens_edge_client.storage.folder_album import FolderAlbum
+from fedlens_edge_client.storage.tensor_files import StoredBlob
+from fedlens_edge_client.training import header, local_pass, photo_set
+from fedlens_edge_client.training.features import FeatureCache
 from fedlens_export.exporting import Training, frozen_backbone_bundle
+from fedlens_export.models.classified import Classified
+from fedlens_export.programs import lowering
 from fedlens_proto import wire
 from fedlens_proto.blob import Blob, encode
 from fedlens_proto.difference import Differences

@@ -12,9 +12,9 @@ from fedlens_edge_client.engines.loaded import LoadedProgram, read
 from fedlens_edge_client.engines.pte import PteProgram
 from fedlens_edge_client.engines.running import ProgramEngine
 from fedlens_edge_client.engines.trial import try_program
-from fedlens_proto import pte
 from fedlens_proto.errors import ProgramRefused
 from fedlens_proto.manifest import Bundle, program_part
+from fedlens_proto.programs import pte
 from fedlens_proto.v1 import manifest_pb2 as pb
 
 

@@ -11,9 +11,9 @@ from torch.export.pt2_archive._package import load_pt2
 from fedlens_edge_client.engines import BundleUnusable
 from fedlens_edge_client.engines.flat import flat_function
 from fedlens_edge_client.engines.loaded import LoadedProgram, check_count, check_tensor, read
-from fedlens_proto import pt2
 from fedlens_proto.errors import ProgramRefused
 from fedlens_proto.manifest import Bundle
+from fedlens_proto.programs import pt2
 from fedlens_proto.v1 import manifest_pb2 as pb
 
 # What torch raises for operators with arguments that they do not take.

@@ -12,8 +12,8 @@ from torch import Tensor
 from fedlens_edge_client.engines import BundleUnusable, RuntimeMissing
 from fedlens_edge_client.engines.choice import runtime_version
 from fedlens_edge_client.engines.loaded import DTYPES, LoadedProgram, check_count, check_tensor
-from fedlens_proto import pte_runtime
-from fedlens_proto.pte import METHOD
+from fedlens_proto.programs import pte_runtime
+from fedlens_proto.programs.pte import METHOD
 from fedlens_proto.v1 import manifest_pb2 as pb
 
 # ExecuTorch's numbers of the dtypes that programs take and give.

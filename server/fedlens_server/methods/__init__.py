@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+from fedlens_server.methods.arithmetic.weighted_sum import Mixture
 from fedlens_server.methods.fedavg import FedAvg
 from fedlens_server.methods.fedavg_last_fc import FedAvgLastFC
 from fedlens_server.methods.fedclassavg import FedClassAvg
@@ -11,18 +12,8 @@ from fedlens_server.methods.fedper import FedPer
 from fedlens_server.methods.fedprox import FedProx
 from fedlens_server.methods.fedrep import FedRep
 from fedlens_server.methods.local_only import LocalOnly
-from fedlens_server.methods.method import (
-    Method,
-    NothingToAggregate,
-    Phase,
-    State,
-    TaskPlan,
-    TensorSet,
-    Tools,
-    Update,
-)
-from fedlens_server.methods.mixture import Mixture
 from fedlens_server.methods.pfedsim import PFedSim
+from fedlens_server.planning.method import Method, NothingToAggregate, Phase, State, TaskPlan, TensorSet, Tools, Update
 
 __all__ = [
     "METHODS",

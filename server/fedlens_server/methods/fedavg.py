@@ -23,9 +23,9 @@ from numpy.typing import NDArray
 
 from fedlens_proto.blob import Array
 from fedlens_proto.v1 import assignment_pb2 as pb
-from fedlens_server.methods import fitting
-from fedlens_server.methods.method import Phase, State, TaskPlan, TensorSet, Tools, Update
-from fedlens_server.methods.weighted_mean import Tensor, in_order, maximum, sent, shares, weighted_sum
+from fedlens_server.methods.arithmetic.weighted_mean import Tensor, in_order, maximum, sent, shares, weighted_sum
+from fedlens_server.planning import fitting
+from fedlens_server.planning.method import Phase, State, TaskPlan, TensorSet, Tools, Update
 
 GLOBAL = "global"
 

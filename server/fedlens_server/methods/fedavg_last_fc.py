@@ -23,11 +23,11 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedlens_proto.blob import Array
 from fedlens_proto.v1 import assignment_pb2 as pb
-from fedlens_server.methods import fitting
+from fedlens_server.methods.arithmetic.weighted_mean import Float64s, Tensor, in_order, sent, shares, weighted_sum
 from fedlens_server.methods.fedavg import GLOBAL, average, train_whole_model
-from fedlens_server.methods.method import Phase, State, TaskPlan, TensorSet, Tools, Update
-from fedlens_server.methods.weighted_mean import Float64s, Tensor, in_order, sent, shares, weighted_sum
-from fedlens_server.task_settings import SettingsError
+from fedlens_server.planning import fitting
+from fedlens_server.planning.method import Phase, State, TaskPlan, TensorSet, Tools, Update
+from fedlens_server.planning.task_settings import SettingsError
 
 
 def class_shares(class_counts: ArrayLike, counts: Sequence[int] | None = None) -> Float64s:

@@ -27,11 +27,12 @@ from numpy.typing import NDArray
 
 from fedlens_proto.manifest import INITIAL, select
 from fedlens_proto.v1 import assignment_pb2 as pb
-from fedlens_server.methods import fedavg, fitting
+from fedlens_server.methods import fedavg
+from fedlens_server.methods.arithmetic.weighted_mean import Tensor
 from fedlens_server.methods.fedavg import GLOBAL, initial_global, with_mean
-from fedlens_server.methods.method import Phase, State, TaskPlan, TensorSet, Tools, Update
-from fedlens_server.methods.weighted_mean import Tensor
-from fedlens_server.task_settings import SettingsError
+from fedlens_server.planning import fitting
+from fedlens_server.planning.method import Phase, State, TaskPlan, TensorSet, Tools, Update
+from fedlens_server.planning.task_settings import SettingsError
 
 OPTIONS = {"weight": fitting.flag(default=False)}
 OBJECTIVES = ("supcon", "supcon_raw", "classifier_proximal", "cross_entropy")

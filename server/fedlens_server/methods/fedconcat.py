@@ -35,11 +35,12 @@ from numpy.typing import NDArray
 from fedlens_proto.blob import Array
 from fedlens_proto.manifest import INITIAL
 from fedlens_proto.v1 import assignment_pb2 as pb
-from fedlens_server.methods import clustering, fedconcat_fitting, fitting, inferred_labels
-from fedlens_server.methods.clustering import Rows
+from fedlens_server.methods.arithmetic import clustering, fedconcat_fitting, inferred_labels
+from fedlens_server.methods.arithmetic.clustering import Rows
+from fedlens_server.methods.arithmetic.weighted_mean import in_order, sent
 from fedlens_server.methods.fedavg import GLOBAL, average, average_set
-from fedlens_server.methods.method import NothingToAggregate, Phase, State, TaskPlan, TensorSet, Tools, Update
-from fedlens_server.methods.weighted_mean import in_order, sent
+from fedlens_server.planning import fitting
+from fedlens_server.planning.method import NothingToAggregate, Phase, State, TaskPlan, TensorSet, Tools, Update
 
 CLUSTER, EXTRACT, CONCATENATE = "cluster", "extract", "concatenate"
 COUNTS, NOISY, INFERRED = "counts", "noisy", "inferred"

@@ -36,16 +36,7 @@ from numpy.typing import NDArray
 from fedlens_proto.blob import Array
 from fedlens_proto.manifest import select
 from fedlens_proto.v1 import manifest_pb2
-from fedlens_server.methods import fitting
-from fedlens_server.methods.fedavg import GLOBAL, average
-from fedlens_server.methods.fedavg_last_fc import (
-    average_rows,
-    class_counts_of,
-    need_rows_of_classes,
-    train_and_count,
-)
-from fedlens_server.methods.method import Phase, State, TaskPlan, TensorSet, Tools, Update
-from fedlens_server.methods.weighted_mean import (
+from fedlens_server.methods.arithmetic.weighted_mean import (
     CHUNK,
     Block,
     Float64s,
@@ -61,6 +52,15 @@ from fedlens_server.methods.weighted_mean import (
     shares,
     weighted_sum,
 )
+from fedlens_server.methods.fedavg import GLOBAL, average
+from fedlens_server.methods.fedavg_last_fc import (
+    average_rows,
+    class_counts_of,
+    need_rows_of_classes,
+    train_and_count,
+)
+from fedlens_server.planning import fitting
+from fedlens_server.planning.method import Phase, State, TaskPlan, TensorSet, Tools, Update
 
 SLACK = 1e-9
 # Rounding of a mean in float64, far above that of one sum.

@@ -17,9 +17,9 @@ from typing import Self
 
 from fedlens_proto.manifest import INITIAL
 from fedlens_proto.v1 import assignment_pb2 as pb
-from fedlens_server.methods import fitting
 from fedlens_server.methods.fedavg import GLOBAL, initial_global, with_mean
-from fedlens_server.methods.method import Phase, State, TaskPlan, TensorSet, Tools, Update
+from fedlens_server.planning import fitting
+from fedlens_server.planning.method import Phase, State, TaskPlan, TensorSet, Tools, Update
 
 KEPT = "classifier"
 

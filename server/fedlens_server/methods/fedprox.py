@@ -15,10 +15,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Self
 
-from fedlens_server.methods import fitting
 from fedlens_server.methods.fedavg import GLOBAL, train_whole_model, with_mean
-from fedlens_server.methods.method import Phase, State, TaskPlan, TensorSet, Tools, Update
-from fedlens_server.task_settings import SettingsError
+from fedlens_server.planning import fitting
+from fedlens_server.planning.method import Phase, State, TaskPlan, TensorSet, Tools, Update
+from fedlens_server.planning.task_settings import SettingsError
 
 OBJECTIVE = "proximal"
 

@@ -17,11 +17,11 @@ from dataclasses import dataclass
 from typing import Self
 
 from fedlens_proto.v1 import assignment_pb2 as pb
-from fedlens_server.methods import fitting
 from fedlens_server.methods.fedavg import GLOBAL, initial_global, with_mean
 from fedlens_server.methods.fedper import extractor_tensors, need_shared_extractor, train_with_own_classifier
-from fedlens_server.methods.method import Phase, State, TaskPlan, TensorSet, Tools, Update
-from fedlens_server.task_settings import SettingsError, TaskSettings
+from fedlens_server.planning import fitting
+from fedlens_server.planning.method import Phase, State, TaskPlan, TensorSet, Tools, Update
+from fedlens_server.planning.task_settings import SettingsError, TaskSettings
 
 OPTIONS = {"classifier_epochs": fitting.whole(1, 1_000_000, default=1)}
 RATE = {"classifier": "lr_classifier", "extractor": "lr_extractor"}

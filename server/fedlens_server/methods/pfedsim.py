@@ -40,12 +40,12 @@ from fedlens_proto.blob import Array
 from fedlens_proto.manifest import select
 from fedlens_proto.v1 import assignment_pb2 as pb
 from fedlens_proto.v1 import blob_pb2, manifest_pb2
-from fedlens_server.methods import fitting
+from fedlens_server.methods.arithmetic.weighted_mean import in_order
+from fedlens_server.methods.arithmetic.weighted_sum import Mixture
 from fedlens_server.methods.fedavg import GLOBAL, with_mean
-from fedlens_server.methods.method import NothingToAggregate, Phase, State, TaskPlan, TensorSet, Tools, Update
-from fedlens_server.methods.mixture import Mixture
-from fedlens_server.methods.weighted_mean import in_order
-from fedlens_server.task_settings import SettingsError
+from fedlens_server.planning import fitting
+from fedlens_server.planning.method import NothingToAggregate, Phase, State, TaskPlan, TensorSet, Tools, Update
+from fedlens_server.planning.task_settings import SettingsError
 
 Matrix = NDArray[np.float64]
 PAPER, REFERENCE = "paper", "reference"

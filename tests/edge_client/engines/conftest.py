@@ -3,8 +3,8 @@ import torch
 from torch import Tensor, nn
 
 from fedlens_edge_client.engines.torch import TorchEngine
-from fedlens_export import backbones, models
 from fedlens_export.exporting import Training, frozen_backbone_bundle, whole_model_bundle
+from fedlens_export.models import backbones, whole_models
 from fedlens_export.network import Normalisation
 from fedlens_proto.manifest import Bundle
 
@@ -31,7 +31,7 @@ def head(head_bundle: Bundle) -> TorchEngine:
 @pytest.fixture(scope="session")
 def cnn(tmp_path_factory: pytest.TempPathFactory) -> TorchEngine:
     """LeNet-5 on 16 x 16 photos, SGD and cross-entropy."""
-    model = models.build("lenet5", len(CLASSES), 16, seed=0)
+    model = whole_models.build("lenet5", len(CLASSES), 16, seed=0)
     folder = tmp_path_factory.mktemp("engine") / "cnn"
     return TorchEngine(whole_model_bundle(folder, model, Training(class_names=CLASSES, batch=BATCH), 16))
 

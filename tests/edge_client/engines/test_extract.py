@@ -6,8 +6,8 @@ import torch
 
 from fedlens_edge_client.engines import BadInput, NonFinite
 from fedlens_edge_client.engines.torch import TorchEngine
-from fedlens_export import models
 from fedlens_export.exporting import Training, whole_model_bundle
+from fedlens_export.models import whole_models
 from fedlens_proto.blob import Array
 from tests.edge_client.engines.conftest import CLASSES
 
@@ -18,7 +18,7 @@ Extractor = dict[str, Array]
 
 @pytest.fixture(scope="module")
 def model() -> torch.nn.Module:
-    return models.build("lenet5", len(CLASSES), SIDE, seed=0)
+    return whole_models.build("lenet5", len(CLASSES), SIDE, seed=0)
 
 
 @pytest.fixture(scope="module")

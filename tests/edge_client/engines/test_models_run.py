@@ -7,21 +7,23 @@ import torch
 from torch.export.pt2_archive._package import load_pt2
 
 from fedlens_edge_client.engines.flat import flat_function
-from fedlens_export import lowering, models, objectives, optimisers, parity, programs
+from fedlens_export import objectives
+from fedlens_export.models import whole_models
 from fedlens_export.network import CENTRED, Network
+from fedlens_export.programs import lowering, optimisers, parity, steps
 from fedlens_proto.v1 import manifest_pb2 as pb
 
 QUICK = "small_residual"
 
 
 @pytest.mark.parametrize(
-    "name", [name if name == QUICK else pytest.param(name, marks=pytest.mark.slow) for name in models.MODELS[3:]]
+    "name", [name if name == QUICK else pytest.param(name, marks=pytest.mark.slow) for name in whole_models.MODELS[3:]]
 )
 def test_a_step_writes_over_nothing_that_is_read_later(name: str) -> None:
-    network = Network(models.build(name, 4, 32, seed=0), (3, 32, 32), CENTRED)
+    network = Network(whole_models.build(name, 4, 32, seed=0), (3, 32, 32), CENTRED)
     objective, optimiser = objectives.by_name("supcon"), optimisers.by_name("adam")
     hyper = {h.name: h for h in (*optimiser.hyper, *objective.hyper)}
-    source = programs.step(network, objective, optimiser, tuple(hyper.values()), 4, 4)
+    source = steps.step(network, objective, optimiser, tuple(hyper.values()), 4, 4)
     given = parity.examples(source, {**network.weights, **network.buffers}, hyper, seed=3)
     raw = lowering.lower("step", source.function, given)
     parity.compare(source, lowering.load(raw), {**network.weights, **network.buffers}, hyper)

@@ -15,8 +15,8 @@ from torch import nn
 
 from fedlens_edge_client.engines import BadInput, BundleUnusable, Engine, NonFinite, Rows
 from fedlens_edge_client.engines.torch import TorchEngine
-from fedlens_edge_client.evaluation import Evaluation, evaluate
-from fedlens_export import models
+from fedlens_edge_client.training.evaluation import Evaluation, evaluate
+from fedlens_export.models import whole_models
 from fedlens_export.network import CENTRED
 from fedlens_proto import blob
 from fedlens_proto.manifest import Bundle
@@ -42,7 +42,7 @@ def test_training_a_cnn_equals_a_plain_torch_loop(cnn: TorchEngine) -> None:
     rows = rows_of((3, 16, 16), 10)
     batches = whole_batches(10) * 3
     losses: list[float] = []
-    model = models.build("lenet5", 3, 16, seed=0)
+    model = whole_models.build("lenet5", 3, 16, seed=0)
     optimiser = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, weight_decay=0.001)
     hyper = {"lr_extractor": 0.05, "lr_classifier": 0.05, "momentum": 0.9, "weight_decay": 0.001}
 

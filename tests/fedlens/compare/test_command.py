@@ -13,7 +13,7 @@ import pytest
 
 from tests.fedlens.compare.conftest import FEDLENS, STUDY, Carried, fedlens
 
-CAMERAS = 'name = "camera-iid"            # and that regime\'s own settings\nper_class = 3'
+CAMERAS = re.compile(r'name = "camera-iid".*\nper_class = 3')
 # One in five has no client.
 PEOPLE = 'name = "clients"\nunseen = 0.2'
 GROUPS = {"own", "others", "unseen"}
@@ -198,7 +198,8 @@ def test_a_study_of_people_tells_of_own_others_and_unseen_ones_by_camera(carried
         for i, path in enumerate(sorted((tmp_path / "digits" / str(digit)).iterdir())[:25])
     ]
     (tmp_path / "people.csv").write_text("\n".join(["file,person,camera", *rows]) + "\n")
-    values = STUDY.replace(CAMERAS, PEOPLE)
+    values, replaced = CAMERAS.subn(PEOPLE, STUDY)
+    assert replaced == 1
     study = tmp_path / "people.toml"
     study.write_text(values + '\n[methods.pooled]\nmethod = "fedavg"\nclients = 1\n')
 

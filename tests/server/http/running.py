@@ -20,10 +20,10 @@ from fedlens_proto import keyed_hash
 from fedlens_proto.blob import encode
 from fedlens_proto.v1 import admin_pb2, assignment_pb2, check_in_pb2, enrolment_pb2, error_pb2, manifest_pb2, update_pb2
 from fedlens_proto.wire import MEDIA_TYPE, frame_update
-from fedlens_server.app import create_admin_app, create_app
 from fedlens_server.config import Config, parse
-from fedlens_server.listening import Runner, close, listen
-from fedlens_server.service import SERVICE, Service
+from fedlens_server.http.app import create_admin_app, create_app
+from fedlens_server.http.listening import Runner, close, listen
+from fedlens_server.http.service import SERVICE, Service
 from fedlens_server.store import Store
 from tests.server.http.bundles import SampleBundle
 

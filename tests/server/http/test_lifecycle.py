@@ -10,10 +10,10 @@ import pytest
 from aiohttp import web
 
 from fedlens_proto.v1 import error_pb2
-from fedlens_server.answers import errors_as_messages
-from fedlens_server.app import create_app
-from fedlens_server.listening import Runner, listen
-from fedlens_server.service import SERVICE, Service, State
+from fedlens_server.http.app import create_app
+from fedlens_server.http.listening import Runner, listen
+from fedlens_server.http.responses import errors_as_messages
+from fedlens_server.http.service import SERVICE, Service, State
 from fedlens_server.store import Store
 from tests.server.http import bundles
 from tests.server.http.running import Client, ManualClock, Server, config, running, trained, until, update

@@ -11,8 +11,8 @@ from aiohttp import web
 from cryptography.hazmat.primitives import serialization
 
 from fedlens_server.config import ConfigError
+from fedlens_server.http.listening import Runner, close, listen, tls
 from fedlens_server.init import initialise
-from fedlens_server.listening import Runner, close, listen, tls
 
 
 def test_tls_older_than_1_2_is_refused(tmp_path: Path) -> None:

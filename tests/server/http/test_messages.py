@@ -8,7 +8,7 @@ import pytest
 
 from fedlens_proto.v1 import admin_pb2, check_in_pb2, error_pb2
 from fedlens_proto.wire import MEDIA_TYPE
-from fedlens_server.limits import MAX_BODY_BYTES
+from fedlens_server.http.bodies import MAX_BODY_BYTES
 from tests.server.http import bundles
 from tests.server.http.running import Client, Server, trained, update
 

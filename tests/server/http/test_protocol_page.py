@@ -4,8 +4,9 @@ import re
 from pathlib import Path
 
 from fedlens_proto.v1 import error_pb2
-from fedlens_server import admin_api, client_api, errors
-from fedlens_server.limits import MAX_BODY_BYTES
+from fedlens_server import errors
+from fedlens_server.http import client_routes, operator_routes
+from fedlens_server.http.bodies import MAX_BODY_BYTES
 
 PAGE = (Path(__file__).parents[3] / "docs/protocol.md").read_text()
 
@@ -21,7 +22,7 @@ def test_every_route_is_documented_and_no_other() -> None:
 
     served = {
         (route.method, re.sub(r"\{(\w+):[^}]*\}+", r"{\1}", route.path))
-        for route in (*client_api.routes(), *admin_api.routes())
+        for route in (*client_routes.routes(), *operator_routes.routes())
     }
     assert documented == served | {("GET", "/healthz"), ("GET", "/readyz")}
 

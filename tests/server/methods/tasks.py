@@ -9,7 +9,7 @@ import numpy as np
 from fedlens_proto import blob
 from fedlens_proto.v1 import manifest_pb2
 from fedlens_server.methods import METHODS, Method, State, TaskPlan, TensorSet, Tools, Update
-from fedlens_server.task_settings import TaskSettings
+from fedlens_server.planning.task_settings import TaskSettings
 from tests.server.bundles import TinyBundle
 from tests.server.fakes import client_ids
 from tests.server.networks import network, weights

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from fedlens_server.methods import METHODS
-from fedlens_server.methods.fitting import Options
-from fedlens_server.task_settings import TaskSettings
+from fedlens_server.planning.fitting import Options
+from fedlens_server.planning.task_settings import TaskSettings
 from tests.server.fakes import Bench, client_ids
 
 DOCS = Path(__file__).parents[3] / "docs"

@@ -5,9 +5,9 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from fedlens_server.methods import NothingToAggregate, TaskPlan
+from fedlens_server.methods.arithmetic.weighted_mean import CHUNK
 from fedlens_server.methods.fedavg import FedAvg, average
-from fedlens_server.methods.weighted_mean import CHUNK
-from fedlens_server.task_settings import SettingsError, TaskSettings
+from fedlens_server.planning.task_settings import SettingsError, TaskSettings
 from tests.server.methods.golden import cases
 
 

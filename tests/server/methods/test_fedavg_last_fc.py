@@ -7,7 +7,7 @@ from hypothesis.extra import numpy as hnp
 from fedlens_server.methods import NothingToAggregate
 from fedlens_server.methods.fedavg import average
 from fedlens_server.methods.fedavg_last_fc import average_rows, class_shares
-from fedlens_server.task_settings import SettingsError
+from fedlens_server.planning.task_settings import SettingsError
 from tests.server.methods.golden import cases
 from tests.server.methods.tasks import ALICE, BOB, after, begun, changed, made, plan, update
 from tests.server.networks import network, weights

@@ -5,7 +5,7 @@ import pytest
 
 from fedlens_proto.v1 import assignment_pb2, manifest_pb2
 from fedlens_server.methods.fedclassavg import average
-from fedlens_server.task_settings import SettingsError
+from fedlens_server.planning.task_settings import SettingsError
 from tests.server.bundles import TinyBundle, tiny_bundle
 from tests.server.methods.golden import cases
 from tests.server.methods.tasks import ALICE, BOB, after, begun, changed, made, plan, update, with_reference

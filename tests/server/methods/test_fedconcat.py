@@ -7,20 +7,11 @@ import pytest
 
 from fedlens_proto.v1 import manifest_pb2
 from fedlens_server.errors import Unknown
-from fedlens_server.methods import (
-    METHODS,
-    NothingToAggregate,
-    Phase,
-    State,
-    TaskPlan,
-    TensorSet,
-    Tools,
-    Update,
-    inferred_labels,
-)
+from fedlens_server.methods import METHODS, NothingToAggregate, Phase, State, TaskPlan, TensorSet, Tools, Update
+from fedlens_server.methods.arithmetic import inferred_labels
+from fedlens_server.methods.arithmetic.inferred_labels import mean_softmax
 from fedlens_server.methods.fedconcat import FedConcat, concatenate, unweighted_mean
-from fedlens_server.methods.inferred_labels import mean_softmax
-from fedlens_server.task_settings import SettingsError, TaskSettings
+from fedlens_server.planning.task_settings import SettingsError, TaskSettings
 from tests.server.bundles import TinyBundle
 from tests.server.concatenated import concatenated
 from tests.server.fakes import Bench, client_ids, update_of

@@ -8,9 +8,9 @@ from hypothesis.extra import numpy as hnp
 from numpy.typing import NDArray
 
 from fedlens_server.methods import NothingToAggregate
+from fedlens_server.methods.arithmetic.weighted_mean import CHUNK
 from fedlens_server.methods.fedavg_last_fc import average_rows
 from fedlens_server.methods.fedns import average_nodes, coefficients, keep, node_variances
-from fedlens_server.methods.weighted_mean import CHUNK
 from tests.server.methods.golden import cases
 from tests.server.methods.tasks import ALICE, BOB, CAROL, after, begun, made, plan, update
 from tests.server.networks import weights

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from fedlens_proto.v1 import assignment_pb2
-from fedlens_server.task_settings import SettingsError
+from fedlens_server.planning.task_settings import SettingsError
 from tests.server.bundles import TinyBundle, tiny_bundle
 from tests.server.methods.tasks import ALICE, BOB, after, begun, made, plan, update, with_reference
 from tests.server.networks import network, weights

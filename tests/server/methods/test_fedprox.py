@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from fedlens_server.task_settings import SettingsError
+from fedlens_server.planning.task_settings import SettingsError
 from tests.server.methods.tasks import ALICE, BOB, after, begun, made, plan, update, with_reference
 from tests.server.networks import network, weights
 

@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 
 from fedlens_proto.v1 import manifest_pb2
-from fedlens_server.task_settings import SettingsError
+from fedlens_server.planning.task_settings import SettingsError
 from tests.server.methods.tasks import changed, made, plan
 from tests.server.networks import network
 

@@ -13,7 +13,7 @@ from hypothesis.extra import numpy as hnp
 from fedlens_proto.v1 import manifest_pb2
 from fedlens_server.methods import METHODS, Mixture, NothingToAggregate, TaskPlan, Tools, Update
 from fedlens_server.methods.pfedsim import PAPER, REFERENCE, mix, mixing_weights, similarities, updated
-from fedlens_server.task_settings import SettingsError, TaskSettings
+from fedlens_server.planning.task_settings import SettingsError, TaskSettings
 from tests.server.bundles import tiny_bundle
 from tests.server.fakes import client_ids
 from tests.server.networks import network, weights

@@ -130,7 +130,7 @@ internal class AccuracyChart(
 
     private fun dp(value: Float): Float = value * resources.displayMetrics.density
 
-    /** Where the plane of the lines lies. */
+    /** The area of the lines within the view. */
     private inner class Frame(
         widest: Float,
     ) {

@@ -21,14 +21,14 @@ class AlbumActivity : ScreenActivity() {
         findViewById<ImageView>(R.id.nothing_icon).setImageResource(R.drawable.ic_album)
         findViewById<TextView>(R.id.nothing_title).setText(R.string.album_empty_title)
         findViewById<TextView>(R.id.nothing_text).setText(R.string.album_empty_text)
-        findViewById<View>(R.id.empty).visibility = View.GONE
+        findViewById<View>(R.id.empty).isVisible = false
     }
 
     override fun follow() {
         rows.scope = seen
         seen?.launch { app.photos.read() }
         whileSeen(app.photos.all) { photos ->
-            findViewById<View>(R.id.empty).visibility = if (photos?.isEmpty() == true) View.VISIBLE else View.GONE
+            findViewById<View>(R.id.empty).isVisible = photos?.isEmpty() == true
             rows.show(photos.orEmpty(), app.settings.classNames)
         }
     }

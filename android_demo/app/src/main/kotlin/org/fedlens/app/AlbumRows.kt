@@ -30,12 +30,12 @@ internal class AlbumRows(
 
     private var rows: List<Row> = emptyList()
 
-    /** Where photos are read; null while nobody looks. */
+    /** The scope in which photos are read; null while the list is not visible. */
     var scope: CoroutineScope? = null
 
     /**
      * @param photos Newest first.
-     * @param classes In the order in which they are to stand.
+     * @param classes In display order.
      */
     fun show(
         photos: List<AlbumPhoto>,
@@ -72,7 +72,7 @@ internal class AlbumRows(
 
     override fun areAllItemsEnabled(): Boolean = false
 
-    // The photos in a row are what is pressed.
+    // Each photo handles its own clicks, not the row.
     override fun isEnabled(position: Int): Boolean = false
 
     override fun getView(
@@ -142,7 +142,7 @@ internal class AlbumRows(
         return line
     }
 
-    /** As high as it is wide. */
+    /** A square cell, as high as it is wide. */
     private class Square(
         activity: Activity,
     ) : FrameLayout(activity) {

@@ -9,7 +9,10 @@ import android.os.ParcelFileDescriptor
 import java.io.File
 import java.io.FileNotFoundException
 
-/** One file in the cache, to which a camera app may write a photo; nobody else gets at it, and nothing else is here. */
+/**
+ * A single file in the cache, to which a camera app may write a photo; only the app that is granted access can reach
+ * it.
+ */
 class CaptureProvider : ContentProvider() {
     override fun onCreate(): Boolean = true
 
@@ -53,7 +56,7 @@ class CaptureProvider : ContentProvider() {
     internal companion object {
         val ADDRESS: Uri = Uri.parse("content://org.fedlens.app.capture/photo.jpg")
 
-        /** Where the camera app's photo is, until it is in the album. */
+        /** The file that holds the camera app's photo until it is in the album. */
         fun file(context: Context): File = File(context.cacheDir, "capture.jpg").apply { parentFile?.mkdirs() }
     }
 }

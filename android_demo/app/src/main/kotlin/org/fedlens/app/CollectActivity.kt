@@ -15,9 +15,10 @@ import kotlinx.coroutines.flow.combine
 import kotlinx.coroutines.launch
 import org.fedlens.app.Suggestions.Suggestion
 import org.fedlens.sdk.album.AlbumPhoto
-import java.text.NumberFormat
 
-/** Home: what learning does, photos that have no class yet with the model's suggestion, and ways to add more. */
+/**
+ * The home screen: the state of learning, photos without a class with the model's suggestions, and ways to add more.
+ */
 class CollectActivity : ScreenActivity() {
     private lateinit var status: StatusCard
     private var problem: String? = null
@@ -58,7 +59,7 @@ class CollectActivity : ScreenActivity() {
     ) {
         val waiting = photos.filter { it.label == null }
         val photo = waiting.firstOrNull()
-        findViewById<View>(R.id.to_label).visibility = if (photo == null) View.GONE else View.VISIBLE
+        findViewById<View>(R.id.to_label).isVisible = photo != null
         if (photo == null) return
         findViewById<TextView>(R.id.to_label_title).text =
             resources.getQuantityString(R.plurals.to_label, waiting.size, waiting.size)
@@ -69,7 +70,7 @@ class CollectActivity : ScreenActivity() {
         findViewById<TextView>(R.id.suggestion).text = said(suggestion, photo)
         val best = (suggestion as? Suggestion.Made)?.best?.key ?: photo.suggested
         findViewById<Button>(R.id.confirm).apply {
-            visibility = if (best == null) View.GONE else View.VISIBLE
+            isVisible = best != null
             text = getString(R.string.confirm, best.orEmpty())
             setOnClickListener { if (best != null) app.scope.launch { app.photos.label(photo.id, best) } }
         }
@@ -83,7 +84,6 @@ class CollectActivity : ScreenActivity() {
         suggestion: Suggestion?,
         photo: AlbumPhoto,
     ): String {
-        val percent = NumberFormat.getPercentInstance(resources.configuration.locales[0])
         val kept = photo.suggested
         return when (suggestion) {
             is Suggestion.Made ->
@@ -168,7 +168,7 @@ class CollectActivity : ScreenActivity() {
         addresses: List<Uri>,
         then: () -> Unit,
     ) {
-        // Goes on when the screen is left.
+        // In the app's scope: adding continues when the user leaves the screen.
         app.scope.launch {
             app.photos.add(addresses)
             then()
@@ -210,7 +210,7 @@ class CollectActivity : ScreenActivity() {
     private fun showProblem() {
         findViewById<TextView>(R.id.problem)?.apply {
             text = problem
-            visibility = if (problem == null) View.GONE else View.VISIBLE
+            isVisible = problem != null
         }
     }
 

@@ -5,7 +5,7 @@ import android.os.Bundle
 import android.view.View
 import android.widget.Button
 
-/** What leaves the phone and what never does; nothing happens before somebody has agreed to it. */
+/** Consent: what leaves the phone and what never does. The app does nothing before the owner agrees. */
 class ConsentActivity : ScreenActivity() {
     override val needsMembership get() = false
 
@@ -13,11 +13,11 @@ class ConsentActivity : ScreenActivity() {
         fill(R.layout.consent, R.string.consent_title)
         addLines(R.id.leaves, R.array.what_leaves)
         addLines(R.id.never, R.array.what_never_leaves)
-        findViewById<View>(R.id.withdrawn).visibility = if (app.settings.wasWithdrawn) View.VISIBLE else View.GONE
+        findViewById<View>(R.id.withdrawn).isVisible = app.settings.wasWithdrawn
         findViewById<Button>(R.id.agree).setOnClickListener { agree() }
         findViewById<Button>(R.id.not_now).setOnClickListener { finish() }
         findViewById<Button>(R.id.erase_all).apply {
-            visibility = if (app.settings.wasWithdrawn) View.VISIBLE else View.GONE
+            isVisible = app.settings.wasWithdrawn
             setOnClickListener { startActivity(Intent(this@ConsentActivity, EraseActivity::class.java)) }
         }
     }
@@ -34,13 +34,11 @@ class ConsentActivity : ScreenActivity() {
         goOn()
     }
 
-    /** To what somebody came for: an invitation, or the photos. */
+    /** Open the screen that the user came for: joining, or the photos. */
     private fun goOn() {
         val invitation = intent.data
         val next =
-            if (app.settings.isEnrolled &&
-                invitation == null
-            ) {
+            if (app.settings.isEnrolled && invitation == null) {
                 CollectActivity::class.java
             } else {
                 EnrolActivity::class.java

@@ -14,11 +14,11 @@ import kotlinx.coroutines.flow.combine
 import org.fedlens.sdk.ClientState
 import org.fedlens.sdk.TransportException
 
-/** Joining a federation by a link, typed, pasted, or followed from elsewhere. */
+/** Joining a federation by a link: typed, pasted, or opened from another app. */
 class EnrolActivity : ScreenActivity() {
     private lateinit var link: EditText
 
-    // Somebody has pressed Join: from then on what is wrong is said while it is typed.
+    // True once Join was pressed: from then on problems are shown while the user types.
     private var isJudged = false
 
     override val needsMembership get() = false
@@ -102,9 +102,9 @@ class EnrolActivity : ScreenActivity() {
                 else -> null
             }
         problem.text = said
-        problem.visibility = if (said == null) View.GONE else View.VISIBLE
+        problem.isVisible = said != null
         val good = (reading as? EnrolmentLink.Reading.Good)?.link
-        server.visibility = if (good == null) View.GONE else View.VISIBLE
+        server.isVisible = good != null
         if (good != null) {
             val text =
                 when {
@@ -148,11 +148,10 @@ class EnrolActivity : ScreenActivity() {
             return
         }
         val isAsking = joining is Joining.State.Asking
-        findViewById<View>(R.id.joining).visibility =
-            if (joining is Joining.State.Idle) View.GONE else View.VISIBLE
-        findViewById<View>(R.id.joining_progress).visibility = if (isAsking) View.VISIBLE else View.GONE
-        findViewById<View>(R.id.stop_joining).visibility = if (isAsking) View.VISIBLE else View.GONE
-        findViewById<View>(R.id.join).visibility = if (isAsking) View.GONE else View.VISIBLE
+        findViewById<View>(R.id.joining).isVisible = joining !is Joining.State.Idle
+        findViewById<View>(R.id.joining_progress).isVisible = isAsking
+        findViewById<View>(R.id.stop_joining).isVisible = isAsking
+        findViewById<View>(R.id.join).isVisible = !isAsking
         link.isEnabled = !isAsking
         findViewById<View>(R.id.paste).isEnabled = !isAsking
         val (title, text) = said(joining, client, hasNetwork)

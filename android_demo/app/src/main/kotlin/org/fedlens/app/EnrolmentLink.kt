@@ -8,15 +8,15 @@ import java.security.cert.CertificateFactory
 import java.util.Base64
 
 /**
- * What an operator gives out so that a phone can join, as a link or as the content of a QR code:
- * `fedlens://enrol?server=https%3A%2F%2Ffl.example.org&token=…&pin=sha256%2F…&ca=…`, where `pin` and `ca` may be missing
+ * An invitation from an operator to join a federation, as a link or as the content of a QR code:
+ * `fedlens://enrol?server=https%3A%2F%2Ffl.example.org&token=…&pin=sha256%2F…&ca=…`, where `pin` and `ca` may be absent
  * or repeated. docs/android.md describes it, and `fedlens link` prints it.
  *
- * @property server Address of the server, without a slash at its end.
+ * @property server Address of the server, without a trailing slash.
  * @property token Enrolment token.
- * @property pins Public keys of which the server's certificate chain must hold one, as `sha256/` and Base64; empty: the
- *     certificates that the phone trusts.
- * @property ca Certificates to trust instead of those that the phone trusts, each as DER in base64url; empty: those.
+ * @property pins Public keys, one of which the server's certificate chain must hold, as `sha256/` and Base64; empty:
+ *     any key.
+ * @property ca Certificates to trust instead of the phone's own, each as DER in base64url; empty: the phone's own.
  */
 internal data class EnrolmentLink(
     val server: String,
@@ -24,16 +24,16 @@ internal data class EnrolmentLink(
     val pins: List<String>,
     val ca: List<String> = emptyList(),
 ) {
-    /** [ca] as a PEM file has it; null: there is none. */
+    /** [ca] as the content of a PEM file; null if there is none. */
     val pem: String?
         get() = if (ca.isEmpty()) null else ca.joinToString("") { pem(Base64.getUrlDecoder().decode(it)) }
 
     private fun pem(certificate: ByteArray) =
-        "-----BEGIN CERTIFICATE-----\n${Base64.getMimeEncoder().encodeToString(
-            certificate,
-        )}\n-----END CERTIFICATE-----\n"
+        Base64.getMimeEncoder().encodeToString(certificate).let {
+            "-----BEGIN CERTIFICATE-----\n$it\n-----END CERTIFICATE-----\n"
+        }
 
-    /** What is wrong with a text that should be a link. */
+    /** The problem with a text that should be a link. */
     enum class Problem {
         EMPTY,
         NOT_A_LINK,
@@ -49,7 +49,7 @@ internal data class EnrolmentLink(
         GIVEN_TWICE,
     }
 
-    /** What came of reading a text. */
+    /** The result of reading a text. */
     sealed interface Reading {
         data class Good(
             val link: EnrolmentLink,
@@ -69,7 +69,7 @@ internal data class EnrolmentLink(
         private val OWN_MACHINE = setOf("localhost", "127.0.0.1")
         private val SPACES = Regex("\\s+")
 
-        /** Reads what somebody typed or pasted. Line breaks within it, as from a chat, do not matter. */
+        /** Read typed or pasted text. Spaces and line breaks, such as a chat inserts, are ignored. */
         fun read(typed: String): Reading {
             val text = typed.replace(SPACES, "")
             if (text.isEmpty()) return Reading.Bad(Problem.EMPTY)
@@ -101,7 +101,7 @@ internal data class EnrolmentLink(
                 .filter { it.isNotEmpty() }
                 .groupBy({ decoded(it.substringBefore('=')) }, { decoded(it.substringAfter('=', "")) })
 
-        // A plus is no space here: it belongs to the Base64 of pins that were pasted as they are.
+        // A plus is not a space here: it is part of the Base64 of pins that were pasted without URL encoding.
         private fun decoded(text: String): String =
             try {
                 URLDecoder.decode(text.replace("+", "%2B"), "UTF-8")

@@ -7,16 +7,16 @@ import android.widget.Button
 import android.widget.TextView
 import org.fedlens.app.Erasing.State
 
-/** Erasing everything, here and at the server. */
+/** Erasing everything, on the phone and on the server. */
 class EraseActivity : ScreenActivity() {
-    // Who has withdrawn consent must be able to erase.
+    // Erasing must be possible after consent was withdrawn.
     override val needsMembership get() = false
 
     override val hasBack get() = true
 
     override fun make(saved: Bundle?) {
         fill(R.layout.erase, R.string.erase_everything)
-        // How an earlier attempt ended says nothing about this one.
+        // The result of an earlier attempt does not apply to this one.
         if (saved == null) app.erasing.seen()
         addLines(R.id.erased, R.array.what_is_erased)
         findViewById<Button>(R.id.erase).setOnClickListener { app.erasing.start() }
@@ -50,16 +50,16 @@ class EraseActivity : ScreenActivity() {
             }
         findViewById<TextView>(R.id.erase_state).text = title
         findViewById<TextView>(R.id.erase_text).text = text
-        showIf(R.id.erase_progress, state is State.TellingServer)
-        showIf(R.id.erased_group, state !is State.Done)
+        findViewById<View>(R.id.erase_progress).isVisible = state is State.TellingServer
+        findViewById<View>(R.id.erased_group).isVisible = state !is State.Done
         findViewById<Button>(R.id.erase).setText(
             if (state is State.NotTold) R.string.try_again else R.string.erase_everything,
         )
-        showIf(R.id.erase, state is State.Idle || state is State.NotTold)
-        showIf(R.id.erase_anyway, state is State.NotTold)
-        showIf(R.id.keep, state is State.Idle || state is State.NotTold)
-        showIf(R.id.start_anew, state is State.Done)
-        showIf(R.id.back, state !is State.Done)
+        findViewById<View>(R.id.erase).isVisible = state is State.Idle || state is State.NotTold
+        findViewById<View>(R.id.erase_anyway).isVisible = state is State.NotTold
+        findViewById<View>(R.id.keep).isVisible = state is State.Idle || state is State.NotTold
+        findViewById<View>(R.id.start_anew).isVisible = state is State.Done
+        findViewById<View>(R.id.back).isVisible = state !is State.Done
     }
 
     private fun notTold(state: State.NotTold): String {
@@ -73,13 +73,6 @@ class EraseActivity : ScreenActivity() {
             state.isAggregating -> R.string.erased_but_aggregating
             else -> R.string.erased_text
         }
-
-    private fun showIf(
-        id: Int,
-        isShown: Boolean,
-    ) {
-        findViewById<View>(id).visibility = if (isShown) View.VISIBLE else View.GONE
-    }
 
     private fun startAnew() {
         startActivity(

@@ -11,7 +11,7 @@ import kotlinx.coroutines.withTimeout
 import org.fedlens.sdk.FedLensException
 import java.io.IOException
 
-/** Erasing everything: first the server is told, then everything here goes. Used in the main thread. */
+/** Erasing everything: first the server is told, then everything on the phone is deleted. Main thread only. */
 internal class Erasing(
     private val app: FedLensApp,
 ) {
@@ -20,16 +20,16 @@ internal class Erasing(
 
         data object TellingServer : State
 
-        /** Nothing is erased yet: the server was not reached, or did not do it. */
+        /** Nothing is erased yet: the server could not be reached, or did not forget the phone. */
         data class NotTold(
             val detail: String,
         ) : State
 
         /**
-         * Nothing is left here.
+         * Nothing is left on the phone.
          *
          * @property wasTold The server has deleted what it had.
-         * @property isAggregating An update is just being averaged and cannot be taken back.
+         * @property isAggregating An update is being averaged and cannot be taken back.
          */
         data class Done(
             val wasTold: Boolean,
@@ -42,7 +42,9 @@ internal class Erasing(
 
     val state: StateFlow<State> = now
 
-    /** Has the server forget this phone, then erases what is here; where the server does not, nothing is erased. */
+    /**
+     * Tell the server to forget this phone, then erase everything here; erase nothing if the server does not comply.
+     */
     fun start() =
         once {
             now.value = State.TellingServer
@@ -60,14 +62,14 @@ internal class Erasing(
             now.value = State.Done(wasTold = true, isAggregating)
         }
 
-    /** Erases what is here, although the server still has what it had. */
+    /** Erase everything here, although the server keeps what it has. */
     fun startHereAnyway() =
         once {
             eraseHere()
             now.value = State.Done(wasTold = false, isAggregating = false)
         }
 
-    /** The screen has shown how it ended. */
+    /** Reset the state after the screen has shown the result. */
     fun seen() {
         if (job?.isActive != true) now.value = State.Idle
     }
@@ -78,7 +80,7 @@ internal class Erasing(
 
     private suspend fun tell(): Boolean {
         app.learning.cancel()
-        // Who has withdrawn consent must be able to have the server forget: this one message is what they ask for.
+        // The server must forget the phone even after consent was withdrawn: the owner asks for this one message.
         return withTimeout(app.surroundings.patienceMs) { app.learning.withClient(isFarewell = true) { it.forget() } }
     }
 
@@ -87,7 +89,8 @@ internal class Erasing(
     }
 
     private suspend fun eraseHere() {
-        // Nothing begins anew meanwhile, and a process that ends now leads to the screen from which the rest is erased.
+        // First, so that nothing starts meanwhile. If the process ends now, the app opens on the screen that erases the
+        // rest.
         app.settings.wasWithdrawn = true
         app.settings.hasConsent = false
         app.schedule.cancelAll()

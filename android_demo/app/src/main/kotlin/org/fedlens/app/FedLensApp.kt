@@ -5,7 +5,7 @@ import kotlinx.coroutines.CoroutineDispatcher
 import kotlinx.coroutines.CoroutineScope
 import java.io.File
 
-/** What lives as long as the process; screens come and go. */
+/** The objects that live as long as the process; screens come and go. */
 open class FedLensApp : Application() {
     internal val main: CoroutineDispatcher get() = life.main
     internal val scope: CoroutineScope get() = life.scope
@@ -19,19 +19,19 @@ open class FedLensApp : Application() {
     internal val erasing: Erasing get() = life.erasing
     internal val schedule: Schedule get() = life.schedule
 
-    /** How many screens are in sight. */
+    /** The number of visible screens. */
     internal var screensSeen = 0
 
-    /** Somebody looks at the app. */
+    /** True while a screen is visible. */
     internal val isSeen: Boolean get() = screensSeen > 0
 
-    /** What must outlive the process, for the SDK's client. */
+    /** The folder of the SDK's client. */
     internal val clientFolder: File get() = File(filesDir, "client")
 
-    /** Its photos. */
+    /** The folder of the photo album. */
     internal val albumFolder: File get() = File(filesDir, "album")
 
-    /** Everything that a new process begins without. */
+    /** All state that does not outlive the process. */
     internal var life: Life = Life(this)
         private set
 
@@ -48,7 +48,7 @@ open class FedLensApp : Application() {
         super.onTerminate()
     }
 
-    /** As if the process had ended and another one begun: nothing is left but what is on the disk. */
+    /** Simulate the end of the process and the start of another: only what is on the disk remains. */
     internal fun startAgain() {
         life.end()
         life = Life(this)

@@ -11,7 +11,7 @@ import org.fedlens.sdk.FedLensException
 import org.fedlens.sdk.TransportException
 import java.io.IOException
 
-/** Making a phone known to a server. Used in the main thread. */
+/** Enrolment of the phone with a server. Main thread only. */
 internal class Joining(
     private val app: FedLensApp,
 ) {
@@ -23,8 +23,8 @@ internal class Joining(
         data object Joined : State
 
         /**
-         * @property reason Null: something else than the transport.
-         * @property detail In the words of who noticed.
+         * @property reason Null if the failure is not the transport's.
+         * @property detail The message of the exception.
          */
         data class Failed(
             val reason: TransportException.Reason?,
@@ -40,7 +40,7 @@ internal class Joining(
 
     val state: StateFlow<State> = now
 
-    /** Asks the server to know this phone. Whatever else it was going to join is forgotten. */
+    /** Ask the server to enrol this phone, and forget a server that it was joining before. */
     fun join(link: EnrolmentLink) {
         val settings = app.settings
         if (!settings.hasConsent || settings.isEnrolled || job?.isActive == true) return
@@ -57,7 +57,7 @@ internal class Joining(
                     app.schedule.apply()
                     now.value = State.Joined
                 } catch (cancelled: CancellationException) {
-                    // A process that ends leaves what it has begun: the same link goes on with it.
+                    // If the process ends instead, its work stays: joining by the same link resumes it.
                     if (isStopped) withContext(NonCancellable) { leave() }
                     now.value = State.Idle
                     throw cancelled
@@ -74,18 +74,18 @@ internal class Joining(
             }
     }
 
-    /** Stops asking. */
+    /** Stop asking. */
     fun cancel() {
         isStopped = true
         job?.cancel()
     }
 
-    /** The screen has shown how it ended. */
+    /** Reset the state after the screen has shown the result. */
     fun seen() {
         if (job?.isActive != true) now.value = State.Idle
     }
 
-    /** A folder belongs to one server: what was begun with another one must not stand in the way. */
+    /** Delete the state of a server that is not joined: a folder belongs to one server. */
     private suspend fun leave() {
         app.learning.erase()
         app.settings.link = null

@@ -8,7 +8,7 @@ import kotlinx.coroutines.Job
 import kotlinx.coroutines.delay
 import kotlinx.coroutines.launch
 
-/** Learns while nobody looks, or goes on with what *Learn now* has begun; seen and cancelled by a notification. */
+/** Background learning, and rounds that *Learn now* began; a notification shows the job and can cancel it. */
 class LearnJob : JobService() {
     private val works = HashMap<Int, Job>()
 
@@ -42,9 +42,9 @@ class LearnJob : JobService() {
         val isUnderWay = app.learning.isRunning.value
         works[params.jobId]?.cancel()
         forget(params)
-        // The other job may still be there for the same round.
+        // The other job may still be running the same round.
         if (works.isEmpty()) app.learning.interrupt()
-        // The regular one comes again by itself.
+        // Android repeats the regular job by itself.
         return params.jobId == Schedule.NOW && isUnderWay && app.learning.isAllowed
     }
 

@@ -10,12 +10,12 @@ import android.content.Intent
 import android.graphics.drawable.Icon
 import org.fedlens.sdk.ClientState
 
-/** What is seen of learning while the app is not. */
+/** The notification that shows learning while the app is not visible. */
 internal object LearnNotification {
     const val ID = 1
     private const val CHANNEL = "learning"
 
-    /** Makes the channel, by which the owner can silence it. */
+    /** Create the channel, through which the owner can silence notifications. */
     fun makeChannel(context: Context) {
         val name = context.getString(R.string.background_learning)
         val channel = NotificationChannel(CHANNEL, name, NotificationManager.IMPORTANCE_LOW)
@@ -23,7 +23,7 @@ internal object LearnNotification {
         context.getSystemService(NotificationManager::class.java).createNotificationChannel(channel)
     }
 
-    /** With what the client does, its progress, and a way to end it. */
+    /** A notification with the client's state, its progress, and a button to cancel. */
     fun of(
         context: Context,
         state: ClientState,
@@ -79,7 +79,7 @@ internal object LearnNotification {
     }
 }
 
-/** The notification's button was pressed. */
+/** The receiver that cancels learning when the notification's button is pressed. */
 class CancelReceiver : BroadcastReceiver() {
     override fun onReceive(
         context: Context,

@@ -23,11 +23,11 @@ import org.fedlens.sdk.toHex
 import java.io.File
 import java.io.IOException
 
-/** The SDK's client, opened when it is needed; what it does, and what has left through it. Used in the main thread. */
+/** The SDK's client, opened when needed, with its state and its journal. Main thread only. */
 internal class Learning(
     private val app: FedLensApp,
 ) {
-    // Of the process that this began in.
+    // The scope of the process in which this object was made.
     private val scope = app.scope
     private val opening = Mutex()
     private var client: FedLensClient? = null
@@ -35,37 +35,37 @@ internal class Learning(
     private var run: Job? = null
     private var isRenewing = false
 
-    // Somebody at the phone has asked for the run that is under way, and is willing to wait for a round.
+    // The user asked for the current run and is willing to wait for a round.
     private var isAskedFor = false
 
-    // When the server had no work for the first time since the last round.
+    // The first time since the last round at which the server had no work.
     private var idleSinceMs: Long? = null
     private val doing = MutableStateFlow<ClientState>(ClientState.Idle)
     private val running = MutableStateFlow(false)
     private val entries = MutableStateFlow<List<JournalEntry>?>(null)
     private val id = MutableStateFlow<String?>(null)
 
-    /** What the client does, or how its last work ended. */
+    /** The client's state, or the result of its last work. */
     val state: StateFlow<ClientState> = doing
 
-    /** A round is under way, or waited for. */
+    /** True while a round is under way or awaited. */
     val isRunning: StateFlow<Boolean> = running
 
-    /** What has left this phone, newest first; null while it has not been read yet. */
+    /** The journal, newest first; null until it has been read. */
     val journal: StateFlow<List<JournalEntry>?> = entries
 
-    /** By which operators know this phone, hexadecimal; null while it has not been read yet. */
+    /** The client id, hexadecimal, by which operators know this phone; null until it has been read. */
     val clientId: StateFlow<String?> = id
 
-    /** The owner allows learning, and the phone has joined. */
+    /** True if the owner allows learning and the phone has joined. */
     val isAllowed: Boolean
         get() = app.settings.run { hasConsent && isEnrolled && !isPaused }
 
     /**
-     * Takes part in one round, or goes on with what is under way already; null: it is not allowed.
+     * Take part in one round, or join the run that is under way; null if learning is not allowed.
      *
-     * @param isByItself Nobody has asked for it: it is one round after the other, for as long as they succeed and the
-     *     next one is not long in coming.
+     * @param isByItself The run was not asked for by the user: it takes round after round while they succeed and follow
+     *     soon.
      */
     fun start(isByItself: Boolean = false): Job? {
         if (!isAllowed) return null
@@ -96,18 +96,18 @@ internal class Learning(
             }.also { run = it }
     }
 
-    /** Ends the round that is under way, for good; nothing that was computed is lost. */
+    /** End the round that is under way, for good; nothing that was computed is lost. */
     fun cancel() {
         app.schedule.release()
         run?.cancel()
     }
 
-    /** Ends the round that is under way, which a job is to take up again; not one that somebody is looking on at. */
+    /** End the current round, which a job is to resume; spare a round that the user asked for and is watching. */
     fun interrupt() {
         if (!isAskedFor || !app.isSeen) run?.cancel()
     }
 
-    /** Reads what has left, where somebody may have been told anything. */
+    /** Read the journal, if the phone may have sent anything. */
     suspend fun readJournal() {
         if (!app.settings.hasConsent || app.settings.link == null) {
             entries.value = emptyList()
@@ -117,12 +117,12 @@ internal class Learning(
         id.value = quietly { client -> withContext(Dispatchers.IO) { client.clientId.toHex() } }
     }
 
-    /** Computes the features of new photos, so that the next round need not. */
+    /** Compute the features of new photos, so that the next round need not. */
     fun embedNew() {
         scope.launch { ifAllowed { it.embedNew() } }
     }
 
-    /** Asks for the classes of the model that the server has told of last. */
+    /** Read the classes of the model that the server announced last. */
     suspend fun readClasses() {
         val names = ifAllowed { it.classNames() }.orEmpty()
         if (names.isEmpty()) return
@@ -130,7 +130,7 @@ internal class Learning(
         app.suggestions.retry()
     }
 
-    /** Asks the server for a model where none is known here, so that there are classes to choose from. */
+    /** Ask the server for a model if none is known, so that there are classes to choose from. */
     suspend fun findModel() {
         if (running.value || app.settings.classNames.isNotEmpty()) return
         ifAllowed { it.checkIn() }
@@ -138,10 +138,10 @@ internal class Learning(
     }
 
     /**
-     * Does something with the client, which is opened before if it is not.
+     * Call [use] with the client, opening it if necessary.
      *
-     * @param isFarewell Consent is not asked for: the server is to forget this phone.
-     * @throws StateException There is no consent, the phone has joined nowhere, or the client was closed meanwhile.
+     * @param isFarewell Consent is not required: the server is to forget this phone.
+     * @throws StateException There is no consent, the phone has not joined, or the client was closed meanwhile.
      */
     suspend fun <T> withClient(
         isFarewell: Boolean = false,
@@ -149,20 +149,20 @@ internal class Learning(
     ): T {
         val opened =
             opening.withLock {
-                // Asked here: consent may have been withdrawn while the client was being closed.
+                // Checked under the lock: consent may have been withdrawn while the client was being closed.
                 if (!isFarewell && !app.settings.hasConsent) throw notEnrolled("the owner has not consented")
                 client ?: open()
             }
         return try {
             use(opened)
         } catch (failure: IllegalStateException) {
-            // To be cancelled is such a failure too.
+            // Cancellation is an IllegalStateException too.
             if (failure is CancellationException || client === opened) throw failure
             throw StateException(StateException.Reason.IN_USE, "the client was closed meanwhile", failure)
         }
     }
 
-    /** Ends what is under way and closes the client. */
+    /** End what is under way and close the client. */
     suspend fun close() {
         cancel()
         opening.withLock {
@@ -174,31 +174,31 @@ internal class Learning(
             doing.value = ClientState.Idle
             entries.value = null
             id.value = null
-            // Whoever was being asked does not answer any more.
+            // Requests for suggestions that were under way will not be answered.
             app.suggestions.forget()
         }
     }
 
-    /** Closes the client and deletes what it keeps here, its identity too. */
+    /** Close the client and delete its state, including its identity. */
     suspend fun erase() {
         close()
         withContext(Dispatchers.IO) {
             try {
                 app.surroundings.secrets(app.clientFolder).delete()
             } catch (_: StateException) {
-                // Without its file, which goes with the folder, the key in a broken keystore opens nothing.
+                // Its file is deleted with the folder below; without it, the key in a broken keystore is worthless.
             }
             app.clientFolder.deleteRecursively()
         }
     }
 
-    /** For the end of the process. */
+    /** Close the client at the end of the process. */
     fun closeNow() {
         client?.close()
         client = null
     }
 
-    /** Suggestions are to come from the newest model; what is said of the round that has just ended stays. */
+    /** Fetch the newest model for suggestions; the state still shows the round that has just ended. */
     private suspend fun renewModel(ended: Event.RoundReported) {
         isRenewing = true
         try {
@@ -212,7 +212,7 @@ internal class Learning(
 
     private suspend fun open(): FedLensClient {
         val settings = app.settings
-        val link = settings.link ?: throw notEnrolled("the phone has joined nowhere")
+        val link = settings.link ?: throw notEnrolled("the phone has not joined a server")
         val folder = app.clientFolder
         val album = app.photos.album()
         val fresh =
@@ -237,8 +237,8 @@ internal class Learning(
     }
 
     /**
-     * Has what was computed of photos that are erased go too: at once, or when a training that needs the client's thread
-     * is over. The album remembers for how long that takes, and beyond the end of the process.
+     * Delete features of erased photos: at once, or after a training that occupies the client's thread. Until then the
+     * album remembers the photos, even across restarts.
      */
     private fun followDeletions(client: FedLensClient) {
         scope.launch {
@@ -255,14 +255,14 @@ internal class Learning(
         }
     }
 
-    private fun notEnrolled(why: String) = StateException(StateException.Reason.NOT_ENROLLED, "$why: nothing leaves")
+    private fun notEnrolled(why: String) = StateException(StateException.Reason.NOT_ENROLLED, "$why; nothing is sent")
 
     private fun later(
         why: String,
         cause: Exception?,
     ) = StateException(StateException.Reason.IN_USE, "features of erased photos are deleted later: $why", cause)
 
-    /** In a thread of the client's. */
+    /** Called on the client's thread. */
     private fun happened(event: Event) {
         when (event) {
             is Event.Waiting ->
@@ -282,7 +282,7 @@ internal class Learning(
         }
     }
 
-    /** Nobody is to keep the phone awake for rounds that do not come: Android starts the job again in an hour. */
+    /** End a run without work, so that it does not keep the phone awake: Android starts the job again in an hour. */
     private fun endIfIdle(retryAfterMs: Long) {
         val nowMs = SystemClock.elapsedRealtime()
         val sinceMs = idleSinceMs ?: nowMs.also { idleSinceMs = it }
@@ -294,12 +294,12 @@ internal class Learning(
         reason: String,
         failure: Exception,
     ) {
-        // What the client says is better, but where it could not even be opened it says nothing.
+        // The client's own state is more precise, but a client that could not be opened has none.
         val isTold = doing.value is ClientState.Failed || doing.value is ClientState.Refused
         if (!isTold) doing.value = ClientState.Failed(reason, failure.message.orEmpty())
     }
 
-    /** As [quietly], for what the server may be asked for; null where that is not allowed, as in a pause. */
+    /** Run a request to the server, as [quietly]; null if it is not allowed, as during a pause. */
     private suspend fun <T> ifAllowed(use: suspend (FedLensClient) -> T): T? =
         if (isAllowed) quietly { if (isAllowed) use(it) else null } else null
 

@@ -8,9 +8,8 @@ import kotlinx.coroutines.flow.combine
 import kotlinx.coroutines.launch
 import org.fedlens.sdk.Evaluation
 import org.fedlens.sdk.store.JournalEntry
-import java.text.NumberFormat
 
-/** What learning does now, and how accurate the model was before and after: in the last round, and over time. */
+/** The state of learning, and the model's accuracy before and after training: in the last round, and over time. */
 class LearningActivity : ScreenActivity() {
     private lateinit var status: StatusCard
 
@@ -22,7 +21,7 @@ class LearningActivity : ScreenActivity() {
         findViewById<ImageView>(R.id.nothing_icon).setImageResource(R.drawable.ic_learning)
         findViewById<TextView>(R.id.nothing_title).setText(R.string.learning_empty_title)
         findViewById<TextView>(R.id.nothing_text).setText(R.string.learning_empty_text)
-        findViewById<View>(R.id.nothing_yet).visibility = View.GONE
+        findViewById<View>(R.id.nothing_yet).isVisible = false
         show(emptyList())
     }
 
@@ -34,12 +33,12 @@ class LearningActivity : ScreenActivity() {
         whileSeen(app.learning.journal) { entries ->
             if (entries == null) return@whileSeen
             val measured = measured(entries)
-            findViewById<View>(R.id.nothing_yet).visibility = if (measured.isEmpty()) View.VISIBLE else View.GONE
+            findViewById<View>(R.id.nothing_yet).isVisible = measured.isEmpty()
             show(measured)
         }
     }
 
-    /** Results that the server has, with what was measured for them, oldest first. */
+    /** Delivered results with measurements, oldest first. */
     private fun measured(entries: List<JournalEntry>): List<JournalEntry.Upload> =
         entries
             .filterIsInstance<JournalEntry.Upload>()
@@ -48,8 +47,8 @@ class LearningActivity : ScreenActivity() {
 
     private fun show(measured: List<JournalEntry.Upload>) {
         val last = measured.lastOrNull()
-        findViewById<View>(R.id.this_round).visibility = if (last == null) View.GONE else View.VISIBLE
-        findViewById<View>(R.id.over_time).visibility = if (last == null) View.GONE else View.VISIBLE
+        findViewById<View>(R.id.this_round).isVisible = last != null
+        findViewById<View>(R.id.over_time).isVisible = last != null
         if (last == null) return
         findViewById<TextView>(R.id.round_title).text = getString(R.string.last_round, last.round)
         showSums(last.start, R.id.before, R.id.before_sums)
@@ -63,7 +62,6 @@ class LearningActivity : ScreenActivity() {
         number: Int,
         text: Int,
     ) {
-        val percent = NumberFormat.getPercentInstance(resources.configuration.locales[0])
         val accuracy = sums.accuracy
         findViewById<TextView>(number).text = accuracy?.let(percent::format) ?: getString(R.string.dash)
         findViewById<TextView>(text).text =

@@ -8,7 +8,7 @@ import kotlinx.coroutines.asCoroutineDispatcher
 import kotlinx.coroutines.cancel
 import java.util.concurrent.Executor
 
-/** Everything that one process of the app has open and under way; each part is made when it is needed. */
+/** The open resources and running work of one process; each part is created on first use. */
 internal class Life(
     private val app: FedLensApp,
 ) {
@@ -18,7 +18,7 @@ internal class Life(
         Executor { handler.post(it) }.asCoroutineDispatcher()
     }
 
-    /** For work that a screen starts and that goes on without it. */
+    /** The scope of work that outlives the screen that started it. */
     val scope: CoroutineScope by lazy { CoroutineScope(SupervisorJob() + main) }
 
     val surroundings: Surroundings by lazy { app.surroundings() }
@@ -31,7 +31,7 @@ internal class Life(
     val erasing: Erasing by lazy { Erasing(app) }
     val schedule: Schedule by lazy { Schedule(app) }
 
-    /** Ends what is under way, and lets go of what is open. */
+    /** Cancel running work and close what is open. */
     fun end() {
         scope.cancel()
         learning.closeNow()

@@ -12,7 +12,7 @@ import android.view.LayoutInflater
 import android.view.ViewGroup
 import android.widget.TextView
 
-/** Adds one line with a bullet for each text of an array. */
+/** Add one line with a bullet for each text of an array. */
 internal fun Activity.addLines(
     group: Int,
     texts: Int,
@@ -20,7 +20,7 @@ internal fun Activity.addLines(
     findViewById<ViewGroup>(group).addLines(resources.getStringArray(texts).toList())
 }
 
-/** Puts one line with a bullet for each text in, instead of what was there. */
+/** Replace the content by one bulleted line for each text. */
 internal fun ViewGroup.addLines(texts: List<String>) {
     removeAllViews()
     for (text in texts) {
@@ -32,7 +32,7 @@ internal fun ViewGroup.addLines(texts: List<String>) {
     }
 }
 
-/** A dot beside the first row of a paragraph, the others under its text; Android's own is of one size up to Android 8. */
+/** A bullet beside the first row of a paragraph; Android's own has a fixed size up to Android 8. */
 private class Bullet(
     context: Context,
 ) : LeadingMarginSpan {
@@ -57,7 +57,7 @@ private class Bullet(
         layout: Layout,
     ) {
         if (!first) return
-        // Half as high as a small letter, which is half as high as the text.
+        // At half the height of a small letter, which is about half the text size.
         val y = baseline - paint.textSize * ABOVE_BASELINE
         canvas.drawCircle(x + dir * radius, y, radius, ink)
     }

@@ -6,14 +6,14 @@ import android.net.Network
 import kotlinx.coroutines.flow.MutableStateFlow
 import kotlinx.coroutines.flow.StateFlow
 
-/** Whether there is a network to reach a server by. */
+/** The availability of a network. */
 internal class Network(
     context: Context,
 ) {
     private val manager = context.getSystemService(ConnectivityManager::class.java)
     private val found = MutableStateFlow(manager.activeNetwork != null)
 
-    /** Changes as networks come and go. */
+    /** True while there is a network. */
     val isThere: StateFlow<Boolean> = found
 
     init {

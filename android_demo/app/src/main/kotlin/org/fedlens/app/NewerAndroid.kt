@@ -1,6 +1,6 @@
 package org.fedlens.app
 
-/** Calls what Android has since API [level], and is called on such phones alone. */
+/** Mark a function that calls what Android has since API [level], and that is called on such phones only. */
 @Target(AnnotationTarget.FUNCTION)
 @Retention(AnnotationRetention.BINARY)
 internal annotation class NewerAndroid(

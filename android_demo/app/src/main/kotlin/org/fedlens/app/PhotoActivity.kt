@@ -15,13 +15,12 @@ import kotlinx.coroutines.flow.combine
 import kotlinx.coroutines.launch
 import org.fedlens.app.Suggestions.Suggestion
 import org.fedlens.sdk.album.AlbumPhoto
-import java.text.NumberFormat
 
-/** One photo: what the model takes it for, giving it a class or another one, and erasing it. */
+/** One photo: the model's suggestion, choosing its class, and erasing it. */
 class PhotoActivity : ScreenActivity() {
     private var isAskedToErase = false
 
-    // Null until the photo was there: it may be gone when the screen comes back.
+    // Null until the photo has been read: it may be gone when the screen comes back.
     private var wasLabelled: Boolean? = null
 
     private val id get() = intent.getLongExtra(ID, 0)
@@ -62,8 +61,7 @@ class PhotoActivity : ScreenActivity() {
             photo.label?.let { getString(R.string.photo_of, it) } ?: getString(R.string.photo_without_class)
         seen?.let { Pictures.show(findViewById(R.id.photo), photo, it, PREVIEW_EDGE) }
         findViewById<TextView>(R.id.suggestion).text = said(photo, suggestion)
-        findViewById<View>(R.id.test_photo).visibility =
-            if (photo.isTest && photo.label != null) View.VISIBLE else View.GONE
+        findViewById<View>(R.id.test_photo).isVisible = photo.isTest && photo.label != null
         showClasses(photo, (suggestion as? Suggestion.Made)?.probabilities.orEmpty())
         if (wasLabelled == null) wasLabelled = photo.label != null
     }
@@ -72,7 +70,6 @@ class PhotoActivity : ScreenActivity() {
         photo: AlbumPhoto,
         suggestion: Suggestion?,
     ): String {
-        val percent = NumberFormat.getPercentInstance(resources.configuration.locales[0])
         return when {
             suggestion is Suggestion.Made ->
                 getString(R.string.suggested, suggestion.best.key, percent.format(suggestion.best.value))
@@ -87,9 +84,8 @@ class PhotoActivity : ScreenActivity() {
         photo: AlbumPhoto,
         probabilities: Map<String, Double>,
     ) {
-        val percent = NumberFormat.getPercentInstance(resources.configuration.locales[0])
         val group = findViewById<ViewGroup>(R.id.classes)
-        // A class that the model no longer has can still be a photo's.
+        // A photo may have a class that the model no longer has.
         val names = app.settings.classNames.toMutableList()
         photo.label?.let { if (it !in names) names += it }
         while (group.childCount > names.size) group.removeViewAt(group.childCount - 1)
@@ -103,17 +99,15 @@ class PhotoActivity : ScreenActivity() {
                 .findViewById<ImageView>(R.id.class_chosen)
                 .setImageResource(if (isChosen) R.drawable.ic_check else R.drawable.ic_not_chosen)
             row.findViewById<ProgressBar>(R.id.class_bar).apply {
-                visibility = if (probability == null) View.GONE else View.VISIBLE
+                isVisible = probability != null
                 progress = ((probability ?: 0.0) * max).toInt()
             }
             row.findViewById<TextView>(R.id.class_probability).apply {
-                visibility = if (probability == null) View.GONE else View.VISIBLE
+                isVisible = probability != null
                 text = probability?.let(percent::format)
             }
             row.contentDescription =
-                if (probability ==
-                    null
-                ) {
+                if (probability == null) {
                     name
                 } else {
                     getString(R.string.class_with_probability, name, percent.format(probability))
@@ -128,21 +122,21 @@ class PhotoActivity : ScreenActivity() {
         name: String,
     ) {
         app.scope.launch { app.photos.label(photo.id, name) }
-        // Who came to give a photo its class goes on with the next one.
+        // After labelling a new photo, the user continues with the next one.
         if (wasLabelled == false) finish()
     }
 
     private fun askToErase(isAsked: Boolean) {
         isAskedToErase = isAsked
-        findViewById<View>(R.id.erase_photo).visibility = if (isAsked) View.GONE else View.VISIBLE
-        findViewById<View>(R.id.erase_question).visibility = if (isAsked) View.VISIBLE else View.GONE
+        findViewById<View>(R.id.erase_photo).isVisible = !isAsked
+        findViewById<View>(R.id.erase_question).isVisible = isAsked
     }
 
-    /** Has screen readers say that this is one of several, and whether it is the one. */
+    /** A delegate that makes screen readers announce a choice and its state. */
     private class Choice(
         private val isChosen: Boolean,
     ) : View.AccessibilityDelegate() {
-        // The setter that API 36 would rather have does not exist on older phones.
+        // The setter that replaces it in API 36 does not exist on older phones.
         @Suppress("DEPRECATION")
         override fun onInitializeAccessibilityNodeInfo(
             host: View,
@@ -160,7 +154,7 @@ class PhotoActivity : ScreenActivity() {
         private const val ASKED = "asked"
         private const val PREVIEW_EDGE = 1080
 
-        /** Opens the screen for one photo. */
+        /** Open the screen for one photo. */
         fun intent(
             context: Context,
             id: Long,

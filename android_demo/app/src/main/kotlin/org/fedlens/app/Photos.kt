@@ -15,29 +15,29 @@ import java.io.IOException
 import java.io.InputStream
 import java.util.concurrent.Executors
 
-/** The album, worked on in a thread of its own, and what it holds at the moment. */
+/** The photo album, used on a thread of its own, and its current content. */
 internal class Photos(
     private val app: FedLensApp,
 ) {
     /**
-     * What became of files that were to be added.
+     * The result of adding files.
      *
-     * @property added Ids of those that are in the album now.
-     * @property refused Why others are not; one entry for each.
+     * @property added Ids of the added photos.
+     * @property refused Reasons for the refused files; one entry each.
      */
     data class Added(
         val added: List<Long>,
         val refused: List<Refusal>,
     )
 
-    /** Why a file is no photo of the album. */
+    /** The reason for not adding a file. */
     enum class Refusal { HEIC, OTHER_FORMAT, DAMAGED, TOO_LARGE, CANNOT_BE_READ, NO_ROOM }
 
     /**
-     * How adding files goes on, or has ended.
+     * The progress of adding files.
      *
-     * @property left Files that are still to be added.
-     * @property refused Why others were not, this time.
+     * @property left Number of files still to be added.
+     * @property refused Reasons for the files refused so far.
      */
     data class Adding(
         val left: Int,
@@ -51,32 +51,32 @@ internal class Photos(
     private val going = MutableStateFlow(Adding(0))
     private var opened: PhotoAlbum? = null
 
-    /** Why the album could not be read or changed the last time; null: it could. */
+    /** The reason why the album could not be read or changed last time; null if it could. */
     val problem: StateFlow<String?> = trouble
 
-    /** Every photo, newest first; null while it has not been read yet. */
+    /** Every photo, newest first; null until the album has been read. */
     val all: StateFlow<List<AlbumPhoto>?> = found
 
-    /** Outlives the screen from which files are added. */
+    /** The progress of adding files, which outlives the screen that started it. */
     val adding: StateFlow<Adding> = going
 
-    /** Reads the album, if nobody has so far. */
+    /** Read the album, unless that has been done. */
     suspend fun read() {
         if (found.value == null) change { }
     }
 
     /**
-     * Calls [take] with the digests of photos that are erased, as [PhotoAlbum.onDeleted] does; null: nobody takes them.
-     * Those that cannot be told now are remembered.
+     * Sets the listener for the digests of erased photos, as [PhotoAlbum.onDeleted]; null removes it. The album
+     * remembers digests that nobody has taken.
      */
     suspend fun followDeletions(take: ((List<ByteArray>) -> Unit)?) {
-        // Not in the album's thread: whoever takes them waits for the client's, which a training holds.
+        // Not on the album's thread: the listener waits for the client's thread, which a training may occupy.
         val album = withContext(thread) { opened } ?: return
         withContext(Dispatchers.IO) {
             try {
                 album.onDeleted(take)
             } catch (_: StateException) {
-                // They are still in the album's list.
+                // The album still remembers them.
             }
         }
     }
@@ -88,7 +88,7 @@ internal class Photos(
      */
     suspend fun album(): PhotoAlbum = withContext(thread) { open() }
 
-    /** Adds what these addresses lead to. */
+    /** Add the files at these addresses. */
     suspend fun add(addresses: List<Uri>): Added =
         change { album ->
             val added = ArrayList<Long>()
@@ -115,10 +115,10 @@ internal class Photos(
             Added(added, refused)
         } ?: Added(emptyList(), emptyList()).also { going.value = Adding(0) }
 
-    /** What was refused has been read. */
+    /** Clear the refusals after they have been shown. */
     fun dismissRefused() = going.update { it.copy(refused = emptyList()) }
 
-    /** Gives a photo its class. */
+    /** Give a photo its class. */
     suspend fun label(
         id: Long,
         label: String,
@@ -127,7 +127,7 @@ internal class Photos(
         app.learning.embedNew()
     }
 
-    /** Notes the model's opinion. */
+    /** Store the model's suggestion. */
     suspend fun suggest(
         id: Long,
         label: String,
@@ -136,12 +136,12 @@ internal class Photos(
         change { it.suggest(id, label, probability) }
     }
 
-    /** Erases one photo and what was computed of it. */
+    /** Erase one photo and everything computed from it. */
     suspend fun erase(id: Long) {
         change { it.delete(id) }
     }
 
-    /** Erases every photo, even of an album that cannot be opened any more. */
+    /** Erase every photo, even of an album that cannot be opened any more. */
     suspend fun eraseAll() {
         withContext(thread) {
             close()
@@ -151,13 +151,13 @@ internal class Photos(
         }
     }
 
-    /** For the end of the process; waits for what is under way. */
+    /** Close the album at the end of the process; wait for running work. */
     fun closeNow() {
         executor.submit(::close).get()
         executor.shutdown()
     }
 
-    /** Null where that could not be done; [problem] says why. */
+    /** Run [work] with the album and refresh the content; null on failure, with the reason in [problem]. */
     private suspend fun <T> change(work: (PhotoAlbum) -> T): T? =
         withContext(thread) {
             try {
@@ -205,7 +205,7 @@ internal class Photos(
     private companion object {
         const val PIECE_BYTES = 1 shl 16
 
-        // Read into memory, for a moment three times: in an app that may have 128 MiB.
+        // Up to three copies are in memory for a moment, in an app that may have only 128 MiB.
         const val MOST_BYTES = 32 shl 20
     }
 }

@@ -19,14 +19,14 @@ import java.io.IOException
 import java.io.RandomAccessFile
 import java.nio.channels.FileChannel
 
-/** Photos as they are shown: upright, and no larger than they need be. Used in the main thread. */
+/** Bitmaps of photos for display: upright, and no larger than needed. Main thread only. */
 internal object Pictures {
     private const val MOST_KIB = 24 shl 10
 
-    // A screen draws no bitmap of more than 100 MB; this is beyond what any has pixels for.
+    // Android refuses to draw bitmaps of more than 100 MB; no screen has more pixels than this.
     private const val LONGEST_EDGE = 4096
 
-    // A screenful of the album at once would take the memory of as many undiminished photos.
+    // Limited: decoding all photos of a screen at once would need too much memory.
     private val reading = Dispatchers.IO.limitedParallelism(2)
     private val cache =
         object : LruCache<String, Bitmap>(MOST_KIB) {
@@ -36,7 +36,7 @@ internal object Pictures {
             ) = value.byteCount shr 10
         }
 
-    /** Shows a photo in a view once it has been read, unless the view is to show another one by then. */
+    /** Show a photo in a view once it has been read, unless the view is to show another photo by then. */
     fun show(
         view: ImageView,
         photo: AlbumPhoto,
@@ -45,7 +45,7 @@ internal object Pictures {
     ) {
         val key = "${photo.file.path} $leastEdge"
         val before = view.getTag(R.id.photos) as? Job
-        // Reading ends with the screen's being seen, and has to begin anew when the screen comes back.
+        // Reading is cancelled when the screen is hidden, and must restart when it comes back.
         if (view.getTag(R.id.photo) == key && before?.isCancelled != true) return
         before?.cancel()
         view.setTag(R.id.photo, key)
@@ -78,7 +78,7 @@ internal object Pictures {
             null
         }
 
-    // Sides are divided by it: the shorter one keeps at least `leastEdge` pixels, unless the longer one has too many.
+    // The divisor of both sides: the shorter one keeps at least `leastEdge` pixels, unless the longer one is too long.
     private fun sampleSize(
         width: Int,
         height: Int,

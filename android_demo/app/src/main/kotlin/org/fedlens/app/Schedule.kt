@@ -8,17 +8,17 @@ import android.content.pm.PackageManager
 import android.os.Build
 import java.util.concurrent.TimeUnit
 
-/** When Android starts [LearnJob]. */
+/** The schedule by which Android starts [LearnJob]. */
 internal class Schedule(
     private val app: FedLensApp,
 ) {
     private val scheduler = app.getSystemService(JobScheduler::class.java)
     private val service = ComponentName(app, LearnJob::class.java)
 
-    /** The job of *Learn now* has started and not ended. */
+    /** True while the job of *Learn now* is running. */
     var isKeptAlive = false
 
-    /** Makes background learning what the settings say it is. */
+    /** Schedule or cancel background learning, as the settings say. */
     fun apply() {
         val settings = app.settings
         if (!settings.learnsInBackground || !app.learning.isAllowed) {
@@ -39,12 +39,12 @@ internal class Schedule(
         )
     }
 
-    /** Brings the job back where Android has dropped it, as when the owner has forced the app to stop. */
+    /** Schedule the job again if Android has dropped it, as after a forced stop. */
     fun restore() {
         if (scheduler.getPendingJob(REGULAR) == null) apply()
     }
 
-    /** Has the round that *Learn now* has begun go on when the app is left. */
+    /** Keep the round of *Learn now* running when the user leaves the app. */
     fun keepAlive() {
         val job = JobInfo.Builder(NOW, service).setRequiredNetworkType(JobInfo.NETWORK_TYPE_ANY)
         when {
@@ -54,13 +54,13 @@ internal class Schedule(
         scheduler.schedule(job.build())
     }
 
-    /** Nobody wants that round to go on, or it has ended: its job is not to begin it again. */
+    /** Cancel the pending job of *Learn now*, whose round has ended or is no longer wanted. */
     fun release() {
-        // One that has started ends by itself with its round; cancelling it would be to stop it.
+        // A running job ends with its round; cancelling it would stop the round.
         if (!isKeptAlive) scheduler.cancel(NOW)
     }
 
-    /** Nothing is started any more. */
+    /** Cancel every job. */
     fun cancelAll() {
         scheduler.cancelAll()
     }
@@ -81,10 +81,10 @@ internal class Schedule(
     }
 
     companion object {
-        /** Number of the job that comes again and again. */
+        /** Id of the periodic job. */
         const val REGULAR = 1
 
-        /** Number of the job of *Learn now*. */
+        /** Id of the job of *Learn now*. */
         const val NOW = 2
     }
 }

@@ -18,25 +18,26 @@ import kotlinx.coroutines.Job
 import kotlinx.coroutines.cancel
 import kotlinx.coroutines.flow.Flow
 import kotlinx.coroutines.launch
+import java.text.NumberFormat
 
 /**
- * A screen: bar, content, and on the four main ones the bar at the bottom. Before consent is given only the consent
- * screen opens, and before the phone has joined nothing beyond that.
+ * A screen: a top bar, its content, and tabs at the bottom of the four main screens. Without consent only the consent
+ * screen opens; until the phone has joined, only the screen for joining.
  */
 abstract class ScreenActivity : Activity() {
     internal val app: FedLensApp get() = application as FedLensApp
 
-    /** Lives while the screen is seen. */
+    /** A scope that lasts while the screen is visible; null while it is not. */
     internal var seen: CoroutineScope? = null
         private set
 
-    /** Which of the four; null: none of them. */
+    /** The tab of a main screen; null for other screens. */
     internal open val tab: Tab? get() = null
 
-    /** Whether the screen is for those who have consented and joined. */
+    /** True if the screen requires consent and enrolment. */
     internal open val needsMembership: Boolean get() = true
 
-    /** Whether an arrow leads back to where one came from. */
+    /** True if the top bar has a back arrow. */
     internal open val hasBack: Boolean get() = tab == null && needsMembership
 
     internal enum class Tab(
@@ -56,21 +57,21 @@ abstract class ScreenActivity : Activity() {
         make(savedInstanceState)
     }
 
-    /** Puts the content in; not called where another screen comes first. */
+    /** Build the content; not called if another screen must come first. */
     internal abstract fun make(saved: Bundle?)
 
-    /** Follows what changes; called whenever the screen comes into sight. */
+    /** Observe state; called whenever the screen becomes visible. */
     internal open fun follow() = Unit
 
     override fun onStart() {
         super.onStart()
         if (isFinishing || findViewById<View>(R.id.frame) == null) return
-        // Consent may have been withdrawn on another screen in the meantime.
+        // Consent may have been withdrawn on another screen.
         if (needsMembership && sendElsewhere()) return
         seen = CoroutineScope(Job() + app.main)
         app.screensSeen++
         whileSeen(app.photos.problem, ::showProblem)
-        // Whoever has left the screen that erases, while the server was being told, is sent on from any other.
+        // Erasing may end while another screen is open; that screen then leads back to consent.
         if (needsMembership) whileSeen(app.erasing.state) { if (it is Erasing.State.Done) sendElsewhere() }
         follow()
     }
@@ -82,13 +83,16 @@ abstract class ScreenActivity : Activity() {
         super.onStop()
     }
 
-    /** Calls [show] now and with every change, while the screen is seen. */
+    /** Call [show] now and with every change, while the screen is visible. */
     internal fun <T> whileSeen(
         flow: Flow<T>,
         show: (T) -> Unit,
     ) {
         seen?.launch { flow.collect { show(it) } }
     }
+
+    internal val percent: NumberFormat
+        get() = NumberFormat.getPercentInstance(resources.configuration.locales[0])
 
     internal fun fill(
         content: Int,
@@ -98,13 +102,13 @@ abstract class ScreenActivity : Activity() {
         layoutInflater.inflate(content, findViewById<ViewGroup>(R.id.content), true)
         findViewById<TextView>(R.id.title).setText(title)
         val back = findViewById<ImageButton>(R.id.back)
-        back.visibility = if (hasBack) View.VISIBLE else View.GONE
+        back.isVisible = hasBack
         back.setOnClickListener { finish() }
         val settings = findViewById<ImageButton>(R.id.open_settings)
-        settings.visibility = if (tab == null) View.GONE else View.VISIBLE
+        settings.isVisible = tab != null
         settings.setOnClickListener { startActivity(Intent(this, SettingsActivity::class.java)) }
         findViewById<LinearLayout>(R.id.tabs).apply {
-            visibility = if (tab == null) View.GONE else View.VISIBLE
+            isVisible = tab != null
             if (tab != null) Tab.entries.forEach { addView(tabView(it, this)) }
         }
         findViewById<View>(R.id.frame).setOnApplyWindowInsetsListener { frame, insets -> fit(frame, insets) }
@@ -113,7 +117,7 @@ abstract class ScreenActivity : Activity() {
     private fun showProblem(problem: String?) {
         findViewById<TextView>(R.id.album_problem).apply {
             text = getString(R.string.album_problem, problem.orEmpty())
-            visibility = if (problem == null) View.GONE else View.VISIBLE
+            isVisible = problem != null
         }
     }
 
@@ -131,7 +135,7 @@ abstract class ScreenActivity : Activity() {
         }
         view.findViewById<TextView>(R.id.tab_label).apply {
             setText(other.label)
-            // The one text that does not grow without bound: four of them stand side by side.
+            // The only text of limited size: four labels stand side by side.
             setTextSize(TypedValue.COMPLEX_UNIT_PX, minOf(textSize, resources.getDimension(R.dimen.tab_text_most)))
             setTextColor(getColor(if (isHere) R.color.text else R.color.text_soft))
         }
@@ -143,7 +147,7 @@ abstract class ScreenActivity : Activity() {
         return view
     }
 
-    /** Going back leads from each of the others to the first. */
+    /** Open another tab; the back button leads from every tab to the first. */
     private fun turnTo(other: Tab) {
         startActivity(Intent(this, other.screen).addFlags(Intent.FLAG_ACTIVITY_REORDER_TO_FRONT))
         if (tab != Tab.COLLECT) finish()
@@ -161,15 +165,14 @@ abstract class ScreenActivity : Activity() {
         return true
     }
 
-    /** Keeps everything off the system's bars and the keyboard; the bottom bar's ground reaches to the edge. */
+    /** Keep content clear of system bars and keyboard; the background of the tabs reaches the edge. */
     private fun fit(
         frame: View,
         insets: WindowInsets,
     ): WindowInsets {
         val edges = if (Build.VERSION.SDK_INT >= Build.VERSION_CODES.R) edges(insets) else olderEdges(insets)
         val bar = findViewById<View>(R.id.tabs)
-        val isBarThere = bar.visibility == View.VISIBLE
-        frame.setPadding(edges[0], edges[1], edges[2], if (isBarThere) 0 else edges[EDGE_BELOW])
+        frame.setPadding(edges[0], edges[1], edges[2], if (bar.isVisible) 0 else edges[EDGE_BELOW])
         bar.setPadding(0, 0, 0, edges[EDGE_BELOW])
         return insets
     }

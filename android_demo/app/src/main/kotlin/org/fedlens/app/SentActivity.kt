@@ -9,7 +9,7 @@ import android.widget.TextView
 import kotlinx.coroutines.launch
 import org.fedlens.sdk.store.JournalEntry
 
-/** What left this phone: every message with its time, bytes, tensors and answers; and what never leaves. */
+/** The log of what left this phone: every message with time, size, tensors and answers; and what never leaves. */
 class SentActivity : ScreenActivity() {
     private lateinit var rows: SentRows
     private lateinit var summary: View

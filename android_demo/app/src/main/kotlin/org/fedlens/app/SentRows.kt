@@ -13,7 +13,7 @@ import java.text.DateFormat
 import java.text.NumberFormat
 import java.util.Date
 
-/** What left the phone, as a list, newest first. */
+/** The journal as rows of a list, newest first. */
 internal class SentRows(
     private val activity: Activity,
     private val settings: Settings,
@@ -47,7 +47,7 @@ internal class SentRows(
         view.findViewById<TextView>(R.id.upload_time).text = time.format(Date(entry.timeMs))
         view.findViewById<TextView>(R.id.upload_what).text = what(entry)
         val tensors = tensors(entry)
-        view.findViewById<View>(R.id.tensors_title).visibility = if (tensors.isEmpty()) View.GONE else View.VISIBLE
+        view.findViewById<View>(R.id.tensors_title).isVisible = tensors.isNotEmpty()
         view.findViewById<ViewGroup>(R.id.upload_tensors).addLines(tensors)
         view.findViewById<ViewGroup>(R.id.upload_answers).addLines(answers(entry))
         return view
@@ -101,8 +101,6 @@ internal class SentRows(
                 add(activity.getString(R.string.answer_class_counts, byClass(upload.classCounts) { it.toString() }))
             }
             if (upload.labelDistribution.isNotEmpty()) {
-                val number = NumberFormat.getNumberInstance(activity.resources.configuration.locales[0])
-                number.maximumFractionDigits = 2
                 add(activity.getString(R.string.answer_shares, byClass(upload.labelDistribution, number::format)))
             }
             evaluation(R.string.answer_before, upload.start)
@@ -115,11 +113,15 @@ internal class SentRows(
         sums: Evaluation?,
     ) {
         if (sums == null) return
-        val number = NumberFormat.getNumberInstance(activity.resources.configuration.locales[0])
-        number.maximumFractionDigits = 2
         add(activity.getString(text, sums.correct, sums.count, number.format(sums.loss)))
         if (sums.confusion != null) add(activity.getString(R.string.answer_confusion))
     }
+
+    private val number
+        get() =
+            NumberFormat.getNumberInstance(activity.resources.configuration.locales[0]).apply {
+                maximumFractionDigits = 2
+            }
 
     private fun <T> byClass(
         numbers: List<T>,

@@ -8,7 +8,7 @@ import android.widget.LinearLayout
 import android.widget.Switch
 import android.widget.TextView
 
-/** A setting with its explanation and a switch; the whole row is one control, for fingers and for screen readers. */
+/** A setting with its explanation and a switch; the whole row is one control, for touch and for screen readers. */
 internal class SettingRow(
     context: Context,
     attributes: AttributeSet?,
@@ -29,14 +29,14 @@ internal class SettingRow(
         switch = findViewById(R.id.row_switch)
     }
 
-    /** What the switch shows. */
+    /** The state of the switch. */
     var isOn: Boolean
         get() = switch.isChecked
         set(on) {
             switch.isChecked = on
         }
 
-    /** Puts texts and present value in; [onChange] is called with what the owner wants. */
+    /** Show the texts and the current value; [onChange] receives the owner's choice. */
     fun show(
         name: Int,
         text: Int,
@@ -66,7 +66,7 @@ internal class SettingRow(
         setChecked(info)
     }
 
-    // The setter that API 36 would rather have does not exist on older phones.
+    // The setter that replaces it in API 36 does not exist on older phones.
     @Suppress("DEPRECATION")
     private fun setChecked(info: AccessibilityNodeInfo) {
         info.isChecked = isOn

@@ -3,39 +3,36 @@ package org.fedlens.app
 import android.content.Context
 import org.fedlens.sdk.Policy
 
-/**
- * What the owner of the phone has decided, and where the phone has joined. Survives the process; read and written in
- * any thread.
- */
+/** The owner's decisions, and the server that the phone has joined. Stored on disk; safe to use from any thread. */
 internal class Settings(
     context: Context,
 ) {
     private val kept = context.getSharedPreferences("settings", Context.MODE_PRIVATE)
 
-    /** Nothing leaves or is fetched before this is true. */
+    /** True once the owner has consented; until then nothing is sent or fetched. */
     var hasConsent by Kept("consent", false)
 
-    /** Consent was given once and taken back. */
+    /** True after consent was withdrawn. */
     var wasWithdrawn by Kept("withdrawn", false)
 
-    /** The server knows this phone. */
+    /** True once the server has enrolled this phone. */
     var isEnrolled by Kept("enrolled", false)
 
-    /** Nothing is learnt until this is false again. */
+    /** True while learning is paused. */
     var isPaused by Kept("paused", false)
 
-    /** Learn without being asked each time, under the conditions below. */
+    /** True if the phone learns in the background, under the conditions below. */
     var learnsInBackground by Kept("background", false)
     var onlyWhileCharging by Kept("charging", true)
     var onlyUnmetered by Kept("unmetered", true)
     var onlyWhileIdle by Kept("idle", false)
 
-    /** No trained weights leave. */
+    /** True if trained weights must not leave the phone. */
     var keepsModelLocal by Kept("local", false)
     var tellsClassCounts by Kept("class_counts", true)
     var tellsEvaluation by Kept("evaluation", true)
 
-    /** Where the phone has joined, or is joining. */
+    /** The invitation to the server that the phone has joined or is joining. */
     var link: EnrolmentLink?
         get() {
             val server = kept.getString("server", null) ?: return null
@@ -52,14 +49,14 @@ internal class Settings(
                 }.commit()
         }
 
-    /** The classes of the model, in its order, as they were known last; so that photos can be labelled offline. */
+    /** The last known classes of the model, in its order, so that photos can be labelled offline. */
     var classNames: List<String>
         get() = kept.getString("classes", "").orEmpty().split('\n').filter { it.isNotEmpty() }
         set(names) {
             kept.edit().putString("classes", names.joinToString("\n")).commit()
         }
 
-    /** The same as the SDK takes it. */
+    /** These decisions as a policy of the SDK. */
     val policy: Policy
         get() =
             Policy(
@@ -70,7 +67,7 @@ internal class Settings(
                 answerConfusion = tellsEvaluation && tellsClassCounts,
             )
 
-    /** Forgets every decision, consent too. */
+    /** Delete every decision, including consent. */
     fun erase() {
         kept.edit().clear().commit()
     }
@@ -86,7 +83,7 @@ internal class Settings(
             property: Any?,
         ): Boolean = settings.kept.getBoolean(key, unset)
 
-        // On the disk before the next thing happens: a word about what may leave must not be lost.
+        // Synchronous: a decision about what may leave the phone must not be lost.
         operator fun setValue(
             settings: Settings,
             property: Any?,

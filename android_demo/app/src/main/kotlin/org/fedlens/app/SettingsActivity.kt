@@ -10,7 +10,7 @@ import android.widget.Button
 import android.widget.TextView
 import kotlinx.coroutines.launch
 
-/** When to learn, what may be told, and the ways out. */
+/** Settings: when to learn, what may be sent, and how to leave. */
 class SettingsActivity : ScreenActivity() {
     override fun make(saved: Bundle?) {
         fill(R.layout.settings, R.string.settings)
@@ -44,7 +44,7 @@ class SettingsActivity : ScreenActivity() {
         whileSeen(app.learning.clientId) { id ->
             findViewById<TextView>(R.id.client_id).apply {
                 text = getString(R.string.client_id, id.orEmpty())
-                visibility = if (id == null) View.GONE else View.VISIBLE
+                isVisible = id != null
             }
         }
     }
@@ -96,7 +96,7 @@ class SettingsActivity : ScreenActivity() {
         }
     }
 
-    /** What fetches or repeats a request ends too, not only a round. */
+    /** Stop everything, including downloads and repeated requests outside a round. */
     private fun stop() {
         app.scope.launch {
             app.learning.close()

@@ -5,7 +5,7 @@ import android.util.AttributeSet
 import android.view.View
 import android.widget.LinearLayout
 
-/** Two equal columns, or one below the other where text is so large that columns would break words. */
+/** Two equal columns, stacked when the font is so large that columns would break words. */
 internal class SideBySide(
     context: Context,
     attributes: AttributeSet?,

@@ -4,10 +4,10 @@ import android.content.res.Resources
 import org.fedlens.sdk.ClientState
 
 /**
- * What is to be said about learning at one moment.
+ * The status of learning, as shown to the owner.
  *
  * @property icon A drawable.
- * @property progress Null: nothing is being done at the moment.
+ * @property progress Null if nothing is under way.
  */
 internal data class Status(
     val icon: Int,
@@ -16,10 +16,10 @@ internal data class Status(
     val action: Action,
     val progress: Progress? = null,
 ) {
-    /** What can be done about it. */
+    /** The action on offer. */
     enum class Action { LEARN, CANCEL, RESUME, NONE }
 
-    /** How far it is. */
+    /** The progress of running work. */
     sealed interface Progress {
         data object Unknown : Progress
 
@@ -29,10 +29,10 @@ internal data class Status(
     }
 
     /**
-     * What it depends on.
+     * The facts that determine the status.
      *
-     * @property labelled Photos with a class.
-     * @property hasClasses The classes of a model are known here.
+     * @property labelled Number of photos with a class.
+     * @property hasClasses True if the classes of a model are known.
      */
     data class Facts(
         val state: ClientState,
@@ -44,7 +44,7 @@ internal data class Status(
     )
 
     companion object {
-        /** What [Progress.Known] counts to. */
+        /** The value of [Progress.Known] at completion. */
         const val FULL = 1000
 
         fun of(
@@ -79,7 +79,7 @@ internal data class Status(
                     )
             }
 
-        /** While a round is under way, or waited for. */
+        /** The status while a round is under way or awaited. */
         fun ofRunning(
             resources: Resources,
             state: ClientState,
@@ -128,7 +128,7 @@ internal data class Status(
 
         private fun isBad(state: ClientState) = state is ClientState.Failed || state is ClientState.Refused
 
-        /** How the last round ended. */
+        /** The status after the last round. */
         private fun ended(
             resources: Resources,
             state: ClientState,

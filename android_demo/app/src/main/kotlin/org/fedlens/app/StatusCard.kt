@@ -1,13 +1,12 @@
 package org.fedlens.app
 
 import android.app.Activity
-import android.view.View
 import android.widget.Button
 import android.widget.ImageView
 import android.widget.ProgressBar
 import android.widget.TextView
 
-/** Shows a [Status], and does what its buttons say. */
+/** A card that shows a [Status] and handles its buttons. */
 internal class StatusCard(
     private val activity: Activity,
     private val app: FedLensApp,
@@ -32,19 +31,19 @@ internal class StatusCard(
         }
     }
 
-    /** Shows how things stand now. */
+    /** Show the current status. */
     fun show() {
         val status = Status.of(activity.resources, facts())
         icon.setImageResource(status.icon)
-        // Screen readers say a title that changes; the same one is not said again at each step.
+        // Screen readers announce every assignment, so an unchanged title is not set again.
         if (title.text.toString() != status.title) title.text = status.title
         text.text = status.text
-        progress.visibility = if (status.progress == null) View.GONE else View.VISIBLE
+        progress.isVisible = status.progress != null
         progress.isIndeterminate = status.progress is Status.Progress.Unknown
         (status.progress as? Status.Progress.Known)?.let { progress.progress = it.of1000 }
-        learn.visibility = shown(status.action == Status.Action.LEARN)
-        cancel.visibility = shown(status.action == Status.Action.CANCEL)
-        resume.visibility = shown(status.action == Status.Action.RESUME)
+        learn.isVisible = status.action == Status.Action.LEARN
+        cancel.isVisible = status.action == Status.Action.CANCEL
+        resume.isVisible = status.action == Status.Action.RESUME
     }
 
     private fun facts() =
@@ -56,6 +55,4 @@ internal class StatusCard(
             labelled = app.photos.all.value.orEmpty().count { it.label != null },
             hasClasses = app.settings.classNames.isNotEmpty(),
         )
-
-    private fun shown(isShown: Boolean) = if (isShown) View.VISIBLE else View.GONE
 }

@@ -9,7 +9,7 @@ import org.fedlens.sdk.PhotoException
 import org.fedlens.sdk.album.AlbumPhoto
 import java.io.IOException
 
-/** What the model takes photos for, asked once for each until the model changes. Used in the main thread. */
+/** The model's suggestions for photos, asked for once per photo and model. Main thread only. */
 internal class Suggestions(
     private val app: FedLensApp,
 ) {
@@ -17,10 +17,10 @@ internal class Suggestions(
         /** The model is being asked. */
         data object Asking : Suggestion
 
-        /** There is no model to ask, or it cannot be had now. */
+        /** There is no model to ask, or it is not available now. */
         data object NoModel : Suggestion
 
-        /** This photo cannot be decoded: nobody will train on it. */
+        /** This photo cannot be decoded and will not be trained on. */
         data object Unreadable : Suggestion
 
         /** The probability of each class, in the model's order. */
@@ -33,10 +33,10 @@ internal class Suggestions(
 
     private val made = MutableStateFlow<Map<Long, Suggestion>>(emptyMap())
 
-    /** By a photo's id. */
+    /** Suggestions by photo id. */
     val all: StateFlow<Map<Long, Suggestion>> = made
 
-    /** Asks the model about this photo, if that has not been done. */
+    /** Ask the model about this photo, unless that has been done. */
     fun ask(photo: AlbumPhoto) {
         if (!app.learning.isAllowed) return
         if (photo.id in made.value) return
@@ -51,12 +51,12 @@ internal class Suggestions(
         }
     }
 
-    /** There may be a model now where there was none: photos are asked about again. */
+    /** Allow asking again about photos for which there was no model. */
     fun retry() {
         made.update { known -> known.filterValues { it != Suggestion.NoModel } }
     }
 
-    /** There is another model: what the one before said is of no interest. */
+    /** Drop every suggestion, because the model has changed. */
     fun forget() {
         made.value = emptyMap()
     }

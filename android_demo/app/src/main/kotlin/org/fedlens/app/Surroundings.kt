@@ -8,12 +8,12 @@ import org.fedlens.sdk.store.SecretStore
 import java.io.File
 
 /**
- * What the app takes from the phone and cannot bring along.
+ * The parts of the phone that tests replace.
  *
  * @property platform Runs programs, decodes photos, opens databases.
- * @property secrets Where the identity of a client with this folder is kept.
- * @property patienceMs How long a server is given to answer somebody who wants to be forgotten.
- * @property longestIdleMs How long a job in the background waits for a round.
+ * @property secrets The store for the identity of the client in a folder.
+ * @property patienceMs The time limit for a server to answer a request to be forgotten, and to announce a new model.
+ * @property longestIdleMs The longest time that a background job waits for a round.
  */
 internal class Surroundings(
     val platform: Platform,
@@ -22,7 +22,7 @@ internal class Surroundings(
     val longestIdleMs: Long = 120_000,
 ) {
     companion object {
-        /** Those of a phone; keys are in the Android keystore. */
+        /** The surroundings on a phone; keys are in the Android keystore. */
         fun of(context: Context): Surroundings =
             Surroundings(AndroidPlatform(context), { folder -> KeystoreSecret(File(folder, "secret")) })
     }

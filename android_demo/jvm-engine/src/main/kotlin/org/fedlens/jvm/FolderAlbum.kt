@@ -12,11 +12,10 @@ import java.io.IOException
 import java.security.MessageDigest
 
 /**
- * The album that is a folder: one sub-folder a class, looked at anew in every round. Which photos are kept aside for
- * evaluation follows from their content.
+ * An album in a folder with one sub-folder per class, read again in every round. Test photos are selected by content.
  *
- * @param root The photos in it may change at any time.
- * @throws StateException There is no such folder.
+ * @param root The folder; its photos may change at any time.
+ * @throws StateException The folder does not exist.
  */
 public class FolderAlbum(
     private val root: File,
@@ -25,7 +24,7 @@ public class FolderAlbum(
 
     init {
         if (!root.isDirectory) {
-            throw unusable("$root is no folder; give one that has a sub-folder of photos for each class")
+            throw unusable("$root is not a folder; give one that has a sub-folder of photos for each class")
         }
     }
 
@@ -66,7 +65,7 @@ public class FolderAlbum(
 
         fun snapshot(): AlbumSnapshot {
             val copies = HashMap<String, Int>()
-            // Classes and names come in order, and so do the copies of a photo.
+            // Classes and names are sorted, so copies of a photo are numbered in a fixed order.
             val photos =
                 seen.map { (file, found) ->
                     val copy = copies.merge(found.sha256.toHex(), 1, Int::plus)!! - 1
@@ -102,12 +101,12 @@ public class FolderAlbum(
         val HEIC_SUFFIXES = setOf("heic", "heif")
         const val UNREADABLE = "files that cannot be read"
         const val OUTSIDE = "files outside the class folders"
-        const val CHUNK_BYTES = 1 shl 16
+        const val BLOCK_BYTES = 1 shl 16
 
-        // A file changed again within the resolution of the file system's clock would keep its size and time.
+        // A file that changes again within the resolution of the file system's clock may keep its size and time.
         const val SETTLED_MS = 2_000L
 
-        /** What is in a folder, hidden entries left out, in the order of their names' UTF-8 bytes. */
+        /** The entries of a folder except hidden ones, sorted by the UTF-8 bytes of their names. */
         fun listing(folder: File): List<File>? =
             folder
                 .listFiles { file -> !file.name.startsWith(".") }
@@ -115,14 +114,8 @@ public class FolderAlbum(
 
         fun digest(file: File): ByteArray {
             val digest = MessageDigest.getInstance("SHA-256")
-            val chunk = ByteArray(CHUNK_BYTES)
-            file.inputStream().use { stream ->
-                while (true) {
-                    val count = stream.read(chunk)
-                    if (count < 0) return digest.digest()
-                    digest.update(chunk, 0, count)
-                }
-            }
+            file.forEachBlock(BLOCK_BYTES) { block, count -> digest.update(block, 0, count) }
+            return digest.digest()
         }
 
         fun unusable(message: String) = StateException(StateException.Reason.DAMAGED, message)

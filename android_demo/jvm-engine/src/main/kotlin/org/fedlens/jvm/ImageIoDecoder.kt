@@ -19,9 +19,10 @@ import javax.imageio.event.IIOReadWarningListener
 import javax.imageio.stream.MemoryCacheImageInputStream
 
 /**
- * Decodes photos with the JDK, in the heap as a whole, and lossless WebP with TwelveMonkeys. JPEG in CMYK and lossy WebP
- * are refused: of those other pixels would come than the rule for photos allows. So is a photo for which the heap is too
- * small; the largest that is allowed takes 540 MB, with an alpha channel or 16 bits a colour more.
+ * A decoder on the JDK's ImageIO, with TwelveMonkeys for lossless WebP; it decodes whole photos into the heap. It
+ * refuses JPEG in CMYK and lossy WebP, for which these libraries give other pixels than preprocessing allows, and
+ * photos that do not fit into the heap. The largest photo takes 540 MB, and more with an alpha channel or 16 bits per
+ * colour.
  */
 public class ImageIoDecoder : PhotoDecoder {
     override fun decode(content: ByteArray): PixelSource {
@@ -39,7 +40,7 @@ public class ImageIoDecoder : PhotoDecoder {
         } catch (error: IOException) {
             throw meaning(error, error.message)
         } catch (error: RuntimeException) {
-            // Readers meet damage with exceptions of many kinds.
+            // Readers throw exceptions of many kinds for damaged files.
             throw meaning(error, "$error")
         } catch (error: OutOfMemoryError) {
             throw meaning(error, "$error")
@@ -52,14 +53,14 @@ public class ImageIoDecoder : PhotoDecoder {
         error: Throwable,
         why: String?,
     ): PhotoException =
-        // Some readers have it as the cause of an exception.
+        // Some readers wrap it in another exception.
         if (generateSequence(error) { it.cause }.any { it is OutOfMemoryError }) {
             PhotoException(Reason.TOO_LARGE, "takes more memory than the JVM may have (-Xmx)", error)
         } else {
             PhotoException(Reason.DAMAGED, "cannot be decoded: $why", error)
         }
 
-    /** Whether a WebP file has a chunk of lossy pixels; they may stand behind others. */
+    /** True if a WebP file has a chunk of lossy pixels, which may follow other chunks. */
     private fun isLossy(content: ByteArray): Boolean {
         val file = ByteBuffer.wrap(content).order(ByteOrder.LITTLE_ENDIAN)
         var at = RIFF_BYTES
@@ -76,7 +77,7 @@ public class ImageIoDecoder : PhotoDecoder {
         reader: ImageReader,
         content: ByteArray,
     ): PixelSource =
-        // Not the stream that ImageIO offers, which would copy the photo into a file.
+        // ImageIO's own stream would copy the photo into a file.
         MemoryCacheImageInputStream(content.inputStream()).use { stream ->
             var damage: String? = null
             reader.addIIOReadWarningListener(
@@ -89,7 +90,7 @@ public class ImageIoDecoder : PhotoDecoder {
                     }
                 },
             )
-            // What else is in the file may be damaged.
+            // Metadata are ignored, because they may be damaged.
             reader.setInput(stream, false, true)
             val (width, height) = reader.getWidth(0) to reader.getHeight(0)
             if (width.toLong() * height > Photos.MAX_PIXELS) {
@@ -106,7 +107,7 @@ public class ImageIoDecoder : PhotoDecoder {
         const val CHUNK_BYTES = 8
         const val NAME_BYTES = 4
 
-        /** Warnings of pixels that are missing, and made up; there are others, of what a photo does not need. */
+        /** Warnings about missing pixels that the reader invented; other warnings are harmless. */
         val LOSS =
             Regex(
                 "^Corrupt JPEG data: (?!\\d+ extraneous bytes)|^Premature end|^Truncated File|" +

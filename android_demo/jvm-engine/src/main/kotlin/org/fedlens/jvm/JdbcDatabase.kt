@@ -15,7 +15,7 @@ import java.sql.PreparedStatement
 import java.sql.ResultSet
 import java.sql.SQLException
 
-/** A database by the SQLite of sqlite-jdbc, for desktop JVMs. */
+/** A database on sqlite-jdbc, for desktop JVMs. */
 public class JdbcDatabase private constructor(
     private val file: File,
     private val connection: Connection,
@@ -48,7 +48,7 @@ public class JdbcDatabase private constructor(
         try {
             execute("ROLLBACK")
         } catch (error: SQLException) {
-            // SQLite itself has rolled back, as it does when the disk is full.
+            // SQLite has already rolled back, as it does when the disk is full.
             reason.addSuppressed(error)
         }
     }
@@ -57,11 +57,11 @@ public class JdbcDatabase private constructor(
         private const val BUSY_TIMEOUT_MS = 2500
 
         /**
-         * Opens a file, or makes it.
+         * Open a database file, creating it if necessary.
          *
-         * @param isDurable A committed transaction outlives a power failure; otherwise only the end of the process, and
-         *     the file stays whole.
-         * @throws StateException It cannot be opened, or is no database.
+         * @param isDurable True if a committed transaction must survive a power failure; otherwise it survives only the
+         *     end of the process, and the file stays intact.
+         * @throws StateException The file cannot be opened, or is not a database.
          */
         public fun open(
             file: File,
@@ -100,7 +100,7 @@ public class JdbcDatabase private constructor(
             }
         }
 
-        // Extended codes say more in their higher bits.
+        // Extended codes have more information in their upper bits.
         private const val PRIMARY_CODE = 0xff
     }
 }

@@ -15,10 +15,11 @@ import java.nio.ByteOrder
 import java.nio.channels.FileChannel
 
 /**
- * ExecuTorch's own runtime, of the Python package `executorch`, on a desktop JVM: the same kernels on one thread as
- * FedLens's Python client uses, so that results are the same bit by bit. For tests, and for services on the JVM.
+ * The ExecuTorch runtime of the Python package `executorch`, on a desktop JVM. It uses the same kernels on one thread
+ * as FedLens's Python client, so results are bit-identical. For tests, and for services on the JVM.
  *
- * The build compiles the library on the machine that it is for, where it finds that package; its path is inside.
+ * The build compiles the library on the target machine, which must have that package; the library contains the
+ * package's path.
  */
 public class JniRuntime : ProgramRuntime {
     override val version: String by lazy {
@@ -50,7 +51,7 @@ private class NativeProgram(
     override val results =
         form.outputs.zip(form.replaced) { output, target -> if (target < 0) memory(output) else arguments[target] }
 
-    // Zero: closed.
+    // Zero when closed.
     private var handle =
         guarded("cannot be used") {
             Native.load(file, numbers(form), arguments.toTypedArray(), results.toTypedArray())
@@ -88,7 +89,7 @@ private class NativeProgram(
         }
 
     private companion object {
-        // What processors read at once; XNNPACK may read a little further than a tensor's end.
+        // A cache line; XNNPACK may read a little beyond a tensor's end.
         const val ALIGNMENT = 64
         const val FLOAT32 = 6
         const val INT64 = 4

@@ -6,7 +6,7 @@ internal fun jsonLine(vararg members: Pair<String, Any?>): String = buildString 
 private fun StringBuilder.write(value: Any?) {
     when (value) {
         null, is Boolean, is Int, is Long -> append(value)
-        // JSON has no word for what is not finite.
+        // JSON has no NaN or infinity.
         is Float -> if (value.isFinite()) append(value) else append("null")
         is Double -> if (value.isFinite()) append(value) else append("null")
         is LongArray -> write(value.asList())
@@ -41,5 +41,5 @@ private fun <T> StringBuilder.joined(
     append(brackets[1])
 }
 
-// Lines hold nothing but ASCII, so that they mean the same whatever the console takes them for.
+// Lines are pure ASCII, so that the console's encoding does not matter.
 private const val LAST_ASCII = 0x7f

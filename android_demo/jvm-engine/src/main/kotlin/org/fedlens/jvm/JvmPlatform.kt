@@ -6,7 +6,10 @@ import org.fedlens.sdk.photo.PhotoDecoder
 import org.fedlens.sdk.store.Database
 import java.io.File
 
-/** A desktop JVM: SQLite by JDBC, photos by ImageIO, programs by ExecuTorch's own runtime through JNI. */
+/**
+ * The platform of a desktop JVM: SQLite through JDBC, photos through ImageIO, programs through JNI and ExecuTorch's
+ * runtime.
+ */
 public class JvmPlatform : Platform {
     override val runtime: ProgramRuntime by lazy(::JniRuntime)
 

@@ -4,7 +4,7 @@ import org.fedlens.sdk.ClientState
 import org.fedlens.sdk.Evaluation
 import org.fedlens.sdk.Event
 
-/** An event as a JSON object on one line; its `event` is the name. */
+/** An event as a JSON object on one line, with its name in `event`. */
 internal fun lineOf(event: Event): String =
     when (event) {
         is Event.Enrolled -> jsonLine("event" to "enrolled", "client" to event.clientId, "role" to event.role)
@@ -67,7 +67,7 @@ internal fun lineOf(event: Event): String =
         Event.TasksFinished -> jsonLine("event" to "tasks_finished")
     }
 
-/** A state as a JSON object on one line; its `state` is the name. */
+/** A state as a JSON object on one line, with its name in `state`. */
 internal fun lineOf(state: ClientState): String =
     when (state) {
         ClientState.Idle -> jsonLine("state" to "idle")

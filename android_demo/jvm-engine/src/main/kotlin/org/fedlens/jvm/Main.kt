@@ -15,7 +15,7 @@ private const val DONE = 0
 private const val FAILED = 1
 private const val BAD_USAGE = 2
 
-/** Takes part in a federation with the photos of a folder; `--help` says how. */
+/** Take part in a federation with the photos of a folder; `--help` says how. */
 public fun main(arguments: Array<String>) {
     exitProcess(run(arguments))
 }
@@ -29,7 +29,7 @@ private fun run(arguments: Array<String>): Int {
         }
         return takePart(options)
     } catch (usage: BadUsage) {
-        return complain("${usage.message}; --help shows what there is", BAD_USAGE)
+        return complain("${usage.message}; --help lists the options", BAD_USAGE)
     } catch (failure: FedLensException) {
         return complain(failure.message.orEmpty(), FAILED)
     }
@@ -56,11 +56,11 @@ private fun takePart(options: Options): Int {
     }
 }
 
-/** Of a client that was to take part in so many rounds, of which this was the last. */
+/** The exit status after the last of a limited number of rounds. */
 private fun statusOf(last: Event.Outcome?): Int =
     when (last) {
         is Event.RoundFailed -> complain("round ${last.round} was given up: ${last.detail}", FAILED)
-        is Event.RoundRefused -> complain("round ${last.round} was not taken: ${last.detail}", FAILED)
+        is Event.RoundRefused -> complain("round ${last.round} was refused: ${last.detail}", FAILED)
         else -> DONE
     }
 
@@ -72,7 +72,7 @@ private fun complain(
     return status
 }
 
-/** Prints everything that happens, line by line. */
+/** Callbacks that print every event and state as a line. */
 private class Printer : Callbacks {
     val ended = CountDownLatch(1)
 

@@ -8,14 +8,14 @@ import java.nio.ByteBuffer
 import java.nio.file.Files
 import java.nio.file.StandardCopyOption
 
-/** The functions of `programs.cpp`; nothing of it may be called before [require] has returned. */
+/** The functions of `programs.cpp`; call [require] before any of them. */
 internal object Native {
     private const val FOLDER = "/org/fedlens/jvm/native"
 
     private val fault: EngineException? by lazy { open() }
 
     /**
-     * Loads the library, which the build has put on the class path, once for each class loader.
+     * Load the library from the class path, once per class loader.
      *
      * @throws EngineException With reason `RUNTIME_MISSING`.
      */
@@ -31,14 +31,14 @@ internal object Native {
         }
         var file: File? = null
         return try {
-            // A file belongs to the first class loader that loads it, so each one has its own.
+            // The JVM binds a library file to one class loader, so each loader gets its own copy.
             file = File.createTempFile("fedlens-executorch", ".so")
             library.use { Files.copy(it, file.toPath(), StandardCopyOption.REPLACE_EXISTING) }
             System.load(file.absolutePath)
             start()
             null
         } catch (error: UnsatisfiedLinkError) {
-            missing("it does not load; build it anew: ${error.message.orEmpty().substringAfter(": ")}", error)
+            missing("it does not load; build it again: ${error.message.orEmpty().substringAfter(": ")}", error)
         } catch (error: IOException) {
             missing("it cannot be copied to the folder for temporary files: ${error.message}", error)
         } catch (error: ProgramFault) {
@@ -54,7 +54,7 @@ internal object Native {
     ) = EngineException(
         Reason.RUNTIME_MISSING,
         "ExecuTorch's runtime for the JVM is missing: $reason. It needs Linux, g++ and the Python package " +
-            "executorch, of the Python that Maven is told of by -Dfedlens.python=...",
+            "executorch; tell Maven with -Dfedlens.python=... which Python has it",
         cause,
     )
 
@@ -66,13 +66,14 @@ internal object Native {
     external fun version(): String
 
     /**
-     * Loads a program.
+     * Load a program.
      *
-     * @param file The `.pte`, mapped; like all buffers it must be kept until [free].
-     * @param numbers For each input, then each output: ExecuTorch's number of its type, how many dimensions, each one.
+     * @param file The mapped `.pte`; keep it and all other buffers alive until [free].
+     * @param numbers For each input, then each output: ExecuTorch's type number, the number of dimensions, and the
+     *     dimensions.
      * @param arguments A direct buffer for each input.
-     * @param results A direct buffer for each output, to which it is copied after a run.
-     * @return What [run] and [free] take.
+     * @param results A direct buffer for each output, which receives the output after a run.
+     * @return A handle for [run] and [free].
      */
     @JvmStatic
     external fun load(
@@ -89,7 +90,7 @@ internal object Native {
     external fun free(handle: Long)
 }
 
-/** The runtime refuses what it was asked for; thrown by native code. */
+/** A failure of the runtime, thrown by native code. */
 internal class ProgramFault(
     message: String,
 ) : Exception(message)

@@ -6,12 +6,12 @@ import org.fedlens.sdk.store.FileSecret
 import java.io.File
 import java.io.IOException
 
-/** What is wrong with a command line; the text is for who wrote it. */
+/** A mistake in the command line; the message is for its author. */
 internal class BadUsage(
     message: String,
 ) : Exception(message)
 
-/** The command line of [main], read. */
+/** The parsed command line of [main]. */
 internal class Options private constructor(
     private val values: Map<String, List<String>>,
 ) {
@@ -19,7 +19,7 @@ internal class Options private constructor(
     val album: File get() = File(required("--album"))
     val state: File get() = File(required("--state"))
 
-    /** How many rounds to take part in; null: until every task has ended. */
+    /** Number of rounds to take part in; null: until every task has ended. */
     val rounds: Int? get() = if ("--once" in values) 1 else number("--rounds")?.toInt()
 
     val settings: ClientSettings
@@ -54,29 +54,29 @@ internal class Options private constructor(
 
     private fun number(name: String): Long? =
         one(name)?.let { text ->
-            text.toLongOrNull()?.takeIf { it in 1..MOST } ?: throw BadUsage("$name is '$text'; give a number from 1")
+            text.toLongOrNull()?.takeIf { it in 1..MOST } ?: throw BadUsage("$name is '$text'; give at least 1")
         }
 
     companion object {
         const val USAGE: String = """usage: java -cp ... org.fedlens.jvm.Main OPTIONS
 
 Takes part in a federation with the photos of a folder, until every task has ended. Each event and each state is a JSON
-object on a line of its own. Ctrl-C ends it cleanly; the same command goes on from there and sends what had not arrived.
+object on a line of its own. Ctrl-C ends it cleanly; the same command then continues and sends results not yet received.
 
   --server URL           Address of the server, such as https://127.0.0.1:8443.
   --album DIR            Folder with a sub-folder of photos for each class; it may change.
-  --state DIR            Folder for what must outlive the process: secret, outbox, caches.
-  --token-file FILE      The enrolment token, needed the first time; or set FEDLENS_ENROLMENT_TOKEN.
+  --state DIR            Folder for persistent state: secret, outbox, caches.
+  --token-file FILE      File with the enrolment token, needed the first time; or set FEDLENS_ENROLMENT_TOKEN.
   --ca FILE              Certificate (PEM) to trust instead of the system's.
-  --pin sha256/BASE64    Public key that the server's certificates must have; may be given several times.
-  --secret-file FILE     Where the identity is; made if it is not there. Default: secret in the state folder.
+  --pin sha256/BASE64    Public key to require in the server's certificate chain; may be given several times.
+  --secret-file FILE     File with the client's secret, created if missing. Default: secret in the state folder.
   --model NAME           Model that this client trains; may be given several times. Default: any.
-  --task ID              Take work of the task with this id alone.
-  --rounds N, --once     End after so many rounds, or one.
-  --give-up-after S      End when a request has not succeeded for so many seconds. Default: never.
+  --task ID              Work only for the task with this id.
+  --rounds N, --once     End after N rounds, or after one.
+  --give-up-after S      End when a request has failed for S seconds. Default: never.
 
-Exit status: 0 done; 1 it could not go on, or the last of the rounds asked for was given up or refused; 2 a wrong
-command line; 130 Ctrl-C."""
+Exit status: 0 success; 1 failure, or the last requested round was given up or refused; 2 bad command line;
+130 Ctrl-C."""
 
         const val TOKEN_VARIABLE: String = "FEDLENS_ENROLMENT_TOKEN"
         private const val MS_PER_S = 1_000L
@@ -98,7 +98,7 @@ command line; 130 Ctrl-C."""
             )
 
         /**
-         * Reads a command line; null: help is wanted.
+         * Parse a command line; null if it asks for help.
          *
          * @throws BadUsage An option is unknown or lacks its value.
          */
@@ -110,7 +110,7 @@ command line; 130 Ctrl-C."""
                 val value =
                     when (name) {
                         in FLAGS -> ""
-                        in NAMES -> rest.removeFirstOrNull() ?: throw BadUsage("$name lacks its value")
+                        in NAMES -> rest.removeFirstOrNull() ?: throw BadUsage("$name needs a value")
                         else -> throw BadUsage("there is no option '$name'")
                     }
                 values.getOrPut(name, ::ArrayList) += value

@@ -4,13 +4,13 @@ package org.fedlens.sdk
  * One photo of an album.
  *
  * @property photo SHA-256 of the file's bytes.
- * @property copy Counts files with the same bytes, from 0; an unsigned 32-bit number.
+ * @property copy Number of this file among files with the same bytes, from 0; an unsigned 32-bit number.
  */
 public class AlbumEntry(
     public val photo: ByteArray,
     public val copy: Int = 0,
 ) : Comparable<AlbumEntry> {
-    /** By digest without sign, then by copy: the order of an album. */
+    /** Order by unsigned digest, then by copy: the order of an album. */
     override fun compareTo(other: AlbumEntry): Int {
         val byPhoto = KeyedHash.compareUnsigned(photo, other.photo)
         return if (byPhoto != 0) byPhoto else Integer.compareUnsigned(copy, other.copy)

@@ -9,13 +9,15 @@ import org.fedlens.sdk.store.AndroidDatabase
 import org.fedlens.sdk.store.Database
 import java.io.File
 
-/** Android: its own SQLite and its own decoders; programs by the `executorch-android` AAR that the app brings. */
+/**
+ * The Android platform: Android's SQLite and decoders, and the `executorch-android` AAR from the app's dependencies.
+ */
 public class AndroidPlatform(
     context: Context,
 ) : Platform {
     private val application = context.applicationContext
 
-    // What is installed anew may bring another ExecuTorch, so that programs are tried again.
+    // A new installation may bring another ExecuTorch, so programs must be tried again.
     override val runtime: ProgramRuntime by lazy {
         val installed = application.packageManager.getPackageInfo(application.packageName, 0)
         ExecuTorchRuntime("${installed.versionName}, installed at ${installed.lastUpdateTime}")

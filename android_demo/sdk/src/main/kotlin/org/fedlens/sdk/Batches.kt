@@ -3,20 +3,19 @@ package org.fedlens.sdk
 import org.fedlens.proto.v1.LastBatch
 import org.fedlens.proto.v1.Stage
 
-/** Which photos stand in which step of a stage. */
+/** The photos of each step of a stage. */
 public object Batches {
     /**
-     * The rows of each step, one after the other; each is made when it is asked for.
+     * The rows of each step, computed lazily.
      *
      * The photos of an epoch are sorted by keyed hash. The last batch of an epoch is short, or, if the bundle says so,
-     * filled cyclically from the start of the epoch's order. A stage that is counted in steps runs on into the next
-     * epoch.
+     * filled cyclically from the start of the epoch's order. A stage counted in steps continues into the next epoch.
      *
      * @param entries The train photos in the order of the album; rows are indices into it.
-     * @param seed Of the assignment, 32 bytes.
-     * @param stageIndex Counts from 0; stages that are thrown away are numbered behind the others.
-     * @param batch Rows of a step, from the manifest, at least 1.
-     * @return Of each step its rows: 1 to [batch] of them, exactly [batch] where they are filled.
+     * @param seed The assignment's seed, 32 bytes.
+     * @param stageIndex Index from 0; the stages of the fine-tuned evaluation come after all others.
+     * @param batch Rows per step, from the manifest, at least 1.
+     * @return The rows of each step: 1 to [batch] of them, exactly [batch] if batches are filled.
      */
     public fun of(
         entries: List<AlbumEntry>,
@@ -38,7 +37,7 @@ public object Batches {
                 var first = 0
                 while (first < order.size && left > 0) {
                     val rows = if (fills) batch else minOf(batch, order.size - first)
-                    // Past the end only where the batch is filled: then from the start of the order, round and round.
+                    // Wraps around only where the last batch is filled.
                     yield(IntArray(rows) { order[(first + it) % order.size] })
                     first += batch
                     left--
@@ -48,7 +47,7 @@ public object Batches {
         }
     }
 
-    /** How many steps a stage takes with so many train photos. */
+    /** The number of steps that a stage takes with this many train photos. */
     public fun steps(
         stage: Stage,
         photos: Int,

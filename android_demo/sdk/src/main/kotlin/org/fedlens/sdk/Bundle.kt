@@ -7,9 +7,9 @@ import org.fedlens.sdk.blob.Blob
 import java.io.File
 
 /**
- * A bundle's folder: `manifest.pb` and `parts/<sha256>`, and nothing else that counts.
+ * A bundle's folder: `manifest.pb` and `parts/<sha256>`; other files are ignored.
  *
- * No file name is ever taken from a manifest: parts are found by their digest alone.
+ * Parts are found by digest; a manifest never supplies a file name.
  */
 public class Bundle private constructor(
     private val folder: File,
@@ -19,7 +19,7 @@ public class Bundle private constructor(
     /** SHA-256, 32 bytes, of the manifest's bytes: the bundle's name. */
     public val id: ByteArray by lazy { sha256(raw) }
 
-    /** The file of the part with this digest, whether it is there or not. */
+    /** The file of the part with this digest, which need not exist. */
     public fun part(digest: ByteArray): File = File(File(folder, PARTS_FOLDER), digest.toHex())
 
     /**
@@ -35,13 +35,13 @@ public class Bundle private constructor(
     /**
      * The initial weights, one tensor for each of `manifest.tensors`.
      *
-     * @throws BlobException The part is no blob, or has other tensors.
+     * @throws BlobException The part is not a blob.
      * @throws java.io.IOException The part cannot be read.
      */
     public fun initial(): Blob = Blob.open(part(manifest.initial.toByteArray()), manifest.initial.toByteArray())
 
     /**
-     * Sees that a part is there with its digest.
+     * Check that a part exists and has its digest.
      *
      * @throws ManifestException It is missing or damaged; the text names it.
      * @throws java.io.IOException It cannot be read.
@@ -49,7 +49,7 @@ public class Bundle private constructor(
     public fun checkPart(digest: ByteArray) {
         val file = part(digest)
         if (!file.isFile) throw ManifestException(Reason.PART_MISSING, "part ${digest.toHex()} is missing")
-        if (!file.inputStream().use(::sha256).contentEquals(digest)) {
+        if (!sha256(file).contentEquals(digest)) {
             throw ManifestException(Reason.PART_DAMAGED, "part ${digest.toHex()} is damaged (its digest differs)")
         }
     }
@@ -59,11 +59,12 @@ public class Bundle private constructor(
         private const val PARTS_FOLDER = "parts"
 
         /**
-         * Reads a bundle's folder and checks its manifest.
+         * Read a bundle's folder and check its manifest.
          *
-         * @param formats Of programs whose parts must be there with their digests, beside the initial weights and what
-         *     is frozen; null: every part of the manifest.
-         * @throws ManifestException No bundle, a damaged one, or one for another version; the text names the part.
+         * @param formats Formats whose programs must be present and intact, besides initial weights and frozen tensors;
+         *     null: every part of the manifest.
+         * @throws ManifestException The folder holds no bundle, a damaged one, or one of another version; the message
+         *     names the part.
          * @throws java.io.IOException The folder cannot be read.
          */
         public fun open(
@@ -71,7 +72,9 @@ public class Bundle private constructor(
             formats: Set<ProgramFormat>? = null,
         ): Bundle {
             val file = File(folder, MANIFEST_FILE)
-            if (!file.isFile) throw ManifestException(Reason.MISSING, "$folder is no bundle: it has no $MANIFEST_FILE")
+            if (!file.isFile) {
+                throw ManifestException(Reason.MISSING, "$folder is not a bundle: it has no $MANIFEST_FILE")
+            }
             if (file.length() > Manifests.MAX_BYTES) {
                 throw ManifestException(Reason.TOO_LARGE, "$file has more than ${Manifests.MAX_BYTES} bytes")
             }
@@ -82,10 +85,10 @@ public class Bundle private constructor(
         }
 
         /**
-         * The bundle with this manifest, whose parts come one after the other: none of them is looked at.
+         * The bundle with this manifest; its parts, which may arrive later, are not checked.
          *
-         * @param folder Where its parts are, or will be.
-         * @throws ManifestException The manifest is damaged, or for another version.
+         * @param folder The folder in which its parts are, or will be.
+         * @throws ManifestException The manifest is damaged, or of another version.
          */
         internal fun of(
             folder: File,

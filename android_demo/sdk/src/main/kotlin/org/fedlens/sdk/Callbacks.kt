@@ -1,27 +1,29 @@
 package org.fedlens.sdk
 
 /**
- * Takes what a client tells, for embedders without coroutines. All are called on threads of the client's, one at a
- * time; they must return quickly and throw nothing.
+ * Callbacks of a client, for embedders without coroutines. The client calls them on its own threads, one at a time;
+ * they must return quickly and must not throw.
  */
 public interface Callbacks {
     /** Something has happened. */
     public fun onEvent(event: Event)
 
-    /** The client does something else now. */
+    /** The client's state has changed. */
     public fun onState(state: ClientState) {}
 
     /**
      * The client has ended; called once.
      *
-     * @param error Why, an [Error] such as want of memory as the cause of it; null: every task has ended, or it was
-     *     cancelled.
+     * @param error The failure, whose cause may be an [Error] such as lack of memory; null if every task has ended or
+     *     the client was cancelled.
      */
     public fun onEnd(error: Exception?)
 }
 
-/** A client at work, as [FedLensClient.start] gives it. */
+/** A running client, as returned by [FedLensClient.start]. */
 public interface Running {
-    /** Ends it at the next step, in any thread and as often as you like; `onEnd` follows. Nothing is lost. */
+    /**
+     * Stop the client at the next step; `onEnd` follows. Callable from any thread and repeatedly; no result is lost.
+     */
     public fun cancel()
 }

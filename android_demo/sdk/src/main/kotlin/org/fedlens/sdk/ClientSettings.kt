@@ -5,20 +5,20 @@ import org.fedlens.sdk.store.SecretStore
 import java.io.File
 
 /**
- * How a client takes part; the defaults are meant for phones.
+ * Settings of a client; the defaults are meant for phones.
  *
- * @property enrolmentToken Needed until the server knows this client, and when it has lost its memory of it.
- * @property policy What the server may learn; asked anew for every assignment. A result that was computed before is sent.
- * @property pins Where not empty, the server's certificate chain must hold one of these public keys, each as
- *     `sha256/` and the Base64 of its SHA-256.
+ * @property enrolmentToken Needed until the server has enrolled this client, and again if the server forgets it.
+ * @property policy What the server may learn; read anew for every assignment. A result computed earlier is still sent.
+ * @property pins Public keys, one of which the server's certificate chain must hold, each as `sha256/` and the Base64
+ *     of its SHA-256; empty: any key.
  * @property ca Certificates (PEM) to trust instead of the system's; null: the system's.
- * @property task Take work of this task alone; null: of any.
- * @property models Names of the models, as in a bundle, that this client trains; none: whatever a task has.
- * @property secrets Where the 32 bytes are kept that are this client's identity; null: a file in the client's folder.
- * @property maxCacheBytes Beyond this the least recently used blobs are deleted, and beyond as many bytes again
- *     features likewise: the two together take up to twice as much of the disk.
- * @property backoff How failed requests are repeated; by default for as long as it takes.
- * @property holdMs How long the server may keep a check-in waiting for work, in milliseconds.
+ * @property task The only task to work for; null: any task.
+ * @property models Names of the models, as in a bundle, that this client trains; empty: any model.
+ * @property secrets Where this client's secret, 32 bytes, is stored; null: a file in the client's folder.
+ * @property maxCacheBytes Limit of the blob cache, and separately of the feature cache, so both together take up to
+ *     twice as much; the least recently used entries are deleted first.
+ * @property backoff How failed requests are repeated; by default without limit.
+ * @property holdMs Milliseconds for which the server may hold a check-in until there is work.
  */
 public class ClientSettings(
     public val enrolmentToken: String? = null,

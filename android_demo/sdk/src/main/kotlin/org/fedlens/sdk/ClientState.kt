@@ -1,26 +1,23 @@
 package org.fedlens.sdk
 
-/**
- * What a client is doing, under one name at any moment. While a `run` or `runOnce` is under way it is one of the first
- * eight; [Idle] also stands for one that was cancelled.
- */
+/** The state of a client. During `run` or `runOnce` it is one of the first eight; after a cancellation it is [Idle]. */
 public sealed interface ClientState {
     /** Nothing is under way. */
     public data object Idle : ClientState
 
-    /** The server is being asked to know this client. */
+    /** The client is enrolling with the server. */
     public data object Enrolling : ClientState
 
-    /** The server is being asked for work; it may hold the answer. */
+    /** The client is asking the server for work; the server may hold the request. */
     public data object CheckingIn : ClientState
 
-    /** There is no work now; reasons as in [Event.Waiting]. */
+    /** There is no work now; [reason] as in [Event.Waiting]. */
     public data class Waiting(
         val reason: String,
         val retryAfterMs: Long,
     ) : ClientState
 
-    /** There is work, and what it needs is being fetched, and [done] of [total] new photos have been embedded. */
+    /** The client fetches what an assignment needs, and has embedded [done] of [total] new photos. */
     public data class Preparing(
         val task: Long,
         val round: Long,
@@ -28,7 +25,7 @@ public sealed interface ClientState {
         val total: Int,
     ) : ClientState
 
-    /** The model is being trained: [step] of [steps] are done. */
+    /** The client trains the model: [step] of [steps] steps are done. */
     public data class Training(
         val task: Long,
         val round: Long,
@@ -36,20 +33,20 @@ public sealed interface ClientState {
         val steps: Long,
     ) : ClientState
 
-    /** A result is stored and on its way; it arrives once, whatever happens now. */
+    /** A stored result is on its way; it arrives exactly once, whatever happens. */
     public data class Sending(
         val task: Long,
         val round: Long,
     ) : ClientState
 
-    /** A request did not succeed and is sent again after a pause: no network, or a server in trouble. */
+    /** A request failed and is repeated after a pause: there is no network, or the server has trouble. */
     public data class Retrying(
         val reason: String,
         val delayMs: Long,
         val attempt: Int,
     ) : ClientState
 
-    /** The server does not want this client ([task] is null) or its result of that round, and says why. */
+    /** The server refuses this client ([task] is null) or its result of a round, and says why. */
     public data class Refused(
         val code: String,
         val detail: String,
@@ -58,9 +55,9 @@ public sealed interface ClientState {
     ) : ClientState
 
     /**
-     * The round was given up, or the client has ended because something does not mend by waiting.
+     * The client gave up a round, or ended because of a failure that waiting does not resolve.
      *
-     * @property reason Name of the reason within its exception's class, in lower case, such as `untrusted`.
+     * @property reason Name of the exception's reason in lower case, such as `untrusted`.
      */
     public data class Failed(
         val reason: String,

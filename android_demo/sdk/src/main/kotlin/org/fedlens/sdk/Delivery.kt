@@ -10,7 +10,7 @@ import org.fedlens.sdk.store.JournalEntry
 import org.fedlens.sdk.store.Outbox
 import org.fedlens.sdk.store.Result
 
-/** How an assignment ends: its result reaches the server, or the server is told why there is none. */
+/** The end of an assignment: the server receives its result, or the reason why there is none. */
 internal class Delivery(
     private val transport: Transport,
     private val outbox: Outbox,
@@ -20,9 +20,9 @@ internal class Delivery(
     fun waiting(): Result? = outbox.first()
 
     /**
-     * Sends a result; it has left the outbox when this returns.
+     * Send a result and remove it from the outbox.
      *
-     * @throws TransportException The server does not know this client, or the receipt is for other bytes.
+     * @throws TransportException The server does not know this client, or the receipt names other bytes.
      */
     suspend fun deliver(result: Result): Event.Outcome {
         val receipt =
@@ -50,7 +50,7 @@ internal class Delivery(
     }
 
     /**
-     * Tells the server that there will be no result, and why.
+     * Tell the server why there will be no result.
      *
      * @throws TransportException The server does not know this client.
      */
@@ -98,12 +98,12 @@ internal class Delivery(
     }
 }
 
-/** What [send] gives; notes in the journal's entry [id] what became of it. */
+/** Call [send] and record its outcome in the journal's entry [id]. */
 internal suspend fun <T> Journal.following(
     id: Long,
     send: suspend () -> T,
 ): T {
-    // Whoever is cancelled or finds no answer cannot tell whether the request arrived.
+    // After a cancellation or without an answer, it is unknown whether the request arrived.
     var outcome = JournalEntry.Outcome.UNKNOWN
     try {
         return send().also { outcome = JournalEntry.Outcome.DELIVERED }
@@ -115,9 +115,9 @@ internal suspend fun <T> Journal.following(
     }
 }
 
-/** Whether the server refuses for good what was asked, not the client as such. */
+/** True if the server refuses the request for good, but not the client as such. */
 internal val TransportException.isAboutTheRequest: Boolean
     get() = reason == TransportException.Reason.REFUSED && code != UNKNOWN_CLIENT
 
-/** The server's word for a client that it does not know. */
+/** The server's error code for an unknown client. */
 internal const val UNKNOWN_CLIENT = "unauthorised"

@@ -6,13 +6,13 @@ import kotlin.math.exp
 import kotlin.math.ln
 
 /**
- * How well weights classify photos, as sums, never ratios.
+ * The evaluation of weights on photos, as sums, never ratios.
  *
- * @property count Photos.
- * @property correct Photos whose greatest logit is the label's; of equal ones the first counts.
+ * @property count Number of photos.
+ * @property correct Number of photos whose greatest logit is the label's; among equal logits the first counts.
  * @property loss Cross-entropy in nats, computed and summed in float64 from the float32 logits.
- * @property confusion Photos by true class and, within it, predicted class, classes x classes numbers; null: not asked
- *     for.
+ * @property confusion Number of photos by true class and, within it, predicted class: classes x classes numbers; null
+ *     if not asked for.
  */
 public class Evaluation(
     public val count: Long,
@@ -20,7 +20,7 @@ public class Evaluation(
     public val loss: Double,
     public val confusion: LongArray?,
 ) {
-    /** As it stands in the header of an update. */
+    /** This evaluation as a message in the header of an update. */
     public fun toSums(moment: EvaluationMoment): EvaluationSums {
         val sums =
             EvaluationSums
@@ -35,7 +35,7 @@ public class Evaluation(
 
     public companion object {
         /**
-         * The sums over these rows; all 0 where there are none.
+         * The sums over these rows; all 0 without rows.
          *
          * @param logits float32 [n, classes], row-major.
          * @param labels int64 [n], each in 0 until [classes].

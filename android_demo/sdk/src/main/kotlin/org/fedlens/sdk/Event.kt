@@ -1,30 +1,30 @@
 package org.fedlens.sdk
 
 /**
- * What a client tells its embedder, in the order in which things happen. [Embedded] and [Trained] come at most ten
- * times a second, and for the last photo and step.
+ * An event that a client reports to its embedder, in order. [Embedded] and [Trained] come at most ten times a second,
+ * and for the last photo and step.
  */
 public sealed interface Event {
-    /** The server knows this client now. */
+    /** The server has enrolled this client. */
     public data class Enrolled(
         val clientId: String,
         val role: String,
     ) : Event
 
-    /** There is no work now: population, next_round, phase, no_task, superseded, busy or stopping. */
+    /** There is no work now; [reason] is population, next_round, phase, no_task, superseded, busy or stopping. */
     public data class Waiting(
         val reason: String,
         val retryAfterMs: Long,
     ) : Event
 
-    /** A request did not succeed and is sent again. */
+    /** A request failed and will be repeated. */
     public data class Retrying(
         val reason: String,
         val delayMs: Long,
         val attempt: Int,
     ) : Event
 
-    /** An assignment is carried out, with these photos. */
+    /** Local training for an assignment has started, with these numbers of photos. */
     public data class RoundStarted(
         val task: Long,
         val round: Long,
@@ -32,24 +32,24 @@ public sealed interface Event {
         val testPhotos: Int,
     ) : Event
 
-    /** Photos that this round does without, by reason. */
+    /** Photos left out of this round, by reason. */
     public data class PhotosSkipped(
         val skipped: Map<String, List<String>>,
     ) : Event
 
-    /** A part or a blob has been fetched and has the right digest. */
+    /** A part or blob has been fetched and verified. */
     public data class Downloaded(
         val sha256: String,
         val size: Long,
     ) : Event
 
-    /** Photos that were embedded for the first time. */
+    /** Progress of embedding new photos. */
     public data class Embedded(
         val done: Int,
         val total: Int,
     ) : Event
 
-    /** One more step of training. */
+    /** A training step is done. */
     public data class Trained(
         val task: Long,
         val round: Long,
@@ -58,10 +58,10 @@ public sealed interface Event {
         val loss: Float,
     ) : Event
 
-    /** How an assignment, or all of them, ended. */
+    /** The end of an assignment, or of all tasks. */
     public sealed interface Outcome : Event
 
-    /** The server has the result on its disk; [uploadBytes] are those of the request's body. */
+    /** The server has stored the result; [uploadBytes] is the size of the request's body. */
     public data class RoundReported(
         val task: Long,
         val round: Long,
@@ -72,7 +72,7 @@ public sealed interface Event {
         val throwAway: Evaluation?,
     ) : Outcome
 
-    /** The assignment was given up and the server told why. */
+    /** The client gave up the assignment and told the server why. */
     public data class RoundFailed(
         val task: Long,
         val round: Long,
@@ -80,7 +80,7 @@ public sealed interface Event {
         val detail: String,
     ) : Outcome
 
-    /** The server does not take the result; it is dropped. */
+    /** The server refused the result, which is dropped. */
     public data class RoundRefused(
         val task: Long,
         val round: Long,
@@ -88,6 +88,6 @@ public sealed interface Event {
         val detail: String,
     ) : Outcome
 
-    /** There will be no work any more. */
+    /** Every task has ended. */
     public data object TasksFinished : Outcome
 }

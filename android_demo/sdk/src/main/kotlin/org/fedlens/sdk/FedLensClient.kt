@@ -31,10 +31,10 @@ import java.util.concurrent.Executors
  *
  *     check in -> fetch what is missing -> embed new photos -> local pass -> outbox -> upload -> forget
  *
- * The process may end at any arrow, and every call may be cancelled: what was computed is in the folder and arrives
- * next time, once. Calls may come from any thread; the work is done in a thread of the client's, one thing at a time.
+ * The process may end at any arrow, and every call may be cancelled: results are in the folder and arrive next time,
+ * exactly once. Calls may come from any thread; the client works on a thread of its own, one call at a time.
  *
- * Nothing is opened before the first call; what fails then is a [StateException], or a [TransportException] where the
+ * Opening happens at the first call. It can fail with a [StateException], or with a [TransportException] if the
  * server's address cannot be trusted with the secret.
  */
 public class FedLensClient internal constructor(
@@ -48,21 +48,21 @@ public class FedLensClient internal constructor(
     private val scope = CoroutineScope(SupervisorJob() + thread)
     private val lock = Any()
 
-    // Whoever has it, and nobody else, says what the client is doing.
+    // Held by the call that sets the client's state.
     private val turn = Mutex()
     private var household: Household? = null
     private var isClosed = false
 
     /**
-     * A client that is not opened yet.
+     * Create a client without opening it.
      *
-     * @param server Such as `https://fl.example.org:8443`.
-     * @param folder For what must outlive the process; bound to this server, used by one process at a time.
-     * @param album Where the photos come from.
-     * @param platform What runs programs, decodes photos and opens databases here.
-     * @param settings How to take part.
-     * @param onEvent Called with everything that happens, in a thread of the client's; it must return quickly, throw
-     *     nothing and not close the client.
+     * @param server Address of the server, such as `https://fl.example.org:8443`.
+     * @param folder Folder for persistent state; bound to this server, used by one process at a time.
+     * @param album Source of the photos.
+     * @param platform Platform services: running programs, decoding photos, opening databases.
+     * @param settings Settings of the client.
+     * @param onEvent Called with every event on the client's thread; it must return quickly, and must neither throw nor
+     *     close the client.
      */
     public constructor(
         server: String,
@@ -73,20 +73,21 @@ public class FedLensClient internal constructor(
         onEvent: (Event) -> Unit = {},
     ) : this(Site(server.trimEnd('/'), folder, album, platform, settings), onEvent)
 
-    /** The public id, 32 bytes, by which operators know this client. Reads the disk the first time. */
+    /** The public id, 32 bytes, by which operators know this client. The first access reads the disk. */
     public val clientId: ByteArray get() = household().state.clientId
 
-    /** What has left this device. Reads the disk the first time. */
+    /** The log of what left this device. The first access reads the disk. */
     public val journal: Journal get() = household().journal
 
-    /** What the client is doing now; each change follows the event that leads to it. */
+    /** The client's current state; each change follows the event that caused it. */
     public val state: StateFlow<ClientState> get() = teller.state
 
     /**
-     * Takes part in round after round until every task has ended, or the caller is cancelled.
+     * Take part in round after round until every task has ended or the caller is cancelled.
      *
-     * @throws TransportException With `REFUSED` where the server does not want this client: a wrong token, revoked.
-     * @throws FedLensException Something else that waiting does not mend.
+     * @throws TransportException With `REFUSED` if the server refuses this client: the token is wrong, or the client
+     *     was revoked.
+     * @throws FedLensException Another failure that waiting does not resolve.
      * @throws java.io.IOException The disk is full or broken.
      */
     public suspend fun run() {
@@ -94,18 +95,17 @@ public class FedLensClient internal constructor(
     }
 
     /**
-     * Delivers the result that is waiting in the outbox; if there is none, takes part in one round.
+     * Deliver the result in the outbox, or take part in one round if there is none.
      *
-     * @return How it ended.
+     * @return The outcome.
      * @throws FedLensException As [run].
      * @throws java.io.IOException As [run].
      */
     public suspend fun runOnce(): Event.Outcome = inThread { working { it.runOnce() } }
 
     /**
-     * Makes this client known where it is not yet, and asks once which model the server has for it, without taking
-     * part in a round: what [predict], [embedNew] and [classNames] need. Work that the server has is left for [run]. It
-     * waits for one that is under way.
+     * Enrol this client if necessary and ask the server once for its current model, which [predict], [embedNew] and
+     * [classNames] need. It takes part in no round, leaves work for [run], and waits for a `run` that is under way.
      *
      * @throws FedLensException As [run].
      * @throws java.io.IOException As [run].
@@ -113,17 +113,17 @@ public class FedLensClient internal constructor(
     public suspend fun checkIn(): Unit = inThread { working { it.learnOfModel() } }
 
     /**
-     * The same as [run], without coroutines.
+     * [run] without coroutines.
      *
-     * @param callbacks Take what happens, beside `onEvent`, from now on until the end.
-     * @param rounds It ends after so many outcomes of [runOnce]; null: not before every task has ended.
+     * @param callbacks Receive events in addition to `onEvent`, until the end.
+     * @param rounds Number of outcomes of [runOnce] after which it ends; null: when every task has ended.
      */
     public fun start(
         callbacks: Callbacks,
         rounds: Int? = null,
     ): Running {
         var error: Exception? = null
-        // Undispatched, so that who is cancelled at once hears of his end too.
+        // Undispatched, so that `onEnd` is called even after an immediate cancellation.
         val job =
             scope.launch(start = CoroutineStart.UNDISPATCHED) {
                 teller.add(callbacks)
@@ -134,7 +134,7 @@ public class FedLensClient internal constructor(
                 } catch (failure: Exception) {
                     error = failure
                 } catch (failure: Throwable) {
-                    // Told, not thrown on: in a thread of the client's own it would end the app.
+                    // Reported, not rethrown: on the client's thread it would end the app.
                     error = IllegalStateException("the client has ended: $failure", failure)
                 } finally {
                     teller.remove(callbacks)
@@ -147,15 +147,15 @@ public class FedLensClient internal constructor(
     }
 
     /**
-     * The probability of each class, in label order, by the model that this client would use now: the one of which the
-     * server has told last, with the tensors kept here. It waits for a training that is under way.
+     * The probability of each class, in label order, by the client's current model: the one that the server announced
+     * last, combined with the client state. It waits for a training that is under way.
      *
-     * What is missing of the model is fetched first, and without a network that is tried for as long as the settings'
-     * `backoff` says, by default for ever: let `withTimeout` end it for a user who waits.
+     * Missing parts of the model are fetched first. Without a network, the client tries for as long as the settings'
+     * `backoff` allows, by default without limit: use `withTimeout` for a user who waits.
      *
-     * @param photo A file.
-     * @param task Whose model; null takes the first.
-     * @throws PassException No check-in has told of a model yet, or it cannot be put together.
+     * @param photo The photo's file.
+     * @param task The task whose model to use; null: the first.
+     * @throws PassException No check-in has announced a model yet, or it cannot be assembled.
      * @throws PhotoException The photo cannot be decoded.
      * @throws FedLensException The model cannot be fetched or run.
      */
@@ -165,15 +165,15 @@ public class FedLensClient internal constructor(
     ): Map<String, Double> = inThread { aside { it.member.predict(photo, task) } }
 
     /**
-     * Embeds the album's photos that are not embedded yet, so that the next round need not; called when a photo has
-     * arrived. Without a model, as before the first check-in, it does nothing. It may fetch, and wait, as [predict].
+     * Embed new photos of the album ahead of the next round; call it after adding a photo. Without a model, as before
+     * the first check-in, it does nothing. It may fetch and wait, as [predict] does.
      *
-     * @return How many were embedded.
+     * @return The number of photos embedded.
      */
     public suspend fun embedNew(): Int = inThread { aside { it.member.embedNew() } }
 
     /**
-     * Deletes what was computed of photos that are gone from the album.
+     * Delete the features of photos that are no longer in the album.
      *
      * @param photos SHA-256, 32 bytes, of each photo's bytes.
      */
@@ -181,33 +181,34 @@ public class FedLensClient internal constructor(
         inThread { aside { it.features.forget(photos.map(ByteString::copyFrom)) } }
 
     /**
-     * The classes of the model that [predict] uses, in label order; empty where no check-in has told of one yet. It may
-     * fetch, and wait, as [predict].
+     * The classes of the model that [predict] uses, in label order; empty if no check-in has announced one yet. It may
+     * fetch and wait, as [predict] does.
      */
     public suspend fun classNames(): List<String> = inThread { aside { it.member.classNames() } }
 
     /**
-     * Ends what is under way, has the server delete everything about this client, then deletes its identity and what
-     * was kept here; photos stay, and the noisy answers that were given. What has been aggregated into a model stays in
-     * it. The next call makes a new client.
+     * Stop running work, tell the server to delete everything about this client, then delete its identity and state.
+     * Photos stay, and so do noisy answers already given. Updates aggregated into a model stay in it. The next call
+     * creates a new client.
      *
-     * @return Whether an update is in a round that is just being aggregated and cannot be taken back.
-     * @throws TransportException The server could not be told, or refuses, as it does where this client was revoked;
-     *     nothing is deleted then. [eraseHere] deletes what is here all the same.
+     * @return True if an update is in a round that is being aggregated, and cannot be taken back.
+     * @throws TransportException The server could not be reached, or refuses, as for a revoked client; then nothing is
+     *     deleted. [eraseHere] deletes the local state in any case.
      */
     public suspend fun forget(): Boolean = leaving { aside { it.member.forget() } }
 
     /**
-     * As [forget], but tells the server nothing, which keeps what it has: for a client that was revoked or whose server
-     * is gone, and for a folder that cannot be opened any more. Where its database cannot be read, noisy answers go too.
+     * [forget] without telling the server, which keeps what it has: for a client that was revoked or whose server is
+     * gone, and for a folder that can no longer be opened. If the database cannot be read, noisy answers are deleted
+     * too.
      *
      * @throws StateException Another process uses the folder, or it cannot be written.
      */
     public suspend fun eraseHere(): Unit = leaving { }
 
     /**
-     * Ends what is under way and lets another process use the folder; what was computed stays. Calls that wait end
-     * with a [CancellationException]. Not to be called by callbacks.
+     * Stop running work and release the folder for other processes; results stay. Waiting calls end with a
+     * [CancellationException]. Callbacks must not call it.
      */
     override fun close() {
         synchronized(lock) {
@@ -232,7 +233,7 @@ public class FedLensClient internal constructor(
         }
     }
 
-    /** What the client does in its own name, which its state tells. */
+    /** Run work that the client's state reflects. */
     private suspend fun <T> working(block: suspend (Member) -> T): T =
         turn.withLock {
             try {
@@ -246,17 +247,17 @@ public class FedLensClient internal constructor(
             }
         }
 
-    /** What may be asked of a client while it takes part. */
+    /** Run a request that is allowed while the client takes part. */
     private suspend fun <T> aside(block: suspend (Household) -> T): T = teller.resuming { block(household()) }
 
-    /** Ends every other call, and deletes what is here when [farewell] has been said. */
+    /** Cancel every other call, run [farewell], and delete the local state. */
     private suspend fun <T> leaving(farewell: suspend () -> T): T {
-        // Before it waits for the thread, which a training may hold.
+        // Before waiting for the thread, which a training may occupy.
         scope.coroutineContext.job.children.toList().forEach { it.cancel() }
         return inThread {
             endOthers()
             val answer = farewell()
-            // Those that have come in the meantime.
+            // Calls that arrived in the meantime.
             endOthers()
             synchronized(lock) {
                 closeHousehold()
@@ -267,7 +268,7 @@ public class FedLensClient internal constructor(
         }
     }
 
-    /** Ends every call but the one that asks for it. */
+    /** Cancel every call but this one. */
     private suspend fun endOthers() {
         val own = currentCoroutineContext().job
         while (true) {

@@ -1,7 +1,7 @@
 package org.fedlens.sdk
 
 /**
- * Something read from outside is not what it must be, or something given cannot be stored.
+ * The root of this package's exceptions: external input is invalid, or data cannot be stored.
  *
  *     FedLensException
  *     ├── BlobException       bytes that are no well-formed blob, or tensors that no blob can hold
@@ -13,70 +13,73 @@ package org.fedlens.sdk
  *     ├── TransportException  a call to the server did not give what it should
  *     └── WireException       a message that cannot be read, or is too long to be sent
  *
- * [reason] is for programs, the message for people. Faults of disk and network are [java.io.IOException], and arguments
- * that the caller could have checked are [IllegalArgumentException].
+ * [reason] is for programs, the message for people. Other disk and network failures are a [java.io.IOException], and
+ * arguments that the caller could have checked are an [IllegalArgumentException].
  */
 public sealed class FedLensException(
     message: String,
     cause: Throwable? = null,
 ) : Exception(message, cause) {
-    /** Which one of the reasons of its class. */
+    /** The reason, from the enum of the exception's class. */
     public abstract val reason: Enum<*>
 }
 
-/** Bytes that are no well-formed blob, or not the expected one, or tensors that no blob can hold. Fetch it anew. */
+/**
+ * Bytes that are not a well-formed blob or not the expected one, or tensors that no blob can hold. Fetch the blob
+ * again.
+ */
 public class BlobException(
     override val reason: Reason,
     message: String,
     cause: Throwable? = null,
 ) : FedLensException(message, cause) {
-    /** What is wrong with a blob. */
+    /** The fault of a blob. */
     public enum class Reason {
-        /** It does not start like a blob. */
+        /** It does not start with a blob's magic bytes. */
         NOT_A_BLOB,
 
-        /** It is of a format version that this program does not read. */
+        /** It has a format version that this program does not read. */
         UNKNOWN_VERSION,
 
         /** Bytes are missing. */
         TRUNCATED,
 
-        /** There are bytes behind the end. */
+        /** Bytes follow the end. */
         TRAILING_BYTES,
 
-        /** The header, the blob, or what was asked of it is longer than allowed. */
+        /** The header, the blob, or a requested range is larger than allowed. */
         TOO_LARGE,
 
-        /** The header cannot be read, or is not in its only allowed form. */
+        /** The header cannot be read, or is not in canonical form. */
         DAMAGED_HEADER,
 
         /** A tensor has a name, type or shape that no blob may hold. */
         TENSOR_NOT_ALLOWED,
 
-        /** Padding holds something else than zeros. */
+        /** Padding holds bytes other than zero. */
         DAMAGED_PADDING,
 
         /** A NaN, an infinity, or a number too large for the codec. */
         NOT_FINITE,
 
-        /** Scales and values of an int8 tensor do not belong together. */
+        /** Scales and values of an int8 tensor do not match. */
         DAMAGED_INT8,
 
-        /** A well-formed difference to another blob, or to other tensors, than the one it is added to. */
+        /** A well-formed delta whose base is another blob, or has other tensors, than the one it is added to. */
         UNEXPECTED,
 
-        /** The bytes have another SHA-256 than they must have. */
+        /** The bytes have the wrong SHA-256. */
         WRONG_DIGEST,
     }
 }
 
-/** A bundle that cannot be used. Fetch it anew; if that does not help, it must be exported again. */
+/** A bundle that cannot be used. Fetch it again; if that does not help, export it again. */
 public class ManifestException(
     override val reason: Reason,
     message: String,
     cause: Throwable? = null,
 ) : FedLensException(message, cause) {
-    /** What is wrong with a bundle. */
+    /** The fault of a bundle. */
     public enum class Reason {
         /** There is no manifest. */
         MISSING,
@@ -84,7 +87,7 @@ public class ManifestException(
         /** The manifest is longer than allowed. */
         TOO_LARGE,
 
-        /** The bytes are no manifest. */
+        /** The bytes are not a manifest. */
         DAMAGED,
 
         /** A field is unset, out of range, or contradicts another. */
@@ -93,7 +96,7 @@ public class ManifestException(
         /** The file of a part is missing. */
         PART_MISSING,
 
-        /** The file of a part has another SHA-256 than it must have. */
+        /** The file of a part has the wrong SHA-256. */
         PART_DAMAGED,
 
         /** There is no such program, or not in that format. */
@@ -101,18 +104,18 @@ public class ManifestException(
     }
 }
 
-/** A file that cannot be used as a photo. Leave it out and say so. */
+/** A file that cannot be used as a photo. Skip it and report that. */
 public class PhotoException(
     override val reason: Reason,
     message: String,
     cause: Throwable? = null,
 ) : FedLensException(message, cause) {
-    /** What is wrong with a photo. */
+    /** The fault of a photo. */
     public enum class Reason {
         /** Neither JPEG, PNG, WebP nor BMP. */
         UNKNOWN_FORMAT,
 
-        /** HEIC, which the rule for photos leaves out. */
+        /** HEIC, which preprocessing does not support. */
         HEIC,
 
         /** It cannot be decoded completely. */
@@ -123,18 +126,18 @@ public class PhotoException(
     }
 }
 
-/** A message that cannot be read, or is too long to be sent. */
+/** A message that cannot be read, or is too long to send. */
 public class WireException(
     override val reason: Reason,
     message: String,
     cause: Throwable? = null,
 ) : FedLensException(message, cause) {
-    /** What is wrong with a message. */
+    /** The fault of a message. */
     public enum class Reason {
-        /** The bytes are no such message. */
+        /** The bytes are not a message of this type. */
         DAMAGED,
 
-        /** It is of a version of the protocol that this program does not speak. */
+        /** It has a protocol version that this program does not speak. */
         UNKNOWN_PROTOCOL,
 
         /** Bytes are missing. */
@@ -148,38 +151,40 @@ public class WireException(
     }
 }
 
-/** A program of a bundle could not do what was asked. */
+/** A program of a bundle failed. */
 public class EngineException(
     override val reason: Reason,
     message: String,
     cause: Throwable? = null,
 ) : FedLensException(message, cause) {
-    /** What went wrong. */
+    /** The kind of failure. */
     public enum class Reason {
         /** The bundle cannot be loaded or run by this engine. */
         BUNDLE_UNUSABLE,
 
-        /** Weights, rows, batches or hyper-parameters are not what the bundle allows; the text names the first one. */
+        /**
+         * Weights, rows, batches or hyper-parameters are not what the bundle allows; the message names the first fault.
+         */
         BAD_INPUT,
 
-        /** A NaN or an infinity came out; nothing of this training may be uploaded. */
+        /** A result is NaN or infinite; nothing of this training may be uploaded. */
         NON_FINITE,
 
-        /** What the engine runs programs with is not there, or not for this machine. */
+        /** The engine's native runtime is missing, or is not for this machine. */
         RUNTIME_MISSING,
     }
 }
 
 /**
- * An assignment cannot be carried out; the round goes on without this client. The server is told the reason and the
- * message, which therefore holds no file name.
+ * An assignment that cannot be carried out; the round continues without this client. The server receives the reason and
+ * the message, which therefore contains no file name.
  */
 public class PassException(
     override val reason: Reason,
     message: String,
     cause: Throwable? = null,
 ) : FedLensException(message, cause) {
-    /** What the server is told, as `FailureReason` has it. */
+    /** The reason sent to the server, as in `FailureReason`. */
     public enum class Reason {
         /** There is no labelled train photo. */
         NO_PHOTOS,
@@ -187,10 +192,10 @@ public class PassException(
         /** The bundle cannot be loaded or run. */
         BUNDLE,
 
-        /** The assignment asks for something that this version does not know. */
+        /** The assignment asks for something that this version does not support. */
         UNSUPPORTED,
 
-        /** The client's policy forbids an answer that was asked for. */
+        /** The client's policy forbids something that was asked for. */
         POLICY,
 
         /** Training gave a NaN or an infinity. */
@@ -201,13 +206,13 @@ public class PassException(
     }
 }
 
-/** What a client keeps cannot be used; nothing in it was changed. */
+/** A client's stored state cannot be used; nothing in it was changed. */
 public class StateException(
     override val reason: Reason,
     message: String,
     cause: Throwable? = null,
 ) : FedLensException(message, cause) {
-    /** What keeps it from being used. */
+    /** The fault of the stored state. */
     public enum class Reason {
         /** It belongs to a client of another server, or with another identity. */
         BOUND_TO_ANOTHER,
@@ -221,7 +226,7 @@ public class StateException(
         /** It cannot be read. */
         DAMAGED,
 
-        /** It cannot be written, such as for want of room. */
+        /** It cannot be written, for example because the disk is full. */
         NOT_WRITABLE,
 
         /** This client is not enrolled yet and has no enrolment token. */
@@ -230,9 +235,9 @@ public class StateException(
 }
 
 /**
- * A call to the server did not give what it should.
+ * A failed call to the server.
  *
- * @property code The server's word for why, where it has refused; empty otherwise.
+ * @property code The server's error code if it refused; empty otherwise.
  */
 public class TransportException(
     override val reason: Reason,
@@ -240,18 +245,18 @@ public class TransportException(
     public val code: String = "",
     cause: Throwable? = null,
 ) : FedLensException(message, cause) {
-    /** Who is at fault, and whether waiting helps. */
+    /** The kind of failure. */
     public enum class Reason {
-        /** The server carries the request out neither now nor later. */
+        /** The server refuses the request for good. */
         REFUSED,
 
-        /** No usable answer for as long as the caller was ready to wait. */
+        /** No usable answer came within the time allowed. */
         UNREACHABLE,
 
-        /** The server has not shown to be the one that it should be. */
+        /** The server could not prove its identity. */
         UNTRUSTED,
 
-        /** Something answered that does not speak the protocol, or not what was asked for came back. */
+        /** The answer does not follow the protocol, or is not what was asked for. */
         BAD_ANSWER,
     }
 }

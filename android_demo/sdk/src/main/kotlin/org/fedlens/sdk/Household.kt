@@ -23,17 +23,16 @@ import java.io.Closeable
 import java.io.File
 
 /**
- * Where a client lives, and what it is made of.
+ * The configuration of a client: its address, folder, photos and factories.
  *
- * @property server Its address.
- * @property folder For what must outlive the process.
- * @property album Its photos.
- * @property platform What runs programs, decodes photos and opens databases.
- * @property settings How it takes part.
- * @property worker Its thread.
- * @property transportOf Makes the way to the server, given the secret.
- * @property engineOf Makes the engine for a bundle, given the folder for its trials.
- * @property pause Waits so many milliseconds.
+ * @property server Address of the server.
+ * @property folder Folder for persistent state.
+ * @property album The photos.
+ * @property platform Platform services.
+ * @property settings Settings of the client.
+ * @property transportOf Creates the transport, given the secret.
+ * @property engineOf Creates the engine for a bundle, given the folder for its trials.
+ * @property pause Waits for the given number of milliseconds.
  */
 internal class Site(
     val server: String,
@@ -49,11 +48,11 @@ internal class Site(
     val engineOf: (Bundle, File) -> Engine = { bundle, trials -> ProgramEngine(bundle, platform.runtime, trials) },
     val pause: suspend (Long) -> Unit = { delay(it) },
 ) {
-    /** Where its identity is kept. */
+    /** The store of the client's secret. */
     val secrets: SecretStore get() = settings.secrets ?: FileSecret(File(folder, "secret"))
 }
 
-/** Everything that is open while a client is. */
+/** The open resources of a client. */
 internal class Household private constructor(
     val state: State,
     val transport: Transport,
@@ -62,14 +61,14 @@ internal class Household private constructor(
     val assignments: Assignments,
     val member: Member,
 ) : Closeable {
-    /** Whatever of it fails, the folder is free for others then. */
+    /** Close everything; the folder is released even if some of it fails. */
     override fun close() {
         state.use { transport.use { features.use { assignments.close() } } }
     }
 
     companion object {
         /**
-         * Opens everything.
+         * Open the resources of a client.
          *
          * @throws StateException The folder cannot be used.
          * @throws TransportException The server's address cannot be trusted with the secret.
@@ -122,7 +121,7 @@ internal class Household private constructor(
             }
         }
 
-        // Folder in the cache that tells which programs have passed their trial.
+        // The folder in the cache with the marks of [org.fedlens.sdk.engine.Trials].
         private const val TRIED = "tried"
     }
 }

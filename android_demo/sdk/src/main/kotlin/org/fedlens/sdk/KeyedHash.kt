@@ -5,7 +5,7 @@ import java.nio.ByteOrder
 import java.util.Base64
 
 /**
- * Identity and client randomness: everything that must come out the same in every language.
+ * Client identity and client randomness, identical in every language.
  *
  * `H` is SHA-256 and `||` concatenation; integers are little-endian and unsigned; ids, secrets, seeds and digests are
  * 32 bytes.
@@ -15,10 +15,10 @@ import java.util.Base64
  *     uniforms         words of H("fedlens/view/v1" || seed || photo || u32 view || u32 block)
  *     choice of views  by the words of view 0, see [viewChoice]
  *
- * A value that has not 32 bytes is an [IllegalArgumentException]: it never comes from outside unchecked.
+ * Functions throw an [IllegalArgumentException] for a value that is not 32 bytes long: callers check external input.
  */
 public object KeyedHash {
-    /** Bytes of a digest, an id, a secret and a seed. */
+    /** Length in bytes of a digest, an id, a secret and a seed. */
     public const val DIGEST_BYTES: Int = 32
 
     private const val WORDS_PER_BLOCK = 8
@@ -31,7 +31,7 @@ public object KeyedHash {
     public fun authorization(secret: ByteArray): String =
         "Bearer " + Base64.getUrlEncoder().withoutPadding().encodeToString(sized(secret, "secret"))
 
-    /** The key, 32 bytes, by which the photos of one epoch are sorted, ascending, compared without sign. */
+    /** The sort key, 32 bytes, of a photo within an epoch; keys are compared as unsigned bytes, ascending. */
     public fun photoRank(
         seed: ByteArray,
         stage: Int,
@@ -47,7 +47,7 @@ public object KeyedHash {
     /**
      * The order of the photos in one epoch.
      *
-     * @return Indices into [entries]: of the first photo, the second, and so on.
+     * @return Indices into [entries], in the order of the epoch.
      */
     public fun photoOrder(
         seed: ByteArray,
@@ -59,7 +59,7 @@ public object KeyedHash {
         return entries.indices.sortedWith { a, b -> compareUnsigned(ranks[a], ranks[b]) }.toIntArray()
     }
 
-    /** Random numbers for one augmented view of one photo: [count] of them in 0..1, 1 excluded, multiples of 2^-24. */
+    /** [count] uniform random numbers for one augmented view of a photo, in [0, 1), multiples of 2^-24. */
     public fun viewUniforms(
         seed: ByteArray,
         photo: ByteArray,
@@ -71,10 +71,10 @@ public object KeyedHash {
     }
 
     /**
-     * Which [count] of a photo's [stored] views a pass takes: different ones, each in 0 until [stored].
+     * [count] distinct indices, each in 0 until [stored], of the stored views that local training uses for a photo.
      *
-     * The first steps of a shuffle by Fisher and Yates: entry i of 0, 1, ... changes places with entry
-     * i + (word i modulo stored - i); then the first [count] entries are taken.
+     * The first steps of a Fisher-Yates shuffle: entry i of 0, 1, ... is swapped with entry i + (word i modulo stored -
+     * i); then the first [count] entries are taken.
      */
     public fun viewChoice(
         seed: ByteArray,
@@ -91,13 +91,13 @@ public object KeyedHash {
         return order.copyOf(count)
     }
 
-    /** Whether a photo with this digest is kept aside for evaluation: one in five. */
+    /** True if the photo with this digest is a test photo: one in five is. */
     public fun isTestPhoto(photo: ByteArray): Boolean {
         val first = ByteBuffer.wrap(sized(photo, "photo")).getLong()
         return java.lang.Long.remainderUnsigned(first, TEST_SHARE.toLong()) == 0L
     }
 
-    /** Compares bytes one by one without sign; a prefix comes first. */
+    /** Compare unsigned bytes lexicographically; a prefix comes first. */
     public fun compareUnsigned(
         left: ByteArray,
         right: ByteArray,
@@ -130,7 +130,7 @@ public object KeyedHash {
         return words
     }
 
-    /** SHA-256 of the name of a use, in ASCII, and of [parts] behind it. */
+    /** SHA-256 of [domain] in ASCII, followed by [parts]. */
     internal fun hash(
         domain: String,
         vararg parts: ByteArray,
@@ -141,7 +141,7 @@ public object KeyedHash {
         return digest.digest()
     }
 
-    /** These numbers as u32, one behind the other. */
+    /** These numbers as consecutive little-endian u32. */
     internal fun littleEndian(vararg values: Int): ByteArray {
         val buffer = ByteBuffer.allocate(Int.SIZE_BYTES * values.size).order(ByteOrder.LITTLE_ENDIAN)
         values.forEach(buffer::putInt)

@@ -16,7 +16,7 @@ import org.fedlens.sdk.ManifestException.Reason
 import org.fedlens.sdk.blob.Layout
 import org.fedlens.sdk.blob.TensorSpec
 
-/** Sees that no field of a manifest is missing, out of range, or contradicts another. */
+/** The check that no field of a manifest is missing, out of range, or in conflict with another. */
 internal class ManifestCheck(
     private val manifest: Manifest,
 ) {
@@ -48,7 +48,7 @@ internal class ManifestCheck(
         val names = manifest.tensorsList.map { it.name.toByteArray() }
         val isAscending = names.zipWithNext { left, right -> KeyedHash.compareUnsigned(left, right) < 0 }.all { it }
         need(names.isNotEmpty() && isAscending) {
-            "exchangeable tensors must be there, sorted by name, each once"
+            "there must be exchangeable tensors, sorted by name, each once"
         }
         for (tensor in manifest.tensorsList) {
             val what = "tensor '${tensor.name}'"
@@ -68,7 +68,7 @@ internal class ManifestCheck(
     private fun checkParts() {
         need(parts.size == manifest.partsCount) { "a part occurs twice" }
         val areDigests = parts.all { it.size() == KeyedHash.DIGEST_BYTES }
-        need(areDigests) { "a part's digest has not ${KeyedHash.DIGEST_BYTES} bytes" }
+        need(areDigests) { "a part's digest does not have ${KeyedHash.DIGEST_BYTES} bytes" }
         need(manifest.partsList.all { it.size != 0L }) { "a part has no size" }
         needPart(manifest.initial) { "initial is not among the parts" }
         need(manifest.frozen.isEmpty || manifest.frozen in parts) { "frozen is not among the parts" }
@@ -137,7 +137,7 @@ internal class ManifestCheck(
         }
     }
 
-    /** Sees that `step` and `predict` take what so many runs of `extract` give side by side. */
+    /** Check that `step` and `predict` take the concatenated outputs of the extractors. */
     private fun checkConcatenated() {
         val count = manifest.concatenated
         if (count == 0) return
@@ -161,7 +161,7 @@ internal class ManifestCheck(
         }
     }
 
-    /** Sees that `view` makes of a photo what is asked for, and that `step` takes as many. */
+    /** Check that `view` and `step` agree with the number of views. */
     private fun checkViews() {
         val views = manifest.views
         val stored = manifest.storedViews
@@ -223,7 +223,7 @@ internal class ManifestCheck(
 
         fun isEachOnce(names: List<String>) = names.toSet().size == names.size
 
-        /** Whether a tensor of this shape has at least one element, and less than 2^40 of them. */
+        /** True if a tensor of this shape has at least one element and fewer than 2^40. */
         fun hasElements(shape: List<Long>): Boolean {
             var count = 1L
             for (dimension in shape) {
@@ -235,7 +235,7 @@ internal class ManifestCheck(
 
         fun List<Slot>.shapes(kind: SlotKind): List<List<Long>> = filter { it.kind == kind }.map { it.shapeList }
 
-        // Numbers of the schema are unsigned, those of the JVM are not.
+        // Integers are unsigned in the schema, but signed on the JVM.
         fun unsigned(value: Int): String = Integer.toUnsignedString(value)
 
         fun unsigned(value: Long): String = java.lang.Long.toUnsignedString(value)

@@ -10,18 +10,18 @@ import org.fedlens.proto.v1.ProgramFormat
 import org.fedlens.proto.v1.TensorSelector
 import org.fedlens.sdk.ManifestException.Reason
 
-/** Reading manifests, and what can be asked of them. */
+/** Functions that read and query manifests. */
 public object Manifests {
-    /** Most bytes of a manifest. */
+    /** Maximum size of a manifest in bytes. */
     public const val MAX_BYTES: Int = 1 shl 20
 
     /** Reserved name of a downloaded set: the initial weights of the client's own bundle. */
     public const val INITIAL: String = "initial"
 
     /**
-     * Reads and checks the bytes of a manifest.
+     * Read and check the bytes of a manifest.
      *
-     * @throws ManifestException A field is missing, out of range, or contradicts another.
+     * @throws ManifestException A field is missing, out of range, or in conflict with another.
      */
     public fun parse(raw: ByteArray): Manifest {
         if (raw.size > MAX_BYTES) {
@@ -37,7 +37,7 @@ public object Manifests {
         return manifest
     }
 
-    /** The initial weights, a part like all others, as a set that can be downloaded. */
+    /** The initial weights as a set to download. */
     public fun initialSet(manifest: Manifest): BlobSet {
         val part = manifest.partsList.first { it.sha256 == manifest.initial }
         return BlobSet
@@ -80,8 +80,8 @@ public object Manifests {
     }
 
     /**
-     * The digests of the parts that a client needs which runs programs in these formats: their files, the initial
-     * weights, and what is frozen, which only `.pt2` programs take from a part of its own; null: every part.
+     * The digests of the parts needed to run programs in these formats: their files, the initial weights and, for
+     * `.pt2` programs only, the frozen tensors; null: every part.
      */
     public fun parts(
         manifest: Manifest,
@@ -99,7 +99,7 @@ public object Manifests {
         return wanted.map { it.toByteArray() }
     }
 
-    /** The tensors that match every list of [selector] that is set, in the manifest's order. */
+    /** The tensors that match every non-empty list of [selector], in the manifest's order. */
     public fun select(
         tensors: Iterable<ExchangeableTensor>,
         selector: TensorSelector,

@@ -16,10 +16,7 @@ import org.fedlens.sdk.store.Result
 import org.fedlens.sdk.store.State
 import java.io.File
 
-/**
- * What one client does, round after round; all of it in the client's thread. Of [runOnce] and [learnOfModel] one is under
- * way at a time.
- */
+/** The client loop, on the client's thread. Only one of [runOnce] and [learnOfModel] runs at a time. */
 internal class Member(
     private val site: Site,
     private val state: State,
@@ -37,11 +34,11 @@ internal class Member(
     private var mayHaveResult = true
     private var enrolledAgain = false
 
-    // Task and round; none has these numbers.
+    // Task and round; no round has these numbers.
     private var ended = 0L to 0L
     private var notGiven = 0L to 0L
 
-    /** As [FedLensClient.predict]. */
+    /** See [FedLensClient.predict]. */
     suspend fun predict(
         photo: File,
         task: Long?,
@@ -50,25 +47,25 @@ internal class Member(
         val model =
             model(task) ?: throw PassException(
                 PassException.Reason.UNSUPPORTED,
-                "the server has told of no model$whose for this client yet; check in first: checkIn()",
+                "the server has announced no model$whose for this client yet; call checkIn() first",
             )
         return assignments.predict(model, photo)
     }
 
-    /** As [FedLensClient.embedNew]. */
+    /** See [FedLensClient.embedNew]. */
     suspend fun embedNew(): Int {
         val model = model(null) ?: return 0
         return assignments.embedNew(model.bundle.toByteArray(), onlyTest = role == Role.EVALUATOR)
     }
 
-    /** As [FedLensClient.classNames]. */
+    /** See [FedLensClient.classNames]. */
     suspend fun classNames(): List<String> =
         model(null)?.let { assignments.classNames(it.bundle.toByteArray()) }.orEmpty()
 
-    /** Has the server delete everything about this client; gives whether an update cannot be taken back. */
+    /** Tell the server to delete everything about this client; true if an update cannot be taken back. */
     suspend fun forget(): Boolean =
         try {
-            // Without a role too: the answer to an enrolment may have been lost, or the models be others now.
+            // Even without a role: the answer to an enrolment may have been lost, or the models may have changed.
             journal.mayBeEnrolled() && transport.forget().aggregating
         } catch (refusal: TransportException) {
             // A server that does not know this client has nothing to delete.
@@ -76,14 +73,14 @@ internal class Member(
             false
         }
 
-    /** Delivers what waits in the outbox; if nothing does, takes part in one round. */
+    /** Deliver the result in the outbox, or take part in one round if there is none. */
     suspend fun runOnce(): Event.Outcome = recovering { nextOutcome() }
 
-    /** The model of [task], or the first, of which the server has told last and which has tensors. */
+    /** The last announced model of [task], or of the first task, that has tensors. */
     private fun model(task: Long?): CurrentModel? =
         current.modelsList.find { it.setsCount > 0 && (task == null || it.task == task) }
 
-    /** Enrols where that is to be done, and asks once which model there is; no work is begun. */
+    /** Enrol if necessary and ask once for the current model, without starting work. */
     suspend fun learnOfModel() {
         recovering {
             enrol()
@@ -93,7 +90,7 @@ internal class Member(
         teller.enter(ClientState.Idle)
     }
 
-    /** What [work] gives; it begins anew, once, where the server has lost its memory of this client. */
+    /** Run [work], and repeat it once after enrolling again if the server has forgotten this client. */
     private suspend fun <T> recovering(work: suspend () -> T): T =
         try {
             work()
@@ -102,13 +99,13 @@ internal class Member(
             if (!isUnknown || settings.enrolmentToken == null || enrolledAgain) throw refusal
             enrolledAgain = true
             role = null
-            // Numbers of tasks and rounds from before mean nothing.
+            // Earlier task and round numbers mean nothing to that server.
             state.reset()
             current = Finished.getDefaultInstance()
             work()
         }
 
-    /** Remembers the models of which a server tells: all that there are, or with work that of its task. */
+    /** Store the models that the server announces: all of them, or with an assignment the one of its task. */
     private fun learnFrom(response: CheckInResponse) {
         when (response.resultCase) {
             CheckInResponse.ResultCase.ASSIGNMENT -> {
@@ -122,7 +119,7 @@ internal class Member(
         }
     }
 
-    // What the client is to start from is what it would use now.
+    // The client's current model is the one that local training starts from.
     private fun modelOf(assignment: Assignment) =
         CurrentModel
             .newBuilder()
@@ -197,7 +194,7 @@ internal class Member(
 
     private suspend fun takePart(assignment: Assignment): Event.Outcome? {
         val key = assignment.task to assignment.round
-        // A server that repeats an assignment that has ended must not make a client spin.
+        // A server that repeats a finished assignment must not make a client spin.
         if (key == ended) site.pause(REPEATED_ASSIGNMENT_PAUSE_MS)
         mayHaveResult = true
         teller.enter(ClientState.Preparing(assignment.task, assignment.round, 0, 0))
@@ -245,7 +242,7 @@ internal class Member(
 
     private fun storedRole(): Role? {
         val word = state.get(ROLE)?.let { String(it) }
-        // Who trains other models now has to tell the server so.
+        // A client whose models have changed must enrol again.
         val told = state.get(MODELS) ?: ByteArray(0)
         return Role.entries.find { it.word == word }?.takeIf { told.contentEquals(models) }
     }
@@ -261,7 +258,7 @@ internal class Member(
     }
 
     private companion object {
-        // State.reset() deletes the first and the last.
+        // State.reset() deletes ROLE and CURRENT.
         const val ROLE = "role"
         const val MODELS = "models"
         const val CURRENT = "current"

@@ -3,8 +3,8 @@ package org.fedlens.sdk
 import kotlin.random.Random
 
 /**
- * How long a client waits before it checks in again: what the server says, within reason. Remembers how quickly a
- * server has sent its client away, and slows the client down for that.
+ * The pause before the next check-in: what the server asks for, within limits. A server that answers at once again and
+ * again is asked less often.
  */
 internal class Pacing(
     private val random: Random = Random.Default,
@@ -13,10 +13,10 @@ internal class Pacing(
     private var wasQuick = false
 
     /**
-     * How long to wait now, in milliseconds.
+     * The next pause, in milliseconds.
      *
-     * @param retryAfterMs What the server asks for.
-     * @param heldMs How long it took to answer.
+     * @param retryAfterMs The pause that the server asks for.
+     * @param heldMs The time that the server took to answer.
      */
     fun pauseMs(
         retryAfterMs: Long,
@@ -30,12 +30,12 @@ internal class Pacing(
             ownPauseMs = (2 * ownPauseMs).coerceIn(4 * SHORTEST_POLL_MS, LONGEST_OWN_PAUSE_MS)
         }
         wasQuick = isQuick
-        // Clients that were told the same should not all come back at the same moment.
+        // Jitter, so that clients with the same answer do not all come back at the same moment.
         return ((askedMs + ownPauseMs) * (1 + random.nextDouble() / 10)).toLong()
     }
 
     private companion object {
-        // A server that says to come back in a month will have something else to say earlier.
+        // A server that asks for a month's pause may change its mind earlier.
         const val LONGEST_PAUSE_MS = 3_600_000L
 
         // A server that answers at once with "wait 0 ms" must not make a client spin.

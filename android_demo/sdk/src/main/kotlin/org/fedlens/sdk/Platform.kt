@@ -5,16 +5,16 @@ import org.fedlens.sdk.photo.PhotoDecoder
 import org.fedlens.sdk.store.Database
 import java.io.File
 
-/** What a client needs of the system that it runs on. On Android it is an [AndroidPlatform]. */
+/** The services that a client needs from its system. On Android, use [AndroidPlatform]. */
 public interface Platform {
-    /** Runs the programs of bundles. */
+    /** Runtime for the programs of bundles. */
     public val runtime: ProgramRuntime
 
-    /** Decodes photos. */
+    /** Decoder of photos. */
     public val decoder: PhotoDecoder
 
     /**
-     * Opens an SQLite file, making it where there is none.
+     * Open an SQLite file, creating it if necessary.
      *
      * @throws StateException It cannot be opened.
      */

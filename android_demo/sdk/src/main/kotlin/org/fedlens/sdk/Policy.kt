@@ -1,22 +1,21 @@
 package org.fedlens.sdk
 
 /**
- * What a client is ready to tell, whatever a server asks: its owner's word, not the server's. The default answers
- * everything that this version knows.
+ * The owner's limits on what a server may learn, whatever it asks. The default allows everything that this version
+ * supports.
  *
- * @property upload Whether trained weights may leave; if not, an assignment that uploads is refused with reason
- *     `policy`, and the client still receives models.
- * @property answerClassCounts Whether the server may learn how many train photos there are of each class.
- * @property answerEvaluation Whether it may learn how many of this client's test photos are classified rightly.
- * @property answerConfusion Whether it may learn, for each class of those test photos, as what they are classified.
- * @property answerLabelDistribution Whether it may learn the share of each class among the train photos with noise.
- * @property leastEpsilon A noisy share is refused where epsilon is smaller: it would be the answer for life, and
- *     useless.
- * @property mostEpsilon It is refused where epsilon is larger, and the noise so small that it hides too little.
- * @property answerExactlyAfterNoise Whether class counts and confusion are answered to a server that was given noisy
- *     shares of the same classes before, whose noise they undo.
- * @property bundles Digests, as lower-case hexadecimal digits, of the only manifests that may run here; null trusts the
- *     server's choice.
+ * @property upload True if trained weights may be uploaded; otherwise assignments with an upload are refused with
+ *     reason `policy`, and the client still receives models.
+ * @property answerClassCounts True if the server may learn the number of train photos per class.
+ * @property answerEvaluation True if it may learn how many of this client's test photos are classified correctly.
+ * @property answerConfusion True if it may learn the confusion matrix of those test photos.
+ * @property answerLabelDistribution True if it may learn noisy shares of the classes among the train photos.
+ * @property leastEpsilon Smallest epsilon of a noisy share: a noisier answer would be useless, and is given for life.
+ * @property mostEpsilon Largest epsilon of a noisy share: less noise would hide too little.
+ * @property answerExactlyAfterNoise True if a server that has noisy shares of the same classes may also learn class
+ *     counts and confusion, which undo the noise.
+ * @property bundles Digests, in lower-case hexadecimal, of the only manifests that may run here; null: any that the
+ *     server chooses.
  */
 public data class Policy(
     val upload: Boolean = true,

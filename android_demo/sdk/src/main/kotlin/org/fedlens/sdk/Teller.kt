@@ -5,37 +5,37 @@ import kotlinx.coroutines.flow.StateFlow
 import kotlinx.coroutines.flow.asStateFlow
 import java.util.concurrent.CopyOnWriteArrayList
 
-/** Tells events, and the state that follows from them. */
+/** The dispatcher of events, and of the states that follow from them. */
 internal class Teller(
     private val onEvent: (Event) -> Unit,
 ) {
     private val current = MutableStateFlow<ClientState>(ClientState.Idle)
     private val listeners = CopyOnWriteArrayList<Callbacks>()
 
-    // What a repeated request keeps from going on.
+    // The state to return to after a repeated request.
     private var beforeRetrying: ClientState = ClientState.Idle
 
     /** The state, for observers. */
     val state: StateFlow<ClientState> = current.asStateFlow()
 
-    /** Tells [callbacks] too, from now on. */
+    /** Add a listener. */
     fun add(callbacks: Callbacks) {
         listeners += callbacks
     }
 
-    /** Does not tell [callbacks] any more. */
+    /** Remove a listener. */
     fun remove(callbacks: Callbacks) {
         listeners -= callbacks
     }
 
-    /** Tells an event, then the state that it leads to. */
+    /** Report an event, then the state that follows from it. */
     fun happened(event: Event) {
         onEvent(event)
         listeners.forEach { it.onEvent(event) }
         following(event)?.let(::enter)
     }
 
-    /** Tells a state that no event leads to. */
+    /** Enter a state that follows from no event. */
     fun enter(next: ClientState) {
         val before = current.value
         if (before == next) return
@@ -44,9 +44,9 @@ internal class Teller(
         listeners.forEach { it.onState(next) }
     }
 
-    /** What [work] gives; if a request of it was repeated, the state goes back to what it was before. */
+    /** Run [work]; if one of its requests was repeated, the earlier state is restored afterwards. */
     suspend fun <T> resuming(work: suspend () -> T): T {
-        // A run whose request is being repeated goes on with that.
+        // A concurrent run that repeats a request keeps its state.
         val isRepeating = current.value is ClientState.Retrying
         try {
             return work()

@@ -11,8 +11,8 @@ import java.nio.ByteOrder
  * The body of `PUT .../update` and `PUT .../evaluation`: the length of the header as a little-endian u32, the header,
  * and the blob, if there is one.
  *
- * @property header Names the blob by digest and size, or none.
- * @property blob What is uploaded; null: nothing.
+ * @property header The header; it names the blob by digest and size, or no blob.
+ * @property blob The uploaded blob; null: none.
  * @throws WireException The header is too long, or does not name this blob.
  */
 public class UpdateFrame(
@@ -46,13 +46,10 @@ public class UpdateFrame(
                 .array()
     }
 
-    /** Where the blob begins. */
-    public val blobOffset: Int get() = prefix.size
-
-    /** Bytes of the whole body: its `Content-Length`. */
+    /** Size of the whole body in bytes: its `Content-Length`. */
     public val size: Long get() = prefix.size + (blob?.size ?: 0)
 
-    /** SHA-256, 32 bytes, of the whole body: what the server's receipt must hold. */
+    /** SHA-256, 32 bytes, of the whole body, which the server's receipt must repeat. */
     public fun digest(): ByteArray {
         val digest = newSha256()
         digest.update(prefix)
@@ -61,9 +58,9 @@ public class UpdateFrame(
     }
 
     /**
-     * Writes the body, piece by piece; [stream] stays open.
+     * Write the body in chunks; [stream] stays open.
      *
-     * @throws java.io.IOException The stream takes no more.
+     * @throws java.io.IOException Writing to the stream fails.
      */
     public fun writeTo(stream: OutputStream) {
         stream.write(prefix)
@@ -71,14 +68,14 @@ public class UpdateFrame(
     }
 
     public companion object {
-        /** Most bytes of a header, without the four of its length. */
+        /** Maximum size of a header in bytes, without the four bytes of its length. */
         public const val MAX_HEADER_BYTES: Int = 64 shl 10
 
         /**
-         * Takes a body apart and checks all of it.
+         * Parse and check a body.
          *
          * @throws WireException The header is damaged, too long, or does not name the blob behind it.
-         * @throws BlobException What stands behind the header is no blob.
+         * @throws BlobException The bytes after the header are not a blob.
          */
         public fun read(body: ByteArray): UpdateFrame {
             if (body.size < Int.SIZE_BYTES) {

@@ -7,7 +7,7 @@ import com.google.protobuf.Parser
 import org.fedlens.proto.v1.Capabilities
 import org.fedlens.proto.v1.EnrolRequest
 
-/** How messages travel over HTTP: the parts that are the same for every call. */
+/** The encoding of messages over HTTP, common to every call. */
 public object Wire {
     /** The version of the protocol: field 1 of every request. */
     public const val PROTOCOL: Int = 1
@@ -18,7 +18,7 @@ public object Wire {
     /**
      * The message in [body]; unknown fields are ignored.
      *
-     * @param parser Of the wanted kind, such as `Receipt.parser()`.
+     * @param parser Parser of the message type, such as `Receipt.parser()`.
      * @throws WireException The bytes are no such message.
      */
     public fun <M : MessageLite> decode(
@@ -32,10 +32,10 @@ public object Wire {
         }
 
     /**
-     * As [decode], for a request: its protocol must be one that this version speaks.
+     * [decode] for a request, whose protocol version must be supported.
      *
      * @param protocol Field 1 of the message.
-     * @throws WireException The bytes are no such message, or of another version of the protocol.
+     * @throws WireException The bytes are not such a message, or have another protocol version.
      */
     public fun <M : MessageLite> decodeRequest(
         parser: Parser<M>,
@@ -54,7 +54,7 @@ public object Wire {
         return message
     }
 
-    /** What the client with the id [clientId], 32 bytes, enrols with. */
+    /** The enrolment request of the client with id [clientId], 32 bytes. */
     internal fun enrolment(
         clientId: ByteArray,
         token: String,

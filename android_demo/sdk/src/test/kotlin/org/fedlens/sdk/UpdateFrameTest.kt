@@ -20,8 +20,9 @@ class UpdateFrameTest {
             val found = UpdateFrame.read(body(vector.string("file")))
             assertEquals(JsonMessages.of<UpdateHeader>(vector.getAsJsonObject("header")), found.header)
             assertEquals(vector.int("header_bytes"), found.header.serializedSize)
-            assertEquals(vector.int("blob_offset"), found.blobOffset)
-            assertEquals(vector.int("blob_bytes").toLong(), found.blob?.size ?: 0)
+            val blobBytes = found.blob?.size ?: 0
+            assertEquals(vector.int("blob_bytes").toLong(), blobBytes)
+            assertEquals(vector.int("blob_offset").toLong(), found.size - blobBytes)
             assertEquals(vector.tensors("tensors").content(), found.blob?.tensors.orEmpty().content())
         }
     }

@@ -6,10 +6,10 @@ import java.io.File
 /**
  * One labelled photo.
  *
- * @property entry Digest of the file's bytes and copy.
- * @property label Name of the class; one that the bundle does not know is left out and told.
- * @property file Where the bytes are; they are checked against the digest when they are read.
- * @property isTest Evaluated on, never trained on.
+ * @property entry Digest of the file's bytes, and copy number.
+ * @property label Name of the class; photos of a class that the bundle lacks are skipped and reported.
+ * @property file The file; its bytes are checked against the digest when they are read.
+ * @property isTest True for a test photo, which is never trained on.
  */
 public class Photo(
     public val entry: AlbumEntry,
@@ -19,18 +19,18 @@ public class Photo(
 )
 
 /**
- * The album as it was at one moment.
+ * A snapshot of an album.
  *
- * @property photos In any order; each entry once.
- * @property skipped Names of files that are no usable photos, by reason.
+ * @property photos The labelled photos in any order, each entry once.
+ * @property skipped Names of files that cannot be used as photos, by reason.
  */
 public class AlbumSnapshot(
     public val photos: List<Photo>,
     public val skipped: Map<String, List<String>> = emptyMap(),
 )
 
-/** Where a client's photos come from. It may change between rounds; each round works on a snapshot. */
+/** The source of a client's photos. It may change between rounds; each round works on a snapshot. */
 public interface Album {
-    /** The labelled photos now; called in a thread of the client's. */
+    /** The current labelled photos; called on the client's thread. */
     public fun photos(): AlbumSnapshot
 }

@@ -3,17 +3,17 @@ package org.fedlens.sdk.album
 import java.io.File
 
 /**
- * A photo of a [PhotoAlbum] as it was when it was asked for.
+ * A photo of a [PhotoAlbum] at the time of the query.
  *
- * @property id Grows with every photo; never used again.
- * @property sha256 Of the file's bytes, 32 bytes.
- * @property file Where the bytes are.
- * @property name What the file was called where it came from.
- * @property label Name of the class that its owner gave it; null: none yet.
- * @property suggested Name of the class that a model would give it; null: none was asked.
- * @property probability Of that class, in 0..1; 0 without one.
- * @property addedAtMs Milliseconds since 1970.
- * @property isTest Kept aside for evaluation, never trained on.
+ * @property id Id, which grows with every photo and is never reused.
+ * @property sha256 SHA-256 of the file's bytes, 32 bytes.
+ * @property file The photo's file.
+ * @property name Original name of the file.
+ * @property label Name of the class chosen by the owner; null: none yet.
+ * @property suggested Name of the class suggested by a model; null: none yet.
+ * @property probability Probability of that class, in 0..1; 0 without a suggestion.
+ * @property addedAtMs Time of adding, in milliseconds since 1970.
+ * @property isTest True for a test photo, which is never trained on.
  */
 public class AlbumPhoto internal constructor(
     public val id: Long,

@@ -27,8 +27,8 @@ import java.nio.ByteBuffer
  *     album.sqlite3     its rows
  *     lock              held while the album is open
  *
- * What a method has changed is on the disk when it returns; killed anywhere, the folder holds no file without a row and
- * no row without a file. Methods read and write the disk, and may be called from any thread. Faults are a
+ * A method returns when its changes are on the disk. After a crash at any point, opening the album removes files
+ * without a row and rows without a file. Methods access the disk and may be called from any thread. Failures are a
  * [StateException].
  */
 public class PhotoAlbum private constructor(
@@ -42,13 +42,13 @@ public class PhotoAlbum private constructor(
     private var listener: ((List<ByteArray>) -> Unit)? = null
 
     /**
-     * Adds a photo.
+     * Add a photo.
      *
      * @param content The file's bytes: JPEG, PNG, WebP or BMP.
-     * @param name What the file is called, for people.
+     * @param name Name of the file, for people.
      * @param label Name of its class; null: none yet.
-     * @throws PhotoException It is no such photo; the reason says what it is.
-     * @throws StateException There is no room.
+     * @throws PhotoException The file is not such a photo; see the reason.
+     * @throws StateException The disk is full.
      */
     public fun add(
         content: ByteArray,
@@ -74,7 +74,7 @@ public class PhotoAlbum private constructor(
         }
     }
 
-    /** Gives a photo its class, or another one; null takes it away. Of a photo that is gone nothing happens. */
+    /** Sets a photo's class; null removes it. An unknown id has no effect. */
     public fun label(
         id: Long,
         label: String?,
@@ -82,7 +82,7 @@ public class PhotoAlbum private constructor(
         database.transaction { it.run("UPDATE photo SET label = ? WHERE id = ?", label, id) }
     }
 
-    /** Notes which class a model would give a photo, and with which probability, in 0..1. */
+    /** Store a model's suggestion for a photo, with its probability in 0..1. */
     public fun suggest(
         id: Long,
         label: String,
@@ -94,19 +94,19 @@ public class PhotoAlbum private constructor(
     }
 
     /**
-     * Deletes a photo and its file. What a client has computed of it goes where [onDeleted] hands its digest to
-     * [org.fedlens.sdk.FedLensClient.dropFeatures]; otherwise it stays in the client's folder.
+     * Delete a photo and its file. Its features stay in the client's folder until the listener of [onDeleted] passes
+     * the digest to [org.fedlens.sdk.FedLensClient.dropFeatures].
      */
     public fun delete(id: Long) {
         remove("WHERE id = ?", id)
     }
 
-    /** Deletes every photo, as [delete]. */
+    /** Delete every photo, as [delete] does. */
     public fun deleteAll() {
         remove("")
     }
 
-    /** A photo; null: it is gone. */
+    /** The photo with this id; null if it is gone. */
     public fun find(id: Long): AlbumPhoto? = list("WHERE id = ?", id).firstOrNull()
 
     /** Every photo, newest first. */
@@ -118,7 +118,7 @@ public class PhotoAlbum private constructor(
     /** The photos that have no class yet, newest first. */
     public fun unlabelled(): List<AlbumPhoto> = list("WHERE label IS NULL ORDER BY id DESC")
 
-    /** How many photos each class has, by name. */
+    /** The number of photos of each class, by name. */
     public fun countByLabel(): Map<String, Int> =
         database
             .transaction { db ->
@@ -127,9 +127,7 @@ public class PhotoAlbum private constructor(
                 ) { it.text(0) to it.long(1).toInt() }
             }.toMap()
 
-    /**
-     * The labelled photos. Those with equal content are told apart by their place in the order of class and file name.
-     */
+    /** The labelled photos. Copies of the same content are numbered by class and file name. */
     override fun photos(): AlbumSnapshot {
         val copies = HashMap<String, Int>()
         val byBytes = Comparator<String> { a, b -> KeyedHash.compareUnsigned(a.toByteArray(), b.toByteArray()) }
@@ -146,9 +144,9 @@ public class PhotoAlbum private constructor(
     }
 
     /**
-     * Calls [take] with the digests of photos that were deleted, so that what was computed of them is deleted too: at
-     * once with those that nobody has taken so far, and with every one from now on. A digest that [take] fails on with
-     * a [StateException] comes again the next time. Null: nobody takes them now.
+     * Sets a listener for the digests of deleted photos, so that their features are deleted too; null removes it. It is
+     * called at once with digests that no listener has taken, and after every deletion. Digests for which [take] throws
+     * a [StateException] are passed again next time.
      */
     public fun onDeleted(take: ((List<ByteArray>) -> Unit)?) {
         synchronized(turn) {
@@ -157,7 +155,7 @@ public class PhotoAlbum private constructor(
         }
     }
 
-    /** Lets somebody else use the folder. */
+    /** Close the album and release its folder. */
     override fun close() {
         database.close()
         lock.close()
@@ -193,7 +191,7 @@ public class PhotoAlbum private constructor(
                         db.run("INSERT OR IGNORE INTO deleted VALUES (?)", it)
                     }
                 }
-            // Killed here, the files are found by the next `open`.
+            // After a crash here, the next `open` deletes the files.
             gone.forEach { file(it).delete() }
             handOver()
         }
@@ -233,7 +231,7 @@ public class PhotoAlbum private constructor(
 
     private fun file(digest: ByteArray) = File(photos, digest.toHex())
 
-    /** Deletes files that no row names, and rows whose file is gone: what a crash or a lost disk has left. */
+    /** Delete files without a row and rows without a file, as left by a crash. */
     private fun sweep() {
         val names =
             database.transaction { db ->
@@ -270,11 +268,11 @@ public class PhotoAlbum private constructor(
             )
 
         /**
-         * Opens an album, or makes it.
+         * Open an album, creating it if necessary.
          *
-         * @param folder Its own, made if it is not there; no other app may read it.
-         * @param openDatabase As the platform has it.
-         * @throws StateException It is open elsewhere, damaged, from a newer version, or cannot be written.
+         * @param folder The album's own folder, created if necessary; no other app may read it.
+         * @param openDatabase The platform's function that opens a database.
+         * @throws StateException It is open elsewhere, damaged, from a newer version, or not writable.
          */
         public fun open(
             folder: File,

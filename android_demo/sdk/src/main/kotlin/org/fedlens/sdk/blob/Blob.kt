@@ -11,7 +11,7 @@ import java.nio.ByteBuffer
 import java.nio.channels.FileChannel
 
 /**
- * Named tensors as one block of bytes; one content has exactly one encoding, and its SHA-256 is its name.
+ * Named tensors as one block of bytes, with exactly one encoding; the SHA-256 of the bytes is the blob's name.
  *
  *     offset  bytes  content
  *     0       8      "FEDLENS" and a zero byte
@@ -20,9 +20,9 @@ import java.nio.channels.FileChannel
  *     16      h      BlobHeader, tensors sorted by the UTF-8 bytes of their names
  *     ...            each tensor at the next multiple of 64 bytes, zeros between, nothing behind the last one
  *
- * Numbers are little-endian, elements in row-major order; before the values of an int8 tensor stand its scales. With a
- * base in [layout], the tensors are what is to be added to those of that blob, see [Differences]. A blob has less than
- * 2 GiB here. It can be read from several threads.
+ * Numbers are little-endian, elements in row-major order; the scales of an int8 tensor precede its values. If [layout]
+ * names a base, the tensors are a delta to that blob, see [Differences]. This class reads blobs below 2 GiB, from any
+ * number of threads.
  */
 public class Blob private constructor(
     private val buffer: ByteBuffer,
@@ -30,8 +30,8 @@ public class Blob private constructor(
     known: ByteArray?,
 ) {
     /**
-     * By name, in the blob's order: a [FloatTensor] for float32, float16 and int8, a [LongTensor] for int64. Elements
-     * are read from the blob each time, and decoded on the way.
+     * The tensors by name, in the blob's order: a [FloatTensor] for float32, float16 and int8, a [LongTensor] for
+     * int64. Every access reads and decodes elements from the blob.
      */
     public val tensors: Map<String, Tensor> =
         layout.specs.withIndex().associateTo(LinkedHashMap()) { (index, spec) ->
@@ -45,13 +45,13 @@ public class Blob private constructor(
     /** SHA-256, 32 bytes, of the whole blob: its name. */
     public val digest: ByteArray get() = name.copyOf()
 
-    /** Bytes of the whole blob. */
+    /** Size of the whole blob in bytes. */
     public val size: Long get() = layout.size
 
     /**
-     * Writes the blob's bytes, piece by piece; [stream] stays open.
+     * Write the blob's bytes in chunks; [stream] stays open.
      *
-     * @throws java.io.IOException The stream takes no more.
+     * @throws java.io.IOException Writing to the stream fails.
      */
     public fun writeTo(stream: OutputStream): Unit = forEachChunk(stream::write)
 
@@ -70,10 +70,10 @@ public class Blob private constructor(
         private const val CHUNK_BYTES = 1 shl 16
 
         /**
-         * Reads a blob, checking everything: header, size, padding, finiteness.
+         * Read a blob, checking everything: header, size, padding, finiteness.
          *
-         * @param raw Not copied; nobody may change it afterwards.
-         * @throws BlobException The bytes are no blob.
+         * @param raw The blob's bytes, which are not copied and must not change.
+         * @throws BlobException The bytes are not a blob.
          */
         public fun fromBytes(raw: ByteArray): Blob {
             val checker = BlobChecker()
@@ -83,11 +83,11 @@ public class Blob private constructor(
         }
 
         /**
-         * Maps a blob's file into memory, checking header and size only: for files that were checked when they were
-         * written and that nobody else can change.
+         * Map a blob's file into memory and check header and size only: for files that were checked when written and
+         * that nobody else can change.
          *
-         * @param digest SHA-256 of the file, which is believed; null: computed when it is asked for.
-         * @throws BlobException The file is no blob, or its size is not what the header says.
+         * @param digest SHA-256 of the file, which is trusted; null: computed on demand.
+         * @throws BlobException The file is not a blob, or its size is not what the header says.
          * @throws java.io.IOException The file cannot be read.
          */
         public fun open(
@@ -109,17 +109,17 @@ public class Blob private constructor(
             }
 
         /**
-         * Maps a blob's file into memory after checking everything, as [fromBytes] does.
+         * Map a blob's file into memory after checking everything, as [fromBytes] does.
          *
          * @param digest SHA-256 that the file must have; null: any.
-         * @throws BlobException The file is no blob, or another one.
+         * @throws BlobException The file is not a blob, or has another digest.
          * @throws java.io.IOException The file cannot be read.
          */
         public fun openChecked(
             file: File,
             digest: ByteArray? = null,
         ): Blob {
-            // What is checked is what is mapped: a copy of the file's bytes could be of others.
+            // Checks the mapped bytes: the file could change between two reads.
             val unchecked = open(file)
             val checker = BlobChecker()
             unchecked.forEachChunk(checker::feed)
@@ -138,7 +138,7 @@ public class Blob private constructor(
         ): Layout {
             val prefix = ByteArray(minOf(size, Layout.PREFIX_BYTES.toLong()).toInt())
             file.readFully(prefix)
-            // Parsed before anything is allocated by the length that it claims: that is checked in there.
+            // Parsed before anything of the claimed length is allocated: parse() checks that length.
             Layout.parse(prefix)?.let { return it }
             val header = Layout.headerBytes(prefix, prefix.size) ?: throw truncated(size)
             if (Layout.PREFIX_BYTES + header > size) throw truncated(size)

@@ -7,11 +7,9 @@ import org.fedlens.sdk.newSha256
 import java.io.ByteArrayOutputStream
 
 /**
- * Checks a blob while it arrives, in pieces of any size, without holding it: header, length, padding, finiteness,
- * digest.
+ * A streaming check of a blob in chunks of any size: header, length, padding, finiteness, digest.
  *
- * Holds the header until it is complete, at most 1 MiB, and then one byte for each row of the int8 tensor that is
- * checked.
+ * Holds the header until it is complete, at most 1 MiB, and then one byte per row of the int8 tensor being checked.
  */
 public class BlobChecker {
     private val hash = newSha256()
@@ -24,16 +22,16 @@ public class BlobChecker {
     private var finished: ByteArray? = null
 
     /**
-     * Takes the next bytes.
+     * Take the next bytes.
      *
-     * @throws BlobException With these bytes it cannot become a valid blob.
+     * @throws BlobException No valid blob begins with these bytes.
      */
     public fun feed(
         bytes: ByteArray,
         from: Int = 0,
         count: Int = bytes.size - from,
     ) {
-        check(finished == null) { "bytes behind the end of a blob that was finished" }
+        check(finished == null) { "no bytes can follow the end of a blob" }
         hash.update(bytes, from, count)
         var at = from
         val end = from + count
@@ -64,11 +62,11 @@ public class BlobChecker {
         return found
     }
 
-    /** SHA-256, 32 bytes, of all bytes that were fed; nothing can be fed after that. */
+    /** SHA-256, 32 bytes, of all bytes fed; afterwards no more bytes can be fed. */
     public fun digest(): ByteArray = (finished ?: hash.digest().also { finished = it }).copyOf()
 
     private fun readHeader(): Layout? {
-        // Read only when it can be complete: pieces of a few bytes must not cost a copy of the header each.
+        // Parsed only once it can be complete: otherwise each small chunk would cost a copy of the header.
         if (pending.size() < needed) return null
         val start = pending.toByteArray()
         val found = Layout.parse(start)
@@ -83,7 +81,7 @@ public class BlobChecker {
         end: Int,
     ) {
         if (end - from > layout.size - position) {
-            val message = "bytes behind the end of the blob, which its header puts at ${layout.size}"
+            val message = "bytes after the end of the blob, which its header puts at ${layout.size}"
             throw BlobException(Reason.TRAILING_BYTES, message)
         }
         var at = from
@@ -110,9 +108,9 @@ public class BlobChecker {
     }
 }
 
-/** Checks the elements of one tensor, given in pieces that may cut an element in two. */
+/** A check of one tensor's elements, given in chunks that may split an element. */
 private sealed class ElementCheck {
-    /** Takes the next bytes, from [from] to before [end]. */
+    /** Take the next bytes, from [from] to before [end]. */
     abstract fun take(
         bytes: ByteArray,
         from: Int,
@@ -154,7 +152,7 @@ private sealed class ElementCheck {
         ) {
             var at = from
             while (at < end && place != 0) at = one(bytes, at)
-            // Compared like this, the loop is one whose bounds the JVM checks once.
+            // In this form the JVM checks the loop's bounds only once.
             val lastWhole = end - 3
             while (at < lastWhole) {
                 if (bytes[at + 3].toInt() and 0x7f == 0x7f && bytes[at + 2] < 0) throw notFinite(name)

@@ -12,7 +12,7 @@ import java.nio.ByteBuffer
 import java.nio.ByteOrder
 import kotlin.math.abs
 
-/** What was written. */
+/** The digest and layout of a written blob. */
 public class WrittenBlob internal constructor(
     private val sha256: ByteArray,
     public val layout: Layout,
@@ -20,24 +20,24 @@ public class WrittenBlob internal constructor(
     /** SHA-256, 32 bytes, of the blob: its name. */
     public val digest: ByteArray get() = sha256.copyOf()
 
-    /** Bytes of the whole blob. */
+    /** Size of the whole blob in bytes. */
     public val size: Long get() = layout.size
 }
 
-/** Named tensors to the bytes of a [Blob]. */
+/** The encoder from named tensors to the bytes of a [Blob]. */
 public object BlobWriter {
     /**
-     * Writes the blob of these tensors one by one, a few thousand elements at a time; [stream] stays open.
+     * Write the blob of these tensors, a few thousand elements at a time; [stream] stays open.
      *
-     * Of a tensor that is stored as int8 the elements are read twice, and its scales are held: 4 bytes a row.
+     * A tensor stored as int8 is read twice, and its scales are held in memory: 4 bytes per row.
      *
-     * @param tensors By name, in any order.
-     * @param floats How float tensors are stored: float32, float16, or int8, where those of fewer than two dimensions
-     *     are float32. Integers are int64 whatever it is.
-     * @param base SHA-256 of the blob from which these are the difference; null: they are no difference.
+     * @param tensors Tensors by name, in any order.
+     * @param floats Stored type of float tensors: float32, float16 or int8; with int8, tensors of fewer than two
+     *     dimensions are float32. Integers are always int64.
+     * @param base SHA-256 of the base if the tensors are a delta; null: they are not.
      * @throws BlobException A NaN, an infinity, a number too large for the codec, or a name or shape that is not
-     *     allowed. Part of the blob may have been written then.
-     * @throws java.io.IOException The stream takes no more.
+     *     allowed. Part of the blob may have been written by then.
+     * @throws java.io.IOException Writing to the stream fails.
      */
     public fun write(
         stream: OutputStream,
@@ -58,19 +58,19 @@ public object BlobWriter {
         return WrittenBlob(output.finish(), layout)
     }
 
-    /** The blob of these tensors as an array; otherwise as [write]. */
+    /** The blob of these tensors as an array; see [write]. */
     public fun encode(
         tensors: Map<String, Tensor>,
         floats: Dtype = Dtype.DTYPE_FLOAT32,
         base: ByteArray? = null,
     ): ByteArray = ByteArrayOutputStream().also { write(it, tensors, floats, base) }.toByteArray()
 
-    /** How these tensors are stored when floats are stored as [floats]. */
+    /** The stored form of these tensors if floats are stored as [floats]. */
     public fun specsOf(
         tensors: Map<String, Tensor>,
         floats: Dtype = Dtype.DTYPE_FLOAT32,
     ): List<TensorSpec> {
-        require(floats in FLOATS) { "$floats is no way to store floats" }
+        require(floats in FLOATS) { "floats cannot be stored as $floats" }
         return tensors.map { (name, tensor) ->
             when (tensor) {
                 is FloatTensor -> TensorSpec.ofFloat(name, tensor.shape, floats)
@@ -79,7 +79,7 @@ public object BlobWriter {
         }
     }
 
-    /** How a codec of the wire stores float tensors; null: a codec that this version does not know. */
+    /** The stored type of float tensors under a codec; null for a codec that this version does not know. */
     public fun floatsOf(codec: Codec): Dtype? =
         when (codec) {
             Codec.CODEC_FLOAT32 -> Dtype.DTYPE_FLOAT32
@@ -92,8 +92,8 @@ public object BlobWriter {
 }
 
 /**
- * Encodes runs of elements into one buffer; whenever that is full, hashes it and passes it on. So a file is written in
- * whole pages, which takes half as long as in pieces across them.
+ * A buffer that encodes runs of elements; when it is full, it is hashed and written. Writing a file in whole pages
+ * takes half the time.
  */
 private class Output(
     private val stream: OutputStream,
@@ -104,7 +104,7 @@ private class Output(
     private val elements = FloatArray(RUN_ELEMENTS)
     private var passedOn = 0L
 
-    // On Android 8 a ByteBuffer has this of Buffer alone, whose method is another one to the linker.
+    // On Android 8 only Buffer declares this method; a call on a ByteBuffer would not link.
     private var filled: Int
         get() = buffer.position()
         set(position) {
@@ -219,7 +219,7 @@ private class Output(
         }
     }
 
-    /** Calls [encode], which writes [count] elements of [size] bytes at [filled], for runs that fit into the buffer. */
+    /** Call [encode] for runs that fit into the buffer; it writes [count] elements of [size] bytes at [filled]. */
     private inline fun inRuns(
         total: Long,
         size: Int,
@@ -234,7 +234,10 @@ private class Output(
         }
     }
 
-    /** How many elements of [size] bytes fit now, one at least: where tensors begin, every element's size divides. */
+    /**
+     * The number of elements of [size] bytes that fit now, at least one: every tensor's offset is a multiple of the
+     * element size.
+     */
     private fun room(size: Int): Int {
         if (filled == BUFFER_BYTES) passOn()
         return (BUFFER_BYTES - filled) / size

@@ -4,17 +4,17 @@ import org.fedlens.sdk.BlobException
 import org.fedlens.sdk.BlobException.Reason
 
 /**
- * Differences between sets of tensors, and sums that undo them; computed when elements are read.
+ * Delta encoding: differences between sets of tensors, and sums that undo them, computed when elements are read.
  *
  *     difference = trained - base       travels, as a blob that names the base blob in its header
  *     sum        = base + difference    is what the other side uses
  *
- * In float32, infinite where that ends, or in int64 modulo 2^64. The base is what both sides hold, decoded from its
- * blob; so whatever a codec loses of a difference is in the sum, and losses do not add up over rounds.
+ * Arithmetic is float32, with overflow to infinity, or int64 modulo 2^64. Both sides hold the same base, decoded from
+ * its blob, so rounding errors of a codec do not accumulate over rounds.
  */
 public object Differences {
     /**
-     * `trained - base` for each tensor of [trained]; [base] may hold more.
+     * `trained - base` for each tensor of [trained]; [base] may have more tensors.
      *
      * @throws BlobException The base has no such tensor, or another shape or type.
      */
@@ -24,7 +24,7 @@ public object Differences {
     ): Map<String, Tensor> = combine(trained, base, { x, y -> x - y }, { x, y -> x - y })
 
     /**
-     * `base + difference` for each tensor of [differences]; [base] may hold more.
+     * `base + difference` for each tensor of [differences]; [base] may have more tensors.
      *
      * @throws BlobException The base has no such tensor, or another shape or type.
      */

@@ -2,7 +2,9 @@ package org.fedlens.sdk.blob
 
 import kotlin.math.abs
 
-/** IEEE 754 half precision, in bits: neither the JDK nor Android 8 has both directions on both platforms. */
+/**
+ * IEEE 754 half precision: Android has it as `android.util.Half`, the JDK only since Java 20; this code runs on both.
+ */
 internal object Float16 {
     private const val SIGN = 0x8000
     private const val INFINITY = 0x7c00
@@ -15,7 +17,7 @@ internal object Float16 {
     private const val BEYOND = 143 shl 23 // 2^16 as float32
     private const val SUBNORMAL_UNIT = 1f / (1 shl 24)
 
-    /** The nearest half, of two equally near ones the even one; infinite from 65520 on. */
+    /** The nearest half, ties to even; infinite from 65520 on. */
     fun encode(value: Float): Short {
         val bits = value.toRawBits()
         val sign = (bits ushr 16) and SIGN
@@ -33,7 +35,7 @@ internal object Float16 {
         return (sign or half).toShort()
     }
 
-    /** What a half stands for, exactly. */
+    /** The exact value of a half. */
     fun decode(half: Short): Float {
         val bits = half.toInt()
         val sign = (bits and SIGN) shl 16
@@ -47,6 +49,6 @@ internal object Float16 {
         return Float.fromBits(sign or found)
     }
 
-    /** Whether the more significant byte of a half belongs to a finite number. */
+    /** True if the upper byte of a half belongs to a finite number. */
     fun isFinite(upper: Byte): Boolean = (upper.toInt() and (INFINITY shr 8)) != INFINITY shr 8
 }

@@ -6,7 +6,7 @@ import java.io.ByteArrayOutputStream
 import kotlin.math.abs
 
 /**
- * The int8 codec: one float32 scale a row and one byte an element; all arithmetic in float32.
+ * The int8 codec: one float32 scale per row and one byte per element; all arithmetic in float32.
  *
  *     scale = m / 127              m: the largest |x| of the row; 0 for a row of zeros
  *     value = round(x / scale)     half to even, within -127 .. 127; 0 where the scale is 0
@@ -22,27 +22,22 @@ internal object Int8 {
         scale: Float,
     ): Byte {
         if (scale == 0f) return 0
-        // float32 first: rounding the quotient in float64 would give other halves.
+        // Divides in float32: a float64 quotient would round ties differently.
         val quotient = element / scale
         val rounded = Math.rint(quotient.toDouble())
         return rounded.coerceIn(-MOST.toDouble(), MOST.toDouble()).toInt().toByte()
     }
 
-    /** Whether all elements that this scale can stand for are finite. */
+    /** True if all elements that this scale can encode are finite. */
     fun isReadable(scale: Float): Boolean = (scale * MOST).isFinite()
 }
 
-/**
- * Sees, while they arrive, that the scales and values of the tensor [name] are what the codec gives; holds a byte a
- * row.
- */
+/** A streaming check that the scales and values of tensor [name] can come from the codec; holds one byte per row. */
 internal class Int8Check(
     private val name: String,
     private val rowLength: Long,
 ) {
-    /**
-     * Which size the largest value of each row has at least; 0: exactly. Grows with the scales that are really there.
-     */
+    /** The least magnitude of each row's largest value; 0 means exactly 0. Grows with the scales actually read. */
     private val collected = ByteArrayOutputStream()
     private var wanted: ByteArray? = null
     private var row = 0
@@ -83,8 +78,8 @@ internal class Int8Check(
     private companion object {
         val SMALLEST_NORMAL = Float.fromBits(1 shl 23)
 
-        // A scale below the normal range is off by up to half the least number u > 0: m >= 127 scale - 63.5 u, scale >=
-        // u, so m / scale >= 63.5, which rounds to 64.
+        // A subnormal scale is off by up to half the least positive number u: m >= 127 scale - 63.5 u and scale >= u,
+        // so m / scale >= 63.5, which rounds to 64.
         const val LEAST_OF_SUBNORMAL = 64
     }
 }

@@ -12,26 +12,26 @@ import java.nio.ByteBuffer
 import java.nio.ByteOrder
 
 /**
- * Where what stands in a blob; everything in it follows from the tensors and the base, so a header cannot point
+ * The positions of tensors in a blob. They follow from the tensors and the base alone, so a header cannot point
  * outside.
  *
- * @property specs Sorted by the UTF-8 bytes of the names.
- * @property size Bytes of the whole blob.
+ * @property specs Tensors, sorted by the UTF-8 bytes of their names.
+ * @property size Size of the whole blob in bytes.
  */
 public class Layout private constructor(
     public val specs: List<TensorSpec>,
     private val offsets: LongArray,
     public val size: Long,
     private val baseDigest: ByteArray?,
-    private val header: ByteArray,
+    internal val header: ByteArray,
 ) {
-    /** SHA-256 of the blob to whose tensors these are to be added; null: plain weights. */
+    /** SHA-256 of the base if the blob is a delta; null: plain weights. */
     public val base: ByteArray? get() = baseDigest?.copyOf()
 
-    /** Where the data of tensor [index] begin, in bytes from the start of the blob. */
+    /** Offset of the data of tensor [index], in bytes from the start of the blob. */
     public fun offset(index: Int): Long = offsets[index]
 
-    /** Bytes before the first tensor's padding. */
+    /** Size in bytes of everything before the first tensor's padding. */
     internal val prefixBytes: Int get() = PREFIX_BYTES + header.size
 
     /** Everything before the first tensor's padding. */
@@ -47,7 +47,7 @@ public class Layout private constructor(
                 .array()
 
     public companion object {
-        /** Most bytes of a header. */
+        /** Maximum size of a header in bytes. */
         public const val MAX_HEADER_BYTES: Int = 1 shl 20
 
         internal const val PREFIX_BYTES = 16
@@ -57,16 +57,17 @@ public class Layout private constructor(
         private const val MAX_DIMENSIONS = 32
         private val MAGIC = "FEDLENS\u0000".toByteArray(Charsets.US_ASCII)
 
-        // Controls, what breaks lines, what turns the direction of text, and halves of surrogate pairs. Fixed numbers,
-        // because the tables of Unicode differ between platforms.
+        // Control characters, line breaks, direction marks and lone surrogates. Fixed ranges, because Unicode tables
+        // differ between platforms.
         private val NOT_IN_NAMES = listOf(0..0x1f, 0x7f..0x9f, 0x2028..0x202e, 0x2066..0x2069, 0xd800..0xdfff)
         private val KNOWN = setOf(Dtype.DTYPE_FLOAT32, Dtype.DTYPE_FLOAT16, Dtype.DTYPE_INT8, Dtype.DTYPE_INT64)
 
         /**
          * The layout of these tensors, given in any order.
          *
-         * @param base SHA-256 of the blob from which they are the difference; null: they are no difference.
-         * @throws BlobException A name is used twice or not allowed, a type unknown, a dimension zero or one too many.
+         * @param base SHA-256 of the base if the tensors are a delta; null: they are not.
+         * @throws BlobException A name is used twice or not allowed, a type is unknown, or a dimension is zero or one
+         *     too many.
          */
         public fun of(
             specs: Iterable<TensorSpec>,
@@ -82,7 +83,7 @@ public class Layout private constructor(
         }
 
         /**
-         * Reads the layout from the first [length] bytes of [start], which begin a blob; null: more bytes are needed.
+         * Parse the layout from the first [length] bytes of a blob; null if more bytes are needed.
          *
          * @throws BlobException These bytes cannot start a blob.
          */
@@ -112,7 +113,7 @@ public class Layout private constructor(
             return layout
         }
 
-        /** How long the header is, as the first bytes of a blob say; null: more bytes are needed. */
+        /** The length of the header, from the first bytes of a blob; null if more bytes are needed. */
         internal fun headerBytes(
             start: ByteArray,
             length: Int,
@@ -179,7 +180,7 @@ public class Layout private constructor(
                 throw notAllowed("tensor '$name' is int8 of ${spec.shape.size} dimensions; it must have 2 or more")
             }
             if (0L in spec.shape) throw notAllowed("tensor '$name' has an empty dimension: ${spec.shape}")
-            // Above 63 bits an unsigned number reads as a negative one.
+            // An unsigned number of 64 bits reads as negative.
             if (spec.shape.any { it < 0 }) {
                 throw BlobException(Reason.TOO_LARGE, "tensor '$name' has more elements than can be counted")
             }

@@ -5,7 +5,7 @@ import java.nio.Buffer
 import java.nio.ByteBuffer
 import java.nio.ByteOrder
 
-/** Tensor [spec] whose data begin at [offset] of the blob in [buffer]. */
+/** Tensor [spec], whose data begin at [offset] of the blob in [buffer]. */
 internal fun storedTensor(
     buffer: ByteBuffer,
     spec: TensorSpec,
@@ -18,7 +18,7 @@ internal fun storedTensor(
         else -> StoredInt64(buffer, spec, offset)
     }
 
-/** A view of the [bytes] bytes from [from] on; of its own position, so that threads do not disturb each other. */
+/** A view of [bytes] bytes from [from] on, with its own position, so that threads do not interfere. */
 internal fun ByteBuffer.run(
     from: Int,
     bytes: Int,
@@ -28,7 +28,7 @@ internal fun ByteBuffer.run(
     return view
 }
 
-// On Android 8 these are methods of Buffer alone; called on a ByteBuffer, they would not be found there.
+// On Android 8 only Buffer declares these methods; calls on a ByteBuffer would not link.
 private fun Buffer.limitTo(
     from: Int,
     bytes: Int,

@@ -1,22 +1,22 @@
 package org.fedlens.sdk.blob
 
 /**
- * One tensor, whose elements are read in runs, in row-major order, so that it never needs to be in the heap as a whole.
+ * A tensor whose elements are read in runs, in row-major order, so that it need not fit into the heap.
  *
- * Reading twice gives the same elements.
+ * Repeated reads give the same elements.
  */
 public sealed interface Tensor {
-    /** Empty: a scalar, one element. */
+    /** Dimensions; empty for a scalar, which has one element. */
     public val shape: List<Long>
 
-    /** How many elements. */
+    /** Number of elements. */
     public val count: Long get() = shape.fold(1L) { found, dimension -> Math.multiplyExact(found, dimension) }
 }
 
 /** A tensor of float32, however it is stored. */
 public interface FloatTensor : Tensor {
     /**
-     * Reads the [count] elements that begin with number [from] into [into], the first of them at index [at].
+     * Read the [count] elements that begin with number [from] into [into], the first of them at index [at].
      *
      * @throws IndexOutOfBoundsException The tensor or the array ends before.
      */
@@ -42,7 +42,7 @@ public interface FloatTensor : Tensor {
 /** A tensor of int64. */
 public interface LongTensor : Tensor {
     /**
-     * Reads the [count] elements that begin with number [from] into [into], the first of them at index [at].
+     * Read the [count] elements that begin with number [from] into [into], the first of them at index [at].
      *
      * @throws IndexOutOfBoundsException The tensor or the array ends before.
      */
@@ -65,10 +65,10 @@ public interface LongTensor : Tensor {
     }
 }
 
-/** How many elements are read, computed and written at a time. */
+/** Number of elements that are read, computed and written at a time. */
 internal const val RUN_ELEMENTS = 1 shl 13
 
-/** Calls [use] with where each run of the tensor begins and how many elements it has. */
+/** Call [use] with the start and length of each run of the tensor. */
 internal inline fun Tensor.forEachRun(use: (from: Long, count: Int) -> Unit) {
     val total = count
     var from = 0L

@@ -8,7 +8,7 @@ import org.fedlens.sdk.BlobException.Reason
 /**
  * Name, stored type and shape of one tensor.
  *
- * @property shape Empty: a scalar, one element.
+ * @property shape Dimensions; empty for a scalar, which has one element.
  */
 public data class TensorSpec(
     public val name: String,
@@ -16,16 +16,16 @@ public data class TensorSpec(
     public val shape: List<Long>,
 ) {
     /**
-     * How many elements.
+     * Number of elements.
      *
-     * @throws BlobException More than a number of 63 bits can count.
+     * @throws BlobException The number exceeds 63 bits.
      */
     public val count: Long get() = product(shape)
 
     /** Elements of a row: what one index of the first dimension selects. */
     internal val rowLength: Long get() = product(shape.drop(1))
 
-    /** How many scales stand before the elements. */
+    /** Number of scales before the elements. */
     internal val scales: Long get() = if (dtype == Dtype.DTYPE_INT8) shape[0] else 0
 
     /** Stored size in bytes, without padding. */
@@ -46,10 +46,10 @@ public data class TensorSpec(
                 else -> throw BlobException(Reason.TENSOR_NOT_ALLOWED, "tensor '$name' has an unknown type")
             }
 
-    /** As in an error message: `fc.weight float32[10, 512]`. */
+    /** Name, type and shape for messages: `fc.weight float32[10, 512]`. */
     override fun toString(): String = "$name $form"
 
-    /** Type and shape as in an error message: `float32[10, 512]`. */
+    /** Type and shape for messages: `float32[10, 512]`. */
     internal val form: String get() = "${dtype.name.removePrefix("DTYPE_").lowercase()}$shape"
 
     private fun product(dimensions: List<Long>): Long =
@@ -65,7 +65,10 @@ public data class TensorSpec(
     public companion object {
         internal const val SCALE_BYTES = 4L
 
-        /** A float tensor where floats are stored as [floats]; with int8, one of fewer than 2 dimensions is float32. */
+        /**
+         * The spec of a float tensor if floats are stored as [floats]; with int8, fewer than two dimensions mean
+         * float32.
+         */
         public fun ofFloat(
             name: String,
             shape: List<Long>,
@@ -75,7 +78,7 @@ public data class TensorSpec(
             return TensorSpec(name, if (hasRows) floats else Dtype.DTYPE_FLOAT32, shape)
         }
 
-        /** How these tensors are stored in a blob whose floats are stored as [floats]. */
+        /** The specs of these tensors in a blob whose floats are stored as [floats]. */
         public fun ofTensors(
             tensors: Iterable<ExchangeableTensor>,
             floats: Dtype = Dtype.DTYPE_FLOAT32,

@@ -11,10 +11,10 @@ import org.fedlens.sdk.blob.TensorSpec
 import org.fedlens.sdk.blob.forEachRun
 
 /**
- * What goes into a program's arguments at the start of a stage; only batches, and what a step hands on, change later.
+ * The arguments of a program at the start of a stage; later only batches and carried state change.
  *
- * Faults are an [org.fedlens.sdk.EngineException]: a tensor is missing, or has another shape or type; or the program
- * takes something that no program here does.
+ * Failures are an [org.fedlens.sdk.EngineException]: a tensor is missing or has another shape or type, or the program
+ * has an input of an unknown kind.
  */
 internal class Arguments(
     private val program: SlottedProgram,
@@ -25,7 +25,7 @@ internal class Arguments(
     private val floats = FloatArray(RUN_ELEMENTS)
     private val longs = LongArray(RUN_ELEMENTS)
 
-    /** Writes all of them, but for those through which batches come. */
+    /** Write all arguments except those that take batches. */
     fun write() {
         for ((index, slot) in program.inputs.withIndex()) {
             when (slot.kind) {
@@ -42,11 +42,11 @@ internal class Arguments(
                 SlotKind.SLOT_KIND_INPUT, SlotKind.SLOT_KIND_LABEL, SlotKind.SLOT_KIND_MASK -> Unit
                 SlotKind.SLOT_KIND_HYPER -> {
                     val value =
-                        hyper[slot.name] ?: unusable("program '${program.name}' has no '${slot.name}' to run with")
-                    if (slot.shapeCount != 0) unusable("hyper-parameter '${slot.name}' is no scalar")
+                        hyper[slot.name] ?: unusable("program '${program.name}' needs a value for '${slot.name}'")
+                    if (slot.shapeCount != 0) unusable("hyper-parameter '${slot.name}' is not a scalar")
                     program.floatArgument(index).put(0, value.toFloat())
                 }
-                else -> unusable("an input of kind ${slot.kind} is not known to this engine")
+                else -> unusable("this engine does not support an input of kind ${slot.kind}")
             }
         }
     }

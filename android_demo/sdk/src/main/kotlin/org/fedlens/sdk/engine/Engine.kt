@@ -5,7 +5,7 @@ import org.fedlens.sdk.blob.Tensor
 import java.io.Closeable
 
 /**
- * Runs the programs of one bundle; keeps nothing between calls but loaded programs. Used by one thread at a time.
+ * An engine that runs the programs of one bundle. Its only state is loaded programs. Used by one thread at a time.
  *
  * Arrays are row-major float32. Every call throws an [org.fedlens.sdk.EngineException].
  */
@@ -34,17 +34,17 @@ public interface Engine : Closeable {
     ): FloatArray
 
     /**
-     * Runs one stage of a local pass; optimiser state and step counters start at zero.
+     * Run one stage of local training; optimiser state and step counters start at zero.
      *
      * @param program Name of a step program, such as `step`.
      * @param weights Every exchangeable tensor of the manifest.
      * @param rows The photos to train on.
-     * @param batches For each step the indices into [rows], 1 to the manifest's batch of them, exactly as many where
-     *     the manifest says `LAST_BATCH_FILLED`. Shorter ones are padded and masked here.
-     * @param hyper Hyper-parameters by name; those left out take the manifest's default.
-     * @param references For each reference of the manifest its tensors.
-     * @param onStep Called after every step with its loss, a mean over the real rows. What it throws ends the training
-     *     and goes to the caller: so a training is cancelled.
+     * @param batches For each step, indices into [rows]: 1 up to the manifest's batch, or exactly that many under
+     *     `LAST_BATCH_FILLED`. Shorter batches are padded and masked.
+     * @param hyper Hyper-parameters by name; missing ones take the manifest's default.
+     * @param references The tensors of each reference of the manifest.
+     * @param onStep Called after every step with its loss, a mean over the real rows. To cancel the training, throw:
+     *     the exception reaches the caller.
      * @return New tensors for every exchangeable tensor.
      */
     public fun train(
@@ -60,7 +60,7 @@ public interface Engine : Closeable {
     /**
      * The logits of these weights.
      *
-     * @param inputs As [Rows.inputs], one row at least.
+     * @param inputs Inputs as [Rows.inputs], at least one row.
      * @return [n, classes].
      */
     public fun predict(
@@ -71,8 +71,8 @@ public interface Engine : Closeable {
     /**
      * The outputs of program `extract` with an extractor's tensors.
      *
-     * @param inputs Features of the frozen backbone, [n, ...], n >= 1. Row i is computed at place i modulo batch, and
-     *     its outputs depend on its content and its place alone.
+     * @param inputs Features of the frozen backbone, [n, ...], n >= 1. Row i is computed at position i modulo batch,
+     *     and its outputs depend on its content and position only.
      * @return [n, d].
      */
     public fun extract(
@@ -82,11 +82,11 @@ public interface Engine : Closeable {
 }
 
 /**
- * What a client trains on or evaluates, one row a photo.
+ * The data that a client trains on or evaluates, one row per photo.
  *
- * @property inputs [n, F]: features of a frozen backbone, or what stands side by side for several extractors.
+ * @property inputs [n, F]: features of a frozen backbone, or concatenated outputs of several extractors.
  * @property labels [n], each in 0 until classes.
- * @property views What training takes instead of the inputs, where the bundle has views.
+ * @property views Replaces the inputs in training if the bundle has views.
  */
 public class Rows(
     public val inputs: FloatArray,
@@ -96,10 +96,10 @@ public class Rows(
 
 /** Augmented views of each row's photo, for a bundle whose `step` takes several. */
 public interface Views {
-    /** Numbers of one row: V times what one view has, V being the manifest's `views`. */
+    /** Length of one row: V times the length of a view, where V is the manifest's `views`. */
     public val width: Int
 
-    /** Writes the views of these rows, one row behind the other, to the beginning of [into]. */
+    /** Write the views of these rows consecutively to the start of [into]. */
     public fun take(
         rows: IntArray,
         into: FloatArray,

@@ -12,13 +12,13 @@ import java.nio.ByteBuffer
 import java.nio.ByteOrder
 
 /**
- * ExecuTorch as the `executorch-android` AAR brings it, which an app adds to its own dependencies.
+ * The ExecuTorch runtime of the `executorch-android` AAR, which an app adds to its own dependencies.
  *
- * FedLens's own tests cannot run this class: there is no native library for their machines. They run every program with
- * `jvm-engine` instead; here it is only compiled against ExecuTorch's classes.
+ * FedLens's own tests cannot run this class, because the AAR has no native library for their machines; they run every
+ * program with `jvm-engine`. This class is only compiled against ExecuTorch's classes.
  *
- * @param build What changes whenever the app may bring another ExecuTorch, such as its version code and the time of its
- *     last update. Programs that were refused because they ended the process are then tried anew.
+ * @param build A text that changes whenever the app may include another ExecuTorch, such as its version code and the
+ *     time of its last update. Programs refused because they ended the process are then tried again.
  */
 public class ExecuTorchRuntime(
     build: String,
@@ -54,7 +54,7 @@ private class ModuleProgram(
     override val results =
         form.outputs.zip(form.replaced) { output, target -> if (target < 0) memory(output) else arguments[target] }
 
-    // The runtime reads the arguments where they are.
+    // The runtime reads the arguments in place.
     private val values =
         form.inputs
             .zip(arguments) { input, buffer ->
@@ -88,7 +88,7 @@ private class ModuleProgram(
                 unusable("program '${form.name}' gives another shape than its manifest says ($spec)")
             }
             try {
-                // ExecuTorch's classes give the numbers as an array alone.
+                // ExecuTorch's classes return the numbers only as an array.
                 if (spec.dtype == Dtype.DTYPE_INT64) {
                     results[i].asLongBuffer().put(tensor.dataAsLongArray)
                 } else {
@@ -116,6 +116,6 @@ private class ModuleProgram(
         }
 }
 
-/** What a runtime's exception says, without a path, which would tell the server who the client's owner is. */
+/** The message of a runtime's exception without paths, which could reveal the owner's name to the server. */
 private fun saidBy(error: RuntimeException): String =
     error.message.orEmpty().replace(Regex("""(/[^/\s]+){2,}"""), "its file")

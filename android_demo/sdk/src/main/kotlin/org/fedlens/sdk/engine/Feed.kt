@@ -4,12 +4,12 @@ import org.fedlens.proto.v1.Slot
 import org.fedlens.proto.v1.SlotKind
 
 /**
- * Brings batches to a program with one input of kind `SLOT_KIND_INPUT`.
+ * The batches of a program with one input of kind `SLOT_KIND_INPUT`.
  *
- * @param rows What the batches are taken of.
- * @param count How many rows there are.
- * @param classes Labels are below this number.
- * @param filled Every batch must be full, as for trainable BatchNorm.
+ * @param rows The source of the batches.
+ * @param count Number of rows.
+ * @param classes Number of classes; every label is below it.
+ * @param filled True if every batch must be full, as for trainable BatchNorm.
  * @throws org.fedlens.sdk.EngineException The rows are not what the program takes.
  */
 internal class Feed(
@@ -21,7 +21,7 @@ internal class Feed(
 ) {
     private val slot = program.inputs[program.inputIndex(SlotKind.SLOT_KIND_INPUT)]
 
-    /** Rows of each run. */
+    /** Rows per run. */
     val batch: Int = (slot.shapeList.firstOrNull() ?: unusable("program '${program.name}' takes no batch")).toInt()
     private val width = (slot.shapeList.fold(1L, Long::times) / batch).toInt()
     private val inputs = program.floatArgument(program.inputIndex(SlotKind.SLOT_KIND_INPUT))
@@ -47,9 +47,9 @@ internal class Feed(
     }
 
     /**
-     * Puts these rows first and masks the rest.
+     * Write these rows to the start of the batch and mask the rest.
      *
-     * @throws org.fedlens.sdk.EngineException Too many or too few rows, or one that is not there.
+     * @throws org.fedlens.sdk.EngineException There are too many or too few rows, or one does not exist.
      */
     fun fill(indices: IntArray) {
         if (indices.size !in 1..batch || (filled && indices.size != batch)) {
@@ -57,7 +57,7 @@ internal class Feed(
             badInput("a batch of ${indices.size} rows; the bundle takes $allowed")
         }
         if (indices.any { it !in 0 until count }) badInput("a batch asks for a row outside 0 to ${count - 1}")
-        // What is left of an earlier batch behind them has no effect: the programs mask their inputs.
+        // Rows left over from an earlier batch have no effect: the programs mask their inputs.
         inputs.fromStart()
         val given = rows.views
         if (given == null) {
@@ -89,9 +89,7 @@ internal class Feed(
         val found = program.inputs.indices.filter { program.inputs[it].kind == kind }
         for (index in found) {
             val shape = program.inputs[index].shapeList
-            if (shape !=
-                listOf(batch.toLong())
-            ) {
+            if (shape != listOf(batch.toLong())) {
                 unusable("program '${program.name}': $kind has shape $shape, not [$batch]")
             }
         }
@@ -99,7 +97,7 @@ internal class Feed(
     }
 }
 
-/** Sees that there are so many rows of what [slot] takes. */
+/** Check that [numbers] is the size of [rows] rows for [slot]. */
 internal fun checkCount(
     what: String,
     numbers: Int,

@@ -3,24 +3,24 @@ package org.fedlens.sdk.engine
 import java.nio.ByteBuffer
 
 /**
- * One table of a FlatBuffer of others, read field by field, so that no offset leads outside of the bytes.
+ * A table of an untrusted FlatBuffer, read field by field with a bounds check of every offset.
  *
- * A table names its fields by number, in the order of the schema; an absent one has its default. Offsets that lead
- * outside are an [IndexOutOfBoundsException]. Format: https://flatbuffers.dev/internals.
+ * Fields are numbered in the order of the schema; an absent field has its default. An offset outside the bytes is an
+ * [IndexOutOfBoundsException]. Format: https://flatbuffers.dev/internals.
  *
- * @param raw Little-endian; all of it, from 0 to its limit, is the FlatBuffer.
+ * @param raw The whole FlatBuffer, from 0 to the limit, little-endian.
  */
 internal class FlatTable(
     private val raw: ByteBuffer,
     private val position: Long,
 ) {
-    /** A field that is a signed byte, 0 where absent. */
+    /** A field of type signed byte; 0 if absent. */
     fun byte(field: Int): Int = place(field)?.let { raw.get(at(it)).toInt() } ?: 0
 
-    /** A field that is a table. */
+    /** A field of type table; null if absent. */
     fun table(field: Int): FlatTable? = target(field)?.let { FlatTable(raw, it) }
 
-    /** A field that is a string; of a longer one than [most] bytes, the first of them. */
+    /** A field of type string, cut to [most] bytes; empty if absent. */
     fun text(
         field: Int,
         most: Int,
@@ -30,22 +30,22 @@ internal class FlatTable(
         return String(bytes, Charsets.UTF_8)
     }
 
-    /** How many elements a field has that is a vector. */
+    /** The number of elements of a vector; 0 if absent. */
     fun count(field: Int): Long = vector(field)?.second ?: 0
 
-    /** Element [index] of a field that is a vector of int32. */
+    /** Element [index] of a vector of int32. */
     fun intOf(
         field: Int,
         index: Long,
     ): Int = raw.getInt(at(element(field, index, INT_BYTES)))
 
-    /** Element [index] of a field that is a vector of unsigned bytes. */
+    /** Element [index] of a vector of unsigned bytes. */
     fun byteOf(
         field: Int,
         index: Long,
     ): Int = raw.get(at(element(field, index, 1))).toInt() and 0xFF
 
-    /** Element [index] of a field that is a vector of tables. */
+    /** Element [index] of a vector of tables. */
     fun tableOf(
         field: Int,
         index: Long,
@@ -64,12 +64,12 @@ internal class FlatTable(
         return start + index * bytes
     }
 
-    /** Where the first element stands, and how many there are. */
+    /** Position of a vector's first element, and the number of elements. */
     private fun vector(field: Int): Pair<Long, Long>? = target(field)?.let { it + INT_BYTES to unsigned(it) }
 
     private fun target(field: Int): Long? = place(field)?.let { it + unsigned(it) }
 
-    /** Where a field stands; null: it is absent. */
+    /** Position of a field; null if absent. */
     private fun place(field: Int): Long? {
         val table = position - raw.getInt(at(position))
         val entry = FIRST_FIELD + 2 * field
@@ -90,7 +90,7 @@ internal class FlatTable(
     companion object {
         private const val INT_BYTES = 4
 
-        /** Bytes of a table's list of fields before their offsets: its own size and the table's. */
+        /** Bytes of a vtable before the field offsets: its own size and the table's. */
         private const val FIRST_FIELD = 4
 
         /** The outermost table. */

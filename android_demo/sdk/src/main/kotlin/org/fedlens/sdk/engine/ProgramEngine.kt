@@ -3,6 +3,7 @@ package org.fedlens.sdk.engine
 import org.fedlens.proto.v1.BundleClass
 import org.fedlens.proto.v1.Dtype
 import org.fedlens.proto.v1.LastBatch
+import org.fedlens.proto.v1.Manifest
 import org.fedlens.proto.v1.ProgramFormat
 import org.fedlens.proto.v1.SlotKind
 import org.fedlens.sdk.Bundle
@@ -21,15 +22,15 @@ import java.io.IOException
 import java.nio.FloatBuffer
 
 /**
- * Runs the `.pte` programs of a bundle with a frozen backbone, which a program has inside.
+ * An engine for the `.pte` programs of a bundle with a frozen backbone, which the programs contain.
  *
- * Before a program is first loaded on this device, it is noted on the disk that it is being tried; a program in whose
- * trial the process has died twice is refused. What the runtime does with a hostile file that passes its trial, it does
- * to this process: run bundles of servers that you trust.
+ * The first run of a program on a device is a trial, marked on the disk; a program is refused if the process died in
+ * two of its trials. A hostile program that passes its trial can still harm this process: run only bundles of servers
+ * that you trust.
  *
- * @param bundle Whose programs run; each is loaded when first used.
- * @param runtime What runs them.
- * @param trials A folder of this process alone in which it is noted which programs have been tried; made where missing.
+ * @param bundle The bundle; each program is loaded on first use.
+ * @param runtime The runtime for the programs.
+ * @param trials The folder for the marks of trials, used by this process only; created if necessary.
  * @throws EngineException With reason `BUNDLE_UNUSABLE`: the bundle trains all layers, or has no programs for phones.
  */
 public class ProgramEngine(
@@ -43,19 +44,7 @@ public class ProgramEngine(
     private var isClosed = false
 
     init {
-        if (manifest.bundleClass != BundleClass.BUNDLE_CLASS_FROZEN_BACKBONE) {
-            unusable(
-                "the bundle trains all layers of its model, which takes ExecuTorch a hundred times as long as torch: " +
-                    "take a bundle with a frozen backbone",
-            )
-        }
-        for (program in manifest.programsList) {
-            if (program.filesList.none { it.format == FORMAT }) {
-                unusable(
-                    "the bundle has program '${program.name}', but not for phones (.pte): export it with --target pte",
-                )
-            }
-        }
+        unfitForPhones(manifest)?.let { unusable(it) }
     }
 
     override fun embed(photo: FloatArray): FloatArray {
@@ -167,7 +156,7 @@ public class ProgramEngine(
         inputs: FloatArray,
     ): FloatArray = inBatches("extract", SlotKind.SLOT_KIND_FEATURES, extractor, inputs, "the extractor's outputs")
 
-    /** The output of this kind for each row. */
+    /** The output of this kind for every row, computed in batches. */
     private fun inBatches(
         name: String,
         kind: SlotKind,
@@ -223,7 +212,7 @@ public class ProgramEngine(
         val file = bundle.part(digest)
         val found =
             try {
-                file.inputStream().use(::sha256)
+                sha256(file)
             } catch (error: IOException) {
                 throw unreadable(name, error)
             }
@@ -244,7 +233,7 @@ public class ProgramEngine(
         )
     }
 
-    /** On zeros and on ones, as programs are tried on a desktop. */
+    /** Run a program on zeros and on ones, as trials on a desktop do. */
     private fun runOnce(program: SlottedProgram) {
         for (value in 0..1) {
             for (index in program.inputs.indices) program.fill(index, value)
@@ -278,4 +267,15 @@ public class ProgramEngine(
 
         fun nonFinite(message: String): Nothing = throw EngineException(Reason.NON_FINITE, message)
     }
+}
+
+/** The reason why phones cannot run a bundle; null if they can. */
+internal fun unfitForPhones(manifest: Manifest): String? {
+    if (manifest.bundleClass != BundleClass.BUNDLE_CLASS_FROZEN_BACKBONE) {
+        return "the bundle trains all layers of its model, which takes a phone too long; " +
+            "export a bundle with a frozen backbone"
+    }
+    return manifest.programsList
+        .firstOrNull { program -> program.filesList.none { it.format == ProgramFormat.PROGRAM_FORMAT_PTE } }
+        ?.let { "the bundle has program '${it.name}', but not for phones (.pte): export it with --target pte" }
 }

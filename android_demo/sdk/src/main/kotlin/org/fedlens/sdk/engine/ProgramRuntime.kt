@@ -6,25 +6,25 @@ import java.io.File
 import java.nio.ByteBuffer
 
 /**
- * What runs `.pte` programs on a platform: plain functions over flat tensors, on one thread, so that results do not
- * depend on the number of cores.
+ * A platform's runtime for `.pte` programs. Programs are pure functions of flat tensors; they run on one thread, so
+ * that results do not depend on the number of cores.
  */
 public interface ProgramRuntime {
     /**
-     * Which runtime this is, with its version, such as `executorch 1.4.1`. A program that has ended the process before
-     * is tried anew when this text changes.
+     * Name and version of the runtime, such as `executorch 1.4.1`. When this text changes, programs that ended the
+     * process are tried again.
      *
      * @throws org.fedlens.sdk.EngineException With reason `RUNTIME_MISSING`.
      */
     public val version: String
 
     /**
-     * Loads a program.
+     * Load a program.
      *
-     * @param form What it takes and gives; its arguments and results have been compared with the file already.
-     * @param file A `.pte` with one method, `forward`; must stay as it is until the program is closed.
-     * @throws org.fedlens.sdk.EngineException With reason `BUNDLE_UNUSABLE`: the runtime refuses it, or it is something
-     *     else than [form] says; with `RUNTIME_MISSING`: the native library is not there.
+     * @param form The program's inputs and outputs, already compared with the file.
+     * @param file A `.pte` file with one method, `forward`; it must not change until the program is closed.
+     * @throws org.fedlens.sdk.EngineException With reason `BUNDLE_UNUSABLE`: the runtime refuses the program, or it
+     *     does not match [form]; with `RUNTIME_MISSING`: the native library is missing.
      */
     public fun load(
         form: ProgramForm,
@@ -33,12 +33,12 @@ public interface ProgramRuntime {
 }
 
 /**
- * What a program takes and gives, in calling order.
+ * The inputs and outputs of a program, in calling order.
  *
- * @property name As in the manifest, for messages.
- * @property inputs Its arguments, each float32 or int64.
- * @property outputs Its results, each float32 or int64.
- * @property replaced For each output the argument that it becomes, which has its shape and type, or -1.
+ * @property name Name in the manifest, for messages.
+ * @property inputs Arguments, each float32 or int64.
+ * @property outputs Results, each float32 or int64.
+ * @property replaced For each output, the index of the argument that it replaces, of the same shape and type, or -1.
  */
 public class ProgramForm(
     public val name: String,
@@ -56,35 +56,35 @@ public class ProgramForm(
     }
 
     internal companion object {
-        /** Of a program's file, and of all that it takes and gives. */
+        /** Maximum size of a program's file, and of all inputs and outputs together. */
         const val MOST_BYTES = 1L shl 30
 
-        /** Of a tensor. */
+        /** Maximum number of dimensions of a tensor. */
         const val MOST_DIMENSIONS = 16
     }
 }
 
 /**
- * A program with memory for its arguments and results. Used by one thread at a time.
+ * A loaded program with memory for its arguments and results. Used by one thread at a time.
  *
- * Buffers are direct, in the machine's byte order, of as many bytes as their tensor has, at position 0. They stay the
- * same for as long as the program is loaded, and are safe to touch after [close].
+ * Buffers are direct, in native byte order, exactly as large as their tensor, at position 0. They stay the same while
+ * the program is loaded, and remain safe to access after [close].
  */
 public interface LoadedProgram : Closeable {
-    /** Where the arguments are written; one buffer for each input. What is in them stays between runs. */
+    /** Memory of the arguments, one buffer per input. The content stays between runs. */
     public val arguments: List<ByteBuffer>
 
-    /** Where the results stand; one buffer for each output, which is its argument's own where it replaces one. */
+    /** Memory of the results, one buffer per output; an output that replaces an argument shares its buffer. */
     public val results: List<ByteBuffer>
 
     /**
-     * Runs the program once. Only then are results copied onto the arguments that they replace.
+     * Run the program once, then copy results onto the arguments that they replace.
      *
      * @throws org.fedlens.sdk.EngineException With reason `BUNDLE_UNUSABLE`: the program contradicts itself.
      * @throws IllegalStateException It is closed.
      */
     public fun run()
 
-    /** Frees what the runtime holds; once more does nothing. */
+    /** Free the runtime's resources; repeated calls have no effect. */
     override fun close()
 }

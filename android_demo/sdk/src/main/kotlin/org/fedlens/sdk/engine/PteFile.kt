@@ -15,8 +15,8 @@ import java.nio.ByteOrder
 import java.nio.channels.FileChannel
 
 /**
- * Cheap checks of a `.pte` file before a runtime sees it: what it is, whether all of it is there, and whether its one
- * method takes and gives what the manifest says.
+ * Cheap checks of a `.pte` file before a runtime sees it: its type, its length, and whether its method has the inputs
+ * and outputs of the manifest.
  *
  *     offset  bytes
  *     0       4      where the root table of the program stands
@@ -27,7 +27,8 @@ import java.nio.channels.FileChannel
  *     24      8      where its segments begin; 0: it has none
  *     32      8      length of all segments; of headers of 32 bytes or more
  *
- * Numbers are little-endian; the program is a FlatBuffer. What passes may still be damaged or hostile: see [Trials].
+ * Numbers are little-endian; the program is a FlatBuffer. A file that passes may still be damaged or hostile: see
+ * [Trials].
  */
 internal class PteFile private constructor(
     private val form: ProgramForm,
@@ -47,9 +48,7 @@ internal class PteFile private constructor(
         if (!isMarked("eh", HEADER_MAGIC_AT) || header !in LEAST_HEADER..MOST_HEADER || ends > size) {
             refuse("it has no header that tells its length: found $header bytes")
         }
-        if (program !in
-            ends..size
-        ) {
+        if (program !in ends..size) {
             refuse("it is truncated: its program has ${unsigned(program)} bytes, the file $size")
         }
         if (root !in ends until program) {
@@ -66,7 +65,7 @@ internal class PteFile private constructor(
         if (end !in 0..size) {
             refuse("it is truncated: its segments end at ${unsigned(end)}, the file at $size")
         }
-        // Of the class that Android 8 has this method of.
+        // On Android 8 only Buffer declares this method.
         val plain: Buffer = raw
         plain.limit(program.toInt())
     }
@@ -102,7 +101,7 @@ internal class PteFile private constructor(
         }
     }
 
-    /** Type and shape of a tensor as in an error message. */
+    /** Type and shape of a tensor, for messages. */
     private fun describe(tensor: FlatTable?): String {
         if (tensor == null) return "no tensor"
         val rank = tensor.count(TENSOR_SIZES)
@@ -131,7 +130,7 @@ internal class PteFile private constructor(
         unusable("program '${form.name}' cannot be used: program refused: $reason")
 
     companion object {
-        /** The one method of each file. */
+        /** Name of the only method of a file. */
         const val METHOD = "forward"
 
         private const val MAGIC_AT = 4
@@ -146,7 +145,7 @@ internal class PteFile private constructor(
         private const val MOST_HEADER = 1L shl 10
         private const val MOST_NAME_BYTES = 64
 
-        // Numbers of fields and of a union's member in ExecuTorch's schema, `program.fbs`.
+        // Field and union numbers of ExecuTorch's schema, `program.fbs`.
         private const val EXECUTION_PLANS = 1
         private const val PLAN_NAME = 0
         private const val PLAN_VALUES = 2
@@ -161,9 +160,9 @@ internal class PteFile private constructor(
         private val NAMES = mapOf(4 to "int64", 6 to "float32")
 
         /**
-         * Sees that a file can be a `.pte` of this form, and that it is as long as it says.
+         * Check that a file can be a `.pte` of this form and is complete.
          *
-         * @throws EngineException It is not; the text says what was found.
+         * @throws EngineException The file fails a check; the message says what was found.
          */
         fun check(
             form: ProgramForm,
@@ -188,7 +187,7 @@ internal class PteFile private constructor(
                     }
                 }
             } catch (error: IOException) {
-                // The server is told, and the error's own text holds a path.
+                // The error's own message holds a path, and the server would receive it.
                 throw unreadable(form.name, error)
             }
         }
@@ -204,7 +203,7 @@ internal fun unusable(
 
 internal fun badInput(message: String): Nothing = throw EngineException(Reason.BAD_INPUT, message)
 
-/** Without the path, which may hold the name of the client's owner: the server is told. */
+/** The failure to read a program, without the path: the server receives it, and a path may contain the owner's name. */
 internal fun unreadable(
     program: String,
     cause: IOException,

@@ -14,7 +14,7 @@ import java.nio.ByteBuffer
 import java.nio.FloatBuffer
 import java.nio.LongBuffer
 
-/** A loaded program, and what stands where in its arguments and results. */
+/** A loaded program with the slots of its arguments and results. */
 internal class SlottedProgram(
     private val slots: Slots,
     private val loaded: LoadedProgram,
@@ -27,10 +27,10 @@ internal class SlottedProgram(
 
     fun run(): Unit = loaded.run()
 
-    /** Where the only input of this kind stands; without one, or with several, the bundle is unusable. */
+    /** Index of the only input of this kind; with none or several, the bundle is unusable. */
     fun inputIndex(kind: SlotKind): Int = only(kind, inputs)
 
-    /** Where the only output of this kind stands; as for inputs. */
+    /** Index of the only output of this kind; with none or several, the bundle is unusable. */
     fun outputIndex(kind: SlotKind): Int = only(kind, outputs)
 
     /** The memory of a float32 argument, from its first element to its last. */
@@ -43,7 +43,7 @@ internal class SlottedProgram(
     /** The memory of a float32 result, from its first element to its last. */
     fun floatResult(index: Int): FloatBuffer = floats(results[index], outputs[index])
 
-    /** Makes every element of an argument the same. */
+    /** Sets every element of an argument to [value]. */
     fun fill(
         index: Int,
         value: Int,
@@ -84,7 +84,7 @@ internal class SlottedProgram(
     }
 }
 
-/** What the `.pte` of a program takes and gives: all but the frozen inputs, which it has inside. */
+/** The inputs and outputs of a program's `.pte`: all slots except frozen inputs, which the file contains. */
 internal class Slots(
     program: Program,
 ) {
@@ -117,7 +117,7 @@ internal class Slots(
             slot: Slot,
         ): TensorSpec {
             val what = "program '$program': ${describe(slot)} has shape ${slot.shapeList}"
-            // Numbers of the schema are unsigned, those of the JVM are not.
+            // Integers are unsigned in the schema, but signed on the JVM.
             if (slot.shapeCount > MOST_DIMENSIONS || slot.shapeList.any { it !in 1..Int.MAX_VALUE }) unusable(what)
             val spec = TensorSpec(slot.name.ifEmpty { slot.kind.name }, slot.dtype, slot.shapeList)
             try {
@@ -130,12 +130,12 @@ internal class Slots(
     }
 }
 
-/** A slot as in an error message. */
+/** A slot's description for messages. */
 internal fun describe(slot: Slot): String = if (slot.name.isEmpty()) slot.kind.name else "'${slot.name}'"
 
-/** The same buffer, to be read or written from its first element to its last. */
+/** The same buffer, ready to be read or written as a whole. */
 internal fun <B : Buffer> B.fromStart(): B {
-    // Later Javas give a method of that name to each class of buffers, which Android 8 lacks.
+    // On Android 8 only Buffer declares this method; newer Java versions override it in each subclass.
     val plain: Buffer = this
     plain.clear()
     return this

@@ -10,30 +10,30 @@ import java.io.IOException
 import java.util.concurrent.TimeUnit
 
 /**
- * Notes which programs have been loaded and run here without ending the process.
+ * The record of programs that were loaded and run here without ending the process.
  *
- * A runtime is not made for hostile files: some damaged ones make it read or write where it must not, and then the
- * system ends the process, which no code can catch. On a desktop FedLens tries a program in a process of its own. An
- * app has none to spare, so it keeps a mark instead: before a program is loaded for the first time, a file says that it
- * is being tried, and is on the disk; the program runs on zeros and on ones; then the file says that it was tried. Who
- * finds at start that a trial has begun and not ended knows that the process has died in it. That may have been chance,
- * such as an owner who ended the app just then. The second time the program is refused, so that one bad bundle cannot
- * keep an app from working; a day after the last death it gets another try, for chance may strike twice.
+ * Runtimes are not built for hostile files: some damaged files make them access invalid memory, and the system then
+ * ends the process, which no code can catch. On a desktop, FedLens tries a program in a separate process. An app
+ * cannot, so it keeps a mark on the disk: before a program is first loaded, the mark says that its trial has begun; the
+ * program runs on zeros and on ones; then the mark says that it was tried. A trial that began and did not end means
+ * that the process died in it. That may be chance, for example if the owner closed the app just then. After a second
+ * death the program is refused, so that one bad bundle cannot disable an app; a day after the last death it gets
+ * another try.
  *
- * @param folder Where the marks are, one small file a program; made where missing. It must belong to one process at a
- *     time, and whoever can write to it can have hostile programs loaded.
+ * @param folder The folder of the marks, one small file per program; created if necessary. Only one process may use it
+ *     at a time, and anyone who can write to it can get hostile programs loaded.
  */
 internal class Trials(
     private val folder: File,
 ) {
     /**
-     * Runs [trial] unless that has been done with this program before.
+     * Load a program and run [trial], unless the program was tried before.
      *
-     * @param program Its name, for messages.
-     * @param key SHA-256 of all that the outcome depends on: what the manifest says, the file, the runtime's version.
-     * @param load Gives the program, which is closed here if it cannot be used.
-     * @throws EngineException The process has died in this trial twice, and that is less than a day ago; a mark cannot
-     *     be written; or [load] or [trial] throws it.
+     * @param program Name of the program, for messages.
+     * @param key SHA-256 of everything that the outcome depends on: manifest entry, file, and runtime version.
+     * @param load Loads the program, which is closed if its trial fails.
+     * @throws EngineException The process died twice in this trial, less than a day ago; or a mark cannot be written;
+     *     or [load] or [trial] failed.
      */
     fun <T : Closeable> run(
         program: String,
@@ -62,7 +62,7 @@ internal class Trials(
                     write(mark, TRIED, program)
                 }
             } catch (error: Throwable) {
-                // It was no death, whatever it was; a program that is refused is tried anew the next time.
+                // The process survived, so this counts as no death; a refused program is tried again next time.
                 mark.delete()
                 loaded?.close()
                 throw error
@@ -97,7 +97,7 @@ internal class Trials(
     private companion object {
         const val TRIED = "tried"
 
-        /** Once for each trial that has begun and not ended. */
+        /** One character for each trial that began and did not end. */
         const val BEGUN = '!'
         const val MOST_DEATHS = 2
         val REFUSED_MS = TimeUnit.DAYS.toMillis(1)

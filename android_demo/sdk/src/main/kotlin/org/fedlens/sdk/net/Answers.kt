@@ -13,23 +13,23 @@ import java.net.HttpURLConnection.HTTP_BAD_REQUEST
 import java.net.HttpURLConnection.HTTP_INTERNAL_ERROR
 import java.net.HttpURLConnection.HTTP_MULT_CHOICE
 
-/** What the server's answers mean for a request; every text names the path. */
+/** The meaning of the server's answers; every message names the path. */
 internal object Answers {
     const val MAX_ANSWER_BYTES = 1L shl 20
     const val MAX_ERROR_BYTES = 64L shl 10
     const val MAX_SERVER_WAIT_MS = 3_600_000L
     private const val HTTP_TOO_MANY_REQUESTS = 429
 
-    /** Reads a success. */
+    /** Decode a successful answer. */
     fun <M : MessageLite> message(
         response: Response,
         parser: Parser<M>,
     ): M = decoded(response, parser, MAX_ANSWER_BYTES)
 
     /**
-     * What an answer that is no success means: to be thrown.
+     * The exception for an unsuccessful answer.
      *
-     * @return [TryAgain] where waiting may help, a [TransportException] otherwise.
+     * @return [TryAgain] if waiting may help, otherwise a [TransportException].
      */
     fun failure(response: Response): Exception {
         val status = response.code
@@ -57,14 +57,14 @@ internal object Answers {
         }
     }
 
-    /** An answer that is not the protocol. */
+    /** The failure for an answer that does not follow the protocol. */
     fun bad(
         response: Response,
         message: String,
         cause: Throwable? = null,
     ) = TransportException(Reason.BAD_ANSWER, "${pathOf(response)}: $message", cause = cause)
 
-    /** Refuses a body that is declared to be something else than [type], or compressed. */
+    /** Refuse a body that is compressed or not declared as [type]. */
     fun requireType(
         response: Response,
         type: String,
@@ -77,7 +77,7 @@ internal object Answers {
         }
     }
 
-    /** An error that FedLens did not write: a proxy's, or another program's at this address. */
+    /** The failure for an error from a proxy, or from another program at this address. */
     private fun foreign(response: Response): Exception {
         val status = response.code
         if (status >= HTTP_INTERNAL_ERROR || status == HTTP_TOO_MANY_REQUESTS) {

@@ -1,11 +1,11 @@
 package org.fedlens.sdk.net
 
 /**
- * How a request is tried again: waits grow exponentially, with full jitter.
+ * Exponential backoff with full jitter between attempts of a request.
  *
  * @property firstMs Upper bound of the first wait, in milliseconds.
  * @property mostMs Upper bound of every wait, on top of what the server asks for.
- * @property giveUpAfterMs Then the call ends as `UNREACHABLE`; null never gives up.
+ * @property giveUpAfterMs Milliseconds after which the call fails as `UNREACHABLE`; null: never.
  */
 public data class Backoff(
     val firstMs: Long = 500,
@@ -18,5 +18,5 @@ public data class Backoff(
     }
 }
 
-/** Called before each wait with the reason, for people, the wait in milliseconds and the number of attempts so far. */
+/** A callback before each wait: the reason, for people, the wait in milliseconds, and the number of attempts so far. */
 public typealias OnRetry = (reason: String, delayMs: Long, attempt: Int) -> Unit

@@ -24,15 +24,15 @@ import kotlin.coroutines.resumeWithException
 private val requests = Dispatchers.IO.asExecutor()
 
 /**
- * Sends the request and gives [read] the answer, which it reads on a thread that may block.
+ * Send the request and pass the answer to [read], on a thread that may block.
  *
- * A cancelled coroutine is free at once while the request is on its way, whatever the thread that sends it is waiting
- * for, such as a name server. Once there is an answer, it is free when [read] has ended, so that nothing is written
- * behind the back of the caller. The connection is closed in both cases.
+ * While the request is on its way, a cancelled coroutine resumes at once, even if the sending thread waits for a name
+ * server. Once there is an answer, it resumes after [read] has ended, so that nothing is written after the call. The
+ * connection is closed in both cases.
  *
- * @param pins As configured, for the text of an error.
- * @throws TryAgain The same request may succeed.
- * @throws TransportException It will not.
+ * @param pins The configured pins, for messages.
+ * @throws TryAgain The same request may succeed later.
+ * @throws TransportException The request cannot succeed.
  */
 internal suspend fun <T> Call.exchange(
     pins: List<String>,
@@ -45,7 +45,7 @@ internal suspend fun <T> Call.exchange(
             reading { response.use(read) }
         }
     } catch (error: IOException) {
-        // A cancelled call fails like one whose connection was cut.
+        // A cancelled call fails like a lost connection.
         currentCoroutineContext().ensureActive()
         throw meaning(error, answered, request().url.host, pins)
     } catch (error: Misread) {
@@ -53,16 +53,16 @@ internal suspend fun <T> Call.exchange(
     }
 }
 
-/** OkHttp itself failed on what was sent to it, such as a negative status. */
+/** OkHttp itself failed to read the answer, for example because of a negative status. */
 private class Misread(
     cause: RuntimeException,
 ) : Exception(cause)
 
-/** The answer up to the beginning of its body. */
+/** The answer, read up to the start of its body. */
 private suspend fun Call.answer(): Response =
     suspendCancellableCoroutine { continuation ->
         continuation.invokeOnCancellation { cancel() }
-        // Not by OkHttp's own threads, on which an unexpected exception would end the app.
+        // Not on OkHttp's own threads, where an unexpected exception would end the app.
         requests.execute {
             val response =
                 try {
@@ -76,14 +76,14 @@ private suspend fun Call.answer(): Response =
                 } catch (error: RuntimeException) {
                     return@execute continuation.resumeWithException(Misread(error))
                 } catch (error: Throwable) {
-                    // Whatever it is, such as want of memory: nobody else would wake the caller.
+                    // Any other failure, such as lack of memory: otherwise the caller would wait for ever.
                     return@execute continuation.resumeWithException(error)
                 }
             continuation.resume(response) { _, late, _ -> late.close() }
         }
     }
 
-/** What [read] gives; this call is cancelled with the coroutine, so that it ends soon. */
+/** Run [read]; cancelling the coroutine cancels this call, so that [read] ends soon. */
 private suspend fun <T> Call.reading(read: () -> T): T =
     coroutineScope {
         val canceller =
@@ -97,7 +97,7 @@ private suspend fun <T> Call.reading(read: () -> T): T =
         withContext(Dispatchers.IO) { read() }.also { canceller.cancel() }
     }
 
-/** What trouble below HTTP means for the request. */
+/** The exception for a failure below HTTP. */
 private fun meaning(
     error: IOException,
     answered: Boolean,
@@ -109,18 +109,19 @@ private fun meaning(
             Trust.refusal(error, host, pins) ?: cut(error)
         }
 
-        // Of a socket for silence, of OkHttp for a call that takes too long in all.
+        // A timeout of the socket, or of the whole call.
         is InterruptedIOException -> {
             TryAgain("no answer in time", cause = error)
         }
 
-        // Android's network security configuration forbids plain HTTP even to the device itself, unless it is named.
+        // Android's network security configuration forbids plain HTTP, even to the device itself, unless it allows that
+        // host.
         is UnknownServiceException -> {
             val message = "this device does not allow the connection: ${error.message}"
             TransportException(Reason.UNTRUSTED, message, cause = error)
         }
 
-        // Behind the headers it says that bytes are missing.
+        // After the headers, this means that bytes are missing.
         is ProtocolException -> {
             if (answered) cut(error) else badAnswer("the answer is not HTTP: ${error.message}", error)
         }

@@ -10,24 +10,24 @@ import java.net.HttpURLConnection.HTTP_OK
 import java.net.HttpURLConnection.HTTP_PARTIAL
 
 /**
- * One attempt to get the missing bytes of a blob.
+ * One attempt to fetch the missing bytes of a blob.
  *
- * @param into Holds the beginning, perhaps nothing.
- * @param maxBytes Most bytes in all.
+ * @param into File with the bytes so far; may be empty.
+ * @param maxBytes Maximum size of the blob in bytes.
  */
 internal class Download(
     private val into: File,
     private val maxBytes: Long,
 ) {
-    /** Bytes that are there before the attempt. */
+    /** Number of bytes before the attempt. */
     val have: Long = into.length()
 
     /**
-     * Writes the answer to the file; what has come stays there if the rest does not.
+     * Write the answer to the file; if the rest does not arrive, the bytes so far stay.
      *
-     * @throws TryAgain Bytes are missing, or the file was emptied because the server has no such range.
-     * @throws TransportException Something else came than was asked for; the file is as it was, or empty
-     *     where going on from there would bring the same again.
+     * @throws TryAgain Bytes are missing, or the file was emptied because the server does not have the requested range.
+     * @throws TransportException The answer is not what was asked for. The file is unchanged, or empty if continuing
+     *     from there would fail again.
      * @throws StateException The file cannot be written.
      * @throws IOException Reading from the network failed.
      */
@@ -51,7 +51,7 @@ internal class Download(
         }
     }
 
-    /** Where the range ends that has come: the first byte behind it. */
+    /** End of the received range: the offset after its last byte. */
     private fun rangeEnd(response: Response): Long {
         val found = response.header("Content-Range").orEmpty()
         val (first, last) = RANGE.matchEntire(found)?.destructured ?: throw anotherRange(response, found)
@@ -91,7 +91,7 @@ internal class Download(
         }
     }
 
-    /** Keeps faults of the disk apart from those of the network. */
+    /** Turn disk failures into a [StateException], to tell them from network failures. */
     private fun <T> onDisk(access: () -> T): T =
         try {
             access()

@@ -35,8 +35,8 @@ import javax.net.ssl.SSLContext
 import javax.net.ssl.X509TrustManager
 
 /**
- * How long to wait, in milliseconds, for a connection, and for the next byte; and how much longer a call may take in all
- * whose messages are small, so that a server which gives a byte now and then does not hold the client for ever.
+ * Timeouts in milliseconds: for connecting, for silence, and in addition for a whole call with small messages, so that
+ * a server that sends a byte now and then cannot hold the client for ever.
  */
 internal class Timeouts(
     val connectMs: Long = 15_000,
@@ -45,8 +45,8 @@ internal class Timeouts(
 )
 
 /**
- * The protocol over HTTP/1.1: one credential, every answer checked. Nothing is opened before the first call. HTTPS goes
- * through the system's proxy, if there is one, which sees the server's name and nothing else.
+ * The protocol over HTTP/1.1, with one credential and a check of every answer. The first call opens connections. HTTPS
+ * uses the system's proxy, if any, which sees only the server's name.
  */
 public class HttpTransport internal constructor(
     server: String,
@@ -64,15 +64,15 @@ public class HttpTransport internal constructor(
     private val connections = lazy(::newClient)
 
     /**
-     * @param server Such as `https://fl.example.org:8443`; plain HTTP is for this machine only.
-     * @param secret 32 bytes, from which the client's id follows.
-     * @param pins Public keys of which the server, or one that vouches for it, must have one: `sha256/` and the base64
-     *     of the SHA-256 of the SubjectPublicKeyInfo. Empty: any that a trusted certificate names.
+     * @param server Address such as `https://fl.example.org:8443`; plain HTTP is for this machine only.
+     * @param secret The client's secret, 32 bytes, from which its id follows.
+     * @param pins Public keys, one of which the server's certificate chain must hold: `sha256/` and the Base64 of the
+     *     SHA-256 of the SubjectPublicKeyInfo. Empty: any key of a trusted certificate.
      * @param ca Certificates (PEM) to trust instead of the system's; null: the system's.
      * @param backoff How failed requests are repeated.
-     * @param onRetry Called before each wait; what it throws ends the call.
-     * @throws org.fedlens.sdk.TransportException `UNTRUSTED`: [server] is no HTTPS address, nor a plain one of this
-     *     machine; [ca] cannot be read; one of [pins] is none.
+     * @param onRetry Called before each wait; an exception from it ends the call.
+     * @throws org.fedlens.sdk.TransportException `UNTRUSTED`: [server] is neither an HTTPS address nor a plain HTTP
+     *     address of this machine, [ca] cannot be read, or one of [pins] is malformed.
      */
     public constructor(
         server: String,
@@ -133,7 +133,7 @@ public class HttpTransport internal constructor(
         return call("DELETE", "v1/clients/self", body(request), ForgetResponse.parser())
     }
 
-    /** Gives back connections; the transport is not used afterwards, and calls on their way are cancelled before. */
+    /** Close connections. Cancel running calls first, and do not use the transport afterwards. */
     override fun close() {
         if (connections.isInitialized()) connections.value.connectionPool.evictAll()
     }
@@ -147,7 +147,7 @@ public class HttpTransport internal constructor(
     ): M =
         retrying.repeat {
             val silenceMs = timeouts.silenceMs + holdMs
-            // How long an update takes is up to its size and the network.
+            // The duration of an upload depends on its size and the network.
             val allMs = if (body is Streamed) UNLIMITED else silenceMs + timeouts.messagesMs
             val request = newRequest(path).method(method, body).build()
             within(silenceMs, allMs).newCall(request).exchange(pins) { response ->
@@ -161,10 +161,12 @@ public class HttpTransport internal constructor(
             .Builder()
             .url("${base.toString().trimEnd('/')}/$path".toHttpUrl())
             .header("Authorization", authorization)
-            // Whatever is named here, OkHttp then neither asks for compression nor undoes it.
+            // With this header set, OkHttp neither requests nor undoes compression.
             .header("Accept-Encoding", "identity")
 
-    /** The same connections with other limits of silence and of a whole call, in milliseconds. */
+    /**
+     * A client that shares the connections, with other timeouts for silence and for the whole call, in milliseconds.
+     */
     private fun within(
         silenceMs: Long,
         allMs: Long,
@@ -179,7 +181,7 @@ public class HttpTransport internal constructor(
         val builder =
             OkHttpClient
                 .Builder()
-                // One client asks for one thing after another, so that nothing newer would be faster.
+                // A client sends one request after another, so newer versions would not be faster.
                 .protocols(listOf(Protocol.HTTP_1_1))
                 .connectionPool(ConnectionPool(IDLE_CONNECTIONS, KEEP_ALIVE_S, TimeUnit.SECONDS))
                 .followRedirects(false)
@@ -208,12 +210,12 @@ public class HttpTransport internal constructor(
         const val IDLE_CONNECTIONS = 2
         const val KEEP_ALIVE_S = 60L
 
-        // As OkHttp has it: the longest timeout, and none.
+        // OkHttp's longest timeout, and its value for no timeout.
         const val MOST_MS = Int.MAX_VALUE.toLong()
         const val UNLIMITED = 0L
         val MEDIA_TYPE = Wire.MEDIA_TYPE.toMediaType()
 
-        // OkHttp sends these by itself; the protocol has no use for them.
+        // OkHttp adds these headers; the protocol does not use them.
         val EXTRAS = listOf("User-Agent", "Accept-Encoding", "Connection")
 
         fun withoutExtras(chain: Interceptor.Chain) =
@@ -233,7 +235,7 @@ public class HttpTransport internal constructor(
         fun body(message: MessageLite): RequestBody = message.toByteArray().toRequestBody(MEDIA_TYPE)
     }
 
-    /** The body of an update, written from its blob anew by every attempt. */
+    /** The body of an update, read from its blob again by every attempt. */
     private class Streamed(
         private val update: UpdateFrame,
     ) : RequestBody() {

@@ -7,10 +7,10 @@ import java.util.Locale
 import kotlin.random.Random
 
 /**
- * The same request may succeed.
+ * A failure after which the same request may succeed.
  *
- * @property afterMs The least wait, which the server asked for.
- * @property atOnce Whether none is needed beyond it.
+ * @property afterMs The minimum wait, as asked by the server.
+ * @property atOnce True if no further wait is needed.
  */
 internal class TryAgain(
     reason: String,
@@ -20,11 +20,11 @@ internal class TryAgain(
 ) : Exception(reason, cause)
 
 /**
- * Sends requests again: when, and when not any more.
+ * The policy for repeating requests.
  *
  * @param onRetry Called before each wait.
- * @param random Of the jitter, so that clients which failed together do not come back together.
- * @param nowMs Time that never runs backwards, in milliseconds.
+ * @param random Source of the jitter, so that clients that failed together do not come back together.
+ * @param nowMs A monotonic clock, in milliseconds.
  */
 internal class Retrying(
     private val backoff: Backoff,
@@ -33,9 +33,9 @@ internal class Retrying(
     private val nowMs: () -> Long = { System.nanoTime() / NANOS_PER_MS },
 ) {
     /**
-     * What [attempt] gives, called again for as long as it throws [TryAgain].
+     * Call [attempt] until it does not throw [TryAgain], and return its result.
      *
-     * @throws TransportException `UNREACHABLE`: the time of the backoff is over.
+     * @throws TransportException `UNREACHABLE`: the time limit of the backoff has passed.
      */
     suspend fun <T> repeat(attempt: suspend () -> T): T {
         val started = nowMs()
@@ -48,7 +48,7 @@ internal class Retrying(
                     error
                 }
             attempts += 1
-            // Who may repeat at once and still does not succeed would otherwise spin.
+            // Only the first repetition is immediate; otherwise the client could spin.
             val own = if (failure.atOnce && attempts == 1) 0L else random.nextLong(mostMs(attempts) + 1)
             val wait = failure.afterMs + own
             val spent = nowMs() - started
@@ -63,7 +63,7 @@ internal class Retrying(
     }
 
     private fun mostMs(attempts: Int): Long {
-        // 2^30 times anything is more than any limit in use, and further doubling would overflow.
+        // 2^30 exceeds every limit in use, and further doubling would overflow.
         val doublings = minOf(attempts - 1, MOST_DOUBLINGS)
         val grown = backoff.firstMs.toDouble() * (1L shl doublings)
         return if (grown < backoff.mostMs) grown.toLong() else backoff.mostMs

@@ -12,28 +12,28 @@ import java.io.Closeable
 import java.io.File
 
 /**
- * The calls of the protocol, to one server as one client. A transport tries again by itself where that may help; a
- * cancelled call leaves no connection busy.
+ * The calls of the protocol, to one server as one client. A transport repeats requests by itself if that may help; a
+ * cancelled call frees its connection.
  *
  * Every call throws a [org.fedlens.sdk.TransportException].
  */
 public interface Transport : Closeable {
-    /** Makes this client known; repeating it is harmless. */
+    /** Enrol this client; idempotent. */
     public suspend fun enrol(
         token: String,
         capabilities: Capabilities,
     ): EnrolResponse
 
-    /** Asks for work; takes up to the request's `hold_ms` longer than other calls. */
+    /** Ask for work; the call may take the request's `hold_ms` longer than others. */
     public suspend fun checkIn(request: CheckInRequest): CheckInResponse
 
     /**
-     * Appends the missing bytes of a part or blob to [into], which is empty, absent or a beginning. Its digest is
-     * checked by the caller.
+     * Append the missing bytes of a part or blob to [into], which may be absent, empty or incomplete. The caller checks
+     * the digest.
      *
      * @param sha256 32 bytes.
-     * @param maxBytes More of them in all are a `BAD_ANSWER`. What came before such an error stays, unless going on
-     *     from there would bring the same error again.
+     * @param maxBytes Maximum size in bytes; a larger blob is a `BAD_ANSWER`. Earlier bytes stay, unless continuing
+     *     from there would fail again.
      * @throws org.fedlens.sdk.StateException `NOT_WRITABLE`: the file cannot be written.
      */
     public suspend fun fetch(
@@ -42,27 +42,27 @@ public interface Transport : Closeable {
         maxBytes: Long,
     )
 
-    /** Sends a result; returns when the server has it on its disk. */
+    /** Send a result; return when the server has stored it. */
     public suspend fun putUpdate(
         task: Long,
         round: Long,
         update: UpdateFrame,
     ): Receipt
 
-    /** Sends an evaluator's result; otherwise as [putUpdate]. */
+    /** Send an evaluator's result; see [putUpdate]. */
     public suspend fun putEvaluation(
         task: Long,
         round: Long,
         update: UpdateFrame,
     ): Receipt
 
-    /** Gives up an assignment, for good. */
+    /** Give up an assignment, for good. */
     public suspend fun reportFailure(
         task: Long,
         round: Long,
         request: FailureRequest,
     )
 
-    /** Has the server delete everything about this client. */
+    /** Tell the server to delete everything about this client. */
     public suspend fun forget(): ForgetResponse
 }

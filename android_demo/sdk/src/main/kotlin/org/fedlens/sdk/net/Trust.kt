@@ -27,10 +27,10 @@ private val CERTIFICATE = Regex("-----BEGIN CERTIFICATE-----[^-]*-----END CERTIF
 private val PIN = Regex("sha256/[A-Za-z0-9+/]{43}=")
 private val SPACE = Regex("\\s+")
 
-/** By what a server is recognised. */
+/** The checks of a server's identity. */
 internal object Trust {
     /**
-     * Recognises servers by the certificates in [ca] (PEM) alone.
+     * A trust manager that accepts only the certificates in [ca] (PEM).
      *
      * @throws TransportException `UNTRUSTED`: the file cannot be read as certificates.
      */
@@ -41,7 +41,7 @@ internal object Trust {
             val text = ca.readBytes().toString(Charsets.ISO_8859_1)
             val factory = CertificateFactory.getInstance("X.509")
             store.load(null, null)
-            // One by one: what stands between them, such as a key or a comment, is not for the factory.
+            // One by one: the factory fails on text between certificates, such as a key or a comment.
             CERTIFICATE.findAll(text).forEachIndexed { i, block ->
                 val raw = block.value.toByteArray(Charsets.ISO_8859_1)
                 store.setCertificateEntry("$i", factory.generateCertificate(ByteArrayInputStream(raw)))
@@ -58,11 +58,11 @@ internal object Trust {
     }
 
     /**
-     * Requires one of [pins] of the server at [address], whoever vouches for it.
+     * A pinner that requires one of [pins] from the server at [address], in addition to a trusted certificate.
      *
-     * @param pins `sha256/` and the base64 of the SHA-256 of a public key (SubjectPublicKeyInfo), of the server's own
-     *     certificate or of one above it. Empty: nothing is required.
-     * @throws TransportException `UNTRUSTED`: one of them is no pin, or there is no certificate to compare with.
+     * @param pins `sha256/` and the Base64 of the SHA-256 of a public key (SubjectPublicKeyInfo) in the server's
+     *     certificate chain. Empty: no requirement.
+     * @throws TransportException `UNTRUSTED`: a pin is malformed, or plain HTTP has no certificate to compare with.
      */
     fun pinned(
         address: HttpUrl,
@@ -75,7 +75,7 @@ internal object Trust {
         for (pin in pins) {
             val hash = if (pin.startsWith(PIN_PREFIX)) pin.substring(PIN_PREFIX.length).decodeBase64() else null
             if (hash?.size != PIN_BYTES) {
-                throw untrusted("'$pin' is no pin; it looks like sha256/ and the base64 of $PIN_BYTES bytes")
+                throw untrusted("'$pin' is not a pin; a pin is sha256/ and the Base64 of $PIN_BYTES bytes")
             }
             builder.add(address.host, pin)
         }
@@ -83,9 +83,9 @@ internal object Trust {
     }
 
     /**
-     * What [error] says about the server's identity; null: nothing, such as a handshake that was cut.
+     * The failure if [error] concerns the server's identity; null otherwise, as for an interrupted handshake.
      *
-     * @param pins As configured.
+     * @param pins The configured pins.
      */
     fun refusal(
         error: SSLException,

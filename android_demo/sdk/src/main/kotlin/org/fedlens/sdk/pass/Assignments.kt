@@ -32,11 +32,11 @@ import java.io.Closeable
 import java.io.File
 
 /**
- * From an assignment to a result in the outbox: fetches what is missing, reads the album, trains and stores, for one
- * client, one thing after the other. The engine of the last bundle is kept for the next assignment.
+ * The execution of assignments, up to a result in the outbox: fetching, reading the album, training, storing. One
+ * assignment runs at a time; the engine of the last bundle is kept for the next one.
  *
- * Every call throws, besides what it says,
- * - [org.fedlens.sdk.TransportException]: the server does not give what is needed,
+ * Every call may also throw
+ * - [org.fedlens.sdk.TransportException]: the server does not provide what is needed,
  * - [org.fedlens.sdk.StateException]: the client's folder cannot be used,
  * - [org.fedlens.sdk.EngineException]: a program could not be run, or gave a NaN.
  */
@@ -49,14 +49,14 @@ internal class Assignments(
     private var engine: Engine? = null
     private var parts: Pins? = null
 
-    // Digests of what `parts` keeps in the cache.
+    // Digests of the parts that `parts` pins in the cache.
     private val held = HashSet<ByteString>()
 
     /**
-     * Computes the result of an assignment; it is in the outbox when this returns.
+     * Compute the result of an assignment and store it in the outbox.
      *
-     * @param onlyTest All photos are test photos, as for an evaluator.
-     * @throws PassException It cannot be carried out.
+     * @param onlyTest True if all photos are test photos, as for an evaluator.
+     * @throws PassException The assignment cannot be carried out.
      */
     suspend fun carryOut(
         assignment: Assignment,
@@ -75,7 +75,7 @@ internal class Assignments(
                 }
             val stages = plan.stagesList + plan.evaluation.throwAwayList
             obtainPrograms(bundle, stages.mapTo(HashSet()) { it.program })
-            // The base of a difference is read while the result is stored.
+            // Held until the result is stored, because a delta is computed from its base then.
             Pins().use { pins ->
                 fetching.sets(sets.values, pins)
                 withContext(desk.worker) {
@@ -87,12 +87,12 @@ internal class Assignments(
     }
 
     /**
-     * The probability of each class, in label order, with what the client's next pass would start from; waits for one
-     * that is under way.
+     * The probability of each class, in label order, by the weights that the next local training would start from;
+     * waits for a training that is under way.
      *
-     * @throws PassException The model cannot be put together from its sets.
+     * @throws PassException The model cannot be assembled from its sets.
      * @throws org.fedlens.sdk.PhotoException The photo cannot be decoded.
-     * @throws java.io.IOException It cannot be read.
+     * @throws java.io.IOException The photo cannot be read.
      */
     suspend fun predict(
         model: CurrentModel,
@@ -125,11 +125,10 @@ internal class Assignments(
         }
 
     /**
-     * Embeds the photos of the album that are not yet, for the bundle of this digest; waits for a pass that is under
-     * way.
+     * Embed new photos of the album for the bundle of this digest; wait for a training that is under way.
      *
-     * @param onlyTest As in [carryOut].
-     * @return How many photos that were.
+     * @param onlyTest See [carryOut].
+     * @return The number of photos embedded.
      * @throws PassException The bundle cannot be used.
      */
     suspend fun embedNew(
@@ -152,7 +151,7 @@ internal class Assignments(
      */
     suspend fun classNames(digest: ByteArray): List<String> = turn.withLock { open(digest).manifest.classNamesList }
 
-    /** Lets go of the bundle. Nothing may be under way. */
+    /** Close the bundle and its engine. No call may be under way. */
     override fun close() {
         engine?.close()
         engine = null
@@ -175,7 +174,7 @@ internal class Assignments(
         return opened
     }
 
-    /** Has what these programs need, and what every pass needs. */
+    /** Fetch and pin these programs, and those that every training needs. */
     private suspend fun obtainPrograms(
         bundle: Bundle,
         stages: Set<String>,
@@ -184,7 +183,7 @@ internal class Assignments(
         fetching.programs(bundle, stages + EVERY_PASS, pins, held)
     }
 
-    /** What the photos are needed for. */
+    /** Run the part of an assignment that needs the photos. */
     private fun compute(
         assignment: Assignment,
         bundle: Bundle,
@@ -218,7 +217,10 @@ internal class Assignments(
         progress.tell(isLast = done == total) { Event.Embedded(done, total) }
     }
 
-    /** How the last pass started, if the next one will start so: the downloads are not of another phase. */
+    /**
+     * The start rules of the last local plan; null if the next one will start otherwise, because the downloads are of
+     * another phase.
+     */
     private fun lastPass(
         model: CurrentModel,
         manifest: Manifest,
@@ -230,7 +232,9 @@ internal class Assignments(
         }
     }
 
-    /** Takes each tensor from the first set that has it; from the initial weights only what is nowhere else. */
+    /**
+     * Start rules that take each tensor from the first set that has it, and from the initial weights as a last resort.
+     */
     private fun startingFrom(
         sets: Map<String, Tensors>,
         manifest: Manifest,
@@ -250,7 +254,7 @@ internal class Assignments(
         return plan.build()
     }
 
-    /** The sets to fetch, by name; of [given] and the initial weights those that are read. */
+    /** The sets to fetch, by name: those of [given] and the initial weights that the plan reads. */
     private fun needed(
         plan: LocalPass,
         task: Long,
@@ -261,7 +265,7 @@ internal class Assignments(
         return Sources.available(given, manifest).filterKeys { it in names }
     }
 
-    /** The tensors of these sets by name; not those of extractors, which are read when they are run. */
+    /** The tensors of these sets, by name, except extractors, which are read when they run. */
     private fun downloads(
         plan: LocalPass,
         sets: Map<String, BlobSet>,
@@ -272,7 +276,7 @@ internal class Assignments(
 
     private fun load(bundle: Bundle): Engine = engine ?: desk.engineOf(bundle).also { engine = it }
 
-    /** Tensors first, then the row that names them. */
+    /** Store tensors first, then the row that names them. */
     private fun store(
         assignment: Assignment,
         manifest: Manifest,
@@ -292,7 +296,7 @@ internal class Assignments(
         return desk.outbox.put(assignment, header, upload, keep)
     }
 
-    /** Stores what is uploaded of the trained tensors: themselves, or their difference to a set. */
+    /** Store the upload: trained tensors, or their delta to a set. */
     private fun storeUpload(
         upload: Upload,
         sets: Map<String, BlobSet>,
@@ -310,7 +314,7 @@ internal class Assignments(
     }
 
     private companion object {
-        /** Programs that are needed whatever the stages are, as far as the bundle has them. */
+        /** Programs that every training needs, if the bundle has them. */
         val EVERY_PASS = setOf("embed", "extract", "predict", "view")
     }
 }

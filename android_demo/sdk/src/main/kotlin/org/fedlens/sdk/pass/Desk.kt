@@ -16,22 +16,22 @@ import org.fedlens.sdk.store.Outbox
 import org.fedlens.sdk.store.TensorFiles
 
 /**
- * What carrying out an assignment needs.
+ * The collaborators for carrying out assignments.
  *
- * @property transport Where parts and blobs come from.
- * @property cache Where they are put.
- * @property features What was computed of photos before.
- * @property files Where large tensors are stored.
- * @property kept Sets of earlier rounds.
- * @property outbox Where results go.
- * @property answers Noisy answers that were given before.
+ * @property transport Source of parts and blobs.
+ * @property cache Cache for them.
+ * @property features Cached features of photos.
+ * @property files Storage for large tensors.
+ * @property kept Client state from earlier rounds.
+ * @property outbox Outbox for results.
+ * @property answers Noisy answers given earlier.
  * @property album The photos.
- * @property decoder Decodes them.
- * @property policy What may be told; asked anew for each assignment.
- * @property engineOf Makes the engine of a bundle, which is closed here.
- * @property worker Where photos are read and models trained: one thread at a time.
- * @property emit Takes events, on the worker's thread or the caller's; must return quickly.
- * @property nanoTime A clock that only runs forward, in nanoseconds.
+ * @property decoder Decoder of photos.
+ * @property policy Source of the policy, read anew for each assignment.
+ * @property engineOf Creates the engine of a bundle; the caller closes it.
+ * @property worker Dispatcher for reading photos and training, one thread at a time.
+ * @property emit Receiver of events, on the worker's thread or the caller's; must return quickly.
+ * @property nanoTime A monotonic clock, in nanoseconds.
  */
 internal class Desk(
     val transport: Transport,

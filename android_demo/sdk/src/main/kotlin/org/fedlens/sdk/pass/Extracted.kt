@@ -11,10 +11,10 @@ import org.fedlens.sdk.store.FeatureSpace
 import java.nio.ByteBuffer
 
 /**
- * A set of an extractor's tensors.
+ * An extractor, as a set of tensors.
  *
- * @property sha256 Of its blob.
- * @property read Gives the tensors; called only if something has to be computed.
+ * @property sha256 Digest of its blob.
+ * @property read Reads the tensors; called only if outputs are missing in the cache.
  */
 internal class Extractor(
     val sha256: ByteArray,
@@ -22,12 +22,12 @@ internal class Extractor(
 )
 
 /**
- * Rows that are the outputs of several frozen extractors side by side, each computed once for a photo and cached.
+ * The concatenated outputs of several frozen extractors, computed once per photo and extractor, and cached.
  *
- * A photo's row stands at a place in the program's batch that follows from its digest. What the other places hold
- * changes no bit of it, so that it is the same whichever photos are new.
+ * A photo's position in the program's batch follows from its digest, and other positions do not change its outputs. So
+ * the outputs do not depend on which photos are new.
  *
- * @param check Called from time to time; what it throws ends the work.
+ * @param check Called from time to time; an exception from it ends the work.
  */
 internal class Extracted(
     private val engine: Engine,
@@ -38,7 +38,7 @@ internal class Extracted(
     private val width = width(manifest)
 
     /**
-     * The same photos with rows [n, extractors * d]: each extractor's outputs in this order, zeros for null.
+     * The same photos with rows [n, extractors * d]: the outputs of each extractor in order, zeros for null.
      *
      * @throws org.fedlens.sdk.EngineException An extractor does not fit the program, or gave a NaN.
      */
@@ -97,10 +97,10 @@ internal class Extracted(
     }
 
     companion object {
-        // A program is set up anew for each so many batches; between them the work can be interrupted.
+        // Batches per set-up of the program; between set-ups the work can be interrupted.
         private const val BATCHES_AT_ONCE = 8
 
-        /** The row of one photo, [extractors * d], from its inputs; errors as in [sideBySide]. */
+        /** The row of one photo, [extractors * d], from its inputs; failures as in [sideBySide]. */
         fun oneRow(
             input: FloatArray,
             engine: Engine,
@@ -114,7 +114,7 @@ internal class Extracted(
             return row
         }
 
-        /** As few batches as hold these photos, each at its place. */
+        /** The fewest batches that hold these photos, each at its position. */
         fun placed(
             digests: List<ByteString>,
             batch: Int,

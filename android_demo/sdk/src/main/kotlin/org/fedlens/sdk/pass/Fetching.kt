@@ -22,16 +22,16 @@ import org.fedlens.sdk.toHex
 import java.io.FileNotFoundException
 import java.io.IOException
 
-/** Has what an assignment needs in the cache, and keeps it there while it is used. */
+/** The download of what an assignment needs, which stays in the cache while it is used. */
 internal class Fetching(
     private val cache: Cache,
     private val transport: Transport,
     private val emit: (Event) -> Unit,
 ) {
     /**
-     * The bundle whose manifest has this digest; of its parts none is fetched here.
+     * The bundle whose manifest has this digest; its parts are not fetched.
      *
-     * @throws PassException With reason `BUNDLE`: it is not usable.
+     * @throws PassException With reason `BUNDLE`: the bundle is not usable.
      */
     suspend fun bundle(digest: ByteArray): Bundle {
         while (true) {
@@ -40,7 +40,7 @@ internal class Fetching(
             try {
                 return Bundle.of(cache.folder, cache.file(digest).readBytes())
             } catch (_: FileNotFoundException) {
-                // Evicted before it was read here: once more.
+                // Evicted before it was read: fetch it again.
             } catch (error: ManifestException) {
                 throw PassException(Reason.BUNDLE, error.message.orEmpty(), error)
             }
@@ -48,9 +48,9 @@ internal class Fetching(
     }
 
     /**
-     * Has the programs of these names, in the format that is run, until [pins] is closed.
+     * Fetch the programs of these names, in the client's format, and keep them until [pins] is closed.
      *
-     * @param held Digests of what [pins] keeps already; what is fetched is added.
+     * @param held Digests that [pins] keeps already; fetched ones are added.
      */
     suspend fun programs(
         bundle: Bundle,
@@ -70,7 +70,7 @@ internal class Fetching(
         held += wanted
     }
 
-    /** Has these sets until [pins] is closed; the short way, where there is one. */
+    /** Fetch these sets, as deltas if possible, and keep them until [pins] is closed. */
     suspend fun sets(
         entries: Collection<BlobSet>,
         pins: Pins,
@@ -87,7 +87,7 @@ internal class Fetching(
     /**
      * The tensors of a set that is in the cache.
      *
-     * @throws PassException They cannot be read, or are the difference to others.
+     * @throws PassException The blob cannot be read, or is a delta.
      */
     fun read(entry: BlobSet): Blob {
         val digest = entry.sha256.toByteArray()
@@ -114,7 +114,7 @@ internal class Fetching(
     ) {
         var total = 0L
         for (size in wanted.map { it.size }) {
-            // Above 63 bits an unsigned number reads as a negative one.
+            // An unsigned number of 64 bits reads as negative.
             total = if (size < 0 || total > Long.MAX_VALUE - size) Long.MAX_VALUE else total + size
         }
         for (part in wanted) {

@@ -3,14 +3,14 @@ package org.fedlens.sdk.pass
 import java.nio.ByteBuffer
 import java.nio.ByteOrder
 
-/** As they are cached: little-endian float32. */
+/** These numbers as little-endian float32, the form in which they are cached. */
 internal fun FloatArray.toBytes(): ByteArray {
     val buffer = ByteBuffer.allocate(Float.SIZE_BYTES * size).order(ByteOrder.LITTLE_ENDIAN)
     buffer.asFloatBuffer().put(this)
     return buffer.array()
 }
 
-/** The [count] numbers from number [from] on of what [toBytes] has made; all of them unless told otherwise. */
+/** The [count] numbers from index [from] on in bytes made by [toBytes]; by default all of them. */
 internal fun ByteArray.toFloats(
     from: Int = 0,
     count: Int = size / Float.SIZE_BYTES - from,

@@ -9,9 +9,9 @@ import org.fedlens.sdk.Wire
 import org.fedlens.sdk.store.KeptAnswers
 import org.fedlens.sdk.store.StoredBlob
 
-/** The header of an update: what a pass has found, as far as it was asked for. */
+/** The header of an update: those results of local training that the assignment asks for. */
 internal object Header {
-    /** The header for the result of an assignment; a noisy answer in it is on the disk when this returns. */
+    /** Compose the header; a noisy answer in it is on the disk when this returns. */
     fun compose(
         assignment: Assignment,
         manifest: Manifest,

@@ -5,10 +5,10 @@ import org.fedlens.sdk.engine.Rows
 import org.fedlens.sdk.engine.Views
 
 /**
- * Photos as a pass sees them.
+ * The photos of local training as rows.
  *
- * @property entries Of each row, sorted.
- * @property rows What programs take.
+ * @property entries The photo of each row, sorted.
+ * @property rows Inputs for programs.
  */
 internal class PhotoSet(
     val entries: List<AlbumEntry>,
@@ -18,16 +18,16 @@ internal class PhotoSet(
         require(entries.size == rows.labels.size) { "${entries.size} photos, ${rows.labels.size} labels" }
     }
 
-    /** How many photos. */
+    /** Number of photos. */
     val size: Int get() = entries.size
 }
 
 /**
- * The photos of one pass.
+ * The photos for one local training.
  *
- * @property train Trained on.
- * @property test Evaluated on; never augmented.
- * @property skipped Names of files left out, sorted, by reason.
+ * @property train Photos to train on.
+ * @property test Photos to evaluate on; never augmented.
+ * @property skipped Names of skipped files, sorted, by reason.
  */
 internal class PassPhotos(
     val train: PhotoSet,
@@ -36,8 +36,8 @@ internal class PassPhotos(
 )
 
 /**
- * The views that a pass takes of each photo, of those that are stored: a fixed number has been embedded when the photo
- * arrived, and the assignment's seed says which of them the pass sees.
+ * The views chosen for each photo: a fixed number is embedded when a photo arrives, and the assignment's seed selects
+ * those that local training uses.
  *
  * @param chosen float32 [n, V, F].
  */

@@ -12,12 +12,12 @@ import org.fedlens.sdk.PassException
 import org.fedlens.sdk.engine.Engine
 
 /**
- * What a pass has produced.
+ * The result of local training.
  *
- * @property photoCount Photos trained on, or asked about.
- * @property classCounts Train photos of each class, in label order, whether asked for or not.
- * @property evaluations By moment, those that were asked for.
- * @property keep Sets to store on the client, by name.
+ * @property photoCount Number of photos trained on or asked about.
+ * @property classCounts Number of train photos of each class, in label order, even if not asked for.
+ * @property evaluations Requested evaluations, by moment.
+ * @property keep Client state to store, by name.
  * @property upload Tensors to send; null if none were asked for.
  */
 internal class PassResult(
@@ -29,15 +29,15 @@ internal class PassResult(
 )
 
 /**
- * Executes an assignment's local pass, which [Requirements.check] has accepted: a function of the assignment, the
- * photos and the sets that it names. The pass is data; nothing here knows a method.
+ * The execution of a local plan that [Requirements.check] has accepted: a function of the assignment, the photos, and
+ * the named sets. The plan is data; this code knows no method.
  *
- * @param assignment Seed and local pass are used.
- * @param engine For the assignment's bundle.
+ * @param assignment Source of the seed and the local plan.
+ * @param engine Engine for the assignment's bundle.
  * @param downloads The assignment's sets by name.
- * @param kept Gives a kept set by name, null if nothing is kept yet.
- * @param onStep Called after every step with its number from 1, the number of all steps and its loss. What it throws
- *     ends the pass.
+ * @param kept Client state by name; null if there is none yet.
+ * @param onStep Called after every step with its number from 1, the number of all steps, and its loss. An exception
+ *     from it ends the training.
  */
 internal class PassRun(
     private val assignment: Assignment,
@@ -57,7 +57,7 @@ internal class PassRun(
     private var step = 0L
 
     /**
-     * Does what the assignment says; to be called once.
+     * Execute the plan; call it once.
      *
      * @throws PassException There are no photos to train on, or a set does not fit.
      * @throws org.fedlens.sdk.EngineException A program could not be run, or gave a NaN.
@@ -75,7 +75,7 @@ internal class PassRun(
         val evaluations = LinkedHashMap<EvaluationMoment, Evaluation>()
         if (plan.evaluation.atStart) evaluations[EvaluationMoment.EVALUATION_MOMENT_START] = evaluate(start)
         if (plan.evaluation.throwAwayCount > 0) {
-            // Numbered behind the other stages, so that they see the photos in an order of their own.
+            // Numbered after the other stages, so that they see the photos in another order.
             val thrownAway = train(start, plan.evaluation.throwAwayList, plan.stagesCount, references)
             evaluations[EvaluationMoment.EVALUATION_MOMENT_THROW_AWAY] = evaluate(thrownAway)
         }
@@ -90,7 +90,7 @@ internal class PassRun(
         )
     }
 
-    /** What these stages make of the weights, one after the other; the first of them has number [first]. */
+    /** The weights after these stages, the first of which has index [first]. */
     private fun train(
         weights: Tensors,
         stages: List<Stage>,

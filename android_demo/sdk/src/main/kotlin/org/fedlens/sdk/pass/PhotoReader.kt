@@ -15,7 +15,7 @@ import java.io.File
 import java.io.IOException
 import java.nio.ByteBuffer
 
-/** What the programs of a bundle make of the photos in files. */
+/** The features of photos in files, computed by the programs of a bundle. */
 internal class PhotoReader(
     private val engine: Engine,
     private val decoder: PhotoDecoder,
@@ -24,18 +24,18 @@ internal class PhotoReader(
     private val views = manifest.storedViews
 
     /**
-     * The features, float32 [F], of any photo.
+     * The features, float32 [F], of any photo file.
      *
      * @throws PhotoException The file cannot be used as a photo.
-     * @throws IOException It cannot be read.
+     * @throws IOException The file cannot be read.
      * @throws org.fedlens.sdk.EngineException A program could not be run, or gave a NaN.
      */
     fun features(file: File): FloatArray = engine.embed(input(file.readBytes()))
 
-    /** As [features], of a photo of an album. */
+    /** The features of an album's photo; failures as above. */
     fun features(photo: Photo): FloatArray = engine.embed(input(content(photo)))
 
-    /** The features, float32 [A, F], of each stored view of a photo of an album, one behind the other. */
+    /** The features, float32 [A, F], of the stored views of an album's photo. */
     fun storedViews(photo: Photo): FloatArray {
         val input = input(content(photo))
         val slots = Manifests.program(manifest, "view").inputsList
@@ -50,7 +50,7 @@ internal class PhotoReader(
         return found
     }
 
-    /** The bytes that the album has seen; others are an [IOException]. */
+    /** The bytes of a photo; an [IOException] if they have changed since the album was read. */
     private fun content(photo: Photo): ByteArray {
         val raw = photo.file.readBytes()
         if (!sha256(raw).contentEquals(photo.entry.photo)) throw IOException("the file holds something else now")
@@ -66,7 +66,7 @@ internal class PhotoReader(
     }
 
     private companion object {
-        /** What stored views are drawn with: they belong to no assignment, so that all of them share the features. */
+        /** The seed of stored views: they belong to no assignment, so that all assignments share their features. */
         val NO_SEED = ByteArray(KeyedHash.DIGEST_BYTES)
     }
 }

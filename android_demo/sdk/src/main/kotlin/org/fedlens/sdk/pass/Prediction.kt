@@ -7,16 +7,16 @@ import java.io.File
 import kotlin.math.exp
 import kotlin.math.ln
 
-/** What a model sees in a photo. */
+/** Prediction of a photo's class. */
 internal object Prediction {
     /**
      * The probability of each class, in label order; they add up to 1.
      *
-     * @param engine Of the bundle that the weights belong to.
+     * @param engine Engine of the bundle that the weights belong to.
      * @param weights Every exchangeable tensor.
-     * @param extractors Of a bundle that concatenates them, the tensors of each in order, null for one that is absent.
+     * @param extractors Tensors of the concatenated extractors, in order; null for an absent one.
      * @throws org.fedlens.sdk.PhotoException The photo cannot be decoded.
-     * @throws java.io.IOException It cannot be read.
+     * @throws java.io.IOException The photo cannot be read.
      * @throws EngineException The weights do not fit, or a program cannot be run.
      */
     fun predict(

@@ -13,13 +13,13 @@ import org.fedlens.sdk.store.FeatureSpace
 import java.io.IOException
 
 /**
- * From an album's snapshot to the rows that programs take, decoding and embedding each photo only once.
+ * The preparation of an album's snapshot as rows for programs, decoding and embedding each photo only once.
  *
- * @param engine Embeds.
- * @param cache Of features.
- * @param onlyTest Every photo is evaluated on, as an evaluator does.
- * @param onPhoto Called after each photo that was not in the cache, with how many are done and to do. What it throws
- *     ends the preparation; nothing is lost by that.
+ * @param engine Engine that embeds photos.
+ * @param cache Cache of features.
+ * @param onlyTest True if every photo is a test photo, as for an evaluator.
+ * @param onPhoto Called after each photo that was not in the cache, with the numbers of photos done and in total. An
+ *     exception from it ends the preparation; computed features stay.
  */
 internal class Preparation(
     snapshot: AlbumSnapshot,
@@ -42,9 +42,9 @@ internal class Preparation(
     }
 
     /**
-     * Reads, decodes and embeds what is not in the cache yet.
+     * Read, decode and embed photos that are not in the cache.
      *
-     * @param seed Of the assignment: which of its stored views stand for a photo that is trained on.
+     * @param seed The assignment's seed, which selects the stored views of each train photo.
      * @throws org.fedlens.sdk.EngineException A photo could not be embedded.
      */
     fun photos(seed: ByteArray): PassPhotos {
@@ -65,9 +65,9 @@ internal class Preparation(
     }
 
     /**
-     * Has in the cache what any assignment would take of these photos.
+     * Embed these photos into the cache, as any assignment would.
      *
-     * @return How many photos have been embedded for the first time.
+     * @return The number of photos embedded for the first time.
      * @throws org.fedlens.sdk.EngineException A photo could not be embedded.
      */
     fun embed(): Int {
@@ -81,7 +81,7 @@ internal class Preparation(
     private fun features(): Map<ByteString, FloatArray> =
         values(known, FeatureSpace.of(manifest, Requirements.FORMAT), reader::features) { _, raw -> raw.toFloats() }
 
-    /** Of photos that are trained on; null where the bundle has none. */
+    /** Views of train photos; null if the bundle has none. */
     private fun <T> views(
         readable: Set<ByteString>,
         fresh: MutableSet<ByteString> = HashSet(),
@@ -93,8 +93,8 @@ internal class Preparation(
     }
 
     /**
-     * What [take] makes of that which is cached of each photo under [space], by digest; photos that cannot be read are
-     * skipped. Of stored views much is cached, and little is taken.
+     * The result of [take] on each photo's cached value under [space], by digest; missing values are computed,
+     * unreadable photos skipped. [take] keeps memory low: of many stored views it needs only a few.
      */
     private fun <T> values(
         wanted: List<Photo>,
@@ -170,13 +170,13 @@ internal class Preparation(
     }
 
     companion object {
-        /** Why photos are skipped that are none, or damaged. */
+        /** The reason for skipping files that are damaged or not photos. */
         const val UNREADABLE = "files that cannot be read"
 
-        /** Why photos are skipped whose files have other bytes than the album says. */
+        /** The reason for skipping photos whose bytes have changed. */
         const val CHANGED = "photos that have changed or gone since the album was read"
 
-        // How many photos' values are held while they are read or stored.
+        // Number of photos whose values are in memory while they are read or stored.
         private const val AT_ONCE = 64
 
         private val Photo.key: ByteString get() = ByteString.copyFrom(entry.photo)

@@ -4,7 +4,7 @@ import kotlinx.coroutines.ensureActive
 import org.fedlens.sdk.Event
 import kotlin.coroutines.CoroutineContext
 
-/** Tells of work that goes on, seldom enough not to slow it down, and ends it when its caller is cancelled. */
+/** Throttled progress events of running work, and its cancellation. */
 internal class Progress(
     private val context: CoroutineContext,
     private val nanoTime: () -> Long,
@@ -12,10 +12,10 @@ internal class Progress(
 ) {
     private var last: Long? = null
 
-    /** Throws a cancellation if the caller is cancelled. */
+    /** Throw a cancellation exception if the caller is cancelled. */
     fun check(): Unit = context.ensureActive()
 
-    /** Emits an event if none was for a while, or if it [isLast]; throws as [check]. */
+    /** Emit an event if it [isLast] or the previous one is long enough ago; throw as [check]. */
     fun tell(
         isLast: Boolean,
         event: () -> Event,

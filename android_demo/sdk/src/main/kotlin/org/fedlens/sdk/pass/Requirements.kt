@@ -18,15 +18,16 @@ import org.fedlens.sdk.PassException
 import org.fedlens.sdk.PassException.Reason
 import org.fedlens.sdk.Policy
 import org.fedlens.sdk.blob.BlobWriter
+import org.fedlens.sdk.engine.unfitForPhones
 import org.fedlens.sdk.store.KeptAnswers
 import org.fedlens.sdk.toHex
 
-/** Whether this client can and may do what an assignment says; asked before anything for it is fetched or trained. */
+/** The checks that this client can and may carry out an assignment, made before anything is fetched or trained. */
 internal object Requirements {
-    /** Which file of each program is run. */
+    /** The format of the programs that this client runs. */
     val FORMAT = ProgramFormat.PROGRAM_FORMAT_PTE
 
-    /** What a client tells when it enrols; [models] are those whose bundles it takes, none: any. */
+    /** The capabilities that a client enrols with; [models] are those that it accepts, empty: any. */
     fun capabilities(models: List<String>): Capabilities =
         Capabilities
             .newBuilder()
@@ -36,7 +37,7 @@ internal object Requirements {
             .build()
 
     /**
-     * Refuses a bundle, by its digest, that the owner of this client has not pinned; for whatever it is to be used.
+     * Refuse a bundle that the client's owner has not pinned, for any use.
      *
      * @throws PassException With reason `POLICY`.
      */
@@ -49,7 +50,7 @@ internal object Requirements {
     }
 
     /**
-     * Refuses what the owner of this client does not want, whatever the bundle is.
+     * Refuse what the client's owner forbids, regardless of the bundle.
      *
      * @throws PassException With reason `POLICY`.
      */
@@ -76,7 +77,7 @@ internal object Requirements {
     }
 
     /**
-     * Refuses to tell exactly what this server was told with noise before, in whichever task.
+     * Refuse exact answers about classes for which this server has a noisy answer, from any task.
      *
      * @throws PassException With reason `POLICY`.
      */
@@ -94,29 +95,16 @@ internal object Requirements {
     }
 
     /**
-     * Refuses a bundle that only other engines run.
+     * Refuse a bundle that phones cannot run.
      *
      * @throws PassException With reason `BUNDLE`.
      */
     fun checkBundle(manifest: Manifest) {
-        if (manifest.bundleClass != BundleClass.BUNDLE_CLASS_FROZEN_BACKBONE) {
-            throw PassException(
-                Reason.BUNDLE,
-                "the bundle trains all layers of its model, which takes a phone too long; this client takes bundles " +
-                    "with a frozen backbone",
-            )
-        }
-        val unfit = manifest.programsList.firstOrNull { program -> program.filesList.none { it.format == FORMAT } }
-        if (unfit != null) {
-            throw PassException(
-                Reason.BUNDLE,
-                "the bundle has program '${unfit.name}', but not for phones (.pte): export it with --target pte",
-            )
-        }
+        unfitForPhones(manifest)?.let { throw PassException(Reason.BUNDLE, it) }
     }
 
     /**
-     * Refuses what this version does not know, naming the first such thing.
+     * Refuse an assignment that this version does not support; the message names the first reason.
      *
      * @throws PassException With reason `UNSUPPORTED`.
      */
@@ -127,7 +115,7 @@ internal object Requirements {
         val plan = assignment.localPass
         val sets = assignment.setsList.mapTo(HashSet()) { it.name } + Manifests.INITIAL
         need(assignment.seed.size() == KeyedHash.DIGEST_BYTES) { "a seed of ${assignment.seed.size()} bytes" }
-        need(plan.startCount > 0) { "a local pass without start rules" }
+        need(plan.startCount > 0) { "a local plan without start rules" }
         for (rule in plan.startList) checkSource(rule.source, sets)
         checkAsks(plan)
         checkAnswer(assignment)
@@ -137,7 +125,7 @@ internal object Requirements {
         }
         for (stage in plan.stagesList + plan.evaluation.throwAwayList) checkStage(stage, manifest)
         val names = plan.keepList.map { it.set }
-        need("" !in names && names.toSet().size == names.size) { "kept sets must have names, each once: $names" }
+        need("" !in names && names.toSet().size == names.size) { "client state must have names, each once: $names" }
     }
 
     private fun checkLabelDistribution(
@@ -194,7 +182,7 @@ internal object Requirements {
         need(unknown == null) { "reference '$unknown', which the bundle does not have" }
         val missing = (known - bound.toSet()).minOrNull()
         need(missing == null || plan.stagesCount + plan.evaluation.throwAwayCount == 0) {
-            "a local pass that leaves the bundle's reference '$missing' unbound"
+            "a local plan that leaves the bundle's reference '$missing' unbound"
         }
         for (binding in plan.referencesList) {
             when (binding.sourceCase) {
@@ -237,7 +225,7 @@ internal object Requirements {
         }
     }
 
-    /** Questions whose answers are exact, as they are called. */
+    /** Questions with exact answers, and their names. */
     private val EXACT =
         mapOf(
             Ask.QuestionCase.CLASS_COUNTS to "class counts",
@@ -246,7 +234,7 @@ internal object Requirements {
 
     private fun LocalPass.questions() = asksList.mapTo(LinkedHashSet()) { it.questionCase }
 
-    /** As people write it: `1`, `0.5`, `nan`, `inf`. */
+    /** A number as people write it: `1`, `0.5`, `nan`, `inf`. */
     private fun number(value: Double): String =
         when {
             value.isNaN() -> "nan"

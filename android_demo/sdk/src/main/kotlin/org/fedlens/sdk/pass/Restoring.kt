@@ -16,13 +16,13 @@ import java.io.File
 import java.io.RandomAccessFile
 
 /**
- * The short way to a downloaded set: from a blob that is here and a difference that is fetched.
+ * The reconstruction of a set from a cached base and a fetched delta.
  *
- * What comes of it must have the digest that the assignment names, so a wrong way costs time and nothing else: the
- * caller then fetches the whole blob.
+ * The caller checks the digest of the result and otherwise fetches the whole blob, so a wrong delta costs time and
+ * nothing else.
  *
- * @param cache Where the base may be, and the difference is put.
- * @param fetched Told the digest and size of the difference if it had to be fetched.
+ * @param cache Cache that may hold the base, and that stores the delta.
+ * @param fetched Called with the digest and size of the delta if it was fetched.
  */
 internal class Restoring(
     private val cache: Cache,
@@ -30,12 +30,12 @@ internal class Restoring(
     private val fetched: (ByteArray, Long) -> Unit,
 ) {
     /**
-     * Writes the blob of a set to [file] by way of its difference.
+     * Reconstruct the blob of a set from its delta and write it to [file].
      *
-     * @return Whether it was written; what is in the file then is not checked. If not, the base is not here, or the
-     *     difference does not come or fit; the file is then as it was, or empty.
+     * @return True if the blob was written, unchecked; false if the base is not cached, or the delta is unavailable or
+     *     does not match. Then the file is unchanged or empty.
      * @throws TransportException The server cannot be reached or trusted.
-     * @throws org.fedlens.sdk.StateException There is no room.
+     * @throws org.fedlens.sdk.StateException The disk is full.
      * @throws java.io.IOException The file cannot be written.
      */
     suspend fun restore(
@@ -44,7 +44,7 @@ internal class Restoring(
     ): Boolean {
         val way = entry.difference
         val isShorter = java.lang.Long.compareUnsigned(way.size, entry.size) < 0
-        // The blob itself, as its own difference, would be waited for until it is here.
+        // A blob named as its own delta would wait for itself.
         if (!isShorter || way.sha256 == entry.sha256 || way.base.size() != KeyedHash.DIGEST_BYTES) return false
         val digest = way.sha256.toByteArray()
         Pins().use { pins ->
@@ -80,7 +80,7 @@ internal class Restoring(
             file.outputStream().buffered().use { BlobWriter.write(it, sums) }
             isWritten = true
         } finally {
-            // A download would go on from what is there.
+            // A download would continue from a partial file.
             if (!isWritten) RandomAccessFile(file, "rw").use { it.setLength(0) }
         }
     }

@@ -13,16 +13,16 @@ import org.fedlens.sdk.PassException.Reason
 import org.fedlens.sdk.blob.FloatTensor
 import org.fedlens.sdk.blob.Tensor
 
-/** Tensors by name; those of a blob are read from it, and never held in the heap as a whole. */
+/** Tensors by name; those of a blob are read from it on demand. */
 internal typealias Tensors = Map<String, Tensor>
 
 /**
- * Where the tensors of a pass come from: kept sets, and downloads where nothing is kept that fits the bundle.
+ * The sources of tensors for local training: client state, or downloads if no client state fits the bundle.
  *
- * What was kept may be of another bundle: a client can name other models at any time, and is then given their bundle.
+ * Client state may belong to another bundle: a client whose models change receives their bundle.
  *
- * @param downloads By name.
- * @param kept Gives null for a name under which nothing is kept yet; asked once for each name.
+ * @param downloads Downloaded sets by name.
+ * @param kept Client state by name, null if there is none; called once per name.
  */
 internal class Sources(
     private val manifest: Manifest,
@@ -32,7 +32,7 @@ internal class Sources(
     private val tensors = manifest.tensorsList.associateBy { it.name }
     private val found = HashMap<String, Tensors?>()
 
-    /** Names of the downloads that the start rules and references of a pass read. */
+    /** Names of the downloads that the start rules and references of a plan read. */
     fun downloaded(plan: LocalPass): Set<String> {
         val read = shares(plan.startList) + plan.referencesList.filter { it.hasSet() }.map { it.set to referred(it) }
         return read
@@ -43,7 +43,7 @@ internal class Sources(
     /**
      * Every exchangeable tensor, each from the first rule that selects it.
      *
-     * @throws PassException A tensor is not there, or not as the bundle has it.
+     * @throws PassException A tensor is missing, or differs from the bundle's in type or shape.
      */
     fun start(rules: List<StartRule>): Tensors {
         val weights = LinkedHashMap<String, Tensor>()
@@ -58,8 +58,8 @@ internal class Sources(
     /**
      * The tensors of a reference.
      *
-     * @param counts Train photos of each class.
-     * @throws PassException As in [start].
+     * @param counts Number of train photos of each class.
+     * @throws PassException See [start].
      */
     fun reference(
         binding: ReferenceBinding,
@@ -75,7 +75,7 @@ internal class Sources(
             else -> take(binding.set, referred(binding))
         }
 
-    /** Each rule's source, and the tensors that no rule before it selects. */
+    /** The source of each rule, with the tensors that no earlier rule selects. */
     private fun shares(rules: List<StartRule>): List<Pair<SetSource, List<String>>> {
         val taken = HashSet<String>()
         return rules.map { rule ->
@@ -86,7 +86,7 @@ internal class Sources(
     private fun referred(binding: ReferenceBinding): List<String> =
         manifest.referencesList.first { it.name == binding.name }.tensorsList
 
-    /** The kept set of a source; null if there is none, or if it does not fit and a download stands in for it. */
+    /** The client state of a source; null if there is none, or if it does not fit and a download replaces it. */
     private fun usable(
         source: SetSource,
         names: List<String>,
@@ -104,9 +104,9 @@ internal class Sources(
     ): Tensors {
         if (names.isEmpty()) return emptyMap()
         val keptSet = usable(source, names)
-        val what = if (keptSet == null) "downloaded set '${source.download}'" else "kept set '${source.kept}'"
+        val what = if (keptSet == null) "downloaded set '${source.download}'" else "client state '${source.kept}'"
         if (keptSet == null && source.download.isEmpty()) {
-            throw PassException(Reason.INTERNAL, "nothing is kept yet under '${source.kept}'")
+            throw PassException(Reason.INTERNAL, "there is no client state '${source.kept}' yet")
         }
         val set =
             keptSet ?: downloads[source.download] ?: throw PassException(Reason.UNSUPPORTED, "there is no $what")
@@ -116,7 +116,7 @@ internal class Sources(
         }
     }
 
-    /** What is wrong with a tensor of a set, to be put behind the set's name; null: nothing. */
+    /** The fault of a tensor in a set, worded to follow the set's name; null if it has none. */
     private fun fault(
         set: Tensors,
         name: String,
@@ -130,16 +130,16 @@ internal class Sources(
     }
 
     companion object {
-        /** The name of the only tensor of a reference that is no set of tensors. */
+        /** Tensor name used by the label-count reference. */
         const val LABEL_COUNTS = "label_counts"
 
-        /** What can be downloaded, by name: these sets and the bundle's initial weights. */
+        /** The sets that can be downloaded, by name: these and the bundle's initial weights. */
         fun available(
             sets: List<BlobSet>,
             manifest: Manifest,
         ): Map<String, BlobSet> = (listOf(Manifests.initialSet(manifest)) + sets).associateBy { it.name }
 
-        /** Names of the downloaded sets that a pass reads: a fallback only where nothing is kept that fits. */
+        /** Names of the downloads that a plan reads; a fallback only if no client state fits. */
         fun needed(
             plan: LocalPass,
             manifest: Manifest,

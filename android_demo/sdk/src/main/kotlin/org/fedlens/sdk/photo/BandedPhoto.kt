@@ -1,12 +1,12 @@
 package org.fedlens.sdk.photo
 
 /**
- * A photo of which one band is in memory at a time: rows of it where whole rows are read, columns where whole columns
- * are. A band costs its decoder reading the file up to its end, so there are as few as its memory allows.
+ * A photo with one band in memory at a time: a band of rows if whole rows are read, of columns if whole columns are. To
+ * decode a band, the decoder reads the file up to the band's end, so bands are as large as memory allows.
  *
- * @param bandPixels Most pixels of a band, if it has more than one row or column.
- * @param decode Decodes a rectangle: its left column, top row, width and height.
- * @param release Lets go of the decoder.
+ * @param bandPixels Maximum number of pixels of a band of more than one row or column.
+ * @param decode Decodes a rectangle, given its left column, top row, width and height.
+ * @param release Releases the decoder.
  */
 internal class BandedPhoto(
     override val width: Int,
@@ -33,7 +33,7 @@ internal class BandedPhoto(
     ) {
         val isRows = width >= height
         val lines = maxOf(1, bandPixels / maxOf(width, height))
-        // A read may begin in one band and end in the next.
+        // A read may start in one band and end in the next.
         var line = if (isRows) y else x
         val end = if (isRows) y + height else x + width
         while (line < end) {

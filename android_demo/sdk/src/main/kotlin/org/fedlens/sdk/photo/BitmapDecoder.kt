@@ -9,9 +9,9 @@ import org.fedlens.sdk.PhotoException.Reason
 import java.io.IOException
 
 /**
- * Decodes photos as Android does, at full size: to `ARGB_8888`, not premultiplied, as the colour below transparent
- * pixels counts. Large photos are decoded in bands, so that no more than 64 MiB of them are in memory, outside the heap;
- * where Android cannot, as by its documentation with BMP, they are refused.
+ * Android's decoder of photos, at full size: to `ARGB_8888`, not premultiplied, because the colour of transparent
+ * pixels counts. Large photos are decoded in bands of at most 64 MiB, outside the heap; large photos of a format that
+ * Android cannot decode in regions, such as BMP, are refused.
  */
 public class BitmapDecoder internal constructor(
     private val regionsOf: (ByteArray) -> BitmapRegionDecoder?,
@@ -41,13 +41,13 @@ public class BitmapDecoder internal constructor(
     }
 
     private companion object {
-        /** 64 MiB: a photo of 12 megapixels, as most phones take, is decoded as a whole, which is quickest. */
+        /** 64 MiB: a photo of 12 megapixels, as most phones take, is decoded as a whole, which is fastest. */
         const val BAND_PIXELS = 1 shl 24
 
-        /** Null: a photo of a format that Android decodes as a whole only. */
+        /** A decoder of regions; null for a format that Android decodes only as a whole. */
         fun regions(content: ByteArray): BitmapRegionDecoder? =
             try {
-                // What stands in its place needs Android 12.
+                // The method that replaces it needs Android 12.
                 @Suppress("DEPRECATION")
                 BitmapRegionDecoder.newInstance(content, 0, content.size, false)
             } catch (_: IOException) {

@@ -1,9 +1,10 @@
 package org.fedlens.sdk.photo
 
 /**
- * Antialiased bilinear scaling of a line of [from] pixels to [to]: which pixels count for each new one, and how much.
+ * Weights for antialiased bilinear scaling of a line of [from] pixels to [to].
  *
- * The triangle filter, widened by the factor of reduction; weights are whole numbers that add up to about 2^22.
+ * The triangle filter, widened by the factor of reduction, with integer weights that add up to about 2^22: Pillow's
+ * arithmetic, which Android's scaling does not reproduce.
  */
 internal class LineScaling(
     private val from: Int,
@@ -12,7 +13,7 @@ internal class LineScaling(
     private val firsts = IntArray(to)
     private val starts = IntArray(to + 1)
 
-    /** Of all new pixels, one behind the other. */
+    /** Weights of all new pixels, consecutively. */
     val weights: IntArray
 
     init {
@@ -27,13 +28,13 @@ internal class LineScaling(
         for (place in 0 until to) weigh(place, (place + 0.5) * ratio, reach)
     }
 
-    /** The first pixel that counts for the new pixel [place]. */
+    /** Index of the first source pixel of the new pixel [place]. */
     fun first(place: Int): Int = firsts[place]
 
-    /** Behind the last pixel that counts for it. */
+    /** Index after the last source pixel of the new pixel [place]. */
     fun last(place: Int): Int = firsts[place] + starts[place + 1] - starts[place]
 
-    /** Where its weights begin. */
+    /** Index of the first weight of the new pixel [place]. */
     fun weightsOf(place: Int): Int = starts[place]
 
     private fun weigh(
@@ -42,7 +43,7 @@ internal class LineScaling(
         reach: Double,
     ) {
         val shares = DoubleArray(last(place) - first(place)) { triangle((first(place) + it - centre + 0.5) / reach) }
-        // One after the other: another order of the sum would give other last digits.
+        // In this order: another order of summation would change the last digits.
         var total = 0.0
         for (share in shares) total += share
         for ((i, share) in shares.withIndex()) weights[starts[place] + i] = (0.5 + ONE * (share / total)).toInt()
@@ -54,10 +55,10 @@ internal class LineScaling(
         private const val BITS = 22
         private const val ONE = 1 shl BITS
 
-        /** What a sum of weighted pixels begins with, so that it is rounded to the nearest. */
+        /** Initial value of a weighted sum, so that it is rounded to nearest. */
         const val HALF = 1 shl (BITS - 1)
 
-        /** The pixel that a sum of weighted pixels stands for. */
+        /** The pixel value of a weighted sum. */
         fun rounded(sum: Int): Byte = (sum shr BITS).coerceIn(0, 255).toByte()
     }
 }

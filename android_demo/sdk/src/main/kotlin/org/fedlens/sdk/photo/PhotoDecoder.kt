@@ -3,10 +3,11 @@ package org.fedlens.sdk.photo
 /** The platform's decoder of photos. */
 public fun interface PhotoDecoder {
     /**
-     * Decodes a whole photo as it lies in its file, not turned upright.
+     * Decode a whole photo in the file's orientation.
      *
      * @param content The file's bytes, of a format that [PhotoFile] knows.
-     * @throws org.fedlens.sdk.PhotoException It cannot be decoded completely, or has more than [Photos.MAX_PIXELS].
+     * @throws org.fedlens.sdk.PhotoException The photo cannot be decoded completely, or has more than
+     *     [Photos.MAX_PIXELS] pixels.
      */
     public fun decode(content: ByteArray): PixelSource
 }

@@ -8,7 +8,7 @@ import java.nio.ByteOrder
 
 /** The formats of photos. */
 public enum class PhotoFormat {
-    /** MPO too, of which the first picture counts. */
+    /** JPEG, or MPO, of which the first picture counts. */
     JPEG,
     PNG,
     WEBP,
@@ -16,8 +16,9 @@ public enum class PhotoFormat {
 }
 
 /**
- * What a photo's file says before its pixels are decoded. Decoders of a platform read more formats than the rule for
- * photos names, and do not turn photos upright: ask here first.
+ * The format and orientation of a photo's file. Platform decoders accept more formats than preprocessing allows and do
+ * not turn photos upright, so read this first. Android's own EXIF reader supports PNG and WebP only from Android 11,
+ * and desktop Java has none.
  */
 public class PhotoFile private constructor(
     public val format: PhotoFormat,
@@ -29,12 +30,11 @@ public class PhotoFile private constructor(
         private val HEIC_BRANDS = setOf("heic", "heix", "hevc", "heim", "heis", "mif1", "msf1")
 
         /**
-         * Looks into a photo's file: its format by its first bytes, whatever its suffix, and its EXIF orientation.
+         * Read a photo's format, by its first bytes, and its EXIF orientation.
          *
-         * @param content The whole file, from the buffer's position to its limit, neither of which is changed; perhaps
-         *     mapped into memory. Nothing is copied.
-         * @throws PhotoException Another format, or EXIF data that are none. Whether it can be decoded is not seen
-         *     here.
+         * @param content The whole file, from the buffer's position to its limit, which stay unchanged. Nothing is
+         *     copied, so the file may be memory-mapped.
+         * @throws PhotoException The format is not supported, or the EXIF data are malformed. Pixels are not checked.
          */
         public fun read(content: ByteBuffer): PhotoFile {
             val file = Bytes(content.slice())
@@ -56,7 +56,7 @@ public class PhotoFile private constructor(
                 val marker = if (file.byte(at) == 0xff) file.byte(at + 1) else NO_MARKER
                 val length = file.u16(at + 2, ByteOrder.BIG_ENDIAN)
                 when {
-                    // Other bytes and fill bytes may stand before a marker, and some markers have no length.
+                    // Other bytes and fill bytes may precede a marker, and some markers have no length.
                     marker == NO_MARKER || marker == 0xff -> at += 1
                     marker in 0x00..0x01 || marker in 0xd0..0xd8 -> at += 2
                     marker == START_OF_SCAN || marker == END_OF_IMAGE -> return Orientation.UPRIGHT
@@ -97,7 +97,7 @@ public class PhotoFile private constructor(
             return exifOrientation(file, start + prefix, start + length)
         }
 
-        /** The orientation that TIFF data from [start] to before [end] tell of; upright where the tag is not whole. */
+        /** The orientation in the TIFF data from [start] to before [end]; upright if the tag is incomplete. */
         private fun exifOrientation(
             file: Bytes,
             start: Long,
@@ -108,7 +108,7 @@ public class PhotoFile private constructor(
                 when {
                     file.startsWith(start, "II*\u0000") -> ByteOrder.LITTLE_ENDIAN
                     file.startsWith(start, "MM\u0000*") -> ByteOrder.BIG_ENDIAN
-                    else -> throw PhotoException(Reason.DAMAGED, "its EXIF data are none")
+                    else -> throw PhotoException(Reason.DAMAGED, "its EXIF data are malformed")
                 }
             val within = file.until(end)
             if (!within.has(start, 8)) return Orientation.UPRIGHT
@@ -138,7 +138,7 @@ public class PhotoFile private constructor(
     }
 }
 
-/** Unsigned numbers of a file by their place; places may lie outside, what is read may not. */
+/** Unsigned numbers of a file by offset; `has` accepts any offset, reads must stay inside. */
 private class Bytes(
     private val buffer: ByteBuffer,
 ) {
@@ -164,7 +164,7 @@ private class Bytes(
         text: String,
     ): Boolean = has(at, text.length) && text.indices.all { byte(at + it) == text[it].code }
 
-    /** The same file, or what there is of it before [end]. */
+    /** The same file, cut at [end]. */
     fun until(end: Long): Bytes {
         val cut = buffer.duplicate()
         val plain: Buffer = cut

@@ -4,30 +4,31 @@ import org.fedlens.sdk.PhotoException
 import org.fedlens.sdk.PhotoException.Reason
 
 /**
- * From a photo's pixels to the input of a program, by version 1 of the rule in `docs/preprocessing.md`: upright,
- * central square, antialiased bilinear scaling on 8-bit values, columns first.
+ * Preprocessing of a photo's pixels for a program, by version 1 of the rule in `docs/preprocessing.md`: upright,
+ * central square, antialiased bilinear scaling on 8-bit values, first to the new width. The arithmetic is this
+ * project's own, because every client must compute the same bytes.
  */
 public object Photos {
-    /** Version of the rule, as manifests name it. */
+    /** Version of the rule, as in manifests. */
     public const val PREPROCESSING_VERSION: Int = 1
 
-    /** Most pixels of a photo. */
+    /** Maximum number of pixels of a photo. */
     public const val MAX_PIXELS: Long = 178_956_970
 
     private const val COLOURS = 3
 
-    // Rows that are read at a time. Of a photo that lies on its side they are columns, which cost a read each.
+    // Number of rows to read at a time; columns, if the photo lies on its side.
     private const val ROWS = 16
 
     /**
-     * Turns a photo upright, crops its central square and scales that.
+     * Turn a photo upright, crop its central square, and scale it.
      *
-     * Holds a few rows of the photo, and 3 bytes for each of its rows and each of the [width] new columns.
+     * Memory: a few rows of the photo, and 3 bytes for each of its rows times [width].
      *
      * @param height Pixels, at least 1.
      * @param width Pixels, at least 1.
-     * @return uint8 [3, height, width], red, green, blue; [asInput] makes of it what programs take.
-     * @throws PhotoException More than [MAX_PIXELS] pixels.
+     * @return uint8 [3, height, width], red, green, blue; [asInput] converts it for programs.
+     * @throws PhotoException The photo has more than [MAX_PIXELS] pixels.
      */
     public fun prepare(
         source: PixelSource,
@@ -44,10 +45,10 @@ public object Photos {
         return scaleColumns(scaleRows(square, width), square.side, height, width)
     }
 
-    /** What a program takes: pixels / 255, float32 of the same shape, in 0..1. */
+    /** The input of a program: pixels / 255, float32 of the same shape, in 0..1. */
     public fun asInput(pixels: ByteArray): FloatArray = FloatArray(pixels.size) { (pixels[it].toInt() and 0xff) / 255f }
 
-    /** uint8 [side, width, 3]: every row of the square scaled to the new width. */
+    /** The rows of the square scaled to the new width, uint8 [side, width, 3]. */
     private fun scaleRows(
         square: UprightSquare,
         width: Int,

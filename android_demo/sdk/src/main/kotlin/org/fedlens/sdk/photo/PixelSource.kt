@@ -2,7 +2,7 @@ package org.fedlens.sdk.photo
 
 import java.io.Closeable
 
-/** A decoded photo as it lies in its file, before it is turned upright. */
+/** A decoded photo in the file's orientation. */
 public interface PixelSource : Closeable {
     /** Pixels. */
     public val width: Int
@@ -11,12 +11,12 @@ public interface PixelSource : Closeable {
     public val height: Int
 
     /**
-     * Copies a rectangle, row by row, to the beginning of [into].
+     * Copy a rectangle, row by row, to the start of [into].
      *
-     * @param x Its left column.
-     * @param y Its top row.
-     * @param into Takes 8 bits each of red, green and blue, the lowest byte being blue; the highest byte does not
-     *     count.
+     * @param x Left column of the rectangle.
+     * @param y Top row of the rectangle.
+     * @param into Receives 8 bits each of red, green and blue, with blue in the lowest byte; the highest byte is
+     *     undefined.
      */
     public fun read(
         x: Int,
@@ -26,13 +26,13 @@ public interface PixelSource : Closeable {
         into: IntArray,
     )
 
-    /** Lets go of the pixels, which may be outside the heap; they cannot be read any more. */
+    /** Release the pixels, which may be outside the heap; they cannot be read afterwards. */
     override fun close() {
-        // Pixels in the heap go with the last one who holds them.
+        // Pixels in the heap are garbage-collected.
     }
 
     public companion object {
-        /** A photo over [pixels], int [height, width], which are not copied. */
+        /** A photo backed by [pixels], int [height, width], which are not copied. */
         public fun of(
             width: Int,
             height: Int,

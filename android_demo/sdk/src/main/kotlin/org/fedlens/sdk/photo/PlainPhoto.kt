@@ -7,17 +7,17 @@ import java.nio.ByteOrder
 import java.util.zip.CRC32
 
 /**
- * A photo's file without what the rule for photos ignores, for decoders that cannot be told to: colour profiles.
- * Decoders of a platform also take a file that is cut short for whole and make up the rest: that is looked for here.
+ * Photo files without colour profiles, which preprocessing ignores and platform decoders apply. Platform decoders also
+ * accept truncated files and invent the missing pixels, so this code refuses them.
  */
 public object PlainPhoto {
     /**
-     * The same photo without colour profile.
+     * The same photo without its colour profile.
      *
      * @param content The whole file.
-     * @return [content] itself if there is nothing to leave out.
-     * @throws PhotoException Its end is missing, or a part of it is damaged; of another format than [PhotoFile] knows.
-     *     Not all damage shows before it is decoded.
+     * @return [content] itself if there is nothing to remove.
+     * @throws PhotoException The file is truncated or visibly damaged, or has an unsupported format. Other damage shows
+     *     only during decoding.
      */
     public fun of(content: ByteArray): ByteArray =
         when (PhotoFile.read(ByteBuffer.wrap(content)).format) {
@@ -35,7 +35,7 @@ public object PlainPhoto {
             val marker = if (content.unsigned(at) == 0xff) content.unsigned(at + 1) else NO_MARKER
             when {
                 marker == END_OF_IMAGE -> return kept.joined()
-                // Other bytes and fill bytes may stand before a marker, and some markers have no length.
+                // Other bytes and fill bytes may precede a marker, and some markers have no length.
                 marker == NO_MARKER || marker == 0xff -> at += 1
                 marker in 0x00..0x01 || marker in 0xd0..0xd8 -> at += 2
                 else -> {
@@ -48,7 +48,7 @@ public object PlainPhoto {
         }
     }
 
-    /** Where the marker stands behind the compressed data from [from] on. */
+    /** Offset of the marker after the compressed data that start at [from]. */
     private fun scanEnd(
         content: ByteArray,
         from: Int,
@@ -57,7 +57,7 @@ public object PlainPhoto {
         while (at + 1 < content.size) {
             if (content.unsigned(at) == 0xff) {
                 val next = content.unsigned(at + 1)
-                // Of several 0xff the last one counts.
+                // Of several 0xff in a row the last one counts.
                 if (next != 0xff && next != 0 && next !in 0xd0..0xd7) return at
             }
             at++
@@ -75,7 +75,7 @@ public object PlainPhoto {
             val end = at + length + PNG_CHUNK_BYTES
             if (end > content.size) throw cutShort()
             val name = String(content, at + 4, 4, Charsets.ISO_8859_1)
-            // Upper case: a decoder must know it.
+            // Upper case marks a critical chunk.
             if (name[0].isUpperCase()) {
                 crc.reset()
                 crc.update(content, at + 4, 4 + length.toInt())
@@ -125,7 +125,7 @@ public object PlainPhoto {
         val width = if (isOld) numbers.getShortAt(18).toLong() else numbers.getInt(18).toLong()
         val height = if (isOld) numbers.getShortAt(20).toLong() else Math.abs(numbers.getInt(22).toLong())
         val bits = numbers.getShortAt(if (isOld) 24 else 28)
-        // How long compressed pixels are cannot be seen from here.
+        // The length of compressed pixels is unknown.
         val isCompressed = !isOld && numbers.getInt(30) !in BMP_UNCOMPRESSED
         val row = (width * bits + 31) / 32 * 4
         val pixels = Integer.toUnsignedLong(numbers.getInt(10))
@@ -157,7 +157,7 @@ public object PlainPhoto {
         text: String,
     ): Boolean = at + text.length <= size && text.indices.all { this[at + it] == text[it].code.toByte() }
 
-    /** A file without some of its parts, which are named in their order. */
+    /** A file from which parts are removed, in ascending order. */
     private class Pieces(
         private val content: ByteArray,
     ) {

@@ -1,25 +1,24 @@
 package org.fedlens.sdk.photo
 
-/** The central square of a photo after it is turned upright, read in rows without turning the photo itself. */
+/** The central square of a photo turned upright, read in rows without turning the whole photo. */
 internal class UprightSquare(
     private val source: PixelSource,
     private val orientation: Orientation,
 ) {
-    /** Pixels. */
+    /** Side length in pixels. */
     val side = minOf(source.width, source.height)
 
     private val isTransposed = orientation.isTransposed
     private val left = ((if (isTransposed) source.height else source.width) - side) / 2
     private val top = ((if (isTransposed) source.width else source.height) - side) / 2
 
-    /** Reads [count] rows from row [first] of the square on; where they are found in [into] is what comes back. */
+    /** Read [count] rows of the square from row [first] on into [into]; the result locates them there. */
     fun read(
         first: Int,
         count: Int,
         into: IntArray,
     ): Block {
-        // Rows of the upright photo are a band of the source, rows or columns of it; perhaps counted from the other
-        // end.
+        // Rows of the upright photo are a band of rows or columns of the source, perhaps counted from the other end.
         val across = along(left, side, if (isTransposed) source.height else source.width, orientation.flipsAlong)
         val down = along(top + first, count, if (isTransposed) source.width else source.height, orientation.flipsAcross)
         return if (isTransposed) {
@@ -38,7 +37,7 @@ internal class UprightSquare(
         isFlipped: Boolean,
     ): Int = if (isFlipped) size - first - count else first
 
-    /** Rows of the square as they lie in an array. */
+    /** The positions of rows of the square in an array. */
     class Block(
         val rows: Int,
         private val rowStep: Int,
@@ -46,12 +45,12 @@ internal class UprightSquare(
         side: Int,
         private val orientation: Orientation,
     ) {
-        /** From one pixel of a row to the next one. */
+        /** Distance between neighbouring pixels of a row. */
         val step = if (orientation.flipsAlong) -step else step
 
         private val origin = if (orientation.flipsAlong) (side - 1) * step else 0
 
-        /** Where the first pixel of a row is. */
+        /** Index of the first pixel of a row. */
         fun start(row: Int): Int = origin + rowStep * (if (orientation.flipsAcross) rows - 1 - row else row)
     }
 }

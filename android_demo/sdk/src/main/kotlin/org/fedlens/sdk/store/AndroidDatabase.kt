@@ -17,7 +17,7 @@ import org.fedlens.sdk.StateException
 import org.fedlens.sdk.StateException.Reason
 import java.io.File
 
-/** A database by the SQLite of Android. */
+/** A database on Android's SQLite. */
 public class AndroidDatabase private constructor(
     private val file: File,
     private val database: SQLiteDatabase,
@@ -42,7 +42,7 @@ public class AndroidDatabase private constructor(
         try {
             database.endTransaction()
         } catch (error: SQLException) {
-            // SQLite itself has rolled back, as it does when the disk is full.
+            // SQLite has already rolled back, as it does when the disk is full.
             reason.addSuppressed(error)
         }
     }
@@ -57,15 +57,15 @@ public class AndroidDatabase private constructor(
             SQLiteDatabase.CREATE_IF_NECESSARY or SQLiteDatabase.ENABLE_WRITE_AHEAD_LOGGING or
                 SQLiteDatabase.NO_LOCALIZED_COLLATORS
 
-        // Android's own handler deletes a damaged file.
+        // Android's default handler deletes a damaged file.
         private val leaveAlone = DatabaseErrorHandler { }
 
         /**
-         * Opens a file, or makes it.
+         * Open a database file, creating it if necessary.
          *
-         * @param isDurable A committed transaction outlives a power failure; otherwise only the end of the process, and
-         *     the file stays whole.
-         * @throws StateException It cannot be opened, or is no database.
+         * @param isDurable True if a committed transaction must survive a power failure; otherwise it survives only the
+         *     end of the process, and the file stays intact.
+         * @throws StateException The file cannot be opened, or is not a database.
          */
         public fun open(
             file: File,
@@ -124,7 +124,7 @@ private class AndroidStatements(
         vararg arguments: Any?,
         row: (Row) -> T,
     ): List<T> {
-        // The plain way takes arguments as text alone.
+        // rawQuery() accepts arguments only as text.
         val found =
             database.rawQueryWithFactory({ _, driver, table, query ->
                 bind(query, arguments)

@@ -18,7 +18,7 @@ import java.io.FileNotFoundException
 import java.io.IOException
 import java.io.RandomAccessFile
 
-/** Appends what is missing of a blob to a file, as [org.fedlens.sdk.net.Transport.fetch]. */
+/** A function that appends the missing bytes of a blob to a file, such as [org.fedlens.sdk.net.Transport.fetch]. */
 internal fun interface Fetch {
     suspend fun fetch(
         sha256: ByteArray,
@@ -28,19 +28,19 @@ internal fun interface Fetch {
 }
 
 /**
- * Writes what should be the wanted blob into a file, from what is here and little more; or says that it cannot, and
- * leaves the file as it was or empty.
+ * A cheaper way to a blob: it writes the file and returns true, or returns false and leaves the file unchanged or
+ * empty.
  */
 internal fun interface Shortcut {
     suspend fun write(into: File): Boolean
 }
 
 /**
- * A part or blob that is needed.
+ * A part or blob to obtain.
  *
- * @property digest Its name, 32 bytes.
- * @property size Bytes of it.
- * @property shortcut Tried before it is fetched; what that writes counts if it has the digest.
+ * @property digest Digest, 32 bytes.
+ * @property size Size in bytes.
+ * @property shortcut A way to try before fetching; its result counts only if the digest matches.
  */
 internal class Wanted(
     val digest: ByteArray,
@@ -49,17 +49,17 @@ internal class Wanted(
 )
 
 /**
- * Parts and blobs by digest.
+ * The cache of parts and blobs, by digest.
  *
  *     parts/<sha256>        complete, verified when it came and again when a process first meets it
  *     incoming/<sha256>     a beginning, which the next attempt goes on from
  *
- * Everything here can be fetched again: nothing is synced, damage is found by the digest. Used by one client at a time,
- * which may call it from several coroutines.
+ * Everything here can be fetched again, so nothing is synced, and digests reveal damage. One client at a time uses the
+ * cache, from any number of coroutines.
  *
- * @param folder Made if need be; a bundle's parts are where [org.fedlens.sdk.Bundle] looks for them in it.
- * @param maxBytes Beyond this [trim] deletes the least recently used files.
- * @param disk Where files are read.
+ * @param folder The cache's folder, created if necessary; [org.fedlens.sdk.Bundle] can read parts from it.
+ * @param maxBytes Size above which [trim] deletes the least recently used files.
+ * @param disk Dispatcher for reading files.
  */
 internal class Cache(
     val folder: File,
@@ -77,20 +77,20 @@ internal class Cache(
         makeFolder(incoming, "cache folder")
     }
 
-    /** Where a part or blob is, if it is there. */
+    /** The file of a part or blob, which need not exist. */
     fun file(digest: ByteArray): File = File(parts, digest.toHex())
 
-    /** Whether it is there, undamaged; counts as a use. */
+    /** True if the part or blob is here and intact; counts as a use. */
     suspend fun has(digest: ByteArray): Boolean = withContext(disk) { isWhole(digest) }
 
     /**
-     * Has a part or blob in the cache.
+     * Obtain a part or blob, fetching it if necessary.
      *
-     * @param fetch Called once, however many ask for the same blob at a time; the others wait.
-     * @param isExact Whether its length is known; otherwise [Wanted.size] is the most that it may have.
-     * @return Whether it had to be fetched.
-     * @throws TransportException Twice something else came, the name is none, or what [fetch] throws.
-     * @throws StateException There is no room, or the folder cannot be used.
+     * @param fetch Called once even for concurrent requests for the same blob; the others wait.
+     * @param isExact True if [Wanted.size] is the exact size; otherwise it is the maximum.
+     * @return True if it was fetched.
+     * @throws TransportException The wrong bytes came twice, the digest is malformed, or [fetch] failed.
+     * @throws StateException The disk is full, or the folder cannot be used.
      */
     suspend fun obtain(
         wanted: Wanted,
@@ -113,20 +113,20 @@ internal class Cache(
         }
     }
 
-    /** Keeps a part or blob in the cache until [pins] are closed, if it is there now. */
+    /** Pin a part or blob until [pins] is closed; true if it is here. */
     suspend fun holdPresent(
         digest: ByteArray,
         pins: Pins,
     ): Boolean {
         pin(digest, pins)
-        // Pinned first: between the two it could be deleted.
+        // Pinned first, so that it is not deleted after the check.
         return has(digest)
     }
 
     /**
-     * Has parts or blobs in the cache until [pins] are closed; otherwise as [obtain].
+     * Obtain parts or blobs and pin them until [pins] is closed; see [obtain].
      *
-     * @return Those that had to be fetched.
+     * @return Those that were fetched.
      */
     suspend fun hold(
         wanted: Iterable<Wanted>,
@@ -138,7 +138,7 @@ internal class Cache(
             obtain(it, fetch = fetch)
         }
 
-    /** Deletes the least recently used files that nobody uses, until the rest is within the limit. */
+    /** Delete the least recently used files that are not pinned, until the rest is within the limit. */
     suspend fun trim() {
         withContext(disk) {
             val files = listOf(parts, incoming).flatMap { it.listFiles()?.toList().orEmpty() }
@@ -158,12 +158,12 @@ internal class Cache(
         val name = wanted.digest.toHex()
         val file = File(incoming, name)
         try {
-            // All of it may have come before the process ended; the server has nothing to send then.
+            // An earlier process may have fetched all of it; then the server has nothing left to send.
             if (file.length() >= maxOf(1, wanted.size) && faultOf(file, wanted, isExact) == null) return false
             if (wanted.shortcut?.write(file) == true && faultOf(file, wanted, isExact) == null) return false
             for (isLast in listOf(false, true)) {
                 fetch.fetch(wanted.digest, file, wanted.size)
-                // What a crash left of an earlier attempt may be damaged: once more, from the first byte.
+                // Bytes from before a crash may be damaged: fetch again from the first byte.
                 val fault = faultOf(file, wanted, isExact) ?: return true
                 if (isLast) {
                     val message = "blob $name: $fault came, ${wanted.size} bytes were announced"
@@ -178,7 +178,7 @@ internal class Cache(
         error("unreachable")
     }
 
-    /** Takes the file in if it is what is wanted; otherwise empties it and says what was in it. */
+    /** Move the file into the cache if it is the wanted blob; otherwise empty it and describe what it held. */
     private suspend fun faultOf(
         file: File,
         wanted: Wanted,
@@ -186,7 +186,7 @@ internal class Cache(
     ): String? =
         withContext(disk) {
             val length = file.length()
-            val found = file.inputStream().use(::sha256)
+            val found = sha256(file)
             if (found.contentEquals(wanted.digest) && (length == wanted.size || !isExact)) {
                 file.setLastModified(System.currentTimeMillis())
                 moveInto(file, file(wanted.digest))
@@ -202,7 +202,7 @@ internal class Cache(
         val file = file(digest)
         try {
             if (synchronized(pinned) { name !in verified }) {
-                if (!file.inputStream().use(::sha256).contentEquals(digest)) {
+                if (!sha256(file).contentEquals(digest)) {
                     file.delete()
                     return false
                 }
@@ -213,7 +213,7 @@ internal class Cache(
         } catch (error: IOException) {
             throw unusable(error)
         }
-        // Another call may have deleted it; a use of what is not there says so.
+        // Another call may have deleted the file; then setLastModified() returns false.
         return file.setLastModified(System.currentTimeMillis()).also { there ->
             if (!there) synchronized(pinned) { verified -= name }
         }
@@ -250,7 +250,7 @@ internal class Cache(
         )
 }
 
-/** What keeps files of a [Cache] from being deleted, until it is closed. */
+/** A holder of cache entries, which [Cache.trim] spares until it is closed. */
 internal class Pins : Closeable {
     private val releases = ArrayList<() -> Unit>()
 
@@ -264,7 +264,7 @@ internal class Pins : Closeable {
     }
 }
 
-/** One at a time for each name; what is kept of a name goes with the last one who waits. */
+/** A mutex per name, which is dropped when nobody holds it or waits for it. */
 private class Turns {
     private class Turn {
         val mutex = Mutex()

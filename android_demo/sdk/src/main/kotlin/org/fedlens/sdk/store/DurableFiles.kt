@@ -17,12 +17,12 @@ private val OWNER_ALONE = PosixFilePermissions.asFileAttribute(PosixFilePermissi
 private val FRESH = setOf(StandardOpenOption.CREATE_NEW, StandardOpenOption.WRITE)
 
 /**
- * Writes a file of mode 0600 that is on the disk, with its name, when this returns; until then it has another name, so
- * that nobody meets half of it.
+ * Write a file with mode 0600 durably: under a temporary name, so that nobody sees half of it, and synced with its
+ * final name.
  *
- * @param fresh What it is called until then, in the same folder; a file of that name is replaced.
- * @param name Its name, by what was written.
- * @throws IOException It cannot be written; there is no such file then, nor one named [fresh].
+ * @param fresh The temporary file, in the same folder; an existing one is replaced.
+ * @param name The final file, given the result of [write].
+ * @throws IOException It cannot be written; then neither file exists.
  */
 internal fun <T> writeDurably(
     fresh: File,
@@ -47,7 +47,7 @@ internal fun <T> writeDurably(
     }
 }
 
-/** Gives a file another name in the same file system; a file that had it is replaced. */
+/** Rename a file within its file system, replacing an existing one. */
 @Throws(IOException::class)
 internal fun moveInto(
     from: File,
@@ -56,16 +56,16 @@ internal fun moveInto(
     Files.move(from.toPath(), to.toPath(), StandardCopyOption.ATOMIC_MOVE, StandardCopyOption.REPLACE_EXISTING)
 }
 
-/** Has the names of a folder's files on the disk. */
+/** Sync the names of a folder's files to the disk. */
 @Throws(IOException::class)
 internal fun syncFolder(folder: File) {
     FileChannel.open(folder.toPath(), StandardOpenOption.READ).use { it.force(true) }
 }
 
 /**
- * Makes a folder, if need be, that only its owner may enter.
+ * Create a folder that only its owner may enter, if it does not exist.
  *
- * @throws StateException It cannot be made.
+ * @throws StateException The folder cannot be created.
  */
 internal fun makeFolder(
     folder: File,
@@ -82,7 +82,7 @@ internal fun makeFolder(
     folder.setExecutable(true, true)
 }
 
-/** Lets [work] fail with a [StateException] where the disk does. */
+/** Run [work], turning an [IOException] into a [StateException]. */
 internal inline fun <T> writing(
     what: String,
     work: () -> T,
@@ -93,7 +93,7 @@ internal inline fun <T> writing(
         throw StateException(StateException.Reason.NOT_WRITABLE, "$what cannot be written: ${error.whyNot()}", error)
     }
 
-/** For people: a [FileSystemException] alone has no more than the name for a message. */
+/** The reason for people: the message of a [FileSystemException] may be no more than the file's name. */
 internal fun IOException.whyNot(): String = (this as? FileSystemException)?.reason ?: message ?: javaClass.simpleName
 
 private const val BUFFER_BYTES = 1 shl 16

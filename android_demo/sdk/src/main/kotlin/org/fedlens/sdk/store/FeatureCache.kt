@@ -8,13 +8,14 @@ import java.io.File
 import java.util.concurrent.TimeUnit
 
 /**
- * What was computed once a photo, by [FeatureSpace] and the photo's digest: features of the frozen backbone, or decoded
- * pixels for a whole-model bundle.
+ * The cache of values computed once per photo, by [FeatureSpace] and the photo's digest: features of the frozen
+ * backbone, of stored views and of extractors.
  *
- * One SQLite file. It can be computed again: a damaged file is replaced, and where there is no room nothing is stored.
+ * One SQLite file. Its values can be computed again, so a damaged file is replaced, and nothing is stored if the disk
+ * is full.
  *
- * @param maxBytes Beyond this, values are deleted, least recently used day first.
- * @throws StateException It cannot be opened; a damaged one is replaced instead.
+ * @param maxBytes Size above which values are deleted, by the day of last use, oldest first.
+ * @throws StateException The file cannot be opened for another reason than damage.
  */
 internal class FeatureCache(
     private val file: File,
@@ -24,7 +25,7 @@ internal class FeatureCache(
 ) : Closeable {
     private var database = openNewIfDamaged()
 
-    /** The values that are there, by photo digest. */
+    /** The cached values, by photo digest. */
     @Synchronized
     fun get(
         space: ByteArray,
@@ -34,7 +35,7 @@ internal class FeatureCache(
             photos.chunked(PHOTOS_A_QUERY).flatMap { some -> getSome(space, some).entries }.associate { it.toPair() }
         }
 
-    /** Stores values by photo digest, as far as there is room on the disk. */
+    /** Store values by photo digest, unless the disk is full. */
     @Synchronized
     fun put(
         space: ByteArray,
@@ -51,13 +52,13 @@ internal class FeatureCache(
         }
     }
 
-    /** Deletes everything about these photos, in all spaces. */
+    /** Delete the values of these photos in all spaces. */
     @Synchronized
     fun forget(photos: Collection<ByteString>) {
         changing { db -> photos.forEach { db.run("DELETE FROM feature WHERE photo = ?", it.toByteArray()) } }
     }
 
-    /** Closes the file. */
+    /** Close the file. */
     @Synchronized
     override fun close() {
         database.close()
@@ -96,7 +97,7 @@ internal class FeatureCache(
         photo: ByteArray,
         value: ByteArray,
     ) {
-        // An empty value has one piece too.
+        // An empty value also has one piece.
         for (piece in 0..(value.size - 1).coerceAtLeast(0) / PIECE_BYTES) {
             val from = piece * PIECE_BYTES
             val to = minOf(from + PIECE_BYTES, value.size)
@@ -113,7 +114,7 @@ internal class FeatureCache(
 
     private fun trim() {
         while (database.transaction { bytes(it) > maxBytes && deleteOldest(it) }) {
-            // Until it fits.
+            // Repeat until the rest fits.
         }
     }
 
@@ -125,7 +126,7 @@ internal class FeatureCache(
         return (pages - free) * size
     }
 
-    /** Deletes the quarter that was used longest ago, or one; whether there was any. */
+    /** Delete the least recently used quarter, at least one value; false if there was none. */
     private fun deleteOldest(db: Statements): Boolean {
         val oldest =
             db.query(
@@ -143,12 +144,12 @@ internal class FeatureCache(
         try {
             work()
         } catch (error: StateException) {
-            // Otherwise the disk is full or somebody has locked the file: what is asked for can be computed.
+            // For other reasons, such as a full disk or a locked file, values are computed again.
             if (error.reason == Reason.DAMAGED) startAnew()
             nothing
         }
 
-    /** As [Database.transaction]; of a damaged file nothing is left anyway. */
+    /** Run a transaction; a damaged file is replaced by an empty one. */
     private fun changing(work: (Statements) -> Unit) {
         try {
             database.transaction(work)
@@ -178,7 +179,7 @@ internal class FeatureCache(
     private companion object {
         const val PHOTOS_A_QUERY = 100
 
-        // On Android all columns that are read of a row must fit into a window of 2 MB.
+        // On Android, a row must fit into a cursor window of 2 MB.
         const val PIECE_BYTES = 1 shl 18
 
         val SCHEMA =

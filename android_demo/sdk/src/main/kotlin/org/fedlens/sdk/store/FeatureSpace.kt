@@ -7,13 +7,13 @@ import org.fedlens.sdk.KeyedHash
 import org.fedlens.sdk.Manifests
 
 /**
- * Names, 32 bytes, of everything that what is cached of a photo depends on besides the photo.
+ * Keys, 32 bytes, of cached values: digests of everything but the photo that a value depends on.
  *
- * Engines differ in last digits, so the program in the format that is run is part of each.
+ * Engines differ in the last digits, so each key includes the program in the client's format.
  */
 internal object FeatureSpace {
     /**
-     * Of what a photo is for a bundle: the rule of preprocessing with its size and, with a frozen backbone, its program
+     * The space of a bundle's features: the preprocessing rule with its size and, with a frozen backbone, its program
      * and weights.
      */
     fun of(
@@ -34,7 +34,7 @@ internal object FeatureSpace {
         }
     }
 
-    /** Of the features of a photo's stored views, one after the other. */
+    /** The space of features of stored views. */
     fun storedViews(
         manifest: Manifest,
         format: ProgramFormat,
@@ -46,7 +46,7 @@ internal object FeatureSpace {
             KeyedHash.littleEndian(manifest.storedViews),
         )
 
-    /** Of the outputs of program `extract` with the set of tensors whose blob has the digest [extractor]. */
+    /** The space of outputs of program `extract` with the extractor whose blob has digest [extractor]. */
     fun extracted(
         manifest: Manifest,
         format: ProgramFormat,
@@ -54,7 +54,10 @@ internal object FeatureSpace {
     ): ByteArray =
         KeyedHash.hash("fedlens/extracted/v1", of(manifest, format), part(manifest, "extract", format), extractor)
 
-    /** The digest of a program's file; of another of its files, if it has none in this format and cannot be run. */
+    /**
+     * The digest of a program's file in [format]; of another of its files if there is none, in which case the program
+     * cannot run.
+     */
     private fun part(
         manifest: Manifest,
         program: String,

@@ -7,7 +7,7 @@ import java.io.File
 import java.io.IOException
 import java.security.SecureRandom
 
-/** The secret in a file that only its owner may read, 32 bytes. */
+/** A secret of 32 bytes in a file that only its owner may read. */
 public class FileSecret(
     private val file: File,
 ) : SecretStore {
@@ -32,7 +32,7 @@ public class FileSecret(
     }
 
     internal companion object {
-        /** Has a file with this content on the disk. */
+        /** Write a file with this content durably. */
         @Throws(IOException::class)
         fun replace(
             file: File,

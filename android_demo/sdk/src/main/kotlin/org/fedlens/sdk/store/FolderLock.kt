@@ -7,7 +7,7 @@ import java.io.File
 import java.io.IOException
 import java.io.RandomAccessFile
 
-/** Keeps a folder to one user at a time; the system lets go of it when the process ends, however that happens. */
+/** An exclusive lock on a folder, which the system releases when the process ends, however that happens. */
 internal class FolderLock private constructor(
     private val path: String,
     private val file: RandomAccessFile,
@@ -19,15 +19,15 @@ internal class FolderLock private constructor(
     }
 
     companion object {
-        // The system tells processes apart, not the users within one; and closing any descriptor of a file lets go of
-        // all locks that its process has on it, so that a second one must not even be opened.
+        // System locks are per process. Closing any descriptor of the file releases all of the process's locks on it,
+        // so the file must not even be opened twice.
         private val taken = HashSet<String>()
 
         /**
-         * Takes the lock of [folder], which is there.
+         * Lock [folder], which must exist.
          *
-         * @param what For people, such as `state folder`.
-         * @throws StateException Somebody has it, or the folder cannot be written.
+         * @param what Name of the folder for messages, such as `state folder`.
+         * @throws StateException The folder is locked already, or cannot be written.
          */
         fun take(
             folder: File,

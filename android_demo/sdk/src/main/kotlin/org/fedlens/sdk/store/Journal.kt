@@ -1,6 +1,5 @@
 package org.fedlens.sdk.store
 
-import com.google.protobuf.ByteString
 import org.fedlens.proto.v1.BlobHeader
 import org.fedlens.proto.v1.Capabilities
 import org.fedlens.proto.v1.EvaluationMoment
@@ -12,13 +11,12 @@ import org.fedlens.sdk.PassException
 import org.fedlens.sdk.UpdateFrame
 import org.fedlens.sdk.blob.TensorSpec
 import org.fedlens.sdk.store.JournalEntry.Outcome
-import org.fedlens.proto.v1.BlobTensor as TensorHeader
 
 /**
- * What left this phone: every result, failure report and enrolment, kept until the client is erased. An entry is on the
- * disk before its first byte leaves.
+ * The log of what left this phone: every result, failure report and enrolment, kept until the client is erased. An
+ * entry is on the disk before its first byte is sent.
  *
- * Methods read the disk; they may be called from any thread while the client is open. Faults are a
+ * Methods read the disk and may be called from any thread while the client is open. Failures are a
  * [org.fedlens.sdk.StateException].
  */
 public class Journal internal constructor(
@@ -36,18 +34,18 @@ public class Journal internal constructor(
             )
         }
 
-    /** Notes a result, in the transaction that puts it into the outbox; its number. */
+    /** Record a result in the transaction that puts it into the outbox; return its id. */
     internal fun upload(
         db: Statements,
         task: Long,
         round: Long,
         update: UpdateFrame,
     ): Long {
-        val tensors = update.blob?.let { blobHeader(it.layout.specs, it.layout.base != null) }
-        return add(db, UPLOAD, task, round, update.size, update.header.toByteArray(), tensors?.toByteArray())
+        val tensors = update.blob?.layout?.header
+        return add(db, UPLOAD, task, round, update.size, update.header.toByteArray(), tensors)
     }
 
-    /** Notes a failure report that is about to be sent; its number, for [ended]. */
+    /** Record a failure report before it is sent; return its id, for [ended]. */
     internal fun failure(
         task: Long,
         round: Long,
@@ -58,16 +56,16 @@ public class Journal internal constructor(
         }
 
     /**
-     * Notes an enrolment that is about to be sent; its number, for [ended]. The token is not kept.
+     * Record an enrolment before it is sent; return its id, for [ended]. The token is not stored.
      *
-     * @param bytes Of the request's body.
+     * @param bytes Size of the request's body in bytes.
      */
     internal fun enrolment(
         capabilities: Capabilities,
         bytes: Long,
     ): Long = state.transaction { add(it, ENROLMENT, null, null, bytes, capabilities.toByteArray(), null) }
 
-    /** Whether the server may know this client: an enrolment was begun that it has not refused. */
+    /** True if the server may know this client: it has not refused every enrolment. */
     internal fun mayBeEnrolled(): Boolean =
         state
             .transaction { db ->
@@ -75,7 +73,7 @@ public class Journal internal constructor(
                 db.query(begun, ENROLMENT, Outcome.REFUSED.name) { it.long(0) }
             }.isNotEmpty()
 
-    /** Gives up what waits without a result in the outbox: the process ended while the request was under way. */
+    /** End waiting entries without a result in the outbox: the process ended during the request. */
     internal fun giveUpWaiting() {
         state.transaction { db ->
             db.run(
@@ -86,7 +84,7 @@ public class Journal internal constructor(
         }
     }
 
-    /** Notes what became of an entry, now. */
+    /** Record the outcome of an entry, with the current time. */
     internal fun ended(
         id: Long,
         outcome: Outcome,
@@ -168,12 +166,12 @@ public class Journal internal constructor(
         private const val FAILURE = "failure"
         private const val ENROLMENT = "enrolment"
 
-        /** Notes that what is waiting will not be sent any more. */
+        /** Record that waiting entries will not be sent. */
         fun dropWaiting(db: Statements) {
             db.run("UPDATE journal SET outcome = ? WHERE outcome = ?", Outcome.DROPPED.name, Outcome.WAITING.name)
         }
 
-        /** The sums of one moment in the header of an update; null: it tells none. */
+        /** The evaluation of one moment in the header of an update; null if there is none. */
         fun evaluation(
             header: UpdateHeader,
             moment: EvaluationMoment,
@@ -182,27 +180,6 @@ public class Journal internal constructor(
                 val confusion = sums.confusionList.toLongArray().takeIf { it.isNotEmpty() }
                 Evaluation(sums.count, sums.correct, sums.loss, confusion)
             }
-
-        private fun blobHeader(
-            specs: List<TensorSpec>,
-            isDifference: Boolean,
-        ): BlobHeader {
-            val header = BlobHeader.newBuilder()
-            for (spec in specs) {
-                header.addTensors(
-                    TensorHeader
-                        .newBuilder()
-                        .setName(spec.name)
-                        .setDtype(spec.dtype)
-                        .addAllShape(spec.shape),
-                )
-            }
-            if (isDifference) header.base = DIFFERENCE
-            return header.build()
-        }
-
-        // Which base it was is of no interest to people.
-        private val DIFFERENCE = ByteString.copyFrom(byteArrayOf(1))
 
         private fun reason(told: FailureReason): PassException.Reason =
             when (told) {

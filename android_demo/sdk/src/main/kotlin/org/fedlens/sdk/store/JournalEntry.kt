@@ -5,12 +5,12 @@ import org.fedlens.sdk.PassException
 import org.fedlens.sdk.blob.TensorSpec
 
 /**
- * Something that left this phone, or is about to.
+ * A message that left this phone, or is about to.
  *
- * @property id Grows with every entry.
- * @property outcome What is known of its arrival.
- * @property timeMs When it arrived or was refused, milliseconds since 1970; while it waits, when it was made.
- * @property bytes Of the request's body.
+ * @property id Id, which grows with every entry.
+ * @property outcome Known outcome of the delivery.
+ * @property timeMs Time of arrival or refusal, in milliseconds since 1970; while it waits, time of creation.
+ * @property bytes Size of the request's body in bytes.
  */
 public sealed interface JournalEntry {
     public val id: Long
@@ -18,9 +18,9 @@ public sealed interface JournalEntry {
     public val timeMs: Long
     public val bytes: Long
 
-    /** What is known of a request's arrival. */
+    /** The known outcome of a request. */
     public enum class Outcome {
-        /** The server has not said yet that it has it. Part of it may have left. */
+        /** The server has not confirmed it yet. Part of it may have left. */
         WAITING,
 
         /** The server has it. */
@@ -29,17 +29,17 @@ public sealed interface JournalEntry {
         /** The server did not take it. */
         REFUSED,
 
-        /** It is not sent any more: the server no longer knew this client. */
+        /** It will not be sent: the server no longer knew this client. */
         DROPPED,
 
-        /** It may have arrived: the request was given up, or the process ended, before the server had answered. */
+        /** It may have arrived: the client gave up, or the process ended, before the server answered. */
         UNKNOWN,
     }
 
     /**
-     * This phone made itself known.
+     * An enrolment of this phone.
      *
-     * @property models Names of the models that it asked to train; empty: any.
+     * @property models Names of the models that the phone offers to train; empty: any.
      */
     public class Enrolment internal constructor(
         override val id: Long,
@@ -52,14 +52,14 @@ public sealed interface JournalEntry {
     /**
      * The result of a round.
      *
-     * @property tensors Trained tensors that were sent, by name, type and shape; empty: none.
-     * @property isDifference Whether they are what is to be added to the model that was downloaded, instead of weights.
-     * @property photoCount How many photos were trained on.
-     * @property classCounts Photos of each class, in label order; empty: not told.
-     * @property labelDistribution Noisy share of each class, in label order; empty: not told.
-     * @property start How well the model did on photos kept aside before training; null: not told.
-     * @property end After training; null: not told.
-     * @property throwAway After a training that was thrown away; null: not told.
+     * @property tensors Name, type and shape of the tensors sent; empty: none.
+     * @property isDifference True if the tensors are a delta to the downloaded model.
+     * @property photoCount Number of photos trained on.
+     * @property classCounts Number of photos of each class, in label order; empty if not sent.
+     * @property labelDistribution Noisy share of each class, in label order; empty if not sent.
+     * @property start Evaluation on test photos before training; null if not sent.
+     * @property end Evaluation after training; null if not sent.
+     * @property throwAway Fine-tuned evaluation: after a training whose weights were discarded; null if not sent.
      */
     public class Upload internal constructor(
         override val id: Long,
@@ -79,10 +79,10 @@ public sealed interface JournalEntry {
     ) : JournalEntry
 
     /**
-     * That a round was given up.
+     * A report that the phone gave up a round.
      *
-     * @property reason As the server was told.
-     * @property detail As the server was told.
+     * @property reason Reason sent to the server.
+     * @property detail Message sent to the server.
      */
     public class Failure internal constructor(
         override val id: Long,

@@ -1,5 +1,6 @@
 package org.fedlens.sdk.store
 
+import org.fedlens.sdk.KeyedHash
 import org.fedlens.sdk.newSha256
 import org.fedlens.sdk.toHex
 import java.nio.ByteBuffer
@@ -9,28 +10,29 @@ import java.util.Random
 import kotlin.math.ln
 
 /**
- * The share of each class among the train photos, with noise that is made once and never again.
+ * Noisy shares of the classes among the train photos; the noise is drawn once and never again.
  *
- * Each share gets Laplace noise of scale 1/epsilon; nothing is clipped or normalised (docs/edge-client.md). Noise
- * made anew at each ask would average out, and noise that the server can compute could be subtracted. So it comes from
- * the operating system, and the noisy answer is kept and given ever after: one for each list of class names, for life.
+ * Each share gets Laplace noise of scale 1/epsilon, without clipping or normalisation (docs/edge-client.md). Fresh
+ * noise for each request would average out, and noise that the server can compute could be subtracted. So the noise
+ * comes from the operating system, and each list of class names gets one answer for life.
  *
- * @param random Where the noise comes from.
+ * @param random Source of the noise.
  */
 internal class KeptAnswers(
     private val state: State,
     private val random: Random = SecureRandom(),
 ) {
-    /** Whether an answer was given for these class names. */
+    /** True if an answer was given for these class names. */
     fun has(classNames: List<String>): Boolean = state.get(key(classNames)) != null
 
     /**
-     * The first answer ever given for these class names; made and stored if there is none.
+     * The answer for these class names, computed and stored on first use.
      *
-     * Whatever the photos and epsilon are now, an earlier answer is given again. It is on the disk when this returns.
+     * An earlier answer is repeated even if the photos or epsilon have changed. The answer is on the disk when this
+     * returns.
      *
-     * @param counts Photos of each class, not all 0.
-     * @param epsilon As [isUsable] allows.
+     * @param counts Number of photos of each class, not all 0.
+     * @param epsilon Epsilon that [isUsable] accepts.
      */
     fun answer(
         classNames: List<String>,
@@ -51,10 +53,12 @@ internal class KeptAnswers(
         private const val KEY = "label_distribution/"
         private const val MOST_SCALES = 1000
 
-        /** Whether noise of scale 1/epsilon can be made: a number above 0 whose noise is finite. */
+        /** True if epsilon is above 0 and noise of scale 1/epsilon is finite. */
         fun isUsable(epsilon: Double): Boolean = epsilon.isFinite() && epsilon > 0 && (MOST_SCALES / epsilon).isFinite()
 
-        /** Each count's share of all with Laplace(0, 1/epsilon) noise; may be negative, need not add up to 1. */
+        /**
+         * The share of each count plus Laplace(0, 1/epsilon) noise; shares may be negative and need not add up to 1.
+         */
         fun noisyShares(
             counts: LongArray,
             epsilon: Double,
@@ -63,7 +67,7 @@ internal class KeptAnswers(
             require(isUsable(epsilon)) { "epsilon is $epsilon" }
             val total = counts.sum().toDouble()
             require(total > 0) { "there is no photo" }
-            // The difference of two exponential variables of one rate is Laplace distributed.
+            // The difference of two exponential variables of equal rate has a Laplace distribution.
             return DoubleArray(counts.size) {
                 counts[it] / total + exponential(epsilon, random) - exponential(epsilon, random)
             }
@@ -78,13 +82,7 @@ internal class KeptAnswers(
             val digest = newSha256()
             for (name in classNames) {
                 val raw = name.toByteArray()
-                digest.update(
-                    ByteBuffer
-                        .allocate(Int.SIZE_BYTES)
-                        .order(ByteOrder.LITTLE_ENDIAN)
-                        .putInt(raw.size)
-                        .array(),
-                )
+                digest.update(KeyedHash.littleEndian(raw.size))
                 digest.update(raw)
             }
             return KEY + digest.digest().toHex()

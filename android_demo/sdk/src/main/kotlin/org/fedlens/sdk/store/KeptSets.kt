@@ -4,15 +4,15 @@ import org.fedlens.proto.v1.LocalPass
 import org.fedlens.sdk.blob.Blob
 
 /**
- * Kept sets: tensors that a local pass left on the client for later rounds, by task, set and round.
+ * Client state: tensors that local training leaves on the client for later rounds, by task, set and round.
  *
- * Written with the result that they belong to, current once the server has that result, dropped if it is refused.
+ * Sets are written with their result, become current when the server has the result, and are dropped if it is refused.
  */
 internal class KeptSets(
     private val state: State,
     private val files: TensorFiles,
 ) {
-    /** The tensors kept last under this name, float32 or int64; null if there are none yet. */
+    /** The current tensors of this name, float32 or int64; null if there are none. */
     fun current(
         task: Long,
         name: String,
@@ -28,7 +28,10 @@ internal class KeptSets(
         return found.firstOrNull()?.let { (digest, inline) -> files.open(digest, inline) }
     }
 
-    /** A local pass with nothing but the start rules and extractors of this task's last pass; null: there was none. */
+    /**
+     * The start rules and extractors of this task's last local plan, as a plan with nothing else; null if there was
+     * none.
+     */
     fun startRules(task: Long): LocalPass? =
         state
             .transaction { db ->
@@ -36,7 +39,7 @@ internal class KeptSets(
             }.firstOrNull()
             ?.let(LocalPass::parseFrom)
 
-    /** Writes the sets of a pass, not yet current. */
+    /** Write the sets of a result, not yet current. */
     fun put(
         db: Statements,
         task: Long,
@@ -55,7 +58,7 @@ internal class KeptSets(
         }
     }
 
-    /** Writes the rules by which a pass starts, as [startRules] gives them. */
+    /** Write the start rules that [startRules] returns. */
     fun putStartRules(
         db: Statements,
         task: Long,
@@ -64,7 +67,7 @@ internal class KeptSets(
         db.run("INSERT OR REPLACE INTO start_rules VALUES (?, ?)", task, rules.toByteArray())
     }
 
-    /** Lets the sets of this round replace those before. */
+    /** Make the sets of this round current, in place of earlier ones. */
     fun makeCurrent(
         db: Statements,
         task: Long,
@@ -75,7 +78,7 @@ internal class KeptSets(
         db.run("UPDATE kept SET is_current = 1 WHERE task = ? AND round = ?", task, round)
     }
 
-    /** Deletes the sets of this round; those before stay current. */
+    /** Delete the sets of this round; earlier ones stay current. */
     fun drop(
         db: Statements,
         task: Long,

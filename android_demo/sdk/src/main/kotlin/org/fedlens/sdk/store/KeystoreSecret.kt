@@ -16,18 +16,18 @@ import javax.crypto.KeyGenerator
 import javax.crypto.spec.GCMParameterSpec
 
 /**
- * The secret encrypted with a key that never leaves the Android keystore: the file alone, such as from a backup, is
- * worth nothing.
+ * A secret encrypted with a key that never leaves the Android keystore: the file alone, for example from a backup, is
+ * worthless.
  *
  *     offset  bytes  content
  *     0       1      version, now 1
  *     1       12     nonce
  *     13      48     the secret, 32 bytes, by AES-256-GCM, with its tag
  *
- * Leave the file out of backups: restored on another phone, where its key is not, it makes the client unusable until
- * it is erased.
+ * Exclude the file from backups: restored on another phone, without its key, it makes the client unusable until it is
+ * erased.
  *
- * @param alias Name of the key in the keystore; one for each file.
+ * @param alias Name of the key in the keystore, different for each file.
  */
 public class KeystoreSecret(
     private val file: File,
@@ -49,7 +49,7 @@ public class KeystoreSecret(
                 byteArrayOf(VERSION) + cipher.iv + cipher.doFinal(secret)
             }
         writing("secret $file") { FileSecret.replace(file, content) }
-        // What cannot be read again must not become an identity.
+        // Read back, because a secret that cannot be decrypted must not become an identity.
         return decrypt(FileSecret.read(file))
     }
 
@@ -57,8 +57,8 @@ public class KeystoreSecret(
         if (content.size != FILE_BYTES || content[0] != VERSION) {
             throw StateException(
                 Reason.DAMAGED,
-                "$file must hold version $VERSION of a secret in $FILE_BYTES bytes, found ${content.size} bytes that " +
-                    "are none; $REMEDY",
+                "$file must hold version $VERSION of a secret in $FILE_BYTES bytes, found ${content.size} bytes of " +
+                    "another form; $REMEDY",
             )
         }
         return guarded("decrypt") {

@@ -11,12 +11,12 @@ import org.fedlens.sdk.UpdateFrame
 import org.fedlens.sdk.store.JournalEntry.Outcome
 
 /**
- * What goes to the server for one assignment.
+ * The result of one assignment, as sent to the server.
  *
- * @property answer To which address it goes.
- * @property update The body.
- * @property bodySha256 What the receipt must say, 32 bytes; computed when the result was made, so that bytes damaged
- *     since then get no receipt that fits.
+ * @property answer Kind of answer, which selects the endpoint.
+ * @property update Body of the request.
+ * @property bodySha256 Digest that the receipt must repeat, 32 bytes; computed when the result was made, so that damage
+ *     since then is detected.
  */
 internal class Result(
     val task: Long,
@@ -25,7 +25,7 @@ internal class Result(
     val update: UpdateFrame,
     val bodySha256: ByteArray,
 ) {
-    /** What is told when the server has it. */
+    /** The event for a delivered result. */
     fun reported(): Event.RoundReported {
         val header = update.header
         return Event.RoundReported(
@@ -41,11 +41,11 @@ internal class Result(
 }
 
 /**
- * The outbox: results that are on this disk and perhaps not yet on the server's.
+ * The outbox: stored results that the server may not have yet.
  *
- * A result enters together with its kept sets and its journal entry, after its tensors; it leaves when the server has
- * answered for good. So a crash at any moment loses no result and trains none twice. Files that no row names, left by a
- * crash, are deleted when it is opened.
+ * A result enters together with its client state and journal entry, after its tensors; it leaves when the server has
+ * accepted or refused it. So a crash at any moment loses no result and repeats no training. Opening the outbox deletes
+ * files without a row, which a crash may leave.
  */
 internal class Outbox(
     private val state: State,
@@ -57,7 +57,7 @@ internal class Outbox(
         sweep()
     }
 
-    /** Has a result and its kept sets on the disk, in one transaction. */
+    /** Store a result and its client state in one transaction. */
     fun put(
         assignment: Assignment,
         header: UpdateHeader,
@@ -69,14 +69,14 @@ internal class Outbox(
         try {
             state.transaction { insert(it, assignment, result, upload, keep) }
         } catch (error: StateException) {
-            // Where there was no room for the row, the files must not take it either.
+            // If the disk is too full for the row, its files must not stay either.
             sweep()
             throw error
         }
         return result
     }
 
-    /** The oldest result that awaits its receipt. */
+    /** The oldest result without a receipt. */
     fun first(): Result? {
         val row =
             state.transaction { db ->
@@ -103,12 +103,12 @@ internal class Outbox(
         }
     }
 
-    /** The server has it: its kept sets become current. */
+    /** Remove a delivered result; its client state becomes current. */
     fun delivered(result: Result) {
         leave(result, Outcome.DELIVERED) { kept.makeCurrent(it, result.task, result.round) }
     }
 
-    /** The server will never take it: its kept sets are dropped. */
+    /** Remove a refused result and drop its client state. */
     fun refused(result: Result) {
         leave(result, Outcome.REFUSED) { kept.drop(it, result.task, result.round) }
     }
@@ -134,7 +134,7 @@ internal class Outbox(
         )
         kept.put(db, result.task, result.round, keep)
         val plan = assignment.localPass
-        // A pass that only asks names any weights, which are nobody's model.
+        // Query-only plans load arbitrary weights; do not predict with them.
         if (plan.stagesCount > 0 || plan.hasEvaluation()) {
             val rules =
                 LocalPass.newBuilder().addAllStart(plan.startList).addAllExtractors(plan.extractorsList)

@@ -4,15 +4,15 @@ import org.fedlens.sdk.StateException
 import org.fedlens.sdk.StateException.Reason
 import java.io.File
 
-/** The tables of a database file, with a number that grows when they change. */
+/** The tables of a database file, with a version that grows when they change. */
 internal class Schema(
     val version: Long,
     private vararg val statements: String,
 ) {
     /**
-     * Opens a file and makes the tables in one that has none yet.
+     * Open a file, and create the tables in a new one.
      *
-     * @throws StateException It cannot be opened, is damaged, or was written by a newer version.
+     * @throws StateException The file cannot be opened, is damaged, or was written by a newer version.
      */
     fun open(
         file: File,
@@ -47,7 +47,7 @@ internal class Schema(
     }
 }
 
-/** Deletes a database file that nobody has open, with what SQLite keeps beside it. */
+/** Delete a closed database file, with SQLite's files beside it. */
 internal fun deleteDatabase(file: File) {
     for (suffix in listOf("", "-wal", "-shm")) File(file.path + suffix).delete()
 }

@@ -1,14 +1,14 @@
 package org.fedlens.sdk.store
 
 /**
- * Where the secret is that makes a client who it is. Whoever has it is this client.
+ * The store of the secret that is a client's identity. Whoever has the secret can act as the client.
  *
- * Faults are a [org.fedlens.sdk.StateException] that says what to do.
+ * Failures are a [org.fedlens.sdk.StateException] that says what to do.
  */
 public interface SecretStore {
-    /** The secret, 32 bytes; made when it is asked for the first time, and the same ever after. */
+    /** The secret, 32 bytes, created on first use and constant from then on. */
     public fun secret(): ByteArray
 
-    /** Forgets the secret for good; the next one makes another client. */
+    /** Delete the secret for good; the next secret belongs to another client. */
     public fun delete()
 }

@@ -8,7 +8,8 @@ import java.io.Closeable
 import java.io.File
 
 /**
- * The state folder: what a client must not lose, bound to one server and one identity, used by one client at a time.
+ * The state folder: data that a client must not lose, bound to one server and one identity, used by one client at a
+ * time.
  *
  *     secret           whoever has it is this client; see [SecretStore]
  *     client.sqlite3   identity, outbox, kept sets, noisy answers, journal
@@ -22,26 +23,29 @@ internal class State private constructor(
     private val database: Database,
     private val lock: FolderLock,
 ) : Closeable {
-    /** What makes this client who it is, 32 bytes. */
+    /** The client's secret, 32 bytes. */
     val secret: ByteArray get() = secretBytes.copyOf()
 
-    /** The public id, 32 bytes. */
+    /** The client's public id, 32 bytes. */
     val clientId: ByteArray get() = KeyedHash.clientId(secretBytes)
 
-    /** Where [TensorFiles] are. */
+    /** The folder of [TensorFiles]. */
     val tensorFolder: File get() = tensorFolder(folder)
 
-    /** Where [Cache] and [FeatureCache] are. */
+    /** The folder of [Cache] and [FeatureCache]. */
     val cacheFolder: File get() = cacheFolder(folder)
 
-    /** All or nothing, on the disk when this returns; not to be nested. Other threads wait for their turn. */
+    /**
+     * Run [block] atomically; the result is on the disk when this returns. Do not nest transactions; other threads
+     * wait.
+     */
     fun <T> transaction(block: (Statements) -> T): T = database.transaction(block)
 
-    /** A value stored under [key]. */
+    /** The value stored under [key]; null if there is none. */
     fun get(key: String): ByteArray? =
         transaction { db -> db.query("SELECT value FROM meta WHERE key = ?", key) { it.bytes(0) }.firstOrNull() }
 
-    /** Stores values by key, all or none. */
+    /** Store values by key, atomically. */
     fun set(vararg values: Pair<String, ByteArray>) {
         transaction { db ->
             for ((key, value) in values) db.run("INSERT OR REPLACE INTO meta VALUES (?, ?)", key, value)
@@ -49,18 +53,18 @@ internal class State private constructor(
     }
 
     /**
-     * Deletes role, models, results and kept sets, which mean nothing to a server that does not know the client.
+     * Delete role, current models, results and client state, which mean nothing to a server that does not know the
+     * client.
      *
-     * Noisy answers stay: a second one would let their noise average out. So does the journal: what left this phone has
-     * left it.
+     * Noisy answers stay, because a second answer would let the noise average out. The journal stays too.
      */
     fun reset() {
         transaction { resetRows(it) }
-        // What a crash leaves of them is deleted by the next sweep of the outbox.
+        // After a crash, the next sweep of the outbox deletes the rest.
         tensorFolder.listFiles()?.forEach { it.delete() }
     }
 
-    /** Lets somebody else use the folder. */
+    /** Release the folder. */
     override fun close() {
         lock.use { database.close() }
     }
@@ -83,7 +87,7 @@ internal class State private constructor(
     }
 
     companion object {
-        /** Version of the tables; a folder with a higher one is refused. */
+        /** Version of the tables; a folder with a newer version is refused. */
         const val SCHEMA_VERSION: Long = 1
 
         private val SCHEMA =
@@ -108,13 +112,14 @@ internal class State private constructor(
             )
 
         /**
-         * Opens or makes the state folder of a client of [server].
+         * Open the state folder of a client of [server], creating it if necessary.
          *
-         * @param folder Made if it is not there.
-         * @param server Its address; another one than last time is refused.
-         * @param openDatabase As the platform has it.
-         * @param secrets Where the identity is; another one than last time is refused.
-         * @throws StateException It is another server's or another identity's, in use, damaged or from a newer version.
+         * @param folder The state folder.
+         * @param server Address of the server, which must be the same every time.
+         * @param openDatabase The platform's function that opens a database.
+         * @param secrets Store of the identity, which must be the same every time.
+         * @throws StateException The folder belongs to another server or identity, is in use, is damaged, or is from a
+         *     newer version.
          */
         fun open(
             folder: File,
@@ -140,10 +145,10 @@ internal class State private constructor(
         }
 
         /**
-         * Deletes all that is in the folder of a client which nobody has open, and its identity; a folder that cannot be
-         * opened too. As after [reset], noisy answers stay, unless the database cannot be read.
+         * Delete the content of a closed client's folder, and its identity, even if the folder cannot be opened. As
+         * after [reset], noisy answers stay, unless the database cannot be read.
          *
-         * @throws StateException It is in use, or cannot be written.
+         * @throws StateException The folder is in use, or cannot be written.
          */
         fun erase(
             folder: File,
@@ -155,7 +160,7 @@ internal class State private constructor(
                 deleteFolder(cacheFolder(folder))
                 eraseRows(File(folder, "client.sqlite3"), openDatabase)
                 deleteFolder(tensorFolder(folder))
-                // Last: while it is there, this can be tried again.
+                // Last, so that a failed erasure can be repeated.
                 secrets.delete()
             }
         }

@@ -14,11 +14,11 @@ import java.io.File
 import java.io.IOException
 
 /**
- * A blob that outlives the process.
+ * A stored blob that survives the process.
  *
- * @property sha256 Its name, 32 bytes.
- * @property size Bytes of it.
- * @property inline Its bytes, if it is small; null: it is a file.
+ * @property sha256 Digest, 32 bytes.
+ * @property size Size in bytes.
+ * @property inline Bytes of a small blob; null if the blob is a file.
  */
 internal class StoredBlob(
     val sha256: ByteArray,
@@ -27,8 +27,8 @@ internal class StoredBlob(
 )
 
 /**
- * Blobs that must outlive the process: small ones stand in a row of the database, large ones are files in this folder,
- * named by their digest.
+ * Blobs that must survive the process: small ones in a row of the database, large ones as files in this folder, named
+ * by digest.
  */
 internal class TensorFiles(
     val folder: File,
@@ -37,16 +37,16 @@ internal class TensorFiles(
         makeFolder(folder, "tensor folder")
     }
 
-    /** Where a large blob is. */
+    /** The file of a large blob. */
     fun file(digest: ByteArray): File = File(folder, digest.toHex())
 
     /**
-     * Encodes these tensors; a large blob is a file on the disk, with its name, when this returns.
+     * Encode these tensors; a large blob is stored durably when this returns.
      *
-     * @param floats How float tensors are stored, as in [BlobWriter.write].
-     * @param base SHA-256 of the blob from which they are the difference; null: they are no difference.
-     * @throws BlobException They cannot be encoded: a NaN, an infinity, too large for the codec.
-     * @throws StateException There is no room.
+     * @param floats Stored type of float tensors, as in [BlobWriter.write].
+     * @param base SHA-256 of the base if the tensors are a delta; null: they are not.
+     * @throws BlobException A tensor holds a NaN, an infinity, or a number too large for the codec.
+     * @throws StateException The disk is full.
      */
     fun store(
         tensors: Map<String, Tensor>,
@@ -67,7 +67,7 @@ internal class TensorFiles(
     /**
      * The tensors of a stored blob.
      *
-     * @throws StateException Its file is gone or damaged.
+     * @throws StateException The file is missing or damaged.
      */
     fun open(
         digest: ByteArray,
@@ -81,7 +81,7 @@ internal class TensorFiles(
             throw unreadable(error.message, error)
         }
 
-    /** Deletes every file but those with these digests. */
+    /** Delete every file but those with these digests. */
     fun sweep(needed: Collection<ByteArray>) {
         val names = needed.mapTo(HashSet()) { it.toHex() }
         folder.listFiles()?.forEach { if (it.name !in names) it.delete() }
@@ -98,7 +98,7 @@ internal class TensorFiles(
     )
 
     companion object {
-        /** A blob of more bytes is a file. */
+        /** Maximum size in bytes of a blob in a row. */
         const val MAX_ROW_BYTES: Int = 64 shl 10
         private const val FRESH = "new"
     }

@@ -146,7 +146,7 @@ class TrustTest {
             for (pin in listOf("", "sha256/", "sha256/AAAA", short, "*", "${OTHER_PIN}AAAA", OTHER_PIN.drop(7))) {
                 val error = failureOf { transportTo("https://fl.example.org", pins = listOf(OTHER_PIN, pin)) }
                 assertEquals(Reason.UNTRUSTED, error.reason)
-                assertTrue(error.message, error.message.orEmpty().startsWith("'$pin' is no pin"))
+                assertTrue(error.message, error.message.orEmpty().startsWith("'$pin' is not a pin"))
             }
             val plain = failureOf { transportTo("http://127.0.0.1:1", pins = listOf(OTHER_PIN)) }
             assertEquals(Reason.UNTRUSTED, plain.reason)

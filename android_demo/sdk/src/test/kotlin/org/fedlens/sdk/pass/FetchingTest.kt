@@ -70,7 +70,7 @@ internal class FetchingTest : Offices() {
         office.serve(SummingBundle())
         val error = office.refusal(wholePlan { setStart(0, from(kept = "mine")) })
         assertEquals(
-            "kept set 'mine': tensor 'fc.weight' is float32[2, 5], the bundle has float32[2, 3]",
+            "client state 'mine': tensor 'fc.weight' is float32[2, 5], the bundle has float32[2, 3]",
             error.message,
         )
     }

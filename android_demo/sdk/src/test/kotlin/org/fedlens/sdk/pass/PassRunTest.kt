@@ -284,10 +284,10 @@ class PassRunTest {
     @Test
     fun `a kept set that must be there and is not, or does not fit, is named`() {
         val plan = wholePlan { setStart(0, from(kept = "mine")) }
-        val error = assertFails<PassException>("nothing is kept yet under 'mine'") { run(engine(), plan) }
+        val error = assertFails<PassException>("there is no client state 'mine' yet") { run(engine(), plan) }
         assertEquals(PassException.Reason.INTERNAL, error.reason)
         assertFails<PassException>(
-            "kept set 'mine': tensor 'fc.weight' is float32[2, 5], the bundle has float32[2, 3]",
+            "client state 'mine': tensor 'fc.weight' is float32[2, 5], the bundle has float32[2, 3]",
         ) { run(engine(), plan, kept = mapOf("mine" to filled(0f, width = 5))) }
     }
 

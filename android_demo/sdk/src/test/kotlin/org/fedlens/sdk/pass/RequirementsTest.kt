@@ -99,7 +99,7 @@ class RequirementsTest {
                 wholePlan { evaluating { addThrowAway(Stage.getDefaultInstance()) } } to
                     "program ''; the bundle has $known",
                 wholePlan { addExtractors("cluster_0") } to "1 extractors; the bundle takes 0 side by side",
-                wholePlan { clearStart() } to "a local pass without start rules",
+                wholePlan { clearStart() } to "a local plan without start rules",
                 wholePlan { setStart(0, from()) } to "a source that names no set",
                 wholePlan { setStart(0, from("x")) } to "set 'x', which is not among the assignment's",
                 stages { program = "collect" } to "program 'collect'; the bundle has $known",
@@ -110,9 +110,9 @@ class RequirementsTest {
                 hyper("mu", Double.NaN) to "hyper-parameter 'mu' = nan; allowed are 0 to 10",
                 wholePlan { addReferences(ReferenceBinding.newBuilder().setName("w")) } to
                     "reference 'w', which the bundle does not have",
-                wholePlan { addKeep(Keep.getDefaultInstance()) } to "kept sets must have names, each once: []",
+                wholePlan { addKeep(Keep.getDefaultInstance()) } to "client state must have names, each once: []",
                 wholePlan { repeat(2) { addKeep(Keep.newBuilder().setSet("mine")) } } to
-                    "kept sets must have names, each once: [mine, mine]",
+                    "client state must have names, each once: [mine, mine]",
             )
         for ((plan, what) in refused) assertEquals("not supported: $what", refusal(assignment(plan)))
         val others =
@@ -126,7 +126,7 @@ class RequirementsTest {
 
     @Test
     fun `the bundle's references must be bound, for stages that are thrown away too`() {
-        val unbound = "not supported: a local pass that leaves the bundle's reference 'global' unbound"
+        val unbound = "not supported: a local plan that leaves the bundle's reference 'global' unbound"
         assertEquals(unbound, refusal(assignment(), referring))
         val thrownAway =
             wholePlan {

@@ -128,7 +128,7 @@ class FeatureCacheTest {
 
     @Test
     fun `spaces are those of the Python client`() {
-        // By fedlens_edge_client.features of the bundle of the vectors.
+        // By fedlens_edge_client.training.features of the bundle of the vectors.
         val manifest = Bundle.open(Vectors.file("bundle")).manifest
         val format = ProgramFormat.PROGRAM_FORMAT_PTE
         assertEquals(SPACE, FeatureSpace.of(manifest, format).toHex())

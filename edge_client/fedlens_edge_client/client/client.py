@@ -1,0 +1,399 @@
+"""The client that an app embeds: everything from a check-in to a receipt.
+
+    check in -> fetch what is missing -> embed new photos -> local pass -> outbox -> upload -> forget
+
+The process may end at any arrow; the next one goes on there.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Executor
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Self
+
+from fedlens_edge_client.client.assignments import Assignments, Desk
+from fedlens_edge_client.client.delivery import Delivery
+from fedlens_edge_client.client.events import (
+    Enrolled,
+    Event,
+    Retrying,
+    RoundFailed,
+    RoundRefused,
+    RoundReported,
+    TasksFinished,
+    Waiting,
+)
+from fedlens_edge_client.client.http_transport import HttpTransport
+from fedlens_edge_client.client.pacing import Pacing
+from fedlens_edge_client.client.policy import Policy
+from fedlens_edge_client.client.transport import Transport
+from fedlens_edge_client.engines import Engine, EngineError
+from fedlens_edge_client.engines.choice import ABILITIES, EngineName, make_engine
+from fedlens_edge_client.errors import BadAnswer, ModelError, PassFailed, Refused, StateError
+from fedlens_edge_client.storage.album import Album, Photo
+from fedlens_edge_client.storage.cache import Cache
+from fedlens_edge_client.storage.client_state import KeptSets
+from fedlens_edge_client.storage.disk import Worker
+from fedlens_edge_client.storage.folder_album import FolderAlbum
+from fedlens_edge_client.storage.outbox import Outbox, Result
+from fedlens_edge_client.storage.state import State
+from fedlens_edge_client.storage.tensor_files import TensorFiles
+from fedlens_edge_client.training import requirements
+from fedlens_edge_client.training.features import FeatureCache
+from fedlens_edge_client.training.label_distribution import KeptAnswers, PrivateGenerator
+from fedlens_proto import wire
+from fedlens_proto.errors import ProtoError
+from fedlens_proto.manifest import Bundle
+from fedlens_proto.v1 import assignment_pb2, check_in_pb2, enrolment_pb2
+
+DEFAULT_CACHE_BYTES = 2 << 30
+# Folder in the cache that tells which programs have passed their trial.
+TRIED = "tried"
+DEFAULT_HOLD_MS = 25_000
+# A server that repeats an assignment that has ended must not make a client spin.
+_REPEATED_ASSIGNMENT_PAUSE_S = 5.0
+
+Outcome = RoundReported | RoundFailed | RoundRefused | TasksFinished
+
+
+class EdgeClient:
+    """One member of a federation; use it in `async with`.
+
+    It may be cancelled at any `await`, or the process killed: what was computed is in the state folder and arrives
+    next time, once.
+    """
+
+    def __init__(
+        self,
+        server: str,
+        state: Path,
+        album: Album,
+        *,
+        enrolment_token: str | None = None,
+        ca: Path | None = None,
+        task: int | None = None,
+        models: Iterable[str] = (),
+        policy: Policy | None = None,
+        on_event: Callable[[Event], None] | None = None,
+        secret: bytes | None = None,
+        private_generator: PrivateGenerator | None = None,
+        transport: Transport | None = None,
+        engine: EngineName = EngineName.TORCH,
+        engine_factory: Callable[[Bundle], Engine] | None = None,
+        cache: Path | None = None,
+        features: Path | None = None,
+        max_cache_bytes: int = DEFAULT_CACHE_BYTES,
+        executor: Executor | None = None,
+        disk: Executor | None = None,
+        hold_ms: int = DEFAULT_HOLD_MS,
+        durable: bool = True,
+    ) -> None:
+        """Nothing is opened before `async with`.
+
+        Args:
+            server: Such as `https://fl.example.org:8443`.
+            state: Folder for what must outlive the process; bound to this server, used by one process at a time.
+            album: Where the photos come from.
+            enrolment_token: Needed until the server knows this client.
+            ca: Certificates (PEM) to trust instead of the system's.
+            task: Take work of this task alone.
+            models: Names of the models, as in a bundle, that this client trains; none: whatever a task has.
+            policy: What the server may learn.
+            on_event: Called with everything that happens.
+            secret: 32 bytes that make this client's identity, instead of those in the state folder.
+            private_generator: Where the noise of noisy answers comes from, instead of the operating system: given the
+                digest of the class names, a new generator. The server must not be able to know it.
+            transport: Instead of HTTP to `server`; it must use the same `secret`. Closed with the client.
+            engine: What runs the programs of bundles; the server gives work that it can run.
+            engine_factory: Makes the engine for a bundle, if it is not to be a new one of that name.
+            cache: Folder for what can be fetched or computed again, which several clients may share.
+            features: Folder for what is computed of photos, if that is another one.
+            max_cache_bytes: Beyond this the least recently used blobs of `cache` are deleted; features likewise.
+            executor: Where photos are read and models trained; the default is one thread of its own.
+            disk: Where the state folder is read and written, one thread at a time; the default likewise.
+            hold_ms: How long the server may keep a check-in waiting for work.
+            durable: What is stored outlives a power failure; otherwise, for studies, only the end of the process.
+        """
+        self._server = server.rstrip("/")
+        self._folder = state
+        self._album = album
+        self._token, self._ca, self._task = enrolment_token, ca, task
+        self._capabilities = requirements.capabilities(engine, models)
+        self._policy = policy or Policy()
+        self._emit: Callable[[Event], None] = on_event or (lambda event: None)
+        self._secret, self._given_transport = secret, transport
+        self._private_generator = private_generator
+        self._engine = engine
+        self._cache_folder, self._max_cache_bytes = cache or state / "cache", max_cache_bytes
+        self._engine_factory = engine_factory or self._make_engine
+        self._features_folder = features or self._cache_folder
+        self._executor, self._disk_executor = executor, disk
+        self._hold_ms, self._durable = hold_ms, durable
+        self._open = AsyncExitStack()
+        self._role: str | None = None
+        self._models: list[check_in_pb2.CurrentModel] = []
+        self._pacing = Pacing()
+        self._may_have_result, self._enrolled_again = True, False
+        self._ended = self._not_given = (0, 0)  # no task and round have these numbers
+
+    async def __aenter__(self) -> Self:
+        """Open the state folder.
+
+        Raises:
+            StateError: It cannot be used.
+            Untrusted: The server's address cannot be trusted with the secret.
+        """
+        async with AsyncExitStack() as stack:
+            self._worker = Worker(self._executor)
+            stack.callback(self._worker.close)
+            self._disk = Worker(self._disk_executor)
+            stack.callback(self._disk.close)
+            if self._given_transport is not None:
+                stack.push_async_callback(self._given_transport.close)
+            await self._disk.run(self._furnish, stack)
+            self._open = stack.pop_all()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Close everything; what was computed stays."""
+        await self._open.aclose()
+
+    @property
+    def client_id(self) -> bytes:
+        """The public id, 32 bytes, by which operators know this client."""
+        return self._state.client_id
+
+    async def run(self) -> None:
+        """Take part in round after round until every task has ended.
+
+        Raises:
+            Refused: The server does not want this client: a wrong token, revoked.
+            EdgeClientError: Something else that waiting does not mend.
+        """
+        while not isinstance(await self.run_once(), TasksFinished):
+            pass
+
+    async def run_once(self) -> Outcome:
+        """Deliver the result that is waiting in the outbox; if there is none, take part in one round.
+
+        Returns:
+            How it ended.
+
+        Raises:
+            As `run`.
+        """
+        try:
+            return await self._next_outcome()
+        except Refused as refusal:
+            is_unknown = refusal.code == "unauthorised" and self._role is not None
+            if not is_unknown or self._token is None or self._enrolled_again:
+                raise
+        # The server has lost its memory of this client; task and round numbers from before mean nothing to it.
+        self._enrolled_again = True
+        self._role, self._models = None, []
+        await self._disk.run(self._state.reset)
+        return await self._next_outcome()
+
+    async def _next_outcome(self) -> Outcome:
+        await self._enrol()
+        if self._may_have_result:
+            waiting = await self._delivery.waiting()
+            if waiting is not None:
+                return await self._deliver(waiting)
+            self._may_have_result = False
+        while True:
+            started = time.monotonic()
+            response = await self._check_in()
+            kind = response.WhichOneof("result")
+            if kind == "assignment":
+                self._learn_of(response.assignment)
+                outcome = await self._take_part(response.assignment)
+                if outcome is not None:
+                    return outcome
+            elif kind == "wait":
+                self._models = list(response.wait.models)
+                await self._wait(response.wait, time.monotonic() - started)
+            elif kind == "finished":
+                self._models = list(response.finished.models)
+                self._emit(TasksFinished())
+                return TasksFinished()
+            else:
+                raise BadAnswer("the answer to a check-in says nothing that this version knows")
+
+    def _learn_of(self, assignment: assignment_pb2.Assignment) -> None:
+        """What the client is to start from is what it would use now; of other tasks an assignment says nothing."""
+        told = check_in_pb2.CurrentModel(task=assignment.task, bundle=assignment.bundle, sets=assignment.sets)
+        others = [model for model in self._models if model.task != told.task]
+        self._models = sorted([*others, told], key=lambda model: model.task)
+
+    async def predict(self, photo: Path, *, task: int | None = None) -> dict[str, float]:
+        """The probability of each class, in label order, by the model that this client would use now.
+
+        That is the one of which the last check-in in this `async with` told, with the tensors kept here. It waits for
+        a training that is under way.
+
+        Args:
+            photo: A file.
+            task: Whose model; None takes the first.
+
+        Raises:
+            ModelError: No check-in has told of a model yet.
+            PhotoUnreadable: The photo cannot be decoded.
+            EdgeClientError: The model cannot be fetched, put together or run.
+        """
+        return await self._assignments.predict(self._model_of(task), photo)
+
+    async def classify(self, photos: Sequence[Photo], *, task: int | None = None) -> dict[bytes, int]:
+        """The most probable class of each photo, by the model that `predict` would use.
+
+        What is computed of a photo is cached, as in a round.
+
+        Args:
+            photos: Entries of an album; their labels and sides play no part.
+            task: Whose model; None takes the first.
+
+        Returns:
+            By photo digest the class's index in label order; without photos that cannot be read.
+
+        Raises:
+            ModelError: No check-in has told of a model yet.
+            EdgeClientError: The model cannot be fetched, put together or run.
+        """
+        return await self._assignments.classify(self._model_of(task), photos)
+
+    def _model_of(self, task: int | None) -> check_in_pb2.CurrentModel:
+        for model in self._models:
+            if model.sets and task in (None, model.task):
+                return model
+        raise ModelError("the server has told of no model for this client yet; check in first (run or run_once)")
+
+    async def forget(self) -> bool:
+        """Have the server delete everything about this client, then delete its identity here.
+
+        What has been aggregated into a model stays in it. The identity can never enrol again.
+
+        Returns:
+            Whether an update is in a round that is just being aggregated and cannot be taken back.
+        """
+        response = await self._transport.forget()
+        await self._disk.run(self._state.erase)
+        self._role, self._models = None, []
+        return response.aggregating
+
+    def _furnish(self, stack: AsyncExitStack) -> None:
+        """Open everything; `stack` has what is open even when the caller is cancelled in the meantime."""
+        self._state = State.open(self._folder, self._server, self._secret, self._durable)
+        stack.callback(self._state.close)
+        self._transport = self._given_transport or self._http_transport(stack)
+        files = TensorFiles(self._folder / "tensors", self._durable)
+        kept = KeptSets(self._state, files)
+        outbox = Outbox(self._state, files, kept)
+        self._delivery = Delivery(self._transport, outbox, self._disk, self._emit)
+        cache = Cache(self._cache_folder, self._max_cache_bytes)
+        features = FeatureCache.in_folder(self._features_folder, self._max_cache_bytes)
+        stack.callback(features.close)
+        if isinstance(self._album, FolderAlbum):
+            self._album.remember_in(self._state)
+        self._assignments = Assignments(
+            Desk(
+                transport=self._transport,
+                cache=cache,
+                features=features,
+                files=files,
+                kept=kept,
+                outbox=outbox,
+                answers=KeptAnswers(self._state, self._private_generator),
+                album=self._album,
+                policy=self._policy,
+                engine_factory=self._engine_factory,
+                program_format=ABILITIES[self._engine].program_format,
+                worker=self._worker,
+                disk=self._disk,
+                emit=self._emit,
+            )
+        )
+        stack.callback(self._assignments.close)
+        role, models, engine = (self._state.get(key) for key in ("role", "models", "engine"))
+        told = ((models or b"").decode().split(), (engine or EngineName.TORCH.encode()).decode())
+        self._role = role.decode() if role and told == (list(self._capabilities.models), self._engine) else None
+
+    def _http_transport(self, stack: AsyncExitStack) -> HttpTransport:
+        transport = HttpTransport(
+            self._server,
+            self._state.secret,
+            ca=self._ca,
+            on_retry=lambda reason, delay_s, attempt: self._emit(Retrying(reason, delay_s, attempt)),
+        )
+        stack.push_async_callback(transport.close)
+        return transport
+
+    async def _enrol(self) -> None:
+        if self._role is not None:
+            return
+        if self._token is None:
+            raise StateError(
+                f"{self._folder} is not enrolled with {self._server} yet; give an enrolment token (--token-file FILE)"
+            )
+        response = await self._transport.enrol(self._token, self._capabilities)
+        roles = {enrolment_pb2.CLIENT_ROLE_TRAINER: "trainer", enrolment_pb2.CLIENT_ROLE_EVALUATOR: "evaluator"}
+        if response.role not in roles:
+            raise BadAnswer(f"the server enrols this client with the unknown role {response.role}")
+        self._role = roles[response.role]
+        await self._disk.run(self._state.set, "role", self._role.encode())
+        await self._disk.run(self._state.set, "models", " ".join(self._capabilities.models).encode())
+        await self._disk.run(self._state.set, "engine", self._engine.encode())
+        self._emit(Enrolled(self.client_id, self._role))
+
+    async def _check_in(self) -> check_in_pb2.CheckInResponse:
+        request = check_in_pb2.CheckInRequest(
+            protocol=wire.PROTOCOL,
+            task=self._task or 0,
+            photo_count=await self._disk.run(self._count_photos),
+            hold_ms=self._hold_ms,
+        )
+        return await self._transport.check_in(request)
+
+    def _count_photos(self) -> int:
+        if self._role == "evaluator":
+            return 0
+        return sum(not photo.is_test for photo in self._album.photos(0).photos)
+
+    async def _wait(self, wait: check_in_pb2.Wait, held_s: float) -> None:
+        name = check_in_pb2.WaitReason.Name(wait.reason) if wait.reason in check_in_pb2.WaitReason.values() else "?"
+        self._emit(Waiting(name.removeprefix("WAIT_REASON_").lower(), wait.retry_after_ms))
+        await asyncio.sleep(self._pacing.pause_s(wait.retry_after_ms, held_s))
+
+    async def _take_part(self, assignment: assignment_pb2.Assignment) -> Outcome | None:
+        key = (assignment.task, assignment.round)
+        if key == self._ended:
+            await asyncio.sleep(_REPEATED_ASSIGNMENT_PAUSE_S)
+        self._may_have_result = True
+        try:
+            result = await self._assignments.carry_out(assignment, only_test=self._role == "evaluator")
+        except Refused as refusal:
+            # The round has probably closed in the meantime, and its blobs are gone.
+            if self._not_given != key:
+                self._not_given = key
+                return None
+            return await self._give_up(assignment, refusal)
+        except (PassFailed, EngineError, ProtoError) as failure:
+            return await self._give_up(assignment, failure)
+        return await self._deliver(result)
+
+    async def _give_up(
+        self, assignment: assignment_pb2.Assignment, failure: PassFailed | EngineError | ProtoError | Refused
+    ) -> RoundFailed:
+        self._ended = (assignment.task, assignment.round)
+        return await self._delivery.give_up(assignment, failure)
+
+    async def _deliver(self, result: Result) -> RoundReported | RoundRefused:
+        outcome = await self._delivery.deliver(result)
+        if isinstance(outcome, RoundRefused):
+            self._ended = (result.task, result.round_number)
+        self._may_have_result = False
+        return outcome
+
+    def _make_engine(self, bundle: Bundle) -> Engine:
+        return make_engine(self._engine, bundle, self._cache_folder / TRIED)

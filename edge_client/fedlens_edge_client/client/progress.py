@@ -1,0 +1,37 @@
+"""Events from the thread in which a client computes, seldom enough not to slow its event loop down."""
+
+import asyncio
+import time
+from collections.abc import Callable
+
+from fedlens_edge_client.client.events import Event, Trained
+
+PROGRESS_EVERY_S = 0.1
+
+
+class Progress:
+    """Takes the events of one round to the event loop; used in the computing thread alone."""
+
+    def __init__(
+        self, check: Callable[[], None], emit: Callable[[Event], None], loop: asyncio.AbstractEventLoop
+    ) -> None:
+        """`check` raises where the work must end; `emit` is called in `loop`."""
+        self._check = check
+        self._emit = emit
+        self._loop = loop
+        self._last = -PROGRESS_EVERY_S
+        self._losses = 0.0
+
+    def tell(self, event: Event, *, is_last: bool) -> None:
+        """Emit this event, unless another one was emitted a moment ago and more are to come."""
+        self._check()
+        now = time.monotonic()
+        if is_last or now - self._last >= PROGRESS_EVERY_S:
+            self._last = now
+            self._loop.call_soon_threadsafe(self._emit, event)
+
+    def trained(self, task: int, round_number: int, step: int, steps: int, loss: float) -> None:
+        """Tell of a step; its number, from 1, counts all steps of the round."""
+        self._losses += loss
+        event = Trained(task, round_number, step, steps, loss, mean_loss=self._losses / step)
+        self.tell(event, is_last=step == steps)

@@ -1,0 +1,140 @@
+"""A transport that misbehaves by plan, so that clients, server and rounds are tested without hooks inside them."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from hashlib import sha256
+from pathlib import Path
+
+import numpy as np
+
+from fedlens_edge_client.client.transport import Transport
+from fedlens_edge_client.emulation.faults import FaultKind, FaultPlan
+from fedlens_edge_client.errors import BadAnswer
+from fedlens_proto import wire
+from fedlens_proto.blob import Layout
+from fedlens_proto.v1 import blob_pb2, check_in_pb2, enrolment_pb2, update_pb2
+
+_NAN = {
+    blob_pb2.DTYPE_FLOAT32: np.array(np.nan, "<f4").tobytes(),
+    blob_pb2.DTYPE_FLOAT16: np.array(np.nan, "<f2").tobytes(),
+    blob_pb2.DTYPE_INT8: np.array(np.nan, "<f4").tobytes(),  # a scale
+}
+
+
+class FaultyTransport:
+    """The `Transport` of one emulated client with the faults that a plan has for it.
+
+    A client that vanishes in a round never sees its assignment: it is told to wait until that round is over.
+    """
+
+    def __init__(
+        self,
+        inner: Transport,
+        plan: FaultPlan,
+        index: int,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        """`inner` does the real calls and is closed with this one; `index` is the client's in the plan.
+
+        `sleep` waits for so many seconds of whatever time the server goes by.
+        """
+        self._inner = inner
+        self._plan = plan
+        self._index = index
+        self._sleep = sleep
+
+    async def enrol(self, token: str, capabilities: enrolment_pb2.Capabilities) -> enrolment_pb2.EnrolResponse:
+        """As the inner transport."""
+        return await self._inner.enrol(token, capabilities)
+
+    async def check_in(self, request: check_in_pb2.CheckInRequest) -> check_in_pb2.CheckInResponse:
+        """As the inner transport, but for assignments of rounds in which this client vanishes."""
+        response = await self._inner.check_in(request)
+        if response.WhichOneof("result") != "assignment":
+            return response
+        fault = self._plan.of(self._index, response.assignment.round)
+        if fault is None or fault.kind is not FaultKind.VANISH:
+            return response
+        wait = check_in_pb2.Wait(
+            retry_after_ms=max(response.assignment.time_left_ms, 1), reason=check_in_pb2.WAIT_REASON_NEXT_ROUND
+        )
+        return check_in_pb2.CheckInResponse(wait=wait)
+
+    async def fetch(self, sha256: bytes, into: Path, max_bytes: int) -> None:
+        """As the inner transport."""
+        await self._inner.fetch(sha256, into, max_bytes)
+
+    async def put_update(
+        self, task: int, round_number: int, header: bytes, blob: bytes | Path | None
+    ) -> update_pb2.Receipt:
+        """As the inner transport, with this round's fault.
+
+        Raises:
+            BadAnswer: Of an update sent twice, the second receipt differs from the first.
+        """
+        fault = self._plan.of(self._index, round_number)
+        match fault.kind if fault else None:
+            case FaultKind.DELAY if fault:
+                await self._sleep(fault.seconds)
+            case FaultKind.NAN if blob is not None:
+                header, blob = await asyncio.to_thread(with_nan, header, blob)
+            case FaultKind.CORRUPT if blob is not None:
+                blob = await asyncio.to_thread(with_flipped_byte, blob)
+            case FaultKind.DUPLICATE:
+                first = await self._inner.put_update(task, round_number, header, blob)
+                second = await self._inner.put_update(task, round_number, header, blob)
+                if first != second:
+                    raise BadAnswer("an update sent twice got two different receipts")
+                return second
+            case _:
+                pass
+        return await self._inner.put_update(task, round_number, header, blob)
+
+    async def put_evaluation(self, task: int, round_number: int, header: bytes) -> update_pb2.Receipt:
+        """As the inner transport."""
+        return await self._inner.put_evaluation(task, round_number, header)
+
+    async def report_failure(self, task: int, round_number: int, request: update_pb2.FailureRequest) -> None:
+        """As the inner transport."""
+        await self._inner.report_failure(task, round_number, request)
+
+    async def forget(self) -> enrolment_pb2.ForgetResponse:
+        """As the inner transport."""
+        return await self._inner.forget()
+
+    async def close(self) -> None:
+        """Close the inner transport."""
+        await self._inner.close()
+
+
+def with_nan(header: bytes, blob: bytes | Path) -> tuple[bytes, bytes]:
+    """The same update with a NaN as the first element, or scale, of its first float tensor, and the digest for it.
+
+    Args:
+        header: Framed, as `wire.frame_update` gives it.
+        blob: A blob with at least one float tensor.
+    """
+    raw, layout = _read(blob)
+    start, nan = next(
+        (offset, _NAN[spec.dtype])
+        for spec, offset in zip(layout.specs, layout.offsets, strict=True)
+        if spec.dtype in _NAN
+    )
+    raw[start : start + len(nan)] = nan
+    message = wire.decode(update_pb2.UpdateHeader, header[wire.LENGTH.size :])
+    message.blob_sha256 = sha256(raw).digest()
+    return wire.frame_update(message), bytes(raw)
+
+
+def with_flipped_byte(blob: bytes | Path) -> bytes:
+    """The blob with the last bit of its first element flipped: still finite, but not what its digest says."""
+    raw, layout = _read(blob)
+    raw[layout.offsets[0]] ^= 1
+    return bytes(raw)
+
+
+def _read(blob: bytes | Path) -> tuple[bytearray, Layout]:
+    raw = blob.read_bytes() if isinstance(blob, Path) else blob
+    layout = Layout.parse(raw)
+    assert layout is not None, "clients upload whole blobs"
+    return bytearray(raw), layout

@@ -1,0 +1,164 @@
+"""What a fleet is: who takes part, with which photos, against which server."""
+
+import os
+import re
+import secrets
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedlens_edge_client.emulation.faults import FaultPlan
+from fedlens_edge_client.emulation.fleet.messages import EVALUATOR, client_name
+from fedlens_edge_client.emulation.partitions import PhotoPool, Regime
+from fedlens_edge_client.engines.choice import EngineName
+from fedlens_edge_client.errors import StateError
+from fedlens_edge_client.storage.album import Album
+from fedlens_proto import keyed_hash
+
+KEY_FILE = "fleet.key"
+KEY_BYTES = 32
+MADE_PHOTOS = "made-photos"
+# The evaluator's place in the fleet's secrets, beyond every trainer's.
+EVALUATOR_SECRET_INDEX = 1 << 63
+
+
+@dataclass(frozen=True, kw_only=True)
+class FleetConfig:
+    """A fleet; pickled to every worker.
+
+    Attributes:
+        server: Address of the server.
+        clients: How many trainers, counted from 0.
+        key: Fleet key, 32 bytes; with the regime's seed and an index it gives a client's secret.
+        state: Folder; each client has a sub-folder, all share the cache.
+        token: Enrolment token of the trainers; None if all have enrolled before.
+        evaluator_token: Enrolment token of the evaluator, which has all test photos; None: there is none.
+        ca: Certificates (PEM) to trust instead of the system's.
+        task: Take work of this task alone.
+        workers: Processes, at least 1.
+        models: Names of models, as in a bundle, that trainers take in turn: client i names the i-th, beyond the last
+            the first again. Without any, and for the evaluator, whatever a task has will do.
+        engines: What runs the trainers' programs, in turn: client i has the i-th, beyond the last the first again. The
+            evaluator has the first.
+        shares_downloads: What one client has fetched the others need not. Otherwise each fetches everything itself, as
+            phones do; what is computed of photos is shared in any case.
+        made_photos: Folder for photos that the regime makes, which many fleets may share; None: one in `state`.
+        photo_features: Folder for photos' features, which may outlive the fleet; None: one in `state`.
+    """
+
+    server: str
+    clients: int
+    pool: PhotoPool
+    regime: Regime
+    plan: FaultPlan
+    key: bytes
+    state: Path
+    workers: int
+    token: str | None = None
+    evaluator_token: str | None = None
+    ca: Path | None = None
+    task: int | None = None
+    models: tuple[str, ...] = ()
+    engines: tuple[EngineName, ...] = (EngineName.TORCH,)
+    shares_downloads: bool = True
+    made_photos: Path | None = None
+    photo_features: Path | None = None
+
+    @property
+    def indices(self) -> list[int]:
+        """Every client, the evaluator last."""
+        return [*range(self.clients), *([EVALUATOR] if self.evaluator_token is not None else [])]
+
+    def share_of(self, worker: int) -> list[int]:
+        """The clients that one worker runs."""
+        return self.indices[worker :: self.workers]
+
+    def secret(self, index: int) -> bytes:
+        """A client's secret, 32 bytes."""
+        place = EVALUATOR_SECRET_INDEX if index == EVALUATOR else index
+        return keyed_hash.fleet_secret(self.key, self.regime.seed, place)
+
+    def client_id(self, index: int) -> bytes:
+        """A client's public id, 32 bytes."""
+        return keyed_hash.client_id(self.secret(index))
+
+    def album(self, index: int) -> Album:
+        """A client's photos.
+
+        Raises:
+            EdgeClientError: The pool cannot serve the regime.
+        """
+        if index == EVALUATOR:
+            return self.regime.evaluator_album(self.pool)
+        return self.regime.album(self.pool, index, self.made_photos or self.state / MADE_PHOTOS)
+
+    def name(self, index: int) -> str:
+        """What people read: a client's number, and whose photos it has if that is one person or device."""
+        owners = () if index == EVALUATOR else self.regime.owners_of(self.pool, index)
+        return client_name(index) + (f" ({owners[0]})" if len(owners) == 1 else "")
+
+    def models_of(self, index: int) -> tuple[str, ...]:
+        """The models that a client names when it enrols; none: any."""
+        if index == EVALUATOR or not self.models:
+            return ()
+        return (self.models[index % len(self.models)],)
+
+    def engine_of(self, index: int) -> EngineName:
+        """What runs a client's programs."""
+        return self.engines[0 if index == EVALUATOR else index % len(self.engines)]
+
+    def folder(self, index: int) -> Path:
+        """A client's state folder; fleets of different seeds are different clients."""
+        name = "evaluator" if index == EVALUATOR else f"client-{index:05}"
+        return self.state / f"seed-{self.regime.seed}" / name
+
+    def cache(self, index: int) -> Path:
+        """A client's folder for parts and blobs."""
+        return self.shared if self.shares_downloads else self.folder(index) / "cache"
+
+    @property
+    def shared(self) -> Path:
+        """The folder for what all clients of this fleet share."""
+        return self.state / "cache"
+
+    @property
+    def features(self) -> Path:
+        """The folder for photos' features, which all clients share."""
+        return self.photo_features or self.shared
+
+
+def default_workers(clients: int) -> int:
+    """One process per core that this process may use, but no more than clients."""
+    return max(
+        1, min(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1, clients)
+    )
+
+
+def fleet_key(state: Path) -> bytes:
+    """The key in the state folder; made there, readable by its owner alone, when there is none.
+
+    Raises:
+        StateError: The file holds something else, or cannot be made.
+    """
+    try:
+        text = _read_or_make_key(state)
+    except OSError as error:
+        raise StateError(f"{state} cannot hold a fleet's state: {error}; use another --state") from error
+    if not re.fullmatch(f"[0-9a-f]{{{2 * KEY_BYTES}}}", text):
+        raise StateError(
+            f"{state / KEY_FILE} must hold {2 * KEY_BYTES} hexadecimal digits; put the fleet's key back, "
+            "or use another --state"
+        )
+    return bytes.fromhex(text)
+
+
+def _read_or_make_key(state: Path) -> str:
+    state.mkdir(parents=True, exist_ok=True)
+    path = state / KEY_FILE
+    if not path.exists():
+        unfinished = state / f".{KEY_FILE}.{secrets.token_hex(4)}"
+        with os.fdopen(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            file.write(secrets.token_hex(KEY_BYTES) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+        unfinished.replace(path)
+    return path.read_text(encoding="ascii", errors="replace").strip()

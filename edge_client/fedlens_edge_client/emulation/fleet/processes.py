@@ -1,0 +1,135 @@
+"""The parent's side of a fleet: starts the workers, hears them, stops them, and notices when one dies."""
+
+import multiprocessing
+import resource
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import SpawnContext, SpawnProcess
+from types import TracebackType
+from typing import Self
+
+from fedlens_edge_client.emulation.fleet import worker
+from fedlens_edge_client.emulation.fleet.config import FleetConfig
+from fedlens_edge_client.emulation.fleet.messages import Message, WorkerEnded
+from fedlens_edge_client.errors import EdgeClientError
+
+END_TIMEOUT_S = 10.0
+NAMED_CLIENTS = 5
+
+
+class WorkerDied(EdgeClientError):
+    """A worker process ended without having said so; the text names it and its clients."""
+
+
+class FleetProcesses:
+    """The worker processes of a fleet; leaving the context kills those that are left."""
+
+    def __init__(self, config: FleetConfig) -> None:
+        """Nothing is started before `with`."""
+        self._config = config
+        self._processes: list[SpawnProcess] = []
+        self._connections: dict[Connection, int] = {}
+        self._ended: set[int] = set()
+
+    def __enter__(self) -> Self:
+        """Start the workers."""
+        context = multiprocessing.get_context("spawn")
+        # Workers start with Ctrl-C blocked; one that came now reaches this process a moment later.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            with _many_files():
+                self._start(context)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        return self
+
+    def _start(self, context: SpawnContext) -> None:
+        for number in range(self._config.workers):
+            ours, theirs = context.Pipe()
+            process = context.Process(target=worker.main, args=(theirs, self._config, number), daemon=True)
+            process.start()
+            theirs.close()
+            self._processes.append(process)
+            self._connections[ours] = number
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Wait for workers that have said goodbye, kill the others."""
+        for number, process in enumerate(self._processes):
+            if number in self._ended:
+                process.join(END_TIMEOUT_S)
+            process.kill()
+            process.join()
+            process.close()
+        for connection in self._connections:
+            connection.close()
+
+    @property
+    def running(self) -> bool:
+        """Whether a worker has not ended."""
+        return len(self._ended) < len(self._processes)
+
+    @property
+    def pids(self) -> list[int]:
+        """Process ids of the workers, in their order."""
+        return [process.pid or 0 for process in self._processes]
+
+    def stop(self) -> None:
+        """Ask all clients to end after the arrow in which they are."""
+        for connection, number in self._connections.items():
+            if number not in self._ended:
+                try:
+                    connection.send_bytes(worker.STOP)
+                except OSError:
+                    continue  # it has died, which `messages` will find
+
+    def messages(self, timeout_s: float) -> Iterator[Message]:
+        """What the workers have said, waiting for it for so long at most.
+
+        Raises:
+            WorkerDied: One has ended without a word.
+        """
+        open_ends = [c for c, number in self._connections.items() if number not in self._ended]
+        for connection in wait(open_ends, timeout_s):
+            assert isinstance(connection, Connection)
+            try:
+                message: Message = connection.recv()
+            except (EOFError, OSError) as error:
+                raise WorkerDied(self._obituary(self._connections[connection])) from error
+            if isinstance(message, WorkerEnded):
+                self._ended.add(message.worker)
+            yield message
+
+    def _obituary(self, number: int) -> str:
+        process = self._processes[number]
+        process.join(END_TIMEOUT_S)
+        code = process.exitcode
+        how = (
+            f"was killed by {signal.Signals(-code).name}"
+            if code is not None and code < 0
+            else f"ended with status {code}"
+        )
+        share = self._config.share_of(number)
+        clients = ", ".join(self._config.name(index) for index in share[:NAMED_CLIENTS])
+        if len(share) > NAMED_CLIENTS:
+            clients += f" and {len(share) - NAMED_CLIENTS} more"
+        return f"worker {number} (process {process.pid}; {clients}) {how}"
+
+
+@contextmanager
+def _many_files() -> Iterator[None]:
+    """Processes started in this block may have as many files open as the system allows.
+
+    Each client needs about eight, and the usual limit of 1024 is there for programs that call select().
+    """
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    # Where "unlimited" is not what the system means by that, the limit stays.
+    with suppress(ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (before[1], before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)

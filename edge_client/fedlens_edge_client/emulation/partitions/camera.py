@@ -1,0 +1,94 @@
+"""Camera regimes: in every round each client has a fresh local set, as if photographed since the last one.
+
+Paper: FedNS, the data setting of its experiments (`camera-iid`, `camera-noniid`).
+
+    paper    here        meaning
+    n        per_class   photos per class
+    -        index       client, counted from 0
+
+The iid regime draws exactly n photos of each class, the non-iid one a uniform integer from 1 to 2n of each, both
+without replacement inside a client's set of a round; clients and rounds draw independently of each other, so that they
+may share photos. Test photos are drawn once per client, likewise, the same number of each class, and stay: a client's
+results before and after training, and over the rounds, are on the same photos.
+"""
+
+import struct
+from dataclasses import dataclass
+from functools import cached_property
+from hashlib import sha256
+
+import numpy as np
+
+from fedlens_edge_client.emulation.partitions.listing import PoolPhoto
+from fedlens_edge_client.emulation.partitions.pool import PhotoPool
+from fedlens_edge_client.storage.album import AlbumSnapshot, Photo
+
+
+def generator(domain: str, seed: int, index: int, round_number: int) -> np.random.Generator:
+    """The generator of one client in one round; each domain string has its own."""
+    digest = sha256(domain.encode() + struct.pack("<QQQ", seed, index, round_number)).digest()
+    return np.random.Generator(np.random.PCG64(int.from_bytes(digest, "little")))
+
+
+def draw(random: np.random.Generator, members: tuple[PoolPhoto, ...], count: int) -> list[PoolPhoto]:
+    """`count` different photos out of `members`, each equally likely."""
+    return [members[i] for i in random.choice(len(members), count, replace=False)]
+
+
+def own_test_photos(pool: PhotoPool, seed: int, index: int, per_class: int) -> tuple[Photo, ...]:
+    """The test photos of one client in every round: `per_class` of each class."""
+    random = generator("fedlens/regime/test/v1", seed, index, 0)
+    return tuple(
+        pool.entry(label, photo, is_test=True)
+        for label, members in enumerate(pool.test)
+        for photo in draw(random, members, per_class)
+    )
+
+
+@dataclass(frozen=True)
+class CameraAlbum:
+    """An album that is another one in every round; a pure function of (seed, index, round).
+
+    Attributes:
+        iid: Exactly `per_class` photos of each class; otherwise a uniform integer from 1 to twice as many.
+        per_class: n, at least 1.
+        test_per_class: Test photos of each class, the same ones in every round.
+    """
+
+    pool: PhotoPool
+    seed: int
+    index: int
+    iid: bool
+    per_class: int
+    test_per_class: int
+
+    def __post_init__(self) -> None:
+        """Check that every draw will find enough photos.
+
+        Raises:
+            TooFewPhotos: Some class has too few.
+        """
+        name, factor = ("camera-iid", 1) if self.iid else ("camera-noniid", 2)
+        self.pool.require(
+            train=factor * self.per_class,
+            test=self.test_per_class,
+            advice=f"regime {name} draws up to {factor * self.per_class} train and {self.test_per_class} test photos "
+            f"of each class at {self.per_class} per class: add photos or lower that number",
+        )
+
+    def photos(self, round_number: int) -> AlbumSnapshot:
+        """What the camera holds in this round."""
+        n = self.per_class
+        random = generator(
+            f"fedlens/regime/camera-{'iid' if self.iid else 'noniid'}/v1", self.seed, self.index, round_number
+        )
+        drawn = [
+            self.pool.entry(label, photo, is_test=False)
+            for label, members in enumerate(self.pool.train)
+            for photo in draw(random, members, n if self.iid else int(random.integers(1, 2 * n, endpoint=True)))
+        ]
+        return AlbumSnapshot(photos=(*drawn, *self._test), skipped={})
+
+    @cached_property
+    def _test(self) -> tuple[Photo, ...]:
+        return own_test_photos(self.pool, self.seed, self.index, self.test_per_class)

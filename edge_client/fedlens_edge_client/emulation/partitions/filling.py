@@ -1,0 +1,109 @@
+"""The `album` regime: photos arrive and fill an album up to a limit, the oldest go, some labels get corrected.
+
+    arrivals     in every round a uniform integer from 1 to 2n photos of each class, n = `per_class`, in random
+                 order; a photo that arrives again counts as new
+    drift        moves the 2n of each class: at drift d and a class weight w of this round (`drift.py`) it is the
+                 whole number next to 2n (1 - d + d w), at least 1
+    limit        the newest `limit` photos are in the album
+    wrong label  each arrival with probability `mislabelled` carries the name of another class at first and is
+                 corrected 1 to `CORRECTED_WITHIN` rounds later
+
+What arrives in a round depends on (seed, index, round) alone, so the album of any round is computed by walking back
+from it until the limit is full; every round brings at least one photo of each class, so that this ends soon.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from fedlens_edge_client.emulation.partitions.camera import draw, generator, own_test_photos
+from fedlens_edge_client.emulation.partitions.drift import class_weights
+from fedlens_edge_client.emulation.partitions.listing import PoolPhoto
+from fedlens_edge_client.emulation.partitions.pool import PhotoPool
+from fedlens_edge_client.storage.album import AlbumSnapshot, Photo
+
+CORRECTED_WITHIN = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """A photo that came into the album, with its true class and the one it is shown with until `corrected`."""
+
+    photo: PoolPhoto
+    label: int
+    first_label: int
+    corrected: int
+
+    def label_in(self, round_number: int) -> int:
+        """The class under which the photo stands in this round."""
+        return self.label if round_number >= self.corrected else self.first_label
+
+
+@dataclass(frozen=True)
+class FillingAlbum:
+    """An album that lives on from round to round; a pure function of (seed, index, round).
+
+    Attributes:
+        per_class: n, at least 1: without drift n + 1/2 photos of each class arrive in a round on average.
+        limit: Train photos that the album holds at most, at least 1.
+        mislabelled: Share of arrivals with a wrong label at first, 0 to 1.
+        test_per_class: Test photos of each class, the same ones in every round, rightly labelled.
+        drift: How far the class mix of arrivals moves over the rounds, 0 to 1; at 0 it stays.
+    """
+
+    pool: PhotoPool
+    seed: int
+    index: int
+    per_class: int
+    limit: int
+    mislabelled: float
+    test_per_class: int
+    drift: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Check that every draw will find enough photos.
+
+        Raises:
+            TooFewPhotos: Some class has too few.
+        """
+        self.pool.require(
+            train=2 * self.per_class,
+            test=self.test_per_class,
+            advice=f"regime album lets up to {2 * self.per_class} photos of each class arrive in a round and keeps "
+            f"{self.test_per_class} test photos at {self.per_class} per class: add photos or lower that number",
+        )
+
+    def photos(self, round_number: int) -> AlbumSnapshot:
+        """What the album holds in this round, oldest first."""
+        held: dict[PoolPhoto, Arrival] = {}
+        for arrival in self._newest_first(round_number):
+            held.setdefault(arrival.photo, arrival)
+            if len(held) == self.limit:
+                break
+        train = [self.pool.entry(a.label_in(round_number), a.photo, is_test=False) for a in reversed(held.values())]
+        return AlbumSnapshot(photos=(*train, *self._test), skipped={})
+
+    def arrivals(self, round_number: int) -> list[Arrival]:
+        """What comes into the album at the start of this round, in the order of arrival."""
+        random = generator("fedlens/regime/album/v1", self.seed, self.index, round_number)
+        classes = len(self.pool.train)
+        came = []
+        weights = class_weights(self.seed, self.index, round_number, classes)
+        most = np.maximum(1, np.round(2 * self.per_class * (1 - self.drift + self.drift * weights))).astype(int)
+        for label, members in enumerate(self.pool.train):
+            for photo in draw(random, members, int(random.integers(1, most[label], endpoint=True))):
+                other = (label + int(random.integers(1, classes))) % classes
+                wrong = random.random() < self.mislabelled
+                corrected = round_number + int(random.integers(1, CORRECTED_WITHIN, endpoint=True))
+                came.append(Arrival(photo, label, other if wrong else label, corrected))
+        return [came[i] for i in random.permutation(len(came))]
+
+    @cached_property
+    def _test(self) -> tuple[Photo, ...]:
+        return own_test_photos(self.pool, self.seed, self.index, self.test_per_class)
+
+    def _newest_first(self, round_number: int) -> Iterator[Arrival]:
+        for earlier in range(round_number, 0, -1):
+            yield from reversed(self.arrivals(earlier))

@@ -1,0 +1,124 @@
+"""The photos of a study: one image folder, known in full, from which emulated cameras draw."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Self
+
+from fedlens_edge_client.emulation.partitions.held_out import split
+from fedlens_edge_client.emulation.partitions.listing import ByClass, Listing, PoolPhoto, PoolUnusable
+from fedlens_edge_client.emulation.partitions.owners import client_folders, notes_on, read_clients
+from fedlens_edge_client.emulation.partitions.table import read_table, table_of
+from fedlens_edge_client.storage.album import Photo
+
+
+class TooFewPhotos(PoolUnusable):
+    """A class has fewer photos than a regime may draw at once; add photos or ask for fewer."""
+
+    def __init__(self, class_name: str, found: int, needed: int, what: str, advice: str) -> None:
+        """`what` is the kind of photos, such as `train photos in photos/train`."""
+        super().__init__(f"class {class_name!r} has {found} {what}, at least {needed} are needed; {advice}")
+        self.class_name = class_name
+        self.found = found
+        self.needed = needed
+
+
+@dataclass(frozen=True, eq=False)
+class PhotoPool:
+    """Every photo below a folder, by class and side; two pools are equal only if they are the same object.
+
+    Attributes:
+        root: The folder.
+        class_names: Names of the class folders, ascending.
+        train: For each class its train photos, ordered by path.
+        test: For each class its test photos. Where `held_out.py` chose them, none is equal to a train photo of
+            its class; a split that the folder came with is taken as it is.
+        skipped: For each reason the files that are no usable photos, relative to `root`.
+        notes: Lines for people about what is odd but usable.
+    """
+
+    root: Path
+    class_names: tuple[str, ...]
+    train: tuple[tuple[PoolPhoto, ...], ...]
+    test: tuple[tuple[PoolPhoto, ...], ...]
+    skipped: Mapping[str, tuple[str, ...]]
+    notes: tuple[str, ...] = ()
+
+    @classmethod
+    def open(cls, root: Path) -> Self:
+        """Read the photos of one of these layouts, and their owners where they have any.
+
+        - One folder per class; or `train` and `test` with one folder per class each.
+        - One folder per client, with one folder per class each.
+        - A table of files and clients (`table.py`): a CSV file, or a folder that holds it.
+
+        Without a split of its own, one photo in five is held out for tests (`held_out.py`).
+
+        Raises:
+            PoolUnusable: There is no such folder, fewer than two classes, a class on one side only, several layouts
+                in one, or a table with an error.
+        """
+        table = table_of(root)
+        root = root if table is None else table.parent
+        if not root.is_dir():
+            raise PoolUnusable(
+                f"{root} is no folder and no table (.csv); give a folder that has a sub-folder of photos for each class"
+            )
+        listing = Listing(root)
+        sides: tuple[ByClass, ByClass]
+        folders: list[Path] = []
+        if table is not None:
+            sides = split(read_table(table, listing))
+        elif (root / "train").is_dir() and (root / "test").is_dir():
+            sides = listing.classes(root / "train"), listing.classes(root / "test")
+        elif folders := client_folders(root):
+            sides = split(read_clients(root, folders, listing))
+        else:
+            sides = split(listing.classes(root))
+        train, test = sides
+        if one_sided := sorted(train.keys() ^ test.keys()):
+            missing = "test" if one_sided[0] in train else "train"
+            raise PoolUnusable(f"class {one_sided[0]!r} has no folder in {root / missing}; both sides need it")
+        if len(train) < 2:
+            found = ", ".join(train) or "none"
+            raise PoolUnusable(
+                f"{root} must have a sub-folder of photos for each of two or more classes; found {found}"
+            )
+        names = tuple(sorted(train))
+        return cls(
+            root=root,
+            class_names=names,
+            train=tuple(train[name] for name in names),
+            test=tuple(test[name] for name in names),
+            skipped={reason: tuple(files) for reason, files in sorted(listing.skipped.items())},
+            notes=notes_on(train, test, folders) if table is not None or folders else (),
+        )
+
+    @cached_property
+    def owners(self) -> tuple[str, ...]:
+        """The persons or devices that the photos come from, ascending; none where the folder does not say."""
+        found = {photo.owner for side in (self.train, self.test) for members in side for photo in members}
+        return tuple(sorted(found - {""}))
+
+    def require(self, *, train: int, test: int, advice: str) -> None:
+        """Check that every class has this many photos on each side.
+
+        Raises:
+            TooFewPhotos: Names the first class that has not.
+        """
+        for side, needed, members in (("train", train, self.train), ("test", test, self.test)):
+            for name, found in zip(self.class_names, members, strict=True):
+                if len(found) < needed:
+                    raise TooFewPhotos(name, len(found), needed, f"{side} photos in {self.root}", advice)
+
+    def entries(self, *, is_test: bool) -> tuple[Photo, ...]:
+        """The album entries of all photos of one side."""
+        side = self.test if is_test else self.train
+        return tuple(
+            self.entry(label, photo, is_test=is_test) for label, members in enumerate(side) for photo in members
+        )
+
+    def entry(self, label: int, photo: PoolPhoto, *, is_test: bool) -> Photo:
+        """The album entry of a photo under the name of class `label`."""
+        return Photo(photo.digest, photo.copy, self.class_names[label], photo.path, is_test)

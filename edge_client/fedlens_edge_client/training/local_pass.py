@@ -1,0 +1,170 @@
+"""Executing an assignment's local pass: a pure function of the assignment, the photos and the sets it names.
+
+The pass is data; nothing here knows a method. What is not understood is refused by name, before anything is trained.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedlens_edge_client.engines import Engine, Rows
+from fedlens_edge_client.errors import PassFailed
+from fedlens_edge_client.training.evaluation import Evaluation, evaluate
+from fedlens_edge_client.training.photo_set import PassPhotos, PhotoSet
+from fedlens_edge_client.training.sources import Sources, Tensors
+from fedlens_proto import keyed_hash, manifest
+from fedlens_proto.blob import Array
+from fedlens_proto.v1 import assignment_pb2, manifest_pb2, update_pb2
+
+OnStep = Callable[[int, int, float], None]
+
+
+@dataclass(frozen=True)
+class PassResult:
+    """What a pass has produced.
+
+    Attributes:
+        photo_count: Photos trained on, or asked about.
+        class_counts: Train photos of each class, in label order, whether asked for or not.
+        evaluations: By moment.
+        keep: Sets to store on the client.
+        upload: Tensors to send; None if none were asked for.
+    """
+
+    photo_count: int
+    class_counts: tuple[int, ...]
+    evaluations: dict[update_pb2.EvaluationMoment, Evaluation]
+    keep: dict[str, dict[str, Array]]
+    upload: dict[str, Array] | None
+
+
+def execute(
+    assignment: assignment_pb2.Assignment,
+    engine: Engine,
+    photos: PassPhotos,
+    downloads: Mapping[str, Tensors],
+    kept: Callable[[str], Tensors | None],
+    on_step: OnStep = lambda step, steps, loss: None,
+) -> PassResult:
+    """Do what an assignment says, which `requirements.check` has accepted.
+
+    Args:
+        assignment: Seed and local pass are used.
+        engine: For the assignment's bundle.
+        photos: Train and test photos.
+        downloads: The assignment's sets by name.
+        kept: Gives a kept set by name, None if nothing is kept yet.
+        on_step: Called after every step with its number from 1, the number of all steps and its loss. What it raises
+            ends the pass.
+
+    Raises:
+        PassFailed: There are no photos to train on, or a set does not fit.
+        EngineError: A program could not be run, or gave a NaN.
+    """
+    plan = assignment.local_pass
+    trains = bool(plan.stages or plan.evaluation.throw_away)
+    asks = {ask.WhichOneof("question") for ask in plan.asks}
+    asks_about_train = not asks.isdisjoint({"class_counts", "label_distribution"})
+    if (trains or asks_about_train) and not photos.train.entries:
+        raise PassFailed(update_pb2.FAILURE_REASON_NO_PHOTOS, "there is no labelled train photo")
+    bundle = engine.bundle.manifest
+    sources = Sources(bundle, downloads, kept)
+    start = sources.start(plan.start)
+    counts = _class_counts(photos.train.rows, bundle)
+    references = {binding.name: sources.reference(binding, start, counts) for binding in plan.references}
+    train = _training(assignment, engine, photos.train, references, on_step)
+    evaluations = {}
+
+    def measure(moment: update_pb2.EvaluationMoment, weights: Tensors) -> None:
+        evaluations[moment] = evaluate(engine, weights, photos.test.rows, with_confusion="confusion" in asks)
+
+    if plan.evaluation.at_start:
+        measure(update_pb2.EVALUATION_MOMENT_START, start)
+    if plan.evaluation.throw_away:
+        # Numbered behind the other stages, so that they see the photos in an order of their own.
+        thrown_away = train(start, plan.evaluation.throw_away, len(plan.stages))
+        measure(update_pb2.EVALUATION_MOMENT_THROW_AWAY, thrown_away)
+    trained = train(start, plan.stages, 0)
+    if plan.evaluation.at_end:
+        measure(update_pb2.EVALUATION_MOMENT_END, trained)
+    return PassResult(
+        photo_count=len(photos.train) if plan.stages or asks_about_train else 0,
+        class_counts=tuple(int(count) for count in counts),
+        evaluations=evaluations,
+        keep={keep.set: _selected(trained, bundle, keep.tensors) for keep in plan.keep},
+        upload=_selected(trained, bundle, plan.upload.tensors) if plan.HasField("upload") else None,
+    )
+
+
+def batches(
+    photos: PhotoSet, seed: bytes, stage_index: int, stage: assignment_pb2.Stage, bundle: manifest_pb2.Manifest
+) -> Iterator[NDArray[np.int64]]:
+    """The rows of each step of a stage, int64 [n], 1 <= n <= batch.
+
+    The photos of an epoch are sorted by keyed hash. The last batch of an epoch is short, or, if the bundle says so,
+    filled cyclically from the start of the epoch's order.
+    """
+    left = steps_of(stage, len(photos), bundle.batch)
+    fills = bundle.last_batch == manifest_pb2.LAST_BATCH_FILLED
+    epoch = 0
+    while left:
+        ranks = keyed_hash.photo_ranks(seed, stage_index, epoch, photos.entries)
+        order = np.array(sorted(range(len(ranks)), key=ranks.__getitem__), np.int64)
+        for first in range(0, len(order), bundle.batch)[:left]:
+            batch = order[first : first + bundle.batch]
+            if fills and len(batch) < bundle.batch:
+                batch = np.concatenate([batch, np.resize(order, bundle.batch - len(batch))])
+            yield batch
+            left -= 1
+        epoch += 1
+
+
+def steps_of(stage: assignment_pb2.Stage, photo_count: int, batch: int) -> int:
+    """How many steps a stage takes."""
+    return stage.steps if stage.HasField("steps") else stage.epochs * -(-photo_count // batch)
+
+
+def _training(
+    assignment: assignment_pb2.Assignment,
+    engine: Engine,
+    photos: PhotoSet,
+    references: Mapping[str, Tensors],
+    on_step: OnStep,
+) -> Callable[[dict[str, Array], Sequence[assignment_pb2.Stage], int], dict[str, Array]]:
+    """What runs stages, numbered from the third argument on, one after the other from the weights in the first."""
+    bundle, plan = engine.bundle.manifest, assignment.local_pass
+    rows = photos.training_rows(engine, assignment.seed)
+    total = sum(steps_of(stage, len(photos), bundle.batch) for stage in (*plan.stages, *plan.evaluation.throw_away))
+    done = 0
+
+    def count(loss: float) -> None:
+        nonlocal done
+        done += 1
+        on_step(done, total, loss)
+
+    def train(weights: dict[str, Array], stages: Sequence[assignment_pb2.Stage], first: int) -> dict[str, Array]:
+        for index, stage in enumerate(stages, start=first):
+            weights = engine.train(
+                stage.program,
+                weights,
+                rows,
+                batches(photos, assignment.seed, index, stage, bundle),
+                {hyper.name: hyper.value for hyper in stage.hyper_values},
+                references,
+                count,
+            )
+        return weights
+
+    return train
+
+
+def _class_counts(rows: Rows, bundle: manifest_pb2.Manifest) -> NDArray[np.int64]:
+    return np.bincount(rows.labels, minlength=len(bundle.class_names))
+
+
+def _selected(
+    tensors: Tensors, bundle: manifest_pb2.Manifest, selector: assignment_pb2.TensorSelector
+) -> dict[str, Array]:
+    return {tensor.name: tensors[tensor.name] for tensor in manifest.select(bundle.tensors, selector)}

@@ -1,0 +1,140 @@
+"""torchvision's networks: as models that are trained as a whole, and as backbones that are frozen.
+
+Whole ones end in FC 512, ReLU, FC classes. As in FedClassAvg (Jang et al., ICPP 2022) they are torchvision's own for
+photos of 32 pixels too, of which one pixel is left at the end, but for AlexNet, whose strides leave nothing: the
+authors replace it by three 3 x 3 convolutions and a mean over 3 x 3 fields. Dropout is left out everywhere: a step is
+a function of its arguments alone. GoogLeNet has no auxiliary heads.
+
+Frozen ones give the features before their first FC layer. Those of AlexNet are the means of its last 256 channels: its
+FC layers are 94 % of its weights, too much to send to a phone. MobileNetV2, MobileNetV3-Large and EfficientNet-B0 are
+backbones only. EfficientNet-B0 skips no block at random while it is pretrained.
+"""
+
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+
+from torch import Tensor, nn
+
+from fedlens_export.errors import WeightsUnusable
+from fedlens_export.models.backbone_source import Source
+from fedlens_export.models.classified import FEATURES, Classified
+
+MIN_SIDE = 32
+SUFFIX = "_whole"
+
+
+@dataclass(frozen=True)
+class _Kind:
+    """One of torchvision's networks.
+
+    Attributes:
+        torchvisions: Its name there.
+        features: How many it gives before its first FC layer.
+        left_out: What stands before the names of its tensors that a backbone does not have.
+        options: Of its constructor.
+        least_side: Of the photos that its layers leave something of, in pixels.
+        whole: Whether it can also be trained as a whole.
+    """
+
+    torchvisions: str
+    features: int
+    left_out: tuple[str, ...]
+    options: Mapping[str, object]
+    least_side: int = MIN_SIDE
+    whole: bool = True
+
+
+_KINDS = {
+    "mobilenet_v3_small": _Kind("mobilenet_v3_small", 576, ("classifier.",), {}),
+    "resnet18": _Kind("resnet18", 512, ("fc.",), {}),
+    "shufflenet_v2": _Kind("shufflenet_v2_x1_0", 1024, ("fc.",), {}),
+    "googlenet": _Kind("googlenet", 1024, ("fc.", "aux1.", "aux2."), {"aux_logits": False, "init_weights": True}),
+    "alexnet": _Kind("alexnet", 256, ("classifier.",), {}, least_side=63),
+    "mobilenet_v2": _Kind("mobilenet_v2", 1280, ("classifier.",), {}, whole=False),
+    "mobilenet_v3_large": _Kind("mobilenet_v3_large", 960, ("classifier.",), {}, whole=False),
+    "efficientnet_b0": _Kind("efficientnet_b0", 1280, ("classifier.",), {"stochastic_depth_prob": 0.0}, whole=False),
+}
+WHOLE = tuple(name + SUFFIX for name, kind in _KINDS.items() if kind.whole)
+
+
+class Mean(nn.Module):
+    """A network's `features`, averaged over the picture."""
+
+    def __init__(self, features: nn.Module) -> None:
+        super().__init__()
+        self.features = features
+
+    def forward(self, photos: Tensor) -> Tensor:
+        """Features, float32 [N, F], of normalised photos."""
+        found: Tensor = self.features(photos).mean((2, 3))
+        return found
+
+
+def whole(name: str, classes: int) -> nn.Module:
+    """One of `WHOLE`, from normalised photos to logits, with weights drawn from torch's global generator."""
+    kind = name.removesuffix(SUFFIX)
+    layers, features = (_alexnet(), 256 * 3 * 3) if kind == "alexnet" else (_network(kind), _KINDS[kind].features)
+    extractor = nn.Sequential(OrderedDict(layers=layers, fc=nn.Linear(features, FEATURES)))
+    return Classified(extractor, nn.Linear(FEATURES, classes))
+
+
+def _frozen(name: str, side: int) -> nn.Module:
+    network = _network(name)
+    if name == "googlenet":
+        # Its weights want photos normalised to -1..1, and it changes ours to that.
+        network.transform_input = True  # type: ignore[assignment]  # a plain attribute
+    return network
+
+
+def _without_classifier(name: str, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {key: tensor for key, tensor in state.items() if not key.startswith(_KINDS[name].left_out)}
+
+
+def _pretrained(name: str) -> dict[str, Tensor]:
+    """Downloaded once, then taken from torch's cache."""
+    from torchvision.models import get_model_weights  # type: ignore[import-untyped]  # it ships no types
+
+    weights = get_model_weights(_KINDS[name].torchvisions)["IMAGENET1K_V1"]
+    try:
+        return dict(weights.get_state_dict(progress=False, check_hash=True))
+    except (OSError, RuntimeError) as error:  # no network, or what came is damaged
+        raise WeightsUnusable(
+            f"torchvision's weights for {name} cannot be downloaded ({error}); give a file with them "
+            "(--backbone-weights FILE), or a folder of photos to train on first (--pretrain DIR)"
+        ) from error
+
+
+BACKBONES = {
+    name: Source(
+        build=partial(_frozen, name),
+        adapt=partial(_without_classifier, name),
+        pretrained=partial(_pretrained, name),
+        origin="torchvision's weights",
+        least_side=kind.least_side,
+    )
+    for name, kind in _KINDS.items()
+}
+
+
+def _network(name: str) -> nn.Module:
+    # Late, because the import takes seconds which no other model needs.
+    from torchvision.models import get_model
+
+    kind = _KINDS[name]
+    network: nn.Module = get_model(kind.torchvisions, weights=None, **kind.options)
+    if "classifier." in kind.left_out:
+        return Mean(network.get_submodule("features"))
+    network.fc = nn.Identity()
+    if name == "googlenet":
+        network.dropout = nn.Identity()
+    return network
+
+
+def _alexnet() -> nn.Module:
+    layers: list[nn.Module] = []
+    for channels, out, pool in ((3, 64, (2, 1, 1)), (64, 128, (2, 2, 1)), (128, 256, None)):
+        layers += [nn.Conv2d(channels, out, 3, padding=1), nn.ReLU()]
+        layers += [] if pool is None else [nn.MaxPool2d(*pool)]
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(3), nn.Flatten())

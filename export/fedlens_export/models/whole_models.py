@@ -1,0 +1,76 @@
+"""The models that are trained as a whole: the small CNNs of the papers are here, the others elsewhere.
+
+    fedns_cnn    conv 5x5 32, ReLU, max pool 2; conv 5x5 64, ReLU, max pool 2; FC 1024, ReLU; FC 256, ReLU; FC classes
+    lenet5       conv 5x5 6, ReLU, max pool 2; conv 5x5 16, ReLU, max pool 2; FC 120, ReLU; FC 84, ReLU; FC classes
+    lenet5_bn    as lenet5, with BatchNorm between convolution and ReLU
+
+Sources: FedNS for the first; FedConcat's simple CNN for `lenet5`; pFedSim for `lenet5_bn`. Convolutions are valid
+(unpadded). The first FC layer takes what the convolutions leave of the photo, which has three channels. Photos of less
+than 16 pixels leave nothing.
+
+`small_models` and `torchvision_models` have the rest; those all end in FC 512, ReLU, and an FC layer `classifier`.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from fedlens_export.errors import NotExportable, UnknownChoice
+from fedlens_export.models import small_models, torchvision_models
+
+MIN_SIDE = 16
+"""The least side, in pixels: 16 - 4 = 12, / 2 = 6, - 4 = 2, / 2 = 1."""
+
+_LAYERS: dict[str, tuple[tuple[int, int], tuple[int, int], bool]] = {
+    "fedns_cnn": ((32, 64), (1024, 256), False),
+    "lenet5": ((6, 16), (120, 84), False),
+    "lenet5_bn": ((6, 16), (120, 84), True),
+}
+MODELS = (*_LAYERS, *small_models.MODELS, *torchvision_models.WHOLE)
+
+
+class SmallCnn(nn.Module):
+    """Two convolutions and three FC layers."""
+
+    def __init__(self, channels: Sequence[int], hidden: Sequence[int], classes: int, side: int, norm: bool) -> None:
+        """`side` is that of the photos, in pixels; with `norm`, BatchNorm follows each convolution."""
+        super().__init__()
+        left = ((side - 4) // 2 - 4) // 2
+        self.conv1 = nn.Conv2d(3, channels[0], 5)
+        self.norm1: nn.Module = nn.BatchNorm2d(channels[0]) if norm else nn.Identity()
+        self.conv2 = nn.Conv2d(channels[0], channels[1], 5)
+        self.norm2: nn.Module = nn.BatchNorm2d(channels[1]) if norm else nn.Identity()
+        self.fc1 = nn.Linear(channels[1] * left * left, hidden[0])
+        self.fc2 = nn.Linear(hidden[0], hidden[1])
+        self.fc3 = nn.Linear(hidden[1], classes)
+
+    def forward(self, photos: Tensor) -> Tensor:
+        """Logits, float32 [N, classes], of normalised photos, float32 [N, 3, side, side]."""
+        x = torch.max_pool2d(torch.relu(self.norm1(self.conv1(photos))), 2)
+        x = torch.max_pool2d(torch.relu(self.norm2(self.conv2(x))), 2)
+        x = torch.relu(self.fc1(x.flatten(1)))
+        logits: Tensor = self.fc3(torch.relu(self.fc2(x)))
+        return logits
+
+
+def build(name: str, classes: int, side: int, seed: int) -> nn.Module:
+    """A model with initial weights drawn from `seed`.
+
+    Raises:
+        UnknownChoice: There is no model of that name.
+        NotExportable: The photos are too small for it.
+    """
+    if name not in MODELS:
+        raise UnknownChoice(f"model {name!r} is unknown; there are {', '.join(MODELS)}")
+    least = torchvision_models.MIN_SIDE if name in torchvision_models.WHOLE else MIN_SIDE
+    if side < least:
+        raise NotExportable(f"{name} needs photos of at least {least} pixels a side, not {side}")
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        if name in torchvision_models.WHOLE:
+            return torchvision_models.whole(name, classes)
+        if name in small_models.MODELS:
+            return small_models.build(name, classes, side)
+        channels, hidden, norm = _LAYERS[name]
+        return SmallCnn(channels, hidden, classes, side, norm)

@@ -1,0 +1,108 @@
+"""From a function over tensors to the bytes of a `.pt2` program, and from those to a function again."""
+
+import io
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.export import ExportedProgram
+from torch.export.pt2_archive._package import load_pt2
+from torch.func import functionalize
+from torch.fx import GraphModule
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from fedlens_export.errors import NotExportable
+from fedlens_proto.errors import ProgramRefused
+from fedlens_proto.programs import pt2
+
+Function = Callable[..., tuple[Tensor, ...]]
+
+
+def lower(name: str, function: Function, examples: Sequence[Tensor]) -> bytes:
+    """The canonical `.pt2` of `function`, for tensors shaped and typed like `examples`.
+
+    Raises:
+        NotExportable: It uses an operator that programs of this version may not use, or cannot be traced.
+    """
+    return save(name, trace(name, function, examples))
+
+
+def trace(name: str, function: Function, examples: Sequence[Tensor]) -> ExportedProgram:
+    """`function` as a graph of operators, for tensors shaped and typed like `examples`.
+
+    Raises:
+        NotExportable: It cannot be traced.
+    """
+    try:
+        # Exporting a module that differentiates fails; tracing first leaves plain operators, which export.
+        traced = make_fx(functionalize(function), tracing_mode="fake", decomposition_table=_DECOMPOSITIONS)(*examples)
+        program = torch.export.export(_Flat(traced), tuple(examples))
+    except Exception as error:  # whatever a foreign model raises while it is traced
+        raise NotExportable(f"program {name!r} cannot be traced: {error}") from error
+    program.graph_module.graph.eliminate_dead_code()
+    # Otherwise the examples are stored too, as a pickle.
+    program._example_inputs = None
+    return program
+
+
+def save(name: str, program: ExportedProgram) -> bytes:
+    """The canonical `.pt2` of a traced function.
+
+    Raises:
+        NotExportable: It uses an operator that programs of this version may not use.
+    """
+    stream = io.BytesIO()
+    torch.export.save(program, stream)
+    try:
+        return pt2.canonical(stream.getvalue())
+    except ProgramRefused as error:
+        raise NotExportable(f"program {name!r} cannot be part of a bundle: {error}") from error
+
+
+def load(raw: bytes) -> GraphModule:
+    """The function in a `.pt2`, which is vetted first.
+
+    Raises:
+        ProgramRefused: It is not safe to load.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        program = load_pt2(io.BytesIO(pt2.canonical(raw))).exported_programs["model"]
+    function: GraphModule = program.graph_module
+    return function
+
+
+class _Flat(nn.Module):
+    """What torch.export takes: a module; its arguments stay a flat tuple."""
+
+    def __init__(self, traced: nn.Module) -> None:
+        super().__init__()
+        self.traced = traced
+
+    def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
+        result: tuple[Tensor, ...] = self.traced(*tensors)
+        return result
+
+
+def _mm(left: Tensor, right: Tensor) -> Tensor:
+    return torch.bmm(left.unsqueeze(0), right.unsqueeze(0)).squeeze(0)
+
+
+def _addmm(bias: Tensor, left: Tensor, right: Tensor) -> Tensor:
+    return _mm(left, right) + bias
+
+
+def _split(whole: Tensor, size: int, dim: int = 0) -> list[Tensor]:
+    starts = range(0, whole.shape[dim], size)
+    return [torch.narrow(whole, dim, start, min(size, whole.shape[dim] - start)) for start in starts]
+
+
+# XNNPACK on phones delegates products of two inputs only in their batched form. On a CPU both are equally fast.
+_DECOMPOSITIONS: dict[torch._ops.OpOverload[..., Any], Callable[..., Any]] = {
+    torch.ops.aten.mm.default: _mm,
+    torch.ops.aten.addmm.default: _addmm,
+    # So that each result of an operator is one tensor, never a list.
+    torch.ops.aten.split.Tensor: _split,
+}

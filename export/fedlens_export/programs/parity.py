@@ -1,0 +1,232 @@
+"""Whether an exported program computes what its source computes, on seeded inputs."""
+
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from fedlens_export.errors import ParityBroken
+from fedlens_export.hyper import Hyper
+from fedlens_export.programs import lowering
+from fedlens_export.programs.steps import ProgramSource
+from fedlens_proto.v1 import blob_pb2
+from fedlens_proto.v1 import manifest_pb2 as pb
+
+TOLERANCE = 1e-5
+"""Largest allowed difference, relative to the greatest value of the same output (or to 1 if that is larger).
+Backbones whose own float32 is further than that from float64 have a bound of their own, see `ROUNDINGS`."""
+
+ROUNDINGS = 8
+"""A program of a backbone may differ by this many times the model's own rounding error: the difference between its
+features in float32 and in float64, on the same inputs, measured as `TOLERANCE` says. Deep networks that are badly
+conditioned round by more than `TOLERANCE`, and each order of sums rounds otherwise."""
+
+MOST_ROUNDED = 1e-3
+"""Largest difference of a backbone, however it rounds."""
+
+MOST_OF_QUANTISING = 0.5
+"""Largest distance of a quantised program from its emulation, as a part of its distance from the float backbone."""
+
+EPOCH_BATCHES = 4
+"""Batches of the epoch over which `step` is compared; the last one is half padding, where padding is allowed."""
+
+_SEEDS = (1, 2)
+# A few levels that fall the other way are a matter of luck, and one input says little about them.
+_EMULATION_SEEDS = range(1, 17)
+# Adam divides a gradient by its own size: where a gradient is nothing but rounding, the usual epsilon makes a whole
+# step of it, which no two ways of computing agree on.
+_EPOCH_HYPER = {"eps": 1e-3}
+_FED_BACK = (pb.SLOT_KIND_WEIGHT, pb.SLOT_KIND_OPTIMISER, pb.SLOT_KIND_COUNTER)
+
+
+def compare(
+    source: ProgramSource,
+    program: lowering.Function,
+    known: Mapping[str, Tensor],
+    hyper: Mapping[str, Hyper],
+    what: str = "",
+    *,
+    rounds: bool = False,
+) -> float:
+    """Run a program and its source side by side on seeded inputs.
+
+    Args:
+        source: What the program was lowered from.
+        program: It, loaded.
+        known: Values for weights and frozen tensors, by name.
+        hyper: The hyper-parameters of the program, by name.
+        what: Name of program and format, for the error; empty: the name in quotes.
+        rounds: It is a whole backbone, whose float32 may be off by more than `TOLERANCE`; then `ROUNDINGS` holds.
+
+    Returns:
+        The largest difference, measured as `TOLERANCE` says.
+
+    Raises:
+        ParityBroken: It is larger than allowed, or an output is NaN or infinite.
+    """
+    worst = 0.0
+    for seed in _SEEDS:
+        given = examples(source, known, hyper, seed)
+        with torch.no_grad():
+            found, expected = program(*given), source.function(*given)
+        pairs = list(zip(source.outputs, found, expected, strict=True))
+        # Asked only where it matters, for float64 takes its time.
+        is_near = not rounds or all(_relative(left, right) <= TOLERANCE for _, left, right in pairs)
+        allowed = TOLERANCE if is_near else _allowed(source, given, expected)
+        for slot, left, right in pairs:
+            output = f"in its output {pb.SlotKind.Name(slot.kind)} {slot.name}"
+            worst = max(worst, _difference(left, right, what or repr(source.name), output, allowed))
+    return worst
+
+
+def compare_emulation(
+    source: ProgramSource,
+    program: lowering.Function,
+    original: Callable[[Tensor], Tensor],
+    known: Mapping[str, Tensor],
+    what: str = "",
+) -> float:
+    """Run a quantised `embed` beside what emulates it and beside the float backbone, on seeded photos.
+
+    Sums that lie between two levels fall either way, so that no bound of each feature is both tight and kept; what
+    counts is that the emulation tells most of what quantising does.
+
+    Args:
+        source: The emulation.
+        program: The quantised program, loaded, or the emulation in another format.
+        original: The float backbone, from a photo [1, 3, H, W] in 0..1 to features [1, F].
+        known: Values for frozen tensors, by name.
+        what: As in `compare`.
+
+    Returns:
+        The largest difference between program and emulation, measured as `TOLERANCE` says.
+
+    Raises:
+        ParityBroken: It is above `TOLERANCE`, and the distance between both, in root mean square, is more than
+            `MOST_OF_QUANTISING` of that between program and float backbone; or a feature is NaN or infinite.
+    """
+    place = next(i for i, slot in enumerate(source.inputs) if slot.kind == pb.SLOT_KIND_INPUT)
+    triples = []
+    for seed in _EMULATION_SEEDS:
+        given = examples(source, known, {}, seed)
+        with torch.no_grad():
+            # A runtime may write its next result over this one.
+            triples.append((program(*given)[0].clone(), source.function(*given)[0], original(given[place])))
+    found, emulated, wanted = (torch.cat(each).double() for each in zip(*triples, strict=True))
+    differences = [_relative(left, right) for left, right, _ in triples]
+    of_emulation, of_quantising = (found - emulated).norm().item(), (found - wanted).norm().item()
+    if not (all(d <= TOLERANCE for d in differences) or of_emulation <= MOST_OF_QUANTISING * of_quantising):
+        raise ParityBroken(
+            f"program {what or repr(source.name)} differs from its emulation by {of_emulation:.2g} and from the float "
+            f"backbone by {of_quantising:.2g} (L2 of all features); at most {MOST_OF_QUANTISING} of that is allowed"
+        )
+    return max(differences)
+
+
+def compare_epoch(
+    source: ProgramSource,
+    program: lowering.Function,
+    known: Mapping[str, Tensor],
+    hyper: Mapping[str, Hyper],
+    what: str = "",
+    *,
+    masked: bool = True,
+) -> float:
+    """Train an epoch by a `step` and by its source, on the same rows in the same order; compare the weights after it.
+
+    Arguments, result and errors as in `compare`; `masked`: the last batch is half padding.
+    """
+    found, expected = (_trained(source, step, known, hyper, masked) for step in (program, source.function))
+    differences = [
+        _difference(found[name], expected[name], what or repr(source.name), f"in {name} after one epoch")
+        for name in expected
+    ]
+    return max(differences)
+
+
+def _trained(
+    source: ProgramSource,
+    step: lowering.Function,
+    known: Mapping[str, Tensor],
+    hyper: Mapping[str, Hyper],
+    masked: bool,
+) -> dict[str, Tensor]:
+    state: dict[tuple[int, str], Tensor] = {}
+    for batch in range(EPOCH_BATCHES):
+        given = list(examples(source, known, hyper, seed=batch))
+        for place, slot in enumerate(source.inputs):
+            if slot.kind in _FED_BACK:
+                at_start = known[slot.name] if slot.kind == pb.SLOT_KIND_WEIGHT else torch.zeros_like(given[place])
+                given[place] = state.get((slot.kind, slot.name), at_start)
+            elif slot.kind == pb.SLOT_KIND_REFERENCE:
+                given[place] = known[slot.name.partition("/")[2]]
+            elif slot.kind == pb.SLOT_KIND_MASK and masked and batch == EPOCH_BATCHES - 1:
+                given[place][len(given[place]) // 2 + 1 :] = 0.0
+            elif slot.kind == pb.SLOT_KIND_HYPER and slot.name in _EPOCH_HYPER:
+                given[place] = torch.tensor(_EPOCH_HYPER[slot.name])
+        with torch.no_grad():
+            outputs = step(*given)
+        state = {(slot.kind, slot.name): output for slot, output in zip(source.outputs, outputs, strict=True)}
+    return {name: tensor for (kind, name), tensor in state.items() if kind == pb.SLOT_KIND_WEIGHT}
+
+
+def _difference(found: Tensor, expected: Tensor, what: str, where: str, allowed: float = TOLERANCE) -> float:
+    difference = _relative(found, expected)
+    if not difference <= allowed:
+        raise ParityBroken(
+            f"program {what} differs from the model by {difference:.2g} {where}; at most {allowed:.2g} is allowed"
+        )
+    return difference
+
+
+def _relative(found: Tensor, expected: Tensor) -> float:
+    scale = max(1.0, expected.abs().max().item())
+    difference: float = (found.double() - expected.double()).abs().max().item() / scale
+    return difference
+
+
+def _allowed(source: ProgramSource, given: Sequence[Tensor], expected: Sequence[Tensor]) -> float:
+    """For a backbone: by how far it is itself from what float64 gives."""
+    doubled = [tensor.double() if tensor.is_floating_point() else tensor for tensor in given]
+    try:
+        with torch.no_grad():
+            exact = source.function(*doubled)
+    except RuntimeError:
+        # A model of somebody's own that makes float32 tensors of its own cannot say how it rounds.
+        return TOLERANCE
+    rounding = max(_relative(left, right) for left, right in zip(expected, exact, strict=True))
+    return max(TOLERANCE, min(ROUNDINGS * rounding, MOST_ROUNDED))
+
+
+def examples(
+    source: ProgramSource, known: Mapping[str, Tensor], hyper: Mapping[str, Hyper], seed: int
+) -> tuple[Tensor, ...]:
+    """Arguments for a program; the same seed gives the same ones."""
+    generator = torch.Generator().manual_seed(seed)
+    classes = next((slot.shape[1] for slot in source.outputs if slot.kind == pb.SLOT_KIND_LOGITS), 1)
+    return tuple(_example(slot, known, hyper, int(classes), generator) for slot in source.inputs)
+
+
+def _example(
+    slot: pb.Slot, known: Mapping[str, Tensor], hyper: Mapping[str, Hyper], classes: int, generator: torch.Generator
+) -> Tensor:
+    shape = tuple(slot.shape)
+    match slot.kind:
+        case pb.SLOT_KIND_WEIGHT | pb.SLOT_KIND_FROZEN | pb.SLOT_KIND_EXTRACTOR:
+            return known[slot.name].clone()
+        case pb.SLOT_KIND_REFERENCE:
+            return known[slot.name.partition("/")[2]] + 0.01 * torch.rand(shape, generator=generator)
+        case pb.SLOT_KIND_OPTIMISER:
+            return 1e-3 * torch.rand(shape, generator=generator)
+        case pb.SLOT_KIND_COUNTER:
+            return torch.tensor(3.0)
+        case pb.SLOT_KIND_HYPER:
+            return torch.tensor(hyper[slot.name].default)
+        case pb.SLOT_KIND_LABEL:
+            return torch.randint(0, classes, shape, generator=generator)
+        case pb.SLOT_KIND_MASK:
+            return torch.ones(shape)
+        case _:
+            if slot.dtype != blob_pb2.DTYPE_FLOAT32:
+                raise TypeError(f"no example for {slot}")
+            return torch.rand(shape, generator=generator)

@@ -1,0 +1,233 @@
+"""The programs of a bundle, each a function over a flat list of tensors with a description of every one."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from fedlens_export.hyper import ROLES, Hyper
+from fedlens_export.network import Network, Normalisation, Tensors
+from fedlens_export.objectives.objective import Batch, Objective, Reference, without_padding
+from fedlens_export.programs.optimisers import Optimiser, is_on
+from fedlens_proto.v1 import blob_pb2
+from fedlens_proto.v1 import manifest_pb2 as pb
+
+_DTYPES: dict[torch.dtype, blob_pb2.Dtype] = {
+    torch.float32: blob_pb2.DTYPE_FLOAT32,
+    torch.int64: blob_pb2.DTYPE_INT64,
+}
+_ROLE_NAMES = {pb.TENSOR_ROLE_EXTRACTOR: "extractor", pb.TENSOR_ROLE_CLASSIFIER: "classifier"}
+_SCALAR = torch.zeros(())
+
+
+@dataclass(frozen=True)
+class ProgramSource:
+    """What is lowered to one program.
+
+    Attributes:
+        name: As in a manifest.
+        inputs: In calling order.
+        outputs: In the order of the returned tuple.
+        function: Takes and gives tensors in those orders; modifies none that it is given.
+    """
+
+    name: str
+    inputs: tuple[pb.Slot, ...]
+    outputs: tuple[pb.Slot, ...]
+    function: Callable[..., tuple[Tensor, ...]]
+
+
+class Arguments:
+    """Flat arguments, found again by what their slots say."""
+
+    def __init__(self, slots: Sequence[pb.Slot], tensors: Sequence[Tensor]) -> None:
+        self._found = {(slot.kind, slot.name): tensor for slot, tensor in zip(slots, tensors, strict=True)}
+
+    def one(self, kind: pb.SlotKind) -> Tensor:
+        """The tensor of a slot without a name."""
+        return self._found[kind, ""]
+
+    def named(self, kind: pb.SlotKind) -> Tensors:
+        """By name the tensors of the slots of one kind."""
+        return {name: tensor for (k, name), tensor in self._found.items() if k == kind}
+
+
+def step(
+    network: Network, objective: Objective, optimiser: Optimiser, hyper: Sequence[Hyper], batch: int, classes: int
+) -> ProgramSource:
+    """One local step: gradients by `objective`, then `optimiser`.
+
+    BatchNorm statistics are outputs of kind weight like everything that is exchanged; the extractor's learning rate 0
+    freezes them too.
+    """
+    roles = {tensor.name: _ROLE_NAMES[tensor.role] for tensor in network.describe()}
+    weights, buffers = network.weights, network.buffers
+    moments = {f"{moment}/{name}": tensor for moment in optimiser.moments for name, tensor in weights.items()}
+    exchanged = slots_of(pb.SLOT_KIND_WEIGHT, {**weights, **buffers})
+    state = [
+        *slots_of(pb.SLOT_KIND_OPTIMISER, moments),
+        *slots_of(pb.SLOT_KIND_COUNTER, dict.fromkeys(ROLES, _SCALAR) if optimiser.counts else {}),
+    ]
+    if objective.needs_features:
+        network.check_features()
+    compared = {
+        f"{reference.name}/{name}": weights[name]
+        for reference in objective.references
+        for name in referred(network, reference)
+    }
+    inputs = (
+        *exchanged,
+        *state,
+        *slots_of(pb.SLOT_KIND_REFERENCE, compared),
+        *_batch_slots(network, batch, with_labels=True, views=objective.views),
+        *(pb.Slot(kind=pb.SLOT_KIND_HYPER, name=h.name, dtype=blob_pb2.DTYPE_FLOAT32) for h in hyper),
+    )
+    outputs = (
+        *exchanged,
+        *state,
+        pb.Slot(kind=pb.SLOT_KIND_LOSS, dtype=blob_pb2.DTYPE_FLOAT32),
+        _logits_slot(batch, classes),
+    )
+
+    def function(*tensors: Tensor) -> tuple[Tensor, ...]:
+        given = Arguments(inputs, tensors)
+        exchanged_now = given.named(pb.SLOT_KIND_WEIGHT)
+        trained = {name: exchanged_now[name] for name in weights}
+        kept = {name: exchanged_now[name] for name in buffers}
+        scalars = given.named(pb.SLOT_KIND_HYPER)
+        outcome = objective.gradients(
+            _Forward(network, kept),
+            trained,
+            Batch(given.one(pb.SLOT_KIND_INPUT), given.one(pb.SLOT_KIND_LABEL), given.one(pb.SLOT_KIND_MASK)),
+            _by_reference(given.named(pb.SLOT_KIND_REFERENCE)),
+            scalars,
+        )
+        new_weights, new_moments, steps = optimiser.step(
+            trained,
+            outcome.gradients,
+            given.named(pb.SLOT_KIND_OPTIMISER),
+            given.named(pb.SLOT_KIND_COUNTER),
+            roles,
+            scalars,
+        )
+        new_buffers = {
+            name: torch.where(is_on(scalars, roles[name]) > 0, after, kept[name])
+            for name, after in outcome.buffers.items()
+        }
+        given_back = {
+            pb.SLOT_KIND_WEIGHT: {**new_weights, **new_buffers},
+            pb.SLOT_KIND_OPTIMISER: new_moments,
+            pb.SLOT_KIND_COUNTER: steps,
+            pb.SLOT_KIND_LOSS: {"": outcome.loss},
+            pb.SLOT_KIND_LOGITS: {"": outcome.logits},
+        }
+        return tuple(given_back[slot.kind][slot.name] for slot in outputs)
+
+    return ProgramSource("step", inputs, outputs, function)
+
+
+def referred(network: Network, reference: Reference) -> list[str]:
+    """The trained weights that a reference covers, sorted."""
+    roles = {tensor.name: _ROLE_NAMES[tensor.role] for tensor in network.describe()}
+    return [name for name in network.weights if roles[name] in reference.roles]
+
+
+@dataclass(frozen=True)
+class _Forward:
+    """A `Forward`: the network in training with these buffers."""
+
+    network: Network
+    buffers: Tensors
+
+    def __call__(self, trained: Tensors, rows: Tensor) -> tuple[Tensor, Tensors]:
+        return self.network(trained, self.buffers, rows, training=True)
+
+    def with_features(self, trained: Tensors, rows: Tensor) -> tuple[Tensor, Tensor, Tensors]:
+        return self.network.with_features(trained, self.buffers, rows, training=True)
+
+
+def predict(network: Network, batch: int, classes: int) -> ProgramSource:
+    """Logits of a batch in evaluation mode; rows of padding get those of a row of zeros."""
+    weights, buffers = network.weights, network.buffers
+    inputs = (
+        *slots_of(pb.SLOT_KIND_WEIGHT, {**weights, **buffers}),
+        *_batch_slots(network, batch, with_labels=False),
+    )
+
+    def function(*tensors: Tensor) -> tuple[Tensor, ...]:
+        given = Arguments(inputs, tensors)
+        exchanged = given.named(pb.SLOT_KIND_WEIGHT)
+        rows = without_padding(given.one(pb.SLOT_KIND_INPUT), given.one(pb.SLOT_KIND_MASK))
+        logits, _ = network(
+            {name: exchanged[name] for name in weights},
+            {name: exchanged[name] for name in buffers},
+            rows,
+            training=False,
+        )
+        return (logits,)
+
+    return ProgramSource("predict", inputs, (_logits_slot(batch, classes),), function)
+
+
+def embed(backbone: nn.Module, normalisation: Normalisation, photo_shape: tuple[int, int, int]) -> ProgramSource:
+    """Features of one photo by a backbone in evaluation mode, whose tensors are inputs."""
+    backbone.eval()
+    frozen = frozen_tensors(backbone)
+    photo = pb.Slot(kind=pb.SLOT_KIND_INPUT, dtype=blob_pb2.DTYPE_FLOAT32, shape=(1, *photo_shape))
+    inputs = (*slots_of(pb.SLOT_KIND_FROZEN, frozen), photo)
+    features = feature_count(backbone, photo_shape)
+
+    def function(*tensors: Tensor) -> tuple[Tensor, ...]:
+        given = Arguments(inputs, tensors)
+        rows = normalisation(given.one(pb.SLOT_KIND_INPUT))
+        found: Tensor = functional_call(backbone, given.named(pb.SLOT_KIND_FROZEN), (rows,))
+        return (found,)
+
+    output = pb.Slot(kind=pb.SLOT_KIND_FEATURES, dtype=blob_pb2.DTYPE_FLOAT32, shape=(1, features))
+    return ProgramSource("embed", inputs, (output,), function)
+
+
+def frozen_tensors(backbone: nn.Module) -> Tensors:
+    """What `embed` reads of a backbone: parameters and statistics, not the counters that only training uses."""
+    named = {**dict(backbone.named_parameters()), **dict(backbone.named_buffers())}
+    return {name: tensor.detach() for name, tensor in sorted(named.items()) if tensor.is_floating_point()}
+
+
+def feature_count(backbone: nn.Module, photo_shape: tuple[int, int, int]) -> int:
+    """How many features the backbone gives for one photo."""
+    with torch.no_grad():
+        return int(backbone.eval()(torch.zeros(1, *photo_shape)).shape[1])
+
+
+def slots_of(kind: pb.SlotKind, tensors: Mapping[str, Tensor]) -> list[pb.Slot]:
+    """A slot for each tensor, sorted by name."""
+    return [
+        pb.Slot(kind=kind, name=name, dtype=_DTYPES[tensor.dtype], shape=tensor.shape)
+        for name, tensor in sorted(tensors.items())
+    ]
+
+
+def _batch_slots(network: Network, batch: int, *, with_labels: bool, views: int = 0) -> list[pb.Slot]:
+    floats: dict[str, Any] = {"dtype": blob_pb2.DTYPE_FLOAT32}
+    shape = (batch, views, *network.input_shape) if views else (batch, *network.input_shape)
+    label = pb.Slot(kind=pb.SLOT_KIND_LABEL, dtype=blob_pb2.DTYPE_INT64, shape=(batch,))
+    return [
+        pb.Slot(kind=pb.SLOT_KIND_INPUT, shape=shape, **floats),
+        *([label] if with_labels else []),
+        pb.Slot(kind=pb.SLOT_KIND_MASK, shape=(batch,), **floats),
+    ]
+
+
+def _logits_slot(batch: int, classes: int) -> pb.Slot:
+    return pb.Slot(kind=pb.SLOT_KIND_LOGITS, dtype=blob_pb2.DTYPE_FLOAT32, shape=(batch, classes))
+
+
+def _by_reference(tensors: Tensors) -> dict[str, Tensors]:
+    grouped: dict[str, Tensors] = {}
+    for name, tensor in tensors.items():
+        reference, _, weight = name.partition("/")
+        grouped.setdefault(reference, {})[weight] = tensor
+    return grouped

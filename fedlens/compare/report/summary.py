@@ -1,0 +1,187 @@
+"""Figures over the seeds of a study: from the results of runs to tables and curves."""
+
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fedlens.compare.columns import COLUMNS, EXAMINED, Column
+from fedlens.reports.macro import macro
+
+Run = Mapping[str, Any]  # as `results.run_values` gives it
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """One figure over seeds: shares of 1.
+
+    Attributes:
+        deviation: Of the sample, with n - 1; None for a single seed.
+    """
+
+    mean: float
+    deviation: float | None
+    seeds: int
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> "Value":
+        """Of one value a seed, at least one."""
+        deviation = statistics.stdev(values) if len(values) > 1 else None
+        return cls(statistics.fmean(values), deviation, len(values))
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """A point of a curve: after so many committed rounds, with so many bytes sent by all clients together."""
+
+    rounds: int
+    bytes_up: float
+    value: Value
+
+
+@dataclass(frozen=True)
+class MethodSummary:
+    """One method over all seeds.
+
+    Attributes:
+        columns: Only those that were measured.
+        bytes_up: Sent by all clients in a run, mean over seeds; `bytes_down` likewise.
+        bytes_up_each: Sent by a client in a round in which it trains, mean over them and over seeds; None: none did.
+        seconds: Of a run on this machine, mean over seeds.
+        curves: Of `global_accuracy` and `personal_accuracy`.
+        faults: What went wrong on the way, one line each.
+        by_seed: The columns of each seed's run.
+        by_camera: For each group of the final examination and camera the accuracy over all clients' photos together.
+    """
+
+    label: str
+    columns: Mapping[Column, Value]
+    bytes_up: float
+    bytes_down: float
+    bytes_up_each: float | None
+    seconds: float
+    rounds: int
+    curves: Mapping[Column, tuple[Point, ...]]
+    faults: tuple[str, ...]
+    by_seed: Mapping[int, Mapping[Column, float]]
+    by_camera: Mapping[tuple[Column, str], Value]
+
+
+def summarise(label: str, runs: Sequence[Run]) -> MethodSummary:
+    """Of the runs of one method, one for each seed, at least one."""
+    each = [run_columns(run) for run in runs]
+    committed = [_committed(run) for run in runs]
+    sent = [per_client for run in runs if (per_client := _sent_by_a_client(run)) is not None]
+    cameras = [_by_camera(run) for run in runs]
+    return MethodSummary(
+        label=label,
+        columns={
+            column: Value.of(values)
+            for column in COLUMNS
+            if len(values := [found[column] for found in each if column in found]) == len(runs)
+        },
+        bytes_up=statistics.fmean(_total(run, "bytes_up") for run in runs),
+        bytes_down=statistics.fmean(_total(run, "bytes_down") for run in runs),
+        bytes_up_each=statistics.fmean(sent) if sent else None,
+        seconds=statistics.fmean(_total(run, "seconds") for run in runs),
+        rounds=min(map(len, committed)),
+        curves={
+            "global_accuracy": _curve(committed, "global", 1),
+            # What a round's clients started from follows from the rounds before it.
+            "personal_accuracy": _curve(committed, "personal_start", 0),
+        },
+        faults=tuple(fault for run in runs for fault in _faults(run)),
+        by_seed={run["seed"]: found for run, found in zip(runs, each, strict=True)},
+        by_camera={
+            key: Value.of([found[key] for found in cameras if key in found])
+            for key in sorted(
+                {key for found in cameras for key in found}, key=lambda key: (list(EXAMINED).index(key[0]), key[1])
+            )
+        },
+    )
+
+
+def run_columns(run: Run) -> dict[Column, float]:
+    """The figures at the end of one run: of the last model that was measured globally, and of the last personal round.
+
+    A personal accuracy, or one of the final examination, is the mean over clients; precision and recall are of all
+    clients' test photos together.
+    """
+    found: dict[Column, float] = {}
+    rounds = _committed(run)
+    tested = [entry["global"] for entry in rounds if entry["global"]]
+    if tested:
+        found["global_accuracy"] = tested[-1]["correct"] / tested[-1]["count"]
+        if tested[-1]["confusion"]:
+            found["global_precision"], found["global_recall"] = macro(tested[-1]["confusion"])
+    if run["settings"]["personal_evaluation"] and rounds and rounds[-1]["personal_start"]:
+        pooled = rounds[-1]["personal_start"]
+        starts = [member["start"] for member in rounds[-1]["members"] if member["start"] and member["start"]["count"]]
+        found["personal_accuracy"] = statistics.fmean(start["correct"] / start["count"] for start in starts)
+        if pooled["confusion"]:
+            found["personal_precision"], found["personal_recall"] = macro(pooled["confusion"])
+    for column, group in EXAMINED.items():
+        sums = [client[group] for client in run.get("examination", ()) if group in client]
+        if sums:
+            found[column] = statistics.fmean(each["correct"] / each["count"] for each in sums)
+    return found
+
+
+def _by_camera(run: Run) -> dict[tuple[Column, str], float]:
+    totals: dict[tuple[Column, str], tuple[int, int]] = {}
+    for client in run.get("examination", ()):
+        for column, group in EXAMINED.items():
+            for camera, sums in client.get(group, {"cameras": {}})["cameras"].items():
+                count, correct = totals.get((column, camera), (0, 0))
+                totals[column, camera] = count + sums["count"], correct + sums["correct"]
+    return {key: correct / count for key, (count, correct) in totals.items()}
+
+
+def _sent_by_a_client(run: Run) -> float | None:
+    sent = [m["bytes_up"] for e in _committed(run) for m in e["members"] if m["state"] == "reported" and m["photos"]]
+    return statistics.fmean(sent) if sent else None
+
+
+def _curve(committed: Sequence[Sequence[Mapping[str, Any]]], what: str, after: int) -> tuple[Point, ...]:
+    """Points at which every seed was measured; `after` is 1 for what is measured once the round has committed."""
+    series = [_measured(rounds, what, after) for rounds in committed]
+    shared = sorted(set.intersection(*(set(points) for points in series)))
+    return tuple(
+        Point(
+            rounds=number,
+            bytes_up=statistics.fmean(points[number][0] for points in series),
+            value=Value.of([points[number][1] for points in series]),
+        )
+        for number in shared
+    )
+
+
+def _measured(rounds: Iterable[Mapping[str, Any]], what: str, after: int) -> dict[int, tuple[float, float]]:
+    """Bytes sent so far and accuracy, by number of committed rounds."""
+    found: dict[int, tuple[float, float]] = {}
+    sent = 0
+    for number, entry in enumerate(rounds):
+        before = sent
+        sent += entry["bytes_up"]
+        if entry[what]:
+            found[number + after] = (sent if after else before, entry[what]["correct"] / entry[what]["count"])
+    return found
+
+
+def _committed(run: Run) -> list[Mapping[str, Any]]:
+    return [entry for entry in run["rounds"] if entry["state"] == "committed"]
+
+
+def _total(run: Run, what: str) -> float:
+    return sum(entry[what] or 0 for entry in run["rounds"])
+
+
+def _faults(run: Run) -> Iterable[str]:
+    for entry in run["rounds"]:
+        where = f"seed {run['seed']}, round {entry['round']}"
+        if entry["state"] == "abandoned":
+            yield f"{where}: abandoned, {entry['reason']}"
+        for member in entry["members"]:
+            if member["state"] in ("failed", "quarantined", "pending"):
+                why = member["reason"] or "did not report in time"
+                yield f"{where}, {member['client']}: {member['state']}, {why}"

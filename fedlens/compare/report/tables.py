@@ -1,0 +1,171 @@
+"""The table of a study: on the terminal, in Markdown, and as rows for the report."""
+
+from collections.abc import Mapping, Sequence
+
+from rich.table import Table
+from rich.text import Text
+
+from fedlens.compare.columns import COLUMNS, EXAMINED, TITLES, Column
+from fedlens.compare.report.summary import MethodSummary, Value
+from fedlens.compare.study import Study
+from fedlens.demo.report import readable_bytes
+
+PAPERS = "the paper's number"
+_WIDE = 150
+PER_ROUND = "sent by a client in a round"
+_LEFT_OUT = (*(title for column, title in TITLES.items() if "accuracy" not in column), "sent to clients", PER_ROUND)
+
+
+def header(study: Study, summaries: Sequence[MethodSummary]) -> list[str]:
+    """The names of the columns; those of the paper's numbers are marked by a star."""
+    shown = measured(summaries)
+    titles = [f"{TITLES[column]}{' *' if column in study.paper_columns else ''}" for column in shown]
+    published = [f"published {TITLES[column]}" for column in _published(study)]
+    return ["method", *titles, *published, "sent by clients", PER_ROUND, "sent to clients", "time of a run"]
+
+
+def rows(study: Study, summaries: Sequence[MethodSummary]) -> list[list[str]]:
+    """A line for each method, under `header`."""
+    shown = measured(summaries)
+    return [
+        [
+            summary.label,
+            *(_percent(summary.columns.get(column)) for column in shown),
+            *(_given(study.methods[summary.label].published, column) for column in _published(study)),
+            readable_bytes(summary.bytes_up),
+            "-" if summary.bytes_up_each is None else readable_bytes(summary.bytes_up_each),
+            readable_bytes(summary.bytes_down),
+            f"{summary.seconds:.0f} s",
+        ]
+        for summary in summaries
+    ]
+
+
+def note(study: Study, summaries: Sequence[MethodSummary]) -> str:
+    """What the figures are, in a sentence or two."""
+    seeds = {value.seeds for summary in summaries for value in summary.columns.values()}
+    over = f"mean and deviation over {max(seeds)} seeds" if seeds and max(seeds) > 1 else "one seed"
+    stars = f" * {PAPERS}." if study.paper_columns else ""
+    examined = (
+        " Own people, other clients' people, people never met: each client's model at the end, on the test photos of "
+        "the people it learns from, on those of the other clients' people, and on all photos of people of whom no "
+        "client has any; means over clients."
+    )
+    tested = "all photos of people never met" if "unseen_accuracy" in measured(summaries) else "all test photos"
+    return (
+        f"Percent of test photos, {over}. Global: the shared model on {tested}. Personal: each client's own "
+        f"model on its own test photos, mean over clients.{examined if _examined(summaries) else ''}{stars}"
+    )
+
+
+def measured(summaries: Sequence[MethodSummary]) -> list[Column]:
+    """The columns that some method has."""
+    return [column for column in COLUMNS if any(column in summary.columns for summary in summaries)]
+
+
+def seed_table(study: Study, summaries: Sequence[MethodSummary]) -> list[list[str]]:
+    """Header and rows: accuracies seed by seed, and by how much each is above training alone; nothing for one seed."""
+    shown: list[Column] = [column for column in measured(summaries) if column.endswith("_accuracy")]
+    seeds = study.seeds
+    if len(seeds) == 1:
+        return []
+    found = {summary.label: summary.by_seed for summary in summaries}
+    names = ", ".join(map(str, seeds))
+    lines = [["method", *(title for c in shown for title in (f"{TITLES[c]}: seeds {names}", "over alone"))]]
+    for label, by_seed in found.items():
+        alone = found.get(_alone(study, label) or "", {})
+        line = [label]
+        for column in shown:
+            own, other = ([of.get(seed, {}).get(column) for seed in seeds] for of in (by_seed, alone))
+            pairs = zip(own, other, strict=True)
+            gains = [None if a is None or b is None else a - b for a, b in pairs]
+            line += [_listed(own, "{:.1f}"), "-" if alone is by_seed else _listed(gains, "{:+.1f}")]
+        lines.append(line)
+    return lines
+
+
+def camera_table(summaries: Sequence[MethodSummary]) -> list[list[str]]:
+    """Header and rows: the final examination by camera; nothing where photos have none."""
+    keys = list(dict.fromkeys(key for summary in summaries for key in summary.by_camera))
+    lines = [["method", *(f"{TITLES[column]}, {camera}" for column, camera in keys)]] if keys else []
+    for summary in summaries if keys else ():
+        lines.append([summary.label, *(_percent(summary.by_camera.get(key)) for key in keys)])
+    return lines
+
+
+def _alone(study: Study, label: str) -> str | None:
+    """The line of clients that train alone which a method is held against: with its head and models."""
+
+    def kind(name: str) -> tuple[object, ...]:
+        return study.methods[name].head or study.model.head, study.models_of(name)
+
+    alike = (
+        other
+        for other, method in study.methods.items()
+        if method.method == "local_only" and study.clients_of(other) == study.clients and kind(other) == kind(label)
+    )
+    return next(alike, None)
+
+
+def rich_table(study: Study, summaries: Sequence[MethodSummary], width: int) -> Table:
+    """For a terminal of this width: on a narrow one precision, recall and traffic down are left to the report."""
+    names = header(study, summaries)
+    shown = [i for i, name in enumerate(names) if width >= _WIDE or not name.startswith(_LEFT_OUT)]
+    table = Table(title=study.title or study.name, caption=note(study, summaries), caption_justify="left")
+    for i in shown:
+        table.add_column(Text(names[i]), justify="right" if i else "left", no_wrap=i == 0)
+    for row in rows(study, summaries):
+        table.add_row(*(Text(row[i]) for i in shown))
+    return table
+
+
+def markdown(study: Study, summaries: Sequence[MethodSummary]) -> str:
+    """For a page."""
+    lines = [header(study, summaries), *rows(study, summaries)]
+    text = f"# {study.title or study.name}\n\n{_markdown(lines)}\n\n{note(study, summaries)}\n"
+    for title, explanation, table in more_tables(study, summaries):
+        text += f"\n## {title}\n\n{_markdown(table)}\n\n{explanation}\n"
+    if faults := [f"- {summary.label}, {fault}" for summary in summaries for fault in summary.faults]:
+        text += "\nWhat went wrong on the way:\n\n" + "\n".join(faults) + "\n"
+    return text
+
+
+def more_tables(study: Study, summaries: Sequence[MethodSummary]) -> list[tuple[str, str, list[list[str]]]]:
+    """Title, explanation and lines of each further table, of those that have any."""
+    alone = "Percent; over alone: minus that of the line whose clients train alone with the same head and models."
+    cameras = "Percent of photos taken with that camera, those of all clients together."
+    found = [
+        ("Seed by seed", alone, seed_table(study, summaries)),
+        ("By camera", cameras, camera_table(summaries)),
+    ]
+    return [each for each in found if each[2]]
+
+
+def _markdown(lines: Sequence[Sequence[str]]) -> str:
+    ruled = [lines[0], ["---", *["---:"] * (len(lines[0]) - 1)], *lines[1:]]
+    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in ruled)
+
+
+def _examined(summaries: Sequence[MethodSummary]) -> bool:
+    return any(column in EXAMINED for column in measured(summaries))
+
+
+def _listed(values: Sequence[float | None], form: str) -> str:
+    if all(value is None for value in values):
+        return "-"
+    return " ".join("-" if value is None else form.format(100 * value) for value in values)
+
+
+def _percent(value: Value | None) -> str:
+    if value is None:
+        return "-"
+    deviation = "" if value.deviation is None else f" ± {100 * value.deviation:.1f}"
+    return f"{100 * value.mean:.1f}{deviation}"
+
+
+def _given(published: Mapping[Column, float], column: Column) -> str:
+    return f"{published[column]:g}" if column in published else "-"
+
+
+def _published(study: Study) -> list[Column]:
+    return [column for column in COLUMNS if any(column in method.published for method in study.methods.values())]

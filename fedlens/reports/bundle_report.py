@@ -1,0 +1,211 @@
+"""What `fedlens bundle show` prints: a bundle as JSON values, and as rows of tables."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from fedlens.reports.blob_report import shape_text
+from fedlens.reports.program_report import operator_values
+from fedlens_proto.errors import ManifestError, ProgramRefused
+from fedlens_proto.manifest import MANIFEST_FILE, Bundle
+from fedlens_proto.v1 import blob_pb2
+from fedlens_proto.v1 import manifest_pb2 as pb
+
+PROGRAM_COLUMNS: Sequence[str] = ("program", "format", "bytes", "operators", "in XNNPACK", "memory", "sha256")
+TENSOR_COLUMNS: Sequence[str] = ("tensor", "shape", "dtype", "kind", "role")
+HYPER_COLUMNS: Sequence[str] = ("hyper-parameter", "default", "allowed")
+_LISTED_OPERATORS = 4
+
+
+def open_bundle(path: Path) -> Bundle:
+    """The bundle in a folder, or that of a `manifest.pb`; its parts may be missing or damaged.
+
+    Raises:
+        ManifestError: There is none, or its manifest is damaged.
+    """
+    if path.is_file() and path.name != MANIFEST_FILE:
+        raise ManifestError(f"{path} is no bundle; name a bundle's folder, or the {MANIFEST_FILE} in it")
+    return Bundle.described(path.parent if path.name == MANIFEST_FILE else path)
+
+
+def bundle_values(bundle: Bundle) -> dict[str, Any]:
+    """A bundle as JSON values, digests in hexadecimal; what is unset in the manifest is None.
+
+    A part whose digest differs, or a program's file that cannot be read, has `error`, None in all others; nothing of
+    the bundle is run. `unused` are parts that the manifest lists and nothing refers to.
+    """
+    manifest = bundle.manifest
+    sizes = {part.sha256: part.size for part in manifest.parts}
+    damages = dict(bundle.damaged_parts())
+    used = {manifest.initial, manifest.frozen}
+    used.update(file.sha256 for program in manifest.programs for file in program.files)
+
+    def part(digest: bytes) -> dict[str, Any] | None:
+        return {"sha256": digest.hex(), "bytes": sizes[digest], "error": damages.get(digest)} if digest else None
+
+    return {
+        "id": bundle.id.hex(),
+        "folder": str(bundle.folder),
+        "model": manifest.model or None,
+        "class": _word(pb.BundleClass.Name(manifest.bundle_class), "BUNDLE_CLASS_"),
+        "objective": manifest.objective or None,
+        "optimiser": manifest.optimiser or None,
+        "batch": manifest.batch,
+        "last_batch": _word(pb.LastBatch.Name(manifest.last_batch), "LAST_BATCH_"),
+        "views": manifest.views or None,
+        "stored_views": manifest.stored_views or None,
+        "concatenated": manifest.concatenated or None,
+        "preprocessing": {
+            "version": manifest.preprocessing.version,
+            "height": manifest.preprocessing.height,
+            "width": manifest.preprocessing.width,
+        },
+        "class_names": list(manifest.class_names),
+        "programs": [_program(bundle, program, sizes, damages) for program in manifest.programs],
+        "tensors": [
+            {
+                "name": tensor.name,
+                "shape": list(tensor.shape),
+                "dtype": _dtype(tensor.dtype),
+                "kind": _word(pb.TensorKind.Name(tensor.kind), "TENSOR_KIND_"),
+                "role": _word(pb.TensorRole.Name(tensor.role), "TENSOR_ROLE_"),
+            }
+            for tensor in manifest.tensors
+        ],
+        "hyper_parameters": [
+            {"name": h.name, "default": h.default_value, "minimum": h.minimum, "maximum": h.maximum}
+            for h in manifest.hyper_parameters
+        ],
+        "references": [{"name": r.name, "tensors": list(r.tensors)} for r in manifest.references],
+        "initial": part(manifest.initial),
+        "frozen": part(manifest.frozen),
+        "unused": [part(digest) for digest in sizes if digest not in used],
+        "manifest_bytes": len(bundle.raw),
+        "part_bytes": sum(sizes.values()),
+        "tools": {tool.name: tool.version for tool in manifest.tools},
+    }
+
+
+def unreadable(values: Mapping[str, Any]) -> list[str]:
+    """A line for each part that could not be read, with what it is of."""
+    parts = [(word, values[key]) for key, word in (("initial", "initial weights"), ("frozen", "frozen tensors"))]
+    parts += [("unused", part) for part in values["unused"]]
+    programs = [
+        f"program {program['name']!r} as .{file['format']}: {file['error']}"
+        for program in values["programs"]
+        for file in program["files"]
+        if file["error"]
+    ]
+    return programs + [f"{word}: {part['error']}" for word, part in parts if part and part["error"]]
+
+
+def summary(values: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """What is no table, by its heading."""
+    photo = values["preprocessing"]
+    extent = [f"batches of {values['batch']}", f"the last one {values['last_batch']}"]
+    extent += [f"{values[key]} {word}" for key, word in _COUNTS.items() if values[key]]
+    lines = [
+        ("bundle id", values["id"]),
+        ("folder", values["folder"]),
+        ("model", f"{values['model'] or 'unnamed'}, {values['class'].replace('_', ' ')}"),
+        ("trains by", f"{values['objective'] or 'unnamed'}, {values['optimiser'] or 'unnamed'}; {', '.join(extent)}"),
+        ("photos", f"{photo['height']} x {photo['width']} pixels, preprocessing version {photo['version']}"),
+        ("classes", f"{len(values['class_names'])}: {', '.join(values['class_names'])}"),
+        ("references", _references(values["references"])),
+        ("initial weights", _part(values["initial"])),
+        ("frozen tensors", _part(values["frozen"])),
+        ("all parts", f"{values['part_bytes']:,} bytes, and a manifest of {values['manifest_bytes']:,}"),
+        ("made with", ", ".join(f"{name} {version}" for name, version in values["tools"].items()) or "unknown"),
+    ]
+    return lines
+
+
+def program_rows(values: Mapping[str, Any]) -> Iterable[list[str]]:
+    """Lines under `PROGRAM_COLUMNS`, one for each file."""
+    for program in values["programs"]:
+        for file in program["files"]:
+            share = file.get("delegated_share")
+            yield [
+                program["name"],
+                file["format"],
+                f"{file['bytes']:,}",
+                "cannot be read" if file["error"] else _operators(file["operators"]),
+                "-" if share is None else f"{share:.0%}: {_operators(file['xnnpack'])}",
+                f"{file['memory']['total']:,}" if "memory" in file else "-",
+                file["sha256"][:12],
+            ]
+
+
+def tensor_rows(values: Mapping[str, Any]) -> Iterable[list[str]]:
+    """Lines under `TENSOR_COLUMNS`."""
+    for tensor in values["tensors"]:
+        yield [tensor["name"], shape_text(tensor["shape"]), *(tensor[key] for key in ("dtype", "kind", "role"))]
+
+
+def hyper_rows(values: Mapping[str, Any]) -> Iterable[list[str]]:
+    """Lines under `HYPER_COLUMNS`."""
+    for hyper in values["hyper_parameters"]:
+        yield [hyper["name"], f"{hyper['default']:g}", f"{hyper['minimum']:g} to {hyper['maximum']:g}"]
+
+
+_COUNTS = {"views": "views", "stored_views": "stored views", "concatenated": "extractors side by side"}
+
+
+def _program(
+    bundle: Bundle, program: pb.Program, sizes: Mapping[bytes, int], damages: Mapping[bytes, str]
+) -> dict[str, Any]:
+    files = []
+    for file in program.files:
+        values: dict[str, Any] = {
+            "format": _word(pb.ProgramFormat.Name(file.format), "PROGRAM_FORMAT_"),
+            "sha256": file.sha256.hex(),
+            "bytes": sizes[file.sha256],
+            "error": None,
+        }
+        try:
+            if damage := damages.get(file.sha256):
+                raise ProgramRefused(damage)
+            values |= operator_values(bundle.part(file.sha256).read_bytes(), file.format)
+        except ProgramRefused as error:
+            values |= {"error": str(error), "operators": None}
+        files.append(values)
+    return {
+        "name": program.name,
+        "inputs": [_slot(slot) for slot in program.inputs],
+        "outputs": [_slot(slot) for slot in program.outputs],
+        "files": files,
+    }
+
+
+def _slot(slot: pb.Slot) -> dict[str, Any]:
+    return {
+        "kind": _word(pb.SlotKind.Name(slot.kind), "SLOT_KIND_"),
+        "name": slot.name or None,
+        "dtype": _dtype(slot.dtype),
+        "shape": list(slot.shape),
+    }
+
+
+def _operators(counts: Mapping[str, int] | None) -> str:
+    if counts is None:
+        return "unknown"
+    listed = [f"{name} {count}" for name, count in list(counts.items())[:_LISTED_OPERATORS]]
+    more = len(counts) - len(listed)
+    names = ", ".join([*listed, *([f"{more} more"] if more else [])])
+    return f"{sum(counts.values())} ({names})" if counts else "0"
+
+
+def _references(references: Sequence[Mapping[str, Any]]) -> str:
+    return "; ".join(f"{r['name']} ({len(r['tensors'])} tensors)" for r in references) or "none"
+
+
+def _part(part: Mapping[str, Any] | None) -> str:
+    return "none" if part is None else f"{part['bytes']:,} bytes, {part['sha256']}"
+
+
+def _dtype(number: blob_pb2.Dtype) -> str:
+    return _word(blob_pb2.Dtype.Name(number), "DTYPE_")
+
+
+def _word(name: str, prefix: str) -> str:
+    return name.removeprefix(prefix).lower()

@@ -1,0 +1,155 @@
+"""What `fedlens client` shows: a line for everything that matters, a bar while photos are read and models trained."""
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+from fedlens_edge_client.client.events import (
+    Embedded,
+    Enrolled,
+    Event,
+    PhotosSkipped,
+    Retrying,
+    RoundFailed,
+    RoundRefused,
+    RoundReported,
+    RoundStarted,
+    TasksFinished,
+    Trained,
+    Waiting,
+)
+from fedlens_edge_client.client.waiting import REASONS, Reminder
+from fedlens_edge_client.engines.choice import EngineName
+from fedlens_edge_client.training.evaluation import Evaluation
+
+_LOOK_EVERY_S = 1.0
+_NO_TASK_FOR_PHONES = (
+    "there is no task for this client; engine executorch takes tasks whose bundle has programs for phones, "
+    "made with `fedlens export --target pte` from a frozen backbone"
+)
+_NAMES_SHOWN = 5
+
+
+class ClientReport:
+    """Prints events as they come; use it in `with`, so that bars end before anything else is printed."""
+
+    def __init__(
+        self,
+        console: Console,
+        photos: Path,
+        engine: EngineName = EngineName.TORCH,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Lines go to `console`; `photos` is the folder that skipped files are in, `engine` what runs programs."""
+        self._console = console
+        self._waits = REASONS | ({"no_task": _NO_TASK_FOR_PHONES} if engine == EngineName.EXECUTORCH else {})
+        self._photos = photos
+        self._progress = Progress(
+            TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), console=console, transient=True
+        )
+        self._bar = self._progress.add_task("", visible=False)
+        self._reminder = Reminder(self._waited, now)
+        self._waiting = ""
+        self._skipped: dict[str, tuple[str, ...]] = {}
+
+    def __enter__(self) -> Self:
+        """Bars may be shown from now on, if somebody looks at a screen."""
+        if self._console.is_terminal:
+            self._progress.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """No bars any more."""
+        if self._console.is_terminal:
+            self._progress.stop()
+
+    def happened(self, event: Event) -> None:
+        """Show an event."""
+        if isinstance(event, Embedded):
+            self._show_bar("reading new photos", event.done, event.total)
+        elif isinstance(event, Trained):
+            self._show_bar(f"training, loss {event.loss:.3f}", event.step, event.steps)
+        elif isinstance(event, PhotosSkipped):
+            self.skipped(event.skipped)
+        elif isinstance(event, Waiting | Retrying):
+            self._progress.update(self._bar, visible=False)
+        elif (line := _line(event)) is not None:
+            self._progress.update(self._bar, visible=False)
+            self._print(line)
+        if isinstance(event, Retrying):
+            self._waiting = ""
+            self._reminder.waits(f"{event.reason}; trying again")
+        elif isinstance(event, Waiting):
+            self._waiting = f"waiting: {self._waits.get(event.reason, event.reason)}"
+            self.look()
+        else:
+            self._waiting = ""
+            self._reminder.goes_on()
+
+    def look(self) -> None:
+        """Say again why the client waits, if that is due. The next request says whether one that failed still does."""
+        if self._waiting:
+            self._reminder.waits(self._waiting)
+
+    async def look_on(self) -> None:
+        """`look` from time to time, until this is cancelled."""
+        while True:
+            await asyncio.sleep(_LOOK_EVERY_S)
+            self.look()
+
+    def skipped(self, skipped: Mapping[str, tuple[str, ...]]) -> None:
+        """Name files that are not used, unless that was said before."""
+        for reason, names in skipped.items():
+            if self._skipped.get(reason) == names:
+                continue
+            self._skipped[reason] = names
+            more = f" and {len(names) - _NAMES_SHOWN} more" if len(names) > _NAMES_SHOWN else ""
+            self._print(f"skipped {len(names)} in {self._photos} ({reason}): {', '.join(names[:_NAMES_SHOWN])}{more}")
+
+    def _show_bar(self, what: str, done: int, total: int) -> None:
+        self._progress.update(self._bar, description=what, completed=done, total=total, visible=done < total)
+
+    def _waited(self, reason: str, seconds: float) -> None:
+        self._print(f"{reason} (for {seconds:.0f} s)" if seconds else reason)
+
+    def _print(self, line: str) -> None:
+        # File names and the server's messages must not be taken for markup.
+        self._console.print(line, markup=False, soft_wrap=True)
+
+
+def _line(event: Event) -> str | None:
+    match event:
+        case Enrolled():
+            return f"enrolled as {event.role}, client {event.client_id.hex()}"
+        case RoundStarted():
+            return (
+                f"task {event.task}, round {event.round_number}: {event.train_photos} photos to train on, "
+                f"{event.test_photos} to test"
+            )
+        case RoundReported():
+            return (
+                f"task {event.task}, round {event.round_number}: reported, {event.upload_bytes} bytes sent"
+                + _accuracy(event.start, event.end)
+            )
+        case RoundFailed():
+            return f"task {event.task}, round {event.round_number}: given up ({event.reason}): {event.detail}"
+        case RoundRefused():
+            return f"task {event.task}, round {event.round_number}: not taken ({event.code}): {event.message}"
+        case TasksFinished():
+            return "every task has ended"
+        case _:
+            return None
+
+
+def _accuracy(start: Evaluation | None, end: Evaluation | None) -> str:
+    figures = [f"{sums.correct / sums.count:.1%}" for sums in (start, end) if sums is not None and sums.count]
+    count = next((sums.count for sums in (end, start) if sums is not None), 0)
+    return f"; right on {count} test photos: {' -> '.join(figures)}" if figures else ""

@@ -1,0 +1,171 @@
+"""What a client is to do now, answered from memory alone."""
+
+from fedlens_proto import keyed_hash
+from fedlens_proto.manifest import INITIAL, initial_set
+from fedlens_proto.v1 import admin_pb2, assignment_pb2, check_in_pb2, enrolment_pb2
+from fedlens_server.engine import client_statistics, local_passes
+from fedlens_server.engine.method_calls import MethodFailed, of_method
+from fedlens_server.engine.view import BlobSets, Client, Federation, Task, fetchable
+from fedlens_server.errors import Unknown
+from fedlens_server.methods import Mixture, NothingToAggregate, TensorSet
+from fedlens_server.store import Location, StoredTensors
+
+_RETRY_AFTER_MS = {
+    check_in_pb2.WAIT_REASON_POPULATION: 2000,
+    check_in_pb2.WAIT_REASON_NEXT_ROUND: 1000,
+    check_in_pb2.WAIT_REASON_PHASE: 5000,
+    check_in_pb2.WAIT_REASON_NO_TASK: 10_000,
+}
+
+
+def check_in(
+    federation: Federation, client: Client, request: check_in_pb2.CheckInRequest
+) -> check_in_pb2.CheckInResponse:
+    """See `Rounds.check_in`."""
+    tasks = _tasks(federation, client)
+    if request.task:
+        tasks = [task for task in tasks if task.id == request.task]
+        if not tasks:
+            raise Unknown(f"there is no task {request.task} that this client can run")
+    for task in tasks:
+        assignment = _assignment(federation, task, client)
+        if assignment is not None:
+            return check_in_pb2.CheckInResponse(assignment=assignment)
+    models = [model for task in tasks if (model := _current_model(task, client)) is not None]
+    if tasks and all(task.ended for task in tasks):
+        return check_in_pb2.CheckInResponse(finished=check_in_pb2.Finished(models=models))
+    reason = _wait_reason(tasks, client)
+    wait = check_in_pb2.Wait(retry_after_ms=_RETRY_AFTER_MS[reason], reason=reason, models=models)
+    return check_in_pb2.CheckInResponse(wait=wait)
+
+
+def readable(federation: Federation, client: Client, digest: bytes) -> Location:
+    """See `Rounds.readable`."""
+    for task in _tasks(federation, client):
+        for bundle in task.bundles:
+            if bundle.runs_on(client) and digest == bundle.id:
+                return Location(len(bundle.raw), raw=bundle.raw)
+            if bundle.runs_on(client) and digest in bundle.parts:
+                return federation.store.blobs.locate(digest)
+        current = task.round
+        member = current.members.get(client.id) if current is not None else None
+        sets = list(current_sets(task, client) or ())
+        if member is not None and member.state == admin_pb2.MEMBER_STATE_PENDING:
+            sets += member.sets
+        if client.role == enrolment_pb2.CLIENT_ROLE_EVALUATOR and task.evaluation is not None:
+            sets += task.evaluation.sets
+        if digest in fetchable(tuple(sets)):
+            return federation.store.blobs.locate(digest)
+    raise Unknown(f"there is no blob {digest.hex()[:128]} for this client")
+
+
+def current_sets(task: Task, client: Client) -> BlobSets | None:
+    """The blobs that a client would use now; None: the method has none for it, or none that are stored.
+
+    A mixture is not computed for every client after every round only to be told: its stand-in is.
+    """
+    cache = task.current_sets  # before the values: a commit in between replaces it, and what is kept goes with it
+    cached = cache.get(client.id)
+    if cached is not None:
+        return cached
+    committed, values = task.committed, task.values
+    if not values and task.next_round == 1:
+        return None  # it has not begun
+    phase = task.method_phase(task.phase_of(committed))
+    asked = client.id if client.role == enrolment_pb2.CLIENT_ROLE_TRAINER else None
+    try:
+        downloaded = of_method(lambda: task.method.download(phase, values, asked))
+    except (MethodFailed, NothingToAggregate):
+        return None
+    if downloaded is None:
+        return None
+    stored = {name: _stored(tensors) for name, tensors in sorted(downloaded.items())}
+    sets = tuple(
+        assignment_pb2.BlobSet(name=name, sha256=tensors.digest, size=tensors.size)
+        for name, tensors in stored.items()
+        if tensors is not None
+    )
+    if len(sets) < len(stored):
+        return None
+    if INITIAL in local_passes.download_names(phase.local_pass) and INITIAL not in stored:
+        bundle = task.bundle_for(client, task.phase_of(committed))
+        sets += () if bundle is None else (initial_set(bundle.manifest),)
+    cache[client.id] = sets
+    return sets
+
+
+def _stored(tensors: TensorSet | None) -> StoredTensors | None:
+    if isinstance(tensors, Mixture):
+        tensors = tensors.stand_in
+    return tensors if isinstance(tensors, StoredTensors) else None
+
+
+def _tasks(federation: Federation, client: Client) -> list[Task]:
+    return [task for _, task in sorted(federation.tasks.items()) if task.suits(client)]
+
+
+def _assignment(federation: Federation, task: Task, client: Client) -> assignment_pb2.Assignment | None:
+    if client.role == enrolment_pb2.CLIENT_ROLE_EVALUATOR:
+        return _evaluation(task, client)
+    current = task.round
+    if current is None or current.state != admin_pb2.ROUND_STATE_OPEN:
+        return None
+    member = current.members.get(client.id)
+    if member is None or member.state != admin_pb2.MEMBER_STATE_PENDING:
+        return None
+    left = current.deadline - federation.clock.now()
+    if left <= 0:
+        return None
+    return assignment_pb2.Assignment(
+        task=task.id,
+        round=current.number,
+        phase=current.phase,
+        bundle=member.bundle.id,
+        seed=keyed_hash.assignment_seed(task.seed, current.number, client.id),
+        time_left_ms=int(left * 1000),
+        sets=member.sets,
+        local_pass=task.phases[current.phase].local_pass,
+        answer=assignment_pb2.ANSWER_UPDATE,
+    )
+
+
+def _evaluation(task: Task, client: Client) -> assignment_pb2.Assignment | None:
+    model = task.evaluation
+    if model is None or client.id in model.answered:
+        return None
+    bundle = task.bundle_for(client, model.phase)
+    local_pass = local_passes.evaluation_only(task.phases[model.phase].local_pass, with_kept=False)
+    assert bundle is not None and local_pass is not None
+    return assignment_pb2.Assignment(
+        task=task.id,
+        round=model.round,
+        phase=model.phase,
+        bundle=bundle.id,
+        seed=keyed_hash.assignment_seed(task.seed, model.round, client.id),
+        # No deadline ends it, only the next model does; a client that takes longer than a round asks again.
+        time_left_ms=int(task.settings.deadline_s * 1000),
+        sets=model.sets,
+        local_pass=client_statistics.measured(local_pass, task.settings),
+        answer=assignment_pb2.ANSWER_EVALUATION,
+    )
+
+
+def _current_model(task: Task, client: Client) -> check_in_pb2.CurrentModel | None:
+    bundle = task.bundle_for(client, task.phase_of(task.committed))
+    sets = current_sets(task, client)
+    if bundle is None or sets is None:
+        return None
+    return check_in_pb2.CurrentModel(task=task.id, bundle=bundle.id, sets=sets)
+
+
+def _wait_reason(tasks: list[Task], client: Client) -> check_in_pb2.WaitReason:
+    """Of the first task that has not ended."""
+    task = next((task for task in tasks if not task.ended), None)
+    if task is None:
+        return check_in_pb2.WAIT_REASON_NO_TASK
+    if task.state == admin_pb2.TASK_STATE_WAITING:
+        return check_in_pb2.WAIT_REASON_POPULATION
+    current = task.round  # read once: the writing thread may change it
+    if current is not None and client.id in current.sitting_out:
+        return check_in_pb2.WAIT_REASON_PHASE
+    return check_in_pb2.WAIT_REASON_NEXT_ROUND

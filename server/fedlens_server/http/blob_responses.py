@@ -1,0 +1,83 @@
+"""Blobs on their way out: whole or a range, from memory, from a file or computed, and never so on the event loop."""
+
+import asyncio
+import logging
+
+from aiohttp import hdrs, web
+
+from fedlens_server.errors import Unknown, WrongRange
+from fedlens_server.http import responses
+from fedlens_server.store import Location, encoding
+from fedlens_server.store.blobs import Computed
+
+_log = logging.getLogger(__name__)
+_HEADERS = {
+    hdrs.CONTENT_TYPE: "application/octet-stream",
+    hdrs.CACHE_CONTROL: "private, immutable",
+    hdrs.ACCEPT_RANGES: "bytes",
+}
+
+
+async def send_blob(request: web.Request, location: Location) -> tuple[web.StreamResponse, int]:
+    """The answer that carries a blob, or the range of it that was asked for; and how many bytes that is.
+
+    A range that cannot be read or lies outside is answered with an error that says how long the blob is.
+
+    Raises:
+        Unknown: The blob has been deleted since it was located.
+    """
+    # aiohttp would say so in an answer without a message, and allow everyone to cache it for ever.
+    if location.path is not None and not await asyncio.to_thread(location.path.is_file):
+        raise Unknown("this blob is not stored any more")
+    try:
+        first, last = _range(request, location.size)
+    except WrongRange as fault:
+        refusal = responses.error(fault)
+        refusal.headers[hdrs.CONTENT_RANGE] = f"bytes */{location.size}"
+        return refusal, 0
+    count = last - first
+    if location.path is not None:
+        return web.FileResponse(location.path, headers=_HEADERS), count
+    headers = dict(_HEADERS)
+    status = 200
+    if count < location.size:
+        headers[hdrs.CONTENT_RANGE] = f"bytes {first}-{last - 1}/{location.size}"
+        status = 206
+    if location.computed is not None:
+        response = web.StreamResponse(status=status, headers=headers)
+        response.content_length = count
+        await _compute(request, response, location.computed, first, last)
+        return response, count
+    assert location.raw is not None
+    return web.Response(status=status, body=location.raw[first:last], headers=headers), count
+
+
+async def _compute(
+    request: web.Request, response: web.StreamResponse, tensors: Computed, first: int, last: int
+) -> None:
+    """Send a blob that is computed piece by piece, the next one when the connection has taken the last."""
+    if request.method == hdrs.METH_HEAD:
+        await response.prepare(request)
+        return
+    pieces = encoding.pieces(tensors, first, last)
+    piece = await asyncio.to_thread(next, pieces, None)  # what is wrong from the start is still answered
+    await response.prepare(request)
+    while piece is not None:
+        await response.write(piece)
+        try:
+            piece = await asyncio.to_thread(next, pieces, None)
+        except Exception as error:
+            _log.exception("a blob could not be computed to its end")
+            raise ConnectionResetError from error  # the client sees that bytes are missing
+    await response.write_eof()
+
+
+def _range(request: web.Request, size: int) -> tuple[int, int]:
+    try:
+        asked = request.http_range
+    except ValueError as error:
+        raise WrongRange(f"the Range header {request.headers[hdrs.RANGE]!r} cannot be read") from error
+    first, last, _ = asked.indices(size)
+    if first >= last:
+        raise WrongRange(f"the range {request.headers[hdrs.RANGE]!r} lies outside of a blob of {size} bytes")
+    return first, last

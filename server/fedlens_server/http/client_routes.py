@@ -1,0 +1,117 @@
+"""What clients call: each handler decodes, calls one function, encodes."""
+
+from hashlib import sha256
+
+from aiohttp import web
+
+from fedlens_proto.v1 import check_in_pb2, enrolment_pb2, update_pb2
+from fedlens_proto.wire import LENGTH, decode_request
+from fedlens_server.errors import Malformed, Unauthorised
+from fedlens_server.http import credentials, responses
+from fedlens_server.http.blob_responses import send_blob
+from fedlens_server.http.bodies import read_body
+from fedlens_server.http.service import SERVICE, Service
+from fedlens_server.http.uploads import receive_update
+
+# 18 digits fit every store's signed 64-bit integers.
+_ROUND = "/v1/tasks/{task:[0-9]{1,18}}/rounds/{round:[0-9]{1,18}}"
+
+
+def routes() -> list[web.RouteDef]:
+    """Every endpoint of the client API."""
+    return [
+        web.post("/v1/clients", enrol),
+        web.delete("/v1/clients/self", forget),
+        web.post("/v1/check-in", check_in),
+        web.get("/v1/blobs/{sha256:[0-9a-f]{64}}", get_blob),
+        web.put(f"{_ROUND}/update", put_update),
+        web.put(f"{_ROUND}/evaluation", put_evaluation),
+        web.post(f"{_ROUND}/failure", report_failure),
+    ]
+
+
+async def enrol(request: web.Request) -> web.Response:
+    """`POST /v1/clients`: make a client known."""
+    service = request.app[SERVICE]
+    client = credentials.client_id(request)
+    message = decode_request(enrolment_pb2.EnrolRequest, await _body(request, service, "enrol"))
+    if message.client_id != client:
+        raise Unauthorised("client_id is not the one that follows from the credential")
+    grant = service.grants.get(credentials.token_hash(message.enrolment_token))
+    if grant is None:
+        raise Unauthorised("the enrolment token is none of this server's")
+    role = await service.durable(service.rounds.enrol(client, grant, message.capabilities))
+    return responses.message(enrolment_pb2.EnrolResponse(role=role))
+
+
+async def forget(request: web.Request) -> web.Response:
+    """`DELETE /v1/clients/self`: delete all that is kept for a client."""
+    service, client = _authenticated(request)
+    decode_request(enrolment_pb2.ForgetRequest, await _body(request, service, "forget"))
+    aggregating = await service.durable(service.rounds.forget(client))
+    return responses.message(enrolment_pb2.ForgetResponse(aggregating=aggregating))
+
+
+async def check_in(request: web.Request) -> web.Response:
+    """`POST /v1/check-in`: what to do now, held until there is something."""
+    service, client = _authenticated(request)
+    message = decode_request(check_in_pb2.CheckInRequest, await _body(request, service, "check-in"))
+    rounds = service.rounds
+
+    def ask() -> check_in_pb2.CheckInResponse:
+        rounds.authenticate(client)
+        return rounds.check_in(client, message)
+
+    return responses.message(await service.polls.answer(client, message, ask))
+
+
+async def get_blob(request: web.Request) -> web.StreamResponse:
+    """`GET /v1/blobs/{sha256}`: a blob of this client's assignment, current sets or bundles."""
+    service, client = _authenticated(request)
+    digest = bytes.fromhex(request.match_info["sha256"])
+    response, count = await send_blob(request, service.rounds.readable(client, digest))
+    if request.method == "GET":
+        service.rounds.count_sent(client, digest, count)
+    return response
+
+
+async def put_update(request: web.Request) -> web.Response:
+    """`PUT .../update`: what a member trained."""
+    service, client = _authenticated(request)
+    return responses.message(await receive_update(request, service, client, *_round(request)))
+
+
+async def put_evaluation(request: web.Request) -> web.Response:
+    """`PUT .../evaluation`: what an evaluator found."""
+    service, client = _authenticated(request)
+    body = await _body(request, service, "evaluation")
+    if len(body) < LENGTH.size or LENGTH.unpack_from(body)[0] != len(body) - LENGTH.size:
+        raise Malformed(f"an evaluation is a header behind its length; that does not fit these {len(body)} bytes")
+    header = decode_request(update_pb2.UpdateHeader, body[LENGTH.size :])
+    receipt = await service.durable(
+        service.rounds.accept_evaluation(client, *_round(request), header, sha256(body).digest())
+    )
+    return responses.message(receipt)
+
+
+async def report_failure(request: web.Request) -> web.Response:
+    """`POST .../failure`: a member gives up."""
+    service, client = _authenticated(request)
+    message = decode_request(update_pb2.FailureRequest, await _body(request, service, "failure"))
+    await service.durable(service.rounds.accept_failure(client, *_round(request), message.reason, message.detail))
+    return responses.message(update_pb2.FailureResponse())
+
+
+def _authenticated(request: web.Request) -> tuple[Service, bytes]:
+    service = request.app[SERVICE]
+    client = credentials.client_id(request)
+    service.rounds.authenticate(client)
+    return service, client
+
+
+async def _body(request: web.Request, service: Service, endpoint: str) -> bytes:
+    return await read_body(request, endpoint, service.config.limits.upload_stall_s)
+
+
+def _round(request: web.Request) -> tuple[int, int]:
+    return int(request.match_info["task"]), int(request.match_info["round"])

@@ -1,0 +1,71 @@
+"""Sockets and TLS: an application made reachable, and given back in good order."""
+
+import asyncio
+import ssl
+from collections.abc import Sequence
+from pathlib import Path
+
+from aiohttp import web
+
+from fedlens_server.config import ConfigError
+from fedlens_server.http.responses import Connection
+
+
+class _Server(web.Server):
+    def __call__(self) -> Connection:
+        return Connection(self, loop=self._loop, **self._kwargs)
+
+
+class Runner(web.AppRunner):
+    """aiohttp's runner, with connections that answer everything in the protocol's own form."""
+
+    async def _make_server(self) -> web.Server:
+        made = await super()._make_server()
+        return _Server(made.request_handler, request_factory=made.request_factory, loop=made._loop, **made._kwargs)
+
+
+async def close(runners: Sequence[web.AppRunner], within_s: float) -> None:
+    """Give everything back, one runner after the other; requests that have begun have `within_s` seconds in all."""
+    clock = asyncio.get_running_loop().time
+    until = clock() + within_s
+    for runner in runners:
+        runner._shutdown_timeout = max(0.0, until - clock())
+        await runner.cleanup()
+
+
+def tls(certfile: Path, keyfile: Path) -> ssl.SSLContext:
+    """TLS 1.2 or newer with this certificate.
+
+    Raises:
+        ConfigError: The files are no certificate with its key, or the key is encrypted.
+    """
+
+    def refuse() -> str:
+        # Without it OpenSSL would ask on the terminal, and a service would never get past this line.
+        raise ConfigError(f"server.keyfile: {keyfile} is encrypted; give a key without a passphrase (mode 0600)")
+
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    try:
+        context.load_cert_chain(certfile, keyfile, password=refuse)
+    except (ssl.SSLError, OSError) as error:
+        raise ConfigError(
+            f"server.certfile, server.keyfile: {certfile} and {keyfile} are no certificate with its key: {error}"
+        ) from error
+    return context
+
+
+async def listen(runner: web.AppRunner, host: str, port: int, context: ssl.SSLContext | None, key: str) -> str:
+    """Accept connections; returns the URL, with the port that was taken where `port` is 0.
+
+    Raises:
+        ConfigError: The address cannot be had; `key` names it as in the config.
+    """
+    site = web.TCPSite(runner, host, port, ssl_context=context, backlog=1024)
+    try:
+        await site.start()
+    except OSError as error:
+        raise ConfigError(f"{key}: cannot listen on {host}:{port}: {error.strerror or error}") from error
+    taken = runner.addresses[0][1]
+    name = f"[{host}]" if ":" in host else host
+    return f"{'https' if context else 'http'}://{name}:{taken}"

@@ -1,0 +1,240 @@
+"""Updates and parts on their way in: checked while they stream, held by a temporary file, never by memory."""
+
+import asyncio
+from concurrent.futures import Future
+from contextlib import nullcontext
+from hashlib import sha256
+from io import SEEK_END, BytesIO
+from pathlib import Path
+from typing import BinaryIO
+
+from aiohttp import web
+
+from fedlens_proto.blob import Checker
+from fedlens_proto.errors import BlobError
+from fedlens_proto.v1 import update_pb2
+from fedlens_proto.wire import LENGTH, MAX_UPDATE_HEADER_BYTES, decode_request
+from fedlens_server.engine.rounds import Rounds
+from fedlens_server.engine.updates import Expectation, ReceivedUpdate
+from fedlens_server.errors import Malformed, TooLarge, UpdateInvalid
+from fedlens_server.http.bodies import BodyReader, refuse_encoding, require_message
+from fedlens_server.http.service import Service
+from fedlens_server.store import MAX_ROW_BYTES, IncomingBlob, Store, StoredBlob
+
+BATCH_BYTES = 512 << 10
+
+
+async def receive_update(
+    request: web.Request, service: Service, client: bytes, task: int, round_number: int
+) -> update_pb2.Receipt:
+    """Take in the body of `PUT .../update`; the receipt, once it is durable.
+
+    Raises:
+        ServerError: As in `Rounds.expect` and `Rounds.accept_update`; also TooLarge before the body is read, Malformed
+            for a header that cannot be read, UpdateInvalid for a bad blob (the member is quarantined).
+        ConnectionError: The client went away; nothing is left of what it sent.
+    """
+    require_message(request)
+    rounds = service.rounds
+    expectation = rounds.expect(client, task, round_number)
+    size = _announced(request, LENGTH.size + MAX_UPDATE_HEADER_BYTES + expectation.blob_size)
+    # What fits a row is held in memory, as any message is; only files are few.
+    slot = service.upload_slot() if expectation.blob_size > MAX_ROW_BYTES else nullcontext()
+    with slot, service.store.incoming() as incoming:
+        reader = BodyReader(request, service.config.limits.upload_stall_s)
+        framed, header = await _read_header(reader, size)
+        body = _Body(incoming, expectation, framed)
+        await body.receive(reader, header, size - len(framed))
+        return await service.durable(await _end(rounds, client, task, round_number, size, header, body))
+
+
+async def take_update(
+    rounds: Rounds, store: Store, client: bytes, task: int, round_number: int, framed: bytes, blob: bytes | Path | None
+) -> update_pb2.Receipt:
+    """As `receive_update`, with the same checks, for an update that comes without a request.
+
+    Args:
+        rounds: The round engine.
+        store: Its store.
+        client: Who sends it.
+        task: Of the assignment.
+        round_number: Of the assignment.
+        framed: The header behind its length.
+        blob: What stands behind it: bytes, a file, or nothing.
+
+    Raises:
+        ServerError: As `receive_update`.
+    """
+    expectation = rounds.expect(client, task, round_number)
+    with store.incoming() as incoming, _opened(blob) as stream:
+        size = len(framed) + stream.seek(0, SEEK_END)
+        stream.seek(0)
+        if size > (most := LENGTH.size + MAX_UPDATE_HEADER_BYTES + expectation.blob_size):
+            raise TooLarge(f"an update of {size} bytes; at most {most} are expected here")
+        header = decode_request(update_pb2.UpdateHeader, framed[LENGTH.size :])
+        body = _Body(incoming, expectation, framed)
+        await body.receive(_Pieces(stream), header, size - len(framed))
+        return await asyncio.wrap_future(await _end(rounds, client, task, round_number, size, header, body))
+
+
+async def _end(
+    rounds: Rounds,
+    client: bytes,
+    task: int,
+    round_number: int,
+    size: int,
+    header: update_pb2.UpdateHeader,
+    body: "_Body",
+) -> Future[update_pb2.Receipt]:
+    """Hand what was read to the round engine; or have the member quarantined."""
+    if body.fault is not None:
+        # Who is cut off while waiting must not undo it.
+        await asyncio.shield(
+            asyncio.wrap_future(rounds.quarantine(client, task, round_number, body.fault, body.sha256))
+        )
+        raise UpdateInvalid(body.fault)
+    blob = await _finish(body.incoming, header.blob_sha256) if header.blob_sha256 else None
+    received = ReceivedUpdate(header=header, body_sha256=body.sha256, body_size=size, blob=blob)
+    return rounds.accept_update(client, task, round_number, received)
+
+
+async def receive_part(request: web.Request, service: Service, digest: bytes) -> None:
+    """Take in the body of `PUT /v1/admin/parts/{sha256}`.
+
+    Raises:
+        Malformed: The bytes have another digest.
+        TooLarge: There are more than `limits.max_part_bytes`.
+        ConnectionError: The operator went away; nothing is left of what was sent.
+    """
+    refuse_encoding(request)
+    rounds = service.rounds
+    left = _announced(request, service.config.limits.max_part_bytes)
+    seen = sha256()
+
+    def take(pieces: list[bytes]) -> None:
+        for piece in pieces:
+            seen.update(piece)
+            incoming.write(piece)
+
+    with service.store.incoming() as incoming:
+        reader = BodyReader(request, service.config.limits.upload_stall_s)
+        while pieces := await _batch(reader, left):
+            left -= sum(map(len, pieces))
+            await asyncio.to_thread(take, pieces)
+        if left:
+            raise Malformed(f"the body ends {left} bytes before its announced length")
+        if seen.digest() != digest:
+            raise Malformed(f"the SHA-256 of the bytes is {seen.hexdigest()}, not {digest.hex()} as in the address")
+        await service.durable(rounds.put_part(await _finish(incoming, digest)))
+
+
+class _Body:
+    """The body of an update: the first fault of its blob is kept, and the rest still read for the digest."""
+
+    def __init__(self, incoming: IncomingBlob, expectation: Expectation, framed: bytes) -> None:
+        self.fault: str | None = None
+        self.incoming = incoming
+        self._expectation = expectation
+        self._checker = Checker(expectation.specs or (), expectation.base)
+        self._hash = sha256(framed)
+
+    @property
+    def sha256(self) -> bytes:
+        return self._hash.digest()
+
+    async def receive(self, reader: "BodyReader | _Pieces", header: update_pb2.UpdateHeader, size: int) -> None:
+        self.fault = _contradiction(header, self._expectation, size)
+        left = size
+        while pieces := await _batch(reader, left):
+            left -= sum(map(len, pieces))
+            if self.incoming.in_memory and self.incoming.size + sum(map(len, pieces)) <= MAX_ROW_BYTES:
+                self._take(pieces)
+            else:
+                await asyncio.to_thread(self._take, pieces)
+        if left:
+            raise Malformed(f"the body ends {left} bytes before its announced length")
+        if self.fault is None and header.blob_sha256:
+            self.fault = self._end(header.blob_sha256)
+
+    def _take(self, pieces: list[bytes]) -> None:
+        for piece in pieces:
+            self._hash.update(piece)
+            if self.fault is None:
+                try:
+                    self._checker.feed(piece)
+                except BlobError as error:
+                    self.fault = str(error)
+                else:
+                    self.incoming.write(piece)
+
+    def _end(self, digest: bytes) -> str | None:
+        try:
+            self._checker.finish()
+        except BlobError as error:
+            return str(error)
+        if self._checker.digest != digest:
+            return f"the blob's SHA-256 is {self._checker.digest.hex()}, its header says {digest.hex()}"
+        return None
+
+
+class _Pieces:
+    """A file's bytes as a body's come."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self._stream = stream
+
+    async def some(self) -> bytes:
+        return self._stream.read(BATCH_BYTES)
+
+
+def _opened(blob: bytes | Path | None) -> BinaryIO:
+    return blob.open("rb") if isinstance(blob, Path) else BytesIO(blob or b"")
+
+
+def _announced(request: web.Request, limit: int) -> int:
+    size = request.content_length
+    if size is None:
+        raise Malformed("the request needs a Content-Length")
+    if size > limit:
+        raise TooLarge(f"{size} bytes were announced; at most {limit} are expected here")
+    return size
+
+
+async def _read_header(reader: BodyReader, size: int) -> tuple[bytes, update_pb2.UpdateHeader]:
+    prefix = await reader.exactly(LENGTH.size, "the header's length")
+    (length,) = LENGTH.unpack(prefix)
+    if length > MAX_UPDATE_HEADER_BYTES:
+        raise Malformed(f"an update header of {length} bytes; at most {MAX_UPDATE_HEADER_BYTES} are allowed")
+    if LENGTH.size + length > size:
+        raise Malformed(f"an update header of {length} bytes in a body of {size}")
+    raw = await reader.exactly(length, "the update header")
+    return prefix + raw, decode_request(update_pb2.UpdateHeader, raw)
+
+
+def _contradiction(header: update_pb2.UpdateHeader, expectation: Expectation, size: int) -> str | None:
+    if not header.blob_sha256:
+        if expectation.specs is not None:
+            return "a blob was asked for, and the header names none"
+        return f"{size} bytes behind a header that names no blob" if size else None
+    if expectation.specs is None:
+        return "a blob was sent where none was asked for"
+    if len(header.blob_sha256) != sha256().digest_size:
+        return f"blob_sha256 has {len(header.blob_sha256)} bytes, must have 32"
+    if header.blob_size != size:
+        return f"the header says that the blob has {header.blob_size} bytes, {size} were sent"
+    return None
+
+
+async def _batch(reader: BodyReader | _Pieces, left: int) -> list[bytes]:
+    pieces: list[bytes] = []
+    wanted = min(left, BATCH_BYTES)
+    while wanted > 0 and (piece := await reader.some()):
+        pieces.append(piece)
+        wanted -= len(piece)
+    return pieces
+
+
+async def _finish(incoming: IncomingBlob, digest: bytes) -> StoredBlob:
+    if incoming.in_memory:
+        return incoming.finish(digest)
+    return await asyncio.to_thread(incoming.finish, digest)

@@ -1,0 +1,69 @@
+"""What clients hold, guessed from how their models answer to noise: FedConcat-ID.
+
+Paper: FedConcat, appendix B.
+
+    paper   here     meaning
+    N       images   random images, uniform in 0..1; 10,000
+    q_k     a row    mean over them of softmax(model_k(x)), models in evaluation mode
+"""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedlens_proto.blob import Array
+from fedlens_server.methods.arithmetic.clustering import Rows
+from fedlens_server.planning.method import TensorSet
+
+IMAGES = 10_000
+IMAGE_BYTES = 64 << 20  # drawn at once
+
+
+def mean_softmax(logits: Array) -> Rows:
+    """What a model makes of images on average, `(1/N) sum_x softmax(model(x))`, which is not softmax of the mean.
+
+    Args:
+        logits: Of N >= 1 images, float [N, C].
+
+    Returns:
+        float64 [C], adding up to 1; not finite where the logits are not.
+
+    Source: FedConcat, appendix B.
+    """
+    wide = np.asarray(logits, np.float64)
+    with np.errstate(invalid="ignore"):
+        raised = np.exp(wide - wide.max(1, keepdims=True))
+    found: Rows = (raised / raised.sum(1, keepdims=True)).mean(0)
+    return found
+
+
+def distributions(
+    infer: Callable[[TensorSet, NDArray[np.float32]], NDArray[np.float32]],
+    models: Sequence[TensorSet],
+    images: int,
+    photo_shape: tuple[int, int, int],
+    generator: np.random.Generator,
+) -> Rows:
+    """What each model makes on average of the same random images, uniform in 0..1.
+
+    Args:
+        infer: As `Tools.infer`.
+        models: The weights of each.
+        images: How many, at least one.
+        photo_shape: Of one of them.
+        generator: Of the images.
+
+    Returns:
+        float64 [models, classes], each row adding up to 1; not finite where a model's logits are not.
+
+    Source: FedConcat, appendix B.
+    """
+    at_once = max(1, min(images, IMAGE_BYTES // (4 * int(np.prod(photo_shape)))))
+    totals: list[Rows] = []
+    for first in range(0, images, at_once):
+        count = min(at_once, images - first)
+        drawn = generator.random((count, *photo_shape), np.float32)
+        sums = [count * mean_softmax(infer(model, drawn)) for model in models]
+        totals = [total + part for total, part in zip(totals, sums, strict=True)] if totals else sums
+    return np.stack(totals) / images

@@ -1,0 +1,59 @@
+import os
+import resource
+import signal
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from fedlens_edge_client.emulation.fleet.config import FleetConfig
+from fedlens_edge_client.emulation.fleet.processes import FleetProcesses, WorkerDied
+from fedlens_edge_client.emulation.fleet.running import run_fleet
+from fedlens_edge_client.errors import Untrusted
+
+
+@pytest.fixture
+def few_files() -> Iterator[tuple[int, int]]:
+    """This process's limits of open files: a low one, and one up to which it may be raised."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    limits = (512, before[1])
+    resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    yield limits
+    resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+def test_workers_may_open_as_many_files_as_the_system_allows(config: FleetConfig, few_files: tuple[int, int]) -> None:
+    _, most = few_files
+
+    with FleetProcesses(replace(config, workers=1)) as processes:
+        of_worker = resource.prlimit(processes.pids[0], resource.RLIMIT_NOFILE)
+
+    assert of_worker == (most, most)
+    assert resource.getrlimit(resource.RLIMIT_NOFILE) == few_files
+
+
+def test_a_dead_worker_is_named_with_its_first_clients(config: FleetConfig) -> None:
+    with FleetProcesses(replace(config, workers=1, clients=500, evaluator_token=None)) as processes:
+        os.kill(processes.pids[0], signal.SIGKILL)
+        with pytest.raises(WorkerDied, match=r"; client 0, .*, client 4 and 495 more\) was killed by SIGKILL"):
+            list(processes.messages(60.0))
+
+
+@pytest.mark.parametrize(
+    ("others", "reason"),
+    [
+        ({"server": "nonsense"}, "'nonsense' is no address; it looks like https"),
+        ({"server": "http://example.org"}, "plain HTTP would show the secret"),
+        ({"ca": Path("nowhere.pem")}, "nowhere.pem cannot be read as certificates"),
+    ],
+)
+def test_an_address_that_no_client_could_use_starts_no_worker(
+    config: FleetConfig, others: dict[str, object], reason: str
+) -> None:
+    started: list[int] = []
+
+    with pytest.raises(Untrusted, match=reason):
+        run_fleet(replace(config, **others), on_started=started.extend)  # type: ignore[arg-type]  # names vary
+
+    assert started == []

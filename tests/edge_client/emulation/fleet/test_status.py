@@ -1,0 +1,206 @@
+import os
+import signal
+from dataclasses import replace
+from io import StringIO
+
+from rich.console import Console
+
+from fedlens_edge_client.client.events import (
+    Enrolled,
+    Event,
+    Retrying,
+    RoundFailed,
+    RoundRefused,
+    RoundReported,
+    RoundStarted,
+    Trained,
+    Waiting,
+)
+from fedlens_edge_client.emulation.fleet.config import FleetConfig
+from fedlens_edge_client.emulation.fleet.messages import EVALUATOR, ClientEnded, Happened
+from fedlens_edge_client.emulation.fleet.progress import FleetProgress
+from fedlens_edge_client.emulation.fleet.session import Interrupts, introduce
+from fedlens_edge_client.emulation.fleet.status import FleetStatus
+
+
+def reported(round_number: int) -> RoundReported:
+    return RoundReported(1, round_number, photo_count=10, upload_bytes=500, start=None, end=None)
+
+
+def heard(*said: tuple[int, Event]) -> FleetStatus:
+    status = FleetStatus()
+    for index, event in said:
+        status.hear(Happened(0, index, event))
+    return status
+
+
+def test_a_round_counts_who_started_who_reported_and_their_losses() -> None:
+    status = heard(
+        (0, RoundStarted(1, 1, 10, 2)),
+        (1, RoundStarted(1, 1, 10, 2)),
+        (0, Trained(1, 1, 5, 5, loss=9.0, mean_loss=2.0)),
+        (1, Trained(1, 1, 5, 5, loss=9.0, mean_loss=1.0)),
+        (0, reported(1)),
+    )
+
+    newest = status.rounds[(1, 1)]
+    assert (len(newest.started), len(newest.reported), newest.mean_loss) == (2, 1, 1.5)
+    assert (status.reports, status.bytes_uploaded) == (1, 500)
+
+
+def test_an_evaluator_is_no_member_of_a_round() -> None:
+    status = heard((EVALUATOR, RoundStarted(1, 1, 0, 50)), (EVALUATOR, reported(1)))
+
+    assert status.rounds == {}
+    assert (status.reports, status.evaluations) == (0, 1)
+
+
+def test_trouble_is_told_in_words() -> None:
+    status = heard(
+        (3, RoundRefused(1, 2, "round-closed", "the round has closed")),
+        (4, RoundFailed(1, 2, "no_photos", "there is no labelled train photo")),
+    )
+
+    assert status.trouble == [
+        "round 2, client 3: round-closed: the round has closed",
+        "round 2, client 4: no_photos: there is no labelled train photo",
+    ]
+
+
+def test_clients_are_called_by_the_names_that_the_fleet_has_for_them() -> None:
+    status = FleetStatus(name=lambda index: f"client {index} (anna)")
+
+    status.hear(Happened(0, 3, RoundStarted(1, 2, 10, 2)))
+    status.hear(Happened(0, 3, RoundFailed(1, 2, "no_photos", "there is none")))
+
+    assert status.doing == {0: "client 3 (anna): round 2, 10 photos"}
+    assert status.trouble == ["round 2, client 3 (anna): no_photos: there is none"]
+
+
+def test_a_fleet_tells_what_is_left_out_of_its_photos_and_what_is_odd(config: FleetConfig) -> None:
+    pool = replace(config.pool, skipped={"files [x]": ("a/1.png",)}, notes=("only client '[anna]' has photos of a",))
+    console = Console(file=StringIO(), width=200)
+
+    introduce(replace(config, pool=pool), console)
+
+    assert isinstance(console.file, StringIO)
+    assert console.file.getvalue().splitlines() == [
+        "5 clients with 0 train photos of 2 classes (camera-iid, per class 1), 2 worker processes",
+        "left out 1 files [x]: a/1.png",
+        "only client '[anna]' has photos of a",
+    ]
+
+
+def test_an_evaluation_that_comes_after_the_next_model_is_no_trouble() -> None:
+    status = heard((EVALUATOR, RoundRefused(1, 2, "round-closed", "another round is evaluated by now")))
+
+    assert status.trouble == []
+
+
+def test_a_client_that_failed_is_named() -> None:
+    status = FleetStatus()
+    status.hear(ClientEnded(0, 2, "the server refuses (forbidden): revoked"))
+    status.hear(ClientEnded(0, 3, None))
+
+    assert status.failures == {2: "the server refuses (forbidden): revoked"}
+    assert status.ended == 2
+
+
+def test_without_a_terminal_each_round_is_one_line() -> None:
+    out = StringIO()
+    status = FleetStatus()
+    with FleetProgress(Console(file=out, width=100), workers=1) as progress:
+        for event in (RoundStarted(1, 1, 9, 1), Trained(1, 1, 3, 3, 0.1, 0.25), reported(1), RoundStarted(1, 2, 9, 1)):
+            message = Happened(0, 0, event)
+            status.hear(message)
+            progress.show(message, status)
+
+    assert out.getvalue().splitlines() == [
+        "round   1: 1 of 1 clients reported, mean loss 0.250",
+        "round   2: 0 of 1 clients reported",
+    ]
+
+
+def test_a_mean_loss_does_not_depend_on_who_reports_first() -> None:
+    # In floating point 0.1 + 0.2 + 0.3 and 0.3 + 0.2 + 0.1 differ in the last place.
+    said: list[tuple[int, Event]] = [(i, Trained(1, 1, 1, 1, 0.0, loss)) for i, loss in enumerate((0.1, 0.2, 0.3))]
+
+    losses = [heard(*order).rounds[(1, 1)].mean_loss for order in (said, said[::-1])]
+
+    assert losses[0] == losses[1]
+
+
+def test_a_round_is_told_when_all_that_started_it_have_reported_even_after_the_next_has_begun() -> None:
+    out = StringIO()
+    status = FleetStatus()
+    said: list[tuple[int, Event]] = [
+        (0, RoundStarted(1, 1, 9, 1)),
+        (1, RoundStarted(1, 1, 9, 1)),
+        (0, Trained(1, 1, 3, 3, 0.1, 0.25)),
+        (0, reported(1)),
+        (0, RoundStarted(1, 2, 9, 1)),
+        (1, Trained(1, 1, 3, 3, 0.1, 0.75)),
+        (1, reported(1)),
+    ]
+    with FleetProgress(Console(file=out, width=100), workers=2) as progress:
+        for index, event in said:
+            message = Happened(index, index, event)
+            status.hear(message)
+            progress.show(message, status)
+
+    assert out.getvalue().splitlines()[0] == "round   1: 2 of 2 clients reported, mean loss 0.500"
+
+
+def test_a_fleet_of_which_nobody_works_says_why_and_again_every_half_minute() -> None:
+    out, now = StringIO(), [0.0]
+    status = FleetStatus()
+    with FleetProgress(Console(file=out, width=100), workers=1, now=lambda: now[0]) as progress:
+        for index, event in ((0, Waiting("population", 9)), (1, Enrolled(bytes(32), "trainer"))):
+            message = Happened(0, index, event)
+            status.hear(message)
+            progress.show(message, status)
+        for now[0] in (0.0, 5.0):
+            progress.look()
+        status.hear(Happened(0, 1, Waiting("population", 9)))
+        for now[0] in (6.0, 6.5, 7.0, 36.9, 37.0):
+            progress.look()
+
+    # The second client waits from 6 s on, which is told when it has lasted a second, at 7 s.
+    line = "clients: waiting: the task starts when enough clients have enrolled"
+    assert out.getvalue().splitlines() == [line, f"{line} (for 30 s)"]
+
+
+def test_a_fleet_whose_server_is_down_says_so_as_long_as_requests_fail() -> None:
+    out, now = StringIO(), [0.0]
+    status = FleetStatus()
+    with FleetProgress(Console(file=out, width=100), workers=1, now=lambda: now[0]) as progress:
+        for now[0] in (0.0, 2.0, 20.0, 33.0):
+            message = Happened(0, 0, Retrying("connection failed", 2.0, 1))
+            status.hear(message)
+            progress.show(message, status)
+        now[0] = 70.0
+        progress.look()
+
+    line = "clients: connection failed; trying again"
+    assert out.getvalue().splitlines() == [line, f"{line} (for 31 s)"]
+
+
+def test_a_terminal_shows_the_newest_round_and_every_worker() -> None:
+    out = StringIO()
+    status = heard((0, RoundStarted(1, 1, 9, 1)))
+    console = Console(file=out, width=100, force_terminal=True)
+    progress = FleetProgress(console, workers=2)
+    progress.show(Happened(0, 0, reported(1)), status)
+
+    console.print(progress)
+
+    assert "client 0: round 1, 9 photos" in out.getvalue()
+    assert "starting" in out.getvalue()
+
+
+def test_ctrl_c_is_noted_and_gives_status_130() -> None:
+    with Interrupts() as interrupts:
+        os.kill(os.getpid(), signal.SIGINT)
+
+    assert interrupts.received == signal.SIGINT
+    assert interrupts.exit_status == 130

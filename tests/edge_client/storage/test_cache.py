@@ -1,0 +1,252 @@
+import asyncio
+import fcntl
+import os
+import sqlite3
+from contextlib import ExitStack, closing
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+
+from fedlens_edge_client.errors import BadAnswer, StateError
+from fedlens_edge_client.storage.cache import Cache
+from fedlens_edge_client.training import features
+from fedlens_edge_client.training.features import FeatureCache
+from fedlens_proto.v1 import manifest_pb2 as pb
+from tests.edge_client.linear import make_bundle
+
+
+class Source:
+    """Something to fetch from, which counts and can give wrong bytes a few times."""
+
+    def __init__(self, *contents: bytes, wrong: int = 0) -> None:
+        self.contents = {sha256(raw).digest(): raw for raw in contents}
+        self.wrong = wrong
+        self.fetched = 0
+
+    async def fetch(self, digest: bytes, into: Path, max_bytes: int) -> None:
+        self.fetched += 1
+        self.wrong -= 1
+        await asyncio.sleep(0)  # others have their turn, as with every call to a server
+        with into.open("ab") as file:
+            raw = b"?" * max_bytes if self.wrong >= 0 else self.contents[digest]
+            file.write(raw[file.tell() :])
+
+
+async def test_what_is_there_is_not_fetched_again(tmp_path: Path) -> None:
+    source, digest = Source(b"abc"), sha256(b"abc").digest()
+    cache = Cache(tmp_path, 1000)
+    first = await cache.obtain(digest, 3, source.fetch)
+    second = await Cache(tmp_path, 1000).obtain(digest, 3, source.fetch)
+
+    assert (first, second, source.fetched) == (True, False, 1)
+    assert cache.path(digest).read_bytes() == b"abc"
+
+
+async def test_clients_that_need_a_blob_at_the_same_time_fetch_it_once(tmp_path: Path) -> None:
+    source, digest = Source(b"abc"), sha256(b"abc").digest()
+    caches = [Cache(tmp_path, 1000) for _ in range(3)]
+
+    fetched = await asyncio.gather(*(cache.obtain(digest, 3, source.fetch) for cache in caches))
+
+    assert (fetched, source.fetched) == ([True, False, False], 1)
+
+
+@pytest.mark.parametrize("name", [b"", b"short", bytes(500)])
+async def test_a_name_that_is_no_digest_is_refused(tmp_path: Path, name: bytes) -> None:
+    with pytest.raises(BadAnswer, match=f"named by {len(name)} bytes"):
+        await Cache(tmp_path, 1000).obtain(name, 3, Source().fetch)
+
+
+async def test_a_folder_that_has_become_unusable_is_named(tmp_path: Path) -> None:
+    source, digest = Source(b"abc"), sha256(b"abc").digest()
+    cache = Cache(tmp_path, 1000)
+    (tmp_path / "incoming").rmdir()
+
+    with pytest.raises(StateError, match=r"cache folder .* cannot be used"):
+        await cache.obtain(digest, 3, source.fetch)
+
+
+async def test_a_download_goes_on_from_what_is_there(tmp_path: Path) -> None:
+    source, digest = Source(b"abcdef"), sha256(b"abcdef").digest()
+    cache = Cache(tmp_path, 1000)
+    (tmp_path / "incoming" / digest.hex()).write_bytes(b"abc")
+    await cache.obtain(digest, 6, source.fetch)
+
+    assert cache.path(digest).read_bytes() == b"abcdef"
+    assert list((tmp_path / "incoming").iterdir()) == []
+
+
+async def test_what_had_come_completely_when_a_process_ended_is_not_fetched_again(tmp_path: Path) -> None:
+    source, digest = Source(b"abcdef"), sha256(b"abcdef").digest()
+    cache = Cache(tmp_path, 1000)
+    (tmp_path / "incoming" / digest.hex()).write_bytes(b"abcdef")
+    fetched = await cache.obtain(digest, 6, source.fetch)
+
+    assert (fetched, source.fetched) == (False, 0)
+    assert cache.path(digest).read_bytes() == b"abcdef"
+    assert list((tmp_path / "incoming").iterdir()) == []
+
+
+@pytest.mark.parametrize("damaged", [b"abcdeX", b"abcdefg"])
+async def test_a_damaged_file_of_the_whole_length_is_fetched_from_its_first_byte(
+    tmp_path: Path, damaged: bytes
+) -> None:
+    source, digest = Source(b"abcdef"), sha256(b"abcdef").digest()
+    cache = Cache(tmp_path, 1000)
+    (tmp_path / "incoming" / digest.hex()).write_bytes(damaged)
+    await cache.obtain(digest, 6, source.fetch)
+
+    assert source.fetched == 1
+    assert cache.path(digest).read_bytes() == b"abcdef"
+
+
+async def test_a_page_instead_of_a_blob_leaves_the_beginning(tmp_path: Path) -> None:
+    async def fetch(digest: bytes, into: Path, max_bytes: int) -> None:
+        raise BadAnswer("<html>pay first")
+
+    beginning = tmp_path / "incoming" / sha256(b"abcdef").hexdigest()
+    cache = Cache(tmp_path, 1000)
+    beginning.write_bytes(b"abc")
+    with pytest.raises(BadAnswer, match="pay first"):
+        await cache.obtain(sha256(b"abcdef").digest(), 6, fetch)
+
+    assert beginning.read_bytes() == b"abc"
+
+
+async def test_a_damaged_beginning_is_fetched_anew(tmp_path: Path) -> None:
+    source, digest = Source(b"abcdef"), sha256(b"abcdef").digest()
+    cache = Cache(tmp_path, 1000)
+    (tmp_path / "incoming" / digest.hex()).write_bytes(b"xyz")
+    await cache.obtain(digest, 6, source.fetch)
+
+    assert source.fetched == 2
+    assert cache.path(digest).read_bytes() == b"abcdef"
+
+
+async def test_wrong_bytes_twice_are_an_error_and_leave_nothing(tmp_path: Path) -> None:
+    source, digest = Source(b"abc", wrong=2), sha256(b"abc").digest()
+    cache = Cache(tmp_path, 1000)
+    with pytest.raises(BadAnswer, match="digest"):
+        await cache.obtain(digest, 3, source.fetch)
+
+    assert not cache.has(digest)
+    assert list((tmp_path / "incoming").iterdir()) == []
+
+
+async def test_a_file_that_was_damaged_on_the_disk_is_fetched_again(tmp_path: Path) -> None:
+    source, digest = Source(b"abc"), sha256(b"abc").digest()
+    await Cache(tmp_path, 1000).obtain(digest, 3, source.fetch)
+    Cache(tmp_path, 1000).path(digest).write_bytes(b"abX")
+    later = Cache(tmp_path, 1000)
+    await later.obtain(digest, 3, source.fetch)
+
+    assert later.path(digest).read_bytes() == b"abc"
+
+
+async def test_while_another_process_writes_a_second_copy_is_fetched(tmp_path: Path) -> None:
+    source, digest = Source(b"abc"), sha256(b"abc").digest()
+    cache = Cache(tmp_path, 1000)
+    other = os.open(tmp_path / "incoming" / digest.hex(), os.O_RDWR | os.O_CREAT)
+    fcntl.flock(other, fcntl.LOCK_EX)
+    await cache.obtain(digest, 3, source.fetch)
+    os.close(other)
+
+    assert cache.path(digest).read_bytes() == b"abc"
+
+
+async def test_the_least_recently_used_files_go_first_but_none_that_is_in_use(tmp_path: Path) -> None:
+    contents = [bytes([n]) * 100 for n in range(4)]
+    source, digests = Source(*contents), [sha256(raw).digest() for raw in contents]
+    cache = Cache(tmp_path, 250)
+    with ExitStack() as pins:
+        await cache.hold({digests[0]: 100}, source.fetch, pins)
+        for age, digest in enumerate(digests[1:]):
+            await cache.obtain(digest, 100, source.fetch)
+            os.utime(cache.path(digest), (1000 + age, 1000 + age))
+        os.utime(cache.path(digests[0]), (1, 1))
+        cache.trim()
+
+    # 400 bytes are there and 250 allowed: two go, the oldest but for the first one, which is held.
+    assert [cache.path(digest).exists() for digest in digests] == [True, False, False, True]
+
+
+async def test_what_was_held_can_go_afterwards(tmp_path: Path) -> None:
+    source, digest = Source(b"abc"), sha256(b"abc").digest()
+    cache = Cache(tmp_path, 1)
+    with ExitStack() as pins:
+        assert await cache.hold({digest: 3}, source.fetch, pins) == [digest]
+        cache.trim()
+        assert cache.has(digest)
+    cache.trim()
+
+    assert not cache.has(digest)
+
+
+def test_features_are_found_by_space_and_photo(tmp_path: Path) -> None:
+    with closing(FeatureCache(tmp_path / "f", 1 << 20)) as cache:
+        cache.put(b"space", {b"a": b"1", b"b": b"2"})
+
+        assert cache.get(b"space", [b"a", b"c"]) == {b"a": b"1"}
+        assert cache.get(b"other", [b"a"]) == {}
+
+
+def test_a_damaged_feature_file_is_replaced(tmp_path: Path) -> None:
+    (tmp_path / "f").write_bytes(b"no database" * 1000)
+    with closing(FeatureCache(tmp_path / "f", 1 << 20)) as cache:
+        cache.put(b"s", {b"a": b"1"})
+
+        assert cache.get(b"s", [b"a"]) == {b"a": b"1"}
+
+
+def test_a_feature_file_that_somebody_is_just_making_is_waited_for_and_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # SQLite says so, without waiting, when two processes turn a new file to its journal at the same moment.
+    busy = sqlite3.OperationalError("database is locked")
+    busy.sqlite_errorcode = sqlite3.SQLITE_BUSY
+    really, refusals = features._connect, [busy]
+
+    def connect(path: Path) -> sqlite3.Connection:
+        if refusals:
+            raise refusals.pop()
+        return really(path)
+
+    with closing(FeatureCache(tmp_path / "f", 1 << 20)) as theirs:
+        theirs.put(b"s", {b"a": b"1"})
+        monkeypatch.setattr(features, "_connect", connect)
+        with closing(FeatureCache(tmp_path / "f", 1 << 20)) as cache:
+            assert cache.get(b"s", [b"a"]) == {b"a": b"1"}
+
+
+def test_a_feature_file_that_cannot_be_opened_is_named(tmp_path: Path) -> None:
+    (tmp_path / "f").mkdir()
+
+    with pytest.raises(StateError, match=r"feature cache .*f cannot be opened"):
+        FeatureCache(tmp_path / "f", 1 << 20)
+
+
+def test_features_beyond_the_limit_go_oldest_use_first(tmp_path: Path) -> None:
+    with closing(FeatureCache(tmp_path / "f", 200_000)) as cache:
+        for name in (b"a", b"b", b"c"):
+            cache.put(b"s", {name: bytes(60_000)})
+        with closing(sqlite3.connect(tmp_path / "f")) as database, database:
+            database.execute("UPDATE feature SET used_day = 1 WHERE photo = ?", (b"b",))
+            database.execute("UPDATE feature SET used_day = 2 WHERE photo = ?", (b"a",))
+        assert set(cache.get(b"s", [b"a"])) == {b"a"}
+        cache.put(b"s", {b"d": bytes(60_000)})
+
+        assert set(cache.get(b"s", [b"a", b"b", b"c", b"d"])) == {b"a", b"c", b"d"}
+
+
+def test_the_space_of_features_follows_backbone_and_size_but_not_the_head(tmp_path: Path) -> None:
+    one = make_bundle(tmp_path / "one").manifest
+    other_head = make_bundle(tmp_path / "two", with_reference=True).manifest
+    other_weights = make_bundle(tmp_path / "three").manifest
+    other_weights.frozen = bytes(32)
+    other_size = make_bundle(tmp_path / "four").manifest
+    other_size.preprocessing.height = 9
+
+    pt2 = pb.PROGRAM_FORMAT_PT2
+    assert features.space(one, pt2) == features.space(other_head, pt2)
+    assert len({features.space(m, pt2) for m in (one, other_weights, other_size)}) == 3

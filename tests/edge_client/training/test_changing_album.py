@@ -1,0 +1,38 @@
+"""An album may be another one in each round: a regime changes it when the assignment arrives."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from fedlens_edge_client import AlbumSnapshot, EdgeClient, FolderAlbum
+from fedlens_edge_client.client.events import Event, RoundStarted
+from fedlens_proto.manifest import Bundle
+from tests.edge_client.fakes import FakeServer, fedavg_plan
+
+
+@dataclass
+class Growing:
+    """In round n the first 4 n photos of a folder; before the first round 2."""
+
+    folder: Path
+    asked: list[int] = field(default_factory=list)
+
+    def photos(self, round_number: int) -> AlbumSnapshot:
+        self.asked.append(round_number)
+        found = sorted(FolderAlbum(self.folder).photos(0).photos, key=lambda photo: photo.digest)
+        return AlbumSnapshot(tuple(found[: 4 * round_number or 2]), {})
+
+
+async def test_a_round_trains_on_the_album_of_its_own_number(
+    bundle: Bundle, client_of: Callable[..., EdgeClient], photos: Path, events: list[Event]
+) -> None:
+    album = Growing(photos)
+    async with FakeServer(bundle, fedavg_plan(), rounds=3) as server, client_of(server.url, album=album) as client:
+        await client.run()
+
+    started = [event for event in events if isinstance(event, RoundStarted)]
+    assert [event.train_photos + event.test_photos for event in started] == [4, 8, 12]
+    assert [server.header(number).photo_count for number in (1, 2, 3)] == [event.train_photos for event in started]
+    # What a check-in tells is from before the assignment, and for information only.
+    assert {request.photo_count for request in server.check_ins} <= {0, 1, 2}
+    assert set(album.asked) == {0, 1, 2, 3}

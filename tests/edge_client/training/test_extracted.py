@@ -1,0 +1,219 @@
+"""Phases whose rows are the outputs of several frozen extractors."""
+
+from collections.abc import Callable, Mapping
+from hashlib import sha256
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from fedlens_edge_client import EdgeClient
+from fedlens_edge_client.engines import BadInput, Rows
+from fedlens_edge_client.training import extracted
+from fedlens_edge_client.training.extracted import Extractor
+from fedlens_edge_client.training.features import FeatureCache
+from fedlens_edge_client.training.photo_set import PassPhotos, PhotoSet
+from fedlens_edge_client.training.prediction import predict
+from fedlens_proto import blob
+from fedlens_proto.blob import Array
+from fedlens_proto.manifest import Bundle
+from fedlens_proto.v1 import assignment_pb2
+from tests.edge_client.fakes import FakeServer, fedavg_plan
+from tests.edge_client.linear import BATCH, WIDTH, LinearEngine, make_bundle
+
+MakeClient = Callable[..., EdgeClient]
+# Maps a photo's three mean colours to two numbers.
+FIRST = {"base.weight": np.array([[1, 0, 0], [0, 2, 0]], np.float32)}
+SECOND = {"base.weight": np.array([[0, 0, 1], [1, 1, 1]], np.float32)}
+
+
+class CountingEngine(LinearEngine):
+    """The linear engine, which counts the batches that it runs `extract` on."""
+
+    batches = 0
+
+    def extract(self, extractor: Mapping[str, Array], inputs: NDArray[np.float32]) -> NDArray[np.float32]:
+        assert len(inputs) % BATCH == 0
+        type(self).batches += len(inputs) // BATCH
+        return super().extract(extractor, inputs)
+
+
+@pytest.fixture
+def concatenating(tmp_path: Path) -> Bundle:
+    return make_bundle(tmp_path / "concat", concatenated=2)
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> FeatureCache:
+    return FeatureCache(tmp_path / "features.sqlite3", 1 << 30)
+
+
+@pytest.fixture(autouse=True)
+def count_from_zero() -> None:
+    CountingEngine.batches = 0
+
+
+def extractor(tensors: dict[str, Array]) -> Extractor:
+    return Extractor(sha256(blob.encode(tensors)).digest(), lambda: tensors)
+
+
+def unread(tensors: dict[str, Array]) -> Extractor:
+    """One whose outputs must be in the cache."""
+
+    def read() -> dict[str, Array]:
+        raise AssertionError("the extractor is read although nothing is to be computed")
+
+    return Extractor(sha256(blob.encode(tensors)).digest(), read)
+
+
+def photos(count: int, first: int = 0) -> PassPhotos:
+    digests = sorted(sha256(f"{first + index}".encode()).digest() for index in range(count))
+    inputs = np.stack([np.frombuffer(digest[:3], np.uint8).astype(np.float32) for digest in digests])
+    rows = Rows(inputs, np.arange(count, dtype=np.int64) % 2)
+    entries = tuple((digest, 0) for digest in digests)
+    half = count // 2
+    return PassPhotos(
+        PhotoSet(entries[:half], Rows(inputs[:half], rows.labels[:half])),
+        PhotoSet(entries[half:], Rows(inputs[half:], rows.labels[half:])),
+        {},
+    )
+
+
+def plan() -> assignment_pb2.LocalPass:
+    """FedAvg of the classifier on two extractors."""
+    result = fedavg_plan()
+    result.extractors.extend(["cluster_0", "cluster_1"])
+    return result
+
+
+def test_rows_are_the_extractors_outputs_side_by_side_and_zeros_for_an_absent_one(
+    concatenating: Bundle, cache: FeatureCache
+) -> None:
+    given = photos(10)
+    engine = LinearEngine(concatenating)
+    both = extracted.side_by_side(given, engine, [extractor(FIRST), extractor(SECOND)], cache)
+    without = extracted.side_by_side(given, engine, [None, extractor(SECOND)], cache)
+
+    r, g, b = given.train.rows.inputs.T
+    np.testing.assert_array_equal(both.train.rows.inputs, np.stack([r, 2 * g, b, r + g + b], axis=1))
+    np.testing.assert_array_equal(without.test.rows.inputs[:, :WIDTH], 0)
+    np.testing.assert_array_equal(without.test.rows.inputs[:, WIDTH:], both.test.rows.inputs[:, WIDTH:])
+    np.testing.assert_array_equal(both.train.rows.labels, given.train.rows.labels)
+
+
+def test_outputs_are_computed_once_for_each_photo_and_extractor(concatenating: Bundle, cache: FeatureCache) -> None:
+    engine = CountingEngine(concatenating)
+    first = extracted.side_by_side(photos(10), engine, [extractor(FIRST), None], cache)
+    before = engine.batches
+    second = extracted.side_by_side(photos(10), engine, [unread(FIRST), None], cache)
+
+    assert engine.batches == before > 0
+    np.testing.assert_array_equal(first.train.rows.inputs, second.train.rows.inputs)
+
+
+def test_another_extractor_or_photo_is_computed(concatenating: Bundle, cache: FeatureCache) -> None:
+    engine = CountingEngine(concatenating)
+    extracted.side_by_side(photos(10), engine, [extractor(FIRST), None], cache)
+    before = engine.batches
+    extracted.side_by_side(photos(11), engine, [extractor(FIRST), None], cache)
+    assert engine.batches == before + 1
+    extracted.side_by_side(photos(11), engine, [extractor(SECOND), None], cache)
+
+    assert engine.batches > before + 1
+
+
+def test_copies_of_a_photo_share_an_output(concatenating: Bundle, cache: FeatureCache) -> None:
+    digest = bytes(32)
+    twins = PhotoSet(((digest, 0), (digest, 1)), Rows(np.ones((2, 3), np.float32), np.array([0, 1])))
+    nothing = PhotoSet((), Rows(np.zeros((0, 1), np.float32), np.zeros(0, np.int64)))
+    result = extracted.side_by_side(
+        PassPhotos(twins, nothing, {}), LinearEngine(concatenating), [extractor(FIRST), None], cache
+    )
+
+    np.testing.assert_array_equal(result.train.rows.inputs, [[1, 2, 0, 0]] * 2)
+    assert result.test.rows.inputs.shape == (0, 4)
+
+
+def test_a_photo_stands_at_the_same_place_of_a_batch_whichever_others_are_new() -> None:
+    digests = [entry[0] for entry in photos(100).train.entries]
+    everywhere = extracted._placed(digests, BATCH)
+    few = extracted._placed(digests[::7], BATCH)
+    place = {digest: place for one in everywhere for place, digest in one.items()}
+
+    assert sorted(place) == digests
+    assert all(place[digest] == at for one in few for at, digest in one.items())
+    # No batch is begun before one that has the place free: as many batches as photos at the fullest place.
+    assert len(everywhere) == max(list(place.values()).count(at) for at in range(BATCH))
+
+
+async def test_rounds_of_a_concatenated_phase_run_the_extractors_only_once(
+    concatenating: Bundle, client_of: MakeClient
+) -> None:
+    async with (
+        FakeServer(concatenating, plan(), rounds=3) as server,
+        client_of(server.url, engine_factory=CountingEngine) as client,
+    ):
+        server.put_set("cluster_0", blob.encode(FIRST))
+        server.put_set("cluster_1", blob.encode(SECOND))
+        await client.run_once()
+        once = CountingEngine.batches
+        await client.run_once()
+        await client.run_once()
+
+    assert CountingEngine.batches == once > 0
+    assert sorted(server.updates) == [1, 2, 3]
+    assert server.header(3).evaluations[1].loss < server.header(1).evaluations[0].loss
+
+
+async def test_a_cluster_that_the_assignment_lacks_counts_as_zeros(
+    concatenating: Bundle, client_of: MakeClient
+) -> None:
+    async with FakeServer(concatenating, plan()) as server, client_of(server.url) as client:
+        server.put_set("cluster_1", blob.encode(SECOND))
+        await client.run_once()
+
+    trained = blob.Blob.from_bytes(server.blob(1))
+    np.testing.assert_array_equal(trained["fc.weight"][:, :WIDTH], 0)
+    assert trained["fc.weight"][:, WIDTH:].any()
+
+
+async def test_an_extractor_that_does_not_fit_fails_the_round(concatenating: Bundle, client_of: MakeClient) -> None:
+    class Strict(LinearEngine):
+        def extract(self, extractor: Mapping[str, Array], inputs: NDArray[np.float32]) -> NDArray[np.float32]:
+            raise BadInput("tensor 'base.weight' is missing from the extractor")
+
+    async with (
+        FakeServer(concatenating, plan()) as server,
+        client_of(server.url, engine_factory=Strict) as client,
+    ):
+        server.put_set("cluster_0", blob.encode({"other": np.zeros(2, np.float32)}))
+        await client.run_once()
+
+    assert "'base.weight' is missing" in server.failures[1].detail
+
+
+async def test_a_prediction_uses_the_extractors_of_the_last_pass(
+    concatenating: Bundle, client_of: MakeClient, photos_of_cats: Path
+) -> None:
+    async with FakeServer(concatenating, plan()) as server, client_of(server.url) as client:
+        server.put_set("cluster_0", blob.encode(FIRST))
+        await client.run_once()
+        await client.run_once()
+        predicted = await client.predict(photos_of_cats)
+
+    weights = blob.Blob.from_bytes(server.blob(1))
+    assert predicted == predict(LinearEngine(concatenating), weights, photos_of_cats, [FIRST, None])
+    assert predicted != predict(LinearEngine(concatenating), weights, photos_of_cats, [None, None])
+
+
+def test_a_concatenated_model_without_its_extractors_predicts_nothing(
+    concatenating: Bundle, photos_of_cats: Path
+) -> None:
+    with pytest.raises(BadInput, match="takes 2 extractors side by side, there are 0"):
+        predict(LinearEngine(concatenating), concatenating.initial(), photos_of_cats)
+
+
+@pytest.fixture
+def photos_of_cats(photos: Path) -> Path:
+    return photos / "cat" / "0-000.png"

@@ -1,0 +1,201 @@
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from random import Random
+
+import numpy as np
+import pytest
+
+from fedlens_edge_client import EdgeClient, FolderAlbum, Policy
+from fedlens_edge_client.storage.state import State
+from fedlens_edge_client.training.label_distribution import KeptAnswers, is_usable, noisy_shares, private_generator
+from fedlens_proto.manifest import Bundle
+from fedlens_proto.v1 import assignment_pb2, update_pb2
+from tests.edge_client.fakes import FakeServer, fedavg_plan
+
+MakeClient = Callable[..., EdgeClient]
+CLASSES = ("cat", "dog")
+DIGITS = ("0", "1")
+
+
+def asking(epsilon: float) -> assignment_pb2.LocalPass:
+    """Asks for nothing but the noisy distribution."""
+    plan = assignment_pb2.LocalPass(start=fedavg_plan().start)
+    plan.asks.add().label_distribution.epsilon = epsilon
+    return plan
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> State:
+    return State.open(tmp_path / "answers", "http://a")
+
+
+def test_the_noise_has_the_moments_of_a_laplace_distribution() -> None:
+    # Laplace(0, b = 1/2): mean 0, variance 2 b^2 = 0.5, mean of |x| = b = 0.5, and half of them below 0.
+    noise = np.array(noisy_shares([0] * 20_000 + [1], 2.0, Random(1)))[:-1]
+
+    # Standard errors: of the mean sqrt(0.5 / 20000) = 0.005, of |x| 0.0035, of the variance about 0.008.
+    assert abs(noise.mean()) < 0.02
+    assert abs(np.abs(noise).mean() - 0.5) < 0.015
+    assert abs(noise.var() - 0.5) < 0.03
+    assert abs((noise < 0).mean() - 0.5) < 0.015
+
+
+def test_shares_are_neither_clipped_nor_normalised() -> None:
+    # The expected noise is drawn in the same order: two exponentials of rate 0.1 for each class.
+    generator = Random(3)
+    noise = [generator.expovariate(0.1) - generator.expovariate(0.1) for _ in range(2)]
+    shares = noisy_shares([3, 1], 0.1, Random(3))
+
+    assert shares == (0.75 + noise[0], 0.25 + noise[1])
+    assert min(shares) < 0 or max(shares) > 1
+
+
+def test_a_very_large_epsilon_leaves_the_shares_as_they_are() -> None:
+    np.testing.assert_allclose(noisy_shares([3, 1], 1e9, Random(0)), [0.75, 0.25], atol=1e-6)
+
+
+@pytest.mark.parametrize("epsilon", [0.0, -1.0, float("nan"), float("inf"), 1e-310])
+def test_an_epsilon_without_finite_noise_is_none(epsilon: float) -> None:
+    assert not is_usable(epsilon)
+
+
+def test_one_clients_private_noise_is_the_same_again_and_anothers_differs() -> None:
+    draws = [private_generator(secret, b"names").random() for secret in (bytes(32), bytes(32), b"1" * 32)]
+
+    assert draws[0] == draws[1] != draws[2]
+
+
+def test_private_noise_for_a_list_of_classes_does_not_depend_on_what_was_answered_before(tmp_path: Path) -> None:
+    given = []
+    for name, asked in (("a", [CLASSES, DIGITS]), ("b", [DIGITS])):
+        state = State.open(tmp_path / name, "http://a")
+        answers = KeptAnswers(state, partial(private_generator, bytes(32)))
+        given.append([answers.answer(names, [1, 1], 1.0) for names in asked])
+        state.close()
+
+    assert given[0][1] == given[1][0]
+    assert given[0][0] != given[0][1]
+
+
+def test_without_a_private_generator_two_clients_draw_other_noise(tmp_path: Path) -> None:
+    answers = []
+    for name in ("a", "b"):
+        state = State.open(tmp_path / name, "http://a")
+        answers.append(KeptAnswers(state).answer(CLASSES, [1, 1], 1.0))
+        state.close()
+
+    assert answers[0] != answers[1]
+
+
+def test_the_first_answer_is_given_again_whatever_is_asked_later(state: State) -> None:
+    answers = KeptAnswers(state)
+    first = answers.answer(CLASSES, [3, 1], 1.0)
+
+    assert answers.answer(CLASSES, [0, 9], 50.0) == first
+    assert KeptAnswers(state, lambda names: Random(5)).answer(CLASSES, [3, 1], 1.0) == first
+    state.close()
+
+
+def test_other_class_names_get_an_answer_of_their_own(state: State) -> None:
+    answers = KeptAnswers(state)
+
+    assert answers.answer(CLASSES, [3, 1], 1.0) != answers.answer(("dog", "cat"), [3, 1], 1.0)
+    # Names are told apart by where they end.
+    assert answers.answer(("a", "bc"), [3, 1], 1.0) != answers.answer(("ab", "c"), [3, 1], 1.0)
+    state.close()
+
+
+def test_a_kept_answer_outlives_a_server_that_forgets_the_client_and_the_identity(state: State) -> None:
+    first = KeptAnswers(state).answer(CLASSES, [3, 1], 1.0)
+    state.reset()
+    state.erase()
+
+    assert KeptAnswers(state).answer(CLASSES, [3, 1], 1.0) == first
+    state.close()
+
+
+async def test_the_answer_is_sent_again_byte_for_byte_after_a_restart_and_in_the_next_task(
+    bundle: Bundle, client_of: MakeClient, photos: Path
+) -> None:
+    async with FakeServer(bundle, asking(1.0), rounds=3) as server:
+        async with client_of(server.url) as client:
+            await client.run_once()
+        train = [photo for photo in FolderAlbum(photos).photos(0).photos if not photo.is_test]
+        train[0].path.unlink()
+        server.plan = asking(8.0)
+        async with client_of(server.url) as client:
+            await client.run_once()
+            server.task = 8
+            await client.run_once()
+
+    headers = [server.header(number) for number in (1, 2, 3)]
+    sent = [header.label_distribution for header in headers]
+    assert len(sent[0]) == 2
+    assert np.array(sent[0]).tobytes() == np.array(sent[1]).tobytes() == np.array(sent[2]).tobytes()
+    # What was asked for besides: only how many photos there are.
+    assert [header.photo_count for header in headers] == [16, 15, 15]
+    assert not headers[0].class_counts and not headers[0].evaluations
+
+
+async def test_after_the_noisy_answer_counts_and_confusion_are_refused_in_every_task(
+    bundle: Bundle, client_of: MakeClient
+) -> None:
+    counting, confusing = fedavg_plan(), fedavg_plan()
+    counting.asks.add().class_counts.SetInParent()
+    confusing.asks.add().confusion.SetInParent()
+    async with FakeServer(bundle, counting, rounds=5) as server, client_of(server.url) as client:
+        await client.run_once()
+        for task, plan in enumerate([asking(1.0), counting, confusing, fedavg_plan()], start=8):
+            server.task, server.plan = task, plan
+            await client.run_once()
+
+    # Before it counts are told, and after it what is not asked about classes.
+    assert sum(server.header(1).class_counts) == 16
+    assert list(server.updates) == [1, 2, 5]
+    assert {number: failure.reason for number, failure in server.failures.items()} == dict.fromkeys(
+        (3, 4), update_pb2.FAILURE_REASON_POLICY
+    )
+    assert [server.failures[number].detail for number in (3, 4)] == [
+        f"this client's policy: {what} are not answered to a server that has a label distribution of the same classes, "
+        "whose noise they would undo"
+        for what in ("class counts", "confusion matrices")
+    ]
+
+
+async def test_an_owner_may_allow_exact_answers_after_noisy_ones(bundle: Bundle, client_of: MakeClient) -> None:
+    counting = fedavg_plan()
+    counting.asks.add().class_counts.SetInParent()
+    policy = Policy(answer_exactly_after_noise=True)
+    async with FakeServer(bundle, asking(1.0), rounds=2) as server, client_of(server.url, policy=policy) as client:
+        await client.run_once()
+        server.plan = counting
+        await client.run_once()
+
+    assert sum(server.header(2).class_counts) == 16
+
+
+async def test_an_injected_generator_makes_the_answer_a_function_of_the_client(
+    bundle: Bundle, client_of: MakeClient, tmp_path: Path
+) -> None:
+    sent = []
+    for name in ("one", "two"):
+        async with (
+            FakeServer(bundle, asking(1.0)) as server,
+            client_of(server.url, state=tmp_path / name, private_generator=lambda names: Random(7)) as client,
+        ):
+            await client.run_once()
+        sent.append(list(server.header(1).label_distribution))
+
+    assert sent[0] == sent[1]
+
+
+async def test_without_photos_there_is_no_distribution_to_tell(
+    bundle: Bundle, client_of: MakeClient, tmp_path: Path
+) -> None:
+    (tmp_path / "empty" / "cat").mkdir(parents=True)
+    album = FolderAlbum(tmp_path / "empty")
+    async with FakeServer(bundle, asking(1.0)) as server, client_of(server.url, album=album) as client:
+        await client.run_once()
+
+    assert server.failures[1].detail == "there is no labelled train photo"

@@ -1,0 +1,114 @@
+"""The models that are trained as a whole: what they cost, what they share, and that they become programs."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fedlens_export import objectives
+from fedlens_export.errors import NotExportable
+from fedlens_export.models import backbones, small_models, whole_models
+from fedlens_export.network import CENTRED, Network
+from fedlens_export.programs import lowering, optimisers, parity, steps
+from fedlens_proto.v1 import manifest_pb2 as pb
+
+CLASSES = 4
+BATCH = 4
+WITH_512 = whole_models.MODELS[3:]
+QUICK = ("small_separable", "small_inception", "alexnet_whole", "resnet18", "alexnet")
+
+
+def multiply_adds(model: nn.Module, side: int) -> int:
+    """Of convolutions and FC layers, for one photo: outputs times the inputs of each."""
+    total = 0
+
+    def count(layer: nn.Module, _inputs: object, output: Tensor) -> None:
+        nonlocal total
+        assert isinstance(layer, nn.Conv2d | nn.Linear)
+        total += output.numel() * layer.weight[0].numel()
+
+    for layer in model.modules():
+        if isinstance(layer, nn.Conv2d | nn.Linear):
+            layer.register_forward_hook(count)
+    with torch.no_grad():
+        model.eval()(torch.zeros(1, 3, side, side))
+    return total
+
+
+# small_plain by hand: 16 * 27 * 32^2 = 442,368; 20 * 144 * 16^2 = 737,280; 32 * 180 * 8^2 = 368,640;
+# 512 * 512 = 262,144; 10 * 512 = 5,120: together 1,815,552.
+def test_multiply_adds_are_counted_right() -> None:
+    assert multiply_adds(whole_models.build("small_plain", 10, 32, seed=0), 32) == 1_815_552
+
+
+@pytest.mark.parametrize("name", small_models.MODELS)
+def test_a_small_model_costs_at_most_two_million_multiply_adds(name: str) -> None:
+    assert multiply_adds(whole_models.build(name, 10, 32, seed=0), 32) <= 2_000_000
+
+
+@pytest.mark.parametrize("name", WITH_512)
+def test_models_of_different_make_share_their_classifiers_shape(name: str) -> None:
+    network = Network(whole_models.build(name, CLASSES, 32, seed=0), (3, 32, 32), CENTRED)
+
+    classifier = {t.name: list(t.shape) for t in network.describe() if t.role == pb.TENSOR_ROLE_CLASSIFIER}
+    features, logits, _ = network.with_features(
+        network.weights, network.buffers, torch.zeros(1, 3, 32, 32), training=False
+    )
+
+    assert classifier == {"classifier.bias": [CLASSES], "classifier.weight": [CLASSES, 512]}
+    assert (features.shape, logits.shape) == ((1, 512), (1, CLASSES))
+    torch.testing.assert_close(logits, network.module.get_submodule("classifier")(features.relu()))
+
+
+@pytest.mark.parametrize("name", [*small_models.MODELS, "shufflenet_v2_whole"])
+def test_a_seed_draws_the_same_weights_again(name: str) -> None:
+    first, second, other = (whole_models.build(name, CLASSES, 32, seed).state_dict() for seed in (1, 1, 2))
+
+    assert all(torch.equal(first[key], second[key]) for key in first)
+    assert not torch.equal(first["extractor.fc.weight"], other["extractor.fc.weight"])
+
+
+@pytest.mark.parametrize(("name", "least"), [("small_residual", 16), ("resnet18_whole", 32)])
+def test_photos_that_are_too_small_are_refused(name: str, least: int) -> None:
+    whole_models.build(name, CLASSES, least, seed=0)
+
+    with pytest.raises(NotExportable, match=f"{name} needs photos of at least {least} pixels a side, not {least - 1}"):
+        whole_models.build(name, CLASSES, least - 1, seed=0)
+
+
+def quick_or_slow(names: Sequence[str]) -> list[Any]:
+    return [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in names]
+
+
+# Their steps are tested where the engine's are.
+@pytest.mark.parametrize("name", quick_or_slow(WITH_512))
+def test_a_models_prediction_passes_the_vetting(name: str) -> None:
+    network = Network(whole_models.build(name, CLASSES, 32, seed=0), (3, 32, 32), CENTRED)
+    known = {**network.weights, **network.buffers}
+    source = steps.predict(network, BATCH, CLASSES)
+
+    raw = lowering.lower("predict", source.function, parity.examples(source, known, {}, seed=0))
+
+    # Loading vets it, and a NaN breaks the parity.
+    assert parity.compare(source, lowering.load(raw), known, {}) <= parity.TOLERANCE
+
+
+@pytest.mark.parametrize("name", quick_or_slow(backbones.BACKBONES))
+def test_a_backbone_passes_the_vetting(name: str) -> None:
+    backbone = backbones.build(name, 64, seed=0)
+    frozen = steps.frozen_tensors(backbone)
+    source = steps.embed(backbone, backbones.normalisation(name), (3, 64, 64))
+
+    raw = lowering.lower("embed", source.function, parity.examples(source, frozen, {}, seed=0))
+
+    assert parity.compare(source, lowering.load(raw), frozen, {}) <= parity.TOLERANCE
+
+
+def test_an_objective_over_features_refuses_a_model_that_does_not_tell_them() -> None:
+    network = Network(whole_models.build("lenet5", CLASSES, 32, seed=0), (3, 32, 32), CENTRED)
+    optimiser = optimisers.by_name("sgd")
+
+    with pytest.raises(NotExportable, match=r"SmallCnn does not tell them; take a model that ends in FC 512"):
+        steps.step(network, objectives.by_name("supcon"), optimiser, (), BATCH, CLASSES)

@@ -1,0 +1,199 @@
+"""Objectives against the worked cases, against torch's own differentiation, and at the edges."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from fedlens_export.objectives import proximal, supcon
+
+GOLDEN = Path(__file__).parents[4] / "shared" / "golden"
+
+
+def golden(case: str) -> tuple[dict[str, Tensor], Callable[[Any, Any], None]]:
+    """A worked case, float64, and a comparison within its own tolerance."""
+    path = GOLDEN / f"{case}.npz"
+    if not path.is_file():
+        pytest.skip("the worked cases are not beside the repository")
+    arrays = np.load(path)
+    meta = json.loads(str(arrays["meta_json"]))
+    tensors = {name: torch.from_numpy(arrays[name]) for name in arrays.files if name != "meta_json"}
+
+    def close(found: Any, expected: Any) -> None:
+        np.testing.assert_allclose(np.asarray(found), np.asarray(expected), rtol=meta["rtol"], atol=meta["atol"])
+
+    return tensors, close
+
+
+def contrast(
+    features: Tensor,
+    labels: Tensor,
+    *,
+    mask: Tensor | None = None,
+    temperature: float = 0.07,
+    base: float = 0.07,
+    normalised: bool = True,
+) -> tuple[float, Tensor]:
+    """SupCon's value and its gradient by the features."""
+    leaf = features.detach().clone().requires_grad_()
+    value = supcon.loss(
+        leaf,
+        labels,
+        torch.ones(len(labels)) if mask is None else mask,
+        torch.tensor(temperature, dtype=features.dtype),
+        torch.tensor(base, dtype=features.dtype),
+        normalised=normalised,
+    )
+    (gradient,) = torch.autograd.grad(value, leaf)
+    return value.item(), gradient
+
+
+def naive(features: Tensor, labels: Tensor, temperature: float, base: float) -> float:
+    """Khosla et al., Equation 2, written out over pairs in float64, with rows that have positives."""
+    rows = [(features[i, v].double(), int(labels[i])) for i in range(len(labels)) for v in range(features.shape[1])]
+    terms = []
+    for i, (row, label) in enumerate(rows):
+        others = [(float(row @ other) / temperature, c) for j, (other, c) in enumerate(rows) if j != i]
+        total = float(torch.logsumexp(torch.tensor([s for s, _ in others], dtype=torch.float64), 0))
+        positive = [s - total for s, c in others if c == label]
+        terms += [-temperature / base * sum(positive) / len(positive)] if positive else []
+    return sum(terms) / len(terms)
+
+
+def seeded(*shape: int, scale: float = 1.0) -> Tensor:
+    return scale * torch.randn(shape, generator=torch.Generator().manual_seed(4), dtype=torch.float32)
+
+
+def test_the_worked_case_of_supcon() -> None:
+    case, close = golden("fedclassavg_04_supcon")
+    features, labels = case["in_features"], case["in_labels"]
+    temperature, base = case["in_temperature"].item(), case["in_base_temperature"].item()
+
+    value, gradient = contrast(features, labels, temperature=temperature, base=base, normalised=False)
+    single, _ = contrast(features.float(), labels, temperature=temperature, base=base, normalised=False)
+    unscaled, _ = contrast(features, labels, temperature=temperature, base=temperature, normalised=False)
+    normalised, _ = contrast(features, labels)
+
+    close(value, case["out_loss"])
+    close(gradient, case["out_grad_features"])
+    close(single, case["out_loss_reference_float32"])
+    close(unscaled, case["alt_base_equals_temperature_loss"])
+    close(normalised, case["alt_normalised_T007_loss"])
+
+
+def test_the_worked_case_of_the_classifiers_pull() -> None:
+    case, close = golden("fedclassavg_09_proximal")
+    mu = case["in_mu"]
+    weights = {"weight": case["in_weight"], "bias": case["in_bias"]}
+    difference = proximal.differences(weights, {"weight": case["in_global_weight"], "bias": case["in_global_bias"]})
+
+    code, paper = proximal.mean_squared(difference, mu), proximal.distance(difference, mu)
+
+    close(code.value, case["out_code_value"])
+    close(paper.value, case["out_paper_value"])
+    for name in weights:
+        close(code.slopes[name] * difference[name], case[f"out_code_grad_{name}"])
+        close(paper.slopes[name] * difference[name], case[f"out_paper_grad_{name}"])
+
+
+@pytest.mark.parametrize("pull", [proximal.squared, proximal.distance, proximal.mean_squared])
+def test_a_pulls_slopes_are_its_derivative(pull: Callable[[dict[str, Tensor], Tensor], proximal.Pull]) -> None:
+    leaf = {"a": seeded(3, 2).requires_grad_(), "b": (2 * seeded(4)).requires_grad_()}
+
+    found = pull(dict(leaf), torch.tensor(0.3))
+    expected = torch.autograd.grad(found.value, list(leaf.values()))
+
+    for (name, value), gradient in zip(leaf.items(), expected, strict=True):
+        torch.testing.assert_close(found.slopes[name].detach() * value.detach(), gradient)
+
+
+@pytest.mark.parametrize("pull", [proximal.squared, proximal.distance, proximal.mean_squared])
+def test_nothing_pulls_at_distance_zero(pull: Callable[[dict[str, Tensor], Tensor], proximal.Pull]) -> None:
+    found = pull({"a": torch.zeros(3, 2), "b": torch.zeros(4)}, torch.tensor(0.3))
+
+    assert found.value.item() == 0
+    assert all((slope * torch.zeros(2)).tolist() == [0, 0] for slope in found.slopes.values())
+
+
+@pytest.mark.parametrize("labels", [[0, 0, 1, 2], [0, 1, 2, 3], [1, 1, 1, 1]])
+@pytest.mark.parametrize(("temperature", "base"), [(0.07, 0.07), (0.5, 0.07), (100.0, 0.07)])
+def test_supcon_is_the_papers_sum_over_pairs(labels: list[int], temperature: float, base: float) -> None:
+    features = seeded(4, 2, 5)
+    units = features / features.norm(dim=-1, keepdim=True)
+
+    normalised, _ = contrast(features, torch.tensor(labels), temperature=temperature, base=base)
+    raw, _ = contrast(features, torch.tensor(labels), temperature=temperature, base=base, normalised=False)
+
+    assert normalised == pytest.approx(naive(units, torch.tensor(labels), temperature, base), rel=1e-5)
+    assert raw == pytest.approx(naive(features, torch.tensor(labels), temperature, base), rel=1e-5)
+
+
+def test_three_views_are_contrasted_too() -> None:
+    features, labels = seeded(3, 3, 4), torch.tensor([0, 1, 0])
+
+    value, _ = contrast(features, labels, temperature=1.0, normalised=False)
+
+    assert value == pytest.approx(naive(features, labels, 1.0, 0.07), rel=1e-5)
+
+
+@pytest.mark.parametrize("normalised", [True, False])
+@pytest.mark.parametrize("norm", [1e-4, 100.0, 5000.0])
+def test_no_length_of_features_gives_a_nan(norm: float, normalised: bool) -> None:
+    directions = seeded(6, 2, 8)
+    features = norm * directions / directions.norm(dim=-1, keepdim=True)
+
+    value, gradient = contrast(
+        features,
+        torch.tensor([0, 0, 1, 1, 2, 3]),
+        temperature=0.07 if normalised else 100.0,
+        normalised=normalised,
+    )
+
+    assert np.isfinite(value)
+    assert gradient.isfinite().all()
+
+
+@pytest.mark.parametrize("normalised", [True, False])
+def test_features_of_zero_give_no_nan(normalised: bool) -> None:
+    # All similarities are 0: each of 4 rows has 3 others, and each log-probability is -log 3.
+    value, gradient = contrast(torch.zeros(2, 2, 3), torch.tensor([0, 1]), normalised=normalised)
+
+    assert value == pytest.approx(np.log(3), rel=1e-6)
+    assert gradient.isfinite().all()
+
+
+@pytest.mark.parametrize("normalised", [True, False])
+def test_rows_without_a_positive_give_nothing(normalised: bool) -> None:
+    value, gradient = contrast(seeded(3, 1, 4), torch.tensor([0, 1, 2]), normalised=normalised)
+
+    assert value == 0
+    assert not gradient.any()
+
+
+@pytest.mark.parametrize(("real", "views"), [(0, 2), (1, 1), (1, 2)])
+def test_a_batch_that_leaves_nothing_to_tell_apart_gives_nothing(real: int, views: int) -> None:
+    # A photo alone: its other view is the only other row, with probability 1.
+    mask = (torch.arange(3) < real).float()
+
+    value, gradient = contrast(seeded(3, views, 4), torch.tensor([0, 0, 0]), mask=mask)
+
+    assert value == 0
+    assert not gradient.any()
+
+
+@pytest.mark.parametrize("normalised", [True, False])
+def test_rows_of_padding_leave_supcon_as_it_is(normalised: bool) -> None:
+    features, labels = seeded(5, 2, 4), torch.tensor([0, 1, 0, 0, 1])
+    mask = torch.tensor([1.0, 1, 1, 0, 0])
+
+    value, gradient = contrast(features, labels, mask=mask, normalised=normalised)
+    alone, expected = contrast(features[:3], labels[:3], normalised=normalised)
+
+    assert value == pytest.approx(alone, rel=1e-6)
+    torch.testing.assert_close(gradient[:3], expected)
+    assert not gradient[3:].any()

@@ -1,0 +1,124 @@
+"""What a comparison of a program with its model lets pass, and what it does not."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from bench.backbones import seen_noise
+from fedlens_export.errors import ParityBroken
+from fedlens_export.network import CENTRED, IMAGENET
+from fedlens_export.programs import lowering, onnx_program, parity, pte_program, steps
+from fedlens_export.programs.steps import ProgramSource
+
+SIDE = 4
+
+
+class Cancelling(nn.Module):
+    """Great values that differ by little: what is left of them has few correct digits."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            self.wide = nn.Linear(3 * SIDE * SIDE, 64)
+            self.centred = nn.Linear(64, 8, bias=False)
+            with torch.no_grad():
+                self.wide.bias += 300.0
+                self.centred.weight -= self.centred.weight.mean(1, keepdim=True)
+
+    def forward(self, photos: Tensor) -> Tensor:
+        features: Tensor = self.centred(self.wide(photos.flatten(1)))
+        return features
+
+
+def embed() -> tuple[ProgramSource, dict[str, Tensor]]:
+    backbone = Cancelling()
+    return steps.embed(backbone, CENTRED, (3, SIDE, SIDE)), steps.frozen_tensors(backbone)
+
+
+def in_another_order(source: ProgramSource) -> Callable[..., tuple[Tensor, ...]]:
+    """The same backbone with its hidden units turned round, so that sums begin at their other end."""
+
+    def program(*given: Tensor) -> tuple[Tensor, ...]:
+        turned = {
+            "wide.weight": lambda weight: weight.flip(0),
+            "wide.bias": lambda bias: bias.flip(0),
+            "centred.weight": lambda weight: weight.flip(1),
+        }
+        pairs = zip(source.inputs, given, strict=True)
+        return source.function(*(turned.get(slot.name, lambda tensor: tensor)(tensor) for slot, tensor in pairs))
+
+    return program
+
+
+def with_one_other_weight(source: ProgramSource, name: str) -> Callable[..., tuple[Tensor, ...]]:
+    """The same backbone, but one weight is greater by 0.001."""
+
+    def program(*given: Tensor) -> tuple[Tensor, ...]:
+        changed = [tensor.clone() for tensor in given]
+        place = next(i for i, slot in enumerate(source.inputs) if slot.name == name)
+        changed[place].view(-1)[0] += 1e-3
+        return source.function(*changed)
+
+    return program
+
+
+def test_a_backbone_may_differ_by_its_own_rounding_where_that_is_large() -> None:
+    source, frozen = embed()
+
+    difference = parity.compare(source, in_another_order(source), frozen, {}, rounds=True)
+
+    assert difference > parity.TOLERANCE
+    with pytest.raises(ParityBroken, match="at most 1e-05 is allowed"):
+        parity.compare(source, in_another_order(source), frozen, {})
+
+
+def test_a_backbone_with_one_wrong_weight_does_not_pass() -> None:
+    source, frozen = embed()
+
+    with pytest.raises(ParityBroken, match="'embed' differs from the model"):
+        parity.compare(source, with_one_other_weight(source, "centred.weight"), frozen, {}, rounds=True)
+
+
+def test_a_backbone_that_rounds_to_nothing_useful_is_refused() -> None:
+    source, frozen = embed()
+    frozen["wide.bias"] += 1e6
+
+    with pytest.raises(ParityBroken, match=r"at most 0.001 is allowed"):
+        parity.compare(source, in_another_order(source), frozen, {}, rounds=True)
+
+
+def test_an_emulation_that_tells_most_of_what_quantising_does_passes() -> None:
+    source, frozen = embed()
+
+    def original(photo: Tensor) -> Tensor:
+        features: Tensor = source.function(*frozen.values(), photo)[0]
+        return features - 1.0
+
+    def quantised(*given: Tensor) -> tuple[Tensor, ...]:
+        return (source.function(*given)[0] + 0.2,)
+
+    def coarser(*given: Tensor) -> tuple[Tensor, ...]:
+        return (source.function(*given)[0] - 2.0,)
+
+    assert parity.compare_emulation(source, quantised, original, frozen) == pytest.approx(0.2, rel=0.01)
+    with pytest.raises(ParityBroken, match=r"'embed' differs from its emulation by .* at most 0.5 of that is allowed"):
+        parity.compare_emulation(source, coarser, original, frozen)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_deep_backbone_at_32_pixels_passes_in_every_format_and_a_wrong_one_does_not() -> None:
+    backbone = seen_noise("efficientnet_b0", 32)
+    source, frozen = steps.embed(backbone, IMAGENET, (3, 32, 32)), steps.frozen_tensors(backbone)
+    traced = lowering.trace("embed", source.function, parity.examples(source, frozen, {}, seed=0))
+    raw, _ = pte_program.lower("embed", pte_program.bind(source, traced, frozen))
+
+    for run in (pte_program.load(source, raw), onnx_program.load(onnx_program.lower("embed", traced))):
+        assert run is not None
+        assert parity.compare(source, run, frozen, {}, rounds=True) < parity.MOST_ROUNDED
+    name = next(name for name in frozen if name.endswith("weight"))
+    with pytest.raises(ParityBroken, match="differs from the model"):
+        parity.compare(source, with_one_other_weight(source, name), frozen, {}, rounds=True)

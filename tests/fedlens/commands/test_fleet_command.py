@@ -1,0 +1,136 @@
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from fedlens.cli import app
+from fedlens_edge_client.emulation.fleet import session
+from fedlens_edge_client.emulation.fleet.config import FleetConfig
+from tests.edge_client.photo_folders import write_clients, write_files
+
+PHOTOS = {"cat": 40, "dog": 40}
+
+
+def fleet(tmp_path: Path, *options: str, photos: str | None = None) -> Result:
+    folder = photos or str(write_files(tmp_path / "photos", PHOTOS))
+    command = ["fleet", "--server", "https://127.0.0.1:1", "--state", str(tmp_path / "state"), "--photos", folder]
+    return CliRunner().invoke(app, [*command, *options], env={"COLUMNS": "300"})
+
+
+def test_an_option_of_another_regime_is_refused_with_what_this_one_has(tmp_path: Path) -> None:
+    result = fleet(tmp_path, "--regime", "dirichlet", "--sigma", "0.1")
+
+    assert result.exit_code == 2
+    assert "--sigma" in result.stderr
+    assert "regime dirichlet has no such option; it has --beta, --min-photos, --test-photos" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (["--regime", "dirichlet", "--beta", "0"], "beta of regime dirichlet is 0.0; allowed is more than 0"),
+        (["--regime", "dirichlet", "--clients", "50"], "photos are too few for 50 clients with at least 10 each"),
+        (["--regime", "classes", "--classes-per-client", "3"], "3 classes per client where there are 2"),
+        (["--per-class", "30"], "class 'cat' has 32 train photos"),
+    ],
+)
+def test_a_regime_that_cannot_be_served_is_refused_before_anything_starts(
+    tmp_path: Path, options: list[str], told: str
+) -> None:
+    result = fleet(tmp_path, *options)
+
+    assert result.exit_code == 1
+    assert told in result.stderr
+
+
+OWNED = {owner: {"cat": 4, "dog": 4} for owner in ("anna", "ben", "carl", "dora", "eve")}
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[FleetConfig]:
+    """The fleets that the command would run; none is run."""
+    fleets: list[FleetConfig] = []
+
+    def run_session(config: FleetConfig, console: object) -> int:
+        del console
+        fleets.append(config)
+        return 0
+
+    monkeypatch.setattr(session, "run_session", run_session)
+    return fleets
+
+
+@pytest.mark.parametrize(
+    ("options", "clients"),
+    [
+        (["--regime", "clients"], 5),
+        # A fifth of five people is one.
+        (["--regime", "clients", "--unseen", "0.2"], 4),
+        (["--regime", "clients", "--unseen", "0.2", "--clients", "2"], 2),
+        (["--per-class", "2"], 20),
+    ],
+)
+def test_there_are_as_many_clients_as_people_unless_it_is_said_otherwise(
+    tmp_path: Path, started: list[FleetConfig], options: list[str], clients: int
+) -> None:
+    result = fleet(tmp_path, *options, photos=str(write_clients(tmp_path / "people", OWNED)))
+
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert [config.clients for config in started] == [clients]
+    assert started[0].regime.clients_of(started[0].pool) == clients
+
+
+def test_a_table_is_taken_for_photos(tmp_path: Path, started: list[FleetConfig]) -> None:
+    root = write_clients(tmp_path / "people", OWNED)
+    rows = [f"{path.relative_to(root)},{path.parts[-3]}" for path in root.rglob("*.png") if "eve" not in path.parts]
+    (root / "mine.csv").write_text("\n".join(["file,client", *rows]))
+
+    result = fleet(tmp_path, "--regime", "clients", photos=str(root / "mine.csv"))
+
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert started[0].pool.owners == ("anna", "ben", "carl", "dora")
+
+
+@pytest.mark.parametrize(
+    ("people", "options", "told"),
+    [
+        (OWNED, ["--clients", "6"], "6 clients are more than the 5 people or devices whose photos there are"),
+        (OWNED, ["--unseen", "1"], "unseen of regime clients is 1.0; allowed is 0 or more and less than 1"),
+        (OWNED | {"finn": {"cat": 1}}, [], "client 'finn' has 1 photo in"),
+        ({".": PHOTOS}, [], "does not say whose photos these are, which regime clients needs: put them into folders"),
+    ],
+)
+def test_people_of_whom_no_fleet_can_be_made_are_told_in_one_line(
+    tmp_path: Path, people: dict[str, dict[str, int]], options: list[str], told: str
+) -> None:
+    photos = write_clients(tmp_path / "people", people)
+
+    result = fleet(tmp_path, "--regime", "clients", *options, photos=str(photos))
+
+    assert result.exit_code == 1
+    assert told in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+def test_a_source_that_is_not_there_is_told_with_what_there_is(tmp_path: Path) -> None:
+    result = fleet(tmp_path, photos="cifar11")
+
+    assert result.exit_code == 1
+    assert "cifar11 is no folder" in result.stderr
+    assert "fashion-mnist" in result.stderr
+
+
+@pytest.mark.parametrize("models", ["", "resnet18,", "a,,b"])
+def test_models_without_a_name_are_refused(tmp_path: Path, models: str) -> None:
+    result = fleet(tmp_path, "--models", models)
+
+    assert result.exit_code == 2
+    assert "must be names with commas between" in result.stderr
+
+
+@pytest.mark.parametrize("engines", ["", "onnx", "torch,"])
+def test_engines_that_there_are_not_are_refused(tmp_path: Path, engines: str) -> None:
+    result = fleet(tmp_path, "--engine", engines)
+
+    assert result.exit_code == 2
+    assert "must be torch or executorch, or several of them with commas between" in result.stderr

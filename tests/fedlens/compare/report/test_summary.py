@@ -1,0 +1,168 @@
+"""Figures over seeds."""
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedlens.compare.report.summary import Value, macro, run_columns, summarise
+from fedlens.compare.report.tables import seed_table
+from fedlens.compare.study import parse_study
+from tests.fedlens.compare.conftest import STUDY
+
+
+def sums(correct: int, count: int) -> dict[str, Any]:
+    return {"count": count, "correct": correct, "loss": 1.0, "confusion": None}
+
+
+def entry(number: int, *, up: int, model: int | None, state: str = "committed", personal: int = 0) -> dict[str, Any]:
+    return {
+        "round": number,
+        "state": state,
+        "reason": "too few" if state == "abandoned" else None,
+        "global": None if model is None else sums(model, 10),
+        "personal_start": sums(personal, 10),
+        "bytes_up": up,
+        "bytes_down": 2 * up,
+        "seconds": 0.5,
+        "members": [
+            member(0, "reported", up=up, start={"count": 4, "correct": 4}),
+            member(1, "failed", up=0, start={"count": 6, "correct": 3}),
+        ],
+    }
+
+
+def member(index: int, state: str, *, up: int, start: dict[str, int] | None = None, photos: int = 5) -> dict[str, Any]:
+    reason = None if state == "reported" else "no photos"
+    return {
+        "client": f"client {index}",
+        "state": state,
+        "reason": reason,
+        "photos": photos,
+        "bytes_up": up,
+        "start": start,
+    }
+
+
+def run(seed: int, *models: int | None) -> dict[str, Any]:
+    rounds = [entry(i, up=100, model=model, personal=i) for i, model in enumerate(models, start=1)]
+    return {"seed": seed, "settings": {"personal_evaluation": True}, "rounds": rounds}
+
+
+def test_mean_and_deviation_are_over_seeds() -> None:
+    found = summarise("m", [run(1, 2, 4), run(2, 2, 8)])
+
+    # 0.4 and 0.8: mean 0.6, sample deviation sqrt(0.2^2 + 0.2^2) = 0.2828.
+    assert found.columns["global_accuracy"] == Value(pytest.approx(0.6), pytest.approx(0.28284, rel=1e-4), 2)
+    assert (found.bytes_up, found.bytes_down, found.seconds) == (200, 400, 1.0)
+
+
+def test_one_seed_has_no_deviation() -> None:
+    assert summarise("m", [run(1, 3)]).columns["global_accuracy"].deviation is None
+
+
+def test_a_personal_accuracy_is_the_mean_over_clients_and_not_over_photos() -> None:
+    # 4 of 4 and 3 of 6: (1 + 0.5) / 2, where all photos together would be 7 of 10.
+    assert run_columns(run(1, 3))["personal_accuracy"] == pytest.approx(0.75)
+
+
+def test_a_global_point_counts_its_own_rounds_bytes_and_a_personal_one_those_before() -> None:
+    found = summarise("m", [run(1, 2, None, 6)])
+
+    assert [(p.rounds, p.bytes_up, p.value.mean) for p in found.curves["global_accuracy"]] == [
+        (1, 100, pytest.approx(0.2)),
+        (3, 300, pytest.approx(0.6)),
+    ]
+    assert [(p.rounds, p.bytes_up) for p in found.curves["personal_accuracy"]] == [(0, 0), (1, 100), (2, 200)]
+
+
+def test_abandoned_rounds_are_told_and_do_not_count() -> None:
+    broken = run(1, 2, 4)
+    broken["rounds"].insert(1, entry(9, up=50, model=None, state="abandoned"))
+
+    found = summarise("m", [broken])
+
+    assert found.rounds == 2
+    assert "seed 1, round 9: abandoned, too few" in found.faults
+    assert "seed 1, round 1, client 1: failed, no photos" in found.faults
+
+
+def test_macro_figures_are_means_over_the_classes_that_are_there() -> None:
+    # Class 0: 3 of 4 found, 3 of 5 predictions right. Class 1: 0 of 2, never predicted right. Class 2 is not there.
+    precision, recall = macro([[3, 1, 0], [2, 0, 0], [0, 0, 0]])
+
+    assert precision == pytest.approx((3 / 5 + 0) / 2)
+    assert recall == pytest.approx((3 / 4 + 0) / 2)
+
+
+def examined(index: int, **groups: tuple[int, int, dict[str, tuple[int, int]]]) -> dict[str, Any]:
+    """A client's part of the final examination: of each group photos, right ones, and both by camera."""
+    return {"client": f"client {index}", "people": 2} | {
+        name: {
+            "count": count,
+            "correct": correct,
+            "cameras": {camera: {"count": n, "correct": right} for camera, (n, right) in cameras.items()},
+        }
+        for name, (count, correct, cameras) in groups.items()
+    }
+
+
+def test_the_final_examination_is_a_mean_over_clients_and_by_camera_over_photos() -> None:
+    ended = run(1, 3) | {
+        "examination": [
+            examined(0, own=(4, 4, {"left": (1, 1), "right": (3, 3)}), unseen=(10, 5, {})),
+            examined(1, own=(8, 2, {"left": (8, 2)}), unseen=(10, 7, {})),
+        ]
+    }
+
+    found = summarise("m", [ended])
+
+    # 4 of 4 and 2 of 8; 5 and 7 of 10. Nobody has photos of others.
+    assert found.columns["own_accuracy"].mean == pytest.approx((1 + 0.25) / 2)
+    assert found.columns["unseen_accuracy"].mean == pytest.approx(0.6)
+    assert "others_accuracy" not in found.columns
+    # 1 of 1 and 2 of 8 together; 3 of 3.
+    assert {key: value.mean for key, value in found.by_camera.items()} == {
+        ("own_accuracy", "left"): pytest.approx(3 / 9),
+        ("own_accuracy", "right"): pytest.approx(1.0),
+    }
+
+
+def test_what_a_client_sends_in_a_round_is_counted_where_it_trains() -> None:
+    ended = run(1, 2) | {"settings": {"personal_evaluation": False}}
+    ended["rounds"][0]["members"] = [
+        member(0, "reported", up=90),
+        member(1, "reported", up=110),
+        member(2, "failed", up=0),
+        member(3, "reported", up=7, photos=0),  # it only evaluated
+    ]
+
+    assert summarise("m", [ended]).bytes_up_each == pytest.approx((90 + 110) / 2)
+
+
+def test_gains_are_told_seed_by_seed_over_the_line_that_trains_alone_with_the_same_head() -> None:
+    values = tomllib.loads(STUDY)
+    values["methods"] = {
+        "alone": {"method": "local_only"},
+        "together": {"method": "fedavg"},
+        "linear": {"method": "fedavg", "head": "linear"},
+    }
+    study = parse_study(values, Path(), "small.toml")
+    # Right out of ten in the last round: alone 2 and 4, together 5 and 4.
+    summaries = [summarise(name, [run(1, one), run(2, other)]) for name, one, other in (
+        ("alone", 2, 4), ("together", 5, 4), ("linear", 6, 7),
+    )]  # fmt: skip
+
+    header, alone, together, linear = seed_table(study, summaries)
+
+    assert header[:3] == ["method", "global accuracy: seeds 1, 2", "over alone"]
+    assert alone[:3] == ["alone", "20.0 40.0", "-"]
+    assert together[:3] == ["together", "50.0 40.0", "+30.0 +0.0"]
+    assert linear[:3] == ["linear", "60.0 70.0", "-"]
+
+
+def test_one_seed_needs_no_table_of_seeds() -> None:
+    study = parse_study(tomllib.loads(STUDY) | {"seeds": [1]}, Path(), "small.toml")
+
+    assert seed_table(study, [summarise("plain", [run(1, 3)])]) == []

@@ -1,0 +1,109 @@
+"""One run: interrupted, disturbed and late, always the same."""
+
+import json
+from dataclasses import replace
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedlens.compare.plan import FLEET_KEY
+from fedlens.compare.run.running import Committed, RunFailed, run
+from fedlens.demo.digits import write_digits
+from fedlens_edge_client.emulation.faults import FaultEntry, FaultKind, FaultPlan
+from fedlens_edge_client.emulation.fleet.config import FleetConfig
+from fedlens_edge_client.emulation.partitions import PhotoPool, Regime, RegimeName
+from fedlens_proto.v1 import admin_pb2
+from tests.integration import federation
+
+CLIENTS = 3
+
+
+class Stopped(Exception):
+    """Somebody pulls the plug."""
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return federation.tiny_bundle(tmp_path_factory.mktemp("export") / "bundle").folder
+
+
+@pytest.fixture(scope="module")
+def pool(tmp_path_factory: pytest.TempPathFactory) -> PhotoPool:
+    whole = PhotoPool.open(write_digits(tmp_path_factory.mktemp("digits") / "photos"))
+    return replace(whole, train=tuple(c[:12] for c in whole.train), test=tuple(c[:4] for c in whole.test))
+
+
+def fleet(pool: PhotoPool, state: Path, *faults: FaultEntry) -> FleetConfig:
+    return FleetConfig(
+        server="",
+        clients=CLIENTS,
+        pool=pool,
+        regime=Regime(name=RegimeName.CAMERA_IID, seed=1, clients=CLIENTS, per_class=2, test_per_class=1),
+        plan=FaultPlan(fault=faults),
+        key=FLEET_KEY,
+        state=state,
+        workers=1,
+        evaluator_token="evaluator",
+        shares_downloads=False,
+    )
+
+
+def settings(**changes: Any) -> str:
+    seed = sha256(b"running").hexdigest()
+    plain = {"method": "fedavg", "rounds": 3, "population": CLIENTS, "deadline_s": 60, "seed": seed}
+    return json.dumps(plain | changes)
+
+
+async def test_a_run_that_was_interrupted_goes_on_to_the_same_bytes(
+    tmp_path: Path, pool: PhotoPool, bundle: Path
+) -> None:
+    def stop_after_the_first(committed: Committed) -> None:
+        if committed.rounds == 1:
+            raise Stopped
+
+    with pytest.raises(Stopped):
+        await run(fleet(pool, tmp_path / "twice"), settings(), (bundle,), on_commit=stop_after_the_first)
+    again: list[int] = []
+    resumed = await run(
+        fleet(pool, tmp_path / "twice"),
+        settings(),
+        (bundle,),
+        on_commit=lambda committed: again.append(committed.rounds),
+    )
+    calm = await run(fleet(pool, tmp_path / "once"), settings(), (bundle,))
+
+    assert again == [2, 3]
+    assert resumed.model == calm.model is not None
+    for result in (*resumed.shown.rounds, *calm.shown.rounds):
+        result.ClearField("bytes_sent")
+    assert resumed.shown.rounds == calm.shown.rounds
+
+
+async def test_every_round_of_the_global_model_is_measured(tmp_path: Path, pool: PhotoPool, bundle: Path) -> None:
+    answer = await run(fleet(pool, tmp_path), settings(rounds=5), (bundle,))
+
+    assert [getattr(result, "global")[0].count for result in answer.shown.rounds] == [40] * 5
+
+
+async def test_a_client_that_is_late_takes_no_time_and_one_that_is_too_late_is_left_out(
+    tmp_path: Path, pool: PhotoPool, bundle: Path
+) -> None:
+    late = FaultEntry(client=0, round=1, kind=FaultKind.DELAY, seconds=50.0)
+    too_late = FaultEntry(client=1, round=2, kind=FaultKind.DELAY, seconds=70.0)
+
+    answer = await run(fleet(pool, tmp_path, late, too_late), settings(rounds=2), (bundle,))
+
+    reported = [
+        sum(member.state == admin_pb2.MEMBER_STATE_REPORTED for member in result.members)
+        for result in answer.shown.rounds
+    ]
+    assert reported == [3, 2]
+
+
+async def test_a_task_that_fails_is_told_with_its_reason(tmp_path: Path, pool: PhotoPool, bundle: Path) -> None:
+    gone = [FaultEntry(client=i, round=1, kind=FaultKind.VANISH) for i in range(CLIENTS)]
+
+    with pytest.raises(RunFailed, match=r"failed after 0 of 2 rounds: 1 rounds were abandoned .* 0 valid updates"):
+        await run(fleet(pool, tmp_path, *gone), settings(rounds=2, max_consecutive_abandoned=1), (bundle,))

@@ -1,0 +1,172 @@
+"""Anna has photographed cats alone, and Ben dogs: what each learns alone, together, and what a server would."""
+
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from fedlens.demo.comparison import Answers, Comparison, Training, compare
+from fedlens.demo.confusion import confusion
+from fedlens.demo.front import sections
+from fedlens.demo.results import TaskFacts
+from fedlens_edge_client.emulation.faults import FaultPlan
+from fedlens_edge_client.emulation.fleet.config import FleetConfig
+from fedlens_edge_client.emulation.partitions import PhotoPool, Regime, RegimeName
+from tests.edge_client.linear import LinearEngine, make_bundle
+from tests.edge_client.photo_folders import add_photos
+from tests.fedlens.demo.demo_sample import NAMES, sample_answer
+
+# Cats are red and dogs blue; the features are the means of red, green and blue.
+KNOWS_BOTH = {"fc.weight": np.array([[1, 0, -1], [-1, 0, 1]], np.float32), "fc.bias": np.zeros(2, np.float32)}
+KNOWS_CATS = {"fc.weight": np.zeros((2, 3), np.float32), "fc.bias": np.array([1, 0], np.float32)}
+TRAINING = Training(epochs=40, hyper={"lr": 0.5})
+
+
+@pytest.fixture(scope="module")
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> FleetConfig:
+    root = tmp_path_factory.mktemp("comparison")
+    add_photos(root / "photos" / "anna", "cat", 10, seed=1)
+    add_photos(root / "photos" / "ben", "dog", 5, seed=2)
+    return FleetConfig(
+        server="",
+        clients=2,
+        pool=PhotoPool.open(root / "photos"),
+        regime=Regime(name=RegimeName.CLIENTS, seed=1, clients=2),
+        plan=FaultPlan(),
+        key=bytes(32),
+        state=root / "state",
+        workers=1,
+        evaluator_token="evaluator",
+        photo_features=root / "features",
+    )
+
+
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory: pytest.TempPathFactory) -> LinearEngine:
+    return LinearEngine(make_bundle(tmp_path_factory.mktemp("bundle") / "bundle"))
+
+
+@pytest.fixture(scope="module")
+def compared(fleet: FleetConfig, engine: LinearEngine) -> Comparison:
+    return compare(fleet, engine, KNOWS_CATS, alone=TRAINING, pooled=TRAINING)
+
+
+def test_all_ways_answer_the_same_test_photos(compared: Comparison, fleet: FleetConfig) -> None:
+    # One in five of each owner's photos: two cats and one dog.
+    assert sorted(compared.labels.tolist()) == [0, 0, 1]
+    assert {path.parent.name for path in compared.paths} == {"cat", "dog"}
+    assert [len(answers.labels) for answers in (compared.together, *compared.alone)] == [3, 3, 3]
+
+
+def test_who_trains_alone_on_one_class_knows_that_class_alone(compared: Comparison) -> None:
+    anna, ben = compared.alone
+
+    assert anna.labels.tolist() == [0, 0, 0]
+    assert ben.labels.tolist() == [1, 1, 1]
+    # Anna is right about 2 of 3 photos, Ben about 1 of 3.
+    assert compared.alone_share == pytest.approx(0.5)
+
+
+def test_a_server_with_all_photos_knows_both_classes(compared: Comparison) -> None:
+    assert compared.pooled is not None
+    assert compared.pooled.share() == 1.0
+
+
+def test_the_shared_model_is_tested_as_it_is(fleet: FleetConfig, engine: LinearEngine) -> None:
+    found = compare(fleet, engine, KNOWS_BOTH, alone=None, pooled=None)
+
+    assert found.together.share() == 1.0
+    assert found.wrong == []
+    assert (found.alone, found.pooled) == ((), None)
+
+
+def test_clients_are_tested_on_their_own_photos(compared: Comparison) -> None:
+    assert compared.names == ("client 0 (anna)", "client 1 (ben)")
+    assert [compared.labels[own].tolist() for own in compared.own] == [[0, 0], [1]]
+    assert [answers.share(own) for answers, own in zip(compared.alone, compared.own, strict=True)] == [1.0, 1.0]
+
+
+def test_the_bytes_of_a_server_are_those_of_the_train_photos(compared: Comparison, fleet: FleetConfig) -> None:
+    files = [photo.path for members in fleet.pool.train for photo in members]
+
+    assert len(files) == 12
+    assert compared.photo_bytes == sum(path.stat().st_size for path in files)
+
+
+def test_the_same_seed_trains_the_same_models(compared: Comparison, fleet: FleetConfig, engine: LinearEngine) -> None:
+    again = compare(fleet, engine, KNOWS_CATS, alone=TRAINING, pooled=TRAINING)
+
+    assert again.pooled is not None
+    assert compared.pooled is not None
+    assert np.array_equal(again.pooled.likelihoods, compared.pooled.likelihoods)
+
+
+def test_the_surest_mistakes_come_first(compared: Comparison) -> None:
+    answers = Answers(
+        labels=np.array([0, 1, 1]), likelihoods=np.array([0.9, 0.6, 0.8]), right=np.array([True, False, False])
+    )
+
+    assert replace(compared, together=answers).wrong == [2, 1]
+
+
+def test_a_report_begins_with_the_three_ways_and_their_bytes(compared: Comparison) -> None:
+    ways, details = sections(compared, TaskFacts.of(sample_answer(), NAMES))
+
+    # Ten committed rounds of 20 clients, less one update: 199 x 247,400 bytes are 49.2 MB, 246 kB a client and round.
+    for text in ("Together, without sharing photos", "nothing sent", "49.2 MB of weights sent", "246 kB in a round"):
+        assert text in ways
+    assert f"{compared.photo_bytes / 1000:.1f} kB of photos sent" in ways
+    for text in ("By class", "Still wrong", "By client"):
+        assert f"<h2>{text}</h2>" in details
+
+
+def test_a_report_shows_what_is_still_wrong_and_says_that_the_pictures_are_inside(compared: Comparison) -> None:
+    _, details = sections(compared, TaskFacts.of(sample_answer(), NAMES))
+
+    # The model that knows cats alone takes the one dog for a cat.
+    assert details.count('src="data:image/jpeg;base64,') == 1
+    assert "<b>dog</b><br>taken for cat" in details
+    assert "1 of 3 test photos" in details
+    assert "do not pass it on where the photos are private" in details
+
+
+def test_a_report_shows_which_class_is_taken_for_which(compared: Comparison) -> None:
+    _, details = sections(compared, TaskFacts.of(sample_answer(), NAMES))
+
+    # Two cats are cats; the one dog is taken for a cat. A full row has the darkest shade, 55 %.
+    cats = '<tr><th scope="row">cat</th><td style="--part: 55%">2</td><td></td></tr>'
+    dogs = '<tr><th scope="row">dog</th><td style="--part: 55%">1</td><td></td></tr>'
+    assert cats + dogs in details
+
+
+def test_of_many_classes_those_that_are_mixed_up_most_are_shown(compared: Comparison) -> None:
+    # One photo of each of 40 classes; that of class 35 is taken for class 38.
+    labels = np.arange(40)
+    answers = np.where(labels == 35, 38, labels)
+    together = Answers(labels=answers, likelihoods=np.ones(40), right=answers == labels)
+    many = replace(compared, class_names=tuple(f"c{i:02}" for i in range(40)), labels=labels, together=together)
+
+    shown = confusion(many)
+
+    rows = re.findall('<th scope="row">(c[0-9]+)</th>', shown)
+    assert rows == [f"c{i:02}" for i in (*range(28), 35, 38)]
+    assert "The 30 classes that are mixed up most." in shown
+
+
+def test_a_report_without_other_ways_begins_with_its_figures(fleet: FleetConfig, engine: LinearEngine) -> None:
+    shared_alone = compare(fleet, engine, KNOWS_BOTH, alone=None, pooled=None)
+
+    ways, details = sections(shared_alone, TaskFacts.of(sample_answer(), NAMES))
+
+    assert ways == ""
+    assert "By client" not in details
+    assert "By class" in details
+
+
+def test_a_class_folder_of_markup_is_text(compared: Comparison) -> None:
+    named = replace(compared, class_names=("<b>", "dog"))
+
+    _, details = sections(named, TaskFacts.of(sample_answer(), NAMES))
+
+    assert "taken for &lt;b&gt;" in details

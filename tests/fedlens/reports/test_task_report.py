@@ -1,0 +1,101 @@
+"""Sums into what an operator reads."""
+
+import pytest
+
+from fedlens.reports import task_report
+from fedlens_proto.v1 import admin_pb2 as pb
+from fedlens_proto.v1 import update_pb2
+
+START, END = update_pb2.EVALUATION_MOMENT_START, update_pb2.EVALUATION_MOMENT_END
+
+
+def sums(moment: update_pb2.EvaluationMoment, count: int, correct: int, loss: float = 0.0) -> update_pb2.EvaluationSums:
+    return update_pb2.EvaluationSums(moment=moment, count=count, correct=correct, loss=loss)
+
+
+def member(index: int, state: pb.MemberState, reason: str = "", **fields: object) -> pb.MemberResult:
+    return pb.MemberResult(client_id=bytes([index] * 32), state=state, reason=reason, **fields)  # type: ignore[arg-type]
+
+
+def sample() -> pb.RoundResult:
+    result = pb.RoundResult(
+        round=3,
+        state=pb.ROUND_STATE_COMMITTED,
+        members=[
+            member(
+                1, pb.MEMBER_STATE_REPORTED, bytes_received=1000, evaluations=[sums(START, 10, 2), sums(END, 10, 8)]
+            ),
+            member(
+                2, pb.MEMBER_STATE_REPORTED, bytes_received=500, evaluations=[sums(START, 30, 18), sums(END, 30, 30)]
+            ),
+            member(3, pb.MEMBER_STATE_QUARANTINED, "tensor 'fc' holds a NaN"),
+            member(4, pb.MEMBER_STATE_FAILED, "no-photos"),
+            member(5, pb.MEMBER_STATE_PENDING),
+        ],
+        bytes_sent=4096,
+    )
+    getattr(result, "global").append(sums(END, 50, 40, 25.0))
+    return result
+
+
+def test_personal_accuracy_is_given_over_clients_and_pooled() -> None:
+    # Clients: 2/10 = 0.2 and 18/30 = 0.6: mean 0.4, population deviation 0.2. Pooled: 20/40 = 0.5.
+    before = task_report.round_values(sample())["personal"]["before"]
+
+    assert before["mean_accuracy"] == pytest.approx(0.4)
+    assert before["deviation"] == pytest.approx(0.2)
+    assert before["pooled"]["accuracy"] == pytest.approx(0.5)
+    assert before["clients"] == 2
+
+
+def test_clients_without_test_photos_are_left_out_of_the_mean() -> None:
+    assert task_report.personal_values([sums(END, 0, 0)]) is None
+    assert task_report.personal_values([sums(END, 0, 0), sums(END, 2, 1)])["clients"] == 1  # type: ignore[index]
+
+
+def test_a_round_counts_its_members_and_bytes() -> None:
+    values = task_report.round_values(sample())
+
+    assert values["counts"] == {"failed": 1, "pending": 1, "quarantined": 1, "reported": 2}
+    assert (values["bytes_received"], values["bytes_sent"]) == (1500, 4096)
+    assert values["global"]["accuracy"] == pytest.approx(0.8)
+    assert values["global"]["mean_loss"] == pytest.approx(0.5)
+
+
+def test_a_row_names_who_was_left_out_and_why() -> None:
+    row = dict(zip(task_report.ROUND_COLUMNS, task_report.round_row(task_report.round_values(sample())), strict=True))
+
+    assert row["left out"] == "03030303 quarantined: tensor 'fc' holds a NaN\n04040404 failed: no-photos"
+    assert (row["members"], row["reported"]) == ("5", "2")
+    assert (row["before"], row["global"]) == ("40.0% ± 20.0%", "80.0%")
+
+
+def test_a_round_in_which_nothing_was_measured_has_no_ratios() -> None:
+    row = task_report.round_row(task_report.round_values(pb.RoundResult(round=1, state=pb.ROUND_STATE_OPEN)))
+
+    assert row[5:8] == ["-", "-", "-"]
+
+
+def test_precision_and_recall_come_from_what_all_members_sent_together() -> None:
+    # Of three cats two are seen as cats and one as a dog; the dog is seen as a cat; nothing is an emu.
+    # Precision: cats 2/3, dogs 0/1: mean 1/3. Recall: 2/3 and 0: mean 1/3. No photo is an emu: left out.
+    result = sample()
+    end = sums(END, 4, 2)
+    end.confusion[:] = [2, 1, 0, 1, 0, 0, 0, 0, 0]
+    result.personal.extend([sums(START, 4, 0), end])
+    after = task_report.round_values(result)["personal"]["after"]["pooled"]
+
+    assert after["confusion"] == [[2, 1, 0], [1, 0, 0], [0, 0, 0]]
+    assert (after["count"], after["accuracy"]) == (4, 0.5)
+    assert after["macro_precision"] == pytest.approx(1 / 3)
+    assert after["macro_recall"] == pytest.approx(1 / 3)
+    assert "confusion" not in task_report.round_values(result)["personal"]["before"]["pooled"]
+
+
+def test_a_round_tells_what_was_measured_after_stages_that_were_thrown_away() -> None:
+    result = sample()
+    result.members[0].evaluations.append(sums(update_pb2.EVALUATION_MOMENT_THROW_AWAY, 10, 9))
+    values = task_report.round_values(result)
+
+    assert values["personal"]["after_thrown_away"]["mean_accuracy"] == pytest.approx(0.9)
+    assert values["members"][0]["evaluations"]["after_thrown_away"]["correct"] == 9

@@ -1,0 +1,341 @@
+"""What clients measure and tell: asked for by settings and methods, checked, added up, and kept from undoing noise."""
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import pytest
+from sqlalchemy import select
+
+from fedlens_proto import wire
+from fedlens_proto.v1 import admin_pb2, assignment_pb2, update_pb2
+from fedlens_server.engine import client_statistics
+from fedlens_server.engine.client_statistics import Asked
+from fedlens_server.errors import Malformed, UpdateInvalid
+from fedlens_server.methods import METHODS, Phase, State, TaskPlan, Tools, Update
+from fedlens_server.methods.fedavg import FedAvg
+from fedlens_server.store import schema
+from tests.server.bundles import tiny_bundle
+from tests.server.fakes import EVALUATORS, SEED, Bench, client_ids, update_of
+
+ALICE, BOB, EVE = client_ids(3)
+START, END = update_pb2.EVALUATION_MOMENT_START, update_pb2.EVALUATION_MOMENT_END
+THROW_AWAY = update_pb2.EVALUATION_MOMENT_THROW_AWAY
+SETTINGS = {"method": "fedavg", "rounds": 2, "population": 2, "deadline_s": 60, "seed": SEED}
+Change = Callable[[assignment_pb2.LocalPass], object]
+
+
+class Asking(FedAvg):
+    """FedAvg whose local pass is changed by the test, and whose state keeps what came of it."""
+
+    change: Change
+
+    def phases(self, task: TaskPlan) -> list[Phase]:
+        (phase,) = super().phases(task)
+        type(self).change(phase.local_pass)
+        return [phase]
+
+    def aggregate(self, phase: Phase, state: State, updates: Sequence[Update], tools: Tools) -> State:
+        shares = [list(update.label_distribution or ()) for update in updates]
+        return {**super().aggregate(phase, state, updates, tools), "shares": shares}
+
+
+@pytest.fixture
+def asking() -> Iterator[Callable[[Change], None]]:
+    """Have the server know a method `asking`, whose local pass is FedAvg's with a change."""
+
+    def register(change: Change) -> None:
+        Asking.change = staticmethod(change)
+        METHODS["asking"] = Asking.for_task
+
+    yield register
+    METHODS.pop("asking", None)
+
+
+def ask_noisily(local_pass: assignment_pb2.LocalPass) -> None:
+    local_pass.asks.add().label_distribution.epsilon = 1.0
+
+
+def begin(bench: Bench, **changes: Any) -> Bench:
+    bench.create(json.dumps({**SETTINGS, **changes}))
+    bench.enrol([ALICE, BOB])
+    return bench
+
+
+def sums(moment: update_pb2.EvaluationMoment, *confusion: int) -> update_pb2.EvaluationSums:
+    """Of a two-class problem; the sums that belong to a confusion matrix."""
+    count, correct = sum(confusion), confusion[0] + confusion[3]
+    return update_pb2.EvaluationSums(
+        moment=moment,
+        count=count,
+        correct=correct,
+        loss=float(count),
+        confusion=confusion,
+    )
+
+
+def report(bench: Bench, client: bytes, *evaluations: update_pb2.EvaluationSums, shares: Sequence[float] = ()) -> None:
+    assignment = bench.assignment(client)
+    header, raw = update_of(assignment, dict(bench.tensors(assignment)), evaluations=evaluations)
+    header.label_distribution[:] = shares
+    bench.send(client, assignment, header, raw)
+
+
+def questions(local_pass: assignment_pb2.LocalPass) -> list[str | None]:
+    return [ask.WhichOneof("question") for ask in local_pass.asks]
+
+
+def test_the_setting_asks_for_confusion_wherever_something_is_evaluated(bench: Bench) -> None:
+    begin(bench, confusion=True, personal_evaluation=True, rounds=1)
+    bench.enrol([EVE], EVALUATORS)
+    training = bench.assignment(ALICE).local_pass
+    for client in (ALICE, BOB):
+        report(bench, client)
+    bench.advance()
+
+    assert questions(training) == ["confusion"]
+    personal = bench.assignment(ALICE).local_pass
+    assert (questions(personal), len(personal.stages)) == (["confusion"], 0)
+    assert questions(bench.assignment(EVE).local_pass) == ["confusion"]
+
+
+def test_without_the_setting_nobody_is_asked_for_confusion(bench: Bench) -> None:
+    assert questions(begin(bench).assignment(ALICE).local_pass) == []
+
+
+def test_confusion_matrices_are_shown_added_up_by_moment(bench: Bench) -> None:
+    begin(bench, confusion=True)
+    bench.enrol([EVE], EVALUATORS)
+    report(bench, ALICE, sums(START, 1, 1, 0, 2), sums(END, 2, 0, 0, 2))
+    report(bench, BOB, sums(START, 0, 3, 1, 0))
+    bench.advance()
+    evaluated = bench.assignment(EVE)
+    header = update_pb2.UpdateHeader(protocol=1, bundle=evaluated.bundle, evaluations=[sums(START, 5, 1, 2, 4)])
+    bench.rounds.accept_evaluation(EVE, evaluated.task, evaluated.round, header, bytes(32)).result()
+    bench.reopen()
+
+    shown = bench.show().rounds[0]
+    # 1 + 0, 1 + 3, 0 + 1, 2 + 0
+    assert [(s.moment, s.count, s.correct, list(s.confusion)) for s in shown.personal] == [
+        (START, 8, 3, [1, 4, 1, 2]),
+        (END, 4, 4, [2, 0, 0, 2]),
+    ]
+    assert [list(s.confusion) for s in getattr(shown, "global")] == [[5, 1, 2, 4]]
+    # A thousand members' matrices would be too long a message.
+    assert [len(s.confusion) for member in shown.members for s in member.evaluations] == [0, 0, 0]
+
+
+def test_an_evaluators_matrix_must_fit_its_sums(bench: Bench) -> None:
+    begin(bench, confusion=True)
+    bench.enrol([EVE], EVALUATORS)
+    for client in (ALICE, BOB):
+        report(bench, client)
+    bench.advance()
+    evaluated = bench.assignment(EVE)
+    header = update_pb2.UpdateHeader(protocol=1, bundle=evaluated.bundle, evaluations=[sums(START, 5, 1, 2, 4)])
+    header.evaluations[0].ClearField("confusion")
+
+    with pytest.raises(UpdateInvalid, match="a confusion matrix of 0 numbers, must be 2 x 2"):
+        bench.rounds.accept_evaluation(EVE, evaluated.task, evaluated.round, header, bytes(32)).result()
+
+
+def header_of(**fields: Any) -> update_pb2.UpdateHeader:
+    return update_pb2.UpdateHeader(photo_count=10, **fields)
+
+
+ASKED = Asked(
+    classes=2,
+    moments=(START, END, THROW_AWAY),
+    class_counts=False,
+    label_distribution=True,
+    confusion=True,
+)
+SHARES = [0.7, -0.1]
+
+
+@pytest.mark.parametrize(
+    ("header", "named"),
+    [
+        (header_of(), "label_distribution: found 0 numbers, must be 2"),
+        (header_of(label_distribution=[0.1] * 3), "label_distribution: found 3 numbers, must be 2"),
+        (
+            header_of(label_distribution=[0.1, float("nan")]),
+            "label_distribution: found nan, must be from -1e+09 to 1e+09",
+        ),
+        (
+            header_of(label_distribution=[-1e160, 0.1]),
+            "label_distribution: found -1e+160, must be from -1e+09 to 1e+09",
+        ),
+        (header_of(label_distribution=[0.1, float("-inf")]), "label_distribution: found -inf"),
+        (header_of(label_distribution=SHARES, class_counts=[5, 5]), "class_counts came where none"),
+        (
+            header_of(label_distribution=SHARES, evaluations=[update_pb2.EvaluationSums(moment=START, count=3)]),
+            "a confusion matrix of 0 numbers, must be 2 x 2",
+        ),
+        (
+            header_of(
+                label_distribution=SHARES,
+                evaluations=[update_pb2.EvaluationSums(moment=START, count=3, correct=2, confusion=[1, 1, 1, 1])],
+            ),
+            "a confusion matrix of 4 photos, 2 of them right, beside 2 of 3 photos right",
+        ),
+        (
+            header_of(
+                label_distribution=SHARES,
+                evaluations=[update_pb2.EvaluationSums(moment=START, count=4, correct=3, confusion=[1, 1, 1, 1])],
+            ),
+            "4 photos, 2 of them right, beside 3 of 4",
+        ),
+    ],
+)
+def test_answers_that_are_not_what_was_asked_for_are_named(header: update_pb2.UpdateHeader, named: str) -> None:
+    assert named in (client_statistics.fault(header, ASKED) or "accepted")
+
+
+def test_answers_that_were_not_asked_for_are_named() -> None:
+    nothing = replace(ASKED, label_distribution=False, confusion=False)
+    unasked = header_of(evaluations=[sums(START, 1, 0, 0, 1)])
+
+    assert client_statistics.fault(header_of(label_distribution=SHARES), nothing) == (
+        "a label_distribution came where none was asked for"
+    )
+    assert "a confusion matrix came where none was asked for" in str(client_statistics.fault(unasked, nothing))
+
+
+def test_what_was_asked_for_is_accepted_also_of_stages_that_were_thrown_away() -> None:
+    evaluations = [sums(START, 1, 0, 0, 1), sums(END, 0, 0, 0, 0), sums(THROW_AWAY, 2, 1, 0, 0)]
+
+    assert client_statistics.fault(header_of(label_distribution=SHARES, evaluations=evaluations), ASKED) is None
+
+
+def test_stages_to_throw_away_reach_clients_and_are_checked_like_others(
+    bench: Bench, asking: Callable[[Change], None]
+) -> None:
+    def tune(program: str, local_pass: assignment_pb2.LocalPass) -> None:
+        local_pass.evaluation.throw_away.add(program=program, epochs=1)
+
+    asking(partial(tune, "sleep"))
+    with pytest.raises(Malformed, match="the bundle has no program 'sleep'"):
+        begin(bench, method="asking")
+    asking(partial(tune, "step"))
+    begin(bench, method="asking", confusion=True)
+    report(bench, ALICE, sums(THROW_AWAY, 1, 1, 1, 1))
+
+    assert len(bench.assignment(BOB).local_pass.evaluation.throw_away) == 1
+    assert [s.moment for s in bench.show().rounds[0].personal] == [THROW_AWAY]
+
+
+def test_a_noisy_distribution_reaches_the_method_also_after_a_restart(
+    bench: Bench, asking: Callable[[Change], None]
+) -> None:
+    asking(ask_noisily)
+    begin(bench, method="asking")
+    report(bench, ALICE, shares=[0.75, -0.5])
+    bench.reopen()
+    report(bench, BOB, shares=[1e-17, 1.25])
+    bench.advance()
+
+    # Doubles as they were sent, ascending by client.
+    assert bench.rounds._federation.tasks[1].values["shares"] == [[0.75, -0.5], [1e-17, 1.25]]
+
+
+def test_a_member_without_its_noisy_distribution_is_quarantined(bench: Bench, asking: Callable[[Change], None]) -> None:
+    asking(ask_noisily)
+    begin(bench, method="asking")
+    with pytest.raises(UpdateInvalid, match="label_distribution: found 0 numbers, must be 2"):
+        report(bench, ALICE)
+
+    assert bench.show().rounds[0].members[0].state == admin_pb2.MEMBER_STATE_QUARANTINED
+
+
+def test_a_forgotten_clients_noisy_distribution_is_gone(bench: Bench, asking: Callable[[Change], None]) -> None:
+    asking(ask_noisily)
+    begin(bench, method="asking")
+    report(bench, ALICE, shares=[0.75, -0.5])
+    bench.rounds.forget(ALICE).result()
+
+    (row,) = bench.store.read(select(schema.members).where(schema.members.c.client == ALICE))
+    assert row.label_distribution is None
+
+
+def test_a_task_with_noisy_distributions_asks_its_trainers_for_nothing_exact(
+    bench: Bench, asking: Callable[[Change], None]
+) -> None:
+    asking(ask_noisily)
+    begin(bench, method="asking", confusion=True)
+    bench.enrol([EVE], EVALUATORS)
+    told = bench.assignment(ALICE).local_pass
+    report(bench, ALICE, shares=[0.5, 0.5])
+    report(bench, BOB, shares=[0.5, 0.5])
+    bench.advance()
+
+    assert questions(told) == ["label_distribution"]
+    assert not told.HasField("evaluation")
+    # The evaluator's photos are nobody's secret.
+    assert questions(bench.assignment(EVE).local_pass) == ["confusion"]
+
+
+def test_an_evaluation_in_such_a_task_is_quarantined(bench: Bench, asking: Callable[[Change], None]) -> None:
+    asking(ask_noisily)
+    begin(bench, method="asking")
+    with pytest.raises(UpdateInvalid, match=r"found moments \[1\], asked for were \[\]"):
+        report(bench, ALICE, sums(START, 1, 0, 0, 1), shares=[0.5, 0.5])
+
+
+@pytest.mark.parametrize("question", ["class_counts", "confusion"])
+def test_a_method_that_asks_for_both_noise_and_truth_is_refused(
+    bench: Bench, asking: Callable[[Change], None], question: str
+) -> None:
+    def both(local_pass: assignment_pb2.LocalPass) -> None:
+        ask_noisily(local_pass)
+        getattr(local_pass.asks.add(), question).SetInParent()
+
+    asking(both)
+    with pytest.raises(Malformed, match=f"phase 'train' asks for {question} in a task with noisy label"):
+        begin(bench, method="asking")
+
+
+def test_personal_evaluation_in_such_a_task_is_refused_by_name(bench: Bench, asking: Callable[[Change], None]) -> None:
+    asking(ask_noisily)
+    with pytest.raises(Malformed, match="personal_evaluation: found true, must be false: the method asks for noisy"):
+        begin(bench, method="asking", personal_evaluation=True)
+
+
+@pytest.mark.parametrize("epsilon", [0.0, -1.0, float("inf"), float("nan")])
+def test_a_method_without_a_usable_epsilon_is_refused(
+    bench: Bench, asking: Callable[[Change], None], epsilon: float
+) -> None:
+    def ask(local_pass: assignment_pb2.LocalPass) -> None:
+        local_pass.asks.add().label_distribution.epsilon = epsilon
+
+    asking(ask)
+    with pytest.raises(Malformed, match=r"phase 'train': epsilon is .*, must be above 0 and finite"):
+        begin(bench, method="asking")
+
+
+def test_a_header_with_three_confusion_matrices_of_a_hundred_classes_fits() -> None:
+    # 10,000 photos a moment, spread as unevenly as costs most bytes: 78 numbers of 128 need two bytes each.
+    numbers = [128] * 78 + [0] * (100 * 100 - 78)
+    header = header_of(
+        bundle=bytes(32),
+        blob_sha256=bytes(32),
+        class_counts=[10] * 100,
+        evaluations=[
+            update_pb2.EvaluationSums(moment=moment, count=sum(numbers), correct=128, confusion=numbers, loss=1.0)
+            for moment in (START, END, THROW_AWAY)
+        ],
+    )
+
+    assert len(wire.frame_update(header)) < wire.MAX_UPDATE_HEADER_BYTES
+    assert 3 * 100**2 <= client_statistics.MAX_CONFUSION_NUMBERS
+
+
+def test_confusion_of_more_classes_than_a_header_holds_is_refused_by_name(bench: Bench) -> None:
+    settings = json.dumps({**SETTINGS, "confusion": True})
+    with pytest.raises(Malformed, match="confusion: found true with 160 classes and 2 evaluations a round, must be"):
+        bench.create(settings, [tiny_bundle(classes=160)])
+
+    # 2 x 150 x 150 = 45,000 numbers
+    assert bench.create(settings, [tiny_bundle(classes=150)], name="fits").state == admin_pb2.TASK_STATE_WAITING

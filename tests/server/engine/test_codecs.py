@@ -1,0 +1,415 @@
+"""Uploads and downloads as int8 and as differences: what methods and clients make of them, and what is kept."""
+
+import json
+from collections.abc import Iterator, Mapping
+from hashlib import sha256
+
+import numpy as np
+import pytest
+
+from fedlens_proto import blob, wire
+from fedlens_proto import manifest as manifests
+from fedlens_proto.blob import Array, Blob
+from fedlens_proto.difference import Differences, Sums
+from fedlens_proto.v1 import admin_pb2, assignment_pb2, blob_pb2, update_pb2
+from fedlens_server.engine import local_passes
+from fedlens_server.errors import Malformed, Unknown, UpdateInvalid
+from fedlens_server.store import StoredTensors
+from tests.server.bundles import tiny_bundle
+from tests.server.fakes import EVALUATORS, SEED, Bench, client_ids, update_of
+from tests.server.patchwork import registered
+
+ALICE, BOB, CAROL = client_ids(3)
+EVE = client_ids(10)[-1]
+INT8, FLOAT32 = blob_pb2.DTYPE_INT8, blob_pb2.DTYPE_FLOAT32
+
+
+def start(bench: Bench, features: int = 3, rounds: int = 6, **changes: object) -> Bench:
+    settings = {"method": "fedavg", "rounds": rounds, "population": 2, "deadline_s": 60, "seed": SEED, **changes}
+    bench.create(json.dumps(settings), [tiny_bundle(features, with_counter=True, fill=0.5)])
+    bench.enrol([ALICE, BOB])
+    return bench
+
+
+def downloaded(bench: Bench, client: bytes) -> assignment_pb2.BlobSet:
+    (found,) = bench.assignment(client).sets
+    return found
+
+
+def raw_of(bench: Bench, client: bytes, digest: bytes) -> bytes:
+    """What the client fetches."""
+    location = bench.rounds.readable(client, digest)
+    raw = location.raw if location.path is None else location.path.read_bytes()
+    assert raw is not None
+    return raw
+
+
+def trained(start_from: Mapping[str, Array], shift: float) -> dict[str, Array]:
+    """As after training that moves the weights of class i by (i + 1) times the shift, and the counter by 2."""
+    moved = {}
+    for name in start_from:
+        value = start_from[name]
+        steps = np.arange(1, len(value) + 1, dtype=np.float32) if value.ndim else None
+        moved[name] = (
+            value + 2 if steps is None else value + np.float32(shift) * steps.reshape(-1, *[1] * (value.ndim - 1))
+        )
+    return moved
+
+
+def difference_of(
+    bench: Bench, client: bytes, tensors: Mapping[str, Array], floats: blob_pb2.Dtype = INT8
+) -> tuple[update_pb2.UpdateHeader, bytes]:
+    base = downloaded(bench, client).sha256
+    raw = blob.encode(Differences(tensors, bench.store.tensors(base)), floats=floats, base=base)
+    header, _ = update_of(bench.assignment(client), None)
+    header.blob_sha256, header.blob_size = sha256(raw).digest(), len(raw)
+    return header, raw
+
+
+def report(bench: Bench, client: bytes, shift: float, floats: blob_pb2.Dtype = INT8) -> tuple[bytes, int]:
+    """Train and send the difference; the body's digest and the round."""
+    assignment = bench.assignment(client)
+    header, raw = difference_of(bench, client, trained(bench.tensors(assignment), shift), floats)
+    bench.send(client, assignment, header, raw)
+    return sha256(wire.frame_update(header) + raw).digest(), assignment.round
+
+
+def both_report(bench: Bench, shift: float = 1.0) -> None:
+    report(bench, ALICE, shift)
+    report(bench, BOB, shift)
+    bench.advance()
+
+
+def test_an_upload_is_asked_for_as_the_difference_to_what_was_downloaded(bench: Bench) -> None:
+    start(bench, codec="int8", difference=True)
+
+    upload = bench.assignment(ALICE).local_pass.upload
+    expected = bench.rounds.expect(ALICE, 1, 1)
+
+    assert (upload.codec, upload.base_set) == (assignment_pb2.CODEC_INT8, "global")
+    assert expected.base == downloaded(bench, ALICE).sha256
+    header, raw = difference_of(bench, ALICE, trained(bench.tensors(bench.assignment(ALICE)), 1.0))
+    assert expected.blob_size == len(raw) == header.blob_size
+    checker = blob.Checker(expected.specs, expected.base)
+    checker.feed(raw)
+    assert checker.finish().size == expected.blob_size
+
+
+@pytest.mark.parametrize("floats", [INT8, FLOAT32, blob_pb2.DTYPE_FLOAT16])
+@pytest.mark.parametrize("features", [3, 30_000])  # in a row of the database, and in a file
+def test_the_mean_is_of_the_tensors_that_the_differences_stand_for(
+    bench: Bench, floats: blob_pb2.Dtype, features: int
+) -> None:
+    name = {INT8: "int8", FLOAT32: "f32", blob_pb2.DTYPE_FLOAT16: "f16"}[floats]
+    start(bench, features, codec=name, difference=True)
+
+    report(bench, ALICE, 1.0, floats)
+    report(bench, BOB, 3.0, floats)
+    bench.advance()
+
+    # From 0.5; class 0 moves by 1 and 3, so to 0.5 + 2; class 1 by 2 and 6, so to 0.5 + 4. The counter goes 3 -> 5.
+    model = bench.model()
+    assert model["bn.batches"] == 5
+    np.testing.assert_allclose(model["fc.bias"], [2.5, 4.5], rtol=1e-6)
+    np.testing.assert_allclose(model["fc.weight"], np.array([[2.5], [4.5]]).repeat(features, 1), rtol=1e-6)
+
+
+def test_a_plain_int8_upload_counts_with_its_decoded_values(bench: Bench) -> None:
+    start(bench, codec="int8")
+    tensors = trained(bench.tensors(bench.assignment(ALICE)), 1.0)
+
+    for client in (ALICE, BOB):
+        assignment = bench.assignment(client)
+        bench.send(client, assignment, *update_of(assignment, tensors, floats=INT8))
+    bench.advance()
+
+    np.testing.assert_allclose(bench.model()["fc.weight"], [[1.5] * 3, [2.5] * 3], rtol=1e-6)
+
+
+def test_a_difference_sent_again_gets_its_receipt_even_after_the_round(bench: Bench) -> None:
+    start(bench, codec="int8", difference=True)
+    assignment = bench.assignment(ALICE)
+    header, raw = difference_of(bench, ALICE, trained(bench.tensors(assignment), 1.0))
+    base = downloaded(bench, ALICE).sha256
+
+    receipts = [bench.send(ALICE, assignment, header, raw)]
+    report(bench, BOB, 1.0)
+    bench.advance()
+    bench.reopen()
+    expected = bench.rounds.expect(ALICE, 1, 1)
+    receipts.append(bench.send(ALICE, assignment, header, raw))
+
+    assert expected.base == base
+    assert receipts[0] == receipts[1]
+
+
+def test_a_difference_that_gives_an_infinity_is_left_out(bench: Bench) -> None:
+    start(bench, codec="f32", difference=True)
+    for _ in range(2):  # 3e38 is 0.5 + 3e38; twice that is above the largest float32, 3.4e38
+        for client in (ALICE, BOB):
+            assignment = bench.assignment(client)
+            far = {
+                name: np.full_like(value, 3e38 if value.ndim else 1)
+                for name, value in bench.tensors(assignment).items()
+            }
+            raw = blob.encode(far, base=downloaded(bench, client).sha256)
+            header, _ = update_of(assignment, None)
+            header.blob_sha256, header.blob_size = sha256(raw).digest(), len(raw)
+            if assignment.round == 2:
+                with pytest.raises(UpdateInvalid, match="give an infinity"):
+                    bench.send(client, assignment, header, raw)
+            else:
+                bench.send(client, assignment, header, raw)
+        bench.advance()
+
+    assert bench.show().rounds[1].state == admin_pb2.ROUND_STATE_ABANDONED
+
+
+def test_the_bound_on_the_norm_is_about_the_difference_that_was_sent(bench: Bench) -> None:
+    # 1 for a bias and 3 weights of class 0, 2 for those of class 1: sqrt(4 * 1 + 4 * 4) = 4.47; half of it: 2.24.
+    start(bench, codec="int8", difference=True, max_update_norm=3.0)
+
+    report(bench, ALICE, 0.5)
+
+    with pytest.raises(UpdateInvalid, match=r"norm 4\.47"):
+        report(bench, BOB, 1.0)
+
+
+def test_a_download_in_int8_is_encoded_once_and_the_evaluators_is_exact(bench: Bench) -> None:
+    start(bench, download_codec="int8")
+    bench.enrol([EVE], EVALUATORS)
+    first = downloaded(bench, ALICE)
+    for client in (ALICE, BOB):
+        bench.report(client)
+    bench.advance()
+
+    second, exact = downloaded(bench, ALICE), downloaded(bench, EVE)
+    decoded = Blob.from_bytes(raw_of(bench, ALICE, second.sha256))
+
+    assert first.sha256 != second.sha256
+    assert second == downloaded(bench, BOB)
+    assert not second.HasField("difference")
+    assert [spec.dtype for spec in decoded.layout.specs] == [blob_pb2.DTYPE_INT64, FLOAT32, INT8]
+    assert exact.sha256 == bench.rounds.model("task").blob_sha256
+    assert exact.sha256 != second.sha256
+
+
+def test_the_base_of_a_difference_may_itself_have_come_as_int8(bench: Bench) -> None:
+    start(bench, codec="int8", difference=True, download_codec="int8")
+
+    both_report(bench)
+    both_report(bench)
+
+    # Twice 1 for class 0 and twice 2 for class 1, from 0.5; rows are constant, so int8 loses nothing but rounding.
+    np.testing.assert_allclose(bench.model()["fc.weight"], [[2.5] * 3, [4.5] * 3], rtol=1e-6)
+
+
+@pytest.mark.parametrize("features", [3, 30_000])
+def test_later_rounds_offer_the_difference_to_the_download_before(bench: Bench, features: int) -> None:
+    start(bench, features, download_codec="int8", download_difference=True)
+    first = downloaded(bench, ALICE)
+    for client in (ALICE, BOB):
+        bench.report(client, 0.25)
+    before = raw_of(bench, ALICE, first.sha256) if features == 3 else None
+    held = {name: np.array(value) for name, value in bench.store.tensors(first.sha256).items()}
+    bench.advance()
+
+    second = downloaded(bench, ALICE)
+    difference = Blob.from_bytes(raw_of(bench, ALICE, second.difference.sha256))
+    restored = blob.encode(Sums(held, difference))
+
+    assert not first.HasField("difference")
+    assert before is None or Blob.from_bytes(before).layout.base is None
+    assert second == downloaded(bench, BOB)
+    assert second.difference.base == first.sha256 == difference.layout.base
+    assert second.difference.size == difference.size == len(raw_of(bench, ALICE, second.difference.sha256))
+    assert second.difference.size < second.size
+    assert sha256(restored).digest() == second.sha256
+    assert restored == raw_of(bench, ALICE, second.sha256)
+
+
+def test_what_clients_hold_stays_within_one_rounding_of_the_model_over_many_rounds(bench: Bench) -> None:
+    start(bench, rounds=30, codec="int8", difference=True, download_codec="int8", download_difference=True)
+
+    for i in range(20):
+        both_report(bench, 1.0 if i % 3 else -0.7)
+
+    held, exact = bench.tensors(bench.assignment(ALICE)), bench.model()
+    # Rows move by at most 2 a round; half a scale is 2 / 127 / 2 = 0.008, and every round starts afresh from it.
+    assert np.abs(held["fc.weight"] - exact["fc.weight"]).max() <= 2 / 127 / 2 + 1e-5
+
+
+def test_a_restart_changes_no_byte_of_what_clients_get(bench: Bench) -> None:
+    start(bench, codec="int8", difference=True, download_codec="int8", download_difference=True)
+    both_report(bench, 0.3)
+    before = bench.assignment(ALICE).sets[0]
+    raw = raw_of(bench, ALICE, before.difference.sha256), raw_of(bench, ALICE, before.sha256)
+
+    bench.reopen()
+    after = bench.assignment(ALICE).sets[0]
+
+    assert after == before
+    assert (raw_of(bench, ALICE, after.difference.sha256), raw_of(bench, ALICE, after.sha256)) == raw
+    both_report(bench, 0.3)
+    assert downloaded(bench, ALICE).difference.base == before.sha256
+
+
+def test_an_abandoned_round_is_followed_by_one_that_comes_closer_to_the_model(bench: Bench) -> None:
+    start(bench, download_codec="int8", download_difference=True)
+    for client in (ALICE, BOB):
+        bench.report(client, 0.25)
+    bench.advance()
+    before = downloaded(bench, ALICE)
+
+    bench.clock.wind(61)
+    bench.advance()
+
+    assert bench.show().rounds[1].state == admin_pb2.ROUND_STATE_ABANDONED
+    after = downloaded(bench, ALICE)
+    assert after.sha256 == before.sha256 or after.difference.base == before.sha256
+
+
+def test_f32_offers_no_difference_as_it_would_be_no_shorter(bench: Bench) -> None:
+    start(bench, download_difference=True)
+    for client in (ALICE, BOB):
+        bench.report(client)
+    bench.advance()
+
+    assert not downloaded(bench, ALICE).HasField("difference")
+    assert downloaded(bench, ALICE).sha256 == bench.rounds.model("task").blob_sha256
+
+
+def test_base_and_difference_can_be_fetched_during_the_round_and_are_gone_later(bench: Bench) -> None:
+    start(bench, 30_000, download_codec="int8", download_difference=True)
+    seen = []
+    for _ in range(5):
+        seen.append(downloaded(bench, ALICE))
+        for client in (ALICE, BOB):
+            bench.report(client, 0.25)
+        bench.advance()
+
+    now = downloaded(bench, ALICE)
+    for digest in (now.sha256, now.difference.sha256, now.difference.base):
+        raw_of(bench, ALICE, digest)
+    for digest in (seen[1].sha256, seen[1].difference.sha256, seen[2].difference.sha256):
+        with pytest.raises(Unknown):
+            bench.rounds.readable(ALICE, digest)
+        assert digest not in bench.store.blobs.sizes
+
+
+def test_a_fetched_difference_counts_as_sent(bench: Bench) -> None:
+    start(bench, download_codec="int8", download_difference=True)
+    for client in (ALICE, BOB):
+        bench.report(client, 0.25)
+    bench.advance()
+
+    bench.rounds.count_sent(ALICE, downloaded(bench, ALICE).difference.sha256, 77)
+
+    assert bench.show().rounds[1].bytes_sent == 77
+
+
+def test_values_too_large_for_the_codec_are_downloaded_as_they_are(bench: Bench) -> None:
+    start(bench, download_codec="f16")
+    for client in (ALICE, BOB):
+        bench.report(client, 1e6)  # float16 ends at 65504
+    bench.advance()
+
+    assert downloaded(bench, ALICE).sha256 != bench.assignment(ALICE).bundle
+    np.testing.assert_allclose(bench.tensors(bench.assignment(ALICE))["fc.bias"], 1e6, rtol=1e-5)
+
+
+@pytest.fixture
+def patchwork(bench: Bench) -> Iterator[Bench]:
+    """A method that uploads biases only, keeps those of each client, and downloads them as a second set."""
+    with registered():
+        yield bench
+
+
+def start_patchwork(bench: Bench, **changes: object) -> None:
+    settings = {"method": "patchwork", "rounds": 3, "population": 2, "seed": SEED, **changes}
+    bench.create(json.dumps(settings), [tiny_bundle(references=("global",), fill=0.5)])
+    bench.enrol([ALICE, BOB])
+
+
+def gather(bench: Bench) -> None:
+    """The first phase: Alice's biases become 2, Bob's 4."""
+    for client, value in ((ALICE, 2.0), (BOB, 4.0)):
+        assignment = bench.assignment(client)
+        (base,) = [item.sha256 for item in assignment.sets if item.name == "shared"]
+        sent = {"fc.bias": np.full(2, value, np.float32)}
+        header, raw = update_of(assignment, None, class_counts=[4, 6])
+        if assignment.local_pass.upload.base_set:
+            raw = blob.encode(Differences(sent, bench.store.tensors(base)), floats=INT8, base=base)
+        else:
+            raw = blob.encode(sent, floats=INT8)
+        header.blob_sha256, header.blob_size = sha256(raw).digest(), len(raw)
+        bench.send(client, assignment, header, raw)
+    bench.advance()
+
+
+@pytest.mark.parametrize("difference", [True, False])
+def test_an_upload_that_enters_the_state_stands_there_in_full(patchwork: Bench, difference: bool) -> None:
+    start_patchwork(patchwork, codec="int8", difference=difference)
+
+    gather(patchwork)
+    patchwork.reopen()
+
+    own = {item.name: item.sha256 for item in patchwork.assignment(ALICE).sets}["own"]
+    kept = Blob.from_bytes(raw_of(patchwork, ALICE, own))
+    assert kept.layout.base is None
+    np.testing.assert_array_equal(kept["fc.bias"], [2.0, 2.0])
+
+
+def test_a_set_that_not_all_members_share_is_offered_without_a_difference(patchwork: Bench) -> None:
+    start_patchwork(patchwork, download_codec="f16", download_difference=True)
+    gather(patchwork)
+    for client in (ALICE, BOB):
+        patchwork.send(client, patchwork.assignment(client), *update_of(patchwork.assignment(client), None))
+    patchwork.advance()
+
+    sets = {item.name: item for item in patchwork.assignment(ALICE).sets}
+
+    assert not sets["own"].HasField("difference")
+    np.testing.assert_array_equal(Blob.from_bytes(raw_of(patchwork, ALICE, sets["own"].sha256))["fc.bias"], [2.0, 2.0])
+
+
+def test_a_base_that_the_pass_does_not_download_is_refused_by_name(patchwork: Bench) -> None:
+    with pytest.raises(Malformed, match=r"phase 'gather': differences to set 'mine' are uploaded, .*\['shared'\]"):
+        start_patchwork(patchwork, difference=True, options={"base": "mine"})
+
+
+def test_a_base_that_need_not_hold_what_is_uploaded_is_refused_by_name() -> None:
+    manifest = manifests.parse(tiny_bundle().manifest)
+    local_pass = assignment_pb2.LocalPass(
+        start=[
+            assignment_pb2.StartRule(
+                tensors=assignment_pb2.TensorSelector(names=["fc.bias"]),
+                source=assignment_pb2.SetSource(download="biases"),
+            ),
+            assignment_pb2.StartRule(source=assignment_pb2.SetSource(download="global")),
+        ],
+        upload=assignment_pb2.Upload(codec=assignment_pb2.CODEC_FLOAT32, base_set="global"),
+    )
+
+    with pytest.raises(
+        Malformed, match=r"difference of \['fc.bias'\] to set 'global' is uploaded, which need not hold"
+    ):
+        local_passes.check(local_pass, manifest, "train")
+    local_pass.upload.tensors.names.append("fc.weight")
+    local_passes.check(local_pass, manifest, "train")
+
+
+@pytest.mark.parametrize("rows", [3, 3000])  # in a row of the database, and in a file
+def test_any_span_of_stored_int8_is_what_the_whole_decodes_to(bench: Bench, rows: int) -> None:
+    values = np.random.default_rng(4).standard_normal((rows, 5, 7), np.float32)
+    with bench.store.incoming() as incoming:
+        stored = bench.store.write_tensors({"w": values}, incoming, INT8)
+        bench.store.submit(lambda transaction: transaction.place(stored, 1e12)).result()
+    tensors: StoredTensors = bench.store.tensors(stored.digest)
+    whole = tensors["w"].reshape(-1)
+    buffer = np.empty(whole.size, np.float32)
+
+    with tensors.opened():
+        for start_at, stop in ((0, whole.size), (0, 1), (34, 36), (17, 60), (35, 70), (36, 37), (3, whole.size - 1)):
+            np.testing.assert_array_equal(tensors.span("w", start_at, stop), whole[start_at:stop])
+            np.testing.assert_array_equal(tensors.span("w", start_at, stop, buffer), whole[start_at:stop])
