@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""The app's debug APK, from what Maven has built, and the list of what is inside it.
+"""Package the app's debug APK from what Maven has built, and list its content.
 
     mvn package && python3 apk.py [--unsigned]
 
-Writes `app/target/app-debug.apk`, without ExecuTorch's native runtime, and `app/target/app-debug.txt`, the list, which
-is printed and checked: whatever is not known to belong into an app ends this with an error. Equal classes and resources
-give equal bytes; the signature is of a key that is made when there is none.
+Writes `app/target/app-debug.apk`, without ExecuTorch's native runtime, and `app/target/app-debug.txt`, the list of its
+files, which is also printed and checked: an unknown file is an error. Equal classes and resources give equal bytes; the
+debug key for the signature is created if there is none.
 """
 
 import argparse
@@ -27,19 +27,19 @@ EXECUTORCH = HERE / "vendor" / "executorch-api" / "target"
 KEYS = HERE / "target" / "debug.keystore"
 PASSWORD = "android"  # of debug keys everywhere
 MIN_SDK = 26
-# The first moment that a ZIP archive can name.
+# The earliest time that a ZIP archive can store.
 MOMENT = (1980, 1, 1, 0, 0, 0)
 ALIGNMENT = 4
-# The field in which an archive says that it is aligned: id, size, alignment, zeros.
+# The extra field that declares an entry's alignment: id, size, alignment, zeros.
 ALIGNMENT_FIELD = 0xD935
 LOCAL_HEADER_BYTES = 30
 
-# What libraries need beside their classes. The rest of their archives is for compilers and people.
+# Files that libraries need besides their classes. The rest of their archives is for compilers and people.
 LIBRARY_FILES = re.compile(r"okhttp3/internal/publicsuffix/publicsuffixes\.gz|META-INF/services/[^/]+")
 KNOWN = re.compile(
     rf"AndroidManifest\.xml|resources\.arsc|classes\d*\.dex|res/[\w.\-/]+\.(?:xml|png|webp)|{LIBRARY_FILES.pattern}"
 )
-# Within compiled code or resources: what only tests call, and what nobody may be given.
+# Markers in code or resources of test-only code, and of content that must not be shipped.
 UNWANTED = {
     "JUnit": rb"Lorg/junit/",
     "Robolectric": rb"Lorg/robolectric/",
@@ -51,11 +51,11 @@ UNWANTED = {
 
 
 class NotPackaged(Exception):
-    """There is no APK; the text says what is missing, or what does not belong into one."""
+    """The APK cannot be packaged; the message names what is missing or does not belong into it."""
 
 
 def main() -> None:
-    """Make the APK and print what is inside."""
+    """Package the APK and print its content."""
     parser = argparse.ArgumentParser(description="Make the app's debug APK from what Maven has built.")
     parser.add_argument("--unsigned", action="store_true", help="do not sign it: apksigner is not needed then")
     arguments = parser.parse_args()
@@ -74,7 +74,7 @@ def main() -> None:
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    """Every file of the APK by its path in there: resources, classes compiled into `folder`, files of libraries."""
+    """The files of the APK by path: resources, classes compiled into `folder`, files of libraries."""
     for path in (RESOURCES, CLASS_PATH, TOOLS / "r8.path", TOOLS / "android.path"):
         if not path.is_file():
             raise NotPackaged(f"{path.relative_to(HERE)} is missing: run `mvn package` first")
@@ -87,7 +87,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 def library_files(archives: Sequence[Path]) -> dict[str, bytes]:
-    """What these archives need beside their classes."""
+    """The files that these archives need besides their classes."""
     files: dict[str, bytes] = {}
     for archive in archives:
         with zipfile.ZipFile(archive) as library:
@@ -96,7 +96,7 @@ def library_files(archives: Sequence[Path]) -> dict[str, bytes]:
 
 
 def archives_of(module: str) -> list[Path]:
-    """The archive of a module's classes, and those that it runs with."""
+    """The archive of a module's classes, and its runtime class path."""
     target = HERE / module / "target"
     others = (target / "classpath.txt").read_text(encoding="utf-8").strip().split(":")
     return [_only_archive(target, f"{module}-*.jar"), *map(Path, others)]
@@ -119,7 +119,7 @@ def shrink_classes(archives: Sequence[Path], folder: Path, rules: Sequence[Path]
 
 
 def _only_archive(folder: Path, pattern: str) -> Path:
-    """Where several versions have been built, nobody knows which one belongs into the APK."""
+    """The only file that matches; with several versions it is unclear which one belongs into the APK."""
     found = sorted(folder.glob(pattern))
     if len(found) != 1:
         names = ", ".join(path.name for path in found) or "none"
@@ -133,21 +133,21 @@ def _for_android(program: str, options: Sequence[str], archives: Sequence[Path],
         shutil.rmtree(out, ignore_errors=True)
         out.mkdir()
     r8, android = ((TOOLS / name).read_text(encoding="utf-8").strip() for name in ("r8.path", "android.path"))
-    # Android's classes come without those of java.*, which are a JDK's.
+    # Android's archive lacks the classes of java.*, which the JDK provides.
     java = Path(shutil.which("java") or "java").resolve()
     libraries = ["--lib", android, "--lib", str(java.parent.parent)]
     command = [str(java), "-Xmx2g", "-cp", r8, f"com.android.tools.r8.{program}", *libraries, *options]
-    # Java class files are for no version of Android.
+    # Android does not use Java class files.
     command += [] if "--classfile" in options else ["--min-api", str(MIN_SDK)]
     done = subprocess.run([*command, "--output", str(out), *map(str, archives)], capture_output=True, text=True)
-    # Libraries of several versions of Java have files of one name that no app needs.
+    # Multi-release archives contain files of the same name that no app needs.
     warnings = [line for line in done.stderr.splitlines() if line.startswith("Warning") and "META-INF/" not in line]
     if done.returncode != 0 or warnings:
         raise NotPackaged(f"{program} cannot compile the classes, or warns:\n{done.stdout}{done.stderr}")
 
 
 def check(files: Mapping[str, bytes]) -> None:
-    """Refuse what does not belong into the APK.
+    """Refuse files that do not belong into the APK.
 
     Raises:
         NotPackaged: A native library, a file that nobody knows, test code, a secret, or a path of this machine.
@@ -160,16 +160,16 @@ def check(files: Mapping[str, bytes]) -> None:
         if re.search(pattern, content)
     ]
     if wrong:
-        raise NotPackaged("\n  ".join(["what does not belong into the APK:", *wrong]))
+        raise NotPackaged("\n  ".join(["these do not belong into the APK:", *wrong]))
 
 
 def write_archive(apk: Path, files: Mapping[str, bytes]) -> None:
-    """Write the files in one order, at one moment, and the uncompressed ones where Android can map them."""
+    """Write the files in a fixed order with a fixed time, and align uncompressed ones so that Android can map them."""
     with apk.open("wb") as out, zipfile.ZipFile(out, "w") as archive:
         for name in sorted(files):
             info = zipfile.ZipInfo(name, MOMENT)
             info.create_system = 0
-            # Android 11 and later map this file, and refuse to install an app that has it compressed.
+            # Android 11 and later map this file, and refuse an app in which it is compressed.
             if name == "resources.arsc":
                 start = out.tell() + LOCAL_HEADER_BYTES + len(name.encode()) + struct.calcsize("<HHH")
                 zeros = bytes(-start % ALIGNMENT)
@@ -180,7 +180,7 @@ def write_archive(apk: Path, files: Mapping[str, bytes]) -> None:
 
 
 def sign(apk: Path) -> None:
-    """Sign with the debug key, which is made if there is none."""
+    """Sign with the debug key, which is created if necessary."""
     if shutil.which("apksigner") is None:
         raise NotPackaged("no apksigner: install it (Debian: `apt install apksigner`), or give --unsigned")
     KEYS.parent.mkdir(exist_ok=True)
@@ -189,7 +189,7 @@ def sign(apk: Path) -> None:
         made = ["-genkeypair", "-keyalg", "RSA", "-keysize", "2048", "-validity", "10000", "-dname", "CN=Debug"]
         subprocess.run(["keytool", *made, *access, "-storetype", "PKCS12"], check=True, capture_output=True)
     given = ["--ks", str(KEYS), "--ks-pass", f"pass:{PASSWORD}", "--min-sdk-version", str(MIN_SDK)]
-    # The first scheme is for Androids older than any that this app runs on.
+    # The first scheme is for Android versions below this app's minimum.
     given += ["--v1-signing-enabled", "false"]
     for command in (["sign", *given, str(apk)], ["verify", "--min-sdk-version", str(MIN_SDK), str(apk)]):
         done = subprocess.run(["apksigner", *command], capture_output=True, text=True)
@@ -199,7 +199,7 @@ def sign(apk: Path) -> None:
 
 
 def listing(apk: Path) -> str:
-    """A line for each file, largest first: its size, what it takes in the APK, its path; sums at the end."""
+    """One line per file, largest first: size, size in the APK, path; totals at the end."""
     with zipfile.ZipFile(apk) as archive:
         entries = sorted(archive.infolist(), key=lambda entry: (-entry.compress_size, entry.filename))
     rows = [(entry.file_size, entry.compress_size, entry.filename) for entry in entries]

@@ -20,7 +20,7 @@ from fedlens.demo.digits import SIDE, write_digits
 from fedlens_edge_client.emulation.faults import FaultPlan
 from fedlens_edge_client.emulation.fleet.config import FleetConfig
 from fedlens_edge_client.emulation.fleet.running import run_fleet
-from fedlens_edge_client.emulation.partitions import PhotoPool, Regime, RegimeName
+from fedlens_edge_client.emulation.partitions import Partition, PartitionName, PhotoPool
 from fedlens_export.exporting import Training, frozen_backbone_bundle
 from fedlens_export.models import backbones
 from fedlens_proto import blob
@@ -90,7 +90,7 @@ def _bytes(bundle: Bundle, folder: Path) -> Row:
 def _outcome(bundle: Bundle, photos: PhotoPool, codecs: Mapping[str, Any], folder: Path) -> tuple[float, float]:
     """Accuracy of the final global model in percent, and its mean loss."""
     settings = {"rounds": ROUNDS, "population": CLIENTS, "epochs": 1, "hyper": RATES, "personal_evaluation": True}
-    regime = Regime(name=RegimeName.CAMERA_NONIID, seed=0, per_class=PER_CLASS, test_per_class=TEST_PER_CLASS)
+    partition = Partition(name=PartitionName.CAMERA_NONIID, seed=0, per_class=PER_CLASS, test_per_class=TEST_PER_CLASS)
     with serving(folder / "server") as server:
         server.create_task(bundle, {**settings, **codecs})
         run_fleet(
@@ -98,7 +98,7 @@ def _outcome(bundle: Bundle, photos: PhotoPool, codecs: Mapping[str, Any], folde
                 server=server.url,
                 clients=CLIENTS,
                 pool=photos,
-                regime=regime,
+                partition=partition,
                 plan=FaultPlan(),
                 key=bytes(32),
                 state=folder / "fleet",

@@ -22,7 +22,7 @@ from bench.server_process import serving
 from fedlens_edge_client.emulation.faults import FaultPlan
 from fedlens_edge_client.emulation.fleet.config import FleetConfig
 from fedlens_edge_client.emulation.fleet.running import run_fleet
-from fedlens_edge_client.emulation.partitions import PhotoPool, Regime, RegimeName
+from fedlens_edge_client.emulation.partitions import Partition, PartitionName, PhotoPool
 from fedlens_edge_client.engines.memory import keep_freed_memory
 from fedlens_export.exporting import ExportSpec, export_bundle
 from fedlens_export.models import whole_models
@@ -73,7 +73,7 @@ def _fleet(epochs: int, bundle: Bundle, photos: Path, folder: Path) -> Sample:
                 server=server.url,
                 clients=CLIENTS,
                 pool=PhotoPool.open(photos),
-                regime=Regime(name=RegimeName.CAMERA_IID, seed=0, per_class=PER_CLASS, test_per_class=1),
+                partition=Partition(name=PartitionName.CAMERA_IID, seed=0, per_class=PER_CLASS, test_per_class=1),
                 plan=FaultPlan(),
                 key=bytes(32),
                 state=folder / "fleet",

@@ -52,7 +52,7 @@ def stored_updates(paths: list[Path]) -> Iterator[tuple[StoredTensors, list[Upda
     updates = [
         Update(
             client=tensors.digest,
-            photo_count=100 + 10 * i,
+            num_examples=100 + 10 * i,
             tensors=tensors,
             sent={GLOBAL: stored[0]},
             class_counts=(10 + i,) * 10,
@@ -67,6 +67,6 @@ def stored_updates(paths: list[Path]) -> Iterator[tuple[StoredTensors, list[Upda
 
 def aggregated(method: Method, current: StoredTensors, updates: list[Update]) -> State:
     """The state after a round."""
-    phase = Phase(name="train", rounds=1, cohort=None, local_pass=assignment_pb2.LocalPass())
+    phase = Phase(name="train", rounds=1, cohort=None, local_plan=assignment_pb2.LocalPlan())
     tools = Tools(generator=np.random.default_rng(0), population=(), initial=current)
     return method.aggregate(phase, {GLOBAL: current}, updates, tools)

@@ -29,7 +29,7 @@ def measure(folder: Path) -> list[Row]:
     generator = np.random.default_rng(0)
     counts = np.stack([generator.multinomial(PHOTOS, p) for p in generator.dirichlet([0.5] * CLASSES, CLIENTS)])
     updates = [
-        Update(client=sha256(str(i).encode()).digest(), photo_count=PHOTOS, tensors={}, class_counts=tuple(row))
+        Update(client=sha256(str(i).encode()).digest(), num_examples=PHOTOS, tensors={}, class_counts=tuple(row))
         for i, row in enumerate(counts.tolist())
     ]
     rows = counts / PHOTOS
@@ -77,6 +77,6 @@ def _cluster(updates: list[Update], clusters: int | None) -> State:
         weight="fc.weight",
         bias="fc.bias",
     )
-    phase = Phase(name=CLUSTER, rounds=1, cohort=None, local_pass=assignment_pb2.LocalPass())
+    phase = Phase(name=CLUSTER, rounds=1, cohort=None, local_plan=assignment_pb2.LocalPlan())
     tools = Tools(generator=np.random.default_rng(0), population=(), initial={})
     return method.aggregate(phase, {GLOBAL: {}}, updates, tools)

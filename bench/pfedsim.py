@@ -85,7 +85,7 @@ def _updates(generator: np.random.Generator, ids: list[bytes]) -> list[Update]:
     return [
         Update(
             client=client,
-            photo_count=1,
+            num_examples=1,
             tensors={name: generator.standard_normal(shape, np.float32) for name, shape in shapes.items()},
         )
         for client in ids

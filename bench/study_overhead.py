@@ -24,7 +24,7 @@ from bench.row import Row, Sample, against_floor, differences
 from fedlens.compare.run import running
 from fedlens_edge_client.emulation.faults import FaultPlan
 from fedlens_edge_client.emulation.fleet.config import FleetConfig
-from fedlens_edge_client.emulation.partitions import PhotoPool, Regime, RegimeName
+from fedlens_edge_client.emulation.partitions import Partition, PartitionName, PhotoPool
 from fedlens_edge_client.engines.memory import keep_freed_memory
 from fedlens_export.exporting import ExportSpec, export_bundle
 from fedlens_export.models import whole_models
@@ -88,7 +88,9 @@ def _study(folder: Path, state: str, ended: Callable[[], None]) -> None:
         server="",
         clients=CLIENTS,
         pool=PhotoPool.open(folder / "photos"),
-        regime=Regime(name=RegimeName.CAMERA_IID, seed=0, clients=CLIENTS, per_class=PER_CLASS, test_per_class=1),
+        partition=Partition(
+            name=PartitionName.CAMERA_IID, seed=0, clients=CLIENTS, per_class=PER_CLASS, test_per_class=1
+        ),
         plan=FaultPlan(),
         key=bytes(32),
         state=folder / state,

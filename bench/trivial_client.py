@@ -78,7 +78,7 @@ async def take_part(
         await transport.enrol(token, able)
         done = 0
         while limit is None or done < limit:
-            request = check_in_pb2.CheckInRequest(protocol=wire.PROTOCOL, photo_count=1, hold_ms=HOLD_MS)
+            request = check_in_pb2.CheckInRequest(protocol=wire.PROTOCOL, num_examples=1, hold_ms=HOLD_MS)
             answer = await transport.check_in(request)
             kind = answer.WhichOneof("result")
             if kind == "finished":
@@ -100,7 +100,7 @@ async def _report(
 ) -> None:
     for blob_set in assignment.sets:
         await cache.get(transport, blob_set)
-    plan = assignment.local_pass.evaluation
+    plan = assignment.local_plan.evaluation
     moments = [
         moment
         for moment, asked in (
@@ -114,7 +114,7 @@ async def _report(
         protocol=wire.PROTOCOL,
         phase=assignment.phase,
         bundle=assignment.bundle,
-        photo_count=1,
+        num_examples=1,
         evaluations=[update_pb2.EvaluationSums(moment=moment, count=1, correct=1, loss=0.5) for moment in moments],
         blob_sha256=digest,
         blob_size=size,

@@ -12,9 +12,9 @@ EdgeClientError
 ├── PassFailed          the assignment is given up; the server is told `reason`
 │   └── NoKnownClass    no photo is of a class of the bundle
 ├── EngineError         in `engines/`
-├── PoolUnusable        in `regimes/`: the photos of a study cannot be used
-├── Unservable          in `regimes/`: too few photos, or none of the tries gave every client enough
-└── BadRegime           in `regimes/`: a setting is wrong
+├── PoolUnusable        in `partitions/`: the photos of a study cannot be used
+├── Unservable          in `partitions/`: too few photos, or none of the tries gave every client enough
+└── BadPartition           in `partitions/`: a setting is wrong
 """
 
 from collections.abc import Iterable

@@ -1,4 +1,4 @@
-"""Scalars that a local pass may set, with default and range."""
+"""Scalars that a local plan may set, with default and range."""
 
 from dataclasses import dataclass
 

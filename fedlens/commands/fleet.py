@@ -11,8 +11,8 @@ from fedlens.commands.options import MAX_SEED, TOKEN_VARIABLE, EngineChoice, enr
 DEFAULT_CLIENTS = 20
 
 
-class RegimeChoice(StrEnum):
-    """The regimes' names, without importing what carries them out."""
+class PartitionChoice(StrEnum):
+    """The partitions' names, without importing what carries them out."""
 
     CAMERA_IID = "camera-iid"
     CAMERA_NONIID = "camera-noniid"
@@ -45,12 +45,12 @@ def fleet(
         typer.Option(
             min=1,
             max=100_000,
-            help="How many clients to emulate. Default: 20; with regime clients one for each whose photos there are.",
+            help="Clients to emulate. Default: 20; with partition clients one for each whose photos there are.",
         ),
     ] = None,
-    regime: Annotated[
-        RegimeChoice, typer.Option(help="Which photos each client has in which round.")
-    ] = RegimeChoice.CAMERA_NONIID,
+    partition: Annotated[
+        PartitionChoice, typer.Option(help="Which photos each client has in which round.")
+    ] = PartitionChoice.CAMERA_NONIID,
     seed: Annotated[
         int, typer.Option(min=0, max=MAX_SEED, help="Of all that is drawn, and of the clients' identities.")
     ] = 1,
@@ -78,7 +78,9 @@ def fleet(
             min=1, help="Least photos of a client with dirichlet (default: 10) or pooled-halves (both halves; 40)."
         ),
     ] = None,
-    classes_per_client: Annotated[int | None, typer.Option(min=1, help="k of the regime classes. Default: 2.")] = None,
+    classes_per_client: Annotated[
+        int | None, typer.Option(min=1, help="k of the partition classes. Default: 2.")
+    ] = None,
     sigma: Annotated[
         float | None,
         typer.Option(min=0, help="Of feature-skew: client i of n has noise of deviation sigma i/n. Default: 0.1."),
@@ -94,8 +96,8 @@ def fleet(
     unseen: Annotated[
         float | None,
         typer.Option(
-            help="Of the regime clients: share of the people or devices whose photos no client has, but the evaluator. "
-            "Default: 0.",
+            help="Of the partition clients: share of the people or devices whose photos no client has, but the "
+            "evaluator. Default: 0.",
         ),
     ] = None,
     models: Annotated[
@@ -140,12 +142,12 @@ def fleet(
     from fedlens_edge_client.emulation.faults import FaultPlan
     from fedlens_edge_client.emulation.fleet.config import FleetConfig, default_workers, fleet_key
     from fedlens_edge_client.emulation.fleet.session import run_session
-    from fedlens_edge_client.emulation.partitions import PhotoPool, Regime, RegimeName
+    from fedlens_edge_client.emulation.partitions import Partition, PartitionName, PhotoPool
     from fedlens_edge_client.engines.choice import EngineName, check_installed
     from fedlens_edge_client.errors import EdgeClientError
 
     settings = _settings(
-        regime,
+        partition,
         per_class=per_class,
         test_per_class=test_per_class,
         drift=drift,
@@ -161,14 +163,14 @@ def fleet(
         for name in engines:
             check_installed(name)
         pool = PhotoPool.open(photos_of(photos, photo_cache or default_cache()))
-        default = None if regime is RegimeChoice.CLIENTS else DEFAULT_CLIENTS
-        chosen = Regime.of(RegimeName(regime), settings, seed=seed, clients=clients or default)
+        default = None if partition is PartitionChoice.CLIENTS else DEFAULT_CLIENTS
+        chosen = Partition.of(PartitionName(partition), settings, seed=seed, clients=clients or default)
         count = chosen.clients_of(pool)
         config = FleetConfig(
             server=server,
             clients=count,
             pool=pool,
-            regime=chosen,
+            partition=chosen,
             plan=FaultPlan() if faults is None else FaultPlan.load(faults),
             key=fleet_key(state),
             state=state,
@@ -188,20 +190,20 @@ def fleet(
     raise typer.Exit(status)
 
 
-def _settings(regime: RegimeChoice, **given: float | None) -> dict[str, float]:
-    """What was given of the regime's options.
+def _settings(partition: PartitionChoice, **given: float | None) -> dict[str, float]:
+    """What was given of the partition's options.
 
     Raises:
-        typer.BadParameter: One that is given is not one of this regime.
+        typer.BadParameter: One that is given is not one of this partition.
     """
-    from fedlens_edge_client.emulation.partitions import SETTINGS, RegimeName
+    from fedlens_edge_client.emulation.partitions import SETTINGS, PartitionName
 
     settings = {key: value for key, value in given.items() if value is not None}
-    allowed = [key for key in SETTINGS[RegimeName(regime)] if key in given]
+    allowed = [key for key in SETTINGS[PartitionName(partition)] if key in given]
     for key in settings:
         if key not in allowed:
             raise typer.BadParameter(
-                f"regime {regime.value} has no such option; it has {', '.join(map(_option, allowed))}",
+                f"partition {partition.value} has no such option; it has {', '.join(map(_option, allowed))}",
                 param_hint=_option(key),
             )
     return settings

@@ -72,7 +72,7 @@ def plan(study: Study, photos: StudyPhotos, out: Path) -> StudyPlan:
 
     Raises:
         StudyError: A setting is not acceptable.
-        EdgeClientError: The photos cannot serve the regime.
+        EdgeClientError: The photos cannot serve the partition.
     """
     backbones = {model: spec for model in _models(study) if (spec := _backbone(study, photos, model)) is not None}
     weights = _contents(study.model.backbone_weights)
@@ -80,7 +80,7 @@ def plan(study: Study, photos: StudyPhotos, out: Path) -> StudyPlan:
     for seed in study.seeds:
         for label in study.methods:
             clients = study.clients_of(label)
-            regime = study.regime.regime(seed, clients)
+            partition = study.partition.partition(seed, clients)
             bundles = tuple(_bundles(study, label, seed, photos.pool, backbones, weights, out))
             settings = study.task_settings(label, seed)
             models = study.models_of(label)
@@ -89,7 +89,7 @@ def plan(study: Study, photos: StudyPhotos, out: Path) -> StudyPlan:
                 server="",
                 clients=clients,
                 pool=photos.pool,
-                regime=regime,
+                partition=partition,
                 plan=study.faults,
                 key=FLEET_KEY,
                 state=folder,
@@ -100,7 +100,7 @@ def plan(study: Study, photos: StudyPhotos, out: Path) -> StudyPlan:
                 shares_downloads=False,
                 made_photos=out / MADE_PHOTOS,
             )
-            told = (settings, regime.summary, clients, study.evaluator, study.faults.model_dump_json())
+            told = (settings, partition.summary, clients, study.evaluator, study.faults.model_dump_json())
             made_of = (photos.digest, models, [bundle.folder for bundle in bundles])
             fingerprint = sha256(json.dumps([told, made_of]).encode()).hexdigest()
             runs.append(

@@ -31,7 +31,7 @@ def run_values(plan: RunPlan, answer: RunAnswer, seconds: dict[int, float]) -> d
         "seed": plan.seed,
         "fingerprint": plan.fingerprint,
         "settings": settings,
-        "regime": plan.fleet.regime.summary,
+        "partition": plan.fleet.partition.summary,
         "clients": plan.fleet.clients,
         "bundles": [
             {"model": bundle.model, "objective": bundle.objective, "id": digest.hex()}
@@ -73,7 +73,7 @@ def _member(member: pb.MemberResult, names: dict[bytes, str]) -> dict[str, Any]:
         "client": names.get(member.client_id, member.client_id.hex()),
         "state": pb.MemberState.Name(member.state).removeprefix("MEMBER_STATE_").lower(),
         "reason": member.reason or None,
-        "photos": member.photo_count,
+        "photos": member.num_examples,
         "bytes_up": member.bytes_received,
         "start": _counts(by_moment.get(START)),
         "end": _counts(by_moment.get(END)),

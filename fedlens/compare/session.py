@@ -106,7 +106,7 @@ def _only_here(out: Path) -> Iterator[None]:
 
 
 def _check_albums(planned: StudyPlan) -> None:
-    """Find early what a pool cannot serve; a regime divides it for all clients at once."""
+    """Find early what a pool cannot serve; a partition divides it for all clients at once."""
     for run in {(run.seed, run.fleet.clients): run for run in planned.runs}.values():
         run.fleet.album(0)
 
@@ -116,7 +116,7 @@ def _say(console: Console, study: Study, pool: PhotoPool, planned: StudyPlan, do
     console.print(
         Text(
             f"{study.name}: {len(planned.runs)} runs ({len(study.methods)} methods, {len(study.seeds)} seeds){before}; "
-            f"{study.clients} clients, {len(pool.class_names)} classes, {planned.runs[0].fleet.regime.summary}"
+            f"{study.clients} clients, {len(pool.class_names)} classes, {planned.runs[0].fleet.partition.summary}"
         ),
         soft_wrap=True,
     )

@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from fedlens.compare.columns import COLUMNS, Column
 from fedlens.sources import NAMES
 from fedlens_edge_client.emulation.faults import FaultPlan
-from fedlens_edge_client.emulation.partitions import BadRegime, Regime, RegimeName
+from fedlens_edge_client.emulation.partitions import BadPartition, Partition, PartitionName
 from fedlens_server.errors import Malformed
 from fedlens_server.methods import METHODS
 from fedlens_server.planning.task_settings import TaskSettings, parse
@@ -56,24 +56,24 @@ class PhotosSection(_Section):
     pretrain_per_class: int | None = _key("an integer from 1, or left out for all", default=None, ge=1)
 
 
-class RegimeSection(BaseModel):
-    """`[regime]`: how the photos come to the clients; beside its name it takes that regime's own settings."""
+class PartitionSection(BaseModel):
+    """`[partition]`: how the photos come to the clients; beside its name it takes that partition's own settings."""
 
     model_config = ConfigDict(frozen=True, extra="allow", strict=True)
 
-    name: RegimeName = _key(f"one of {', '.join(RegimeName)}", strict=False)
+    name: PartitionName = _key(f"one of {', '.join(PartitionName)}", strict=False)
 
-    def regime(self, seed: int, clients: int) -> Regime:
-        """The regime of one seed.
+    def partition(self, seed: int, clients: int) -> Partition:
+        """The partition of one seed.
 
         Raises:
-            BadRegime: A setting is not one of this regime, or out of its range.
+            BadPartition: A setting is not one of this partition, or out of its range.
         """
         settings = dict(self.__pydantic_extra__ or {})
         for key, value in settings.items():
             if isinstance(value, bool) or not isinstance(value, int | float):
-                raise BadRegime(f"{key} of regime {self.name} is {value!r}; allowed is a number")
-        return Regime.of(self.name, settings, seed=seed, clients=clients)
+                raise BadPartition(f"{key} of partition {self.name} is {value!r}; allowed is a number")
+        return Partition.of(self.name, settings, seed=seed, clients=clients)
 
 
 class ModelSection(_Section):
@@ -126,7 +126,7 @@ class Study(_WithSettings):
     clients: int = _key(_CLIENTS, ge=1, le=100_000)
     seeds: tuple[int, ...] = _key(f"integers from 0 to {MAX_SEED}, each once", min_length=1, strict=False)
     photos: PhotosSection = _key("a table, [photos]")
-    regime: RegimeSection = _key("a table, [regime]")
+    partition: PartitionSection = _key("a table, [partition]")
     model: ModelSection = _key("a table, [model]")
     evaluator: bool = _key("true or false", default=True)
     faults: FaultPlan = _key("a fault plan", default=FaultPlan())
@@ -274,11 +274,11 @@ def _validated(raw: dict[str, Any], folder: Path, source: str) -> Study:
                 known = [*TASK_KEYS, *(Study if not where else MethodSection).model_fields]
                 raise StudyError(f"{source}: {where}{key}: unknown key; {_nearest(key, known)}")
     try:
-        study.regime.regime(study.seeds[0], study.clients)
+        study.partition.partition(study.seeds[0], study.clients)
         for label in study.methods:
             study.task_settings(label, study.seeds[0])
-    except BadRegime as error:
-        raise StudyError(f"{source}: regime: {error}") from error
+    except BadPartition as error:
+        raise StudyError(f"{source}: partition: {error}") from error
     except StudyError as error:
         raise StudyError(f"{source}: {error}") from error
     return _with_paths(study, folder)
@@ -296,7 +296,7 @@ def _with_paths(study: Study, folder: Path) -> Study:
 _SECTIONS: dict[str, type[BaseModel]] = {
     "photos": PhotosSection,
     "model": ModelSection,
-    "regime": RegimeSection,
+    "partition": PartitionSection,
 }
 
 

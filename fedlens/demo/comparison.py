@@ -18,7 +18,7 @@ from fedlens_edge_client.emulation.fleet.config import FleetConfig
 from fedlens_edge_client.emulation.fleet.messages import EVALUATOR
 from fedlens_edge_client.engines import Engine
 from fedlens_edge_client.storage.album import AlbumSnapshot
-from fedlens_edge_client.training import local_pass, photo_set
+from fedlens_edge_client.training import local_training, photo_set
 from fedlens_edge_client.training.evaluation import log_softmax
 from fedlens_edge_client.training.features import FeatureCache
 from fedlens_edge_client.training.photo_set import PhotoSet
@@ -138,9 +138,9 @@ def compare(
         return Answers(labels, probabilities.max(axis=1), labels == tested.rows.labels)
 
     def trained(photos: PhotoSet, how: Training, index: int) -> Answers:
-        seed = sha256(b"fedlens/demo/comparison/v1" + struct.pack("<QQ", fleet.regime.seed, index)).digest()
+        seed = sha256(b"fedlens/demo/comparison/v1" + struct.pack("<QQ", fleet.partition.seed, index)).digest()
         stage = assignment_pb2.Stage(program=STEP, epochs=how.epochs)
-        order = local_pass.batches(photos, seed, 0, stage, engine.bundle.manifest)
+        order = local_training.batches(photos, seed, 0, stage, engine.bundle.manifest)
         rows = photos.training_rows(engine, seed)
         return answers(engine.train(STEP, engine.bundle.initial(), rows, order, how.hyper, {}))
 

@@ -163,7 +163,7 @@ def _scale(config: DemoConfig, pool: PhotoPool) -> Scale:
     if config.photos is None:
         return Scale.of_cameras(pool, config.clients or MOST_CLIENTS, config.seed)
     scale = Scale.of_owners(pool, config.clients, config.seed)
-    scale.regime.album(pool, 0)  # divides the photos among all clients, or says why it cannot
+    scale.partition.album(pool, 0)  # divides the photos among all clients, or says why it cannot
     return scale
 
 
@@ -226,7 +226,7 @@ def _fleet(config: DemoConfig, scale: Scale, pool: PhotoPool, server: ServerProc
         server=server.url,
         clients=scale.clients,
         pool=pool,
-        regime=scale.regime,
+        partition=scale.partition,
         plan=FaultPlan(),
         key=FLEET_KEY,
         state=run / "fleet",

@@ -80,13 +80,13 @@ class Recipe:
             "Photos": f"{sum(map(len, pool.train)):,} to train on, {sum(map(len, pool.test)):,} for tests",
             "Classes": ", ".join(pool.class_names),
             "A client's photos": scale.album,
-            "Regime": fleet.regime.summary,
+            "Partition": fleet.partition.summary,
             "Model": f"{manifest.model}{frozen}: {weights:,} weights train, sent as {self.codec} in both directions; "
             f"photos of {manifest.preprocessing.width} x {manifest.preprocessing.height} pixels",
             "Local training": f"{scale.epochs} passes over the round's photos, batches of {manifest.batch}, "
             f"{manifest.optimiser.upper()}, learning rate {self.learning_rate}, momentum {self.momentum:g}",
             "Programs are run by": ", ".join(fleet.engines),
-            "Seed": str(fleet.regime.seed),
+            "Seed": str(fleet.partition.seed),
         }
 
 

@@ -94,7 +94,7 @@ class TaskFacts:
                 before, after = _both_moments([member])
                 if before and after:
                     name = _name(names, member.client_id)
-                    latest[member.client_id] = ClientFacts(name, result.round, member.photo_count, before, after)
+                    latest[member.client_id] = ClientFacts(name, result.round, member.num_examples, before, after)
         order = {client: place for place, client in enumerate(names)}
         return cls(
             name=answer.task.name,
@@ -121,7 +121,7 @@ def _round(result: pb.RoundResult, names: Mapping[bytes, str]) -> RoundFacts:
         bytes_down=result.bytes_sent,
         seconds=result.ended_at - result.opened_at,
         members=len(result.members),
-        photos=sum(member.photo_count for member in result.members),
+        photos=sum(member.num_examples for member in result.members),
         left_out=tuple(
             f"round {result.round}, {_name(names, member.client_id)}: {_STATES[member.state]} ({member.reason})"
             for member in result.members

@@ -7,7 +7,7 @@ from math import ceil
 from statistics import median
 from typing import Self
 
-from fedlens_edge_client.emulation.partitions import PhotoPool, PoolPhoto, Regime, RegimeName
+from fedlens_edge_client.emulation.partitions import Partition, PartitionName, PhotoPool, PoolPhoto
 from fedlens_proto import photos
 from fedlens_proto.errors import PhotoUnreadable
 
@@ -47,7 +47,7 @@ class Scale:
     """
 
     clients: int
-    regime: Regime
+    partition: Partition
     epochs: int
     album: str
 
@@ -64,7 +64,9 @@ class Scale:
         test_per_class = min(MOST_TEST_PER_CLASS, least_test)
         return cls(
             clients=max(2, min(clients, least_train)),
-            regime=Regime(name=RegimeName.CAMERA_NONIID, seed=seed, per_class=per_class, test_per_class=test_per_class),
+            partition=Partition(
+                name=PartitionName.CAMERA_NONIID, seed=seed, per_class=per_class, test_per_class=test_per_class
+            ),
             epochs=max(2, min(MOST_EPOCHS, STEPS_PHOTOS // (per_class * len(pool.class_names)))),
             album=f"in every round 1 to {2 * per_class} photos of each class",
         )
@@ -87,7 +89,7 @@ class Scale:
             owned = len(pool.owners) == found
             return cls(
                 clients=found,
-                regime=Regime(name=RegimeName.CLIENTS, seed=seed, clients=found),
+                partition=Partition(name=PartitionName.CLIENTS, seed=seed, clients=found),
                 epochs=DIVIDED_EPOCHS,
                 album="each with its own photos"
                 if owned
@@ -97,8 +99,8 @@ class Scale:
         found = max(2, min(clients or MOST_CLIENTS, total // MEAN_EACH))
         return cls(
             clients=found,
-            regime=Regime(
-                name=RegimeName.DIRICHLET,
+            partition=Partition(
+                name=PartitionName.DIRICHLET,
                 seed=seed,
                 clients=found,
                 beta=BETA,

@@ -14,7 +14,7 @@ from fedlens_proto.v1 import update_pb2
 _MOMENTS = {
     update_pb2.EVALUATION_MOMENT_START: "before",
     update_pb2.EVALUATION_MOMENT_END: "after",
-    update_pb2.EVALUATION_MOMENT_THROW_AWAY: "after_thrown_away",
+    update_pb2.EVALUATION_MOMENT_FINE_TUNED: "fine_tuned",
 }
 
 
@@ -122,7 +122,7 @@ def _member_values(member: pb.MemberResult) -> dict[str, Any]:
         "client": member.client_id.hex(),
         "state": _word(pb.MemberState.Name(member.state)),
         "reason": member.reason or None,
-        "photo_count": member.photo_count,
+        "num_examples": member.num_examples,
         "bytes_received": member.bytes_received,
         "evaluations": {_MOMENTS[e.moment]: _sums([e]) for e in member.evaluations if e.moment in _MOMENTS},
     }

@@ -38,7 +38,7 @@ def fleet_secret(fleet_key: bytes, seed: int, index: int) -> bytes:
 
 
 def assignment_seed(task_seed: bytes, round_number: int, client: bytes) -> bytes:
-    """The seed, 32 bytes, from which everything random in a client's local pass follows."""
+    """The seed, 32 bytes, from which everything random in a client's local plan follows."""
     return _round_hash(b"fedlens/assignment/v1", task_seed, round_number, client)
 
 

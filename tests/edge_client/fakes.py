@@ -32,7 +32,7 @@ class FakeServer:
     """Give `async with` it, then point clients at `url`."""
 
     bundle: Bundle
-    plan: assignment_pb2.LocalPass
+    plan: assignment_pb2.LocalPlan
     rounds: int = 1
     task: int = TASK
     answer: assignment_pb2.Answer = assignment_pb2.ANSWER_UPDATE
@@ -98,7 +98,7 @@ class FakeServer:
                 assignment_pb2.BlobSet(name=name, sha256=sha256(raw).digest(), size=len(raw))
                 for name, raw in self._sets.items()
             ],
-            local_pass=self.plan,
+            local_plan=self.plan,
             answer=self.answer,
         )
 
@@ -246,9 +246,9 @@ def cut_after(raw: bytes, count: int) -> Trouble:
     return trouble
 
 
-def fedavg_plan(epochs: int = 1) -> assignment_pb2.LocalPass:
+def fedavg_plan(epochs: int = 1) -> assignment_pb2.LocalPlan:
     """Train everything from `global` and send everything."""
-    return assignment_pb2.LocalPass(
+    return assignment_pb2.LocalPlan(
         start=[assignment_pb2.StartRule(source=assignment_pb2.SetSource(download="global"))],
         stages=[assignment_pb2.Stage(program="step", epochs=epochs)],
         upload=assignment_pb2.Upload(codec=assignment_pb2.CODEC_FLOAT32),

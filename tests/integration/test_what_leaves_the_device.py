@@ -12,7 +12,7 @@ from torch import nn
 
 from fedlens.compare.run import running
 from fedlens.compare.run.direct_transport import DirectTransport
-from fedlens_edge_client.emulation.partitions import Regime, RegimeName
+from fedlens_edge_client.emulation.partitions import Partition, PartitionName
 from fedlens_export.exporting import Training, whole_model_bundle
 from fedlens_export.models.classified import Classified
 from fedlens_proto.blob import Blob
@@ -46,7 +46,7 @@ CASES: dict[tuple[str, str], tuple[str, dict[str, Any]]] = {
     ),
     ("fedconcat", "noisy"): ("cross_entropy", {"options": {**CONCAT, "labels": "noisy", "epsilon": 2.0}}),
 }
-ALWAYS = {"protocol", "phase", "bundle", "photo_count"}
+ALWAYS = {"protocol", "phase", "bundle", "num_examples"}
 ANSWERS = {"class_counts": "class counts", "label_distribution": "noisy shares"}
 MOMENTS = {update_pb2.EVALUATION_MOMENT_START: "start", update_pb2.EVALUATION_MOMENT_END: "end"}
 Sent = tuple[str, str, str]  # tensors, answers, evaluated
@@ -144,7 +144,7 @@ async def test_clients_send_what_the_page_says_and_nothing_else(
         tmp_path,
         photos,
         CLIENTS,
-        regime=Regime(name=RegimeName.CAMERA_IID, seed=3, clients=CLIENTS, per_class=2, test_per_class=1),
+        partition=Partition(name=PartitionName.CAMERA_IID, seed=3, clients=CLIENTS, per_class=2, test_per_class=1),
         shares_downloads=True,
     )
     settings = {"method": method, "population": CLIENTS, **ROUNDS, **more}

@@ -22,7 +22,7 @@ from fedlens_edge_client.emulation.faults import FaultPlan
 from fedlens_edge_client.emulation.faulty_transport import FaultyTransport
 from fedlens_edge_client.emulation.fleet.config import FleetConfig
 from fedlens_edge_client.emulation.fleet.messages import EVALUATOR
-from fedlens_edge_client.emulation.partitions import PhotoPool, Regime, RegimeName
+from fedlens_edge_client.emulation.partitions import Partition, PartitionName, PhotoPool
 from fedlens_edge_client.engines import Engine
 from fedlens_edge_client.engines.choice import EngineName, make_engine
 from fedlens_edge_client.training.label_distribution import PrivateGenerator, private_generator
@@ -40,7 +40,9 @@ def fleet(folder: Path, photos: Path, clients: int, **changes: Any) -> FleetConf
     defaults: dict[str, Any] = {
         "server": "",
         "pool": PhotoPool.open(photos),
-        "regime": Regime(name=RegimeName.CAMERA_NONIID, seed=3, clients=clients, per_class=3, test_per_class=2),
+        "partition": Partition(
+            name=PartitionName.CAMERA_NONIID, seed=3, clients=clients, per_class=3, test_per_class=2
+        ),
         "plan": FaultPlan(),
         "key": FLEET_KEY,
         "workers": 1,

@@ -8,7 +8,7 @@ from fedlens_proto import wire
 from fedlens_proto.errors import WireError
 from fedlens_proto.v1 import check_in_pb2, enrolment_pb2, error_pb2, update_pb2
 
-REQUEST = check_in_pb2.CheckInRequest(protocol=1, task=7, photo_count=3, hold_ms=1000)
+REQUEST = check_in_pb2.CheckInRequest(protocol=1, task=7, num_examples=3, hold_ms=1000)
 
 
 def test_a_request_comes_back_as_it_was() -> None:
@@ -45,11 +45,11 @@ def test_fields_of_a_later_version_are_ignored() -> None:
     # Field 1000, a varint: tag 1000 * 8 = 8000 = 0xc0 0x3e.
     found = wire.decode_request(check_in_pb2.CheckInRequest, REQUEST.SerializeToString() + b"\xc0\x3e\x01")
 
-    assert (found.task, found.photo_count, found.hold_ms) == (7, 3, 1000)
+    assert (found.task, found.num_examples, found.hold_ms) == (7, 3, 1000)
 
 
 def test_an_update_header_stands_behind_its_length() -> None:
-    header = update_pb2.UpdateHeader(protocol=1, bundle=bytes(32), photo_count=5)
+    header = update_pb2.UpdateHeader(protocol=1, bundle=bytes(32), num_examples=5)
 
     framed = wire.frame_update(header)
 
@@ -58,7 +58,7 @@ def test_an_update_header_stands_behind_its_length() -> None:
 
 
 def test_the_same_update_header_gives_the_same_bytes() -> None:
-    first = update_pb2.UpdateHeader(protocol=1, photo_count=5, class_counts=[2, 3])
-    second = update_pb2.UpdateHeader(class_counts=[2, 3], photo_count=5, protocol=1)
+    first = update_pb2.UpdateHeader(protocol=1, num_examples=5, class_counts=[2, 3])
+    second = update_pb2.UpdateHeader(class_counts=[2, 3], num_examples=5, protocol=1)
 
     assert wire.frame_update(first) == wire.frame_update(second)

@@ -41,7 +41,8 @@ def record(tree: Tree, folder: Path, *, kotlin: bool) -> Iterator[Entry]:
 
 def _study(tree: Tree, folder: Path) -> Iterator[Entry]:
     file, out = folder / "same.toml", folder / "study"
-    file.write_text((HERE / "study.toml").read_text(encoding="utf-8"), encoding="utf-8")
+    text = (HERE / "study.toml").read_text(encoding="utf-8")
+    file.write_text(names.study_for(text, tree.fedlens("fleet", "--help")), encoding="utf-8")
     tree.fedlens("compare", file, "--out", out, "--cache", folder / "cache", "--workers", "2")
     for values in json.loads((out / "results.json").read_text(encoding="utf-8"))["runs"]:
         label = values["label"]

@@ -10,9 +10,9 @@ from typing import Any
 # What differs between two identical runs, or names bytes that carry field names.
 _LEFT_OUT = re.compile(r"seconds|(^|_)(opened|ended)_at$|^fingerprint$|^id$|^bundles$|sha256$|^settings$|^task$")
 # Old name -> the name in the record.
-_RENAMED: dict[str, str] = {}
-# The same for what a commit reads: settings of the study and options of commands, new -> old.
-OLDER_INPUTS: dict[str, str] = {}
+_RENAMED = {"photo_count": "num_examples", "photos": "num_examples", "after_thrown_away": "fine_tuned"}
+# The study's tables as a commit calls them that has the option, new -> old.
+_OLDER_STUDY = {"--regime": {"[partition]": "[regime]"}}
 
 
 def numbers(values: Any, place: str = "") -> Iterator[tuple[str, float | int | bool]]:
@@ -26,3 +26,11 @@ def numbers(values: Any, place: str = "") -> Iterator[tuple[str, float | int | b
             yield from numbers(value, f"{place}/{index}")
     elif isinstance(values, int | float):
         yield place, values
+
+
+def study_for(text: str, fleet_help: str) -> str:
+    """The study in the words of a commit, which the `--help` of its `fedlens fleet` tells."""
+    for option, words in _OLDER_STUDY.items():
+        for new, old in words.items() if option in fleet_help else ():
+            text = text.replace(new, old)
+    return text

@@ -53,7 +53,7 @@ def client_ids(count: int) -> list[bytes]:
 def update_of(
     assignment: assignment_pb2.Assignment,
     tensors: Mapping[str, blob.Array] | None,
-    photo_count: int = 10,
+    num_examples: int = 10,
     *,
     evaluations: Sequence[update_pb2.EvaluationSums] = (),
     class_counts: Sequence[int] = (),
@@ -65,7 +65,7 @@ def update_of(
         protocol=wire.PROTOCOL,
         phase=assignment.phase,
         bundle=assignment.bundle,
-        photo_count=photo_count,
+        num_examples=num_examples,
         class_counts=class_counts,
         evaluations=evaluations,
         blob_sha256=sha256(raw).digest() if raw else b"",
@@ -148,12 +148,12 @@ class Bench:
             )
             return self.rounds.accept_update(client, assignment.task, assignment.round, received).result()
 
-    def report(self, client: bytes, shift: float = 1.0, photo_count: int = 10) -> update_pb2.Receipt:
+    def report(self, client: bytes, shift: float = 1.0, num_examples: int = 10) -> update_pb2.Receipt:
         """Train by adding `shift` to every float, and upload."""
         assignment = self.assignment(client)
         start = self.tensors(assignment)
         trained = {name: _shifted(value, shift) for name, value in start.items()}
-        return self.send(client, assignment, *update_of(assignment, trained, photo_count))
+        return self.send(client, assignment, *update_of(assignment, trained, num_examples))
 
     def advance(self) -> None:
         """Close and aggregate what is due."""

@@ -38,15 +38,15 @@ class Patchwork:
         )
 
     def phases(self, task: TaskPlan) -> list[Phase]:
-        gather = pb.LocalPass(
+        gather = pb.LocalPlan(
             start=[pb.StartRule(source=pb.SetSource(kept="mine", download="shared"))],
             references=[pb.ReferenceBinding(name="global", set=pb.SetSource(download="shared"))],
             stages=[self.stage],
             keep=[pb.Keep(set="mine")],
             upload=self.upload,
-            asks=[pb.Ask(class_counts=pb.AskClassCounts())],
+            statistics=[pb.ClientStatistic(class_counts=pb.ClassCounts())],
         )
-        stitch = pb.LocalPass(
+        stitch = pb.LocalPlan(
             start=[
                 pb.StartRule(tensors=BIAS, source=pb.SetSource(download="own")),
                 pb.StartRule(source=pb.SetSource(kept="mine", download="shared")),
@@ -56,8 +56,8 @@ class Patchwork:
             evaluation=pb.EvaluationPlan(at_end=True),
         )
         return [
-            Phase(name="gather", rounds=1, cohort=None, local_pass=gather),
-            Phase(name="stitch", rounds=self.rounds, cohort=self.cohort, local_pass=stitch),
+            Phase(name="gather", rounds=1, cohort=None, local_plan=gather),
+            Phase(name="stitch", rounds=self.rounds, cohort=self.cohort, local_plan=stitch),
         ]
 
     def begin(self, phase: Phase, state: State, tools: Tools) -> State:
@@ -76,7 +76,7 @@ class Patchwork:
         log = [*state["log"], f"{phase.name} {len(updates)} of {len(tools.population)}"]
         if phase.name == "stitch":
             return {**state, "log": log, "draws": draws}
-        counts = [update.photo_count for update in updates]
+        counts = [update.num_examples for update in updates]
         bias = average([update.tensors["fc.bias"] for update in updates], counts)
         own = {f"clients/{update.client.hex()}/bias": update.tensors for update in updates}
         classes = np.sum([update.class_counts for update in updates], axis=0)

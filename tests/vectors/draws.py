@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedlens_edge_client.engines import Rows
-from fedlens_edge_client.training import local_pass
+from fedlens_edge_client.training import local_training
 from fedlens_edge_client.training.evaluation import evaluate
 from fedlens_edge_client.training.photo_set import PhotoSet
 from fedlens_proto import keyed_hash
@@ -111,7 +111,7 @@ def _batches(count: int, batch: int, last: manifest_pb2.LastBatch, steps: int) -
         "last_batch": manifest_pb2.LastBatch.Name(last),
         "stage": 1,
         **message(stage),
-        "rows": [rows.tolist() for rows in local_pass.batches(photos, _SEED, 1, stage, bundle)],
+        "rows": [rows.tolist() for rows in local_training.batches(photos, _SEED, 1, stage, bundle)],
     }
 
 

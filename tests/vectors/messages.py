@@ -51,7 +51,7 @@ def _full_assignment() -> assignment_pb2.Assignment:
             pb.BlobSet(name="global", sha256=_MODEL, size=10_880, difference=difference),
             pb.BlobSet(name="extractor-0", sha256=sha256(b"an extractor").digest(), size=4096),
         ],
-        local_pass=pb.LocalPass(
+        local_plan=pb.LocalPlan(
             start=[
                 pb.StartRule(tensors=_CLASSIFIER, source=pb.SetSource(kept="mine", download="initial")),
                 pb.StartRule(source=_GLOBAL),
@@ -67,12 +67,12 @@ def _full_assignment() -> assignment_pb2.Assignment:
             ],
             keep=[pb.Keep(set="mine", tensors=_CLASSIFIER)],
             upload=pb.Upload(tensors=_FC, codec=pb.CODEC_INT8, base_set="global"),
-            asks=[
-                pb.Ask(class_counts=pb.AskClassCounts()),
-                pb.Ask(label_distribution=pb.AskLabelDistribution(epsilon=0.5)),
-                pb.Ask(confusion=pb.AskConfusion()),
+            statistics=[
+                pb.ClientStatistic(class_counts=pb.ClassCounts()),
+                pb.ClientStatistic(label_distribution=pb.LabelDistribution(epsilon=0.5)),
+                pb.ClientStatistic(confusion=pb.Confusion()),
             ],
-            evaluation=pb.EvaluationPlan(at_start=True, at_end=True, throw_away=[pb.Stage(program="step", steps=1)]),
+            evaluation=pb.EvaluationPlan(at_start=True, at_end=True, fine_tuning=[pb.Stage(program="step", steps=1)]),
             extractors=["extractor-0", "extractor-1"],
         ),
         answer=pb.ANSWER_UPDATE,
@@ -88,8 +88,10 @@ def _evaluator_assignment() -> assignment_pb2.Assignment:
         seed=_SEED,
         time_left_ms=1,
         sets=[pb.BlobSet(name="global", sha256=_MODEL, size=10_880)],
-        local_pass=pb.LocalPass(
-            start=[pb.StartRule(source=_GLOBAL)], evaluation=pb.EvaluationPlan(at_start=True), asks=[pb.Ask()]
+        local_plan=pb.LocalPlan(
+            start=[pb.StartRule(source=_GLOBAL)],
+            evaluation=pb.EvaluationPlan(at_start=True),
+            statistics=[pb.ClientStatistic()],
         ),
         answer=pb.ANSWER_EVALUATION,
     )
@@ -101,7 +103,7 @@ def _header() -> update_pb2.UpdateHeader:
         protocol=wire.PROTOCOL,
         phase=1,
         bundle=_BUNDLE,
-        photo_count=70,
+        num_examples=70,
         class_counts=[50, 0, 20],
         evaluations=[
             pb.EvaluationSums(
@@ -143,7 +145,7 @@ def _messages() -> dict[str, Message]:
         "forget-request": enrolment_pb2.ForgetRequest(protocol=1),
         "forget-response": enrolment_pb2.ForgetResponse(aggregating=True),
         "forget-response-unset": enrolment_pb2.ForgetResponse(),
-        "check-in-request": check_in_pb2.CheckInRequest(protocol=1, task=7, photo_count=3, hold_ms=30_000),
+        "check-in-request": check_in_pb2.CheckInRequest(protocol=1, task=7, num_examples=3, hold_ms=30_000),
         "check-in-request-least": check_in_pb2.CheckInRequest(protocol=1),
         "check-in-response-assignment": check_in_pb2.CheckInResponse(assignment=_full_assignment()),
         "check-in-response-evaluator": check_in_pb2.CheckInResponse(assignment=_evaluator_assignment()),
@@ -180,7 +182,7 @@ def _errors() -> dict[str, tuple[error_pb2.Error, int]]:
 
 
 def _refused() -> dict[str, tuple[type[Message], bytes]]:
-    request = encoded(check_in_pb2.CheckInRequest(protocol=1, task=7, photo_count=3))
+    request = encoded(check_in_pb2.CheckInRequest(protocol=1, task=7, num_examples=3))
     return {
         "protocol-unset": (check_in_pb2.CheckInRequest, b""),
         "protocol-of-a-later-version": (check_in_pb2.CheckInRequest, b"\x08\x02"),
@@ -228,7 +230,7 @@ def _updates() -> Files:
     blob = encode(tensors)
     with_blob = _header()
     with_blob.blob_sha256, with_blob.blob_size = sha256(blob).digest(), len(blob)
-    without = update_pb2.UpdateHeader(protocol=1, bundle=_BUNDLE, photo_count=70)
+    without = update_pb2.UpdateHeader(protocol=1, bundle=_BUNDLE, num_examples=70)
     evaluation = update_pb2.UpdateHeader(protocol=1, bundle=_BUNDLE, evaluations=_header().evaluations)
     bodies = {
         "update": ("PUT /v1/tasks/7/rounds/3/update", with_blob, blob),

@@ -1,4 +1,4 @@
-"""Local passes of every kind, with training that can be done by hand in the place of programs."""
+"""Local planes of every kind, with training that can be done by hand in the place of programs."""
 
 import tempfile
 from collections.abc import Callable, Iterable, Mapping
@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedlens_edge_client.engines import Rows
-from fedlens_edge_client.training import local_pass
+from fedlens_edge_client.training import local_training
 from fedlens_edge_client.training.photo_set import PassPhotos, PhotoSet
 from fedlens_proto import blob
 from fedlens_proto.blob import FLOATS, Array, Blob
@@ -20,13 +20,13 @@ from fedlens_proto.v1 import assignment_pb2, manifest_pb2, update_pb2
 from tests.edge_client.linear import LinearEngine, make_bundle
 from tests.vectors.forms import Files, array, arrays, document, message
 
-Plan = assignment_pb2.LocalPass
+Plan = assignment_pb2.LocalPlan
 _SEED = sha256(b"the seed of these passes").digest()
 _FEATURES = 3
 
 
 class Summing(LinearEngine):
-    """Training as the README has it, under *Local passes of every kind*; notes rows and losses."""
+    """Training as the README has it, under *Local planes of every kind*; notes rows and losses."""
 
     def __init__(self, bundle: Bundle) -> None:
         super().__init__(bundle)
@@ -98,7 +98,7 @@ def _passes() -> list[tuple[str, str, Plan]]:
     stage = assignment_pb2.Stage
     hyper = assignment_pb2.HyperValue
     source = assignment_pb2.SetSource
-    confusion = assignment_pb2.Ask(confusion=assignment_pb2.AskConfusion())
+    confusion = assignment_pb2.ClientStatistic(confusion=assignment_pb2.Confusion())
 
     def plan(**changes: Any) -> Plan:
         given: dict[str, Any] = {
@@ -140,8 +140,8 @@ def _passes() -> list[tuple[str, str, Plan]]:
             "stages that are thrown away",
             "filled",
             plan(
-                asks=[confusion],
-                evaluation=assignment_pb2.EvaluationPlan(at_start=True, at_end=True, throw_away=[pulled, still]),
+                statistics=[confusion],
+                evaluation=assignment_pb2.EvaluationPlan(at_start=True, at_end=True, fine_tuning=[pulled, still]),
             ),
         ),
         (
@@ -151,7 +151,7 @@ def _passes() -> list[tuple[str, str, Plan]]:
                 stages=[],
                 upload=None,
                 evaluation=None,
-                asks=[assignment_pb2.Ask(class_counts=assignment_pb2.AskClassCounts())],
+                statistics=[assignment_pb2.ClientStatistic(class_counts=assignment_pb2.ClassCounts())],
             ),
         ),
     ]
@@ -166,15 +166,15 @@ def _done(
     kept: Mapping[str, Mapping[str, Array]],
 ) -> dict[str, Any]:
     engine = Summing(bundle)
-    assignment = assignment_pb2.Assignment(seed=_SEED, local_pass=plan)
-    result = local_pass.execute(assignment, engine, photos, sets, kept.get)
+    assignment = assignment_pb2.Assignment(seed=_SEED, local_plan=plan)
+    result = local_training.execute(assignment, engine, photos, sets, kept.get)
     shown: dict[str, Any] = {
         "name": name,
         "manifest": "filled" if bundle.manifest.last_batch == manifest_pb2.LAST_BATCH_FILLED else "masked",
         "assignment": message(assignment),
         "stages": engine.stages,
         "losses": array(np.array(engine.losses, np.float32)),
-        "photo_count": result.photo_count,
+        "num_examples": result.num_examples,
         "class_counts": list(result.class_counts),
         "evaluations": [
             {

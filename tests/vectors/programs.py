@@ -1,4 +1,4 @@
-"""A small bundle, what its programs give for given inputs, and a whole local pass with it."""
+"""A small bundle, what its programs give for given inputs, and a whole local plan with it."""
 
 import tempfile
 from collections import OrderedDict
@@ -15,7 +15,7 @@ from torch import nn
 from fedlens_edge_client.engines import Engine
 from fedlens_edge_client.storage.folder_album import FolderAlbum
 from fedlens_edge_client.storage.tensor_files import StoredBlob
-from fedlens_edge_client.training import header, local_pass, photo_set
+from fedlens_edge_client.training import header, local_training, photo_set
 from fedlens_edge_client.training.features import FeatureCache
 from fedlens_export.exporting import Training, frozen_backbone_bundle
 from fedlens_export.models.classified import Classified
@@ -195,7 +195,7 @@ def _assignment(bundle: Bundle, blob: bytes) -> assignment_pb2.Assignment:
         seed=_SEED,
         time_left_ms=60_000,
         sets=[pb.BlobSet(name="global", sha256=sha256(blob).digest(), size=len(blob))],
-        local_pass=pb.LocalPass(
+        local_plan=pb.LocalPlan(
             start=[pb.StartRule(source=pb.SetSource(download="global"))],
             references=[pb.ReferenceBinding(name="global", start=True)],
             stages=[
@@ -204,7 +204,10 @@ def _assignment(bundle: Bundle, blob: bytes) -> assignment_pb2.Assignment:
             ],
             keep=[pb.Keep(set="mine", tensors=classifier)],
             upload=pb.Upload(codec=pb.CODEC_FLOAT16, base_set="global"),
-            asks=[pb.Ask(class_counts=pb.AskClassCounts()), pb.Ask(confusion=pb.AskConfusion())],
+            statistics=[
+                pb.ClientStatistic(class_counts=pb.ClassCounts()),
+                pb.ClientStatistic(confusion=pb.Confusion()),
+            ],
             evaluation=pb.EvaluationPlan(at_start=True, at_end=True),
         ),
         answer=pb.ANSWER_UPDATE,
@@ -215,7 +218,7 @@ def _pass(bundle: Bundle, engine: Engine) -> Files:
     initial = bundle.initial()
     blob = encode({name: value * np.float32(0.75) for name, value in initial.items()})
     assignment = _assignment(bundle, blob)
-    plan = assignment.local_pass
+    plan = assignment.local_plan
     album = _album()
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder) / "album"
@@ -227,7 +230,7 @@ def _pass(bundle: Bundle, engine: Engine) -> Files:
         cache.close()
     base = Blob.from_bytes(blob)
     losses: list[float] = []
-    result = local_pass.execute(
+    result = local_training.execute(
         assignment, engine, photos, {"global": base}, lambda name: None, lambda step, steps, loss: losses.append(loss)
     )
     assert result.upload is not None
@@ -242,7 +245,7 @@ def _pass(bundle: Bundle, engine: Engine) -> Files:
         "train": _rows(photos.train, album),
         "test": _rows(photos.test, album),
         "stages": [
-            [rows.tolist() for rows in local_pass.batches(photos.train, _SEED, index, stage, bundle.manifest)]
+            [rows.tolist() for rows in local_training.batches(photos.train, _SEED, index, stage, bundle.manifest)]
             for index, stage in enumerate(plan.stages)
         ],
         "losses": array(np.array(losses, np.float32)),

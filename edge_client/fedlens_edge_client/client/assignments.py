@@ -20,7 +20,7 @@ from fedlens_edge_client.storage.client_state import KeptSets
 from fedlens_edge_client.storage.disk import Worker
 from fedlens_edge_client.storage.outbox import Outbox, Result
 from fedlens_edge_client.storage.tensor_files import StoredBlob, TensorFiles
-from fedlens_edge_client.training import extracted, header, local_pass, photo_set, prediction, requirements, sources
+from fedlens_edge_client.training import extracted, header, local_training, photo_set, prediction, requirements, sources
 from fedlens_edge_client.training.features import FeatureCache
 from fedlens_edge_client.training.label_distribution import KeptAnswers
 from fedlens_edge_client.training.restoring import restore
@@ -100,9 +100,9 @@ class Assignments:
         async with self._turn:
             bundle = await self._open(assignment.bundle)
             requirements.check(assignment, bundle.manifest)
-            plan = assignment.local_pass
+            plan = assignment.local_plan
             requirements.check_earlier_answers(plan, bundle.manifest, self._desk.answers, self._desk.policy)
-            stages = (*plan.stages, *plan.evaluation.throw_away)
+            stages = (*plan.stages, *plan.evaluation.fine_tuning)
             await self._obtain_programs(bundle, {stage.program for stage in stages})
             sets = self._needed(plan, assignment.task, assignment.sets, bundle)
             with ExitStack() as held:
@@ -214,7 +214,7 @@ class Assignments:
         sets: Mapping[str, assignment_pb2.BlobSet],
         only_test: bool,
         loop: asyncio.AbstractEventLoop,
-    ) -> local_pass.PassResult:
+    ) -> local_training.PassResult:
         """What the photos are needed for; runs in the worker's thread."""
         desk = self._desk
         progress = Progress(desk.worker.check, desk.emit, loop)
@@ -228,13 +228,13 @@ class Assignments:
             only_test=only_test,
             on_photo=lambda done, total: progress.tell(Embedded(done, total), is_last=done == total),
         )
-        plan = assignment.local_pass
+        plan = assignment.local_plan
         photos = self._rows_for(photos, engine, [sets.get(name) for name in plan.extractors])
         if photos.skipped:
             progress.tell(PhotosSkipped(photos.skipped), is_last=True)
         progress.tell(RoundStarted(task, round_number, len(photos.train), len(photos.test)), is_last=True)
         try:
-            return local_pass.execute(
+            return local_training.execute(
                 assignment,
                 engine,
                 photos,
@@ -250,12 +250,12 @@ class Assignments:
 
     def _last_pass(
         self, model: check_in_pb2.CurrentModel, bundle: manifest_pb2.Manifest
-    ) -> assignment_pb2.LocalPass | None:
+    ) -> assignment_pb2.LocalPlan | None:
         """How the last pass started, if the next one will start so: the downloads are not of another phase."""
         stored = self._desk.kept.start_rules(model.task)
         if stored is None:
             return None
-        last = assignment_pb2.LocalPass.FromString(stored)
+        last = assignment_pb2.LocalPlan.FromString(stored)
         wanted = sources.needed(last, bundle, lambda name: self._desk.kept.current(model.task, name))
         names = {entry.name for entry in model.sets}
         return last if wanted - set(last.extractors) <= names | {manifest.INITIAL} else None
@@ -263,12 +263,12 @@ class Assignments:
     def _put_together(
         self,
         task: int,
-        last: assignment_pb2.LocalPass | None,
+        last: assignment_pb2.LocalPlan | None,
         bundle: Bundle,
         sets: Mapping[str, assignment_pb2.BlobSet],
     ) -> "_Model":
         engine = self._load(bundle)
-        downloads = self._downloads(assignment_pb2.LocalPass() if last is None else last, sets)
+        downloads = self._downloads(assignment_pb2.LocalPlan() if last is None else last, sets)
         plan = sources.starting_from(downloads, bundle.manifest) if last is None else last
         found = sources.Sources(bundle.manifest, downloads, lambda name: self._desk.kept.current(task, name))
         return _Model(engine, found.start(plan.start), [sets.get(name) for name in plan.extractors])
@@ -289,7 +289,7 @@ class Assignments:
 
     def _needed(
         self,
-        plan: assignment_pb2.LocalPass,
+        plan: assignment_pb2.LocalPlan,
         task: int,
         given: Iterable[assignment_pb2.BlobSet],
         bundle: Bundle,
@@ -298,7 +298,7 @@ class Assignments:
         names = sources.needed(plan, bundle.manifest, lambda name: self._desk.kept.current(task, name))
         return {name: entry for name, entry in sources.available(given, bundle.manifest).items() if name in names}
 
-    def _downloads(self, plan: assignment_pb2.LocalPass, sets: Mapping[str, assignment_pb2.BlobSet]) -> dict[str, Blob]:
+    def _downloads(self, plan: assignment_pb2.LocalPlan, sets: Mapping[str, assignment_pb2.BlobSet]) -> dict[str, Blob]:
         """The tensors of these sets by name; not those of extractors, which are read when they are run."""
         return {name: self._read(entry) for name, entry in sets.items() if name not in plan.extractors}
 
@@ -333,11 +333,11 @@ class Assignments:
         assignment: assignment_pb2.Assignment,
         bundle: Bundle,
         sets: Mapping[str, assignment_pb2.BlobSet],
-        result: local_pass.PassResult,
+        result: local_training.PassResult,
     ) -> Result:
         """Tensors first, then the row that names them."""
         files = self._desk.files
-        plan = assignment.local_pass
+        plan = assignment.local_plan
         upload: StoredBlob | None = None
         try:
             if result.upload is not None:

@@ -1,6 +1,6 @@
 """The client that an app embeds: everything from a check-in to a receipt.
 
-    check in -> fetch what is missing -> embed new photos -> local pass -> outbox -> upload -> forget
+    check in -> fetch what is missing -> embed new photos -> local plan -> outbox -> upload -> forget
 
 The process may end at any arrow; the next one goes on there.
 """
@@ -350,7 +350,7 @@ class EdgeClient:
         request = check_in_pb2.CheckInRequest(
             protocol=wire.PROTOCOL,
             task=self._task or 0,
-            photo_count=await self._disk.run(self._count_photos),
+            num_examples=await self._disk.run(self._count_photos),
             hold_ms=self._hold_ms,
         )
         return await self._transport.check_in(request)

@@ -86,11 +86,11 @@ class RoundReported:
 
     task: int
     round_number: int
-    photo_count: int
+    num_examples: int
     upload_bytes: int  # of the request's body
     start: Evaluation | None
     end: Evaluation | None
-    throw_away: Evaluation | None = None  # after stages that were thrown away
+    fine_tuning: Evaluation | None = None  # after stages that were thrown away
 
 
 @dataclass(frozen=True, slots=True)

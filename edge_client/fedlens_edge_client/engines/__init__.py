@@ -129,7 +129,7 @@ class Engine(Protocol):
         references: Mapping[str, Mapping[str, Array]],
         on_step: Callable[[float], None] | None = None,
     ) -> dict[str, Array]:
-        """Run one stage of a local pass; optimiser state and step counters start at zero.
+        """Run one stage of a local plan; optimiser state and step counters start at zero.
 
         Args:
             program: Name of a step program, such as `step`.

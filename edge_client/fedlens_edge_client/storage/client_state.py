@@ -1,4 +1,4 @@
-"""Kept sets: tensors that a local pass left on the client for later rounds, by (task, set, round).
+"""Kept sets: tensors that a local plan left on the client for later rounds, by (task, set, round).
 
 Written with the result that they belong to, current once the server has that result, dropped if it is refused.
 """
@@ -29,9 +29,9 @@ class KeptSets:
         return None if row is None else self._files.open(*row)
 
     def start_rules(self, task: int) -> bytes | None:
-        """The local pass, serialised, with nothing but the start rules and extractors of this task's last pass."""
+        """The local plan, serialised, with nothing but the start rules and extractors of this task's last pass."""
         with self._state.transaction() as db:
-            row = db.execute("SELECT local_pass FROM start_rules WHERE task = ?", (task,)).fetchone()
+            row = db.execute("SELECT local_plan FROM start_rules WHERE task = ?", (task,)).fetchone()
         return None if row is None else bytes(row[0])
 
     def put(self, db: sqlite3.Connection, task: int, round_number: int, sets: Mapping[str, StoredBlob]) -> None:

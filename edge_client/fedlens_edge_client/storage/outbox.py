@@ -55,11 +55,11 @@ class Result:
         return RoundReported(
             task=self.task,
             round_number=self.round_number,
-            photo_count=header.photo_count,
+            num_examples=header.num_examples,
             upload_bytes=self.body_size,
             start=sums.get(update_pb2.EVALUATION_MOMENT_START),
             end=sums.get(update_pb2.EVALUATION_MOMENT_END),
-            throw_away=sums.get(update_pb2.EVALUATION_MOMENT_THROW_AWAY),
+            fine_tuning=sums.get(update_pb2.EVALUATION_MOMENT_FINE_TUNED),
         )
 
 
@@ -99,10 +99,10 @@ class Outbox:
                 ),
             )
             self._kept.put(db, assignment.task, assignment.round, keep)
-            plan = assignment.local_pass
+            plan = assignment.local_plan
             # A pass that only asks names any weights, which are nobody's model.
             if plan.stages or plan.HasField("evaluation"):
-                rules = assignment_pb2.LocalPass(start=plan.start, extractors=plan.extractors)
+                rules = assignment_pb2.LocalPlan(start=plan.start, extractors=plan.extractors)
                 self._kept.put_start_rules(db, assignment.task, rules.SerializeToString())
         return Result(
             task=assignment.task,

@@ -31,7 +31,7 @@ CREATE TABLE kept (
     task INTEGER, name TEXT, round INTEGER, is_current INTEGER NOT NULL, blob_sha256 BLOB NOT NULL, blob BLOB,
     PRIMARY KEY (task, name, round, is_current)
 );
-CREATE TABLE start_rules (task INTEGER PRIMARY KEY, local_pass BLOB NOT NULL);
+CREATE TABLE start_rules (task INTEGER PRIMARY KEY, local_plan BLOB NOT NULL);
 CREATE TABLE photo_digests (path BLOB PRIMARY KEY, size INTEGER, mtime_ns INTEGER, sha256 BLOB NOT NULL) WITHOUT ROWID;
 """
 

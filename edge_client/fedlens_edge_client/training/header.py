@@ -3,7 +3,7 @@
 from fedlens_edge_client.storage.tensor_files import StoredBlob
 from fedlens_edge_client.training.evaluation import Evaluation
 from fedlens_edge_client.training.label_distribution import KeptAnswers
-from fedlens_edge_client.training.local_pass import PassResult
+from fedlens_edge_client.training.local_training import PassResult
 from fedlens_proto import wire
 from fedlens_proto.v1 import assignment_pb2, manifest_pb2, update_pb2
 
@@ -20,10 +20,10 @@ def compose(
         protocol=wire.PROTOCOL,
         phase=assignment.phase,
         bundle=assignment.bundle,
-        photo_count=result.photo_count,
+        num_examples=result.num_examples,
         evaluations=[_sums(moment, found) for moment, found in sorted(result.evaluations.items())],
     )
-    for ask in assignment.local_pass.asks:
+    for ask in assignment.local_plan.statistics:
         if ask.HasField("class_counts"):
             header.class_counts[:] = result.class_counts
         elif ask.HasField("label_distribution"):

@@ -37,9 +37,9 @@ def check_policy(assignment: assignment_pb2.Assignment, policy: Policy) -> None:
     Raises:
         PassFailed: With reason `policy`.
     """
-    plan = assignment.local_pass
-    asks = {ask.WhichOneof("question") for ask in plan.asks}
-    evaluates = plan.evaluation.at_start or plan.evaluation.at_end or bool(plan.evaluation.throw_away)
+    plan = assignment.local_plan
+    asks = {ask.WhichOneof("kind") for ask in plan.statistics}
+    evaluates = plan.evaluation.at_start or plan.evaluation.at_end or bool(plan.evaluation.fine_tuning)
     if not policy.answer_class_counts and "class_counts" in asks:
         raise _forbidden("class counts are not answered")
     if not policy.answer_evaluation and evaluates:
@@ -55,7 +55,7 @@ def check_policy(assignment: assignment_pb2.Assignment, policy: Policy) -> None:
 
 
 def check_earlier_answers(
-    plan: assignment_pb2.LocalPass, bundle: manifest_pb2.Manifest, answers: KeptAnswers, policy: Policy
+    plan: assignment_pb2.LocalPlan, bundle: manifest_pb2.Manifest, answers: KeptAnswers, policy: Policy
 ) -> None:
     """Refuse to tell exactly what this server was told with noise before, in whichever task.
 
@@ -63,7 +63,7 @@ def check_earlier_answers(
         PassFailed: With reason `policy`.
     """
     exact = {"class_counts": "class counts", "confusion": "confusion matrices"}
-    asked = [exact[question] for ask in plan.asks if (question := ask.WhichOneof("question")) in exact]
+    asked = [exact[question] for ask in plan.statistics if (question := ask.WhichOneof("kind")) in exact]
     if asked and not policy.answer_exactly_after_noise and answers.has(bundle.class_names):
         raise _forbidden(
             f"{asked[0]} are not answered to a server that has a label distribution of the same classes, whose noise "
@@ -71,10 +71,10 @@ def check_earlier_answers(
         )
 
 
-def _check_label_distribution(plan: assignment_pb2.LocalPass, policy: Policy) -> None:
+def _check_label_distribution(plan: assignment_pb2.LocalPlan, policy: Policy) -> None:
     if not policy.answer_label_distribution:
         raise _forbidden("label distributions are not answered")
-    for ask in plan.asks:
+    for ask in plan.statistics:
         epsilon = ask.label_distribution.epsilon
         if ask.HasField("label_distribution") and not policy.least_epsilon <= epsilon <= policy.most_epsilon:
             raise _forbidden(
@@ -89,12 +89,12 @@ def check(assignment: assignment_pb2.Assignment, bundle: manifest_pb2.Manifest) 
     Raises:
         PassFailed: With reason `unsupported`.
     """
-    plan = assignment.local_pass
+    plan = assignment.local_plan
     sets = {entry.name for entry in assignment.sets} | {manifest.INITIAL}
     if len(assignment.seed) != keyed_hash.DIGEST_BYTES:
         raise _unsupported(f"a seed of {len(assignment.seed)} bytes")
     if not plan.start:
-        raise _unsupported("a local pass without start rules")
+        raise _unsupported("a local plan without start rules")
     for rule in plan.start:
         _check_source(rule.source, sets)
     _check_asks(plan)
@@ -102,17 +102,17 @@ def check(assignment: assignment_pb2.Assignment, bundle: manifest_pb2.Manifest) 
     _check_references(plan, bundle, sets)
     if len(plan.extractors) != bundle.concatenated:
         raise _unsupported(f"{len(plan.extractors)} extractors; the bundle takes {bundle.concatenated} side by side")
-    for stage in (*plan.stages, *plan.evaluation.throw_away):
+    for stage in (*plan.stages, *plan.evaluation.fine_tuning):
         _check_stage(stage, bundle)
     names = [keep.set for keep in plan.keep]
     if "" in names or len(set(names)) != len(names):
         raise _unsupported(f"kept sets must have names, each once: {names}")
 
 
-def _check_asks(plan: assignment_pb2.LocalPass) -> None:
+def _check_asks(plan: assignment_pb2.LocalPlan) -> None:
     asked: set[str] = set()
-    for ask in plan.asks:
-        question = ask.WhichOneof("question")
+    for ask in plan.statistics:
+        question = ask.WhichOneof("kind")
         if question is None:
             raise _unsupported("the question 'unset'")
         if question in asked:
@@ -124,7 +124,7 @@ def _check_asks(plan: assignment_pb2.LocalPass) -> None:
 
 
 def _check_answer(assignment: assignment_pb2.Assignment) -> None:
-    plan = assignment.local_pass
+    plan = assignment.local_plan
     if assignment.answer not in (assignment_pb2.ANSWER_UPDATE, assignment_pb2.ANSWER_EVALUATION):
         raise _unsupported(f"an answer of kind {assignment.answer}")
     if not plan.HasField("upload"):
@@ -139,16 +139,16 @@ def _check_answer(assignment: assignment_pb2.Assignment) -> None:
         )
 
 
-def _check_references(plan: assignment_pb2.LocalPass, bundle: manifest_pb2.Manifest, sets: set[str]) -> None:
+def _check_references(plan: assignment_pb2.LocalPlan, bundle: manifest_pb2.Manifest, sets: set[str]) -> None:
     known = {reference.name for reference in bundle.references}
     bound = [binding.name for binding in plan.references]
     if len(set(bound)) != len(bound):
         raise _unsupported(f"a reference bound twice: {bound}")
     if unknown := sorted(set(bound) - known):
         raise _unsupported(f"reference {unknown[0]!r}, which the bundle does not have")
-    trains = plan.stages or plan.evaluation.throw_away
+    trains = plan.stages or plan.evaluation.fine_tuning
     if trains and (missing := sorted(known - set(bound))):
-        raise _unsupported(f"a local pass that leaves the bundle's reference {missing[0]!r} unbound")
+        raise _unsupported(f"a local plan that leaves the bundle's reference {missing[0]!r} unbound")
     for binding in plan.references:
         source = binding.WhichOneof("source")
         if source is None:

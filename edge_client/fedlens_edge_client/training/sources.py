@@ -27,16 +27,16 @@ def available(
 
 
 def needed(
-    plan: assignment_pb2.LocalPass, bundle: manifest_pb2.Manifest, kept: Callable[[str], Tensors | None]
+    plan: assignment_pb2.LocalPlan, bundle: manifest_pb2.Manifest, kept: Callable[[str], Tensors | None]
 ) -> set[str]:
     """Names of the downloaded sets that a pass reads: a fallback only where nothing is kept that fits the bundle."""
     found = Sources(bundle, {}, kept).downloaded(plan)
     return (found | {*plan.extractors, plan.upload.base_set}) - {""}
 
 
-def starting_from(sets: Mapping[str, Tensors], bundle: manifest_pb2.Manifest) -> assignment_pb2.LocalPass:
+def starting_from(sets: Mapping[str, Tensors], bundle: manifest_pb2.Manifest) -> assignment_pb2.LocalPlan:
     """Start rules that take each tensor from the first set that has it, from the initial weights as a last resort."""
-    plan = assignment_pb2.LocalPass()
+    plan = assignment_pb2.LocalPlan()
     for name in sorted(sets, key=lambda name: name == manifest.INITIAL):
         exchangeable = [tensor.name for tensor in bundle.tensors if tensor.name in sets[name]]
         if exchangeable:  # a rule without names would select every tensor
@@ -60,7 +60,7 @@ class Sources:
         self._downloads = downloads
         self._kept = kept
 
-    def downloaded(self, plan: assignment_pb2.LocalPass) -> set[str]:
+    def downloaded(self, plan: assignment_pb2.LocalPlan) -> set[str]:
         """Names of the downloads that the start rules and references of a pass read."""
         read = [*self._shares(plan.start)]
         read += [(binding.set, self._referred(binding)) for binding in plan.references if binding.HasField("set")]

@@ -106,7 +106,7 @@ def _setup(study: Study, planned: StudyPlan) -> dict[str, str]:
         "Photos": f"{train:,} to train on, {test:,} for tests",
         "Classes": ", ".join(fleet.pool.class_names),
         "Clients": str(study.clients),
-        "Regime": fleet.regime.summary,
+        "Partition": fleet.partition.summary,
         "Models": ", ".join(study.model.names),
         "Local training": f"batches of {study.model.batch}, {study.model.optimiser.upper()}",
         "Seeds": ", ".join(map(str, study.seeds)),

@@ -15,7 +15,7 @@ from fedlens.compare.run.direct_transport import CheckInTransport
 from fedlens_edge_client.client.transport import Transport
 from fedlens_edge_client.emulation.fleet.config import FleetConfig
 from fedlens_edge_client.emulation.fleet.messages import client_name
-from fedlens_edge_client.emulation.partitions import PoolPhoto, RegimeName
+from fedlens_edge_client.emulation.partitions import PartitionName, PoolPhoto
 from fedlens_edge_client.storage.album import Photo
 from fedlens_proto.v1 import check_in_pb2
 
@@ -48,10 +48,10 @@ class Examination:
     @classmethod
     def of(cls, fleet: FleetConfig) -> Self | None:
         """That of a fleet; None: its clients are no people."""
-        pool, regime = fleet.pool, fleet.regime
-        if regime.name is not RegimeName.CLIENTS:
+        pool, partition = fleet.pool, fleet.partition
+        if partition.name is not PartitionName.CLIENTS:
             return None
-        unseen = frozenset(regime.unseen_owners(pool))
+        unseen = frozenset(partition.unseen_owners(pool))
 
         def examined(label: int, photo: PoolPhoto) -> _Examined:
             return _Examined(pool.entry(label, photo, is_test=True), label, photo.owner, photo.camera)
@@ -63,7 +63,7 @@ class Examination:
             for photo in members
             if photo.owner in unseen
         ]
-        people = [regime.owners_of(pool, index) for index in range(fleet.clients)]
+        people = [partition.owners_of(pool, index) for index in range(fleet.clients)]
         return cls([*tested, *never_seen], people, unseen)
 
     @property
@@ -114,7 +114,7 @@ class AsMeasured(CheckInTransport):
         if kind == "assignment":
             assignment = response.assignment
             self._file.unlink(missing_ok=True)
-            if assignment.local_pass.HasField("evaluation") and not assignment.local_pass.stages:
+            if assignment.local_plan.HasField("evaluation") and not assignment.local_plan.stages:
                 told = check_in_pb2.CurrentModel(task=assignment.task, bundle=assignment.bundle, sets=assignment.sets)
                 unfinished = self._file.with_suffix(".part")
                 unfinished.write_bytes(told.SerializeToString())

@@ -64,20 +64,20 @@ class CreateTaskRequest(_message.Message):
     def __init__(self, protocol: _Optional[int] = ..., name: _Optional[str] = ..., manifests: _Optional[_Iterable[bytes]] = ..., settings_json: _Optional[str] = ...) -> None: ...
 
 class MemberResult(_message.Message):
-    __slots__ = ("client_id", "state", "reason", "photo_count", "bytes_received", "evaluations")
+    __slots__ = ("client_id", "state", "reason", "num_examples", "bytes_received", "evaluations")
     CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
-    PHOTO_COUNT_FIELD_NUMBER: _ClassVar[int]
+    NUM_EXAMPLES_FIELD_NUMBER: _ClassVar[int]
     BYTES_RECEIVED_FIELD_NUMBER: _ClassVar[int]
     EVALUATIONS_FIELD_NUMBER: _ClassVar[int]
     client_id: bytes
     state: MemberState
     reason: str
-    photo_count: int
+    num_examples: int
     bytes_received: int
     evaluations: _containers.RepeatedCompositeFieldContainer[_update_pb2.EvaluationSums]
-    def __init__(self, client_id: _Optional[bytes] = ..., state: _Optional[_Union[MemberState, str]] = ..., reason: _Optional[str] = ..., photo_count: _Optional[int] = ..., bytes_received: _Optional[int] = ..., evaluations: _Optional[_Iterable[_Union[_update_pb2.EvaluationSums, _Mapping]]] = ...) -> None: ...
+    def __init__(self, client_id: _Optional[bytes] = ..., state: _Optional[_Union[MemberState, str]] = ..., reason: _Optional[str] = ..., num_examples: _Optional[int] = ..., bytes_received: _Optional[int] = ..., evaluations: _Optional[_Iterable[_Union[_update_pb2.EvaluationSums, _Mapping]]] = ...) -> None: ...
 
 class RoundResult(_message.Message):
     __slots__ = ("round", "phase", "state", "reason", "members", "bytes_sent", "opened_at", "ended_at", "personal")

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from fedlens_proto.v1 import manifest_pb2 as fedlens__proto_dot_v1_dot_manifest__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!fedlens_proto/v1/assignment.proto\x12\x10\x66\x65\x64lens_proto.v1\x1a\x1f\x66\x65\x64lens_proto/v1/manifest.proto\"y\n\x0eTensorSelector\x12\r\n\x05names\x18\x01 \x03(\t\x12+\n\x05kinds\x18\x02 \x03(\x0e\x32\x1c.fedlens_proto.v1.TensorKind\x12+\n\x05roles\x18\x03 \x03(\x0e\x32\x1c.fedlens_proto.v1.TensorRole\"+\n\tSetSource\x12\x0c\n\x04kept\x18\x01 \x01(\t\x12\x10\n\x08\x64ownload\x18\x02 \x01(\t\"k\n\tStartRule\x12\x31\n\x07tensors\x18\x01 \x01(\x0b\x32 .fedlens_proto.v1.TensorSelector\x12+\n\x06source\x18\x02 \x01(\x0b\x32\x1b.fedlens_proto.v1.SetSource\"\x7f\n\x10ReferenceBinding\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x05start\x18\x02 \x01(\x08H\x00\x12*\n\x03set\x18\x03 \x01(\x0b\x32\x1b.fedlens_proto.v1.SetSourceH\x00\x12\x16\n\x0clabel_counts\x18\x04 \x01(\x08H\x00\x42\x08\n\x06source\")\n\nHyperValue\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01\"y\n\x05Stage\x12\x0f\n\x07program\x18\x01 \x01(\t\x12\x10\n\x06\x65pochs\x18\x02 \x01(\rH\x00\x12\x0f\n\x05steps\x18\x03 \x01(\rH\x00\x12\x32\n\x0chyper_values\x18\x04 \x03(\x0b\x32\x1c.fedlens_proto.v1.HyperValueB\x08\n\x06length\"F\n\x04Keep\x12\x0b\n\x03set\x18\x01 \x01(\t\x12\x31\n\x07tensors\x18\x02 \x01(\x0b\x32 .fedlens_proto.v1.TensorSelector\"u\n\x06Upload\x12\x31\n\x07tensors\x18\x01 \x01(\x0b\x32 .fedlens_proto.v1.TensorSelector\x12&\n\x05\x63odec\x18\x02 \x01(\x0e\x32\x17.fedlens_proto.v1.Codec\x12\x10\n\x08\x62\x61se_set\x18\x03 \x01(\t\"\x10\n\x0e\x41skClassCounts\"\'\n\x14\x41skLabelDistribution\x12\x0f\n\x07\x65psilon\x18\x01 \x01(\x01\"\x0e\n\x0c\x41skConfusion\"\xc6\x01\n\x03\x41sk\x12\x38\n\x0c\x63lass_counts\x18\x01 \x01(\x0b\x32 .fedlens_proto.v1.AskClassCountsH\x00\x12\x44\n\x12label_distribution\x18\x02 \x01(\x0b\x32&.fedlens_proto.v1.AskLabelDistributionH\x00\x12\x33\n\tconfusion\x18\x03 \x01(\x0b\x32\x1e.fedlens_proto.v1.AskConfusionH\x00\x42\n\n\x08question\"_\n\x0e\x45valuationPlan\x12\x10\n\x08\x61t_start\x18\x01 \x01(\x08\x12\x0e\n\x06\x61t_end\x18\x02 \x01(\x08\x12+\n\nthrow_away\x18\x03 \x03(\x0b\x32\x17.fedlens_proto.v1.Stage\"\xd7\x02\n\tLocalPass\x12*\n\x05start\x18\x01 \x03(\x0b\x32\x1b.fedlens_proto.v1.StartRule\x12\x36\n\nreferences\x18\x02 \x03(\x0b\x32\".fedlens_proto.v1.ReferenceBinding\x12\'\n\x06stages\x18\x03 \x03(\x0b\x32\x17.fedlens_proto.v1.Stage\x12$\n\x04keep\x18\x04 \x03(\x0b\x32\x16.fedlens_proto.v1.Keep\x12(\n\x06upload\x18\x05 \x01(\x0b\x32\x18.fedlens_proto.v1.Upload\x12#\n\x04\x61sks\x18\x06 \x03(\x0b\x32\x15.fedlens_proto.v1.Ask\x12\x34\n\nevaluation\x18\x07 \x01(\x0b\x32 .fedlens_proto.v1.EvaluationPlan\x12\x12\n\nextractors\x18\x08 \x03(\t\"8\n\nDifference\x12\x0e\n\x06sha256\x18\x01 \x01(\x0c\x12\x0c\n\x04size\x18\x02 \x01(\x04\x12\x0c\n\x04\x62\x61se\x18\x03 \x01(\x0c\"g\n\x07\x42lobSet\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06sha256\x18\x02 \x01(\x0c\x12\x0c\n\x04size\x18\x03 \x01(\x04\x12\x30\n\ndifference\x18\x04 \x01(\x0b\x32\x1c.fedlens_proto.v1.Difference\"\xf0\x01\n\nAssignment\x12\x0c\n\x04task\x18\x01 \x01(\x04\x12\r\n\x05round\x18\x02 \x01(\x04\x12\r\n\x05phase\x18\x03 \x01(\r\x12\x0e\n\x06\x62undle\x18\x04 \x01(\x0c\x12\x0c\n\x04seed\x18\x05 \x01(\x0c\x12\x14\n\x0ctime_left_ms\x18\x06 \x01(\x04\x12\'\n\x04sets\x18\x07 \x03(\x0b\x32\x19.fedlens_proto.v1.BlobSet\x12/\n\nlocal_pass\x18\x08 \x01(\x0b\x32\x1b.fedlens_proto.v1.LocalPass\x12(\n\x06\x61nswer\x18\t \x01(\x0e\x32\x18.fedlens_proto.v1.Answer*T\n\x05\x43odec\x12\x15\n\x11\x43ODEC_UNSPECIFIED\x10\x00\x12\x11\n\rCODEC_FLOAT32\x10\x01\x12\x11\n\rCODEC_FLOAT16\x10\x02\x12\x0e\n\nCODEC_INT8\x10\x03*J\n\x06\x41nswer\x12\x16\n\x12\x41NSWER_UNSPECIFIED\x10\x00\x12\x11\n\rANSWER_UPDATE\x10\x01\x12\x15\n\x11\x41NSWER_EVALUATION\x10\x02\x42\x18\n\x14org.fedlens.proto.v1P\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!fedlens_proto/v1/assignment.proto\x12\x10\x66\x65\x64lens_proto.v1\x1a\x1f\x66\x65\x64lens_proto/v1/manifest.proto\"y\n\x0eTensorSelector\x12\r\n\x05names\x18\x01 \x03(\t\x12+\n\x05kinds\x18\x02 \x03(\x0e\x32\x1c.fedlens_proto.v1.TensorKind\x12+\n\x05roles\x18\x03 \x03(\x0e\x32\x1c.fedlens_proto.v1.TensorRole\"+\n\tSetSource\x12\x0c\n\x04kept\x18\x01 \x01(\t\x12\x10\n\x08\x64ownload\x18\x02 \x01(\t\"k\n\tStartRule\x12\x31\n\x07tensors\x18\x01 \x01(\x0b\x32 .fedlens_proto.v1.TensorSelector\x12+\n\x06source\x18\x02 \x01(\x0b\x32\x1b.fedlens_proto.v1.SetSource\"\x7f\n\x10ReferenceBinding\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x05start\x18\x02 \x01(\x08H\x00\x12*\n\x03set\x18\x03 \x01(\x0b\x32\x1b.fedlens_proto.v1.SetSourceH\x00\x12\x16\n\x0clabel_counts\x18\x04 \x01(\x08H\x00\x42\x08\n\x06source\")\n\nHyperValue\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01\"y\n\x05Stage\x12\x0f\n\x07program\x18\x01 \x01(\t\x12\x10\n\x06\x65pochs\x18\x02 \x01(\rH\x00\x12\x0f\n\x05steps\x18\x03 \x01(\rH\x00\x12\x32\n\x0chyper_values\x18\x04 \x03(\x0b\x32\x1c.fedlens_proto.v1.HyperValueB\x08\n\x06length\"F\n\x04Keep\x12\x0b\n\x03set\x18\x01 \x01(\t\x12\x31\n\x07tensors\x18\x02 \x01(\x0b\x32 .fedlens_proto.v1.TensorSelector\"u\n\x06Upload\x12\x31\n\x07tensors\x18\x01 \x01(\x0b\x32 .fedlens_proto.v1.TensorSelector\x12&\n\x05\x63odec\x18\x02 \x01(\x0e\x32\x17.fedlens_proto.v1.Codec\x12\x10\n\x08\x62\x61se_set\x18\x03 \x01(\t\"\r\n\x0b\x43lassCounts\"$\n\x11LabelDistribution\x12\x0f\n\x07\x65psilon\x18\x01 \x01(\x01\"\x0b\n\tConfusion\"\xc5\x01\n\x0f\x43lientStatistic\x12\x35\n\x0c\x63lass_counts\x18\x01 \x01(\x0b\x32\x1d.fedlens_proto.v1.ClassCountsH\x00\x12\x41\n\x12label_distribution\x18\x02 \x01(\x0b\x32#.fedlens_proto.v1.LabelDistributionH\x00\x12\x30\n\tconfusion\x18\x03 \x01(\x0b\x32\x1b.fedlens_proto.v1.ConfusionH\x00\x42\x06\n\x04kind\"`\n\x0e\x45valuationPlan\x12\x10\n\x08\x61t_start\x18\x01 \x01(\x08\x12\x0e\n\x06\x61t_end\x18\x02 \x01(\x08\x12,\n\x0b\x66ine_tuning\x18\x03 \x03(\x0b\x32\x17.fedlens_proto.v1.Stage\"\xe9\x02\n\tLocalPlan\x12*\n\x05start\x18\x01 \x03(\x0b\x32\x1b.fedlens_proto.v1.StartRule\x12\x36\n\nreferences\x18\x02 \x03(\x0b\x32\".fedlens_proto.v1.ReferenceBinding\x12\'\n\x06stages\x18\x03 \x03(\x0b\x32\x17.fedlens_proto.v1.Stage\x12$\n\x04keep\x18\x04 \x03(\x0b\x32\x16.fedlens_proto.v1.Keep\x12(\n\x06upload\x18\x05 \x01(\x0b\x32\x18.fedlens_proto.v1.Upload\x12\x35\n\nstatistics\x18\x06 \x03(\x0b\x32!.fedlens_proto.v1.ClientStatistic\x12\x34\n\nevaluation\x18\x07 \x01(\x0b\x32 .fedlens_proto.v1.EvaluationPlan\x12\x12\n\nextractors\x18\x08 \x03(\t\"8\n\nDifference\x12\x0e\n\x06sha256\x18\x01 \x01(\x0c\x12\x0c\n\x04size\x18\x02 \x01(\x04\x12\x0c\n\x04\x62\x61se\x18\x03 \x01(\x0c\"g\n\x07\x42lobSet\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06sha256\x18\x02 \x01(\x0c\x12\x0c\n\x04size\x18\x03 \x01(\x04\x12\x30\n\ndifference\x18\x04 \x01(\x0b\x32\x1c.fedlens_proto.v1.Difference\"\xf0\x01\n\nAssignment\x12\x0c\n\x04task\x18\x01 \x01(\x04\x12\r\n\x05round\x18\x02 \x01(\x04\x12\r\n\x05phase\x18\x03 \x01(\r\x12\x0e\n\x06\x62undle\x18\x04 \x01(\x0c\x12\x0c\n\x04seed\x18\x05 \x01(\x0c\x12\x14\n\x0ctime_left_ms\x18\x06 \x01(\x04\x12\'\n\x04sets\x18\x07 \x03(\x0b\x32\x19.fedlens_proto.v1.BlobSet\x12/\n\nlocal_plan\x18\x08 \x01(\x0b\x32\x1b.fedlens_proto.v1.LocalPlan\x12(\n\x06\x61nswer\x18\t \x01(\x0e\x32\x18.fedlens_proto.v1.Answer*T\n\x05\x43odec\x12\x15\n\x11\x43ODEC_UNSPECIFIED\x10\x00\x12\x11\n\rCODEC_FLOAT32\x10\x01\x12\x11\n\rCODEC_FLOAT16\x10\x02\x12\x0e\n\nCODEC_INT8\x10\x03*J\n\x06\x41nswer\x12\x16\n\x12\x41NSWER_UNSPECIFIED\x10\x00\x12\x11\n\rANSWER_UPDATE\x10\x01\x12\x15\n\x11\x41NSWER_EVALUATION\x10\x02\x42\x18\n\x14org.fedlens.proto.v1P\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,10 +33,10 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'fedlens_proto.v1.assignment
 if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._loaded_options = None
   _globals['DESCRIPTOR']._serialized_options = b'\n\024org.fedlens.proto.v1P\001'
-  _globals['_CODEC']._serialized_start=1976
-  _globals['_CODEC']._serialized_end=2060
-  _globals['_ANSWER']._serialized_start=2062
-  _globals['_ANSWER']._serialized_end=2136
+  _globals['_CODEC']._serialized_start=1985
+  _globals['_CODEC']._serialized_end=2069
+  _globals['_ANSWER']._serialized_start=2071
+  _globals['_ANSWER']._serialized_end=2145
   _globals['_TENSORSELECTOR']._serialized_start=88
   _globals['_TENSORSELECTOR']._serialized_end=209
   _globals['_SETSOURCE']._serialized_start=211
@@ -53,22 +53,22 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_KEEP']._serialized_end=730
   _globals['_UPLOAD']._serialized_start=732
   _globals['_UPLOAD']._serialized_end=849
-  _globals['_ASKCLASSCOUNTS']._serialized_start=851
-  _globals['_ASKCLASSCOUNTS']._serialized_end=867
-  _globals['_ASKLABELDISTRIBUTION']._serialized_start=869
-  _globals['_ASKLABELDISTRIBUTION']._serialized_end=908
-  _globals['_ASKCONFUSION']._serialized_start=910
-  _globals['_ASKCONFUSION']._serialized_end=924
-  _globals['_ASK']._serialized_start=927
-  _globals['_ASK']._serialized_end=1125
-  _globals['_EVALUATIONPLAN']._serialized_start=1127
-  _globals['_EVALUATIONPLAN']._serialized_end=1222
-  _globals['_LOCALPASS']._serialized_start=1225
-  _globals['_LOCALPASS']._serialized_end=1568
-  _globals['_DIFFERENCE']._serialized_start=1570
-  _globals['_DIFFERENCE']._serialized_end=1626
-  _globals['_BLOBSET']._serialized_start=1628
-  _globals['_BLOBSET']._serialized_end=1731
-  _globals['_ASSIGNMENT']._serialized_start=1734
-  _globals['_ASSIGNMENT']._serialized_end=1974
+  _globals['_CLASSCOUNTS']._serialized_start=851
+  _globals['_CLASSCOUNTS']._serialized_end=864
+  _globals['_LABELDISTRIBUTION']._serialized_start=866
+  _globals['_LABELDISTRIBUTION']._serialized_end=902
+  _globals['_CONFUSION']._serialized_start=904
+  _globals['_CONFUSION']._serialized_end=915
+  _globals['_CLIENTSTATISTIC']._serialized_start=918
+  _globals['_CLIENTSTATISTIC']._serialized_end=1115
+  _globals['_EVALUATIONPLAN']._serialized_start=1117
+  _globals['_EVALUATIONPLAN']._serialized_end=1213
+  _globals['_LOCALPLAN']._serialized_start=1216
+  _globals['_LOCALPLAN']._serialized_end=1577
+  _globals['_DIFFERENCE']._serialized_start=1579
+  _globals['_DIFFERENCE']._serialized_end=1635
+  _globals['_BLOBSET']._serialized_start=1637
+  _globals['_BLOBSET']._serialized_end=1740
+  _globals['_ASSIGNMENT']._serialized_start=1743
+  _globals['_ASSIGNMENT']._serialized_end=1983
 # @@protoc_insertion_point(module_scope)

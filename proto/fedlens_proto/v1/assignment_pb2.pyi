@@ -104,48 +104,48 @@ class Upload(_message.Message):
     base_set: str
     def __init__(self, tensors: _Optional[_Union[TensorSelector, _Mapping]] = ..., codec: _Optional[_Union[Codec, str]] = ..., base_set: _Optional[str] = ...) -> None: ...
 
-class AskClassCounts(_message.Message):
+class ClassCounts(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
-class AskLabelDistribution(_message.Message):
+class LabelDistribution(_message.Message):
     __slots__ = ("epsilon",)
     EPSILON_FIELD_NUMBER: _ClassVar[int]
     epsilon: float
     def __init__(self, epsilon: _Optional[float] = ...) -> None: ...
 
-class AskConfusion(_message.Message):
+class Confusion(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
-class Ask(_message.Message):
+class ClientStatistic(_message.Message):
     __slots__ = ("class_counts", "label_distribution", "confusion")
     CLASS_COUNTS_FIELD_NUMBER: _ClassVar[int]
     LABEL_DISTRIBUTION_FIELD_NUMBER: _ClassVar[int]
     CONFUSION_FIELD_NUMBER: _ClassVar[int]
-    class_counts: AskClassCounts
-    label_distribution: AskLabelDistribution
-    confusion: AskConfusion
-    def __init__(self, class_counts: _Optional[_Union[AskClassCounts, _Mapping]] = ..., label_distribution: _Optional[_Union[AskLabelDistribution, _Mapping]] = ..., confusion: _Optional[_Union[AskConfusion, _Mapping]] = ...) -> None: ...
+    class_counts: ClassCounts
+    label_distribution: LabelDistribution
+    confusion: Confusion
+    def __init__(self, class_counts: _Optional[_Union[ClassCounts, _Mapping]] = ..., label_distribution: _Optional[_Union[LabelDistribution, _Mapping]] = ..., confusion: _Optional[_Union[Confusion, _Mapping]] = ...) -> None: ...
 
 class EvaluationPlan(_message.Message):
-    __slots__ = ("at_start", "at_end", "throw_away")
+    __slots__ = ("at_start", "at_end", "fine_tuning")
     AT_START_FIELD_NUMBER: _ClassVar[int]
     AT_END_FIELD_NUMBER: _ClassVar[int]
-    THROW_AWAY_FIELD_NUMBER: _ClassVar[int]
+    FINE_TUNING_FIELD_NUMBER: _ClassVar[int]
     at_start: bool
     at_end: bool
-    throw_away: _containers.RepeatedCompositeFieldContainer[Stage]
-    def __init__(self, at_start: _Optional[bool] = ..., at_end: _Optional[bool] = ..., throw_away: _Optional[_Iterable[_Union[Stage, _Mapping]]] = ...) -> None: ...
+    fine_tuning: _containers.RepeatedCompositeFieldContainer[Stage]
+    def __init__(self, at_start: _Optional[bool] = ..., at_end: _Optional[bool] = ..., fine_tuning: _Optional[_Iterable[_Union[Stage, _Mapping]]] = ...) -> None: ...
 
-class LocalPass(_message.Message):
-    __slots__ = ("start", "references", "stages", "keep", "upload", "asks", "evaluation", "extractors")
+class LocalPlan(_message.Message):
+    __slots__ = ("start", "references", "stages", "keep", "upload", "statistics", "evaluation", "extractors")
     START_FIELD_NUMBER: _ClassVar[int]
     REFERENCES_FIELD_NUMBER: _ClassVar[int]
     STAGES_FIELD_NUMBER: _ClassVar[int]
     KEEP_FIELD_NUMBER: _ClassVar[int]
     UPLOAD_FIELD_NUMBER: _ClassVar[int]
-    ASKS_FIELD_NUMBER: _ClassVar[int]
+    STATISTICS_FIELD_NUMBER: _ClassVar[int]
     EVALUATION_FIELD_NUMBER: _ClassVar[int]
     EXTRACTORS_FIELD_NUMBER: _ClassVar[int]
     start: _containers.RepeatedCompositeFieldContainer[StartRule]
@@ -153,10 +153,10 @@ class LocalPass(_message.Message):
     stages: _containers.RepeatedCompositeFieldContainer[Stage]
     keep: _containers.RepeatedCompositeFieldContainer[Keep]
     upload: Upload
-    asks: _containers.RepeatedCompositeFieldContainer[Ask]
+    statistics: _containers.RepeatedCompositeFieldContainer[ClientStatistic]
     evaluation: EvaluationPlan
     extractors: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, start: _Optional[_Iterable[_Union[StartRule, _Mapping]]] = ..., references: _Optional[_Iterable[_Union[ReferenceBinding, _Mapping]]] = ..., stages: _Optional[_Iterable[_Union[Stage, _Mapping]]] = ..., keep: _Optional[_Iterable[_Union[Keep, _Mapping]]] = ..., upload: _Optional[_Union[Upload, _Mapping]] = ..., asks: _Optional[_Iterable[_Union[Ask, _Mapping]]] = ..., evaluation: _Optional[_Union[EvaluationPlan, _Mapping]] = ..., extractors: _Optional[_Iterable[str]] = ...) -> None: ...
+    def __init__(self, start: _Optional[_Iterable[_Union[StartRule, _Mapping]]] = ..., references: _Optional[_Iterable[_Union[ReferenceBinding, _Mapping]]] = ..., stages: _Optional[_Iterable[_Union[Stage, _Mapping]]] = ..., keep: _Optional[_Iterable[_Union[Keep, _Mapping]]] = ..., upload: _Optional[_Union[Upload, _Mapping]] = ..., statistics: _Optional[_Iterable[_Union[ClientStatistic, _Mapping]]] = ..., evaluation: _Optional[_Union[EvaluationPlan, _Mapping]] = ..., extractors: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Difference(_message.Message):
     __slots__ = ("sha256", "size", "base")
@@ -181,7 +181,7 @@ class BlobSet(_message.Message):
     def __init__(self, name: _Optional[str] = ..., sha256: _Optional[bytes] = ..., size: _Optional[int] = ..., difference: _Optional[_Union[Difference, _Mapping]] = ...) -> None: ...
 
 class Assignment(_message.Message):
-    __slots__ = ("task", "round", "phase", "bundle", "seed", "time_left_ms", "sets", "local_pass", "answer")
+    __slots__ = ("task", "round", "phase", "bundle", "seed", "time_left_ms", "sets", "local_plan", "answer")
     TASK_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
     PHASE_FIELD_NUMBER: _ClassVar[int]
@@ -189,7 +189,7 @@ class Assignment(_message.Message):
     SEED_FIELD_NUMBER: _ClassVar[int]
     TIME_LEFT_MS_FIELD_NUMBER: _ClassVar[int]
     SETS_FIELD_NUMBER: _ClassVar[int]
-    LOCAL_PASS_FIELD_NUMBER: _ClassVar[int]
+    LOCAL_PLAN_FIELD_NUMBER: _ClassVar[int]
     ANSWER_FIELD_NUMBER: _ClassVar[int]
     task: int
     round: int
@@ -198,6 +198,6 @@ class Assignment(_message.Message):
     seed: bytes
     time_left_ms: int
     sets: _containers.RepeatedCompositeFieldContainer[BlobSet]
-    local_pass: LocalPass
+    local_plan: LocalPlan
     answer: Answer
-    def __init__(self, task: _Optional[int] = ..., round: _Optional[int] = ..., phase: _Optional[int] = ..., bundle: _Optional[bytes] = ..., seed: _Optional[bytes] = ..., time_left_ms: _Optional[int] = ..., sets: _Optional[_Iterable[_Union[BlobSet, _Mapping]]] = ..., local_pass: _Optional[_Union[LocalPass, _Mapping]] = ..., answer: _Optional[_Union[Answer, str]] = ...) -> None: ...
+    def __init__(self, task: _Optional[int] = ..., round: _Optional[int] = ..., phase: _Optional[int] = ..., bundle: _Optional[bytes] = ..., seed: _Optional[bytes] = ..., time_left_ms: _Optional[int] = ..., sets: _Optional[_Iterable[_Union[BlobSet, _Mapping]]] = ..., local_plan: _Optional[_Union[LocalPlan, _Mapping]] = ..., answer: _Optional[_Union[Answer, str]] = ...) -> None: ...

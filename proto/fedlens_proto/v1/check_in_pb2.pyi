@@ -28,16 +28,16 @@ WAIT_REASON_BUSY: WaitReason
 WAIT_REASON_STOPPING: WaitReason
 
 class CheckInRequest(_message.Message):
-    __slots__ = ("protocol", "task", "photo_count", "hold_ms")
+    __slots__ = ("protocol", "task", "num_examples", "hold_ms")
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     TASK_FIELD_NUMBER: _ClassVar[int]
-    PHOTO_COUNT_FIELD_NUMBER: _ClassVar[int]
+    NUM_EXAMPLES_FIELD_NUMBER: _ClassVar[int]
     HOLD_MS_FIELD_NUMBER: _ClassVar[int]
     protocol: int
     task: int
-    photo_count: int
+    num_examples: int
     hold_ms: int
-    def __init__(self, protocol: _Optional[int] = ..., task: _Optional[int] = ..., photo_count: _Optional[int] = ..., hold_ms: _Optional[int] = ...) -> None: ...
+    def __init__(self, protocol: _Optional[int] = ..., task: _Optional[int] = ..., num_examples: _Optional[int] = ..., hold_ms: _Optional[int] = ...) -> None: ...
 
 class CurrentModel(_message.Message):
     __slots__ = ("task", "bundle", "sets")

@@ -12,7 +12,7 @@ class EvaluationMoment(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     EVALUATION_MOMENT_UNSPECIFIED: _ClassVar[EvaluationMoment]
     EVALUATION_MOMENT_START: _ClassVar[EvaluationMoment]
     EVALUATION_MOMENT_END: _ClassVar[EvaluationMoment]
-    EVALUATION_MOMENT_THROW_AWAY: _ClassVar[EvaluationMoment]
+    EVALUATION_MOMENT_FINE_TUNED: _ClassVar[EvaluationMoment]
 
 class FailureReason(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -26,7 +26,7 @@ class FailureReason(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
 EVALUATION_MOMENT_UNSPECIFIED: EvaluationMoment
 EVALUATION_MOMENT_START: EvaluationMoment
 EVALUATION_MOMENT_END: EvaluationMoment
-EVALUATION_MOMENT_THROW_AWAY: EvaluationMoment
+EVALUATION_MOMENT_FINE_TUNED: EvaluationMoment
 FAILURE_REASON_UNSPECIFIED: FailureReason
 FAILURE_REASON_NO_PHOTOS: FailureReason
 FAILURE_REASON_BUNDLE: FailureReason
@@ -50,11 +50,11 @@ class EvaluationSums(_message.Message):
     def __init__(self, moment: _Optional[_Union[EvaluationMoment, str]] = ..., count: _Optional[int] = ..., correct: _Optional[int] = ..., loss: _Optional[float] = ..., confusion: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class UpdateHeader(_message.Message):
-    __slots__ = ("protocol", "phase", "bundle", "photo_count", "class_counts", "evaluations", "blob_sha256", "blob_size", "label_distribution")
+    __slots__ = ("protocol", "phase", "bundle", "num_examples", "class_counts", "evaluations", "blob_sha256", "blob_size", "label_distribution")
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     PHASE_FIELD_NUMBER: _ClassVar[int]
     BUNDLE_FIELD_NUMBER: _ClassVar[int]
-    PHOTO_COUNT_FIELD_NUMBER: _ClassVar[int]
+    NUM_EXAMPLES_FIELD_NUMBER: _ClassVar[int]
     CLASS_COUNTS_FIELD_NUMBER: _ClassVar[int]
     EVALUATIONS_FIELD_NUMBER: _ClassVar[int]
     BLOB_SHA256_FIELD_NUMBER: _ClassVar[int]
@@ -63,13 +63,13 @@ class UpdateHeader(_message.Message):
     protocol: int
     phase: int
     bundle: bytes
-    photo_count: int
+    num_examples: int
     class_counts: _containers.RepeatedScalarFieldContainer[int]
     evaluations: _containers.RepeatedCompositeFieldContainer[EvaluationSums]
     blob_sha256: bytes
     blob_size: int
     label_distribution: _containers.RepeatedScalarFieldContainer[float]
-    def __init__(self, protocol: _Optional[int] = ..., phase: _Optional[int] = ..., bundle: _Optional[bytes] = ..., photo_count: _Optional[int] = ..., class_counts: _Optional[_Iterable[int]] = ..., evaluations: _Optional[_Iterable[_Union[EvaluationSums, _Mapping]]] = ..., blob_sha256: _Optional[bytes] = ..., blob_size: _Optional[int] = ..., label_distribution: _Optional[_Iterable[float]] = ...) -> None: ...
+    def __init__(self, protocol: _Optional[int] = ..., phase: _Optional[int] = ..., bundle: _Optional[bytes] = ..., num_examples: _Optional[int] = ..., class_counts: _Optional[_Iterable[int]] = ..., evaluations: _Optional[_Iterable[_Union[EvaluationSums, _Mapping]]] = ..., blob_sha256: _Optional[bytes] = ..., blob_size: _Optional[int] = ..., label_distribution: _Optional[_Iterable[float]] = ...) -> None: ...
 
 class Receipt(_message.Message):
     __slots__ = ("body_sha256",)

@@ -103,7 +103,7 @@ def _outcome(
 
 
 def _prepare_downloads(federation: Federation, task: Task, prepared: PreparedState | None) -> None:
-    """Compute the mixtures of the round that will open, unless who takes part changes until then."""
+    """Compute the weighted sums of the round that will open, unless who takes part changes until then."""
     committed = task.committed + (prepared is not None)
     if committed == task.rounds_total or task.settings.download_codec != "f32":
         return
@@ -117,7 +117,7 @@ def _prepare_downloads(federation: Federation, task: Task, prepared: PreparedSta
 
 
 def _updates(federation: Federation, task: Task, current: Round) -> list[Update]:
-    base_set = task.phases[current.phase].local_pass.upload.base_set
+    base_set = task.phases[current.phase].local_plan.upload.base_set
     stored = cache(federation.store.tensors)  # each set is shared by the updates of all to whom it was sent
 
     def update(client: bytes, member: Member) -> Update:
@@ -128,7 +128,7 @@ def _updates(federation: Federation, task: Task, current: Round) -> list[Update]
             tensors = RestoredTensors(sent[base_set], found) if base_set else found
         return Update(
             client=client,
-            photo_count=member.photo_count,
+            num_examples=member.num_examples,
             tensors=tensors,
             sent=sent,
             class_counts=member.class_counts,

@@ -3,11 +3,11 @@
 from fedlens_proto import keyed_hash
 from fedlens_proto.manifest import INITIAL, initial_set
 from fedlens_proto.v1 import admin_pb2, assignment_pb2, check_in_pb2, enrolment_pb2
-from fedlens_server.engine import client_statistics, local_passes
+from fedlens_server.engine import client_statistics, local_plans
 from fedlens_server.engine.method_calls import MethodFailed, of_method
 from fedlens_server.engine.view import BlobSets, Client, Federation, Task, fetchable
 from fedlens_server.errors import Unknown
-from fedlens_server.methods import Mixture, NothingToAggregate, TensorSet
+from fedlens_server.methods import NothingToAggregate, TensorSet, WeightedSum
 from fedlens_server.store import Location, StoredTensors
 
 _RETRY_AFTER_MS = {
@@ -62,7 +62,7 @@ def readable(federation: Federation, client: Client, digest: bytes) -> Location:
 def current_sets(task: Task, client: Client) -> BlobSets | None:
     """The blobs that a client would use now; None: the method has none for it, or none that are stored.
 
-    A mixture is not computed for every client after every round only to be told: its stand-in is.
+    A weighted sum is not computed for every client after every round only to be told: its stand-in is.
     """
     cache = task.current_sets  # before the values: a commit in between replaces it, and what is kept goes with it
     cached = cache.get(client.id)
@@ -87,7 +87,7 @@ def current_sets(task: Task, client: Client) -> BlobSets | None:
     )
     if len(sets) < len(stored):
         return None
-    if INITIAL in local_passes.download_names(phase.local_pass) and INITIAL not in stored:
+    if INITIAL in local_plans.download_names(phase.local_plan) and INITIAL not in stored:
         bundle = task.bundle_for(client, task.phase_of(committed))
         sets += () if bundle is None else (initial_set(bundle.manifest),)
     cache[client.id] = sets
@@ -95,7 +95,7 @@ def current_sets(task: Task, client: Client) -> BlobSets | None:
 
 
 def _stored(tensors: TensorSet | None) -> StoredTensors | None:
-    if isinstance(tensors, Mixture):
+    if isinstance(tensors, WeightedSum):
         tensors = tensors.stand_in
     return tensors if isinstance(tensors, StoredTensors) else None
 
@@ -124,7 +124,7 @@ def _assignment(federation: Federation, task: Task, client: Client) -> assignmen
         seed=keyed_hash.assignment_seed(task.seed, current.number, client.id),
         time_left_ms=int(left * 1000),
         sets=member.sets,
-        local_pass=task.phases[current.phase].local_pass,
+        local_plan=task.phases[current.phase].local_plan,
         answer=assignment_pb2.ANSWER_UPDATE,
     )
 
@@ -134,8 +134,8 @@ def _evaluation(task: Task, client: Client) -> assignment_pb2.Assignment | None:
     if model is None or client.id in model.answered:
         return None
     bundle = task.bundle_for(client, model.phase)
-    local_pass = local_passes.evaluation_only(task.phases[model.phase].local_pass, with_kept=False)
-    assert bundle is not None and local_pass is not None
+    local_plan = local_plans.evaluation_only(task.phases[model.phase].local_plan, with_kept=False)
+    assert bundle is not None and local_plan is not None
     return assignment_pb2.Assignment(
         task=task.id,
         round=model.round,
@@ -145,7 +145,7 @@ def _evaluation(task: Task, client: Client) -> assignment_pb2.Assignment | None:
         # No deadline ends it, only the next model does; a client that takes longer than a round asks again.
         time_left_ms=int(task.settings.deadline_s * 1000),
         sets=model.sets,
-        local_pass=client_statistics.measured(local_pass, task.settings),
+        local_plan=client_statistics.measured(local_plan, task.settings),
         answer=assignment_pb2.ANSWER_EVALUATION,
     )
 

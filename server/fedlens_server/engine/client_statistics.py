@@ -12,7 +12,7 @@ from math import isfinite
 from typing import Any
 
 from fedlens_proto.v1 import assignment_pb2, update_pb2
-from fedlens_server.engine import local_passes
+from fedlens_server.engine import local_plans
 from fedlens_server.errors import Malformed
 from fedlens_server.methods import Phase
 from fedlens_server.planning.task_settings import MAX_COUNT, SettingsError, TaskSettings
@@ -36,11 +36,11 @@ def settle(settings: TaskSettings, phases: Sequence[Phase], classes: int) -> lis
         SettingsError: A setting asks for what cannot be answered.
         Malformed: The method asks for what would undo the noise of a label distribution.
     """
-    if any(asks(phase.local_pass, "label_distribution") for phase in phases):
+    if any(asks(phase.local_plan, "label_distribution") for phase in phases):
         settled = [_without_exact(settings, phase) for phase in phases]
     else:
-        settled = [replace(phase, local_pass=measured(phase.local_pass, settings)) for phase in phases]
-    most = max(1, *(len(local_passes.moments(phase.local_pass)) for phase in settled))  # an evaluator's is one
+        settled = [replace(phase, local_plan=measured(phase.local_plan, settings)) for phase in phases]
+    most = max(1, *(len(local_plans.moments(phase.local_plan)) for phase in settled))  # an evaluator's is one
     if settings.confusion and most * classes**2 > MAX_CONFUSION_NUMBERS:
         raise SettingsError(
             "confusion",
@@ -50,19 +50,19 @@ def settle(settings: TaskSettings, phases: Sequence[Phase], classes: int) -> lis
     return settled
 
 
-def measured(local_pass: assignment_pb2.LocalPass, settings: TaskSettings) -> assignment_pb2.LocalPass:
+def measured(local_plan: assignment_pb2.LocalPlan, settings: TaskSettings) -> assignment_pb2.LocalPlan:
     """The pass with a confusion matrix for each of its evaluations, if the settings say so."""
-    if not settings.confusion or not local_passes.moments(local_pass) or asks(local_pass, "confusion"):
-        return local_pass
-    asking = assignment_pb2.LocalPass()
-    asking.CopyFrom(local_pass)
-    asking.asks.add().confusion.SetInParent()
+    if not settings.confusion or not local_plans.moments(local_plan) or asks(local_plan, "confusion"):
+        return local_plan
+    asking = assignment_pb2.LocalPlan()
+    asking.CopyFrom(local_plan)
+    asking.statistics.add().confusion.SetInParent()
     return asking
 
 
-def asks(local_pass: assignment_pb2.LocalPass, question: str) -> bool:
+def asks(local_plan: assignment_pb2.LocalPlan, question: str) -> bool:
     """Whether clients answer this question."""
-    return any(ask.WhichOneof("question") == question for ask in local_pass.asks)
+    return any(ask.WhichOneof("kind") == question for ask in local_plan.statistics)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,14 +84,14 @@ class Asked:
     confusion: bool
 
     @classmethod
-    def by(cls, local_pass: assignment_pb2.LocalPass, classes: int) -> "Asked":
-        """What a local pass asks for."""
+    def by(cls, local_plan: assignment_pb2.LocalPlan, classes: int) -> "Asked":
+        """What a local plan asks for."""
         return cls(
             classes=classes,
-            moments=tuple(local_passes.moments(local_pass)),
-            class_counts=asks(local_pass, "class_counts"),
-            label_distribution=asks(local_pass, "label_distribution"),
-            confusion=asks(local_pass, "confusion"),
+            moments=tuple(local_plans.moments(local_plan)),
+            class_counts=asks(local_plan, "class_counts"),
+            label_distribution=asks(local_plan, "label_distribution"),
+            confusion=asks(local_plan, "confusion"),
         )
 
 
@@ -139,22 +139,22 @@ def _without_exact(settings: TaskSettings, phase: Phase) -> Phase:
     if settings.personal_evaluation:
         raise SettingsError("personal_evaluation", "true", "false: the method asks for noisy label distributions")
     for question in ("class_counts", "confusion"):
-        if asks(phase.local_pass, question):
+        if asks(phase.local_plan, question):
             raise Malformed(f"phase {phase.name!r} asks for {question} in a task with noisy label distributions")
-    private = assignment_pb2.LocalPass()
-    private.CopyFrom(phase.local_pass)
+    private = assignment_pb2.LocalPlan()
+    private.CopyFrom(phase.local_plan)
     private.ClearField("evaluation")
-    return replace(phase, local_pass=private)
+    return replace(phase, local_plan=private)
 
 
 def _counts_fault(header: update_pb2.UpdateHeader, asked: Asked) -> str | None:
     if not asked.class_counts:
         return "class_counts came where none were asked for" if header.class_counts else None
-    if len(header.class_counts) == asked.classes and sum(header.class_counts) == header.photo_count:
+    if len(header.class_counts) == asked.classes and sum(header.class_counts) == header.num_examples:
         return None
     return (
         f"class_counts: found {len(header.class_counts)} counts that add up to {sum(header.class_counts)}, "
-        f"must be {asked.classes} that add up to photo_count, {header.photo_count}"
+        f"must be {asked.classes} that add up to num_examples, {header.num_examples}"
     )
 
 

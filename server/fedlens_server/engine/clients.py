@@ -212,7 +212,7 @@ def _left(federation: Federation, left: list[tuple[Round, Member]]) -> None:
         member.state, member.reason = admin_pb2.MEMBER_STATE_LEFT, ""
         member.sets = ()
         member.body_sha256 = member.blob = member.class_counts = None
-        member.photo_count = 0
+        member.num_examples = 0
         federation.changed([current.task], due=True)
 
 

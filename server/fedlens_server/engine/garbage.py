@@ -64,7 +64,7 @@ def delete_now(
 ) -> None:
     """Delete in a transaction those of these blobs that are out of reach: for a client that is forgotten.
 
-    What others' mixtures still need goes with the round that these are for.
+    What others' weighted sums still need goes with the round that these are for.
     """
     stored = federation.store.blobs.sizes.keys() & set(digests)
     needed = stored & reachable(federation, instead)

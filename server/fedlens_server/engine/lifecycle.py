@@ -35,7 +35,7 @@ LEAVE_MEMBER = (
         _members.task == bindparam("t"), _members.round == bindparam("r"), _members.client == bindparam("c")
     )
     .values(
-        state=admin_pb2.MEMBER_STATE_LEFT, sets="{}", reason="", body_sha256=None, bytes_received=0, photo_count=0,
+        state=admin_pb2.MEMBER_STATE_LEFT, sets="{}", reason="", body_sha256=None, bytes_received=0, num_examples=0,
         class_counts=None, label_distribution=None, evaluations="[]", blob=None,
     )
 )  # fmt: skip

@@ -10,7 +10,7 @@ from sqlalchemy import insert
 from fedlens_proto import keyed_hash
 from fedlens_proto.manifest import INITIAL
 from fedlens_proto.v1 import admin_pb2
-from fedlens_server.engine import downloads, local_passes
+from fedlens_server.engine import downloads, local_plans
 from fedlens_server.engine.downloads import Downloads
 from fedlens_server.engine.method_calls import MethodFailed, of_method
 from fedlens_server.engine.view import Federation, GlobalModel, Member, Round, Task, TaskBundle
@@ -74,7 +74,7 @@ def open_round(
     if not population:
         return None  # goes on when somebody enrols
     phase = task.phases[index]
-    needed = local_passes.download_names(phase.local_pass)
+    needed = local_plans.download_names(phase.local_plan)
     downloads = Downloads(federation, transaction, task, task.round)
     bundles: dict[bytes, TaskBundle] = {}
     for client, downloaded in given.items():
@@ -84,7 +84,7 @@ def open_round(
         if INITIAL in needed and INITIAL not in downloaded:
             downloaded = {**downloaded, INITIAL: federation.store.tensors(bundle.manifest.initial)}
         if missing := sorted(needed - downloaded.keys()):
-            raise MethodFailed(f"the method's download lacks set {missing[0]!r}, which its local pass names")
+            raise MethodFailed(f"the method's download lacks set {missing[0]!r}, which its local plan names")
         of_method(partial(downloads.add, client, downloaded))
     found = of_method(downloads.sets).items()
     members = {client: Member(bundle=bundles[client], sets=sets) for client, sets in found}
@@ -124,9 +124,9 @@ def open_round(
 
 def _check_bases(federation: Federation, phase: Phase, members: Mapping[bytes, Member]) -> None:
     """See that what clients are to send differences from holds what they send."""
-    name, seen = phase.local_pass.upload.base_set, set[tuple[bytes, bytes]]()
+    name, seen = phase.local_plan.upload.base_set, set[tuple[bytes, bytes]]()
     for member in members.values() if name else ():
-        layout = local_passes.upload_layout(phase.local_pass, member.bundle.manifest)
+        layout = local_plans.upload_layout(phase.local_plan, member.bundle.manifest)
         digest = next((item.sha256 for item in member.sets if item.name == name), b"")
         if layout is None or (digest, member.bundle.id) in seen:
             continue
@@ -145,7 +145,7 @@ def _member_row(task: int, number: int, client: bytes, member: Member) -> dict[s
         "sets": downloads.to_json(member.sets),
         "reason": "",
         "bytes_received": 0,
-        "photo_count": 0,
+        "num_examples": 0,
         "evaluations": "[]",
     }
 
@@ -159,9 +159,9 @@ def global_model(
         MethodFailed, NothingToAggregate, StorageFull: The method gives no download.
     """
     phase = task.phases[ended.phase]
-    evaluated = local_passes.evaluation_only(phase.local_pass, with_kept=False)
+    evaluated = local_plans.evaluation_only(phase.local_plan, with_kept=False)
     downloaded = of_method(lambda: task.method.download(phase, values, None))
-    if evaluated is None or downloaded is None or local_passes.download_names(evaluated) - downloaded.keys():
+    if evaluated is None or downloaded is None or local_plans.download_names(evaluated) - downloaded.keys():
         return None
     downloads = Downloads(federation, transaction, task, None, exact=True)
     of_method(lambda: downloads.add(NOBODY, downloaded))

@@ -104,7 +104,7 @@ def _round(federation: Federation, task: Task) -> Round | None:
             state=member.state,
             reason=member.reason,
             body_sha256=member.body_sha256,
-            photo_count=member.photo_count,
+            num_examples=member.num_examples,
             class_counts=_numbers(member.class_counts),
             label_distribution=_numbers(member.label_distribution),
             blob=member.blob,

@@ -52,7 +52,7 @@ def show(federation: Federation, task: Task) -> admin_pb2.ShowTaskResponse:
                 client_id=row.client,
                 state=row.state,
                 reason=row.reason,
-                photo_count=row.photo_count,
+                num_examples=row.num_examples,
                 bytes_received=row.bytes_received,
                 evaluations=[client_statistics.without_confusion(each) for each in sums],
             )
@@ -95,7 +95,7 @@ def model(federation: Federation, task: Task) -> admin_pb2.TaskModelResponse:
     phase = task.phases[index]
     downloaded = task.method.download(phase, task.values, None) if task.values else None
     stored = {name: found for name, found in (downloaded or {}).items() if isinstance(found, StoredTensors)}
-    extractors = {name: stored.pop(name, None) for name in phase.local_pass.extractors}
+    extractors = {name: stored.pop(name, None) for name in phase.local_plan.extractors}
     sets = list(stored.values())
     if len(sets) == 1:
         digest = sets[0].digest

@@ -12,7 +12,7 @@ from fedlens_proto.blob import Blob
 from fedlens_proto.errors import ProtoError
 from fedlens_proto.manifest import specs
 from fedlens_proto.v1 import admin_pb2
-from fedlens_server.engine import client_statistics, lifecycle, local_passes, results
+from fedlens_server.engine import client_statistics, lifecycle, local_plans, results
 from fedlens_server.engine.view import Federation, Task, TaskBundle
 from fedlens_server.errors import Malformed, TaskDiffers
 from fedlens_server.methods import METHODS, Method, Phase, TaskPlan
@@ -77,7 +77,7 @@ def plan(settings: TaskSettings, bundles: tuple[TaskBundle, ...]) -> tuple[Metho
     """The method, all phases, and how many of them are the method's own.
 
     Raises:
-        Malformed: The method does not exist, or its local passes do not fit the bundles.
+        Malformed: The method does not exist, or its local plans do not fit the bundles.
     """
     make = METHODS.get(settings.method)
     if make is None:
@@ -96,16 +96,16 @@ def plan(settings: TaskSettings, bundles: tuple[TaskBundle, ...]) -> tuple[Metho
             allowed = f"one that concatenates extractors too, for phase {phase.name!r} of {settings.method}"
             raise SettingsError("manifests", "only ordinary bundles", allowed)
         for bundle in fitting:
-            local_passes.check(phase.local_pass, bundle.manifest, phase.name)
+            local_plans.check(phase.local_plan, bundle.manifest, phase.name)
     if task.concatenated and not any(phase.concatenated for phase in phases):
         allowed = f"ordinary bundles: {settings.method} concatenates no extractors"
         raise SettingsError("manifests", "one that concatenates extractors", allowed)
     count = len(phases)
     if settings.personal_evaluation:
         last = phases[-1]
-        local_pass = local_passes.evaluation_only(last.local_pass, with_kept=True)
-        assert local_pass is not None  # kept sets may be used
-        phases.append(replace(last, name=PERSONAL_EVALUATION, rounds=1, cohort=None, local_pass=local_pass))
+        local_plan = local_plans.evaluation_only(last.local_plan, with_kept=True)
+        assert local_plan is not None  # kept sets may be used
+        phases.append(replace(last, name=PERSONAL_EVALUATION, rounds=1, cohort=None, local_plan=local_plan))
     classes = len(bundles[0].manifest.class_names)
     return method, tuple(client_statistics.settle(settings, phases, classes)), count
 

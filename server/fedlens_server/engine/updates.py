@@ -9,7 +9,7 @@ from sqlalchemy import bindparam, select, update
 
 from fedlens_proto.blob import TensorSpec
 from fedlens_proto.v1 import admin_pb2, blob_pb2, update_pb2
-from fedlens_server.engine import client_statistics, downloads, local_passes
+from fedlens_server.engine import client_statistics, downloads, local_plans
 from fedlens_server.engine.view import BlobSets, Federation, Member, Round, Task, TaskBundle
 from fedlens_server.errors import (
     AlreadyFailed,
@@ -34,7 +34,7 @@ _END_MEMBER = (
             name: bindparam(f"new_{name}")
             for name in (
                 *("state", "reason", "body_sha256", "bytes_received"),
-                *("photo_count", "class_counts", "label_distribution", "evaluations", "blob"),
+                *("num_examples", "class_counts", "label_distribution", "evaluations", "blob"),
             )
         }
     )
@@ -111,7 +111,7 @@ def expect(federation: Federation, client: bytes, task_id: int, number: int) -> 
         _check_open(found, number)
     layouts, key = found.task.upload_layouts, (found.phase, found.bundle.id)
     if key not in layouts:
-        layouts[key] = local_passes.upload_layout(found.task.phases[found.phase].local_pass, found.bundle.manifest)
+        layouts[key] = local_plans.upload_layout(found.task.phases[found.phase].local_plan, found.bundle.manifest)
     layout = layouts[key]
     return Expectation(
         specs=layout.specs if layout is not None else None,
@@ -156,7 +156,7 @@ def accept(
         state=admin_pb2.MEMBER_STATE_REPORTED,
         body_sha256=received.body_sha256,
         bytes_received=received.body_size,
-        photo_count=header.photo_count,
+        num_examples=header.num_examples,
         class_counts=tuple(header.class_counts) if header.class_counts else None,
         label_distribution=tuple(header.label_distribution) if header.label_distribution else None,
         evaluations=client_statistics.sums_json(header),
@@ -226,7 +226,7 @@ def update_norm(federation: Federation, found: Membership, member: Member, blob:
     uploaded = sent if found.base is None else RestoredTensors(federation.store.tensors(found.base), sent)
     sets = {item.name: federation.store.tensors(item.sha256) for item in member.sets}
     total = 0.0
-    bases = local_passes.base_sets(found.task.phases[found.phase].local_pass, found.bundle.manifest)
+    bases = local_plans.base_sets(found.task.phases[found.phase].local_plan, found.bundle.manifest)
     for spec in sent.layout.specs:
         base = sets.get(bases.get(spec.name, ""))
         if spec.dtype == blob_pb2.DTYPE_INT64:
@@ -246,16 +246,16 @@ def update_norm(federation: Federation, found: Membership, member: Member, blob:
 def _fault(found: Membership, received: ReceivedUpdate, norm: float | None) -> str | None:
     """Why an update is not acceptable; None: it is."""
     header, settings = received.header, found.task.settings
-    local_pass = found.task.phases[found.phase].local_pass
+    local_plan = found.task.phases[found.phase].local_plan
     if header.phase != found.phase:
         return f"phase: found {header.phase}, the round is of phase {found.phase}"
     if header.bundle != found.bundle.id:
         return f"bundle: found {header.bundle.hex()[:80] or 'none'}, the assignment has {found.bundle.id.hex()}"
-    if local_pass.HasField("upload") != (received.blob is not None):
+    if local_plan.HasField("upload") != (received.blob is not None):
         return "a blob was expected, none came" if received.blob is None else "a blob came where none was asked for"
-    if header.photo_count > settings.max_photos_per_client:
-        return f"photo_count: found {header.photo_count}, at most {settings.max_photos_per_client} are allowed"
-    asked = client_statistics.Asked.by(local_pass, len(found.bundle.manifest.class_names))
+    if header.num_examples > settings.max_photos_per_client:
+        return f"num_examples: found {header.num_examples}, at most {settings.max_photos_per_client} are allowed"
+    asked = client_statistics.Asked.by(local_plan, len(found.bundle.manifest.class_names))
     if reason := client_statistics.fault(header, asked):
         return reason
     if norm is not None and not isfinite(norm):
@@ -300,7 +300,7 @@ def _end(
     reason: str = "",
     body_sha256: bytes | None = None,
     bytes_received: int = 0,
-    photo_count: int = 0,
+    num_examples: int = 0,
     class_counts: tuple[int, ...] | None = None,
     label_distribution: tuple[float, ...] | None = None,
     evaluations: str = "[]",
@@ -317,7 +317,7 @@ def _end(
         "new_reason": reason,
         "new_body_sha256": body_sha256,
         "new_bytes_received": bytes_received,
-        "new_photo_count": photo_count,
+        "new_num_examples": num_examples,
         "new_class_counts": None if class_counts is None else json.dumps(class_counts),
         "new_label_distribution": None if label_distribution is None else json.dumps(label_distribution),
         "new_evaluations": evaluations,
@@ -327,7 +327,7 @@ def _end(
 
     def follow() -> None:
         member.state, member.reason, member.body_sha256 = state, reason, body_sha256
-        member.photo_count, member.class_counts, member.blob = photo_count, class_counts, blob
+        member.num_examples, member.class_counts, member.blob = num_examples, class_counts, blob
         member.label_distribution = label_distribution
         current.pending -= 1
         if current.pending == 0:
@@ -356,5 +356,5 @@ def _ended_membership(federation: Federation, client: bytes, task: Task, number:
 
 
 def _base(task: Task, phase: int, sets: BlobSets) -> bytes | None:
-    name = task.phases[phase].local_pass.upload.base_set
+    name = task.phases[phase].local_plan.upload.base_set
     return next((item.sha256 for item in sets if name and item.name == name), None)

@@ -101,7 +101,7 @@ class Member:
     state: admin_pb2.MemberState = admin_pb2.MEMBER_STATE_PENDING
     reason: str = ""
     body_sha256: bytes | None = None
-    photo_count: int = 0
+    num_examples: int = 0
     class_counts: tuple[int, ...] | None = None
     label_distribution: tuple[float, ...] | None = None
     blob: bytes | None = None  # digest
@@ -220,8 +220,8 @@ class Federation:
         self.aggregating: set[RoundKey] = set()
         self.retry_at: dict[RoundKey, float] = {}
         self.unreachable: set[bytes] = set()  # blobs that the last sweep found out of reach
-        # Digest and size by task and recipe; see `mixtures.prepare`.
-        self.mixture_digests: dict[tuple[int, str], tuple[bytes, int]] = {}
+        # Digest and size by task and recipe; see `weighted_sums.prepare`.
+        self.weighted_sum_digests: dict[tuple[int, str], tuple[bytes, int]] = {}
         self._listeners: list[Callable[[Change], None]] = []
         self._changed: set[int] = set()
         self._due = False

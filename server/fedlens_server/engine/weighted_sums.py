@@ -1,9 +1,9 @@
-"""Mixtures that clients download: named by the digest of bytes that are nowhere, kept as recipes.
+"""WeightedSums that clients download: named by the digest of bytes that are nowhere, kept as recipes.
 
 A recipe says which tensors of which stored blobs are added up with which weights. It is a row of the database as long
-as a round or an evaluation names the mixture; so long the blobs that go into it are in reach, and after a restart the
-same recipe gives the same bytes. Finding the digest means computing the mixture once, and a large one is computed
-again each time that a client fetches it: time instead of disk. Small ones stay in memory while there is room.
+as a round or an evaluation names the weighted sum; so long the blobs that go into it are in reach, and after a restart
+the same recipe gives the same bytes. Finding the digest means computing the weighted sum once, and a large one is
+computed again each time that a client fetches it: time instead of disk. Small ones stay in memory while there is room.
 """
 
 import json
@@ -17,7 +17,7 @@ from sqlalchemy import bindparam, delete, select
 from sqlalchemy.dialects.sqlite import insert
 
 from fedlens_server.engine.view import Federation, Task
-from fedlens_server.methods import Mixture, TensorSet
+from fedlens_server.methods import TensorSet, WeightedSum
 from fedlens_server.store import ComputedBlob, Location, StoredTensors, Transaction, encoding, schema
 from fedlens_server.store.method_state import PreparedState
 
@@ -28,13 +28,13 @@ THREADS = min(os.cpu_count() or 1, 4)
 SMALL_BYTES = 1 << 20
 NOT_NEEDED = 0  # as the size of a stored set of which only tensors are read
 MAX_SOURCES_BYTES = 64 << 20
-_INSERT = insert(schema.mixtures).on_conflict_do_nothing()
-_DELETE = delete(schema.mixtures).where(schema.mixtures.c.digest == bindparam("gone"))
+_INSERT = insert(schema.weighted_sums).on_conflict_do_nothing()
+_DELETE = delete(schema.weighted_sums).where(schema.weighted_sums.c.digest == bindparam("gone"))
 
 
 def recipe_of(tensors: TensorSet) -> str | None:
-    """How a mixture is made, as kept in the database; None: it is none, or made of sets that are not stored."""
-    if not isinstance(tensors, Mixture):
+    """How a weighted sum is made, as kept in the database; None: it is none, or made of sets that are not stored."""
+    if not isinstance(tensors, WeightedSum):
         return None
     names: dict[tuple[tuple[float, str], ...], list[str]] = {}
     for name, terms in tensors.terms.items():
@@ -46,12 +46,12 @@ def recipe_of(tensors: TensorSet) -> str | None:
 
 
 def prepare(federation: Federation, task: Task, downloads: Iterable[TensorSet], prepared: PreparedState | None) -> None:
-    """Find the digests of mixtures before the transaction that opens their round, which then need not wait for them.
+    """Find the digests of weighted sums before the transaction that opens their round, so that it need not wait.
 
     Args:
         federation: Which remembers them, until `forget_prepared`.
         task: Whose round it is.
-        downloads: Sets of the round to come; what is no mixture is left alone.
+        downloads: Sets of the round to come; what is no weighted sum is left alone.
         prepared: The state to come, whose blobs wait for that transaction; None: the state stays.
     """
     waiting = {} if prepared is None else {blob.digest: blob for blob in prepared.blobs}
@@ -64,29 +64,29 @@ def prepare(federation: Federation, task: Task, downloads: Iterable[TensorSet], 
 
     def find(recipe: str) -> None:
         try:
-            federation.mixture_digests[task.id, recipe] = _found(federation, recipe, source)
+            federation.weighted_sum_digests[task.id, recipe] = _found(federation, recipe, source)
         except Exception as error:  # the transaction meets it again and says what follows
-            log.warning("task %s: a mixture could not be computed ahead: %s", task.name, error)
+            log.warning("task %s: a weighted_sum could not be computed ahead: %s", task.name, error)
 
     recipes = {recipe for tensors in downloads if (recipe := recipe_of(tensors)) is not None}
-    with ThreadPoolExecutor(THREADS, thread_name_prefix="fedlens-mixture") as pool:
+    with ThreadPoolExecutor(THREADS, thread_name_prefix="fedlens-weighted_sum") as pool:
         list(pool.map(find, sorted(recipes)))
 
 
 def forget_prepared(federation: Federation, task: Task) -> None:
     """Drop what `prepare` has found for a task."""
-    for key in [key for key in list(federation.mixture_digests) if key[0] == task.id]:
-        federation.mixture_digests.pop(key, None)
+    for key in [key for key in list(federation.weighted_sum_digests) if key[0] == task.id]:
+        federation.weighted_sum_digests.pop(key, None)
 
 
 def name(federation: Federation, transaction: Transaction, task: Task, recipe: str) -> tuple[bytes, int]:
-    """Digest and size of a mixture, with its recipe kept from this transaction on.
+    """Digest and size of a weighted sum, with its recipe kept from this transaction on.
 
     Raises:
         BlobError: It holds a NaN or an infinity.
         Unknown: A blob that goes into it is not stored.
     """
-    found = federation.mixture_digests.get((task.id, recipe))
+    found = federation.weighted_sum_digests.get((task.id, recipe))
     digest, size = found or _found(federation, recipe, _sources(_reading_once(federation.store.blobs.locate)))
     transaction.later(_INSERT, {"digest": digest, "size": size, "recipe": recipe})
     # At once, as the round that this transaction opens asks for it; one that fails leaves it to the next sweep.
@@ -96,13 +96,13 @@ def name(federation: Federation, transaction: Transaction, task: Task, recipe: s
 
 
 def load(federation: Federation) -> None:
-    """Have the store compute the mixtures that the database names."""
-    for row in federation.store.read(select(schema.mixtures)):
+    """Have the store compute the weighted sums that the database names."""
+    for row in federation.store.read(select(schema.weighted_sums)):
         _register(federation, row.digest, row.size, row.recipe)
 
 
 def drop(federation: Federation, transaction: Transaction, digests: Iterable[bytes]) -> None:
-    """Forget mixtures in a transaction."""
+    """Forget weighted sums in a transaction."""
     gone = tuple(digests)
     for digest in gone:
         transaction.later(_DELETE, {"gone": digest})
@@ -116,9 +116,9 @@ def drop(federation: Federation, transaction: Transaction, digests: Iterable[byt
 
 
 def _register(federation: Federation, digest: bytes, size: int, recipe: str) -> None:
-    mixture = _mixture(recipe, _sources(federation.store.blobs.locate))
+    weighted_sum = _weighted_sum(recipe, _sources(federation.store.blobs.locate))
     sources = frozenset(bytes.fromhex(source) for part in json.loads(recipe) for _, source in part["terms"])
-    federation.store.blobs.computed[digest] = ComputedBlob(size, mixture, sources)
+    federation.store.blobs.computed[digest] = ComputedBlob(size, weighted_sum, sources)
 
 
 def _sources(locate: Locate) -> Callable[[str], StoredTensors]:
@@ -135,27 +135,27 @@ def _sources(locate: Locate) -> Callable[[str], StoredTensors]:
     return source
 
 
-def _mixture(recipe: str, source: Callable[[str], StoredTensors]) -> Mixture:
+def _weighted_sum(recipe: str, source: Callable[[str], StoredTensors]) -> WeightedSum:
     terms = {}
     for part in json.loads(recipe):
         shared = tuple((weight, source(digest)) for weight, digest in part["terms"])
         terms.update(dict.fromkeys(part["names"], shared))
-    return Mixture(terms)
+    return WeightedSum(terms)
 
 
 def _found(federation: Federation, recipe: str, source: Callable[[str], StoredTensors]) -> tuple[bytes, int]:
-    mixture = _mixture(recipe, source)
-    size = mixture.layout.size
+    weighted_sum = _weighted_sum(recipe, source)
+    size = weighted_sum.layout.size
     if size > SMALL_BYTES:
-        return encoding.digest(mixture), size
-    raw = b"".join(encoding.pieces(mixture))
+        return encoding.digest(weighted_sum), size
+    raw = b"".join(encoding.pieces(weighted_sum))
     digest = sha256(raw).digest()
     federation.store.blobs.remember(digest, raw)
     return digest, size
 
 
 def _reading_once(locate: Locate) -> Locate:
-    """The same, but small files are read once: the mixtures of a round have most of their sources in common."""
+    """The same, but small files are read once: the weighted sums of a round have most of their sources in common."""
     known: dict[bytes, Location] = {}
     room = MAX_SOURCES_BYTES
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from fedlens_server.methods.arithmetic.weighted_sum import Mixture
+from fedlens_server.methods.arithmetic.weighted_sum import WeightedSum
 from fedlens_server.methods.fedavg import FedAvg
 from fedlens_server.methods.fedavg_last_fc import FedAvgLastFC
 from fedlens_server.methods.fedclassavg import FedClassAvg
@@ -18,7 +18,6 @@ from fedlens_server.planning.method import Method, NothingToAggregate, Phase, St
 __all__ = [
     "METHODS",
     "Method",
-    "Mixture",
     "NothingToAggregate",
     "Phase",
     "State",
@@ -26,6 +25,7 @@ __all__ = [
     "TensorSet",
     "Tools",
     "Update",
+    "WeightedSum",
 ]
 
 # Each makes the method for a task, or raises `SettingsError`.

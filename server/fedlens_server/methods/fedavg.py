@@ -5,7 +5,7 @@ Paper: McMahan et al., AISTATS 2017, https://arxiv.org/abs/1602.05629, Algorithm
     paper      here           meaning
     w_t        state[GLOBAL]  model that round t starts from
     S_t        updates        clients whose updates arrived
-    w_{t+1}^k  tensors[k]     model of client k after its local pass
+    w_{t+1}^k  tensors[k]     model of client k after its local plan
     n_k        counts[k]      photos that client k trained on in this round
     m_t        n              sum of n_k over S_t
     E          epochs         passes over a client's photos; or a number of steps
@@ -55,7 +55,7 @@ def average_set(updates: Sequence[Update], current: TensorSet) -> dict[str, Arra
     Raises:
         NothingToAggregate: No client trained on any photo.
     """
-    counts = [update.photo_count for update in updates]
+    counts = [update.num_examples for update in updates]
     return {name: average(sent(updates, name, current[name]), counts) for name in current}
 
 
@@ -73,21 +73,21 @@ def initial_global(tools: Tools, names: Iterable[str]) -> State:
     return {GLOBAL: {name: tools.initial[name] for name in sorted(names)}}
 
 
-def train_whole_model(task: TaskPlan, asks: Sequence[pb.Ask] = ()) -> list[Phase]:
-    """One phase: download the global model, train it, upload all of it, answer `asks`.
+def train_whole_model(task: TaskPlan, statistics: Sequence[pb.ClientStatistic] = ()) -> list[Phase]:
+    """One phase: download the global model, train it, upload all of it, tell `statistics`.
 
     If the bundle's step has the reference `global`, it is bound to the download.
     """
     downloaded = pb.SetSource(download=GLOBAL)
-    local_pass = pb.LocalPass(
+    local_plan = pb.LocalPlan(
         start=[pb.StartRule(source=downloaded)],
         references=fitting.bound(task, GLOBAL, downloaded),
         stages=[task.settings.stage("step")],
         upload=task.settings.upload(GLOBAL),
-        asks=asks,
+        statistics=statistics,
         evaluation=pb.EvaluationPlan(at_start=True, at_end=True),
     )
-    return [Phase(name="train", rounds=task.settings.rounds, cohort=task.settings.cohort_size, local_pass=local_pass)]
+    return [Phase(name="train", rounds=task.settings.rounds, cohort=task.settings.cohort_size, local_plan=local_plan)]
 
 
 @dataclass(frozen=True)

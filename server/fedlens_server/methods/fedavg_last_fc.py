@@ -89,7 +89,7 @@ def need_rows_of_classes(task: TaskPlan) -> frozenset[str]:
 
 def train_and_count(task: TaskPlan) -> list[Phase]:
     """One phase, as in FedAvg, in which clients tell their class counts too."""
-    return train_whole_model(task, asks=[pb.Ask(class_counts=pb.AskClassCounts())])
+    return train_whole_model(task, statistics=[pb.ClientStatistic(class_counts=pb.ClassCounts())])
 
 
 def class_counts_of(updates: Sequence[Update]) -> NDArray[np.int64]:
@@ -129,7 +129,7 @@ class FedAvgLastFC:
     def aggregate(self, phase: Phase, state: State, updates: Sequence[Update], tools: Tools) -> State:
         """The mean of the updates, by class where there are classes."""
         ordered = in_order(updates)
-        counts = [update.photo_count for update in ordered]
+        counts = [update.num_examples for update in ordered]
         class_counts = class_counts_of(ordered)
         current: TensorSet = state[GLOBAL]
 

@@ -4,7 +4,7 @@ Paper: FedClassAvg, Algorithm 1, Equations 3 to 5.
 
     paper      here              meaning
     C          state[GLOBAL]     classifier that round t starts from; the reference `global` of the step
-    C_k        tensors[k]        classifier of client k after its local pass
+    C_k        tensors[k]        classifier of client k after its local plan
     F_k        kept `extractor`  extractor of client k, which never leaves it; at first its own bundle's initial one
     |D_k|      counts[k]         photos n_k of client k
     S          updates           clients whose updates arrived; the denominator is their photos
@@ -94,7 +94,7 @@ class FedClassAvg:
             return fedavg.train_whole_model(task)
         settings = task.settings
         downloaded = pb.SetSource(download=GLOBAL)
-        local_pass = pb.LocalPass(
+        local_plan = pb.LocalPlan(
             start=[
                 pb.StartRule(tensors=fitting.CLASSIFIER, source=downloaded),
                 pb.StartRule(tensors=fitting.EXTRACTOR, source=pb.SetSource(kept=KEPT, download=INITIAL)),
@@ -106,8 +106,8 @@ class FedClassAvg:
             evaluation=pb.EvaluationPlan(at_start=True, at_end=True),
         )
         if not self.has_extractor:
-            del local_pass.start[1:], local_pass.keep[:]
-        return [Phase(name="train", rounds=settings.rounds, cohort=settings.cohort_size, local_pass=local_pass)]
+            del local_plan.start[1:], local_plan.keep[:]
+        return [Phase(name="train", rounds=settings.rounds, cohort=settings.cohort_size, local_plan=local_plan)]
 
     def begin(self, phase: Phase, state: State, tools: Tools) -> State:
         """The initial classifier of the first bundle; with weight, its whole model."""

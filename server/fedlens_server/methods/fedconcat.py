@@ -147,18 +147,18 @@ class FedConcat:
         downloaded = pb.SetSource(download=GLOBAL)
         # Exact results would tell what the noise hides.
         looked_at = pb.EvaluationPlan() if self.labels == NOISY else pb.EvaluationPlan(at_start=True, at_end=True)
-        trained = pb.LocalPass(
+        trained = pb.LocalPlan(
             start=[pb.StartRule(source=downloaded)],
             references=fitting.bound(task, GLOBAL, downloaded),
             stages=[settings.stage("step")],
             upload=settings.upload(GLOBAL),
             evaluation=looked_at,
         )
-        counts = pb.Ask(class_counts=pb.AskClassCounts())
-        noisy = pb.Ask(label_distribution=pb.AskLabelDistribution(epsilon=self.epsilon or 0.0))
-        asked = pb.LocalPass(
+        counts = pb.ClientStatistic(class_counts=pb.ClassCounts())
+        noisy = pb.ClientStatistic(label_distribution=pb.LabelDistribution(epsilon=self.epsilon or 0.0))
+        asked = pb.LocalPlan(
             start=[pb.StartRule(source=pb.SetSource(download=INITIAL))],
-            asks=[counts if self.labels == COUNTS else noisy],
+            statistics=[counts if self.labels == COUNTS else noisy],
         )
         second = task.concatenated[0]
         short = settings.stage("step")
@@ -169,7 +169,7 @@ class FedConcat:
         del short.hyper_values[:]
         short.hyper_values.extend(values)
         wanted = [reference.name for reference in second.references if reference.name == GLOBAL]
-        last = pb.LocalPass(
+        last = pb.LocalPlan(
             start=[pb.StartRule(source=downloaded)],
             references=[pb.ReferenceBinding(name=name, set=downloaded) for name in wanted],
             stages=[short],
@@ -179,9 +179,9 @@ class FedConcat:
         )
         size = settings.cohort_size
         return [
-            Phase(name=CLUSTER, rounds=1, cohort=None, local_pass=trained if self.labels == INFERRED else asked),
-            Phase(name=EXTRACT, rounds=self.extractor_rounds, cohort=size, local_pass=trained),
-            Phase(name=CONCATENATE, rounds=self.classifier_rounds, cohort=size, local_pass=last, concatenated=True),
+            Phase(name=CLUSTER, rounds=1, cohort=None, local_plan=trained if self.labels == INFERRED else asked),
+            Phase(name=EXTRACT, rounds=self.extractor_rounds, cohort=size, local_plan=trained),
+            Phase(name=CONCATENATE, rounds=self.classifier_rounds, cohort=size, local_plan=last, concatenated=True),
         ]
 
     def begin(self, phase: Phase, state: State, tools: Tools) -> State:
@@ -208,7 +208,7 @@ class FedConcat:
 
     def aggregate(self, phase: Phase, state: State, updates: Sequence[Update], tools: Tools) -> State:
         """The clusters; the mean inside each; the unweighted mean of the classifier."""
-        came = [update for update in in_order(updates) if update.photo_count > 0]
+        came = [update for update in in_order(updates) if update.num_examples > 0]
         if not came:
             raise NothingToAggregate("no client trained on any photo")
         if phase.name == CLUSTER:

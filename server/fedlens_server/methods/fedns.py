@@ -5,7 +5,7 @@ an output channel of a convolution.
 
     paper        here                 meaning
     w_t[l, c]    previous[c]          node c of the model that clients were sent
-    w_k[l, c]    weights[k][c]        the same at client k after its local pass
+    w_k[l, c]    weights[k][c]        the same at client k after its local plan
     v_k          variances[c, k]      population variance of the elements of w_k[l, c] - w_t[l, c], without the bias
     mu, sigma                         mean and population deviation of v_k over the participants, for each node
     A            kept[c, k]           |v_k - mu| <= 2 sigma
@@ -214,7 +214,7 @@ class FedNS:
     def aggregate(self, phase: Phase, state: State, updates: Sequence[Update], tools: Tools) -> State:
         """By node in the layers before the last, by class in the last, by photos in all else."""
         ordered = in_order(updates)
-        counts = [update.photo_count for update in ordered]
+        counts = [update.num_examples for update in ordered]
         class_counts = class_counts_of(ordered)
         current: TensorSet = state[GLOBAL]
         found: dict[str, Array] = {}

@@ -43,7 +43,7 @@ def extractor_tensors(task: TaskPlan) -> frozenset[str]:
 def train_with_own_classifier(task: TaskPlan, stages: Sequence[pb.Stage]) -> list[Phase]:
     """One phase: download the extractor, train it with the kept classifier, keep that and upload the extractor."""
     settings = task.settings
-    local_pass = pb.LocalPass(
+    local_plan = pb.LocalPlan(
         start=[
             pb.StartRule(tensors=fitting.EXTRACTOR, source=pb.SetSource(download=GLOBAL)),
             pb.StartRule(tensors=fitting.CLASSIFIER, source=pb.SetSource(kept=KEPT, download=INITIAL)),
@@ -53,7 +53,7 @@ def train_with_own_classifier(task: TaskPlan, stages: Sequence[pb.Stage]) -> lis
         upload=settings.upload(GLOBAL, fitting.EXTRACTOR),
         evaluation=pb.EvaluationPlan(at_start=True, at_end=True),
     )
-    return [Phase(name="train", rounds=settings.rounds, cohort=settings.cohort_size, local_pass=local_pass)]
+    return [Phase(name="train", rounds=settings.rounds, cohort=settings.cohort_size, local_plan=local_plan)]
 
 
 @dataclass(frozen=True)

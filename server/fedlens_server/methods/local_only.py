@@ -35,21 +35,21 @@ class LocalOnly:
     def phases(self, task: TaskPlan) -> list[Phase]:
         """The one phase."""
         settings = task.settings
-        local_pass = pb.LocalPass(
+        local_plan = pb.LocalPlan(
             start=[pb.StartRule(source=pb.SetSource(kept=KEPT, download=INITIAL))],
             references=[pb.ReferenceBinding(name=each.name, start=True) for each in task.ordinary[0].references],
             stages=[settings.stage("step")],
             keep=[pb.Keep(set=KEPT)],
             evaluation=pb.EvaluationPlan(at_start=True, at_end=True),
         )
-        return [Phase(name="train", rounds=settings.rounds, cohort=settings.cohort_size, local_pass=local_pass)]
+        return [Phase(name="train", rounds=settings.rounds, cohort=settings.cohort_size, local_plan=local_plan)]
 
     def begin(self, phase: Phase, state: State, tools: Tools) -> State:
         """Nothing."""
         return {}
 
     def download(self, phase: Phase, state: State, client: bytes | None) -> Mapping[str, TensorSet] | None:
-        """Nothing but what the local pass names itself; there is no global model."""
+        """Nothing but what the local plan names itself; there is no global model."""
         return None if client is None else {}
 
     def aggregate(self, phase: Phase, state: State, updates: Sequence[Update], tools: Tools) -> State:

@@ -41,7 +41,7 @@ from fedlens_proto.manifest import select
 from fedlens_proto.v1 import assignment_pb2 as pb
 from fedlens_proto.v1 import blob_pb2, manifest_pb2
 from fedlens_server.methods.arithmetic.weighted_mean import in_order
-from fedlens_server.methods.arithmetic.weighted_sum import Mixture
+from fedlens_server.methods.arithmetic.weighted_sum import WeightedSum
 from fedlens_server.methods.fedavg import GLOBAL, with_mean
 from fedlens_server.planning import fitting
 from fedlens_server.planning.method import NothingToAggregate, Phase, State, TaskPlan, TensorSet, Tools, Update
@@ -134,7 +134,7 @@ def mix(weights: Array, tensors: Sequence[Array]) -> Array:
     Source: arXiv:2305.15706, Algorithm 2, the server's aggregation.
     """
     terms = [(float(a), {"omega": omega}) for a, omega in zip(weights, tensors, strict=True) if a != 0.0]
-    return Mixture({"omega": terms})["omega"].astype(np.float32)
+    return WeightedSum({"omega": terms})["omega"].astype(np.float32)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -196,7 +196,7 @@ class PFedSim:
                 name=name,
                 rounds=rounds,
                 cohort=self.cohort,
-                local_pass=pb.LocalPass(
+                local_plan=pb.LocalPlan(
                     start=[pb.StartRule(source=pb.SetSource(download=download))],
                     stages=[self.stage],
                     upload=self.uploads[name],
@@ -218,13 +218,13 @@ class PFedSim:
         if client is None:
             return None
         own = state.get(_model(client.hex()))
-        return {PERSONAL: state[GLOBAL] if own is None else self._mixture(state, client.hex(), own)}
+        return {PERSONAL: state[GLOBAL] if own is None else self._weighted_sum(state, client.hex(), own)}
 
     def aggregate(self, phase: Phase, state: State, updates: Sequence[Update], tools: Tools) -> State:
         """The mean of the updates; in personalisation the clients' models and how similar they are."""
         if phase.name == WARM_UP:
             return with_mean(state, updates)
-        trained = [update for update in in_order(updates) if update.photo_count > 0]
+        trained = [update for update in in_order(updates) if update.num_examples > 0]
         if not trained:
             raise NothingToAggregate("no client trained on any photo")
         known = _slots(state)
@@ -242,7 +242,7 @@ class PFedSim:
         entries |= {_model(update.client.hex()): update.tensors for update in trained}
         return {**state, **entries, SIMILARITY: matrix.astype(np.float32)}
 
-    def _mixture(self, state: State, client: str, own: TensorSet) -> TensorSet:
+    def _weighted_sum(self, state: State, client: str, own: TensorSet) -> TensorSet:
         """The mix of a client that has a model; that model itself where no other goes in."""
         slots = _slots(state)
         here = sorted(slots.items())  # by client, so that no sum depends on who joined first
@@ -252,7 +252,7 @@ class PFedSim:
         if len(chosen) == 1:
             return own
         terms = tuple((float(weights[k]), state[_model(here[k][0])]) for k in chosen)
-        return Mixture(dict.fromkeys(self.mixed, terms) | dict.fromkeys(self.alone, ((1.0, own),)), stand_in=own)
+        return WeightedSum(dict.fromkeys(self.mixed, terms) | dict.fromkeys(self.alone, ((1.0, own),)), stand_in=own)
 
 
 def _model(client: str) -> str:

@@ -1,7 +1,7 @@
 """What a method is to the server: a small object of plain functions over named tensors.
 
 HTTP, storage, the round engine and every client know no method by name. A method says what clients do as data (the
-local pass of a phase) and how the server's state follows from their updates; it does no I/O and keeps nothing in
+local plan of a phase) and how the server's state follows from their updates; it does no I/O and keeps nothing in
 itself: its settings are its frozen fields, all else is in the state.
 
 The state maps names to tensor sets, arrays (float32 or int64), and plain values that JSON can hold. Entries under
@@ -54,7 +54,7 @@ class Phase:
     name: str
     rounds: int  # that must commit
     cohort: int | None  # clients a round; None: all
-    local_pass: assignment_pb2.LocalPass
+    local_plan: assignment_pb2.LocalPlan
     concatenated: bool = False  # uses the task's bundles that concatenate extractors, instead of the ordinary ones
 
 
@@ -63,8 +63,8 @@ class Update:
     """What one client sent in a round."""
 
     client: bytes  # id, 32 bytes
-    photo_count: int  # photos trained on in this round
-    tensors: TensorSet  # empty where the local pass uploads nothing; read lazily
+    num_examples: int  # photos trained on in this round
+    tensors: TensorSet  # empty where the local plan uploads nothing; read lazily
     # Its downloads of this round by name, decoded as the client decoded them; read lazily. What was sent alike to
     # several clients is one object.
     sent: Mapping[str, TensorSet] = field(default_factory=dict)
@@ -98,7 +98,7 @@ class Method(Protocol):
         ...
 
     def download(self, phase: Phase, state: State, client: bytes | None) -> Mapping[str, TensorSet] | None:
-        """The sets that a client gets, by the names its local pass uses; None: it sits this phase out.
+        """The sets that a client gets, by the names its local plan uses; None: it sits this phase out.
 
         With `client` None: what an evaluator gets, the global model; None: there is no such thing. Should give sets of
         the state itself; others are stored for members of a round only.

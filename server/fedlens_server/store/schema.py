@@ -84,8 +84,8 @@ task_bundles = Table(
 )
 
 # How to compute blobs that clients may fetch and that are stored nowhere.
-mixtures = Table(
-    "mixtures",
+weighted_sums = Table(
+    "weighted_sums",
     metadata,
     Column("digest", LargeBinary, primary_key=True),
     Column("size", Integer, nullable=False),
@@ -131,7 +131,7 @@ members = Table(
     Column("reason", Text, nullable=False),
     Column("body_sha256", LargeBinary),
     Column("bytes_received", Integer, nullable=False),
-    Column("photo_count", Integer, nullable=False),
+    Column("num_examples", Integer, nullable=False),
     Column("class_counts", Text),  # JSON
     Column("label_distribution", Text),  # JSON
     Column("evaluations", Text, nullable=False),  # JSON [[moment, count, correct, loss, confusion?]]

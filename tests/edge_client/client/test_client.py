@@ -65,7 +65,7 @@ async def test_a_client_takes_part_until_every_task_has_ended(
     assert isinstance(events[-1], TasksFinished)
     # 16 train photos (see the `photos` fixture) in batches of 4 are 4 steps.
     assert of_kind(events, Trained)[-1].step == of_kind(events, Trained)[-1].steps == 4
-    assert server.header(1).photo_count == 16
+    assert server.header(1).num_examples == 16
     assert server.header(1).bundle == bundle.id
 
 
@@ -137,7 +137,7 @@ async def test_photos_are_embedded_once_and_new_ones_when_they_appear(
 
 async def test_a_relabelled_photo_counts_for_its_new_class(bundle: Bundle, client_of: MakeClient, photos: Path) -> None:
     plan = fedavg_plan()
-    plan.asks.add().class_counts.SetInParent()
+    plan.statistics.add().class_counts.SetInParent()
     async with FakeServer(bundle, plan, rounds=2) as server, client_of(server.url) as client:
         await client.run_once()
         train = [p for p in FolderAlbum(photos).photos(0).photos if not p.is_test and p.label == "cat"]
@@ -146,15 +146,15 @@ async def test_a_relabelled_photo_counts_for_its_new_class(bundle: Bundle, clien
 
     before, after = list(server.header(1).class_counts), list(server.header(2).class_counts)
     assert after == [before[0] - 1, before[1] + 1]
-    assert sum(after) == server.header(2).photo_count
+    assert sum(after) == server.header(2).num_examples
 
 
 async def test_a_header_has_confusion_matrices_and_what_was_measured_before_throwing_away(
     bundle: Bundle, client_of: MakeClient, events: list[Event]
 ) -> None:
     plan = fedavg_plan()
-    plan.asks.add().confusion.SetInParent()
-    plan.evaluation.throw_away.add(program="step", epochs=3)
+    plan.statistics.add().confusion.SetInParent()
+    plan.evaluation.fine_tuning.add(program="step", epochs=3)
     async with FakeServer(bundle, plan) as server, client_of(server.url) as client:
         await client.run_once()
 
@@ -163,8 +163,8 @@ async def test_a_header_has_confusion_matrices_and_what_was_measured_before_thro
     assert [sum(entry.confusion) for entry in sums] == [entry.count for entry in sums] == [4, 4, 4]
     assert [entry.confusion[0] + entry.confusion[3] for entry in sums] == [entry.correct for entry in sums]
     (reported,) = of_kind(events, RoundReported)
-    assert reported.throw_away is not None
-    assert reported.throw_away.loss == sums[2].loss
+    assert reported.fine_tuning is not None
+    assert reported.fine_tuning.loss == sums[2].loss
 
 
 async def test_unusable_photos_are_told_and_left_out(
@@ -217,14 +217,14 @@ async def test_an_album_without_train_photos_gives_the_round_up(
 
 
 async def test_an_evaluator_evaluates_all_its_photos_and_trains_on_none(bundle: Bundle, client_of: MakeClient) -> None:
-    plan = assignment_pb2.LocalPass(start=fedavg_plan().start, evaluation=assignment_pb2.EvaluationPlan(at_start=True))
+    plan = assignment_pb2.LocalPlan(start=fedavg_plan().start, evaluation=assignment_pb2.EvaluationPlan(at_start=True))
     server = FakeServer(bundle, plan, answer=assignment_pb2.ANSWER_EVALUATION, role=enrolment_pb2.CLIENT_ROLE_EVALUATOR)
     async with server, client_of(server.url) as client:
         await client.run()
 
     header, blob = parse_body(server.evaluations[1])
-    assert (header.photo_count, header.evaluations[0].count, blob) == (0, 20, b"")
-    assert server.check_ins[0].photo_count == 0
+    assert (header.num_examples, header.evaluations[0].count, blob) == (0, 20, b"")
+    assert server.check_ins[0].num_examples == 0
     assert not server.updates
 
 
@@ -356,7 +356,7 @@ async def test_kept_sets_survive_the_process(bundle: Bundle, client_of: MakeClie
     assert server.header(2).evaluations[0].loss < 4 * np.log(2)
 
 
-def _personal_plan() -> assignment_pb2.LocalPass:
+def _personal_plan() -> assignment_pb2.LocalPlan:
     """Everything is kept; only the bias is sent."""
     plan = fedavg_plan(5)
     plan.start[0].source.kept = "mine"
@@ -386,7 +386,7 @@ async def test_large_tensors_are_files_that_are_gone_after_the_receipt(client_of
 
 async def test_a_policy_is_stronger_than_an_assignment(bundle: Bundle, client_of: MakeClient) -> None:
     plan = fedavg_plan()
-    plan.asks.add().class_counts.SetInParent()
+    plan.statistics.add().class_counts.SetInParent()
     async with (
         FakeServer(bundle, plan) as server,
         client_of(server.url, policy=Policy(answer_class_counts=False)) as client,
@@ -448,7 +448,7 @@ async def test_a_check_in_says_how_many_train_photos_there_are_and_how_long_it_m
     async with FakeServer(bundle, fedavg_plan()) as server, client_of(server.url, hold_ms=1234, task=TASK) as client:
         await client.run_once()
 
-    assert (server.check_ins[0].photo_count, server.check_ins[0].hold_ms, server.check_ins[0].task) == (16, 1234, TASK)
+    assert (server.check_ins[0].num_examples, server.check_ins[0].hold_ms, server.check_ins[0].task) == (16, 1234, TASK)
 
 
 async def test_a_wrong_enrolment_token_is_refused_with_the_servers_reason(

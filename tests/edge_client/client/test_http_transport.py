@@ -280,7 +280,7 @@ async def test_an_update_costs_at_most_700_bytes_more_than_its_payload(bundle: B
         update_pb2.UpdateHeader(
             protocol=1,
             bundle=bytes([255]) * 32,
-            photo_count=250,
+            num_examples=250,
             evaluations=[
                 update_pb2.EvaluationSums(moment=moment, count=50, correct=40, loss=1.5)
                 for moment in (update_pb2.EVALUATION_MOMENT_START, update_pb2.EVALUATION_MOMENT_END)

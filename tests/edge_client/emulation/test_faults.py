@@ -16,7 +16,7 @@ from fedlens_proto.v1 import assignment_pb2, blob_pb2, check_in_pb2, enrolment_p
 
 BLOB = blob.encode({"fc.weight": np.ones((2, 3), np.float32), "steps": np.array([5])})
 HEADER = wire.frame_update(
-    update_pb2.UpdateHeader(protocol=1, photo_count=4, blob_sha256=sha256(BLOB).digest(), blob_size=len(BLOB))
+    update_pb2.UpdateHeader(protocol=1, num_examples=4, blob_sha256=sha256(BLOB).digest(), blob_size=len(BLOB))
 )
 
 
@@ -165,7 +165,7 @@ async def test_a_nan_blob_keeps_everything_else_in_order(tmp_path: Path) -> None
     header = update_pb2.UpdateHeader.FromString(body[4 : len(HEADER)])
     sent = body[len(HEADER) :]
     assert header.blob_sha256 == sha256(sent).digest()
-    assert (header.photo_count, header.blob_size) == (4, len(BLOB))
+    assert (header.num_examples, header.blob_size) == (4, len(BLOB))
     with pytest.raises(BlobError, match=r"'fc\.weight' holds a NaN"):
         blob.Blob.from_bytes(sent)
 

@@ -29,7 +29,7 @@ async def start(server: FakeServer, folder: Path, *more: str) -> asyncio.subproc
     )
 
 
-def plan() -> assignment_pb2.LocalPass:
+def plan() -> assignment_pb2.LocalPlan:
     """Like FedAvg, and keeps what it trained."""
     result = fedavg_plan(3)
     result.keep.add(set="mine")

@@ -1,4 +1,4 @@
-"""An album may be another one in each round: a regime changes it when the assignment arrives."""
+"""An album may be another one in each round: a partition changes it when the assignment arrives."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -32,7 +32,7 @@ async def test_a_round_trains_on_the_album_of_its_own_number(
 
     started = [event for event in events if isinstance(event, RoundStarted)]
     assert [event.train_photos + event.test_photos for event in started] == [4, 8, 12]
-    assert [server.header(number).photo_count for number in (1, 2, 3)] == [event.train_photos for event in started]
+    assert [server.header(number).num_examples for number in (1, 2, 3)] == [event.train_photos for event in started]
     # What a check-in tells is from before the assignment, and for information only.
-    assert {request.photo_count for request in server.check_ins} <= {0, 1, 2}
+    assert {request.num_examples for request in server.check_ins} <= {0, 1, 2}
     assert set(album.asked) == {0, 1, 2, 3}

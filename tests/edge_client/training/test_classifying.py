@@ -34,7 +34,7 @@ def entry(path: Path) -> Photo:
     return Photo(sha256(path.read_bytes()).digest(), 0, "of whatever class", path, is_test=False)
 
 
-def keeping() -> assignment_pb2.LocalPass:
+def keeping() -> assignment_pb2.LocalPlan:
     """What is trained stays with the client; of `global`, which is all zeros, the server is sent no successor."""
     plan = fedavg_plan(30)
     plan.start[0].source.kept = "mine"
@@ -43,7 +43,7 @@ def keeping() -> assignment_pb2.LocalPass:
     return plan
 
 
-def concatenating() -> assignment_pb2.LocalPass:
+def concatenating() -> assignment_pb2.LocalPlan:
     plan = fedavg_plan(30)
     plan.extractors.extend(["cluster_0", "cluster_1"])
     return plan
@@ -53,7 +53,7 @@ def concatenating() -> assignment_pb2.LocalPass:
     ("plan", "concatenated"), [(fedavg_plan(30), 0), (keeping(), 0), (concatenating(), 2)], ids=["global", "kept", "x2"]
 )
 async def test_many_photos_get_the_classes_that_are_predicted_one_by_one(
-    client_of: MakeClient, tmp_path: Path, new: list[Photo], plan: assignment_pb2.LocalPass, concatenated: int
+    client_of: MakeClient, tmp_path: Path, new: list[Photo], plan: assignment_pb2.LocalPlan, concatenated: int
 ) -> None:
     made = make_bundle(tmp_path / "bundle", concatenated=concatenated)
     async with FakeServer(made, plan) as server, client_of(server.url) as client:

@@ -80,7 +80,7 @@ def photos(count: int, first: int = 0) -> PassPhotos:
     )
 
 
-def plan() -> assignment_pb2.LocalPass:
+def plan() -> assignment_pb2.LocalPlan:
     """FedAvg of the classifier on two extractors."""
     result = fedavg_plan()
     result.extractors.extend(["cluster_0", "cluster_1"])

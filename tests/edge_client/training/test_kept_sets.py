@@ -22,7 +22,7 @@ MakeClient = Callable[..., EdgeClient]
 ROOT = Path(__file__).parents[3]
 
 
-def keeping(fallback: str) -> assignment_pb2.LocalPass:
+def keeping(fallback: str) -> assignment_pb2.LocalPlan:
     """Goes on from what it kept, at first from `fallback`, and sends what comes of it."""
     plan = fedavg_plan()
     plan.start[0].source.CopyFrom(assignment_pb2.SetSource(kept="mine", download=fallback))
@@ -156,9 +156,9 @@ async def test_a_prediction_between_two_phases_goes_by_the_downloads_of_the_new_
 async def test_a_pass_that_only_asks_says_nothing_about_the_model(
     bundle: Bundle, client_of: MakeClient, photos: Path
 ) -> None:
-    plan = assignment_pb2.LocalPass()
+    plan = assignment_pb2.LocalPlan()
     plan.start.add().source.download = "initial"
-    plan.asks.add().class_counts.SetInParent()
+    plan.statistics.add().class_counts.SetInParent()
     sure = blob.encode({"fc.bias": np.array([80, 0], np.float32), "fc.weight": np.zeros((2, 3), np.float32)})
     async with FakeServer(bundle, plan) as server, client_of(server.url) as client:
         await client.run_once()

@@ -18,10 +18,10 @@ CLASSES = ("cat", "dog")
 DIGITS = ("0", "1")
 
 
-def asking(epsilon: float) -> assignment_pb2.LocalPass:
+def asking(epsilon: float) -> assignment_pb2.LocalPlan:
     """Asks for nothing but the noisy distribution."""
-    plan = assignment_pb2.LocalPass(start=fedavg_plan().start)
-    plan.asks.add().label_distribution.epsilon = epsilon
+    plan = assignment_pb2.LocalPlan(start=fedavg_plan().start)
+    plan.statistics.add().label_distribution.epsilon = epsilon
     return plan
 
 
@@ -134,7 +134,7 @@ async def test_the_answer_is_sent_again_byte_for_byte_after_a_restart_and_in_the
     assert len(sent[0]) == 2
     assert np.array(sent[0]).tobytes() == np.array(sent[1]).tobytes() == np.array(sent[2]).tobytes()
     # What was asked for besides: only how many photos there are.
-    assert [header.photo_count for header in headers] == [16, 15, 15]
+    assert [header.num_examples for header in headers] == [16, 15, 15]
     assert not headers[0].class_counts and not headers[0].evaluations
 
 
@@ -142,8 +142,8 @@ async def test_after_the_noisy_answer_counts_and_confusion_are_refused_in_every_
     bundle: Bundle, client_of: MakeClient
 ) -> None:
     counting, confusing = fedavg_plan(), fedavg_plan()
-    counting.asks.add().class_counts.SetInParent()
-    confusing.asks.add().confusion.SetInParent()
+    counting.statistics.add().class_counts.SetInParent()
+    confusing.statistics.add().confusion.SetInParent()
     async with FakeServer(bundle, counting, rounds=5) as server, client_of(server.url) as client:
         await client.run_once()
         for task, plan in enumerate([asking(1.0), counting, confusing, fedavg_plan()], start=8):
@@ -165,7 +165,7 @@ async def test_after_the_noisy_answer_counts_and_confusion_are_refused_in_every_
 
 async def test_an_owner_may_allow_exact_answers_after_noisy_ones(bundle: Bundle, client_of: MakeClient) -> None:
     counting = fedavg_plan()
-    counting.asks.add().class_counts.SetInParent()
+    counting.statistics.add().class_counts.SetInParent()
     policy = Policy(answer_exactly_after_noise=True)
     async with FakeServer(bundle, asking(1.0), rounds=2) as server, client_of(server.url, policy=policy) as client:
         await client.run_once()

@@ -11,7 +11,7 @@ from fedlens_proto.v1 import assignment_pb2, update_pb2
 from tests.edge_client.fakes import SEED, fedavg_plan
 from tests.edge_client.linear import make_bundle
 
-CONFUSION = assignment_pb2.Ask(confusion=assignment_pb2.AskConfusion())
+CONFUSION = assignment_pb2.ClientStatistic(confusion=assignment_pb2.Confusion())
 Change = Callable[[assignment_pb2.Assignment], object]
 
 
@@ -22,7 +22,7 @@ def assignment(bundle: Bundle) -> assignment_pb2.Assignment:
         bundle=bundle.id,
         seed=SEED,
         sets=[assignment_pb2.BlobSet(name="global", sha256=bytes(32), size=1)],
-        local_pass=fedavg_plan(),
+        local_plan=fedavg_plan(),
         answer=assignment_pb2.ANSWER_UPDATE,
     )
 
@@ -36,27 +36,33 @@ def test_an_ordinary_assignment_is_accepted(bundle: Bundle) -> None:
 @pytest.mark.parametrize(
     ("change", "named"),
     [
-        (lambda a: a.local_pass.asks.add().label_distribution.SetInParent(), "epsilon 0, which must be above 0"),
-        (lambda a: a.local_pass.asks.add().label_distribution.__setattr__("epsilon", 1e-310), "above 0 and finite"),
-        (lambda a: a.local_pass.asks.add().label_distribution.__setattr__("epsilon", float("nan")), "epsilon nan"),
-        (lambda a: a.local_pass.asks.extend([CONFUSION, CONFUSION]), "the question 'confusion' asked twice"),
-        (lambda a: a.local_pass.asks.add(), "the question 'unset'"),
-        (lambda a: setattr(a.local_pass.upload, "codec", 99), "upload codec 99"),
-        (lambda a: setattr(a.local_pass.upload, "codec", 0), "upload codec unset"),
-        (lambda a: setattr(a.local_pass.upload, "base_set", "x"), "difference from set 'x', which is not among"),
-        (lambda a: a.local_pass.evaluation.throw_away.add(), "program ''; the bundle has"),
-        (lambda a: a.local_pass.extractors.append("cluster_0"), "1 extractors; the bundle takes 0 side by side"),
-        (lambda a: a.local_pass.ClearField("start"), "without start rules"),
-        (lambda a: a.local_pass.start[0].ClearField("source"), "names no set"),
-        (lambda a: setattr(a.local_pass.start[0].source, "download", "x"), "set 'x', which is not among"),
-        (lambda a: setattr(a.local_pass.stages[0], "program", "collect"), "program 'collect'; the bundle has"),
-        (lambda a: setattr(a.local_pass.stages[0], "program", "predict"), "it trains nothing"),
-        (lambda a: a.local_pass.stages[0].ClearField("epochs"), "without epochs or steps"),
-        (lambda a: a.local_pass.stages[0].hyper_values.add(name="rho"), "hyper-parameter 'rho'"),
-        (lambda a: a.local_pass.stages[0].hyper_values.add(name="mu", value=11), r"'mu' = 11\.0; allowed are 0\.0 to"),
-        (lambda a: a.local_pass.stages[0].hyper_values.add(name="mu", value=float("nan")), "'mu' = nan"),
-        (lambda a: a.local_pass.references.add(name="w"), "reference 'w'"),
-        (lambda a: a.local_pass.keep.add(), "kept sets must have names"),
+        (lambda a: a.local_plan.statistics.add().label_distribution.SetInParent(), "epsilon 0, which must be above 0"),
+        (
+            lambda a: a.local_plan.statistics.add().label_distribution.__setattr__("epsilon", 1e-310),
+            "above 0 and finite",
+        ),
+        (
+            lambda a: a.local_plan.statistics.add().label_distribution.__setattr__("epsilon", float("nan")),
+            "epsilon nan",
+        ),
+        (lambda a: a.local_plan.statistics.extend([CONFUSION, CONFUSION]), "the question 'confusion' asked twice"),
+        (lambda a: a.local_plan.statistics.add(), "the question 'unset'"),
+        (lambda a: setattr(a.local_plan.upload, "codec", 99), "upload codec 99"),
+        (lambda a: setattr(a.local_plan.upload, "codec", 0), "upload codec unset"),
+        (lambda a: setattr(a.local_plan.upload, "base_set", "x"), "difference from set 'x', which is not among"),
+        (lambda a: a.local_plan.evaluation.fine_tuning.add(), "program ''; the bundle has"),
+        (lambda a: a.local_plan.extractors.append("cluster_0"), "1 extractors; the bundle takes 0 side by side"),
+        (lambda a: a.local_plan.ClearField("start"), "without start rules"),
+        (lambda a: a.local_plan.start[0].ClearField("source"), "names no set"),
+        (lambda a: setattr(a.local_plan.start[0].source, "download", "x"), "set 'x', which is not among"),
+        (lambda a: setattr(a.local_plan.stages[0], "program", "collect"), "program 'collect'; the bundle has"),
+        (lambda a: setattr(a.local_plan.stages[0], "program", "predict"), "it trains nothing"),
+        (lambda a: a.local_plan.stages[0].ClearField("epochs"), "without epochs or steps"),
+        (lambda a: a.local_plan.stages[0].hyper_values.add(name="rho"), "hyper-parameter 'rho'"),
+        (lambda a: a.local_plan.stages[0].hyper_values.add(name="mu", value=11), r"'mu' = 11\.0; allowed are 0\.0 to"),
+        (lambda a: a.local_plan.stages[0].hyper_values.add(name="mu", value=float("nan")), "'mu' = nan"),
+        (lambda a: a.local_plan.references.add(name="w"), "reference 'w'"),
+        (lambda a: a.local_plan.keep.add(), "kept sets must have names"),
         (lambda a: setattr(a, "answer", 0), "an answer of kind 0"),
         (lambda a: setattr(a, "answer", assignment_pb2.ANSWER_EVALUATION), "an upload with an evaluation"),
         (lambda a: setattr(a, "seed", b"short"), "a seed of 5 bytes"),
@@ -75,8 +81,8 @@ def test_what_is_not_known_is_refused_by_name(bundle: Bundle, change: Change, na
     ("change", "named"),
     [
         (lambda a: None, "reference 'global' unbound"),
-        (lambda a: a.local_pass.references.add(name="global"), "without a source"),
-        (lambda a: a.local_pass.references.extend([assignment_pb2.ReferenceBinding(name="global")] * 2), "twice"),
+        (lambda a: a.local_plan.references.add(name="global"), "without a source"),
+        (lambda a: a.local_plan.references.extend([assignment_pb2.ReferenceBinding(name="global")] * 2), "twice"),
     ],
 )
 def test_the_bundles_references_must_be_bound(tmp_path: Path, change: Change, named: str) -> None:
@@ -90,15 +96,15 @@ def test_the_bundles_references_must_be_bound(tmp_path: Path, change: Change, na
 def test_references_must_be_bound_for_stages_that_are_thrown_away_too(tmp_path: Path) -> None:
     bundle = make_bundle(tmp_path / "b", with_reference=True)
     tuned = assignment(bundle)
-    tuned.local_pass.evaluation.throw_away.extend(tuned.local_pass.stages)
-    tuned.local_pass.ClearField("stages")
+    tuned.local_plan.evaluation.fine_tuning.extend(tuned.local_plan.stages)
+    tuned.local_plan.ClearField("stages")
     with pytest.raises(PassFailed, match="reference 'global' unbound"):
         requirements.check(tuned, bundle.manifest)
 
 
 def test_the_initial_weights_are_a_set_that_every_bundle_brings_along(bundle: Bundle) -> None:
     changed = assignment(bundle)
-    changed.local_pass.start[0].source.CopyFrom(assignment_pb2.SetSource(kept="mine", download="initial"))
+    changed.local_plan.start[0].source.CopyFrom(assignment_pb2.SetSource(kept="mine", download="initial"))
 
     requirements.check(changed, bundle.manifest)
 
@@ -113,8 +119,8 @@ def test_the_initial_weights_are_a_set_that_every_bundle_brings_along(bundle: Bu
 )
 def test_a_policy_refuses_with_its_own_reason(bundle: Bundle, policy: Policy, named: str) -> None:
     asking = assignment(bundle)
-    asking.local_pass.asks.add().class_counts.SetInParent()
-    asking.local_pass.asks.append(CONFUSION)
+    asking.local_plan.statistics.add().class_counts.SetInParent()
+    asking.local_plan.statistics.append(CONFUSION)
     with pytest.raises(PassFailed, match=named) as caught:
         requirements.check_policy(asking, policy)
 
@@ -124,8 +130,8 @@ def test_a_policy_refuses_with_its_own_reason(bundle: Bundle, policy: Policy, na
 def noisy(bundle: Bundle, epsilon: float) -> assignment_pb2.Assignment:
     """Asks for nothing but the label distribution."""
     asking = assignment(bundle)
-    asking.local_pass.ClearField("evaluation")
-    asking.local_pass.asks.add().label_distribution.epsilon = epsilon
+    asking.local_plan.ClearField("evaluation")
+    asking.local_plan.statistics.add().label_distribution.epsilon = epsilon
     return asking
 
 
@@ -153,11 +159,11 @@ def test_a_policy_refuses_a_label_distribution(bundle: Bundle, policy: Policy, n
 @pytest.mark.parametrize(
     "change",
     [
-        lambda a: a.local_pass.asks.add().class_counts.SetInParent(),
-        lambda a: a.local_pass.asks.append(CONFUSION),
-        lambda a: setattr(a.local_pass.evaluation, "at_start", True),
-        lambda a: setattr(a.local_pass.evaluation, "at_end", True),
-        lambda a: a.local_pass.evaluation.throw_away.add(),
+        lambda a: a.local_plan.statistics.add().class_counts.SetInParent(),
+        lambda a: a.local_plan.statistics.append(CONFUSION),
+        lambda a: setattr(a.local_plan.evaluation, "at_start", True),
+        lambda a: setattr(a.local_plan.evaluation, "at_end", True),
+        lambda a: a.local_plan.evaluation.fine_tuning.add(),
     ],
 )
 def test_nothing_exact_is_answered_beside_a_label_distribution(bundle: Bundle, change: Change) -> None:

@@ -187,7 +187,7 @@ def test_photos_of_classes_that_the_model_does_not_know_end_the_command_with_bot
 @pytest.mark.usefixtures("photos")
 def test_a_round_that_is_given_up_is_an_error_of_once(bundle: Bundle, tmp_path: Path) -> None:
     plan = fedavg_plan()
-    plan.asks.add()
+    plan.statistics.add()
     with running(FakeServer(bundle, plan)) as server:
         result = fedlens(server.url, tmp_path, "--once")
 

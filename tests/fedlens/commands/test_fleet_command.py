@@ -17,24 +17,24 @@ def fleet(tmp_path: Path, *options: str, photos: str | None = None) -> Result:
     return CliRunner().invoke(app, [*command, *options], env={"COLUMNS": "300"})
 
 
-def test_an_option_of_another_regime_is_refused_with_what_this_one_has(tmp_path: Path) -> None:
-    result = fleet(tmp_path, "--regime", "dirichlet", "--sigma", "0.1")
+def test_an_option_of_another_partition_is_refused_with_what_this_one_has(tmp_path: Path) -> None:
+    result = fleet(tmp_path, "--partition", "dirichlet", "--sigma", "0.1")
 
     assert result.exit_code == 2
     assert "--sigma" in result.stderr
-    assert "regime dirichlet has no such option; it has --beta, --min-photos, --test-photos" in result.stderr
+    assert "partition dirichlet has no such option; it has --beta, --min-photos, --test-photos" in result.stderr
 
 
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        (["--regime", "dirichlet", "--beta", "0"], "beta of regime dirichlet is 0.0; allowed is more than 0"),
-        (["--regime", "dirichlet", "--clients", "50"], "photos are too few for 50 clients with at least 10 each"),
-        (["--regime", "classes", "--classes-per-client", "3"], "3 classes per client where there are 2"),
+        (["--partition", "dirichlet", "--beta", "0"], "beta of partition dirichlet is 0.0; allowed is more than 0"),
+        (["--partition", "dirichlet", "--clients", "50"], "photos are too few for 50 clients with at least 10 each"),
+        (["--partition", "classes", "--classes-per-client", "3"], "3 classes per client where there are 2"),
         (["--per-class", "30"], "class 'cat' has 32 train photos"),
     ],
 )
-def test_a_regime_that_cannot_be_served_is_refused_before_anything_starts(
+def test_a_partition_that_cannot_be_served_is_refused_before_anything_starts(
     tmp_path: Path, options: list[str], told: str
 ) -> None:
     result = fleet(tmp_path, *options)
@@ -63,10 +63,10 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[FleetConfig]:
 @pytest.mark.parametrize(
     ("options", "clients"),
     [
-        (["--regime", "clients"], 5),
+        (["--partition", "clients"], 5),
         # A fifth of five people is one.
-        (["--regime", "clients", "--unseen", "0.2"], 4),
-        (["--regime", "clients", "--unseen", "0.2", "--clients", "2"], 2),
+        (["--partition", "clients", "--unseen", "0.2"], 4),
+        (["--partition", "clients", "--unseen", "0.2", "--clients", "2"], 2),
         (["--per-class", "2"], 20),
     ],
 )
@@ -77,7 +77,7 @@ def test_there_are_as_many_clients_as_people_unless_it_is_said_otherwise(
 
     assert (result.exit_code, result.stderr) == (0, "")
     assert [config.clients for config in started] == [clients]
-    assert started[0].regime.clients_of(started[0].pool) == clients
+    assert started[0].partition.clients_of(started[0].pool) == clients
 
 
 def test_a_table_is_taken_for_photos(tmp_path: Path, started: list[FleetConfig]) -> None:
@@ -85,7 +85,7 @@ def test_a_table_is_taken_for_photos(tmp_path: Path, started: list[FleetConfig])
     rows = [f"{path.relative_to(root)},{path.parts[-3]}" for path in root.rglob("*.png") if "eve" not in path.parts]
     (root / "mine.csv").write_text("\n".join(["file,client", *rows]))
 
-    result = fleet(tmp_path, "--regime", "clients", photos=str(root / "mine.csv"))
+    result = fleet(tmp_path, "--partition", "clients", photos=str(root / "mine.csv"))
 
     assert (result.exit_code, result.stderr) == (0, "")
     assert started[0].pool.owners == ("anna", "ben", "carl", "dora")
@@ -95,9 +95,13 @@ def test_a_table_is_taken_for_photos(tmp_path: Path, started: list[FleetConfig])
     ("people", "options", "told"),
     [
         (OWNED, ["--clients", "6"], "6 clients are more than the 5 people or devices whose photos there are"),
-        (OWNED, ["--unseen", "1"], "unseen of regime clients is 1.0; allowed is 0 or more and less than 1"),
+        (OWNED, ["--unseen", "1"], "unseen of partition clients is 1.0; allowed is 0 or more and less than 1"),
         (OWNED | {"finn": {"cat": 1}}, [], "client 'finn' has 1 photo in"),
-        ({".": PHOTOS}, [], "does not say whose photos these are, which regime clients needs: put them into folders"),
+        (
+            {".": PHOTOS},
+            [],
+            "does not say whose photos these are, which partition clients needs: put them into folders",
+        ),
     ],
 )
 def test_people_of_whom_no_fleet_can_be_made_are_told_in_one_line(
@@ -105,7 +109,7 @@ def test_people_of_whom_no_fleet_can_be_made_are_told_in_one_line(
 ) -> None:
     photos = write_clients(tmp_path / "people", people)
 
-    result = fleet(tmp_path, "--regime", "clients", *options, photos=str(photos))
+    result = fleet(tmp_path, "--partition", "clients", *options, photos=str(photos))
 
     assert result.exit_code == 1
     assert told in result.stderr

@@ -26,7 +26,7 @@ source = "digits"
 train_per_class = 12
 test_per_class = 5
 
-[regime]
+[partition]
 name = "camera-iid"
 per_class = 3
 

@@ -66,7 +66,7 @@ def test_a_method_may_have_clients_and_a_head_of_its_own(tmp_path: Path, source:
     found = planned(parse_study(values, Path(), "small.toml"), tmp_path, tmp_path / "out").runs
 
     first = {run.label: run for run in reversed(found)}
-    fleets = {label: (run.fleet.clients, run.fleet.regime.clients) for label, run in first.items()}
+    fleets = {label: (run.fleet.clients, run.fleet.partition.clients) for label, run in first.items()}
     assert fleets == {"plain": (4, 4), "pooled": (1, 1), "linear": (4, 4)}
     assert {label: run.bundles[0].head for label, run in first.items()} == {
         "plain": "hidden",
@@ -100,12 +100,12 @@ def test_a_file_of_weights_that_is_not_there_is_named(tmp_path: Path, source: Pa
         planned(wanted, tmp_path, tmp_path / "out")
 
 
-def test_all_runs_of_a_study_share_the_photos_that_its_regime_makes(tmp_path: Path) -> None:
+def test_all_runs_of_a_study_share_the_photos_that_its_partition_makes(tmp_path: Path) -> None:
     for label in CLASSES:
         add_photos(tmp_path / "photos", label, 10)
     values = tomllib.loads(STUDY)
     values["photos"] = {"source": str(tmp_path / "photos")}
-    values["regime"] = {"name": "feature-skew"}
+    values["partition"] = {"name": "feature-skew"}
     runs = planned(parse_study(values, Path(), "small.toml"), tmp_path, tmp_path / "out").runs
 
     first, other = ([photo.path for photo in run.fleet.album(1).photos(0).photos] for run in runs[:2])

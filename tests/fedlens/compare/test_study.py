@@ -85,9 +85,9 @@ def test_a_study_without_photos_of_its_own_takes_those_of_the_command_line_or_sa
             "photos.train_per_class: found 0, must be an integer from 1, or left out for all",
         ),
         ("photos/sauce", "x", "photos.sauce: unknown key; did you mean source?"),
-        ("regime/name", "cctv", "regime.name: found 'cctv', must be one of camera-iid"),
-        ("regime/beta", 0.5, "'beta' is no setting of regime camera-iid; it has per_class, test_per_class"),
-        ("regime/per_class", "many", "per_class of regime camera-iid is 'many'; allowed is a number"),
+        ("partition/name", "cctv", "partition.name: found 'cctv', must be one of camera-iid"),
+        ("partition/beta", 0.5, "'beta' is no setting of partition camera-iid; it has per_class, test_per_class"),
+        ("partition/per_class", "many", "per_class of partition camera-iid is 'many'; allowed is a number"),
         ("model/batch", 1.5, "model.batch: found 1.5, must be an integer from 1"),
         ("methods/plain/method", "fedsgd", "methods.plain.method: found 'fedsgd', must be one of fedavg"),
         ("methods/plain/objektive", "x", "methods.plain.objektive: unknown key; did you mean objective?"),
@@ -181,7 +181,7 @@ def test_the_page_lists_every_key_of_a_study() -> None:
     page = PAGE.read_text(encoding="utf-8")
 
     keys = [
-        *(name for name in Study.model_fields if name not in ("photos", "regime", "model", "methods")),
+        *(name for name in Study.model_fields if name not in ("photos", "partition", "model", "methods")),
         *(f"photos.{name}" for name in PhotosSection.model_fields),
         *(f"model.{name}" for name in ModelSection.model_fields),
         *(f".{name}" for name in MethodSection.model_fields),

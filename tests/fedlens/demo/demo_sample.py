@@ -48,7 +48,7 @@ def sample_answer() -> admin_pb2.ShowTaskResponse:
                 member.reason = "tensor 'fc.weight' holds a NaN or an infinity"
                 continue
             before = int(100 * np.clip(share - 0.1 + random.normal(0, 0.03), 0, 1))
-            member.photo_count = int(random.integers(80, 130))
+            member.num_examples = int(random.integers(80, 130))
             member.bytes_received = 247_400
             member.evaluations.append(sums(update_pb2.EVALUATION_MOMENT_START, before, 100))
             member.evaluations.append(sums(update_pb2.EVALUATION_MOMENT_END, min(before + 7, 100), 100))

@@ -12,7 +12,7 @@ from fedlens.demo.front import sections
 from fedlens.demo.results import TaskFacts
 from fedlens_edge_client.emulation.faults import FaultPlan
 from fedlens_edge_client.emulation.fleet.config import FleetConfig
-from fedlens_edge_client.emulation.partitions import PhotoPool, Regime, RegimeName
+from fedlens_edge_client.emulation.partitions import Partition, PartitionName, PhotoPool
 from tests.edge_client.linear import LinearEngine, make_bundle
 from tests.edge_client.photo_folders import add_photos
 from tests.fedlens.demo.demo_sample import NAMES, sample_answer
@@ -32,7 +32,7 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> FleetConfig:
         server="",
         clients=2,
         pool=PhotoPool.open(root / "photos"),
-        regime=Regime(name=RegimeName.CLIENTS, seed=1, clients=2),
+        partition=Partition(name=PartitionName.CLIENTS, seed=1, clients=2),
         plan=FaultPlan(),
         key=bytes(32),
         state=root / "state",

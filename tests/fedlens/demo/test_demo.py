@@ -17,7 +17,7 @@ from fedlens.demo.digits import write_digits
 from fedlens.demo.scale import Scale, at_most, side_for
 from fedlens.demo.server_process import PartDied
 from fedlens.demo.workplace import MARK, WorkplaceTaken, workplace
-from fedlens_edge_client.emulation.partitions import PhotoPool, RegimeName, TooFewPhotos
+from fedlens_edge_client.emulation.partitions import PartitionName, PhotoPool, TooFewPhotos
 from tests.edge_client.photo_folders import make_album, write_clients, write_files
 
 FEDLENS = Path(sys.executable).with_name("fedlens")
@@ -47,7 +47,7 @@ def test_many_photos_let_the_demo_be_as_large_as_wished(digits: PhotoPool) -> No
     found = Scale.of_cameras(digits, 20, seed=1)
 
     # The smallest class, 8, has 174 digits: 139 to train on and 35 for tests; 139 // 12 = 11; 550 // 110 = 5.
-    assert (found.clients, found.regime.per_class, found.regime.test_per_class, found.epochs) == (20, 11, 10, 5)
+    assert (found.clients, found.partition.per_class, found.partition.test_per_class, found.epochs) == (20, 11, 10, 5)
 
 
 def test_few_photos_make_the_demo_small(tmp_path: Path) -> None:
@@ -56,7 +56,7 @@ def test_few_photos_make_the_demo_small(tmp_path: Path) -> None:
     found = Scale.of_cameras(pool, 20, seed=1)
 
     # Of 5 dogs 1 is held out: 4 to train on, so 4 clients; 4 // 12 = 0, but at least 1 photo per class.
-    assert (found.clients, found.regime.per_class, found.regime.test_per_class, found.epochs) == (4, 1, 1, 5)
+    assert (found.clients, found.partition.per_class, found.partition.test_per_class, found.epochs) == (4, 1, 1, 5)
 
 
 def test_own_photos_are_divided_among_clients_of_twenty_photos_or_more(tmp_path: Path) -> None:
@@ -65,8 +65,8 @@ def test_own_photos_are_divided_among_clients_of_twenty_photos_or_more(tmp_path:
     found = Scale.of_owners(pool, None, seed=1)
 
     # 80 + 40 photos to train on: 120 // 20 = 6 clients, with at least 120 // 6 // 4 = 5 photos.
-    assert (found.clients, found.regime.name, found.regime.min_photos) == (6, RegimeName.DIRICHLET, 5)
-    assert len(found.regime.album(pool, 5).photos(1).photos) >= 5
+    assert (found.clients, found.partition.name, found.partition.min_photos) == (6, PartitionName.DIRICHLET, 5)
+    assert len(found.partition.album(pool, 5).photos(1).photos) >= 5
 
 
 def test_every_owner_is_a_client(tmp_path: Path) -> None:
@@ -74,8 +74,8 @@ def test_every_owner_is_a_client(tmp_path: Path) -> None:
 
     found = Scale.of_owners(pool, None, seed=1)
 
-    assert (found.clients, found.regime.name) == (30, RegimeName.CLIENTS)
-    assert found.regime.owners_of(pool, 0) == ("p0",)
+    assert (found.clients, found.partition.name) == (30, PartitionName.CLIENTS)
+    assert found.partition.owners_of(pool, 0) == ("p0",)
 
 
 def test_more_than_fifty_owners_share_fifty_clients(tmp_path: Path) -> None:

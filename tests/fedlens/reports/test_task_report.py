@@ -94,8 +94,8 @@ def test_precision_and_recall_come_from_what_all_members_sent_together() -> None
 
 def test_a_round_tells_what_was_measured_after_stages_that_were_thrown_away() -> None:
     result = sample()
-    result.members[0].evaluations.append(sums(update_pb2.EVALUATION_MOMENT_THROW_AWAY, 10, 9))
+    result.members[0].evaluations.append(sums(update_pb2.EVALUATION_MOMENT_FINE_TUNED, 10, 9))
     values = task_report.round_values(result)
 
-    assert values["personal"]["after_thrown_away"]["mean_accuracy"] == pytest.approx(0.9)
-    assert values["members"][0]["evaluations"]["after_thrown_away"]["correct"] == 9
+    assert values["personal"]["fine_tuned"]["mean_accuracy"] == pytest.approx(0.9)
+    assert values["members"][0]["evaluations"]["fine_tuned"]["correct"] == 9

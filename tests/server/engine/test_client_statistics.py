@@ -22,19 +22,19 @@ from tests.server.fakes import EVALUATORS, SEED, Bench, client_ids, update_of
 
 ALICE, BOB, EVE = client_ids(3)
 START, END = update_pb2.EVALUATION_MOMENT_START, update_pb2.EVALUATION_MOMENT_END
-THROW_AWAY = update_pb2.EVALUATION_MOMENT_THROW_AWAY
+FINE_TUNED = update_pb2.EVALUATION_MOMENT_FINE_TUNED
 SETTINGS = {"method": "fedavg", "rounds": 2, "population": 2, "deadline_s": 60, "seed": SEED}
-Change = Callable[[assignment_pb2.LocalPass], object]
+Change = Callable[[assignment_pb2.LocalPlan], object]
 
 
 class Asking(FedAvg):
-    """FedAvg whose local pass is changed by the test, and whose state keeps what came of it."""
+    """FedAvg whose local plan is changed by the test, and whose state keeps what came of it."""
 
     change: Change
 
     def phases(self, task: TaskPlan) -> list[Phase]:
         (phase,) = super().phases(task)
-        type(self).change(phase.local_pass)
+        type(self).change(phase.local_plan)
         return [phase]
 
     def aggregate(self, phase: Phase, state: State, updates: Sequence[Update], tools: Tools) -> State:
@@ -44,7 +44,7 @@ class Asking(FedAvg):
 
 @pytest.fixture
 def asking() -> Iterator[Callable[[Change], None]]:
-    """Have the server know a method `asking`, whose local pass is FedAvg's with a change."""
+    """Have the server know a method `asking`, whose local plan is FedAvg's with a change."""
 
     def register(change: Change) -> None:
         Asking.change = staticmethod(change)
@@ -54,8 +54,8 @@ def asking() -> Iterator[Callable[[Change], None]]:
     METHODS.pop("asking", None)
 
 
-def ask_noisily(local_pass: assignment_pb2.LocalPass) -> None:
-    local_pass.asks.add().label_distribution.epsilon = 1.0
+def ask_noisily(local_plan: assignment_pb2.LocalPlan) -> None:
+    local_plan.statistics.add().label_distribution.epsilon = 1.0
 
 
 def begin(bench: Bench, **changes: Any) -> Bench:
@@ -83,26 +83,26 @@ def report(bench: Bench, client: bytes, *evaluations: update_pb2.EvaluationSums,
     bench.send(client, assignment, header, raw)
 
 
-def questions(local_pass: assignment_pb2.LocalPass) -> list[str | None]:
-    return [ask.WhichOneof("question") for ask in local_pass.asks]
+def questions(local_plan: assignment_pb2.LocalPlan) -> list[str | None]:
+    return [ask.WhichOneof("kind") for ask in local_plan.statistics]
 
 
 def test_the_setting_asks_for_confusion_wherever_something_is_evaluated(bench: Bench) -> None:
     begin(bench, confusion=True, personal_evaluation=True, rounds=1)
     bench.enrol([EVE], EVALUATORS)
-    training = bench.assignment(ALICE).local_pass
+    training = bench.assignment(ALICE).local_plan
     for client in (ALICE, BOB):
         report(bench, client)
     bench.advance()
 
     assert questions(training) == ["confusion"]
-    personal = bench.assignment(ALICE).local_pass
+    personal = bench.assignment(ALICE).local_plan
     assert (questions(personal), len(personal.stages)) == (["confusion"], 0)
-    assert questions(bench.assignment(EVE).local_pass) == ["confusion"]
+    assert questions(bench.assignment(EVE).local_plan) == ["confusion"]
 
 
 def test_without_the_setting_nobody_is_asked_for_confusion(bench: Bench) -> None:
-    assert questions(begin(bench).assignment(ALICE).local_pass) == []
+    assert questions(begin(bench).assignment(ALICE).local_plan) == []
 
 
 def test_confusion_matrices_are_shown_added_up_by_moment(bench: Bench) -> None:
@@ -142,12 +142,12 @@ def test_an_evaluators_matrix_must_fit_its_sums(bench: Bench) -> None:
 
 
 def header_of(**fields: Any) -> update_pb2.UpdateHeader:
-    return update_pb2.UpdateHeader(photo_count=10, **fields)
+    return update_pb2.UpdateHeader(num_examples=10, **fields)
 
 
 ASKED = Asked(
     classes=2,
-    moments=(START, END, THROW_AWAY),
+    moments=(START, END, FINE_TUNED),
     class_counts=False,
     label_distribution=True,
     confusion=True,
@@ -205,26 +205,26 @@ def test_answers_that_were_not_asked_for_are_named() -> None:
 
 
 def test_what_was_asked_for_is_accepted_also_of_stages_that_were_thrown_away() -> None:
-    evaluations = [sums(START, 1, 0, 0, 1), sums(END, 0, 0, 0, 0), sums(THROW_AWAY, 2, 1, 0, 0)]
+    evaluations = [sums(START, 1, 0, 0, 1), sums(END, 0, 0, 0, 0), sums(FINE_TUNED, 2, 1, 0, 0)]
 
     assert client_statistics.fault(header_of(label_distribution=SHARES, evaluations=evaluations), ASKED) is None
 
 
-def test_stages_to_throw_away_reach_clients_and_are_checked_like_others(
+def test_stages_to_fine_tuning_reach_clients_and_are_checked_like_others(
     bench: Bench, asking: Callable[[Change], None]
 ) -> None:
-    def tune(program: str, local_pass: assignment_pb2.LocalPass) -> None:
-        local_pass.evaluation.throw_away.add(program=program, epochs=1)
+    def tune(program: str, local_plan: assignment_pb2.LocalPlan) -> None:
+        local_plan.evaluation.fine_tuning.add(program=program, epochs=1)
 
     asking(partial(tune, "sleep"))
     with pytest.raises(Malformed, match="the bundle has no program 'sleep'"):
         begin(bench, method="asking")
     asking(partial(tune, "step"))
     begin(bench, method="asking", confusion=True)
-    report(bench, ALICE, sums(THROW_AWAY, 1, 1, 1, 1))
+    report(bench, ALICE, sums(FINE_TUNED, 1, 1, 1, 1))
 
-    assert len(bench.assignment(BOB).local_pass.evaluation.throw_away) == 1
-    assert [s.moment for s in bench.show().rounds[0].personal] == [THROW_AWAY]
+    assert len(bench.assignment(BOB).local_plan.evaluation.fine_tuning) == 1
+    assert [s.moment for s in bench.show().rounds[0].personal] == [FINE_TUNED]
 
 
 def test_a_noisy_distribution_reaches_the_method_also_after_a_restart(
@@ -266,7 +266,7 @@ def test_a_task_with_noisy_distributions_asks_its_trainers_for_nothing_exact(
     asking(ask_noisily)
     begin(bench, method="asking", confusion=True)
     bench.enrol([EVE], EVALUATORS)
-    told = bench.assignment(ALICE).local_pass
+    told = bench.assignment(ALICE).local_plan
     report(bench, ALICE, shares=[0.5, 0.5])
     report(bench, BOB, shares=[0.5, 0.5])
     bench.advance()
@@ -274,7 +274,7 @@ def test_a_task_with_noisy_distributions_asks_its_trainers_for_nothing_exact(
     assert questions(told) == ["label_distribution"]
     assert not told.HasField("evaluation")
     # The evaluator's photos are nobody's secret.
-    assert questions(bench.assignment(EVE).local_pass) == ["confusion"]
+    assert questions(bench.assignment(EVE).local_plan) == ["confusion"]
 
 
 def test_an_evaluation_in_such_a_task_is_quarantined(bench: Bench, asking: Callable[[Change], None]) -> None:
@@ -288,9 +288,9 @@ def test_an_evaluation_in_such_a_task_is_quarantined(bench: Bench, asking: Calla
 def test_a_method_that_asks_for_both_noise_and_truth_is_refused(
     bench: Bench, asking: Callable[[Change], None], question: str
 ) -> None:
-    def both(local_pass: assignment_pb2.LocalPass) -> None:
-        ask_noisily(local_pass)
-        getattr(local_pass.asks.add(), question).SetInParent()
+    def both(local_plan: assignment_pb2.LocalPlan) -> None:
+        ask_noisily(local_plan)
+        getattr(local_plan.statistics.add(), question).SetInParent()
 
     asking(both)
     with pytest.raises(Malformed, match=f"phase 'train' asks for {question} in a task with noisy label"):
@@ -307,8 +307,8 @@ def test_personal_evaluation_in_such_a_task_is_refused_by_name(bench: Bench, ask
 def test_a_method_without_a_usable_epsilon_is_refused(
     bench: Bench, asking: Callable[[Change], None], epsilon: float
 ) -> None:
-    def ask(local_pass: assignment_pb2.LocalPass) -> None:
-        local_pass.asks.add().label_distribution.epsilon = epsilon
+    def ask(local_plan: assignment_pb2.LocalPlan) -> None:
+        local_plan.statistics.add().label_distribution.epsilon = epsilon
 
     asking(ask)
     with pytest.raises(Malformed, match=r"phase 'train': epsilon is .*, must be above 0 and finite"):
@@ -324,7 +324,7 @@ def test_a_header_with_three_confusion_matrices_of_a_hundred_classes_fits() -> N
         class_counts=[10] * 100,
         evaluations=[
             update_pb2.EvaluationSums(moment=moment, count=sum(numbers), correct=128, confusion=numbers, loss=1.0)
-            for moment in (START, END, THROW_AWAY)
+            for moment in (START, END, FINE_TUNED)
         ],
     )
 

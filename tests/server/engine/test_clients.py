@@ -119,7 +119,7 @@ def test_a_round_does_not_wait_for_who_has_left(running: Bench, leave: str) -> N
 
 
 def test_nothing_is_left_of_a_forgotten_client_but_its_id(running: Bench) -> None:
-    running.report(ALICE, 9.0, photo_count=123)
+    running.report(ALICE, 9.0, num_examples=123)
     blob = running.rounds._federation.tasks[1].round.members[ALICE].blob  # type: ignore[union-attr]
     running.report(BOB)
     running.advance()

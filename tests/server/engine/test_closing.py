@@ -95,7 +95,7 @@ def start_gathering(bench: Bench, **changes: object) -> None:
     for client, value in ((ALICE, 1.0), (BOB, 2.0)):
         assignment = bench.assignment(client)
         upload = {"fc.bias": np.full(2, value, np.float32)}  # the difference to 0 is the same
-        base = assignment.sets[0].sha256 if assignment.local_pass.upload.base_set else None
+        base = assignment.sets[0].sha256 if assignment.local_plan.upload.base_set else None
         header, _ = update_of(assignment, None, class_counts=[5, 5])
         raw = blob.encode(upload, base=base)
         header.blob_sha256, header.blob_size = sha256(raw).digest(), len(raw)

@@ -12,7 +12,7 @@ from fedlens_proto import manifest as manifests
 from fedlens_proto.blob import Array, Blob
 from fedlens_proto.difference import Differences, Sums
 from fedlens_proto.v1 import admin_pb2, assignment_pb2, blob_pb2, update_pb2
-from fedlens_server.engine import local_passes
+from fedlens_server.engine import local_plans
 from fedlens_server.errors import Malformed, Unknown, UpdateInvalid
 from fedlens_server.store import StoredTensors
 from tests.server.bundles import tiny_bundle
@@ -83,7 +83,7 @@ def both_report(bench: Bench, shift: float = 1.0) -> None:
 def test_an_upload_is_asked_for_as_the_difference_to_what_was_downloaded(bench: Bench) -> None:
     start(bench, codec="int8", difference=True)
 
-    upload = bench.assignment(ALICE).local_pass.upload
+    upload = bench.assignment(ALICE).local_plan.upload
     expected = bench.rounds.expect(ALICE, 1, 1)
 
     assert (upload.codec, upload.base_set) == (assignment_pb2.CODEC_INT8, "global")
@@ -338,7 +338,7 @@ def gather(bench: Bench) -> None:
         (base,) = [item.sha256 for item in assignment.sets if item.name == "shared"]
         sent = {"fc.bias": np.full(2, value, np.float32)}
         header, raw = update_of(assignment, None, class_counts=[4, 6])
-        if assignment.local_pass.upload.base_set:
+        if assignment.local_plan.upload.base_set:
             raw = blob.encode(Differences(sent, bench.store.tensors(base)), floats=INT8, base=base)
         else:
             raw = blob.encode(sent, floats=INT8)
@@ -380,7 +380,7 @@ def test_a_base_that_the_pass_does_not_download_is_refused_by_name(patchwork: Be
 
 def test_a_base_that_need_not_hold_what_is_uploaded_is_refused_by_name() -> None:
     manifest = manifests.parse(tiny_bundle().manifest)
-    local_pass = assignment_pb2.LocalPass(
+    local_plan = assignment_pb2.LocalPlan(
         start=[
             assignment_pb2.StartRule(
                 tensors=assignment_pb2.TensorSelector(names=["fc.bias"]),
@@ -394,9 +394,9 @@ def test_a_base_that_need_not_hold_what_is_uploaded_is_refused_by_name() -> None
     with pytest.raises(
         Malformed, match=r"difference of \['fc.bias'\] to set 'global' is uploaded, which need not hold"
     ):
-        local_passes.check(local_pass, manifest, "train")
-    local_pass.upload.tensors.names.append("fc.weight")
-    local_passes.check(local_pass, manifest, "train")
+        local_plans.check(local_plan, manifest, "train")
+    local_plan.upload.tensors.names.append("fc.weight")
+    local_plans.check(local_plan, manifest, "train")
 
 
 @pytest.mark.parametrize("rows", [3, 3000])  # in a row of the database, and in a file

@@ -35,7 +35,7 @@ def step(server: Bench, client: bytes, receipts: Path) -> bool:
     response = server.check_in(client)
     if response.HasField("assignment"):
         number = client_ids(CLIENTS).index(client) + 1
-        receipt = server.report(client, shift=0.01 * number**2, photo_count=number)
+        receipt = server.report(client, shift=0.01 * number**2, num_examples=number)
         with receipts.open("a") as file:
             file.write(f"{response.assignment.round} {client.hex()} {receipt.body_sha256.hex()}\n")
     return not response.HasField("finished")

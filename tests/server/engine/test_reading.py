@@ -138,7 +138,7 @@ def test_a_client_whose_one_task_has_ended_waits_while_another_has_not_begun(ben
 
 
 class Forgetful(FedAvg):
-    """Its download lacks the set from which its local pass starts."""
+    """Its download lacks the set from which its local plan starts."""
 
     def download(self, phase: Phase, state: State, client: bytes | None) -> Mapping[str, TensorSet] | None:
         return {"something": next(iter((super().download(phase, state, client) or {}).values()))}
@@ -154,5 +154,5 @@ def test_a_method_whose_download_lacks_a_set_fails_its_task_with_the_sets_name(
 
     task = bench.show().task
     assert task.state == admin_pb2.TASK_STATE_FAILED
-    assert task.reason == "the method's download lacks set 'global', which its local pass names"
+    assert task.reason == "the method's download lacks set 'global', which its local plan names"
     assert bench.check_in(ALICE).HasField("finished")

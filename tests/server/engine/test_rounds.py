@@ -95,9 +95,9 @@ def test_the_assignments_seed_follows_from_task_round_and_client(running: Bench)
 
 
 def test_a_round_closes_when_every_member_has_reported(running: Bench) -> None:
-    running.report(ALICE, 1.0, photo_count=30)
+    running.report(ALICE, 1.0, num_examples=30)
     assert running.rounds.due() == []
-    running.report(BOB, 5.0, photo_count=10)
+    running.report(BOB, 5.0, num_examples=10)
     assert running.rounds.due() == [RoundKey(1, 1)]
 
     running.advance()
@@ -172,8 +172,8 @@ def test_a_committed_round_in_between_starts_the_count_anew(bench: Bench) -> Non
 
 
 def test_no_photos_at_all_abandon_the_round(running: Bench) -> None:
-    running.report(ALICE, photo_count=0)
-    running.report(BOB, photo_count=0)
+    running.report(ALICE, num_examples=0)
+    running.report(BOB, num_examples=0)
     running.advance()
 
     assert running.show().rounds[0].reason == "no client trained on any photo"
@@ -287,7 +287,7 @@ def test_personal_evaluation_is_one_more_phase_for_everyone(bench: Bench) -> Non
 
     for client in (ALICE, BOB):
         assignment = bench.assignment(client)
-        assert (assignment.phase, len(assignment.local_pass.stages)) == (1, 0)
+        assert (assignment.phase, len(assignment.local_plan.stages)) == (1, 0)
         sums = [update_pb2.EvaluationSums(moment=update_pb2.EVALUATION_MOMENT_START, count=5, correct=3, loss=1.5)]
         bench.send(client, assignment, *update_of(assignment, None, 0, evaluations=sums))
     bench.advance()
@@ -528,7 +528,7 @@ def final_model(folder: Path, orders: Sequence[Sequence[int]]) -> bytes:
         bench.enrol([ids[i] for i in orders[0]])
         for order in orders[1:]:
             for i in order:
-                bench.report(ids[i], shift=0.1 * (i + 1) ** 3, photo_count=7 * i + 1)
+                bench.report(ids[i], shift=0.1 * (i + 1) ** 3, num_examples=7 * i + 1)
             bench.advance()
         return bench.rounds.model("task").blob_sha256
 

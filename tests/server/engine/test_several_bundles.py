@@ -154,12 +154,12 @@ class Stacking(FedAvg):
 
     def phases(self, task: TaskPlan) -> list[Phase]:
         (first,) = train_whole_model(task)
-        stacked = pb.LocalPass()
-        stacked.CopyFrom(first.local_pass)
+        stacked = pb.LocalPlan()
+        stacked.CopyFrom(first.local_plan)
         stacked.extractors.extend(["one", "two"])
         return [
-            Phase(name="train", rounds=1, cohort=None, local_pass=first.local_pass),
-            Phase(name="stack", rounds=1, cohort=None, local_pass=stacked, concatenated=True),
+            Phase(name="train", rounds=1, cohort=None, local_plan=first.local_plan),
+            Phase(name="stack", rounds=1, cohort=None, local_plan=stacked, concatenated=True),
         ]
 
     def begin(self, phase: Phase, state: State, tools: Tools) -> State:
@@ -194,7 +194,7 @@ def test_a_phase_that_concatenates_uses_the_bundle_for_that(bench: Bench, stacki
     bench.advance()
     last = bench.assignment(ALICE)
     assert last.bundle == bundle_id(stacked)
-    assert list(last.local_pass.extractors) == ["one", "two"]
+    assert list(last.local_plan.extractors) == ["one", "two"]
     assert bench.rounds.model("task").bundle == bundle_id(stacked)
 
 
@@ -210,7 +210,7 @@ def test_an_evaluator_gets_the_extractors_with_the_bundle(bench: Bench, stacking
     assignment = bench.assignment(EVE)
 
     assert assignment.bundle == bundle_id(concatenated(2))
-    assert list(assignment.local_pass.extractors) == ["one", "two"]
+    assert list(assignment.local_plan.extractors) == ["one", "two"]
 
 
 def test_who_cannot_run_a_bundle_in_every_phase_takes_no_part(bench: Bench, stacking: dict[str, object]) -> None:

@@ -172,7 +172,7 @@ def test_the_proximal_reference_is_bound_to_the_download(bench: Bench) -> None:
     bench.create(json.dumps(GOOD), [tiny_bundle(references=["global"])])
 
     (phase,) = bench.rounds._federation.tasks[1].phases
-    assert phase.local_pass.references[0].set.download == "global"
+    assert phase.local_plan.references[0].set.download == "global"
 
 
 def test_a_model_of_a_task_that_has_not_started_is_the_initial_one(bench: Bench) -> None:

@@ -156,8 +156,8 @@ def test_a_half_precision_task_expects_half_precision(bench: Bench) -> None:
     [
         ({"phase": 1}, "phase: found 1, the round is of phase 0"),
         ({"bundle": b"\1" * 32}, "bundle: found 0101"),
-        ({"photo_count": 10**9}, "photo_count: found 1000000000, at most 1000000"),
-        ({"photo_count": 2**64 - 1}, "photo_count: found 18446744073709551615"),
+        ({"num_examples": 10**9}, "num_examples: found 1000000000, at most 1000000"),
+        ({"num_examples": 2**64 - 1}, "num_examples: found 18446744073709551615"),
         ({"class_counts": [5, 5]}, "class_counts came where none were asked for"),
         ({"evaluations": [update_pb2.EvaluationSums(moment=1, count=2**63)]}, "photos right"),
         ({"evaluations": [update_pb2.EvaluationSums(moment=1, count=1, correct=2)]}, "2 of 1 photos right"),

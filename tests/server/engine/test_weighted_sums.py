@@ -76,7 +76,7 @@ def content(bench: Bench, client: bytes) -> bytes:
 
 
 def recipes(bench: Bench) -> set[bytes]:
-    return {row.digest for row in bench.store.read(select(schema.mixtures))}
+    return {row.digest for row in bench.store.read(select(schema.weighted_sums))}
 
 
 def files(bench: Bench) -> set[str]:
@@ -271,7 +271,7 @@ def test_digests_are_found_before_the_writing_thread_needs_them(bench: Bench, mo
 
     assert len(threads) == 3
     assert "fedlens-writer" not in threads
-    assert bench.rounds._federation.mixture_digests == {}
+    assert bench.rounds._federation.weighted_sum_digests == {}
 
 
 def test_the_norm_of_an_update_is_that_of_its_difference_to_the_mix(bench: Bench) -> None:
@@ -315,7 +315,7 @@ def test_differences_to_a_mix_make_the_models_of_the_next_one(
 
 
 def note_threads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Names of the threads in which digests of mixtures are found from now on."""
+    """Names of the threads in which digests of weighted sums are found from now on."""
     threads: list[str] = []
     found = encoding.digest
 

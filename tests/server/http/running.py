@@ -145,7 +145,7 @@ class Client:
         return await self.send("POST", "/v1/clients", enrolment(token, client_id or self.id))
 
     async def check_in(self, hold_ms: int = 0, task: int = 0) -> check_in_pb2.CheckInResponse:
-        request = check_in_pb2.CheckInRequest(protocol=1, photo_count=10, hold_ms=hold_ms, task=task)
+        request = check_in_pb2.CheckInRequest(protocol=1, num_examples=10, hold_ms=hold_ms, task=task)
         answer = await self.send("POST", "/v1/check-in", request.SerializeToString())
         assert answer.status == 200, answer
         return check_in_pb2.CheckInResponse.FromString(answer.body)
@@ -191,7 +191,7 @@ def update(assignment: assignment_pb2.Assignment, blob: bytes, **fields: Any) ->
         "protocol": 1,
         "bundle": assignment.bundle,
         "phase": assignment.phase,
-        "photo_count": 10,
+        "num_examples": 10,
         "evaluations": [
             update_pb2.EvaluationSums(moment=update_pb2.EVALUATION_MOMENT_START, count=4, correct=1, loss=5.0),
             update_pb2.EvaluationSums(moment=update_pb2.EVALUATION_MOMENT_END, count=4, correct=3, loss=2.0),

@@ -114,7 +114,7 @@ async def test_unknown_fields_are_ignored(server: Server) -> None:
 
 async def test_the_largest_numbers_are_read_and_found_unknown(server: Server) -> None:
     client = await server.client(1)
-    message = check_in_pb2.CheckInRequest(protocol=1, task=2**64 - 1, photo_count=2**64 - 1)
+    message = check_in_pb2.CheckInRequest(protocol=1, task=2**64 - 1, num_examples=2**64 - 1)
 
     answer = await client.send("POST", "/v1/check-in", message.SerializeToString())
 

@@ -108,7 +108,7 @@ async def test_a_round_is_shown_with_what_was_measured(server: Server) -> None:
 
     member = first.members[0]
     assert (first.state, second.state) == (admin_pb2.ROUND_STATE_COMMITTED, admin_pb2.ROUND_STATE_OPEN)
-    assert (member.client_id, member.photo_count, member.bytes_received) == (client.id, 10, len(body))
+    assert (member.client_id, member.num_examples, member.bytes_received) == (client.id, 10, len(body))
     assert [(sums.count, sums.correct, sums.loss) for sums in member.evaluations] == [(4, 1, 5.0), (4, 3, 2.0)]
 
 
@@ -117,8 +117,8 @@ async def test_the_model_of_a_task_is_the_mean_of_its_updates(server: Server) ->
     await server.create(bundles.linear(), rounds=1)
     one, other = await server.client(1), await server.client(2)
     assignment = await one.assignment()
-    await one.upload(assignment, update(assignment, trained(value=1.0), photo_count=10))
-    await other.upload(assignment, update(assignment, trained(value=3.0), photo_count=30))
+    await one.upload(assignment, update(assignment, trained(value=1.0), num_examples=10))
+    await other.upload(assignment, update(assignment, trained(value=3.0), num_examples=30))
     await one.check_in(hold_ms=10_000)
 
     answer = await server.admin("GET", "/v1/admin/tasks/demo/model")

@@ -64,7 +64,7 @@ async def test_other_bytes_are_409_and_the_first_ones_count(server: Server) -> N
     client, assignment = await member(server)
     await client.upload(assignment, update(assignment, trained()))
 
-    answer = await client.upload(assignment, update(assignment, trained(), photo_count=11))
+    answer = await client.upload(assignment, update(assignment, trained(), num_examples=11))
 
     assert answer.outcome == (409, "update-differs")
     assert answer.error.retry == error_pb2.RETRY_NEVER
@@ -160,8 +160,8 @@ BAD_HEADERS: dict[str, tuple[dict[str, Any], str]] = {
     "digest": ({"blob_sha256": bytes(32)}, "the blob's SHA-256 is"),
     "short digest": ({"blob_sha256": b"abc"}, "blob_sha256 has 3 bytes, must have 32"),
     "no digest": ({"blob_sha256": b"", "blob_size": 0}, "a blob was asked for"),
-    "a thousand million photos": ({"photo_count": 1_000_000_000}, "1000000000"),
-    "all photos there are": ({"photo_count": 2**64 - 1}, "18446744073709551615"),
+    "a thousand million photos": ({"num_examples": 1_000_000_000}, "1000000000"),
+    "all photos there are": ({"num_examples": 2**64 - 1}, "18446744073709551615"),
     "bundle": ({"bundle": bytes(32)}, "bundle"),
     "phase": ({"phase": 9}, "phase"),
     "sums": (

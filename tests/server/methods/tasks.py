@@ -70,7 +70,7 @@ def update(
     client: bytes, tensors: Mapping[str, blob.Array], photos: int = 1, class_counts: tuple[int, ...] | None = None
 ) -> Update:
     """What a client sends."""
-    return Update(client=client, photo_count=photos, tensors=tensors, class_counts=class_counts)
+    return Update(client=client, num_examples=photos, tensors=tensors, class_counts=class_counts)
 
 
 def after(method: Method, task: TaskPlan, state: State, updates: Sequence[Update]) -> State:

@@ -82,7 +82,7 @@ def test_clients_are_asked_for_their_class_counts() -> None:
     task = plan("fedavg_last_fc")
     (phase,) = made(task).phases(task)
 
-    assert [ask.WhichOneof("question") for ask in phase.local_pass.asks] == ["class_counts"]
+    assert [ask.WhichOneof("kind") for ask in phase.local_plan.statistics] == ["class_counts"]
 
 
 def test_only_the_classifier_counts_by_class() -> None:

@@ -42,12 +42,12 @@ def test_the_classifier_is_shared_and_the_extractor_kept() -> None:
     task = plan("fedclassavg", SUPCON)
     (phase,) = made(task).phases(task)
 
-    shared, own = phase.local_pass.start
-    (reference,) = phase.local_pass.references
+    shared, own = phase.local_plan.start
+    (reference,) = phase.local_plan.references
     assert shared.source == reference.set == assignment_pb2.SetSource(download="global")
     assert own.source == assignment_pb2.SetSource(kept="extractor", download="initial")
-    assert [(keep.set, keep.tensors) for keep in phase.local_pass.keep] == [("extractor", own.tensors)]
-    assert phase.local_pass.upload.tensors == shared.tensors
+    assert [(keep.set, keep.tensors) for keep in phase.local_plan.keep] == [("extractor", own.tensors)]
+    assert phase.local_plan.upload.tensors == shared.tensors
 
 
 def test_only_the_classifier_enters_the_state() -> None:
@@ -72,8 +72,8 @@ def test_with_weight_everything_is_averaged_and_there_is_a_global_model() -> Non
 
     state = after(method, task, begun(method, task), [update(ALICE, weights(1.0)), update(BOB, weights(2.0))])
 
-    assert not phase.local_pass.keep
-    assert not phase.local_pass.upload.HasField("tensors")
+    assert not phase.local_plan.keep
+    assert not phase.local_plan.upload.HasField("tensors")
     np.testing.assert_array_equal(state["global"]["conv.weight"], np.full((2, 3), 1.5))
     assert method.download(phase, state, None) == {"global": state["global"]}
 
@@ -88,8 +88,8 @@ def test_a_model_that_is_all_classifier_keeps_nothing() -> None:
     task = plan("fedclassavg", tiny_bundle())
     (phase,) = made(task).phases(task)
 
-    assert len(phase.local_pass.start) == 1
-    assert not phase.local_pass.keep
+    assert len(phase.local_plan.start) == 1
+    assert not phase.local_plan.keep
 
 
 @pytest.mark.parametrize(

@@ -68,7 +68,7 @@ def tools(infer: Any = None) -> Tools:
 
 
 def update(client: bytes, tensors: TensorSet | None = None, photos: int = 10, **answers: Any) -> Update:
-    return Update(client=client, photo_count=photos, tensors=tensors or {}, **answers)
+    return Update(client=client, num_examples=photos, tensors=tensors or {}, **answers)
 
 
 def counted(counts: Mapping[bytes, tuple[int, int]]) -> list[Update]:
@@ -148,12 +148,12 @@ def test_the_phases_are_the_papers() -> None:
         ("extract", 2, 3, False),
         ("concatenate", 3, 3, True),
     ]
-    assert not cluster.local_pass.stages and not cluster.local_pass.HasField("upload")
-    assert [ask.WhichOneof("question") for ask in cluster.local_pass.asks] == ["class_counts"]
-    assert [stage.epochs for stage in extract.local_pass.stages] == [1]
-    assert [stage.steps for stage in last.local_pass.stages] == [3]
-    assert list(last.local_pass.extractors) == ["cluster_0", "cluster_1", "cluster_2"]
-    assert not extract.local_pass.asks and not last.local_pass.asks
+    assert not cluster.local_plan.stages and not cluster.local_plan.HasField("upload")
+    assert [ask.WhichOneof("kind") for ask in cluster.local_plan.statistics] == ["class_counts"]
+    assert [stage.epochs for stage in extract.local_plan.stages] == [1]
+    assert [stage.steps for stage in last.local_plan.stages] == [3]
+    assert list(last.local_plan.extractors) == ["cluster_0", "cluster_1", "cluster_2"]
+    assert not extract.local_plan.statistics and not last.local_plan.statistics
 
 
 def test_the_last_phase_leaves_out_what_its_bundle_has_no_hyper_parameter_for() -> None:
@@ -162,21 +162,21 @@ def test_the_last_phase_leaves_out_what_its_bundle_has_no_hyper_parameter_for() 
 
     phases = Run(task(manifests, hyper={"lr_classifier": 0.5, "momentum": 0.25})).phases
 
-    names = [[value.name for value in phase.local_pass.stages[0].hyper_values] for phase in phases[1:]]
+    names = [[value.name for value in phase.local_plan.stages[0].hyper_values] for phase in phases[1:]]
     assert names == [["lr_classifier", "momentum"], ["lr_classifier"]]
 
 
 def test_noisy_labels_are_asked_for_with_epsilon_and_nothing_exact_beside_them() -> None:
     phases = Run(task(options={"labels": "noisy", "epsilon": 2})).phases
 
-    assert [ask.label_distribution.epsilon for ask in phases[0].local_pass.asks] == [2.0]
-    assert not any(p.local_pass.evaluation.at_start or p.local_pass.evaluation.at_end for p in phases)
+    assert [ask.label_distribution.epsilon for ask in phases[0].local_plan.statistics] == [2.0]
+    assert not any(p.local_plan.evaluation.at_start or p.local_plan.evaluation.at_end for p in phases)
 
 
 def test_inferring_trains_and_uploads_in_the_first_round_and_asks_nothing() -> None:
-    first = Run(inferring()).phases[0].local_pass
+    first = Run(inferring()).phases[0].local_plan
 
-    assert len(first.stages) == 1 and first.HasField("upload") and not first.asks
+    assert len(first.stages) == 1 and first.HasField("upload") and not first.statistics
 
 
 def test_clients_with_like_labels_share_a_cluster_which_starts_from_the_initial_model() -> None:

@@ -18,12 +18,12 @@ def test_the_extractor_is_shared_and_the_classifier_kept() -> None:
     task = plan("fedper")
     (phase,) = made(task).phases(task)
 
-    shared, own = phase.local_pass.start
-    (keep,) = phase.local_pass.keep
+    shared, own = phase.local_plan.start
+    (keep,) = phase.local_plan.keep
     assert shared.source == assignment_pb2.SetSource(download="global")
     assert own.source == assignment_pb2.SetSource(kept="classifier", download="initial")
     assert (keep.set, keep.tensors) == ("classifier", own.tensors)
-    assert phase.local_pass.upload.tensors == shared.tensors
+    assert phase.local_plan.upload.tensors == shared.tensors
 
 
 def test_extractors_are_averaged_by_photos_and_no_classifier_is_known() -> None:

@@ -12,9 +12,9 @@ def test_the_reference_is_the_model_that_was_sent() -> None:
     task = plan("fedprox", BUNDLE, hyper={"mu": 0.5})
     (phase,) = made(task).phases(task)
 
-    (reference,) = phase.local_pass.references
+    (reference,) = phase.local_plan.references
     assert (reference.name, reference.set.download) == ("global", "global")
-    assert [(value.name, value.value) for value in phase.local_pass.stages[0].hyper_values] == [("mu", 0.5)]
+    assert [(value.name, value.value) for value in phase.local_plan.stages[0].hyper_values] == [("mu", 0.5)]
 
 
 def test_the_server_averages_as_fedavg_does() -> None:

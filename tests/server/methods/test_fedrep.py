@@ -22,7 +22,7 @@ def stages(**settings: Any) -> list[tuple[int, int, dict[str, float]]]:
     (phase,) = made(task).phases(task)
     return [
         (stage.epochs, stage.steps, {value.name: value.value for value in stage.hyper_values})
-        for stage in phase.local_pass.stages
+        for stage in phase.local_plan.stages
     ]
 
 

@@ -11,11 +11,11 @@ def test_a_client_goes_on_from_its_own_model_and_sends_nothing() -> None:
     task = plan("local_only")
     (phase,) = made(task).phases(task)
 
-    (start,) = phase.local_pass.start
+    (start,) = phase.local_plan.start
     assert start.source == assignment_pb2.SetSource(kept="model", download="initial")
-    assert [keep.set for keep in phase.local_pass.keep] == ["model"]
-    assert not phase.local_pass.HasField("upload")
-    assert not phase.local_pass.asks
+    assert [keep.set for keep in phase.local_plan.keep] == ["model"]
+    assert not phase.local_plan.HasField("upload")
+    assert not phase.local_plan.statistics
 
 
 def test_the_server_knows_nothing() -> None:
@@ -36,7 +36,7 @@ def test_an_objective_that_compares_with_the_shared_model_gets_the_clients_own()
     task = plan("local_only", with_reference(network(), "proximal", ["fc.bias"]))
     (phase,) = made(task).phases(task)
 
-    assert list(phase.local_pass.references) == [assignment_pb2.ReferenceBinding(name="global", start=True)]
+    assert list(phase.local_plan.references) == [assignment_pb2.ReferenceBinding(name="global", start=True)]
 
 
 def test_options_are_refused() -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from fedlens_proto.v1 import manifest_pb2
-from fedlens_server.methods import METHODS, Mixture, NothingToAggregate, TaskPlan, Tools, Update
+from fedlens_server.methods import METHODS, NothingToAggregate, TaskPlan, Tools, Update, WeightedSum
 from fedlens_server.methods.pfedsim import PAPER, REFERENCE, mix, mixing_weights, similarities, updated
 from fedlens_server.planning.task_settings import SettingsError, TaskSettings
 from tests.server.bundles import tiny_bundle
@@ -191,7 +191,7 @@ def run(task: TaskPlan, *rounds: Mapping[bytes, Mapping[str, Any]]) -> Any:
     tools = Tools(generator=np.random.default_rng(0), population=(), initial=weights(0.0))
     state = method.begin(phase, {}, tools)
     for sent in rounds:
-        updates = [Update(client=client, photo_count=10, tensors=tensors) for client, tensors in sent.items()]
+        updates = [Update(client=client, num_examples=10, tensors=tensors) for client, tensors in sent.items()]
         state = method.aggregate(phase, state, updates, tools)
     return method, phase, state
 
@@ -226,7 +226,7 @@ def test_a_client_gets_a_mixed_extractor_and_its_own_classifier() -> None:
 
     # Phi = (EQUAL + OBLIQUE) / 2; (1 * 1 + Phi * 5) / (1 + Phi)
     phi = (EQUAL + OBLIQUE) / 2
-    assert isinstance(mixed, Mixture)
+    assert isinstance(mixed, WeightedSum)
     for name in ("conv.weight", "bn.weight", "bn.mean"):
         np.testing.assert_allclose(mixed[name], np.full_like(mixed[name], (1 + 5 * phi) / (1 + phi)), rtol=1e-6)
     np.testing.assert_array_equal(mixed["fc.weight"], LEFT)
@@ -283,7 +283,7 @@ def test_a_forgotten_client_is_mixed_in_no_more_and_its_row_goes_to_the_next_one
 
     left = method.download(phase, state, ALICE)["personal"]
     tools = Tools(generator=np.random.default_rng(0), population=(), initial=weights(0.0))
-    state = method.aggregate(phase, state, [Update(client=DAVE, photo_count=1, tensors=weights(7.0, LEFT))], tools)
+    state = method.aggregate(phase, state, [Update(client=DAVE, num_examples=1, tensors=weights(7.0, LEFT))], tools)
 
     # Alice and Carol: (1 * 1 + EQUAL * 9) / (1 + EQUAL)
     expected = np.full((2, 3), (1 + EQUAL * 9) / (1 + EQUAL))
@@ -311,7 +311,7 @@ def test_nobody_with_photos_gives_no_new_state() -> None:
     tools = Tools(generator=np.random.default_rng(0), population=(), initial=weights(0.0))
 
     with pytest.raises(NothingToAggregate, match="no client trained on any photo"):
-        method.aggregate(phase, state, [Update(client=ALICE, photo_count=0, tensors=weights(1.0))], tools)
+        method.aggregate(phase, state, [Update(client=ALICE, num_examples=0, tensors=weights(1.0))], tools)
 
 
 @pytest.mark.parametrize(

@@ -44,16 +44,16 @@ def values(bench: Bench) -> dict[str, object]:
     return dict(bench.rounds._federation.tasks[1].values)
 
 
-def test_the_local_pass_reaches_the_client_as_the_method_wrote_it(bench: Bench) -> None:
+def test_the_local_plan_reaches_the_client_as_the_method_wrote_it(bench: Bench) -> None:
     bench.create(SETTINGS, [tiny_bundle(references=["global"])])
     bench.enrol([ALICE, BOB])
 
-    local_pass = bench.assignment(ALICE).local_pass
+    local_plan = bench.assignment(ALICE).local_plan
 
-    assert local_pass.start[0].source == assignment_pb2.SetSource(kept="mine", download="shared")
-    assert local_pass.references[0].set.download == "shared"
-    assert [keep.set for keep in local_pass.keep] == ["mine"]
-    assert local_pass.asks[0].HasField("class_counts")
+    assert local_plan.start[0].source == assignment_pb2.SetSource(kept="mine", download="shared")
+    assert local_plan.references[0].set.download == "shared"
+    assert [keep.set for keep in local_plan.keep] == ["mine"]
+    assert local_plan.statistics[0].HasField("class_counts")
 
 
 def test_an_upload_of_selected_tensors_is_what_is_expected(bench: Bench) -> None:
@@ -152,7 +152,7 @@ def test_class_counts_that_do_not_add_up_are_quarantined(bench: Bench) -> None:
     assignment = bench.assignment(ALICE)
     bias = {"fc.bias": np.zeros(2, np.float32)}
 
-    with pytest.raises(Exception, match=r"2 counts that add up to 4, must be 2 that add up to photo_count, 5"):
+    with pytest.raises(Exception, match=r"2 counts that add up to 4, must be 2 that add up to num_examples, 5"):
         bench.send(ALICE, assignment, *update_of(assignment, bias, 5, class_counts=[3, 1]))
 
     assert bench.show().rounds[0].members[0].state == admin_pb2.MEMBER_STATE_QUARANTINED
@@ -165,8 +165,8 @@ def test_evaluators_get_only_what_can_be_downloaded(gathered: Bench) -> None:
     assignment = gathered.assignment(evaluator)
 
     assert assignment.answer == assignment_pb2.ANSWER_EVALUATION
-    assert assignment.local_pass.start[0].source == assignment_pb2.SetSource(download="shared")
-    assert not assignment.local_pass.stages
+    assert assignment.local_plan.start[0].source == assignment_pb2.SetSource(download="shared")
+    assert not assignment.local_plan.stages
 
 
 def test_a_bundle_without_the_reference_is_refused_when_the_task_is_made(bench: Bench) -> None:

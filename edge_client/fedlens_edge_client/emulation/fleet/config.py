@@ -8,7 +8,7 @@ from pathlib import Path
 
 from fedlens_edge_client.emulation.faults import FaultPlan
 from fedlens_edge_client.emulation.fleet.messages import EVALUATOR, client_name
-from fedlens_edge_client.emulation.partitions import PhotoPool, Regime
+from fedlens_edge_client.emulation.partitions import Partition, PhotoPool
 from fedlens_edge_client.engines.choice import EngineName
 from fedlens_edge_client.errors import StateError
 from fedlens_edge_client.storage.album import Album
@@ -28,7 +28,7 @@ class FleetConfig:
     Attributes:
         server: Address of the server.
         clients: How many trainers, counted from 0.
-        key: Fleet key, 32 bytes; with the regime's seed and an index it gives a client's secret.
+        key: Fleet key, 32 bytes; with the partition's seed and an index it gives a client's secret.
         state: Folder; each client has a sub-folder, all share the cache.
         token: Enrolment token of the trainers; None if all have enrolled before.
         evaluator_token: Enrolment token of the evaluator, which has all test photos; None: there is none.
@@ -41,14 +41,14 @@ class FleetConfig:
             evaluator has the first.
         shares_downloads: What one client has fetched the others need not. Otherwise each fetches everything itself, as
             phones do; what is computed of photos is shared in any case.
-        made_photos: Folder for photos that the regime makes, which many fleets may share; None: one in `state`.
+        made_photos: Folder for photos that the partition makes, which many fleets may share; None: one in `state`.
         photo_features: Folder for photos' features, which may outlive the fleet; None: one in `state`.
     """
 
     server: str
     clients: int
     pool: PhotoPool
-    regime: Regime
+    partition: Partition
     plan: FaultPlan
     key: bytes
     state: Path
@@ -75,7 +75,7 @@ class FleetConfig:
     def secret(self, index: int) -> bytes:
         """A client's secret, 32 bytes."""
         place = EVALUATOR_SECRET_INDEX if index == EVALUATOR else index
-        return keyed_hash.fleet_secret(self.key, self.regime.seed, place)
+        return keyed_hash.fleet_secret(self.key, self.partition.seed, place)
 
     def client_id(self, index: int) -> bytes:
         """A client's public id, 32 bytes."""
@@ -85,15 +85,15 @@ class FleetConfig:
         """A client's photos.
 
         Raises:
-            EdgeClientError: The pool cannot serve the regime.
+            EdgeClientError: The pool cannot serve the partition.
         """
         if index == EVALUATOR:
-            return self.regime.evaluator_album(self.pool)
-        return self.regime.album(self.pool, index, self.made_photos or self.state / MADE_PHOTOS)
+            return self.partition.evaluator_album(self.pool)
+        return self.partition.album(self.pool, index, self.made_photos or self.state / MADE_PHOTOS)
 
     def name(self, index: int) -> str:
         """What people read: a client's number, and whose photos it has if that is one person or device."""
-        owners = () if index == EVALUATOR else self.regime.owners_of(self.pool, index)
+        owners = () if index == EVALUATOR else self.partition.owners_of(self.pool, index)
         return client_name(index) + (f" ({owners[0]})" if len(owners) == 1 else "")
 
     def models_of(self, index: int) -> tuple[str, ...]:
@@ -109,7 +109,7 @@ class FleetConfig:
     def folder(self, index: int) -> Path:
         """A client's state folder; fleets of different seeds are different clients."""
         name = "evaluator" if index == EVALUATOR else f"client-{index:05}"
-        return self.state / f"seed-{self.regime.seed}" / name
+        return self.state / f"seed-{self.partition.seed}" / name
 
     def cache(self, index: int) -> Path:
         """A client's folder for parts and blobs."""

@@ -1,6 +1,6 @@
 """Stopping a client between two of its arrows, without its help.
 
-An arrow of `check in -> fetch -> embed, local pass, outbox -> upload -> forget` ends where the next call to the server
+An arrow of `check in -> fetch -> embed, local plan, outbox -> upload -> forget` ends where the next call to the server
 begins. So a transport that holds every further call parks the client where all it has done is on its disk.
 """
 

@@ -84,7 +84,7 @@ def introduce(config: FleetConfig, console: Console) -> None:
     pool = config.pool
     console.print(
         f"{config.clients} clients with {sum(map(len, pool.train)):,} train photos of {len(pool.class_names)} classes "
-        f"({config.regime.summary}), {config.workers} worker processes"
+        f"({config.partition.summary}), {config.workers} worker processes"
         + (f", programs run by {' and '.join(config.engines)}" if set(config.engines) != {EngineName.TORCH} else ""),
         highlight=False,
         soft_wrap=True,

@@ -1,4 +1,4 @@
-"""Camera regimes: in every round each client has a fresh local set, as if photographed since the last one.
+"""Camera partitions: in every round each client has a fresh local set, as if photographed since the last one.
 
 Paper: FedNS, the data setting of its experiments (`camera-iid`, `camera-noniid`).
 
@@ -6,7 +6,7 @@ Paper: FedNS, the data setting of its experiments (`camera-iid`, `camera-noniid`
     n        per_class   photos per class
     -        index       client, counted from 0
 
-The iid regime draws exactly n photos of each class, the non-iid one a uniform integer from 1 to 2n of each, both
+The iid partition draws exactly n photos of each class, the non-iid one a uniform integer from 1 to 2n of each, both
 without replacement inside a client's set of a round; clients and rounds draw independently of each other, so that they
 may share photos. Test photos are drawn once per client, likewise, the same number of each class, and stay: a client's
 results before and after training, and over the rounds, are on the same photos.
@@ -72,8 +72,8 @@ class CameraAlbum:
         self.pool.require(
             train=factor * self.per_class,
             test=self.test_per_class,
-            advice=f"regime {name} draws up to {factor * self.per_class} train and {self.test_per_class} test photos "
-            f"of each class at {self.per_class} per class: add photos or lower that number",
+            advice=f"partition {name} draws up to {factor * self.per_class} train and {self.test_per_class} test "
+            f"photos of each class at {self.per_class} per class: add photos or lower that number",
         )
 
     def photos(self, round_number: int) -> AlbumSnapshot:

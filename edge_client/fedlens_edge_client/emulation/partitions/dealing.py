@@ -5,7 +5,7 @@ many clients learn and what few learn is measured on the same people.
 """
 
 from fedlens_edge_client.emulation.partitions.camera import generator
-from fedlens_edge_client.emulation.partitions.partition import Unservable
+from fedlens_edge_client.emulation.partitions.splits import Unservable
 
 
 def unseen(owners: tuple[str, ...], seed: int, share: float) -> tuple[str, ...]:

@@ -1,9 +1,9 @@
 """A pool divided among the clients once and for all: the same photos in every round.
 
-The train photos (with `pooled-halves` the test photos behind them) are divided by a rule of `partition.py`: they are
-its samples, in the order of the pool (class by class, by path), and its generators are seeded with the regime's seed as
-it is: `--seed s` is the authors' `np.random.seed(s)` with `random.seed(s)`. Test photos of the other rules are drawn by
-generators of their own and so change no share.
+The train photos (with `pooled-halves` the test photos behind them) are divided by a rule of `splits.py`: they are
+its samples, in the order of the pool (class by class, by path), and its generators are seeded with the partition's seed
+as it is: `--seed s` is the authors' `np.random.seed(s)` with `random.seed(s)`. Test photos of the other rules are drawn
+by generators of their own and so change no share.
 
     n_k^c   train photos of class c at client k
     T_c     test photos of class c in the pool
@@ -21,11 +21,11 @@ from random import Random
 import numpy as np
 from numpy.typing import NDArray
 
-from fedlens_edge_client.emulation.partitions import dealing, partition
+from fedlens_edge_client.emulation.partitions import dealing, splits
 from fedlens_edge_client.emulation.partitions.camera import generator
 from fedlens_edge_client.emulation.partitions.listing import PoolPhoto, PoolUnusable
-from fedlens_edge_client.emulation.partitions.partition import Unservable
 from fedlens_edge_client.emulation.partitions.pool import PhotoPool
+from fedlens_edge_client.emulation.partitions.splits import Unservable
 from fedlens_edge_client.storage.album import AlbumSnapshot, Photo
 
 Drawn = list[tuple[int, PoolPhoto]]
@@ -33,7 +33,7 @@ Drawn = list[tuple[int, PoolPhoto]]
 
 
 class Rule(StrEnum):
-    """Names of the rules, which are those of their regimes."""
+    """Names of the rules, which are those of their partitions."""
 
     DIRICHLET = "dirichlet"
     CLASSES = "classes"
@@ -45,7 +45,7 @@ class Rule(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Division:
-    """How a pool is divided; see `Regime` for the settings."""
+    """How a pool is divided; see `Partition` for the settings."""
 
     rule: Rule
     seed: int
@@ -117,7 +117,7 @@ def unseen_owners(seed: int, share: float, pool: PhotoPool) -> tuple[str, ...]:
     """
     if not pool.owners:
         raise PoolUnusable(
-            f"{pool.root} does not say whose photos these are, which regime clients needs: put them into folders "
+            f"{pool.root} does not say whose photos these are, which partition clients needs: put them into folders "
             "CLIENT/CLASS, or write a table clients.csv with columns file and client"
         )
     return dealing.unseen(pool.owners, seed, share)
@@ -169,14 +169,14 @@ def _train_shares(division: Division, pool: PhotoPool) -> list[Drawn]:
     random = np.random.RandomState(division.seed)
     match division.rule:
         case Rule.DIRICHLET:
-            shares = partition.dirichlet(labels, division.clients, division.beta, division.least, random)
+            shares = splits.dirichlet(labels, division.clients, division.beta, division.least, random)
         case Rule.CLASSES:
             holders = Random(division.seed)
-            shares = partition.classes(labels, division.clients, division.per_client, random, holders)
+            shares = splits.classes(labels, division.clients, division.per_client, random, holders)
         case Rule.TWO_CLASSES:
-            shares = partition.two_classes(labels, division.clients, random)
+            shares = splits.two_classes(labels, division.clients, random)
         case _:
-            shares = partition.equal_shares(len(photos), division.clients, random)
+            shares = splits.equal_shares(len(photos), division.clients, random)
     for index, share in enumerate(shares):
         if not len(share):
             raise Unservable(
@@ -189,9 +189,9 @@ def _train_shares(division: Division, pool: PhotoPool) -> list[Drawn]:
 def _pooled_halves(division: Division, pool: PhotoPool) -> list[tuple[Drawn, Drawn]]:
     photos = _flat(pool.train) + _flat(pool.test)
     random = np.random.RandomState(division.seed)
-    shares = partition.dirichlet(_labels(photos), division.clients, division.beta, division.least, random)
+    shares = splits.dirichlet(_labels(photos), division.clients, division.beta, division.least, random)
     sides = []
-    for train, test in partition.halves(shares, random):
+    for train, test in splits.halves(shares, random):
         trained = {photos[i][1].digest for i in train}
         # Equal files in both halves would be trained on and tested with.
         apart = [photos[i] for i in test if photos[i][1].digest not in trained]

@@ -1,4 +1,4 @@
-"""The `album` regime: photos arrive and fill an album up to a limit, the oldest go, some labels get corrected.
+"""The `album` partition: photos arrive and fill an album up to a limit, the oldest go, some labels get corrected.
 
     arrivals     in every round a uniform integer from 1 to 2n photos of each class, n = `per_class`, in random
                  order; a photo that arrives again counts as new
@@ -71,7 +71,7 @@ class FillingAlbum:
         self.pool.require(
             train=2 * self.per_class,
             test=self.test_per_class,
-            advice=f"regime album lets up to {2 * self.per_class} photos of each class arrive in a round and keeps "
+            advice=f"partition album lets up to {2 * self.per_class} photos of each class arrive in a round and keeps "
             f"{self.test_per_class} test photos at {self.per_class} per class: add photos or lower that number",
         )
 

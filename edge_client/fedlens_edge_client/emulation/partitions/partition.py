@@ -1,208 +1,240 @@
-"""Who holds which samples: partitions of a label array over clients, as the papers and their authors' code make them.
+"""A partition by name with its settings, and the album that it gives to each client."""
 
-Papers: FedConcat and NIID-Bench (Li et al., ICDE 2022, https://arxiv.org/abs/2102.02079) for `dirichlet`, `classes` and
-`equal_shares`; FedClassAvg for `two_classes`; pFedSim for `halves`.
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, Self
 
-    paper      here       meaning
-    N          n          samples
-    n          clients    clients
-    C          classes    classes; labels are 0..C-1
-    beta       beta       concentration of the Dirichlet distribution, > 0
-    k          per_client classes of each client in #C=k
-
-The authors draw from numpy's and Python's global generators of old. Here the same kinds of generators are arguments:
-with `RandomState(s)` and `Random(s)` the functions return what that code does after `np.random.seed(s)` and
-`random.seed(s)`, index by index. Numpy keeps the numbers of `RandomState` as they are for ever.
-
-Deviations: where the authors' code repeats without end or fails, `Unservable` says what to change. A class without
-samples takes part in nothing but the draws.
-"""
-
-from random import Random
-
-import numpy as np
-from numpy.typing import NDArray
-
+from fedlens_edge_client.emulation.partitions.camera import CameraAlbum
+from fedlens_edge_client.emulation.partitions.division import (
+    Division,
+    EvaluatorAlbum,
+    FixedAlbum,
+    Rule,
+    dealt_owners,
+    divide,
+    unseen_owners,
+    unseen_photos,
+)
+from fedlens_edge_client.emulation.partitions.filling import FillingAlbum
+from fedlens_edge_client.emulation.partitions.noise import NoisyAlbum
+from fedlens_edge_client.emulation.partitions.pool import PhotoPool
 from fedlens_edge_client.errors import EdgeClientError
-
-Labels = NDArray[np.int64]
-Shares = list[NDArray[np.int64]]
-
-TRIES = 1000
+from fedlens_edge_client.storage.album import Album
 
 
-class Unservable(EdgeClientError):
-    """These samples cannot be divided so; the text says what to change."""
+class PartitionName(StrEnum):
+    """Names of the partitions, as on the command line."""
+
+    CAMERA_IID = "camera-iid"
+    CAMERA_NONIID = "camera-noniid"
+    ALBUM = "album"
+    DIRICHLET = "dirichlet"
+    CLASSES = "classes"
+    TWO_CLASSES = "two-classes"
+    POOLED_HALVES = "pooled-halves"
+    FEATURE_SKEW = "feature-skew"
+    CLIENTS = "clients"
 
 
-def dirichlet(labels: Labels, clients: int, beta: float, least: int, random: np.random.RandomState) -> Shares:
-    """Shares whose class mixes are drawn from a Dirichlet distribution; every sample is in one of them.
+_CAMERA = ("per_class", "test_per_class")
+SETTINGS: Mapping[PartitionName, tuple[str, ...]] = {
+    PartitionName.CAMERA_IID: _CAMERA,
+    PartitionName.CAMERA_NONIID: _CAMERA,
+    PartitionName.ALBUM: (*_CAMERA, "limit", "mislabelled", "drift"),
+    PartitionName.DIRICHLET: ("beta", "min_photos", "test_photos"),
+    PartitionName.CLASSES: ("classes_per_client", "test_photos"),
+    PartitionName.TWO_CLASSES: ("test_photos",),
+    PartitionName.POOLED_HALVES: ("beta", "min_photos"),
+    PartitionName.FEATURE_SKEW: ("sigma", "test_photos"),
+    PartitionName.CLIENTS: ("unseen",),
+}
+"""What may be set of each partition; what is set of another partition would have no effect."""
+# Of FedConcat and FedClassAvg; and of pFedSim, where half of it is to test with.
+_LEAST = {PartitionName.DIRICHLET: 10, PartitionName.POOLED_HALVES: 40}
+_AT_LEAST_ONE = ("clients", "per_class", "test_per_class", "limit", "classes_per_client", "min_photos")
+_NOT_NEGATIVE = ("seed", "test_photos", "sigma")
+_SHARES = ("mislabelled", "drift")
 
-    Class by class, its shuffled samples are cut in proportions p ~ Dir(beta), of which those of clients that hold N/n
-    samples already are set to 0; all is repeated until every client holds enough.
 
-    Args:
-        labels: int64 [N], 0..C-1.
-        clients: n, at least 1.
-        beta: The smaller, the fewer classes does a client have.
-        least: Samples that each client must hold, at least.
-        random: Used up by an unknown number of draws.
+class BadPartition(EdgeClientError):
+    """A partition's setting is wrong; the text names it, what was found and what is allowed."""
 
-    Returns:
-        For each client the indices of its samples, int64, in random order.
 
-    Raises:
-        Unservable: Not enough samples, or none of `TRIES` tries gave every client enough.
+@dataclass(frozen=True, kw_only=True)
+class Partition:
+    """One way in which all cameras of a fleet meet the photos of a pool.
+
+    Attributes:
+        seed: Of everything that is drawn.
+        clients: The number of trainers. The partitions that divide the pool need it, but for `clients`, where None
+            stands for one for each owner that is not unseen.
+        per_class: n of a camera or album, at least 1.
+        test_per_class: Test photos of each class and client; None: a fifth of `per_class`, at least 1.
+        limit: Train photos in an `album`, at most; None: 4 n times the number of classes, together.
+        mislabelled: Share of an `album`'s photos that come with a wrong label.
+        drift: How far the class mix of an `album`'s arrivals moves over the rounds, 0 (it stays) to 1.
+        beta: Concentration of the Dirichlet distribution, > 0.
+        min_photos: Photos that each client has at least; None: 10, with pooled halves 40 (of which 20 are trained on).
+        classes_per_client: k of #C=k.
+        sigma: Standard deviation of the noise, in units of the full range of a pixel, that a client n of n would have.
+        test_photos: Test photos of each client, with the class mix of its train photos; None: the
+            test photos of each class are divided among those who train on it, in proportion to their train photos.
+        unseen: Share of the owners whose photos no client has, 0 to less than 1; with some, the evaluator has theirs.
     """
-    n = len(labels)
-    if clients * least > n:
-        raise Unservable(
-            f"{n} photos are too few for {clients} clients with at least {least} each: "
-            f"add photos, take at most {n // max(1, least)} clients, or lower the least number"
+
+    name: PartitionName
+    seed: int
+    clients: int | None = None
+    per_class: int = 10
+    test_per_class: int | None = None
+    limit: int | None = None
+    mislabelled: float = 0.1
+    drift: float = 0.0
+    beta: float = 0.5
+    min_photos: int | None = None
+    classes_per_client: int = 2
+    sigma: float = 0.1
+    test_photos: int | None = None
+    unseen: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Check the settings.
+
+        Raises:
+            BadPartition: One is out of its range.
+        """
+        for key in _AT_LEAST_ONE:
+            value = getattr(self, key)
+            self._require(key, value is None or value >= 1, "at least 1")
+        for key in _NOT_NEGATIVE:
+            value = getattr(self, key)
+            self._require(key, value is None or 0 <= value < math.inf, "0 or more")
+        for key in _SHARES:
+            self._require(key, 0 <= getattr(self, key) <= 1, "0 to 1")
+        self._require("beta", 0 < self.beta < math.inf, "more than 0")
+        self._require("unseen", 0 <= self.unseen < 1, "0 or more and less than 1")
+
+    @classmethod
+    def of(cls, name: PartitionName, settings: Mapping[str, Any], *, seed: int, clients: int | None) -> Self:
+        """The partition with these settings, by the names of the attributes; the others have their defaults.
+
+        Raises:
+            BadPartition: A setting is not one of this partition, or out of its range.
+        """
+        allowed = SETTINGS[name]
+        if wrong := [key for key in settings if key not in allowed]:
+            raise BadPartition(f"{wrong[0]!r} is no setting of partition {name.value}; it has {', '.join(allowed)}")
+        return cls(name=name, seed=seed, clients=clients, **settings)
+
+    @property
+    def summary(self) -> str:
+        """Name and settings, for people."""
+        told = {key: self._effective(key) for key in SETTINGS[self.name]}
+        parts = [f"{key.replace('_', ' ')} {value:g}" for key, value in told.items() if value is not None]
+        return ", ".join([self.name.value, *parts])
+
+    def album(self, pool: PhotoPool, index: int, made: Path | None = None) -> Album:
+        """The album of client `index`, counted from 0.
+
+        Args:
+            pool: The photos.
+            index: The client.
+            made: Folder for photos that the partition makes, which many fleets may share; `feature-skew` needs one.
+
+        Raises:
+            TooFewPhotos: Some class has fewer photos than the partition may draw.
+            Unservable: The pool cannot be divided so among the clients.
+            PoolUnusable: With `clients`: photos have no owners, or a client none to train on or be tested with.
+        """
+        if self.name is PartitionName.ALBUM:
+            limit = 4 * self.per_class * len(pool.class_names) if self.limit is None else self.limit
+            return FillingAlbum(
+                pool, self.seed, index, self.per_class, limit, self.mislabelled, self._test_per_class, self.drift
+            )
+        if self.name in (PartitionName.CAMERA_IID, PartitionName.CAMERA_NONIID):
+            iid = self.name is PartitionName.CAMERA_IID
+            return CameraAlbum(pool, self.seed, index, iid, self.per_class, self._test_per_class)
+        photos = divide(self._division(pool), pool)[index]
+        if self.name is not PartitionName.FEATURE_SKEW:
+            return FixedAlbum(photos)
+        if made is None:
+            raise ValueError("partition feature-skew makes photos; give a folder for them")
+        return NoisyAlbum(photos, self.seed, self.sigma * index / self._clients, made)
+
+    def evaluator_album(self, pool: PhotoPool) -> Album:
+        """What an evaluator holds: all test photos, or all of unseen owners.
+
+        No client trains on any of them; with `pooled-halves`, or a split that the folder came with, on copies it may.
+
+        Raises:
+            Unservable, PoolUnusable: As `album`.
+        """
+        if self.name is PartitionName.CLIENTS and self.unseen:
+            return FixedAlbum(unseen_photos(self._division(pool), pool))
+        if self.name is not PartitionName.POOLED_HALVES:
+            return EvaluatorAlbum(pool)
+        return FixedAlbum(
+            tuple(photo for photos in divide(self._division(pool), pool) for photo in photos if photo.is_test)
         )
-    members = _members(labels)
-    most = 0
-    for _ in range(TRIES):
-        shares = _cut_once(members, n, clients, beta, random)
-        smallest = min(map(len, shares))
-        if smallest >= least:
-            for share in shares:
-                random.shuffle(share)
-            return shares
-        most = max(most, smallest)
-    raise Unservable(
-        f"{TRIES} draws of beta {beta:g} for {clients} clients left one with {most} photos at best, where each must "
-        f"have {least}: raise beta, lower the least number, take fewer clients or another seed"
-    )
 
+    def owners_of(self, pool: PhotoPool, index: int) -> tuple[str, ...]:
+        """The owners whose photos client `index` has; none where clients are not made of owners.
 
-def classes(labels: Labels, clients: int, per_client: int, random: np.random.RandomState, holders: Random) -> Shares:
-    """#C=k: shares with samples of k classes each; every sample is in one of them.
+        Raises:
+            Unservable, PoolUnusable: As `album`.
+        """
+        return dealt_owners(self._division(pool), pool)[index] if self.name is PartitionName.CLIENTS else ()
 
-    Client i holds class i mod C and k - 1 others; each class, shuffled, is divided evenly among its holders.
+    def unseen_owners(self, pool: PhotoPool) -> tuple[str, ...]:
+        """The owners whose photos no client has, whatever the number of clients.
 
-    Args:
-        labels: int64 [N], 0..C-1.
-        clients: n, at least 1.
-        per_client: k, 1 to C.
-        random: Shuffles the samples.
-        holders: Draws the other classes of each client.
+        Raises:
+            Unservable, PoolUnusable: As `album`.
+        """
+        return unseen_owners(self.seed, self.unseen, pool) if self.name is PartitionName.CLIENTS else ()
 
-    Returns:
-        For each client the indices of its samples, int64, class by class.
+    def clients_of(self, pool: PhotoPool) -> int:
+        """How many trainers there are: `clients`, or one for each owner that is not unseen.
 
-    Raises:
-        Unservable: There are fewer classes than k, or none of `TRIES` draws gave every class a holder.
-    """
-    members = _members(labels)
-    if not 1 <= per_client <= len(members):
-        raise Unservable(f"{per_client} classes per client where there are {len(members)}; allowed is 1 to that")
-    held = _holders(members, clients, per_client, holders)
-    pieces: list[list[NDArray[np.int64]]] = [[] for _ in range(clients)]
-    for label, of_class in enumerate(members):
-        having = [client for client in range(clients) if label in held[client]]
-        if not having:
-            continue
-        shuffled = of_class.copy()
-        random.shuffle(shuffled)
-        for client, piece in zip(having, np.array_split(shuffled, len(having)), strict=True):
-            pieces[client].append(piece)
-    return [np.concatenate(piece) for piece in pieces]
+        Raises:
+            Unservable, PoolUnusable: As `album`.
+            BadPartition: Nothing says how many.
+        """
+        if self.name is PartitionName.CLIENTS and self.clients is None:
+            return len(pool.owners) - len(self.unseen_owners(pool))
+        return self._clients
 
-
-def two_classes(labels: Labels, clients: int, random: np.random.RandomState) -> Shares:
-    """Shares of one size with samples of two classes each, floor(N / 2n) draws with replacement of either.
-
-    A sample may be in several shares, several times in one, or in none.
-
-    Args:
-        labels: int64 [N], 0..C-1.
-        clients: n, at least 1.
-        random: Draws and shuffles.
-
-    Returns:
-        For each client the indices of its draws, int64, in random order.
-
-    Raises:
-        Unservable: There is no sample for each of two draws per client, or only one class.
-    """
-    members = _members(labels)
-    there = [label for label, of_class in enumerate(members) if len(of_class)]
-    draws = len(labels) // (2 * clients)
-    if draws == 0 or len(there) < 2:
-        raise Unservable(
-            f"{len(labels)} photos of {len(there)} classes cannot give {clients} clients two classes each: "
-            f"there must be two classes, and at least {2 * clients} photos"
+    def _division(self, pool: PhotoPool) -> Division:
+        rule = Rule(self.name.value)
+        return Division(
+            rule=rule,
+            seed=self.seed,
+            clients=self.clients_of(pool),
+            beta=self.beta,
+            least=self._effective("min_photos") or 1,
+            per_client=self.classes_per_client,
+            test_photos=self.test_photos,
+            unseen=self.unseen,
         )
-    shares = []
-    for _ in range(clients):
-        chosen = random.choice(there, 2, replace=False)
-        share = np.concatenate([random.choice(members[label], draws) for label in chosen])
-        random.shuffle(share)
-        shares.append(share)
-    return shares
 
+    @property
+    def _clients(self) -> int:
+        if self.clients is None:
+            raise BadPartition(
+                f"partition {self.name.value} divides the photos among the clients; say how many `clients`"
+            )
+        return self.clients
 
-def equal_shares(n: int, clients: int, random: np.random.RandomState) -> Shares:
-    """Samples 0..N-1 in random order, divided evenly: the first shares have one more where that does not come out.
+    @property
+    def _test_per_class(self) -> int:
+        return max(1, self.per_class // 5) if self.test_per_class is None else self.test_per_class
 
-    Raises:
-        Unservable: There are fewer samples than clients.
-    """
-    if n < clients:
-        raise Unservable(f"{n} photos are too few for {clients} clients: add photos or take fewer clients")
-    return list(np.array_split(random.permutation(n), clients))
+    def _effective(self, key: str) -> Any:
+        return _LEAST.get(self.name) if key == "min_photos" and self.min_photos is None else getattr(self, key)
 
-
-def halves(shares: Shares, random: np.random.RandomState) -> list[tuple[NDArray[np.int64], NDArray[np.int64]]]:
-    """Each client's share shuffled and cut in half: to train on, and to test with, which has the odd sample."""
-    cut = []
-    for share in shares:
-        shuffled = random.permutation(share)
-        cut.append((shuffled[: len(share) // 2], shuffled[len(share) // 2 :]))
-    return cut
-
-
-def _members(labels: Labels) -> Shares:
-    return [np.flatnonzero(labels == label) for label in range(int(labels.max(initial=-1)) + 1)]
-
-
-def _cut_once(members: Shares, n: int, clients: int, beta: float, random: np.random.RandomState) -> Shares:
-    pieces: list[list[NDArray[np.int64]]] = [[] for _ in range(clients)]
-    held = np.zeros(clients, np.int64)
-    for of_class in members:
-        shuffled = of_class.copy()
-        random.shuffle(shuffled)
-        has_room = held < n / clients
-        p = random.dirichlet(np.repeat(beta, clients)) * has_room
-        if not len(shuffled):
-            continue
-        # A tiny beta can leave every client that has room without a proportion; the class must go somewhere.
-        p = p / p.sum() if p.sum() > 0 else has_room / has_room.sum()
-        cuts = (np.cumsum(p) * len(shuffled)).astype(int)[:-1]
-        for client, piece in enumerate(np.split(shuffled, cuts)):
-            pieces[client].append(piece)
-            held[client] += len(piece)
-    return [np.concatenate(piece) for piece in pieces]
-
-
-def _holders(members: Shares, clients: int, per_client: int, random: Random) -> list[set[int]]:
-    count = len(members)
-    if per_client == count:
-        return [set(range(count))] * clients
-    needed = {label for label, of_class in enumerate(members) if len(of_class)}
-    for _ in range(TRIES):
-        held = [_with_others(client % count, count, per_client, random) for client in range(clients)]
-        if needed <= set().union(*held):
-            return held
-    raise Unservable(
-        f"{clients} clients with {per_client} of {count} classes each leave a class to nobody: "
-        f"take at least {-(-count // per_client)} clients, better {count}, or more classes per client"
-    )
-
-
-def _with_others(first: int, count: int, per_client: int, random: Random) -> set[int]:
-    held = {first}
-    while len(held) < per_client:
-        held.add(random.randint(0, count - 1))
-    return held
+    def _require(self, key: str, holds: bool, allowed: str) -> None:
+        if not holds:
+            raise BadPartition(f"{key} of partition {self.name.value} is {getattr(self, key)}; allowed is {allowed}")

@@ -14,7 +14,7 @@ from fedlens_edge_client.storage.album import Photo
 
 
 class TooFewPhotos(PoolUnusable):
-    """A class has fewer photos than a regime may draw at once; add photos or ask for fewer."""
+    """A class has fewer photos than a partition may draw at once; add photos or ask for fewer."""
 
     def __init__(self, class_name: str, found: int, needed: int, what: str, advice: str) -> None:
         """`what` is the kind of photos, such as `train photos in photos/train`."""

@@ -3,7 +3,7 @@
     symbol  here                     meaning
     a_j     weight of a term         how much of set j goes in
     x_j     its tensor of that name  float of any width
-    y       `mixture[name]`          float32(sum_j float64(a_j) * float64(x_j)), terms added in the order given
+    y       `weighted_sum[name]`          float32(sum_j float64(a_j) * float64(x_j)), terms added in the order given
 
 A method gives one where each client downloads a mix of its own (pFedSim): with 1,000 clients, writing these mixes would
 cost the disk as much again as the uploads do.
@@ -23,7 +23,7 @@ Terms = Sequence[tuple[float, TensorSet]]
 CHUNK = 1 << 16
 
 
-class Mixture(Mapping[str, Array]):
+class WeightedSum(Mapping[str, Array]):
     """By name, each tensor's terms; a single term of weight 1 hands its tensor on as it is, which integers need."""
 
     def __init__(self, terms: Mapping[str, Terms], stand_in: TensorSet | None = None) -> None:
@@ -32,7 +32,7 @@ class Mixture(Mapping[str, Array]):
         Args:
             terms: For each tensor the weighted sets, at least one, that hold one of that name and of equal shape.
             stand_in: A stored set with the same tensors for a client that is told what to predict with while no round
-                has it, and for which computing the mixture would be too dear. None: there is none.
+                has it, and for which computing the weighted sum would be too dear. None: there is none.
         """
         self.terms = {name: tuple(terms[name]) for name in sorted(terms, key=str.encode)}
         self.stand_in = stand_in

@@ -4,7 +4,7 @@ import pytest
 
 from fedlens_edge_client.emulation.faults import FaultPlan
 from fedlens_edge_client.emulation.fleet.config import FleetConfig
-from fedlens_edge_client.emulation.partitions import PhotoPool, Regime, RegimeName
+from fedlens_edge_client.emulation.partitions import Partition, PartitionName, PhotoPool
 
 
 @pytest.fixture
@@ -14,7 +14,7 @@ def config(tmp_path: Path) -> FleetConfig:
         server="https://127.0.0.1:1",
         clients=5,
         pool=PhotoPool(root=tmp_path, class_names=("a", "b"), train=((), ()), test=((), ()), skipped={}),
-        regime=Regime(name=RegimeName.CAMERA_IID, seed=7, per_class=1),
+        partition=Partition(name=PartitionName.CAMERA_IID, seed=7, per_class=1),
         plan=FaultPlan(),
         key=bytes(32),
         state=tmp_path,

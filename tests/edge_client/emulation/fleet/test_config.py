@@ -6,7 +6,7 @@ import pytest
 
 from fedlens_edge_client.emulation.fleet.config import FleetConfig, default_workers, fleet_key
 from fedlens_edge_client.emulation.fleet.messages import EVALUATOR
-from fedlens_edge_client.emulation.partitions import PhotoPool, Regime, RegimeName
+from fedlens_edge_client.emulation.partitions import Partition, PartitionName, PhotoPool
 from fedlens_edge_client.errors import StateError
 from fedlens_proto import keyed_hash
 from tests.edge_client.photo_folders import write_clients
@@ -68,8 +68,8 @@ def test_a_client_is_called_by_the_one_whose_photos_it_has(config: FleetConfig, 
     pool = PhotoPool.open(
         write_clients(tmp_path / "photos", {"anna": {"cat": 5, "dog": 5}, "ben": {"cat": 5, "dog": 5}})
     )
-    owned = replace(config, pool=pool, regime=Regime(name=RegimeName.CLIENTS, seed=1))
-    together = replace(owned, regime=Regime(name=RegimeName.CLIENTS, seed=1, clients=1))
+    owned = replace(config, pool=pool, partition=Partition(name=PartitionName.CLIENTS, seed=1))
+    together = replace(owned, partition=Partition(name=PartitionName.CLIENTS, seed=1, clients=1))
 
     assert [owned.name(index) for index in (0, 1, EVALUATOR)] == ["client 0 (anna)", "client 1 (ben)", "evaluator"]
     assert together.name(0) == config.name(0) == "client 0"

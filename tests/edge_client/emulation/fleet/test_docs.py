@@ -1,9 +1,9 @@
 import re
 from pathlib import Path
 
-from fedlens.commands.fleet import RegimeChoice
+from fedlens.commands.fleet import PartitionChoice
 from fedlens_edge_client.emulation.faults import Fault, FaultKind, FaultPlan
-from fedlens_edge_client.emulation.partitions import PhotoPool, RegimeName
+from fedlens_edge_client.emulation.partitions import PartitionName, PhotoPool
 
 DOCS = Path(__file__).parents[4] / "docs" / "fleet.md"
 
@@ -31,11 +31,11 @@ def test_the_table_in_the_docs_can_be_read(tmp_path: Path) -> None:
     assert (pool.owners, pool.class_names) == (("anna", "ben"), ("apple", "pear"))
 
 
-def test_every_regime_and_fault_is_in_the_docs() -> None:
+def test_every_partition_and_fault_is_in_the_docs() -> None:
     text = DOCS.read_text(encoding="utf-8")
 
-    assert all(f"| `{name}` |" in text for name in (*RegimeName, *FaultKind))
+    assert all(f"| `{name}` |" in text for name in (*PartitionName, *FaultKind))
 
 
-def test_the_command_offers_every_regime() -> None:
-    assert [choice.value for choice in RegimeChoice] == [name.value for name in RegimeName]
+def test_the_command_offers_every_partition() -> None:
+    assert [choice.value for choice in PartitionChoice] == [name.value for name in PartitionName]

@@ -22,7 +22,7 @@ from fedlens_edge_client.emulation.fleet.messages import EVALUATOR, Happened, Me
 from fedlens_edge_client.emulation.fleet.processes import WorkerDied
 from fedlens_edge_client.emulation.fleet.running import run_fleet
 from fedlens_edge_client.emulation.fleet.status import FleetStatus
-from fedlens_edge_client.emulation.partitions import PhotoPool, Regime, RegimeName
+from fedlens_edge_client.emulation.partitions import Partition, PartitionName, PhotoPool
 from fedlens_proto.manifest import Bundle
 from fedlens_proto.v1 import admin_pb2
 from tests.integration.federation import tiny_bundle
@@ -72,7 +72,7 @@ def fleet_of(
             server=server.url,
             clients=CLIENTS,
             pool=pool,
-            regime=Regime(name=RegimeName.CAMERA_NONIID, seed=1, per_class=3),
+            partition=Partition(name=PartitionName.CAMERA_NONIID, seed=1, per_class=3),
             plan=plan or FaultPlan(),
             key=bytes(32),
             state=tmp_path / "fleet",
@@ -177,11 +177,11 @@ def test_a_wrong_token_ends_the_fleet_with_the_servers_words(
 
 
 @pytest.mark.slow
-def test_a_fleet_whose_regime_makes_photos_takes_part_with_the_model_that_it_names(
+def test_a_fleet_whose_partition_makes_photos_takes_part_with_the_model_that_it_names(
     fleet_of: Callable[..., tuple[FleetConfig, AdminClient]], bundle: Bundle
 ) -> None:
-    regime = Regime(name=RegimeName.FEATURE_SKEW, seed=1, clients=CLIENTS)
-    config, admin = fleet_of(rounds=2, regime=regime, models=(bundle.manifest.model,))
+    partition = Partition(name=PartitionName.FEATURE_SKEW, seed=1, clients=CLIENTS)
+    config, admin = fleet_of(rounds=2, partition=partition, models=(bundle.manifest.model,))
 
     run_fleet(config, lambda message, status: None)
 
@@ -202,9 +202,9 @@ def test_a_fleet_of_people_learns_from_some_and_is_measured_on_others(
             folder.mkdir(parents=True, exist_ok=True)
             copyfile(photo.path, folder / photo.path.name)
     people = PhotoPool.open(tmp_path / "people")
-    regime = Regime(name=RegimeName.CLIENTS, seed=1, clients=CLIENTS, unseen=0.2)
+    partition = Partition(name=PartitionName.CLIENTS, seed=1, clients=CLIENTS, unseen=0.2)
     kept = tmp_path / "kept"
-    config, admin = fleet_of(rounds=2, pool=people, regime=regime, photo_features=kept)
+    config, admin = fleet_of(rounds=2, pool=people, partition=partition, photo_features=kept)
 
     status = run_fleet(config)
 

@@ -8,7 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedlens_edge_client.emulation.partitions import PhotoPool, PoolPhoto, PoolUnusable, Regime, RegimeName, Unservable
+from fedlens_edge_client.emulation.partitions import (
+    Partition,
+    PartitionName,
+    PhotoPool,
+    PoolPhoto,
+    PoolUnusable,
+    Unservable,
+)
 from fedlens_edge_client.storage.album import Photo
 from tests.edge_client.photo_folders import write_clients, write_files
 
@@ -27,11 +34,11 @@ def pool_of(owners: list[str]) -> PhotoPool:
     return PhotoPool(root=Path("photos"), class_names=CLASSES, train=train, test=test, skipped={})
 
 
-def regime(seed: int, clients: int | None, unseen: float = 0.0) -> Regime:
-    return Regime.of(RegimeName.CLIENTS, {"unseen": unseen}, seed=seed, clients=clients)
+def partition(seed: int, clients: int | None, unseen: float = 0.0) -> Partition:
+    return Partition.of(PartitionName.CLIENTS, {"unseen": unseen}, seed=seed, clients=clients)
 
 
-def held(chosen: Regime, pool: PhotoPool, index: int) -> tuple[Photo, ...]:
+def held(chosen: Partition, pool: PhotoPool, index: int) -> tuple[Photo, ...]:
     return chosen.album(pool, index).photos(1).photos
 
 
@@ -50,7 +57,7 @@ def test_every_seen_owners_photos_are_at_one_client_and_unseen_ones_at_the_evalu
     pool = pool_of(owners)
     count = data.draw(st.integers(1, len(owners) - 1))
     clients = data.draw(st.integers(1, len(owners) - count))
-    chosen = regime(seed, clients, count / len(owners))
+    chosen = partition(seed, clients, count / len(owners))
 
     unseen = chosen.unseen_owners(pool)
     shares = [held(chosen, pool, index) for index in range(clients)]
@@ -70,7 +77,7 @@ def test_every_seen_owners_photos_are_at_one_client_and_unseen_ones_at_the_evalu
 def test_without_unseen_owners_the_evaluator_has_everyones_test_photos() -> None:
     pool = pool_of(["anna", "ben", "carl"])
 
-    evaluated = regime(1, 2).evaluator_album(pool).photos(1).photos
+    evaluated = partition(1, 2).evaluator_album(pool).photos(1).photos
 
     assert owners_in(evaluated) == {"anna": 1, "ben": 1, "carl": 1}
     assert all(photo.is_test for photo in evaluated)
@@ -79,11 +86,11 @@ def test_without_unseen_owners_the_evaluator_has_everyones_test_photos() -> None
 @given(names, seeds, st.floats(0.01, 0.5))
 def test_unseen_owners_are_the_same_ones_for_any_number_of_clients(owners: list[str], seed: int, share: float) -> None:
     pool = pool_of(owners)
-    expected = regime(seed, None, share).unseen_owners(pool)
+    expected = partition(seed, None, share).unseen_owners(pool)
 
     seen = len(owners) - len(expected)
 
-    assert all(regime(seed, clients, share).unseen_owners(pool) == expected for clients in range(1, seen + 1))
+    assert all(partition(seed, clients, share).unseen_owners(pool) == expected for clients in range(1, seen + 1))
     # Half of an odd number, rounded, leaves somebody; a share that is not 0 takes somebody.
     assert 1 <= len(expected) < len(owners)
 
@@ -92,45 +99,45 @@ def test_unseen_owners_are_others_for_other_seeds() -> None:
     pool = pool_of([f"{number:02}" for number in range(30)])
 
     # Six of 30 in 593,775 ways: hardly any two of ten seeds agree.
-    assert len({regime(seed, 1, 0.2).unseen_owners(pool) for seed in range(10)}) == 10
+    assert len({partition(seed, 1, 0.2).unseen_owners(pool) for seed in range(10)}) == 10
 
 
 def test_with_as_many_clients_as_owners_each_is_one_in_the_order_of_names() -> None:
     pool = pool_of(["carl", "anna", "ben"])
 
-    assert [regime(1, 3).owners_of(pool, index) for index in range(3)] == [("anna",), ("ben",), ("carl",)]
-    assert [regime(1, None).owners_of(pool, index) for index in range(3)] == [("anna",), ("ben",), ("carl",)]
+    assert [partition(1, 3).owners_of(pool, index) for index in range(3)] == [("anna",), ("ben",), ("carl",)]
+    assert [partition(1, None).owners_of(pool, index) for index in range(3)] == [("anna",), ("ben",), ("carl",)]
 
 
 def test_by_default_there_is_a_client_for_each_seen_owner() -> None:
     pool = pool_of([f"{number:02}" for number in range(11)])
 
     # A fifth of 11 is 2.2: two are unseen.
-    assert regime(1, None, 0.2).clients_of(pool) == 9
-    assert regime(1, 4, 0.2).clients_of(pool) == 4
+    assert partition(1, None, 0.2).clients_of(pool) == 9
+    assert partition(1, 4, 0.2).clients_of(pool) == 4
 
 
 def test_a_client_keeps_its_photos_over_the_rounds() -> None:
-    album = regime(1, 2).album(pool_of(["anna", "ben", "carl"]), 0)
+    album = partition(1, 2).album(pool_of(["anna", "ben", "carl"]), 0)
 
     assert album.photos(0) == album.photos(1) == album.photos(9)
 
 
 def test_more_clients_than_owners_are_refused_with_both_numbers() -> None:
     with pytest.raises(Unservable, match=r"5 clients are more than the 2 people or devices .*: take at most 2 clients"):
-        regime(1, 5, 0.3).album(pool_of(["anna", "ben", "carl"]), 0)
+        partition(1, 5, 0.3).album(pool_of(["anna", "ben", "carl"]), 0)
 
 
 def test_a_share_of_unseen_that_leaves_nobody_is_refused() -> None:
     with pytest.raises(Unservable, match=r"unseen 0\.9, 3 of 3 people or devices are kept from training.*: lower it"):
-        regime(1, 1, 0.9).album(pool_of(["anna", "ben", "carl"]), 0)
+        partition(1, 1, 0.9).album(pool_of(["anna", "ben", "carl"]), 0)
 
 
 def test_photos_without_owners_are_refused_with_the_layouts_that_would_do(tmp_path: Path) -> None:
     pool = PhotoPool.open(write_files(tmp_path, {"cat": 5, "dog": 5}))
 
     with pytest.raises(PoolUnusable, match=r"does not say whose photos .* CLIENT/CLASS, or write a table clients\.csv"):
-        regime(1, 2).album(pool, 0)
+        partition(1, 2).album(pool, 0)
 
 
 def test_a_client_of_one_photo_is_refused_by_name_and_may_share_a_client(tmp_path: Path) -> None:
@@ -139,8 +146,8 @@ def test_a_client_of_one_photo_is_refused_by_name_and_may_share_a_client(tmp_pat
     with pytest.raises(
         PoolUnusable, match=r"client 'ben' has 1 photo in .*, 0 to train on and 1 to test with; .*: add photos, leave"
     ):
-        regime(1, 2).album(pool, 0)
-    assert len(held(regime(1, 1), pool, 0)) == 9
+        partition(1, 2).album(pool, 0)
+    assert len(held(partition(1, 1), pool, 0)) == 9
 
 
 def test_a_client_whose_photos_are_all_copies_of_others_test_photos_is_refused_by_name(tmp_path: Path) -> None:
@@ -152,7 +159,7 @@ def test_a_client_whose_photos_are_all_copies_of_others_test_photos_is_refused_b
 
     # Of 20 photos four are for tests.
     with pytest.raises(PoolUnusable, match=r"client 'ben' has 4 photos in .*, 0 to train on and 4 to test with"):
-        regime(1, 2).album(PhotoPool.open(tmp_path), 0)
+        partition(1, 2).album(PhotoPool.open(tmp_path), 0)
 
 
 def test_the_evaluator_has_no_copy_of_what_a_client_trains_on(tmp_path: Path) -> None:
@@ -160,7 +167,7 @@ def test_the_evaluator_has_no_copy_of_what_a_client_trains_on(tmp_path: Path) ->
     for photo in (tmp_path / "anna" / "cat").iterdir():
         (tmp_path / "ben" / "cat" / f"copy-{photo.name}").write_bytes(photo.read_bytes())
     pool = PhotoPool.open(tmp_path)
-    chosen = regime(1, 1, 0.5)
+    chosen = partition(1, 1, 0.5)
 
     evaluated = {photo.digest for photo in chosen.evaluator_album(pool).photos(1).photos}
 
@@ -168,9 +175,9 @@ def test_the_evaluator_has_no_copy_of_what_a_client_trains_on(tmp_path: Path) ->
     assert not evaluated & {photo.digest for photo in held(chosen, pool, 0) if not photo.is_test}
 
 
-def test_other_regimes_take_photos_of_owners_as_any(tmp_path: Path) -> None:
+def test_other_partitions_take_photos_of_owners_as_any(tmp_path: Path) -> None:
     pool = PhotoPool.open(write_clients(tmp_path, {name: {"cat": 9, "dog": 9} for name in ("anna", "ben")}))
-    chosen = Regime.of(RegimeName.DIRICHLET, {"min_photos": 1}, seed=1, clients=3)
+    chosen = Partition.of(PartitionName.DIRICHLET, {"min_photos": 1}, seed=1, clients=3)
 
     assert sum(len(held(chosen, pool, index)) for index in range(3)) == 36
     assert chosen.owners_of(pool, 0) == chosen.unseen_owners(pool) == ()
@@ -190,7 +197,7 @@ def test_hand_signs_of_222_people_are_dealt_to_twenty_clients(hand_signs: Path) 
     with (hand_signs / "people.csv").open(newline="") as file:
         photos = Counter(row["person"] for row in csv.DictReader(file))
     pool = PhotoPool.open(hand_signs)
-    chosen = regime(1, 20, 0.2)
+    chosen = partition(1, 20, 0.2)
     unseen = chosen.unseen_owners(pool)
 
     clients = [held(chosen, pool, index) for index in range(20)]

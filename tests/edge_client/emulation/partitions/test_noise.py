@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fedlens_edge_client.emulation.partitions import PhotoPool, Regime, RegimeName
+from fedlens_edge_client.emulation.partitions import Partition, PartitionName, PhotoPool
 from fedlens_edge_client.errors import AlbumError
 from fedlens_edge_client.storage.album import Photo
 from fedlens_proto import photos
@@ -29,8 +29,8 @@ def pool(tmp_path: Path) -> PhotoPool:
 
 
 def skewed(pool: PhotoPool, index: int, made: Path, *, clients: int = 4, sigma: float = 0.2) -> tuple[Photo, ...]:
-    regime = Regime(name=RegimeName.FEATURE_SKEW, seed=3, clients=clients, sigma=sigma)
-    return regime.album(pool, index, made).photos(1).photos
+    partition = Partition(name=PartitionName.FEATURE_SKEW, seed=3, clients=clients, sigma=sigma)
+    return partition.album(pool, index, made).photos(1).photos
 
 
 def deviation(held: tuple[Photo, ...]) -> float:

@@ -1,194 +1,57 @@
-import json
-import re
 from pathlib import Path
-from random import Random
+from typing import Any
 
-import numpy as np
 import pytest
-from numpy.random import RandomState
 
-from fedlens_edge_client.emulation.partitions import Unservable
-from fedlens_edge_client.emulation.partitions.partition import (
-    Labels,
-    Shares,
-    classes,
-    dirichlet,
-    equal_shares,
-    halves,
-    two_classes,
+from fedlens_edge_client.emulation.partitions import SETTINGS, BadPartition, Partition, PartitionName, PhotoPool
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"beta": 0.0}, "beta of partition dirichlet is 0.0; allowed is more than 0"),
+        ({"beta": float("nan")}, "beta of partition dirichlet is nan"),
+        ({"sigma": -0.1}, "sigma of partition dirichlet is -0.1; allowed is 0 or more"),
+        ({"sigma": float("inf")}, "sigma of partition dirichlet is inf"),
+        ({"drift": 1.5}, "drift of partition dirichlet is 1.5; allowed is 0 to 1"),
+        ({"mislabelled": -0.5}, "mislabelled of partition dirichlet is -0.5; allowed is 0 to 1"),
+        ({"clients": 0}, "clients of partition dirichlet is 0; allowed is at least 1"),
+        ({"per_class": 0}, "per_class of partition dirichlet is 0"),
+        ({"min_photos": 0}, "min_photos of partition dirichlet is 0"),
+        ({"classes_per_client": 0}, "classes_per_client of partition dirichlet is 0"),
+        ({"unseen": 1.0}, "unseen of partition dirichlet is 1.0; allowed is 0 or more and less than 1"),
+        ({"unseen": -0.1}, "unseen of partition dirichlet is -0.1; allowed"),
+        ({"test_photos": -1}, "test_photos of partition dirichlet is -1; allowed is 0 or more"),
+    ],
 )
-
-GOLDEN = Path(__file__).parents[5] / "shared" / "golden"
-CASES = sorted(GOLDEN.glob("partition_*.npz"))
-
-
-def balanced(per_class: int, count: int = 10) -> Labels:
-    """Labels 0, 1, ..., 0, 1, ...: `per_class` of each."""
-    return np.tile(np.arange(count), per_class)
+def test_a_setting_out_of_its_range_is_named(settings: dict[str, Any], told: str) -> None:
+    with pytest.raises(BadPartition, match=told):
+        Partition(name=PartitionName.DIRICHLET, seed=1, **settings)
 
 
-def together(shares: Shares) -> list[int]:
-    return sorted(np.concatenate(shares).tolist())
+def test_a_setting_of_another_partition_is_refused_with_what_there_is() -> None:
+    with pytest.raises(
+        BadPartition, match="'sigma' is no setting of partition dirichlet; it has beta, min_photos, test_"
+    ):
+        Partition.of(PartitionName.DIRICHLET, {"sigma": 1.0}, seed=1, clients=2)
 
 
-@pytest.mark.skipif(not CASES, reason="the worked cases are not beside this repository")
-@pytest.mark.parametrize("case", CASES, ids=lambda path: path.stem)
-def test_worked_cases_come_out_index_by_index(case: Path) -> None:
-    with np.load(case) as file:
-        labels, clients, beta, seed = (file[f"in_{key}"] for key in ("labels", "n_clients", "beta", "seed"))
-        expected = [row[row >= 0].tolist() for row in file["out_indices"]]
-        name = json.loads(str(file["meta_json"]))["case"]
-    random, holders = RandomState(int(seed)), Random(int(seed))
-
-    of_classes = re.search(r"label(\d+)$", name)
-    if of_classes is not None:
-        shares = classes(labels, int(clients), int(of_classes[1]), random, holders)
-    else:
-        shares = dirichlet(labels, int(clients), float(beta), 10, random)
-
-    assert [share.tolist() for share in shares] == expected
+def test_every_setting_of_every_partition_can_be_set() -> None:
+    for name, keys in SETTINGS.items():
+        values = {key: 0.5 if key == "unseen" else 1 for key in keys}
+        partition = Partition.of(name, values, seed=1, clients=2)
+        assert {key: getattr(partition, key) for key in keys} == values
 
 
-@pytest.mark.parametrize("seed", range(5))
-@pytest.mark.parametrize("beta", [0.1, 0.5, 5.0])
-@pytest.mark.parametrize(("clients", "least"), [(1, 10), (4, 10), (12, 20)])
-def test_dirichlet_gives_every_sample_to_one_client_and_each_client_enough(
-    clients: int, least: int, beta: float, seed: int
-) -> None:
-    shares = dirichlet(balanced(60), clients, beta, least, RandomState(seed))
+def test_a_partition_that_divides_photos_must_know_how_many_clients_there_are(tmp_path: Path) -> None:
+    pool = PhotoPool(root=tmp_path, class_names=("a", "b"), train=((), ()), test=((), ()), skipped={})
 
-    assert len(shares) == clients
-    assert together(shares) == list(range(600))
-    assert min(map(len, shares)) >= least
+    with pytest.raises(BadPartition, match="partition two-classes divides the photos among the clients; say how many"):
+        Partition(name=PartitionName.TWO_CLASSES, seed=1).album(pool, 0)
 
 
-def test_dirichlet_gives_no_class_to_a_client_that_holds_its_part_already() -> None:
-    labels = balanced(60)
-
-    shares = dirichlet(labels, 10, 0.5, 10, RandomState(3))
-
-    # A client with 600 / 10 = 60 samples before class c gets none of c, so without its last class it has fewer. But
-    # what rounding leaves over goes to the last client.
-    for share in shares[:-1]:
-        assert np.count_nonzero(labels[share] < labels[share].max()) < 60
-
-
-def test_a_smaller_beta_makes_clients_more_different() -> None:
-    labels = balanced(60)
-
-    def largest_class_share(beta: float) -> float:
-        shares = dirichlet(labels, 8, beta, 10, RandomState(1))
-        return float(np.mean([np.bincount(labels[share]).max() / len(share) for share in shares]))
-
-    assert largest_class_share(0.1) > largest_class_share(1.0) > largest_class_share(100.0)
-
-
-def test_dirichlet_bears_a_beta_at_which_proportions_vanish() -> None:
-    assert together(dirichlet(balanced(60), 2, 1e-4, 1, RandomState(0))) == list(range(600))
-
-
-def test_dirichlet_says_how_many_clients_there_may_be() -> None:
-    with pytest.raises(Unservable, match=r"100 photos are too few for 11 clients with at least 10 each.*at most 10"):
-        dirichlet(balanced(10), 11, 0.5, 10, RandomState(0))
-
-
-def test_dirichlet_ends_where_no_draw_gives_every_client_enough() -> None:
-    # 8 clients x 5 = 40: only equal shares would do, but at so small a beta a class goes to one client or two.
-    with pytest.raises(Unservable, match=r"1000 draws of beta 0\.01 .* must have 5: raise beta"):
-        dirichlet(balanced(20, count=2), 8, 0.01, 5, RandomState(0))
-
-
-@pytest.mark.parametrize("seed", range(5))
-@pytest.mark.parametrize(("clients", "per_client"), [(12, 1), (12, 2), (10, 3), (25, 7), (7, 4), (6, 10)])
-def test_each_client_has_k_classes_divided_evenly_among_their_holders(clients: int, per_client: int, seed: int) -> None:
-    labels = balanced(61)
-
-    shares = classes(labels, clients, per_client, RandomState(seed), Random(seed))
-
-    counts = np.array([np.bincount(labels[share], minlength=10) for share in shares])
-    assert together(shares) == list(range(610))
-    assert np.count_nonzero(counts, axis=1).tolist() == [per_client] * clients
-    assert all(counts[client, client % 10] for client in range(clients))
-    for of_class in counts.T:
-        held = of_class[of_class > 0]
-        assert held.max() - held.min() <= 1
-
-
-def test_a_class_that_nobody_could_hold_is_refused() -> None:
-    # 4 clients x 2 classes hold 8 of 10 at most.
-    with pytest.raises(Unservable, match=r"4 clients with 2 of 10 classes each .* take at least 5 clients, better 10"):
-        classes(balanced(10), 4, 2, RandomState(0), Random(0))
-
-
-@pytest.mark.parametrize("per_client", [0, 11])
-def test_more_classes_than_there_are_cannot_be_held(per_client: int) -> None:
-    with pytest.raises(Unservable, match=rf"{per_client} classes per client where there are 10"):
-        classes(balanced(10), 20, per_client, RandomState(0), Random(0))
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_two_classes_come_in_equal_numbers(seed: int) -> None:
-    labels = balanced(61)
-
-    shares = two_classes(labels, 12, RandomState(seed))
-
-    # floor(610 / (2 * 12)) = 25 draws of each of two classes.
-    for share in shares:
-        found = np.bincount(labels[share], minlength=10)
-        assert sorted(found[found > 0].tolist()) == [25, 25]
-
-
-def test_two_classes_draw_with_replacement() -> None:
-    # 2 classes of 10 for one client: floor(20 / 2) = 10 draws of 10 samples; all different with 10!/10^10 = 0.0004.
-    (share,) = two_classes(balanced(10, count=2), 1, RandomState(0))
-
-    assert len(share) == 20
-    assert len(set(share.tolist())) < 20
-
-
-def test_two_classes_pass_over_a_class_without_samples() -> None:
-    labels = np.array([0] * 30 + [2] * 30)
-
-    shares = two_classes(labels, 5, RandomState(0))
-
-    # floor(60 / 10) = 6 of either.
-    assert [np.bincount(labels[share]).tolist() for share in shares] == [[6, 0, 6]] * 5
-
-
-@pytest.mark.parametrize(("labels", "clients"), [(balanced(1), 6), (np.zeros(50, np.int64), 2)])
-def test_two_classes_need_two_classes_and_a_photo_for_each_draw(labels: Labels, clients: int) -> None:
-    with pytest.raises(Unservable, match=f"there must be two classes, and at least {2 * clients} photos"):
-        two_classes(labels, clients, RandomState(0))
-
-
-def test_equal_shares_differ_by_one_at_most() -> None:
-    shares = equal_shares(23, 5, RandomState(0))
-
-    assert [len(share) for share in shares] == [5, 5, 5, 4, 4]
-    assert together(shares) == list(range(23))
-
-
-def test_equal_shares_need_a_sample_for_each_client() -> None:
-    with pytest.raises(Unservable, match="4 photos are too few for 5 clients"):
-        equal_shares(4, 5, RandomState(0))
-
-
-def test_halves_cut_each_clients_own_samples() -> None:
-    shares = dirichlet(balanced(60), 5, 0.5, 40, RandomState(2))
-
-    cut = halves(shares, RandomState(2))
-
-    for share, (train, test) in zip(shares, cut, strict=True):
-        assert together([train, test]) == sorted(share.tolist())
-        assert 0 <= len(test) - len(train) <= 1
-
-
-def test_nothing_that_is_given_is_changed() -> None:
-    labels = balanced(60)
-    shares = dirichlet(labels, 5, 0.5, 40, RandomState(2))
-    before = [share.copy() for share in shares]
-
-    halves(shares, RandomState(0))
-
-    assert labels.tolist() == balanced(60).tolist()
-    assert [share.tolist() for share in shares] == [share.tolist() for share in before]
+def test_people_are_told_a_partitions_name_and_settings() -> None:
+    assert Partition(name=PartitionName.CAMERA_IID, seed=1, per_class=5).summary == "camera-iid, per class 5"
+    assert Partition(name=PartitionName.POOLED_HALVES, seed=1).summary == "pooled-halves, beta 0.5, min photos 40"
+    assert Partition(name=PartitionName.TWO_CLASSES, seed=1, test_photos=0).summary == "two-classes, test photos 0"
+    assert Partition(name=PartitionName.CLIENTS, seed=1, unseen=0.2).summary == "clients, unseen 0.2"

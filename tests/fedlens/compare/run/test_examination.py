@@ -15,7 +15,7 @@ from fedlens.demo.digits import write_digits
 from fedlens_edge_client.emulation.faults import FaultPlan
 from fedlens_edge_client.emulation.fleet.config import FleetConfig
 from fedlens_edge_client.emulation.fleet.messages import client_name
-from fedlens_edge_client.emulation.partitions import PhotoPool, PoolPhoto, Regime, RegimeName
+from fedlens_edge_client.emulation.partitions import Partition, PartitionName, PhotoPool, PoolPhoto
 from fedlens_export.exporting import Training, whole_model_bundle
 from fedlens_proto.manifest import Bundle
 from tests.integration.federation import SIDE
@@ -59,7 +59,7 @@ def fleet(pool: PhotoPool, state: Path, clients: int = CLIENTS) -> FleetConfig:
         clients=clients,
         pool=pool,
         # A third of the six people have no client.
-        regime=Regime(name=RegimeName.CLIENTS, seed=1, clients=clients, unseen=1 / 3),
+        partition=Partition(name=PartitionName.CLIENTS, seed=1, clients=clients, unseen=1 / 3),
         plan=FaultPlan(),
         key=FLEET_KEY,
         state=state,
@@ -146,8 +146,8 @@ async def test_a_run_that_is_interrupted_after_its_last_round_is_examined_all_th
 
 
 async def test_clients_that_are_no_people_are_not_examined(tmp_path: Path, pool: PhotoPool, bundle: Bundle) -> None:
-    regime = Regime(name=RegimeName.CAMERA_IID, seed=1, clients=CLIENTS, per_class=2)
-    members = replace(fleet(pool, tmp_path), regime=regime)
+    partition = Partition(name=PartitionName.CAMERA_IID, seed=1, clients=CLIENTS, per_class=2)
+    members = replace(fleet(pool, tmp_path), partition=partition)
 
     answer = await run(members, settings("fedavg"), (bundle.folder,))
 

@@ -13,7 +13,7 @@ from fedlens.compare.run.running import Committed, RunFailed, run
 from fedlens.demo.digits import write_digits
 from fedlens_edge_client.emulation.faults import FaultEntry, FaultKind, FaultPlan
 from fedlens_edge_client.emulation.fleet.config import FleetConfig
-from fedlens_edge_client.emulation.partitions import PhotoPool, Regime, RegimeName
+from fedlens_edge_client.emulation.partitions import Partition, PartitionName, PhotoPool
 from fedlens_proto.v1 import admin_pb2
 from tests.integration import federation
 
@@ -40,7 +40,7 @@ def fleet(pool: PhotoPool, state: Path, *faults: FaultEntry) -> FleetConfig:
         server="",
         clients=CLIENTS,
         pool=pool,
-        regime=Regime(name=RegimeName.CAMERA_IID, seed=1, clients=CLIENTS, per_class=2, test_per_class=1),
+        partition=Partition(name=PartitionName.CAMERA_IID, seed=1, clients=CLIENTS, per_class=2, test_per_class=1),
         plan=FaultPlan(fault=faults),
         key=FLEET_KEY,
         state=state,

@@ -18,11 +18,11 @@ NAME, REASON = "fedlens-executorch.so", "reason.txt"
 
 
 class Unavailable(Exception):
-    """Something that the library is built with is not on this machine."""
+    """A requirement of the library's build is missing on this machine."""
 
 
 def main(out: Path, jdk: Path) -> int:
-    """Build it; the exit status."""
+    """Build the library; return the exit status."""
     out.mkdir(parents=True, exist_ok=True)
     library, reason = out / NAME, out / REASON
     try:
@@ -75,16 +75,16 @@ def _command(library: Path, jdk: Path) -> list[str]:
         "-DC10_USING_CUSTOM_GENERATED_MACROS",
         *(f"-isystem{folder}" for folder in _includes(root)),
         *(f"-isystem{folder}" for folder in (jdk, jdk / "linux")),
-        # Of torch a header alone that executorch's own need and do not bring.
+        # The only header of torch that executorch's headers need and the package lacks.
         *("-idirafter", str(root.parent / "torch" / "include")),
         str(SOURCE),
         *("-o", str(library)),
-        # The kernels register themselves when they are loaded; nothing here calls them.
+        # Kernels register themselves when loaded; no code here refers to them.
         "-Wl,--no-as-needed",
         *map(str, (python, runtime, quantised, logging)),
         "-Wl,--as-needed",
         *(f"-Wl,-rpath,{folder}" for folder in folders),
-        # Of libraries that libraries need: an rpath, unlike a runpath, is asked for those too.
+        # For indirect dependencies: the linker consults an rpath for them, but not a runpath.
         "-Wl,--disable-new-dtags",
         "-Wl,--allow-shlib-undefined",
         "-Wl,-z,nodelete",

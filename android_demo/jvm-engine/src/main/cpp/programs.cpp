@@ -1,7 +1,7 @@
-// ExecuTorch's runtime, as the Python package `executorch` brings it, for class org.fedlens.jvm.Native.
+// The ExecuTorch runtime of the Python package `executorch`, for class org.fedlens.jvm.Native.
 //
-// Every tensor of a program is compared with what the caller says of it before its memory is touched. What goes wrong
-// is an org.fedlens.jvm.ProgramFault, whose text ends in what the runtime said meanwhile.
+// Every tensor of a program is compared with the caller's description before its memory is touched. Failures are an
+// org.fedlens.jvm.ProgramFault, whose message ends with what the runtime logged meanwhile.
 
 #include <jni.h>
 
@@ -51,18 +51,18 @@ constexpr const char* kMethod = "forward";
 constexpr size_t kAlignment = 64;
 constexpr size_t kMostMemory = size_t{4} << 30;
 
-// Errors that the runtime logs while this thread is in it.
+// Errors that the runtime logs on this thread.
 thread_local std::string last_words;
 constexpr size_t kMostWords = 400;
 
-// Of the copy of this library that another class loader has loaded before: there is one runtime for all of them.
+// Set if another class loader has loaded a copy of this library before: all copies share one runtime.
 pal_emit_log_message_method earlier = nullptr;
 constexpr const char* kListener = "org.fedlens.jvm";
 
 void hear(et_timestamp_t when, et_pal_log_level_t level, const char* file, const char* function, size_t line,
           const char* message, size_t length) {
   if (level == kError || level == kFatal) {
-    // The first of them say most.
+    // The first errors say most.
     size_t room = kMostWords - std::min(kMostWords, last_words.size());
     if (room > 0 && !last_words.empty()) {
       last_words += "; ";
@@ -74,9 +74,9 @@ void hear(et_timestamp_t when, et_pal_log_level_t level, const char* file, const
   }
 }
 
-// Has the runtime tell this library what it would write to the terminal.
+// Redirects the runtime's log from the terminal to this library.
 void listen() {
-  // Registering another table would print a warning; this is the one that is in use.
+  // Changes the table in use, because registering another one would print a warning.
   auto* platform = const_cast<executorch::runtime::PalImpl*>(executorch::runtime::get_pal_impl());
   if (platform->source_filename != nullptr && std::strcmp(platform->source_filename, kListener) == 0) {
     earlier = platform->emit_log_message;
@@ -119,8 +119,8 @@ Block allocate_block(size_t bytes) {
   return Block(found);
 }
 
-// Takes as much as is asked for. After a reset it holds one block that has room for all that was asked for before, so
-// that a program that runs again and again allocates nothing.
+// An allocator without a limit. After a reset it keeps one block as large as everything allocated before, so that a
+// program that runs repeatedly allocates nothing.
 class GrowingAllocator final : public MemoryAllocator {
  public:
   GrowingAllocator() : MemoryAllocator(0, nullptr) {}
@@ -156,7 +156,7 @@ class GrowingAllocator final : public MemoryAllocator {
         blocks_.push_back(allocate_block(bytes));
         total_ = bytes;
       } catch (const std::bad_alloc&) {
-        // Then the next one to ask gets nothing either.
+        // Then later allocations fail too.
       }
     }
     cursor_ = blocks_.empty() ? nullptr : blocks_.back().get();
@@ -187,7 +187,7 @@ class GrowingAllocator final : public MemoryAllocator {
   uint8_t* end_ = nullptr;
 };
 
-// A file's bytes, which stay where they are as long as the program.
+// A file's bytes, which outlive the program.
 class MemoryLoader final : public DataLoader {
  public:
   MemoryLoader(const void* data, size_t size) : data_(static_cast<const uint8_t*>(data)), size_(size) {}
@@ -206,7 +206,7 @@ class MemoryLoader final : public DataLoader {
   size_t size_;
 };
 
-// What the caller says of a tensor, and where its memory is; in the numbers: scalar type, dimensions, each dimension.
+// A tensor as the caller describes it, with its memory; the numbers are scalar type, number of dimensions, dimensions.
 struct Described {
   ScalarType type;
   std::vector<SizesType> sizes;
@@ -311,7 +311,7 @@ class LoadedProgram {
   }
 
  private:
-  // Memory for what the program computes on the way, as large as it says.
+  // Memory for intermediate results, as large as the program demands.
   void plan(const MethodMeta& meta) {
     size_t total = 0;
     for (size_t i = 0; i < meta.num_memory_planned_buffers(); ++i) {
@@ -321,7 +321,7 @@ class LoadedProgram {
         fail("it takes more than 4 GiB of memory");
       }
       total += static_cast<size_t>(bytes);
-      // XNNPACK may read a little further than a tensor's end.
+      // XNNPACK may read a little beyond a tensor's end.
       blocks_.push_back(allocate_block(static_cast<size_t>(bytes) + 2 * kAlignment));
       spans_.emplace_back(blocks_.back().get(), static_cast<size_t>(bytes));
     }
@@ -338,12 +338,12 @@ class LoadedProgram {
   GrowingAllocator for_method_;
   GrowingAllocator temporary_;
   std::unique_ptr<MemoryManager> manager_;
-  // Before the method, which keeps pointers to them.
+  // Declared before the method, which keeps pointers to them.
   std::vector<TensorImpl> tensors_;
   std::unique_ptr<Method> method_;
 };
 
-// Runs `action`; what it throws becomes a Java exception.
+// Runs `action` and turns its exceptions into Java exceptions.
 template <typename Action>
 void guarded(JNIEnv* env, Action action) {
   last_words.clear();
@@ -361,7 +361,7 @@ void guarded(JNIEnv* env, Action action) {
   if (env->ExceptionCheck()) {
     return;
   }
-  // Java takes no other bytes as text.
+  // Java accepts no other bytes as text.
   for (char& letter : fault) {
     if (letter < ' ' || letter > '~') {
       letter = ' ';
@@ -390,7 +390,7 @@ void locate(JNIEnv* env, jobjectArray buffers, std::vector<Described>& tensors) 
 
 }  // namespace
 
-// Its functions stay in use as those that the runtime logs with, so the library must never be unloaded; see build.py.
+// The runtime keeps logging through these functions, so the library must never be unloaded; see build.py.
 extern "C" JNIEXPORT void JNICALL Java_org_fedlens_jvm_Native_start(JNIEnv* env, jclass) {
   guarded(env, [] {
     executorch::runtime::runtime_init();
@@ -409,7 +409,7 @@ extern "C" JNIEXPORT jstring JNICALL Java_org_fedlens_jvm_Native_version(JNIEnv*
   return env->NewStringUTF(FEDLENS_EXECUTORCH_VERSION);
 }
 
-// `file` and all buffers must stay as long as the program. `numbers` describes the inputs, then the outputs.
+// `file` and all buffers must outlive the program. `numbers` describes the inputs, then the outputs.
 extern "C" JNIEXPORT jlong JNICALL Java_org_fedlens_jvm_Native_load(
     JNIEnv* env, jclass, jobject file, jintArray numbers, jobjectArray arguments, jobjectArray results) {
   jlong handle = 0;

@@ -111,7 +111,7 @@ def upgrade() -> None:
         sa.Column("reason", sa.Text(), nullable=False),
         sa.Column("body_sha256", sa.LargeBinary(), nullable=True),
         sa.Column("bytes_received", sa.Integer(), nullable=False),
-        sa.Column("photo_count", sa.Integer(), nullable=False),
+        sa.Column("num_examples", sa.Integer(), nullable=False),
         sa.Column("class_counts", sa.Text(), nullable=True),
         sa.Column("evaluations", sa.Text(), nullable=False),
         sa.Column("blob", sa.LargeBinary(), nullable=True),

@@ -1,4 +1,4 @@
-"""Recipes of mixtures."""
+"""Recipes of weighted_sums."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -10,9 +10,9 @@ down_revision: str | None = "0001"
 def upgrade() -> None:
     """Make their table."""
     op.create_table(
-        "mixtures",
+        "weighted_sums",
         sa.Column("digest", sa.LargeBinary(), nullable=False),
         sa.Column("size", sa.Integer(), nullable=False),
         sa.Column("recipe", sa.Text(), nullable=False),
-        sa.PrimaryKeyConstraint("digest", name=op.f("pk_mixtures")),
+        sa.PrimaryKeyConstraint("digest", name=op.f("pk_weighted_sums")),
     )

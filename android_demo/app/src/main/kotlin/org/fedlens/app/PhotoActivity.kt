@@ -69,8 +69,8 @@ class PhotoActivity : ScreenActivity() {
     private fun said(
         photo: AlbumPhoto,
         suggestion: Suggestion?,
-    ): String {
-        return when {
+    ): String =
+        when {
             suggestion is Suggestion.Made ->
                 getString(R.string.suggested, suggestion.best.key, percent.format(suggestion.best.value))
             suggestion is Suggestion.Unreadable -> getString(R.string.photo_unreadable)
@@ -78,7 +78,6 @@ class PhotoActivity : ScreenActivity() {
             app.settings.classNames.isEmpty() && photo.label == null -> getString(R.string.no_classes_yet)
             else -> getString(R.string.suggestion_no_model)
         }
-    }
 
     private fun showClasses(
         photo: AlbumPhoto,

@@ -95,7 +95,7 @@ internal class SentRows(
 
     private fun answers(upload: JournalEntry.Upload): List<String> =
         buildList {
-            val count = upload.photoCount.toInt()
+            val count = upload.numExamples.toInt()
             add(activity.resources.getQuantityString(R.plurals.answer_photos, count, count))
             if (upload.classCounts.isNotEmpty()) {
                 add(activity.getString(R.string.answer_class_counts, byClass(upload.classCounts) { it.toString() }))
@@ -105,7 +105,7 @@ internal class SentRows(
             }
             evaluation(R.string.answer_before, upload.start)
             evaluation(R.string.answer_after, upload.end)
-            evaluation(R.string.answer_thrown_away, upload.throwAway)
+            evaluation(R.string.answer_thrown_away, upload.fineTuning)
         }
 
     private fun MutableList<String>.evaluation(

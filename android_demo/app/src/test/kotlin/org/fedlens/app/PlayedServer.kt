@@ -11,12 +11,12 @@ import okhttp3.tls.HandshakeCertificates
 import okhttp3.tls.HeldCertificate
 import okio.Buffer
 import org.fedlens.proto.v1.Answer
-import org.fedlens.proto.v1.Ask
-import org.fedlens.proto.v1.AskClassCounts
 import org.fedlens.proto.v1.Assignment
 import org.fedlens.proto.v1.BlobSet
 import org.fedlens.proto.v1.CheckInResponse
+import org.fedlens.proto.v1.ClassCounts
 import org.fedlens.proto.v1.ClientRole
+import org.fedlens.proto.v1.ClientStatistic
 import org.fedlens.proto.v1.Codec
 import org.fedlens.proto.v1.CurrentModel
 import org.fedlens.proto.v1.EnrolResponse
@@ -25,7 +25,7 @@ import org.fedlens.proto.v1.FailureResponse
 import org.fedlens.proto.v1.Finished
 import org.fedlens.proto.v1.ForgetResponse
 import org.fedlens.proto.v1.HyperValue
-import org.fedlens.proto.v1.LocalPass
+import org.fedlens.proto.v1.LocalPlan
 import org.fedlens.proto.v1.Receipt
 import org.fedlens.proto.v1.ReferenceBinding
 import org.fedlens.proto.v1.SetSource
@@ -186,11 +186,11 @@ internal class PlayedServer(
             .setSeed(ByteString.copyFrom(ByteArray(SEED_BYTES) { round.toByte() }))
             .setTimeLeftMs(ROUND_MS)
             .addSets(global())
-            .setLocalPass(localPass())
+            .setLocalPlan(localPlan())
             .setAnswer(Answer.ANSWER_UPDATE)
 
-    private fun localPass() =
-        LocalPass
+    private fun localPlan() =
+        LocalPlan
             .newBuilder()
             .addStart(StartRule.newBuilder().setSource(SetSource.newBuilder().setDownload("global")))
             .addReferences(ReferenceBinding.newBuilder().setName("global").setStart(true))
@@ -201,7 +201,7 @@ internal class PlayedServer(
                     .setEpochs(epochs)
                     .addHyperValues(HyperValue.newBuilder().setName("lr_classifier").setValue(RATE)),
             ).setUpload(Upload.newBuilder().setCodec(Codec.CODEC_FLOAT32))
-            .addAsks(Ask.newBuilder().setClassCounts(AskClassCounts.getDefaultInstance()))
+            .addStatistics(ClientStatistic.newBuilder().setClassCounts(ClassCounts.getDefaultInstance()))
             .setEvaluation(EvaluationPlan.newBuilder().setAtStart(true).setAtEnd(true))
 
     private fun receive(body: ByteArray): Receipt {

@@ -42,11 +42,11 @@ internal fun lineOf(event: Event): String =
                 "event" to "round_reported",
                 "task" to event.task,
                 "round" to event.round,
-                "photo_count" to event.photoCount,
+                "num_examples" to event.numExamples,
                 "upload_bytes" to event.uploadBytes,
                 "start" to event.start?.let(::sums),
                 "end" to event.end?.let(::sums),
-                "throw_away" to event.throwAway?.let(::sums),
+                "fine_tuning" to event.fineTuning?.let(::sums),
             )
         is Event.RoundFailed ->
             jsonLine(

@@ -111,7 +111,7 @@ class ProgramVectorsTest {
         val losses = mutableListOf<Float>()
         var weights: Map<String, Tensor> = start
         engine().use { engine ->
-            for ((stage, batches) in assignment.localPass.stagesList.zip(pass.list("stages"))) {
+            for ((stage, batches) in assignment.localPlan.stagesList.zip(pass.list("stages"))) {
                 weights =
                     engine.train(
                         stage.program,

@@ -65,11 +65,11 @@ public sealed interface Event {
     public data class RoundReported(
         val task: Long,
         val round: Long,
-        val photoCount: Long,
+        val numExamples: Long,
         val uploadBytes: Long,
         val start: Evaluation?,
         val end: Evaluation?,
-        val throwAway: Evaluation?,
+        val fineTuning: Evaluation?,
     ) : Outcome
 
     /** The client gave up the assignment and told the server why. */

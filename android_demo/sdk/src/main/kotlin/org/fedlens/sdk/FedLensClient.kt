@@ -29,7 +29,7 @@ import java.util.concurrent.Executors
 /**
  * One member of a federation: everything from a check-in to a receipt.
  *
- *     check in -> fetch what is missing -> embed new photos -> local pass -> outbox -> upload -> forget
+ *     check in -> fetch what is missing -> embed new photos -> local plan -> outbox -> upload -> forget
  *
  * The process may end at any arrow, and every call may be cancelled: results are in the folder and arrive next time,
  * exactly once. Calls may come from any thread; the client works on a thread of its own, one call at a time.

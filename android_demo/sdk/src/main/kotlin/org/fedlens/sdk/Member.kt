@@ -176,7 +176,7 @@ internal class Member(
                 .newBuilder()
                 .setProtocol(Wire.PROTOCOL)
                 .setTask(settings.task ?: 0)
-                .setPhotoCount(photos.toLong())
+                .setNumExamples(photos.toLong())
                 .setHoldMs(holdMs)
                 .build(),
         )

@@ -11,7 +11,7 @@ import org.junit.Assert.assertEquals
 import org.junit.Test
 import java.io.ByteArrayOutputStream
 
-/** What of a local pass follows without running a program. */
+/** What of a local plan follows without running a program. */
 class PassTest {
     private val pass = Vectors.json("pass/pass.json")
     private val assignment = Assignment.parseFrom(Vectors.bytes("pass/assignment.bin"))
@@ -37,7 +37,7 @@ class PassTest {
     @Test
     fun `the steps of each stage take the rows of the vectors`() {
         val train = pass.getAsJsonObject("train").objects("photos").map(::entry)
-        val stages = assignment.localPass.stagesList
+        val stages = assignment.localPlan.stagesList
         val rows =
             stages.mapIndexed { i, stage ->
                 Batches
@@ -55,7 +55,7 @@ class PassTest {
         assertEquals(set.size, download.size)
         assertEquals(pass.getAsJsonObject("sets").tensors(set.name).content(), download.tensors.content())
         val trained = pass.tensors("trained")
-        for (keep in assignment.localPass.keepList) {
+        for (keep in assignment.localPlan.keepList) {
             val names = Manifests.select(manifest.tensorsList, keep.tensors).map { it.name }
             val kept = names.associateWith(trained::getValue)
             assertEquals(pass.getAsJsonObject("kept").tensors(keep.set).content(), kept.content())
@@ -64,7 +64,7 @@ class PassTest {
 
     @Test
     fun `from the trained weights the upload follows byte by byte`() {
-        val upload = assignment.localPass.upload
+        val upload = assignment.localPlan.upload
         val base = Blob.openChecked(Vectors.file("pass/global.blob"))
         val trained = pass.tensors("trained")
         val names = Manifests.select(manifest.tensorsList, upload.tensors).map { it.name }

@@ -9,7 +9,7 @@ import org.fedlens.proto.v1.Assignment
 import org.fedlens.proto.v1.BlobSet
 import org.fedlens.proto.v1.CurrentModel
 import org.fedlens.proto.v1.Dtype
-import org.fedlens.proto.v1.LocalPass
+import org.fedlens.proto.v1.LocalPlan
 import org.fedlens.proto.v1.Manifest
 import org.fedlens.proto.v1.SetSource
 import org.fedlens.proto.v1.StartRule
@@ -67,13 +67,13 @@ internal class Assignments(
         return turn.withLock {
             val bundle = open(assignment.bundle.toByteArray(), policy)
             Requirements.check(assignment, bundle.manifest)
-            val plan = assignment.localPass
+            val plan = assignment.localPlan
             val sets =
                 withContext(desk.worker) {
                     Requirements.checkEarlierAnswers(plan, bundle.manifest, desk.answers, policy)
                     needed(plan, assignment.task, assignment.setsList, bundle.manifest)
                 }
-            val stages = plan.stagesList + plan.evaluation.throwAwayList
+            val stages = plan.stagesList + plan.evaluation.fineTuningList
             obtainPrograms(bundle, stages.mapTo(HashSet()) { it.program })
             // Held until the result is stored, because a delta is computed from its base then.
             Pins().use { pins ->
@@ -115,7 +115,7 @@ internal class Assignments(
                 fetching.sets(sets.values, pins)
                 withContext(desk.worker) {
                     val engine = load(bundle)
-                    val downloads = downloads(last ?: LocalPass.getDefaultInstance(), sets)
+                    val downloads = downloads(last ?: LocalPlan.getDefaultInstance(), sets)
                     val plan = last ?: startingFrom(downloads, bundle.manifest)
                     val sources = Sources(bundle.manifest, downloads, kept(model.task))
                     val extractors = plan.extractorsList.map { name -> sets[name]?.let { fetching.read(it).tensors } }
@@ -191,7 +191,7 @@ internal class Assignments(
         onlyTest: Boolean,
         progress: Progress,
     ): PassResult {
-        val plan = assignment.localPass
+        val plan = assignment.localPlan
         val (task, round) = assignment.task to assignment.round
         val engine = load(bundle)
         var photos = preparation(bundle, onlyTest, progress).photos(assignment.seed.toByteArray())
@@ -224,7 +224,7 @@ internal class Assignments(
     private fun lastPass(
         model: CurrentModel,
         manifest: Manifest,
-    ): LocalPass? {
+    ): LocalPlan? {
         val names = model.setsList.map { it.name }
         return desk.kept.startRules(model.task)?.takeIf { last ->
             val wanted = Sources.needed(last, manifest, kept(model.task)) - last.extractorsList.toSet()
@@ -238,8 +238,8 @@ internal class Assignments(
     private fun startingFrom(
         sets: Map<String, Tensors>,
         manifest: Manifest,
-    ): LocalPass {
-        val plan = LocalPass.newBuilder()
+    ): LocalPlan {
+        val plan = LocalPlan.newBuilder()
         for ((set, tensors) in sets.entries.sortedBy { it.key == Manifests.INITIAL }) {
             val exchangeable = manifest.tensorsList.map { it.name }.filter { it in tensors }
             // A rule without names would select every tensor.
@@ -256,7 +256,7 @@ internal class Assignments(
 
     /** The sets to fetch, by name: those of [given] and the initial weights that the plan reads. */
     private fun needed(
-        plan: LocalPass,
+        plan: LocalPlan,
         task: Long,
         given: List<BlobSet>,
         manifest: Manifest,
@@ -267,7 +267,7 @@ internal class Assignments(
 
     /** The tensors of these sets, by name, except extractors, which are read when they run. */
     private fun downloads(
-        plan: LocalPass,
+        plan: LocalPlan,
         sets: Map<String, BlobSet>,
     ): Map<String, Tensors> =
         sets.filterKeys { it !in plan.extractorsList }.mapValues { (_, entry) -> fetching.read(entry).tensors }
@@ -283,7 +283,7 @@ internal class Assignments(
         sets: Map<String, BlobSet>,
         result: PassResult,
     ): Result {
-        val plan = assignment.localPass
+        val plan = assignment.localPlan
         val upload: StoredBlob?
         val keep: Map<String, StoredBlob>
         try {

@@ -1,8 +1,8 @@
 package org.fedlens.sdk.pass
 
 import com.google.protobuf.ByteString
-import org.fedlens.proto.v1.Ask
 import org.fedlens.proto.v1.Assignment
+import org.fedlens.proto.v1.ClientStatistic
 import org.fedlens.proto.v1.Manifest
 import org.fedlens.proto.v1.UpdateHeader
 import org.fedlens.sdk.Wire
@@ -25,12 +25,12 @@ internal object Header {
                 .setProtocol(Wire.PROTOCOL)
                 .setPhase(assignment.phase)
                 .setBundle(assignment.bundle)
-                .setPhotoCount(result.photoCount.toLong())
+                .setNumExamples(result.numExamples.toLong())
         for ((moment, found) in result.evaluations.toSortedMap()) header.addEvaluations(found.toSums(moment))
-        for (ask in assignment.localPass.asksList) {
-            when (ask.questionCase) {
-                Ask.QuestionCase.CLASS_COUNTS -> result.classCounts.forEach(header::addClassCounts)
-                Ask.QuestionCase.LABEL_DISTRIBUTION ->
+        for (ask in assignment.localPlan.statisticsList) {
+            when (ask.kindCase) {
+                ClientStatistic.KindCase.CLASS_COUNTS -> result.classCounts.forEach(header::addClassCounts)
+                ClientStatistic.KindCase.LABEL_DISTRIBUTION ->
                     answers
                         .answer(manifest.classNamesList, result.classCounts, ask.labelDistribution.epsilon)
                         .forEach(header::addLabelDistribution)

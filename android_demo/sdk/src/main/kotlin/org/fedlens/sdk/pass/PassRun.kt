@@ -1,7 +1,7 @@
 package org.fedlens.sdk.pass
 
-import org.fedlens.proto.v1.Ask
 import org.fedlens.proto.v1.Assignment
+import org.fedlens.proto.v1.ClientStatistic
 import org.fedlens.proto.v1.EvaluationMoment
 import org.fedlens.proto.v1.Stage
 import org.fedlens.proto.v1.TensorSelector
@@ -14,14 +14,14 @@ import org.fedlens.sdk.engine.Engine
 /**
  * The result of local training.
  *
- * @property photoCount Number of photos trained on or asked about.
+ * @property numExamples Number of photos trained on or asked about.
  * @property classCounts Number of train photos of each class, in label order, even if not asked for.
  * @property evaluations Requested evaluations, by moment.
  * @property keep Client state to store, by name.
  * @property upload Tensors to send; null if none were asked for.
  */
 internal class PassResult(
-    val photoCount: Int,
+    val numExamples: Int,
     val classCounts: LongArray,
     val evaluations: Map<EvaluationMoment, Evaluation>,
     val keep: Map<String, Tensors>,
@@ -47,11 +47,11 @@ internal class PassRun(
     private val kept: (String) -> Tensors?,
     private val onStep: (step: Long, steps: Long, loss: Float) -> Unit = { _, _, _ -> },
 ) {
-    private val plan = assignment.localPass
+    private val plan = assignment.localPlan
     private val manifest = engine.bundle.manifest
-    private val asks = plan.asksList.map { it.questionCase }
+    private val asks = plan.statisticsList.map { it.kindCase }
     private val steps =
-        (plan.stagesList + plan.evaluation.throwAwayList).sumOf {
+        (plan.stagesList + plan.evaluation.fineTuningList).sumOf {
             Batches.steps(it, photos.train.size, manifest.batch)
         }
     private var step = 0L
@@ -64,7 +64,7 @@ internal class PassRun(
      */
     fun execute(): PassResult {
         val asksAboutTrain = asks.any { it in ABOUT_TRAIN_PHOTOS }
-        val trains = plan.stagesCount + plan.evaluation.throwAwayCount > 0
+        val trains = plan.stagesCount + plan.evaluation.fineTuningCount > 0
         if ((trains || asksAboutTrain) && photos.train.size == 0) {
             throw PassException(PassException.Reason.NO_PHOTOS, "there is no labelled train photo")
         }
@@ -74,15 +74,15 @@ internal class PassRun(
         val references = plan.referencesList.associate { it.name to sources.reference(it, start, counts) }
         val evaluations = LinkedHashMap<EvaluationMoment, Evaluation>()
         if (plan.evaluation.atStart) evaluations[EvaluationMoment.EVALUATION_MOMENT_START] = evaluate(start)
-        if (plan.evaluation.throwAwayCount > 0) {
+        if (plan.evaluation.fineTuningCount > 0) {
             // Numbered after the other stages, so that they see the photos in another order.
-            val thrownAway = train(start, plan.evaluation.throwAwayList, plan.stagesCount, references)
-            evaluations[EvaluationMoment.EVALUATION_MOMENT_THROW_AWAY] = evaluate(thrownAway)
+            val thrownAway = train(start, plan.evaluation.fineTuningList, plan.stagesCount, references)
+            evaluations[EvaluationMoment.EVALUATION_MOMENT_FINE_TUNED] = evaluate(thrownAway)
         }
         val trained = train(start, plan.stagesList, 0, references)
         if (plan.evaluation.atEnd) evaluations[EvaluationMoment.EVALUATION_MOMENT_END] = evaluate(trained)
         return PassResult(
-            photoCount = if (plan.stagesCount > 0 || asksAboutTrain) photos.train.size else 0,
+            numExamples = if (plan.stagesCount > 0 || asksAboutTrain) photos.train.size else 0,
             classCounts = counts,
             evaluations = evaluations,
             keep = plan.keepList.associate { it.set to selected(trained, it.tensors) },
@@ -118,7 +118,7 @@ internal class PassRun(
     private fun evaluate(weights: Tensors): Evaluation {
         val rows = photos.test.rows
         val logits = if (photos.test.size == 0) FloatArray(0) else engine.predict(weights, rows.inputs)
-        return Evaluation.of(logits, rows.labels, manifest.classNamesCount, Ask.QuestionCase.CONFUSION in asks)
+        return Evaluation.of(logits, rows.labels, manifest.classNamesCount, ClientStatistic.KindCase.CONFUSION in asks)
     }
 
     private fun classCounts(): LongArray {
@@ -133,6 +133,7 @@ internal class PassRun(
     ): Tensors = Manifests.select(manifest.tensorsList, selector).associate { it.name to tensors.getValue(it.name) }
 
     private companion object {
-        val ABOUT_TRAIN_PHOTOS = setOf(Ask.QuestionCase.CLASS_COUNTS, Ask.QuestionCase.LABEL_DISTRIBUTION)
+        val ABOUT_TRAIN_PHOTOS =
+            setOf(ClientStatistic.KindCase.CLASS_COUNTS, ClientStatistic.KindCase.LABEL_DISTRIBUTION)
     }
 }

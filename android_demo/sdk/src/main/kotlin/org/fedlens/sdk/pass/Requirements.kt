@@ -1,11 +1,11 @@
 package org.fedlens.sdk.pass
 
 import org.fedlens.proto.v1.Answer
-import org.fedlens.proto.v1.Ask
 import org.fedlens.proto.v1.Assignment
 import org.fedlens.proto.v1.BundleClass
 import org.fedlens.proto.v1.Capabilities
-import org.fedlens.proto.v1.LocalPass
+import org.fedlens.proto.v1.ClientStatistic
+import org.fedlens.proto.v1.LocalPlan
 import org.fedlens.proto.v1.Manifest
 import org.fedlens.proto.v1.ProgramFormat
 import org.fedlens.proto.v1.ReferenceBinding
@@ -58,17 +58,19 @@ internal object Requirements {
         assignment: Assignment,
         policy: Policy,
     ) {
-        val plan = assignment.localPass
+        val plan = assignment.localPlan
         val asks = plan.questions()
         val evaluation = plan.evaluation
-        val evaluates = evaluation.atStart || evaluation.atEnd || evaluation.throwAwayCount > 0
+        val evaluates = evaluation.atStart || evaluation.atEnd || evaluation.fineTuningCount > 0
         permit(policy.upload || !plan.hasUpload()) { "trained weights are not uploaded" }
-        permit(policy.answerClassCounts || Ask.QuestionCase.CLASS_COUNTS !in asks) { "class counts are not answered" }
+        permit(
+            policy.answerClassCounts || ClientStatistic.KindCase.CLASS_COUNTS !in asks,
+        ) { "class counts are not answered" }
         permit(policy.answerEvaluation || !evaluates) { "evaluation results are not answered" }
-        permit(policy.answerConfusion || Ask.QuestionCase.CONFUSION !in asks) {
+        permit(policy.answerConfusion || ClientStatistic.KindCase.CONFUSION !in asks) {
             "confusion matrices are not answered"
         }
-        if (Ask.QuestionCase.LABEL_DISTRIBUTION in asks) {
+        if (ClientStatistic.KindCase.LABEL_DISTRIBUTION in asks) {
             checkLabelDistribution(plan, policy)
             permit(asks.none(EXACT::containsKey) && !evaluates) {
                 "nothing measured exactly is answered beside a label distribution, whose noise it would undo"
@@ -82,7 +84,7 @@ internal object Requirements {
      * @throws PassException With reason `POLICY`.
      */
     fun checkEarlierAnswers(
-        plan: LocalPass,
+        plan: LocalPlan,
         manifest: Manifest,
         answers: KeptAnswers,
         policy: Policy,
@@ -112,7 +114,7 @@ internal object Requirements {
         assignment: Assignment,
         manifest: Manifest,
     ) {
-        val plan = assignment.localPass
+        val plan = assignment.localPlan
         val sets = assignment.setsList.mapTo(HashSet()) { it.name } + Manifests.INITIAL
         need(assignment.seed.size() == KeyedHash.DIGEST_BYTES) { "a seed of ${assignment.seed.size()} bytes" }
         need(plan.startCount > 0) { "a local plan without start rules" }
@@ -123,18 +125,18 @@ internal object Requirements {
         need(plan.extractorsCount == manifest.concatenated) {
             "${plan.extractorsCount} extractors; the bundle takes ${manifest.concatenated} side by side"
         }
-        for (stage in plan.stagesList + plan.evaluation.throwAwayList) checkStage(stage, manifest)
+        for (stage in plan.stagesList + plan.evaluation.fineTuningList) checkStage(stage, manifest)
         val names = plan.keepList.map { it.set }
         need("" !in names && names.toSet().size == names.size) { "client state must have names, each once: $names" }
     }
 
     private fun checkLabelDistribution(
-        plan: LocalPass,
+        plan: LocalPlan,
         policy: Policy,
     ) {
         permit(policy.answerLabelDistribution) { "label distributions are not answered" }
         val (least, most) = policy.leastEpsilon to policy.mostEpsilon
-        for (ask in plan.asksList.filter { it.hasLabelDistribution() }) {
+        for (ask in plan.statisticsList.filter { it.hasLabelDistribution() }) {
             val epsilon = ask.labelDistribution.epsilon
             permit(epsilon in least..most) {
                 "a label distribution with epsilon ${number(epsilon)}; answered are ${number(least)} to ${number(most)}"
@@ -142,14 +144,14 @@ internal object Requirements {
         }
     }
 
-    private fun checkAsks(plan: LocalPass) {
-        val asked = HashSet<Ask.QuestionCase>()
-        for (ask in plan.asksList) {
-            val question = ask.questionCase
-            need(question != Ask.QuestionCase.QUESTION_NOT_SET) { "the question 'unset'" }
+    private fun checkAsks(plan: LocalPlan) {
+        val asked = HashSet<ClientStatistic.KindCase>()
+        for (ask in plan.statisticsList) {
+            val question = ask.kindCase
+            need(question != ClientStatistic.KindCase.KIND_NOT_SET) { "the question 'unset'" }
             need(asked.add(question)) { "the question '${question.name.lowercase()}' asked twice" }
             val epsilon = ask.labelDistribution.epsilon
-            need(question != Ask.QuestionCase.LABEL_DISTRIBUTION || KeptAnswers.isUsable(epsilon)) {
+            need(question != ClientStatistic.KindCase.LABEL_DISTRIBUTION || KeptAnswers.isUsable(epsilon)) {
                 "a label distribution with epsilon ${number(epsilon)}, which must be above 0 and finite"
             }
         }
@@ -159,8 +161,8 @@ internal object Requirements {
         need(assignment.answer == Answer.ANSWER_UPDATE || assignment.answer == Answer.ANSWER_EVALUATION) {
             "an answer of kind ${assignment.answerValue}"
         }
-        if (!assignment.localPass.hasUpload()) return
-        val upload = assignment.localPass.upload
+        if (!assignment.localPlan.hasUpload()) return
+        val upload = assignment.localPlan.upload
         need(assignment.answer != Answer.ANSWER_EVALUATION) { "an upload with an evaluation" }
         need(BlobWriter.floatsOf(upload.codec) != null) {
             "upload codec ${if (upload.codecValue == 0) "unset" else upload.codecValue.toString()}"
@@ -171,7 +173,7 @@ internal object Requirements {
     }
 
     private fun checkReferences(
-        plan: LocalPass,
+        plan: LocalPlan,
         manifest: Manifest,
         sets: Set<String>,
     ) {
@@ -181,7 +183,7 @@ internal object Requirements {
         val unknown = (bound - known.toSet()).minOrNull()
         need(unknown == null) { "reference '$unknown', which the bundle does not have" }
         val missing = (known - bound.toSet()).minOrNull()
-        need(missing == null || plan.stagesCount + plan.evaluation.throwAwayCount == 0) {
+        need(missing == null || plan.stagesCount + plan.evaluation.fineTuningCount == 0) {
             "a local plan that leaves the bundle's reference '$missing' unbound"
         }
         for (binding in plan.referencesList) {
@@ -228,11 +230,11 @@ internal object Requirements {
     /** Questions with exact answers, and their names. */
     private val EXACT =
         mapOf(
-            Ask.QuestionCase.CLASS_COUNTS to "class counts",
-            Ask.QuestionCase.CONFUSION to "confusion matrices",
+            ClientStatistic.KindCase.CLASS_COUNTS to "class counts",
+            ClientStatistic.KindCase.CONFUSION to "confusion matrices",
         )
 
-    private fun LocalPass.questions() = asksList.mapTo(LinkedHashSet()) { it.questionCase }
+    private fun LocalPlan.questions() = statisticsList.mapTo(LinkedHashSet()) { it.kindCase }
 
     /** A number as people write it: `1`, `0.5`, `nan`, `inf`. */
     private fun number(value: Double): String =

@@ -2,7 +2,7 @@ package org.fedlens.sdk.pass
 
 import org.fedlens.proto.v1.BlobSet
 import org.fedlens.proto.v1.Dtype
-import org.fedlens.proto.v1.LocalPass
+import org.fedlens.proto.v1.LocalPlan
 import org.fedlens.proto.v1.Manifest
 import org.fedlens.proto.v1.ReferenceBinding
 import org.fedlens.proto.v1.SetSource
@@ -33,7 +33,7 @@ internal class Sources(
     private val found = HashMap<String, Tensors?>()
 
     /** Names of the downloads that the start rules and references of a plan read. */
-    fun downloaded(plan: LocalPass): Set<String> {
+    fun downloaded(plan: LocalPlan): Set<String> {
         val read = shares(plan.startList) + plan.referencesList.filter { it.hasSet() }.map { it.set to referred(it) }
         return read
             .filter { (source, names) -> names.isNotEmpty() && usable(source, names) == null }
@@ -141,7 +141,7 @@ internal class Sources(
 
         /** Names of the downloads that a plan reads; a fallback only if no client state fits. */
         fun needed(
-            plan: LocalPass,
+            plan: LocalPlan,
             manifest: Manifest,
             kept: (String) -> Tensors?,
         ): Set<String> {

@@ -150,12 +150,12 @@ public class Journal internal constructor(
                     round = row.long(6),
                     tensors = sent.tensorsList.map { TensorSpec(it.name, it.dtype, it.shapeList.toList()) },
                     isDifference = !sent.base.isEmpty,
-                    photoCount = header.photoCount,
+                    numExamples = header.numExamples,
                     classCounts = header.classCountsList.toList(),
                     labelDistribution = header.labelDistributionList.toList(),
                     start = evaluation(header, EvaluationMoment.EVALUATION_MOMENT_START),
                     end = evaluation(header, EvaluationMoment.EVALUATION_MOMENT_END),
-                    throwAway = evaluation(header, EvaluationMoment.EVALUATION_MOMENT_THROW_AWAY),
+                    fineTuning = evaluation(header, EvaluationMoment.EVALUATION_MOMENT_FINE_TUNED),
                 )
             }
         }

@@ -54,12 +54,12 @@ public sealed interface JournalEntry {
      *
      * @property tensors Name, type and shape of the tensors sent; empty: none.
      * @property isDifference True if the tensors are a delta to the downloaded model.
-     * @property photoCount Number of photos trained on.
+     * @property numExamples Number of photos trained on.
      * @property classCounts Number of photos of each class, in label order; empty if not sent.
      * @property labelDistribution Noisy share of each class, in label order; empty if not sent.
      * @property start Evaluation on test photos before training; null if not sent.
      * @property end Evaluation after training; null if not sent.
-     * @property throwAway Fine-tuned evaluation: after a training whose weights were discarded; null if not sent.
+     * @property fineTuning Fine-tuned evaluation: after a training whose weights were discarded; null if not sent.
      */
     public class Upload internal constructor(
         override val id: Long,
@@ -70,12 +70,12 @@ public sealed interface JournalEntry {
         public val round: Long,
         public val tensors: List<TensorSpec>,
         public val isDifference: Boolean,
-        public val photoCount: Long,
+        public val numExamples: Long,
         public val classCounts: List<Long>,
         public val labelDistribution: List<Double>,
         public val start: Evaluation?,
         public val end: Evaluation?,
-        public val throwAway: Evaluation?,
+        public val fineTuning: Evaluation?,
     ) : JournalEntry
 
     /**

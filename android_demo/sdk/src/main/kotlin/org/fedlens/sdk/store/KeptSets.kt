@@ -1,6 +1,6 @@
 package org.fedlens.sdk.store
 
-import org.fedlens.proto.v1.LocalPass
+import org.fedlens.proto.v1.LocalPlan
 import org.fedlens.sdk.blob.Blob
 
 /**
@@ -32,12 +32,12 @@ internal class KeptSets(
      * The start rules and extractors of this task's last local plan, as a plan with nothing else; null if there was
      * none.
      */
-    fun startRules(task: Long): LocalPass? =
+    fun startRules(task: Long): LocalPlan? =
         state
             .transaction { db ->
-                db.query("SELECT local_pass FROM start_rules WHERE task = ?", task) { it.bytes(0) }
+                db.query("SELECT local_plan FROM start_rules WHERE task = ?", task) { it.bytes(0) }
             }.firstOrNull()
-            ?.let(LocalPass::parseFrom)
+            ?.let(LocalPlan::parseFrom)
 
     /** Write the sets of a result, not yet current. */
     fun put(
@@ -62,7 +62,7 @@ internal class KeptSets(
     fun putStartRules(
         db: Statements,
         task: Long,
-        rules: LocalPass,
+        rules: LocalPlan,
     ) {
         db.run("INSERT OR REPLACE INTO start_rules VALUES (?, ?)", task, rules.toByteArray())
     }

@@ -3,7 +3,7 @@ package org.fedlens.sdk.store
 import org.fedlens.proto.v1.Answer
 import org.fedlens.proto.v1.Assignment
 import org.fedlens.proto.v1.EvaluationMoment
-import org.fedlens.proto.v1.LocalPass
+import org.fedlens.proto.v1.LocalPlan
 import org.fedlens.proto.v1.UpdateHeader
 import org.fedlens.sdk.Event
 import org.fedlens.sdk.StateException
@@ -31,11 +31,11 @@ internal class Result(
         return Event.RoundReported(
             task,
             round,
-            header.photoCount,
+            header.numExamples,
             update.size,
             start = Journal.evaluation(header, EvaluationMoment.EVALUATION_MOMENT_START),
             end = Journal.evaluation(header, EvaluationMoment.EVALUATION_MOMENT_END),
-            throwAway = Journal.evaluation(header, EvaluationMoment.EVALUATION_MOMENT_THROW_AWAY),
+            fineTuning = Journal.evaluation(header, EvaluationMoment.EVALUATION_MOMENT_FINE_TUNED),
         )
     }
 }
@@ -133,11 +133,11 @@ internal class Outbox(
             journal.upload(db, result.task, result.round, result.update),
         )
         kept.put(db, result.task, result.round, keep)
-        val plan = assignment.localPass
+        val plan = assignment.localPlan
         // Query-only plans load arbitrary weights; do not predict with them.
         if (plan.stagesCount > 0 || plan.hasEvaluation()) {
             val rules =
-                LocalPass.newBuilder().addAllStart(plan.startList).addAllExtractors(plan.extractorsList)
+                LocalPlan.newBuilder().addAllStart(plan.startList).addAllExtractors(plan.extractorsList)
             kept.putStartRules(db, result.task, rules.build())
         }
     }

@@ -103,7 +103,7 @@ internal class State private constructor(
                     task INTEGER, name TEXT, round INTEGER, is_current INTEGER NOT NULL,
                     blob_sha256 BLOB NOT NULL, blob BLOB, PRIMARY KEY (task, name, round, is_current)
                 )""",
-                "CREATE TABLE start_rules (task INTEGER PRIMARY KEY, local_pass BLOB NOT NULL)",
+                "CREATE TABLE start_rules (task INTEGER PRIMARY KEY, local_plan BLOB NOT NULL)",
                 """CREATE TABLE journal (
                     id INTEGER PRIMARY KEY AUTOINCREMENT, kind TEXT NOT NULL, outcome TEXT NOT NULL,
                     time_ms INTEGER NOT NULL, task INTEGER, round INTEGER, bytes INTEGER NOT NULL,

@@ -17,7 +17,7 @@ import org.fedlens.proto.v1.FailureRequest
 import org.fedlens.proto.v1.Finished
 import org.fedlens.proto.v1.ForgetResponse
 import org.fedlens.proto.v1.HyperValue
-import org.fedlens.proto.v1.LocalPass
+import org.fedlens.proto.v1.LocalPlan
 import org.fedlens.proto.v1.Receipt
 import org.fedlens.proto.v1.ReferenceBinding
 import org.fedlens.proto.v1.SetSource
@@ -43,7 +43,7 @@ import java.io.FileOutputStream
  * @param plan Of every assignment; may change.
  */
 class FakeServer(
-    var plan: LocalPass = trainingPlan(),
+    var plan: LocalPlan = trainingPlan(),
     private val rounds: Int = 1,
     private val role: ClientRole = ClientRole.CLIENT_ROLE_TRAINER,
     private val answer: Answer = Answer.ANSWER_UPDATE,
@@ -103,7 +103,7 @@ class FakeServer(
             .setSeed(ByteString.copyFrom(ByteArray(KeyedHash.DIGEST_BYTES) { it.toByte() }))
             .setTimeLeftMs(60_000)
             .addSets(globalSet())
-            .setLocalPass(plan)
+            .setLocalPlan(plan)
             .setAnswer(answer)
             .build()
 
@@ -239,8 +239,8 @@ class FakeServer(
         private const val GLOBAL = "global"
 
         /** Trains everything from `global` for some epochs and sends everything. */
-        fun trainingPlan(epochs: Int = 1): LocalPass =
-            LocalPass
+        fun trainingPlan(epochs: Int = 1): LocalPlan =
+            LocalPlan
                 .newBuilder()
                 .addStart(StartRule.newBuilder().setSource(SetSource.newBuilder().setDownload(GLOBAL)))
                 .addReferences(ReferenceBinding.newBuilder().setName("global").setStart(true))

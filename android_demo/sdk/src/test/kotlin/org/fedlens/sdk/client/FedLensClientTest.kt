@@ -10,14 +10,14 @@ import kotlinx.coroutines.launch
 import kotlinx.coroutines.runBlocking
 import org.fedlens.jvm.JdbcDatabase
 import org.fedlens.proto.v1.Answer
-import org.fedlens.proto.v1.Ask
-import org.fedlens.proto.v1.AskClassCounts
 import org.fedlens.proto.v1.Capabilities
 import org.fedlens.proto.v1.CheckInResponse
+import org.fedlens.proto.v1.ClassCounts
 import org.fedlens.proto.v1.ClientRole
+import org.fedlens.proto.v1.ClientStatistic
 import org.fedlens.proto.v1.EvaluationPlan
 import org.fedlens.proto.v1.FailureReason
-import org.fedlens.proto.v1.LocalPass
+import org.fedlens.proto.v1.LocalPlan
 import org.fedlens.proto.v1.Wait
 import org.fedlens.proto.v1.WaitReason
 import org.fedlens.sdk.ClientSettings
@@ -69,7 +69,7 @@ class FedLensClientTest {
         assertEquals(Event.TasksFinished, run.events.last())
         assertEquals(1, run.server.count("enrol"))
         val (train, test) = run.photos.partition { !it.isTest }
-        assertEquals(train.size.toLong(), run.server.update(1).header.photoCount)
+        assertEquals(train.size.toLong(), run.server.update(1).header.numExamples)
         assertEquals(
             Event.RoundStarted(TASK, 1, train.size, test.size),
             run.told<Event.RoundStarted>().first(),
@@ -147,8 +147,8 @@ class FedLensClientTest {
 
     @Test
     fun `a policy is stronger than an assignment, and asked anew for each`() {
-        val ask = Ask.newBuilder().setClassCounts(AskClassCounts.getDefaultInstance())
-        val run = clientOf(FakeServer(trainingPlan().toBuilder().addAsks(ask).build(), rounds = 2))
+        val ask = ClientStatistic.newBuilder().setClassCounts(ClassCounts.getDefaultInstance())
+        val run = clientOf(FakeServer(trainingPlan().toBuilder().addStatistics(ask).build(), rounds = 2))
         var policy = Policy(answerClassCounts = false)
         run.client(ClientSettings(TOKEN, policy = { policy })).use { client ->
             val outcome = runBlocking { client.runOnce() } as Event.RoundFailed
@@ -185,7 +185,7 @@ class FedLensClientTest {
         val run = clientOf(FakeServer())
         run.client(ClientSettings(TOKEN, task = TASK, holdMs = 1_234)).use { runBlocking { it.runOnce() } }
         val request = run.server.checkIns.single()
-        assertEquals(run.photos.count { !it.isTest }.toLong(), request.photoCount)
+        assertEquals(run.photos.count { !it.isTest }.toLong(), request.numExamples)
         assertEquals(TASK, request.task)
         assertEquals(1_234, request.holdMs)
     }
@@ -193,7 +193,7 @@ class FedLensClientTest {
     @Test
     fun `an evaluator evaluates all its photos and trains on none`() {
         val plan =
-            LocalPass
+            LocalPlan
                 .newBuilder()
                 .addAllStart(trainingPlan().startList)
                 .setEvaluation(EvaluationPlan.newBuilder().setAtStart(true))
@@ -202,7 +202,7 @@ class FedLensClientTest {
             clientOf(FakeServer(plan, role = ClientRole.CLIENT_ROLE_EVALUATOR, answer = Answer.ANSWER_EVALUATION))
         val outcome = run.client().use { runBlocking { it.runOnce() } } as Event.RoundReported
         assertEquals(run.photos.size.toLong(), checkNotNull(outcome.start).count)
-        assertEquals(0L, run.server.checkIns.single().photoCount)
+        assertEquals(0L, run.server.checkIns.single().numExamples)
         assertEquals(setOf(1L), run.server.evaluations.keys)
     }
 

@@ -11,7 +11,7 @@ import org.fedlens.proto.v1.EvaluationMoment
 import org.fedlens.proto.v1.EvaluationPlan
 import org.fedlens.proto.v1.HyperValue
 import org.fedlens.proto.v1.Keep
-import org.fedlens.proto.v1.LocalPass
+import org.fedlens.proto.v1.LocalPlan
 import org.fedlens.proto.v1.ReferenceBinding
 import org.fedlens.sdk.EngineException
 import org.fedlens.sdk.Event
@@ -39,9 +39,9 @@ internal class AssignmentsTest : Offices() {
     @Test
     fun `an assignment becomes a result in the outbox, and events tell how`() {
         val office = office()
-        val result = office.carryOut(wholePlan { addAsks(CLASS_COUNTS) })
+        val result = office.carryOut(wholePlan { addStatistics(CLASS_COUNTS) })
         val header = result.update.header
-        assertEquals(16L, header.photoCount)
+        assertEquals(16L, header.numExamples)
         assertEquals(listOf(8L, 8L), header.classCountsList)
         assertEquals(ByteString.copyFrom(office.bundle.id), header.bundle)
         assertEquals(listOf(8f, 8f), uploaded(result).floats("fc.bias"))
@@ -134,13 +134,13 @@ internal class AssignmentsTest : Offices() {
     @Test
     fun `a noisy answer is kept, and exact ones are refused after it`() {
         val office = office()
-        val asking = wholePlan { clearStages().clearUpload().clearEvaluation().addAsks(labelDistribution(1.0)) }
+        val asking = wholePlan { clearStages().clearUpload().clearEvaluation().addStatistics(labelDistribution(1.0)) }
         val told = (1L..2).map { office.carryOut(asking, round = it).update.header }
         assertEquals(2, told[0].labelDistributionCount)
         assertEquals(told[0].labelDistributionList, told[1].labelDistributionList)
-        assertEquals(16L to 0, told[0].photoCount to told[0].classCountsCount)
+        assertEquals(16L to 0, told[0].numExamples to told[0].classCountsCount)
         for ((ask, what) in listOf(CLASS_COUNTS to "class counts", CONFUSION to "confusion matrices")) {
-            val error = office.refusal(wholePlan { addAsks(ask) })
+            val error = office.refusal(wholePlan { addStatistics(ask) })
             assertEquals(Reason.POLICY, error.reason)
             assertEquals(
                 "this client's policy: $what are not answered to a server that has a label distribution of the same " +
@@ -151,7 +151,7 @@ internal class AssignmentsTest : Offices() {
         office.policy = Policy(answerExactlyAfterNoise = true)
         assertEquals(
             listOf(8L, 8L),
-            office.carryOut(wholePlan { addAsks(CLASS_COUNTS) }, 3).update.header.classCountsList,
+            office.carryOut(wholePlan { addStatistics(CLASS_COUNTS) }, 3).update.header.classCountsList,
         )
     }
 
@@ -162,7 +162,7 @@ internal class AssignmentsTest : Offices() {
         val assignment = office.assignment(plan, answer = Answer.ANSWER_EVALUATION)
         val result = runBlocking { office.assignments.carryOut(assignment, onlyTest = true) }
         assertEquals(Answer.ANSWER_EVALUATION, result.answer)
-        assertEquals(0L to 20L, result.update.header.photoCount to result.update.header.getEvaluations(0).count)
+        assertEquals(0L to 20L, result.update.header.numExamples to result.update.header.getEvaluations(0).count)
         assertNull(result.update.blob)
     }
 
@@ -302,7 +302,7 @@ internal class AssignmentsTest : Offices() {
         office.put("global", uploadedBytes(first))
         val predicted = runBlocking { office.assignments.predict(office.model(), photo) }
         assertTrue(predicted.getValue("cat") > 0.9)
-        val lacking = LocalPass.newBuilder().addStart(from("global")).build()
+        val lacking = LocalPlan.newBuilder().addStart(from("global")).build()
         assertEquals(Reason.UNSUPPORTED, office.refusal(lacking).reason)
     }
 

@@ -14,7 +14,7 @@ import org.fedlens.proto.v1.CurrentModel
 import org.fedlens.proto.v1.EnrolResponse
 import org.fedlens.proto.v1.FailureRequest
 import org.fedlens.proto.v1.ForgetResponse
-import org.fedlens.proto.v1.LocalPass
+import org.fedlens.proto.v1.LocalPlan
 import org.fedlens.proto.v1.Receipt
 import org.fedlens.sdk.Bundle
 import org.fedlens.sdk.Event
@@ -146,7 +146,7 @@ internal class Office(
     ): ByteString = shelf.put(content).also { sets[name] = it }
 
     fun assignment(
-        plan: LocalPass,
+        plan: LocalPlan,
         round: Long = 1,
         task: Long = 7,
         answer: Answer = Answer.ANSWER_UPDATE,
@@ -158,7 +158,7 @@ internal class Office(
             .setBundle(ByteString.copyFrom(bundle.id))
             .setSeed(ByteString.copyFrom(SEED))
             .addAllSets(sets.map { (name, digest) -> set(name, digest).build() })
-            .setLocalPass(plan)
+            .setLocalPlan(plan)
             .setAnswer(answer)
             .build()
 

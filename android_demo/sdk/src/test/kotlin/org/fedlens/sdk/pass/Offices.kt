@@ -2,7 +2,7 @@ package org.fedlens.sdk.pass
 
 import kotlinx.coroutines.runBlocking
 import org.fedlens.proto.v1.Keep
-import org.fedlens.proto.v1.LocalPass
+import org.fedlens.proto.v1.LocalPlan
 import org.fedlens.sdk.Bundle
 import org.fedlens.sdk.PassException
 import org.fedlens.sdk.blob.BlobWriter
@@ -40,12 +40,12 @@ internal abstract class Offices {
     ): ByteArray = BlobWriter.encode(filled(value, width))
 
     fun Office.carryOut(
-        plan: LocalPass,
+        plan: LocalPlan,
         round: Long = 1,
         task: Long = 7,
     ): Result = runBlocking { assignments.carryOut(assignment(plan, round, task), onlyTest = false) }
 
-    fun Office.refusal(plan: LocalPass): PassException = assertThrows(PassException::class.java) { carryOut(plan) }
+    fun Office.refusal(plan: LocalPlan): PassException = assertThrows(PassException::class.java) { carryOut(plan) }
 
     fun keeping(fallback: String) =
         wholePlan {

@@ -7,7 +7,7 @@ import org.fedlens.proto.v1.EvaluationPlan
 import org.fedlens.proto.v1.HyperValue
 import org.fedlens.proto.v1.Keep
 import org.fedlens.proto.v1.LastBatch
-import org.fedlens.proto.v1.LocalPass
+import org.fedlens.proto.v1.LocalPlan
 import org.fedlens.proto.v1.ReferenceBinding
 import org.fedlens.proto.v1.SetSource
 import org.fedlens.proto.v1.Stage
@@ -40,14 +40,14 @@ class PassRunTest {
 
     private fun run(
         engine: SummingEngine,
-        plan: LocalPass,
+        plan: LocalPlan,
         train: Int = 10,
         test: Int = 3,
         downloads: Map<String, Tensors> = mapOf("global" to filled(0f)),
         kept: Map<String, Tensors> = emptyMap(),
         onStep: (Long, Long, Float) -> Unit = { _, _, _ -> },
     ): PassResult {
-        val assignment = Assignment.newBuilder().setSeed(ByteString.copyFrom(SEED)).setLocalPass(plan).build()
+        val assignment = Assignment.newBuilder().setSeed(ByteString.copyFrom(SEED)).setLocalPlan(plan).build()
         val photos = PassPhotos(photoSet(train), photoSet(test, "test"), emptyMap())
         return PassRun(assignment, engine, photos, downloads, kept::get, onStep).execute()
     }
@@ -188,7 +188,7 @@ class PassRunTest {
         val plan = wholePlan { clearStages().clearUpload().setEvaluation(EvaluationPlan.newBuilder().setAtStart(true)) }
         val result = run(engine, plan, train = 5)
         assertNull(result.upload)
-        assertEquals(0, result.photoCount)
+        assertEquals(0, result.numExamples)
         assertTrue(engine.batches.isEmpty() && result.keep.isEmpty())
         // Zero weights: log 2 for each of three photos.
         val found = result.evaluations.getValue(EvaluationMoment.EVALUATION_MOMENT_START)
@@ -202,7 +202,7 @@ class PassRunTest {
         val plan = wholePlan()
         val plain = run(engine, plan)
         val seen = ArrayList<Pair<Long, Long>>()
-        val both = plan.toBuilder().apply { evaluating { addThrowAway(stage(epochs = 2)) } }.build()
+        val both = plan.toBuilder().apply { evaluating { addFineTuning(stage(epochs = 2)) } }.build()
         val tuned = run(engine, both) { step, steps, _ -> seen += step to steps }
         val (thrownAway, trained) = engine.batches.drop(1)
         assertSame(engine.weights[1], engine.weights[2])
@@ -213,7 +213,7 @@ class PassRunTest {
         assertEquals(
             listOf(
                 EvaluationMoment.EVALUATION_MOMENT_START,
-                EvaluationMoment.EVALUATION_MOMENT_THROW_AWAY,
+                EvaluationMoment.EVALUATION_MOMENT_FINE_TUNED,
                 EvaluationMoment.EVALUATION_MOMENT_END,
             ),
             tuned.evaluations.keys.toList(),
@@ -222,14 +222,14 @@ class PassRunTest {
         assertEquals(plain.evaluations.getValue(end).loss, tuned.evaluations.getValue(end).loss, 0.0)
         assertNotEquals(
             plain.evaluations.getValue(end).loss,
-            tuned.evaluations.getValue(EvaluationMoment.EVALUATION_MOMENT_THROW_AWAY).loss,
+            tuned.evaluations.getValue(EvaluationMoment.EVALUATION_MOMENT_FINE_TUNED).loss,
         )
         assertEquals(plain.upload?.floats("fc.weight"), tuned.upload?.floats("fc.weight"))
     }
 
     @Test
     fun `each evaluation has a confusion matrix if asked`() {
-        val plan = wholePlan { addAsks(CONFUSION) }
+        val plan = wholePlan { addStatistics(CONFUSION) }
         val found = run(engine(), plan, test = 3).evaluations
         val (start, end) = found.values.toList()
         // Zero weights: the logits are equal, so that the first class counts. Labels 0, 1, 0.
@@ -244,15 +244,15 @@ class PassRunTest {
 
     @Test
     fun `class counts add up to the photos asked about`() {
-        val plan = wholePlan { clearStages().clearUpload().clearEvaluation().addAsks(CLASS_COUNTS) }
+        val plan = wholePlan { clearStages().clearUpload().clearEvaluation().addStatistics(CLASS_COUNTS) }
         val asked = run(engine(), plan, train = 5)
         assertArrayEquals(longArrayOf(3, 2), asked.classCounts)
-        assertEquals(5, asked.photoCount)
+        assertEquals(5, asked.numExamples)
     }
 
     @Test
     fun `a pass that trains or asks about train photos needs one`() {
-        val asking = wholePlan { clearStages().clearUpload().clearEvaluation().addAsks(labelDistribution(1.0)) }
+        val asking = wholePlan { clearStages().clearUpload().clearEvaluation().addStatistics(labelDistribution(1.0)) }
         for (plan in listOf(wholePlan(), asking)) {
             val error =
                 assertFails<PassException>("there is no labelled train photo") { run(engine(), plan, train = 0) }

@@ -67,7 +67,7 @@ class PassVectorsTest {
         val stages = vector.list("stages").map { stage -> stage.asJsonArray.map { it.asJsonArray.ints() } }
         assertEquals(name, stages, engine.batches)
         assertArrayEquals(name, vector.get("losses").floats(), losses.toFloatArray(), 0f)
-        assertEquals(name, vector.int("photo_count"), result.photoCount)
+        assertEquals(name, vector.int("num_examples"), result.numExamples)
         assertEquals(name, vector.list("class_counts").ints(), result.classCounts.map { it.toInt() })
         assertEquals(
             name,
@@ -99,7 +99,7 @@ class PassVectorsTest {
         assignment: Assignment,
         tensors: Tensors,
     ): ByteArray {
-        val upload = assignment.localPass.upload
+        val upload = assignment.localPlan.upload
         val floats = checkNotNull(BlobWriter.floatsOf(upload.codec))
         if (upload.baseSet.isEmpty()) return BlobWriter.encode(tensors, floats)
         val base = sets.getValue(upload.baseSet)

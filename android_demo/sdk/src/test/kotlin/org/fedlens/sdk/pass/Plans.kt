@@ -1,12 +1,12 @@
 package org.fedlens.sdk.pass
 
-import org.fedlens.proto.v1.Ask
-import org.fedlens.proto.v1.AskClassCounts
-import org.fedlens.proto.v1.AskConfusion
-import org.fedlens.proto.v1.AskLabelDistribution
+import org.fedlens.proto.v1.ClassCounts
+import org.fedlens.proto.v1.ClientStatistic
 import org.fedlens.proto.v1.Codec
+import org.fedlens.proto.v1.Confusion
 import org.fedlens.proto.v1.EvaluationPlan
-import org.fedlens.proto.v1.LocalPass
+import org.fedlens.proto.v1.LabelDistribution
+import org.fedlens.proto.v1.LocalPlan
 import org.fedlens.proto.v1.SetSource
 import org.fedlens.proto.v1.Stage
 import org.fedlens.proto.v1.StartRule
@@ -18,11 +18,16 @@ import org.junit.Assert.assertEquals
 import org.junit.Assert.assertThrows
 
 val SEED = ByteArray(32) { it.toByte() }
-val CLASS_COUNTS: Ask = Ask.newBuilder().setClassCounts(AskClassCounts.getDefaultInstance()).build()
-val CONFUSION: Ask = Ask.newBuilder().setConfusion(AskConfusion.getDefaultInstance()).build()
+val CLASS_COUNTS: ClientStatistic =
+    ClientStatistic
+        .newBuilder()
+        .setClassCounts(
+            ClassCounts.getDefaultInstance(),
+        ).build()
+val CONFUSION: ClientStatistic = ClientStatistic.newBuilder().setConfusion(Confusion.getDefaultInstance()).build()
 
-fun labelDistribution(epsilon: Double): Ask =
-    Ask.newBuilder().setLabelDistribution(AskLabelDistribution.newBuilder().setEpsilon(epsilon)).build()
+fun labelDistribution(epsilon: Double): ClientStatistic =
+    ClientStatistic.newBuilder().setLabelDistribution(LabelDistribution.newBuilder().setEpsilon(epsilon)).build()
 
 fun from(
     download: String = "",
@@ -43,9 +48,9 @@ fun stage(
 /** Trains everything from `global` and sends everything. */
 fun wholePlan(
     epochs: Int = 1,
-    change: LocalPass.Builder.() -> Unit = {},
-): LocalPass =
-    LocalPass
+    change: LocalPlan.Builder.() -> Unit = {},
+): LocalPlan =
+    LocalPlan
         .newBuilder()
         .addStart(from("global"))
         .addStages(stage(epochs))
@@ -54,10 +59,10 @@ fun wholePlan(
         .apply(change)
         .build()
 
-fun LocalPass.Builder.sending(change: Upload.Builder.() -> Unit): LocalPass.Builder =
+fun LocalPlan.Builder.sending(change: Upload.Builder.() -> Unit): LocalPlan.Builder =
     setUpload(upload.toBuilder().apply(change))
 
-fun LocalPass.Builder.evaluating(change: EvaluationPlan.Builder.() -> Unit): LocalPass.Builder =
+fun LocalPlan.Builder.evaluating(change: EvaluationPlan.Builder.() -> Unit): LocalPlan.Builder =
     setEvaluation(evaluation.toBuilder().apply(change))
 
 /** Both tensors of a [SummingBundle] with all elements the same. */

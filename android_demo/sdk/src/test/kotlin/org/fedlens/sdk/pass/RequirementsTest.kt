@@ -2,13 +2,13 @@ package org.fedlens.sdk.pass
 
 import com.google.protobuf.ByteString
 import org.fedlens.proto.v1.Answer
-import org.fedlens.proto.v1.Ask
 import org.fedlens.proto.v1.Assignment
 import org.fedlens.proto.v1.BlobSet
 import org.fedlens.proto.v1.BundleClass
+import org.fedlens.proto.v1.ClientStatistic
 import org.fedlens.proto.v1.HyperValue
 import org.fedlens.proto.v1.Keep
-import org.fedlens.proto.v1.LocalPass
+import org.fedlens.proto.v1.LocalPlan
 import org.fedlens.proto.v1.ProgramFormat
 import org.fedlens.proto.v1.ReferenceBinding
 import org.fedlens.proto.v1.Stage
@@ -27,7 +27,7 @@ class RequirementsTest {
     private val known = "step, predict, another-step, embed"
 
     private fun assignment(
-        plan: LocalPass = wholePlan(),
+        plan: LocalPlan = wholePlan(),
         change: Assignment.Builder.() -> Unit = {},
     ): Assignment =
         Assignment
@@ -37,12 +37,12 @@ class RequirementsTest {
             .setBundle(ByteString.copyFrom(bundle.id))
             .setSeed(ByteString.copyFrom(SEED))
             .addSets(BlobSet.newBuilder().setName("global").setSize(1))
-            .setLocalPass(plan)
+            .setLocalPlan(plan)
             .setAnswer(Answer.ANSWER_UPDATE)
             .apply(change)
             .build()
 
-    private fun stages(change: Stage.Builder.() -> Unit): LocalPass =
+    private fun stages(change: Stage.Builder.() -> Unit): LocalPlan =
         wholePlan { setStages(0, getStages(0).toBuilder().apply(change)) }
 
     private fun hyper(
@@ -61,7 +61,7 @@ class RequirementsTest {
     }
 
     private fun forbidden(
-        plan: LocalPass,
+        plan: LocalPlan,
         policy: Policy = Policy(),
     ): String {
         val error =
@@ -84,19 +84,20 @@ class RequirementsTest {
     fun `what is not known is refused by name`() {
         val refused =
             mapOf(
-                wholePlan { addAsks(labelDistribution(0.0)) } to
+                wholePlan { addStatistics(labelDistribution(0.0)) } to
                     "a label distribution with epsilon 0, which must be above 0 and finite",
-                wholePlan { addAsks(labelDistribution(1e-310)) } to
+                wholePlan { addStatistics(labelDistribution(1e-310)) } to
                     "a label distribution with epsilon 1.0E-310, which must be above 0 and finite",
-                wholePlan { addAsks(labelDistribution(Double.NaN)) } to
+                wholePlan { addStatistics(labelDistribution(Double.NaN)) } to
                     "a label distribution with epsilon nan, which must be above 0 and finite",
-                wholePlan { addAsks(CONFUSION).addAsks(CONFUSION) } to "the question 'confusion' asked twice",
-                wholePlan { addAsks(Ask.getDefaultInstance()) } to "the question 'unset'",
+                wholePlan { addStatistics(CONFUSION).addStatistics(CONFUSION) } to
+                    "the question 'confusion' asked twice",
+                wholePlan { addStatistics(ClientStatistic.getDefaultInstance()) } to "the question 'unset'",
                 wholePlan { sending { codecValue = 99 } } to "upload codec 99",
                 wholePlan { sending { codecValue = 0 } } to "upload codec unset",
                 wholePlan { sending { baseSet = "x" } } to
                     "an upload as difference from set 'x', which is not among the assignment's",
-                wholePlan { evaluating { addThrowAway(Stage.getDefaultInstance()) } } to
+                wholePlan { evaluating { addFineTuning(Stage.getDefaultInstance()) } } to
                     "program ''; the bundle has $known",
                 wholePlan { addExtractors("cluster_0") } to "1 extractors; the bundle takes 0 side by side",
                 wholePlan { clearStart() } to "a local plan without start rules",
@@ -130,7 +131,7 @@ class RequirementsTest {
         assertEquals(unbound, refusal(assignment(), referring))
         val thrownAway =
             wholePlan {
-                evaluating { addThrowAway(stage()) }
+                evaluating { addFineTuning(stage()) }
                 clearStages()
             }
         assertEquals(unbound, refusal(assignment(thrownAway), referring))
@@ -170,7 +171,7 @@ class RequirementsTest {
 
     @Test
     fun `a policy refuses with its own reason`() {
-        val asking = wholePlan { addAsks(CLASS_COUNTS).addAsks(CONFUSION) }
+        val asking = wholePlan { addStatistics(CLASS_COUNTS).addStatistics(CONFUSION) }
         val refused =
             mapOf(
                 Policy(upload = false) to "trained weights are not uploaded",
@@ -190,8 +191,8 @@ class RequirementsTest {
 
     private fun noisy(
         epsilon: Double,
-        change: LocalPass.Builder.() -> Unit = {},
-    ) = wholePlan { clearEvaluation().addAsks(labelDistribution(epsilon)).change() }
+        change: LocalPlan.Builder.() -> Unit = {},
+    ) = wholePlan { clearEvaluation().addStatistics(labelDistribution(epsilon)).change() }
 
     @Test
     fun `a label distribution is answered within the policy's epsilons`() {
@@ -215,11 +216,11 @@ class RequirementsTest {
                 "would undo"
         val exact =
             listOf(
-                noisy(1.0) { addAsks(CLASS_COUNTS) },
-                noisy(1.0) { addAsks(CONFUSION) },
+                noisy(1.0) { addStatistics(CLASS_COUNTS) },
+                noisy(1.0) { addStatistics(CONFUSION) },
                 noisy(1.0) { evaluating { atStart = true } },
                 noisy(1.0) { evaluating { atEnd = true } },
-                noisy(1.0) { evaluating { addThrowAway(stage()) } },
+                noisy(1.0) { evaluating { addFineTuning(stage()) } },
             )
         for (plan in exact) assertEquals(text, forbidden(plan))
     }

@@ -7,7 +7,7 @@ import org.fedlens.proto.v1.EvaluationMoment
 import org.fedlens.proto.v1.EvaluationSums
 import org.fedlens.proto.v1.FailureReason
 import org.fedlens.proto.v1.FailureRequest
-import org.fedlens.proto.v1.LocalPass
+import org.fedlens.proto.v1.LocalPlan
 import org.fedlens.proto.v1.Stage
 import org.fedlens.sdk.BlobException
 import org.fedlens.sdk.PassException
@@ -120,10 +120,10 @@ class OutboxTest {
     @Test
     fun `the start rules of the last pass that trains are kept, not those of one that only asks`() {
         val asking = assignment(1).toBuilder()
-        asking.localPass = LocalPass.newBuilder().addExtractors("asked").build()
+        asking.localPlan = LocalPlan.newBuilder().addExtractors("asked").build()
         val training = assignment(2).toBuilder()
         val stage = Stage.newBuilder().setProgram("step")
-        training.localPass = LocalPass.newBuilder().addExtractors("trained").addStages(stage).build()
+        training.localPlan = LocalPlan.newBuilder().addExtractors("trained").addStages(stage).build()
         stores.outbox.put(asking.build(), header(), null, emptyMap())
         assertNull(stores.kept.startRules(TASK))
         stores.outbox.put(training.build(), header(), null, emptyMap())
@@ -181,7 +181,7 @@ class OutboxTest {
         val header =
             header(upload)
                 .toBuilder()
-                .setPhotoCount(5)
+                .setNumExamples(5)
                 .addClassCounts(2)
                 .addClassCounts(3)
                 .addLabelDistribution(0.5)
@@ -209,11 +209,11 @@ class OutboxTest {
         assertEquals(TASK to 3L, sent.task to sent.round)
         assertEquals(listOf(TensorSpec("w", Stores.F32, listOf(3L))), sent.tensors)
         assertTrue(sent.isDifference)
-        assertEquals(5L, sent.photoCount)
+        assertEquals(5L, sent.numExamples)
         assertEquals(listOf(2L, 3L), sent.classCounts)
         assertEquals(listOf(0.5), sent.labelDistribution)
         assertEquals(1L to 4L, sent.start?.correct to sent.end?.correct)
-        assertNull(sent.throwAway)
+        assertNull(sent.fineTuning)
         assertEquals(listOf(failure.id), journal.entries(most = 1).map { it.id })
     }
 
@@ -222,12 +222,12 @@ class OutboxTest {
         val header =
             header()
                 .toBuilder()
-                .setPhotoCount(5)
-                .addEvaluations(sums(EvaluationMoment.EVALUATION_MOMENT_THROW_AWAY, 2))
+                .setNumExamples(5)
+                .addEvaluations(sums(EvaluationMoment.EVALUATION_MOMENT_FINE_TUNED, 2))
                 .build()
         val told = stores.outbox.put(assignment(3), header, null, emptyMap()).reported()
-        assertEquals(listOf(TASK, 3L, 5L), listOf(told.task, told.round, told.photoCount))
-        assertEquals(2L, told.throwAway?.correct)
+        assertEquals(listOf(TASK, 3L, 5L), listOf(told.task, told.round, told.numExamples))
+        assertEquals(2L, told.fineTuning?.correct)
         assertNull(told.start)
         assertEquals(4L + header.serializedSize, told.uploadBytes)
     }

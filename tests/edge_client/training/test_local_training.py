@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 
 from fedlens_edge_client.engines import Rows
 from fedlens_edge_client.errors import PassFailed
-from fedlens_edge_client.training import local_pass
-from fedlens_edge_client.training.local_pass import PassResult
+from fedlens_edge_client.training import local_training
+from fedlens_edge_client.training.local_training import PassResult
 from fedlens_edge_client.training.photo_set import PassPhotos, PhotoSet
 from fedlens_edge_client.training.sources import LABEL_COUNTS, Tensors
 from fedlens_proto import keyed_hash
@@ -22,7 +22,7 @@ from tests.edge_client.linear import BATCH, LinearEngine, make_bundle
 ZEROS = {"fc.bias": np.zeros(2, np.float32), "fc.weight": np.zeros((2, 3), np.float32)}
 ONES = {"fc.bias": np.ones(2, np.float32), "fc.weight": np.ones((2, 3), np.float32)}
 START, END = update_pb2.EVALUATION_MOMENT_START, update_pb2.EVALUATION_MOMENT_END
-THROW_AWAY = update_pb2.EVALUATION_MOMENT_THROW_AWAY
+FINE_TUNED = update_pb2.EVALUATION_MOMENT_FINE_TUNED
 
 
 class RecordingEngine(LinearEngine):
@@ -59,15 +59,15 @@ def photo_set(count: int, name: str = "train") -> PhotoSet:
 
 def run(
     engine: LinearEngine,
-    plan: assignment_pb2.LocalPass,
+    plan: assignment_pb2.LocalPlan,
     train: int = 10,
     test: int = 3,
     downloads: Mapping[str, Tensors] | None = None,
     kept: Mapping[str, Tensors] | None = None,
 ) -> PassResult:
-    assignment = assignment_pb2.Assignment(seed=SEED, local_pass=plan)
+    assignment = assignment_pb2.Assignment(seed=SEED, local_plan=plan)
     photos = PassPhotos(photo_set(train), photo_set(test, "test"), {})
-    return local_pass.execute(assignment, engine, photos, downloads or {"global": ZEROS}, (kept or {}).get)
+    return local_training.execute(assignment, engine, photos, downloads or {"global": ZEROS}, (kept or {}).get)
 
 
 @pytest.fixture
@@ -117,7 +117,7 @@ def test_two_copies_of_a_photo_have_places_of_their_own(engine: RecordingEngine)
     digest = bytes(32)
     twins = PhotoSet(((digest, 0), (digest, 1)), Rows(np.zeros((2, 3), np.float32), np.array([0, 1])))
     stage = assignment_pb2.Stage(program="step", epochs=20)
-    firsts = {int(batch[0]) for batch in local_pass.batches(twins, SEED, 0, stage, engine.bundle.manifest)}
+    firsts = {int(batch[0]) for batch in local_training.batches(twins, SEED, 0, stage, engine.bundle.manifest)}
 
     assert firsts == {0, 1}
 
@@ -126,9 +126,9 @@ def test_stages_follow_each_other_with_orders_of_their_own(engine: RecordingEngi
     plan = fedavg_plan()
     plan.stages.append(assignment_pb2.Stage(program="step", epochs=1))
     seen: list[tuple[int, int]] = []
-    assignment = assignment_pb2.Assignment(seed=SEED, local_pass=plan)
+    assignment = assignment_pb2.Assignment(seed=SEED, local_plan=plan)
     photos = PassPhotos(photo_set(10), photo_set(0), {})
-    result = local_pass.execute(
+    result = local_training.execute(
         assignment,
         engine,
         photos,
@@ -200,11 +200,11 @@ def test_what_is_kept_and_uploaded_is_selected_from_the_trained_tensors(engine: 
 
 
 def test_an_evaluation_phase_trains_and_sends_nothing(engine: RecordingEngine) -> None:
-    plan = assignment_pb2.LocalPass(start=fedavg_plan().start, evaluation=assignment_pb2.EvaluationPlan(at_start=True))
+    plan = assignment_pb2.LocalPlan(start=fedavg_plan().start, evaluation=assignment_pb2.EvaluationPlan(at_start=True))
     result = run(engine, plan, train=5)
 
     assert result.upload is None
-    assert (result.photo_count, result.keep, engine.batches) == (0, {}, [])
+    assert (result.num_examples, result.keep, engine.batches) == (0, {}, [])
     assert result.evaluations[START].count == 3
     # Zero weights: log 2 for each of three photos.
     assert result.evaluations[START].loss == pytest.approx(3 * np.log(2))
@@ -215,7 +215,7 @@ def test_stages_that_are_thrown_away_start_where_the_pass_starts_and_change_noth
 ) -> None:
     plan = fedavg_plan()
     plain = run(engine, plan)
-    plan.evaluation.throw_away.add(program="step", epochs=2)
+    plan.evaluation.fine_tuning.add(program="step", epochs=2)
     tuned = run(engine, plan, downloads={"global": ZEROS})
     thrown_away, trained = engine.batches[1:]
 
@@ -225,19 +225,19 @@ def test_stages_that_are_thrown_away_start_where_the_pass_starts_and_change_noth
     order = sorted(range(10), key=lambda row: keyed_hash.photo_rank(SEED, 1, 0, entries[row][0], 0))
     assert (len(thrown_away), len(trained)) == (6, 3)
     assert thrown_away[0] == order[:BATCH]
-    assert list(tuned.evaluations) == [START, THROW_AWAY, END]
+    assert list(tuned.evaluations) == [START, FINE_TUNED, END]
     assert tuned.evaluations[END] == plain.evaluations[END]
-    assert tuned.evaluations[THROW_AWAY].loss != plain.evaluations[END].loss
+    assert tuned.evaluations[FINE_TUNED].loss != plain.evaluations[END].loss
     assert plain.upload is not None and tuned.upload is not None
     assert tuned.upload["fc.weight"].tobytes() == plain.upload["fc.weight"].tobytes()
 
 
 def test_progress_counts_the_steps_that_are_thrown_away(engine: RecordingEngine) -> None:
     plan = fedavg_plan()
-    plan.evaluation.throw_away.add(program="step", steps=2)
+    plan.evaluation.fine_tuning.add(program="step", steps=2)
     seen: list[tuple[int, int]] = []
-    local_pass.execute(
-        assignment_pb2.Assignment(seed=SEED, local_pass=plan),
+    local_training.execute(
+        assignment_pb2.Assignment(seed=SEED, local_plan=plan),
         engine,
         PassPhotos(photo_set(10), photo_set(0), {}),
         {"global": ZEROS},
@@ -250,7 +250,7 @@ def test_progress_counts_the_steps_that_are_thrown_away(engine: RecordingEngine)
 
 def test_each_evaluation_has_a_confusion_matrix_if_asked(engine: RecordingEngine) -> None:
     plan = fedavg_plan()
-    plan.asks.add().confusion.SetInParent()
+    plan.statistics.add().confusion.SetInParent()
     found = run(engine, plan, test=3).evaluations
     nothing = run(engine, plan, test=0).evaluations[END]
 
@@ -270,12 +270,12 @@ def test_without_test_photos_the_sums_are_zero(engine: RecordingEngine) -> None:
 
 
 def test_class_counts_add_up_to_the_photos_asked_about(engine: RecordingEngine) -> None:
-    plan = assignment_pb2.LocalPass(start=fedavg_plan().start)
-    plan.asks.add().class_counts.SetInParent()
+    plan = assignment_pb2.LocalPlan(start=fedavg_plan().start)
+    plan.statistics.add().class_counts.SetInParent()
     asked = run(engine, plan, train=5)
 
     assert asked.class_counts == (3, 2)
-    assert asked.photo_count == 5
+    assert asked.num_examples == 5
 
 
 def test_a_pass_that_trains_needs_a_train_photo(engine: RecordingEngine) -> None:

@@ -1,4 +1,4 @@
-"""Executing an assignment's local pass: a pure function of the assignment, the photos and the sets it names.
+"""Executing an assignment's local plan: a pure function of the assignment, the photos and the sets it names.
 
 The pass is data; nothing here knows a method. What is not understood is refused by name, before anything is trained.
 """
@@ -26,14 +26,14 @@ class PassResult:
     """What a pass has produced.
 
     Attributes:
-        photo_count: Photos trained on, or asked about.
+        num_examples: Photos trained on, or asked about.
         class_counts: Train photos of each class, in label order, whether asked for or not.
         evaluations: By moment.
         keep: Sets to store on the client.
         upload: Tensors to send; None if none were asked for.
     """
 
-    photo_count: int
+    num_examples: int
     class_counts: tuple[int, ...]
     evaluations: dict[update_pb2.EvaluationMoment, Evaluation]
     keep: dict[str, dict[str, Array]]
@@ -51,7 +51,7 @@ def execute(
     """Do what an assignment says, which `requirements.check` has accepted.
 
     Args:
-        assignment: Seed and local pass are used.
+        assignment: Seed and local plan are used.
         engine: For the assignment's bundle.
         photos: Train and test photos.
         downloads: The assignment's sets by name.
@@ -63,9 +63,9 @@ def execute(
         PassFailed: There are no photos to train on, or a set does not fit.
         EngineError: A program could not be run, or gave a NaN.
     """
-    plan = assignment.local_pass
-    trains = bool(plan.stages or plan.evaluation.throw_away)
-    asks = {ask.WhichOneof("question") for ask in plan.asks}
+    plan = assignment.local_plan
+    trains = bool(plan.stages or plan.evaluation.fine_tuning)
+    asks = {ask.WhichOneof("kind") for ask in plan.statistics}
     asks_about_train = not asks.isdisjoint({"class_counts", "label_distribution"})
     if (trains or asks_about_train) and not photos.train.entries:
         raise PassFailed(update_pb2.FAILURE_REASON_NO_PHOTOS, "there is no labelled train photo")
@@ -82,15 +82,15 @@ def execute(
 
     if plan.evaluation.at_start:
         measure(update_pb2.EVALUATION_MOMENT_START, start)
-    if plan.evaluation.throw_away:
+    if plan.evaluation.fine_tuning:
         # Numbered behind the other stages, so that they see the photos in an order of their own.
-        thrown_away = train(start, plan.evaluation.throw_away, len(plan.stages))
-        measure(update_pb2.EVALUATION_MOMENT_THROW_AWAY, thrown_away)
+        thrown_away = train(start, plan.evaluation.fine_tuning, len(plan.stages))
+        measure(update_pb2.EVALUATION_MOMENT_FINE_TUNED, thrown_away)
     trained = train(start, plan.stages, 0)
     if plan.evaluation.at_end:
         measure(update_pb2.EVALUATION_MOMENT_END, trained)
     return PassResult(
-        photo_count=len(photos.train) if plan.stages or asks_about_train else 0,
+        num_examples=len(photos.train) if plan.stages or asks_about_train else 0,
         class_counts=tuple(int(count) for count in counts),
         evaluations=evaluations,
         keep={keep.set: _selected(trained, bundle, keep.tensors) for keep in plan.keep},
@@ -121,9 +121,9 @@ def batches(
         epoch += 1
 
 
-def steps_of(stage: assignment_pb2.Stage, photo_count: int, batch: int) -> int:
+def steps_of(stage: assignment_pb2.Stage, num_examples: int, batch: int) -> int:
     """How many steps a stage takes."""
-    return stage.steps if stage.HasField("steps") else stage.epochs * -(-photo_count // batch)
+    return stage.steps if stage.HasField("steps") else stage.epochs * -(-num_examples // batch)
 
 
 def _training(
@@ -134,9 +134,9 @@ def _training(
     on_step: OnStep,
 ) -> Callable[[dict[str, Array], Sequence[assignment_pb2.Stage], int], dict[str, Array]]:
     """What runs stages, numbered from the third argument on, one after the other from the weights in the first."""
-    bundle, plan = engine.bundle.manifest, assignment.local_pass
+    bundle, plan = engine.bundle.manifest, assignment.local_plan
     rows = photos.training_rows(engine, assignment.seed)
-    total = sum(steps_of(stage, len(photos), bundle.batch) for stage in (*plan.stages, *plan.evaluation.throw_away))
+    total = sum(steps_of(stage, len(photos), bundle.batch) for stage in (*plan.stages, *plan.evaluation.fine_tuning))
     done = 0
 
     def count(loss: float) -> None:

@@ -5,10 +5,10 @@ import pytest
 
 from fedlens_edge_client.emulation.partitions import (
     EvaluatorAlbum,
+    Partition,
+    PartitionName,
     PhotoPool,
     PoolUnusable,
-    Regime,
-    RegimeName,
     TooFewPhotos,
 )
 from fedlens_edge_client.emulation.partitions.filling import FillingAlbum
@@ -16,7 +16,7 @@ from fedlens_edge_client.storage.album import Album, AlbumSnapshot
 from tests.edge_client.photo_folders import write_clients, write_files
 
 CLASSES = ("cat", "dog", "owl")
-CHANGING = (RegimeName.CAMERA_IID, RegimeName.CAMERA_NONIID, RegimeName.ALBUM)
+CHANGING = (PartitionName.CAMERA_IID, PartitionName.CAMERA_NONIID, PartitionName.ALBUM)
 
 
 @pytest.fixture
@@ -26,8 +26,8 @@ def pool(tmp_path: Path) -> PhotoPool:
     return PhotoPool.open(tmp_path)
 
 
-def regime(name: RegimeName, seed: int = 1) -> Regime:
-    return Regime(name=name, seed=seed, per_class=5)
+def partition(name: PartitionName, seed: int = 1) -> Partition:
+    return Partition(name=name, seed=seed, per_class=5)
 
 
 def train_labels(snapshot: AlbumSnapshot) -> Counter[str]:
@@ -35,19 +35,19 @@ def train_labels(snapshot: AlbumSnapshot) -> Counter[str]:
 
 
 @pytest.mark.parametrize("name", CHANGING)
-def test_a_regime_is_a_pure_function_of_seed_client_and_round(pool: PhotoPool, name: RegimeName) -> None:
-    in_order = [regime(name).album(pool, 3).photos(r) for r in (1, 2, 3)]
-    asked_backwards = [regime(name).album(pool, 3).photos(r) for r in (3, 2, 1)]
+def test_a_partition_is_a_pure_function_of_seed_client_and_round(pool: PhotoPool, name: PartitionName) -> None:
+    in_order = [partition(name).album(pool, 3).photos(r) for r in (1, 2, 3)]
+    asked_backwards = [partition(name).album(pool, 3).photos(r) for r in (3, 2, 1)]
 
     assert in_order == asked_backwards[::-1]
-    assert regime(name, seed=2).album(pool, 3).photos(1) != in_order[0]
-    assert regime(name).album(pool, 4).photos(1) != in_order[0]
+    assert partition(name, seed=2).album(pool, 3).photos(1) != in_order[0]
+    assert partition(name).album(pool, 4).photos(1) != in_order[0]
     assert in_order[0] != in_order[1]
 
 
 @pytest.mark.parametrize("name", CHANGING)
-def test_every_album_entry_is_unique_and_test_photos_stay_apart(pool: PhotoPool, name: RegimeName) -> None:
-    photos = regime(name).album(pool, 0).photos(7).photos
+def test_every_album_entry_is_unique_and_test_photos_stay_apart(pool: PhotoPool, name: PartitionName) -> None:
+    photos = partition(name).album(pool, 0).photos(7).photos
 
     assert len({(photo.digest, photo.copy) for photo in photos}) == len(photos)
     assert {photo.path.parts[-3] for photo in photos if photo.is_test} == {"test"}
@@ -55,8 +55,8 @@ def test_every_album_entry_is_unique_and_test_photos_stay_apart(pool: PhotoPool,
 
 
 @pytest.mark.parametrize("name", CHANGING)
-def test_a_client_keeps_its_test_photos_over_the_rounds(pool: PhotoPool, name: RegimeName) -> None:
-    album = regime(name).album(pool, 2)
+def test_a_client_keeps_its_test_photos_over_the_rounds(pool: PhotoPool, name: PartitionName) -> None:
+    album = partition(name).album(pool, 2)
 
     first, later = ([p for p in album.photos(r).photos if p.is_test] for r in (1, 9))
 
@@ -66,13 +66,13 @@ def test_a_client_keeps_its_test_photos_over_the_rounds(pool: PhotoPool, name: R
 
 
 def test_iid_cameras_hold_exactly_n_photos_of_each_class(pool: PhotoPool) -> None:
-    album = regime(RegimeName.CAMERA_IID).album(pool, 0)
+    album = partition(PartitionName.CAMERA_IID).album(pool, 0)
 
     assert [train_labels(album.photos(r)) for r in range(1, 6)] == [Counter(dict.fromkeys(CLASSES, 5))] * 5
 
 
 def test_noniid_cameras_hold_one_to_twice_n_photos_of_each_class(pool: PhotoPool) -> None:
-    albums = [regime(RegimeName.CAMERA_NONIID).album(pool, i) for i in range(20)]
+    albums = [partition(PartitionName.CAMERA_NONIID).album(pool, i) for i in range(20)]
 
     counts = Counter(n for album in albums for r in range(1, 11) for n in train_labels(album.photos(r)).values())
 
@@ -82,7 +82,7 @@ def test_noniid_cameras_hold_one_to_twice_n_photos_of_each_class(pool: PhotoPool
 
 
 def test_cameras_reach_every_photo_of_a_class(pool: PhotoPool) -> None:
-    album = regime(RegimeName.CAMERA_IID).album(pool, 0)
+    album = partition(PartitionName.CAMERA_IID).album(pool, 0)
 
     seen = {photo.path for r in range(1, 101) for photo in album.photos(r).photos if not photo.is_test}
 
@@ -180,14 +180,14 @@ def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "needed"), [(RegimeName.CAMERA_IID, 5), (RegimeName.CAMERA_NONIID, 10), (RegimeName.ALBUM, 10)]
+    ("name", "needed"), [(PartitionName.CAMERA_IID, 5), (PartitionName.CAMERA_NONIID, 10), (PartitionName.ALBUM, 10)]
 )
-def test_too_few_photos_name_the_class_and_the_least_number(tmp_path: Path, name: RegimeName, needed: int) -> None:
+def test_too_few_photos_name_the_class_and_the_least_number(tmp_path: Path, name: PartitionName, needed: int) -> None:
     write_files(tmp_path / "train", {"cat": 40, "dog": 4})
     write_files(tmp_path / "test", {"cat": 8, "dog": 8})
 
     with pytest.raises(TooFewPhotos, match=rf"class 'dog' has 4 train photos in .*, at least {needed} are needed"):
-        regime(name).album(PhotoPool.open(tmp_path), 0)
+        partition(name).album(PhotoPool.open(tmp_path), 0)
 
 
 def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
@@ -208,11 +208,11 @@ def test_a_class_without_its_test_folder_is_named(tmp_path: Path) -> None:
         PhotoPool.open(tmp_path)
 
 
-def test_every_regime_gives_an_album(tmp_path: Path) -> None:
+def test_every_partition_gives_an_album(tmp_path: Path) -> None:
     # Of 3 x 17 of a class at least 10 are train photos, as cameras and albums may draw.
     owners = ("anna", "ben", "carl")
     pool = PhotoPool.open(write_clients(tmp_path / "photos", {owner: dict.fromkeys(CLASSES, 17) for owner in owners}))
-    regimes = [Regime(name=name, seed=1, clients=3, per_class=5) for name in RegimeName]
-    albums: list[Album] = [regime.album(pool, 0, tmp_path / "made") for regime in regimes]
+    partitions = [Partition(name=name, seed=1, clients=3, per_class=5) for name in PartitionName]
+    albums: list[Album] = [partition.album(pool, 0, tmp_path / "made") for partition in partitions]
 
     assert all(album.photos(1).photos for album in albums)

@@ -1,4 +1,4 @@
-"""Fetching a mixture: computed while it is sent, whole and in ranges."""
+"""Fetching a weighted sum: computed while it is sent, whole and in ranges."""
 
 import logging
 from hashlib import sha256
@@ -34,7 +34,7 @@ def path(item: assignment_pb2.BlobSet) -> str:
 
 
 @pytest.mark.parametrize("width", [3, WIDTH])
-async def test_a_member_fetches_its_mixture(server: Server, width: int) -> None:
+async def test_a_member_fetches_its_weighted_sum(server: Server, width: int) -> None:
     for client, item in await mixing(server, width):
         answer = await client.send("GET", path(item))
 
@@ -45,7 +45,7 @@ async def test_a_member_fetches_its_mixture(server: Server, width: int) -> None:
         assert answer.headers["Accept-Ranges"] == "bytes"
 
 
-async def test_ranges_of_a_mixture_are_those_of_the_whole(server: Server) -> None:
+async def test_ranges_of_a_weighted_sum_are_those_of_the_whole(server: Server) -> None:
     (client, item), _ = await mixing(server)
     whole = (await client.send("GET", path(item))).body
 
@@ -56,7 +56,7 @@ async def test_ranges_of_a_mixture_are_those_of_the_whole(server: Server) -> Non
         assert answer.headers["Content-Range"] == f"bytes {first}-{last}/{item.size}"
 
 
-async def test_a_range_outside_of_a_mixture_is_416(server: Server) -> None:
+async def test_a_range_outside_of_a_weighted_sum_is_416(server: Server) -> None:
     (client, item), _ = await mixing(server, 3)
 
     answer = await client.send("GET", path(item), Range="bytes=9999999-")
@@ -65,7 +65,7 @@ async def test_a_range_outside_of_a_mixture_is_416(server: Server) -> None:
     assert answer.headers["Content-Range"] == f"bytes */{item.size}"
 
 
-async def test_the_head_of_a_mixture_tells_its_length_and_computes_nothing(server: Server) -> None:
+async def test_the_head_of_a_weighted_sum_tells_its_length_and_computes_nothing(server: Server) -> None:
     (client, item), _ = await mixing(server, 3)
 
     answer = await client.send("HEAD", path(item))
@@ -74,13 +74,13 @@ async def test_the_head_of_a_mixture_tells_its_length_and_computes_nothing(serve
     assert answer.headers["Content-Length"] == str(item.size)
 
 
-async def test_another_clients_mixture_is_unknown(server: Server) -> None:
+async def test_another_clients_weighted_sum_is_unknown(server: Server) -> None:
     (_, item), (other, _) = await mixing(server, 3)
 
     assert (await other.send("GET", path(item))).outcome == (404, "unknown")
 
 
-async def test_bytes_of_a_mixture_are_counted(server: Server) -> None:
+async def test_bytes_of_a_weighted_sum_are_counted(server: Server) -> None:
     (client, item), (other, others) = await mixing(server, 3)
 
     await client.send("GET", path(item))
@@ -90,7 +90,7 @@ async def test_bytes_of_a_mixture_are_counted(server: Server) -> None:
     assert (await server.show()).rounds[1].bytes_sent == item.size + 10
 
 
-async def test_a_mixture_whose_source_is_lost_meanwhile_ends_the_connection_and_is_not_passed_off_as_whole(
+async def test_a_weighted_sum_whose_source_is_lost_meanwhile_ends_the_connection_and_is_not_passed_off_as_whole(
     server: Server, caplog: pytest.LogCaptureFixture
 ) -> None:
     (client, item), _ = await mixing(server)
