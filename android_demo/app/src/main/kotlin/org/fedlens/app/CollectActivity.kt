@@ -84,14 +84,14 @@ class CollectActivity : ScreenActivity() {
         suggestion: Suggestion?,
         photo: AlbumPhoto,
     ): String {
-        val kept = photo.suggested
+        val suggested = photo.suggested
         return when (suggestion) {
             is Suggestion.Made ->
                 getString(R.string.suggested, suggestion.best.key, percent.format(suggestion.best.value))
             Suggestion.Unreadable -> getString(R.string.photo_unreadable)
             else ->
                 when {
-                    kept != null -> getString(R.string.suggested, kept, percent.format(photo.probability))
+                    suggested != null -> getString(R.string.suggested, suggested, percent.format(photo.probability))
                     suggestion == Suggestion.Asking -> getString(R.string.suggestion_asking)
                     else -> getString(R.string.suggestion_no_model)
                 }
@@ -138,11 +138,11 @@ class CollectActivity : ScreenActivity() {
         missing: Int,
     ) {
         app.photos.dismissRefused()
-        tell(null)
+        report(null)
         try {
             startActivityForResult(intent, request)
         } catch (_: ActivityNotFoundException) {
-            tell(getString(missing))
+            report(getString(missing))
         }
     }
 
@@ -199,10 +199,10 @@ class CollectActivity : ScreenActivity() {
             } else {
                 resources.getQuantityString(R.plurals.adding, adding.left, adding.left)
             }
-        if (adding.refused.isNotEmpty()) tell(explained(adding.refused))
+        if (adding.refused.isNotEmpty()) report(explained(adding.refused))
     }
 
-    private fun tell(said: String?) {
+    private fun report(said: String?) {
         problem = said
         showProblem()
     }

@@ -22,7 +22,7 @@ class LearnJob : JobService() {
         show(params, LearnNotification.of(app, learning.state.value))
         works[params.jobId] =
             app.scope.launch {
-                val telling =
+                val notifying =
                     launch {
                         learning.state.collect {
                             show(params, LearnNotification.of(app, it))
@@ -30,7 +30,7 @@ class LearnJob : JobService() {
                         }
                     }
                 round.join()
-                telling.cancel()
+                notifying.cancel()
                 forget(params)
                 jobFinished(params, false)
             }

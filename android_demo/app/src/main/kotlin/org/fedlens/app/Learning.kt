@@ -295,8 +295,8 @@ internal class Learning(
         failure: Exception,
     ) {
         // The client's own state is more precise, but a client that could not be opened has none.
-        val isTold = doing.value is ClientState.Failed || doing.value is ClientState.Refused
-        if (!isTold) doing.value = ClientState.Failed(reason, failure.message.orEmpty())
+        val isReported = doing.value is ClientState.Failed || doing.value is ClientState.Refused
+        if (!isReported) doing.value = ClientState.Failed(reason, failure.message.orEmpty())
     }
 
     /** Run a request to the server, as [quietly]; null if it is not allowed, as during a pause. */

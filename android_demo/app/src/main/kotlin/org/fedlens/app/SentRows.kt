@@ -105,7 +105,7 @@ internal class SentRows(
             }
             evaluation(R.string.answer_before, upload.start)
             evaluation(R.string.answer_after, upload.end)
-            evaluation(R.string.answer_thrown_away, upload.fineTuning)
+            evaluation(R.string.answer_fine_tuned, upload.fineTuning)
         }
 
     private fun MutableList<String>.evaluation(

@@ -7,39 +7,39 @@ import org.fedlens.sdk.Policy
 internal class Settings(
     context: Context,
 ) {
-    private val kept = context.getSharedPreferences("settings", Context.MODE_PRIVATE)
+    private val preferences = context.getSharedPreferences("settings", Context.MODE_PRIVATE)
 
     /** True once the owner has consented; until then nothing is sent or fetched. */
-    var hasConsent by Kept("consent", false)
+    var hasConsent by Stored("consent", false)
 
     /** True after consent was withdrawn. */
-    var wasWithdrawn by Kept("withdrawn", false)
+    var wasWithdrawn by Stored("withdrawn", false)
 
     /** True once the server has enrolled this phone. */
-    var isEnrolled by Kept("enrolled", false)
+    var isEnrolled by Stored("enrolled", false)
 
     /** True while learning is paused. */
-    var isPaused by Kept("paused", false)
+    var isPaused by Stored("paused", false)
 
     /** True if the phone learns in the background, under the conditions below. */
-    var learnsInBackground by Kept("background", false)
-    var onlyWhileCharging by Kept("charging", true)
-    var onlyUnmetered by Kept("unmetered", true)
-    var onlyWhileIdle by Kept("idle", false)
+    var learnsInBackground by Stored("background", false)
+    var onlyWhileCharging by Stored("charging", true)
+    var onlyUnmetered by Stored("unmetered", true)
+    var onlyWhileIdle by Stored("idle", false)
 
     /** True if trained weights must not leave the phone. */
-    var keepsModelLocal by Kept("local", false)
-    var tellsClassCounts by Kept("class_counts", true)
-    var tellsEvaluation by Kept("evaluation", true)
+    var keepsModelLocal by Stored("local", false)
+    var tellsClassCounts by Stored("class_counts", true)
+    var tellsEvaluation by Stored("evaluation", true)
 
     /** The invitation to the server that the phone has joined or is joining. */
     var link: EnrolmentLink?
         get() {
-            val server = kept.getString("server", null) ?: return null
-            return EnrolmentLink(server, kept.getString("token", "").orEmpty(), words("pins"), words("ca"))
+            val server = preferences.getString("server", null) ?: return null
+            return EnrolmentLink(server, preferences.getString("token", "").orEmpty(), words("pins"), words("ca"))
         }
         set(link) {
-            kept
+            preferences
                 .edit()
                 .apply {
                     putString("server", link?.server)
@@ -51,9 +51,9 @@ internal class Settings(
 
     /** The last known classes of the model, in its order, so that photos can be labelled offline. */
     var classNames: List<String>
-        get() = kept.getString("classes", "").orEmpty().split('\n').filter { it.isNotEmpty() }
+        get() = preferences.getString("classes", "").orEmpty().split('\n').filter { it.isNotEmpty() }
         set(names) {
-            kept.edit().putString("classes", names.joinToString("\n")).commit()
+            preferences.edit().putString("classes", names.joinToString("\n")).commit()
         }
 
     /** These decisions as a policy of the SDK. */
@@ -69,19 +69,19 @@ internal class Settings(
 
     /** Delete every decision, including consent. */
     fun erase() {
-        kept.edit().clear().commit()
+        preferences.edit().clear().commit()
     }
 
-    private fun words(key: String) = kept.getString(key, "").orEmpty().split(' ').filter { it.isNotEmpty() }
+    private fun words(key: String) = preferences.getString(key, "").orEmpty().split(' ').filter { it.isNotEmpty() }
 
-    private class Kept(
+    private class Stored(
         private val key: String,
         private val unset: Boolean,
     ) {
         operator fun getValue(
             settings: Settings,
             property: Any?,
-        ): Boolean = settings.kept.getBoolean(key, unset)
+        ): Boolean = settings.preferences.getBoolean(key, unset)
 
         // Synchronous: a decision about what may leave the phone must not be lost.
         operator fun setValue(
@@ -89,7 +89,7 @@ internal class Settings(
             property: Any?,
             value: Boolean,
         ) {
-            settings.kept.edit().putBoolean(key, value).commit()
+            settings.preferences.edit().putBoolean(key, value).commit()
         }
     }
 }

@@ -15,7 +15,7 @@ import org.robolectric.RobolectricTestRunner
 import org.robolectric.RuntimeEnvironment
 import org.robolectric.annotation.Config
 
-/** What Android itself makes of manifest and themes. */
+/** Android's own interpretation of manifest and themes. */
 @RunWith(RobolectricTestRunner::class)
 @Config(sdk = [34, 35], application = TestApp::class)
 class AndroidsRulesTest {

@@ -32,7 +32,7 @@ import java.lang.reflect.Proxy
 import java.util.concurrent.CountDownLatch
 import java.util.concurrent.TimeUnit
 
-/** What happens while nobody looks, and how it is ended. */
+/** Background learning, and how it ends. */
 @RunWith(RobolectricTestRunner::class)
 @Config(sdk = [34, 35], application = TestApp::class)
 @GraphicsMode(GraphicsMode.Mode.NATIVE)

@@ -10,8 +10,8 @@ import kotlin.math.exp
 import kotlin.math.ln
 
 /**
- * Does in Kotlin what a runtime would do with the bundle of the test vectors: features are colours, and `step`
- * trains the classifier's two tensors by softmax regression. So a model does get better.
+ * A runtime in Kotlin for the bundle of the test vectors: features are colours, and `step` trains the classifier's two
+ * tensors by softmax regression, so a model does improve.
  *
  * @param onStep Called in the client's thread before each step.
  */
@@ -57,7 +57,7 @@ internal class DesktopRuntime(
         }
     }
 
-    /** How much more of each colour there is than of the others, then zeros. */
+    /** The excess of each colour over the others, then zeros. */
     private fun embed(program: Program) {
         val photo = program.arguments[0].asFloats()
         val means = List(CHANNELS) { photo.slice(it * PIXELS until (it + 1) * PIXELS).average() }

@@ -13,7 +13,7 @@ import kotlin.random.Random
 
 /** Photos that were never taken: an animal on a meadow, another one for each number. */
 internal object Drawn {
-    /** A PNG file of a photo that is trained on, or else one that is kept aside. */
+    /** A PNG file of a train photo or a test photo. */
     fun photo(
         animal: String,
         number: Int,
@@ -23,7 +23,7 @@ internal object Drawn {
             .map { png(animal, it) }
             .first { isTest(it) == isTest }
 
-    /** The same as a file that somebody could pick. */
+    /** The same as a file that a user could pick. */
     fun address(
         animal: String,
         number: Int,

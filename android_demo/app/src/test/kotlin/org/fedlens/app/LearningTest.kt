@@ -23,7 +23,7 @@ import java.util.concurrent.CountDownLatch
 import java.util.concurrent.TimeUnit
 import java.util.concurrent.atomic.AtomicInteger
 
-/** What the app has the client do, and when it leaves it alone. */
+/** The app's use of the client, and when it leaves the client alone. */
 @RunWith(RobolectricTestRunner::class)
 @Config(sdk = [34, 35], application = TestApp::class)
 @GraphicsMode(GraphicsMode.Mode.NATIVE)
@@ -149,7 +149,7 @@ class LearningTest {
         app.scope.launch { app.photos.erase(photo.id) }
     }
 
-    /** Of how many photos something is kept that was computed. */
+    /** The number of photos with stored features. */
     private fun features(): Int {
         val file = File(app.clientFolder, "cache/features.sqlite3")
         if (!file.exists()) return 0

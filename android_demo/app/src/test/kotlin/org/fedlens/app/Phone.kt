@@ -18,7 +18,7 @@ import org.robolectric.android.controller.ActivityController
 import org.robolectric.shadows.ShadowPausedLooper
 import java.io.File
 
-/** What a finger and an eye do. */
+/** The user of a phone: touching and looking. */
 internal object Phone {
     private const val LONGEST_MS = 30_000L
     private const val PATIENCE_MS = 20L
@@ -30,10 +30,10 @@ internal object Phone {
     inline fun <reified A : Activity> open(intent: Intent? = null): ActivityController<A> =
         Robolectric.buildActivity(A::class.java, intent).setup().visible().also { idle() }
 
-    /** Lets the main thread do what is waiting for it. */
+    /** Run the pending work of the main thread. */
     fun idle() = shadowOf(Looper.getMainLooper()).idle()
 
-    /** Lets the main thread work until something is so. */
+    /** Run the main thread until a condition holds. */
     fun until(
         what: String,
         condition: () -> Boolean,
@@ -49,7 +49,7 @@ internal object Phone {
         }
     }
 
-    /** Lets the main thread work for a while, for what is not to happen. */
+    /** Run the main thread for a while, to see that something does not happen. */
     fun spend(ms: Long) {
         val end = System.nanoTime() + ms * NANOS_PER_MS
         until("$ms ms are over") { System.nanoTime() >= end }
@@ -78,7 +78,7 @@ internal object Phone {
     /** The screen that the last one led to. */
     fun Activity.next(): Class<*>? = shadowOf(this).nextStartedActivity?.component?.className?.let { Class.forName(it) }
 
-    /** As if somebody had picked these in the picker that the screen has opened. */
+    /** Answer the picker that the screen has opened with these files. */
     fun ActivityController<CollectActivity>.pick(addresses: List<Uri>) {
         val screen = get()
         screen.press(R.id.pick_photos)
@@ -117,14 +117,14 @@ internal object Phone {
         until("the photo is in the album") { isThere }
     }
 
-    /** What the window shows. */
+    /** The content of the window as a picture. */
     fun picture(activity: Activity): Bitmap {
         idle()
         val decor = activity.window.decorView
         return Bitmap.createBitmap(decor.width, decor.height, Bitmap.Config.ARGB_8888).also { decor.draw(Canvas(it)) }
     }
 
-    /** Writes what the window shows to `target/screens`, and where the pictures of the docs are kept if that is asked. */
+    /** Write a picture of the window to `target/screens`, and to the docs' pictures on request. */
     fun photograph(
         activity: Activity,
         name: String,

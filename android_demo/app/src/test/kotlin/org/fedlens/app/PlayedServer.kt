@@ -45,15 +45,15 @@ import java.util.concurrent.CopyOnWriteArrayList
 import java.util.concurrent.atomic.AtomicInteger
 
 /**
- * Plays the protocol to one phone, with the bundle of the test vectors: [rounds] rounds of training, each of which
- * begins with what the one before ended with. Over TLS where an [authority] vouches for it.
+ * A fake server for one phone and the bundle of the test vectors, with [rounds] rounds of training, each starting from
+ * the previous result; over TLS if there is an [authority].
  */
 internal class PlayedServer(
     private val rounds: Int = 1,
     private val authority: HeldCertificate? = null,
     private val epochs: Int = 1,
 ) : Closeable {
-    /** What becomes of a request: nobody hears the answer where it is lost, before or after what it asks for is done. */
+    /** The fate of a request: answered, or lost before or after it is carried out. */
     enum class Fate { ANSWERED, LOST_BEFORE, LOST_AFTER }
 
     private val server = MockWebServer()
@@ -70,13 +70,13 @@ internal class PlayedServer(
     /** Called when a request has arrived, with its number from 0. */
     @Volatile var onRequest: (Int) -> Fate = { Fate.ANSWERED }
 
-    /** What the server has to say to who asks for work; null: what [rounds] says. */
+    /** The reason to wait that the server gives; null: work as [rounds] says. */
     @Volatile var waitReason: WaitReason? = null
 
     /** The task has a model already. */
     @Volatile var hasModel = true
 
-    /** HTTP status and code with which enrolment is refused; null: it is not. */
+    /** HTTP status and error code that refuse enrolment; null: no refusal. */
     @Volatile var refusal: Pair<Int, String>? = null
     private val count = AtomicInteger()
 
@@ -97,7 +97,7 @@ internal class PlayedServer(
         return HandshakeCertificates.Builder().heldCertificate(own, authority.certificate).build()
     }
 
-    /** As an operator would give it out. */
+    /** The enrolment link, as an operator would give it out. */
     val link: String
         get() {
             val scheme = if (authority == null) "http" else "https"

@@ -26,8 +26,8 @@ import java.util.concurrent.TimeUnit
 import kotlin.random.Random
 
 /**
- * The process ends while the server is asked for something: before that is done, or after, with nobody there to hear the
- * answer. Whoever comes back finds the screen as it was, goes on, and the update arrives once.
+ * Death of the process during a request, before or after the server carries it out. After a restart the screen is as
+ * before, the story continues, and the update arrives exactly once.
  */
 @RunWith(RobolectricTestRunner::class)
 @Config(sdk = [35], application = TestApp::class)
@@ -59,7 +59,7 @@ class ProcessDeathTest {
         }
     }
 
-    /** In the server's thread: the answer comes when nobody is there any more. */
+    /** Called on the server's thread: the answer comes after the process has ended. */
     private fun die(fate: Fate): Fate {
         dying.countDown()
         dead.await(1, TimeUnit.MINUTES)
@@ -116,7 +116,7 @@ class ProcessDeathTest {
         return screen
     }
 
-    /** The screen is kept as Android keeps it, everything else is lost, and the screen comes back. */
+    /** Restart the process: Android restores the screen, everything else is lost. */
     private fun end(screen: ActivityController<out Activity>) {
         val kept = Bundle()
         screen.saveInstanceState(kept).pause().stop().destroy()

@@ -8,7 +8,7 @@ import java.io.File
 import javax.xml.parsers.DocumentBuilderFactory
 import kotlin.math.pow
 
-/** Texts and colours as they stand in the files. */
+/** Texts and colours in the resource files. */
 class ResourcesTest {
     @Test
     fun `every text is there in English and in German, with the same gaps to fill`() {

@@ -30,7 +30,7 @@ import org.robolectric.android.controller.ActivityController
 import org.robolectric.annotation.Config
 import org.robolectric.annotation.GraphicsMode
 
-/** Every screen opened, rotated and left; and what all of them have to keep to. */
+/** Every screen opened, rotated and left; and the rules that all of them follow. */
 @RunWith(RobolectricTestRunner::class)
 @Config(sdk = [34, 35], application = TestApp::class, qualifiers = "w360dp-h740dp-xhdpi")
 @GraphicsMode(GraphicsMode.Mode.NATIVE)
@@ -184,7 +184,7 @@ class ScreensTest {
         }
     }
 
-    /** What the frame leaves free at its edges, and the bar at the bottom under its buttons. */
+    /** The padding of the frame, and of the tabs below their buttons. */
     private fun room(
         screen: Activity,
         vararg covered: Pair<Int, Insets>,
@@ -250,11 +250,11 @@ class ScreensTest {
                     }.orEmpty()
             )
 
-    /** Text that can be selected, to be copied, is none. */
+    /** True for a control; selectable text is not one. */
     private fun isButton(view: View) =
         view.isClickable && view.isEnabled && (view as? TextView)?.isTextSelectable != true
 
-    /** What a screen reader says: a description, or the texts within. */
+    /** The announcement of a screen reader: a description, or the texts within. */
     private fun spoken(view: View): String =
         all(view).joinToString(" ") {
             (

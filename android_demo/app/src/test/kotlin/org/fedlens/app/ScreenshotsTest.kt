@@ -252,7 +252,7 @@ class ScreenshotsTest {
         until("a round") { isOver }
     }
 
-    /** Number of the photo of which the model is surest that it shows this animal. */
+    /** Number of the photo that the model most surely takes for this animal. */
     private fun clearest(animal: String): Int {
         var clearest: Int? = null
         app.scope.launch {

@@ -9,7 +9,7 @@ import org.fedlens.sdk.store.FileSecret
 import org.fedlens.sdk.store.Statements
 import java.io.File
 
-/** The app with what a desktop lacks replaced: a runtime for programs, and the Android keystore. */
+/** The app with replacements for what a desktop lacks: a runtime for programs, and the Android keystore. */
 class TestApp : FedLensApp() {
     /** Nothing can be written, and so nothing is. */
     @Volatile internal var isDiskFull = false

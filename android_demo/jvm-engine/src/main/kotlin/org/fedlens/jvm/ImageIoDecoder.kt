@@ -60,7 +60,10 @@ public class ImageIoDecoder : PhotoDecoder {
             PhotoException(Reason.DAMAGED, "cannot be decoded: $why", error)
         }
 
-    /** True if a WebP file has a chunk of lossy pixels, which may follow other chunks. */
+    /**
+     * True if a WebP file has a chunk of lossy pixels, which may follow other chunks. The reader's metadata do not
+     * tell: they call every file with a VP8X header lossy.
+     */
     private fun isLossy(content: ByteArray): Boolean {
         val file = ByteBuffer.wrap(content).order(ByteOrder.LITTLE_ENDIAN)
         var at = RIFF_BYTES

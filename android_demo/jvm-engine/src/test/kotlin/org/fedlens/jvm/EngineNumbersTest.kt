@@ -21,7 +21,7 @@ import org.junit.rules.TemporaryFolder
 import org.junit.runner.RunWith
 import org.junit.runners.Parameterized
 
-/** What Python's ExecuTorch engine has computed, computed again: the same bits. */
+/** Results of Python's ExecuTorch engine, computed again: the same bits. */
 @RunWith(Parameterized::class)
 class EngineNumbersTest(
     private val name: String,
@@ -129,7 +129,7 @@ class EngineNumbersTest(
     }
 }
 
-/** Views that are there already, one row behind the other. */
+/** Precomputed views, row after row. */
 class StoredViews(
     private val views: FloatArray,
     override val width: Int,

@@ -12,8 +12,8 @@ import java.nio.ByteOrder
 import java.security.MessageDigest
 
 /**
- * The JVM's half of `bench/jvm_engine.py`: for each number on its input it trains so many epochs and writes the
- * milliseconds of one of them, and the SHA-256 of what the last one gave.
+ * The JVM's half of `bench/jvm_engine.py`: for each number on its input it trains that many epochs and writes the
+ * milliseconds per epoch, and the SHA-256 of the last result.
  */
 object EpochBench {
     @JvmStatic

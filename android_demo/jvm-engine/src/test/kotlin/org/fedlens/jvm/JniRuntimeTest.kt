@@ -24,7 +24,7 @@ import java.net.URL
 import java.net.URLClassLoader
 import java.nio.ByteBuffer
 
-/** The native library when it is given something else than what it should be. */
+/** The native library with invalid arguments. */
 class JniRuntimeTest {
     @get:Rule
     val folder = TemporaryFolder()

@@ -13,10 +13,9 @@ import java.security.MessageDigest
 import java.util.concurrent.TimeUnit
 
 /**
- * Bundles of the real exporter, and what Python's engines compute with them; see `tests/phone_numbers.py`.
+ * Bundles of the real exporter, with the results of Python's engines; see `tests/phone_numbers.py`.
  *
- * Making them takes a minute, so they are kept in the folder for temporary files until a source changes that they
- * follow from.
+ * Making them takes a minute, so they are cached in the folder for temporary files until a relevant source changes.
  */
 object PhoneNumbers {
     private val repository =
@@ -54,9 +53,9 @@ object PhoneNumbers {
     }
 
     private fun made(): File {
-        val kept = File(System.getProperty("java.io.tmpdir"), "fedlens-phone-numbers-${fingerprint()}")
-        if (kept.isDirectory) return kept
-        val fresh = Files.createTempDirectory(kept.parentFile.toPath(), "fedlens-phone-numbers-").toFile()
+        val cached = File(System.getProperty("java.io.tmpdir"), "fedlens-phone-numbers-${fingerprint()}")
+        if (cached.isDirectory) return cached
+        val fresh = Files.createTempDirectory(cached.parentFile.toPath(), "fedlens-phone-numbers-").toFile()
         val log = File(fresh, "log.txt")
         val process =
             ProcessBuilder(python.path, "-m", "tests.phone_numbers", fresh.path)
@@ -67,15 +66,15 @@ object PhoneNumbers {
         try {
             check(process.waitFor(10, TimeUnit.MINUTES)) { "tests.phone_numbers does not end" }
             check(process.exitValue() == 0) { "tests.phone_numbers failed:\n${log.readText()}" }
-            Files.move(fresh.toPath(), kept.toPath(), StandardCopyOption.ATOMIC_MOVE)
+            Files.move(fresh.toPath(), cached.toPath(), StandardCopyOption.ATOMIC_MOVE)
         } catch (error: java.io.IOException) {
             // Another build has made them at the same time.
-            if (!kept.isDirectory) throw error
+            if (!cached.isDirectory) throw error
         } finally {
             process.destroyForcibly()
             fresh.deleteRecursively()
         }
-        return kept
+        return cached
     }
 
     private fun fingerprint(): String {

@@ -27,14 +27,14 @@ import org.junit.Test
 import org.junit.rules.TemporaryFolder
 import kotlin.math.abs
 
-/** What of the test vectors takes an engine to be computed. */
+/** The test vectors that need an engine. */
 class ProgramVectorsTest {
     @get:Rule
     val folder = TemporaryFolder()
 
     private val bundle = Bundle.open(Vectors.file("bundle"))
     private val programs = Vectors.json("programs.json")
-    private val pass = Vectors.json("pass/pass.json")
+    private val vectors = Vectors.json("pass/pass.json")
 
     @Before
     fun aRuntimeIsThere() = PhoneNumbers.assumeRuntime()
@@ -103,15 +103,15 @@ class ProgramVectorsTest {
     }
 
     @Test
-    fun `the stages of the pass give its losses and its trained weights`() {
+    fun `the stages of the local plan give its losses and its trained weights`() {
         val assignment = Assignment.parseFrom(Vectors.bytes("pass/assignment.bin"))
-        val train = pass.getAsJsonObject("train")
+        val train = vectors.getAsJsonObject("train")
         val rows = Rows(train["features"].floats(), train.list("labels").ints().map { it.toLong() }.toLongArray())
-        val start = pass.getAsJsonObject("sets").tensors("global")
+        val start = vectors.getAsJsonObject("sets").tensors("global")
         val losses = mutableListOf<Float>()
         var weights: Map<String, Tensor> = start
         engine().use { engine ->
-            for ((stage, batches) in assignment.localPlan.stagesList.zip(pass.list("stages"))) {
+            for ((stage, batches) in assignment.localPlan.stagesList.zip(vectors.list("stages"))) {
                 weights =
                     engine.train(
                         stage.program,
@@ -124,8 +124,8 @@ class ProgramVectorsTest {
                     )
             }
         }
-        assertNear("losses", pass["losses"].floats(), losses.toFloatArray())
-        val trained = pass.tensors("trained")
+        assertNear("losses", vectors["losses"].floats(), losses.toFloatArray())
+        val trained = vectors.tensors("trained")
         assertEquals(trained.keys, weights.keys)
         for ((name, tensor) in trained) assertNear(name, tensor.floats(), weights.getValue(name).floats())
     }
@@ -151,7 +151,10 @@ class ProgramVectorsTest {
 
     private fun Tensor.floats() = (this as FloatTensor).toArray()
 
-    /** As `tests/vectors/README.md` has it: relative to the greatest expected value, or to 1 if that is larger. */
+    /**
+     * The error by the definition of `tests/vectors/README.md`: relative to the greatest expected value, or to 1 if
+     * that is larger.
+     */
     private fun assertNear(
         what: String,
         expected: FloatArray,

@@ -80,17 +80,17 @@ internal class Delivery(
     private fun cut(text: String): String =
         text.substring(0, text.offsetByCodePoints(0, minOf(text.codePointCount(0, text.length), MAX_DETAIL_CHARACTERS)))
 
-    private fun reasonOf(failure: FedLensException): PassException.Reason =
+    private fun reasonOf(failure: FedLensException): AssignmentException.Reason =
         when (failure) {
-            is PassException -> failure.reason
-            is BlobException, is ManifestException, is WireException -> PassException.Reason.BUNDLE
+            is AssignmentException -> failure.reason
+            is BlobException, is ManifestException, is WireException -> AssignmentException.Reason.BUNDLE
             is EngineException ->
                 when (failure.reason) {
-                    EngineException.Reason.BUNDLE_UNUSABLE -> PassException.Reason.BUNDLE
-                    EngineException.Reason.NON_FINITE -> PassException.Reason.NON_FINITE
-                    else -> PassException.Reason.UNSUPPORTED
+                    EngineException.Reason.BUNDLE_UNUSABLE -> AssignmentException.Reason.BUNDLE
+                    EngineException.Reason.NON_FINITE -> AssignmentException.Reason.NON_FINITE
+                    else -> AssignmentException.Reason.UNSUPPORTED
                 }
-            else -> PassException.Reason.INTERNAL
+            else -> AssignmentException.Reason.INTERNAL
         }
 
     private companion object {
@@ -103,7 +103,7 @@ internal suspend fun <T> Journal.following(
     id: Long,
     send: suspend () -> T,
 ): T {
-    // After a cancellation or without an answer, it is unknown whether the request arrived.
+    // After a cancellation or without a response, it is unknown whether the request arrived.
     var outcome = JournalEntry.Outcome.UNKNOWN
     try {
         return send().also { outcome = JournalEntry.Outcome.DELIVERED }

@@ -76,7 +76,7 @@ public sealed interface Event {
     public data class RoundFailed(
         val task: Long,
         val round: Long,
-        val reason: PassException.Reason,
+        val reason: AssignmentException.Reason,
         val detail: String,
     ) : Outcome
 

@@ -20,14 +20,14 @@ import kotlinx.coroutines.sync.withLock
 import kotlinx.coroutines.withContext
 import org.fedlens.sdk.album.Album
 import org.fedlens.sdk.store.Journal
-import org.fedlens.sdk.store.State
+import org.fedlens.sdk.store.StateFolder
 import java.io.Closeable
 import java.io.File
 import java.io.IOException
 import java.util.concurrent.Executors
 
 /**
- * One member of a federation: everything from a check-in to a receipt.
+ * One client of a federation: everything from a check-in to a receipt.
  *
  *     check in -> fetch what is missing -> embed new photos -> local plan -> outbox -> upload -> forget
  *
@@ -38,10 +38,10 @@ import java.util.concurrent.Executors
  * server's address cannot be trusted with the secret.
  */
 public class FedLensClient internal constructor(
-    private val site: Site,
+    private val configuration: ClientConfiguration,
     onEvent: (Event) -> Unit,
 ) : Closeable {
-    private val teller = Teller(onEvent)
+    private val reporter = EventReporter(onEvent)
     private val executor =
         Executors.newSingleThreadExecutor { work -> Thread(work, "fedlens-client").apply { isDaemon = true } }
     private val thread = executor.asCoroutineDispatcher()
@@ -50,7 +50,7 @@ public class FedLensClient internal constructor(
 
     // Held by the call that sets the client's state.
     private val turn = Mutex()
-    private var household: Household? = null
+    private var resources: ClientResources? = null
     private var isClosed = false
 
     /**
@@ -71,16 +71,16 @@ public class FedLensClient internal constructor(
         platform: Platform,
         settings: ClientSettings = ClientSettings(),
         onEvent: (Event) -> Unit = {},
-    ) : this(Site(server.trimEnd('/'), folder, album, platform, settings), onEvent)
+    ) : this(ClientConfiguration(server.trimEnd('/'), folder, album, platform, settings), onEvent)
 
     /** The public id, 32 bytes, by which operators know this client. The first access reads the disk. */
-    public val clientId: ByteArray get() = household().state.clientId
+    public val clientId: ByteArray get() = resources().state.clientId
 
     /** The log of what left this device. The first access reads the disk. */
-    public val journal: Journal get() = household().journal
+    public val journal: Journal get() = resources().journal
 
     /** The client's current state; each change follows the event that caused it. */
-    public val state: StateFlow<ClientState> get() = teller.state
+    public val state: StateFlow<ClientState> get() = reporter.state
 
     /**
      * Take part in round after round until every task has ended or the caller is cancelled.
@@ -126,7 +126,7 @@ public class FedLensClient internal constructor(
         // Undispatched, so that `onEnd` is called even after an immediate cancellation.
         val job =
             scope.launch(start = CoroutineStart.UNDISPATCHED) {
-                teller.add(callbacks)
+                reporter.add(callbacks)
                 try {
                     run(rounds)
                 } catch (cancelled: CancellationException) {
@@ -137,7 +137,7 @@ public class FedLensClient internal constructor(
                     // Reported, not rethrown: on the client's thread it would end the app.
                     error = IllegalStateException("the client has ended: $failure", failure)
                 } finally {
-                    teller.remove(callbacks)
+                    reporter.remove(callbacks)
                     callbacks.onEnd(error)
                 }
             }
@@ -155,14 +155,14 @@ public class FedLensClient internal constructor(
      *
      * @param photo The photo's file.
      * @param task The task whose model to use; null: the first.
-     * @throws PassException No check-in has announced a model yet, or it cannot be assembled.
+     * @throws AssignmentException No check-in has announced a model yet, or it cannot be assembled.
      * @throws PhotoException The photo cannot be decoded.
      * @throws FedLensException The model cannot be fetched or run.
      */
     public suspend fun predict(
         photo: File,
         task: Long? = null,
-    ): Map<String, Double> = inThread { aside { it.member.predict(photo, task) } }
+    ): Map<String, Double> = inThread { aside { it.loop.predict(photo, task) } }
 
     /**
      * Embed new photos of the album ahead of the next round; call it after adding a photo. Without a model, as before
@@ -170,7 +170,7 @@ public class FedLensClient internal constructor(
      *
      * @return The number of photos embedded.
      */
-    public suspend fun embedNew(): Int = inThread { aside { it.member.embedNew() } }
+    public suspend fun embedNew(): Int = inThread { aside { it.loop.embedNew() } }
 
     /**
      * Delete the features of photos that are no longer in the album.
@@ -184,7 +184,7 @@ public class FedLensClient internal constructor(
      * The classes of the model that [predict] uses, in label order; empty if no check-in has announced one yet. It may
      * fetch and wait, as [predict] does.
      */
-    public suspend fun classNames(): List<String> = inThread { aside { it.member.classNames() } }
+    public suspend fun classNames(): List<String> = inThread { aside { it.loop.classNames() } }
 
     /**
      * Stop running work, tell the server to delete everything about this client, then delete its identity and state.
@@ -195,7 +195,7 @@ public class FedLensClient internal constructor(
      * @throws TransportException The server could not be reached, or refuses, as for a revoked client; then nothing is
      *     deleted. [eraseHere] deletes the local state in any case.
      */
-    public suspend fun forget(): Boolean = leaving { aside { it.member.forget() } }
+    public suspend fun forget(): Boolean = leaving { aside { it.loop.forget() } }
 
     /**
      * [forget] without telling the server, which keeps what it has: for a client that was revoked or whose server is
@@ -217,7 +217,7 @@ public class FedLensClient internal constructor(
         }
         runBlocking { scope.coroutineContext.job.cancelAndJoin() }
         try {
-            synchronized(lock) { closeHousehold() }
+            synchronized(lock) { closeResources() }
         } finally {
             executor.shutdown()
         }
@@ -234,21 +234,21 @@ public class FedLensClient internal constructor(
     }
 
     /** Run work that the client's state reflects. */
-    private suspend fun <T> working(block: suspend (Member) -> T): T =
+    private suspend fun <T> working(block: suspend (ClientLoop) -> T): T =
         turn.withLock {
             try {
-                block(household().member)
+                block(resources().loop)
             } catch (cancelled: CancellationException) {
-                teller.enter(ClientState.Idle)
+                reporter.enter(ClientState.Idle)
                 throw cancelled
             } catch (failure: Throwable) {
-                teller.enter(ended(failure))
+                reporter.enter(ended(failure))
                 throw failure
             }
         }
 
     /** Run a request that is allowed while the client takes part. */
-    private suspend fun <T> aside(block: suspend (Household) -> T): T = teller.resuming { block(household()) }
+    private suspend fun <T> aside(block: suspend (ClientResources) -> T): T = reporter.resuming { block(resources()) }
 
     /** Cancel every other call, run [farewell], and delete the local state. */
     private suspend fun <T> leaving(farewell: suspend () -> T): T {
@@ -256,15 +256,15 @@ public class FedLensClient internal constructor(
         scope.coroutineContext.job.children.toList().forEach { it.cancel() }
         return inThread {
             endOthers()
-            val answer = farewell()
+            val result = farewell()
             // Calls that arrived in the meantime.
             endOthers()
             synchronized(lock) {
-                closeHousehold()
-                State.erase(site.folder, site.platform::openDatabase, site.secrets)
+                closeResources()
+                StateFolder.erase(configuration.folder, configuration.platform::openDatabase, configuration.secrets)
             }
-            teller.enter(ClientState.Idle)
-            answer
+            reporter.enter(ClientState.Idle)
+            result
         }
     }
 
@@ -289,15 +289,15 @@ public class FedLensClient internal constructor(
         }
     }
 
-    private fun household(): Household =
+    private fun resources(): ClientResources =
         synchronized(lock) {
             check(!isClosed) { "this client is closed" }
-            household ?: Household.open(site, thread, teller).also { household = it }
+            resources ?: ClientResources.open(configuration, thread, reporter).also { resources = it }
         }
 
-    private fun closeHousehold() {
-        val leaving = household
-        household = null
+    private fun closeResources() {
+        val leaving = resources
+        resources = null
         leaving?.close()
     }
 

@@ -4,10 +4,10 @@ package org.fedlens.sdk
  * The root of this package's exceptions: external input is invalid, or data cannot be stored.
  *
  *     FedLensException
+ *     ├── AssignmentException an assignment that is given up; the server learns the reason
  *     ├── BlobException       bytes that are no well-formed blob, or tensors that no blob can hold
  *     ├── EngineException     a program cannot be loaded or run, or gave a NaN
  *     ├── ManifestException   a bundle that cannot be used
- *     ├── PassException       an assignment that is given up; the server is told the reason
  *     ├── PhotoException      a file that cannot be used as a photo
  *     ├── StateException      the client's own folder or database cannot be used
  *     ├── TransportException  a call to the server did not give what it should
@@ -179,7 +179,7 @@ public class EngineException(
  * An assignment that cannot be carried out; the round continues without this client. The server receives the reason and
  * the message, which therefore contains no file name.
  */
-public class PassException(
+public class AssignmentException(
     override val reason: Reason,
     message: String,
     cause: Throwable? = null,
@@ -250,13 +250,13 @@ public class TransportException(
         /** The server refuses the request for good. */
         REFUSED,
 
-        /** No usable answer came within the time allowed. */
+        /** No usable response came within the time allowed. */
         UNREACHABLE,
 
         /** The server could not prove its identity. */
         UNTRUSTED,
 
-        /** The answer does not follow the protocol, or is not what was asked for. */
+        /** The response does not follow the protocol, or is not what was asked for. */
         BAD_ANSWER,
     }
 }

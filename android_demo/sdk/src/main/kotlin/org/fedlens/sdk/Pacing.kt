@@ -16,7 +16,7 @@ internal class Pacing(
      * The next pause, in milliseconds.
      *
      * @param retryAfterMs The pause that the server asks for.
-     * @param heldMs The time that the server took to answer.
+     * @param heldMs The time that the server took to respond.
      */
     fun pauseMs(
         retryAfterMs: Long,
@@ -30,7 +30,7 @@ internal class Pacing(
             ownPauseMs = (2 * ownPauseMs).coerceIn(4 * SHORTEST_POLL_MS, LONGEST_OWN_PAUSE_MS)
         }
         wasQuick = isQuick
-        // Jitter, so that clients with the same answer do not all come back at the same moment.
+        // Jitter, so that clients with the same response do not all come back at the same moment.
         return ((askedMs + ownPauseMs) * (1 + random.nextDouble() / 10)).toLong()
     }
 

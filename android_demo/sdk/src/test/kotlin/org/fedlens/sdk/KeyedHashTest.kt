@@ -75,7 +75,7 @@ class KeyedHashTest {
     }
 
     @Test
-    fun `photos are kept for evaluation as in the vectors`() {
+    fun `photos are set aside for evaluation as in the vectors`() {
         for (vector in draws.objects("test_photos")) {
             assertEquals(vector.get("is_test").asBoolean, KeyedHash.isTestPhoto(vector.hex("photo")))
         }

@@ -60,7 +60,7 @@ class MessagesTest {
         }
     }
 
-    /** The message of the JSON form; of one that has fields of a later version, read so that they are in it too. */
+    /** The message in JSON form, including fields of a later version. */
     private fun wanted(
         found: MessageLite,
         type: String,

@@ -1,6 +1,6 @@
 package org.fedlens.sdk
 
-/** What [read] gives, or null if it ends in a named error; anything else that it throws fails the test. */
+/** The result of [read], or null if it ends in a named error; any other exception fails the test. */
 fun <T : Any> orNamedError(read: () -> T): T? =
     try {
         read()

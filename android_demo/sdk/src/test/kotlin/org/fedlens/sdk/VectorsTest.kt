@@ -48,7 +48,7 @@ class VectorsTest {
     }
 
     private companion object {
-        /** Of `programs.json` the slots and files; its numbers, and those of the pass, need an engine. */
+        /** The slots and files of `programs.json`; its numbers, and those of local training, need an engine. */
         val READ_BY_NAME =
             setOf(
                 "draws.json",

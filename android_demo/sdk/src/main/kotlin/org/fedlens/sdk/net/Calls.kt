@@ -24,10 +24,10 @@ import kotlin.coroutines.resumeWithException
 private val requests = Dispatchers.IO.asExecutor()
 
 /**
- * Send the request and pass the answer to [read], on a thread that may block.
+ * Send the request and pass the response to [read], on a thread that may block.
  *
  * While the request is on its way, a cancelled coroutine resumes at once, even if the sending thread waits for a name
- * server. Once there is an answer, it resumes after [read] has ended, so that nothing is written after the call. The
+ * server. Once there is a response, it resumes after [read] has ended, so that nothing is written after the call. The
  * connection is closed in both cases.
  *
  * @param pins The configured pins, for messages.
@@ -38,28 +38,28 @@ internal suspend fun <T> Call.exchange(
     pins: List<String>,
     read: (Response) -> T,
 ): T {
-    var answered = false
+    var responded = false
     try {
-        return answer().use { response ->
-            answered = true
+        return response().use { response ->
+            responded = true
             reading { response.use(read) }
         }
     } catch (error: IOException) {
         // A cancelled call fails like a lost connection.
         currentCoroutineContext().ensureActive()
-        throw meaning(error, answered, request().url.host, pins)
+        throw meaning(error, responded, request().url.host, pins)
     } catch (error: Misread) {
-        throw badAnswer("the answer is not HTTP: ${error.cause?.message}", error)
+        throw badResponse("the answer is not HTTP: ${error.cause?.message}", error)
     }
 }
 
-/** OkHttp itself failed to read the answer, for example because of a negative status. */
+/** OkHttp itself failed to read the response, for example because of a negative status. */
 private class Misread(
     cause: RuntimeException,
 ) : Exception(cause)
 
-/** The answer, read up to the start of its body. */
-private suspend fun Call.answer(): Response =
+/** The response, read up to the start of its body. */
+private suspend fun Call.response(): Response =
     suspendCancellableCoroutine { continuation ->
         continuation.invokeOnCancellation { cancel() }
         // Not on OkHttp's own threads, where an unexpected exception would end the app.
@@ -100,7 +100,7 @@ private suspend fun <T> Call.reading(read: () -> T): T =
 /** The exception for a failure below HTTP. */
 private fun meaning(
     error: IOException,
-    answered: Boolean,
+    responded: Boolean,
     host: String,
     pins: List<String>,
 ): Exception =
@@ -123,7 +123,7 @@ private fun meaning(
 
         // After the headers, this means that bytes are missing.
         is ProtocolException -> {
-            if (answered) cut(error) else badAnswer("the answer is not HTTP: ${error.message}", error)
+            if (responded) cut(error) else badResponse("the answer is not HTTP: ${error.message}", error)
         }
 
         else -> {
@@ -136,7 +136,7 @@ private fun cut(error: IOException): TryAgain {
     return TryAgain("connection failed: $why", cause = error)
 }
 
-private fun badAnswer(
+private fun badResponse(
     message: String,
     cause: Throwable,
 ) = TransportException(Reason.BAD_ANSWER, message, cause = cause)

@@ -23,10 +23,10 @@ internal class Download(
     val have: Long = into.length()
 
     /**
-     * Write the answer to the file; if the rest does not arrive, the bytes so far stay.
+     * Write the response to the file; if the rest does not arrive, the bytes so far stay.
      *
      * @throws TryAgain Bytes are missing, or the file was emptied because the server does not have the requested range.
-     * @throws TransportException The answer is not what was asked for. The file is unchanged, or empty if continuing
+     * @throws TransportException The response is not what was asked for. The file is unchanged, or empty if continuing
      *     from there would fail again.
      * @throws StateException The file cannot be written.
      * @throws IOException Reading from the network failed.
@@ -36,8 +36,8 @@ internal class Download(
             startAnew()
             throw TryAgain("the server has no such range; starting from the first byte", atOnce = true)
         }
-        if (response.code != HTTP_OK && response.code != HTTP_PARTIAL) throw Answers.failure(response)
-        Answers.requireType(response, BLOB_TYPE)
+        if (response.code != HTTP_OK && response.code != HTTP_PARTIAL) throw Responses.failure(response)
+        Responses.requireType(response, BLOB_TYPE)
         val start = if (response.code == HTTP_OK) 0L else have
         val end = if (response.code == HTTP_OK) null else rangeEnd(response)
         val file = onDisk { RandomAccessFile(into, "rw") }
@@ -66,7 +66,7 @@ internal class Download(
         found: String,
     ): TransportException {
         startAnew()
-        return Answers.bad(response, "another range came back ('$found') than the one asked for, from byte $have on")
+        return Responses.bad(response, "another range came back ('$found') than the one asked for, from byte $have on")
     }
 
     private fun startAnew() = onDisk { RandomAccessFile(into, "rw").use { it.setLength(0) } }
@@ -85,7 +85,7 @@ internal class Download(
             size += count
             if (size > maxBytes) {
                 onDisk { file.setLength(0) }
-                throw Answers.bad(response, "more than the $maxBytes bytes that were announced")
+                throw Responses.bad(response, "more than the $maxBytes bytes that were announced")
             }
             onDisk { file.write(chunk, 0, count) }
         }

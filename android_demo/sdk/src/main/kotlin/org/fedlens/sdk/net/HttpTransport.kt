@@ -45,8 +45,8 @@ internal class Timeouts(
 )
 
 /**
- * The protocol over HTTP/1.1, with one credential and a check of every answer. The first call opens connections. HTTPS
- * uses the system's proxy, if any, which sees only the server's name.
+ * The protocol over HTTP/1.1, with one credential and a check of every response. The first call opens connections.
+ * HTTPS uses the system's proxy, if any, which sees only the server's name.
  */
 public class HttpTransport internal constructor(
     server: String,
@@ -151,8 +151,8 @@ public class HttpTransport internal constructor(
             val allMs = if (body is Streamed) UNLIMITED else silenceMs + timeouts.messagesMs
             val request = newRequest(path).method(method, body).build()
             within(silenceMs, allMs).newCall(request).exchange(pins) { response ->
-                if (response.code != OK) throw Answers.failure(response)
-                Answers.message(response, parser)
+                if (response.code != OK) throw Responses.failure(response)
+                Responses.message(response, parser)
             }
         }
 

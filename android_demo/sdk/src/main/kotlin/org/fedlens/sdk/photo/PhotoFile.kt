@@ -17,8 +17,8 @@ public enum class PhotoFormat {
 
 /**
  * The format and orientation of a photo's file. Platform decoders accept more formats than preprocessing allows and do
- * not turn photos upright, so read this first. Android's own EXIF reader supports PNG and WebP only from Android 11,
- * and desktop Java has none.
+ * not turn photos upright, so read this first. Android 8's own EXIF reader lacks PNG and WebP, and desktop Java has
+ * none.
  */
 public class PhotoFile private constructor(
     public val format: PhotoFormat,

@@ -6,8 +6,8 @@ import org.fedlens.proto.v1.EvaluationMoment
 import org.fedlens.proto.v1.FailureReason
 import org.fedlens.proto.v1.FailureRequest
 import org.fedlens.proto.v1.UpdateHeader
+import org.fedlens.sdk.AssignmentException
 import org.fedlens.sdk.Evaluation
-import org.fedlens.sdk.PassException
 import org.fedlens.sdk.UpdateFrame
 import org.fedlens.sdk.blob.TensorSpec
 import org.fedlens.sdk.store.JournalEntry.Outcome
@@ -20,7 +20,7 @@ import org.fedlens.sdk.store.JournalEntry.Outcome
  * [org.fedlens.sdk.StateException].
  */
 public class Journal internal constructor(
-    private val state: State,
+    private val state: StateFolder,
     private val nowMs: () -> Long = System::currentTimeMillis,
 ) {
     /** The newest [most] entries, newest first. */
@@ -181,14 +181,14 @@ public class Journal internal constructor(
                 Evaluation(sums.count, sums.correct, sums.loss, confusion)
             }
 
-        private fun reason(told: FailureReason): PassException.Reason =
-            when (told) {
-                FailureReason.FAILURE_REASON_NO_PHOTOS -> PassException.Reason.NO_PHOTOS
-                FailureReason.FAILURE_REASON_BUNDLE -> PassException.Reason.BUNDLE
-                FailureReason.FAILURE_REASON_UNSUPPORTED -> PassException.Reason.UNSUPPORTED
-                FailureReason.FAILURE_REASON_POLICY -> PassException.Reason.POLICY
-                FailureReason.FAILURE_REASON_NON_FINITE -> PassException.Reason.NON_FINITE
-                else -> PassException.Reason.INTERNAL
+        private fun reason(reported: FailureReason): AssignmentException.Reason =
+            when (reported) {
+                FailureReason.FAILURE_REASON_NO_PHOTOS -> AssignmentException.Reason.NO_PHOTOS
+                FailureReason.FAILURE_REASON_BUNDLE -> AssignmentException.Reason.BUNDLE
+                FailureReason.FAILURE_REASON_UNSUPPORTED -> AssignmentException.Reason.UNSUPPORTED
+                FailureReason.FAILURE_REASON_POLICY -> AssignmentException.Reason.POLICY
+                FailureReason.FAILURE_REASON_NON_FINITE -> AssignmentException.Reason.NON_FINITE
+                else -> AssignmentException.Reason.INTERNAL
             }
     }
 }

@@ -1,7 +1,7 @@
 package org.fedlens.sdk.store
 
+import org.fedlens.sdk.AssignmentException
 import org.fedlens.sdk.Evaluation
-import org.fedlens.sdk.PassException
 import org.fedlens.sdk.blob.TensorSpec
 
 /**
@@ -32,7 +32,7 @@ public sealed interface JournalEntry {
         /** It will not be sent: the server no longer knew this client. */
         DROPPED,
 
-        /** It may have arrived: the client gave up, or the process ended, before the server answered. */
+        /** It may have arrived: the client gave up, or the process ended, before the server responded. */
         UNKNOWN,
     }
 
@@ -91,7 +91,7 @@ public sealed interface JournalEntry {
         override val bytes: Long,
         public val task: Long,
         public val round: Long,
-        public val reason: PassException.Reason,
+        public val reason: AssignmentException.Reason,
         public val detail: String,
     ) : JournalEntry
 }

@@ -48,9 +48,9 @@ internal class Result(
  * files without a row, which a crash may leave.
  */
 internal class Outbox(
-    private val state: State,
+    private val state: StateFolder,
     private val files: TensorFiles,
-    private val kept: KeptSets,
+    private val clientState: StateTensors,
     private val journal: Journal,
 ) {
     init {
@@ -62,12 +62,12 @@ internal class Outbox(
         assignment: Assignment,
         header: UpdateHeader,
         upload: StoredBlob?,
-        keep: Map<String, StoredBlob>,
+        newState: Map<String, StoredBlob>,
     ): Result {
         val update = UpdateFrame(header, upload?.let { files.open(it.sha256, it.inline) })
         val result = Result(assignment.task, assignment.round, assignment.answer, update, update.digest())
         try {
-            state.transaction { insert(it, assignment, result, upload, keep) }
+            state.transaction { insert(it, assignment, result, upload, newState) }
         } catch (error: StateException) {
             // If the disk is too full for the row, its files must not stay either.
             sweep()
@@ -105,12 +105,12 @@ internal class Outbox(
 
     /** Remove a delivered result; its client state becomes current. */
     fun delivered(result: Result) {
-        leave(result, Outcome.DELIVERED) { kept.makeCurrent(it, result.task, result.round) }
+        leave(result, Outcome.DELIVERED) { clientState.makeCurrent(it, result.task, result.round) }
     }
 
     /** Remove a refused result and drop its client state. */
     fun refused(result: Result) {
-        leave(result, Outcome.REFUSED) { kept.drop(it, result.task, result.round) }
+        leave(result, Outcome.REFUSED) { clientState.drop(it, result.task, result.round) }
     }
 
     private fun insert(
@@ -118,7 +118,7 @@ internal class Outbox(
         assignment: Assignment,
         result: Result,
         upload: StoredBlob?,
-        keep: Map<String, StoredBlob>,
+        newState: Map<String, StoredBlob>,
     ) {
         db.run(
             "INSERT INTO outbox (task, round, answer, header, body_sha256, blob_sha256, blob, journal) " +
@@ -132,13 +132,13 @@ internal class Outbox(
             upload?.inline,
             journal.upload(db, result.task, result.round, result.update),
         )
-        kept.put(db, result.task, result.round, keep)
+        clientState.put(db, result.task, result.round, newState)
         val plan = assignment.localPlan
         // Query-only plans load arbitrary weights; do not predict with them.
         if (plan.stagesCount > 0 || plan.hasEvaluation()) {
             val rules =
                 LocalPlan.newBuilder().addAllStart(plan.startList).addAllExtractors(plan.extractorsList)
-            kept.putStartRules(db, result.task, rules.build())
+            clientState.putStartRules(db, result.task, rules.build())
         }
     }
 
@@ -166,7 +166,7 @@ internal class Outbox(
             state.transaction { db ->
                 db.query(
                     "SELECT blob_sha256 FROM outbox WHERE blob_sha256 NOT NULL AND blob IS NULL " +
-                        "UNION SELECT blob_sha256 FROM kept WHERE blob IS NULL",
+                        "UNION SELECT blob_sha256 FROM client_state WHERE blob IS NULL",
                 ) { it.bytes(0) }
             }
         files.sweep(named)

@@ -95,7 +95,7 @@ class PhotoAlbumTest {
     }
 
     @Test
-    fun `equal photos are told apart by their copy, in the order of class and file name, and share one file`() {
+    fun `equal photos are distinguished by their copy, in the order of class and file name, and share one file`() {
         // As FolderAlbum of the Python client numbers cat/0.png, cat/again.png and dog/same.png.
         album.add(photo(1), "same.png", "dog")
         album.add(photo(1), "again.png", "cat")
@@ -132,45 +132,45 @@ class PhotoAlbumTest {
     }
 
     @Test
-    fun `a deleted photo is gone with its file, and what was computed of it is told to be deleted`() {
-        val told = ArrayList<String>()
-        album.onDeleted { digests -> told += digests.map { it.toHex() } }
+    fun `a deleted photo is gone with its file, and what was computed of it is reported to be deleted`() {
+        val deleted = ArrayList<String>()
+        album.onDeleted { digests -> deleted += digests.map { it.toHex() } }
         val (one, two) = listOf(1, 2).map { album.add(photo(it), "$it", "cat") }
         album.delete(one.id)
-        assertEquals(listOf(one.sha256.toHex()), told)
+        assertEquals(listOf(one.sha256.toHex()), deleted)
         assertNull(album.find(one.id))
         assertEquals(setOf(two.sha256.toHex()), files())
         album.add(photo(3), "3")
         album.deleteAll()
-        assertEquals(3, told.size)
+        assertEquals(3, deleted.size)
         assertEquals(emptySet<String>(), files())
         assertEquals(0, album.all().size)
     }
 
     @Test
-    fun `who is told of deleted photos later is told of all, but for those added again`() {
-        val told = ArrayList<List<String>>()
+    fun `a listener added later hears of all deleted photos, but for those added again`() {
+        val deleted = ArrayList<List<String>>()
         val ids = (1..3).map { album.add(photo(it), "$it").id }
         album.delete(ids[0])
         album.delete(ids[1])
         album.add(photo(2), "2")
         reopen()
         album.onDeleted { throw StateException(Reason.NOT_WRITABLE, "not now") }
-        album.onDeleted { digests -> told += digests.map { it.toHex() } }
+        album.onDeleted { digests -> deleted += digests.map { it.toHex() } }
         album.onDeleted(null)
         album.delete(ids[2])
-        album.onDeleted { digests -> told += digests.map { it.toHex() } }
-        assertEquals(listOf(listOf(sha256(photo(1)).toHex()), listOf(sha256(photo(3)).toHex())), told)
+        album.onDeleted { digests -> deleted += digests.map { it.toHex() } }
+        assertEquals(listOf(listOf(sha256(photo(1)).toHex()), listOf(sha256(photo(3)).toHex())), deleted)
     }
 
     @Test
-    fun `a photo that is still there as another copy is not told to be deleted`() {
-        val told = ArrayList<ByteArray>()
-        album.onDeleted { told += it }
+    fun `a photo that is still there as another copy is not reported to be deleted`() {
+        val deleted = ArrayList<ByteArray>()
+        album.onDeleted { deleted += it }
         val first = album.add(photo(1), "1")
         album.add(photo(1), "2")
         album.delete(first.id)
-        assertEquals(0, told.size)
+        assertEquals(0, deleted.size)
         assertTrue(first.file.exists())
     }
 
@@ -197,8 +197,8 @@ class PhotoAlbumTest {
         album.close()
         val file = File(folder.root, "album.sqlite3")
         JdbcDatabase.open(file).use { database -> database.transaction { it.run("PRAGMA user_version = 2") } }
-        val told = assertReason(Reason.NEWER_VERSION) { open() }
-        assertTrue(told, "album.sqlite3 was written by a newer fedlens" in told)
+        val message = assertReason(Reason.NEWER_VERSION) { open() }
+        assertTrue(message, "album.sqlite3 was written by a newer fedlens" in message)
     }
 
     @Test

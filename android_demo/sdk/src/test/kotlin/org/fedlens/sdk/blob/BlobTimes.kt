@@ -12,7 +12,7 @@ private const val COPY_BYTES = 1 shl 16
 private val THREADS = ManagementFactory.getThreadMXBean() as ThreadMXBean
 
 /**
- * How long it takes to encode the tensors of a blob into a file and to read them back, for `bench/phone_blobs.py`.
+ * The time to encode the tensors of a blob into a file and to read them back, for `bench/phone_blobs.py`.
  *
  *     java ... org.fedlens.sdk.blob.BlobTimesKt BLOB FOLDER TURNS
  *
@@ -56,11 +56,11 @@ private class Turn(
         System.gc()
     }
 
-    fun copy() = source.inputStream().use { from -> target.outputStream().use { into -> pass(from, into::write) } }
+    fun copy() = source.inputStream().use { from -> target.outputStream().use { into -> transfer(from, into::write) } }
 
     fun digest(): ByteArray {
         val hash = newSha256()
-        source.inputStream().use { from -> pass(from, hash::update) }
+        source.inputStream().use { from -> transfer(from, hash::update) }
         return hash.digest()
     }
 
@@ -71,7 +71,7 @@ private class Turn(
         for ((name, tensor) in read.tensors) (tensor as FloatTensor).read(0, arrays.getValue(name).second)
     }
 
-    private fun pass(
+    private fun transfer(
         from: InputStream,
         use: (ByteArray, Int, Int) -> Unit,
     ) {
@@ -90,7 +90,7 @@ private fun millisecondsOf(work: () -> Any): Double {
     return (THREADS.currentThreadCpuTime - before) / 1e6
 }
 
-/** An upper bound of what [work] needs in the heap, as if nothing of it were ever collected. */
+/** An upper bound of the heap that [work] needs, as if nothing were ever collected. */
 private fun allocatedBy(work: () -> Any): Long {
     val before = THREADS.currentThreadAllocatedBytes
     work()

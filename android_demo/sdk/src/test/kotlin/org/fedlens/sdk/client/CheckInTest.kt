@@ -22,7 +22,7 @@ import org.junit.Test
 import org.junit.rules.TemporaryFolder
 import org.junit.rules.Timeout
 
-/** What a client learns of its models when it checks in, with and without taking part. */
+/** The models that a client learns of when it checks in, with and without taking part. */
 class CheckInTest {
     @get:Rule
     val folder = TemporaryFolder()
@@ -49,8 +49,8 @@ class CheckInTest {
         }
 
     @Test
-    fun `whatever the server answers, a check-in learns of the model and begins no work`() {
-        val answers =
+    fun `whatever the server's response, a check-in learns of the model and begins no work`() {
+        val responses =
             mapOf<String, (FakeServer) -> CheckInResponse>(
                 "assignment" to { CheckInResponse.newBuilder().setAssignment(it.assignment()).build() },
                 "wait" to {
@@ -62,9 +62,9 @@ class CheckInTest {
                     CheckInResponse.newBuilder().setFinished(finished).build()
                 },
             )
-        for ((name, answer) in answers) {
+        for ((name, respond) in responses) {
             val run = clientOf(FakeServer(), name)
-            run.server.trouble("check-in") { answer(run.server) }
+            run.server.trouble("check-in") { respond(run.server) }
             run.client().use { client ->
                 runBlocking { client.checkIn() }
                 assertEquals(name, listOf("enrol", "check-in"), run.server.calls)
@@ -83,7 +83,7 @@ class CheckInTest {
     }
 
     @Test
-    fun `an unknown kind of answer is named, and what was learnt before stays`() {
+    fun `an unknown kind of response is named, and what was learnt before stays`() {
         val run = clientOf(FakeServer())
         run.client().use { client ->
             runBlocking { client.checkIn() }
@@ -118,13 +118,13 @@ class CheckInTest {
         run.client().use { client ->
             runBlocking {
                 val running = async { client.run() }
-                held.asked.await()
+                held.arrived.await()
                 val checking = async(start = CoroutineStart.UNDISPATCHED) { client.checkIn() }
-                // The client's thread, which is free, answers this after it has met the check-in.
+                // The client's thread, which is free, does this after it has met the check-in.
                 client.classNames()
                 yield()
                 assertEquals(1, run.server.count("check-in"))
-                held.answered.complete(Unit)
+                held.released.complete(Unit)
                 running.await()
                 checking.await()
             }

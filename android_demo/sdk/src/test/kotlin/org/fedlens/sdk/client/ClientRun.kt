@@ -3,13 +3,13 @@ package org.fedlens.sdk.client
 import org.fedlens.jvm.JdbcDatabase
 import org.fedlens.sdk.AlbumEntry
 import org.fedlens.sdk.Bundle
+import org.fedlens.sdk.ClientConfiguration
 import org.fedlens.sdk.ClientSettings
 import org.fedlens.sdk.ClientState
 import org.fedlens.sdk.Event
 import org.fedlens.sdk.FedLensClient
 import org.fedlens.sdk.KeyedHash
 import org.fedlens.sdk.Platform
-import org.fedlens.sdk.Site
 import org.fedlens.sdk.Vectors
 import org.fedlens.sdk.album.Album
 import org.fedlens.sdk.album.AlbumSnapshot
@@ -23,7 +23,7 @@ import org.fedlens.sdk.store.Database
 import java.io.File
 import javax.imageio.ImageIO
 
-/** What a test's clients have in common: a server, a folder, photos, and a list of all that was told. */
+/** The common parts of a test's clients: a server, a folder, photos, and a list of all events. */
 internal class ClientRun(
     val server: FakeServer,
     private val folder: File,
@@ -31,20 +31,20 @@ internal class ClientRun(
     val events = ArrayList<Event>()
     val states = ArrayList<ClientState>()
 
-    /** How long was waited, in milliseconds; nothing really waits. */
+    /** The recorded waits, in milliseconds; nothing really waits. */
     val pauses = ArrayList<Long>()
     val photos = vectorPhotos().toMutableList()
     var engineOf: (Bundle) -> Engine = ::SoftmaxEngine
     var onEvent: (Event) -> Unit = {}
 
-    /** Tells that a request is repeated, as the way to a server does; to be called within a trouble of it. */
+    /** Report a repeated request, as a transport does; call it within a trouble of the server. */
     lateinit var repeated: () -> Unit
 
-    inline fun <reified E : Event> told(): List<E> = events.filterIsInstance<E>()
+    inline fun <reified E : Event> events(): List<E> = events.filterIsInstance<E>()
 
     fun client(settings: ClientSettings = ClientSettings(enrolmentToken = FakeServer.TOKEN)): FedLensClient {
-        val site =
-            Site(
+        val configuration =
+            ClientConfiguration(
                 "https://fl.example.org",
                 folder,
                 object : Album {
@@ -52,14 +52,14 @@ internal class ClientRun(
                 },
                 Desktop,
                 settings,
-                transportOf = { secret, teller ->
-                    repeated = { teller.happened(Event.Retrying("no network", 1_000, 1)) }
+                transportOf = { secret, reporter ->
+                    repeated = { reporter.report(Event.Retrying("no network", 1_000, 1)) }
                     server.transport(secret)
                 },
                 engineOf = { bundle, _ -> engineOf(bundle) },
                 pause = { pauses += it },
             )
-        return FedLensClient(site) { event ->
+        return FedLensClient(configuration) { event ->
             events += event
             onEvent(event)
         }

@@ -37,10 +37,10 @@ import java.io.File
 import java.io.FileOutputStream
 
 /**
- * A server for the bundle of the vectors and one task, with a round for each update, evaluation or failure. It keeps
- * what it is sent, and does on demand what a network or a broken server does.
+ * A server for the bundle of the vectors and one task, with a round for each update, evaluation or failure. It stores
+ * what it receives, and imitates network or server failures on demand.
  *
- * @param plan Of every assignment; may change.
+ * @param plan The local plan of every assignment; may change.
  */
 class FakeServer(
     var plan: LocalPlan = trainingPlan(),
@@ -61,7 +61,7 @@ class FakeServer(
     private val blobs = HashMap<String, ByteArray>()
     private var model = part(bundle.manifest.initial.toByteArray())
 
-    /** Has the next [call] do this first: throw, wait, or give what is to be answered instead. */
+    /** Make the next [call] do this first: throw, wait, or return another response. */
     fun trouble(
         call: String,
         what: suspend () -> Any?,
@@ -69,29 +69,29 @@ class FakeServer(
         troubles += call to what
     }
 
-    /** Has the next [call] wait until it is let go. */
+    /** Make the next [call] wait until it is released. */
     fun hold(call: String) =
         Held().also { held ->
             trouble(call) {
-                held.asked.complete(Unit)
-                held.answered.await()
+                held.arrived.complete(Unit)
+                held.released.await()
             }
         }
 
-    /** A call that has come once [asked] is complete, and goes on once [answered] is. */
+    /** A call that has come once [arrived] is complete, and goes on once [released] is. */
     class Held {
-        val asked = CompletableDeferred<Unit>()
-        val answered = CompletableDeferred<Unit>()
+        val arrived = CompletableDeferred<Unit>()
+        val released = CompletableDeferred<Unit>()
     }
 
-    /** Forgets the troubles that no call has met. */
+    /** Remove the troubles that no call has met. */
     fun untroubled() = troubles.clear()
 
     fun count(call: String): Int = calls.count { it == call }
 
     fun update(round: Long): UpdateFrame = UpdateFrame.read(updates.getValue(round))
 
-    /** The way to this server for the client with this secret. */
+    /** The transport to this server for the client with this secret. */
     fun transport(secret: ByteArray): Transport = Way(KeyedHash.clientId(secret).toHex())
 
     fun assignment(): Assignment =
@@ -213,13 +213,13 @@ class FakeServer(
 
         private suspend fun <T> called(
             call: String,
-            answer: () -> T,
+            respond: () -> T,
         ): T {
             calls += call
             val trouble = troubles.indexOfFirst { it.first == call }
             val instead = if (trouble < 0) null else troubles.removeAt(trouble).second()
             @Suppress("UNCHECKED_CAST")
-            return if (instead == null || instead == Unit) answer() else instead as T
+            return if (instead == null || instead == Unit) respond() else instead as T
         }
     }
 

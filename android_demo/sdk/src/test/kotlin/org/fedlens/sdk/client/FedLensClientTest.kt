@@ -20,12 +20,12 @@ import org.fedlens.proto.v1.FailureReason
 import org.fedlens.proto.v1.LocalPlan
 import org.fedlens.proto.v1.Wait
 import org.fedlens.proto.v1.WaitReason
+import org.fedlens.sdk.AssignmentException
 import org.fedlens.sdk.ClientSettings
 import org.fedlens.sdk.ClientState
 import org.fedlens.sdk.EngineException
 import org.fedlens.sdk.Event
 import org.fedlens.sdk.FedLensException
-import org.fedlens.sdk.PassException
 import org.fedlens.sdk.Policy
 import org.fedlens.sdk.StateException
 import org.fedlens.sdk.TransportException
@@ -37,7 +37,7 @@ import org.fedlens.sdk.client.FakeServer.Companion.trainingPlan
 import org.fedlens.sdk.engine.Engine
 import org.fedlens.sdk.store.Journal
 import org.fedlens.sdk.store.JournalEntry
-import org.fedlens.sdk.store.State
+import org.fedlens.sdk.store.StateFolder
 import org.junit.Assert.assertArrayEquals
 import org.junit.Assert.assertEquals
 import org.junit.Assert.assertNotEquals
@@ -65,24 +65,24 @@ class FedLensClientTest {
             runBlocking { client.run() }
             assertEquals(ClientState.Finished, client.state.value)
         }
-        assertEquals(listOf(1L, 2L, 3L), run.told<Event.RoundReported>().map { it.round })
+        assertEquals(listOf(1L, 2L, 3L), run.events<Event.RoundReported>().map { it.round })
         assertEquals(Event.TasksFinished, run.events.last())
         assertEquals(1, run.server.count("enrol"))
         val (train, test) = run.photos.partition { !it.isTest }
         assertEquals(train.size.toLong(), run.server.update(1).header.numExamples)
         assertEquals(
             Event.RoundStarted(TASK, 1, train.size, test.size),
-            run.told<Event.RoundStarted>().first(),
+            run.events<Event.RoundStarted>().first(),
         )
     }
 
     @Test
-    fun `the photos kept aside are evaluated before and after training`() {
+    fun `the test photos are evaluated before and after training`() {
         val run = clientOf(FakeServer())
         val outcome = run.client().use { runBlocking { it.runOnce() } } as Event.RoundReported
         val (start, end) = checkNotNull(outcome.start) to checkNotNull(outcome.end)
-        val kept = run.photos.count { it.isTest }.toLong()
-        assertEquals(listOf(kept, kept), listOf(start.count, end.count))
+        val testPhotos = run.photos.count { it.isTest }.toLong()
+        assertEquals(listOf(testPhotos, testPhotos), listOf(start.count, end.count))
         assertNotEquals(start.loss, end.loss, 1e-6)
     }
 
@@ -118,14 +118,14 @@ class FedLensClientTest {
         val run = clientOf(FakeServer())
         run.server.trouble("update") { receipt(ByteArray(3)) }
         run.client().use { assertReason(TransportException.Reason.BAD_ANSWER) { it.runOnce() } }
-        val trained = run.told<Event.Trained>().size
+        val trained = run.events<Event.Trained>().size
         val outcome =
             run.client().use { client ->
                 assertEquals(JournalEntry.Outcome.WAITING, client.journal.entries().first().outcome)
                 runBlocking { client.runOnce() }
             }
         assertTrue(outcome is Event.RoundReported)
-        assertEquals(trained, run.told<Event.Trained>().size)
+        assertEquals(trained, run.events<Event.Trained>().size)
         assertEquals(1, run.server.count("check-in"))
         assertEquals(setOf(1L), run.server.updates.keys)
     }
@@ -146,13 +146,13 @@ class FedLensClientTest {
     }
 
     @Test
-    fun `a policy is stronger than an assignment, and asked anew for each`() {
-        val ask = ClientStatistic.newBuilder().setClassCounts(ClassCounts.getDefaultInstance())
-        val run = clientOf(FakeServer(trainingPlan().toBuilder().addStatistics(ask).build(), rounds = 2))
+    fun `a policy is stronger than an assignment, and read anew for each`() {
+        val statistic = ClientStatistic.newBuilder().setClassCounts(ClassCounts.getDefaultInstance())
+        val run = clientOf(FakeServer(trainingPlan().toBuilder().addStatistics(statistic).build(), rounds = 2))
         var policy = Policy(answerClassCounts = false)
         run.client(ClientSettings(TOKEN, policy = { policy })).use { client ->
             val outcome = runBlocking { client.runOnce() } as Event.RoundFailed
-            assertEquals(PassException.Reason.POLICY, outcome.reason)
+            assertEquals(AssignmentException.Reason.POLICY, outcome.reason)
             assertEquals(0, run.server.count("blob"))
             policy = Policy()
             assertTrue(runBlocking { client.runOnce() } is Event.RoundReported)
@@ -171,12 +171,12 @@ class FedLensClientTest {
     }
 
     @Test
-    fun `waiting is told, and lasts as long as the server says`() {
+    fun `waiting is reported, and lasts as long as the server says`() {
         val run = clientOf(FakeServer())
         val wait = Wait.newBuilder().setRetryAfterMs(1_000).setReason(WaitReason.WAIT_REASON_POPULATION)
         run.server.trouble("check-in") { CheckInResponse.newBuilder().setWait(wait).build() }
         run.client().use { runBlocking { it.runOnce() } }
-        assertEquals(listOf(Event.Waiting("population", 1_000)), run.told<Event.Waiting>())
+        assertEquals(listOf(Event.Waiting("population", 1_000)), run.events<Event.Waiting>())
         assertTrue(run.pauses.single() in 1_000..1_100)
     }
 
@@ -263,7 +263,7 @@ class FedLensClientTest {
             val outcomes = client.journal.entries().filterIsInstance<JournalEntry.Upload>().map { it.outcome }
             assertEquals(listOf(JournalEntry.Outcome.DELIVERED, JournalEntry.Outcome.DROPPED), outcomes)
         }
-        assertEquals(2, run.told<Event.RoundStarted>().size)
+        assertEquals(2, run.events<Event.RoundStarted>().size)
     }
 
     @Test
@@ -278,14 +278,14 @@ class FedLensClientTest {
     }
 
     @Test
-    fun `an unknown kind of answer to a check-in is named`() {
+    fun `an unknown kind of response to a check-in is named`() {
         val run = clientOf(FakeServer())
         run.server.trouble("check-in") { CheckInResponse.getDefaultInstance() }
         run.client().use { assertReason(TransportException.Reason.BAD_ANSWER) { it.run() } }
     }
 
     @Test
-    fun `what goes wrong in a round is told to the server by its reason`() {
+    fun `what goes wrong in a round is reported to the server by its reason`() {
         val wanted =
             mapOf(
                 EngineException.Reason.BUNDLE_UNUSABLE to FailureReason.FAILURE_REASON_BUNDLE,
@@ -309,7 +309,7 @@ class FedLensClientTest {
         val run = clientOf(FakeServer())
         run.photos.clear()
         val outcome = run.client().use { runBlocking { it.runOnce() } } as Event.RoundFailed
-        assertEquals(PassException.Reason.NO_PHOTOS, outcome.reason)
+        assertEquals(AssignmentException.Reason.NO_PHOTOS, outcome.reason)
         assertEquals(FailureReason.FAILURE_REASON_NO_PHOTOS, run.server.failures.getValue(1).reason)
     }
 
@@ -333,15 +333,15 @@ class FedLensClientTest {
     @Test
     fun `a running client that is cancelled hears of its end once, without an error`() {
         val run = clientOf(FakeServer())
-        val asked = CompletableDeferred<Unit>()
+        val arrived = CompletableDeferred<Unit>()
         run.server.trouble("check-in") {
-            asked.complete(Unit)
+            arrived.complete(Unit)
             awaitCancellation()
         }
         val callbacks = Recorder()
         run.client().use { client ->
             val running = client.start(callbacks)
-            runBlocking { asked.await() }
+            runBlocking { arrived.await() }
             running.cancel()
             running.cancel()
             callbacks.awaitEnd()
@@ -362,7 +362,7 @@ class FedLensClientTest {
     }
 
     @Test
-    fun `an error that is no exception is told as a failure too`() {
+    fun `an error that is no exception is reported as a failure too`() {
         val run = clientOf(FakeServer())
         run.engineOf = { throw OutOfMemoryError("the test's") }
         val callbacks = Recorder()
@@ -378,7 +378,7 @@ class FedLensClientTest {
     }
 
     @Test
-    fun `so many rounds can be asked for`() {
+    fun `a number of rounds can be requested`() {
         val run = clientOf(FakeServer(rounds = 5))
         val callbacks = Recorder()
         run.client().use { client ->
@@ -391,15 +391,15 @@ class FedLensClientTest {
     @Test
     fun `closing ends a check-in that is held, and frees the folder`() {
         val run = clientOf(FakeServer())
-        val asked = CompletableDeferred<Unit>()
+        val arrived = CompletableDeferred<Unit>()
         run.server.trouble("check-in") {
-            asked.complete(Unit)
+            arrived.complete(Unit)
             awaitCancellation()
         }
         val callbacks = Recorder()
         val client = run.client()
         client.start(callbacks)
-        runBlocking { asked.await() }
+        runBlocking { arrived.await() }
         run.client().use { second -> assertReason(StateException.Reason.IN_USE) { second.runOnce() } }
         client.close()
         client.close()
@@ -410,13 +410,13 @@ class FedLensClientTest {
     }
 
     @Test
-    fun `an app can predict with the model of which the server told, also after it was closed`() {
+    fun `an app can predict with the model that the server announced, also after it was closed`() {
         val run = clientOf(FakeServer(trainingPlan(epochs = 100)))
         val photo = run.photos.first { it.label == "cat" }.file
         run.client().use { client ->
             runBlocking {
                 assertEquals(emptyList<String>(), client.classNames())
-                assertReasonIn(PassException.Reason.UNSUPPORTED) { client.predict(photo) }
+                assertReasonIn(AssignmentException.Reason.UNSUPPORTED) { client.predict(photo) }
                 client.run()
             }
         }
@@ -427,7 +427,7 @@ class FedLensClientTest {
             assertEquals(listOf("cat", "dog", "emu"), runBlocking { client.classNames() })
             assertEquals(1.0, found.values.sum(), 1e-9)
             assertEquals(found, runBlocking { client.predict(photo, TASK) })
-            assertReason(PassException.Reason.UNSUPPORTED) { client.predict(photo, TASK + 1) }
+            assertReason(AssignmentException.Reason.UNSUPPORTED) { client.predict(photo, TASK + 1) }
         }
         // All but the model of the last round was here.
         assertEquals(listOf("blob"), run.server.calls.drop(calls).distinct())
@@ -446,7 +446,7 @@ class FedLensClientTest {
                 run.events.clear()
                 assertEquals(1, client.embedNew())
                 assertEquals(0, client.embedNew())
-                assertEquals(1, run.told<Event.Embedded>().size)
+                assertEquals(1, run.events<Event.Embedded>().size)
                 client.dropFeatures(listOf(later.entry.photo))
                 assertEquals(1, client.embedNew())
             }
@@ -454,14 +454,14 @@ class FedLensClientTest {
     }
 
     @Test
-    fun `the journal tells of enrolment, updates and failures`() {
+    fun `the journal lists enrolment, updates and failures`() {
         val run = clientOf(FakeServer(rounds = 2))
         run.client().use { client ->
             runBlocking { client.runOnce() }
             run.photos.clear()
             runBlocking { client.runOnce() }
             val (failure, upload, enrolment) = client.journal.entries()
-            assertEquals(PassException.Reason.NO_PHOTOS, (failure as JournalEntry.Failure).reason)
+            assertEquals(AssignmentException.Reason.NO_PHOTOS, (failure as JournalEntry.Failure).reason)
             assertEquals(run.server.updates.getValue(1).size.toLong(), (upload as JournalEntry.Upload).bytes)
             assertTrue(enrolment is JournalEntry.Enrolment)
             assertEquals(
@@ -489,20 +489,20 @@ class FedLensClientTest {
         run.client().use { client ->
             runBlocking {
                 val first = async { client.runOnce() }
-                held.asked.await()
+                held.arrived.await()
                 val second = async(start = CoroutineStart.UNDISPATCHED) { client.runOnce() }
-                // The client's thread answers this after it has met the second.
+                // The client's thread does this after it has met the second.
                 client.classNames()
                 second.cancelAndJoin()
                 assertEquals(ClientState.CheckingIn, client.state.value)
-                held.answered.complete(Unit)
+                held.released.complete(Unit)
                 assertTrue(first.await() is Event.RoundReported)
             }
         }
     }
 
     @Test
-    fun `a run that is offline is told so whatever else is asked of the client`() {
+    fun `a run that is offline is reported as such whatever else is requested of the client`() {
         val run = clientOf(FakeServer(rounds = 2))
         val offline = CompletableDeferred<Unit>()
         run.client().use { client ->
@@ -558,20 +558,20 @@ class FedLensClientTest {
     @Test
     fun `a request that was given up may have arrived, and one that a process took along too`() {
         val run = clientOf(FakeServer())
-        val asked = CompletableDeferred<Unit>()
+        val arrived = CompletableDeferred<Unit>()
         run.server.trouble("enrol") {
-            asked.complete(Unit)
+            arrived.complete(Unit)
             awaitCancellation()
         }
         run.client().use { client ->
             runBlocking {
                 val running = launch { client.run() }
-                asked.await()
+                arrived.await()
                 running.cancelAndJoin()
             }
             assertEquals(JournalEntry.Outcome.UNKNOWN, client.journal.entries().single().outcome)
         }
-        State.open(folder.root, "https://fl.example.org", JdbcDatabase::open).use { state ->
+        StateFolder.open(folder.root, "https://fl.example.org", JdbcDatabase::open).use { state ->
             Journal(state).enrolment(Capabilities.getDefaultInstance(), 10)
         }
         run.client().use { client ->

@@ -27,7 +27,7 @@ import org.junit.rules.TemporaryFolder
 import org.junit.rules.Timeout
 import java.io.File
 
-/** How a client leaves: with its server's knowledge or without. */
+/** A client that leaves, with its server's knowledge or without. */
 class ForgettingTest {
     @get:Rule
     val folder = TemporaryFolder()
@@ -52,7 +52,7 @@ class ForgettingTest {
             runBlocking { client.runOnce() }
         }
         // Features were deleted too.
-        assertEquals(2, run.told<Event.Embedded>().count { it.done == it.total })
+        assertEquals(2, run.events<Event.Embedded>().count { it.done == it.total })
     }
 
     @Test
@@ -80,12 +80,12 @@ class ForgettingTest {
     }
 
     @Test
-    fun `a client whose enrolment got no answer is forgotten by the server too`() {
+    fun `a client whose enrolment got no response is forgotten by the server too`() {
         val run = clientOf(FakeServer())
         run.client().use { client ->
             run.server.trouble("enrol") {
                 run.server.enrolled += client.clientId.toHex()
-                throw TransportException(TransportException.Reason.UNREACHABLE, "the answer is lost")
+                throw TransportException(TransportException.Reason.UNREACHABLE, "the response is lost")
             }
             assertThrows(TransportException::class.java) { runBlocking { client.runOnce() } }
             assertTrue(runBlocking { client.forget() })

@@ -15,12 +15,12 @@ class PacingTest {
     }
 
     @Test
-    fun `a server that says to come back in a month is asked within the hour`() {
+    fun `a server that says to come back in a month gets a request within the hour`() {
         assertEquals(3_600_000L, pacing.pauseMs(30L * 24 * 3_600_000, heldMs = 0))
     }
 
     @Test
-    fun `clients that were told the same do not come back at the same moment`() {
+    fun `clients with the same response do not come back at the same moment`() {
         val pauses = List(100) { Pacing(Random(it)).pauseMs(10_000, 0) }
         assertTrue(pauses.all { it in 10_000..11_000 })
         assertTrue(pauses.toSet().size > 50)

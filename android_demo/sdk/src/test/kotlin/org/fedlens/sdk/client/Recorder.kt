@@ -8,7 +8,7 @@ import java.util.concurrent.CopyOnWriteArrayList
 import java.util.concurrent.CountDownLatch
 import java.util.concurrent.TimeUnit
 
-/** Callbacks that keep what they are told. */
+/** Callbacks that record events and states. */
 class Recorder : Callbacks {
     val events = CopyOnWriteArrayList<Event>()
     val states = CopyOnWriteArrayList<ClientState>()

@@ -17,7 +17,9 @@ import org.junit.Test
 import org.junit.rules.TemporaryFolder
 import java.util.concurrent.CancellationException
 
-/** How rows, weights and hyper-parameters reach programs, which are functions here; `jvm-engine` runs real ones. */
+/**
+ * The path of rows, weights and hyper-parameters to programs, which are functions here; `jvm-engine` runs real ones.
+ */
 class ProgramEngineTest {
     @get:Rule
     val folder = TemporaryFolder()
@@ -161,7 +163,7 @@ class ProgramEngineTest {
     }
 
     @Test
-    fun `a program that the bundle does not have is told with those that it has`() {
+    fun `a program that the bundle does not have is named with those that it has`() {
         engine().use { engine ->
             assertReason(Reason.BUNDLE_UNUSABLE, "the bundle has no program 'extract'; it has embed, step, predict") {
                 engine.extract(emptyMap(), FloatArray(16))

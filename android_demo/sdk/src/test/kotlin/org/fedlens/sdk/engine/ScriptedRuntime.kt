@@ -7,9 +7,9 @@ import java.nio.ByteBuffer
 import java.nio.ByteOrder
 
 /**
- * A runtime whose programs are functions of a test; arguments and results are as a real runtime has them.
+ * A runtime whose programs are functions of a test, with arguments and results as in a real runtime.
  *
- * @param run What every run of every program does.
+ * @param run The function of every program.
  */
 class ScriptedRuntime(
     override var version: String = "scripted 1",
@@ -46,10 +46,10 @@ class ScriptedProgram(
     /** The float32 argument of this name. */
     fun argument(name: String) = arguments[form.inputs.indexOfFirst { it.name == name }].asFloatBuffer()
 
-    /** What stands in the float32 argument of this name. */
+    /** The content of the float32 argument of this name. */
     fun floats(name: String): List<Float> = argument(name).let { buffer -> List(buffer.capacity(), buffer::get) }
 
-    /** What stands in the int64 argument of this name. */
+    /** The content of the int64 argument of this name. */
     fun longs(name: String): List<Long> {
         val buffer = arguments[form.inputs.indexOfFirst { it.name == name }].asLongBuffer()
         return List(buffer.capacity(), buffer::get)

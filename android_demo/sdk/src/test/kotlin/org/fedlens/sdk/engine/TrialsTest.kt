@@ -103,7 +103,7 @@ class TrialsTest {
 
     private fun run(key: ByteArray = KEY) = Trials(marks).run("step", key, { PROGRAM }, tried::add)
 
-    /** What is left when the process ends in the trial: the file as it was in the middle of it. */
+    /** The mark after a death of the process in a trial: the file as it was in the middle of it. */
     private fun die() {
         var left = ""
         Trials(marks).run("step", KEY, { PROGRAM }) { left = mark().readText() }

@@ -19,7 +19,7 @@ import java.util.concurrent.CountDownLatch
 import java.util.concurrent.TimeUnit
 import kotlin.random.Random
 
-/** A cancelled coroutine is free at once, and its connection is closed, whatever they were doing. */
+/** Cancellation: the coroutine resumes at once and its connection is closed, whatever they were doing. */
 class CancellationTest {
     @get:Rule
     val folder = TemporaryFolder()
@@ -27,7 +27,7 @@ class CancellationTest {
     private val reached = CountDownLatch(1)
     private val hungUp = CountDownLatch(1)
 
-    /** Cancels [call] when [serve] has returned, and sees that the connection then ends. */
+    /** Cancel [call] when [serve] has returned, and check that the connection then ends. */
     private fun cancelled(
         scheme: String = "http",
         serve: (Socket) -> Unit,
@@ -77,7 +77,7 @@ class CancellationTest {
     fun `in the handshake`() = cancelled("https", { it.getInputStream().read() }) { it.checkIn(CHECK_IN) }
 
     @Test
-    fun `while the server holds the answer`() =
+    fun `while the server holds the response`() =
         cancelled(serve = { RawServer.readRequest(it.getInputStream()) }) { it.checkIn(CHECK_IN) }
 
     @Test
@@ -87,7 +87,7 @@ class CancellationTest {
     }
 
     @Test
-    fun `while an answer is read`() =
+    fun `while a response is read`() =
         cancelled(
             serve = {
                 RawServer.readRequest(it.getInputStream())

@@ -27,21 +27,21 @@ class DownloadTest {
     private val raw = Random(5).nextBytes(300_000)
     private val digest = Random(6).nextBytes(32)
     private val size = raw.size.toLong()
-    private val told = mutableListOf<String>()
+    private val reported = mutableListOf<String>()
     private val part: File by lazy { File(folder.root, "part") }
 
-    /** Fetches what [answers] give; the requests' ranges. */
+    /** Fetch from [responses]; return the requests' ranges. */
     private suspend fun TestScope.fetch(
-        vararg answers: MockResponse,
+        vararg responses: MockResponse,
         backoff: Backoff = Backoff(),
         most: Long = size,
     ): List<String?> =
-        serving(*answers).use { server ->
+        serving(*responses).use { server ->
             try {
-                transportTo(server.address, backoff) { reason, _, _ -> told += reason }
+                transportTo(server.address, backoff) { reason, _, _ -> reported += reason }
                     .use { it.fetch(digest, part, most) }
             } finally {
-                assertEquals("all answers were asked for", answers.size, server.requestCount)
+                assertEquals("all responses were requested", responses.size, server.requestCount)
             }
             ranges(server)
         }
@@ -56,14 +56,14 @@ class DownloadTest {
     @Test
     fun `a blob is written to a file that is not there yet`() =
         runTest {
-            assertEquals(listOf(null), fetch(blobAnswer(raw)))
+            assertEquals(listOf(null), fetch(blobResponse(raw)))
             assertArrayEquals(raw, part.readBytes())
         }
 
     @Test
     fun `a download goes on where it was cut`() =
         runTest {
-            val cut = blobAnswer(raw).setSocketPolicy(SocketPolicy.DISCONNECT_DURING_RESPONSE_BODY)
+            val cut = blobResponse(raw).setSocketPolicy(SocketPolicy.DISCONNECT_DURING_RESPONSE_BODY)
             val first =
                 serving(cut).use { server ->
                     failureOf { transportTo(server.address, ONCE).use { it.fetch(digest, part, size) } }
@@ -71,7 +71,7 @@ class DownloadTest {
             assertEquals(Reason.UNREACHABLE, first.reason)
             val have = part.length().toInt()
             assertTrue("$have bytes", have in 1 until raw.size)
-            assertEquals(listOf("bytes=$have-"), fetch(rangeAnswer(raw, have)))
+            assertEquals(listOf("bytes=$have-"), fetch(rangeResponse(raw, have)))
             assertArrayEquals(raw, part.readBytes())
         }
 
@@ -79,7 +79,7 @@ class DownloadTest {
     fun `a server without ranges sends everything again`() =
         runTest {
             part.writeBytes(ByteArray(100) { 1 })
-            assertEquals(listOf("bytes=100-"), fetch(blobAnswer(raw)))
+            assertEquals(listOf("bytes=100-"), fetch(blobResponse(raw)))
             assertArrayEquals(raw, part.readBytes())
         }
 
@@ -88,9 +88,9 @@ class DownloadTest {
         runTest {
             part.writeBytes(raw + 1)
             val outside = refusal(416, "wrong-range", "outside").setHeader("Content-Range", "bytes */$size")
-            assertEquals(listOf("bytes=${size + 1}-", null), fetch(outside, blobAnswer(raw)))
+            assertEquals(listOf("bytes=${size + 1}-", null), fetch(outside, blobResponse(raw)))
             assertArrayEquals(raw, part.readBytes())
-            assertEquals(listOf("the server has no such range; starting from the first byte"), told)
+            assertEquals(listOf("the server has no such range; starting from the first byte"), reported)
         }
 
     @Test
@@ -119,9 +119,9 @@ class DownloadTest {
                 )
             for (range in wrong) {
                 part.writeBytes(raw.copyOf(100))
-                val answer = rangeAnswer(raw, 100).removeHeader("Content-Range")
-                if (range != null) answer.setHeader("Content-Range", range)
-                val error = failureOf { fetch(answer) }
+                val response = rangeResponse(raw, 100).removeHeader("Content-Range")
+                if (range != null) response.setHeader("Content-Range", range)
+                val error = failureOf { fetch(response) }
                 assertEquals("$range", Reason.BAD_ANSWER, error.reason)
                 assertTrue(error.message, "another range came back ('${range.orEmpty()}')" in error.message.orEmpty())
                 assertEquals(0L, part.length())
@@ -134,19 +134,19 @@ class DownloadTest {
             part.writeBytes(raw.copyOf(100))
             // Sent until the connection ends, which is no sign that all has come.
             val early =
-                rangeAnswer(raw, 100)
+                rangeResponse(raw, 100)
                     .setBody(Buffer().write(raw, 100, 900))
                     .removeHeader("Content-Length")
                     .setSocketPolicy(SocketPolicy.DISCONNECT_AT_END)
-            assertEquals(listOf("bytes=100-", "bytes=1000-"), fetch(early, rangeAnswer(raw, 1_000)))
+            assertEquals(listOf("bytes=100-", "bytes=1000-"), fetch(early, rangeResponse(raw, 1_000)))
             assertArrayEquals(raw, part.readBytes())
-            assertEquals(listOf("bytes are missing: 299000 of a range did not come"), told)
+            assertEquals(listOf("bytes are missing: 299000 of a range did not come"), reported)
         }
 
     @Test
     fun `a download longer than announced ends early and leaves nothing`() =
         runTest {
-            val error = failureOf { fetch(blobAnswer(raw), most = 10_000) }
+            val error = failureOf { fetch(blobResponse(raw), most = 10_000) }
             assertEquals(Reason.BAD_ANSWER, error.reason)
             assertTrue(error.message, "more than the 10000 bytes that were announced" in error.message.orEmpty())
             assertEquals(0L, part.length())
@@ -157,9 +157,9 @@ class DownloadTest {
         runTest {
             part.writeBytes(raw.copyOf(100))
             val page = MockResponse().setHeader("Content-Type", "text/html").setBody("<html>pay first")
-            val packed = blobAnswer(raw).setHeader("Content-Encoding", "gzip")
-            for ((answer, says) in listOf(page to "type text/html", packed to "in encoding gzip")) {
-                val error = failureOf { fetch(answer) }
+            val packed = blobResponse(raw).setHeader("Content-Encoding", "gzip")
+            for ((response, says) in listOf(page to "type text/html", packed to "in encoding gzip")) {
+                val error = failureOf { fetch(response) }
                 assertEquals(Reason.BAD_ANSWER, error.reason)
                 assertTrue(error.message, says in error.message.orEmpty())
                 assertArrayEquals(raw.copyOf(100), part.readBytes())
@@ -173,7 +173,7 @@ class DownloadTest {
             assertEquals(Reason.REFUSED to "unknown", refused.reason to refused.code)
             val busy = refusal(429, "slow-down", "wait", Retry.RETRY_LATER, 1_000)
             val proxy = MockResponse().setResponseCode(502).setBody("<html>bad gateway")
-            fetch(busy, proxy, blobAnswer(raw))
+            fetch(busy, proxy, blobResponse(raw))
             assertArrayEquals(raw, part.readBytes())
         }
 
@@ -182,7 +182,7 @@ class DownloadTest {
         val error =
             assertThrows(StateException::class.java) {
                 runTest {
-                    serving(blobAnswer(raw)).use { server ->
+                    serving(blobResponse(raw)).use { server ->
                         transportTo(server.address).use { it.fetch(digest, File(folder.root, "no/such/folder"), size) }
                     }
                 }

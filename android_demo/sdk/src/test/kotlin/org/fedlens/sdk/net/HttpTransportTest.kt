@@ -76,8 +76,8 @@ class HttpTransportTest {
             val evaluation = UpdateFrame(UpdateHeader.newBuilder().setProtocol(1).build(), null)
             val role = EnrolResponse.newBuilder().setRole(ClientRole.CLIENT_ROLE_TRAINER).build()
             val forgotten = ForgetResponse.newBuilder().setAggregating(true).build()
-            val answers = listOf(role, received, received, FailureResponse.getDefaultInstance(), forgotten)
-            serving(*answers.map(::reply).toTypedArray()).use { server ->
+            val responses = listOf(role, received, received, FailureResponse.getDefaultInstance(), forgotten)
+            serving(*responses.map(::reply).toTypedArray()).use { server ->
                 transportTo(server.address).use { transport ->
                     assertEquals(role, transport.enrol("a-token", capabilities))
                     assertEquals(received, transport.putUpdate(7, 12, evaluation))
@@ -85,7 +85,7 @@ class HttpTransportTest {
                     transport.reportFailure(7, 14, failure)
                     assertEquals(forgotten, transport.forget())
                 }
-                val requests = List(answers.size) { server.next() }
+                val requests = List(responses.size) { server.next() }
                 assertEquals(
                     listOf(
                         "POST /v1/clients",
@@ -123,9 +123,9 @@ class HttpTransportTest {
             val update = updateOf(500_000)
             val body = ByteArrayOutputStream().also(update::writeTo).toByteArray()
             val cut = MockResponse().setSocketPolicy(SocketPolicy.DISCONNECT_DURING_REQUEST_BODY)
-            val told = mutableListOf<String>()
+            val reported = mutableListOf<String>()
             serving(cut, reply(received)).use { server ->
-                transportTo(server.address) { reason, _, _ -> told += reason }.use { transport ->
+                transportTo(server.address) { reason, _, _ -> reported += reason }.use { transport ->
                     assertEquals(received, transport.putUpdate(7, 1, update))
                 }
                 server.next()
@@ -133,12 +133,12 @@ class HttpTransportTest {
                 assertEquals("${body.size}", request.getHeader("Content-Length"))
                 assertArrayEquals(body, request.body.readByteArray())
             }
-            assertEquals(1, told.size)
-            assertTrue("$told", told.single().startsWith("connection failed"))
+            assertEquals(1, reported.size)
+            assertTrue("$reported", reported.single().startsWith("connection failed"))
         }
 
     @Test
-    fun `an answer that comes before the whole update is understood, whether the rest is taken or cut off`() =
+    fun `a response that comes before the whole update is understood, whether the rest is taken or cut off`() =
         runTest {
             val update = updateOf(2_000_000)
             for (takesRest in listOf(true, false)) {
@@ -161,13 +161,13 @@ class HttpTransportTest {
         }
 
     @Test
-    fun `a later answer is repeated not sooner than it says, and not later than in an hour`() =
+    fun `a later response is repeated not sooner than it says, and not later than in an hour`() =
         runTest {
             val full = refusal(507, "storage-full", "no room", Retry.RETRY_LATER, 50_000)
             val never = refusal(503, "unavailable", "gone fishing", Retry.RETRY_LATER, -1)
-            val told = mutableListOf<Triple<String, Long, Int>>()
+            val reported = mutableListOf<Triple<String, Long, Int>>()
             serving(full, full, never, reply(FINISHED)).use { server ->
-                transportTo(server.address) { reason, delayMs, attempt -> told += Triple(reason, delayMs, attempt) }
+                transportTo(server.address) { reason, delayMs, attempt -> reported += Triple(reason, delayMs, attempt) }
                     .use { assertEquals(FINISHED, it.checkIn(CHECK_IN)) }
             }
             assertEquals(
@@ -176,19 +176,19 @@ class HttpTransportTest {
                     "storage-full: no room",
                     "unavailable: gone fishing",
                 ),
-                told.map {
+                reported.map {
                     it.first
                 },
             )
-            assertEquals(listOf(1, 2, 3), told.map { it.third })
-            val waits = told.map { it.second }
+            assertEquals(listOf(1, 2, 3), reported.map { it.third })
+            val waits = reported.map { it.second }
             assertTrue("$waits", waits[0] in 50_000L..50_500L && waits[1] in 50_000L..51_000L)
             assertTrue("$waits", waits[2] in 3_600_000L..3_602_000L)
             assertEquals(waits.sum(), currentTime)
         }
 
     @Test
-    fun `a now answer is repeated at once but for what it says`() =
+    fun `a now response is repeated at once but for what it says`() =
         runTest {
             val now = refusal(429, "slow-down", "again", Retry.RETRY_NOW)
             val soon = refusal(429, "slow-down", "again", Retry.RETRY_NOW, 30)
@@ -211,13 +211,13 @@ class HttpTransportTest {
                     MockResponse().setSocketPolicy(SocketPolicy.DISCONNECT_AFTER_REQUEST),
                     reply(FINISHED).setSocketPolicy(SocketPolicy.DISCONNECT_DURING_RESPONSE_BODY),
                 )
-            val told = mutableListOf<String>()
+            val reported = mutableListOf<String>()
             serving(*cut.toTypedArray(), reply(FINISHED)).use { server ->
-                transportTo(server.address) { reason, _, _ -> told += reason }
+                transportTo(server.address) { reason, _, _ -> reported += reason }
                     .use { assertEquals(FINISHED, it.checkIn(CHECK_IN)) }
             }
-            assertEquals(3, told.size)
-            assertTrue("$told", told.all { it.startsWith("connection failed: ") })
+            assertEquals(3, reported.size)
+            assertTrue("$reported", reported.all { it.startsWith("connection failed: ") })
         }
 
     @Test
@@ -249,20 +249,20 @@ class HttpTransportTest {
         }
 
     @Test
-    fun `an answer that comes byte by byte is given up in the end and asked for again`() =
+    fun `a response that comes byte by byte is given up in the end and asked for again`() =
         runTest {
             // 2 s in all, and never silent for longer than 20 ms.
             val dripping =
                 reply(FINISHED)
                     .setBody(Buffer().write(ByteArray(100)))
                     .throttleBody(1, 20, TimeUnit.MILLISECONDS)
-            val told = mutableListOf<String>()
+            val reported = mutableListOf<String>()
             serving(dripping, reply(FINISHED)).use { server ->
                 val timeouts = Timeouts(silenceMs = 300, messagesMs = 50)
-                transportTo(server.address, timeouts = timeouts) { reason, _, _ -> told += reason }
+                transportTo(server.address, timeouts = timeouts) { reason, _, _ -> reported += reason }
                     .use { assertEquals(FINISHED, it.checkIn(CHECK_IN)) }
             }
-            assertEquals(listOf("no answer in time"), told)
+            assertEquals(listOf("no answer in time"), reported)
         }
 
     @Test
@@ -287,7 +287,7 @@ class HttpTransportTest {
                     object : Call by OkHttpClient().newCall(request) {
                         override fun execute(): Response = throw OutOfMemoryError("the test's")
                     }
-                val outcome = runCatching { call.exchange(emptyList()) { error("there is no answer") } }
+                val outcome = runCatching { call.exchange(emptyList()) { error("there is no response") } }
                 assertTrue("$outcome", outcome.exceptionOrNull() is OutOfMemoryError)
             }
         }
@@ -333,9 +333,9 @@ class HttpTransportTest {
     fun `the secret is in no text`() =
         runTest {
             val texts = mutableListOf<String>()
-            val answers = listOf(refusal(409, "round-closed", "too late"), MockResponse().setBody("<html>"))
-            for (answer in answers) {
-                serving(MockResponse().setSocketPolicy(SocketPolicy.DISCONNECT_AT_START), answer).use { server ->
+            val responses = listOf(refusal(409, "round-closed", "too late"), MockResponse().setBody("<html>"))
+            for (response in responses) {
+                serving(MockResponse().setSocketPolicy(SocketPolicy.DISCONNECT_AT_START), response).use { server ->
                     val transport = transportTo(server.address) { reason, _, _ -> texts += reason }
                     val error = failureOf { transport.use { it.checkIn(CHECK_IN) } }
                     texts += listOf(error.stackTraceToString(), transport.toString())
@@ -346,15 +346,15 @@ class HttpTransportTest {
         }
 
     @Test
-    fun `a port where nobody listens is told and given up when the time is over`() =
+    fun `a port where nobody listens is reported and given up when the time is over`() =
         runTest {
             val gone = serving().run { address.also { shutdown() } }
-            val told = mutableListOf<String>()
-            val transport = transportTo(gone, Backoff(giveUpAfterMs = 60_000)) { reason, _, _ -> told += reason }
+            val reported = mutableListOf<String>()
+            val transport = transportTo(gone, Backoff(giveUpAfterMs = 60_000)) { reason, _, _ -> reported += reason }
             val error = failureOf { transport.use { it.checkIn(CHECK_IN) } }
             assertEquals(Reason.UNREACHABLE, error.reason)
             assertTrue(error.message.orEmpty(), error.message.orEmpty().startsWith("given up after"))
-            assertTrue("$told", told.isNotEmpty() && told.all { it.startsWith("connection failed: ") })
+            assertTrue("$reported", reported.isNotEmpty() && reported.all { it.startsWith("connection failed: ") })
         }
 
     private fun MockWebServer.next(): RecordedRequest = checkNotNull(takeRequest(10, TimeUnit.SECONDS)) { "no request" }

@@ -9,8 +9,8 @@ import java.net.Socket
 import kotlin.concurrent.thread
 
 /**
- * A server of any manners: each connection, one after the other, is given to [serve] and then closed. What
- * MockWebServer would not send, this one does.
+ * A server without rules: it passes each connection in turn to [serve] and closes it. It can send what MockWebServer
+ * would not.
  */
 internal class RawServer(
     private val serve: (Socket) -> Unit,
@@ -41,12 +41,12 @@ internal class RawServer(
     companion object {
         private const val BACKLOG = 50
 
-        /** A server that reads one request of a connection and answers with these bytes, whatever they are. */
-        fun answering(answer: () -> ByteArray) =
+        /** A server that reads one request of a connection and responds with these bytes, whatever they are. */
+        fun responding(response: () -> ByteArray) =
             RawServer { connection ->
                 readRequest(connection.getInputStream())
                 connection.getOutputStream().run {
-                    write(answer())
+                    write(response())
                     flush()
                 }
             }

@@ -12,7 +12,7 @@ import org.junit.Assert.assertTrue
 import org.junit.Test
 import kotlin.random.Random
 
-/** When a request is sent again: later and later, never all clients at once, and never before the server says. */
+/** The times of repeated requests: ever later, never all clients at once, and never before the server allows. */
 @OptIn(ExperimentalCoroutinesApi::class)
 class RetryingTest {
     private val waits = mutableListOf<Long>()
@@ -78,7 +78,7 @@ class RetryingTest {
     @Test
     fun `anything else than a passing failure goes to the caller`() =
         runTest {
-            val retrying = Retrying(Backoff(), { _, _, _ -> error("not told") })
+            val retrying = Retrying(Backoff(), { _, _, _ -> error("not reported") })
             val outcome = runCatching { retrying.repeat<Unit> { throw IllegalStateException("the test's") } }
             assertEquals("the test's", outcome.exceptionOrNull()?.message)
         }

@@ -17,7 +17,7 @@ import org.junit.rules.TemporaryFolder
 import java.io.File
 import kotlin.random.Random
 
-/** Damaged answers, as seeded: a valid message comes out of them, or a named error. */
+/** Damaged responses, drawn from a seed: each gives a valid message or a named error. */
 class TransportFuzzTest {
     @get:Rule
     val folder = TemporaryFolder()
@@ -37,7 +37,7 @@ class TransportFuzzTest {
                     .addSets(BlobSet.newBuilder().setName("model").setSize(5_000)),
             ).build()
 
-    private val answers: List<ByteArray> =
+    private val responses: List<ByteArray> =
         listOf(
             http("200 OK", assignment),
             http("200 OK", CheckInResponse.newBuilder().setWait(Wait.newBuilder().setRetryAfterMs(100)).build()),
@@ -52,21 +52,21 @@ class TransportFuzzTest {
         )
 
     @Test
-    fun `a damaged answer to a check-in or a fetch is a message, a beginning or a named error`() {
-        var answer = ByteArray(0)
+    fun `a damaged response to a check-in or a fetch is a message, a beginning or a named error`() {
+        var response = ByteArray(0)
         var named = 0
         val part = File(folder.root, "part")
-        RawServer.answering { answer }.use { server ->
+        RawServer.responding { response }.use { server ->
             runTest {
                 transportTo(server.url, ONCE, timeouts = Timeouts(silenceMs = 5_000)).use { transport ->
                     repeat(ROUNDS) { round ->
-                        answer = damaged(answers[round % answers.size])
+                        response = damaged(responses[round % responses.size])
                         val checkedIn = attempt { transport.checkIn(CHECK_IN) }
                         if (round % 3 == 0) part.writeText("0123")
                         val fetched = attempt { transport.fetch(ByteArray(32), part, MOST) }
                         if (!checkedIn) named += 1
                         if (!fetched) named += 1
-                        assertTrue("answer $round leaves ${part.length()} bytes", part.length() <= MOST)
+                        assertTrue("response $round leaves ${part.length()} bytes", part.length() <= MOST)
                     }
                 }
             }
@@ -75,24 +75,24 @@ class TransportFuzzTest {
         assertTrue("$named of ${2 * ROUNDS} end in an error", named in ROUNDS / 2..2 * ROUNDS - ROUNDS / 20)
     }
 
-    /** Whether [call] succeeds; what is no named error fails the test. */
+    /** True if [call] succeeds; an error without a name fails the test. */
     private suspend fun attempt(call: suspend () -> Any): Boolean {
         val outcome = runCatching { call() }
         return orNamedError { outcome.getOrThrow() } != null
     }
 
-    private fun damaged(answer: ByteArray): ByteArray =
+    private fun damaged(response: ByteArray): ByteArray =
         when (random.nextInt(6)) {
-            0 -> answer
-            1 -> answer.copyOf(random.nextInt(answer.size))
+            0 -> response
+            1 -> response.copyOf(random.nextInt(response.size))
             2 -> random.nextBytes(random.nextInt(300))
-            3 -> answer.copyOf(random.nextInt(answer.size)) + random.nextBytes(random.nextInt(100))
-            else -> withOtherBytes(answer.copyOf())
+            3 -> response.copyOf(random.nextInt(response.size)) + random.nextBytes(random.nextInt(100))
+            else -> withOtherBytes(response.copyOf())
         }
 
-    private fun withOtherBytes(answer: ByteArray): ByteArray {
-        repeat(1 + random.nextInt(4)) { answer[random.nextInt(answer.size)] = random.nextInt().toByte() }
-        return answer
+    private fun withOtherBytes(response: ByteArray): ByteArray {
+        repeat(1 + random.nextInt(4)) { response[random.nextInt(response.size)] = random.nextInt().toByte() }
+        return response
     }
 
     private companion object {

@@ -37,10 +37,10 @@ internal val ONCE = Backoff(giveUpAfterMs = 0)
 private val serverLog = Logger.getLogger(MockWebServer::class.java.name)
 
 /** A server on this machine that says nothing on standard error. */
-internal fun serving(vararg answers: MockResponse): MockWebServer {
+internal fun serving(vararg responses: MockResponse): MockWebServer {
     serverLog.level = Level.OFF
     return MockWebServer().apply {
-        answers.forEach(::enqueue)
+        responses.forEach(::enqueue)
         start(InetAddress.getByName("127.0.0.1"), 0)
     }
 }
@@ -72,19 +72,19 @@ internal fun errorOf(
         .setRetryAfterMs(retryAfterMs)
         .build()
 
-internal fun blobAnswer(raw: ByteArray): MockResponse =
+internal fun blobResponse(raw: ByteArray): MockResponse =
     MockResponse().setHeader("Content-Type", "application/octet-stream").setBody(Buffer().write(raw))
 
-/** What stands behind byte [from] of [raw], as the answer to a request for it. */
-internal fun rangeAnswer(
+/** The bytes of [raw] from [from] on, as the response to a request for them. */
+internal fun rangeResponse(
     raw: ByteArray,
     from: Int,
 ): MockResponse =
-    blobAnswer(raw.copyOfRange(from, raw.size))
+    blobResponse(raw.copyOfRange(from, raw.size))
         .setResponseCode(206)
         .setHeader("Content-Range", "bytes $from-${raw.size - 1}/${raw.size}")
 
-/** A transport whose waits take no time but that of the test's scheduler. */
+/** A transport whose waits use the virtual time of the test's scheduler. */
 @OptIn(ExperimentalCoroutinesApi::class)
 internal fun TestScope.transportTo(
     server: String,

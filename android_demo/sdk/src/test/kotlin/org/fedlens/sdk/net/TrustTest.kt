@@ -20,7 +20,7 @@ import org.junit.rules.TemporaryFolder
 import java.io.File
 import java.util.concurrent.TimeUnit
 
-/** To whom the secret goes. Every refusal is one of the handshake: the server has seen no request. */
+/** The servers that receive the secret. Every refusal happens in the handshake: the server has seen no request. */
 class TrustTest {
     @get:Rule
     val folder = TemporaryFolder()
@@ -38,12 +38,12 @@ class TrustTest {
 
     private fun secure(
         certificate: HeldCertificate,
-        answer: MockResponse = reply(FINISHED),
+        response: MockResponse = reply(FINISHED),
     ): MockWebServer {
         val isIssued = certificate.certificate.issuerX500Principal == authority.certificate.subjectX500Principal
         val above = if (isIssued) arrayOf(authority.certificate) else emptyArray()
         val shown = HandshakeCertificates.Builder().heldCertificate(certificate, *above).build()
-        return serving(answer).apply { useHttps(shown.sslSocketFactory(), false) }
+        return serving(response).apply { useHttps(shown.sslSocketFactory(), false) }
     }
 
     private val MockWebServer.secureAddress get() = "https://127.0.0.1:$port"

@@ -62,7 +62,7 @@ object OddPhotos {
             .array()
     }
 
-    /** Where the first part with pixels begins. */
+    /** Offset of the first part with pixels. */
     fun scanStart(jpeg: ByteArray): Int = jpeg.indices.first { jpeg[it] == 0xff.toByte() && jpeg[it + 1] == SCAN }
 
     private fun bytes(vararg values: Int) = ByteArray(values.size) { values[it].toByte() }

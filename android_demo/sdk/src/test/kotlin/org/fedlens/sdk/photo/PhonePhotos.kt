@@ -9,7 +9,7 @@ import java.io.File
 import java.util.concurrent.TimeUnit
 
 /**
- * Photos with what Python makes of them; see `tests/phone_photos.py`.
+ * Photos with Python's results; see `tests/phone_photos.py`.
  *
  * There are two of this object in a process, one of them for tests on Android's classes; both make the same files.
  */
@@ -18,7 +18,7 @@ object PhonePhotos {
 
     private val python = File(checkNotNull(System.getProperty("fedlens.python")) { "run by Maven" })
 
-    /** Why there are none, if there are none. */
+    /** The message of tests that are skipped because there are no photos. */
     val missing: String = "there is no $python to make the photos with"
 
     /** A photo with one size that it is scaled to. */

@@ -3,7 +3,7 @@ package org.fedlens.sdk.photo
 import java.nio.ByteBuffer
 import java.util.zip.CRC32
 
-/** Where the first chunk of a PNG file, its header, ends. */
+/** End of the first chunk of a PNG file, its header. */
 internal const val PNG_HEADER_END = 33
 
 /** A chunk of a PNG file, with its length and checksum. */

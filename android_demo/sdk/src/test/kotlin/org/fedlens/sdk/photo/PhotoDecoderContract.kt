@@ -74,10 +74,10 @@ class BitmapDecoderTest : PhotoDecoderContract(BitmapDecoder(), nearly = setOf("
 }
 
 /**
- * What every platform's decoder gives.
+ * The contract of every platform's decoder.
  *
- * @param refused How the names of those photos of [PhonePhotos] end that this decoder does not take.
- * @param nearly Lossless photos of the vectors in which it is wrong by 1/255.
+ * @param refused Endings of the names of photos of [PhonePhotos] that this decoder refuses.
+ * @param nearly Lossless photos of the vectors for which it is off by 1/255.
  */
 abstract class PhotoDecoderContract(
     private val decoder: PhotoDecoder,

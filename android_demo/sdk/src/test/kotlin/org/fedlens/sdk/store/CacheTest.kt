@@ -25,7 +25,7 @@ import java.io.File
 import java.io.IOException
 import kotlin.random.Random
 
-/** Something to fetch from, which counts and can give wrong bytes a few times. */
+/** A source that counts fetches and can return wrong bytes a few times. */
 private class Source(
     vararg contents: ByteArray,
     private var wrong: Int = 0,
@@ -102,8 +102,8 @@ class CacheTest {
     @Test
     fun `a name that is no digest is refused`() {
         for (size in listOf(0, 5, 500)) {
-            val told = assertBadAnswer { cache().obtain(Wanted(ByteArray(size), 3), fetch = Source()) }
-            assertTrue(told, "named by $size bytes" in told)
+            val message = assertBadAnswer { cache().obtain(Wanted(ByteArray(size), 3), fetch = Source()) }
+            assertTrue(message, "named by $size bytes" in message)
         }
     }
 
@@ -181,8 +181,8 @@ class CacheTest {
 
     @Test
     fun `wrong bytes twice are an error and leave nothing`() {
-        val told = assertBadAnswer { cache().obtain(wanted(abc), fetch = Source(abc, wrong = 2)) }
-        assertTrue(told, "6 bytes with digest" in told)
+        val message = assertBadAnswer { cache().obtain(wanted(abc), fetch = Source(abc, wrong = 2)) }
+        assertTrue(message, "6 bytes with digest" in message)
         assertFalse(runBlocking { cache().has(sha256(abc)) })
         assertEquals(emptyList<String>(), incomingNames())
     }

@@ -5,7 +5,7 @@ import org.junit.Assert.assertEquals
 import org.junit.Assert.assertThrows
 import java.io.File
 
-/** A process of its own that runs a main class of the tests; what it says of errors goes where ours goes. */
+/** A separate process that runs a main class of the tests, with the parent's standard error. */
 fun childJvm(
     main: String,
     vararg arguments: String,

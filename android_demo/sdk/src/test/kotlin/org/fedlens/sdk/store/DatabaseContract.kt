@@ -26,7 +26,7 @@ class JdbcDatabaseTest : DatabaseContract(JdbcDatabase.Companion::open)
 @SQLiteMode(SQLiteMode.Mode.NATIVE)
 class AndroidDatabaseTest : DatabaseContract(AndroidDatabase.Companion::open)
 
-/** What every platform's database does, and what stands on it where platforms differ most. */
+/** The contract of every platform's database, and of the stores on it where platforms differ most. */
 abstract class DatabaseContract(
     private val openFile: (File, Boolean) -> Database,
 ) {

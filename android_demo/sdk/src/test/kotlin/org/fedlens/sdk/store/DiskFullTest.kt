@@ -11,7 +11,7 @@ import java.io.File
 
 private const val LIMIT_BYTES = 4 shl 20
 
-/** Runs under a limit of the size of files, at which the system refuses to write as it does when the disk is full. */
+/** A full disk, imitated by a limit on the size of files. */
 fun main(arguments: Array<String>) {
     val folder = File(arguments.single())
     val photo = "BM".toByteArray() + ByteArray(LIMIT_BYTES + 1)
@@ -29,7 +29,7 @@ fun main(arguments: Array<String>) {
                 println(error.reason)
             }
         }
-        stores.run(Step.Put(1, 1, upload = true, keep = true, large = true))
+        stores.run(Step.Put(1, 1, upload = true, state = true, large = true))
         stores.run(Step.Add(1, "cat"))
     }
 }

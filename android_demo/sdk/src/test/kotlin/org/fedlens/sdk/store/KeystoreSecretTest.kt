@@ -33,7 +33,7 @@ import javax.crypto.KeyGeneratorSpi
 import javax.crypto.SecretKey
 import javax.crypto.spec.SecretKeySpec
 
-/** Stands in for Android's: keys by alias, in memory. */
+/** A keystore in memory that replaces Android's: keys by alias. */
 class FakeKeystore : KeyStoreSpi() {
     override fun engineGetKey(
         alias: String,
@@ -173,9 +173,9 @@ class KeystoreSecretTest {
     fun `a key that is gone is named, with what to do, and the file stays`() {
         secrets.secret()
         FakeKeystore.keys.clear()
-        val told = assertReason(Reason.DAMAGED) { secrets.secret() }
-        assertTrue(told, "the key 'mine' of $file is not in the Android keystore" in told)
-        assertTrue(told, told.endsWith("erase this client (eraseHere) to enrol as a new one"))
+        val message = assertReason(Reason.DAMAGED) { secrets.secret() }
+        assertTrue(message, "the key 'mine' of $file is not in the Android keystore" in message)
+        assertTrue(message, message.endsWith("erase this client (eraseHere) to enrol as a new one"))
         assertTrue(file.exists())
     }
 
@@ -187,8 +187,8 @@ class KeystoreSecretTest {
         assertTrue("AEADBadTagException" in assertReason(Reason.DAMAGED) { secrets.secret() })
         for (wrong in listOf(ByteArray(0), whole.copyOf(60), byteArrayOf(2) + whole.drop(1))) {
             file.writeBytes(wrong)
-            val told = assertReason(Reason.DAMAGED) { secrets.secret() }
-            assertTrue(told, "must hold version 1 of a secret in 61 bytes" in told)
+            val message = assertReason(Reason.DAMAGED) { secrets.secret() }
+            assertTrue(message, "must hold version 1 of a secret in 61 bytes" in message)
         }
         file.writeBytes(whole)
         FakeKeystore.keys["mine"] = SecretKeySpec(ByteArray(32), "AES")
@@ -208,8 +208,8 @@ class KeystoreSecretTest {
             }
         assertReason(Reason.DAMAGED) { secrets.secret() }
         FakeKeystore.isBroken = true
-        val told = assertReason(Reason.DAMAGED) { secrets.delete() }
-        assertTrue(told, "cannot delete the key of" in told)
+        val message = assertReason(Reason.DAMAGED) { secrets.delete() }
+        assertTrue(message, "cannot delete the key of" in message)
         Security.removeProvider("AndroidKeyStore")
         assertReason(Reason.DAMAGED) { secrets.secret() }
     }

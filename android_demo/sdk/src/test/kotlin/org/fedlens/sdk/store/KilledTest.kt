@@ -77,8 +77,8 @@ class KilledTest {
                 val found = stores.snapshot()
                 val (before, after) = script.snapshots.subList(done, done + 2)
                 val step = script.steps[done]
-                val told = "run $seed, killed at $halt within step $done, $step:\n$found\n$before\n$after"
-                assertTrue(told, found == before || found == after)
+                val message = "run $seed, killed at $halt within step $done, $step:\n$found\n$before\n$after"
+                assertTrue(message, found == before || found == after)
                 if (found == before) stores.run(step)
                 script.steps.drop(done + 1).forEach(stores::run)
                 assertEquals(script.snapshots.last(), stores.snapshot())
@@ -126,7 +126,7 @@ class KilledTest {
         try {
             val halted = process.inputStream.bufferedReader().lineSequence().firstOrNull { it.startsWith(HALTED) }
             assertNotNull(halted)
-            assertInUse { State.open(File(folder.root, "state"), SERVER, JdbcDatabase::open).close() }
+            assertInUse { StateFolder.open(File(folder.root, "state"), SERVER, JdbcDatabase::open).close() }
         } finally {
             process.destroyForcibly().waitFor()
         }
@@ -135,7 +135,7 @@ class KilledTest {
 
     private fun open(root: File) = Stores(root) { JdbcDatabase.open(it) }
 
-    /** How many steps were done, and where it was killed. */
+    /** The number of finished steps, and the point of death. */
     private fun killedAt(
         root: File,
         seed: Int,

@@ -9,8 +9,8 @@ import org.fedlens.proto.v1.FailureReason
 import org.fedlens.proto.v1.FailureRequest
 import org.fedlens.proto.v1.LocalPlan
 import org.fedlens.proto.v1.Stage
+import org.fedlens.sdk.AssignmentException
 import org.fedlens.sdk.BlobException
-import org.fedlens.sdk.PassException
 import org.fedlens.sdk.StateException.Reason
 import org.fedlens.sdk.blob.FloatTensor
 import org.fedlens.sdk.blob.TensorSpec
@@ -95,39 +95,39 @@ class OutboxTest {
         stores.outbox.put(assignment(1), header(), null, mapOf("mine" to named))
         reopen()
         assertEquals(listOf(stores.files.file(named.sha256).name), tensorFiles())
-        assertNull(stores.kept.current(TASK, "mine"))
+        assertNull(stores.clientState.current(TASK, "mine"))
     }
 
     @Test
-    fun `a refused result leaves the kept set before it current`() {
-        stores.run(Step.Put(1, 1, upload = false, keep = true, large = false))
-        stores.run(Step.Put(2, 2, upload = false, keep = true, large = false))
+    fun `a refused result leaves the earlier client state current`() {
+        stores.run(Step.Put(1, 1, upload = false, state = true, large = false))
+        stores.run(Step.Put(2, 2, upload = false, state = true, large = false))
         stores.run(Step.Deliver)
         stores.run(Step.Refuse)
-        assertEquals(-1, stores.kept.current(TASK, "mine")?.firstValue())
-        assertNull(stores.kept.current(TASK + 1, "mine"))
+        assertEquals(-1, stores.clientState.current(TASK, "mine")?.firstValue())
+        assertNull(stores.clientState.current(TASK + 1, "mine"))
     }
 
     @Test
     fun `stored tensors that are gone are named`() {
-        stores.run(Step.Put(1, 1, upload = false, keep = true, large = true))
+        stores.run(Step.Put(1, 1, upload = false, state = true, large = true))
         stores.run(Step.Deliver)
         stores.state.tensorFolder.listFiles()?.forEach { it.delete() }
-        val told = assertReason(Reason.DAMAGED) { stores.kept.current(TASK, "mine") }
-        assertTrue(told, "the state folder is damaged" in told)
+        val message = assertReason(Reason.DAMAGED) { stores.clientState.current(TASK, "mine") }
+        assertTrue(message, "the state folder is damaged" in message)
     }
 
     @Test
-    fun `the start rules of the last pass that trains are kept, not those of one that only asks`() {
-        val asking = assignment(1).toBuilder()
-        asking.localPlan = LocalPlan.newBuilder().addExtractors("asked").build()
+    fun `the start rules of the last plan that trains are stored, not those of one that only requests statistics`() {
+        val counting = assignment(1).toBuilder()
+        counting.localPlan = LocalPlan.newBuilder().addExtractors("another").build()
         val training = assignment(2).toBuilder()
         val stage = Stage.newBuilder().setProgram("step")
         training.localPlan = LocalPlan.newBuilder().addExtractors("trained").addStages(stage).build()
-        stores.outbox.put(asking.build(), header(), null, emptyMap())
-        assertNull(stores.kept.startRules(TASK))
+        stores.outbox.put(counting.build(), header(), null, emptyMap())
+        assertNull(stores.clientState.startRules(TASK))
         stores.outbox.put(training.build(), header(), null, emptyMap())
-        val rules = checkNotNull(stores.kept.startRules(TASK))
+        val rules = checkNotNull(stores.clientState.startRules(TASK))
         assertEquals(listOf("trained"), rules.extractorsList)
         assertEquals(0, rules.stagesCount)
     }
@@ -139,8 +139,8 @@ class OutboxTest {
             val pages = db.query("PRAGMA page_count") { it.long(0) }.single()
             db.query("PRAGMA max_page_count = $pages") { it.long(0) }
         }
-        val kept = mapOf("mine" to stores.files.store(tensors(2, 12_000), Stores.F32))
-        assertReason(Reason.NOT_WRITABLE) { stores.outbox.put(assignment(1), header(upload), upload, kept) }
+        val newState = mapOf("mine" to stores.files.store(tensors(2, 12_000), Stores.F32))
+        assertReason(Reason.NOT_WRITABLE) { stores.outbox.put(assignment(1), header(upload), upload, newState) }
         stores.state.transaction { db -> db.query("PRAGMA max_page_count = 1000000") { it.long(0) } }
         assertNull(stores.outbox.first())
         assertEquals(0, stores.journal.entries().size)
@@ -149,7 +149,7 @@ class OutboxTest {
 
     @Test
     fun `tensors for which there is no room are named and leave nothing`() {
-        val told =
+        val message =
             assertReason(Reason.NOT_WRITABLE) {
                 val failing =
                     object : FloatTensor {
@@ -166,15 +166,15 @@ class OutboxTest {
                     }
                 stores.files.store(mapOf("w" to failing), Stores.F32)
             }
-        assertTrue(told, "No space left on device" in told)
+        assertTrue(message, "No space left on device" in message)
         assertEquals(emptyList<String>(), tensorFiles())
     }
 
     @Test
-    fun `the journal tells what left this phone, newest first, with the time of its arrival`() {
+    fun `the journal lists what left this phone, newest first, with the time of its arrival`() {
         var now = 1000L
         val journal = Journal(stores.state) { now }
-        val outbox = Outbox(stores.state, stores.files, stores.kept, journal)
+        val outbox = Outbox(stores.state, stores.files, stores.clientState, journal)
         val enrolled = journal.enrolment(Capabilities.newBuilder().addModels("net").build(), 99)
         journal.ended(enrolled, Outcome.DELIVERED)
         val upload = stores.files.store(tensors(1), Stores.F32, base = ByteArray(32))
@@ -202,7 +202,7 @@ class OutboxTest {
         assertEquals(listOf(1000L, 2000L, 1000L), listOf(failure, sent, enrolment).map { it.timeMs })
         val outcomes = listOf(failure, sent, enrolment).map { it.outcome }
         assertEquals(listOf(Outcome.WAITING, Outcome.DELIVERED, Outcome.DELIVERED), outcomes)
-        assertEquals(PassException.Reason.POLICY to "no", failure.reason to failure.detail)
+        assertEquals(AssignmentException.Reason.POLICY to "no", failure.reason to failure.detail)
         assertEquals(listOf("net"), enrolment.models)
         assertEquals(99L, enrolment.bytes)
         assertEquals(result.update.size, sent.bytes)
@@ -218,18 +218,18 @@ class OutboxTest {
     }
 
     @Test
-    fun `what is told of a delivered result is what its header holds`() {
+    fun `the event for a delivered result has what its header holds`() {
         val header =
             header()
                 .toBuilder()
                 .setNumExamples(5)
                 .addEvaluations(sums(EvaluationMoment.EVALUATION_MOMENT_FINE_TUNED, 2))
                 .build()
-        val told = stores.outbox.put(assignment(3), header, null, emptyMap()).reported()
-        assertEquals(listOf(TASK, 3L, 5L), listOf(told.task, told.round, told.numExamples))
-        assertEquals(2L, told.fineTuning?.correct)
-        assertNull(told.start)
-        assertEquals(4L + header.serializedSize, told.uploadBytes)
+        val event = stores.outbox.put(assignment(3), header, null, emptyMap()).reported()
+        assertEquals(listOf(TASK, 3L, 5L), listOf(event.task, event.round, event.numExamples))
+        assertEquals(2L, event.fineTuning?.correct)
+        assertNull(event.start)
+        assertEquals(4L + header.serializedSize, event.uploadBytes)
     }
 
     @Test

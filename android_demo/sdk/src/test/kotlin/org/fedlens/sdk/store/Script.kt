@@ -9,7 +9,7 @@ sealed interface Step {
         val round: Long,
         val value: Int,
         val upload: Boolean,
-        val keep: Boolean,
+        val state: Boolean,
         val large: Boolean,
     ) : Step
 
@@ -38,11 +38,11 @@ sealed interface Step {
     ) : Step
 }
 
-/** All that can be seen of the stores from outside, files included. */
+/** Everything visible of the stores from outside, including files. */
 data class Snapshot(
     val outbox: List<Pair<Long, Int?>> = emptyList(),
     val current: Int? = null,
-    val kept: List<Pair<Long, Boolean>> = emptyList(),
+    val clientState: List<Pair<Long, Boolean>> = emptyList(),
     val journal: List<Pair<Long, JournalEntry.Outcome>> = emptyList(),
     val largeValues: Set<Int> = emptySet(),
     val photos: List<Triple<Long, Int, String?>> = emptyList(),
@@ -50,12 +50,12 @@ data class Snapshot(
     val parts: Set<Int> = emptySet(),
 )
 
-/** Steps drawn from a seed, and what a simple model says is there before the first and after each of them. */
+/** Steps drawn from a seed, with a simple model's expectation before the first and after each of them. */
 class Script(
     seed: Int,
     steps: Int,
 ) {
-    private class Kept(
+    private class StateOfRound(
         val round: Long,
         val value: Int,
         val large: Boolean,
@@ -63,8 +63,8 @@ class Script(
 
     private val random = Random(seed)
     private val outbox = ArrayList<Step.Put>()
-    private val pending = ArrayList<Kept>()
-    private var current: Kept? = null
+    private val pending = ArrayList<StateOfRound>()
+    private var current: StateOfRound? = null
     private val journal = LinkedHashMap<Long, JournalEntry.Outcome>()
     private val photos = LinkedHashMap<Long, Pair<Int, String?>>()
     private var photosAdded = 0L
@@ -83,8 +83,8 @@ class Script(
     private fun draw(): Step =
         when (random.nextInt(14)) {
             in 0..2 -> {
-                val (upload, keep, large) = List(3) { random.nextBoolean() }
-                Step.Put(++rounds, random.nextInt(1, 1000), upload, keep, large)
+                val (upload, state, large) = List(3) { random.nextBoolean() }
+                Step.Put(++rounds, random.nextInt(1, 1000), upload, state, large)
             }
             in 3..4 -> Step.Deliver
             5 -> Step.Refuse
@@ -103,7 +103,7 @@ class Script(
         when (step) {
             is Step.Put -> {
                 outbox += step
-                if (step.keep) pending += Kept(step.round, -step.value, step.large)
+                if (step.state) pending += StateOfRound(step.round, -step.value, step.large)
                 journal[step.round] = JournalEntry.Outcome.WAITING
             }
             Step.Deliver -> leave(JournalEntry.Outcome.DELIVERED) { mine -> mine?.let { current = it } }
@@ -118,7 +118,7 @@ class Script(
 
     private fun leave(
         outcome: JournalEntry.Outcome,
-        settle: (Kept?) -> Unit,
+        settle: (StateOfRound?) -> Unit,
     ) {
         val first = outbox.removeFirstOrNull() ?: return
         val mine = pending.firstOrNull { it.round == first.round }
@@ -128,14 +128,14 @@ class Script(
     }
 
     private fun snapshot(): Snapshot {
-        val kept = listOfNotNull(current) + pending
+        val states = listOfNotNull(current) + pending
         return Snapshot(
             outbox = outbox.map { it.round to it.value.takeIf { _ -> it.upload } },
             current = current?.value,
-            kept = kept.map { it.round to (it === current) },
+            clientState = states.map { it.round to (it === current) },
             journal = journal.toList().reversed(),
             largeValues =
-                (outbox.filter { it.large && it.upload }.map { it.value } + kept.filter { it.large }.map { it.value })
+                (outbox.filter { it.large && it.upload }.map { it.value } + states.filter { it.large }.map { it.value })
                     .toSet(),
             photos = photos.map { (id, photo) -> Triple(id, photo.first, photo.second) },
             photoFiles = photos.values.map { it.first }.toSet(),

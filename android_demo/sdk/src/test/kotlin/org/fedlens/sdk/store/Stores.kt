@@ -44,17 +44,17 @@ internal fun tensors(
 
 internal fun Blob.firstValue(): Int = (tensors.getValue("w") as FloatTensor).toArray()[0].toInt()
 
-/** Everything that a client keeps, in one folder, as it is put together for a client. */
+/** The stores of a client in one folder, assembled as for a client. */
 internal class Stores(
     private val folder: File,
     private val point: (String) -> Unit = {},
     openDatabase: (File) -> Database,
 ) : Closeable {
-    val state = State.open(File(folder, "state"), SERVER, openDatabase)
+    val state = StateFolder.open(File(folder, "state"), SERVER, openDatabase)
     val files = TensorFiles(state.tensorFolder)
-    val kept = KeptSets(state, files)
+    val clientState = StateTensors(state, files)
     val journal = Journal(state)
-    val outbox = Outbox(state, files, kept, journal)
+    val outbox = Outbox(state, files, clientState, journal)
     val album = PhotoAlbum.open(File(folder, "album"), openDatabase)
     val cache = Cache(File(folder, "cache"), 1 shl 20)
 
@@ -75,8 +75,8 @@ internal class Stores(
         val count = if (step.large) LARGE else 3
         val upload = if (step.upload) files.store(tensors(step.value, count), F32) else null
         point("between two files")
-        val keep = if (step.keep) mapOf("mine" to files.store(tensors(-step.value, count), F32)) else emptyMap()
-        outbox.put(assignment(step.round), header(upload), upload, keep)
+        val newState = if (step.state) mapOf("mine" to files.store(tensors(-step.value, count), F32)) else emptyMap()
+        outbox.put(assignment(step.round), header(upload), upload, newState)
     }
 
     private fun obtain(blob: Int) =
@@ -99,14 +99,14 @@ internal class Stores(
             }
         val sets =
             state.transaction { db ->
-                db.query("SELECT round, is_current FROM kept ORDER BY is_current DESC, round") {
+                db.query("SELECT round, is_current FROM client_state ORDER BY is_current DESC, round") {
                     it.long(0) to (it.long(1) == 1L)
                 }
             }
         return Snapshot(
             outbox = waiting.map { (round, digest, inline) -> round to digest?.let { value(it, inline) } },
-            current = kept.current(TASK, "mine")?.firstValue(),
-            kept = sets,
+            current = clientState.current(TASK, "mine")?.firstValue(),
+            clientState = sets,
             journal = journal.entries().map { (it as JournalEntry.Upload).round to it.outcome },
             largeValues = checked(files.folder).map { Blob.open(File(files.folder, it)).firstValue() }.toSet(),
             photos = album.all().reversed().map { Triple(it.id, PHOTOS.getValue(it.sha256.toHex()), it.label) },

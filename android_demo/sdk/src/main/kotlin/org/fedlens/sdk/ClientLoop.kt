@@ -1,0 +1,268 @@
+package org.fedlens.sdk
+
+import org.fedlens.proto.v1.Assignment
+import org.fedlens.proto.v1.CheckInRequest
+import org.fedlens.proto.v1.CheckInResponse
+import org.fedlens.proto.v1.ClientRole
+import org.fedlens.proto.v1.CurrentModel
+import org.fedlens.proto.v1.Finished
+import org.fedlens.proto.v1.Wait
+import org.fedlens.proto.v1.WaitReason
+import org.fedlens.sdk.net.Transport
+import org.fedlens.sdk.store.Journal
+import org.fedlens.sdk.store.Result
+import org.fedlens.sdk.store.StateFolder
+import org.fedlens.sdk.training.Assignments
+import org.fedlens.sdk.training.Requirements
+import java.io.File
+
+/** The client loop, on the client's thread. Only one of [runOnce] and [learnOfModel] runs at a time. */
+internal class ClientLoop(
+    private val configuration: ClientConfiguration,
+    private val state: StateFolder,
+    private val transport: Transport,
+    private val delivery: Delivery,
+    private val assignments: Assignments,
+    private val journal: Journal,
+    private val reporter: EventReporter,
+) {
+    private val settings = configuration.settings
+    private val pacing = Pacing()
+    private val models = settings.models.joinToString(" ").toByteArray()
+    private var role: Role? = storedRole()
+    private var current = Finished.parseFrom(state.get(CURRENT) ?: ByteArray(0))
+    private var mayHaveResult = true
+    private var enrolledAgain = false
+
+    // Task and round; no round has these numbers.
+    private var ended = 0L to 0L
+    private var notGiven = 0L to 0L
+
+    /** See [FedLensClient.predict]. */
+    suspend fun predict(
+        photo: File,
+        task: Long?,
+    ): Map<String, Double> {
+        val whose = if (task == null) "" else " of task $task"
+        val model =
+            model(task) ?: throw AssignmentException(
+                AssignmentException.Reason.UNSUPPORTED,
+                "the server has announced no model$whose for this client yet; call checkIn() first",
+            )
+        return assignments.predict(model, photo)
+    }
+
+    /** See [FedLensClient.embedNew]. */
+    suspend fun embedNew(): Int {
+        val model = model(null) ?: return 0
+        return assignments.embedNew(model.bundle.toByteArray(), onlyTest = role == Role.EVALUATOR)
+    }
+
+    /** See [FedLensClient.classNames]. */
+    suspend fun classNames(): List<String> =
+        model(null)?.let { assignments.classNames(it.bundle.toByteArray()) }.orEmpty()
+
+    /** Tell the server to delete everything about this client; true if an update cannot be taken back. */
+    suspend fun forget(): Boolean =
+        try {
+            // Even without a role: the response to an enrolment may have been lost, or the models may have changed.
+            journal.mayBeEnrolled() && transport.forget().aggregating
+        } catch (refusal: TransportException) {
+            // A server that does not know this client has nothing to delete.
+            if (refusal.code != UNKNOWN_CLIENT) throw refusal
+            false
+        }
+
+    /** Deliver the result in the outbox, or take part in one round if there is none. */
+    suspend fun runOnce(): Event.Outcome = recovering { nextOutcome() }
+
+    /** The last announced model of [task], or of the first task, that has tensors. */
+    private fun model(task: Long?): CurrentModel? =
+        current.modelsList.find { it.setsCount > 0 && (task == null || it.task == task) }
+
+    /** Enrol if necessary and ask once for the current model, without starting work. */
+    suspend fun learnOfModel() {
+        recovering {
+            enrol()
+            reporter.enter(ClientState.CheckingIn)
+            learnFrom(checkIn(holdMs = 0))
+        }
+        reporter.enter(ClientState.Idle)
+    }
+
+    /** Run [work], and repeat it once after enrolling again if the server has forgotten this client. */
+    private suspend fun <T> recovering(work: suspend () -> T): T =
+        try {
+            work()
+        } catch (refusal: TransportException) {
+            val isUnknown = refusal.code == UNKNOWN_CLIENT && role != null
+            if (!isUnknown || settings.enrolmentToken == null || enrolledAgain) throw refusal
+            enrolledAgain = true
+            role = null
+            // Earlier task and round numbers mean nothing to that server.
+            state.reset()
+            current = Finished.getDefaultInstance()
+            work()
+        }
+
+    /** Store the models that the server announces: all of them, or with an assignment the one of its task. */
+    private fun learnFrom(response: CheckInResponse) {
+        when (response.resultCase) {
+            CheckInResponse.ResultCase.ASSIGNMENT -> {
+                val model = modelOf(response.assignment)
+                val others = current.modelsList.filter { it.task != model.task }
+                remember((others + model).sortedBy { it.task })
+            }
+            CheckInResponse.ResultCase.WAIT -> remember(response.wait.modelsList)
+            CheckInResponse.ResultCase.FINISHED -> remember(response.finished.modelsList)
+            else -> throw badResponse("the answer to a check-in says nothing that this version knows")
+        }
+    }
+
+    // The client's current model is the one that local training starts from.
+    private fun modelOf(assignment: Assignment) =
+        CurrentModel
+            .newBuilder()
+            .setTask(assignment.task)
+            .setBundle(assignment.bundle)
+            .addAllSets(assignment.setsList)
+            .build()
+
+    private suspend fun nextOutcome(): Event.Outcome {
+        enrol()
+        if (mayHaveResult) {
+            delivery.waiting()?.let { return deliver(it) }
+            mayHaveResult = false
+        }
+        while (true) {
+            reporter.enter(ClientState.CheckingIn)
+            val started = System.nanoTime()
+            val response = checkIn()
+            val heldMs = (System.nanoTime() - started) / NANOS_PER_MS
+            learnFrom(response)
+            when (response.resultCase) {
+                CheckInResponse.ResultCase.ASSIGNMENT -> takePart(response.assignment)?.let { return it }
+                CheckInResponse.ResultCase.WAIT -> wait(response.wait, heldMs)
+                else -> return Event.TasksFinished.also(reporter::report)
+            }
+        }
+    }
+
+    private suspend fun enrol() {
+        if (role != null) return
+        val token =
+            settings.enrolmentToken ?: throw StateException(
+                StateException.Reason.NOT_ENROLLED,
+                "${configuration.folder} is not enrolled with ${configuration.server} yet; give an enrolment token",
+            )
+        reporter.enter(ClientState.Enrolling)
+        val capabilities = Requirements.capabilities(settings.models)
+        val bytes = Wire.enrolment(state.clientId, token, capabilities).serializedSize.toLong()
+        val entry = journal.enrolment(capabilities, bytes)
+        val found = journal.following(entry) { transport.enrol(token, capabilities) }.role
+        val given =
+            Role.entries.find { it.onTheWire == found } ?: throw badResponse(
+                "the server enrols this client with a role that this version does not know",
+            )
+        state.set(ROLE to given.word.toByteArray(), MODELS to models)
+        role = given
+        reporter.report(Event.Enrolled(state.clientId.toHex(), given.word))
+    }
+
+    private suspend fun checkIn(holdMs: Int = settings.holdMs): CheckInResponse {
+        val photos = if (role == Role.EVALUATOR) 0 else configuration.album.photos().photos.count { !it.isTest }
+        return transport.checkIn(
+            CheckInRequest
+                .newBuilder()
+                .setProtocol(Wire.PROTOCOL)
+                .setTask(settings.task ?: 0)
+                .setNumExamples(photos.toLong())
+                .setHoldMs(holdMs)
+                .build(),
+        )
+    }
+
+    private suspend fun wait(
+        wait: Wait,
+        heldMs: Long,
+    ) {
+        val retryAfterMs = Integer.toUnsignedLong(wait.retryAfterMs)
+        val reason = if (wait.reason == WaitReason.UNRECOGNIZED) "?" else wait.reason.name
+        reporter.report(Event.Waiting(reason.removePrefix("WAIT_REASON_").lowercase(), retryAfterMs))
+        configuration.pause(pacing.pauseMs(retryAfterMs, heldMs))
+    }
+
+    private suspend fun takePart(assignment: Assignment): Event.Outcome? {
+        val key = assignment.task to assignment.round
+        // A server that repeats a finished assignment must not make a client spin.
+        if (key == ended) configuration.pause(REPEATED_ASSIGNMENT_PAUSE_MS)
+        mayHaveResult = true
+        reporter.enter(ClientState.Preparing(assignment.task, assignment.round, 0, 0))
+        val result =
+            try {
+                assignments.carryOut(assignment, onlyTest = role == Role.EVALUATOR)
+            } catch (failure: TransportException) {
+                if (!failure.isAboutTheRequest) throw failure
+                // The round has probably closed in the meantime, and its blobs are gone.
+                if (notGiven != key) {
+                    notGiven = key
+                    return null
+                }
+                return giveUp(assignment, failure)
+            } catch (failure: StateException) {
+                throw failure
+            } catch (failure: FedLensException) {
+                return giveUp(assignment, failure)
+            }
+        return deliver(result)
+    }
+
+    private suspend fun giveUp(
+        assignment: Assignment,
+        failure: FedLensException,
+    ): Event.Outcome {
+        ended = assignment.task to assignment.round
+        return delivery.giveUp(assignment, failure).also(reporter::report)
+    }
+
+    private suspend fun deliver(result: Result): Event.Outcome {
+        reporter.enter(ClientState.Sending(result.task, result.round))
+        val outcome = delivery.deliver(result)
+        if (outcome is Event.RoundRefused) ended = result.task to result.round
+        mayHaveResult = false
+        return outcome.also(reporter::report)
+    }
+
+    private fun remember(models: List<CurrentModel>) {
+        val announced = Finished.newBuilder().addAllModels(models).build()
+        if (announced == current) return
+        state.set(CURRENT to announced.toByteArray())
+        current = announced
+    }
+
+    private fun storedRole(): Role? {
+        val word = state.get(ROLE)?.let { String(it) }
+        // A client whose models have changed must enrol again.
+        val enrolledWith = state.get(MODELS) ?: ByteArray(0)
+        return Role.entries.find { it.word == word }?.takeIf { enrolledWith.contentEquals(models) }
+    }
+
+    private fun badResponse(message: String) = TransportException(TransportException.Reason.BAD_ANSWER, message)
+
+    private enum class Role(
+        val word: String,
+        val onTheWire: ClientRole,
+    ) {
+        TRAINER("trainer", ClientRole.CLIENT_ROLE_TRAINER),
+        EVALUATOR("evaluator", ClientRole.CLIENT_ROLE_EVALUATOR),
+    }
+
+    private companion object {
+        // StateFolder.reset() deletes ROLE and CURRENT.
+        const val ROLE = "role"
+        const val MODELS = "models"
+        const val CURRENT = "current"
+        const val REPEATED_ASSIGNMENT_PAUSE_MS = 5_000L
+        const val NANOS_PER_MS = 1_000_000L
+    }
+}

@@ -1,0 +1,131 @@
+package org.fedlens.sdk
+
+import kotlinx.coroutines.CoroutineDispatcher
+import kotlinx.coroutines.delay
+import org.fedlens.sdk.album.Album
+import org.fedlens.sdk.engine.Engine
+import org.fedlens.sdk.engine.ProgramEngine
+import org.fedlens.sdk.net.HttpTransport
+import org.fedlens.sdk.net.Transport
+import org.fedlens.sdk.store.Cache
+import org.fedlens.sdk.store.FeatureCache
+import org.fedlens.sdk.store.FileSecret
+import org.fedlens.sdk.store.Journal
+import org.fedlens.sdk.store.NoisyAnswers
+import org.fedlens.sdk.store.Outbox
+import org.fedlens.sdk.store.SecretStore
+import org.fedlens.sdk.store.StateFolder
+import org.fedlens.sdk.store.StateTensors
+import org.fedlens.sdk.store.TensorFiles
+import org.fedlens.sdk.training.Assignments
+import java.io.Closeable
+import java.io.File
+
+/**
+ * The configuration of a client: its address, folder, photos and factories.
+ *
+ * @property server Address of the server.
+ * @property folder Folder for persistent state.
+ * @property album The photos.
+ * @property platform Platform services.
+ * @property settings Settings of the client.
+ * @property transportOf Creates the transport, given the secret.
+ * @property engineOf Creates the engine for a bundle, given the folder for its trials.
+ * @property pause Waits for the given number of milliseconds.
+ */
+internal class ClientConfiguration(
+    val server: String,
+    val folder: File,
+    val album: Album,
+    val platform: Platform,
+    val settings: ClientSettings,
+    val transportOf: (secret: ByteArray, reporter: EventReporter) -> Transport = { secret, reporter ->
+        HttpTransport(server, secret, settings.pins, settings.ca, settings.backoff) { reason, delayMs, attempt ->
+            reporter.report(Event.Retrying(reason, delayMs, attempt))
+        }
+    },
+    val engineOf: (Bundle, File) -> Engine = { bundle, trials -> ProgramEngine(bundle, platform.runtime, trials) },
+    val pause: suspend (Long) -> Unit = { delay(it) },
+) {
+    /** The store of the client's secret. */
+    val secrets: SecretStore get() = settings.secrets ?: FileSecret(File(folder, "secret"))
+}
+
+/** The open resources of a client. */
+internal class ClientResources private constructor(
+    val state: StateFolder,
+    val transport: Transport,
+    val journal: Journal,
+    val features: FeatureCache,
+    val assignments: Assignments,
+    val loop: ClientLoop,
+) : Closeable {
+    /** Close everything; the folder is released even if some of it fails. */
+    override fun close() {
+        state.use { transport.use { features.use { assignments.close() } } }
+    }
+
+    companion object {
+        /**
+         * Open the resources of a client.
+         *
+         * @throws StateException The folder cannot be used.
+         * @throws TransportException The server's address cannot be trusted with the secret.
+         */
+        fun open(
+            configuration: ClientConfiguration,
+            worker: CoroutineDispatcher,
+            reporter: EventReporter,
+        ): ClientResources {
+            val settings = configuration.settings
+            val opened = ArrayDeque<Closeable>()
+            try {
+                val state =
+                    StateFolder.open(
+                        configuration.folder,
+                        configuration.server,
+                        configuration.platform::openDatabase,
+                        configuration.secrets,
+                    )
+                opened += state
+                val transport = configuration.transportOf(state.secret, reporter).also { opened += it }
+                val files = TensorFiles(state.tensorFolder)
+                val clientState = StateTensors(state, files)
+                val journal = Journal(state).also { it.giveUpWaiting() }
+                val outbox = Outbox(state, files, clientState, journal)
+                val cacheFolder = state.cacheFolder
+                val features =
+                    FeatureCache(
+                        File(cacheFolder, "features.sqlite3"),
+                        settings.maxCacheBytes,
+                        configuration.platform::openDatabase,
+                    ).also { opened += it }
+                val assignments =
+                    Assignments(
+                        transport,
+                        Cache(cacheFolder, settings.maxCacheBytes),
+                        features,
+                        files,
+                        clientState,
+                        outbox,
+                        NoisyAnswers(state),
+                        configuration.album,
+                        configuration.platform.decoder,
+                        settings.policy,
+                        engineOf = { configuration.engineOf(it, File(cacheFolder, TRIED)) },
+                        worker,
+                        emit = reporter::report,
+                    )
+                val delivery = Delivery(transport, outbox, journal)
+                val loop = ClientLoop(configuration, state, transport, delivery, assignments, journal, reporter)
+                return ClientResources(state, transport, journal, features, assignments, loop)
+            } catch (failure: Throwable) {
+                opened.asReversed().forEach { it.close() }
+                throw failure
+            }
+        }
+
+        // The folder in the cache with the marks of [org.fedlens.sdk.engine.Trials].
+        private const val TRIED = "tried"
+    }
+}

@@ -1,0 +1,73 @@
+package org.fedlens.sdk
+
+import kotlinx.coroutines.flow.MutableStateFlow
+import kotlinx.coroutines.flow.StateFlow
+import kotlinx.coroutines.flow.asStateFlow
+import java.util.concurrent.CopyOnWriteArrayList
+
+/** The dispatcher of events, and of the states that follow from them. */
+internal class EventReporter(
+    private val onEvent: (Event) -> Unit,
+) {
+    private val current = MutableStateFlow<ClientState>(ClientState.Idle)
+    private val listeners = CopyOnWriteArrayList<Callbacks>()
+
+    // The state to return to after a repeated request.
+    private var beforeRetrying: ClientState = ClientState.Idle
+
+    /** The state, for observers. */
+    val state: StateFlow<ClientState> = current.asStateFlow()
+
+    /** Add a listener. */
+    fun add(callbacks: Callbacks) {
+        listeners += callbacks
+    }
+
+    /** Remove a listener. */
+    fun remove(callbacks: Callbacks) {
+        listeners -= callbacks
+    }
+
+    /** Report an event, then the state that follows from it. */
+    fun report(event: Event) {
+        onEvent(event)
+        listeners.forEach { it.onEvent(event) }
+        following(event)?.let(::enter)
+    }
+
+    /** Enter a state that follows from no event. */
+    fun enter(next: ClientState) {
+        val before = current.value
+        if (before == next) return
+        if (next is ClientState.Retrying && before !is ClientState.Retrying) beforeRetrying = before
+        current.value = next
+        listeners.forEach { it.onState(next) }
+    }
+
+    /** Run [work]; if one of its requests was repeated, the earlier state is restored afterwards. */
+    suspend fun <T> resuming(work: suspend () -> T): T {
+        // A concurrent run that repeats a request keeps its state.
+        val isRepeating = current.value is ClientState.Retrying
+        try {
+            return work()
+        } finally {
+            if (!isRepeating && current.value is ClientState.Retrying) enter(beforeRetrying)
+        }
+    }
+
+    private fun following(event: Event): ClientState? =
+        when (event) {
+            is Event.Waiting -> ClientState.Waiting(event.reason, event.retryAfterMs)
+            is Event.Retrying -> ClientState.Retrying(event.reason, event.delayMs, event.attempt)
+            is Event.Downloaded -> beforeRetrying.takeIf { current.value is ClientState.Retrying }
+            is Event.Embedded ->
+                (current.value as? ClientState.Preparing)?.copy(done = event.done, total = event.total)
+            is Event.RoundStarted -> ClientState.Training(event.task, event.round, 0, 0)
+            is Event.Trained -> ClientState.Training(event.task, event.round, event.step, event.steps)
+            is Event.RoundReported -> ClientState.Reported(event.task, event.round)
+            is Event.RoundFailed -> ClientState.Failed(event.reason.name.lowercase(), event.detail)
+            is Event.RoundRefused -> ClientState.Refused(event.code, event.detail, event.task, event.round)
+            Event.TasksFinished -> ClientState.Finished
+            is Event.Enrolled, is Event.PhotosSkipped -> null
+        }
+}

@@ -1,0 +1,358 @@
+package org.fedlens.sdk.training
+
+import com.google.protobuf.ByteString
+import kotlinx.coroutines.CoroutineDispatcher
+import kotlinx.coroutines.currentCoroutineContext
+import kotlinx.coroutines.sync.Mutex
+import kotlinx.coroutines.sync.withLock
+import kotlinx.coroutines.withContext
+import org.fedlens.proto.v1.Assignment
+import org.fedlens.proto.v1.BlobSet
+import org.fedlens.proto.v1.CurrentModel
+import org.fedlens.proto.v1.Dtype
+import org.fedlens.proto.v1.LocalPlan
+import org.fedlens.proto.v1.Manifest
+import org.fedlens.proto.v1.SetSource
+import org.fedlens.proto.v1.StartRule
+import org.fedlens.proto.v1.TensorSelector
+import org.fedlens.proto.v1.Upload
+import org.fedlens.sdk.AssignmentException
+import org.fedlens.sdk.AssignmentException.Reason
+import org.fedlens.sdk.BlobException
+import org.fedlens.sdk.Bundle
+import org.fedlens.sdk.Event
+import org.fedlens.sdk.Manifests
+import org.fedlens.sdk.Policy
+import org.fedlens.sdk.album.Album
+import org.fedlens.sdk.blob.BlobWriter
+import org.fedlens.sdk.blob.Differences
+import org.fedlens.sdk.engine.Engine
+import org.fedlens.sdk.net.Transport
+import org.fedlens.sdk.photo.PhotoDecoder
+import org.fedlens.sdk.store.Cache
+import org.fedlens.sdk.store.FeatureCache
+import org.fedlens.sdk.store.NoisyAnswers
+import org.fedlens.sdk.store.Outbox
+import org.fedlens.sdk.store.Pins
+import org.fedlens.sdk.store.Result
+import org.fedlens.sdk.store.StateTensors
+import org.fedlens.sdk.store.StoredBlob
+import org.fedlens.sdk.store.TensorFiles
+import java.io.Closeable
+import java.io.File
+
+/**
+ * The execution of assignments, up to a result in the outbox: fetching, reading the album, training, storing. One
+ * assignment runs at a time; the engine of the last bundle is kept for the next one.
+ *
+ * @param transport Source of parts and blobs.
+ * @param cache Cache for them.
+ * @property features Cached features of photos.
+ * @property files Storage for large tensors.
+ * @property clientState Client state from earlier rounds.
+ * @property outbox Outbox for results.
+ * @property noisyAnswers Noisy answers given earlier.
+ * @property album The photos.
+ * @property decoder Decoder of photos.
+ * @property currentPolicy Source of the policy, read anew for each assignment.
+ * @property engineOf Creates the engine of a bundle; the caller closes it.
+ * @property worker Dispatcher for reading photos and training, one thread at a time.
+ * @property emit Receiver of events, on the worker's thread or the caller's; must return quickly.
+ * @property nanoTime A monotonic clock, in nanoseconds.
+ *
+ * Every call may also throw
+ * - [org.fedlens.sdk.TransportException]: the server does not provide what is needed,
+ * - [org.fedlens.sdk.StateException]: the client's folder cannot be used,
+ * - [org.fedlens.sdk.EngineException]: a program could not be run, or gave a NaN.
+ */
+internal class Assignments(
+    transport: Transport,
+    cache: Cache,
+    private val features: FeatureCache,
+    private val files: TensorFiles,
+    private val clientState: StateTensors,
+    private val outbox: Outbox,
+    private val noisyAnswers: NoisyAnswers,
+    private val album: Album,
+    private val decoder: PhotoDecoder,
+    private val currentPolicy: () -> Policy,
+    private val engineOf: (Bundle) -> Engine,
+    private val worker: CoroutineDispatcher,
+    private val emit: (Event) -> Unit,
+    private val nanoTime: () -> Long = System::nanoTime,
+) : Closeable {
+    private val fetching = Fetching(cache, transport, emit)
+    private val turn = Mutex()
+    private var bundle: Bundle? = null
+    private var engine: Engine? = null
+    private var parts: Pins? = null
+
+    // Digests of the parts that `parts` pins in the cache.
+    private val held = HashSet<ByteString>()
+
+    /**
+     * Compute the result of an assignment and store it in the outbox.
+     *
+     * @param onlyTest True if all photos are test photos, as for an evaluator.
+     * @throws AssignmentException The assignment cannot be carried out.
+     */
+    suspend fun carryOut(
+        assignment: Assignment,
+        onlyTest: Boolean,
+    ): Result {
+        val policy = currentPolicy()
+        Requirements.checkPolicy(assignment, policy)
+        return turn.withLock {
+            val bundle = open(assignment.bundle.toByteArray(), policy)
+            Requirements.check(assignment, bundle.manifest)
+            val plan = assignment.localPlan
+            val sets =
+                withContext(worker) {
+                    Requirements.checkEarlierAnswers(plan, bundle.manifest, noisyAnswers, policy)
+                    needed(plan, assignment.task, assignment.setsList, bundle.manifest)
+                }
+            val stages = plan.stagesList + plan.evaluation.fineTuningList
+            obtainPrograms(bundle, stages.mapTo(HashSet()) { it.program })
+            // Held until the result is stored, because a delta is computed from its base then.
+            Pins().use { pins ->
+                fetching.sets(sets.values, pins)
+                withContext(worker) {
+                    val progress = Progress(currentCoroutineContext(), nanoTime, emit)
+                    store(assignment, bundle.manifest, sets, compute(assignment, bundle, sets, onlyTest, progress))
+                }
+            }
+        }
+    }
+
+    /**
+     * The probability of each class, in label order, by the weights that the next local training would start from;
+     * waits for a training that is under way.
+     *
+     * @throws AssignmentException The model cannot be assembled from its sets.
+     * @throws org.fedlens.sdk.PhotoException The photo cannot be decoded.
+     * @throws java.io.IOException The photo cannot be read.
+     */
+    suspend fun predict(
+        model: CurrentModel,
+        photo: File,
+    ): Map<String, Double> =
+        turn.withLock {
+            val bundle = open(model.bundle.toByteArray())
+            obtainPrograms(bundle, emptySet())
+            val (last, sets) =
+                withContext(worker) {
+                    val last = lastPlan(model, bundle.manifest)
+                    last to
+                        if (last == null) {
+                            model.setsList.associateBy { it.name }
+                        } else {
+                            needed(last, model.task, model.setsList, bundle.manifest)
+                        }
+                }
+            Pins().use { pins ->
+                fetching.sets(sets.values, pins)
+                withContext(worker) {
+                    val engine = load(bundle)
+                    val downloads = downloads(last ?: LocalPlan.getDefaultInstance(), sets)
+                    val plan = last ?: startingFrom(downloads, bundle.manifest)
+                    val sources = Sources(bundle.manifest, downloads, stateOf(model.task))
+                    val extractors = plan.extractorsList.map { name -> sets[name]?.let { fetching.read(it).tensors } }
+                    Prediction.predict(engine, sources.start(plan.startList), decoder, photo, extractors)
+                }
+            }
+        }
+
+    /**
+     * Embed new photos of the album for the bundle of this digest; wait for a training that is under way.
+     *
+     * @param onlyTest See [carryOut].
+     * @return The number of photos embedded.
+     * @throws AssignmentException The bundle cannot be used.
+     */
+    suspend fun embedNew(
+        digest: ByteArray,
+        onlyTest: Boolean,
+    ): Int =
+        turn.withLock {
+            val bundle = open(digest)
+            obtainPrograms(bundle, emptySet())
+            withContext(worker) {
+                val progress = Progress(currentCoroutineContext(), nanoTime, emit)
+                preparation(bundle, onlyTest, progress).embed()
+            }
+        }
+
+    /**
+     * The names of the classes, in label order, of the bundle with this digest.
+     *
+     * @throws AssignmentException The bundle cannot be used.
+     */
+    suspend fun classNames(digest: ByteArray): List<String> = turn.withLock { open(digest).manifest.classNamesList }
+
+    /** Close the bundle and its engine. No call may be under way. */
+    override fun close() {
+        engine?.close()
+        engine = null
+        parts?.close()
+        parts = null
+        held.clear()
+        bundle = null
+    }
+
+    private suspend fun open(
+        digest: ByteArray,
+        policy: Policy = currentPolicy(),
+    ): Bundle {
+        Requirements.checkPinned(digest, policy)
+        bundle?.let { if (it.id.contentEquals(digest)) return it }
+        withContext(worker) { close() }
+        val opened = fetching.bundle(digest)
+        Requirements.checkBundle(opened.manifest)
+        bundle = opened
+        return opened
+    }
+
+    /** Fetch and pin these programs, and those that every training needs. */
+    private suspend fun obtainPrograms(
+        bundle: Bundle,
+        stages: Set<String>,
+    ) {
+        val pins = parts ?: Pins().also { parts = it }
+        fetching.programs(bundle, stages + EVERY_TRAINING, pins, held)
+    }
+
+    /** Run the part of an assignment that needs the photos. */
+    private fun compute(
+        assignment: Assignment,
+        bundle: Bundle,
+        sets: Map<String, BlobSet>,
+        onlyTest: Boolean,
+        progress: Progress,
+    ): TrainingResult {
+        val plan = assignment.localPlan
+        val (task, round) = assignment.task to assignment.round
+        val engine = load(bundle)
+        var photos = preparation(bundle, onlyTest, progress).photos(assignment.seed.toByteArray())
+        if (plan.extractorsCount > 0) {
+            val extractors =
+                plan.extractorsList.map { name ->
+                    sets[name]?.let { entry -> Extractor(entry.sha256.toByteArray()) { fetching.read(entry).tensors } }
+                }
+            photos = Extracted(engine, features, progress::check).sideBySide(photos, extractors)
+        }
+        if (photos.skipped.isNotEmpty()) progress.report(isLast = true) { Event.PhotosSkipped(photos.skipped) }
+        progress.report(isLast = true) { Event.RoundStarted(task, round, photos.train.size, photos.test.size) }
+        return LocalTraining(assignment, engine, photos, downloads(plan, sets), stateOf(task)) { step, steps, loss ->
+            progress.report(isLast = step == steps) { Event.Trained(task, round, step, steps, loss) }
+        }.execute()
+    }
+
+    private fun preparation(
+        bundle: Bundle,
+        onlyTest: Boolean,
+        progress: Progress,
+    ) = Preparation(album.photos(), load(bundle), decoder, features, onlyTest) { done, total ->
+        progress.report(isLast = done == total) { Event.Embedded(done, total) }
+    }
+
+    /**
+     * The start rules of the last local plan; null if the next one will start otherwise, because the downloads are of
+     * another phase.
+     */
+    private fun lastPlan(
+        model: CurrentModel,
+        manifest: Manifest,
+    ): LocalPlan? {
+        val names = model.setsList.map { it.name }
+        return clientState.startRules(model.task)?.takeIf { last ->
+            val wanted = Sources.needed(last, manifest, stateOf(model.task)) - last.extractorsList.toSet()
+            names.containsAll(wanted - Manifests.INITIAL)
+        }
+    }
+
+    /**
+     * Start rules that take each tensor from the first set that has it, and from the initial weights as a last resort.
+     */
+    private fun startingFrom(
+        sets: Map<String, Tensors>,
+        manifest: Manifest,
+    ): LocalPlan {
+        val plan = LocalPlan.newBuilder()
+        for ((set, tensors) in sets.entries.sortedBy { it.key == Manifests.INITIAL }) {
+            val exchangeable = manifest.tensorsList.map { it.name }.filter { it in tensors }
+            // A rule without names would select every tensor.
+            if (exchangeable.isEmpty()) continue
+            plan.addStart(
+                StartRule
+                    .newBuilder()
+                    .setTensors(TensorSelector.newBuilder().addAllNames(exchangeable))
+                    .setSource(SetSource.newBuilder().setDownload(set)),
+            )
+        }
+        return plan.build()
+    }
+
+    /** The sets to fetch, by name: those of [given] and the initial weights that the plan reads. */
+    private fun needed(
+        plan: LocalPlan,
+        task: Long,
+        given: List<BlobSet>,
+        manifest: Manifest,
+    ): Map<String, BlobSet> {
+        val names = Sources.needed(plan, manifest, stateOf(task))
+        return Sources.available(given, manifest).filterKeys { it in names }
+    }
+
+    /** The tensors of these sets, by name, except extractors, which are read when they run. */
+    private fun downloads(
+        plan: LocalPlan,
+        sets: Map<String, BlobSet>,
+    ): Map<String, Tensors> =
+        sets.filterKeys { it !in plan.extractorsList }.mapValues { (_, entry) -> fetching.read(entry).tensors }
+
+    private fun stateOf(task: Long): (String) -> Tensors? = { name -> clientState.current(task, name)?.tensors }
+
+    private fun load(bundle: Bundle): Engine = engine ?: engineOf(bundle).also { engine = it }
+
+    /** Store tensors first, then the row that names them. */
+    private fun store(
+        assignment: Assignment,
+        manifest: Manifest,
+        sets: Map<String, BlobSet>,
+        result: TrainingResult,
+    ): Result {
+        val plan = assignment.localPlan
+        val upload: StoredBlob?
+        val newState: Map<String, StoredBlob>
+        try {
+            upload = result.upload?.let { storeUpload(plan.upload, sets, it) }
+            newState = result.newState.mapValues { (_, tensors) -> files.store(tensors, Dtype.DTYPE_FLOAT32) }
+        } catch (error: BlobException) {
+            throw AssignmentException(Reason.NON_FINITE, error.message.orEmpty(), error)
+        }
+        val header = Header.compose(assignment, manifest, result, upload, noisyAnswers)
+        return outbox.put(assignment, header, upload, newState)
+    }
+
+    /** Store the upload: trained tensors, or their delta to a set. */
+    private fun storeUpload(
+        upload: Upload,
+        sets: Map<String, BlobSet>,
+        trained: Tensors,
+    ): StoredBlob {
+        val floats = checkNotNull(BlobWriter.floatsOf(upload.codec)) { "checked before" }
+        if (upload.baseSet.isEmpty()) return files.store(trained, floats)
+        val base = fetching.read(sets.getValue(upload.baseSet))
+        val unfit = trained.keys.firstOrNull { base.tensors[it]?.shape != trained.getValue(it).shape }
+        if (unfit != null) {
+            val message = "set '${upload.baseSet}', the base of the upload, lacks '$unfit'"
+            throw AssignmentException(Reason.UNSUPPORTED, message)
+        }
+        return files.store(Differences.subtract(trained, base.tensors), floats, base.digest)
+    }
+
+    private companion object {
+        /** Programs that every training needs, if the bundle has them. */
+        val EVERY_TRAINING = setOf("embed", "extract", "predict", "view")
+    }
+}

@@ -1,0 +1,45 @@
+package org.fedlens.sdk.training
+
+import org.fedlens.sdk.EngineException
+import org.fedlens.sdk.engine.Engine
+import org.fedlens.sdk.photo.PhotoDecoder
+import java.io.File
+import kotlin.math.exp
+import kotlin.math.ln
+
+/** Prediction of a photo's class. */
+internal object Prediction {
+    /**
+     * The probability of each class, in label order; they add up to 1.
+     *
+     * @param engine Engine of the bundle that the weights belong to.
+     * @param weights Every exchangeable tensor.
+     * @param extractors Tensors of the concatenated extractors, in order; null for an absent one.
+     * @throws org.fedlens.sdk.PhotoException The photo cannot be decoded.
+     * @throws java.io.IOException The photo cannot be read.
+     * @throws EngineException The weights do not fit, or a program cannot be run.
+     */
+    fun predict(
+        engine: Engine,
+        weights: Tensors,
+        decoder: PhotoDecoder,
+        photo: File,
+        extractors: List<Tensors?> = emptyList(),
+    ): Map<String, Double> {
+        val manifest = engine.bundle.manifest
+        val features = PhotoReader(engine, decoder).features(photo)
+        if (extractors.size != manifest.concatenated) {
+            val message =
+                "the model takes ${manifest.concatenated} extractors side by side, there are ${extractors.size}"
+            throw EngineException(EngineException.Reason.BAD_INPUT, message)
+        }
+        val row = if (extractors.isEmpty()) features else Extracted.oneRow(features, engine, extractors)
+        return manifest.classNamesList.zip(probabilities(engine.predict(weights, row))).toMap()
+    }
+
+    private fun probabilities(logits: FloatArray): List<Double> {
+        val greatest = logits.max().toDouble()
+        val total = ln(logits.sumOf { exp(it - greatest) })
+        return logits.map { exp(it - greatest - total) }
+    }
+}
