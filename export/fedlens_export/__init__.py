@@ -1,1 +1,4 @@
-"""From a model and a training objective to a bundle of programs that every client can run."""
+"""Export of a model and a training objective as a bundle of programs that every client can run.
+
+It may import `fedlens_proto`. Begin with `exporting.py`.
+"""

@@ -1,4 +1,4 @@
-"""Writing a bundle: all of it or nothing.
+"""Writing a bundle as a whole or not at all.
 
 Layout and trust: `docs/bundle.md`.
 """
@@ -19,23 +19,23 @@ from fedlens_proto.v1 import manifest_pb2 as pb
 
 @dataclass
 class Parts:
-    """The files of a bundle in the making, by digest."""
+    """The files of an unfinished bundle, by digest."""
 
     contents: dict[bytes, bytes] = field(default_factory=dict)
 
     def add(self, content: bytes) -> bytes:
-        """Take a part in; gives its digest."""
+        """Add a part; returns its digest."""
         digest = sha256(content).digest()
         self.contents[digest] = content
         return digest
 
     def messages(self) -> Iterable[pb.Part]:
-        """As in a manifest."""
+        """The parts for a manifest, sorted by digest."""
         return [pb.Part(sha256=digest, size=len(content)) for digest, content in sorted(self.contents.items())]
 
 
 def check_target(folder: Path) -> None:
-    """See early whether `write` may find a place at `folder`; whether another bundle is there it can only say itself.
+    """Check that `write` can use `folder`, except that another bundle there shows only when it writes.
 
     Raises:
         TargetExists: The folder holds something else.

@@ -1,4 +1,4 @@
-"""A bundle in the making: programs are lowered and compared one by one, and all are written at the end."""
+"""An unfinished bundle: programs are lowered and compared one by one, and written together at the end."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -35,7 +35,7 @@ from fedlens_proto.v1 import manifest_pb2 as pb
 
 @dataclass(frozen=True)
 class _File:
-    """A lowered program; no function: nothing that is installed runs it."""
+    """A lowered program; without a function if no installed package runs it."""
 
     format: pb.ProgramFormat
     raw: bytes
@@ -44,7 +44,7 @@ class _File:
 
 
 class Draft:
-    """A bundle that gathers its parts; everything is checked before anything is written."""
+    """An unfinished bundle; all of it is checked before any file is written."""
 
     def __init__(self, network: Network, training: Training, on_stage: OnStage, on_file: OnFile) -> None:
         check_training(training)
@@ -69,13 +69,13 @@ class Draft:
         trains_head: bool = False,
         for_phones: quantisation.ForPhones | None = None,
     ) -> None:
-        """Lower a program to every format, compare each file with its source, take them in.
+        """Lower a program to every format, compare each file with its source, and add it to the bundle.
 
         Args:
             source: The program.
             known: Values of weights and frozen tensors, by name.
-            trains_head: Whether it is a `step` that is compared over an epoch too.
-            for_phones: Of a quantised `embed`, what phones get in place of the source, which only emulates it.
+            trains_head: Also compare an epoch of training, with a `step`.
+            for_phones: For a quantised `embed`, the program for phones, which the source only emulates.
 
         Raises:
             NotExportable: It cannot be lowered to a format.
@@ -124,7 +124,7 @@ class Draft:
                 difference = parity.compare_emulation(source, file.function, for_phones.original, known, what)
                 allowed += f", or {parity.MOST_OF_QUANTISING:g} of what quantising changes"
             else:
-                # An emulation is not smooth: float64 would tell where its sums fall, not how it rounds.
+                # An emulation rounds to levels, so its float64 result does not show the rounding error of float32.
                 rounds = source.name == "embed" and for_phones is None
                 difference = parity.compare(source, file.function, known, self.hyper, what, rounds=rounds)
                 if rounds:
@@ -139,7 +139,7 @@ class Draft:
         """Add `step`, `predict` and the initial weights, and write the whole."""
         training, network = self.training, self.network
         classes = len(training.class_names)
-        network.describe()  # refuses what cannot be exchanged before anything is called
+        network.describe()  # refuses layers that cannot be exchanged, before the model runs
         _check_logits(network, classes)
         if training.concatenated:
             given = {**network.weights, **network.buffers}
@@ -189,7 +189,7 @@ def _check_logits(network: Network, classes: int) -> None:
             logits, _ = network(network.weights, network.buffers, torch.zeros(2, *network.input_shape), training=False)
     except Exception as error:  # whatever a foreign model raises
         shape = [2, *network.input_shape]
-        raise NotExportable(f"the model cannot take its input, float32{shape}: {error}") from error
+        raise NotExportable(f"the model fails with its input, float32{shape}: {error}") from error
     if tuple(logits.shape) != (2, classes):
         raise NotExportable(
             f"the model gives {list(logits.shape)} for two rows; for {classes} classes it must be [2, {classes}]"

@@ -8,13 +8,15 @@ ExportError
 └── TargetExists     a folder that holds something else already
 """
 
+from collections.abc import Collection
+
 
 class ExportError(Exception):
     """No bundle was written; the message says what was wrong, what was found and what to do."""
 
 
 class UnknownChoice(ExportError):
-    """A name that does not exist; the message lists those that do."""
+    """A name that does not exist; the message lists the existing ones."""
 
 
 class WeightsUnusable(ExportError):
@@ -31,3 +33,13 @@ class ParityBroken(ExportError):
 
 class TargetExists(ExportError):
     """The folder for the bundle holds something else; nothing in it was touched."""
+
+
+def check_choice(kind: str, name: str, choices: Collection[str]) -> None:
+    """Check that a name is one of the choices.
+
+    Raises:
+        UnknownChoice: It is not; the text names the `kind` of thing and lists the choices.
+    """
+    if name not in choices:
+        raise UnknownChoice(f"{kind} {name!r} is unknown; there are {', '.join(choices)}")

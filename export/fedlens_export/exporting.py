@@ -1,6 +1,6 @@
-"""A bundle from a model: by name with `export_bundle`, or from any module with one of the two below it.
+"""Exporting a bundle: `export_bundle` takes a model by name, `whole_model_bundle` and `frozen_backbone_bundle` modules.
 
-A name with a colon is that of a function which makes the user's own model, see `own_model`.
+A name with a colon is a function that makes the user's own model, see `own_model`.
 
 from fedlens_export.exporting import ExportSpec, export_bundle
 
@@ -17,7 +17,7 @@ from torch import nn
 
 from fedlens_export import bundle, objectives
 from fedlens_export.draft import Draft
-from fedlens_export.errors import NotExportable, UnknownChoice
+from fedlens_export.errors import NotExportable, check_choice
 from fedlens_export.models import backbones, explaining, own_model, pretrain, whole_models
 from fedlens_export.network import CENTRED, Network, Normalisation
 from fedlens_export.programs import calibration, quantisation, steps
@@ -42,50 +42,29 @@ MODELS = (*whole_models.MODELS, *backbones.BACKBONES)
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExportSpec:
-    """What to export by name.
+class ExportSpec(Training):
+    """A model by name and how it trains.
 
     Attributes:
         model: Of `MODELS`, or `module:function`.
-        class_names: In label order, at least two, each once.
         input_size: Side of the photos in pixels; None: the model's usual one.
-        batch: Rows of a step.
-        objective: As in `Training`.
-        optimiser: As in `Training`.
-        head: `linear` or `hidden`; of frozen backbones only. None: `linear`. Of an own model, names of the FC layers
-            that train, separated by commas; None: all layers train.
-        normalise: Of `own_model.NORMALISATIONS`; of own models only. None: `none`.
-        backbone_weights: A file with the backbone's weights. None, and no `pretrain`: ImageNet's, downloaded or of an
-            installed package. Of an own model, with all its weights; None: those that it is made with.
+        head: For a frozen backbone, `linear` or `hidden`; None: `linear`. For an own model, names of the FC layers that
+            train, separated by commas; None: all layers train.
+        normalise: For an own model, one of `own_model.NORMALISATIONS`; None: `none`.
+        backbone_weights: A file with the backbone's weights, or with all weights of an own model. None: ImageNet's,
+            downloaded or from an installed package, unless `pretrain` is set; for an own model, its initial weights.
         pretrain: A folder of public photos, one sub-folder a class, to train the backbone on first.
-        pretrain_epochs: How often it sees each of them.
-        seed: Of all weights that are drawn, and of pretraining.
-        onnx: As in `Training`.
-        concatenated: As in `Training`.
-        stored_views: As in `Training`.
-        pte: As in `Training`.
-        quantise: As in `Training`.
-        calibrate: As in `Training`.
+        pretrain_epochs: Passes over these photos.
+        seed: Seed of all weights that are drawn, and of pretraining.
     """
 
     model: str
-    class_names: tuple[str, ...]
     input_size: int | None = None
-    batch: int = 32
-    objective: str = "cross_entropy"
-    optimiser: str = "sgd"
     head: str | None = None
     normalise: str | None = None
     backbone_weights: Path | None = None
     pretrain: Path | None = None
     pretrain_epochs: int = 5
-    seed: int = 0
-    onnx: bool = False
-    concatenated: int = 0
-    stored_views: int = 8
-    pte: bool = False
-    quantise: str | None = None
-    calibrate: Path | None = None
 
 
 def export_bundle(folder: Path, spec: ExportSpec, on_stage: OnStage = unheard, on_file: OnFile = unheard) -> Bundle:
@@ -93,56 +72,41 @@ def export_bundle(folder: Path, spec: ExportSpec, on_stage: OnStage = unheard, o
 
     Args:
         folder: Must not exist, be empty, or hold exactly this bundle.
-        spec: What to export.
-        on_stage: Told what is being done, one line a stage.
-        on_file: Told of each file that passed its comparison with the model.
+        spec: The model and how it trains.
+        on_stage: Receives one line for each stage of the work.
+        on_file: Receives a report on each file that passed its comparison with the model.
 
     Raises:
         ExportError: Any of its kinds; nothing was written.
     """
-    training = Training(
-        class_names=spec.class_names,
-        batch=spec.batch,
-        objective=spec.objective,
-        optimiser=spec.optimiser,
-        onnx=spec.onnx,
-        concatenated=spec.concatenated,
-        seed=spec.seed,
-        stored_views=spec.stored_views,
-        pte=spec.pte,
-        quantise=spec.quantise,
-        calibrate=spec.calibrate,
-    )
-    # Told before anything that takes time.
-    check_training(training)
+    check_training(spec)
     bundle.check_target(folder)
     classes = len(spec.class_names)
     if own_model.is_own(spec.model):
-        return _own_bundle(folder, spec, training, on_stage, on_file)
+        return _own_bundle(folder, spec, on_stage, on_file)
     if spec.normalise:
-        raise NotExportable(f"{spec.model} has a normalisation; only for a model of your own it can be chosen")
+        raise NotExportable(f"{spec.model} has its own normalisation; --normalise is for models of your own")
     if spec.model in whole_models.MODELS:
         if spec.head:
             raise NotExportable(f"{spec.model} has no head to choose: its last FC layer is the classifier")
         if spec.backbone_weights or spec.pretrain:
             raise NotExportable(f"{spec.model} has no backbone: it is trained as a whole, from its initial weights")
-        _check_no_pte(training)
+        _check_no_pte(spec)
         side = _side(spec.input_size or 32)
         module = whole_models.build(spec.model, classes, side, spec.seed)
-        return whole_model_bundle(folder, module, training, side, name=spec.model, on_stage=on_stage, on_file=on_file)
-    if spec.model not in backbones.BACKBONES:
-        raise UnknownChoice(f"model {spec.model!r} is unknown; there are {', '.join(MODELS)}")
+        return whole_model_bundle(folder, module, spec, side, name=spec.model, on_stage=on_stage, on_file=on_file)
+    check_choice("model", spec.model, MODELS)
     head_name = spec.head or backbones.HEADS[0]
     backbones.check_head(head_name)
     if objectives.by_name(spec.objective).needs_features and head_name != "hidden":
         raise NotExportable(
-            f"objective {spec.objective!r} compares features, which head {head_name!r} has not; take head 'hidden'"
+            f"objective {spec.objective!r} compares features, and head {head_name!r} has none; take head 'hidden'"
         )
     side = _side(spec.input_size or 224)
     backbone = backbones.build(spec.model, side, spec.seed)
     normalisation = backbones.normalisation(spec.model)
     if spec.backbone_weights and spec.pretrain:
-        raise NotExportable("a backbone is either read from a file or trained on photos, not both")
+        raise NotExportable("a backbone is either read from a file or trained on photos; give one of both")
     if spec.pretrain:
         pretrain.train(
             backbone,
@@ -164,7 +128,7 @@ def export_bundle(folder: Path, spec: ExportSpec, on_stage: OnStage = unheard, o
         folder,
         backbone,
         head,
-        training,
+        spec,
         side,
         name=spec.model,
         normalisation=normalisation,
@@ -173,28 +137,28 @@ def export_bundle(folder: Path, spec: ExportSpec, on_stage: OnStage = unheard, o
     )
 
 
-def _own_bundle(folder: Path, spec: ExportSpec, training: Training, on_stage: OnStage, on_file: OnFile) -> Bundle:
+def _own_bundle(folder: Path, spec: ExportSpec, on_stage: OnStage, on_file: OnFile) -> Bundle:
     if spec.pretrain:
-        raise NotExportable("only backbones by name are pretrained here; give your model's weights with a file")
+        raise NotExportable("only backbones by name are pretrained here; give trained weights of your model in a file")
     if not spec.head:
-        _check_no_pte(training, "name its FC layers with --head, so that the rest is a frozen backbone")
+        _check_no_pte(spec, "name its FC layers with --head, so that the rest is a frozen backbone")
     classes, side = len(spec.class_names), _side(spec.input_size or (224 if spec.head else 32))
     normalisation = own_model.normalisation(spec.normalise)
     model = own_model.build(spec.model, classes, side, spec.seed)
     layers = own_model.head_layers(model, spec.head) if spec.head else {}
-    if spec.backbone_weights and (kept := own_model.load_weights(model, spec.backbone_weights, layers)):
+    if spec.backbone_weights and (initial := own_model.load_weights(model, spec.backbone_weights, layers)):
         on_stage(
-            f"note: {', '.join(kept)} of the head are not in {spec.backbone_weights.name} in this shape; "
-            "they start as they were made"
+            f"note: {spec.backbone_weights.name} has no {', '.join(initial)} of the head in this shape; they keep "
+            "their initial values"
         )
     if layers and not spec.backbone_weights and _is_drawn(spec, model, layers, side):
         on_stage(
-            "note: the frozen backbone has random weights, and stays as it is: its features say little of photos; give "
-            "trained weights with --backbone-weights FILE"
+            "note: the frozen backbone has random weights and never trains, so its features say little about photos; "
+            "give trained weights with --backbone-weights FILE"
         )
     export = partial(
         frozen_backbone_bundle if layers else whole_model_bundle,
-        training=training,
+        training=spec,
         input_size=side,
         name=spec.model,
         normalisation=normalisation,
@@ -214,7 +178,7 @@ def _own_bundle(folder: Path, spec: ExportSpec, training: Training, on_stage: On
 
 
 def _is_drawn(spec: ExportSpec, model: nn.Module, layers: Container[str], side: int) -> bool:
-    """Whether weights outside the head follow from the seed of torch's generator, and so are not trained."""
+    """True if weights outside the head depend on the seed of torch's generator, so that they are untrained."""
     other = own_model.build(spec.model, len(spec.class_names), side, spec.seed + 1).state_dict()
     return any(
         not torch.equal(weight, other[name])
@@ -240,10 +204,10 @@ def whole_model_bundle(
         folder: As in `export_bundle`.
         model: From normalised photos [N, 3, input_size, input_size] to logits [N, classes], made of FC, convolution
             and norm layers that have names. Its present weights become the initial ones.
-        training: How it trains.
+        training: Settings of its training.
         input_size: Side of the photos in pixels.
-        name: For people.
-        normalisation: What comes before the module, inside the programs.
+        name: Name of the model, for people.
+        normalisation: Normalisation of photos, inside the programs.
         on_stage: As in `export_bundle`.
         on_file: As in `export_bundle`.
     """
@@ -271,10 +235,10 @@ def frozen_backbone_bundle(
         folder: As in `export_bundle`.
         backbone: From normalised photos [N, 3, input_size, input_size] to features [N, F]; may have no weights at all.
         head: From features [N, F] to logits [N, classes]. Its present weights become the initial ones.
-        training: How the head trains.
+        training: Settings of the head's training.
         input_size: Side of the photos in pixels.
-        name: For people.
-        normalisation: What comes before the backbone, inside `embed`.
+        name: Name of the model, for people.
+        normalisation: Normalisation of photos, inside `embed`.
         on_stage: As in `export_bundle`.
         on_file: As in `export_bundle`.
     """

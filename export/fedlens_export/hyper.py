@@ -1,4 +1,4 @@
-"""Scalars that a local plan may set, with default and range."""
+"""Hyper-parameters: scalars that a local plan can set, with default and range."""
 
 from dataclasses import dataclass
 
@@ -10,7 +10,7 @@ MAX_LEARNING_RATE = 100.0
 
 @dataclass(frozen=True)
 class Hyper:
-    """One scalar of a step; `minimum` and `maximum` are allowed values."""
+    """A scalar of a step; `minimum` and `maximum` are allowed values."""
 
     name: str
     default: float
@@ -18,10 +18,10 @@ class Hyper:
     maximum: float
 
     def message(self) -> pb.HyperParameter:
-        """As in a manifest."""
+        """The hyper-parameter for a manifest."""
         return pb.HyperParameter(name=self.name, default_value=self.default, minimum=self.minimum, maximum=self.maximum)
 
 
 def learning_rates(default: float) -> tuple[Hyper, ...]:
-    """One learning rate a role; 0 freezes it."""
+    """A learning rate for each role; 0 freezes the role."""
     return tuple(Hyper(f"lr_{role}", default, 0.0, MAX_LEARNING_RATE) for role in ROLES)

@@ -1,4 +1,4 @@
-"""A model as a pure function of its tensors, and what those tensors are called, for what, and of what kind."""
+"""A model as a pure function of its tensors, and the description of these tensors."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -21,13 +21,13 @@ _CONVS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 @dataclass(frozen=True)
 class Normalisation:
-    """What is done to photos in 0..1 first: `(x - mean) / std` for red, green and blue."""
+    """Normalisation of photos in 0..1: `(x - mean) / std` for red, green and blue."""
 
     mean: tuple[float, float, float]
     std: tuple[float, float, float]
 
     def __call__(self, photos: Tensor) -> Tensor:
-        """Normalised photos, float32 [N, 3, H, W] as given."""
+        """Normalise photos, float32 [N, 3, H, W]."""
         # Plain numbers, because a tensor would be a constant inside the program.
         if len(set(self.mean)) == len(set(self.std)) == 1:
             return (photos - self.mean[0]) * (1 / self.std[0])
@@ -38,7 +38,7 @@ class Normalisation:
 
 
 IMAGENET = Normalisation(mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
-"""What torchvision's ImageNet weights were trained with."""
+"""The normalisation that torchvision's ImageNet weights were trained with."""
 
 CENTRED = Normalisation(mean=(0.5, 0.5, 0.5), std=(0.25, 0.25, 0.25))
 """For the small CNNs: about zero mean and unit variance for everyday photos; 0..1 becomes -2..2."""
@@ -46,12 +46,12 @@ CENTRED = Normalisation(mean=(0.5, 0.5, 0.5), std=(0.25, 0.25, 0.25))
 
 @dataclass(frozen=True)
 class Network:
-    """A module with what comes before it.
+    """A module with the normalisation of its inputs.
 
     Attributes:
-        module: Maps a batch to logits or features.
-        input_shape: Of one row, without the batch.
-        normalisation: None for a head, which takes features as they are.
+        module: From a batch to logits or features.
+        input_shape: Shape of one row, without the batch.
+        normalisation: None for a head, since features are not normalised.
     """
 
     module: nn.Module
@@ -60,30 +60,30 @@ class Network:
 
     @property
     def weights(self) -> Tensors:
-        """What gradients train, sorted by name."""
+        """The parameters, which gradients train, sorted by name."""
         return {name: tensor.detach() for name, tensor in sorted(self.module.named_parameters())}
 
     @property
     def buffers(self) -> Tensors:
-        """State that gradients do not train, sorted by name."""
+        """The buffers, which gradients do not train, sorted by name."""
         return {name: tensor.detach() for name, tensor in sorted(self.module.named_buffers())}
 
     @property
     def has_batch_norm(self) -> bool:
-        """Whether a row's result depends on the other rows of its batch while training."""
+        """True if a row's result depends on the other rows of its batch while training."""
         return any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in self.module.modules())
 
     def __call__(
         self, weights: Mapping[str, Tensor], buffers: Mapping[str, Tensor], inputs: Tensor, *, training: bool
     ) -> tuple[Tensor, Tensors]:
-        """The module's output for these tensors, and the buffers afterwards; nothing that is given is modified."""
+        """The module's output for these tensors, and the new buffers; no argument is modified."""
         result, after = self._called(weights, buffers, inputs, {}, training)
         return result, after
 
     def with_features(
         self, weights: Mapping[str, Tensor], buffers: Mapping[str, Tensor], inputs: Tensor, *, training: bool
     ) -> tuple[Tensor, Tensor, Tensors]:
-        """As calling it, with the classifier's inputs before their ReLU, float32 [N, F], in front.
+        """The classifier's inputs before their ReLU, float32 [N, F], the output, and the new buffers.
 
         Raises:
             NotExportable: The module is not `Classified`.
@@ -93,14 +93,14 @@ class Network:
         return features, logits, after
 
     def check_features(self) -> None:
-        """See whether the module tells its classifier's inputs.
+        """Check that the module returns its classifier's inputs.
 
         Raises:
             NotExportable: It does not.
         """
         if not isinstance(self.module, Classified):
             raise NotExportable(
-                f"the objective compares features, and {type(self.module).__name__} does not tell them; take a model "
+                f"the objective compares features, and {type(self.module).__name__} does not return them; take a model "
                 "that ends in FC 512 and a classifier, such as small_plain or resnet18_whole, a backbone with head "
                 "'hidden', or in code of your own a Classified(extractor, classifier)"
             )
@@ -114,14 +114,14 @@ class Network:
         training: bool,
     ) -> tuple[Any, Tensors]:
         self.module.train(training)
-        # In training BatchNorm writes into its buffers, a fact that no traced operator tells of.
+        # In training BatchNorm writes into its buffers, which no traced operator shows.
         after = {name: tensor.clone() for name, tensor in buffers.items()} if training else dict(buffers)
         if self.normalisation is not None:
             inputs = self.normalisation(inputs)
         return functional_call(self.module, {**weights, **after}, (inputs,), dict(options)), after
 
     def describe(self) -> list[pb.ExchangeableTensor]:
-        """Each tensor with shape, kind and role, sorted by name; the classifier is the last FC layer.
+        """Describe each tensor by shape, kind and role, sorted by name; the classifier is the last FC layer.
 
         Raises:
             NotExportable: There is no FC layer, or a layer or dtype that cannot be exchanged.
@@ -159,8 +159,8 @@ def _kind(owner: str, layer: nn.Module) -> pb.TensorKind:
         return pb.TENSOR_KIND_NORM
     where = f"layer {owner!r}" if owner else "the model itself"
     raise NotExportable(
-        f"{where} ({type(layer).__name__}) has weights, but is no FC, convolution or norm layer, "
-        "which are all that can train and travel: replace it, leave it out, or freeze it in a backbone (--head)"
+        f"{where} ({type(layer).__name__}) has weights; only FC, convolution and norm layers can train and travel: "
+        "replace it, leave it out, or freeze it in a backbone (--head)"
     )
 
 

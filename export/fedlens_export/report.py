@@ -1,4 +1,4 @@
-"""What an export tells while it runs: the stage it is at, and of each file how far it is from the model."""
+"""Progress of an export: its stages, and the difference between each file and the model."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,17 +9,18 @@ from fedlens_proto.v1 import manifest_pb2 as pb
 
 @dataclass(frozen=True)
 class FileReport:
-    """One file of a program that passed its comparison with the model.
+    """A file of a program that passed its comparison with the model.
 
     Attributes:
-        program: Its name.
-        format: The file's.
-        size: In bytes.
-        difference: The largest for seeded inputs, measured as `parity.TOLERANCE` says; None: nothing here runs it.
-        allowed: The largest that passes, in words; None: nothing here runs it.
-        after_epoch: The largest of the weights after one epoch, at most `parity.TOLERANCE`; None: not a `step`, or of a
-            model trained as a whole.
-        delegation: Of a `.pte`, which operators run where.
+        program: Name of the program.
+        format: Format of the file.
+        size: Bytes.
+        difference: Largest difference for seeded inputs, measured as `parity.TOLERANCE` says; None if no installed
+            package runs the file.
+        allowed: Largest allowed difference, in words; None likewise.
+        after_epoch: Largest difference of the weights after one epoch, at most `parity.TOLERANCE`; only for `step` of
+            a frozen backbone's head.
+        delegation: For a `.pte`, the operators that XNNPACK and portable kernels run.
     """
 
     program: str
@@ -32,11 +33,11 @@ class FileReport:
 
 
 OnStage = Callable[[str], None]
-"""Told what is being done, one line a stage."""
+"""Receives one line for each stage."""
 
 OnFile = Callable[[FileReport], None]
-"""Told of each file that passed."""
+"""Receives a report on each file that passed."""
 
 
 def unheard(_told: object) -> None:
-    """For nobody who listens."""
+    """Ignore a report."""

@@ -1,4 +1,4 @@
-"""How a bundle trains, whatever its model."""
+"""Settings of training that do not depend on the model."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,21 +12,22 @@ from fedlens_proto.manifest import MAX_BATCH, MAX_CONCATENATED, MAX_STORED_VIEWS
 
 @dataclass(frozen=True, kw_only=True)
 class Training:
-    """How a bundle trains, whatever its model.
+    """Settings of training that do not depend on the model.
 
     Attributes:
-        class_names: In label order, at least two.
+        class_names: In label order, at least two, each once.
         batch: Rows of a step.
-        objective: Of `objectives.OBJECTIVES`.
-        optimiser: Of `optimisers.OPTIMISERS`.
-        onnx: Whether the server gets programs that it can run itself; they cost a second or two.
-        concatenated: Most extractors whose outputs one classifier takes side by side; 0: an ordinary bundle.
-        seed: Of that classifier's weights.
-        stored_views: Of a frozen backbone, for an objective over views: how many augmentations of a photo are embedded
-            when it arrives.
-        pte: Whether phones get programs too; of frozen backbones only.
-        quantise: Of `quantisation.SCHEMES`: how the frozen backbone is quantised; needs `pte`. None: it is float32.
-        calibrate: A folder of photos from which ranges are taken, best with a sub-folder for each class.
+        objective: One of `objectives.OBJECTIVES`.
+        optimiser: One of `optimisers.OPTIMISERS`.
+        onnx: Also make programs that the server can run; this takes a second or two.
+        concatenated: Largest number of extractors whose outputs one classifier takes side by side; 0: an ordinary
+            bundle.
+        seed: Seed of that classifier's weights.
+        stored_views: For a frozen backbone and an objective over views, the number of augmentations of a photo that a
+            client embeds when the photo arrives.
+        pte: Also make programs for phones; for frozen backbones only.
+        quantise: One of `quantisation.SCHEMES`, for the frozen backbone on phones; needs `pte`. None: float32.
+        calibrate: A folder of photos to take ranges from, best with a sub-folder for each class.
     """
 
     class_names: tuple[str, ...]
@@ -43,11 +44,11 @@ class Training:
 
 
 def check_training(training: Training) -> None:
-    """See early whether a bundle can train so.
+    """Check the settings before any work that takes time.
 
     Raises:
         NotExportable: A setting is out of range, or ExecuTorch is needed and not installed.
-        UnknownChoice: There is no objective or optimiser of that name.
+        UnknownChoice: There is no objective, optimiser or quantisation of that name.
     """
     names: Sequence[str] = training.class_names
     if len(names) < 2 or len(set(names)) != len(names):
@@ -62,8 +63,10 @@ def check_training(training: Training) -> None:
     if views and training.concatenated:
         raise NotExportable(f"objective {training.objective!r} takes views, and concatenated extractors have none")
     if views and not views <= training.stored_views <= MAX_STORED_VIEWS:
-        allowed = f"{views}, what a step takes, to {MAX_STORED_VIEWS} are"
-        raise NotExportable(f"{training.stored_views} stored views are not allowed; {allowed}")
+        raise NotExportable(
+            f"{training.stored_views} stored views are not allowed; {views} (as many as a step takes) to "
+            f"{MAX_STORED_VIEWS} are"
+        )
     optimisers.by_name(training.optimiser)
     if training.pte:
         pte_program.check_installed()
@@ -72,7 +75,7 @@ def check_training(training: Training) -> None:
         if not training.pte:
             raise NotExportable("only programs for phones are quantised; add --target pte, or leave out --quantize")
         if not training.calibrate:
-            raise NotExportable("quantising takes ranges from photos; give a folder of them with --calibrate DIR")
+            raise NotExportable("quantising takes ranges from photos; give a folder of photos with --calibrate DIR")
         calibration.check(training.calibrate)
     elif training.calibrate:
         raise NotExportable("--calibrate is for quantising; add --quantize int8, or leave it out")

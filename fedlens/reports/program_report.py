@@ -1,4 +1,4 @@
-"""What a program's file says about itself, read without running or loading it: operators, where they run, memory."""
+"""The operators in a program's file, where they run and the memory they need, read without running or loading it."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -10,23 +10,27 @@ from fedlens_proto.v1 import manifest_pb2 as pb
 
 
 def operator_values(raw: bytes, kind: pb.ProgramFormat) -> dict[str, Any]:
-    """What is in a program's file, as JSON values.
+    """The content of a program's file, as JSON values.
 
-    Every format has `operators`, how often each is called by the format's own names. A `.pte` has beside those that run
-    as kernels of their own:
+    Every format has `operators`: calls of each operator, by the format's own names; None if the package that reads the
+    format is not installed. For a `.pte` these are the operators that run as kernels of their own, and it also has:
 
-        xnnpack          how often each operator is called inside of XNNPACK, by its names, after fusion
-        delegate_calls   how often XNNPACK is called; each call runs a graph of such operators
-        delegated_share  of all these operators the share that XNNPACK runs, within 0..1
-        memory           bytes: `planned` for outputs and what is in between outside of XNNPACK (inputs stay where the
+        xnnpack          calls of each operator inside XNNPACK, by its names, after fusion
+        delegate_calls   calls of XNNPACK; each runs a graph of such operators
+        delegated_share  XNNPACK's share of all these calls, in 0..1
+        memory           bytes: `planned` for outputs and intermediate results outside XNNPACK (inputs stay where the
                          caller has them); `file`, of which `segments` are constants and graphs; `total`, planned and
-                         file. XNNPACK packs constants anew and has buffers of its own, which no file tells.
+                         file. XNNPACK also packs constants and has buffers of its own; the file does not tell their
+                         size.
 
     Raises:
-        ProgramRefused: The file is damaged, or holds what no program may.
+        ProgramRefused: The file is damaged, or it has content that programs may not have.
     """
     read = _READERS.get(kind)
-    return {"operators": None} if read is None else read(raw)
+    try:
+        return {"operators": None} if read is None else read(raw)
+    except ModuleNotFoundError:
+        return {"operators": None}
 
 
 def _pt2(raw: bytes) -> dict[str, Any]:
@@ -38,32 +42,28 @@ def _pte(raw: bytes) -> dict[str, Any]:
     return {
         "operators": dict(plan.portable),
         "xnnpack": dict(plan.delegated),
-        "delegate_calls": sum(plan.delegates.values()),
+        "delegate_calls": plan.delegate_calls,
         "delegated_share": plan.delegated_share,
         "memory": {
             "planned": plan.planned_bytes,
             "segments": plan.segment_bytes,
-            "file": plan.file_bytes,
-            "total": plan.planned_bytes + plan.file_bytes,
+            "file": len(raw),
+            "total": plan.planned_bytes + len(raw),
         },
     }
 
 
 def _onnx(raw: bytes) -> dict[str, Any]:
     from google.protobuf.message import DecodeError
+    from onnx import ModelProto
 
-    try:
-        from onnx import ModelProto
-    except ModuleNotFoundError:
-        return {"operators": None}
     try:
         model = ModelProto.FromString(raw)
     except DecodeError as error:
         raise ProgramRefused(f"program refused: it is no readable ONNX: {error}") from error
     if not model.graph.node:
         raise ProgramRefused("program refused: it is no readable ONNX: it has no operators")
-    counts = Counter(node.op_type for node in model.graph.node)
-    return {"operators": dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))}
+    return {"operators": pt2.by_frequency(Counter(node.op_type for node in model.graph.node))}
 
 
 _READERS: dict[pb.ProgramFormat, Callable[[bytes], dict[str, Any]]] = {

@@ -1,4 +1,4 @@
-r"""Named tensors to bytes and back; one content has exactly one encoding.
+r"""Blobs: named tensors as bytes, with exactly one encoding for each content.
 
     offset  bytes  content
     0       8      magic "FEDLENS\0"
@@ -7,11 +7,11 @@ r"""Named tensors to bytes and back; one content has exactly one encoding.
     16      h      BlobHeader (protobuf, fields in order, no unknown ones)
     ...            each tensor at the next multiple of 64 bytes, zeros between, nothing behind the last one
 
-A tensor's data are its elements in row-major order; of an int8 tensor its scales stand before them, see `int8`. With
-`base` in the header, the tensors are what is to be added to those of that blob, see `difference`.
+A tensor's data are its elements in row-major order; an int8 tensor has its scales before them, see `int8`. With `base`
+in the header, the tensors are differences from the tensors of that blob, see `difference`.
 
-Numbers are little-endian. Tensors are sorted by the UTF-8 bytes of their names; a reader computes the
-offsets, so no field of the header can point outside. The SHA-256 of the whole is the blob's name.
+Numbers are little-endian. Tensors are sorted by the UTF-8 bytes of their names. A reader computes the offsets, so no
+field of the header can point outside. The blob's name is the SHA-256 of all its bytes.
 """
 
 import mmap
@@ -48,7 +48,7 @@ __all__ = [
 
 
 class Blob(Mapping[str, Array]):
-    """Tensors by name, read when asked for; float16 and int8 become float32, float32 and int64 are views."""
+    """Tensors by name, read on access; float16 and int8 become float32, float32 and int64 are views of the bytes."""
 
     def __init__(self, buffer: bytes | mmap.mmap, layout: Layout, digest: bytes | None = None) -> None:
         """Use `from_bytes` or `open`."""
@@ -70,7 +70,7 @@ class Blob(Mapping[str, Array]):
 
     @classmethod
     def open(cls, path: Path, digest: bytes | None = None) -> Self:
-        """Map a blob's file into memory, checking header and size only; `digest` is trusted where given.
+        """Map a blob's file into memory, checking header and size only; a given `digest` is trusted.
 
         Raises:
             BlobError: The file is no blob, or its size is not what the header says.
@@ -80,7 +80,7 @@ class Blob(Mapping[str, Array]):
             if size < PREFIX.size:
                 raise BlobError(
                     f"a blob has at least {PREFIX.size} bytes, found {size}: "
-                    f"the file is {'cut short' if size else 'empty'}, fetch or write it anew"
+                    f"the file is {'cut short' if size else 'empty'}, fetch or write it again"
                 )
             mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         layout = Layout.parse(mapped[: PREFIX.size + MAX_HEADER_BYTES])
@@ -104,14 +104,14 @@ class Blob(Mapping[str, Array]):
 
     @property
     def digest(self) -> bytes:
-        """SHA-256 of the whole blob: its name."""
+        """SHA-256 of the blob, which is its name."""
         if self._digest is None:
             self._digest = sha256(self._buffer).digest()
         return self._digest
 
     @property
     def size(self) -> int:
-        """Bytes of the whole blob."""
+        """Size of the blob in bytes."""
         return self.layout.size
 
     @property
@@ -137,20 +137,21 @@ class Blob(Mapping[str, Array]):
         return iter(self._index)
 
     def __len__(self) -> int:
-        """How many tensors."""
+        """Number of tensors."""
         return len(self._index)
 
 
 def encode(tensors: Mapping[str, Array], *, floats: pb.Dtype = pb.DTYPE_FLOAT32, base: bytes | None = None) -> bytes:
-    """The blob of these tensors; float tensors are stored as `floats`, integers as int64.
+    """Encode tensors as a blob, floats as `floats` and integers as int64.
 
     Args:
         tensors: By name.
         floats: With int8, float tensors of fewer than two dimensions are stored as float32.
-        base: SHA-256 of the blob from which these are the difference; None: they are no difference.
+        base: SHA-256 of the blob from which these tensors are differences; None if they are none.
 
     Raises:
-        BlobError: A NaN or an infinity (float16: also a value above 65504), or a name or type that is not allowed.
+        BlobError: There is a NaN or an infinity (float16: also a value above 65504), or a name or type that is not
+            allowed.
     """
     stream = BytesIO()
     write(stream, tensors, floats=floats, base=base)
@@ -160,7 +161,7 @@ def encode(tensors: Mapping[str, Array], *, floats: pb.Dtype = pb.DTYPE_FLOAT32,
 def write(
     stream: BinaryIO, tensors: Mapping[str, Array], *, floats: pb.Dtype = pb.DTYPE_FLOAT32, base: bytes | None = None
 ) -> tuple[bytes, Layout]:
-    """Write the blob of these tensors one by one; gives its digest and layout. Errors as in `encode`."""
+    """Write a blob tensor by tensor; returns its digest and layout. Errors as in `encode`."""
     specs = specs_of(tensors, floats)
     layout = Layout.of(specs, base)
     digest = sha256()
@@ -180,13 +181,13 @@ def write(
 
 
 def specs_of(tensors: Mapping[str, Array], floats: pb.Dtype = pb.DTYPE_FLOAT32) -> list[TensorSpec]:
-    """How these tensors are stored when floats are stored as `floats`.
+    """Names, stored types and shapes of tensors if floats are stored as `floats`.
 
     Raises:
         BlobError: A tensor is neither float nor int64.
     """
     if floats not in FLOATS.values():
-        raise BlobError(f"{pb.Dtype.Name(floats)} is no way to store floats")
+        raise BlobError(f"{pb.Dtype.Name(floats)} cannot store floats")
     specs = []
     for name, value in tensors.items():
         if value.dtype.kind != "f" and value.dtype != np.int64:

@@ -1,4 +1,4 @@
-"""Checking a blob while it arrives, whatever the pieces it comes in, without holding it."""
+"""Validation of a blob while it arrives in pieces of any size, without holding it."""
 
 from collections.abc import Sequence
 from functools import lru_cache
@@ -15,23 +15,23 @@ from fedlens_proto.v1 import blob_pb2 as pb
 
 
 class Checker:
-    """Checks a blob while it arrives, without holding it: header, length, padding, finiteness, digest."""
+    """Checks header, length, padding and finite values of a blob while it arrives, and computes its digest."""
 
     def __init__(self, expected: Sequence[TensorSpec] | None = None, base: bytes | None = None) -> None:
-        """`expected`, where given, is the exact list of tensors; with `base`, differences from that blob."""
+        """Accept any blob, or exactly the tensors `expected`, or with `base` their differences from that blob."""
         self._expected = None if expected is None else _expected_layout(tuple(expected), base)
         self._layout: Layout | None = None
         self._pending = bytearray()
         self._position = 0
         self._tensor = 0
-        self._int8: int8.Check | None = None  # of the tensor that is being checked
+        self._int8: int8.Check | None = None  # for the current tensor
         self._hash = sha256()
 
     def feed(self, chunk: bytes | memoryview) -> None:
-        """Take the next bytes.
+        """Check the next bytes.
 
         Raises:
-            BlobError: With these bytes it cannot become a valid, expected blob.
+            BlobError: No valid, expected blob begins with the bytes so far.
         """
         data = memoryview(chunk)
         self._hash.update(data)
@@ -47,7 +47,7 @@ class Checker:
         self._check_data(self._layout, data)
 
     def finish(self) -> Layout:
-        """The layout of the blob, after its last byte.
+        """Check that the blob is complete; returns its layout.
 
         Raises:
             BlobError: Bytes are missing.
@@ -66,7 +66,7 @@ class Checker:
 
     def _read_header(self) -> Layout | None:
         expected = self._expected
-        # One content has one header, so an equal one need not be read again.
+        # One content has one header, so an equal header need not be parsed again.
         if expected is not None and self._pending.startswith(expected.prefix):
             return expected
         found = Layout.parse(self._pending)
@@ -108,7 +108,7 @@ class Checker:
                 self._int8 = None
 
     def _fault(self, spec: TensorSpec, run: NDArray[Any]) -> str | None:
-        """What is wrong with these elements, or scales, of a tensor; None: nothing."""
+        """The fault of these elements or scales of a tensor; None if they are valid."""
         if spec.dtype == pb.DTYPE_INT8:
             self._int8 = self._int8 or int8.Check(int8.columns(spec.shape))
             return self._int8.scales(run) if run.dtype == int8.SCALE else self._int8.values(run)
@@ -117,7 +117,7 @@ class Checker:
         return None
 
     def _whole_elements(self, itemsize: int, left: int, data: memoryview) -> tuple[memoryview, memoryview]:
-        """What can be checked now, and the rest; an element cut in two by the chunks is put together here."""
+        """The bytes to check now, and the rest; an element divided between two chunks is joined."""
         if self._pending or len(data) < itemsize:
             missing = itemsize - len(self._pending)
             self._pending += data[:missing]

@@ -1,10 +1,10 @@
-"""Differences between sets of tensors, and sums that undo them; computed when a tensor is read.
+"""Delta encoding: differences between sets of tensors, and the sums that undo them, computed when a tensor is read.
 
-    difference = trained - base          travels, as a blob that names the base blob in its header
-    sum        = base + difference       is what the other side uses
+    difference = trained - base          is sent, as a blob that names the base blob in its header
+    sum        = base + difference       is used by the receiver
 
-In float32, or int64 modulo 2^64. The base is what both sides hold, decoded from its blob; so whatever a codec loses of
-a difference is in the sum, the next difference is taken to that sum, and losses do not add up over rounds.
+In float32, or int64 modulo 2^64. Both sides hold the base, decoded from its blob. Losses of a codec do not add up over
+rounds: the sum contains them, and the next difference is taken from that sum.
 """
 
 from collections.abc import Iterator, Mapping
@@ -16,25 +16,40 @@ from fedlens_proto.layout import Array
 
 
 def subtract(trained: Array, base: Array) -> Array:
-    """The difference of two arrays of one shape; infinite where float32 ends."""
+    """The difference of two arrays of one shape; infinite beyond float32's range."""
     with np.errstate(over="ignore", invalid="ignore"):
         return np.subtract(trained, base, dtype=_kind(base))
 
 
 def add(base: Array, difference: Array, out: Array | None = None) -> Array:
-    """The sum of two arrays of one shape, put into `out` where it is given; infinite where float32 ends."""
+    """The sum of two arrays of one shape, written to `out` if given; infinite beyond float32's range."""
     with np.errstate(over="ignore", invalid="ignore"):
         found: Array = np.add(base, difference, out=out, dtype=_kind(base))
     return found
 
 
-class Differences(Mapping[str, Array]):
+class _Combined(Mapping[str, Array]):
+    """A result for each of some tensors and the base's tensor of that name."""
+
+    def __init__(self, tensors: Mapping[str, Array], base: Mapping[str, Array]) -> None:
+        self._tensors = tensors
+        self._base = base
+
+    def __iter__(self) -> Iterator[str]:
+        """Names."""
+        return iter(self._tensors)
+
+    def __len__(self) -> int:
+        """Number of tensors."""
+        return len(self._tensors)
+
+
+class Differences(_Combined):
     """`trained - base` for each tensor of `trained`."""
 
     def __init__(self, trained: Mapping[str, Array], base: Mapping[str, Array]) -> None:
         """`base` may hold more tensors."""
-        self._trained = trained
-        self._base = base
+        super().__init__(trained, base)
 
     def __getitem__(self, name: str) -> Array:
         """One difference.
@@ -42,25 +57,16 @@ class Differences(Mapping[str, Array]):
         Raises:
             BlobError: The base has no such tensor, or another shape or type.
         """
-        trained = self._trained[name]
+        trained = self._tensors[name]
         return subtract(trained, _like(trained, self._base, name))
 
-    def __iter__(self) -> Iterator[str]:
-        """Names."""
-        return iter(self._trained)
 
-    def __len__(self) -> int:
-        """How many tensors."""
-        return len(self._trained)
-
-
-class Sums(Mapping[str, Array]):
+class Sums(_Combined):
     """`base + difference` for each tensor of `differences`."""
 
     def __init__(self, base: Mapping[str, Array], differences: Mapping[str, Array]) -> None:
         """`base` may hold more tensors."""
-        self._base = base
-        self._differences = differences
+        super().__init__(differences, base)
 
     def __getitem__(self, name: str) -> Array:
         """One sum.
@@ -68,16 +74,8 @@ class Sums(Mapping[str, Array]):
         Raises:
             BlobError: The base has no such tensor, or another shape or type.
         """
-        difference = self._differences[name]
+        difference = self._tensors[name]
         return add(_like(difference, self._base, name), difference)
-
-    def __iter__(self) -> Iterator[str]:
-        """Names."""
-        return iter(self._differences)
-
-    def __len__(self) -> int:
-        """How many tensors."""
-        return len(self._differences)
 
 
 def _kind(array: Array) -> np.dtype[np.float32] | np.dtype[np.int64]:

@@ -10,7 +10,7 @@ ProtoError
 
 
 class ProtoError(Exception):
-    """Something read from outside is not what it must be; the message says what, and what was found."""
+    """Input from outside is not valid; the message says what was expected and what was found."""
 
 
 class BlobError(ProtoError):
@@ -26,7 +26,7 @@ class PhotoUnreadable(ProtoError):
 
 
 class ProgramRefused(ProtoError):
-    """A program file that holds more than plain operators on tensors; do not load it."""
+    """A program file with more than plain operators on tensors; do not load it."""
 
 
 class WireError(ProtoError):

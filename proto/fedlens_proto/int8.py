@@ -1,13 +1,13 @@
 """The int8 codec: a float tensor of two or more dimensions as one float32 scale a row and one byte an element.
 
-A row is what one index of the first dimension selects. With m the largest |x| of a row, all in float32:
+Each index of the first dimension selects a row. With m the largest |x| of a row, all in float32:
 
     scale = m / 127                                   0 for a row of zeros
     value = round(x / scale), half to even            within -127 .. 127; 0 where the scale is 0
-    x'    = value * scale                             what a reader gets
+    x'    = value * scale                             the decoded element
 
-So |x - x'| is at most half a scale, and the largest element comes back as itself but for rounding. The scales stand
-before the values.
+So |x - x'| is at most half a scale, and the largest element is exact up to rounding. The scales stand before the
+values.
 """
 
 from math import prod
@@ -38,7 +38,7 @@ def encode(tensor: NDArray[np.floating]) -> tuple[Scales, Values]:
     """Scales [rows] and values [rows, columns] of a finite float32 tensor of two or more dimensions, none empty.
 
     Raises:
-        BlobError: An element is so large that its row could not be read back as finite numbers.
+        BlobError: An element is so large that its row would not decode to finite numbers.
     """
     rows = np.ascontiguousarray(tensor, np.float32).reshape(tensor.shape[0], -1)
     scales: Scales = np.maximum(rows.max(axis=1), -rows.min(axis=1)) / np.float32(MOST)
@@ -53,14 +53,14 @@ def encode(tensor: NDArray[np.floating]) -> tuple[Scales, Values]:
 def decode(
     scales: Scales, values: Values, row_length: int, first: int = 0, buffer: NDArray[Any] | None = None
 ) -> NDArray[np.float32]:
-    """The elements float32[n] of a run of values, in row-major order.
+    """The elements float32[n] of consecutive values in row-major order.
 
     Args:
-        scales: Of the rows that the run touches.
+        scales: Scales of all rows that the values belong to.
         values: int8[n].
         row_length: Elements of a row.
-        first: Which element of its row the run begins with.
-        buffer: May be overwritten with the elements and be what is returned, if it is float32 and has room for them.
+        first: Column of the first value.
+        buffer: Reused for the result if it is float32 and has room.
     """
     fits = buffer is not None and buffer.dtype == np.float32
     found = buffer[: len(values)] if buffer is not None and fits else np.empty(len(values), np.float32)
@@ -78,24 +78,24 @@ def decode(
 
 
 def readable(scales: Scales) -> bool:
-    """Whether all elements that these scales can stand for are finite."""
+    """True if every value with these scales decodes to a finite element."""
     with np.errstate(over="ignore"):
         return bool(np.isfinite(scales * np.float32(MOST)).all())
 
 
 class Check:
-    """Sees that scales and values are what `encode` gives, in pieces; holds one byte a row."""
+    """Checks, in pieces, that scales and values are a result of `encode`; holds one byte a row."""
 
     def __init__(self, row_length: int) -> None:
-        """Of one tensor, whose rows have this many elements."""
+        """Check a tensor with this many elements a row."""
         self._row_length = row_length
-        self._largest = bytearray()  # by row, which size its largest value has at least; 0: exactly
+        self._largest = bytearray()  # by row, the least size of its largest value; 0: exactly 0
         self._row = 0
         self._column = 0
         self._found = 0
 
     def scales(self, piece: Scales) -> str | None:
-        """Take the next scales; what is wrong with them, or None."""
+        """Check the next scales; returns their fault, or None."""
         if not readable(piece):
             return "has a scale that is a NaN, an infinity or too large"
         if np.signbit(piece).any():
@@ -105,11 +105,11 @@ class Check:
         return None
 
     def values(self, piece: Values) -> str | None:
-        """Take the next values, after all scales; what is wrong with them, or None."""
+        """Check the next values, after all scales; returns their fault, or None."""
         if (piece < -MOST).any():
             return "holds -128"
         sizes = np.abs(piece)
-        # Where in the piece each row begins; the first one may have begun before. A row may be longer than int64 goes.
+        # Places in the piece where rows begin; the first row may have begun before. A row's length may exceed int64.
         first, step = (min(length, len(piece)) for length in (self._row_length - self._column, self._row_length))
         starts = np.arange(first, len(piece), step)
         largest = np.maximum.reduceat(sizes, np.concatenate([np.zeros(1, np.int64), starts]))

@@ -1,7 +1,7 @@
-"""Identity and client randomness: everything that must come out the same in every language.
+"""Identity and client randomness: hashes that must be equal in every language.
 
 `H` is SHA-256 and `||` concatenation; integers are little-endian; ids, seeds and digests are 32 raw bytes.
-Each use has a domain string of its own, so that no hash made for one purpose can serve another.
+Each use has its own domain string, so that a hash made for one purpose cannot serve another.
 
     client id         H("fedlens/client/v1" || secret)
     assignment seed   s = H("fedlens/assignment/v1" || task seed || u64 round || id)
@@ -9,7 +9,7 @@ Each use has a domain string of its own, so that no hash made for one purpose ca
     server generator  PCG64 seeded from H("fedlens/server/v1" || task seed || u64 round)
     photo order       ascending H("fedlens/order/v1" || s || u32 stage || u32 epoch || photo digest || u32 copy)
     view uniforms     words of H("fedlens/view/v1" || s || photo digest || u32 view || u32 block)
-    choice of views   as `view_choice` says, by the words of view 0 as integers
+    choice of views   as in `view_choice`, by the words of view 0 as integers
     fleet secret      HMAC-SHA256(fleet key, "fedlens/fleet/v1" || u64 seed || u64 index)
 """
 
@@ -27,7 +27,7 @@ _pack_copy = struct.Struct("<I").pack
 
 
 def client_id(secret: bytes) -> bytes:
-    """The public id, 32 bytes, of the client that holds `secret` (32 bytes)."""
+    """The public id, 32 bytes, of the client with this secret of 32 bytes."""
     return sha256(b"fedlens/client/v1" + _digest_sized(secret, "secret")).digest()
 
 
@@ -38,12 +38,12 @@ def fleet_secret(fleet_key: bytes, seed: int, index: int) -> bytes:
 
 
 def assignment_seed(task_seed: bytes, round_number: int, client: bytes) -> bytes:
-    """The seed, 32 bytes, from which everything random in a client's local plan follows."""
+    """The seed, 32 bytes, of all randomness in a client's local plan."""
     return _round_hash(b"fedlens/assignment/v1", task_seed, round_number, client)
 
 
 def cohort(task_seed: bytes, round_number: int, eligible: Iterable[bytes], size: int) -> list[bytes]:
-    """The members of a round: the `size` smallest ids by keyed hash, ascending by id; all if there are fewer."""
+    """The members of a round: the `size` smallest ids by keyed hash, or all if there are fewer, ascending by id."""
 
     def rank(client: bytes) -> bytes:
         return _round_hash(b"fedlens/cohort/v1", task_seed, round_number, client)
@@ -52,7 +52,7 @@ def cohort(task_seed: bytes, round_number: int, eligible: Iterable[bytes], size:
 
 
 def server_generator(task_seed: bytes, round_number: int) -> np.random.Generator:
-    """The generator that a method may use in one round."""
+    """The random generator of a method in one round."""
     digest = sha256(b"fedlens/server/v1" + task_seed + struct.pack("<Q", round_number)).digest()
     return np.random.Generator(np.random.PCG64(int.from_bytes(digest, "little")))
 
@@ -63,7 +63,7 @@ def photo_rank(seed: bytes, stage: int, epoch: int, photo: bytes, copy: int = 0)
 
 
 def photo_ranks(seed: bytes, stage: int, epoch: int, entries: Iterable[tuple[bytes, int]]) -> list[bytes]:
-    """As `photo_rank`, for each (photo, copy): epochs can be as short as their photos' hashing."""
+    """`photo_rank` of each (photo, copy), without repeated work: hashing can take most of a short epoch."""
     header = b"fedlens/order/v1" + seed + struct.pack("<II", stage, epoch)
     return [sha256(header + photo + _pack_copy(copy)).digest() for photo, copy in entries]
 
@@ -74,10 +74,10 @@ def view_uniforms(seed: bytes, photo: bytes, view: int, count: int) -> NDArray[n
 
 
 def view_choice(seed: bytes, photo: bytes, stored: int, count: int) -> list[int]:
-    """Which `count` of a photo's `stored` views a pass takes: different ones, each in 0 .. stored - 1.
+    """Choose `count` different of a photo's `stored` views, each in 0 .. stored - 1.
 
-    The first steps of a shuffle by Fisher and Yates: entry i of 0, 1, ... changes places with entry i + (word i modulo
-    what is left, stored - i); then the first `count` entries are taken.
+    These are the first `count` entries of a Fisher-Yates shuffle of 0, 1, ...: step i exchanges entry i with entry
+    i + (word i modulo (stored - i)).
     """
     order = list(range(stored))
     for i, word in enumerate(_view_words(seed, photo, 0, count)):
@@ -87,7 +87,7 @@ def view_choice(seed: bytes, photo: bytes, stored: int, count: int) -> list[int]
 
 
 def is_test_photo(photo: bytes) -> bool:
-    """Whether a photo of a real album is kept aside for evaluation: one in five, by its digest."""
+    """True if a photo of a real album is for evaluation: one in five, by its digest."""
     return int.from_bytes(photo[:8], "big") % 5 == 0
 
 

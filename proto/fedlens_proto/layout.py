@@ -1,6 +1,6 @@
-"""Where what stands in a blob: the names, types and shapes of its tensors, and the offsets that follow from them.
+"""The layout of a blob: names, types and shapes of its tensors, and the offsets that follow from them.
 
-The format is described in `blob`.
+`blob` describes the format.
 """
 
 import re
@@ -33,18 +33,18 @@ DTYPES: dict[pb.Dtype, np.dtype[Any]] = {
     pb.DTYPE_INT8: np.dtype("i1"),
     pb.DTYPE_INT64: np.dtype("<i8"),
 }
-# How each codec of the wire stores float tensors.
+# The stored type of float tensors for each codec of the wire.
 FLOATS: dict[assignment_pb2.Codec, pb.Dtype] = {
     assignment_pb2.CODEC_FLOAT32: pb.DTYPE_FLOAT32,
     assignment_pb2.CODEC_FLOAT16: pb.DTYPE_FLOAT16,
     assignment_pb2.CODEC_INT8: pb.DTYPE_INT8,
 }
 
-# Controls, what breaks lines, what turns the direction of text, and halves of surrogate pairs. Fixed numbers, because
-# `str.isprintable` asks the Unicode tables of the interpreter, which change.
+# Control characters, line breaks, marks of text direction, and halves of surrogate pairs. Fixed numbers, because
+# `str.isprintable` depends on the interpreter's version of Unicode.
 _NOT_IN_NAMES = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
-Array = NDArray[Any]  # float32 or int64; what a blob holds
+Array = NDArray[Any]  # float32 or int64, as in a blob
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,13 +57,13 @@ class TensorSpec:
 
     @classmethod
     def of_float(cls, name: str, shape: tuple[int, ...], floats: pb.Dtype) -> Self:
-        """A float tensor where floats are stored as `floats`; with int8, one without rows is float32."""
+        """A float tensor stored as `floats`; instead of int8, as float32 if it has fewer than two dimensions."""
         has_rows = floats != pb.DTYPE_INT8 or len(shape) > 1
         return cls(name, floats if has_rows else pb.DTYPE_FLOAT32, shape)
 
     @property
     def scales(self) -> int:
-        """How many scales stand before the elements."""
+        """Number of scales before the elements."""
         return self.shape[0] if self.dtype == pb.DTYPE_INT8 else 0
 
     @property
@@ -72,13 +72,13 @@ class TensorSpec:
         return self.scales * int8.SCALE.itemsize + prod(self.shape) * DTYPES[self.dtype].itemsize
 
     def __str__(self) -> str:
-        """As in an error message: `fc.weight float32[10, 512]`."""
+        """The text for errors: `fc.weight float32[10, 512]`."""
         return f"{self.name} {pb.Dtype.Name(self.dtype)[6:].lower()}{list(self.shape)}"
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Where everything stands in a blob with these tensors."""
+    """Header, tensors and offsets of a blob."""
 
     header: bytes
     specs: tuple[TensorSpec, ...]
@@ -88,10 +88,11 @@ class Layout:
 
     @classmethod
     def of(cls, specs: Iterable[TensorSpec], base: bytes | None = None) -> Self:
-        """The layout of these tensors in any order.
+        """The layout of these tensors, given in any order.
 
         Raises:
-            BlobError: A name is used twice or not allowed, a dtype unknown, a dimension zero or one too many.
+            BlobError: A name occurs twice or is not allowed, a dtype is unknown, a dimension is zero, or there are too
+                many dimensions.
         """
         given = list(specs)
         for spec in given:
@@ -121,7 +122,7 @@ class Layout:
         """Read the layout from the first bytes of a blob; None if more bytes are needed.
 
         Raises:
-            BlobError: These bytes cannot start a blob.
+            BlobError: No blob begins with these bytes.
         """
         magic = bytes(start[: len(MAGIC)])
         if not MAGIC.startswith(magic):

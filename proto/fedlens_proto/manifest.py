@@ -1,6 +1,6 @@
-"""Reading a bundle: a folder with `manifest.pb` and `parts/<sha256>`, and nothing else that counts.
+"""Reading a bundle: a folder with `manifest.pb` and `parts/<sha256>`.
 
-No file name is ever taken from a manifest: parts are found by their digest alone.
+A manifest contains no file names: parts are found by their digest alone, and other files are ignored.
 """
 
 from collections.abc import Iterable, Iterator
@@ -28,14 +28,14 @@ MAX_BATCH = 65536
 MAX_VIEWS = 16
 MAX_STORED_VIEWS = 64
 MAX_CONCATENATED = 64
-# Reserved name of a downloaded set: the initial weights of each client's own bundle. The server adds it where a local
-# pass names it and the method's download does not give one.
+# Reserved name of a downloaded set: the initial weights of each client's own bundle. The server adds it if a local plan
+# names it and the method's download does not have it.
 INITIAL = "initial"
 
 
 @dataclass(frozen=True)
 class Bundle:
-    """A manifest that has been checked, and where its parts are."""
+    """A checked manifest and the folder of its parts."""
 
     manifest: pb.Manifest
     raw: bytes
@@ -43,10 +43,10 @@ class Bundle:
 
     @classmethod
     def open(cls, folder: Path) -> Self:
-        """Read a bundle's folder and check that every part is there with its digest.
+        """Read a bundle's folder and check the digest of every part.
 
         Raises:
-            ManifestError: No bundle, a damaged one, or one for another version; the text names the part.
+            ManifestError: There is no bundle, it is damaged, or of another version; the text names the part.
         """
         bundle = cls.described(folder)
         for _, reason in bundle.damaged_parts():
@@ -55,7 +55,7 @@ class Bundle:
 
     @classmethod
     def described(cls, folder: Path) -> Self:
-        """A bundle whose parts nobody has looked at yet; errors as in `open`, but for those of parts."""
+        """A bundle whose parts are not checked; otherwise errors as in `open`."""
         path = folder / MANIFEST_FILE
         if not path.is_file():
             raise ManifestError(f"{folder} is no bundle: it has no {MANIFEST_FILE}")
@@ -65,7 +65,7 @@ class Bundle:
         return cls(manifest=parse(raw), raw=raw, folder=folder)
 
     def damaged_parts(self) -> Iterator[tuple[bytes, str]]:
-        """The digest of each part that is not there with that digest, and what is wrong; all files are read."""
+        """The digest and the fault of each part that is missing or has another digest; this reads all files."""
         for part in self.manifest.parts:
             file = self.part(part.sha256)
             if not file.is_file():
@@ -113,7 +113,7 @@ def parse(raw: bytes) -> pb.Manifest:
 
 
 def initial_set(manifest: pb.Manifest) -> assignment_pb2.BlobSet:
-    """The initial weights, a part like all others, as a set that a client can download."""
+    """The initial weights as a set that a client can download."""
     size = next(part.size for part in manifest.parts if part.sha256 == manifest.initial)
     return assignment_pb2.BlobSet(name=INITIAL, sha256=manifest.initial, size=size)
 
@@ -122,7 +122,7 @@ def program(manifest: pb.Manifest, name: str) -> pb.Program:
     """A program by name.
 
     Raises:
-        ManifestError: There is none of that name.
+        ManifestError: The bundle has no program of that name.
     """
     for candidate in manifest.programs:
         if candidate.name == name:
@@ -159,7 +159,7 @@ def select(
 def specs(
     tensors: Iterable[pb.ExchangeableTensor], floats: blob_pb2.Dtype = blob_pb2.DTYPE_FLOAT32
 ) -> list[TensorSpec]:
-    """How these tensors are stored in a blob whose floats are stored as `floats`."""
+    """Names, stored types and shapes of these tensors in a blob that stores floats as `floats`."""
     return [
         TensorSpec.of_float(t.name, tuple(t.shape), floats)
         if t.dtype == blob_pb2.DTYPE_FLOAT32
@@ -181,7 +181,7 @@ def _check(manifest: pb.Manifest) -> None:
     _check_tensors(manifest)
     parts = {part.sha256 for part in manifest.parts}
     _need(len(parts) == len(manifest.parts), "a part occurs twice")
-    _need(all(len(digest) == DIGEST_BYTES for digest in parts), f"a part's digest has not {DIGEST_BYTES} bytes")
+    _need(all(len(digest) == DIGEST_BYTES for digest in parts), f"a part's digest does not have {DIGEST_BYTES} bytes")
     _need(all(part.size > 0 for part in manifest.parts), "a part has no size")
     _need(manifest.initial in parts, "initial is not among the parts")
     _need(not manifest.frozen or manifest.frozen in parts, "frozen is not among the parts")
@@ -191,7 +191,7 @@ def _check(manifest: pb.Manifest) -> None:
 
 def _check_tensors(manifest: pb.Manifest) -> None:
     names = [t.name for t in manifest.tensors]
-    _need(bool(names) and names == sorted(set(names)), "exchangeable tensors must be there, sorted by name, each once")
+    _need(bool(names) and names == sorted(set(names)), "exchangeable tensors are needed, sorted by name, each once")
     for tensor in manifest.tensors:
         allowed = (blob_pb2.DTYPE_FLOAT32, blob_pb2.DTYPE_INT64)
         _need(tensor.dtype in allowed, f"tensor {tensor.name!r} is neither float32 nor int64")
@@ -255,7 +255,7 @@ def _check_programs(manifest: pb.Manifest, parts: set[bytes]) -> None:
 
 
 def _check_concatenated(manifest: pb.Manifest) -> None:
-    """See that `step` and `predict` take what so many runs of `extract` give side by side."""
+    """Check that `step` and `predict` take the outputs of all runs of `extract` side by side."""
     count = manifest.concatenated
     if not count:
         return
@@ -276,7 +276,7 @@ def _check_concatenated(manifest: pb.Manifest) -> None:
 
 
 def _check_views(manifest: pb.Manifest) -> None:
-    """See that `view` makes of a photo what is asked for, and that `step` takes as many."""
+    """Check the shapes of `view`, and that `step` takes the manifest's number of views."""
     views, stored = manifest.views, manifest.stored_views
     found = {p.name: p for p in manifest.programs}
     if not views:
@@ -286,7 +286,7 @@ def _check_views(manifest: pb.Manifest) -> None:
     _need("view" in found, "a bundle with views needs program 'view'")
     frozen = manifest.bundle_class == pb.BUNDLE_CLASS_FROZEN_BACKBONE
     if frozen:
-        allowed = f"allowed are {views}, what a step takes, to {MAX_STORED_VIEWS}"
+        allowed = f"allowed are {views}, as many as a step takes, to {MAX_STORED_VIEWS}"
         _need(views <= stored <= MAX_STORED_VIEWS, f"{stored} stored views; {allowed}")
     else:
         _need(not stored, f"{stored} stored views of a bundle that trains all layers")
@@ -303,7 +303,7 @@ def _check_views(manifest: pb.Manifest) -> None:
     taken = [list(s.shape) for s in found["step"].inputs if s.kind == pb.SLOT_KIND_INPUT]
     _need(
         taken == [[manifest.batch, views, *given[1:]]],
-        f"'step' takes {taken}; {views} views of what 'predict' takes, {given}, are something else",
+        f"'step' takes {taken}, which is not {views} views of the input of 'predict', {given}",
     )
 
 

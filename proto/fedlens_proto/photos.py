@@ -1,6 +1,6 @@
-"""Photos from files to the numbers that programs take, by version 1 of the rule in `docs/preprocessing.md`.
+"""Decoding of photos to the inputs of programs, by version 1 of the rule in `docs/preprocessing.md`.
 
-Needs Pillow, which the server does not have.
+It needs Pillow, which the server does not have.
 """
 
 import warnings
@@ -22,13 +22,13 @@ PREPROCESSING_VERSION = 1
 SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".webp", ".bmp"})
 HEIC_SUFFIXES = frozenset({".heic", ".heif"})
 
-# Pillow knows far more formats, some of which start other programs. MPO, which several phones write as `.jpg`, comes
-# with JPEG.
+# Pillow reads far more formats, and starts other programs for some. MPO, which several phones write as `.jpg`, is part
+# of its JPEG format.
 _FORMATS = ("JPEG", "PNG", "WEBP", "BMP")
-# Of a photo that is large or has damaged EXIF data Pillow warns whoever looks at the terminal, in words for
-# programmers, and reads it all the same. Here and not around each call: what catches warnings is not safe in threads.
+# Pillow prints warnings for programmers about photos that are large or have damaged EXIF data, and reads them all the
+# same. Set once and not around each call, because `catch_warnings` is not safe in threads.
 warnings.filterwarnings("ignore", module=r"PIL\.")
-# What makes a photo upright, by the orientation in its EXIF data.
+# Operations that turn a photo upright, by the orientation in its EXIF data.
 _TURNS = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
@@ -38,12 +38,12 @@ _TURNS = {
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
 }
-# Whatever damage is in a file, Pillow tells of it with one of these.
+# Pillow's exceptions for damaged files.
 _DAMAGE = (OSError, ValueError, SyntaxError, EOFError, KeyError, IndexError, TypeError, StructError)
 
 
 class Skipped(StrEnum):
-    """Why a directory entry among the photos is not used; the text is for people."""
+    """Reasons for not using a directory entry among the photos; the text is for people."""
 
     HEIC = "HEIC photos, which cannot be read here (export them as JPEG)"
     OTHER_SUFFIX = "no photos by their suffix"
@@ -52,11 +52,11 @@ class Skipped(StrEnum):
 
 @dataclass(frozen=True)
 class PhotoListing:
-    """What is in a class folder.
+    """The content of a class folder.
 
     Attributes:
-        photos: Files to try, sorted by name; whether they can be decoded shows when they are loaded.
-        skipped: What is left out, sorted by name, for each reason that occurs. Hidden entries are not mentioned.
+        photos: Files to load, sorted by name; loading may still show that a file cannot be decoded.
+        skipped: Entries left out, sorted by name, for each reason that occurs, without hidden entries.
     """
 
     photos: tuple[Path, ...]
@@ -72,11 +72,11 @@ def load(source: Path | BinaryIO, height: int, width: int) -> NDArray[np.uint8]:
         width: Pixels, at least 1.
 
     Returns:
-        uint8 [3, height, width], red, green, blue. Programs take it through `as_input`.
+        uint8 [3, height, width], red, green, blue; `as_input` makes it the input of a program.
 
     Raises:
         PhotoUnreadable: Not a photo of a known format, damaged, truncated, or too many pixels.
-        FileNotFoundError: The file is gone, or always was.
+        FileNotFoundError: There is no such file, or no longer.
     """
     with _opened(source) as opened:
         upright = _upright(opened)
@@ -90,22 +90,18 @@ def load(source: Path | BinaryIO, height: int, width: int) -> NDArray[np.uint8]:
 
 
 def shorter_side(source: Path | BinaryIO) -> int:
-    """How many pixels the shorter side of a photo has; its pixels are not decoded.
-
-    Raises:
-        As `load`.
-    """
+    """Pixels of a photo's shorter side, read without decoding the photo. Errors as in `load`."""
     with _opened(source) as opened:
         return min(opened.size)
 
 
 def as_input(pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
-    """What a program takes: pixels / 255, float32 of the same shape, in 0..1."""
+    """The input of a program: pixels / 255, float32 of the same shape, in 0..1."""
     return pixels.astype(np.float32) / np.float32(255)
 
 
 def class_folders(root: Path) -> list[Path]:
-    """The sub-folders of `root`, one a class, sorted by name; hidden ones do not count.
+    """The sub-folders of `root`, one a class, sorted by name, without hidden ones.
 
     Raises:
         NotADirectoryError: `root` is no folder.
@@ -116,7 +112,7 @@ def class_folders(root: Path) -> list[Path]:
 
 
 def list_photos(folder: Path) -> PhotoListing:
-    """The photos directly in `folder`, by their suffix, in any case; nothing is opened."""
+    """The photos directly in `folder`, by suffix in any case, without opening them."""
     photos: list[Path] = []
     skipped: dict[Skipped, list[Path]] = {}
     for entry in sorted(folder.iterdir(), key=lambda p: p.name):
@@ -131,7 +127,7 @@ def list_photos(folder: Path) -> PhotoListing:
 
 
 def skipped_for(file: Path) -> Skipped | None:
-    """Why a file is no photo by its suffix, in any case; None: it may be one."""
+    """The reason why a file is no photo by its suffix, in any case; None if it may be one."""
     suffix = file.suffix.lower()
     if suffix in SUFFIXES:
         return None
@@ -161,7 +157,7 @@ def _reason(error: Exception) -> str:
 
 
 def _upright(opened: Image.Image) -> Image.Image:
-    """The photo turned by its EXIF data alone; Pillow itself would also go by XMP and by text of a PNG."""
+    """The photo turned by its EXIF data alone; Pillow's own function also reads XMP and the text of a PNG."""
     opened.load()  # in a PNG, EXIF data may stand behind the pixels
     exif = Image.Exif()
     exif.load(opened.info.get("exif", b""))

@@ -1,4 +1,4 @@
-"""How messages travel over HTTP: the parts that are the same for every call."""
+"""The encoding of messages in HTTP bodies, common to all calls."""
 
 import struct
 from typing import TypeVar
@@ -29,10 +29,10 @@ def decode(kind: type[M], body: bytes) -> M:
 
 
 def decode_request(kind: type[M], body: bytes) -> M:
-    """As `decode`, for a request: its `protocol` must be one that this version speaks.
+    """Decode a request, whose `protocol` must be a version spoken here.
 
     Raises:
-        WireError: The bytes are no such message, or of another protocol version.
+        WireError: The bytes are no such message, or have another protocol version.
     """
     message = decode(kind, body)
     found = getattr(message, "protocol")  # noqa: B009  (every request has it; the generated types share no base)
@@ -42,6 +42,6 @@ def decode_request(kind: type[M], body: bytes) -> M:
 
 
 def frame_update(header: update_pb2.UpdateHeader) -> bytes:
-    """The bytes before the blob in the body of an update: the header behind its length as u32."""
+    """The bytes before the blob in the body of an update: the header's length as u32, then the header."""
     raw = header.SerializeToString(deterministic=True)
     return LENGTH.pack(len(raw)) + raw

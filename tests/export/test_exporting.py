@@ -224,9 +224,9 @@ class Odd(nn.Module):
         (Odd(nn.Linear(48, 7)), r"gives \[2, 7\] for two rows; for 3 classes"),
         (Odd(nn.Identity()), "no FC layer"),
         (Odd(nn.Sequential(nn.Dropout(0.5), nn.Linear(48, 3))), "operator '.*' is not among those"),
-        (Odd(nn.Sequential(nn.PReLU(), nn.Linear(48, 3))), "'last.0' .PReLU. has weights, but is no FC"),
+        (Odd(nn.Sequential(nn.PReLU(), nn.Linear(48, 3))), "'last.0' .PReLU. has weights; only FC"),
         (Odd(nn.Linear(48, 3).double()), "float64; float32 and int64"),
-        (Odd(nn.Linear(47, 3)), r"cannot take its input, float32\[2, 3, 4, 4\]"),
+        (Odd(nn.Linear(47, 3)), r"fails with its input, float32\[2, 3, 4, 4\]"),
     ],
 )
 def test_a_module_that_cannot_be_a_bundle_is_refused(tmp_path: Path, model: nn.Module, reason: str) -> None:

@@ -1,4 +1,4 @@
-"""What follows from hashes alone (ids, orders of photos, batches, random numbers, choices), and sums of evaluation."""
+"""Values that follow from hashes alone (ids, orders of photos, batches, random numbers), and evaluation sums."""
 
 import base64
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""How numbers and messages stand in the vectors' JSON files."""
+"""The form of numbers and messages in the vectors' JSON files."""
 
 import json
 from collections.abc import Mapping
@@ -34,7 +34,7 @@ def arrays(tensors: Mapping[str, NDArray[Any]]) -> dict[str, dict[str, Any]]:
 
 
 def array_of(form: Mapping[str, Any]) -> NDArray[Any]:
-    """What `array` wrote."""
+    """Read the result of `array`."""
     kind = {"float32": "<f4", "int64": "<i8"}[form["dtype"]]
     return np.frombuffer(bytes.fromhex(form["hex"]), kind).reshape(form["shape"])
 

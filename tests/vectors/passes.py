@@ -1,7 +1,7 @@
 """Local planes of every kind, with training that can be done by hand in the place of programs."""
 
 import tempfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from fedlens_edge_client.engines import Rows
 from fedlens_edge_client.training import local_training
-from fedlens_edge_client.training.photo_set import PassPhotos, PhotoSet
+from fedlens_edge_client.training.photo_set import PhotoSet, PreparedPhotos
 from fedlens_proto import blob
 from fedlens_proto.blob import FLOATS, Array, Blob
 from fedlens_proto.difference import Differences
@@ -26,40 +26,24 @@ _FEATURES = 3
 
 
 class Summing(LinearEngine):
-    """Training as the README has it, under *Local planes of every kind*; notes rows and losses."""
+    """Training as the README has it, under *Local planes of every kind*."""
 
-    def __init__(self, bundle: Bundle) -> None:
-        super().__init__(bundle)
-        self.stages: list[list[list[int]]] = []
-        self.losses: list[np.float32] = []
-
-    def train(
+    def step(
         self,
-        program: str,
-        weights: Mapping[str, Array],
-        rows: Rows,
-        batches: Iterable[NDArray[np.int64]],
-        hyper: Mapping[str, float],
-        references: Mapping[str, Mapping[str, Array]],
-        on_step: Callable[[float], None] | None = None,
-    ) -> dict[str, Array]:
-        values = {h.name: h.default_value for h in self.bundle.manifest.hyper_parameters} | dict(hyper)
-        rate, pull = np.float32(values["lr"]), np.float32(values["mu"])
-        trained: dict[str, Array] = {name: np.array(weights[name]) for name in weights}
-        self.stages.append([])
-        for batch in batches:
-            self.stages[-1].append([int(row) for row in batch])
-            for row in batch:
-                label = rows.labels[row]
-                trained["fc.bias"][label] += rate
-                trained["fc.weight"][label] += rate * rows.inputs[row]
-            if pull:
-                for name in trained:
-                    trained[name] = trained[name] - pull * (trained[name] - references["global"][name])
-            self.losses.append(trained["fc.bias"][0])
-            if on_step is not None:
-                on_step(float(trained["fc.bias"][0]))
-        return trained
+        trained: dict[str, Array],
+        inputs: NDArray[np.float32],
+        labels: NDArray[np.int64],
+        lr: np.float32,
+        mu: np.float32,
+        reference: Mapping[str, Array],
+    ) -> float:
+        for row, label in zip(inputs, labels, strict=True):
+            trained["fc.bias"][label] += lr
+            trained["fc.weight"][label] += lr * row
+        if mu:
+            for name in trained:
+                trained[name] = trained[name] - mu * (trained[name] - reference[name])
+        return float(trained["fc.bias"][0])
 
     def predict(self, weights: Mapping[str, Array], inputs: NDArray[np.float32]) -> NDArray[np.float32]:
         logits = np.repeat(weights["fc.bias"][np.newaxis], len(inputs), axis=0).astype(np.float32)
@@ -77,7 +61,7 @@ def files() -> Files:
                 Path(folder) / "filled", with_reference=True, last_batch=manifest_pb2.LAST_BATCH_FILLED
             ),
         }
-        photos = PassPhotos(_photos("train", 10), _photos("test", 5), {})
+        photos = PreparedPhotos(_photos("train", 10), _photos("test", 5), {})
         sets = {name: _set(seed) for seed, name in enumerate(("global", "other"), start=1)}
         kept = {"mine": _set(3)}
         return {
@@ -161,7 +145,7 @@ def _done(
     name: str,
     bundle: Bundle,
     plan: Plan,
-    photos: PassPhotos,
+    photos: PreparedPhotos,
     sets: Mapping[str, Mapping[str, Array]],
     kept: Mapping[str, Mapping[str, Array]],
 ) -> dict[str, Any]:
@@ -172,7 +156,7 @@ def _done(
         "name": name,
         "manifest": "filled" if bundle.manifest.last_batch == manifest_pb2.LAST_BATCH_FILLED else "masked",
         "assignment": message(assignment),
-        "stages": engine.stages,
+        "stages": engine.batches,
         "losses": array(np.array(engine.losses, np.float32)),
         "num_examples": result.num_examples,
         "class_counts": list(result.class_counts),

@@ -143,7 +143,7 @@ def words(seed: bytes, photo: bytes, view: int, count: int) -> list[int]:
 
 
 def choice(seed: bytes, photo: bytes, stored: int, count: int) -> list[int]:
-    """Which of a photo's stored views a pass takes."""
+    """Choose some of a photo's stored views for local training."""
     places = list(range(stored))
     for i, word in enumerate(words(seed, photo, 0, count)):
         j = i + word % (stored - i)

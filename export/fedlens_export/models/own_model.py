@@ -1,8 +1,7 @@
 """A user's own model: `module:function` makes it, and the names of its FC layers divide it into backbone and head.
 
-The model is run once until the first of these layers is called: what that layer is given are the features, and
-everything before is the backbone. From there on the model runs on symbols (`torch.fx`), which record the head; so
-nothing but the features can enter it unnoticed.
+The model runs once. The input of the first of these layers are the features, and everything before is the backbone.
+From there on the model runs on symbols (`torch.fx`), which record the head; no other input of the head goes unnoticed.
 """
 
 import importlib
@@ -17,8 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fedlens_export.errors import NotExportable, UnknownChoice, WeightsUnusable
-from fedlens_export.models import backbones, own_head
+from fedlens_export.errors import NotExportable, UnknownChoice, check_choice
+from fedlens_export.models import own_head, state_dict
 from fedlens_export.network import CENTRED, IMAGENET, Normalisation
 
 NORMALISATIONS = {
@@ -26,7 +25,7 @@ NORMALISATIONS = {
     "imagenet": IMAGENET,
     "centred": CENTRED,
 }
-"""What can be done to photos in 0..1 before a model gets them, by name; `none` is the default."""
+"""Normalisations of photos in 0..1, by name; `none` is the default."""
 
 _TOLERANCE = 1e-5
 _MOST_LISTED = 8
@@ -36,12 +35,12 @@ _SIDES = ("input_size",)
 
 @dataclass(frozen=True)
 class Divided:
-    """A model in two.
+    """A backbone and a head.
 
     Attributes:
         backbone: From photos [N, 3, S, S] to features [N, F]; in evaluation mode.
-        head: From features to logits [N, classes], with the layers' own names.
-        left_out: Names of the head's dropout layers, which it has no more.
+        head: From features to logits [N, classes]; its layers have the names that they had in the model.
+        left_out: Names of the dropout layers that were left out of the head.
     """
 
     backbone: nn.Module
@@ -50,33 +49,34 @@ class Divided:
 
 
 def is_own(model: str) -> bool:
-    """Whether this names a function that makes a model."""
+    """True if the name is `module:function`."""
     return ":" in model
 
 
 def normalisation(name: str | None) -> Normalisation:
-    """What is done to photos first.
+    """A normalisation by name; None is `none`.
 
     Raises:
-        UnknownChoice: There is none of that name.
+        UnknownChoice: There is no normalisation of that name.
     """
-    if (name or "none") not in NORMALISATIONS:
-        raise UnknownChoice(f"normalisation {name!r} is unknown; there are {', '.join(NORMALISATIONS)}")
-    return NORMALISATIONS[name or "none"]
+    name = name or "none"
+    check_choice("normalisation", name, NORMALISATIONS)
+    return NORMALISATIONS[name]
 
 
 def build(model: str, classes: int, side: int, seed: int) -> nn.Module:
-    """Import `module`, from the current folder or PYTHONPATH, and call its function; the code in it is trusted.
+    """Import `module`, from the current folder or PYTHONPATH, and call its function; its code is trusted.
 
     Args:
-        model: `module:function`; the function may also be a class or a module that is already made.
-        classes: Given to a function that has an argument `classes` or `num_classes`.
-        side: Of photos in pixels; given to one that has an argument `input_size`.
-        seed: Of torch's generator, from which weights are drawn.
+        model: `module:function`; in place of the function, a class or an `nn.Module`.
+        classes: Passed to a function with an argument `classes` or `num_classes`.
+        side: Side of photos in pixels; passed to a function with an argument `input_size`.
+        seed: Seed of torch's generator, from which weights are drawn.
 
     Raises:
         UnknownChoice: There is no such module or function.
-        NotExportable: It fails, asks for other arguments, or gives no module of float32 tensors on the CPU.
+        NotExportable: The function fails, has other arguments without a default, or gives no module of float32 tensors
+            on the CPU.
     """
     module_name, _, attribute = model.partition(":")
     with _current_folder_on_path(), torch.random.fork_rng(devices=[]):
@@ -88,47 +88,33 @@ def build(model: str, classes: int, side: int, seed: int) -> nn.Module:
 
 
 def load_weights(model: nn.Module, path: Path, layers: Iterable[str]) -> tuple[str, ...]:
-    """Read a state dict of the whole model; its head may be missing or of another shape.
+    """Load a state dict of the whole model, in which the head may be missing or have another shape.
 
     Args:
-        model: Whose weights are replaced.
-        path: `torch.save(model.state_dict(), path)`, or safetensors by its suffix.
-        layers: The head's.
+        model: The model.
+        path: From `torch.save(model.state_dict(), path)`, or safetensors by its suffix.
+        layers: Names of the head's layers.
 
     Returns:
-        Names of the head's tensors that stay as they were made.
+        Names of the head's tensors that keep their initial values.
 
     Raises:
         WeightsUnusable: It cannot be read without running code, or names or shapes do not fit; the text names them.
     """
-    given, wanted = backbones.read_weights(path), model.state_dict()
-    of_head = {name for name in wanted if name.rpartition(".")[0] in set(layers)}
-    counters = {name for name in wanted if name.endswith("num_batches_tracked")}
-    if unknown := sorted(given.keys() - wanted.keys()):
-        raise WeightsUnusable(f"{path.name}: the model has no tensor {unknown[0]!r} ({len(unknown)} are unknown)")
-    if missing := sorted(wanted.keys() - given.keys() - counters - of_head):
-        raise WeightsUnusable(f"{path.name}: {len(missing)} tensors are missing, the first is {missing[0]!r}")
-    kept = {name for name in of_head if name not in given or given[name].shape != wanted[name].shape}
-    for name in sorted(given.keys() - kept):
-        if given[name].shape != wanted[name].shape:
-            shapes = f"{list(given[name].shape)}, not {list(wanted[name].shape)}"
-            raise WeightsUnusable(f"{path.name}: {name!r} is {shapes}")
-        if not torch.isfinite(given[name]).all():
-            raise WeightsUnusable(f"{path.name}: {name!r} holds a NaN or an infinity")
-    model.load_state_dict({name: given[name] for name in given.keys() - kept}, strict=False)
-    return tuple(sorted(kept))
+    of_head = [name for name in model.state_dict() if name.rpartition(".")[0] in set(layers)]
+    return state_dict.load_into(model, state_dict.read(path), path.name, of_head)
 
 
 def head_layers(model: nn.Module, names: str) -> dict[str, nn.Linear]:
-    """The FC layers that are meant, by name; a layer that contains others stands for all FC layers in it.
+    """The named FC layers; the name of a layer that contains others stands for all FC layers in it.
 
     Args:
-        model: That has them.
+        model: The model.
         names: Separated by commas, as in `fc1,classifier.3`.
 
     Raises:
-        UnknownChoice: There is no layer of a name.
-        NotExportable: It is no FC layer.
+        UnknownChoice: The model has no layer of that name.
+        NotExportable: The layer is no FC layer and contains none.
     """
     modules = dict(model.named_modules())
     linears = {name: module for name, module in modules.items() if isinstance(module, nn.Linear)}
@@ -151,12 +137,12 @@ def divide(model: nn.Module, layers: Mapping[str, nn.Linear], side: int, classes
 
     Args:
         model: From photos [N, 3, side, side] to logits [N, classes].
-        layers: Of the head, from `head_layers`.
-        side: Of photos in pixels.
-        classes: How many.
+        layers: The head's layers, from `head_layers`.
+        side: Side of photos in pixels.
+        classes: Number of classes.
 
     Raises:
-        NotExportable: It cannot be divided there; the text names the layer or operation, and what to do.
+        NotExportable: It cannot be divided there; the text names the layer or operation, and a remedy.
     """
     model.eval()
     photos = torch.rand((2, 3, side, side), generator=torch.Generator().manual_seed(0))
@@ -169,39 +155,39 @@ def divide(model: nn.Module, layers: Mapping[str, nn.Linear], side: int, classes
         features = backbone(photos)
         if features.ndim != 2:
             raise NotExportable(
-                f"layer {head.first!r} is given {['N', *features.shape[1:]]}; features must be [N, F], so pool or "
-                "flatten before it"
+                f"the input of layer {head.first!r} is {['N', *features.shape[1:]]}; features must be [N, F], so pool "
+                "or flatten before it"
             )
         found = head.module(features)
     difference = (found - expected).abs().max().item() / max(1.0, expected.abs().max().item())
     if not difference <= _TOLERANCE:
         raise NotExportable(
-            f"divided before layer {head.first!r}, the model gives other logits, by {difference:.2g}; its forward must "
-            "not depend on anything but the photos, nor change the features behind the backbone"
+            f"divided before layer {head.first!r}, the model gives logits that differ by {difference:.2g}; its forward "
+            "must depend on the photos alone, and must not change the features behind the backbone"
         )
     return Divided(backbone, head.module, head.left_out)
 
 
 def without_dropout(model: nn.Module, side: int) -> tuple[str, ...]:
-    """Take the dropout layers out of a model that is trained as a whole; gives their names.
+    """Replace the dropout layers of a model that is trained as a whole; returns their names.
 
     Raises:
-        NotExportable: Its `forward` calls dropout as a function.
+        NotExportable: `forward` calls dropout as a function.
     """
     named = [name for name, module in model.named_modules() if isinstance(module, nn.modules.dropout._DropoutNd)]
     for name in named:
         _replace(model, name, nn.Identity())
-    kept = [buffer.clone() for buffer in model.buffers()]
+    before = [buffer.clone() for buffer in model.buffers()]
     model.train()
     with _NoDropout(), torch.no_grad():
         _run(model, torch.zeros(2, 3, side, side))
-        for buffer, before in zip(model.eval().buffers(), kept, strict=True):
-            buffer.copy_(before)  # BatchNorm has counted these photos in
+        for buffer, value in zip(model.eval().buffers(), before, strict=True):
+            buffer.copy_(value)  # BatchNorm has counted these photos in
     return tuple(named)
 
 
 class _NoDropout(torch.overrides.TorchFunctionMode):
-    """Refuses dropout that is called as a function."""
+    """Refuses calls of dropout functions."""
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -212,17 +198,17 @@ class _NoDropout(torch.overrides.TorchFunctionMode):
 
 
 class _Entrance(nn.Module):
-    """Stands where a layer of the head was: what comes in is told, what goes out means nothing.
+    """In place of a layer of the head: records its input and returns zeros.
 
-    No exception ends the call here, because torch.export loses count of modules that are left by one.
+    It does not end the call with an exception, because torch.export then loses count of modules.
     """
 
-    def __init__(self, width: int, tell: Callable[[Tensor], None]) -> None:
+    def __init__(self, width: int, record: Callable[[Tensor], None]) -> None:
         super().__init__()
-        self.width, self.tell = width, tell
+        self.width, self.record = width, record
 
     def forward(self, features: Tensor) -> Tensor:
-        self.tell(features)
+        self.record(features)
         return features.new_zeros((*features.shape[:-1], self.width))
 
 
@@ -234,14 +220,14 @@ def _up_to(model: nn.Module, layers: Mapping[str, nn.Linear]) -> nn.Module:
         entered.clear()
         whole(photos)
         if not entered:
-            raise NotExportable("the model calls its head by another way than as its layers, so it cannot be divided")
+            raise NotExportable("the model does not call its head's layers as layers, so it cannot be divided")
         first = entered[0]
         entered.clear()
         return first
 
     for name, layer in layers.items():
         _replace(model, name, _Entrance(layer.out_features, entered.append))
-    # On the object, so that its tensors keep their names.
+    # Set on the object, so that its tensors keep their names.
     model.forward = features
     return model
 
@@ -290,12 +276,12 @@ def _called(model: str, function: Callable[..., Any], classes: int, side: int) -
     known = {**dict.fromkeys(_COUNTS, classes), **dict.fromkeys(_SIDES, side)}
     try:
         parameters = inspect.signature(function).parameters.values()
-    except (TypeError, ValueError):  # some that are written in C tell of none
+    except (TypeError, ValueError):  # functions written in C may have no signature
         parameters = {}.values()
     named = [p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY, p.POSITIONAL_ONLY)]
     if unknown := [p.name for p in named if p.default is p.empty and p.name not in known]:
         raise NotExportable(
-            f"{model} asks for {unknown[0]!r}; export gives {', '.join(known)}, so give the others a default"
+            f"{model} asks for {unknown[0]!r}; export passes {', '.join(known)}: give every other argument a default"
         )
     try:
         made = function(**{p.name: known[p.name] for p in named if p.name in known})
@@ -303,7 +289,7 @@ def _called(model: str, function: Callable[..., Any], classes: int, side: int) -
         place = own_head.place_of(error)
         raise NotExportable(f"{model} failed (at {place}): {type(error).__name__}: {error}") from error
     if isinstance(made, torch.jit.ScriptModule) or not isinstance(made, nn.Module):
-        raise NotExportable(f"{model} gives {type(made).__name__}; it must be an nn.Module, not scripted")
+        raise NotExportable(f"{model} returns {type(made).__name__}; it must return an nn.Module that is not scripted")
     return made
 
 
@@ -312,8 +298,8 @@ def _check_tensors(model: str, made: nn.Module) -> None:
         fits = tensor.dtype == torch.float32 or not (tensor.is_floating_point() or tensor.is_complex())
         if not fits or tensor.device.type != "cpu":
             raise NotExportable(
-                f"{model}: {name!r} is {tensor.dtype} on {tensor.device}; float32 on the CPU is needed, "
-                "as model.float().cpu() gives"
+                f"{model}: {name!r} is {tensor.dtype} on {tensor.device}; it must be float32 on the CPU: return "
+                "model.float().cpu()"
             )
 
 
@@ -338,11 +324,11 @@ def _check_logits(found: Any, classes: int) -> None:
     if tuple(found.shape) != (2, classes):
         raise NotExportable(
             f"the model gives {list(found.shape)} for two photos; for {classes} classes it must be [2, {classes}]. "
-            "A function with an argument `classes` is told how many there are"
+            "Give the function an argument `classes` to receive their number"
         )
 
 
 def _listed(layers: Iterable[str]) -> str:
     names = list(layers)
-    # The last ones, which a head is made of.
+    # The last names, because a head consists of the last layers.
     return ("..., " if len(names) > _MOST_LISTED else "") + ", ".join(names[-_MOST_LISTED:]) or "none"

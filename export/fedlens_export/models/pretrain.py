@@ -1,4 +1,4 @@
-"""Training a backbone for a while on public photos, before it is frozen."""
+"""Training a backbone on public photos, before it is frozen."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -32,15 +32,15 @@ def train(
 
     Args:
         backbone: From normalised photos [N, 3, side, side] to features.
-        folder: Photos, one sub-folder a class. They become part of what the weights remember: public ones only.
-        side: Of the photos, in pixels.
-        normalisation: What comes before the backbone.
-        epochs: How often each photo is seen, at least once.
-        seed: Of the classifier's weights, the order of photos and their mirroring.
-        on_stage: Told of each epoch, one line.
+        folder: Photos, one sub-folder a class. Take public photos only: weights remember photos.
+        side: Side of the photos, in pixels.
+        normalisation: Normalisation of photos before the backbone.
+        epochs: Passes over all photos, at least 1.
+        seed: Seed of the classifier's weights, the order of photos and their mirroring.
+        on_stage: Receives one line for each epoch.
 
     Raises:
-        NotExportable: Less than two classes, or too few readable photos.
+        NotExportable: There are less than two classes, or too few readable photos.
     """
     if epochs < 1:
         raise NotExportable(f"{epochs} epochs of pretraining are not allowed; at least 1 is needed")
@@ -53,7 +53,7 @@ def train(
         backbone.train()
         for module in backbone.modules():
             if isinstance(module, nn.modules.batchnorm._BatchNorm):
-                # Some networks average over thousands of batches; here there may be a hundred.
+                # Some networks average over thousands of batches; here there are perhaps a hundred.
                 module.momentum = STATISTICS_MOMENTUM
         for epoch in range(epochs):
             loss = _epoch(backbone, head, optimiser, images, labels, normalisation)
@@ -71,7 +71,7 @@ def _epoch(
 ) -> float:
     losses = []
     order = torch.randperm(len(images))
-    # A short last batch would give BatchNorm statistics of a few photos: it is left to another epoch's order.
+    # A short last batch would give BatchNorm statistics of a few photos; in another epoch they are in other batches.
     for start in range(0, len(order) - min(BATCH, len(order)) + 1, BATCH):
         rows = order[start : start + BATCH]
         batch = normalisation(images[rows].float() / 255)

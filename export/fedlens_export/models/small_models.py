@@ -1,4 +1,4 @@
-"""Four small CNNs of different make, for federations that share nothing but a classifier.
+"""Four small CNNs of different architectures, for federations that share nothing but a classifier.
 
 Each has at most 2 million multiply-adds for a photo of 32 x 32 pixels, and ends in FC 512, ReLU, FC classes.
 
@@ -14,14 +14,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from fedlens_export.models.classified import FEATURES, Classified
-
-
-class _Mean(nn.Module):
-    """The mean of each channel."""
-
-    def forward(self, maps: Tensor) -> Tensor:
-        return maps.mean((2, 3))
+from fedlens_export.models.classified import FEATURES, Classified, Mean
 
 
 class _Residual(nn.Module):
@@ -70,12 +63,12 @@ def _plain(side: int) -> tuple[nn.Module, int]:
 
 def _residual(_side: int) -> tuple[nn.Module, int]:
     blocks = (_Residual(12, 12, 1), _Residual(12, 24, 2), _Residual(24, 48, 2))
-    return nn.Sequential(_convolution(3, 12, 3, 2), *blocks, _Mean()), 48
+    return nn.Sequential(_convolution(3, 12, 3, 2), *blocks, Mean()), 48
 
 
 def _separables(_side: int) -> tuple[nn.Module, int]:
     blocks = (_separable(16, 32, 2), _separable(32, 64, 1), _separable(64, 96, 2), _separable(96, 128, 2))
-    return nn.Sequential(_convolution(3, 16, 3), *blocks, _Mean()), 128
+    return nn.Sequential(_convolution(3, 16, 3), *blocks, Mean()), 128
 
 
 def _inception(_side: int) -> tuple[nn.Module, int]:
@@ -85,7 +78,7 @@ def _inception(_side: int) -> tuple[nn.Module, int]:
         _Inception(40, 24, (16, 32), (8, 16), 24),
         nn.MaxPool2d(3, 2, 1),
     )
-    return nn.Sequential(_convolution(3, 16, 3, 2), *modules, _Mean()), 96
+    return nn.Sequential(_convolution(3, 16, 3, 2), *modules, Mean()), 96
 
 
 _LAYERS: dict[str, Callable[[int], tuple[nn.Module, int]]] = {

@@ -1,20 +1,23 @@
-"""Reading PyTorch state dicts that somebody else wrote, without running code from them."""
+"""Reading other people's PyTorch state dicts without running code from them, and loading them into modules."""
 
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from pickle import UnpicklingError
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedlens_export.errors import WeightsUnusable
 
 
 def read(path: Path) -> dict[str, Tensor]:
-    """The tensors of a file that `torch.save(model.state_dict(), path)` wrote, on the CPU.
+    """The tensors of a file from `torch.save(model.state_dict(), path)`, or of safetensors by its suffix, on the CPU.
 
     Raises:
         WeightsUnusable: It cannot be read without running code, is damaged, or holds something else.
     """
+    if path.suffix == ".safetensors":
+        return _safetensors(path)
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)
     except FileNotFoundError as error:
@@ -39,6 +42,50 @@ def read(path: Path) -> dict[str, Tensor]:
         if tensor.layout != torch.strided or tensor.is_quantized or tensor.device.type != "cpu":
             raise WeightsUnusable(f"{path}: tensor {name!r} is sparse, quantised or without data; save a dense one")
     return {name: tensor.detach() for name, tensor in state.items()}
+
+
+def load_into(
+    module: nn.Module, given: Mapping[str, Tensor], source: str, optional: Collection[str] = ()
+) -> tuple[str, ...]:
+    """Replace the tensors of a module.
+
+    Args:
+        module: Its counters of batches may be missing in `given`.
+        given: By the module's names.
+        source: Origin of the tensors, for errors.
+        optional: Tensors that may be missing or have another shape; these keep their values.
+
+    Returns:
+        The optional tensors that kept their values, sorted.
+
+    Raises:
+        WeightsUnusable: Names or shapes do not fit, or a value is not finite; the text names the tensor.
+    """
+    wanted = module.state_dict()
+    counters = {name for name in wanted if name.endswith("num_batches_tracked")}
+    if missing := sorted(wanted.keys() - given.keys() - counters - set(optional)):
+        raise WeightsUnusable(f"{source}: {len(missing)} tensors are missing, the first is {missing[0]!r}")
+    if unknown := sorted(given.keys() - wanted.keys()):
+        raise WeightsUnusable(f"{source}: the model has no tensor {unknown[0]!r} ({len(unknown)} are unknown)")
+    unchanged = {name for name in optional if name not in given or given[name].shape != wanted[name].shape}
+    loaded = {name: tensor for name, tensor in given.items() if name not in unchanged}
+    for name, tensor in loaded.items():
+        if tensor.shape != wanted[name].shape:
+            raise WeightsUnusable(f"{source}: {name!r} is {list(tensor.shape)}, not {list(wanted[name].shape)}")
+        if not torch.isfinite(tensor).all():
+            raise WeightsUnusable(f"{source}: {name!r} holds a NaN or an infinity")
+    module.load_state_dict(loaded, strict=False)
+    return tuple(sorted(unchanged))
+
+
+def _safetensors(path: Path) -> dict[str, Tensor]:
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        return load_file(path)
+    except (OSError, SafetensorError) as error:
+        raise WeightsUnusable(f"{path} cannot be read as a state dict: {error}") from error
 
 
 def _first_line(error: Exception) -> str:

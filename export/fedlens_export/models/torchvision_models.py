@@ -1,13 +1,13 @@
-"""torchvision's networks: as models that are trained as a whole, and as backbones that are frozen.
+"""torchvision's networks: as models that are trained as a whole, and as frozen backbones.
 
-Whole ones end in FC 512, ReLU, FC classes. As in FedClassAvg (Jang et al., ICPP 2022) they are torchvision's own for
-photos of 32 pixels too, of which one pixel is left at the end, but for AlexNet, whose strides leave nothing: the
-authors replace it by three 3 x 3 convolutions and a mean over 3 x 3 fields. Dropout is left out everywhere: a step is
-a function of its arguments alone. GoogLeNet has no auxiliary heads.
+Models trained as a whole end in FC 512, ReLU, FC classes. As in FedClassAvg (Jang et al., ICPP 2022), they are
+torchvision's own for photos of 32 pixels too, although one pixel is left at the end. AlexNet is the exception: its
+strides leave no pixel, so the authors replace it by three 3 x 3 convolutions and a mean over 3 x 3 fields. All dropout
+is left out, because a step is a function of its arguments alone. GoogLeNet has no auxiliary heads.
 
-Frozen ones give the features before their first FC layer. Those of AlexNet are the means of its last 256 channels: its
-FC layers are 94 % of its weights, too much to send to a phone. MobileNetV2, MobileNetV3-Large and EfficientNet-B0 are
-backbones only. EfficientNet-B0 skips no block at random while it is pretrained.
+Frozen backbones give the features before their first FC layer. AlexNet gives the means of its last 256 channels: its FC
+layers are 94 % of its weights, too much to send to a phone. MobileNetV2, MobileNetV3-Large and EfficientNet-B0 are
+backbones only. EfficientNet-B0 skips no block at random during pretraining.
 """
 
 from collections import OrderedDict
@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from fedlens_export.errors import WeightsUnusable
 from fedlens_export.models.backbone_source import Source
-from fedlens_export.models.classified import FEATURES, Classified
+from fedlens_export.models.classified import FEATURES, Classified, Mean
 
 MIN_SIDE = 32
 SUFFIX = "_whole"
@@ -30,11 +30,11 @@ class _Kind:
     """One of torchvision's networks.
 
     Attributes:
-        torchvisions: Its name there.
-        features: How many it gives before its first FC layer.
-        left_out: What stands before the names of its tensors that a backbone does not have.
-        options: Of its constructor.
-        least_side: Of the photos that its layers leave something of, in pixels.
+        torchvisions: Its name in torchvision.
+        features: Number of features before its first FC layer.
+        left_out: Prefixes of the tensors that a backbone does not have.
+        options: Arguments of its constructor.
+        least_side: Least side of photos, in pixels; of smaller photos the layers leave nothing.
         whole: Whether it can also be trained as a whole.
     """
 
@@ -59,19 +59,6 @@ _KINDS = {
 WHOLE = tuple(name + SUFFIX for name, kind in _KINDS.items() if kind.whole)
 
 
-class Mean(nn.Module):
-    """A network's `features`, averaged over the picture."""
-
-    def __init__(self, features: nn.Module) -> None:
-        super().__init__()
-        self.features = features
-
-    def forward(self, photos: Tensor) -> Tensor:
-        """Features, float32 [N, F], of normalised photos."""
-        found: Tensor = self.features(photos).mean((2, 3))
-        return found
-
-
 def whole(name: str, classes: int) -> nn.Module:
     """One of `WHOLE`, from normalised photos to logits, with weights drawn from torch's global generator."""
     kind = name.removesuffix(SUFFIX)
@@ -83,7 +70,7 @@ def whole(name: str, classes: int) -> nn.Module:
 def _frozen(name: str, side: int) -> nn.Module:
     network = _network(name)
     if name == "googlenet":
-        # Its weights want photos normalised to -1..1, and it changes ours to that.
+        # Its weights need photos normalised to -1..1; with this it converts ours.
         network.transform_input = True  # type: ignore[assignment]  # a plain attribute
     return network
 
@@ -93,7 +80,7 @@ def _without_classifier(name: str, state: Mapping[str, Tensor]) -> dict[str, Ten
 
 
 def _pretrained(name: str) -> dict[str, Tensor]:
-    """Downloaded once, then taken from torch's cache."""
+    """Weights downloaded once, then read from torch's cache."""
     from torchvision.models import get_model_weights  # type: ignore[import-untyped]  # it ships no types
 
     weights = get_model_weights(_KINDS[name].torchvisions)["IMAGENET1K_V1"]
@@ -125,7 +112,7 @@ def _network(name: str) -> nn.Module:
     kind = _KINDS[name]
     network: nn.Module = get_model(kind.torchvisions, weights=None, **kind.options)
     if "classifier." in kind.left_out:
-        return Mean(network.get_submodule("features"))
+        return nn.Sequential(OrderedDict(features=network.get_submodule("features"), mean=Mean()))
     network.fc = nn.Identity()
     if name == "googlenet":
         network.dropout = nn.Identity()

@@ -1,14 +1,13 @@
-"""The models that are trained as a whole: the small CNNs of the papers are here, the others elsewhere.
+"""Models by name that are trained as a whole, and the small CNNs of three papers among them.
 
     fedns_cnn    conv 5x5 32, ReLU, max pool 2; conv 5x5 64, ReLU, max pool 2; FC 1024, ReLU; FC 256, ReLU; FC classes
     lenet5       conv 5x5 6, ReLU, max pool 2; conv 5x5 16, ReLU, max pool 2; FC 120, ReLU; FC 84, ReLU; FC classes
     lenet5_bn    as lenet5, with BatchNorm between convolution and ReLU
 
-Sources: FedNS for the first; FedConcat's simple CNN for `lenet5`; pFedSim for `lenet5_bn`. Convolutions are valid
-(unpadded). The first FC layer takes what the convolutions leave of the photo, which has three channels. Photos of less
-than 16 pixels leave nothing.
+Sources: FedNS for `fedns_cnn`; FedConcat's simple CNN for `lenet5`; pFedSim for `lenet5_bn`. Photos have three
+channels; convolutions are unpadded, and nothing is left of photos below 16 pixels.
 
-`small_models` and `torchvision_models` have the rest; those all end in FC 512, ReLU, and an FC layer `classifier`.
+`small_models` and `torchvision_models` have the others, which end in FC 512, ReLU, and an FC layer `classifier`.
 """
 
 from collections.abc import Sequence
@@ -16,11 +15,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from fedlens_export.errors import NotExportable, UnknownChoice
+from fedlens_export.errors import NotExportable, check_choice
 from fedlens_export.models import small_models, torchvision_models
 
 MIN_SIDE = 16
-"""The least side, in pixels: 16 - 4 = 12, / 2 = 6, - 4 = 2, / 2 = 1."""
+"""The least side of photos, in pixels: 16 - 4 = 12, / 2 = 6, - 4 = 2, / 2 = 1."""
 
 _LAYERS: dict[str, tuple[tuple[int, int], tuple[int, int], bool]] = {
     "fedns_cnn": ((32, 64), (1024, 256), False),
@@ -34,7 +33,7 @@ class SmallCnn(nn.Module):
     """Two convolutions and three FC layers."""
 
     def __init__(self, channels: Sequence[int], hidden: Sequence[int], classes: int, side: int, norm: bool) -> None:
-        """`side` is that of the photos, in pixels; with `norm`, BatchNorm follows each convolution."""
+        """Draw weights for photos of `side` pixels; with `norm`, BatchNorm follows each convolution."""
         super().__init__()
         left = ((side - 4) // 2 - 4) // 2
         self.conv1 = nn.Conv2d(3, channels[0], 5)
@@ -61,8 +60,7 @@ def build(name: str, classes: int, side: int, seed: int) -> nn.Module:
         UnknownChoice: There is no model of that name.
         NotExportable: The photos are too small for it.
     """
-    if name not in MODELS:
-        raise UnknownChoice(f"model {name!r} is unknown; there are {', '.join(MODELS)}")
+    check_choice("model", name, MODELS)
     least = torchvision_models.MIN_SIDE if name in torchvision_models.WHOLE else MIN_SIDE
     if side < least:
         raise NotExportable(f"{name} needs photos of at least {least} pixels a side, not {side}")

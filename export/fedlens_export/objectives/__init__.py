@@ -1,6 +1,9 @@
-"""What a local step minimises; one file an objective. A new one adds a line to `OBJECTIVES`."""
+"""Losses that a local step minimises, one file an objective; a new one adds a line to `OBJECTIVES`.
 
-from fedlens_export.errors import UnknownChoice
+It may import `network`, `hyper` and `errors`. Begin with `objective.py`.
+"""
+
+from fedlens_export.errors import check_choice
 from fedlens_export.objectives import classifier_proximal, cross_entropy, proximal, supcon
 from fedlens_export.objectives.objective import Objective
 
@@ -20,8 +23,7 @@ def by_name(name: str) -> Objective:
     """An objective.
 
     Raises:
-        UnknownChoice: There is none of that name.
+        UnknownChoice: There is no objective of that name.
     """
-    if name not in OBJECTIVES:
-        raise UnknownChoice(f"objective {name!r} is unknown; there are {', '.join(OBJECTIVES)}")
+    check_choice("objective", name, OBJECTIVES)
     return OBJECTIVES[name]

@@ -7,9 +7,9 @@ Paper: Jang et al., ICPP 2022, arXiv:2210.16748, Equation 5: `rho * ||w_Ck - w_C
     rho           hyper["rho"]            strength of the norm; 0 turns it off
     mu (code)     hyper["mu_mean"]        strength of the authors' code's form; 0 turns it off
 
-The authors' code has another form: `mu/2 * (mean of squared weight differences + the same for the bias)`. It leaves it
-out in the first batch of a round, where a classifier that started from `w_C` feels neither form anyway.
-The norm has no gradient at distance 0; here it is 0 there.
+The authors' code has another form: `mu/2 * (mean of squared weight differences + the same for the bias)`. The code
+leaves it out in the first batch of a round, in which both forms are 0 for a classifier that starts from `w_C`.
+The norm has no gradient at distance 0; here the gradient is 0 there.
 """
 
 from collections.abc import Mapping
@@ -28,7 +28,7 @@ CLASSIFIER = Reference(proximal.REFERENCE, roles=("classifier",))
 def pulled(
     outcome: Outcome, weights: Tensors, references: Mapping[str, Tensors], hyper: Mapping[str, Tensor]
 ) -> Outcome:
-    """The outcome with both forms of the pull, as far as `hyper` turns them on."""
+    """Add both forms of the pull, as far as `hyper` turns them on, to loss and gradients."""
     difference = proximal.differences(weights, references[CLASSIFIER.name])
     return proximal.pulled(
         outcome,
@@ -45,7 +45,7 @@ def gradients(
     references: Mapping[str, Tensors],
     hyper: Mapping[str, Tensor],
 ) -> Outcome:
-    """As `cross_entropy.gradients`, with the pull on the classifier in gradients and loss."""
+    """Cross-entropy with the pull on the classifier, in gradients and loss."""
     outcome = cross_entropy.gradients(forward, weights, batch, references, hyper)
     return pulled(outcome, weights, references, hyper)
 

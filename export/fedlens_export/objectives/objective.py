@@ -1,4 +1,4 @@
-"""What every objective gets and gives, and how padding is left out of it."""
+"""Inputs and outputs of every objective, and the treatment of padding."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from fedlens_export.network import Tensors
 
 
 class Forward(Protocol):
-    """The model in training, from trained weights and rows without padding's content."""
+    """The model in training: from trained weights, and rows whose padding is zero."""
 
     def __call__(self, trained: Tensors, rows: Tensor) -> tuple[Tensor, Tensors]:
         """Logits and new buffers."""
@@ -25,7 +25,7 @@ class Forward(Protocol):
 
 @dataclass(frozen=True)
 class Batch:
-    """Rows to learn from.
+    """Rows of one step.
 
     Attributes:
         inputs: float32 [B, ...], or [B, V, ...] for an objective over V views; padding may hold anything.
@@ -40,7 +40,7 @@ class Batch:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one batch says: gradients by weight, the mean loss over real rows, logits [B, classes], new buffers."""
+    """Gradients by weight, the mean loss over real rows, logits [B, classes], and new buffers of one batch."""
 
     gradients: Tensors
     loss: Tensor
@@ -54,7 +54,7 @@ class Reference:
 
     Attributes:
         name: As in a manifest.
-        roles: Which weights it covers.
+        roles: Roles of the weights that it covers.
     """
 
     name: str
@@ -67,11 +67,11 @@ class Objective:
 
     Attributes:
         name: As in a manifest.
-        hyper: Scalars beside those of the optimiser.
+        hyper: Scalars besides the optimiser's.
         references: Sets of tensors that it compares with.
         gradients: From forward, weights, batch, references and hyper-parameters to the outcome.
-        views: How many augmented views of each photo it takes; 0: the photo as it is.
-        needs_features: Whether it asks for `Forward.with_features`.
+        views: Number of augmented views of each photo in a batch; 0: the photo itself.
+        needs_features: Whether it calls `Forward.with_features`.
     """
 
     name: str
@@ -83,7 +83,7 @@ class Objective:
 
 
 def without_padding(inputs: Tensor, mask: Tensor) -> Tensor:
-    """`inputs` with zeros in the rows that `mask` leaves out: a NaN there would spoil the gradient of every row."""
+    """`inputs` with zeros in the rows that `mask` leaves out, since a NaN there would spoil every row's gradient."""
     rows = mask.reshape(-1, *[1] * (inputs.dim() - 1))
     return torch.where(rows > 0, inputs, 0.0)
 

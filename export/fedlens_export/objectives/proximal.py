@@ -1,4 +1,4 @@
-"""FedProx: cross-entropy plus a pull towards the broadcast model; and the other readings of such a pull.
+"""FedProx: cross-entropy plus a pull towards the broadcast model; and two other forms of such a pull.
 
 Paper: Li et al., MLSys 2020, arXiv:1812.06127, Equation 2: `h(w) = F(w) + mu/2 * ||w - w_t||^2`.
 
@@ -6,8 +6,8 @@ Paper: Li et al., MLSys 2020, arXiv:1812.06127, Equation 2: `h(w) = F(w) + mu/2 
     w_t      references["global"]    the model that the round started from
     mu       hyper["mu"]             strength; 0 turns the term off
 
-Each pull's gradient is a number for each tensor times `w - w_t`, which is added by hand: that is cheaper than
-differentiating the penalty. It covers what gradients train: no BatchNorm statistics.
+Each pull's gradient is a number for each tensor times `w - w_t`. It is added explicitly, which is cheaper than
+differentiating the penalty. It covers the trained weights, and so no BatchNorm statistics.
 """
 
 from collections.abc import Mapping
@@ -29,8 +29,8 @@ class Pull:
     """A penalty on differences `d = w - w_t`.
 
     Attributes:
-        value: Of the penalty, a scalar.
-        slopes: By name of tensor the scalar whose product with `d` is the gradient.
+        value: The penalty, a scalar.
+        slopes: By name of tensor, the scalar whose product with `d` is the gradient.
     """
 
     value: Tensor
@@ -62,7 +62,7 @@ def mean_squared(difference: Mapping[str, Tensor], mu: Tensor) -> Pull:
 
 
 def pulled(outcome: Outcome, difference: Mapping[str, Tensor], *pulls: Pull) -> Outcome:
-    """The outcome with these penalties in loss and gradients."""
+    """Add these penalties to loss and gradients."""
     loss, gradients = outcome.loss, dict(outcome.gradients)
     for pull in pulls:
         loss = loss + pull.value
@@ -83,7 +83,7 @@ def gradients(
     references: Mapping[str, Tensors],
     hyper: Mapping[str, Tensor],
 ) -> Outcome:
-    """As `cross_entropy.gradients`, with the proximal term in gradients and loss."""
+    """Cross-entropy with the proximal term, in gradients and loss."""
     outcome = cross_entropy.gradients(forward, weights, batch, references, hyper)
     difference = differences(weights, references[REFERENCE])
     return pulled(outcome, difference, squared(difference, hyper["mu"]))

@@ -5,7 +5,7 @@ Equations 3 to 5: `SupCon(F(x'), F(x'')) + CE(C(F(x')), y) + rho * R`.
 
     paper      here                        meaning
     x', x''    batch.inputs[:, 0], [:, 1]  two random views of a photo
-    F(x)       features                    what the extractor gives, before the ReLU in front of the classifier
+    F(x)       features                    the extractor's output, before the ReLU in front of the classifier
     i, a       rows                        views of photos: a row is contrasted with every other one
     P(i)       positive                    other rows of the same class
     tau        hyper["temperature"]
@@ -13,12 +13,12 @@ Equations 3 to 5: `SupCon(F(x'), F(x'')) + CE(C(F(x')), y) + rho * R`.
     -          hyper["contrast"]           weight of the contrast; 0 turns it off
     rho, R     as in `classifier_proximal`
 
-Two readings, because the FedClassAvg paper does not say which: `supcon` is Khosla's, on features of length 1 with
-temperature 0.07. `supcon_raw` is that of the authors' code, on features as they are with temperature 100 and base 0.07.
+The FedClassAvg paper allows two readings: `supcon` is Khosla's, on features of length 1 with temperature 0.07;
+`supcon_raw` follows the authors' code, on unscaled features with temperature 100 and base 0.07.
 
 Deviations: the sum over other rows is a masked log-sum-exp from the greatest of them, since the code's form gives NaN
-for long raw features. A row without a positive takes no part in the mean; without any the contrast is 0. Both views
-pass the model at once, so that BatchNorm sees both, as in the code, also where the contrast is off.
+for long raw features. A row without a positive is left out of the mean; if no row has one, the contrast is 0. Both
+views pass the model at once, so that BatchNorm sees both, as in the code, even with the contrast off.
 """
 
 from collections.abc import Mapping
@@ -39,33 +39,24 @@ _NOTHING = -1e30
 _LEAST_SQUARE = 1e-12
 
 
-def loss(
-    features: Tensor, labels: Tensor, mask: Tensor, temperature: Tensor, base_temperature: Tensor, *, normalised: bool
-) -> Tensor:
-    """The supervised contrastive loss of B photos seen V times each, a scalar.
-
-    Args:
-        features: Floats [B, V, F].
-        labels: int64 [B].
-        mask: Floats [B], 1 for a photo that counts.
-        temperature: Scalar above 0.
-        base_temperature: Scalar above 0; equal to the temperature it has no effect.
-        normalised: Whether features are brought to length 1 first.
-    """
-    views = features.shape[1]
-    rows = torch.cat([features[:, view] for view in range(views)])
-    return _contrast(rows, labels, mask, temperature, base_temperature, normalised)
-
-
 def unit(features: Tensor) -> Tensor:
     """Each row at length 1; rows shorter than 1e-6 stay shorter, and a row of zeros stays."""
     return features * torch.rsqrt((features * features).sum(-1, keepdim=True).clamp(min=_LEAST_SQUARE))
 
 
-def _contrast(
-    rows: Tensor, labels: Tensor, mask: Tensor, temperature: Tensor, base_temperature: Tensor, normalised: bool
+def loss(
+    rows: Tensor, labels: Tensor, mask: Tensor, temperature: Tensor, base_temperature: Tensor, *, normalised: bool
 ) -> Tensor:
-    """As `loss`, of features [V * B, F]: the first view of every photo, then the second, and so on."""
+    """The supervised contrastive loss of B photos in V views each, a scalar.
+
+    Args:
+        rows: Features, floats [V * B, F]: the first view of every photo, then the second, and so on.
+        labels: int64 [B].
+        mask: Floats [B], 1 for a photo that counts.
+        temperature: Scalar above 0.
+        base_temperature: Scalar above 0; equal to the temperature it has no effect.
+        normalised: Scale features to length 1 first.
+    """
     views = rows.shape[0] // labels.shape[0]
     labels, mask = torch.cat([labels] * views), torch.cat([mask] * views)
     if normalised:
@@ -74,7 +65,7 @@ def _contrast(
     number = torch.arange(labels.shape[0])
     other = (number.unsqueeze(1) != number.unsqueeze(0)) & (mask.unsqueeze(1) > 0) & (mask.unsqueeze(0) > 0)
     positive = other & (labels.unsqueeze(1) == labels.unsqueeze(0))
-    # Not the infinity, whose difference with itself is NaN.
+    # Not an infinity: its difference with itself is NaN.
     greatest = torch.where(other, similarity, _NOTHING).amax(1, keepdim=True).detach()
     greatest = torch.where(greatest > 0.1 * _NOTHING, greatest, 0.0)
     shifted = torch.where(other, similarity - greatest, 0.0)
@@ -95,19 +86,19 @@ def gradients(
     *,
     normalised: bool,
 ) -> Outcome:
-    """The three terms' loss and gradients; the logits are those of the first view."""
+    """Loss and gradients of the three terms, and the logits of the first view."""
     inputs = without_padding(batch.inputs, batch.mask)
     rows = torch.cat([inputs[:, view] for view in range(VIEWS)])
-    # The cross-entropy leaves the other views out like padding.
+    # To the cross-entropy, the other views are padding.
     first = torch.cat([batch.mask, *[torch.zeros_like(batch.mask)] * (VIEWS - 1)])
     labels = torch.cat([batch.labels] * VIEWS)
 
     def objective(trained: Tensors) -> tuple[Tensor, tuple[Tensor, Tensors]]:
         features, logits, buffers = forward.with_features(trained, rows)
-        # Where the contrast is off it must be off exactly, whatever the features are.
+        # A weight of 0 alone would let a NaN through.
         compared = torch.where(hyper["contrast"] > 0, features, 0.0)
-        contrast = _contrast(
-            compared, batch.labels, batch.mask, hyper["temperature"], hyper["base_temperature"], normalised
+        contrast = loss(
+            compared, batch.labels, batch.mask, hyper["temperature"], hyper["base_temperature"], normalised=normalised
         )
         losses = functional.cross_entropy(logits, labels, reduction="none")
         return hyper["contrast"] * contrast + masked_mean(losses, first), (logits, buffers)

@@ -1,4 +1,4 @@
-"""Programs of a bundle and the ways to lower them: steps, views, `.pt2`, `.pte`, ONNX, int8, and how close they are.
+"""Programs of a bundle, their lowering to `.pt2`, `.pte`, ONNX and int8, and the comparison with the model.
 
 It may import `objectives` and `network`, and never `models`. Begin with `steps.py`.
 """

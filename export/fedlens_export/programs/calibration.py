@@ -1,4 +1,4 @@
-"""Photos by which a backbone is quantised, and what quantising costs, measured on those of them that were not used."""
+"""Calibration photos of a quantised backbone, and the cost of quantising, measured on held-out photos."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -31,10 +31,10 @@ class Photos:
     """Photos of a folder, most of them held out.
 
     Attributes:
-        seen: uint8 [N, 3, side, side], to calibrate by.
-        held_out: uint8 [M, 3, side, side]; empty if there is one photo only.
-        labels: Of those held out, int64 [M]; None: the folder has no class sub-folders.
-        unreadable: How many files were left out.
+        seen: uint8 [N, 3, side, side], to calibrate with.
+        held_out: uint8 [M, 3, side, side]; empty if there is only one photo.
+        labels: Labels of the held-out photos, int64 [M]; None if the folder has no class sub-folders.
+        unreadable: Number of files left out.
     """
 
     seen: Tensor
@@ -43,20 +43,20 @@ class Photos:
     unreadable: int
 
     def observed(self, normalisation: Normalisation) -> list[Tensor]:
-        """At most `MOST_OBSERVED` of `seen`, evenly taken, normalised, each float32 [1, 3, side, side]."""
+        """At most `MOST_OBSERVED` of `seen`, evenly spaced, normalised, each float32 [1, 3, side, side]."""
         return [_as_input(self.seen[i : i + 1], normalisation) for i in _evenly(len(self.seen), MOST_OBSERVED)]
 
 
 @dataclass(frozen=True)
 class Cost:
-    """What quantising a backbone costs, on photos that it was not calibrated by.
+    """The cost of quantising a backbone, on photos that it was not calibrated with.
 
     Attributes:
-        photos: How many.
-        cosine: Between the features of both, the mean over photos.
-        least_cosine: The least of them.
-        accuracy: Top-1 of an FC head trained on the features of the float backbone, and of the quantised one, each in
-            0..1; None: there are no classes, or less than `LEAST_HELD_OUT` photos.
+        photos: Number of photos.
+        cosine: Mean over photos of the cosine between the features of both backbones.
+        least_cosine: The least of these cosines.
+        accuracy: Top-1 of an FC head on the features of the float backbone, and of the quantised one, each in 0..1;
+            None if there are no classes, or less than `LEAST_HELD_OUT` photos.
     """
 
     photos: int
@@ -65,7 +65,7 @@ class Cost:
     accuracy: tuple[float, float] | None
 
     def __str__(self) -> str:
-        """For people; one or two sentences."""
+        """A line for people."""
         features = (
             f"cosine of its features with the float backbone's {self.cosine:.4f}, at least {self.least_cosine:.4f}"
         )
@@ -82,20 +82,20 @@ class Cost:
 
 
 def check(folder: Path) -> None:
-    """See early whether a folder has photos; none is opened. Errors as `load`."""
+    """Check that a folder has photos, without opening them. Errors as in `load`."""
     if not any(_listed(folder)):
-        raise NotExportable(f"no photos to calibrate by in {folder.name}: JPEG, PNG, WebP and BMP are read")
+        raise NotExportable(f"no photos to calibrate with in {folder.name}; give JPEG, PNG, WebP or BMP files")
 
 
 def load(folder: Path, side: int) -> Photos:
-    """The photos of a folder, or of its sub-folders, each a class; of many, `MOST_PHOTOS` evenly taken.
+    """At most `MOST_PHOTOS` photos, evenly spaced, of a folder or of its sub-folders, each a class.
 
     Args:
         folder: Photos directly in it are used only if it has no sub-folders.
-        side: Of the loaded photos, in pixels.
+        side: Side of the loaded photos, in pixels.
 
     Raises:
-        NotExportable: There is no folder, or no photo in it that can be read.
+        NotExportable: There is no such folder, or no readable photo in it.
     """
     listed = _listed(folder)
     unreadable = 0
@@ -109,14 +109,14 @@ def load(folder: Path, side: int) -> Photos:
                 images.append(photos.load(paths[i], side, side))
             except PhotoUnreadable:
                 unreadable += 1
-        # At most every second one, so that few photos are divided in halves.
+        # At most every second photo, so that few photos are divided in halves.
         apart = max(2, -(-len(images) * len(listed) // MOST_OBSERVED))
         seen += images[::apart]
-        kept = [image for i, image in enumerate(images) if i % apart]
-        held_out += kept
-        labels += [label] * len(kept)
+        others = [image for i, image in enumerate(images) if i % apart]
+        held_out += others
+        labels += [label] * len(others)
     if not seen:
-        raise NotExportable(f"no photos to calibrate by in {folder.name}: none of {unreadable} files can be read")
+        raise NotExportable(f"no photos to calibrate with in {folder.name}: none of {unreadable} files can be read")
     return Photos(
         seen=torch.from_numpy(np.stack(seen)),
         held_out=torch.from_numpy(np.stack(held_out)) if held_out else torch.empty(0, 3, side, side),
@@ -132,44 +132,44 @@ def cost(
     normalisation: Normalisation,
     on_stage: Callable[[str], None],
 ) -> Cost:
-    """Compare two backbones on the photos that were held out; with classes, by linear heads on their features too.
+    """Compare two backbones on the held-out photos; if there are classes, also by linear heads on their features.
 
-    Each fifth of the photos is classified by a head that was trained on the other four, for several divisions into
-    fifths. Both backbones' heads are trained alike, to the end and without chance.
+    A head trained on four fifths of the photos classifies the other fifth, for several divisions into fifths. The heads
+    of both backbones are trained alike, until they converge and without randomness.
     """
-    kept = given.held_out if len(given.held_out) else given.seen
-    on_stage(f"embedding {len(kept)} photos to see what quantising costs")
-    features = _embed(backbone, kept, normalisation), _embed(quantised, kept, normalisation)
+    compared = given.held_out if len(given.held_out) else given.seen
+    on_stage(f"embedding {len(compared)} photos to measure the cost of quantising")
+    features = _embed(backbone, compared, normalisation), _embed(quantised, compared, normalisation)
     cosine = functional.cosine_similarity(*features, dim=1)
     accuracy = None
     if given.labels is not None and len(given.held_out) >= LEAST_HELD_OUT:
-        on_stage("training heads to see what quantising costs")
+        on_stage("training heads to measure the cost of quantising")
         before, after = (_accuracy(each, given.labels) for each in features)
         accuracy = (before, after)
-    return Cost(len(kept), cosine.mean().item(), cosine.min().item(), accuracy)
+    return Cost(len(compared), cosine.mean().item(), cosine.min().item(), accuracy)
 
 
 def _listed(folder: Path) -> list[tuple[Path, ...]]:
-    """The photos of each class; of all together where there are no classes."""
+    """The photos of each class, or one tuple of all photos if there are no classes."""
     try:
         folders = photos.class_folders(folder)
         return [photos.list_photos(each).photos for each in folders or [folder]]
     except OSError as error:
-        raise NotExportable(f"no photos to calibrate by: {error}") from error
+        raise NotExportable(f"no photos to calibrate with: {error}") from error
 
 
 def _embed(backbone: nn.Module, images: Tensor, normalisation: Normalisation) -> Tensor:
     with torch.no_grad():
-        # One by one: a quantised network is made for one photo.
+        # One by one, since a quantised network takes one photo.
         return torch.cat([backbone(_as_input(image, normalisation)) for image in torch.split(images, 1)])
 
 
 def _accuracy(features: Tensor, labels: Tensor) -> float:
-    """Of heads on features that they were not trained on, the mean over several divisions into fifths."""
+    """Mean accuracy of heads on features that they were not trained on, over several divisions into fifths."""
     place = torch.arange(len(labels))
     right = 0
     for division in range(_DIVISIONS):
-        # Any five that follow each other, mostly of one class, are in different fifths.
+        # Five consecutive photos, mostly of one class, are in different fifths.
         fold = (place + division * (place // _FOLDS)) % _FOLDS
         for i in range(_FOLDS):
             found = _classified(features[fold != i], labels[fold != i], features[fold == i])
@@ -178,7 +178,7 @@ def _accuracy(features: Tensor, labels: Tensor) -> float:
 
 
 def _classified(seen: Tensor, labels: Tensor, held_out: Tensor) -> Tensor:
-    """By multinomial logistic regression with a small decay."""
+    """Labels of `held_out` by multinomial logistic regression with a small decay, trained on `seen`."""
     centre, scale = seen.mean(0), seen.std() + 1e-12
     rows, tests = (seen - centre) / scale, (held_out - centre) / scale
     classes = int(labels.max()) + 1

@@ -1,7 +1,8 @@
-"""Bundles in which one classifier stands on several frozen extractors side by side, as FedConcat ends.
+"""Bundles whose classifier takes the outputs of several frozen extractors side by side, for FedConcat's last phase.
 
-The extractors are downloaded, and are those of the ordinary bundle of the same model; only the classifier trains. Its
-rows are the extractors' outputs, made by `extract` once a photo, in the order of the extractors; zeros for absent ones.
+Clients download the extractors, which have the tensors of the ordinary bundle of the same model; only the classifier
+trains. `extract` runs once for each photo and extractor. A row of the classifier has the outputs in the order of the
+extractors, and zeros for absent ones.
 """
 
 from collections import OrderedDict
@@ -20,7 +21,7 @@ CLASSIFIER = "classifier"
 
 
 def extract(network: Network, batch: int) -> ProgramSource:
-    """What the classifier of a network is given, float32 [batch, d], in evaluation mode; the extractor is an input.
+    """The program from an extractor's tensors and rows to the classifier's input, float32 [batch, d], in evaluation.
 
     Raises:
         NotExportable: The network is not an extractor followed by an FC layer.
@@ -40,7 +41,7 @@ def extract(network: Network, batch: int) -> ProgramSource:
 
 
 def classifier(network: Network, extractors: int, seed: int) -> Network:
-    """A new classifier on the outputs of so many extractors, with weights drawn from `seed`."""
+    """A new classifier for the outputs of `extractors` extractors, with weights drawn from `seed`."""
     old = _classifier(network)
     width = extractors * old.in_features
     with torch.random.fork_rng(devices=[]):
@@ -50,7 +51,7 @@ def classifier(network: Network, extractors: int, seed: int) -> Network:
 
 
 class _Reached(Exception):
-    """Carries what a classifier was called with out of the module that called it."""
+    """Ends a call of the module and carries the classifier's input."""
 
     def __init__(self, features: Tensor) -> None:
         super().__init__()
@@ -75,14 +76,14 @@ def _check(network: Network) -> None:
     layer, extractor = _classifier(network), _extractor(network)
     if not extractor:
         raise NotExportable(
-            "the classifier stands alone, so there is no extractor to concatenate; a head with one is `hidden`"
+            "the model is a classifier alone, so there is no extractor to concatenate; take head `hidden`"
         )
     rows = torch.rand((2, *network.input_shape), generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
         features = _before_classifier(network, extractor, rows)
         logits, _ = network(network.weights, network.buffers, rows, training=False)
     if features.ndim != 2 or not torch.equal(logits, linear(features, layer.weight, layer.bias)):
-        raise NotExportable("the model does more with photos after its last FC layer, so it cannot be concatenated")
+        raise NotExportable("the model's last operation is not its last FC layer, so it cannot be concatenated")
 
 
 def _classifier(network: Network) -> nn.Linear:

@@ -1,4 +1,4 @@
-"""From a function over tensors to the bytes of a `.pt2` program, and from those to a function again."""
+"""Lowering of functions over tensors to `.pt2` programs, and loading of such programs."""
 
 import io
 import warnings
@@ -24,7 +24,7 @@ def lower(name: str, function: Function, examples: Sequence[Tensor]) -> bytes:
     """The canonical `.pt2` of `function`, for tensors shaped and typed like `examples`.
 
     Raises:
-        NotExportable: It uses an operator that programs of this version may not use, or cannot be traced.
+        NotExportable: It uses an operator that is not allowed in programs, or cannot be traced.
     """
     return save(name, trace(name, function, examples))
 
@@ -36,13 +36,13 @@ def trace(name: str, function: Function, examples: Sequence[Tensor]) -> Exported
         NotExportable: It cannot be traced.
     """
     try:
-        # Exporting a module that differentiates fails; tracing first leaves plain operators, which export.
+        # torch.export fails for a module that differentiates; tracing first leaves plain operators.
         traced = make_fx(functionalize(function), tracing_mode="fake", decomposition_table=_DECOMPOSITIONS)(*examples)
         program = torch.export.export(_Flat(traced), tuple(examples))
     except Exception as error:  # whatever a foreign model raises while it is traced
         raise NotExportable(f"program {name!r} cannot be traced: {error}") from error
     program.graph_module.graph.eliminate_dead_code()
-    # Otherwise the examples are stored too, as a pickle.
+    # Otherwise torch stores the examples too, as a pickle.
     program._example_inputs = None
     return program
 
@@ -51,7 +51,7 @@ def save(name: str, program: ExportedProgram) -> bytes:
     """The canonical `.pt2` of a traced function.
 
     Raises:
-        NotExportable: It uses an operator that programs of this version may not use.
+        NotExportable: It uses an operator that is not allowed in programs.
     """
     stream = io.BytesIO()
     torch.export.save(program, stream)
@@ -62,7 +62,7 @@ def save(name: str, program: ExportedProgram) -> bytes:
 
 
 def load(raw: bytes) -> GraphModule:
-    """The function in a `.pt2`, which is vetted first.
+    """Vet a `.pt2` and load its function.
 
     Raises:
         ProgramRefused: It is not safe to load.
@@ -75,7 +75,7 @@ def load(raw: bytes) -> GraphModule:
 
 
 class _Flat(nn.Module):
-    """What torch.export takes: a module; its arguments stay a flat tuple."""
+    """A module, as torch.export needs it, whose arguments are a flat tuple."""
 
     def __init__(self, traced: nn.Module) -> None:
         super().__init__()

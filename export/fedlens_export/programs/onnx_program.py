@@ -1,7 +1,7 @@
-"""From a traced program to ONNX, which the server runs without torch; weights are inputs there too.
+"""Lowering of traced programs to ONNX, which the server runs without torch; weights are inputs there too.
 
-The file says nothing about where it was made: torch puts stack traces with paths into every node. onnx and onnxscript
-take seconds to import, so they are imported only when a program is lowered.
+torch puts stack traces with paths into every node; they are removed. onnx and onnxscript take seconds to import, so
+they are imported only when a program is lowered.
 """
 
 import warnings
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from onnx import GraphProto
 
 PROGRAMS = ("embed", "predict")
-"""What the server may run; all else is for clients only."""
+"""Programs that the server may run; all others are for clients only."""
 
 
 def lower(
@@ -37,8 +37,8 @@ def lower(
     Args:
         name: For errors.
         program: From `lowering.trace`, or any other.
-        inputs: Their names; empty: `input_0`, `input_1`, ... in slot order.
-        outputs: Their names; empty: `output_0`, `output_1`, ...
+        inputs: Names of the inputs; empty: `input_0`, `input_1`, ... in slot order.
+        outputs: Names of the outputs; empty: `output_0`, `output_1`, ...
         metadata: Written into the file.
 
     Raises:
@@ -66,13 +66,17 @@ def lower(
     model.ClearField("metadata_props")
     for key, value in (metadata or {}).items():
         model.metadata_props.add(key=key, value=value)
+    for tensor in (*model.graph.input, *model.graph.output):
+        for size in tensor.type.tensor_type.shape.dim:
+            if size.HasField("dim_param"):  # torch numbers the sizes that are not fixed; ours is the batch
+                size.dim_param = "N"
     _strip(model.graph)
     raw: bytes = model.SerializeToString(deterministic=True)
     return raw
 
 
 def load(raw: bytes) -> lowering.Function | None:
-    """The function in such a file, by onnxruntime; None: it is not installed."""
+    """The function in an ONNX file, run by onnxruntime; None if that is not installed."""
     if find_spec("onnxruntime") is None:
         return None
     runtime: Any = import_module("onnxruntime")  # it ships no types
@@ -89,14 +93,14 @@ def load(raw: bytes) -> lowering.Function | None:
 
 
 def _first_cause(error: BaseException) -> str:
-    # The last ones are pages of advice.
+    # Later errors in the chain are pages of advice.
     while error.__cause__ is not None:
         error = error.__cause__
     return str(error)
 
 
 def _strip(graph: "GraphProto") -> None:
-    """Take out names and notes that nobody reads; of values, what is needed to connect them stays."""
+    """Remove notes, and names that do not connect nodes."""
     graph.ClearField("value_info")
     described: tuple[Any, ...] = (graph, *graph.node, *graph.input, *graph.output, *graph.initializer)
     for part in described:

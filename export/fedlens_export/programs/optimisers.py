@@ -6,9 +6,9 @@
     m, v     moments    SGD: `velocity`; Adam: `mean` and `square`, all zero at the start of a stage
 
 Freezing multiplies with `on`, which is 1 or 0, because a `where` over whole tensors costs several times as much. With
-`on` = 0 the moments are `1 * m + 0 * g = m` and the weights `w - 0 * m = w`. (Two signs of zero could show: a moment
-of -0 becomes +0, and a weight of -0 becomes +0 where its moment is negative. Moments that start a stage at +0 stay
-there, and then weights of -0 stay too.)
+`on` = 0 the moments are `1 * m + 0 * g = m` and the weights `w - 0 * m = w`. (Only a sign of zero could change: a
+moment of -0 becomes +0, and a weight of -0 becomes +0 if its moment is negative. But moments start a stage at +0 and
+stay there, so that weights of -0 stay too.)
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedlens_export.errors import UnknownChoice
+from fedlens_export.errors import check_choice
 from fedlens_export.hyper import ROLES, Hyper, learning_rates
 from fedlens_export.network import Tensors
 
@@ -30,11 +30,12 @@ class Optimiser:
 
     Attributes:
         name: As in a manifest.
-        moments: Names of the tensors kept for each weight.
+        moments: Names of the state tensors of each weight.
         counts: Whether the rule needs the number of steps.
         hyper: Its scalars, learning rates first.
-        prepare: From hyper-parameters, learning rate, `on` and steps after this one to the scalars of one role.
-        update: From a weight, its gradient, its moments and those scalars to the new weight and moments.
+        prepare: From hyper-parameters, learning rate, `on` and the number of steps, with this one, to the scalars of a
+            role.
+        update: From a weight, its gradient, its moments and the scalars of its role to the new weight and moments.
     """
 
     name: str
@@ -59,7 +60,7 @@ class Optimiser:
             weights: By name.
             gradients: By the same names.
             moments: By `<moment>/<weight>`.
-            steps: Steps taken, by role; empty where the rule does not count.
+            steps: Steps taken, by role; empty if the rule does not count them.
             roles: `extractor` or `classifier`, by name of weight.
             hyper: Hyper-parameters by name.
 
@@ -89,10 +90,9 @@ def by_name(name: str) -> Optimiser:
     """An optimiser.
 
     Raises:
-        UnknownChoice: There is none of that name.
+        UnknownChoice: There is no optimiser of that name.
     """
-    if name not in OPTIMISERS:
-        raise UnknownChoice(f"optimiser {name!r} is unknown; there are {', '.join(OPTIMISERS)}")
+    check_choice("optimiser", name, OPTIMISERS)
     return OPTIMISERS[name]
 
 
@@ -150,7 +150,7 @@ SGD = Optimiser(
     prepare=_prepare_sgd,
     update=_update_sgd,
 )
-"""v = momentum * v + (g + weight_decay * w); w = w - lr * v. As in torch, without dampening or Nesterov."""
+"""v = momentum * v + (g + weight_decay * w); w = w - lr * v. As in torch, without dampening or Nesterov momentum."""
 
 ADAM = Optimiser(
     name="adam",

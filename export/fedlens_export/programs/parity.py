@@ -1,4 +1,4 @@
-"""Whether an exported program computes what its source computes, on seeded inputs."""
+"""Comparison of exported programs with their sources, on seeded inputs."""
 
 from collections.abc import Callable, Mapping, Sequence
 
@@ -13,28 +13,28 @@ from fedlens_proto.v1 import blob_pb2
 from fedlens_proto.v1 import manifest_pb2 as pb
 
 TOLERANCE = 1e-5
-"""Largest allowed difference, relative to the greatest value of the same output (or to 1 if that is larger).
-Backbones whose own float32 is further than that from float64 have a bound of their own, see `ROUNDINGS`."""
+"""Largest allowed difference, relative to the greatest value of the same output (or to 1 if that is larger). A backbone
+whose float32 differs more from float64 has another bound, see `ROUNDINGS`."""
 
 ROUNDINGS = 8
-"""A program of a backbone may differ by this many times the model's own rounding error: the difference between its
-features in float32 and in float64, on the same inputs, measured as `TOLERANCE` says. Deep networks that are badly
-conditioned round by more than `TOLERANCE`, and each order of sums rounds otherwise."""
+"""A program of a backbone may differ by this many times the model's own rounding error: the difference, measured as
+`TOLERANCE` says, between its features in float32 and in float64 on the same inputs. Deep, badly conditioned networks
+round by more than `TOLERANCE`, and every order of summation rounds differently."""
 
 MOST_ROUNDED = 1e-3
-"""Largest difference of a backbone, however it rounds."""
+"""Largest difference of a backbone, whatever its rounding error."""
 
 MOST_OF_QUANTISING = 0.5
-"""Largest distance of a quantised program from its emulation, as a part of its distance from the float backbone."""
+"""Largest distance of a quantised program from its emulation, as a fraction of its distance from the float backbone."""
 
 EPOCH_BATCHES = 4
-"""Batches of the epoch over which `step` is compared; the last one is half padding, where padding is allowed."""
+"""Batches of the epoch over which `step` is compared; half of the last one is padding, if padding is allowed."""
 
 _SEEDS = (1, 2)
-# A few levels that fall the other way are a matter of luck, and one input says little about them.
+# Whether a sum between two levels falls up or down is chance, so one input says little.
 _EMULATION_SEEDS = range(1, 17)
-# Adam divides a gradient by its own size: where a gradient is nothing but rounding, the usual epsilon makes a whole
-# step of it, which no two ways of computing agree on.
+# Adam divides a gradient by its own size. With the usual epsilon, a gradient that is nothing but rounding becomes a
+# whole step, and no two implementations agree on it.
 _EPOCH_HYPER = {"eps": 1e-3}
 _FED_BACK = (pb.SLOT_KIND_WEIGHT, pb.SLOT_KIND_OPTIMISER, pb.SLOT_KIND_COUNTER)
 
@@ -51,12 +51,12 @@ def compare(
     """Run a program and its source side by side on seeded inputs.
 
     Args:
-        source: What the program was lowered from.
-        program: It, loaded.
-        known: Values for weights and frozen tensors, by name.
+        source: Source of the program.
+        program: The loaded program.
+        known: Values of weights and frozen tensors, by name.
         hyper: The hyper-parameters of the program, by name.
         what: Name of program and format, for the error; empty: the name in quotes.
-        rounds: It is a whole backbone, whose float32 may be off by more than `TOLERANCE`; then `ROUNDINGS` holds.
+        rounds: The program has a whole backbone, so that `ROUNDINGS` applies.
 
     Returns:
         The largest difference, measured as `TOLERANCE` says.
@@ -70,7 +70,7 @@ def compare(
         with torch.no_grad():
             found, expected = program(*given), source.function(*given)
         pairs = list(zip(source.outputs, found, expected, strict=True))
-        # Asked only where it matters, for float64 takes its time.
+        # float64 is slow, so its result is computed only if needed.
         is_near = not rounds or all(_relative(left, right) <= TOLERANCE for _, left, right in pairs)
         allowed = TOLERANCE if is_near else _allowed(source, given, expected)
         for slot, left, right in pairs:
@@ -86,31 +86,32 @@ def compare_emulation(
     known: Mapping[str, Tensor],
     what: str = "",
 ) -> float:
-    """Run a quantised `embed` beside what emulates it and beside the float backbone, on seeded photos.
+    """Run a quantised `embed`, its emulation and the float backbone side by side on seeded photos.
 
-    Sums that lie between two levels fall either way, so that no bound of each feature is both tight and kept; what
-    counts is that the emulation tells most of what quantising does.
+    A sum between two levels can fall either way, so no bound for single features is both tight and always satisfied.
+    Instead the emulation must reproduce most of the effect of quantising.
 
     Args:
         source: The emulation.
-        program: The quantised program, loaded, or the emulation in another format.
+        program: The loaded quantised program, or the emulation in another format.
         original: The float backbone, from a photo [1, 3, H, W] in 0..1 to features [1, F].
-        known: Values for frozen tensors, by name.
+        known: Values of frozen tensors, by name.
         what: As in `compare`.
 
     Returns:
         The largest difference between program and emulation, measured as `TOLERANCE` says.
 
     Raises:
-        ParityBroken: It is above `TOLERANCE`, and the distance between both, in root mean square, is more than
-            `MOST_OF_QUANTISING` of that between program and float backbone; or a feature is NaN or infinite.
+        ParityBroken: The difference is above `TOLERANCE` and the distance between program and emulation, in root mean
+            square, above `MOST_OF_QUANTISING` of the distance between program and float backbone; or a feature is NaN
+            or infinite.
     """
     place = next(i for i, slot in enumerate(source.inputs) if slot.kind == pb.SLOT_KIND_INPUT)
     triples = []
     for seed in _EMULATION_SEEDS:
         given = examples(source, known, {}, seed)
         with torch.no_grad():
-            # A runtime may write its next result over this one.
+            # A runtime may overwrite this result with the next one.
             triples.append((program(*given)[0].clone(), source.function(*given)[0], original(given[place])))
     found, emulated, wanted = (torch.cat(each).double() for each in zip(*triples, strict=True))
     differences = [_relative(left, right) for left, right, _ in triples]
@@ -118,7 +119,8 @@ def compare_emulation(
     if not (all(d <= TOLERANCE for d in differences) or of_emulation <= MOST_OF_QUANTISING * of_quantising):
         raise ParityBroken(
             f"program {what or repr(source.name)} differs from its emulation by {of_emulation:.2g} and from the float "
-            f"backbone by {of_quantising:.2g} (L2 of all features); at most {MOST_OF_QUANTISING} of that is allowed"
+            f"backbone by {of_quantising:.2g} (L2 norm over all features); a ratio of at most {MOST_OF_QUANTISING} is "
+            "allowed"
         )
     return max(differences)
 
@@ -132,9 +134,9 @@ def compare_epoch(
     *,
     masked: bool = True,
 ) -> float:
-    """Train an epoch by a `step` and by its source, on the same rows in the same order; compare the weights after it.
+    """Train an epoch with a `step` and with its source, on the same rows in the same order; compare the final weights.
 
-    Arguments, result and errors as in `compare`; `masked`: the last batch is half padding.
+    Arguments, result and errors as in `compare`; `masked`: half of the last batch is padding.
     """
     found, expected = (_trained(source, step, known, hyper, masked) for step in (program, source.function))
     differences = [
@@ -186,13 +188,13 @@ def _relative(found: Tensor, expected: Tensor) -> float:
 
 
 def _allowed(source: ProgramSource, given: Sequence[Tensor], expected: Sequence[Tensor]) -> float:
-    """For a backbone: by how far it is itself from what float64 gives."""
+    """The bound for a backbone: a multiple of its own rounding error."""
     doubled = [tensor.double() if tensor.is_floating_point() else tensor for tensor in given]
     try:
         with torch.no_grad():
             exact = source.function(*doubled)
     except RuntimeError:
-        # A model of somebody's own that makes float32 tensors of its own cannot say how it rounds.
+        # An own model that creates float32 tensors does not run in float64.
         return TOLERANCE
     rounding = max(_relative(left, right) for left, right in zip(expected, exact, strict=True))
     return max(TOLERANCE, min(ROUNDINGS * rounding, MOST_ROUNDED))
@@ -201,7 +203,7 @@ def _allowed(source: ProgramSource, given: Sequence[Tensor], expected: Sequence[
 def examples(
     source: ProgramSource, known: Mapping[str, Tensor], hyper: Mapping[str, Hyper], seed: int
 ) -> tuple[Tensor, ...]:
-    """Arguments for a program; the same seed gives the same ones."""
+    """Arguments of a program; the same seed gives the same arguments."""
     generator = torch.Generator().manual_seed(seed)
     classes = next((slot.shape[1] for slot in source.outputs if slot.kind == pb.SLOT_KIND_LOGITS), 1)
     return tuple(_example(slot, known, hyper, int(classes), generator) for slot in source.inputs)

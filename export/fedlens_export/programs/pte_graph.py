@@ -1,8 +1,8 @@
-"""A traced program written anew for ExecuTorch: the same numbers up to rounding, without what is free only in torch.
+"""Rewriting of traced programs for ExecuTorch: the same numbers up to rounding, without operations that are slow there.
 
-In torch a transposition is a view, and a fused operator saves temporaries. ExecuTorch copies the tensor for the first,
-and takes the second apart into more operators than needed; it sums slowly, and goes over a product once more to scale
-it. For weights that is most of a step's time.
+In torch a transposition is a view, and a fused operator saves temporaries. ExecuTorch copies the tensor for a
+transposition, decomposes fused operators into more operators than needed, sums slowly, and needs another pass over a
+product to scale it. For weights this is most of a step's time.
 """
 
 from math import prod
@@ -19,7 +19,7 @@ _MOVES = (*_SAME_ORDER, aten.permute.default, aten.t.default)
 
 
 def rewritten(program: ExportedProgram) -> GraphModule:
-    """The function of a traced program, as a module over the same flat inputs; the program stays as it is."""
+    """The rewritten function of a traced program, over the same flat inputs; the program itself does not change."""
     graph = Graph()
     graph.output(graph.graph_copy(program.graph, {}))
     for node in graph.nodes:
@@ -33,13 +33,13 @@ def rewritten(program: ExportedProgram) -> GraphModule:
             _turn(graph, node)
         elif node.target == aten.sum.dim_IntList:
             _sum_rows(graph, node)
-    graph.eliminate_dead_code()  # or what was replaced would count as used
+    graph.eliminate_dead_code()  # replaced nodes would count as users
     for node in graph.nodes:
         if node.target == aten.mul.Tensor:
             _scale_early(graph, node)
     for node in graph.nodes:
         if node.target in _SAME_ORDER and "val" in node.meta:
-            # A view stays inside what XNNPACK runs; these would be copies between two such parts.
+            # XNNPACK runs views itself; these operators would split its graph in two, with copies between.
             node.target, node.args = aten.view.default, (node.args[0], list(node.meta["val"].shape))
     graph.eliminate_dead_code()
     graph.lint()
@@ -47,7 +47,7 @@ def rewritten(program: ExportedProgram) -> GraphModule:
 
 
 def _take_apart(graph: Graph, node: Node) -> None:
-    """`a + value * b * c`, where a value of 1 or -1 needs no product."""
+    """Write `addcmul` as `a + value * b * c`, without the product if the value is 1 or -1."""
     value = node.kwargs.get("value", 1)
     total, left, right = node.args
     with graph.inserting_before(node):
@@ -60,7 +60,7 @@ def _take_apart(graph: Graph, node: Node) -> None:
 
 
 def _turn(graph: Graph, node: Node) -> None:
-    """`x w^T` as `(w x^T)^T`, where x is the smaller one, so that it is x that is copied and packed, not w."""
+    """Write `x w^T` as `(w x^T)^T` if x is smaller than w, so that x is copied and packed, not w."""
     rows, weights = (_row(argument) for argument in node.args)
     if rows is None or weights is None or (weights := _transposed(weights)) is None or _size(rows) >= _size(weights):
         return
@@ -73,7 +73,7 @@ def _turn(graph: Graph, node: Node) -> None:
 
 
 def _sum_rows(graph: Graph, node: Node) -> None:
-    """The sums of a matrix's rows as its product with ones: XNNPACK has no sum, and portable kernels are slow at it."""
+    """Write the sums of a matrix's rows as its product with ones: XNNPACK has no sum, and portable kernels are slow."""
     matrix, dimensions, *keep = node.args
     if not isinstance(matrix, Node) or dimensions != [-1] or any(keep) or node.kwargs:
         return
@@ -89,9 +89,9 @@ def _sum_rows(graph: Graph, node: Node) -> None:
 
 
 def _scale_early(graph: Graph, node: Node) -> None:
-    """`s (x y + m d)` as `(s x) y + (s m) d`, where x is smaller than the product and m a number.
+    """Write `s (x y + m d)` as `(s x) y + (s m) d` if x is smaller than the product and m is a number.
 
-    The numbers are the same for an s of 1 or 0, which tells whether a role trains.
+    The results are equal for an s of 1 or 0, which turns the training of a role on or off.
     """
     value, factor = node.args
     if isinstance(factor, Node) and _is_number(factor) and isinstance(value, Node) and _takes_factor(value):
@@ -100,7 +100,7 @@ def _scale_early(graph: Graph, node: Node) -> None:
 
 
 def _takes_factor(node: Node) -> bool:
-    """Whether a factor costs less inside than behind it."""
+    """True if scaling the node's inputs costs less than scaling its output."""
     if len(node.users) > 1:
         return False
     if node.target in (aten.add.Tensor, aten.sub.Tensor):
@@ -113,7 +113,7 @@ def _takes_factor(node: Node) -> bool:
 
 
 def _times(graph: Graph, node: Node, factor: Node) -> Node:
-    """A new node for the product; as `_takes_factor` goes down."""
+    """A new node for the product of a node and a factor; it descends as `_takes_factor` does."""
     args = list(node.args)
     parts = [argument for argument in args if isinstance(argument, Node)]
     if node.target in (aten.add.Tensor, aten.sub.Tensor):
@@ -134,14 +134,14 @@ def _is_number(argument: object) -> bool:
 
 
 def _row(argument: object) -> Node | None:
-    """What was given a batch of one, if anything was."""
+    """The input of `unsqueeze(0)`; None for any other argument."""
     if isinstance(argument, Node) and argument.target == aten.unsqueeze.default and argument.args[1] == 0:
         return argument.args[0] if isinstance(argument.args[0], Node) else None
     return None
 
 
 def _transposed(argument: object) -> Node | None:
-    """What is transposed, if anything is."""
+    """The input of a transposition; None for any other argument."""
     if isinstance(argument, Node) and argument.target == aten.t.default and isinstance(argument.args[0], Node):
         return argument.args[0]
     return None

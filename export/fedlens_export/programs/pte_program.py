@@ -1,6 +1,6 @@
-"""From a traced program to ExecuTorch's `.pte`, for phones: XNNPACK runs what it can, portable kernels the rest.
+"""Lowering of traced programs to ExecuTorch's `.pte`, for phones, with XNNPACK for most operators.
 
-Frozen tensors are constants inside the file, so that XNNPACK may fold and pack them; everything else is an input, in
+Frozen tensors are constants inside the file, so that XNNPACK can fold and pack them; all other tensors are inputs, in
 the order of the slots. executorch takes seconds to import, so it is imported only when a program is lowered.
 """
 
@@ -23,7 +23,7 @@ from torch.fx import Node
 from fedlens_export.errors import NotExportable
 from fedlens_export.programs import lowering, pte_graph
 from fedlens_export.programs.steps import ProgramSource
-from fedlens_proto.programs import pte, pte_runtime
+from fedlens_proto.programs import pt2, pte, pte_runtime
 from fedlens_proto.v1 import manifest_pb2 as pb
 
 _NOT_CORE = re.compile(r"Operator torch\._ops\.([\w.]+) is not in Core ATen")
@@ -32,11 +32,12 @@ _ADVICE = "build the model from other operators, or do without .pte"
 
 @dataclass(frozen=True)
 class Delegation:
-    """Which operators of a program run where.
+    """The operators of a program that XNNPACK and portable kernels run.
 
     Attributes:
-        delegated: How many XNNPACK runs.
-        portable: How many of each are left to portable kernels, by name such as `aten.mul.Tensor`, the most first.
+        delegated: Number of operators that XNNPACK runs.
+        portable: Number of each operator that portable kernels run, by name such as `aten.mul.Tensor`, the greatest
+            first.
     """
 
     delegated: int
@@ -50,7 +51,7 @@ class Delegation:
 
 
 def check_installed() -> None:
-    """See early whether programs can be lowered.
+    """Check that programs can be lowered.
 
     Raises:
         NotExportable: executorch is not installed.
@@ -63,10 +64,10 @@ def check_installed() -> None:
 
 
 def bind(source: ProgramSource, program: ExportedProgram, known: Mapping[str, Tensor]) -> ExportedProgram:
-    """The traced program with its frozen tensors as constants instead of inputs.
+    """Make the frozen tensors of a traced program constants instead of inputs.
 
     Args:
-        source: What was traced.
+        source: Source of the program.
         program: From `lowering.trace`, as it is saved as `.pt2`.
         known: Values of the frozen tensors, by name.
     """
@@ -85,7 +86,7 @@ def lower(name: str, program: ExportedProgram) -> tuple[bytes, Delegation]:
     """The `.pte` of a program from `bind`, the same bytes each time.
 
     Raises:
-        NotExportable: executorch is not installed, or it does not know an operator.
+        NotExportable: executorch is not installed, or lacks an operator.
     """
     check_installed()
     with quietly():
@@ -95,7 +96,7 @@ def lower(name: str, program: ExportedProgram) -> tuple[bytes, Delegation]:
         try:
             edge = exir.to_edge_transform_and_lower(program, partitioner=[partitioner.XnnpackPartitioner()])
             delegation = _delegation(edge.exported_program())
-            # What a caller gives is read where it is, instead of being copied into memory of the program first.
+            # The program reads inputs where the caller has them, instead of copying them into its own memory.
             memory = passes.MemoryPlanningPass(alloc_graph_input=False)
             lowered = edge.to_executorch(exir.ExecutorchBackendConfig(memory_planning_pass=memory))
         except Exception as error:  # whatever the compiler raises for an operator that it does not know
@@ -115,12 +116,12 @@ def _not_lowered(name: str, error: Exception) -> NotExportable:
 
 
 def load(source: ProgramSource, raw: bytes) -> lowering.Function:
-    """The function in a `.pte` that was made here, over all inputs of its source; it ignores the frozen ones.
+    """The function in a `.pte` made here, over all inputs of its source; it ignores frozen tensors.
 
     Raises:
         NotExportable: The runtime cannot load it, for example because it lacks an operator. The function raises it too.
     """
-    kept = [slot.kind != pb.SLOT_KIND_FROZEN for slot in source.inputs]
+    is_input = [slot.kind != pb.SLOT_KIND_FROZEN for slot in source.inputs]
     runtime = _runtime()
     try:
         program = runtime.load_program(raw)
@@ -129,8 +130,8 @@ def load(source: ProgramSource, raw: bytes) -> lowering.Function:
         raise _refused(source.name, error) from error
 
     def run(*tensors: Tensor, _alive: Any = program) -> tuple[Tensor, ...]:
-        # The method reads the program's bytes for as long as it runs.
-        given = [tensor.contiguous() for tensor, is_kept in zip(tensors, kept, strict=True) if is_kept]
+        # `_alive`: while the method runs, it reads the program's bytes.
+        given = [tensor.contiguous() for tensor, is_given in zip(tensors, is_input, strict=True) if is_given]
         try:
             return tuple(method.execute(given))
         except RuntimeError as error:
@@ -144,7 +145,7 @@ def _refused(name: str, error: RuntimeError) -> NotExportable:
 
 
 class _Bound(nn.Module):
-    """A traced program that has some of its inputs inside, as parameters: only those are folded and packed."""
+    """A traced program with some of its inputs as parameters, since only parameters are folded and packed."""
 
     def __init__(self, traced: nn.Module, frozen: Sequence[bool], constants: Sequence[Tensor]) -> None:
         super().__init__()
@@ -168,7 +169,7 @@ def _delegation(program: ExportedProgram) -> Delegation:
             delegated += sum(map(_is_operator, getattr(program.graph_module, node.target).original_module.graph.nodes))
         elif _is_operator(node) and "executorch_call_delegate" not in str(node.target):
             portable[_name(node)] += 1
-    return Delegation(delegated, dict(sorted(portable.items(), key=lambda item: (-item[1], item[0]))))
+    return Delegation(delegated, pt2.by_frequency(portable))
 
 
 def _is_operator(node: Node) -> bool:
@@ -184,14 +185,14 @@ def _name(node: Node) -> str:
 
 
 def _runtime() -> Any:
-    pte_runtime.library()  # the same one, which then runs on one thread
+    pte_runtime.library()  # sets the runtime to one thread
     with quietly():
         return import_module("executorch.runtime").Runtime.get()
 
 
 @contextmanager
 def quietly() -> Iterator[None]:
-    """Without what executorch and what it imports have to say about torch's deprecations."""
+    """Silence executorch's warnings about deprecations in torch."""
     chatter = logging.getLogger("torch.utils._pytree")
     level = chatter.level
     chatter.setLevel(logging.ERROR)

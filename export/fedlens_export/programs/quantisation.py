@@ -1,10 +1,10 @@
-"""A frozen backbone in int8 for phones, and the same arithmetic in float32 for everybody else.
+"""Quantisation of a frozen backbone to int8 for phones, and its emulation in float32 for all other engines.
 
-Weights are int8 by channel, symmetric; activations are int8 by tensor, their ranges taken from photos. On a phone
-XNNPACK computes with integers. `.pt2` and ONNX get a network of float32 tensors that all lie on the same grids: weights
-are multiples of their channel's step, biases of the step of the sums that they enter (input's times weight's: XNNPACK
-keeps them as int32), and each activation is rounded to its grid as XNNPACK rounds it, to the nearest, halves to even.
-What is left between them is the last bit of a float32 sum: where one lies between two levels, it can fall either way.
+Weights are int8 by channel, symmetric; activations are int8 by tensor, with ranges from photos. On a phone XNNPACK
+computes with integers. `.pt2` and ONNX have a network of float32 tensors on the same grids: weights are multiples of
+their channel's step, biases are multiples of the input's step times the weight's (XNNPACK has them as int32), and each
+activation is rounded to its grid as in XNNPACK, to the nearest level, halves to even. They differ in the last bit of
+float32 sums: a sum between two levels can fall either way.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, fx, nn
 from torch.export import ExportedProgram
 
-from fedlens_export.errors import NotExportable, UnknownChoice
+from fedlens_export.errors import NotExportable, check_choice
 from fedlens_export.network import Normalisation
 from fedlens_export.programs import pte_program
 
@@ -33,7 +33,7 @@ _CLAMPS = ("aten.hardtanh.default", "aten.hardtanh_.default", "aten.relu6.defaul
 _SUMS = ("aten.conv2d.default", "aten.linear.default")
 
 _FINER = 1 << 14
-"""Parts of a level; 128 levels of them are still exact in float32."""
+"""Parts of a level; float32 still represents 128 levels of them exactly."""
 
 
 @dataclass(frozen=True)
@@ -41,27 +41,27 @@ class Quantised:
     """A quantised backbone, from normalised photos to features.
 
     Attributes:
-        emulated: In float32; its tensors are named like those of the backbone, BatchNorm folded into its convolutions.
-        integers: In int8, as ExecuTorch's compiler wants it.
+        emulated: In float32, with the backbone's names of tensors; BatchNorm is folded into convolutions.
+        integers: In int8, in the form that ExecuTorch's compiler needs.
     """
 
     emulated: nn.Module
     integers: nn.Module
 
     def program(self, normalisation: Normalisation, photo_shape: tuple[int, int, int]) -> ExportedProgram:
-        """What `pte_program.lower` takes: from a photo [1, 3, H, W] in 0..1 to features [1, F]."""
+        """The input of `pte_program.lower`: from a photo [1, 3, H, W] in 0..1 to features [1, F]."""
         with torch.no_grad(), pte_program.quietly():
             return torch.export.export(_Normalised(normalisation, self.integers), (torch.zeros(1, *photo_shape),))
 
 
 @dataclass(frozen=True)
 class ForPhones:
-    """What a draft needs of a quantised backbone besides its emulation.
+    """The parts of a quantised backbone that a draft needs besides its emulation.
 
     Attributes:
-        integers: What phones get, of `Quantised.program`.
-        backbone: The float one, in evaluation mode, from normalised photos to features.
-        normalisation: What comes before it.
+        integers: The program for phones, from `Quantised.program`.
+        backbone: The float backbone, in evaluation mode, from normalised photos to features.
+        normalisation: Normalisation of photos before it.
     """
 
     integers: ExportedProgram
@@ -75,21 +75,20 @@ class ForPhones:
 
 
 def check_scheme(name: str) -> None:
-    """See whether there is a scheme of that name.
+    """Check the name of a scheme.
 
     Raises:
-        UnknownChoice: There is none.
+        UnknownChoice: There is no scheme of that name.
     """
-    if name not in SCHEMES:
-        raise UnknownChoice(f"quantisation {name!r} is unknown; there is {', '.join(SCHEMES)}")
+    check_choice("quantisation", name, SCHEMES)
 
 
 def quantise(backbone: nn.Module, photos: Sequence[Tensor]) -> Quantised:
-    """`backbone` in int8; the same photos give the same numbers. The given one is not changed.
+    """Quantise a copy of `backbone` to int8; the same photos give the same numbers.
 
     Args:
         backbone: In evaluation mode.
-        photos: Normalised, each float32 [1, 3, H, W], at least one; each activation's range is theirs.
+        photos: Normalised, each float32 [1, 3, H, W], at least one; they determine each activation's range.
 
     Raises:
         NotExportable: ExecuTorch is not installed, or the backbone has a layer that cannot be quantised.
@@ -120,9 +119,9 @@ class _Normalised(nn.Module):
 
 
 def _quantiser() -> Any:
-    """XNNPACK's, which also takes a convolution and the clamp after it for one: it knows of ReLU alone.
+    """XNNPACK's quantiser, which fuses a convolution and a ReLU, extended to fuse a convolution and any clamp.
 
-    Otherwise the sum is brought to a grid before it is clamped, and of the levels few are left for 0..6.
+    Otherwise the sum would be quantised before it is clamped, with few levels left for 0..6.
     """
     library: Any = import_module("executorch.backends.xnnpack.quantizer.xnnpack_quantizer")
     utils: Any = import_module("executorch.backends.xnnpack.quantizer.xnnpack_quantizer_utils")
@@ -148,7 +147,7 @@ def _quantiser() -> Any:
 
 
 def _observe(observed: fx.GraphModule, photos: Sequence[Tensor]) -> None:
-    """Show it the photos, and add to each bias what rounding its weight takes from the mean of the sums.
+    """Run the observed network on the photos, and correct each bias for the mean error of its rounded weight.
 
     Source: Nagel et al., "Data-Free Quantization Through Weight Equalization and Bias Correction", ICCV 2019,
     https://arxiv.org/abs/1906.04721, section 4.2, with the means of the photos instead of BatchNorm's.
@@ -178,7 +177,7 @@ def _observe(observed: fx.GraphModule, photos: Sequence[Tensor]) -> None:
 
 
 def _weight_names(observed: fx.GraphModule) -> dict[str, str]:
-    """By name of the node that adds up: the name of its weight, which quantising loses."""
+    """Names of weights, which quantising loses, by name of the convolution or FC layer's node."""
     found = {}
     nodes: list[Any] = list(observed.graph.nodes)
     for node in nodes:
@@ -191,7 +190,7 @@ def _weight_names(observed: fx.GraphModule) -> dict[str, str]:
 
 
 def _emulated(integers: fx.GraphModule, names: dict[str, str]) -> nn.Module:
-    """The graph again, where what was an integer is a float32 on its grid."""
+    """The same graph with float32 on a grid in place of each integer."""
     root = nn.Module()
     graph = fx.Graph()
     new: dict[Any, fx.Node] = {}
@@ -211,7 +210,7 @@ def _emulated(integers: fx.GraphModule, names: dict[str, str]) -> nn.Module:
         elif node.op == "output":
             graph.output(new[node.args[0][0]])
         elif node.op == "get_attr" or kind == _WEIGHT:
-            # Made where it is used, under the name of its layer.
+            # Added at its use, under the name of its layer.
             continue
         elif kind == _TO_GRID:
             x, step, zero, low, high, *_ = node.args
@@ -253,8 +252,8 @@ def _on_grid(x: Tensor, step: float, zero: int, low: int, high: int) -> Tensor:
 
 
 def _mean_on_grid(x: Tensor, step: float, zero: int, low: int, high: int) -> Tensor:
-    # A mean of four levels lies just between two of them one time in four, which float32 must not decide. XNNPACK
-    # takes the even one, counted with the zero point; elsewhere it is counted without.
+    # One mean of four levels in four lies exactly between two levels, and rounding errors must not decide it. XNNPACK
+    # takes the even level, counted with the zero point; elsewhere levels are counted without it.
     finer = torch.round(x * (_FINER / step)) * (1.0 / _FINER)
     levels = torch.round(finer + zero).clamp(low, high)
     return (levels - zero) * step
@@ -292,7 +291,7 @@ def _put(root: nn.Module, name: str, tensor: Tensor) -> None:
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """Sums in the same order on each machine, and so the same ranges."""
+    """One thread, so that sums have the same order, and ranges the same values, on each machine."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

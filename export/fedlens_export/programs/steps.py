@@ -1,4 +1,4 @@
-"""The programs of a bundle, each a function over a flat list of tensors with a description of every one."""
+"""The programs `step`, `predict` and `embed`: functions over a flat list of tensors, each described by a slot."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,13 +25,13 @@ _SCALAR = torch.zeros(())
 
 @dataclass(frozen=True)
 class ProgramSource:
-    """What is lowered to one program.
+    """A program before it is lowered.
 
     Attributes:
         name: As in a manifest.
         inputs: In calling order.
         outputs: In the order of the returned tuple.
-        function: Takes and gives tensors in those orders; modifies none that it is given.
+        function: From tensors to a tuple of tensors, in those orders; it modifies none of its inputs.
     """
 
     name: str
@@ -41,7 +41,7 @@ class ProgramSource:
 
 
 class Arguments:
-    """Flat arguments, found again by what their slots say."""
+    """Flat arguments, by kind and name of their slots."""
 
     def __init__(self, slots: Sequence[pb.Slot], tensors: Sequence[Tensor]) -> None:
         self._found = {(slot.kind, slot.name): tensor for slot, tensor in zip(slots, tensors, strict=True)}
@@ -51,7 +51,7 @@ class Arguments:
         return self._found[kind, ""]
 
     def named(self, kind: pb.SlotKind) -> Tensors:
-        """By name the tensors of the slots of one kind."""
+        """The tensors of all slots of a kind, by name."""
         return {name: tensor for (k, name), tensor in self._found.items() if k == kind}
 
 
@@ -60,8 +60,8 @@ def step(
 ) -> ProgramSource:
     """One local step: gradients by `objective`, then `optimiser`.
 
-    BatchNorm statistics are outputs of kind weight like everything that is exchanged; the extractor's learning rate 0
-    freezes them too.
+    BatchNorm statistics are outputs of kind weight, like all exchangeable tensors; a learning rate of 0 for the
+    extractor freezes them too.
     """
     roles = {tensor.name: _ROLE_NAMES[tensor.role] for tensor in network.describe()}
     weights, buffers = network.weights, network.buffers
@@ -94,12 +94,12 @@ def step(
 
     def function(*tensors: Tensor) -> tuple[Tensor, ...]:
         given = Arguments(inputs, tensors)
-        exchanged_now = given.named(pb.SLOT_KIND_WEIGHT)
-        trained = {name: exchanged_now[name] for name in weights}
-        kept = {name: exchanged_now[name] for name in buffers}
+        current = given.named(pb.SLOT_KIND_WEIGHT)
+        trained = {name: current[name] for name in weights}
+        statistics = {name: current[name] for name in buffers}
         scalars = given.named(pb.SLOT_KIND_HYPER)
         outcome = objective.gradients(
-            _Forward(network, kept),
+            _Forward(network, statistics),
             trained,
             Batch(given.one(pb.SLOT_KIND_INPUT), given.one(pb.SLOT_KIND_LABEL), given.one(pb.SLOT_KIND_MASK)),
             _by_reference(given.named(pb.SLOT_KIND_REFERENCE)),
@@ -114,17 +114,17 @@ def step(
             scalars,
         )
         new_buffers = {
-            name: torch.where(is_on(scalars, roles[name]) > 0, after, kept[name])
+            name: torch.where(is_on(scalars, roles[name]) > 0, after, statistics[name])
             for name, after in outcome.buffers.items()
         }
-        given_back = {
+        results = {
             pb.SLOT_KIND_WEIGHT: {**new_weights, **new_buffers},
             pb.SLOT_KIND_OPTIMISER: new_moments,
             pb.SLOT_KIND_COUNTER: steps,
             pb.SLOT_KIND_LOSS: {"": outcome.loss},
             pb.SLOT_KIND_LOGITS: {"": outcome.logits},
         }
-        return tuple(given_back[slot.kind][slot.name] for slot in outputs)
+        return tuple(results[slot.kind][slot.name] for slot in outputs)
 
     return ProgramSource("step", inputs, outputs, function)
 
@@ -150,7 +150,7 @@ class _Forward:
 
 
 def predict(network: Network, batch: int, classes: int) -> ProgramSource:
-    """Logits of a batch in evaluation mode; rows of padding get those of a row of zeros."""
+    """Logits of a batch in evaluation mode; a row of padding counts as a row of zeros."""
     weights, buffers = network.weights, network.buffers
     inputs = (
         *slots_of(pb.SLOT_KIND_WEIGHT, {**weights, **buffers}),
@@ -191,13 +191,13 @@ def embed(backbone: nn.Module, normalisation: Normalisation, photo_shape: tuple[
 
 
 def frozen_tensors(backbone: nn.Module) -> Tensors:
-    """What `embed` reads of a backbone: parameters and statistics, not the counters that only training uses."""
+    """Inputs of `embed`: a backbone's parameters and statistics, but not the counters that only training uses."""
     named = {**dict(backbone.named_parameters()), **dict(backbone.named_buffers())}
     return {name: tensor.detach() for name, tensor in sorted(named.items()) if tensor.is_floating_point()}
 
 
 def feature_count(backbone: nn.Module, photo_shape: tuple[int, int, int]) -> int:
-    """How many features the backbone gives for one photo."""
+    """Number of features that the backbone gives for a photo."""
     with torch.no_grad():
         return int(backbone.eval()(torch.zeros(1, *photo_shape)).shape[1])
 

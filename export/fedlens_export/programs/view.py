@@ -4,7 +4,7 @@ FedClassAvg's augmentation (Jang et al., ICPP 2022), which is SupCon's (Khosla e
 torchvision's terms: RandomResizedCrop(scale 0.2 to 1, ratio 3/4 to 4/3, bilinear), RandomHorizontalFlip(0.5),
 ColorJitter(0.4, 0.4, 0.4, 0.1) with probability 0.8, RandomGrayscale(0.2).
 
-    uniform  decides
+    uniform  determines
     0, 1     area of the crop, 0.2 to 1 of the photo, and the logarithm of its width by its height
     2, 3     its top and its left, in whole pixels
     4        whether the photo is mirrored
@@ -37,7 +37,7 @@ _GREY = 0.2
 
 
 def view(photo_shape: tuple[int, int, int], batch: int) -> ProgramSource:
-    """`view` for photos of this shape, [3, H, W]."""
+    """The program `view` for photos [3, H, W]."""
     floats = blob_pb2.DTYPE_FLOAT32
     return ProgramSource(
         "view",
@@ -84,15 +84,15 @@ def resized_crop(photos: Tensor, top: Tensor, rows: Tensor, left: Tensor, column
     Args:
         photos: float32 [B, 3, H, W].
         top: First row, float32 [B], a whole number.
-        rows: Their number, likewise, at most H.
+        rows: Number of rows, likewise, at most H.
         left: First column.
-        columns: Their number.
-        mirrored: bool [B], whether right becomes left.
+        columns: Number of columns.
+        mirrored: bool [B], whether left and right are exchanged.
     """
     batch, colours, height, width = photos.shape
     across = _resampling(left, columns, width, mirrored).transpose(1, 2)
     down = _resampling(top, rows, height)
-    # Gathering pixels is slow on phones; a product with the weights of all of them is not.
+    # Gathering pixels is slow on phones; a product with the weights of all pixels is fast.
     wide = torch.bmm(photos.reshape(batch, colours * height, width), across)
     wide = wide.reshape(batch, colours, height, width).transpose(1, 2).reshape(batch, height, colours * width)
     return torch.bmm(down, wide).reshape(batch, height, colours, width).transpose(1, 2)

@@ -1,22 +1,26 @@
 """A trained model as one program from photos to logits, which runs without FedLens.
 
-It takes any number of photos where the bundle's programs can be freed of theirs; otherwise, and on phones, one.
+It takes any number of photos if the bundle's programs can be rewritten so; otherwise, and on phones, one.
 """
 
 import io
 import json
 from collections.abc import Mapping
 from contextlib import suppress
+from copy import deepcopy
 from dataclasses import dataclass
 from importlib.util import find_spec
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.export import Dim, ExportedProgram
+from torch.func import functional_call
 
 from fedlens_export.errors import NotExportable, ParityBroken
 from fedlens_export.programs import lowering, onnx_program, parity, pte_program
-from fedlens_export.programs.composed import NAME, Composed, Trained
+from fedlens_export.programs.composed import Composed, Trained
+from fedlens_export.programs.steps import Arguments, ProgramSource, frozen_tensors, slots_of
+from fedlens_proto.v1 import blob_pb2
 from fedlens_proto.v1 import manifest_pb2 as pb
 
 FORMS = (".pt2", ".onnx", ".pte")
@@ -25,6 +29,8 @@ FORMS = (".pt2", ".onnx", ".pte")
 METADATA_FILE = "fedlens.json"
 """Name of the metadata among the `extra_files` of a program of `torch.export`."""
 
+_NAME = "whole model"
+
 
 @dataclass(frozen=True)
 class WholeModel:
@@ -32,8 +38,8 @@ class WholeModel:
 
     Attributes:
         raw: Its bytes.
-        metadata: By key, what a caller must know of photos and classes; it is inside the file too, but not in a `.pte`,
-            which has no room for it.
+        metadata: Facts about photos and classes that a caller needs, by key. The file holds them too, except for a
+            `.pte`, which has no room for them.
     """
 
     raw: bytes
@@ -41,10 +47,10 @@ class WholeModel:
 
 
 def check_form(form: str) -> None:
-    """See early whether models can be written in the form of this ending.
+    """See early whether a model can be written to a file with this ending.
 
     Raises:
-        NotExportable: There is no such form, or what makes it is not installed.
+        NotExportable: The ending is none of `FORMS`, or a package that writes the file is not installed.
     """
     if form not in FORMS:
         found = f"a name in {form}" if form else "a name without an ending"
@@ -58,7 +64,7 @@ def check_form(form: str) -> None:
 
 
 def lower(trained: Trained, form: str, about: Mapping[str, str]) -> WholeModel:
-    """The model in the form of an ending, compared with the bundle's own programs on seeded photos.
+    """The model as a file of one of `FORMS`, compared with the bundle's own programs on seeded photos.
 
     Args:
         trained: The model.
@@ -66,42 +72,45 @@ def lower(trained: Trained, form: str, about: Mapping[str, str]) -> WholeModel:
         about: Metadata besides those on photos and classes.
 
     Raises:
-        NotExportable: The form is not there, or cannot express this model.
+        NotExportable: The form is unknown, or cannot express this model.
         ParityBroken: The file computes something else than the bundle's programs.
         ProgramRefused: A program of the bundle is not safe to load.
     """
     check_form(form)
-    fixed = Composed.of(trained)
+    manifest = trained.bundle.manifest
+    fixed = Composed(trained)
     if form in (".onnx", ".pte") and fixed.is_quantised:
         raise NotExportable(
-            f"the model cannot be written as {form}: its backbone is int8, of which the bundle has an emulation "
-            "that gives the same numbers in torch only; take a name in .pt2, or on phones the bundle's own .pte of "
-            "`embed` and of `predict`"
+            f"the model cannot be written as {form}: its backbone is int8, and the bundle's emulation of it gives the "
+            "same numbers in torch only; take a name in .pt2, or on phones the bundle's own .pte of `embed` and of "
+            "`predict`"
         )
-    known = fixed.tensors
-    has_backbone = trained.bundle.manifest.bundle_class == pb.BUNDLE_CLASS_FROZEN_BACKBONE
+    tensors = frozen_tensors(fixed)
+    has_backbone = manifest.bundle_class == pb.BUNDLE_CLASS_FROZEN_BACKBONE
 
     def compare(program: lowering.Function, photos: int, what: str) -> None:
-        parity.compare(fixed.source(photos), program, known, {}, f"{NAME!r}{what}", rounds=has_backbone)
+        source = _source(fixed, manifest, photos)
+        parity.compare(source, program, tensors, {}, f"{_NAME!r}{what}", rounds=has_backbone)
 
-    composed = fixed
-    # In a batch sums round otherwise, and of integers some would fall on another level.
+    whole = fixed
+    # In a batch, sums round differently, and an emulation of integers would give other levels.
     if not fixed.is_quantised:
-        freed = fixed.freed()
+        any_number = deepcopy(fixed)
+        any_number.take_any_number()
         with suppress(RuntimeError, ParityBroken):
-            compare(freed.source(2).function, 2, "")
-            composed = freed
-    photos = 1 if composed is fixed or form == ".pte" else None
-    metadata = {**about, **_described(trained, photos)}
+            compare(_source(any_number, manifest, 2).function, 2, "")
+            whole = any_number
+    photos = 1 if whole is fixed or form == ".pte" else None
+    metadata = {**about, **_described(manifest, photos)}
     if form == ".pte":
-        source = composed.source(1)
-        traced = lowering.trace(NAME, source.function, parity.examples(source, known, {}, seed=0))
-        raw, _ = pte_program.lower(NAME, pte_program.bind(source, traced, known))
+        source = _source(whole, manifest, 1)
+        traced = lowering.trace(_NAME, source.function, parity.examples(source, tensors, {}, seed=0))
+        raw, _ = pte_program.lower(_NAME, pte_program.bind(source, traced, tensors))
         compare(pte_program.load(source, raw), 1, " as PTE")
         return WholeModel(raw, metadata)
-    program = _exported(composed, photos)
+    program = _exported(whole, manifest, photos)
     if form == ".onnx":
-        raw = onnx_program.lower(NAME, program, inputs=["photos"], outputs=["logits"], metadata=metadata)
+        raw = onnx_program.lower(_NAME, program, inputs=["photos"], outputs=["logits"], metadata=metadata)
         if (run := onnx_program.load(raw)) is not None:
             compare(lambda *given: run(given[-1]), photos or 2, " as ONNX")
         return WholeModel(raw, metadata)
@@ -112,36 +121,41 @@ def lower(trained: Trained, form: str, about: Mapping[str, str]) -> WholeModel:
     return WholeModel(stream.getvalue(), metadata)
 
 
-class _Whole(nn.Module):
-    """What torch.export takes."""
+def _source(whole: Composed, manifest: pb.Manifest, photos: int) -> ProgramSource:
+    """The model as a program for so many photos, whose tensors are inputs."""
+    floats = blob_pb2.DTYPE_FLOAT32
+    inputs = (
+        *slots_of(pb.SLOT_KIND_FROZEN, frozen_tensors(whole)),
+        pb.Slot(kind=pb.SLOT_KIND_INPUT, dtype=floats, shape=(photos, *_photo_shape(manifest))),
+    )
+    logits = pb.Slot(kind=pb.SLOT_KIND_LOGITS, dtype=floats, shape=(photos, len(manifest.class_names)))
 
-    def __init__(self, composed: Composed) -> None:
-        super().__init__()
-        self.composed = composed
-        tensors = composed.tensors
-        # No dot may be in the name of a parameter.
-        self.keys = {name: name.replace(".", "/") for name in tensors}
-        self.tensors = nn.ParameterDict({self.keys[n]: nn.Parameter(tensor, False) for n, tensor in tensors.items()})
+    def function(*given: Tensor) -> tuple[Tensor, ...]:
+        arguments = Arguments(inputs, given)
+        found: Tensor = functional_call(whole, arguments.named(pb.SLOT_KIND_FROZEN), arguments.one(pb.SLOT_KIND_INPUT))
+        return (found,)
 
-    def forward(self, photos: Tensor) -> Tensor:
-        return self.composed({name: self.tensors[key] for name, key in self.keys.items()}, photos)
+    return ProgramSource(_NAME, inputs, (logits,), function)
 
 
-def _exported(composed: Composed, photos: int | None) -> ExportedProgram:
-    example = torch.zeros(photos or 2, *composed.photo_shape)
+def _exported(whole: Composed, manifest: pb.Manifest, photos: int | None) -> ExportedProgram:
+    example = torch.zeros(photos or 2, *_photo_shape(manifest))
     sizes = ({0: Dim("photos")} if photos is None else None,)
     try:
-        program = torch.export.export(_Whole(composed), (example,), dynamic_shapes=sizes)
+        program = torch.export.export(whole, (example,), dynamic_shapes=sizes)
     except Exception as error:  # whatever torch raises for programs that it cannot trace again
-        raise NotExportable(f"the {NAME} cannot be traced: {error}") from error
+        raise NotExportable(f"the {_NAME} cannot be traced: {error}") from error
     for node in program.graph.nodes:
         # It tells where this was made.
         node.meta.pop("stack_trace", None)
     return program
 
 
-def _described(trained: Trained, photos: int | None) -> dict[str, str]:
-    manifest = trained.bundle.manifest
+def _photo_shape(manifest: pb.Manifest) -> tuple[int, int, int]:
+    return 3, manifest.preprocessing.height, manifest.preprocessing.width
+
+
+def _described(manifest: pb.Manifest, photos: int | None) -> dict[str, str]:
     rule, count = manifest.preprocessing, "N" if photos is None else photos
     return {
         "classes": json.dumps(list(manifest.class_names)),

@@ -1,11 +1,11 @@
-"""Vetting `.pt2` programs before torch sees them, and giving each one canonical bytes.
+"""Vetting `.pt2` programs before torch reads them, and giving each one canonical bytes.
 
 `torch.export.load` on a foreign file is code execution: the archive may hold pickles, its JSON may hold expressions and
-guards that torch evaluates, names that end up in generated source, and any operator that exists, such as
-`aten.from_file`. So nothing of the file is handed on: what is known to be harmless is read out of it, and a new archive
-is written from that. What is not known is refused. What a program costs in time and memory is limited only roughly.
+guards that torch evaluates, names that end up in generated source, and any existing operator, such as
+`aten.from_file`. So no part of the file reaches torch. This module reads the parts that are known to be harmless,
+writes a new archive from them, and refuses everything else. It limits a program's time and memory only roughly.
 
-This module needs no torch, and a program is refused without loading it.
+It needs no torch and refuses a program without loading it.
 """
 
 import io
@@ -38,10 +38,10 @@ def canonical(raw: bytes) -> bytes:
     """The same program as a new archive: equal programs have equal bytes, and loading it runs no code from the file.
 
     Args:
-        raw: A `.pt2` archive, as torch or this function wrote it.
+        raw: A `.pt2` archive from torch or from this function.
 
     Raises:
-        ProgramRefused: It holds anything but plain operators on tensors; the text names what was found.
+        ProgramRefused: It holds more than plain operators on tensors; the text names what was found.
     """
     members = _members(raw)
     for name, content in _FORMAT.items():
@@ -60,14 +60,19 @@ def canonical(raw: bytes) -> bytes:
 
 
 def operators(raw: bytes) -> dict[str, int]:
-    """How often a program calls each operator, the most frequent first, by name such as `aten.mul.Tensor`.
+    """Calls of each operator in a program, the most frequent first, by name such as `aten.mul.Tensor`.
 
     Raises:
         ProgramRefused: As in `canonical`.
     """
     model = json.loads(_members(canonical(raw))[_MODEL])
     targets = (node["target"].removeprefix("torch.ops.") for node in model["graph_module"]["graph"]["nodes"])
-    return dict(sorted(Counter(targets).items(), key=lambda item: (-item[1], item[0])))
+    return by_frequency(Counter(targets))
+
+
+def by_frequency(counts: Counter[str]) -> dict[str, int]:
+    """Counts by name, the greatest first."""
+    return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
 
 
 def _members(raw: bytes) -> dict[str, bytes]:

@@ -1,6 +1,6 @@
 """The graph inside a `.pt2` program, read by an allow-list of fields, operators and kinds of arguments.
 
-Each function takes a piece of JSON as it was found and gives back a new one, made of nothing but what it knows.
+Each function takes a piece of JSON from the file and returns a new one with known content only.
 """
 
 import math
@@ -33,9 +33,9 @@ OPERATORS = frozenset(
     zeros_like.default
     """.split()
 )
-"""Every operator that programs of this version use: steps, predictions, views, and backbones of the models by name,
-quantised ones too. All of aten would include file access. Each only computes: none writes to its arguments, opens
-anything, gives memory that nothing has written, or has a list as its result."""
+"""Every operator of programs of this version: steps, predictions, views, and the backbones by name, also quantised. All
+of aten would include file access. These operators only compute: none modifies its arguments, opens a file, returns
+uninitialised memory, or has a list as its result."""
 
 # Numbers of torch's serialised enumerations: uint8, int64, float32 and bool; strided layout; contiguous and preserved.
 _SCALAR_TYPES = frozenset({1, 5, 7, 12})
@@ -52,10 +52,10 @@ T = TypeVar("T")
 
 
 def graph(value: Json) -> Json:
-    """A graph of known operators on tensors of known size, each defined before it is used.
+    """A graph of known operators on tensors of known size, each defined before its use.
 
     Raises:
-        ProgramRefused: It holds anything else.
+        ProgramRefused: It has any other content.
     """
     fields = fields_of(
         "the graph",
@@ -88,7 +88,7 @@ def graph(value: Json) -> Json:
 
 
 def refuse(found: str) -> NoReturn:
-    """Give up on a program, saying what was found."""
+    """Refuse a program, naming what was found."""
     raise ProgramRefused(f"program refused: {found}")
 
 
@@ -121,17 +121,17 @@ def list_of(where: str, value: Json, read: Callable[[Json], T]) -> list[T]:
 
 
 def empty(where: str, value: Json) -> None:
-    """Check that there is nothing.
+    """Check that a value is empty or absent.
 
     Raises:
-        ProgramRefused: There is something.
+        ProgramRefused: It is neither.
     """
     if value:
         refuse(f"{where} is not empty: {str(value)[:80]}")
 
 
 def integer(where: str, value: Json) -> int:
-    """A plain number without a fraction, at most `MAX_ELEMENTS` either way.
+    """An integer of at most `MAX_ELEMENTS` in size.
 
     Raises:
         ProgramRefused: It is something else.
@@ -142,7 +142,7 @@ def integer(where: str, value: Json) -> int:
 
 
 def identifier(name: Json) -> str:
-    """A name that can stand in generated source without meaning anything else.
+    """A name without other meaning in generated source.
 
     Raises:
         ProgramRefused: It is something else.
@@ -197,7 +197,7 @@ def _node(value: Json) -> Json:
         "target": target,
         "inputs": list_of(f"{target}, inputs", fields["inputs"], _named_argument),
         "outputs": list_of(f"{target}, outputs", fields["outputs"], _output),
-        # It holds stack traces with paths, and names of modules to import.
+        # The file's has stack traces with paths, and names of modules to import.
         "metadata": {},
         "is_hop_single_tensor_return": None,
         "name": None if name is None else identifier(name),
@@ -228,7 +228,7 @@ def _tensor_only(value: Json) -> Json:
 
 
 def _output(value: Json) -> Json:
-    # Some operators have outputs that nothing uses.
+    # Some operators have unused outputs.
     return {"as_none": True} if value == {"as_none": True} else _tensor_only(value)
 
 
@@ -270,7 +270,7 @@ def _among(what: str, allowed: frozenset[int]) -> Callable[[Json], int]:
 
 
 def _number(value: Json) -> float:
-    # An integer beyond the range of float is no number here either, and cannot be turned into one to be asked.
+    # The comparison comes first, because an integer beyond the range of float cannot be converted.
     if type(value) not in (int, float) or not abs(value) <= sys.float_info.max:
         refuse(f"{str(value)[:40]!r} found in place of a number")
     return float(value)
@@ -291,7 +291,7 @@ def _device(value: Json) -> Json:
 _scalar_type = _among("element type", _SCALAR_TYPES)
 _layout = _among("layout", _LAYOUTS)
 
-# An absent kind is refused: strings, expressions, sub-graphs, operators, custom objects, complex numbers.
+# All other kinds are refused: strings, expressions, sub-graphs, operators, custom objects, complex numbers.
 _ARGUMENTS: dict[str, Callable[[Json], Json]] = {
     "as_tensor": _tensor,
     "as_tensors": lambda value: list_of("a list of tensors", value, _tensor),

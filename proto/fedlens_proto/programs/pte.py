@@ -1,4 +1,4 @@
-"""Cheap checks of a `.pte` file before ExecuTorch's runtime sees it: what it is, and whether all of it is there.
+"""Cheap checks of a `.pte` file before ExecuTorch's runtime reads it: its format and its length.
 
     offset  bytes
     0       4      where the root table of the program stands
@@ -9,8 +9,8 @@
     24      8      where its segments begin; 0: it has none
     32      8      length of all segments; of headers of 32 bytes or more
 
-Numbers are little-endian. What passes may still be damaged or hostile: the runtime is written for files that one has
-made oneself, so a program from elsewhere is tried in a process of its own.
+Numbers are little-endian. A file that passes may still be damaged or hostile. The runtime trusts its files, so a
+program from elsewhere is tried in a separate process.
 """
 
 import re
@@ -23,6 +23,7 @@ MAX_BYTES = 1 << 30
 METHOD = "forward"
 """The one method of each file."""
 
+SEGMENT_BASE_AT = 24
 _PREFIX = Struct("<I4s4sIQQ")
 _SEGMENTS = Struct("<Q")
 _LEAST_HEADER = _PREFIX.size - 8
@@ -31,10 +32,10 @@ _MOST_HEADER = 1 << 10
 
 
 def check(raw: bytes) -> None:
-    """See that a file can be a `.pte`, and that it is as long as it says.
+    """Check that a file can be a `.pte` and has the length that its header says.
 
     Raises:
-        ProgramRefused: It is not; the text says what was found.
+        ProgramRefused: It is not, or has not; the text says what was found.
     """
     if len(raw) < _PREFIX.size or not re.fullmatch(rb"ET\d\d", raw[4:8]):
         _refuse(f"it begins with {raw[:8].hex() or 'nothing'}; no ExecuTorch program does")

@@ -1,36 +1,38 @@
-"""What a `.pte` program would do, read without running or loading it: its calls, and the memory that it plans.
+"""The calls of a `.pte` program and the memory that it plans, read without loading or running it.
 
-The file is a FlatBuffer (the program: an execution plan for each method) and behind it segments, with constants and
-with what belongs to XNNPACK: graphs of its own operators, each called by one instruction of the plan.
+The file is a FlatBuffer (the program, with an execution plan for its method) followed by segments: constants, and the
+graphs that XNNPACK runs, each called by one instruction of the plan. The package `flatbuffers`, which ExecuTorch and
+onnxruntime bring along, reads single fields; ExecuTorch's own deserialiser builds the whole program in memory, which
+lists that overlap make as large as they like, and takes 5 s to import. In Python an offset that leads outside of the
+bytes is an exception, and a limit on tables bounds the work.
 
 Sources: `schema/program.fbs` and `backends/xnnpack/serialization/runtime_schema.fbs` of ExecuTorch 1.4. Both only grow
-at their ends, so files of later versions are read too, with numbers for operators that have no name here.
+at their ends, so files of later versions are read too; an operator that is unknown here appears as its number.
 """
 
 import struct
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any
 
 from fedlens_proto.errors import ProgramRefused
 from fedlens_proto.programs import pte
-from fedlens_proto.programs.flatbuffer import FlatbufferError, Table
+from fedlens_proto.programs.pt2 import by_frequency
 
 XNNPACK = "XnnpackBackend"
+MAX_TABLES = 1 << 18
+"""Tables that are read of one file; programs of large backbones have a few thousand."""
 
-# Fields by their numbers in the schema.
-_PLANS, _DELEGATE_DATA, _SEGMENTS = 1, 3, 4
-_NAME, _CHAINS, _OPERATORS, _DELEGATES, _BUFFER_SIZES = 0, 5, 6, 7, 8
-_INSTRUCTIONS, _KERNEL_CALL, _DELEGATE_CALL = 2, 1, 2
-_BACKEND, _PROCESSED, _LOCATION, _INDEX, _IN_SEGMENT = 0, 1, 0, 1, 1
-_XNODES = 1
-
-_SEGMENT_BASE_AT, _SEGMENT_BASE = 24, struct.Struct("<Q")  # see `pte`
-_XNN_VERSIONS = (b"XN01", b"XN00")  # constants in segments of the program, or behind the graph
-_XNN_HEADER_AT = 4
-_XNN_HEADER = struct.Struct("<4sHII")  # XH00, its length, offset and length of the FlatBuffer
-T = TypeVar("T")
+_MAX_TEXT_BYTES = 1 << 10
+# Fields by their places in a table's index: 4, 6, 8 ... in the order of the schema.
+_PLANS, _SEGMENTS = 6, 12
+_CHAINS, _OPERATORS, _DELEGATES, _BUFFER_SIZES = 14, 16, 18, 20
+_INSTRUCTIONS, _CALL_KIND, _CALL, _CALLED = 8, 4, 6, 4
+_KERNEL_CALL, _DELEGATE_CALL = 1, 2
+_OPERATOR, _OVERLOAD, _BACKEND, _PROCESSED, _SEGMENT = 4, 6, 4, 6, 6
+_OFFSET, _SIZE = 4, 6
+_XNODES, _XNODE_KIND = 6, 4
 
 _XNN_NODES = """
     Add FullyConnected Softmax Sigmoid StaticTranspose Clamp Conv2d Div StaticResizeBilinear2D StaticConstantPad
@@ -43,31 +45,27 @@ _XNN_NODES = """
 
 @dataclass(frozen=True)
 class Plan:
-    """What a program's one method calls and needs.
+    """The calls and the memory of a program's one method.
 
     Attributes:
-        method: Its name.
-        portable: How often each operator is called as a kernel of its own, by name such as `aten.mul.out`.
-        delegated: How often each operator is called inside of XNNPACK, by XNNPACK's names; after fusion.
-        delegates: Calls of a backend, by the backend's name; each runs a whole graph.
-        planned_bytes: Of the buffers that the runtime needs for outputs and what is computed in between, outside of
-            backends, and for inputs too if the program was lowered so; ours leaves them where the caller has them. A
-            backend's own memory is known only to it.
-        segment_bytes: Of constants and backends' graphs behind the program itself, in the file.
-        file_bytes: Of the whole file.
+        portable: Calls of each operator as a kernel of its own, by name such as `aten.mul.out`.
+        delegated: Calls of each operator inside XNNPACK, after fusion, by XNNPACK's names.
+        delegate_calls: Calls of a backend; each runs a whole graph.
+        planned_bytes: Size of the buffers that the runtime needs for outputs and intermediate results outside of
+            backends, and for inputs if the program was lowered so; ours reads inputs where the caller has them. Only a
+            backend knows its own memory.
+        segment_bytes: Size of the constants and the backends' graphs behind the program, in the file.
     """
 
-    method: str
     portable: Mapping[str, int]
     delegated: Mapping[str, int]
-    delegates: Mapping[str, int]
+    delegate_calls: int
     planned_bytes: int
     segment_bytes: int
-    file_bytes: int
 
     @property
     def delegated_share(self) -> float:
-        """Of all calls of operators, the share that XNNPACK makes; 0 of none."""
+        """XNNPACK's share of all calls of operators, 0 if there are none."""
         delegated = sum(self.delegated.values())
         return delegated / max(1, delegated + sum(self.portable.values()))
 
@@ -77,132 +75,101 @@ def read(raw: bytes) -> Plan:
 
     Raises:
         ProgramRefused: It is no `.pte` with one method, or it is damaged.
+        ModuleNotFoundError: `flatbuffers` is not installed.
     """
-    try:
-        return _read(raw)
-    except FlatbufferError as error:
-        raise ProgramRefused(f"program refused: it is no readable .pte: {error}") from error
-
-
-def _read(raw: bytes) -> Plan:
     pte.check(raw)
-    program = Table.root(raw, raw[4:8])
-    (base,) = _SEGMENT_BASE.unpack_from(raw, _SEGMENT_BASE_AT)
-    segments = [(table.number(0, "u64"), table.number(1, "u64")) for table in program.tables(_SEGMENTS)]
-    for offset, size in segments:
-        if base + offset + size > len(raw):
-            raise FlatbufferError(f"a segment of {size} bytes leads outside of the file, which is cut short")
-    _within_file(raw, sum(size for _, size in segments))
-    plans = list(program.tables(_PLANS))
-    if len(plans) != 1:
-        raise FlatbufferError(f"it has {len(plans)} methods, a program has one")
-    plan = plans[0]
-    chains = list(plan.tables(_CHAINS))
-    if len(chains) != 1:
-        raise FlatbufferError(f"its method has {len(chains)} parts, a program's has one")
-    kernels, delegate_calls = _calls(chains[0])
-    operators = list(plan.tables(_OPERATORS))
-    delegates = list(plan.tables(_DELEGATES))
-    portable: Counter[str] = Counter()
-    for index, count in kernels.items():
-        portable[_operator_name(_at(operators, index))] += count
-    inside: Counter[str] = Counter()
-    by_backend: Counter[str] = Counter()
-    graphs = _Graphs(program, segments, base)
-    for index, count in delegate_calls.items():
-        delegate = _at(delegates, index)
-        backend = delegate.text(_BACKEND)
-        by_backend[backend] += count
-        if backend == XNNPACK:
-            for name, nodes in graphs.nodes(delegate).items():
-                inside[name] += count * nodes
-    sizes = plan.numbers(_BUFFER_SIZES, "i64")
-    if any(size < 0 for size in sizes):
-        raise FlatbufferError(f"it plans a buffer of {min(sizes)} bytes")
-    return Plan(
-        method=plan.text(_NAME),
-        portable=_sorted(portable),
-        delegated=_sorted(inside),
-        delegates=_sorted(by_backend),
-        planned_bytes=sum(sizes),
-        segment_bytes=sum(size for _, size in segments),
-        file_bytes=len(raw),
-    )
+    try:
+        return _Reader(raw).plan()
+    except (IndexError, struct.error, TypeError, ValueError) as error:  # flatbuffers has no error of its own
+        raise ProgramRefused(f"program refused: it is damaged, or no .pte with one method ({error})") from error
 
 
-def _operator_name(operator: Table) -> str:
-    return f"{operator.text(0).replace('::', '.')}.{operator.text(1) or 'default'}"
+class _Reader:
+    """The bytes of a file, of which at most `MAX_TABLES` tables are read."""
 
+    def __init__(self, raw: bytes) -> None:
+        from flatbuffers.table import Table  # type: ignore[import-untyped]  # it ships no types
 
-def _within_file(raw: bytes, used: int) -> None:
-    """See that parts of a file do not overlap; reading them all could take forever."""
-    if used > len(raw):
-        raise FlatbufferError(f"its parts have {used} bytes, the file {len(raw)}")
+        self._raw = raw
+        self._table = Table
+        self._tables_read = 0
 
+    def plan(self) -> Plan:
+        """The plan; it raises what `read` catches."""
+        program = self._at(0)
+        (plan,) = self._tables(program, _PLANS)
+        (chain,) = self._tables(plan, _CHAINS)
+        operators, delegates = list(self._tables(plan, _OPERATORS)), list(self._tables(plan, _DELEGATES))
+        (base,) = struct.unpack_from("<Q", self._raw, pte.SEGMENT_BASE_AT)
+        segments = [
+            (self._number(segment, _OFFSET, "Q"), self._number(segment, _SIZE, "Q"))
+            for segment in self._tables(program, _SEGMENTS)
+        ]
+        calls = Counter(self._call(instruction) for instruction in self._tables(chain, _INSTRUCTIONS))
+        portable: Counter[str] = Counter()
+        inside: Counter[str] = Counter()
+        delegate_calls = 0
+        for (kind, index), count in calls.items():
+            if kind == _KERNEL_CALL:
+                name, overload = (self._text(operators[index], field) for field in (_OPERATOR, _OVERLOAD))
+                portable[f"{name.replace('::', '.')}.{overload or 'default'}"] += count
+            elif kind == _DELEGATE_CALL:
+                delegate_calls += count
+                if self._text(delegates[index], _BACKEND) == XNNPACK:
+                    graph = self._part(delegates[index], _PROCESSED)
+                    offset, _ = segments[self._number(graph, _SEGMENT, "I")]
+                    for node in self._xnn_nodes(base + offset):
+                        inside[node] += count
+        buffers = plan.Offset(_BUFFER_SIZES)
+        sizes = struct.unpack_from(f"<{plan.VectorLen(buffers)}q", self._raw, plan.Vector(buffers)) if buffers else ()
+        return Plan(
+            portable=by_frequency(portable),
+            delegated=by_frequency(inside),
+            delegate_calls=delegate_calls,
+            planned_bytes=sum(sizes),
+            segment_bytes=sum(size for _, size in segments),
+        )
 
-def _calls(chain: Table) -> tuple[Counter[int], Counter[int]]:
-    """How often each operator and each delegate is called, by its number."""
-    kernels: Counter[int] = Counter()
-    delegates: Counter[int] = Counter()
-    for instruction in chain.tables(_INSTRUCTIONS):
-        kind, call = instruction.union(0)
-        if call is not None and kind == _KERNEL_CALL:
-            kernels[call.number(0, "i32")] += 1
-        elif call is not None and kind == _DELEGATE_CALL:
-            delegates[call.number(0, "i32")] += 1
-    return kernels, delegates
+    def _call(self, instruction: Any) -> tuple[int, int]:
+        """The kind of an instruction, and the number of the operator or delegate that it calls."""
+        called = self._number(self._part(instruction, _CALL), _CALLED, "I")
+        return self._number(instruction, _CALL_KIND, "B"), called
 
+    def _xnn_nodes(self, start: int) -> Iterator[str]:
+        """Names of the operators in an XNNPACK graph, behind a header with the graph's offset."""
+        magic, offset = struct.unpack_from("<4x4s2xI", self._raw, start)
+        if magic != b"XH00":
+            raise ValueError(f"an XNNPACK graph begins with {magic!r} where b'XH00' is expected")
+        for node in self._tables(self._at(start + offset), _XNODES):
+            kind = self._number(node, _XNODE_KIND, "B")
+            yield _XNN_NODES[kind - 1] if 1 <= kind <= len(_XNN_NODES) else f"operator {kind}"
 
-class _Graphs:
-    """The XNNPACK graphs of a program, each read once; several calls may share one."""
+    def _tables(self, table: Any, field: int) -> Iterator[Any]:
+        if offset := table.Offset(field):
+            start, count = table.Vector(offset), table.VectorLen(offset)
+            self._tables_read += count
+            if self._tables_read > MAX_TABLES:
+                raise ValueError(f"it has {self._tables_read} tables or more; at most {MAX_TABLES} are allowed")
+            for at in range(start, start + 4 * count, 4):
+                yield self._at(at)
 
-    def __init__(self, program: Table, segments: list[tuple[int, int]], base: int) -> None:
-        self._raw = program.raw
-        self._segments = segments
-        self._base = base
-        self._inline = list(program.tables(_DELEGATE_DATA))
-        self._read: dict[tuple[int, int], Counter[str]] = {}
-        self._bytes = 0
+    def _part(self, table: Any, field: int) -> Any:
+        """The table in a field."""
+        if not (offset := table.Offset(field)):
+            raise ValueError("it calls something and does not say what")
+        return self._at(table.Pos + offset)
 
-    def nodes(self, delegate: Table) -> Counter[str]:
-        """How many operators of each name the graph of a delegate has."""
-        reference = delegate.table(_PROCESSED)
-        if reference is None:
-            raise FlatbufferError("a backend is given nothing to run")
-        place = (reference.number(_LOCATION, "u8"), reference.number(_INDEX, "u32"))
-        if place not in self._read:
-            graph = self._graph(*place)
-            self._bytes += len(graph)
-            _within_file(self._raw, self._bytes)
-            self._read[place] = _xnn_nodes(graph)
-        return self._read[place]
+    def _at(self, place: int) -> Any:
+        """The table that is pointed to from a place in the bytes."""
+        return self._table(self._raw, place + struct.unpack_from("<I", self._raw, place)[0])
 
-    def _graph(self, location: int, index: int) -> bytes:
-        if location != _IN_SEGMENT:
-            return _at(self._inline, index).bytes(0)
-        offset, size = _at(self._segments, index)
-        return self._raw[self._base + offset : self._base + offset + size]
+    def _number(self, table: Any, field: int, form: str) -> int:
+        offset = table.Offset(field)
+        return int(struct.unpack_from(f"<{form}", self._raw, table.Pos + offset)[0]) if offset else 0
 
-
-def _xnn_nodes(raw: bytes) -> Counter[str]:
-    """How many operators of each name an XNNPACK graph has."""
-    if raw[_XNN_HEADER_AT : _XNN_HEADER_AT + 4] == b"XH00" and len(raw) >= _XNN_HEADER_AT + _XNN_HEADER.size:
-        _, _, offset, size = _XNN_HEADER.unpack_from(raw, _XNN_HEADER_AT)
-        raw = raw[offset : offset + size]
-    found: Counter[str] = Counter()
-    version = raw[4:8] if raw[4:8] in _XNN_VERSIONS else _XNN_VERSIONS[0]
-    for node in Table.root(raw, version).tables(_XNODES):
-        kind, _ = node.union(0)
-        found[_XNN_NODES[kind - 1] if 1 <= kind <= len(_XNN_NODES) else f"operator {kind}"] += 1
-    return found
-
-
-def _at(items: list[T], index: int) -> T:
-    if not 0 <= index < len(items):
-        raise FlatbufferError(f"number {index} of {len(items)} is called")
-    return items[index]
-
-
-def _sorted(counts: Counter[str]) -> dict[str, int]:
-    """The most frequent first."""
-    return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
+    def _text(self, table: Any, field: int) -> str:
+        found = b""
+        if offset := table.Offset(field):
+            start = table.Vector(offset)
+            found = self._raw[start : start + min(table.VectorLen(offset), _MAX_TEXT_BYTES)]
+        return found.decode("utf-8", "replace")

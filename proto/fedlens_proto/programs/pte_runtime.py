@@ -1,7 +1,7 @@
 """ExecuTorch's runtime in this process, on one thread; most of FedLens runs without it.
 
-Its compiled module is imported directly: the package around it imports a compiler, which takes seconds. That module is
-not part of ExecuTorch's stable interface, so its version is pinned.
+Only its compiled module is imported, because the package around it imports a compiler, which takes seconds. The module
+is not part of ExecuTorch's stable interface, so ExecuTorch's version is pinned.
 """
 
 import os
@@ -16,7 +16,7 @@ from typing import Any
 
 @lru_cache(maxsize=1)
 def library() -> Any:
-    """The compiled module; programs that are loaded from now on run on one thread.
+    """The compiled module; programs loaded from now on run on one thread.
 
     Raises:
         ImportError: ExecuTorch is not installed, or not for this machine.
@@ -24,14 +24,14 @@ def library() -> Any:
     _give_streams()
     with _silence():
         found: Any = import_module("executorch.extension.pybindings._portable_lib")
-        # Programs that are loaded already keep the pool that they were loaded with.
+        # Programs loaded earlier keep their own pool of threads.
         if found._threadpool_get_thread_count() != 1:
             found._unsafe_reset_threadpool(1)
     return found
 
 
 def _give_streams() -> None:
-    """Every call of the library writes to Python's streams, which are None where the process began without them."""
+    """Set Python's streams, which the library writes to, if they are None because the process began without them."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, Path(os.devnull).open("w"))
@@ -39,17 +39,17 @@ def _give_streams() -> None:
 
 @contextmanager
 def _silence() -> Iterator[None]:
-    """What the runtime's libraries write about the processor does not reach the terminal."""
+    """Keep messages of the runtime's libraries about the processor from the terminal."""
     if sys.__stderr__ is None:
-        # The process began without it: its number may be that of any other file by now.
+        # The process began without it, so another file may have its number by now.
         yield
         return
     sys.stderr.flush()
-    kept = os.dup(2)
+    terminal = os.dup(2)
     try:
         with Path(os.devnull).open("wb") as nowhere:
             os.dup2(nowhere.fileno(), 2)
         yield
     finally:
-        os.dup2(kept, 2)
-        os.close(kept)
+        os.dup2(terminal, 2)
+        os.close(terminal)

@@ -1,4 +1,4 @@
-"""Where a backbone's weights come from."""
+"""Origins of a backbone's weights."""
 
 from pathlib import Path
 

@@ -140,7 +140,7 @@ def test_what_was_saved_from_the_network_loads_as_it_is(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"_blocks.16._bn1.weight": torch.ones(1)}, r"w\.pth: the backbone has no tensor 'blocks\.16\.bn1\.weight'"),
+        ({"_blocks.16._bn1.weight": torch.ones(1)}, r"w\.pth: the model has no tensor 'blocks\.16\.bn1\.weight'"),
         ({"_conv_stem.weight": torch.ones(32, 3, 5, 5)}, r"'conv_stem\.weight' is \[32, 3, 5, 5\], not"),
         ({"_bn1.bias": torch.full((1280,), torch.nan)}, r"'bn1\.bias' holds a NaN"),
     ],

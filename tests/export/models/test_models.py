@@ -110,5 +110,5 @@ def test_an_objective_over_features_refuses_a_model_that_does_not_tell_them() ->
     network = Network(whole_models.build("lenet5", CLASSES, 32, seed=0), (3, 32, 32), CENTRED)
     optimiser = optimisers.by_name("sgd")
 
-    with pytest.raises(NotExportable, match=r"SmallCnn does not tell them; take a model that ends in FC 512"):
+    with pytest.raises(NotExportable, match=r"SmallCnn does not return them; take a model that ends in FC 512"):
         steps.step(network, objectives.by_name("supcon"), optimiser, (), BATCH, CLASSES)

@@ -90,7 +90,7 @@ def photos(count: int = 2) -> Tensor:
 
 @pytest.fixture
 def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Where `my_model` is looked for."""
+    """The file of module `my_model`, in the current folder."""
     monkeypatch.chdir(tmp_path)
     yield tmp_path / "my_model.py"
     sys.modules.pop("my_model", None)
@@ -165,7 +165,7 @@ def test_a_relu_before_the_classifier_makes_its_features_known_to_contrastive_ob
         ("", "nope", r"no layer 'nope'; its FC layers are fc1, fc2, fc3"),
         ("", "fc1,,fc2", r"no layer ''"),
         ("", "conv", r"'conv' is Conv2d, and a head is made of FC layers"),
-        ("", "fc2,fc3", r"'fc3' is to be in the head, but the model does not call it"),
+        ("", "fc2,fc3", r"'fc3' is named for the head, but the model does not call it"),
         ("norm", "fc1,fc2", r"'norm' \(BatchNorm1d\) comes behind FC layer 'fc1' and has weights"),
         ("scale", "fc1,fc2", r"uses 'scale' behind the features"),
         ("shortcut", "fc1,fc2", r"two branches meet behind layer 'fc1': a tensor of shape \[2, 1\]"),
@@ -230,8 +230,12 @@ def test_the_seed_decides_what_is_drawn(module: Path) -> None:
         ("1 / 0", "my_model:build", "'my_model' cannot be imported: ZeroDivisionError"),
         ("def make(): pass", "my_model:build", "has no function 'build'; it has make"),
         ("def make(): pass", "my_model:", "has no function ''; it has make"),
-        ("def build(width): pass", "my_model:build", "asks for 'width'; export gives classes, num_classes, input_size"),
-        ("def build(): return 1", "my_model:build", "gives int; it must be an nn.Module"),
+        (
+            "def build(width): pass",
+            "my_model:build",
+            "asks for 'width'; export passes classes, num_classes, input",
+        ),
+        ("def build(): return 1", "my_model:build", "returns int; it must return an nn.Module"),
         (
             "def build():\n    return [][0]",
             "my_model:build",
@@ -240,7 +244,7 @@ def test_the_seed_decides_what_is_drawn(module: Path) -> None:
         (
             "from torch import nn\ndef build(): return nn.Linear(1, 3).double()",
             "my_model:build",
-            "'weight' is torch.float64 on cpu; float32",
+            "'weight' is torch.float64 on cpu; it must be float32",
         ),
     ],
 )
@@ -316,7 +320,7 @@ def test_what_programs_cannot_express_is_named(tmp_path: Path, change: str, head
 
 
 def test_a_layer_that_cannot_train_is_refused_with_what_to_do(tmp_path: Path) -> None:
-    with pytest.raises(NotExportable, match=r"model itself \(Own\) has weights, .*: replace it, leave it out"):
+    with pytest.raises(NotExportable, match=r"model itself \(Own\) has weights; .*: replace it, leave it out"):
         exported(tmp_path / "bundle", "", None)
 
 

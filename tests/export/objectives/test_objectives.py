@@ -39,10 +39,10 @@ def contrast(
     base: float = 0.07,
     normalised: bool = True,
 ) -> tuple[float, Tensor]:
-    """SupCon's value and its gradient by the features."""
+    """SupCon's value and its gradient by the features [B, V, F]."""
     leaf = features.detach().clone().requires_grad_()
     value = supcon.loss(
-        leaf,
+        leaf.transpose(0, 1).flatten(0, 1),
         labels,
         torch.ones(len(labels)) if mask is None else mask,
         torch.tensor(temperature, dtype=features.dtype),

@@ -144,8 +144,8 @@ class Alone(nn.Module):
 @pytest.mark.parametrize(
     ("model", "reason"),
     [
-        (Scaled(), "does more with photos after its last FC layer"),
-        (Alone(), "the classifier stands alone, so there is no extractor to concatenate"),
+        (Scaled(), "last operation is not its last FC layer"),
+        (Alone(), "the model is a classifier alone, so there is no extractor"),
     ],
 )
 def test_a_model_that_cannot_be_concatenated_is_refused(tmp_path: Path, model: nn.Module, reason: str) -> None:

@@ -20,7 +20,7 @@ def expected_loss(network: Network, local: Local, *, normalised: bool) -> Tensor
     # Both views at once, as BatchNorm is to see them.
     features, logits = network.module(local.inputs.transpose(0, 1).flatten(0, 1), with_features=True)
     contrast = supcon.loss(
-        features.reshape(2, BATCH, -1).transpose(0, 1),
+        features,
         local.labels,
         local.mask,
         hyper["temperature"],

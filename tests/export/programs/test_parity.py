@@ -1,4 +1,4 @@
-"""What a comparison of a program with its model lets pass, and what it does not."""
+"""Bounds of the comparison between a program and its model."""
 
 from collections.abc import Callable
 
@@ -104,7 +104,7 @@ def test_an_emulation_that_tells_most_of_what_quantising_does_passes() -> None:
         return (source.function(*given)[0] - 2.0,)
 
     assert parity.compare_emulation(source, quantised, original, frozen) == pytest.approx(0.2, rel=0.01)
-    with pytest.raises(ParityBroken, match=r"'embed' differs from its emulation by .* at most 0.5 of that is allowed"):
+    with pytest.raises(ParityBroken, match=r"'embed' differs from its emulation by .* ratio of at most 0.5 is allowed"):
         parity.compare_emulation(source, coarser, original, frozen)
 
 

@@ -213,7 +213,7 @@ def test_what_a_worse_backbone_loses_is_told_in_points(tmp_path: Path) -> None:
 def test_a_folder_without_a_readable_photo_is_named(tmp_path: Path) -> None:
     (tmp_path / "a.jpg").write_bytes(b"no photo")
 
-    with pytest.raises(NotExportable, match=r"calibrate by in .*: none of 1 files can be read"):
+    with pytest.raises(NotExportable, match=r"calibrate with in .*: none of 1 files can be read"):
         calibration.load(tmp_path, SIDE)
 
 
@@ -226,9 +226,9 @@ def asked(**changes: object) -> Training:
     ("changes", "reason"),
     [
         ({"pte": False}, "add --target pte"),
-        ({}, "a folder of them with --calibrate DIR"),
-        ({"calibrate": Path("gone")}, "no photos to calibrate by: gone is no folder"),
-        ({"calibrate": Path(__file__).parent}, "no photos to calibrate by in programs"),
+        ({}, "a folder of photos with --calibrate DIR"),
+        ({"calibrate": Path("gone")}, "no photos to calibrate with: gone is no folder"),
+        ({"calibrate": Path(__file__).parent}, "no photos to calibrate with in programs"),
         ({"quantise": None, "calibrate": Path(__file__).parent}, "add --quantize int8"),
     ],
 )
@@ -244,7 +244,7 @@ def test_what_does_not_go_together_is_refused_first(changes: dict[str, object], 
 def test_an_unknown_scheme_is_refused(tmp_path: Path) -> None:
     spec = ExportSpec(model="resnet18", class_names=("a", "b"), pte=True, quantise="int4", calibrate=tmp_path)
 
-    with pytest.raises(UnknownChoice, match="quantisation 'int4' is unknown; there is int8"):
+    with pytest.raises(UnknownChoice, match="quantisation 'int4' is unknown; there are int8"):
         export_bundle(tmp_path / "out", spec)
 
 

@@ -3,7 +3,7 @@
 import json
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from pathlib import Path
 
@@ -74,6 +74,12 @@ def logits_of(bundle: Bundle, weights: Mapping[str, NDArray[np.float32]], given:
     return torch.from_numpy(engine.predict(weights, given))
 
 
+def loaded(file: Path) -> Callable[[NDArray[np.float32]], Tensor]:
+    """The function in a `.pt2`, over photos."""
+    model = torch.export.load(file).module()
+    return lambda given: model(torch.from_numpy(given)).detach()
+
+
 def written(folder: Path, bundle: Bundle, form: str) -> Path:
     file = folder / f"model{form}"
     file.write_bytes(whole_model.lower(Trained(bundle, trained(bundle)), form, {"task": "demo"}).raw)
@@ -88,16 +94,23 @@ def assert_near(found: Tensor, expected: Tensor) -> None:
 def test_a_pt2_gives_the_logits_of_any_number_of_photos(bundle: Bundle, tmp_path: Path) -> None:
     file = written(tmp_path, bundle, ".pt2")
 
-    model = torch.export.load(file).module()
-
     for count in (1, 3, 5):
-        found = model(torch.from_numpy(photos(count)))
-        assert_near(found.detach(), logits_of(bundle, trained(bundle), photos(count)))
+        assert_near(loaded(file)(photos(count)), logits_of(bundle, trained(bundle), photos(count)))
+
+
+def test_a_pt2_takes_photos_whose_colours_are_together_in_memory(bundle: Bundle, tmp_path: Path) -> None:
+    together = np.ascontiguousarray(photos(2).transpose(0, 2, 3, 1)).transpose(0, 3, 1, 2)
+
+    found = loaded(written(tmp_path, bundle, ".pt2"))(together)
+
+    assert_near(found, logits_of(bundle, trained(bundle), photos(2)))
 
 
 def test_onnx_gives_the_logits_of_any_number_of_photos(bundle: Bundle, tmp_path: Path) -> None:
     session = onnxruntime.InferenceSession(written(tmp_path, bundle, ".onnx"))
 
+    assert session.get_inputs()[0].shape == ["N", 3, SIDE, SIDE]
+    assert session.get_outputs()[0].shape == ["N", len(CLASSES)]
     for count in (1, 3, 5):
         (found,) = session.run(["logits"], {"photos": photos(count)})
         assert_near(torch.from_numpy(found), logits_of(bundle, trained(bundle), photos(count)))
@@ -157,8 +170,7 @@ def test_extractors_side_by_side_are_all_inside_and_an_absent_one_gives_zeros(tm
     (tmp_path / "model.pt2").write_bytes(raw)
     engine = TorchEngine(bundle)
     rows = np.concatenate([one_row(photo[np.newaxis], engine, extractors) for photo in photos(3)])
-    found = torch.export.load(tmp_path / "model.pt2").module()(torch.from_numpy(photos(3)))
-    assert_near(found.detach(), torch.from_numpy(engine.predict(trained(bundle), rows)))
+    assert_near(loaded(tmp_path / "model.pt2")(photos(3)), torch.from_numpy(engine.predict(trained(bundle), rows)))
 
 
 def test_extractors_of_another_number_are_refused(frozen: Bundle) -> None:
@@ -185,8 +197,7 @@ def test_a_model_that_cannot_be_freed_of_its_batch_takes_one_photo(tmp_path: Pat
     whole = whole_model.lower(Trained(bundle, trained(bundle)), ".pt2", {})
 
     (tmp_path / "model.pt2").write_bytes(whole.raw)
-    found = torch.export.load(tmp_path / "model.pt2").module()(torch.from_numpy(photos(1)))
-    assert_near(found.detach(), logits_of(bundle, trained(bundle), photos(1)))
+    assert_near(loaded(tmp_path / "model.pt2")(photos(1)), logits_of(bundle, trained(bundle), photos(1)))
     assert whole.metadata["input"].startswith("float32 [1, 3, 16, 16]")
 
 
@@ -211,11 +222,9 @@ def test_an_int8_backbone_is_refused_where_its_numbers_would_change(rounding: Bu
 
 
 def test_an_int8_backbone_is_emulated_one_photo_at_a_time(rounding: Bundle, tmp_path: Path) -> None:
-    file = written(tmp_path, rounding, ".pt2")
+    found = loaded(written(tmp_path, rounding, ".pt2"))(photos(1))
 
-    found = torch.export.load(file).module()(torch.from_numpy(photos(1)))
-
-    assert_near(found.detach(), logits_of(rounding, trained(rounding), photos(1)))
+    assert_near(found, logits_of(rounding, trained(rounding), photos(1)))
 
 
 @pytest.mark.parametrize(("form", "named"), [(".pt", "a name in .pt,"), ("", "a name without an ending,")])
