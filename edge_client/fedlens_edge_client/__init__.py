@@ -1,8 +1,8 @@
-"""A client that trains where the photos are: `EdgeClient` and what it is made of."""
+"""A federated-learning client that trains where the photos are: `EdgeClient` and the types of its arguments."""
 
 from fedlens_edge_client.client.client import EdgeClient
-from fedlens_edge_client.client.policy import Policy
 from fedlens_edge_client.errors import EdgeClientError
+from fedlens_edge_client.policy import Policy
 from fedlens_edge_client.storage.album import Album, AlbumSnapshot, Photo
 from fedlens_edge_client.storage.folder_album import FolderAlbum
 

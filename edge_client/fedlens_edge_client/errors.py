@@ -1,20 +1,20 @@
-"""Errors of this package; the class says what the one who runs the client must do.
+"""Errors of this package; the class tells the operator of the client what to do.
 
 EdgeClientError
 ├── StateError          the state folder cannot be used: another server's, newer, damaged, in use
 ├── AlbumError          the photo folder cannot be used
-├── ModelError          a file is no model, or one of another bundle
+├── ModelError          a file holds no model, or a model of another bundle
 ├── TransportError
-│   ├── Refused         the server said no for good; `code` says why
-│   ├── Unreachable     no answer within the time that the caller was ready to wait
+│   ├── Refused         the server rejects the request for good; `code` tells the reason
+│   ├── Unreachable     no usable response within the time that the caller allowed
 │   ├── Untrusted       the server's certificate, or plain HTTP to another machine, is not trusted
-│   └── BadAnswer       an answer that is not the protocol: malformed, too long, another digest
-├── PassFailed          the assignment is given up; the server is told `reason`
+│   └── BadResponse     a response violates the protocol: malformed, too long, wrong digest
+├── AssignmentFailed    the client gives the assignment up and tells the server `reason`
 │   └── NoKnownClass    no photo is of a class of the bundle
 ├── EngineError         in `engines/`
-├── PoolUnusable        in `partitions/`: the photos of a study cannot be used
-├── Unservable          in `partitions/`: too few photos, or none of the tries gave every client enough
-└── BadPartition           in `partitions/`: a setting is wrong
+├── PoolUnusable        in `emulation/partitions/`: the photos of a study cannot be used
+├── Unservable          in `emulation/partitions/`: too few photos, or no draw gave every client enough
+└── BadPartition        in `emulation/partitions/`: a setting is wrong
 """
 
 from collections.abc import Iterable
@@ -25,7 +25,7 @@ NAMED = 10
 
 
 class EdgeClientError(Exception):
-    """Something that keeps the client from its work; the message says what, what was found and what to do."""
+    """An error that keeps the client from its work; the text says what is wrong, what was found and what to do."""
 
 
 class StateError(EdgeClientError):
@@ -37,50 +37,50 @@ class AlbumError(EdgeClientError):
 
 
 class ModelError(EdgeClientError):
-    """A file does not hold weights of the bundle at hand."""
+    """A file does not hold weights of the given bundle."""
 
 
 class TransportError(EdgeClientError):
-    """A call to the server did not give what it should."""
+    """A call to the server failed."""
 
 
 class Refused(TransportError):
-    """The server carries this request out neither now nor later."""
+    """The server rejects this request now and later."""
 
     def __init__(self, code: str, message: str) -> None:
-        """`code` and `message` as in the server's answer."""
+        """`code` and `message` as in the server's response."""
         super().__init__(f"the server refuses ({code}): {message}")
         self.code = code
         self.reason = message
 
 
 class Unreachable(TransportError):
-    """The server gave no usable answer for as long as the caller was ready to wait."""
+    """The server gave no usable response within the time that the caller allowed."""
 
 
 class Untrusted(TransportError):
-    """The secret would go to someone who has not shown to be the server."""
+    """The secret would go to a machine that has not proved to be the server."""
 
 
-class BadAnswer(TransportError):
-    """Something answered that does not speak the protocol, or not what was asked for came back."""
+class BadResponse(TransportError):
+    """A response violates the protocol, or does not fit the request."""
 
 
-class PassFailed(EdgeClientError):
-    """An assignment cannot be carried out; the round goes on without this client."""
+class AssignmentFailed(EdgeClientError):
+    """An assignment cannot be carried out; the round continues without this client."""
 
     def __init__(self, reason: update_pb2.FailureReason, detail: str) -> None:
-        """`detail` is read by the operator and holds no file name."""
+        """The operator of the server reads `detail`; it must contain no file name."""
         super().__init__(detail)
         self.reason = reason
         self.detail = detail
 
 
-class NoKnownClass(PassFailed):
-    """The album has photos, and none of a class of the bundle.
+class NoKnownClass(AssignmentFailed):
+    """The album has photos, but none of a class of the bundle.
 
     Attributes:
-        advice: For whoever runs the client; names the album's classes, which the server does not learn.
+        advice: For the operator of the client; names the album's classes, which the server does not learn.
     """
 
     def __init__(self, found: Iterable[str], known: Iterable[str]) -> None:

@@ -1,6 +1,6 @@
 """A small server that speaks the protocol, for one bundle and one task, with a round for each member's update.
 
-It keeps what it is sent, answers as `PROTOCOL.md` says, and does on demand what a network or a broken server does.
+It records requests, responds by the protocol, and on demand imitates a bad network or a broken server.
 """
 
 import asyncio
@@ -16,6 +16,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 from google.protobuf.message import Message
 
+from fedlens_edge_client.errors import Refused
 from fedlens_proto import keyed_hash, wire
 from fedlens_proto.manifest import Bundle
 from fedlens_proto.v1 import assignment_pb2, check_in_pb2, enrolment_pb2, error_pb2, update_pb2
@@ -40,12 +41,15 @@ class FakeServer:
     hold_s: float = 0.0
     troubles: list[tuple[str, Trouble]] = field(default_factory=list)
     enrolled: set[bytes] = field(default_factory=set)
+    enrolments: list[enrolment_pb2.EnrolRequest] = field(default_factory=list)
     updates: dict[int, bytes] = field(default_factory=dict)
     evaluations: dict[int, bytes] = field(default_factory=dict)
     failures: dict[int, update_pb2.FailureRequest] = field(default_factory=dict)
     calls: Counter[str] = field(default_factory=Counter)
     requests: list[tuple[str, dict[str, str]]] = field(default_factory=list)
     check_ins: list[check_in_pb2.CheckInRequest] = field(default_factory=list)
+    sets: dict[str, bytes] = field(default_factory=dict)  # blobs by name, as assignments list them
+    differences: dict[str, assignment_pb2.Difference] = field(default_factory=dict)
     port: int | None = None
 
     async def __aenter__(self) -> Self:
@@ -54,10 +58,10 @@ class FakeServer:
         app.router.add_delete("/v1/clients/self", self._forget)
         app.router.add_post("/v1/check-in", self._check_in)
         app.router.add_get("/v1/blobs/{digest}", self._blob)
-        app.router.add_put("/v1/tasks/{task}/rounds/{round}/update", self._update)
+        app.router.add_put("/v1/tasks/{task}/rounds/{round}/update", self.store_update)
         app.router.add_put("/v1/tasks/{task}/rounds/{round}/evaluation", self._evaluation)
         app.router.add_post("/v1/tasks/{task}/rounds/{round}/failure", self._failure)
-        self._sets: dict[str, bytes] = {"global": self.bundle.initial().raw.tobytes()}
+        self.sets["global"] = self.bundle.initial().raw.tobytes()
         self._server = TestServer(app, port=self.port)
         await self._server.start_server()
         return self
@@ -73,10 +77,6 @@ class FakeServer:
     def round_number(self) -> int:
         """The open round: each update, evaluation or failure ends one."""
         return 1 + len(self.updates) + len(self.evaluations) + len(self.failures)
-
-    def put_set(self, name: str, raw: bytes) -> None:
-        """Let assignments name this blob too."""
-        self._sets[name] = raw
 
     def header(self, round_number: int) -> update_pb2.UpdateHeader:
         """The header of an accepted update."""
@@ -95,12 +95,23 @@ class FakeServer:
             seed=SEED,
             time_left_ms=60_000,
             sets=[
-                assignment_pb2.BlobSet(name=name, sha256=sha256(raw).digest(), size=len(raw))
-                for name, raw in self._sets.items()
+                assignment_pb2.BlobSet(
+                    name=name, sha256=sha256(raw).digest(), size=len(raw), difference=self.differences.get(name)
+                )
+                for name, raw in self.sets.items()
             ],
             local_plan=self.plan,
             answer=self.answer,
         )
+
+    def after_update(self, trouble: Trouble) -> Trouble:
+        """A trouble that comes when the update has been stored."""
+
+        async def late(request: web.Request) -> web.StreamResponse:
+            await self.store_update(request)
+            return await trouble(request)
+
+        return late
 
     @web.middleware
     async def _watch(
@@ -123,6 +134,7 @@ class FakeServer:
         if message.enrolment_token != TOKEN:
             return refusal(403, "forbidden", "this enrolment token is not known")
         assert message.client_id == client_of(request)
+        self.enrolments.append(message)
         self.enrolled.add(client_of(request))
         return reply(enrolment_pb2.EnrolResponse(role=self.role))
 
@@ -142,7 +154,7 @@ class FakeServer:
 
     async def _blob(self, request: web.Request) -> web.StreamResponse:
         digest = bytes.fromhex(request.match_info["digest"])
-        raw = {sha256(value).digest(): value for value in self._sets.values()}.get(digest)
+        raw = {sha256(value).digest(): value for value in self.sets.values()}.get(digest)
         if digest == self.bundle.id:
             raw = self.bundle.raw
         elif raw is None and self.bundle.part(digest).is_file():
@@ -157,7 +169,8 @@ class FakeServer:
             status=206 if start else 200, body=raw[start:], headers=headers, content_type="application/octet-stream"
         )
 
-    async def _update(self, request: web.Request) -> web.StreamResponse:
+    async def store_update(self, request: web.Request) -> web.StreamResponse:
+        """Do what the address of updates does."""
         body = await request.read()
         number = int(request.match_info["round"])
         known = self.updates.get(number)
@@ -170,7 +183,7 @@ class FakeServer:
             return refusal(422, "update-invalid", "the blob is not what the header says")
         self.updates[number] = body
         if blob and self.plan.upload.codec == assignment_pb2.CODEC_FLOAT32 and not self.plan.upload.tensors.names:
-            self._sets["global"] = blob
+            self.sets["global"] = blob
         return reply(update_pb2.Receipt(body_sha256=sha256(body).digest()))
 
     async def _evaluation(self, request: web.Request) -> web.StreamResponse:
@@ -256,7 +269,20 @@ def fedavg_plan(epochs: int = 1) -> assignment_pb2.LocalPlan:
     )
 
 
-def part_of(bundle: Bundle, program: str) -> tuple[bytes, Path]:
-    """Digest and file of a program."""
-    file = next(p.files[0] for p in bundle.manifest.programs if p.name == program)
-    return file.sha256, bundle.part(file.sha256)
+class BlobSource:
+    """Blobs to fetch by digest; the first `wrong` answers are wrong bytes, and unknown digests are refused."""
+
+    def __init__(self, *contents: bytes, wrong: int = 0) -> None:
+        self.contents = {sha256(raw).digest(): raw for raw in contents}
+        self.wrong = wrong
+        self.asked: list[bytes] = []
+
+    async def fetch(self, digest: bytes, into: Path, max_bytes: int) -> None:
+        """As `Transport.fetch`."""
+        self.asked.append(digest)
+        await asyncio.sleep(0)  # others have their turn, as with every call to a server
+        if digest not in self.contents:
+            raise Refused("unknown", "no such blob")
+        raw = b"?" * max_bytes if len(self.asked) <= self.wrong else self.contents[digest]
+        with into.open("ab") as file:
+            file.write(raw[file.tell() :])

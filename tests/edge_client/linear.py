@@ -109,10 +109,17 @@ def _slot(kind: manifest_pb2.SlotKind, name: str, *shape: int) -> manifest_pb2.S
 
 
 class LinearEngine:
-    """An `Engine` for such bundles; the frozen backbone gives the mean of each colour."""
+    """An `Engine` for such bundles; the frozen backbone gives the mean of each colour.
+
+    It remembers, for each stage, the weights that it starts from, the batches and the references; and all losses.
+    """
 
     def __init__(self, bundle: Bundle) -> None:
         self._bundle = bundle
+        self.weights: list[Mapping[str, Array]] = []
+        self.batches: list[list[list[int]]] = []
+        self.references: list[Mapping[str, Mapping[str, Array]]] = []
+        self.losses: list[float] = []
 
     @property
     def bundle(self) -> Bundle:
@@ -143,22 +150,40 @@ class LinearEngine:
         self._load(program)
         values = {h.name: h.default_value for h in self._bundle.manifest.hyper_parameters} | dict(hyper)
         lr, mu = np.float32(values["lr"]), np.float32(values["mu"])
-        trained = {name: np.array(weights[name]) for name in ("fc.bias", "fc.weight")}
+        trained: dict[str, Array] = {name: np.array(weights[name]) for name in ("fc.bias", "fc.weight")}
+        seen: list[list[int]] = []
+        self.weights.append(weights)
+        self.batches.append(seen)
+        self.references.append(references)
         with np.errstate(all="ignore"):
             for batch in batches:
+                seen.append(batch.tolist())
                 inputs, labels = rows.inputs[batch].reshape(len(batch), -1), rows.labels[batch]
-                scaled = log_softmax(inputs @ trained["fc.weight"].T + trained["fc.bias"])
-                loss = -float(scaled[np.arange(len(batch)), labels].mean())
-                error = (np.exp(scaled) - np.eye(2)[labels]).astype(np.float32) / np.float32(len(batch))
-                gradients = {"fc.bias": error.sum(axis=0), "fc.weight": error.T @ inputs}
-                for name, gradient in gradients.items():
-                    pull = mu * (trained[name] - references["global"][name]) if mu else np.float32(0)
-                    trained[name] = trained[name] - lr * (gradient + pull)
+                loss = self.step(trained, inputs, labels, lr, mu, references.get("global", {}))
                 if not np.isfinite(loss) or not all(np.isfinite(t).all() for t in trained.values()):
                     raise NonFinite("training gave a NaN or an infinity")
+                self.losses.append(loss)
                 if on_step is not None:
                     on_step(loss)
         return trained
+
+    def step(
+        self,
+        trained: dict[str, Array],
+        inputs: NDArray[np.float32],
+        labels: NDArray[np.int64],
+        lr: np.float32,
+        mu: np.float32,
+        reference: Mapping[str, Array],
+    ) -> float:
+        """One step of SGD on `trained`, pulled towards `reference` by `mu`; gives the loss."""
+        scaled = log_softmax(inputs @ trained["fc.weight"].T + trained["fc.bias"])
+        error = (np.exp(scaled) - np.eye(2)[labels]).astype(np.float32) / np.float32(len(labels))
+        gradients = {"fc.bias": error.sum(axis=0), "fc.weight": error.T @ inputs}
+        for name, gradient in gradients.items():
+            pull = mu * (trained[name] - reference[name]) if mu else np.float32(0)
+            trained[name] = trained[name] - lr * (gradient + pull)
+        return -float(scaled[np.arange(len(labels)), labels].mean())
 
     def predict(self, weights: Mapping[str, Array], inputs: NDArray[np.float32]) -> NDArray[np.float32]:
         self._load("predict")

@@ -1,4 +1,4 @@
-"""The client that takes part in rounds: check-ins, assignments, delivery, transport, retries, policy and events.
+"""The client that takes part in rounds: check-ins, assignments, delivery, transport, retries and events.
 
-It may import `training`, `storage` and `engines`, and never `emulation`. Begin with `client.py`.
+A module here may import `training`, `storage` and `engines`, but not `emulation`. Begin with `client.py`.
 """

@@ -1,8 +1,8 @@
-"""The client that an app embeds: everything from a check-in to a receipt.
+"""The client that an app embeds: all steps from a check-in to a receipt.
 
-    check in -> fetch what is missing -> embed new photos -> local plan -> outbox -> upload -> forget
+    check in -> fetch what is missing -> embed new photos -> run the local plan -> outbox -> upload -> clean up
 
-The process may end at any arrow; the next one goes on there.
+The process may end at any arrow; the next process continues there.
 """
 
 import asyncio
@@ -13,8 +13,9 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Self
 
-from fedlens_edge_client.client.assignments import Assignments, Desk
-from fedlens_edge_client.client.delivery import Delivery
+from fedlens_edge_client.background import CancellableExecutor
+from fedlens_edge_client.client.assignments import Assignments
+from fedlens_edge_client.client.delivery import Delivery, Failure
 from fedlens_edge_client.client.events import (
     Enrolled,
     Event,
@@ -25,35 +26,36 @@ from fedlens_edge_client.client.events import (
     TasksFinished,
     Waiting,
 )
+from fedlens_edge_client.client.fetching import Fetcher
 from fedlens_edge_client.client.http_transport import HttpTransport
 from fedlens_edge_client.client.pacing import Pacing
-from fedlens_edge_client.client.policy import Policy
 from fedlens_edge_client.client.transport import Transport
 from fedlens_edge_client.engines import Engine, EngineError
 from fedlens_edge_client.engines.choice import ABILITIES, EngineName, make_engine
-from fedlens_edge_client.errors import BadAnswer, ModelError, PassFailed, Refused, StateError
+from fedlens_edge_client.errors import AssignmentFailed, BadResponse, ModelError, Refused, StateError
+from fedlens_edge_client.policy import Policy
 from fedlens_edge_client.storage.album import Album, Photo
 from fedlens_edge_client.storage.cache import Cache
-from fedlens_edge_client.storage.client_state import KeptSets
-from fedlens_edge_client.storage.disk import Worker
+from fedlens_edge_client.storage.client_state import ClientState
+from fedlens_edge_client.storage.feature_cache import FeatureCache
 from fedlens_edge_client.storage.folder_album import FolderAlbum
 from fedlens_edge_client.storage.outbox import Outbox, Result
-from fedlens_edge_client.storage.state import State
+from fedlens_edge_client.storage.state_folder import StateFolder
 from fedlens_edge_client.storage.tensor_files import TensorFiles
 from fedlens_edge_client.training import requirements
-from fedlens_edge_client.training.features import FeatureCache
-from fedlens_edge_client.training.label_distribution import KeptAnswers, PrivateGenerator
+from fedlens_edge_client.training.label_distribution import NoisyAnswers, PrivateGenerator
 from fedlens_proto import wire
 from fedlens_proto.errors import ProtoError
 from fedlens_proto.manifest import Bundle
 from fedlens_proto.v1 import assignment_pb2, check_in_pb2, enrolment_pb2
 
 DEFAULT_CACHE_BYTES = 2 << 30
-# Folder in the cache that tells which programs have passed their trial.
+# Folder in the cache that records which programs have passed their trial.
 TRIED = "tried"
 DEFAULT_HOLD_MS = 25_000
 # A server that repeats an assignment that has ended must not make a client spin.
 _REPEATED_ASSIGNMENT_PAUSE_S = 5.0
+_ROLES = {enrolment_pb2.CLIENT_ROLE_TRAINER: "trainer", enrolment_pb2.CLIENT_ROLE_EVALUATOR: "evaluator"}
 
 Outcome = RoundReported | RoundFailed | RoundRefused | TasksFinished
 
@@ -61,8 +63,8 @@ Outcome = RoundReported | RoundFailed | RoundRefused | TasksFinished
 class EdgeClient:
     """One member of a federation; use it in `async with`.
 
-    It may be cancelled at any `await`, or the process killed: what was computed is in the state folder and arrives
-    next time, once.
+    It may be cancelled at any `await`, and the process may be killed: finished results are in the state folder and
+    reach the server later, once.
     """
 
     def __init__(
@@ -90,37 +92,38 @@ class EdgeClient:
         hold_ms: int = DEFAULT_HOLD_MS,
         durable: bool = True,
     ) -> None:
-        """Nothing is opened before `async with`.
+        """Remember the settings; `async with` opens everything.
 
         Args:
             server: Such as `https://fl.example.org:8443`.
-            state: Folder for what must outlive the process; bound to this server, used by one process at a time.
-            album: Where the photos come from.
-            enrolment_token: Needed until the server knows this client.
+            state: Folder for data that must survive the process; bound to this server, used by one process at a time.
+            album: The source of photos.
+            enrolment_token: Required until the server knows this client.
             ca: Certificates (PEM) to trust instead of the system's.
-            task: Take work of this task alone.
-            models: Names of the models, as in a bundle, that this client trains; none: whatever a task has.
-            policy: What the server may learn.
-            on_event: Called with everything that happens.
-            secret: 32 bytes that make this client's identity, instead of those in the state folder.
-            private_generator: Where the noise of noisy answers comes from, instead of the operating system: given the
-                digest of the class names, a new generator. The server must not be able to know it.
-            transport: Instead of HTTP to `server`; it must use the same `secret`. Closed with the client.
-            engine: What runs the programs of bundles; the server gives work that it can run.
-            engine_factory: Makes the engine for a bundle, if it is not to be a new one of that name.
-            cache: Folder for what can be fetched or computed again, which several clients may share.
-            features: Folder for what is computed of photos, if that is another one.
-            max_cache_bytes: Beyond this the least recently used blobs of `cache` are deleted; features likewise.
-            executor: Where photos are read and models trained; the default is one thread of its own.
-            disk: Where the state folder is read and written, one thread at a time; the default likewise.
-            hold_ms: How long the server may keep a check-in waiting for work.
-            durable: What is stored outlives a power failure; otherwise, for studies, only the end of the process.
+            task: Take work of this task only.
+            models: Names of the models, as in a bundle, that this client trains; none: any model.
+            policy: Limits what the server may learn.
+            on_event: Called with every event.
+            secret: 32 bytes that identify this client, instead of those in the state folder.
+            private_generator: Source of the noise of noisy answers, instead of the operating system: maps the digest
+                of the class names to a new generator. The server must not be able to know it.
+            transport: Replaces HTTP to `server`; it must use the same `secret`. Closed with the client.
+            engine: Runs the programs of bundles; the server assigns only work that it can run.
+            engine_factory: Makes the engine for a bundle, instead of `make_engine`.
+            cache: Folder for data that can be fetched or computed again; several clients may share it.
+            features: Folder for values computed from photos, if it is not `cache`.
+            max_cache_bytes: Bound for the blobs in `cache`, and for the features; the least recently used are deleted.
+            executor: Reads photos and trains models; by default a thread of this client.
+            disk: Reads and writes the state folder, one call at a time; by default a thread of this client.
+            hold_ms: Longest time that the server may hold a check-in until there is work.
+            durable: Stored data survives a power failure; otherwise, for studies, only the end of the process.
         """
         self._server = server.rstrip("/")
         self._folder = state
         self._album = album
         self._token, self._ca, self._task = enrolment_token, ca, task
         self._capabilities = requirements.capabilities(engine, models)
+        self._abilities = " ".join((engine, *self._capabilities.models))
         self._policy = policy or Policy()
         self._emit: Callable[[Event], None] = on_event or (lambda event: None)
         self._secret, self._given_transport = secret, transport
@@ -136,7 +139,7 @@ class EdgeClient:
         self._models: list[check_in_pb2.CurrentModel] = []
         self._pacing = Pacing()
         self._may_have_result, self._enrolled_again = True, False
-        self._ended = self._not_given = (0, 0)  # no task and round have these numbers
+        self._ended = self._not_provided = (0, 0)  # no task and round have these numbers
 
     async def __aenter__(self) -> Self:
         """Open the state folder.
@@ -146,18 +149,18 @@ class EdgeClient:
             Untrusted: The server's address cannot be trusted with the secret.
         """
         async with AsyncExitStack() as stack:
-            self._worker = Worker(self._executor)
-            stack.callback(self._worker.close)
-            self._disk = Worker(self._disk_executor)
+            self._compute = CancellableExecutor(self._executor)
+            stack.callback(self._compute.close)
+            self._disk = CancellableExecutor(self._disk_executor)
             stack.callback(self._disk.close)
             if self._given_transport is not None:
                 stack.push_async_callback(self._given_transport.close)
-            await self._disk.run(self._furnish, stack)
+            await self._disk.run(self._open_all, stack)
             self._open = stack.pop_all()
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Close everything; what was computed stays."""
+        """Close everything; finished results stay in the outbox."""
         await self._open.aclose()
 
     @property
@@ -169,17 +172,17 @@ class EdgeClient:
         """Take part in round after round until every task has ended.
 
         Raises:
-            Refused: The server does not want this client: a wrong token, revoked.
-            EdgeClientError: Something else that waiting does not mend.
+            Refused: The server rejects this client: wrong token, revoked.
+            EdgeClientError: Another error that waiting does not cure.
         """
         while not isinstance(await self.run_once(), TasksFinished):
             pass
 
     async def run_once(self) -> Outcome:
-        """Deliver the result that is waiting in the outbox; if there is none, take part in one round.
+        """Deliver the result in the outbox; if there is none, take part in one round.
 
         Returns:
-            How it ended.
+            The outcome of the round.
 
         Raises:
             As `run`.
@@ -190,11 +193,102 @@ class EdgeClient:
             is_unknown = refusal.code == "unauthorised" and self._role is not None
             if not is_unknown or self._token is None or self._enrolled_again:
                 raise
-        # The server has lost its memory of this client; task and round numbers from before mean nothing to it.
+        # The server has lost its record of this client, so earlier task and round numbers are invalid.
         self._enrolled_again = True
         self._role, self._models = None, []
         await self._disk.run(self._state.reset)
         return await self._next_outcome()
+
+    async def predict(self, photo: Path, *, task: int | None = None) -> dict[str, float]:
+        """The probability of each class, in label order, by the client's current model.
+
+        The last check-in in this `async with` named the model's downloads; the client state completes it. A training
+        under way is waited for.
+
+        Args:
+            photo: A file.
+            task: Selects the model; None takes the first.
+
+        Raises:
+            ModelError: No check-in has named a model yet.
+            PhotoUnreadable: The photo cannot be decoded.
+            EdgeClientError: The model cannot be fetched, assembled or run.
+        """
+        return await self._assignments.predict(self._model_of(task), photo)
+
+    async def classify(self, photos: Sequence[Photo], *, task: int | None = None) -> dict[bytes, int]:
+        """The most probable class of each photo by the model of `predict`; features are cached, as in a round.
+
+        Args:
+            photos: Entries of an album; their labels, and whether they are test photos, are ignored.
+            task: Selects the model; None takes the first.
+
+        Returns:
+            Index of the class in label order, by photo digest; unreadable photos are left out.
+
+        Raises:
+            ModelError: No check-in has named a model yet.
+            EdgeClientError: The model cannot be fetched, assembled or run.
+        """
+        return await self._assignments.classify(self._model_of(task), photos)
+
+    async def forget(self) -> bool:
+        """Make the server delete everything about this client, then delete the identity here.
+
+        Data aggregated into a model stays in it. The identity can never enrol again.
+
+        Returns:
+            Whether an update is part of a running aggregation and cannot be withdrawn.
+        """
+        response = await self._transport.forget()
+        await self._disk.run(self._state.erase)
+        self._role, self._models = None, []
+        return response.aggregating
+
+    def _open_all(self, stack: AsyncExitStack) -> None:
+        """Open files and folders; `stack` closes them even if the caller is cancelled meanwhile."""
+        self._state = StateFolder.open(self._folder, self._server, self._secret, self._durable)
+        stack.callback(self._state.close)
+        self._transport = self._given_transport or self._http_transport(stack)
+        files = TensorFiles(self._folder / "tensors", self._durable)
+        client_state = ClientState(self._state, files)
+        outbox = Outbox(self._state, files, client_state)
+        self._delivery = Delivery(self._transport, outbox, self._disk, self._emit)
+        cache = Cache(self._cache_folder, self._max_cache_bytes)
+        features = FeatureCache.in_folder(self._features_folder, self._max_cache_bytes)
+        stack.callback(features.close)
+        if isinstance(self._album, FolderAlbum):
+            self._album.remember_in(self._state)
+        self._assignments = Assignments(
+            fetcher=Fetcher(self._transport, cache, self._policy, ABILITIES[self._engine].program_format, self._emit),
+            features=features,
+            files=files,
+            client_state=client_state,
+            outbox=outbox,
+            noisy_answers=NoisyAnswers(self._state, self._private_generator),
+            album=self._album,
+            policy=self._policy,
+            engine_factory=self._engine_factory,
+            compute=self._compute,
+            disk=self._disk,
+            emit=self._emit,
+        )
+        stack.callback(self._assignments.close)
+        role, _, abilities = (self._state.get("enrolment") or b"").decode().partition(" ")
+        self._role = role if abilities == self._abilities else None
+
+    def _http_transport(self, stack: AsyncExitStack) -> HttpTransport:
+        transport = HttpTransport(
+            self._server,
+            self._state.secret,
+            ca=self._ca,
+            on_retry=lambda reason, delay_s, attempt: self._emit(Retrying(reason, delay_s, attempt)),
+        )
+        stack.push_async_callback(transport.close)
+        return transport
+
+    def _make_engine(self, bundle: Bundle) -> Engine:
+        return make_engine(self._engine, bundle, self._cache_folder / TRIED)
 
     async def _next_outcome(self) -> Outcome:
         await self._enrol()
@@ -208,7 +302,7 @@ class EdgeClient:
             response = await self._check_in()
             kind = response.WhichOneof("result")
             if kind == "assignment":
-                self._learn_of(response.assignment)
+                self._remember_model(response.assignment)
                 outcome = await self._take_part(response.assignment)
                 if outcome is not None:
                     return outcome
@@ -220,114 +314,7 @@ class EdgeClient:
                 self._emit(TasksFinished())
                 return TasksFinished()
             else:
-                raise BadAnswer("the answer to a check-in says nothing that this version knows")
-
-    def _learn_of(self, assignment: assignment_pb2.Assignment) -> None:
-        """What the client is to start from is what it would use now; of other tasks an assignment says nothing."""
-        told = check_in_pb2.CurrentModel(task=assignment.task, bundle=assignment.bundle, sets=assignment.sets)
-        others = [model for model in self._models if model.task != told.task]
-        self._models = sorted([*others, told], key=lambda model: model.task)
-
-    async def predict(self, photo: Path, *, task: int | None = None) -> dict[str, float]:
-        """The probability of each class, in label order, by the model that this client would use now.
-
-        That is the one of which the last check-in in this `async with` told, with the tensors kept here. It waits for
-        a training that is under way.
-
-        Args:
-            photo: A file.
-            task: Whose model; None takes the first.
-
-        Raises:
-            ModelError: No check-in has told of a model yet.
-            PhotoUnreadable: The photo cannot be decoded.
-            EdgeClientError: The model cannot be fetched, put together or run.
-        """
-        return await self._assignments.predict(self._model_of(task), photo)
-
-    async def classify(self, photos: Sequence[Photo], *, task: int | None = None) -> dict[bytes, int]:
-        """The most probable class of each photo, by the model that `predict` would use.
-
-        What is computed of a photo is cached, as in a round.
-
-        Args:
-            photos: Entries of an album; their labels and sides play no part.
-            task: Whose model; None takes the first.
-
-        Returns:
-            By photo digest the class's index in label order; without photos that cannot be read.
-
-        Raises:
-            ModelError: No check-in has told of a model yet.
-            EdgeClientError: The model cannot be fetched, put together or run.
-        """
-        return await self._assignments.classify(self._model_of(task), photos)
-
-    def _model_of(self, task: int | None) -> check_in_pb2.CurrentModel:
-        for model in self._models:
-            if model.sets and task in (None, model.task):
-                return model
-        raise ModelError("the server has told of no model for this client yet; check in first (run or run_once)")
-
-    async def forget(self) -> bool:
-        """Have the server delete everything about this client, then delete its identity here.
-
-        What has been aggregated into a model stays in it. The identity can never enrol again.
-
-        Returns:
-            Whether an update is in a round that is just being aggregated and cannot be taken back.
-        """
-        response = await self._transport.forget()
-        await self._disk.run(self._state.erase)
-        self._role, self._models = None, []
-        return response.aggregating
-
-    def _furnish(self, stack: AsyncExitStack) -> None:
-        """Open everything; `stack` has what is open even when the caller is cancelled in the meantime."""
-        self._state = State.open(self._folder, self._server, self._secret, self._durable)
-        stack.callback(self._state.close)
-        self._transport = self._given_transport or self._http_transport(stack)
-        files = TensorFiles(self._folder / "tensors", self._durable)
-        kept = KeptSets(self._state, files)
-        outbox = Outbox(self._state, files, kept)
-        self._delivery = Delivery(self._transport, outbox, self._disk, self._emit)
-        cache = Cache(self._cache_folder, self._max_cache_bytes)
-        features = FeatureCache.in_folder(self._features_folder, self._max_cache_bytes)
-        stack.callback(features.close)
-        if isinstance(self._album, FolderAlbum):
-            self._album.remember_in(self._state)
-        self._assignments = Assignments(
-            Desk(
-                transport=self._transport,
-                cache=cache,
-                features=features,
-                files=files,
-                kept=kept,
-                outbox=outbox,
-                answers=KeptAnswers(self._state, self._private_generator),
-                album=self._album,
-                policy=self._policy,
-                engine_factory=self._engine_factory,
-                program_format=ABILITIES[self._engine].program_format,
-                worker=self._worker,
-                disk=self._disk,
-                emit=self._emit,
-            )
-        )
-        stack.callback(self._assignments.close)
-        role, models, engine = (self._state.get(key) for key in ("role", "models", "engine"))
-        told = ((models or b"").decode().split(), (engine or EngineName.TORCH.encode()).decode())
-        self._role = role.decode() if role and told == (list(self._capabilities.models), self._engine) else None
-
-    def _http_transport(self, stack: AsyncExitStack) -> HttpTransport:
-        transport = HttpTransport(
-            self._server,
-            self._state.secret,
-            ca=self._ca,
-            on_retry=lambda reason, delay_s, attempt: self._emit(Retrying(reason, delay_s, attempt)),
-        )
-        stack.push_async_callback(transport.close)
-        return transport
+                raise BadResponse("the response to a check-in says nothing that this version knows")
 
     async def _enrol(self) -> None:
         if self._role is not None:
@@ -337,13 +324,10 @@ class EdgeClient:
                 f"{self._folder} is not enrolled with {self._server} yet; give an enrolment token (--token-file FILE)"
             )
         response = await self._transport.enrol(self._token, self._capabilities)
-        roles = {enrolment_pb2.CLIENT_ROLE_TRAINER: "trainer", enrolment_pb2.CLIENT_ROLE_EVALUATOR: "evaluator"}
-        if response.role not in roles:
-            raise BadAnswer(f"the server enrols this client with the unknown role {response.role}")
-        self._role = roles[response.role]
-        await self._disk.run(self._state.set, "role", self._role.encode())
-        await self._disk.run(self._state.set, "models", " ".join(self._capabilities.models).encode())
-        await self._disk.run(self._state.set, "engine", self._engine.encode())
+        if response.role not in _ROLES:
+            raise BadResponse(f"the server enrols this client with the unknown role {response.role}")
+        self._role = _ROLES[response.role]
+        await self._disk.run(self._state.set, "enrolment", f"{self._role} {self._abilities}".encode())
         self._emit(Enrolled(self.client_id, self._role))
 
     async def _check_in(self) -> check_in_pb2.CheckInResponse:
@@ -360,6 +344,18 @@ class EdgeClient:
             return 0
         return sum(not photo.is_test for photo in self._album.photos(0).photos)
 
+    def _remember_model(self, assignment: assignment_pb2.Assignment) -> None:
+        """Replace this task's entry by the sets that the plan starts from; keep the others."""
+        model = check_in_pb2.CurrentModel(task=assignment.task, bundle=assignment.bundle, sets=assignment.sets)
+        others = [other for other in self._models if other.task != model.task]
+        self._models = sorted([*others, model], key=lambda model: model.task)
+
+    def _model_of(self, task: int | None) -> check_in_pb2.CurrentModel:
+        for model in self._models:
+            if model.sets and task in (None, model.task):
+                return model
+        raise ModelError("the server has named no model for this client yet; check in first (run or run_once)")
+
     async def _wait(self, wait: check_in_pb2.Wait, held_s: float) -> None:
         name = check_in_pb2.WaitReason.Name(wait.reason) if wait.reason in check_in_pb2.WaitReason.values() else "?"
         self._emit(Waiting(name.removeprefix("WAIT_REASON_").lower(), wait.retry_after_ms))
@@ -370,22 +366,20 @@ class EdgeClient:
         if key == self._ended:
             await asyncio.sleep(_REPEATED_ASSIGNMENT_PAUSE_S)
         self._may_have_result = True
+        failure: Failure
         try:
             result = await self._assignments.carry_out(assignment, only_test=self._role == "evaluator")
         except Refused as refusal:
-            # The round has probably closed in the meantime, and its blobs are gone.
-            if self._not_given != key:
-                self._not_given = key
+            # The round has probably closed meanwhile and its blobs are gone; check in once more.
+            if self._not_provided != key:
+                self._not_provided = key
                 return None
-            return await self._give_up(assignment, refusal)
-        except (PassFailed, EngineError, ProtoError) as failure:
-            return await self._give_up(assignment, failure)
-        return await self._deliver(result)
-
-    async def _give_up(
-        self, assignment: assignment_pb2.Assignment, failure: PassFailed | EngineError | ProtoError | Refused
-    ) -> RoundFailed:
-        self._ended = (assignment.task, assignment.round)
+            failure = refusal
+        except (AssignmentFailed, EngineError, ProtoError) as error:
+            failure = error
+        else:
+            return await self._deliver(result)
+        self._ended = key
         return await self._delivery.give_up(assignment, failure)
 
     async def _deliver(self, result: Result) -> RoundReported | RoundRefused:
@@ -394,6 +388,3 @@ class EdgeClient:
             self._ended = (result.task, result.round_number)
         self._may_have_result = False
         return outcome
-
-    def _make_engine(self, bundle: Bundle) -> Engine:
-        return make_engine(self._engine, bundle, self._cache_folder / TRIED)

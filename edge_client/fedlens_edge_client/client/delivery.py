@@ -1,32 +1,37 @@
-"""How an assignment ends: its result reaches the server, or the server is told why there is none."""
+"""The end of an assignment: its result reaches the server, or the server learns the reason for its failure."""
 
 from collections.abc import Callable
+from pathlib import Path
 
+from fedlens_edge_client.background import CancellableExecutor
 from fedlens_edge_client.client.events import Event, RoundFailed, RoundRefused, RoundReported
 from fedlens_edge_client.client.transport import Transport
 from fedlens_edge_client.engines import BundleUnusable, EngineError, NonFinite
-from fedlens_edge_client.errors import BadAnswer, NoKnownClass, PassFailed, Refused
-from fedlens_edge_client.storage.disk import Worker
+from fedlens_edge_client.errors import AssignmentFailed, BadResponse, NoKnownClass, Refused
 from fedlens_edge_client.storage.outbox import Outbox, Result
+from fedlens_edge_client.training.evaluation import Evaluation
 from fedlens_proto import wire
 from fedlens_proto.errors import ProtoError
 from fedlens_proto.v1 import assignment_pb2, update_pb2
 
 MAX_DETAIL_CHARACTERS = 1000
+Failure = AssignmentFailed | EngineError | ProtoError | Refused
 
 
 class Delivery:
-    """Hands results and failures of one client to its server."""
+    """Sends results and failures of one client to its server."""
 
-    def __init__(self, transport: Transport, outbox: Outbox, disk: Worker, emit: Callable[[Event], None]) -> None:
-        """`disk` is where the outbox is read and written; `emit` takes how each assignment ended."""
+    def __init__(
+        self, transport: Transport, outbox: Outbox, disk: CancellableExecutor, emit: Callable[[Event], None]
+    ) -> None:
+        """Use the outbox in the thread of `disk`; `emit` takes the outcome of each assignment."""
         self._transport = transport
         self._outbox = outbox
         self._disk = disk
         self._emit = emit
 
     async def waiting(self) -> Result | None:
-        """The oldest result that the server does not have yet."""
+        """The oldest result without a receipt."""
         return await self._disk.run(self._outbox.first)
 
     async def deliver(self, result: Result) -> RoundReported | RoundRefused:
@@ -34,7 +39,7 @@ class Delivery:
 
         Raises:
             Refused: The server does not know this client.
-            BadAnswer: The receipt is for other bytes.
+            BadResponse: The receipt is for other bytes.
         """
         outcome: RoundReported | RoundRefused
         try:
@@ -49,24 +54,22 @@ class Delivery:
             outcome = RoundRefused(result.task, result.round_number, refusal.code, refusal.reason)
         else:
             if receipt.body_sha256 != result.body_sha256:
-                raise BadAnswer(
+                raise BadResponse(
                     f"task {result.task}, round {result.round_number}: the receipt is for a body with digest "
                     f"{receipt.body_sha256.hex()}, sent was {result.body_sha256.hex()}"
                 )
-            outcome = result.reported()
+            outcome = _reported(result)
             await self._disk.run(self._outbox.delivered, result)
         self._emit(outcome)
         return outcome
 
-    async def give_up(
-        self, assignment: assignment_pb2.Assignment, failure: PassFailed | EngineError | ProtoError | Refused
-    ) -> RoundFailed:
-        """Tell the server that there will be no result, and why.
+    async def give_up(self, assignment: assignment_pb2.Assignment, failure: Failure) -> RoundFailed:
+        """Tell the server that there will be no result, and the reason.
 
         Raises:
             Refused: The server does not know this client.
         """
-        reason, detail = _reason_of(failure)
+        reason, detail = _reason_of(failure), str(failure)[:MAX_DETAIL_CHARACTERS]
         request = update_pb2.FailureRequest(protocol=wire.PROTOCOL, reason=reason, detail=detail)
         try:
             await self._transport.report_failure(assignment.task, assignment.round, request)
@@ -80,18 +83,30 @@ class Delivery:
         return outcome
 
 
-def _reason_of(
-    failure: PassFailed | EngineError | ProtoError | Refused,
-) -> tuple[update_pb2.FailureReason, str]:
-    detail = str(failure)[:MAX_DETAIL_CHARACTERS]
+def _reported(result: Result) -> RoundReported:
+    header = update_pb2.UpdateHeader.FromString(result.header[wire.LENGTH.size :])
+    sums = {s.moment: Evaluation(s.count, s.correct, s.loss, tuple(s.confusion) or None) for s in header.evaluations}
+    blob_bytes = result.blob.stat().st_size if isinstance(result.blob, Path) else len(result.blob or b"")
+    return RoundReported(
+        task=result.task,
+        round_number=result.round_number,
+        num_examples=header.num_examples,
+        upload_bytes=len(result.header) + blob_bytes,
+        start=sums.get(update_pb2.EVALUATION_MOMENT_START),
+        end=sums.get(update_pb2.EVALUATION_MOMENT_END),
+        fine_tuned=sums.get(update_pb2.EVALUATION_MOMENT_FINE_TUNED),
+    )
+
+
+def _reason_of(failure: Failure) -> update_pb2.FailureReason:
     match failure:
-        case PassFailed():
-            return failure.reason, detail
+        case AssignmentFailed():
+            return failure.reason
         case BundleUnusable() | ProtoError():
-            return update_pb2.FAILURE_REASON_BUNDLE, detail
+            return update_pb2.FAILURE_REASON_BUNDLE
         case NonFinite():
-            return update_pb2.FAILURE_REASON_NON_FINITE, detail
+            return update_pb2.FAILURE_REASON_NON_FINITE
         case EngineError():
-            return update_pb2.FAILURE_REASON_UNSUPPORTED, detail
+            return update_pb2.FAILURE_REASON_UNSUPPORTED
         case _:
-            return update_pb2.FAILURE_REASON_INTERNAL, detail
+            return update_pb2.FAILURE_REASON_INTERNAL

@@ -1,7 +1,7 @@
-"""What a client tells its embedder: plain values, in the order in which things happen.
+"""Events that a client reports to its embedder: frozen values, in the order in which things happen.
 
-`on_event` is called on the event loop's thread; it must return quickly and raise nothing. `Embedded` and `Trained` come
-at most ten times a second, and for the last photo and step.
+`on_event` is called on the event loop's thread; it must return quickly and raise nothing. `Embedded` and `Trained` are
+emitted at most ten times a second, and for the last photo and step.
 """
 
 from collections.abc import Mapping
@@ -11,15 +11,20 @@ from fedlens_edge_client.training.evaluation import Evaluation
 
 
 @dataclass(frozen=True, slots=True)
-class Enrolled:
-    """The server knows this client now."""
+class Event:
+    """The base of all events."""
+
+
+@dataclass(frozen=True, slots=True)
+class Enrolled(Event):
+    """The server has enrolled this client."""
 
     client_id: bytes
     role: str  # trainer | evaluator
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class Waiting(Event):
     """There is no work now."""
 
     reason: str  # population | next_round | phase | no_task | superseded | busy | stopping
@@ -27,8 +32,8 @@ class Waiting:
 
 
 @dataclass(frozen=True, slots=True)
-class Retrying:
-    """A request did not succeed and is sent again."""
+class Retrying(Event):
+    """A request has failed and will be sent again."""
 
     reason: str
     delay_s: float
@@ -36,24 +41,30 @@ class Retrying:
 
 
 @dataclass(frozen=True, slots=True)
-class RoundStarted:
-    """An assignment is carried out, with these photos."""
+class RoundEvent(Event):
+    """The base of events that belong to one round."""
 
     task: int
     round_number: int
+
+
+@dataclass(frozen=True, slots=True)
+class RoundStarted(RoundEvent):
+    """An assignment has been started with this number of photos."""
+
     train_photos: int
     test_photos: int
 
 
 @dataclass(frozen=True, slots=True)
-class PhotosSkipped:
-    """Photos that this round does without, by reason."""
+class PhotosSkipped(Event):
+    """File names that this round leaves out, by reason."""
 
     skipped: Mapping[str, tuple[str, ...]]
 
 
 @dataclass(frozen=True, slots=True)
-class Downloaded:
+class Downloaded(Event):
     """A part or a blob has been fetched and has the right digest."""
 
     sha256: bytes
@@ -61,75 +72,51 @@ class Downloaded:
 
 
 @dataclass(frozen=True, slots=True)
-class Embedded:
-    """Photos that were decoded (and, with a frozen backbone, embedded) for the first time."""
+class Embedded(Event):
+    """Photos have been decoded (and, with a frozen backbone, embedded) for the first time."""
 
     done: int
     total: int
 
 
 @dataclass(frozen=True, slots=True)
-class Trained:
-    """One more step of training."""
+class Trained(RoundEvent):
+    """A training step has ended."""
 
-    task: int
-    round_number: int
     step: int
     steps: int
     loss: float
-    mean_loss: float  # of all steps of the round until this one
+    mean_loss: float  # over all steps of the round so far
 
 
 @dataclass(frozen=True, slots=True)
-class RoundReported:
+class RoundReported(RoundEvent):
     """The server has the result on its disk."""
 
-    task: int
-    round_number: int
     num_examples: int
     upload_bytes: int  # of the request's body
     start: Evaluation | None
     end: Evaluation | None
-    fine_tuning: Evaluation | None = None  # after stages that were thrown away
+    fine_tuned: Evaluation | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class RoundFailed:
-    """The assignment was given up and the server told why."""
+class RoundFailed(RoundEvent):
+    """The client has given the assignment up and told the server the reason."""
 
-    task: int
-    round_number: int
     reason: str  # no_photos | bundle | unsupported | policy | non_finite | internal
     detail: str
-    advice: str = ""  # where it will end so in every round: what to do; the server is not told
+    advice: str = ""  # the cure, if every round would end like this; not sent to the server
 
 
 @dataclass(frozen=True, slots=True)
-class RoundRefused:
-    """The server does not take the result; it is dropped."""
+class RoundRefused(RoundEvent):
+    """The server has refused the result; it is dropped."""
 
-    task: int
-    round_number: int
     code: str
     message: str
 
 
 @dataclass(frozen=True, slots=True)
-class TasksFinished:
-    """There will be no work any more."""
-
-
-Event = (
-    Enrolled
-    | Waiting
-    | Retrying
-    | RoundStarted
-    | PhotosSkipped
-    | Downloaded
-    | Embedded
-    | Trained
-    | RoundReported
-    | RoundFailed
-    | RoundRefused
-    | TasksFinished
-)
+class TasksFinished(Event):
+    """Every task has ended; there will be no more work."""

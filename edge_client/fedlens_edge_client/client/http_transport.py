@@ -1,9 +1,10 @@
-"""The protocol over HTTP: one connection pool, one credential, every answer checked."""
+"""The protocol over HTTP: one connection pool, one credential, every response checked."""
 
 import asyncio
 import ssl
+from base64 import urlsafe_b64encode
 from collections.abc import AsyncIterator, Mapping
-from contextlib import suppress
+from contextlib import asynccontextmanager, suppress
 from http import HTTPStatus
 from ipaddress import ip_address
 from pathlib import Path
@@ -13,23 +14,22 @@ from urllib.parse import urlsplit
 import aiohttp
 from google.protobuf.message import Message
 
-from fedlens_edge_client.client.credential import authorization
 from fedlens_edge_client.client.retrying import Backoff, OnRetry, TryAgain, repeat
-from fedlens_edge_client.errors import BadAnswer, Refused, Untrusted
+from fedlens_edge_client.errors import BadResponse, Refused, Untrusted
 from fedlens_proto import keyed_hash, wire
 from fedlens_proto.errors import WireError
 from fedlens_proto.v1 import check_in_pb2, enrolment_pb2, error_pb2, update_pb2
 
-MAX_ANSWER_BYTES = 1 << 20
+MAX_RESPONSE_BYTES = 1 << 20
 MAX_ERROR_BYTES = 64 << 10
 MAX_SERVER_WAIT_S = 3600.0
 CONNECT_TIMEOUT_S = 15.0
 SILENCE_TIMEOUT_S = 60.0
 _CHUNK_BYTES = 256 << 10
 _BLOB_TYPE = "application/octet-stream"
-# OpenSSL's reasons to refuse bytes that are no TLS.
+# OpenSSL's reasons for refusing bytes that are not TLS.
 _PLAIN = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "HTTP_REQUEST")
-# aiohttp sends these by itself; the protocol has no use for them.
+# aiohttp adds these by default; the protocol does not need them.
 _NO_HEADERS = ("User-Agent", "Accept", "Accept-Encoding")
 
 M = TypeVar("M", bound=Message)
@@ -48,43 +48,43 @@ class HttpTransport:
         backoff: Backoff | None = None,
         on_retry: OnRetry | None = None,
     ) -> None:
-        """Nothing is opened before the first call.
+        """Remember the settings; the first call connects.
 
         Args:
-            server: Such as `https://fl.example.org:8443`; plain HTTP is for this machine only.
+            server: Such as `https://fl.example.org:8443`; plain HTTP is allowed to this machine only.
             secret: 32 bytes, from which the client's id follows.
             ca: Certificates (PEM) to trust instead of the system's.
-            ssl_context: Instead of one made from `ca`, so that many transports can share it.
-            backoff: How failed requests are repeated.
+            ssl_context: Replaces the one made from `ca`, so that many transports can share it.
+            backoff: The waits between attempts.
             on_retry: Called with the reason, the wait in seconds and the number of attempts so far.
 
         Raises:
-            Untrusted: `server` is no HTTPS address, nor a plain one of this machine; or `ca` cannot be read.
+            Untrusted: `server` is neither HTTPS nor on this machine, or `ca` cannot be read.
         """
         self._base = _checked(server)
         self._id = keyed_hash.client_id(secret)
-        self._headers = {"Authorization": authorization(secret)}
+        self._headers = {"Authorization": "Bearer " + urlsafe_b64encode(secret).rstrip(b"=").decode()}
         self._ssl = (ssl_context or trust(ca)) if self._base.startswith("https:") else None
         self._backoff = backoff or Backoff()
         self._on_retry = on_retry
         self._session: aiohttp.ClientSession | None = None
 
     async def enrol(self, token: str, capabilities: enrolment_pb2.Capabilities) -> enrolment_pb2.EnrolResponse:
-        """Make this client known; repeating it is harmless."""
+        """As `Transport.enrol`."""
         request = enrolment_pb2.EnrolRequest(
             protocol=wire.PROTOCOL, enrolment_token=token, client_id=self._id, capabilities=capabilities
         )
         return await self._call("POST", "/v1/clients", request.SerializeToString(), enrolment_pb2.EnrolResponse)
 
     async def check_in(self, request: check_in_pb2.CheckInRequest) -> check_in_pb2.CheckInResponse:
-        """Ask for work; takes up to `request.hold_ms` longer than other calls."""
+        """As `Transport.check_in`."""
         body = request.SerializeToString()
         return await self._call(
             "POST", "/v1/check-in", body, check_in_pb2.CheckInResponse, hold_s=request.hold_ms / 1000
         )
 
     async def fetch(self, sha256: bytes, into: Path, max_bytes: int) -> None:
-        """Append the missing bytes of a part or blob to the file `into`; see `Transport`."""
+        """As `Transport.fetch`."""
 
         async def attempt() -> None:
             with into.open("ab") as file:
@@ -95,33 +95,33 @@ class HttpTransport:
     async def put_update(
         self, task: int, round_number: int, header: bytes, blob: bytes | Path | None
     ) -> update_pb2.Receipt:
-        """Send a result; returns when the server has it on its disk."""
+        """As `Transport.put_update`."""
         path = f"/v1/tasks/{task}/rounds/{round_number}/update"
         body = (header, blob) if isinstance(blob, Path) else header + (blob or b"")
         return await self._call("PUT", path, body, update_pb2.Receipt)
 
     async def put_evaluation(self, task: int, round_number: int, header: bytes) -> update_pb2.Receipt:
-        """Send an evaluator's result."""
+        """As `Transport.put_evaluation`."""
         return await self._call("PUT", f"/v1/tasks/{task}/rounds/{round_number}/evaluation", header, update_pb2.Receipt)
 
     async def report_failure(self, task: int, round_number: int, request: update_pb2.FailureRequest) -> None:
-        """Give up an assignment, for good."""
+        """As `Transport.report_failure`."""
         path = f"/v1/tasks/{task}/rounds/{round_number}/failure"
         await self._call("POST", path, request.SerializeToString(), update_pb2.FailureResponse)
 
     async def forget(self) -> enrolment_pb2.ForgetResponse:
-        """Have the server delete everything about this client."""
+        """As `Transport.forget`."""
         body = enrolment_pb2.ForgetRequest(protocol=wire.PROTOCOL).SerializeToString()
         return await self._call("DELETE", "/v1/clients/self", body, enrolment_pb2.ForgetResponse)
 
     async def close(self) -> None:
-        """Give back connections."""
+        """As `Transport.close`."""
         if self._session is not None:
             await self._session.close()
             self._session = None
 
     async def _call(
-        self, method: str, path: str, body: bytes | tuple[bytes, Path], answer: type[M], hold_s: float = 0.0
+        self, method: str, path: str, body: bytes | tuple[bytes, Path], kind: type[M], hold_s: float = 0.0
     ) -> M:
         async def attempt() -> M:
             headers = {"Content-Type": wire.MEDIA_TYPE}
@@ -132,58 +132,53 @@ class HttpTransport:
                 data = _stream(header, blob)
             else:
                 data = body
-            try:
-                async with self._request(method, path, headers, data, hold_s) as response:
-                    if response.status != HTTPStatus.OK:
-                        raise await _error(response)
-                    return await _message(response, answer)
-            except (aiohttp.ClientError, TimeoutError) as error:
-                raise await self._from_network(error) from error
+            async with self._request(method, path, headers, data, hold_s) as response:
+                if response.status != HTTPStatus.OK:
+                    raise await _error(response)
+                return await _message(response, kind)
 
         return await repeat(attempt, self._backoff, self._on_retry)
 
     async def _fetch(self, sha256: bytes, file: BinaryIO, max_bytes: int) -> None:
         have = file.tell()
         headers = {"Range": f"bytes={have}-"} if have else {}
-        try:
-            async with self._request("GET", f"/v1/blobs/{sha256.hex()}", headers) as response:
-                if response.status == HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE and have:
+        async with self._request("GET", f"/v1/blobs/{sha256.hex()}", headers) as response:
+            if response.status == HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE and have:
+                file.truncate(0)
+                raise TryAgain("the server has no such range; starting from the first byte", at_once=True)
+            if response.status not in (HTTPStatus.OK, HTTPStatus.PARTIAL_CONTENT):
+                raise await _error(response)
+            _require_type(response, _BLOB_TYPE)
+            if response.status == HTTPStatus.OK:
+                file.truncate(0)
+                have = 0
+            elif not response.headers.get("Content-Range", "").startswith(f"bytes {have}-"):
+                # Resuming from here would cause the same error again, as below.
+                file.truncate(0)
+                raise BadResponse(f"{response.url.path}: another range came back than the one asked for")
+            async for chunk in response.content.iter_chunked(_CHUNK_BYTES):
+                have += len(chunk)
+                if have > max_bytes:
                     file.truncate(0)
-                    raise TryAgain("the server has no such range; starting from the first byte", at_once=True)
-                if response.status not in (HTTPStatus.OK, HTTPStatus.PARTIAL_CONTENT):
-                    raise await _error(response)
-                _require_type(response, _BLOB_TYPE)
-                if response.status == HTTPStatus.OK:
-                    file.truncate(0)
-                    have = 0
-                elif not response.headers.get("Content-Range", "").startswith(f"bytes {have}-"):
-                    # Going on from here would bring the same again, as it would below.
-                    file.truncate(0)
-                    raise BadAnswer(f"{response.url.path}: another range came back than the one asked for")
-                async for chunk in response.content.iter_chunked(_CHUNK_BYTES):
-                    have += len(chunk)
-                    if have > max_bytes:
-                        file.truncate(0)
-                        raise BadAnswer(f"{response.url.path}: more than the {max_bytes} bytes that were announced")
-                    file.write(chunk)
-        except (aiohttp.ClientError, TimeoutError) as error:
-            raise await self._from_network(error) from error
+                    raise BadResponse(f"{response.url.path}: more than the {max_bytes} bytes that were announced")
+                file.write(chunk)
 
     async def _from_network(self, error: Exception) -> Exception:
-        # A server of HTTPS hangs up on plain HTTP without a word, as one does that is just stopping.
+        # An HTTPS server closes a plain HTTP connection without a response, as a stopping server does.
         is_open = not isinstance(error, aiohttp.ClientConnectorError | TimeoutError)
         if self._ssl is None and is_open and await _speaks_tls(self._base):
-            return BadAnswer(f"the server speaks HTTPS: use https{self._base.removeprefix('http')}")
+            return BadResponse(f"the server speaks HTTPS: use https{self._base.removeprefix('http')}")
         return _from_network(error, self._base)
 
-    def _request(
+    @asynccontextmanager
+    async def _request(
         self,
         method: str,
         path: str,
         headers: Mapping[str, str],
         data: bytes | AsyncIterator[bytes] | None = None,
         hold_s: float = 0.0,
-    ) -> aiohttp.client._RequestContextManager:
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
         if self._session is None:
             self._session = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(ssl=True if self._ssl is None else self._ssl),
@@ -195,13 +190,18 @@ class HttpTransport:
         timeout = aiohttp.ClientTimeout(
             total=None, sock_connect=CONNECT_TIMEOUT_S, sock_read=SILENCE_TIMEOUT_S + hold_s
         )
-        return self._session.request(
-            method, self._base + path, data=data, headers=headers, allow_redirects=False, timeout=timeout
-        )
+        url = self._base + path
+        try:
+            async with self._session.request(
+                method, url, data=data, headers=headers, allow_redirects=False, timeout=timeout
+            ) as response:
+                yield response
+        except (aiohttp.ClientError, TimeoutError) as error:
+            raise await self._from_network(error) from error
 
 
 def trust(ca: Path | None) -> ssl.SSLContext:
-    """What is needed to recognise a server: the certificates in `ca` (PEM), or else the system's.
+    """A TLS context that trusts the certificates in `ca` (PEM), or else the system's.
 
     Raises:
         Untrusted: The file cannot be read as certificates.
@@ -220,27 +220,27 @@ async def _stream(header: bytes, blob: Path) -> AsyncIterator[bytes]:
 
 
 async def _message(response: aiohttp.ClientResponse, kind: type[M]) -> M:
-    body = await _read(response, MAX_ANSWER_BYTES)
+    body = await _read(response, MAX_RESPONSE_BYTES)
     try:
         return wire.decode(kind, body)
     except WireError as error:
-        raise BadAnswer(f"{response.url.path}: {error}") from error
+        raise BadResponse(f"{response.url.path}: {error}") from error
 
 
 async def _error(response: aiohttp.ClientResponse) -> Exception:
-    """What an answer that is no success means for the request."""
+    """The exception for a response that is no success."""
     status, path = response.status, response.url.path
     if HTTPStatus.MULTIPLE_CHOICES <= status < HTTPStatus.BAD_REQUEST:
-        return BadAnswer(f"{path}: redirected ({status}), which is not followed; give the server's own address")
+        return BadResponse(f"{path}: redirected ({status}), which is not followed; give the server's own address")
     if status < HTTPStatus.BAD_REQUEST:
-        return BadAnswer(f"{path}: status {status} is not part of the protocol")
+        return BadResponse(f"{path}: status {status} is not part of the protocol")
     if response.content_type != wire.MEDIA_TYPE:
         return _foreign_error(status, path)
     body = await _read(response, MAX_ERROR_BYTES)
     try:
         error = wire.decode(error_pb2.Error, body)
     except WireError as damage:
-        return BadAnswer(f"{path}: {damage}")
+        return BadResponse(f"{path}: {damage}")
     after_s = min(error.retry_after_ms / 1000, MAX_SERVER_WAIT_S)
     if error.retry == error_pb2.RETRY_NOW:
         return TryAgain(f"{error.code}: {error.message}", after_s, at_once=True)
@@ -250,16 +250,16 @@ async def _error(response: aiohttp.ClientResponse) -> Exception:
 
 
 def _foreign_error(status: int, path: str) -> Exception:
-    """An error that FedLens did not write: a proxy's, or another program's at this address."""
+    """The exception for an error page of a proxy, or of another program at this address."""
     if status >= HTTPStatus.INTERNAL_SERVER_ERROR or status == HTTPStatus.TOO_MANY_REQUESTS:
         return TryAgain(f"status {status} from something between here and the server")
-    return BadAnswer(f"{path}: status {status}, not from a FedLens server; check the address")
+    return BadResponse(f"{path}: status {status}, not from a FedLens server; check the address")
 
 
 def _require_type(response: aiohttp.ClientResponse, wanted: str) -> None:
     if response.content_type != wanted or "Content-Encoding" in response.headers:
-        raise BadAnswer(
-            f"{response.url.path}: an answer of type {response.content_type}; not from a FedLens server, "
+        raise BadResponse(
+            f"{response.url.path}: a response of type {response.content_type}; not from a FedLens server, "
             "check the address"
         )
 
@@ -270,28 +270,28 @@ async def _read(response: aiohttp.ClientResponse, limit: int) -> bytes:
     async for chunk in response.content.iter_chunked(_CHUNK_BYTES):
         body += chunk
         if len(body) > limit:
-            raise BadAnswer(f"{response.url.path}: an answer of more than {limit} bytes")
+            raise BadResponse(f"{response.url.path}: a response of more than {limit} bytes")
     return bytes(body)
 
 
 def _from_network(error: Exception, server: str) -> Exception:
-    """What trouble below HTTP means for the request."""
+    """The exception for a failure below HTTP."""
     if isinstance(error, aiohttp.ClientConnectorSSLError) and error.os_error.reason in _PLAIN:
-        return BadAnswer(
-            f"{server} is an address of HTTPS, and the server speaks plain HTTP there: give the port of its HTTPS, or, "
+        return BadResponse(
+            f"{server} is an HTTPS address, but the server speaks plain HTTP there: give its HTTPS port or, "
             f"on the server's own machine, http{server.removeprefix('https')}"
         )
     if isinstance(error, aiohttp.ClientConnectorCertificateError):
         return Untrusted(f"the server's certificate is not trusted: {error.certificate_error}; give its CA")
     if isinstance(error, aiohttp.ClientResponseError):
-        return BadAnswer(f"the answer is not HTTP: {error.message}")
+        return BadResponse(f"the response is not HTTP: {error.message}")
     if isinstance(error, TimeoutError) and not str(error):
-        return TryAgain("no answer in time")
+        return TryAgain("no response in time")
     return TryAgain(f"connection failed: {error}")
 
 
 async def _speaks_tls(server: str) -> bool:
-    """Whether a TLS handshake succeeds where the address is one of plain HTTP; nothing is sent, nobody is trusted."""
+    """Try a TLS handshake at a plain HTTP address, without sending data or trusting the server."""
     parts = urlsplit(server)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE

@@ -1,4 +1,4 @@
-"""Events from the thread in which a client computes, seldom enough not to slow its event loop down."""
+"""Events from the computing thread, limited in rate so that they do not slow the event loop down."""
 
 import asyncio
 import time
@@ -10,20 +10,20 @@ PROGRESS_EVERY_S = 0.1
 
 
 class Progress:
-    """Takes the events of one round to the event loop; used in the computing thread alone."""
+    """Forwards the events of one round to the event loop; for use in the computing thread only."""
 
     def __init__(
         self, check: Callable[[], None], emit: Callable[[Event], None], loop: asyncio.AbstractEventLoop
     ) -> None:
-        """`check` raises where the work must end; `emit` is called in `loop`."""
+        """`check` raises if the work must end; `emit` is called in `loop`."""
         self._check = check
         self._emit = emit
         self._loop = loop
         self._last = -PROGRESS_EVERY_S
         self._losses = 0.0
 
-    def tell(self, event: Event, *, is_last: bool) -> None:
-        """Emit this event, unless another one was emitted a moment ago and more are to come."""
+    def report(self, event: Event, *, is_last: bool) -> None:
+        """Emit this event, unless another one was emitted a moment ago and more will follow."""
         self._check()
         now = time.monotonic()
         if is_last or now - self._last >= PROGRESS_EVERY_S:
@@ -31,7 +31,7 @@ class Progress:
             self._loop.call_soon_threadsafe(self._emit, event)
 
     def trained(self, task: int, round_number: int, step: int, steps: int, loss: float) -> None:
-        """Tell of a step; its number, from 1, counts all steps of the round."""
+        """Report a step; its number, from 1, counts all steps of the round."""
         self._losses += loss
         event = Trained(task, round_number, step, steps, loss, mean_loss=self._losses / step)
-        self.tell(event, is_last=step == steps)
+        self.report(event, is_last=step == steps)

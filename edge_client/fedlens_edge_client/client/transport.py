@@ -1,4 +1,4 @@
-"""The calls of the protocol: what a transport promises. `http_transport.py` has the real one."""
+"""The interface of transports: the calls of the protocol. `http_transport.py` implements it over HTTP."""
 
 from pathlib import Path
 from typing import Protocol
@@ -7,13 +7,13 @@ from fedlens_proto.v1 import check_in_pb2, enrolment_pb2, update_pb2
 
 
 class Transport(Protocol):
-    """Speaks to one server as one client; tries again by itself where the server says that it may help.
+    """Calls one server as one client, and repeats calls that the server says may succeed later.
 
-    Every call raises `Refused` for an answer that is final, `BadAnswer` for one that is not the protocol.
+    Every call raises `Refused` for a final error, and `BadResponse` for a response that violates the protocol.
     """
 
     async def enrol(self, token: str, capabilities: enrolment_pb2.Capabilities) -> enrolment_pb2.EnrolResponse:
-        """Make this client known; repeating it is harmless."""
+        """Make this client known to the server; repetition is harmless."""
         ...
 
     async def check_in(self, request: check_in_pb2.CheckInRequest) -> check_in_pb2.CheckInResponse:
@@ -21,31 +21,31 @@ class Transport(Protocol):
         ...
 
     async def fetch(self, sha256: bytes, into: Path, max_bytes: int) -> None:
-        """Append the missing bytes of a part or blob to the file `into`, which is empty, absent or a beginning.
+        """Append the missing bytes of a part or blob to the file `into`, which is empty, absent or incomplete.
 
-        Its digest is checked by the caller.
+        The caller checks the digest.
 
         Raises:
-            BadAnswer: Such as more than `max_bytes` in all. What came before stays, unless going on from there would
-                bring the same error again.
+            BadResponse: For example more than `max_bytes` in all. Bytes received before stay, unless resuming from them
+                would cause the same error again.
         """
         ...
 
     async def put_update(
         self, task: int, round_number: int, header: bytes, blob: bytes | Path | None
     ) -> update_pb2.Receipt:
-        """Send a result; returns when the server has it on its disk.
+        """Send a result; return when the server has it on its disk.
 
         Args:
             task: Of the assignment.
             round_number: Of the assignment.
-            header: As `wire.frame_update` gives it.
-            blob: What stands behind the header: bytes, a file, or nothing.
+            header: As `wire.frame_update` returns it.
+            blob: The body after the header: bytes, a file, or nothing.
         """
         ...
 
     async def put_evaluation(self, task: int, round_number: int, header: bytes) -> update_pb2.Receipt:
-        """Send an evaluator's result; otherwise as `put_update`."""
+        """Send an evaluator's result, as `put_update`."""
         ...
 
     async def report_failure(self, task: int, round_number: int, request: update_pb2.FailureRequest) -> None:
@@ -53,9 +53,9 @@ class Transport(Protocol):
         ...
 
     async def forget(self) -> enrolment_pb2.ForgetResponse:
-        """Have the server delete everything about this client."""
+        """Make the server delete everything about this client."""
         ...
 
     async def close(self) -> None:
-        """Give back connections; the transport is not used afterwards."""
+        """Close connections; do not use the transport afterwards."""
         ...

@@ -1,4 +1,4 @@
-"""A client whose classes nobody is about to name otherwise: that of a command, or of a fleet."""
+"""A client without a person beside it, as in a command or a fleet: it ends if no photo can ever be used."""
 
 from fedlens_edge_client.client.client import EdgeClient, Outcome
 from fedlens_edge_client.client.events import RoundFailed, TasksFinished
@@ -6,13 +6,13 @@ from fedlens_edge_client.errors import AlbumError
 
 
 async def take_part(client: EdgeClient, *, once: bool = False) -> Outcome:
-    """Take part in round after round until every task has ended; with `once` in one.
+    """Take part in round after round until every task has ended; with `once`, in one round.
 
     Returns:
-        How the last round ended.
+        The outcome of the last round.
 
     Raises:
-        AlbumError: No photo is of a class of the bundle: the next round would end like this one.
+        AlbumError: No photo is of a class of the bundle, so every round would fail.
         EdgeClientError: As `EdgeClient.run`.
     """
     while True:

@@ -1,4 +1,4 @@
-"""Why a client waits, for people: said at once, and every half minute again for as long as it lasts."""
+"""Reasons for which a client waits, for people: reported at once, and repeated every half minute."""
 
 import time
 from collections.abc import Callable
@@ -14,21 +14,21 @@ REASONS = {
     "busy": "the server holds as many polls as it can",
     "stopping": "the server is stopping; it will be back",
 }
-"""By the reason of `events.Waiting`."""
+"""Texts by the reason of `events.Waiting`."""
 
 
 class Reminder:
-    """Says why somebody waits."""
+    """Reports the reason for a wait."""
 
     def __init__(self, tell: Callable[[str, float], None], now: Callable[[], float] = time.monotonic) -> None:
-        """`tell` takes the reason, and for how many seconds it has lasted: 0 the first time."""
+        """`tell` takes the reason and the seconds that it has lasted, 0 the first time."""
         self._tell = tell
         self._now = now
         self._reason: str | None = None
         self._since = self._told = 0.0
 
     def waits(self, reason: str) -> None:
-        """Say so, unless the same was said less than half a minute ago."""
+        """Report the reason, unless it was reported less than half a minute ago."""
         if reason != self._reason:
             self._reason, self._since = reason, self._now()
         elif self._now() - self._told < REMIND_S:
@@ -37,5 +37,5 @@ class Reminder:
         self._tell(reason, self._told - self._since)
 
     def goes_on(self) -> None:
-        """Nobody waits: whatever the next reason is, it is said at once."""
+        """Note the end of the wait, so that the next reason is reported at once."""
         self._reason = None

@@ -1,11 +1,14 @@
-"""Engines run the programs of a bundle; what they all promise.
+"""Engines: the runtimes that execute a bundle's programs; this file has the interface and the errors of all of them.
+
+A module here imports torch or ExecuTorch only if its engine needs it, and neither `client`, `training` nor `storage`.
+Read `running.py` next.
 
 EdgeClientError
 └── EngineError
-    ├── BundleUnusable  the bundle cannot be loaded or run by this engine
+    ├── BundleUnusable  this engine cannot load or run the bundle
     ├── BadInput        weights, rows, batches or hyper-parameters that the bundle does not allow
-    ├── RuntimeMissing  what the engine runs programs with is not installed
-    ├── NoSuchDevice    there is no such device in this machine
+    ├── RuntimeMissing  the library that the engine needs is not installed
+    ├── NoSuchDevice    this machine has no such device
     └── NonFinite       training or evaluation gave a NaN or an infinity
 """
 
@@ -23,31 +26,31 @@ from fedlens_proto.v1 import manifest_pb2 as pb
 
 
 class EngineError(EdgeClientError):
-    """A bundle's program could not do what was asked."""
+    """A program of a bundle failed."""
 
 
 class BundleUnusable(EngineError):
-    """The bundle cannot be loaded or run by this engine; give up the assignment."""
+    """This engine cannot load or run the bundle; give up the assignment."""
 
 
 class BadInput(EngineError):
-    """Weights, rows, batches or hyper-parameters are not what the bundle allows; the text names the first one."""
+    """The bundle does not allow these weights, rows, batches or hyper-parameters; the text names the first fault."""
 
 
 class RuntimeMissing(EngineError):
-    """What the engine runs programs with is not installed; install it, or take another engine."""
+    """The library that the engine needs is not installed; install it, or choose another engine."""
 
 
 class NoSuchDevice(EngineError):
-    """Programs cannot run where they are to; name another device."""
+    """Programs cannot run on this device; name another one."""
 
 
 class NonFinite(EngineError):
-    """A NaN or an infinity came out; nothing of this training may be uploaded."""
+    """A result holds a NaN or an infinity; nothing of this training may be uploaded."""
 
 
 class Views(Protocol):
-    """Augmented views of each row's photo, for a bundle whose `step` takes several."""
+    """Augmented views of each row's photo, for a bundle whose `step` takes several per photo."""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -58,19 +61,19 @@ class Views(Protocol):
         """Write the views of these rows, int64 [n] within 0 .. N - 1, to `out`, float32 [n, V, ...].
 
         Raises:
-            EngineError: They could not be made.
+            EngineError: The views cannot be computed.
         """
         ...
 
 
 @dataclass(frozen=True)
 class Rows:
-    """What a client trains on or evaluates, one row a photo.
+    """Inputs and labels for training or evaluation, one row per photo.
 
     Attributes:
         inputs: float32 [N, ...]: features of a frozen backbone, or photos [N, 3, H, W] in 0..1.
         labels: int64 [N], each in 0 .. classes - 1.
-        views: What training takes instead of the inputs, where the bundle has views.
+        views: Replace the inputs in training, if the bundle has views.
     """
 
     inputs: NDArray[np.float32]
@@ -79,16 +82,16 @@ class Rows:
 
 
 class Engine(Protocol):
-    """Runs the programs of one bundle; keeps no state between calls."""
+    """A runtime for the programs of one bundle; it keeps no state between calls."""
 
     @property
     def bundle(self) -> Bundle:
-        """The bundle whose programs run."""
+        """The bundle that was given."""
         ...
 
     @property
     def program_format(self) -> pb.ProgramFormat:
-        """Which file of each program it runs."""
+        """The format of program files that it runs."""
         ...
 
     def embed(self, photo: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -101,7 +104,7 @@ class Engine(Protocol):
             float32 [F].
 
         Raises:
-            BadInput: Another shape, or the bundle has no frozen backbone.
+            BadInput: The shape is wrong, or the bundle has no frozen backbone.
             NonFinite: The features hold a NaN or an infinity.
         """
         ...
@@ -114,7 +117,7 @@ class Engine(Protocol):
             uniforms: float32 [N, r] in 0..1, 1 excluded.
 
         Raises:
-            BadInput: Another shape, or the bundle has no views.
+            BadInput: A shape is wrong, or the bundle has no views.
             NonFinite: A view holds a NaN or an infinity.
         """
         ...
@@ -135,18 +138,18 @@ class Engine(Protocol):
             program: Name of a step program, such as `step`.
             weights: Every exchangeable tensor of the manifest; not modified.
             rows: The photos to train on.
-            batches: For each step the indices into `rows`, int64 [n], 1 <= n <= batch. Shorter ones are padded
-                and masked here; where the manifest says `LAST_BATCH_FILLED`, each must have exactly `batch`.
-            hyper: Hyper-parameters by name; those left out take the manifest's default.
-            references: For each reference of the manifest its tensors.
-            on_step: Called after every step with its loss, a mean over the real rows. What it raises ends the
-                training and goes to the caller: so a training is cancelled.
+            batches: For each step the indices into `rows`, int64 [n], 1 <= n <= batch. The engine pads and masks
+                shorter batches; with `LAST_BATCH_FILLED` in the manifest, each batch must have exactly `batch` rows.
+            hyper: Hyper-parameters by name; others have the manifest's defaults.
+            references: The tensors of each reference of the manifest.
+            on_step: Called after every step with its loss, the mean over the real rows. An exception that it raises
+                ends the training and reaches the caller; this is how to cancel.
 
         Returns:
             New arrays for every exchangeable tensor.
 
         Raises:
-            BadInput: Anything that the manifest does not allow.
+            BadInput: An argument that the manifest does not allow.
             NonFinite: A loss or a resulting tensor holds a NaN or an infinity.
         """
         ...
@@ -159,7 +162,7 @@ class Engine(Protocol):
             inputs: As `Rows.inputs`, N >= 1.
 
         Raises:
-            BadInput: Weights or inputs are not what the manifest says.
+            BadInput: Weights or inputs do not match the manifest.
             NonFinite: The logits hold a NaN or an infinity.
         """
         ...
@@ -169,11 +172,11 @@ class Engine(Protocol):
 
         Args:
             extractor: Every tensor of kind `SLOT_KIND_EXTRACTOR` that the program takes.
-            inputs: Photos or features of the frozen backbone, float32 [N, ...], N >= 1. Row i is computed at place
-                i mod batch, and its outputs depend on its content and its place alone.
+            inputs: Photos or features of the frozen backbone, float32 [N, ...], N >= 1. Row i is computed at
+                position i mod batch; its outputs depend on nothing but its content and its position.
 
         Raises:
-            BadInput: Tensors or inputs are not what the manifest says.
+            BadInput: Tensors or inputs do not match the manifest.
             NonFinite: The outputs hold a NaN or an infinity.
         """
         ...

@@ -7,7 +7,7 @@ from pathlib import Path
 from torch import Tensor
 
 from fedlens_edge_client.engines import BundleUnusable
-from fedlens_edge_client.engines.choice import runtime_version
+from fedlens_edge_client.engines.installed import runtime_version
 from fedlens_edge_client.engines.loaded import LoadedProgram, read
 from fedlens_edge_client.engines.pte import PteProgram
 from fedlens_edge_client.engines.running import ProgramEngine
@@ -19,7 +19,10 @@ from fedlens_proto.v1 import manifest_pb2 as pb
 
 
 class ExecutorchEngine(ProgramEngine):
-    """Each program is tried in a process of its own before it is loaded in this one; frozen tensors are inside it."""
+    """An engine that tries each program in a separate process before it loads it in this one.
+
+    A `.pte` contains the frozen tensors.
+    """
 
     program_format = pb.PROGRAM_FORMAT_PTE
 
@@ -28,8 +31,8 @@ class ExecutorchEngine(ProgramEngine):
 
         Args:
             bundle: Whose programs run.
-            tried: A folder in which it is noted which programs have passed their trial, so that the next process need
-                not try them again. Whoever can write to it can have hostile programs loaded.
+            tried: Folder that records which programs have passed their trial, so that later processes skip it. Anyone
+                who can write to this folder can make this process load hostile programs.
 
         Raises:
             BundleUnusable: The bundle has no programs for phones.

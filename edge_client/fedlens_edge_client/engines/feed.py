@@ -1,4 +1,4 @@
-"""How weights, batches and hyper-parameters reach a program: checked against its slots, as tensors."""
+"""A program's arguments: weights, batches and hyper-parameters as tensors, checked against its slots."""
 
 from collections.abc import Mapping, Sequence
 
@@ -17,19 +17,19 @@ _NUMPY = {blob_pb2.DTYPE_FLOAT32: np.dtype(np.float32), blob_pb2.DTYPE_INT64: np
 
 
 class Feed:
-    """The tensors through which batches reach a program; filled anew for each call, so that nothing is allocated."""
+    """The input tensors of a program, refilled for each batch without allocation."""
 
     def __init__(self, program: LoadedProgram, rows: Rows, classes: int, filled: bool) -> None:
-        """For a program with one input slot of kind `SLOT_KIND_INPUT`.
+        """Check rows against a program with one slot of kind `SLOT_KIND_INPUT`.
 
         Args:
-            program: What the batches are for.
-            rows: What they are taken of.
-            classes: Labels are below this number.
-            filled: Every batch must be full, as for trainable BatchNorm.
+            program: Runs the batches.
+            rows: The source of the batches.
+            classes: Upper bound of the labels, exclusive.
+            filled: Every batch must be full, as trainable BatchNorm requires.
 
         Raises:
-            BadInput: The rows are not what the program takes.
+            BadInput: The rows do not match the program.
         """
         slot = program.inputs[program.input_index(pb.SLOT_KIND_INPUT)]
         self.batch, self.count, self.filled = slot.shape[0], len(rows.labels), filled
@@ -53,7 +53,7 @@ class Feed:
         """Put these rows first and mask the rest.
 
         Raises:
-            BadInput: Too many or too few rows, or one that is not there.
+            BadInput: The batch has too many or too few rows, or an index is out of range.
         """
         real = len(indices)
         if not 1 <= real <= self.batch or (self.filled and real != self.batch):
@@ -61,7 +61,7 @@ class Feed:
             raise BadInput(f"a batch of {real} rows; the bundle takes {allowed}")
         if indices.min() < 0 or indices.max() >= self.count:
             raise BadInput(f"a batch asks for a row outside 0 to {self.count - 1}")
-        # What is left of an earlier batch behind them has no effect: the programs mask their inputs.
+        # Rows of an earlier batch may remain behind these; programs mask their inputs, so they have no effect.
         if self._rows.views is None:
             self._rows.inputs.take(indices, axis=0, out=self._inputs[:real], mode="clip")
         else:
@@ -80,11 +80,11 @@ def argument(
     hyper: Mapping[str, float],
     references: Mapping[str, Mapping[str, Array]],
 ) -> Tensor:
-    """What goes into a slot at the start of a stage; only batches, and what a step hands on, change later.
+    """The value of a slot at the start of a stage; later only batches and carried values change.
 
     Raises:
         BadInput: A tensor is missing, or has another shape or dtype.
-        BundleUnusable: The slot is of a kind that no program here takes.
+        BundleUnusable: This engine does not know the kind of the slot.
     """
     match slot.kind:
         case pb.SLOT_KIND_WEIGHT:
@@ -111,7 +111,7 @@ def argument(
 
 
 def tensor(slot: pb.Slot, tensors: Mapping[str, Array], where: str, name: str = "") -> Tensor:
-    """A copy of the tensor for a slot, `name` if it is not the slot's own; errors as in `check_array`."""
+    """A copy of the tensor for a slot, by `name` or else the slot's own name; errors as in `check_array`."""
     name = name or slot.name
     if name not in tensors:
         raise BadInput(f"tensor {name!r} is missing from {where}")
@@ -121,15 +121,15 @@ def tensor(slot: pb.Slot, tensors: Mapping[str, Array], where: str, name: str = 
 
 
 def copied(array: Array) -> Tensor:
-    """A tensor of its own: blobs are read-only, and torch must not share what others may change."""
+    """A tensor in memory of its own: blobs are read-only, and callers may modify their arrays."""
     return torch.from_numpy(np.array(array, order="C"))
 
 
 def check_array(what: str, array: Array, shape: Sequence[int], dtype: blob_pb2.Dtype) -> None:
-    """See that an array is what a slot takes; `what` begins the text.
+    """Check the shape and dtype of an array; `what` starts the error's text.
 
     Raises:
-        BadInput: It is not.
+        BadInput: The array does not match.
     """
     wanted = _NUMPY[dtype]
     if tuple(array.shape) != tuple(shape) or array.dtype != wanted:

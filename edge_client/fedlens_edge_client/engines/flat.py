@@ -1,13 +1,13 @@
-"""From a vetted graph to Python source that runs it with as little around the arithmetic as possible.
+"""Compile a vetted graph into Python source with little overhead around the arithmetic.
 
-Three things are done that torch's own graph module does not do, none of which changes a bit of the results:
+Unlike torch's own graph module, and without changing a bit of the results:
 
-- arguments and results are flat, and each tensor is let go after its last use;
-- what depends on nothing that changes from step to step (hyper-parameters) is computed once, by `prepare`;
-- an elementwise operator writes over its first argument where nothing reads that any more: intermediate results, and
-  arguments that the caller gives away (`donated`), which are weights and moments that the step replaces.
+- arguments and results are flat, and each tensor is released after its last use;
+- `prepare` computes once what depends on constant arguments only, such as hyper-parameters;
+- an elementwise operator overwrites its first argument if nothing reads it afterwards: an intermediate result, or an
+  argument that the caller donates (weights and moments that the step replaces).
 
-Nothing of the file stands in the source: tensors are numbered, and all else is bound by number.
+The source contains no text from the file: tensors are numbered, and everything else is bound by number.
 """
 
 import operator
@@ -28,67 +28,15 @@ _IN_PLACE: dict[Any, Any] = {
     _aten.relu.default: _aten.relu_.default,
     _aten.sub.Tensor: _aten.sub_.Tensor,
 }
-# Operators whose result shares no memory with an argument; every other one is taken to share it with all of them.
-_FRESH = frozenset(
-    {
-        *_IN_PLACE,
-        _aten._adaptive_avg_pool2d.default,
-        _aten._adaptive_avg_pool2d_backward.default,
-        _aten._log_softmax.default,
-        _aten._log_softmax_backward_data.default,
-        _aten.abs.default,
-        _aten.amax.default,
-        _aten.arange.default,
-        _aten.bitwise_and.Tensor,
-        _aten.bmm.default,
-        _aten.cat.default,
-        _aten.clamp.default,
-        _aten.clone.default,
-        _aten.convolution.default,
-        _aten.convolution_backward.default,
-        _aten.eq.Tensor,
-        _aten.exp.default,
-        _aten.floor.default,
-        _aten.ge.Scalar,
-        _aten.gt.Scalar,
-        _aten.hardsigmoid.default,
-        _aten.hardsigmoid_backward.default,
-        _aten.hardswish.default,
-        _aten.hardswish_backward.default,
-        _aten.log.default,
-        _aten.lt.Scalar,
-        _aten.max_pool2d_with_indices.default,
-        _aten.max_pool2d_with_indices_backward.default,
-        _aten.maximum.default,
-        _aten.mean.dim,
-        _aten.minimum.default,
-        _aten.mul.Scalar,
-        _aten.native_batch_norm.default,
-        _aten.native_batch_norm_backward.default,
-        _aten.ne.Tensor,
-        _aten.neg.default,
-        _aten.nll_loss_backward.default,
-        _aten.nll_loss_forward.default,
-        _aten.pow.Tensor_Scalar,
-        _aten.rsqrt.default,
-        _aten.rsub.Scalar,
-        _aten.sqrt.default,
-        _aten.stack.default,
-        _aten.sum.default,
-        _aten.sum.dim_IntList,
-        _aten.threshold_backward.default,
-        _aten.where.self,
-    }
-)
 
 
 @dataclass(frozen=True)
 class FlatFunction:
-    """What a graph became.
+    """A compiled graph.
 
     Attributes:
-        prepare: From all arguments to what `run` takes behind them; to be called again when a constant one changes.
-        run: From all arguments and what `prepare` gave to the results.
+        prepare: Maps all arguments to the values that `run` takes after them; call it again if a constant changes.
+        run: Maps all arguments and the values from `prepare` to the results.
     """
 
     prepare: Callable[..., tuple[Tensor, ...]]
@@ -96,12 +44,12 @@ class FlatFunction:
 
 
 def flat_function(graph: fx.Graph, constant: Collection[int] = (), donated: Collection[int] = ()) -> FlatFunction:
-    """Compile a graph of operators from aten.
+    """Compile a graph of aten operators.
 
     Args:
         graph: Vetted; its results are a flat tuple.
-        constant: Indices of arguments that stay the same over many runs.
-        donated: Indices of arguments that `run` may write over.
+        constant: Indices of arguments that do not change between runs.
+        donated: Indices of arguments that `run` may overwrite.
     """
     arguments = [node for node in graph.nodes if node.op == "placeholder"]
     calls = [node for node in graph.nodes if node.op == "call_function"]
@@ -112,9 +60,9 @@ def flat_function(graph: fx.Graph, constant: Collection[int] = (), donated: Coll
             steady.add(node)
     hoisted = [node for node in calls if node in steady]
     repeated = [node for node in calls if node not in steady]
-    # Of what is computed once only this is needed later.
+    # The values that `run` needs from `prepare`.
     handed_on = [node for node in hoisted if any(user not in steady for user in node.users)]
-    overwritable = {node for node in repeated if node.target in _FRESH} | {arguments[i] for i in donated}
+    overwritable = {node for node in repeated if not shares_memory(node.target)} | {arguments[i] for i in donated}
 
     source = _Source({node: f"v{i}" for i, node in enumerate([*arguments, *calls])})
     source.function("prepare", arguments, hoisted, handed_on, in_place={})
@@ -122,8 +70,16 @@ def flat_function(graph: fx.Graph, constant: Collection[int] = (), donated: Coll
     return FlatFunction(prepare=source.compiled("prepare"), run=source.compiled("run"))
 
 
+def shares_memory(target: Any) -> bool:
+    """Tell whether the result of a vetted operator may share memory with an argument."""
+    # `_unsafe_view` is the only vetted operator that returns a view although its schema does not say so.
+    if target in (operator.getitem, _aten._unsafe_view.default):
+        return True
+    return any(result.alias_info is not None for result in target._schema.returns)
+
+
 def _in_place(calls: list[fx.Node], overwritable: Collection[fx.Node]) -> dict[fx.Node, Any]:
-    """For each call that may write over its first argument, the operator that does."""
+    """The in-place operator for each call that may overwrite its first argument."""
     position = {node: i for i, node in enumerate(calls)}
     found = {}
     for node in calls:
@@ -140,14 +96,14 @@ def _in_place(calls: list[fx.Node], overwritable: Collection[fx.Node]) -> dict[f
 
 
 def _readers(node: fx.Node, writer: fx.Node) -> set[fx.Node]:
-    """Everything that reads the memory of `node`, directly or through a view, except through `writer`'s result."""
+    """All nodes that read the memory of `node`, directly or through a view, except through `writer`'s result."""
     readers: set[fx.Node] = set()
     sharing = [node]
     while sharing:
         for user in sharing.pop().users:
             if user not in readers:
                 readers.add(user)
-                if user is not writer and user.target not in _FRESH:
+                if user is not writer and user.op != "output" and shares_memory(user.target):
                     sharing.append(user)
     return readers
 
@@ -181,7 +137,7 @@ class _Source:
     def _call(self, node: fx.Node, target: Any) -> str:
         if target is operator.getitem:
             return f"{self._written(node.args[0])}[{self._written(node.args[1])}]"
-        # Keywords are those of torch's own operators, to which the loader has matched them.
+        # The loader has matched the keywords to those of torch's own operators.
         keywords = [f"{key}={self._written(value)}" for key, value in node.kwargs.items()]
         called = self._constant(target._op)
         return f"{called}({', '.join([*map(self._written, node.args), *keywords])})"

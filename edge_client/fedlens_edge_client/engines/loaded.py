@@ -1,4 +1,4 @@
-"""A program of a bundle that has been loaded, whichever runtime runs it."""
+"""The common base of loaded programs, for any runtime."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -19,22 +19,22 @@ DTYPES: dict[blob_pb2.Dtype, torch.dtype] = {
 
 
 class LoadedProgram(ABC):
-    """A plain function over flat tensors, and where everything stands in its arguments and results.
+    """A function over flat tensors, with the slots of its arguments and results.
 
     Attributes:
         name: As in the manifest.
-        inputs: The slots of its arguments, in their order.
-        outputs: The slots of its results, in their order.
+        inputs: The slots of the arguments, in order.
+        outputs: The slots of the results, in order.
     """
 
     def __init__(self, name: str, inputs: Sequence[pb.Slot], outputs: Sequence[pb.Slot]) -> None:
-        """`inputs` and `outputs` are of the manifest, but for those that the file has inside."""
+        """Take the manifest's slots, without tensors that the file contains."""
         self.name, self.inputs, self.outputs = name, inputs, outputs
         self._checked = False
 
     @abstractmethod
     def prepare(self, arguments: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        """What `run` takes beside its arguments; to be made anew when a hyper-parameter changes.
+        """Compute the second argument of `run`; do so again when a hyper-parameter changes.
 
         Raises:
             BundleUnusable: The program contradicts itself.
@@ -42,16 +42,16 @@ class LoadedProgram(ABC):
 
     @abstractmethod
     def run(self, arguments: Sequence[Tensor], prepared: Sequence[Tensor]) -> Sequence[Tensor]:
-        """The program's outputs, which stay as they are until their arguments are written over.
+        """Run the program; its outputs stay valid until the arguments are overwritten.
 
-        It may write over arguments that have an output of the same kind and name.
+        The program may overwrite an argument that has an output of the same kind and name.
 
         Raises:
-            BundleUnusable: The program contradicts itself, or gives something else than its manifest says.
+            BundleUnusable: The program contradicts itself or its manifest.
         """
 
     def input_index(self, kind: pb.SlotKind) -> int:
-        """Where the only input of this kind stands.
+        """The index of the only input of this kind.
 
         Raises:
             BundleUnusable: There is none, or more than one.
@@ -59,11 +59,11 @@ class LoadedProgram(ABC):
         return self._only(kind, self.inputs)
 
     def output_index(self, kind: pb.SlotKind) -> int:
-        """Where the only output of this kind stands; errors as in `input_index`."""
+        """The index of the only output of this kind; errors as in `input_index`."""
         return self._only(kind, self.outputs)
 
     def _check_results(self, results: Sequence[Tensor]) -> None:
-        # Shapes are fixed, so that once is enough.
+        # Shapes are fixed: one check is enough.
         if not self._checked:
             for slot, result in zip(self.outputs, results, strict=True):
                 check_tensor(self.name, "outputs", slot, tuple(result.shape), result.dtype)
@@ -82,25 +82,25 @@ class LoadedProgram(ABC):
 
 
 def read(bundle: Bundle, name: str, kind: pb.ProgramFormat) -> tuple[pb.Program, bytes]:
-    """What the manifest says of a program, and its file in one format.
+    """The manifest's description of a program, and its file in one format.
 
     Raises:
-        BundleUnusable: The bundle has no such program or format, or its file is gone.
+        BundleUnusable: The bundle has no such program or format, or the file is missing.
     """
     try:
         return program(bundle.manifest, name), bundle.program_file(name, kind).read_bytes()
     except ManifestError as error:
         raise BundleUnusable(f"program {name!r} cannot be used: {error}") from error
     except OSError as error:
-        # The server is told, and a path may hold the name of the client's owner.
+        # The text goes to the server, and a path may contain the name of the client's owner.
         raise BundleUnusable(f"program {name!r} cannot be read: {error.strerror}") from error
 
 
 def check_tensor(name: str, what: str, slot: pb.Slot, shape: tuple[int, ...], dtype: torch.dtype) -> None:
-    """See that a program's tensor is what the manifest says of it.
+    """Check a program's tensor against its slot in the manifest.
 
     Raises:
-        BundleUnusable: It is not.
+        BundleUnusable: The shape or the dtype differs.
     """
     if shape != tuple(slot.shape) or dtype != DTYPES[slot.dtype]:
         raise BundleUnusable(
@@ -110,10 +110,10 @@ def check_tensor(name: str, what: str, slot: pb.Slot, shape: tuple[int, ...], dt
 
 
 def check_count(name: str, what: str, slots: Sequence[pb.Slot], found: int) -> None:
-    """See that a program has as many inputs or outputs as the manifest says.
+    """Check the number of a program's inputs or outputs against the manifest.
 
     Raises:
-        BundleUnusable: It has not.
+        BundleUnusable: The number differs.
     """
     if len(slots) != found:
         raise BundleUnusable(f"program {name!r} has {found} {what}, its manifest says {len(slots)}")

@@ -1,7 +1,7 @@
-"""Keeping freed memory in the process, for workers that train all the time.
+"""Keep freed memory in the process, for processes that train all the time.
 
-A training step makes new tensors for all weights. glibc gives large blocks back to the system as soon as they are
-freed, so that every step pays for fresh pages: two or three times the arithmetic for models of 50 million weights.
+A training step allocates new tensors for all weights. glibc returns large blocks to the system as soon as they are
+freed, so every step pays for fresh pages: two to three times the cost of the arithmetic with 50 million weights.
 """
 
 import ctypes
@@ -16,13 +16,13 @@ _TOP_PAD = 64 << 20
 
 
 def keep_freed_memory() -> bool:
-    """Tell glibc to keep what is freed, for the rest of the process; elsewhere do nothing.
+    """Make glibc keep freed memory for the rest of the process; do nothing on other systems.
 
-    The process then holds the most memory that it ever needed at once. Call it before there are
-    other threads: they then share one arena, because those of threads cannot hold large blocks.
+    The process then holds its peak memory. Call this before starting threads: they share one arena afterwards, because
+    arenas of threads cannot hold large blocks.
 
     Returns:
-        Whether it took effect.
+        Whether the setting took effect.
     """
     if not sys.platform.startswith("linux"):
         return False

@@ -1,4 +1,4 @@
-"""A `.pt2` program of a bundle as a plain function over flat tensors."""
+"""A `.pt2` program of a bundle as a function over flat tensors."""
 
 import io
 import warnings
@@ -16,22 +16,22 @@ from fedlens_proto.manifest import Bundle
 from fedlens_proto.programs import pt2
 from fedlens_proto.v1 import manifest_pb2 as pb
 
-# What torch raises for operators with arguments that they do not take.
+# Raised by torch for an operator with arguments that it does not take.
 _CONTRADICTIONS = (RuntimeError, TypeError, ValueError, IndexError)
-# What stays the same over the steps of a stage.
+# Inputs that do not change between the steps of a stage.
 _CONSTANT = (pb.SLOT_KIND_HYPER, pb.SLOT_KIND_REFERENCE, pb.SLOT_KIND_FROZEN, pb.SLOT_KIND_EXTRACTOR)
 
 
 class Program(LoadedProgram):
-    """A `.pt2`."""
+    """A loaded `.pt2`."""
 
     def __init__(self, bundle: Bundle, name: str, device: torch.device | None = None) -> None:
-        """Vet and load the `.pt2` of program `name`; no code from the bundle is run.
+        """Vet and load the `.pt2` of program `name`, without running code from the bundle.
 
-        On a `device`, arguments are brought there and results stay there.
+        With a `device`, arguments are moved to it and results stay on it.
 
         Raises:
-            BundleUnusable: There is none, it is refused, or it is not what the manifest says.
+            BundleUnusable: The file is missing, refused, or contradicts the manifest.
         """
         message, raw = read(bundle, name, pb.PROGRAM_FORMAT_PT2)
         super().__init__(name, message.inputs, message.outputs)
@@ -74,17 +74,17 @@ class Program(LoadedProgram):
 def _load(name: str, vetted: bytes) -> fx.Graph:
     try:
         with warnings.catch_warnings():
-            # torch warns about its own deprecations while it reads the file.
+            # torch warns about its own deprecations while loading.
             warnings.simplefilter("ignore")
             loaded = load_pt2(io.BytesIO(vetted)).exported_programs["model"]
-    except Exception as error:  # the loader raises whatever a contradiction in the file leads to
+    except Exception as error:  # a contradictory file makes the loader raise anything
         raise BundleUnusable(f"program {name!r} cannot be loaded: {type(error).__name__}: {error}") from error
     graph: fx.Graph = loaded.graph
     return graph
 
 
 def _make_tensors_on(device: torch.device, graph: fx.Graph) -> None:
-    """Have what the program makes out of nothing made there: its graph says where it was exported."""
+    """Create the program's new tensors on this device: the graph names the device of the export."""
     for node in graph.nodes:
         if "device" in node.kwargs:
             node.kwargs = {**node.kwargs, "device": device}

@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 
 from fedlens_edge_client.engines import BundleUnusable, RuntimeMissing
-from fedlens_edge_client.engines.choice import runtime_version
+from fedlens_edge_client.engines.installed import runtime_version
 from fedlens_edge_client.engines.loaded import DTYPES, LoadedProgram, check_count, check_tensor
 from fedlens_proto.programs import pte_runtime
 from fedlens_proto.programs.pte import METHOD
 from fedlens_proto.v1 import manifest_pb2 as pb
 
-# ExecuTorch's numbers of the dtypes that programs take and give.
+# ExecuTorch's numbers for the dtypes of inputs and outputs.
 _SCALAR_TYPES = {4: torch.int64, 6: torch.float32}
 
 
@@ -27,13 +27,15 @@ class PteProgram(LoadedProgram):
         """Load the file of the program that `message` describes.
 
         Raises:
-            BundleUnusable: The runtime refuses it, or it is not what the manifest says.
+            BundleUnusable: The runtime refuses it, or it contradicts the manifest.
             RuntimeMissing: ExecuTorch is not installed.
         """
         super().__init__(message.name, inputs_of(message), message.outputs)
-        self._raw = raw  # the runtime reads in it as long as the program lives
+        self._raw = raw  # the runtime reads from these bytes as long as the program lives
         try:
-            self._program = runtime().load(raw)
+            library = runtime()
+            checks = library.Verification.InternalConsistency
+            self._program = library._load_program_from_buffer(raw, program_verification=checks)
             self._method = self._program.load_method(METHOD)
             _check_slots(self.name, self.inputs, self.outputs, self._method.method_meta())
         except RuntimeError as error:
@@ -43,14 +45,14 @@ class PteProgram(LoadedProgram):
         self._turn = threading.Lock()
 
     def prepare(self, arguments: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        """Nothing: the runtime computes all anew in each run."""
+        """An empty tuple: the runtime computes everything anew in each run."""
         return ()
 
     def run(self, arguments: Sequence[Tensor], prepared: Sequence[Tensor]) -> Sequence[Tensor]:
         """As `LoadedProgram.run`."""
         with self._turn:
             try:
-                # In the runtime's memory, which the next run writes over, and which inputs may share.
+                # The results are in the runtime's memory: the next run overwrites it, and inputs may share it.
                 results = self._method.call(arguments, False)
             except RuntimeError as error:
                 raise self._contradiction(error) from error
@@ -61,48 +63,25 @@ class PteProgram(LoadedProgram):
             ]
 
 
-class Runtime:
-    """ExecuTorch's runtime, on one thread."""
-
-    def __init__(self, library: Any) -> None:
-        """`library` is the compiled module."""
-        self._library = library
-
-    @property
-    def threads(self) -> int:
-        """How many threads programs run on."""
-        count: int = self._library._threadpool_get_thread_count()
-        return count
-
-    def load(self, raw: bytes) -> Any:
-        """The program in `raw`, which must stay in memory as long.
-
-        Raises:
-            RuntimeError: It is refused.
-        """
-        checks = self._library.Verification.InternalConsistency
-        return self._library._load_program_from_buffer(raw, program_verification=checks)
-
-
 @lru_cache(maxsize=1)
-def runtime() -> Runtime:
-    """The runtime of this process.
+def runtime() -> Any:
+    """ExecuTorch's compiled module, on one thread.
 
     Raises:
         RuntimeMissing: ExecuTorch is not installed, or not for this machine.
     """
     runtime_version()
     try:
-        found = Runtime(pte_runtime.library())
-        # Operators of quantised programs that XNNPACK does not run; phones have them built in.
+        library = pte_runtime.library()
+        # XNNPACK lacks some operators of quantised programs; the runtime of phones has them built in.
         import_module("executorch.kernels.quantized")
     except ImportError as error:
         raise RuntimeMissing(f"engine executorch needs ExecuTorch, which cannot be loaded: {error}") from error
-    return found
+    return library
 
 
 def inputs_of(message: pb.Program) -> list[pb.Slot]:
-    """What the `.pte` of a program takes: every input but the frozen ones, which it has inside."""
+    """The inputs of a program's `.pte`: all but the frozen tensors, which the file contains."""
     return [slot for slot in message.inputs if slot.kind != pb.SLOT_KIND_FROZEN]
 
 

@@ -1,4 +1,4 @@
-"""What every engine that runs programs over flat tensors has in common: all but how a program is loaded."""
+"""The common base of engines that run programs over flat tensors; subclasses load the programs."""
 
 import math
 import threading
@@ -18,17 +18,17 @@ from fedlens_proto.manifest import Bundle
 from fedlens_proto.v1 import blob_pb2
 from fedlens_proto.v1 import manifest_pb2 as pb
 
-# What a step hands on to the next one.
+# Outputs that become the inputs of the next step.
 _CARRIED = (pb.SLOT_KIND_WEIGHT, pb.SLOT_KIND_OPTIMISER, pb.SLOT_KIND_COUNTER)
 
 
 class ProgramEngine(ABC):
-    """An `Engine`. May be used by several threads, which then take turns at Python's lock: use processes instead."""
+    """An `Engine`; threads may share it, but Python's lock makes them take turns, so prefer processes."""
 
     def __init__(self, bundle: Bundle) -> None:
-        """Programs are loaded when first used.
+        """Load programs on first use.
 
-        Torch is set to one thread, for the whole process: results then do not depend on the number of cores, and
+        Torch is set to one thread for the whole process: results then do not depend on the number of cores, and
         processes that train side by side do not slow each other down.
         """
         torch.set_num_threads(1)
@@ -39,12 +39,12 @@ class ProgramEngine(ABC):
 
     @property
     def bundle(self) -> Bundle:
-        """The bundle whose programs run."""
+        """As `Engine.bundle`."""
         return self._bundle
 
     @abstractmethod
     def _load(self, name: str) -> LoadedProgram:
-        """A program of the bundle.
+        """Load a program of the bundle.
 
         Raises:
             BundleUnusable: It cannot be loaded.
@@ -52,10 +52,10 @@ class ProgramEngine(ABC):
 
     @abstractmethod
     def _read_frozen(self, program: LoadedProgram) -> Mapping[str, Tensor]:
-        """By name what `program` takes of the frozen backbone.
+        """The tensors of the frozen backbone that `program` takes, by name.
 
         Raises:
-            BundleUnusable: It cannot be read.
+            BundleUnusable: They cannot be read.
         """
 
     def embed(self, photo: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -120,7 +120,8 @@ class ProgramEngine(ABC):
         values = self._hyper(hyper)
         if bool(self._bundle.manifest.views) != (rows.views is not None):
             raise BadInput(f"the bundle's step takes {self._bundle.manifest.views or 'no'} views of each photo")
-        feed = Feed(loaded, rows, len(self._bundle.manifest.class_names), self._fills())
+        filled = self._bundle.manifest.last_batch == pb.LAST_BATCH_FILLED
+        feed = Feed(loaded, rows, len(self._bundle.manifest.class_names), filled)
         arguments = [argument(slot, feed, weights, values, references) for slot in loaded.inputs]
         where = {(slot.kind, slot.name): i for i, slot in enumerate(loaded.inputs)}
         carried = [(i, where[slot.kind, slot.name]) for i, slot in enumerate(loaded.outputs) if slot.kind in _CARRIED]
@@ -185,9 +186,6 @@ class ProgramEngine(ABC):
             if self._frozen is None:
                 self._frozen = self._read_frozen(self._programs["embed"])
             return self._frozen
-
-    def _fills(self) -> bool:
-        return self._bundle.manifest.last_batch == pb.LAST_BATCH_FILLED
 
     def _hyper(self, given: Mapping[str, float]) -> dict[str, float]:
         known = {h.name: h for h in self._bundle.manifest.hyper_parameters}

@@ -17,7 +17,7 @@ from fedlens_proto.v1 import manifest_pb2 as pb
 
 
 class TorchEngine(ProgramEngine):
-    """Each program is vetted, then turned into torch's own operators."""
+    """An engine that vets each program and runs it with torch's own operators."""
 
     program_format = pb.PROGRAM_FORMAT_PT2
 
@@ -26,10 +26,10 @@ class TorchEngine(ProgramEngine):
 
         Args:
             bundle: Whose programs run.
-            device: Where, as torch names it. The same bytes come out again on a CPU only.
+            device: By torch's name. Only on a CPU are results the same to the last bit in every run.
 
         Raises:
-            NoSuchDevice: There is none here.
+            NoSuchDevice: This machine has no such device.
         """
         super().__init__(bundle)
         self._device = device_of(device)
@@ -55,10 +55,10 @@ class TorchEngine(ProgramEngine):
 
 
 def device_of(name: str) -> torch.device | None:
-    """A device by its name; None for the CPU, on which everything is anyway.
+    """The device of that name; None for the CPU, where tensors are by default.
 
     Raises:
-        NoSuchDevice: There is none here.
+        NoSuchDevice: This machine has no such device.
     """
     if name == "cpu":
         return None

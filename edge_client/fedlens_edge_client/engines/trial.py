@@ -1,8 +1,8 @@
-"""Trying a `.pte` in a process of its own, because ExecuTorch's runtime is not made for hostile files.
+"""Trials of `.pte` programs in a separate process: ExecuTorch's runtime is not hardened against hostile files.
 
-Some damaged files make it read or write where it must not, which ends the process; a program may also never end, or
-take all memory. All of that then happens there, and is an error here. The process is kept for the next program, and a
-new one is started after a crash.
+A damaged file can make the runtime access invalid memory and crash; a program can also run forever or use all memory.
+A trial confines this to the other process and turns it into an error here. One process serves many trials; after a
+crash a new one is started.
 """
 
 import atexit
@@ -22,39 +22,39 @@ from pathlib import Path
 from typing import IO, Self
 
 from fedlens_edge_client.engines import BundleUnusable, trial_process
-from fedlens_edge_client.engines.choice import runtime_version
+from fedlens_edge_client.engines.installed import runtime_version
 from fedlens_proto.v1 import manifest_pb2 as pb
 
 START_TIMEOUT_S = 120.0
 GRACE_S = 10.0
 IDLE_S = 20.0
 LIMIT_S = 60.0
-"""After so long in one program the process kills itself, with SIGALRM."""
-MAX_ANSWER_BYTES = 1 << 16
+"""Longest trial of one program; then the process kills itself with SIGALRM."""
+MAX_REASON_BYTES = 1 << 16
 MAX_SAID = 300  # characters
 _MISSING_OPERATOR = re.compile(r"Missing operator: \[\d+\] (\S+)")
 
 
 def try_program(message: pb.Program, raw: bytes, tried: Path | None = None) -> None:
-    """Load and run a program in the process for that, unless that has been done with these bytes before.
+    """Load and run a program in the trial process, unless these bytes have been tried before.
 
     Args:
-        message: What the manifest says of the program.
+        message: The manifest's description of the program.
         raw: Its `.pte`.
-        tried: A folder in which it is noted, for later processes, which programs could be run.
+        tried: Folder that records, for later processes, which programs have passed.
 
     Raises:
-        BundleUnusable: It cannot be loaded or run; the text names it and says why.
+        BundleUnusable: The program cannot be loaded or run; the text names it and gives the reason.
         RuntimeMissing: ExecuTorch is not installed.
     """
     _TRIALS.try_program(message, raw, tried)
 
 
 class Trials:
-    """What has been tried in this process, and the process in which it is."""
+    """Trials made by this process, their results, and the separate process that runs them."""
 
     def __init__(self, idle_s: float = IDLE_S, limit_s: float = LIMIT_S) -> None:
-        """The process ends when nothing has been tried for `idle_s`, and with a program that takes `limit_s`."""
+        """The trial process ends after `idle_s` without work; it kills itself after `limit_s` in one program."""
         self._idle_s = idle_s
         self._limit_s = limit_s
         self._turn = threading.Lock()
@@ -62,7 +62,7 @@ class Trials:
         self._process: _TrialProcess | None = None
 
     def try_program(self, message: pb.Program, raw: bytes, tried: Path | None) -> None:
-        """As the function of this name."""
+        """As the function `try_program`."""
         described = message.SerializeToString(deterministic=True)
         version = runtime_version()
         key = sha256(b"".join([sha256(described).digest(), sha256(raw).digest(), version.encode()])).digest()
@@ -75,38 +75,38 @@ class Trials:
         if failure is not None:
             raise BundleUnusable(failure)
         if note is not None:
-            # Without the note, it is tried again.
+            # Without the record, the next process only repeats the trial.
             with suppress(OSError):
                 note.parent.mkdir(parents=True, exist_ok=True)
                 note.touch()
 
     def _failure(self, name: str, described: bytes, raw: bytes) -> str | None:
-        """Why a program cannot be used; None: it can."""
+        """The reason that a program cannot be used; None if it can."""
         was_killed = False
         while True:
             kept, self._process = self._process, None
             process = kept or _TrialProcess.start(name, self._idle_s, self._limit_s)
-            answer = process.ask(described, raw)
-            if answer is None:
+            reason = process.ask(described, raw)
+            if reason is None:
                 status, said = process.end()
                 if status == 0 and kept is not None:
-                    continue  # it had been idle, and ended just then
+                    continue  # it ended just now, after idling
                 if status == -signal.SIGKILL and not was_killed:
-                    was_killed = True  # perhaps for want of memory, which others may have taken
+                    was_killed = True  # perhaps for lack of memory that other processes held
                     continue
-                return f"program {name!r} cannot be used: {self._obituary(status)}{_quoted(said)}"
+                return f"program {name!r} cannot be used: {self._cause_of_end(status)}{_quoted(said)}"
             self._process = process
-            if not answer:
+            if not reason:
                 return None
-            missing = _MISSING_OPERATOR.search(process.said())
+            missing = _MISSING_OPERATOR.search(process.last_lines())
             if missing is None:
-                return answer + _quoted(process.said())
+                return reason + _quoted(process.last_lines())
             return (
                 f"program {name!r} cannot be used: ExecuTorch {runtime_version()} has no operator {missing[1]}; "
                 "install the version that the bundle was exported with, or export it with this one"
             )
 
-    def _obituary(self, status: int) -> str:
+    def _cause_of_end(self, status: int) -> str:
         if status == -signal.SIGALRM:
             return f"it did not end within {self._limit_s:g} s"
         if status == -signal.SIGKILL:
@@ -115,7 +115,7 @@ class Trials:
         return f"the process in which it was tried ended with {how}; the file is damaged or hostile"
 
     def close(self) -> None:
-        """End the process; the next trial starts a new one."""
+        """End the process; another trial would start a new one."""
         with self._turn:
             if self._process is not None:
                 self._process.end()
@@ -123,24 +123,24 @@ class Trials:
 
 
 class _TrialProcess:
-    """One process; it ends itself when nobody has asked for a while, or this process is gone."""
+    """One trial process; it ends by itself when it idles too long or this process is gone."""
 
     def __init__(self, idle_s: float, limit_s: float) -> None:
         self._limit_s = limit_s
         ours, theirs = socket.socketpair()
-        self._said: IO[bytes] = tempfile.TemporaryFile()
-        self._asked_at = 0
+        self._output: IO[bytes] = tempfile.TemporaryFile()
+        self._output_before = 0
         with theirs:
-            # Where this process began without standard streams, the socket can have got the number of one of them.
+            # If this process was started without standard streams, the socket may have one of their numbers.
             passed = fcntl(theirs, F_DUPFD_CLOEXEC, 3)
         try:
             self._process = subprocess.Popen(
                 [sys.executable, "-P", "-m", trial_process.__name__, str(passed), str(idle_s), str(limit_s)],
                 stdin=subprocess.DEVNULL,
-                stdout=self._said,
-                stderr=self._said,
+                stdout=self._output,
+                stderr=self._output,
                 pass_fds=[passed],
-                # Ctrl-C goes to all of a terminal's group, and would look as if the program had ended the process.
+                # Ctrl-C reaches every process of a terminal's group, and would look like a crash of the program.
                 process_group=0,
             )
         finally:
@@ -149,63 +149,56 @@ class _TrialProcess:
 
     @classmethod
     def start(cls, name: str, idle_s: float, limit_s: float) -> Self:
-        """A process that is ready to try program `name`.
+        """Start a process and wait until it can try program `name`.
 
         Raises:
-            BundleUnusable: There is none.
+            BundleUnusable: The process ended first.
         """
         process = cls(idle_s, limit_s)
-        if process._answer(START_TIMEOUT_S) is None:
+        if process._receive(START_TIMEOUT_S) is None:
             status, said = process.end()
             raise BundleUnusable(
-                f"program {name!r} cannot be tried: the process for that ended with status {status} before it was "
+                f"program {name!r} cannot be tried: the trial process ended with status {status} before it was "
                 f"ready{_quoted(said)}"
             )
         return process
 
     def ask(self, described: bytes, raw: bytes) -> str | None:
-        """Why the program cannot be used, empty: it can; None: the process has ended."""
-        self._asked_at = self._length()
+        """The reason that the program cannot be used, empty if it can; None if the process has ended."""
+        self._output_before = self._output.seek(0, os.SEEK_END)
         try:
             self._connection.send_bytes(described)
             self._connection.send_bytes(raw)
         except OSError:
             return None
-        return self._answer(self._limit_s + GRACE_S)
+        return self._receive(self._limit_s + GRACE_S)
 
-    def _answer(self, timeout_s: float) -> str | None:
+    def _receive(self, timeout_s: float) -> str | None:
         try:
             if not self._connection.poll(timeout_s):
                 return None
-            return self._connection.recv_bytes(MAX_ANSWER_BYTES).decode(errors="replace")
+            return self._connection.recv_bytes(MAX_REASON_BYTES).decode(errors="replace")
         except (EOFError, OSError):
             return None
 
-    def said(self) -> str:
-        """The last thing that the runtime wrote since it was last asked."""
-        self._said.seek(self._asked_at)
-        text = self._said.read(MAX_ANSWER_BYTES).decode(errors="replace")
+    def last_lines(self) -> str:
+        """The last lines that the runtime has written since the last request."""
+        self._output.seek(self._output_before)
+        text = self._output.read(MAX_REASON_BYTES).decode(errors="replace")
         lines = [line.strip() for line in text.splitlines() if line.strip()]
-        return (_first(_MISSING_OPERATOR, lines) or "; ".join(lines[-2:]))[:MAX_SAID]
-
-    def _length(self) -> int:
-        return self._said.seek(0, os.SEEK_END)
+        return next(filter(_MISSING_OPERATOR.search, lines), "; ".join(lines[-2:]))[:MAX_SAID]
 
     def end(self) -> tuple[int, str]:
-        """Have it end; how it did, as an exit status or the negative number of a signal, and what it said last."""
+        """End the process; its exit status, or the negative number of a signal, and the runtime's last lines."""
         self._connection.close()
         try:
             status = self._process.wait(GRACE_S)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-            status = -signal.SIGALRM  # what its own alarm should have done
-        with self._said:
-            return status, self.said()
-
-
-def _first(pattern: re.Pattern[str], lines: list[str]) -> str:
-    return next((line for line in lines if pattern.search(line)), "")
+            status = -signal.SIGALRM  # as its own alarm should have ended it
+        with self._output:
+            return status, self.last_lines()
 
 
 def _quoted(said: str) -> str:

@@ -1,10 +1,10 @@
-"""The process in which foreign `.pte` programs are loaded and run for the first time; see `trial`.
+"""The process that loads and runs foreign `.pte` programs for the first time; see `trial`.
 
     python -m fedlens_edge_client.engines.trial_process FD IDLE_S LIMIT_S
 
-Over the socket FD goes one message when the process is ready. Then pairs of messages come: a manifest's program, and
-its `.pte`. Each pair is answered by one message: nothing if the program could be run, otherwise why not. The process
-ends when nothing has come for IDLE_S seconds, and kills itself, with SIGALRM, after LIMIT_S seconds in one program.
+The process sends one message over the socket FD when it is ready. It then receives pairs of messages, a manifest's
+program and its `.pte`, and sends one message for each pair: empty if the program ran, otherwise the reason. It ends
+after IDLE_S seconds without a message, and kills itself with SIGALRM after LIMIT_S seconds in one program.
 """
 
 import resource
@@ -22,11 +22,11 @@ from fedlens_edge_client.engines.pte import PteProgram, runtime
 from fedlens_proto.v1 import manifest_pb2 as pb
 
 MAX_MEMORY = 4 << 30
-"""Bytes that a program may take beyond what the runtime does."""
+"""Bytes that a program may use in addition to the runtime's own."""
 
 
 def main(socket: int, idle_s: float, limit_s: float) -> None:
-    """Answer until the other side is gone, or idle."""
+    """Try programs until the other side closes the socket or stays idle."""
     torch.set_num_threads(1)
     runtime()
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -40,9 +40,9 @@ def main(socket: int, idle_s: float, limit_s: float) -> None:
             except EOFError:
                 return
             signal.setitimer(signal.ITIMER_REAL, limit_s)
-            answer = _try(message, raw)
+            reason = _try(message, raw)
             signal.setitimer(signal.ITIMER_REAL, 0)
-            connection.send_bytes(answer.encode())
+            connection.send_bytes(reason.encode())
 
 
 def _try(message: pb.Program, raw: bytes) -> str:
@@ -65,7 +65,7 @@ def _filled(slot: pb.Slot, value: int) -> Tensor:
 
 
 def _address_space() -> int | None:
-    """Bytes of address space in use; None where the system does not tell."""
+    """Bytes of address space in use; None if the system does not say."""
     try:
         return int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     except OSError:

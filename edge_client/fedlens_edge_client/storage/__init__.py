@@ -1,4 +1,4 @@
-"""What a client keeps on disk: downloads, client state, the outbox, and the albums that it reads photos from.
+"""Data on a client's disk: downloads, features, client state, the outbox, and albums of photos.
 
-It imports neither `client` nor `training`. Begin with `state.py`.
+A module here imports neither `client`, `training` nor `engines`. Begin with `state_folder.py`.
 """

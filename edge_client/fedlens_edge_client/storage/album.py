@@ -1,6 +1,6 @@
-"""The photos of a client: what an album promises, and the album that is a folder.
+"""The interface of albums, a client's source of photos.
 
-An album changes between rounds, so each round looks at it anew and then works on that snapshot.
+An album changes between rounds, so each round takes a new snapshot and works on that.
 """
 
 from collections.abc import Mapping
@@ -16,9 +16,9 @@ class Photo:
     Attributes:
         digest: SHA-256 of the file's bytes.
         copy: 0 for the first entry with this digest in the album, then 1, 2, ...
-        label: Name of the class; one that the bundle does not know is left out and told.
-        path: Where the bytes are; they are checked against `digest` when they are read.
-        is_test: Evaluated on, never trained on.
+        label: Name of the class; photos of classes that the bundle lacks are skipped and reported.
+        path: The file; its bytes are checked against `digest` when they are read.
+        is_test: Reserved for evaluation, never trained on.
     """
 
     digest: bytes
@@ -34,7 +34,7 @@ class AlbumSnapshot:
 
     Attributes:
         photos: In any order; each (digest, copy) once.
-        skipped: File names that are no usable photos, by reason.
+        skipped: Names of unusable files, by reason.
     """
 
     photos: tuple[Photo, ...]
@@ -42,12 +42,12 @@ class AlbumSnapshot:
 
 
 class Album(Protocol):
-    """Where a client's photos come from."""
+    """A source of photos."""
 
     def photos(self, round_number: int) -> AlbumSnapshot:
-        """The photos for this round; called in a thread, once when its assignment has arrived.
+        """The photos for this round; called in a thread, once the assignment has arrived.
 
         Args:
-            round_number: From 1; 0 where the round is not known yet and only the number of photos matters.
+            round_number: From 1; 0 before an assignment, when only the number of photos matters.
         """
         ...

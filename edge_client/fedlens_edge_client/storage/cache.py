@@ -1,9 +1,9 @@
 """Parts and blobs by digest, in a folder that several clients and processes may share.
 
-    parts/<sha256>        complete, verified when it came and again when a process first meets it
-    incoming/<sha256>     a beginning, which the next attempt goes on from; locked by the one who writes it
+    parts/<sha256>        complete; verified on arrival and when a process first uses it
+    incoming/<sha256>     a partial download, which the next attempt resumes; locked by its writer
 
-Everything here can be fetched again: nothing is synced, damage is found by the digest.
+Everything here can be fetched again: nothing is synced, and the digest reveals damage.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from types import MappingProxyType
 from typing import ParamSpec, TypeVar
 from weakref import WeakValueDictionary
 
-from fedlens_edge_client.errors import BadAnswer, StateError
+from fedlens_edge_client.errors import BadResponse, StateError
 from fedlens_proto.keyed_hash import DIGEST_BYTES
 
 PARTS = "parts"
@@ -29,8 +29,8 @@ _BRIEF_BYTES = 1 << 20
 P = ParamSpec("P")
 T = TypeVar("T")
 Fetch = Callable[[bytes, Path, int], Awaitable[None]]
-# Writes what should be the wanted blob into a file, from what is here and little more; or says that it cannot, and
-# leaves the file as it was or empty.
+# Writes a candidate for the blob into a file without a full download. Returns whether it did; if not, the file is
+# unchanged or empty.
 Shortcut = Callable[[Path], Awaitable[bool]]
 
 
@@ -40,19 +40,19 @@ class _Pin:
     holders: int
 
 
-# One shared lock a file and process: thousands of clients in a process must not need as many descriptors.
+# One shared lock per file and process, so that thousands of clients in a process do not need a descriptor each.
 _pins: dict[Path, _Pin] = {}
 _pins_guard = threading.Lock()
 _serial = itertools.count()
-# Forgotten with the last one who waits.
+# A lock disappears with its last waiter.
 _downloads: WeakValueDictionary[tuple[asyncio.AbstractEventLoop, Path], asyncio.Lock] = WeakValueDictionary()
 
 
 class Cache:
-    """Where a bundle's parts and downloaded blobs are."""
+    """A bundle's parts and downloaded blobs."""
 
     def __init__(self, folder: Path, max_bytes: int) -> None:
-        """Make the folder if need be; beyond `max_bytes` the least recently used files are deleted."""
+        """Create the folder if missing; `trim` deletes the least recently used files beyond `max_bytes`."""
         self.folder = folder
         self.max_bytes = max_bytes
         self._verified: set[bytes] = set()
@@ -63,11 +63,11 @@ class Cache:
             raise StateError(f"cache folder {folder} cannot be used: {error}") from error
 
     def path(self, digest: bytes) -> Path:
-        """Where a part or blob is, if it is there; as `Bundle.part` has it."""
+        """The path of a part or blob, as in `Bundle.part`; the file may be missing."""
         return self.folder / PARTS / digest.hex()
 
     def has(self, digest: bytes) -> bool:
-        """Whether it is there, undamaged; counts as a use."""
+        """Tell whether an undamaged file is present; this counts as a use."""
         path = self.path(digest)
         try:
             if digest not in self._verified:
@@ -84,28 +84,28 @@ class Cache:
     async def obtain(
         self, digest: bytes, size: int, fetch: Fetch, *, exact: bool = True, shortcut: Shortcut | None = None
     ) -> bool:
-        """Have a part or blob in the cache.
+        """Fetch a part or blob unless the cache has it.
 
         Args:
-            digest: Its name.
-            size: Its length in bytes; with `exact` false, the most that it may have.
+            digest: SHA-256 of the content.
+            size: Its length in bytes, or an upper bound if `exact` is false.
             fetch: As `Transport.fetch`.
-            exact: Whether the length is known.
-            shortcut: Tried before fetching; what it writes counts if it has the digest.
+            exact: Whether `size` is the exact length.
+            shortcut: Tried before fetching; its output counts if it has the digest.
 
         Returns:
-            Whether it had to be fetched.
+            Whether it was fetched.
 
         Raises:
-            BadAnswer: Twice something else came, or the name is none.
-            StateError: There is no room, or the folder cannot be used.
+            BadResponse: The server sent other bytes twice, or `digest` is no digest.
+            StateError: The disk is full, or the folder cannot be used.
         """
         if len(digest) != DIGEST_BYTES:
-            raise BadAnswer(f"a blob is named by {len(digest)} bytes, a digest has {DIGEST_BYTES}")
+            raise BadResponse(f"a blob is named by {len(digest)} bytes; a digest has {DIGEST_BYTES}")
         try:
             if await _aside(size, self.has, digest):
                 return False
-            # A round begins for all clients at once: the others wait for the first one's download.
+            # All clients need a round's blobs at once; the others wait for the first client's download.
             turn = _downloads.setdefault((asyncio.get_running_loop(), self.path(digest)), asyncio.Lock())
             async with turn:
                 return await self._download(digest, size, fetch, exact, shortcut)
@@ -116,25 +116,26 @@ class Cache:
         if await _aside(size, self.has, digest):
             return False
         with self._incoming(digest) as file:
-            # All of it may have come before a process ended; the server has nothing to send then.
-            if _length(file) >= max(1, size) and await _aside(size, self._fault, file, digest, size, exact) is None:
+
+            async def fault() -> str | None:
+                return await _aside(size, self._fault, file, digest, size, exact)
+
+            # An earlier process may have received all of it; the server then has nothing left to send.
+            if file.stat().st_size >= max(1, size) and await fault() is None:
                 return False
-            if shortcut is not None and await shortcut(file):
-                if await _aside(size, self._fault, file, digest, size, exact) is None:
-                    return False
-            for is_last in (False, True):
+            if shortcut is not None and await shortcut(file) and await fault() is None:
+                return False
+            found = None
+            # The remains of a crashed attempt may be damaged; the second fetch then starts from the first byte.
+            for _ in range(2):
                 await fetch(digest, file, size)
-                # What a crash left of an earlier attempt may be damaged: once more, from the first byte.
-                fault = await _aside(size, self._fault, file, digest, size, exact)
-                if fault is None:
+                if (found := await fault()) is None:
                     return True
-                if is_last:
-                    raise BadAnswer(f"blob {digest.hex()}: {fault} came, {size} bytes were announced")
-        raise AssertionError("unreachable")
+            raise BadResponse(f"blob {digest.hex()}: received {found}; {size} bytes were announced")
 
     def _fault(self, file: Path, digest: bytes, size: int, exact: bool) -> str | None:
-        """Take the file in if it is what is wanted; otherwise empty it and say what was in it."""
-        length, found = _length(file), _digest(file)
+        """Move the file into the cache if its content is right; otherwise empty it and describe the content."""
+        length, found = file.stat().st_size, _digest(file)
         if found == digest and (length == size or not exact):
             file.replace(self.path(digest))
             self._verified.add(digest)
@@ -143,7 +144,7 @@ class Cache:
         return f"{length} bytes with digest {found.hex()}"
 
     async def hold_present(self, digest: bytes, stack: ExitStack) -> bool:
-        """Keep a part or blob in the cache until `stack` is closed, if it is there now."""
+        """Protect a part or blob from eviction until `stack` is closed; return whether it is present."""
         path = self.path(digest)
         if not await asyncio.to_thread(self.has, digest) or not _pin(path):
             return False
@@ -157,24 +158,24 @@ class Cache:
         stack: ExitStack,
         shortcuts: Mapping[bytes, Shortcut] = MappingProxyType({}),
     ) -> list[bytes]:
-        """Have parts or blobs, by digest and length, in the cache until `stack` is closed.
+        """Fetch missing parts or blobs and protect all of them from eviction until `stack` is closed.
 
         Args:
             wanted: Length by digest.
             fetch: As `Transport.fetch`.
-            stack: Lets them go.
+            stack: Ends the protection.
             shortcuts: By digest, as in `obtain`.
 
         Returns:
-            The digests of those that had to be fetched.
+            The digests of the fetched ones.
 
         Raises:
-            BadAnswer: Twice something else came.
-            StateError: There is no room.
+            BadResponse: The server sent other bytes twice.
+            StateError: The disk is full, or the folder cannot be used.
         """
         fetched = []
         for digest, size in wanted.items():
-            # Another process may evict a file before it is pinned here.
+            # Another process may evict a file before this one pins it.
             while True:
                 if await self.obtain(digest, size, fetch, shortcut=shortcuts.get(digest)):
                     fetched.append(digest)
@@ -184,7 +185,7 @@ class Cache:
         return fetched
 
     def trim(self) -> None:
-        """Delete the least recently used files that nobody uses, until the rest is within the limit."""
+        """Delete unused files, the least recently used first, until the rest is within the limit."""
         files = []
         for path in (*(self.folder / PARTS).iterdir(), *(self.folder / INCOMING).iterdir()):
             try:
@@ -201,7 +202,7 @@ class Cache:
 
     @contextmanager
     def _incoming(self, digest: bytes) -> Iterator[Path]:
-        """A file to fetch into: the one that can be resumed, or one of our own while somebody else writes that."""
+        """A file to fetch into: the resumable one, or a separate one while another writer holds that."""
         path = self.folder / INCOMING / digest.hex()
         lock = _lock_new(path)
         if lock is None:
@@ -217,7 +218,7 @@ class Cache:
 
 
 def _lock_new(path: Path) -> int | None:
-    """A descriptor that holds the lock of the file, made if need be; None if somebody else has it."""
+    """A descriptor that holds the lock of the file, created if missing; None if another writer holds the lock."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -227,20 +228,16 @@ def _lock_new(path: Path) -> int | None:
     with suppress(FileNotFoundError):
         if os.path.samestat(os.fstat(descriptor), path.stat()):
             return descriptor
-    # Its last holder has just completed it and moved it away.
+    # The last holder has just moved the complete file away.
     os.close(descriptor)
     return None
 
 
 async def _aside(size: int, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """What `function` returns, called in a thread if it reads so many bytes that the event loop would stand still."""
+    """Call `function`, in a thread if it reads so many bytes that it would block the event loop."""
     if size <= _BRIEF_BYTES:
         return function(*args, **kwargs)
     return await asyncio.to_thread(function, *args, **kwargs)
-
-
-def _length(file: Path) -> int:
-    return file.stat().st_size
 
 
 def _digest(path: Path) -> bytes:

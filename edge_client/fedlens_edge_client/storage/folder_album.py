@@ -1,4 +1,4 @@
-"""The album that is a folder: one sub-folder a class, looked at anew in every round."""
+"""An album in a folder with one sub-folder per class, read anew in every round."""
 
 import os
 import time
@@ -9,29 +9,29 @@ from typing import NamedTuple
 
 from fedlens_edge_client.errors import AlbumError
 from fedlens_edge_client.storage.album import AlbumSnapshot, Photo
-from fedlens_edge_client.storage.state import State
+from fedlens_edge_client.storage.state_folder import StateFolder
 from fedlens_proto import keyed_hash, photos
 
 UNREADABLE = "files that cannot be read"
 OUTSIDE = "files outside the class folders"
-# A file changed again within the resolution of the file system's clock would keep its size and time.
+# A file that changes twice within the resolution of the file system's clock may keep its size and time.
 _SETTLED_NS = 2_000_000_000
 
 
-class _Known(NamedTuple):
+class _FileDigest(NamedTuple):
     size: int
     mtime_ns: int
     sha256: bytes
 
 
 class FolderAlbum:
-    """Photos in `root/<class>/`; which ones are kept aside for evaluation follows from their content."""
+    """Photos in `root/<class>/`; the digest of a photo decides whether it is a test photo."""
 
     def __init__(self, root: Path) -> None:
-        """Nothing is read yet.
+        """Check that the folder exists; photos are read later.
 
         Args:
-            root: Folder with one sub-folder for each class; the photos may change at any time.
+            root: Folder with one sub-folder for each class; its photos may change at any time.
 
         Raises:
             AlbumError: There is no such folder.
@@ -39,25 +39,24 @@ class FolderAlbum:
         if not root.is_dir():
             raise AlbumError(f"{root} is no folder; give one that has a sub-folder of photos for each class")
         self._root = root
-        self._known: dict[Path, _Known] = {}
-        self._state: State | None = None
+        self._known: dict[Path, _FileDigest] = {}
+        self._state: StateFolder | None = None
 
-    def remember_in(self, state: State) -> None:
-        """Keep digests in the database of `state`, so that unchanged files are read only once in its life."""
+    def remember_in(self, state: StateFolder) -> None:
+        """Store digests in the database of `state`, so that unchanged files are read only once."""
         self._state = state
-        with state.transaction() as db:
-            rows = db.execute("SELECT path, size, mtime_ns, sha256 FROM photo_digests").fetchall()
-        self._known = {Path(os.fsdecode(path)): _Known(*rest) for path, *rest in rows}
+        rows = state.select("SELECT path, size, mtime_ns, sha256 FROM photo_digests")
+        self._known = {Path(os.fsdecode(path)): _FileDigest(*rest) for path, *rest in rows}
 
     def photos(self, round_number: int) -> AlbumSnapshot:
-        """What is in the folder now, sorted by digest; the same for every round number.
+        """The present content of the folder, sorted by digest; the same for every round number.
 
         Raises:
-            AlbumError: The folder is gone.
+            AlbumError: The folder cannot be read.
         """
         labelled: list[tuple[str, Path, bytes]] = []
         skipped: defaultdict[str, list[str]] = defaultdict(list)
-        seen: dict[Path, _Known] = {}
+        seen: dict[Path, _FileDigest] = {}
         try:
             folders = photos.class_folders(self._root)
             outside = [p for p in self._root.iterdir() if not p.is_dir() and not p.name.startswith(".")]
@@ -84,15 +83,15 @@ class FolderAlbum:
             _numbered(labelled), {why: tuple(sorted(names)) for why, names in skipped.items() if names}
         )
 
-    def _read(self, path: Path) -> _Known:
+    def _read(self, path: Path) -> _FileDigest:
         found = path.stat()
         known = self._known.get(path)
         if known is not None and (known.size, known.mtime_ns) == (found.st_size, found.st_mtime_ns):
             return known
         with path.open("rb") as file:
-            return _Known(found.st_size, found.st_mtime_ns, file_digest(file, "sha256").digest())
+            return _FileDigest(found.st_size, found.st_mtime_ns, file_digest(file, "sha256").digest())
 
-    def _remember(self, seen: dict[Path, _Known]) -> None:
+    def _remember(self, seen: dict[Path, _FileDigest]) -> None:
         settled = time.time_ns() - _SETTLED_NS
         keep = {path: known for path, known in seen.items() if known.mtime_ns < settled}
         if self._state is not None and keep != self._known:
@@ -104,12 +103,12 @@ class FolderAlbum:
         self._known = keep
 
     def _name(self, path: Path) -> str:
-        """For people: relative to the root, and printable whatever bytes the name has."""
+        """A printable name for people, relative to the root."""
         return os.fsencode(path.relative_to(self._root)).decode(errors="replace")
 
 
 def _numbered(labelled: list[tuple[str, Path, bytes]]) -> tuple[Photo, ...]:
-    """Photos with equal content told apart by their place in the order of class and file name."""
+    """Number photos with equal content, in the order of class and file name."""
     copies: defaultdict[bytes, int] = defaultdict(int)
     entries = []
     for label, path, digest in sorted(labelled, key=lambda entry: (entry[0], entry[1].name)):

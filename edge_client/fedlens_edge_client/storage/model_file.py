@@ -1,8 +1,8 @@
-"""Reading a model that `fedlens task model` wrote: a blob, or safetensors.
+"""Files written by `fedlens task model`: a blob, or safetensors.
 
-A model that stands on several extractors side by side is one safetensors file: the bundle's tensors by their names,
-those of each extractor as `EXTRACTOR/TENSOR`, and in the metadata `extractors`, a JSON list of the extractors' names in
-order. One that is named there and has no tensor is absent.
+A model on several extractors side by side is one safetensors file: the bundle's tensors by name, the tensors of each
+extractor as `EXTRACTOR/TENSOR`, and metadata `extractors`, a JSON list of the extractors' names in order. An extractor
+listed there without tensors is absent.
 """
 
 import json
@@ -24,11 +24,11 @@ SUFFIX = ".safetensors"
 
 @dataclass(frozen=True)
 class Model:
-    """What `prediction.predict` takes.
+    """Tensors for `prediction.predict`.
 
     Attributes:
         weights: Every exchangeable tensor of the bundle.
-        extractors: Of a bundle that concatenates them, the tensors of each in order, None for one that is absent.
+        extractors: If the bundle concatenates extractors, the tensors of each in order, None for an absent one.
     """
 
     weights: Mapping[str, Array]
@@ -36,14 +36,14 @@ class Model:
 
 
 def read_model(path: Path, bundle: Bundle) -> Model:
-    """The model in a file, for this bundle.
+    """Read the model in a file.
 
     Args:
-        path: A name in `.safetensors` is read as that, anything else as a blob.
-        bundle: The bundle that the weights were trained in.
+        path: A `.safetensors` file; any other suffix is read as a blob.
+        bundle: The bundle in which the weights were trained.
 
     Raises:
-        ModelError: The file is no model, or one of another bundle.
+        ModelError: The file holds no model, or a model of another bundle.
     """
     try:
         model = _safetensors(path, bundle) if path.suffix == SUFFIX else Model(_blob(path))
@@ -74,7 +74,7 @@ def _check(
     specs: Iterable[manifest_pb2.ExchangeableTensor | manifest_pb2.Slot],
     what: str,
 ) -> None:
-    """See that names and shapes are those that the bundle has."""
+    """Compare names and shapes with the bundle's."""
     wanted = {spec.name: tuple(spec.shape) for spec in specs}
     found = {name: tuple(tensors[name].shape) for name in tensors}
     for name in sorted(wanted.keys() | found.keys()):

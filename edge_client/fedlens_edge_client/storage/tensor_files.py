@@ -1,4 +1,4 @@
-"""Blobs that must outlive the process: small ones stand in a row of the database, large ones are files."""
+"""Blobs that must survive the process: small ones are stored in a database row, large ones as files."""
 
 import os
 from collections.abc import Collection, Mapping
@@ -7,7 +7,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from fedlens_edge_client.errors import StateError
-from fedlens_edge_client.storage.state import fsync_folder
+from fedlens_edge_client.storage.state_folder import fsync_folder
 from fedlens_proto import blob
 from fedlens_proto.blob import Array, Blob, Layout
 from fedlens_proto.errors import BlobError
@@ -17,8 +17,8 @@ MAX_ROW_BYTES = 64 << 10
 
 
 @dataclass(frozen=True, slots=True)
-class StoredBlob:
-    """A blob's name and length and, if it is small, its bytes; otherwise it is a file."""
+class EncodedTensors:
+    """Digest and length of a stored blob, and its bytes if it is small; a large one is a file."""
 
     sha256: bytes
     size: int
@@ -26,33 +26,33 @@ class StoredBlob:
 
 
 class TensorFiles:
-    """The `tensors` folder of a client; a file's name is its digest."""
+    """The `tensors` folder of a client; a file is named by its digest."""
 
     def __init__(self, folder: Path, durable: bool = True) -> None:
-        """Make the folder if need be; without `durable` files outlive the process but not a power failure."""
+        """Create the folder if missing; without `durable`, files survive the process but not a power failure."""
         folder.mkdir(mode=0o700, exist_ok=True)
         self._folder = folder
         self._durable = durable
 
     def path(self, digest: bytes) -> Path:
-        """Where a large blob is."""
+        """The path of a large blob."""
         return self._folder / digest.hex()
 
-    def store(self, tensors: Mapping[str, Array], floats: blob_pb2.Dtype, base: bytes | None = None) -> StoredBlob:
-        """Encode these tensors; a large blob is a file on disk, with its name, when this returns.
+    def store(self, tensors: Mapping[str, Array], floats: blob_pb2.Dtype, base: bytes | None = None) -> EncodedTensors:
+        """Encode tensors; when this returns, a large blob is on disk under its final name.
 
         Args:
             tensors: By name.
-            floats: How float tensors are stored.
-            base: SHA-256 of the blob from which they are the difference; None: they are no difference.
+            floats: The dtype in which float tensors are stored.
+            base: SHA-256 of the base if the tensors are a delta.
 
         Raises:
-            BlobError: They cannot be encoded: a NaN, an infinity, too large for the codec.
-            StateError: There is no room.
+            BlobError: The tensors cannot be encoded: a NaN, an infinity, a value too large for the codec.
+            StateError: The disk is full or cannot be written.
         """
         if Layout.of(blob.specs_of(tensors, floats), base).size <= MAX_ROW_BYTES:
             raw = blob.encode(tensors, floats=floats, base=base)
-            return StoredBlob(sha256(raw).digest(), len(raw), raw)
+            return EncodedTensors(sha256(raw).digest(), len(raw), raw)
         fresh = self._folder / "new"
         try:
             with fresh.open("wb") as file:
@@ -67,13 +67,13 @@ class TensorFiles:
             raise StateError(f"tensors cannot be stored in {self._folder}: {error}") from error
         finally:
             fresh.unlink(missing_ok=True)
-        return StoredBlob(digest, layout.size, None)
+        return EncodedTensors(digest, layout.size, None)
 
     def open(self, digest: bytes, inline: bytes | None) -> Blob:
         """The tensors of a stored blob.
 
         Raises:
-            StateError: Its file is gone or damaged.
+            StateError: Its file is missing or damaged.
         """
         try:
             return Blob.open(self.path(digest), digest) if inline is None else Blob.from_bytes(inline)
@@ -81,7 +81,7 @@ class TensorFiles:
             raise StateError(f"stored tensors cannot be read: {error}; the state folder is damaged") from error
 
     def sweep(self, needed: Collection[bytes]) -> None:
-        """Delete every file but those with these digests."""
+        """Delete all files except those with these digests."""
         names = {digest.hex() for digest in needed}
         for file in self._folder.iterdir():
             if file.name not in names:

@@ -1,4 +1,4 @@
-"""What a client does with its photos: local training, features, views, evaluation, statistics, prediction.
+"""A client's computation on its photos: local training, features, views, evaluation, statistics, prediction.
 
-It may import `engines` and `storage`. Begin with `local_training.py`.
+A module here may import `engines` and `storage`, but not `client`. Begin with `local_training.py`.
 """

@@ -1,4 +1,4 @@
-"""How well weights classify photos, as sums: the same arithmetic whatever engine gives the logits."""
+"""Evaluation of weights on photos, as sums; the arithmetic is the same for every engine."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,10 +15,10 @@ class Evaluation:
     """Sums over rows, never ratios.
 
     Attributes:
-        count: Rows.
-        correct: Rows whose greatest logit is the label's; of equal ones the first counts.
+        count: Number of rows.
+        correct: Rows whose greatest logit is the label's; of equal logits the first counts.
         loss: Cross-entropy in nats, computed and summed in float64 from the float32 logits.
-        confusion: Rows by true class and, within it, predicted class, classes x classes numbers; None if not asked for.
+        confusion: Numbers of rows, classes x classes, true classes outermost; None unless requested.
     """
 
     count: int
@@ -28,10 +28,10 @@ class Evaluation:
 
 
 def evaluate(engine: Engine, weights: Mapping[str, Array], rows: Rows, *, with_confusion: bool = False) -> Evaluation:
-    """How well these weights classify these rows; without rows, all sums are 0.
+    """Evaluate weights on rows; without rows, all sums are 0.
 
     Raises:
-        BadInput: Weights or rows are not what the manifest says.
+        BadInput: Weights or rows do not match the manifest.
         NonFinite: The logits hold a NaN or an infinity.
     """
     classes = len(engine.bundle.manifest.class_names)
@@ -51,7 +51,7 @@ def evaluate(engine: Engine, weights: Mapping[str, Array], rows: Rows, *, with_c
 
 
 def log_softmax(logits: NDArray[np.float32]) -> NDArray[np.float64]:
-    """The logarithm of each class's probability, float64 [N, classes], from logits float32 [N, classes]."""
+    """Logarithms of class probabilities, float64 [N, classes], from logits float32 [N, classes]."""
     wide = logits.astype(np.float64)
     shifted: NDArray[np.float64] = wide - wide.max(axis=1, keepdims=True)
     result: NDArray[np.float64] = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))

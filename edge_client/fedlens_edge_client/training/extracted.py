@@ -1,7 +1,7 @@
-"""Rows that are the outputs of several frozen extractors side by side, each computed once for a photo and cached.
+"""Rows of outputs of several frozen extractors side by side, each computed once per photo and cached.
 
-A photo's row stands at a place in the program's batch that follows from its digest. What the other places hold changes
-no bit of it, so that it is the same whichever photos are new, and whoever of those that share a cache computes it.
+A photo's digest determines its position in the program's batch, and the other positions do not affect its outputs. So
+they are independent of batch composition and of which client of a shared cache computes them.
 """
 
 from collections import defaultdict
@@ -13,24 +13,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedlens_edge_client.engines import Engine, Rows
+from fedlens_edge_client.storage.feature_cache import FeatureCache
 from fedlens_edge_client.training import features
-from fedlens_edge_client.training.features import FeatureCache
-from fedlens_edge_client.training.photo_set import PassPhotos, PhotoSet
+from fedlens_edge_client.training.photo_set import PhotoSet, PreparedPhotos
 from fedlens_edge_client.training.sources import Tensors
 from fedlens_proto import manifest as manifests
 from fedlens_proto.v1 import manifest_pb2
 
-# A program is set up anew for each so many batches; between them the work can be interrupted.
+# Batches per call of the program; the work can be interrupted between calls.
 _BATCHES_AT_ONCE = 8
 
 
 @dataclass(frozen=True)
 class Extractor:
-    """A set of an extractor's tensors.
+    """A downloaded extractor.
 
     Attributes:
-        sha256: Of its blob.
-        read: Gives the tensors; called only if something has to be computed.
+        sha256: Digest of its blob.
+        read: Returns the tensors; called only if outputs are missing in the cache.
     """
 
     sha256: bytes
@@ -38,20 +38,20 @@ class Extractor:
 
 
 def side_by_side(
-    photos: PassPhotos,
+    photos: PreparedPhotos,
     engine: Engine,
     extractors: Sequence[Extractor | None],
     cache: FeatureCache,
     check: Callable[[], None] = lambda: None,
-) -> PassPhotos:
-    """The same photos with rows float32 [N, len(extractors) * d]: each extractor's outputs, zeros for None.
+) -> PreparedPhotos:
+    """Replace the rows by float32 [N, len(extractors) * d]: each extractor's outputs, zeros for None.
 
     Args:
-        photos: With rows as they come from the photos.
+        photos: With rows of features or pixels.
         engine: Runs `extract`.
         extractors: In the order of their outputs.
-        cache: Of what was computed before.
-        check: Called from time to time; what it raises ends the work.
+        cache: Outputs computed before.
+        check: Called between batches; an exception that it raises ends the work.
 
     Raises:
         EngineError: An extractor does not fit the program, or gave a NaN.
@@ -72,7 +72,7 @@ def side_by_side(
                     row[i * width : (i + 1) * width] = np.frombuffer(block[digest], "<f4")
         return PhotoSet(part.entries, Rows(rows, part.rows.labels))
 
-    return PassPhotos(replaced(photos.train), replaced(photos.test), photos.skipped)
+    return PreparedPhotos(replaced(photos.train), replaced(photos.test), photos.skipped)
 
 
 def one_row(photo: NDArray[np.float32], engine: Engine, extractors: Sequence[Tensors | None]) -> NDArray[np.float32]:
@@ -111,7 +111,7 @@ def _outputs(
 
 
 def _placed(digests: Sequence[bytes], batch: int) -> list[dict[int, bytes]]:
-    """As few batches as hold these photos, each at its place."""
+    """The fewest batches that hold these photos, each at its own position."""
     batches: list[dict[int, bytes]] = []
     taken: dict[int, int] = defaultdict(int)
     for digest in digests:

@@ -1,9 +1,9 @@
-"""The share of each class among the train photos, with noise that is made once and never again.
+"""The share of each class among the train photos, with noise that is drawn only once.
 
-Each share gets Laplace noise of scale 1/epsilon; nothing is clipped or normalised (FedConcat, appendix D). Noise made
-anew at each ask would average out, and noise that the server can compute could be subtracted. So it comes from the
-operating system, or from a generator that only the client's owner can know, and the noisy answer is kept and given ever
-after.
+Each share gets Laplace noise of scale 1/epsilon; nothing is clipped or normalised (FedConcat, appendix D). Fresh noise
+for each request would average out, and the server could subtract noise that it can compute. So the noise comes from the
+operating system, or from a generator that only the client's owner can know, and the first answer is stored and repeated
+for ever.
 """
 
 import random
@@ -12,26 +12,25 @@ from collections.abc import Callable, Sequence
 from hashlib import sha256
 from math import isfinite
 
-from fedlens_edge_client.storage.state import State
+from fedlens_edge_client.storage.state_folder import StateFolder
 
 _KEY = "label_distribution/"
 PrivateGenerator = Callable[[bytes], random.Random]
-"""A new generator for the noise of one answer, whose class names have this digest."""
+"""Makes a generator for the noise of one answer from the digest of its class names."""
 
 
 def private_generator(secret: bytes, names: bytes) -> random.Random:
-    """A generator for an emulated client: its noise is the same in each run of a study, and nobody else can know it.
+    """A generator for an emulated client: the same noise in each run of a study, unknown to everybody else.
 
     Args:
         secret: Of the client.
-        names: Digest of the class names, 32 bytes. Each list has noise of its own, which does not depend on what was
-            answered before.
+        names: Digest of the class names, 32 bytes. Each list has its own noise, independent of earlier answers.
     """
     return random.Random(sha256(b"fedlens/private/v2" + names + secret).digest())
 
 
 def is_usable(epsilon: float) -> bool:
-    """Whether noise of scale 1/epsilon can be made: a number above 0 whose noise is finite."""
+    """Tell whether epsilon is above 0 and noise of scale 1/epsilon is finite."""
     return isfinite(epsilon) and epsilon > 0 and isfinite(1000 / epsilon)
 
 
@@ -41,35 +40,35 @@ def noisy_shares(counts: Sequence[int], epsilon: float, generator: random.Random
     Args:
         counts: Photos of each class, not all 0.
         epsilon: As `is_usable` allows.
-        generator: Where the noise comes from.
+        generator: Source of the noise.
     """
     total = sum(counts)
     # The difference of two exponential variables of one rate is Laplace distributed.
     return tuple(n / total + generator.expovariate(epsilon) - generator.expovariate(epsilon) for n in counts)
 
 
-class KeptAnswers:
-    """The noisy answers of one client to one server: one for each list of class names, for life."""
+class NoisyAnswers:
+    """The noisy label distributions that one client has sent to its server: one per list of class names, for life."""
 
-    def __init__(self, state: State, generator_of: PrivateGenerator | None = None) -> None:
-        """Those in the database of `state`; without private generators noise comes from the operating system."""
+    def __init__(self, state: StateFolder, generator_of: PrivateGenerator | None = None) -> None:
+        """Use the database of `state`; without `generator_of`, the operating system provides the noise."""
         self._state = state
         self._generator_of = generator_of or (lambda names: random.SystemRandom())
 
     def has(self, class_names: Sequence[str]) -> bool:
-        """Whether an answer was given for these class names."""
+        """Tell whether there is an answer for these class names."""
         return self._state.get(_KEY + _digest(class_names).hex()) is not None
 
     def answer(self, class_names: Sequence[str], counts: Sequence[int], epsilon: float) -> tuple[float, ...]:
-        """The first answer ever given for these class names; made and stored if there is none.
+        """The first answer for these class names, whatever the photos and epsilon are now.
 
-        Whatever the photos and epsilon are now, an earlier answer is given again. It is on the disk when this returns.
+        If there is none, it is made from the arguments; it is on disk when this returns.
         """
         names = _digest(class_names)
         key, form = _KEY + names.hex(), struct.Struct(f"<{len(class_names)}d")
-        kept = self._state.get(key)
-        if kept is not None:
-            return form.unpack(kept)
+        stored = self._state.get(key)
+        if stored is not None:
+            return form.unpack(stored)
         shares = noisy_shares(counts, epsilon, self._generator_of(names))
         self._state.set(key, form.pack(*shares))
         return shares

@@ -1,6 +1,6 @@
-"""Executing an assignment's local plan: a pure function of the assignment, the photos and the sets it names.
+"""Local training: execute an assignment's local plan, a pure function of the assignment, photos, downloads and state.
 
-The pass is data; nothing here knows a method. What is not understood is refused by name, before anything is trained.
+The plan is data; nothing here knows a method. `requirements.py` refuses unknown parts of a plan beforehand.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedlens_edge_client.engines import Engine, Rows
-from fedlens_edge_client.errors import PassFailed
+from fedlens_edge_client.errors import AssignmentFailed
 from fedlens_edge_client.training.evaluation import Evaluation, evaluate
-from fedlens_edge_client.training.photo_set import PassPhotos, PhotoSet
+from fedlens_edge_client.training.photo_set import PhotoSet, PreparedPhotos
 from fedlens_edge_client.training.sources import Sources, Tensors
 from fedlens_proto import keyed_hash, manifest
 from fedlens_proto.blob import Array
@@ -22,15 +22,15 @@ OnStep = Callable[[int, int, float], None]
 
 
 @dataclass(frozen=True)
-class PassResult:
-    """What a pass has produced.
+class TrainingResult:
+    """The result of a local plan.
 
     Attributes:
-        num_examples: Photos trained on, or asked about.
-        class_counts: Train photos of each class, in label order, whether asked for or not.
+        num_examples: Train photos that the result depends on.
+        class_counts: Train photos of each class, in label order, whether requested or not.
         evaluations: By moment.
-        keep: Sets to store on the client.
-        upload: Tensors to send; None if none were asked for.
+        keep: New client state by name.
+        upload: Tensors to send; None unless requested.
     """
 
     num_examples: int
@@ -43,34 +43,34 @@ class PassResult:
 def execute(
     assignment: assignment_pb2.Assignment,
     engine: Engine,
-    photos: PassPhotos,
+    photos: PreparedPhotos,
     downloads: Mapping[str, Tensors],
-    kept: Callable[[str], Tensors | None],
+    client_state: Callable[[str], Tensors | None],
     on_step: OnStep = lambda step, steps, loss: None,
-) -> PassResult:
-    """Do what an assignment says, which `requirements.check` has accepted.
+) -> TrainingResult:
+    """Execute a local plan that `requirements.check` has accepted.
 
     Args:
-        assignment: Seed and local plan are used.
+        assignment: Provides the seed and the local plan.
         engine: For the assignment's bundle.
         photos: Train and test photos.
         downloads: The assignment's sets by name.
-        kept: Gives a kept set by name, None if nothing is kept yet.
-        on_step: Called after every step with its number from 1, the number of all steps and its loss. What it raises
-            ends the pass.
+        client_state: Returns client state by name, None if there is none yet.
+        on_step: Called after every step with its number from 1, the number of all steps and its loss. An exception
+            that it raises ends the training.
 
     Raises:
-        PassFailed: There are no photos to train on, or a set does not fit.
-        EngineError: A program could not be run, or gave a NaN.
+        AssignmentFailed: There are no photos to train on, or tensors do not fit the bundle.
+        EngineError: A program failed, or gave a NaN.
     """
     plan = assignment.local_plan
     trains = bool(plan.stages or plan.evaluation.fine_tuning)
-    asks = {ask.WhichOneof("kind") for ask in plan.statistics}
-    asks_about_train = not asks.isdisjoint({"class_counts", "label_distribution"})
-    if (trains or asks_about_train) and not photos.train.entries:
-        raise PassFailed(update_pb2.FAILURE_REASON_NO_PHOTOS, "there is no labelled train photo")
+    statistics = {statistic.WhichOneof("kind") for statistic in plan.statistics}
+    counts_labels = not statistics.isdisjoint({"class_counts", "label_distribution"})
+    if (trains or counts_labels) and not photos.train.entries:
+        raise AssignmentFailed(update_pb2.FAILURE_REASON_NO_PHOTOS, "there is no labelled train photo")
     bundle = engine.bundle.manifest
-    sources = Sources(bundle, downloads, kept)
+    sources = Sources(bundle, downloads, client_state)
     start = sources.start(plan.start)
     counts = _class_counts(photos.train.rows, bundle)
     references = {binding.name: sources.reference(binding, start, counts) for binding in plan.references}
@@ -78,19 +78,19 @@ def execute(
     evaluations = {}
 
     def measure(moment: update_pb2.EvaluationMoment, weights: Tensors) -> None:
-        evaluations[moment] = evaluate(engine, weights, photos.test.rows, with_confusion="confusion" in asks)
+        evaluations[moment] = evaluate(engine, weights, photos.test.rows, with_confusion="confusion" in statistics)
 
     if plan.evaluation.at_start:
         measure(update_pb2.EVALUATION_MOMENT_START, start)
     if plan.evaluation.fine_tuning:
-        # Numbered behind the other stages, so that they see the photos in an order of their own.
-        thrown_away = train(start, plan.evaluation.fine_tuning, len(plan.stages))
-        measure(update_pb2.EVALUATION_MOMENT_FINE_TUNED, thrown_away)
+        # Numbered after the plan's stages, so that they take the photos in another order.
+        fine_tuned = train(start, plan.evaluation.fine_tuning, len(plan.stages))
+        measure(update_pb2.EVALUATION_MOMENT_FINE_TUNED, fine_tuned)
     trained = train(start, plan.stages, 0)
     if plan.evaluation.at_end:
         measure(update_pb2.EVALUATION_MOMENT_END, trained)
-    return PassResult(
-        num_examples=len(photos.train) if plan.stages or asks_about_train else 0,
+    return TrainingResult(
+        num_examples=len(photos.train) if plan.stages or counts_labels else 0,
         class_counts=tuple(int(count) for count in counts),
         evaluations=evaluations,
         keep={keep.set: _selected(trained, bundle, keep.tensors) for keep in plan.keep},
@@ -103,8 +103,8 @@ def batches(
 ) -> Iterator[NDArray[np.int64]]:
     """The rows of each step of a stage, int64 [n], 1 <= n <= batch.
 
-    The photos of an epoch are sorted by keyed hash. The last batch of an epoch is short, or, if the bundle says so,
-    filled cyclically from the start of the epoch's order.
+    Keyed hashes order the photos of an epoch. The last batch of an epoch is short or, with `LAST_BATCH_FILLED`, filled
+    cyclically from the start of the epoch's order.
     """
     left = steps_of(stage, len(photos), bundle.batch)
     fills = bundle.last_batch == manifest_pb2.LAST_BATCH_FILLED
@@ -122,7 +122,7 @@ def batches(
 
 
 def steps_of(stage: assignment_pb2.Stage, num_examples: int, batch: int) -> int:
-    """How many steps a stage takes."""
+    """The number of steps of a stage."""
     return stage.steps if stage.HasField("steps") else stage.epochs * -(-num_examples // batch)
 
 
@@ -133,7 +133,7 @@ def _training(
     references: Mapping[str, Tensors],
     on_step: OnStep,
 ) -> Callable[[dict[str, Array], Sequence[assignment_pb2.Stage], int], dict[str, Array]]:
-    """What runs stages, numbered from the third argument on, one after the other from the weights in the first."""
+    """A function that runs stages, numbered from its third argument on, starting from the weights in its first."""
     bundle, plan = engine.bundle.manifest, assignment.local_plan
     rows = photos.training_rows(engine, assignment.seed)
     total = sum(steps_of(stage, len(photos), bundle.batch) for stage in (*plan.stages, *plan.evaluation.fine_tuning))

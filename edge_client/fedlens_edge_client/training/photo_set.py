@@ -1,4 +1,4 @@
-"""From an album's snapshot to the rows that programs take, decoding and embedding each photo only once."""
+"""The rows of an album's snapshot for programs; each photo is decoded and embedded only once."""
 
 import os
 from collections.abc import Callable, Iterable
@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from fedlens_edge_client.engines import Engine, Rows, Views
 from fedlens_edge_client.storage.album import AlbumSnapshot, Photo
+from fedlens_edge_client.storage.feature_cache import FeatureCache
 from fedlens_edge_client.storage.folder_album import UNREADABLE
 from fedlens_edge_client.training import features, views
-from fedlens_edge_client.training.features import FeatureCache
 from fedlens_proto import photos
 from fedlens_proto.errors import PhotoUnreadable
 from fedlens_proto.v1 import manifest_pb2
@@ -25,13 +25,12 @@ _STORE_EVERY = 64
 
 @dataclass(frozen=True)
 class PhotoSet:
-    """Photos as a pass sees them, sorted by (digest, copy).
+    """Photos with their rows, sorted by (digest, copy).
 
     Attributes:
         entries: (digest, copy) of each row.
-        rows: What programs take.
-        stored_views: Features of augmentations of each photo, float32 [N, A, F], where the bundle wants them of photos
-            that are trained on.
+        rows: Inputs and labels for programs.
+        stored_views: Features of augmentations of each train photo, float32 [N, A, F], if the bundle stores views.
     """
 
     entries: tuple[tuple[bytes, int], ...]
@@ -39,13 +38,13 @@ class PhotoSet:
     stored_views: NDArray[np.float32] | None = None
 
     def __len__(self) -> int:
-        """How many photos."""
+        """The number of photos."""
         return len(self.entries)
 
     def training_rows(self, engine: Engine, seed: bytes) -> Rows:
-        """The rows with what a pass with this assignment seed sees of them, if the bundle's steps take views.
+        """The rows, with the views for this assignment seed if the bundle's steps take views.
 
-        Whole photos are augmented by `engine` when a step asks for them.
+        `engine` augments whole photos when a step first needs them.
         """
         count = engine.bundle.manifest.views
         if not count:
@@ -60,12 +59,12 @@ class PhotoSet:
 
 
 @dataclass(frozen=True)
-class PassPhotos:
-    """The photos of one pass.
+class PreparedPhotos:
+    """The photos of one round, ready for programs.
 
     Attributes:
-        train: Trained on.
-        test: Evaluated on.
+        train: For training.
+        test: For evaluation.
         skipped: Names of files left out, by reason.
     """
 
@@ -81,16 +80,16 @@ def prepare(
     *,
     only_test: bool = False,
     on_photo: Callable[[int, int], None] = lambda done, total: None,
-) -> PassPhotos:
-    """Read, decode and embed what is not in `cache` yet.
+) -> PreparedPhotos:
+    """Read, decode and embed photos that are not in `cache` yet.
 
     Args:
         snapshot: The album.
         engine: Embeds, if the bundle has a frozen backbone.
-        cache: Of features, or of pixels if all layers train.
-        only_test: Every photo is evaluated on, as an evaluator does.
-        on_photo: Called after each photo that was not in the cache, with how many are done and to do. What it raises
-            ends the preparation; nothing is lost by that.
+        cache: Features, or pixels if all layers train.
+        only_test: Treat every photo as a test photo, as an evaluator does.
+        on_photo: Called after each photo that was not in the cache, with the numbers done and in all. An exception
+            that it raises ends the preparation; finished values stay in the cache.
 
     Raises:
         EngineError: A photo could not be embedded.
@@ -128,7 +127,7 @@ def prepare(
             stored = joined.astype(np.float32, copy=False).reshape(len(mine), manifest.stored_views, inputs.shape[1])
         return PhotoSet(tuple((photo.digest, photo.copy) for photo in mine), Rows(inputs, classes), stored)
 
-    return PassPhotos(chosen(False), chosen(True), {why: tuple(sorted(names)) for why, names in skipped.items()})
+    return PreparedPhotos(chosen(False), chosen(True), {why: tuple(sorted(names)) for why, names in skipped.items()})
 
 
 def _values(
@@ -139,7 +138,7 @@ def _values(
     skipped: dict[str, list[str]],
     on_photo: Callable[[int, int], None],
 ) -> dict[bytes, bytes]:
-    """What is cached of each photo under `name`, by digest; those that cannot be read go to `skipped`."""
+    """The cached or computed value of each photo under `name`, by digest; unreadable photos go to `skipped`."""
     values = cache.get(name, {photo.digest: None for photo in wanted})
     missing = {photo.digest: photo for photo in wanted if photo.digest not in values}
     fresh: dict[bytes, bytes] = {}
@@ -164,12 +163,12 @@ def _values(
 
 
 def _name(photo: Photo) -> str:
-    """For people: as the folder album names files."""
+    """A printable name for people, as in `FolderAlbum`."""
     return os.fsencode(f"{photo.label}/{photo.path.name}").decode(errors="replace")
 
 
 class _PhotoChanged(Exception):
-    """A file no longer has the content that its digest says."""
+    """The content of a file no longer has the album's digest."""
 
 
 def _compute(photo: Photo, engine: Engine) -> bytes:

@@ -1,4 +1,4 @@
-"""What a model sees in photos."""
+"""Predictions of a model for photos."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -24,14 +24,14 @@ def predict(
     """The probability of each class, in label order; they add up to 1.
 
     Args:
-        engine: Of the bundle that the weights belong to.
+        engine: For the bundle of the weights.
         weights: Every exchangeable tensor.
         photo: A file, or a seekable stream with its content.
-        extractors: Of a bundle that concatenates them, the tensors of each in order, None for one that is absent.
+        extractors: If the bundle concatenates extractors, the tensors of each in order, None for an absent one.
 
     Raises:
-        PhotoUnreadable: It cannot be decoded.
-        EngineError: The weights do not fit, or a program cannot be run.
+        PhotoUnreadable: The photo cannot be decoded.
+        EngineError: The weights do not fit, or a program fails.
     """
     manifest = engine.bundle.manifest
     rule = manifest.preprocessing
@@ -47,15 +47,15 @@ def predict(
 
 
 def classify(engine: Engine, weights: Mapping[str, Array], photos: PhotoSet) -> dict[bytes, int]:
-    """The label index of each photo's most probable class, by digest; of equally probable ones the first.
+    """The label index of each photo's most probable class, by digest; of equally probable classes the first.
 
     Args:
-        engine: Of the bundle that the weights belong to.
+        engine: For the bundle of the weights.
         weights: Every exchangeable tensor.
-        photos: With rows as the model takes them.
+        photos: With rows for this model.
 
     Raises:
-        EngineError: The weights do not fit, or a program cannot be run.
+        EngineError: The weights do not fit, or a program fails.
     """
     if not len(photos):
         return {}

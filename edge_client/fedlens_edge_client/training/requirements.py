@@ -1,18 +1,18 @@
-"""Whether this client can and may do what an assignment says; asked before anything is fetched or trained."""
+"""Checks of an assignment against the client's abilities and its owner's policy, before anything is fetched."""
 
 from collections.abc import Iterable
 
-from fedlens_edge_client.client.policy import Policy
 from fedlens_edge_client.engines.choice import ABILITIES, EngineName
-from fedlens_edge_client.errors import PassFailed
-from fedlens_edge_client.training.label_distribution import KeptAnswers, is_usable
+from fedlens_edge_client.errors import AssignmentFailed
+from fedlens_edge_client.policy import Policy
+from fedlens_edge_client.training.label_distribution import NoisyAnswers, is_usable
 from fedlens_proto import keyed_hash, manifest
 from fedlens_proto.blob import FLOATS
 from fedlens_proto.v1 import assignment_pb2, enrolment_pb2, manifest_pb2, update_pb2
 
 
 def capabilities(engine: EngineName, models: Iterable[str] = ()) -> enrolment_pb2.Capabilities:
-    """What a client with this engine tells when it enrols; `models` are those whose bundles it takes, none: any."""
+    """The capabilities that a client sends when it enrols; without `models` it takes bundles of any model."""
     able = ABILITIES[engine]
     return enrolment_pb2.Capabilities(
         formats=[able.program_format],
@@ -22,20 +22,20 @@ def capabilities(engine: EngineName, models: Iterable[str] = ()) -> enrolment_pb
 
 
 def check_pinned(bundle: bytes, policy: Policy) -> None:
-    """Refuse a bundle, by its digest, that the owner of this client has not pinned; for whatever it is to be used.
+    """Refuse a bundle, by its digest, that the owner of this client has not pinned, for any use.
 
     Raises:
-        PassFailed: With reason `policy`.
+        AssignmentFailed: With reason `policy`.
     """
     if policy.bundles is not None and bundle not in policy.bundles:
         raise _forbidden(f"bundle {bundle.hex()} is not among the pinned ones")
 
 
 def check_policy(assignment: assignment_pb2.Assignment, policy: Policy) -> None:
-    """Refuse what the owner of this client does not want, whatever the bundle is.
+    """Refuse requests that the policy forbids for every bundle.
 
     Raises:
-        PassFailed: With reason `policy`.
+        AssignmentFailed: With reason `policy`.
     """
     plan = assignment.local_plan
     asks = {ask.WhichOneof("kind") for ask in plan.statistics}
@@ -55,12 +55,12 @@ def check_policy(assignment: assignment_pb2.Assignment, policy: Policy) -> None:
 
 
 def check_earlier_answers(
-    plan: assignment_pb2.LocalPlan, bundle: manifest_pb2.Manifest, answers: KeptAnswers, policy: Policy
+    plan: assignment_pb2.LocalPlan, bundle: manifest_pb2.Manifest, answers: NoisyAnswers, policy: Policy
 ) -> None:
-    """Refuse to tell exactly what this server was told with noise before, in whichever task.
+    """Refuse exact statistics to a server that has noisy ones of the same classes, in any task.
 
     Raises:
-        PassFailed: With reason `policy`.
+        AssignmentFailed: With reason `policy`.
     """
     exact = {"class_counts": "class counts", "confusion": "confusion matrices"}
     asked = [exact[question] for ask in plan.statistics if (question := ask.WhichOneof("kind")) in exact]
@@ -84,10 +84,10 @@ def _check_label_distribution(plan: assignment_pb2.LocalPlan, policy: Policy) ->
 
 
 def check(assignment: assignment_pb2.Assignment, bundle: manifest_pb2.Manifest) -> None:
-    """Refuse what this version does not know, naming the first such thing.
+    """Refuse an assignment that this version or the bundle does not support, naming the first such part.
 
     Raises:
-        PassFailed: With reason `unsupported`.
+        AssignmentFailed: With reason `unsupported`.
     """
     plan = assignment.local_plan
     sets = {entry.name for entry in assignment.sets} | {manifest.INITIAL}
@@ -184,9 +184,9 @@ def _check_source(source: assignment_pb2.SetSource, sets: set[str]) -> None:
         raise _unsupported(f"set {source.download!r}, which is not among the assignment's")
 
 
-def _unsupported(what: str) -> PassFailed:
-    return PassFailed(update_pb2.FAILURE_REASON_UNSUPPORTED, f"not supported: {what}")
+def _unsupported(what: str) -> AssignmentFailed:
+    return AssignmentFailed(update_pb2.FAILURE_REASON_UNSUPPORTED, f"not supported: {what}")
 
 
-def _forbidden(what: str) -> PassFailed:
-    return PassFailed(update_pb2.FAILURE_REASON_POLICY, f"this client's policy: {what}")
+def _forbidden(what: str) -> AssignmentFailed:
+    return AssignmentFailed(update_pb2.FAILURE_REASON_POLICY, f"this client's policy: {what}")

@@ -1,6 +1,6 @@
-"""Where the tensors of a pass come from: kept sets, and downloads where nothing is kept that fits the bundle.
+"""Sources of a local plan's tensors: client state, and downloads that stand in for missing or unfit state.
 
-What was kept may be of another bundle: a client can name other models at any time, and is then given their bundle.
+Client state may belong to another bundle, because a client can name other models at any time.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from fedlens_edge_client.errors import PassFailed
+from fedlens_edge_client.errors import AssignmentFailed
 from fedlens_proto import manifest
 from fedlens_proto.blob import Array
 from fedlens_proto.v1 import assignment_pb2, blob_pb2, manifest_pb2, update_pb2
 
-# The name of the only tensor of a reference that is no set of tensors.
+# Tensor name used by the label-count reference.
 LABEL_COUNTS = "label_counts"
 
 Tensors = Mapping[str, Array]
@@ -22,20 +22,20 @@ Tensors = Mapping[str, Array]
 def available(
     sets: Iterable[assignment_pb2.BlobSet], bundle: manifest_pb2.Manifest
 ) -> dict[str, assignment_pb2.BlobSet]:
-    """What can be downloaded, by name: these sets and the bundle's initial weights."""
+    """The possible downloads, by name: these sets and the bundle's initial weights."""
     return {entry.name: entry for entry in (manifest.initial_set(bundle), *sets)}
 
 
 def needed(
-    plan: assignment_pb2.LocalPlan, bundle: manifest_pb2.Manifest, kept: Callable[[str], Tensors | None]
+    plan: assignment_pb2.LocalPlan, bundle: manifest_pb2.Manifest, client_state: Callable[[str], Tensors | None]
 ) -> set[str]:
-    """Names of the downloaded sets that a pass reads: a fallback only where nothing is kept that fits the bundle."""
-    found = Sources(bundle, {}, kept).downloaded(plan)
+    """Names of the downloads that a plan reads; without stand-ins for client state that fits the bundle."""
+    found = Sources(bundle, {}, client_state).downloaded(plan)
     return (found | {*plan.extractors, plan.upload.base_set}) - {""}
 
 
 def starting_from(sets: Mapping[str, Tensors], bundle: manifest_pb2.Manifest) -> assignment_pb2.LocalPlan:
-    """Start rules that take each tensor from the first set that has it, from the initial weights as a last resort."""
+    """Start rules that take each tensor from the first set that has it, and from the initial weights last."""
     plan = assignment_pb2.LocalPlan()
     for name in sorted(sets, key=lambda name: name == manifest.INITIAL):
         exchangeable = [tensor.name for tensor in bundle.tensors if tensor.name in sets[name]]
@@ -46,23 +46,23 @@ def starting_from(sets: Mapping[str, Tensors], bundle: manifest_pb2.Manifest) ->
 
 
 class Sources:
-    """Where the tensors of a pass come from."""
+    """The sources of a local plan's tensors."""
 
     def __init__(
         self,
         bundle: manifest_pb2.Manifest,
         downloads: Mapping[str, Tensors],
-        kept: Callable[[str], Tensors | None],
+        client_state: Callable[[str], Tensors | None],
     ) -> None:
-        """Downloads by name; `kept` gives None for a name under which nothing is kept yet."""
+        """Downloads by name; `client_state` returns None for a name without state."""
         self._bundle = bundle
         self._tensors = {tensor.name: tensor for tensor in bundle.tensors}
         self._downloads = downloads
-        self._kept = kept
+        self._client_state = client_state
 
     def downloaded(self, plan: assignment_pb2.LocalPlan) -> set[str]:
-        """Names of the downloads that the start rules and references of a pass read."""
-        read = [*self._shares(plan.start)]
+        """Names of the downloads that the start rules and references of a plan read."""
+        read = [*self._selected(plan.start)]
         read += [(binding.set, self._referred(binding)) for binding in plan.references if binding.HasField("set")]
         return {source.download for source, names in read if names and self._usable(source, names) is None}
 
@@ -70,13 +70,13 @@ class Sources:
         """Every exchangeable tensor, each from the first rule that selects it.
 
         Raises:
-            PassFailed: A tensor is not there, or not as the bundle has it.
+            AssignmentFailed: A tensor is missing, or does not fit the bundle.
         """
         weights: dict[str, Array] = {}
-        for source, names in self._shares(rules):
+        for source, names in self._selected(rules):
             weights |= self._take(source, names)
         if missing := self._tensors.keys() - weights.keys():
-            raise PassFailed(
+            raise AssignmentFailed(
                 update_pb2.FAILURE_REASON_UNSUPPORTED, f"no start rule selects tensor {min(missing)!r} of the bundle"
             )
         return weights
@@ -92,10 +92,10 @@ class Sources:
             return {name: start[name] for name in names}
         return self._take(binding.set, names)
 
-    def _shares(
+    def _selected(
         self, rules: Iterable[assignment_pb2.StartRule]
     ) -> Iterator[tuple[assignment_pb2.SetSource, list[str]]]:
-        """Each rule's source, and the tensors that no rule before it selects."""
+        """Each rule's source with the tensors that no earlier rule selects."""
         taken: set[str] = set()
         for rule in rules:
             names = [tensor.name for tensor in manifest.select(self._bundle.tensors, rule.tensors)]
@@ -106,8 +106,8 @@ class Sources:
         return next(list(ref.tensors) for ref in self._bundle.references if ref.name == binding.name)
 
     def _usable(self, source: assignment_pb2.SetSource, names: list[str]) -> Tensors | None:
-        """The kept set of a source; None if there is none, or if it does not fit and a download stands in for it."""
-        found = self._kept(source.kept) if source.kept else None
+        """The client state of a source; None if there is none, or it does not fit and a download stands in for it."""
+        found = self._client_state(source.kept) if source.kept else None
         if found is None or not source.download:
             return found
         return found if all(self._fault(found, name) is None for name in names) else None
@@ -115,21 +115,21 @@ class Sources:
     def _take(self, source: assignment_pb2.SetSource, names: list[str]) -> dict[str, Array]:
         if not names:
             return {}
-        found, what = self._usable(source, names), f"kept set {source.kept!r}"
+        found, what = self._usable(source, names), f"client state {source.kept!r}"
         if found is None:
             if not source.download:
-                raise PassFailed(update_pb2.FAILURE_REASON_INTERNAL, f"nothing is kept yet under {source.kept!r}")
+                raise AssignmentFailed(update_pb2.FAILURE_REASON_INTERNAL, f"there is no {what} yet")
             what = f"downloaded set {source.download!r}"
             found = self._downloads.get(source.download)
             if found is None:
-                raise PassFailed(update_pb2.FAILURE_REASON_UNSUPPORTED, f"there is no {what}")
+                raise AssignmentFailed(update_pb2.FAILURE_REASON_UNSUPPORTED, f"there is no {what}")
         for name in names:
             if fault := self._fault(found, name):
-                raise PassFailed(update_pb2.FAILURE_REASON_UNSUPPORTED, f"{what}{fault}")
+                raise AssignmentFailed(update_pb2.FAILURE_REASON_UNSUPPORTED, f"{what}{fault}")
         return {name: found[name] for name in names}
 
     def _fault(self, found: Tensors, name: str) -> str | None:
-        """What is wrong with a tensor of a set, to be put behind the set's name; None: nothing."""
+        """The fault of a tensor, as text to follow the name of its source; None if it fits."""
         wanted = self._tensors[name]
         if name not in found:
             return f" has no tensor {name!r}"

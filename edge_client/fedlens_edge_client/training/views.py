@@ -1,8 +1,8 @@
-"""Augmented views of the photos that a pass trains on.
+"""Augmented views of train photos.
 
-A whole-model bundle makes a view of a photo from the assignment's seed when a step first asks for it; it is the same in
-every epoch of the pass. With a frozen backbone, a fixed number of views has been embedded when the photo arrived, and
-the seed says which of them the pass sees. Photos that are evaluated are never augmented.
+A whole-model bundle makes a view from the assignment's seed when a step first needs it; the view is the same in every
+epoch of the local training. With a frozen backbone, a fixed number of views is embedded when the photo arrives, and the
+seed selects some of them. Test photos are never augmented.
 """
 
 from collections.abc import Sequence
@@ -14,23 +14,22 @@ from fedlens_edge_client.engines import Engine
 from fedlens_proto import keyed_hash, manifest
 from fedlens_proto.v1 import manifest_pb2
 
-MAX_KEPT_BYTES = 256 << 20
-"""How much of a pass's views is kept for its next epoch; what is beyond is made again."""
-
+MAX_CACHED_BYTES = 256 << 20
+"""Bytes of views that are kept in memory for the next epoch; others are computed again."""
 
 NO_SEED = bytes(keyed_hash.DIGEST_BYTES)
-"""What stored views are drawn with: they belong to no assignment, so that all of them share the features."""
+"""Seed of stored views: they belong to no assignment, so all assignments share their features."""
 
 
 def uniforms(bundle: manifest_pb2.Manifest, seed: bytes, photo: bytes, views: int) -> NDArray[np.float32]:
-    """What program `view` draws from for views 0 .. views - 1 of a photo, float32 [views, r]."""
+    """Uniform random numbers for program `view`, for views 0 .. views - 1 of a photo, float32 [views, r]."""
     slots = manifest.program(bundle, "view").inputs
     count = next(slot.shape[1] for slot in slots if slot.kind == manifest_pb2.SLOT_KIND_UNIFORM)
     return np.stack([keyed_hash.view_uniforms(seed, photo, view, int(count)) for view in range(views)])
 
 
 class MadeViews:
-    """`Views` of photos, made by the bundle's program when they are first asked for."""
+    """`Views` of photos, computed by the bundle's program on first use."""
 
     def __init__(
         self,
@@ -38,16 +37,16 @@ class MadeViews:
         photos: NDArray[np.float32],
         digests: Sequence[bytes],
         seed: bytes,
-        max_kept_bytes: int = MAX_KEPT_BYTES,
+        max_cached_bytes: int = MAX_CACHED_BYTES,
     ) -> None:
-        """`photos` is float32 [N, 3, H, W] in 0..1, with their digests; beyond `max_kept_bytes` nothing is kept."""
+        """`photos` is float32 [N, 3, H, W] in 0..1, with their digests; at most `max_cached_bytes` stay in memory."""
         self._engine = engine
         self._photos = photos
         self._digests = digests
         self._seed = seed
         self._count = engine.bundle.manifest.views
-        self._kept: dict[int, NDArray[np.float32]] = {}
-        self._room = max_kept_bytes // max(1, 4 * self._count * int(np.prod(photos.shape[1:])))
+        self._cached: dict[int, NDArray[np.float32]] = {}
+        self._room = max_cached_bytes // max(1, 4 * self._count * int(np.prod(photos.shape[1:])))
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -57,11 +56,11 @@ class MadeViews:
     def take(self, indices: NDArray[np.int64], out: NDArray[np.float32]) -> None:
         """As `Views.take`."""
         rows = [int(index) for index in indices]
-        made = self._made([row for row in dict.fromkeys(rows) if row not in self._kept])
+        made = self._made([row for row in dict.fromkeys(rows) if row not in self._cached])
         for target, row in zip(out, rows, strict=True):
-            target[...] = made[row] if row in made else self._kept[row]
-        for row, views in list(made.items())[: self._room - len(self._kept)]:
-            self._kept[row] = views
+            target[...] = made[row] if row in made else self._cached[row]
+        for row, views in list(made.items())[: self._room - len(self._cached)]:
+            self._cached[row] = views
 
     def _made(self, rows: list[int]) -> dict[int, NDArray[np.float32]]:
         if not rows:
@@ -74,10 +73,10 @@ class MadeViews:
 
 
 class ChosenViews:
-    """`Views` that are some of those which are stored of each photo."""
+    """`Views` chosen from the stored views of each photo."""
 
     def __init__(self, stored: NDArray[np.float32], digests: Sequence[bytes], seed: bytes, count: int) -> None:
-        """`stored` is float32 [N, A, F]; `count` different ones of A are taken by seed and digest."""
+        """`stored` is float32 [N, A, F]; seed and digest choose `count` different views of A."""
         choices = [keyed_hash.view_choice(seed, digest, stored.shape[1], count) for digest in digests]
         chosen = np.array(choices, np.int64).reshape(len(digests), count)
         self._views = np.take_along_axis(stored, chosen[:, :, np.newaxis], axis=1)

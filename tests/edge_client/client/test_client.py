@@ -27,10 +27,10 @@ from fedlens_edge_client.client.events import (
     Waiting,
 )
 from fedlens_edge_client.engines import BundleUnusable
-from fedlens_edge_client.errors import BadAnswer, ModelError, PassFailed, Refused, StateError
-from fedlens_edge_client.storage.state import State
+from fedlens_edge_client.errors import AssignmentFailed, BadResponse, ModelError, Refused, StateError
+from fedlens_edge_client.storage.state_folder import StateFolder
 from fedlens_edge_client.training.photo_set import CHANGED
-from fedlens_proto.blob import Array, Blob
+from fedlens_proto.blob import Blob
 from fedlens_proto.manifest import Bundle
 from fedlens_proto.v1 import assignment_pb2, check_in_pb2, enrolment_pb2, update_pb2
 from tests.edge_client.fakes import (
@@ -72,24 +72,16 @@ async def test_a_client_takes_part_until_every_task_has_ended(
 async def test_the_last_training_step_tells_the_mean_loss_over_all_steps_however_many_were_told(
     bundle: Bundle, client_of: MakeClient, events: list[Event]
 ) -> None:
-    told: list[float] = []
-
-    class Noting(LinearEngine):
-        def train(self, *arguments: Any, **named: Any) -> dict[str, Array]:
-            *others, on_step = arguments
-
-            def noted(loss: float) -> None:
-                told.append(loss)
-                on_step(loss)
-
-            return super().train(*others, noted, **named)
-
-    async with FakeServer(bundle, fedavg_plan()) as server, client_of(server.url, engine_factory=Noting) as client:
+    engine = LinearEngine(bundle)
+    async with (
+        FakeServer(bundle, fedavg_plan()) as server,
+        client_of(server.url, engine_factory=lambda bundle: engine) as client,
+    ):
         await client.run_once()
 
     # Events come at most ten times a second, so not each of the 4 steps has one.
-    assert len(told) == 4
-    assert of_kind(events, Trained)[-1].mean_loss == pytest.approx(sum(told) / 4)
+    assert len(engine.losses) == 4
+    assert of_kind(events, Trained)[-1].mean_loss == pytest.approx(sum(engine.losses) / 4)
 
 
 async def test_training_lowers_the_loss_on_test_photos(
@@ -149,7 +141,7 @@ async def test_a_relabelled_photo_counts_for_its_new_class(bundle: Bundle, clien
     assert sum(after) == server.header(2).num_examples
 
 
-async def test_a_header_has_confusion_matrices_and_what_was_measured_before_throwing_away(
+async def test_a_header_has_confusion_matrices_and_the_fine_tuned_evaluation(
     bundle: Bundle, client_of: MakeClient, events: list[Event]
 ) -> None:
     plan = fedavg_plan()
@@ -163,8 +155,8 @@ async def test_a_header_has_confusion_matrices_and_what_was_measured_before_thro
     assert [sum(entry.confusion) for entry in sums] == [entry.count for entry in sums] == [4, 4, 4]
     assert [entry.confusion[0] + entry.confusion[3] for entry in sums] == [entry.correct for entry in sums]
     (reported,) = of_kind(events, RoundReported)
-    assert reported.fine_tuning is not None
-    assert reported.fine_tuning.loss == sums[2].loss
+    assert reported.fine_tuned is not None
+    assert reported.fine_tuned.loss == sums[2].loss
 
 
 async def test_unusable_photos_are_told_and_left_out(
@@ -264,7 +256,7 @@ async def test_a_result_in_the_outbox_is_sent_and_not_trained_again(
 ) -> None:
     async with FakeServer(bundle, fedavg_plan(), troubles=[("update", answering(_stopped))]) as server:
         async with client_of(server.url) as client:
-            with pytest.raises(BadAnswer):
+            with pytest.raises(BadResponse):
                 await client.run_once()
         trained = len(of_kind(events, Trained))
         async with client_of(server.url) as client:
@@ -284,13 +276,7 @@ async def test_an_update_whose_answer_is_lost_is_sent_again_with_the_same_bytes(
     bundle: Bundle, client_of: MakeClient
 ) -> None:
     async with FakeServer(bundle, fedavg_plan()) as server:
-        real = server._update
-
-        async def deaf(request: web.Request) -> web.StreamResponse:
-            await real(request)
-            return await hang_up(request)
-
-        server.troubles.append(("update", deaf))
+        server.troubles.append(("update", server.after_update(hang_up)))
         async with client_of(server.url) as client:
             outcome = await client.run_once()
 
@@ -303,13 +289,8 @@ async def test_a_refused_update_is_dropped_and_the_next_round_goes_on(
     bundle: Bundle, client_of: MakeClient, events: list[Event]
 ) -> None:
     async with FakeServer(bundle, fedavg_plan(), rounds=2) as server:
-        real = server._update
-
-        async def closed(request: web.Request) -> web.StreamResponse:
-            await real(request)
-            return refusal(409, "round-closed", "too late")
-
-        server.troubles.append(("update", closed))
+        closed = answering(lambda: refusal(409, "round-closed", "too late"))
+        server.troubles.append(("update", server.after_update(closed)))
         async with client_of(server.url) as client:
             first = await client.run_once()
             second = await client.run_once()
@@ -319,7 +300,7 @@ async def test_a_refused_update_is_dropped_and_the_next_round_goes_on(
     assert second.round_number == 2
 
 
-async def test_kept_sets_become_current_with_the_receipt_and_start_the_next_round(
+async def test_client_state_becomes_current_with_the_receipt_and_starts_the_next_round(
     bundle: Bundle, client_of: MakeClient
 ) -> None:
     plan = _personal_plan()
@@ -334,7 +315,7 @@ async def test_kept_sets_become_current_with_the_receipt_and_start_the_next_roun
     assert not np.array_equal(first["fc.bias"], second["fc.bias"])
 
 
-async def test_kept_sets_of_a_refused_round_are_dropped(bundle: Bundle, client_of: MakeClient) -> None:
+async def test_client_state_of_a_refused_round_is_dropped(bundle: Bundle, client_of: MakeClient) -> None:
     async with FakeServer(bundle, _personal_plan(), rounds=2) as server:
         server.troubles.append(("update", answering(lambda: refusal(409, "round-closed", "too late"))))
         async with client_of(server.url) as client:
@@ -346,7 +327,7 @@ async def test_kept_sets_of_a_refused_round_are_dropped(bundle: Bundle, client_o
     assert server.header(2).evaluations[0].loss == pytest.approx(4 * np.log(2))
 
 
-async def test_kept_sets_survive_the_process(bundle: Bundle, client_of: MakeClient) -> None:
+async def test_client_state_survives_the_process(bundle: Bundle, client_of: MakeClient) -> None:
     async with FakeServer(bundle, _personal_plan(), rounds=2) as server:
         async with client_of(server.url) as client:
             await client.run_once()
@@ -373,13 +354,13 @@ async def test_large_tensors_are_files_that_are_gone_after_the_receipt(client_of
     async with FakeServer(bundle, plan) as server:
         server.troubles.append(("update", answering(_stopped)))
         async with client_of(server.url) as client:
-            with pytest.raises(BadAnswer):
+            with pytest.raises(BadResponse):
                 await client.run_once()
             waiting = [file.stat().st_size for file in (tmp_path / "state" / "tensors").iterdir()]
             await client.run_once()
             kept = list((tmp_path / "state" / "tensors").iterdir())
 
-    # Kept and uploaded tensors are the same here, so they share a file; it stays, for it is kept.
+    # Client state and upload are equal here, so they share a file; it stays, as client state.
     assert len(waiting) == 1 and waiting[0] > 160_000
     assert [file.name for file in kept] == [sha256(server.blob(1)).hexdigest()]
 
@@ -524,7 +505,7 @@ async def test_cancelling_while_the_state_folder_is_opened_leaves_it_free(photos
         with pytest.raises(asyncio.CancelledError):
             await entering
 
-    State.open(tmp_path / "state", "http://127.0.0.1:1").close()
+    StateFolder.open(tmp_path / "state", "http://127.0.0.1:1").close()
 
 
 async def test_cancelling_during_training_leaves_nothing_half_done(bundle: Bundle, client_of: MakeClient) -> None:
@@ -595,23 +576,18 @@ async def test_a_part_that_is_not_what_its_digest_says_ends_in_a_named_error(
     bundle: Bundle, client_of: MakeClient
 ) -> None:
     async with FakeServer(bundle, fedavg_plan()) as server:
-        wrong = answering(lambda: web_bytes(b"x" * 50))
+        wrong = answering(lambda: web.Response(body=b"x" * 50))
         server.troubles += [("blob", wrong), ("blob", wrong)]
         async with client_of(server.url) as client:
-            with pytest.raises(BadAnswer, match="digest"):
+            with pytest.raises(BadResponse, match="digest"):
                 await client.run_once()
-
-
-def web_bytes(raw: bytes) -> web.Response:
-
-    return web.Response(body=raw)
 
 
 async def test_an_unknown_kind_of_answer_to_a_check_in_is_named(bundle: Bundle, client_of: MakeClient) -> None:
     async with FakeServer(bundle, fedavg_plan()) as server:
         server.troubles.append(("check-in", answering(lambda: reply(check_in_pb2.CheckInResponse()))))
         async with client_of(server.url) as client:
-            with pytest.raises(BadAnswer, match="says nothing that this version knows"):
+            with pytest.raises(BadResponse, match="says nothing that this version knows"):
                 await client.run_once()
 
 
@@ -619,18 +595,12 @@ async def test_an_engine_that_cannot_load_the_bundle_is_a_failure_with_reason_bu
     bundle: Bundle, client_of: MakeClient
 ) -> None:
     def broken(given: Bundle) -> LinearEngine:
-        raise_unusable()
-        return LinearEngine(given)
+        raise BundleUnusable("made for another engine")
 
     async with FakeServer(bundle, fedavg_plan()) as server, client_of(server.url, engine_factory=broken) as client:
         await client.run_once()
 
     assert server.failures[1].reason == update_pb2.FAILURE_REASON_BUNDLE
-
-
-def raise_unusable() -> None:
-
-    raise BundleUnusable("made for another engine")
 
 
 async def test_the_seed_decides_the_order_of_photos(bundle: Bundle, client_of: MakeClient, tmp_path: Path) -> None:
@@ -648,7 +618,7 @@ async def test_the_seed_decides_the_order_of_photos(bundle: Bundle, client_of: M
     assert blobs[0] != blobs[1]
 
 
-async def test_an_app_can_predict_with_the_model_of_which_the_server_told(
+async def test_an_app_can_predict_with_the_model_that_the_server_named(
     bundle: Bundle, client_of: MakeClient, tmp_path: Path
 ) -> None:
     cat, dog = (add_photos(tmp_path / "new", label, 1, seed=9)[0] for label in ("cat", "dog"))
@@ -674,7 +644,7 @@ async def test_after_one_round_an_app_can_predict_with_or_without_photos(
             await client.run_once()
             found = await client.predict(cat)
 
-    # What the pass started from, which is all zeros.
+    # The plan started from these weights, which are all zeros.
     assert found == {"cat": 0.5, "dog": 0.5}
 
 
@@ -695,14 +665,14 @@ async def test_a_model_that_is_not_pinned_is_not_run(bundle: Bundle, client_of: 
     pinned = Policy(bundles=frozenset({bytes(32)}))
     async with FakeServer(bundle, fedavg_plan(), rounds=0) as server, client_of(server.url, policy=pinned) as client:
         await client.run_once()
-        with pytest.raises(PassFailed, match="is not among the pinned ones") as caught:
+        with pytest.raises(AssignmentFailed, match="is not among the pinned ones") as caught:
             await client.predict(cat)
 
     assert caught.value.reason == update_pb2.FAILURE_REASON_POLICY
     assert server.calls["blob"] == 0
 
 
-async def test_a_prediction_uses_what_the_client_keeps(bundle: Bundle, client_of: MakeClient, tmp_path: Path) -> None:
+async def test_a_prediction_uses_the_client_state(bundle: Bundle, client_of: MakeClient, tmp_path: Path) -> None:
     (cat,) = add_photos(tmp_path / "new", "cat", 1, seed=9)
     async with FakeServer(bundle, _personal_plan()) as server, client_of(server.url) as client:
         await client.run()

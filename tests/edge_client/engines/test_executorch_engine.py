@@ -20,7 +20,7 @@ from fedlens_edge_client.engines import (
     NonFinite,
     Rows,
     RuntimeMissing,
-    choice,
+    installed,
     trial,
 )
 from fedlens_edge_client.engines.executorch import ExecutorchEngine
@@ -107,14 +107,14 @@ def test_executorch_runs_on_one_thread(engine: ExecutorchEngine) -> None:
     trained(ExecutorchEngine(engine.bundle))
 
     assert torch.get_num_threads() == 1
-    assert runtime().threads == 1
+    assert runtime()._threadpool_get_thread_count() == 1
 
 
 def test_without_executorch_the_engine_says_what_to_install(phone: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(name: str) -> str:
         raise PackageNotFoundError(name)
 
-    monkeypatch.setattr(choice, "version", missing)
+    monkeypatch.setattr(installed, "version", missing)
 
     with pytest.raises(RuntimeMissing, match=r"pip install 'fedlens\[executorch\]'"):
         ExecutorchEngine(phone)

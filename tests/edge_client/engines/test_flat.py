@@ -5,7 +5,8 @@ import torch
 from torch import Tensor, fx
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from fedlens_edge_client.engines.flat import flat_function
+from fedlens_edge_client.engines.flat import flat_function, shares_memory
+from fedlens_proto.programs.pt2_graph import OPERATORS
 
 X = torch.tensor([[1.0, -2.0], [3.0, 4.0]])
 Y = torch.tensor([[0.5, 0.25], [2.0, -1.0]])
@@ -93,3 +94,14 @@ def test_what_depends_on_constants_alone_is_computed_once() -> None:
     # The root of 3 + 1 is there already, and another constant is not looked at any more.
     assert [value.item() for value in prepared] == [2.0]
     assert torch.equal(flat.run(X, torch.tensor(99.0), *prepared)[0], X * 2)
+
+
+def test_of_the_vetted_operators_those_that_return_views_count_as_sharing_memory() -> None:
+    aten = torch.ops.aten
+    operators = [getattr(getattr(aten, name), overload) for name, overload in (o.split(".")[-2:] for o in OPERATORS)]
+
+    assert {operator for operator in operators if shares_memory(operator)} == {
+        *(aten._unsafe_view.default, aten.detach.default, aten.expand.default, aten.permute.default, aten.select.int),
+        *(aten.slice.Tensor, aten.squeeze.dim, aten.t.default, aten.transpose.int, aten.unsqueeze.default),
+        aten.view.default,
+    }

@@ -19,7 +19,7 @@ from fedlens_edge_client.training.evaluation import Evaluation, evaluate
 from fedlens_export.models import whole_models
 from fedlens_export.network import CENTRED
 from fedlens_proto import blob
-from fedlens_proto.manifest import Bundle
+from fedlens_proto.manifest import Bundle, program
 from fedlens_proto.v1 import manifest_pb2 as pb
 
 Weights = dict[str, blob.Array]
@@ -32,6 +32,22 @@ def rows_of(shape: tuple[int, ...], count: int, seed: int = 0) -> Rows:
 
 def initial(engine: Engine) -> Weights:
     return dict(engine.bundle.initial())
+
+
+def stepped(engine: Engine, **changes: Any) -> Weights:
+    """The bundle's weights after a step on four photos, unless an argument of `train` is another."""
+    start = initial(engine)
+    inputs = program(engine.bundle.manifest, "step").inputs
+    shape = next(slot.shape[1:] for slot in inputs if slot.kind == pb.SLOT_KIND_INPUT)
+    given: dict[str, Any] = {
+        "program": "step",
+        "weights": start,
+        "rows": rows_of(tuple(shape), 4),
+        "batches": [np.arange(4)],
+        "hyper": {},
+        "references": {"global": start},
+    }
+    return engine.train(**(given | changes))
 
 
 def whole_batches(count: int, size: int = 4) -> list[NDArray[np.int64]]:
@@ -82,7 +98,7 @@ def test_training_twice_gives_the_same_bytes_and_modifies_nothing(head: TorchEng
     before = {name: array.copy() for name, array in start.items()}
     inputs = rows.inputs.copy()
 
-    first, second = (head.train("step", start, rows, whole_batches(10), {}, {"global": start}) for _ in range(2))
+    first, second = (stepped(head, weights=start, rows=rows, batches=whole_batches(10)) for _ in range(2))
 
     assert {n: a.tobytes() for n, a in first.items()} == {n: a.tobytes() for n, a in second.items()}
     assert all(np.array_equal(start[name], before[name]) for name in start)
@@ -94,7 +110,7 @@ def test_weights_that_the_caller_owns_and_may_write_are_not_modified_either(cnn:
     mine = {name: np.array(array) for name, array in initial(cnn).items()}
     before = {name: array.copy() for name, array in mine.items()}
 
-    cnn.train("step", mine, rows_of((3, 16, 16), 4), whole_batches(4) * 2, {}, {})
+    stepped(cnn, weights=mine, batches=whole_batches(4) * 2)
 
     assert all(np.array_equal(mine[name], before[name]) for name in mine)
 
@@ -102,7 +118,7 @@ def test_weights_that_the_caller_owns_and_may_write_are_not_modified_either(cnn:
 def test_no_batches_give_the_weights_back_as_new_arrays(cnn: TorchEngine) -> None:
     start = initial(cnn)
 
-    trained = cnn.train("step", start, rows_of((3, 16, 16), 4), [], {}, {})
+    trained = stepped(cnn, batches=[])
 
     assert all(np.array_equal(trained[name], start[name]) for name in start)
     assert all(array.flags.writeable for array in trained.values())
@@ -111,7 +127,7 @@ def test_no_batches_give_the_weights_back_as_new_arrays(cnn: TorchEngine) -> Non
 def test_a_learning_rate_of_zero_freezes_a_role(head: TorchEngine) -> None:
     start = initial(head)
 
-    trained = head.train("step", start, rows_of((12,), 8), whole_batches(8), {"lr_extractor": 0.0}, {"global": start})
+    trained = stepped(head, rows=rows_of((12,), 8), batches=whole_batches(8), hyper={"lr_extractor": 0.0})
 
     assert trained["extractor.weight"].tobytes() == start["extractor.weight"].tobytes()
     assert not np.array_equal(trained["classifier.weight"], start["classifier.weight"])
@@ -122,9 +138,7 @@ def test_the_reference_pulls(head: TorchEngine) -> None:
     start = initial(head)
     far = {name: np.full_like(array, 5) for name, array in start.items()}
 
-    trained = head.train(
-        "step", start, rows_of((12,), 4), [np.arange(4)], {"mu": 1000.0, "lr_classifier": 0.125}, {"global": far}
-    )
+    trained = stepped(head, hyper={"mu": 1000.0, "lr_classifier": 0.125}, references={"global": far})
 
     np.testing.assert_allclose(trained["classifier.weight"], start["classifier.weight"] + 0.125, atol=1e-4)
 
@@ -133,7 +147,7 @@ def test_batch_norm_statistics_come_back_counted(norm: TorchEngine) -> None:
     # Momentum 0.1 from statistics 0 and 1: running mean = 0.1 * mean of the batch.
     rows = rows_of((3, 2, 2), 4)
 
-    trained = norm.train("step", initial(norm), rows, [np.arange(4)], {}, {})
+    trained = stepped(norm, rows=rows)
 
     np.testing.assert_allclose(trained["norm.running_mean"], 0.1 * rows.inputs.reshape(4, 12).mean(0), rtol=1e-5)
     assert trained["norm.num_batches_tracked"].dtype == np.int64
@@ -191,7 +205,7 @@ def test_an_exception_in_the_callback_cancels_the_training(cnn: TorchEngine) -> 
             yield np.arange(4)
 
     with pytest.raises(Cancelled):
-        cnn.train("step", initial(cnn), rows_of((3, 16, 16), 4), endless(), {}, {}, after_two)
+        stepped(cnn, batches=endless(), on_step=after_two)
 
     assert len(steps) == 2
     assert torch.is_grad_enabled()
@@ -214,58 +228,41 @@ BAD_WEIGHTS: list[tuple[Callable[[Weights], Weights], str]] = [
 
 @pytest.mark.parametrize(("change", "reason"), BAD_WEIGHTS)
 def test_wrong_weights_are_named(head: TorchEngine, change: Callable[[Weights], Weights], reason: str) -> None:
-    weights = initial(head)
-
     with pytest.raises(BadInput, match=reason):
-        head.train("step", change(weights), rows_of((12,), 4), [np.arange(4)], {}, {"global": weights})
+        stepped(head, weights=change(initial(head)))
     with pytest.raises(BadInput, match=reason):
-        evaluate(head, change(weights), rows_of((12,), 4))
-
-
-@pytest.mark.parametrize(
-    ("hyper", "reason"),
-    [
-        ({"learning_rate": 0.1}, "'learning_rate' is unknown; the bundle has lr_extractor, lr_classifier, beta1"),
-        ({"lr_classifier": -0.1}, r"'lr_classifier' is -0.1; allowed are 0.0 to 100.0"),
-        ({"beta1": 1.0}, "'beta1' is 1.0; allowed are 0.0 to 0.9999"),
-        ({"mu": math.nan}, "'mu' is nan"),
-    ],
-)
-def test_wrong_hyper_parameters_are_named(head: TorchEngine, hyper: dict[str, float], reason: str) -> None:
-    weights = initial(head)
-
-    with pytest.raises(BadInput, match=reason):
-        head.train("step", weights, rows_of((12,), 4), [np.arange(4)], hyper, {"global": weights})
-
-
-@pytest.mark.parametrize(
-    ("references", "reason"),
-    [({}, "reference 'global' is missing"), ({"global": {}}, "'classifier.bias' is missing from reference 'global'")],
-)
-def test_a_missing_reference_is_named(head: TorchEngine, references: dict[str, Weights], reason: str) -> None:
-    with pytest.raises(BadInput, match=reason):
-        head.train("step", initial(head), rows_of((12,), 4), [np.arange(4)], {}, references)
+        evaluate(head, change(initial(head)), rows_of((12,), 4))
 
 
 FEATURES = np.zeros((4, 12), np.float32)
+BAD_ARGUMENTS: list[tuple[str, Any, str]] = [
+    ("hyper", {"learning_rate": 0.1}, "'learning_rate' is unknown; the bundle has lr_extractor, lr_classifier, beta1"),
+    ("hyper", {"lr_classifier": -0.1}, r"'lr_classifier' is -0.1; allowed are 0.0 to 100.0"),
+    ("hyper", {"beta1": 1.0}, "'beta1' is 1.0; allowed are 0.0 to 0.9999"),
+    ("hyper", {"mu": math.nan}, "'mu' is nan"),
+    ("references", {}, "reference 'global' is missing"),
+    ("references", {"global": {}}, "'classifier.bias' is missing from reference 'global'"),
+    ("rows", Rows(FEATURES, np.array([0, 1, 2, 3])), "label 3 is not one of 0 to 2"),
+    ("rows", Rows(FEATURES, np.array([0, 1, 2, -1])), "label -1 is not one of 0 to 2"),
+    (
+        "rows",
+        Rows(FEATURES, np.zeros(3, np.int64)),
+        r"inputs: found float32\[4, 12\], the bundle takes float32\[3, 12\]",
+    ),
+    ("rows", Rows(FEATURES[:, :5], np.zeros(4, np.int64)), r"found float32\[4, 5\]"),
+    ("rows", Rows(FEATURES.astype(np.float64), np.zeros(4, np.int64)), "found float64"),  # type: ignore[arg-type]
+    ("rows", Rows(FEATURES, np.zeros(4, np.int32)), "labels: found int32"),  # type: ignore[arg-type]
+    ("batches", [np.array([], np.int64)], "a batch of 0 rows; the bundle takes 1 to 4"),
+    ("batches", [np.array([0, 1, 2, 3, 0])], "a batch of 5 rows"),
+    ("batches", [np.array([0, 4])], "a row outside 0 to 3"),
+    ("batches", [np.array([-1])], "a row outside 0 to 3"),
+]
 
 
-@pytest.mark.parametrize(
-    ("rows", "reason"),
-    [
-        (Rows(FEATURES, np.array([0, 1, 2, 3])), "label 3 is not one of 0 to 2"),
-        (Rows(FEATURES, np.array([0, 1, 2, -1])), "label -1 is not one of 0 to 2"),
-        (Rows(FEATURES, np.zeros(3, np.int64)), r"inputs: found float32\[4, 12\], the bundle takes float32\[3, 12\]"),
-        (Rows(FEATURES[:, :5], np.zeros(4, np.int64)), r"found float32\[4, 5\]"),
-        (Rows(FEATURES.astype(np.float64), np.zeros(4, np.int64)), "found float64"),
-        (Rows(FEATURES, np.zeros(4, np.int32)), "labels: found int32"),
-    ],
-)
-def test_wrong_rows_are_named(head: TorchEngine, rows: Rows, reason: str) -> None:
-    weights = initial(head)
-
+@pytest.mark.parametrize(("argument", "value", "reason"), BAD_ARGUMENTS)
+def test_wrong_arguments_are_named(head: TorchEngine, argument: str, value: Any, reason: str) -> None:
     with pytest.raises(BadInput, match=reason):
-        head.train("step", weights, rows, [np.arange(4)], {}, {"global": weights})
+        stepped(head, **{argument: value})
 
 
 def test_inputs_of_another_shape_are_named_when_predicting(head: TorchEngine) -> None:
@@ -273,25 +270,9 @@ def test_inputs_of_another_shape_are_named_when_predicting(head: TorchEngine) ->
         head.predict(initial(head), FEATURES[:, :5])
 
 
-@pytest.mark.parametrize(
-    ("batch", "reason"),
-    [
-        ([], "a batch of 0 rows; the bundle takes 1 to 4"),
-        ([0, 1, 2, 3, 0], "a batch of 5 rows"),
-        ([0, 4], "a row outside 0 to 3"),
-        ([-1], "a row outside 0 to 3"),
-    ],
-)
-def test_wrong_batches_are_named(head: TorchEngine, batch: list[int], reason: str) -> None:
-    weights = initial(head)
-
-    with pytest.raises(BadInput, match=reason):
-        head.train("step", weights, rows_of((12,), 4), [np.array(batch, np.int64)], {}, {"global": weights})
-
-
 def test_with_trainable_batch_norm_every_batch_must_be_full(norm: TorchEngine) -> None:
     with pytest.raises(BadInput, match="a batch of 3 rows; the bundle takes exactly 4"):
-        norm.train("step", initial(norm), rows_of((3, 2, 2), 4), [np.arange(3)], {}, {})
+        stepped(norm, batches=[np.arange(3)])
 
 
 def test_evaluation_with_batch_norm_takes_any_number_of_rows(norm: TorchEngine) -> None:
@@ -299,11 +280,8 @@ def test_evaluation_with_batch_norm_takes_any_number_of_rows(norm: TorchEngine) 
 
 
 def test_training_that_diverges_says_at_which_step(cnn: TorchEngine) -> None:
-    rows = rows_of((3, 16, 16), 4)
-    hyper = {"lr_extractor": 100.0, "lr_classifier": 100.0}
-
     with pytest.raises(NonFinite, match=r"the loss of step \d+ is (nan|inf)"):
-        cnn.train("step", initial(cnn), rows, [np.arange(4)] * 50, hyper, {})
+        stepped(cnn, batches=[np.arange(4)] * 50, hyper={"lr_extractor": 100.0, "lr_classifier": 100.0})
 
 
 def test_weights_that_overflow_in_the_last_step_are_not_given_out(cnn: TorchEngine) -> None:
@@ -312,7 +290,7 @@ def test_weights_that_overflow_in_the_last_step_are_not_given_out(cnn: TorchEngi
     rows = Rows(rows_of((3, 16, 16), 4).inputs, np.zeros(4, np.int64))
 
     with pytest.raises(NonFinite, match=r"tensor 'fc3\.bias' holds a NaN or an infinity after training"):
-        cnn.train("step", weights, rows, [np.arange(4)], {"lr_classifier": 100.0, "weight_decay": 1.0}, {})
+        stepped(cnn, weights=weights, rows=rows, hyper={"lr_classifier": 100.0, "weight_decay": 1.0})
 
 
 def test_logits_that_are_not_finite_are_no_evaluation(head: TorchEngine) -> None:
@@ -341,12 +319,12 @@ def test_a_whole_model_embeds_nothing(cnn: TorchEngine) -> None:
 
 def test_an_unknown_program_is_refused(cnn: TorchEngine) -> None:
     with pytest.raises(BundleUnusable, match=r"'collect' cannot be used: .* it has step, predict"):
-        cnn.train("collect", initial(cnn), rows_of((3, 16, 16), 4), [np.arange(4)], {}, {})
+        stepped(cnn, program="collect")
 
 
 def test_a_program_that_is_no_step_is_refused(cnn: TorchEngine) -> None:
     with pytest.raises(BundleUnusable, match="'predict' has 0 slots of kind SLOT_KIND_LOSS"):
-        cnn.train("predict", initial(cnn), rows_of((3, 16, 16), 4), [np.arange(4)], {}, {})
+        stepped(cnn, program="predict")
 
 
 def copied(bundle: Bundle, folder: Path) -> Bundle:

@@ -8,156 +8,147 @@ from pathlib import Path
 
 import pytest
 
-from fedlens_edge_client.errors import BadAnswer, StateError
+from fedlens_edge_client.errors import BadResponse, StateError
+from fedlens_edge_client.storage import feature_cache
 from fedlens_edge_client.storage.cache import Cache
+from fedlens_edge_client.storage.feature_cache import FeatureCache
 from fedlens_edge_client.training import features
-from fedlens_edge_client.training.features import FeatureCache
 from fedlens_proto.v1 import manifest_pb2 as pb
+from tests.edge_client.fakes import BlobSource
 from tests.edge_client.linear import make_bundle
 
-
-class Source:
-    """Something to fetch from, which counts and can give wrong bytes a few times."""
-
-    def __init__(self, *contents: bytes, wrong: int = 0) -> None:
-        self.contents = {sha256(raw).digest(): raw for raw in contents}
-        self.wrong = wrong
-        self.fetched = 0
-
-    async def fetch(self, digest: bytes, into: Path, max_bytes: int) -> None:
-        self.fetched += 1
-        self.wrong -= 1
-        await asyncio.sleep(0)  # others have their turn, as with every call to a server
-        with into.open("ab") as file:
-            raw = b"?" * max_bytes if self.wrong >= 0 else self.contents[digest]
-            file.write(raw[file.tell() :])
+ABC = sha256(b"abc").digest()
+ABCDEF = sha256(b"abcdef").digest()
 
 
-async def test_what_is_there_is_not_fetched_again(tmp_path: Path) -> None:
-    source, digest = Source(b"abc"), sha256(b"abc").digest()
-    cache = Cache(tmp_path, 1000)
-    first = await cache.obtain(digest, 3, source.fetch)
-    second = await Cache(tmp_path, 1000).obtain(digest, 3, source.fetch)
+@pytest.fixture
+def cache(tmp_path: Path) -> Cache:
+    return Cache(tmp_path, 1000)
 
-    assert (first, second, source.fetched) == (True, False, 1)
-    assert cache.path(digest).read_bytes() == b"abc"
+
+def begin(cache: Cache, raw: bytes) -> None:
+    """Leave these bytes as a partial download of `abcdef`."""
+    (cache.folder / "incoming" / ABCDEF.hex()).write_bytes(raw)
+
+
+def begun(cache: Cache) -> list[bytes]:
+    """The contents of all partial downloads."""
+    return [file.read_bytes() for file in (cache.folder / "incoming").iterdir()]
+
+
+async def test_what_is_there_is_not_fetched_again(cache: Cache, tmp_path: Path) -> None:
+    source = BlobSource(b"abc")
+    first = await cache.obtain(ABC, 3, source.fetch)
+    second = await Cache(tmp_path, 1000).obtain(ABC, 3, source.fetch)
+
+    assert (first, second, len(source.asked)) == (True, False, 1)
+    assert cache.path(ABC).read_bytes() == b"abc"
 
 
 async def test_clients_that_need_a_blob_at_the_same_time_fetch_it_once(tmp_path: Path) -> None:
-    source, digest = Source(b"abc"), sha256(b"abc").digest()
+    source = BlobSource(b"abc")
     caches = [Cache(tmp_path, 1000) for _ in range(3)]
 
-    fetched = await asyncio.gather(*(cache.obtain(digest, 3, source.fetch) for cache in caches))
+    fetched = await asyncio.gather(*(cache.obtain(ABC, 3, source.fetch) for cache in caches))
 
-    assert (fetched, source.fetched) == ([True, False, False], 1)
+    assert (fetched, len(source.asked)) == ([True, False, False], 1)
 
 
 @pytest.mark.parametrize("name", [b"", b"short", bytes(500)])
 async def test_a_name_that_is_no_digest_is_refused(tmp_path: Path, name: bytes) -> None:
-    with pytest.raises(BadAnswer, match=f"named by {len(name)} bytes"):
-        await Cache(tmp_path, 1000).obtain(name, 3, Source().fetch)
+    with pytest.raises(BadResponse, match=f"named by {len(name)} bytes"):
+        await Cache(tmp_path, 1000).obtain(name, 3, BlobSource().fetch)
 
 
-async def test_a_folder_that_has_become_unusable_is_named(tmp_path: Path) -> None:
-    source, digest = Source(b"abc"), sha256(b"abc").digest()
-    cache = Cache(tmp_path, 1000)
-    (tmp_path / "incoming").rmdir()
+async def test_a_folder_that_has_become_unusable_is_named(cache: Cache) -> None:
+    source = BlobSource(b"abc")
+    (cache.folder / "incoming").rmdir()
 
     with pytest.raises(StateError, match=r"cache folder .* cannot be used"):
-        await cache.obtain(digest, 3, source.fetch)
+        await cache.obtain(ABC, 3, source.fetch)
 
 
-async def test_a_download_goes_on_from_what_is_there(tmp_path: Path) -> None:
-    source, digest = Source(b"abcdef"), sha256(b"abcdef").digest()
-    cache = Cache(tmp_path, 1000)
-    (tmp_path / "incoming" / digest.hex()).write_bytes(b"abc")
-    await cache.obtain(digest, 6, source.fetch)
+async def test_a_download_goes_on_from_what_is_there(cache: Cache) -> None:
+    source = BlobSource(b"abcdef")
+    begin(cache, b"abc")
+    await cache.obtain(ABCDEF, 6, source.fetch)
 
-    assert cache.path(digest).read_bytes() == b"abcdef"
-    assert list((tmp_path / "incoming").iterdir()) == []
+    assert cache.path(ABCDEF).read_bytes() == b"abcdef"
+    assert begun(cache) == []
 
 
-async def test_what_had_come_completely_when_a_process_ended_is_not_fetched_again(tmp_path: Path) -> None:
-    source, digest = Source(b"abcdef"), sha256(b"abcdef").digest()
-    cache = Cache(tmp_path, 1000)
-    (tmp_path / "incoming" / digest.hex()).write_bytes(b"abcdef")
-    fetched = await cache.obtain(digest, 6, source.fetch)
+async def test_what_had_come_completely_when_a_process_ended_is_not_fetched_again(cache: Cache) -> None:
+    source = BlobSource(b"abcdef")
+    begin(cache, b"abcdef")
+    fetched = await cache.obtain(ABCDEF, 6, source.fetch)
 
-    assert (fetched, source.fetched) == (False, 0)
-    assert cache.path(digest).read_bytes() == b"abcdef"
-    assert list((tmp_path / "incoming").iterdir()) == []
+    assert (fetched, len(source.asked)) == (False, 0)
+    assert cache.path(ABCDEF).read_bytes() == b"abcdef"
+    assert begun(cache) == []
 
 
 @pytest.mark.parametrize("damaged", [b"abcdeX", b"abcdefg"])
-async def test_a_damaged_file_of_the_whole_length_is_fetched_from_its_first_byte(
-    tmp_path: Path, damaged: bytes
-) -> None:
-    source, digest = Source(b"abcdef"), sha256(b"abcdef").digest()
-    cache = Cache(tmp_path, 1000)
-    (tmp_path / "incoming" / digest.hex()).write_bytes(damaged)
-    await cache.obtain(digest, 6, source.fetch)
+async def test_a_damaged_file_of_the_whole_length_is_fetched_from_its_first_byte(cache: Cache, damaged: bytes) -> None:
+    source = BlobSource(b"abcdef")
+    begin(cache, damaged)
+    await cache.obtain(ABCDEF, 6, source.fetch)
 
-    assert source.fetched == 1
-    assert cache.path(digest).read_bytes() == b"abcdef"
+    assert len(source.asked) == 1
+    assert cache.path(ABCDEF).read_bytes() == b"abcdef"
 
 
-async def test_a_page_instead_of_a_blob_leaves_the_beginning(tmp_path: Path) -> None:
+async def test_a_page_instead_of_a_blob_leaves_the_beginning(cache: Cache) -> None:
     async def fetch(digest: bytes, into: Path, max_bytes: int) -> None:
-        raise BadAnswer("<html>pay first")
+        raise BadResponse("<html>pay first")
 
-    beginning = tmp_path / "incoming" / sha256(b"abcdef").hexdigest()
-    cache = Cache(tmp_path, 1000)
-    beginning.write_bytes(b"abc")
-    with pytest.raises(BadAnswer, match="pay first"):
-        await cache.obtain(sha256(b"abcdef").digest(), 6, fetch)
+    begin(cache, b"abc")
+    with pytest.raises(BadResponse, match="pay first"):
+        await cache.obtain(ABCDEF, 6, fetch)
 
-    assert beginning.read_bytes() == b"abc"
+    assert begun(cache) == [b"abc"]
 
 
-async def test_a_damaged_beginning_is_fetched_anew(tmp_path: Path) -> None:
-    source, digest = Source(b"abcdef"), sha256(b"abcdef").digest()
-    cache = Cache(tmp_path, 1000)
-    (tmp_path / "incoming" / digest.hex()).write_bytes(b"xyz")
-    await cache.obtain(digest, 6, source.fetch)
+async def test_a_damaged_beginning_is_fetched_anew(cache: Cache) -> None:
+    source = BlobSource(b"abcdef")
+    begin(cache, b"xyz")
+    await cache.obtain(ABCDEF, 6, source.fetch)
 
-    assert source.fetched == 2
-    assert cache.path(digest).read_bytes() == b"abcdef"
+    assert len(source.asked) == 2
+    assert cache.path(ABCDEF).read_bytes() == b"abcdef"
 
 
-async def test_wrong_bytes_twice_are_an_error_and_leave_nothing(tmp_path: Path) -> None:
-    source, digest = Source(b"abc", wrong=2), sha256(b"abc").digest()
-    cache = Cache(tmp_path, 1000)
-    with pytest.raises(BadAnswer, match="digest"):
-        await cache.obtain(digest, 3, source.fetch)
+async def test_wrong_bytes_twice_are_an_error_and_leave_nothing(cache: Cache) -> None:
+    source = BlobSource(b"abc", wrong=2)
+    with pytest.raises(BadResponse, match="digest"):
+        await cache.obtain(ABC, 3, source.fetch)
 
-    assert not cache.has(digest)
-    assert list((tmp_path / "incoming").iterdir()) == []
+    assert not cache.has(ABC)
+    assert begun(cache) == []
 
 
 async def test_a_file_that_was_damaged_on_the_disk_is_fetched_again(tmp_path: Path) -> None:
-    source, digest = Source(b"abc"), sha256(b"abc").digest()
-    await Cache(tmp_path, 1000).obtain(digest, 3, source.fetch)
-    Cache(tmp_path, 1000).path(digest).write_bytes(b"abX")
+    source = BlobSource(b"abc")
+    await Cache(tmp_path, 1000).obtain(ABC, 3, source.fetch)
+    Cache(tmp_path, 1000).path(ABC).write_bytes(b"abX")
     later = Cache(tmp_path, 1000)
-    await later.obtain(digest, 3, source.fetch)
+    await later.obtain(ABC, 3, source.fetch)
 
-    assert later.path(digest).read_bytes() == b"abc"
+    assert later.path(ABC).read_bytes() == b"abc"
 
 
-async def test_while_another_process_writes_a_second_copy_is_fetched(tmp_path: Path) -> None:
-    source, digest = Source(b"abc"), sha256(b"abc").digest()
-    cache = Cache(tmp_path, 1000)
-    other = os.open(tmp_path / "incoming" / digest.hex(), os.O_RDWR | os.O_CREAT)
+async def test_while_another_process_writes_a_second_copy_is_fetched(cache: Cache) -> None:
+    source = BlobSource(b"abc")
+    other = os.open(cache.folder / "incoming" / ABC.hex(), os.O_RDWR | os.O_CREAT)
     fcntl.flock(other, fcntl.LOCK_EX)
-    await cache.obtain(digest, 3, source.fetch)
+    await cache.obtain(ABC, 3, source.fetch)
     os.close(other)
 
-    assert cache.path(digest).read_bytes() == b"abc"
+    assert cache.path(ABC).read_bytes() == b"abc"
 
 
 async def test_the_least_recently_used_files_go_first_but_none_that_is_in_use(tmp_path: Path) -> None:
     contents = [bytes([n]) * 100 for n in range(4)]
-    source, digests = Source(*contents), [sha256(raw).digest() for raw in contents]
+    source, digests = BlobSource(*contents), [sha256(raw).digest() for raw in contents]
     cache = Cache(tmp_path, 250)
     with ExitStack() as pins:
         await cache.hold({digests[0]: 100}, source.fetch, pins)
@@ -172,15 +163,15 @@ async def test_the_least_recently_used_files_go_first_but_none_that_is_in_use(tm
 
 
 async def test_what_was_held_can_go_afterwards(tmp_path: Path) -> None:
-    source, digest = Source(b"abc"), sha256(b"abc").digest()
+    source = BlobSource(b"abc")
     cache = Cache(tmp_path, 1)
     with ExitStack() as pins:
-        assert await cache.hold({digest: 3}, source.fetch, pins) == [digest]
+        assert await cache.hold({ABC: 3}, source.fetch, pins) == [ABC]
         cache.trim()
-        assert cache.has(digest)
+        assert cache.has(ABC)
     cache.trim()
 
-    assert not cache.has(digest)
+    assert not cache.has(ABC)
 
 
 def test_features_are_found_by_space_and_photo(tmp_path: Path) -> None:
@@ -205,7 +196,7 @@ def test_a_feature_file_that_somebody_is_just_making_is_waited_for_and_stays(
     # SQLite says so, without waiting, when two processes turn a new file to its journal at the same moment.
     busy = sqlite3.OperationalError("database is locked")
     busy.sqlite_errorcode = sqlite3.SQLITE_BUSY
-    really, refusals = features._connect, [busy]
+    really, refusals = feature_cache._connect, [busy]
 
     def connect(path: Path) -> sqlite3.Connection:
         if refusals:
@@ -214,7 +205,7 @@ def test_a_feature_file_that_somebody_is_just_making_is_waited_for_and_stays(
 
     with closing(FeatureCache(tmp_path / "f", 1 << 20)) as theirs:
         theirs.put(b"s", {b"a": b"1"})
-        monkeypatch.setattr(features, "_connect", connect)
+        monkeypatch.setattr(feature_cache, "_connect", connect)
         with closing(FeatureCache(tmp_path / "f", 1 << 20)) as cache:
             assert cache.get(b"s", [b"a"]) == {b"a": b"1"}
 

@@ -8,13 +8,13 @@ import pytest
 
 from fedlens_edge_client import EdgeClient
 from fedlens_edge_client.storage.outbox import Outbox
-from fedlens_edge_client.storage.state import State
+from fedlens_edge_client.storage.state_folder import StateFolder
 from tests.edge_client.fakes import FakeServer, fedavg_plan
 from tests.edge_client.linear import make_bundle
 
 
 def test_transactions_survive_power_loss(tmp_path: Path) -> None:
-    state = State.open(tmp_path / "state", "https://fl.example.org")
+    state = StateFolder.open(tmp_path / "state", "https://fl.example.org")
     with state.transaction() as db:
         found = [db.execute(f"PRAGMA {name}").fetchone()[0] for name in ("journal_mode", "synchronous")]
     state.close()

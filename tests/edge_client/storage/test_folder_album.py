@@ -8,7 +8,7 @@ import pytest
 from fedlens_edge_client.errors import AlbumError
 from fedlens_edge_client.storage.album import AlbumSnapshot
 from fedlens_edge_client.storage.folder_album import OUTSIDE, UNREADABLE, FolderAlbum
-from fedlens_edge_client.storage.state import State
+from fedlens_edge_client.storage.state_folder import StateFolder
 from fedlens_proto.keyed_hash import is_test_photo
 from tests.edge_client.photo_folders import add_photos, make_album
 
@@ -99,14 +99,14 @@ def test_unchanged_photos_are_read_once_in_the_life_of_the_state_folder(tmp_path
     files = sorted(root.glob("*/*.png"))
     for path in files:
         os.utime(path, (1_000_000, 1_000_000))
-    with closing(State.open(tmp_path / "state", "https://s")) as state:
+    with closing(StateFolder.open(tmp_path / "state", "https://s")) as state:
         album = FolderAlbum(root)
         album.remember_in(state)
         before = album.photos(1)
     # Same size and time but other bytes: who does not read again cannot see it.
     files[0].write_bytes(files[0].read_bytes()[:-1] + b"?")
     os.utime(files[0], (1_000_000, 1_000_000))
-    with closing(State.open(tmp_path / "state", "https://s")) as state:
+    with closing(StateFolder.open(tmp_path / "state", "https://s")) as state:
         album = FolderAlbum(root)
         album.remember_in(state)
         after = album.photos(1)

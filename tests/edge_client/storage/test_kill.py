@@ -1,6 +1,8 @@
+"""Clients that are killed in the middle of a round: the next process goes on, and the server gets the same bytes."""
+
 import asyncio
 import sys
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
@@ -13,86 +15,99 @@ from tests.edge_client.fakes import FakeServer, fedavg_plan, hang_up
 from tests.edge_client.linear import make_bundle
 
 ROOT = Path(__file__).parents[3]
-
-
-async def start(server: FakeServer, folder: Path, *more: str) -> asyncio.subprocess.Process:
-    return await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-m",
-        "tests.edge_client.one_round",
-        server.url,
-        str(folder / "killed"),
-        str(folder / "photos"),
-        *more,
-        cwd=ROOT,
-        stderr=asyncio.subprocess.PIPE,
-    )
+MakeClient = Callable[..., EdgeClient]
+pytestmark = pytest.mark.usefixtures("photos")
 
 
 def plan() -> assignment_pb2.LocalPlan:
-    """Like FedAvg, and keeps what it trained."""
+    """Goes on from the client state, at first from the initial weights, and sends and keeps what it trained."""
     result = fedavg_plan(3)
+    result.start[0].source.CopyFrom(assignment_pb2.SetSource(kept="mine", download="initial"))
     result.keep.add(set="mine")
     return result
+
+
+async def start(server: FakeServer, folder: Path, *more: str) -> asyncio.subprocess.Process:
+    arguments = (server.url, str(folder / "killed"), str(folder / "photos"), *more)
+    return await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "tests.edge_client.one_round", *arguments, cwd=ROOT, stderr=asyncio.subprocess.PIPE
+    )
+
+
+async def one_round(server: FakeServer, folder: Path, *more: str) -> None:
+    process = await start(server, folder, *more)
+    _, errors = await process.communicate()
+    assert (process.returncode, errors) == (0, b"")
+
+
+async def nothing(request: web.Request) -> None:
+    """No part of a request is carried out before the kill."""
+
+
+async def killed_at(
+    server: FakeServer, folder: Path, what: str, first: Callable[[web.Request], Awaitable[object]] = nothing
+) -> None:
+    """Start a client and kill it while it waits for the response to a request, after `first` has been done with it."""
+    waiting, killed = asyncio.Event(), asyncio.Event()
+
+    async def silent(request: web.Request) -> web.StreamResponse:
+        await first(request)
+        waiting.set()
+        await killed.wait()
+        return await hang_up(request)
+
+    server.troubles.append((what, silent))
+    process = await start(server, folder)
+    await waiting.wait()
+    process.kill()
+    await process.communicate()
+    killed.set()
 
 
 # 2 x 20,000 float32 weights are more than a row of the outbox takes, so that they are a file.
 @pytest.mark.parametrize(("stored_before", "features"), [(False, 3), (True, 20_000)])
 async def test_a_client_killed_between_training_and_receipt_delivers_the_same_bytes_once(
-    client_of: Callable[..., EdgeClient], tmp_path: Path, stored_before: bool, features: int
+    client_of: MakeClient, tmp_path: Path, stored_before: bool, features: int
 ) -> None:
     bundle = make_bundle(tmp_path / "bundle", features=features)
-    async with FakeServer(bundle, plan()) as server, client_of(server.url, state=tmp_path / "calm") as client:
+    async with FakeServer(bundle, plan()) as undisturbed, client_of(undisturbed.url, state=tmp_path / "calm") as client:
         await client.run_once()
-    expected = server.updates[1]
 
     async with FakeServer(bundle, plan()) as server:
-        uploading, killed = asyncio.Event(), asyncio.Event()
-        store = server._update
+        await killed_at(server, tmp_path, "update", server.store_update if stored_before else nothing)
+        await one_round(server, tmp_path, "no-training")
 
-        async def silent(request: web.Request) -> web.StreamResponse:
-            if stored_before:
-                await store(request)
-            uploading.set()
-            await killed.wait()
-            return await hang_up(request)
-
-        server.troubles.append(("update", silent))
-        process = await start(server, tmp_path)
-        await uploading.wait()
-        process.kill()
-        await process.communicate()
-        killed.set()
-        second = await start(server, tmp_path, "no-training")
-        _, errors = await second.communicate()
-
-    assert (second.returncode, errors) == (0, b"")
-    assert list(server.updates.values()) == [expected]
+    assert server.updates == undisturbed.updates
     assert server.calls["update"] == 2
 
 
-@pytest.mark.usefixtures("photos")
 async def test_a_client_killed_while_it_fetches_takes_part_after_all(bundle: Bundle, tmp_path: Path) -> None:
+    async def begin(request: web.Request) -> None:
+        response = web.StreamResponse()
+        response.content_length = len(bundle.raw)
+        await response.prepare(request)
+        await response.write(bundle.raw[:100])
+
     async with FakeServer(bundle, plan()) as server:
-        fetching, killed = asyncio.Event(), asyncio.Event()
+        await killed_at(server, tmp_path, "blob", begin)
+        await one_round(server, tmp_path)
 
-        async def half(request: web.Request) -> web.StreamResponse:
-            response = web.StreamResponse()
-            response.content_length = len(bundle.raw)
-            await response.prepare(request)
-            await response.write(bundle.raw[:100])
-            fetching.set()
-            await killed.wait()
-            return await hang_up(request)
-
-        server.troubles.append(("blob", half))
-        process = await start(server, tmp_path)
-        await fetching.wait()
-        process.kill()
-        await process.communicate()
-        killed.set()
-        second = await start(server, tmp_path)
-        _, errors = await second.communicate()
-
-    assert (second.returncode, errors) == (0, b"")
     assert list(server.updates) == [1]
+
+
+async def test_a_client_killed_between_two_rounds_keeps_its_state(
+    bundle: Bundle, client_of: MakeClient, tmp_path: Path
+) -> None:
+    async with (
+        FakeServer(bundle, plan(), rounds=2) as undisturbed,
+        client_of(undisturbed.url, state=tmp_path / "calm") as client,
+    ):
+        await client.run_once()
+        await client.run_once()
+
+    async with FakeServer(bundle, plan(), rounds=2) as server:
+        await one_round(server, tmp_path)
+        await killed_at(server, tmp_path, "check-in")
+        await one_round(server, tmp_path)
+
+    assert server.updates == undisturbed.updates

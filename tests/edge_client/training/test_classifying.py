@@ -57,7 +57,7 @@ async def test_many_photos_get_the_classes_that_are_predicted_one_by_one(
 ) -> None:
     made = make_bundle(tmp_path / "bundle", concatenated=concatenated)
     async with FakeServer(made, plan) as server, client_of(server.url) as client:
-        server.put_set("cluster_0", blob.encode(EXTRACTOR))
+        server.sets["cluster_0"] = blob.encode(EXTRACTOR)
         await client.run()
         one_by_one = [await client.predict(photo.path) for photo in new]
         found = await client.classify(new)

@@ -10,10 +10,10 @@ from numpy.typing import NDArray
 
 from fedlens_edge_client import EdgeClient
 from fedlens_edge_client.engines import BadInput, Rows
+from fedlens_edge_client.storage.feature_cache import FeatureCache
 from fedlens_edge_client.training import extracted
 from fedlens_edge_client.training.extracted import Extractor
-from fedlens_edge_client.training.features import FeatureCache
-from fedlens_edge_client.training.photo_set import PassPhotos, PhotoSet
+from fedlens_edge_client.training.photo_set import PhotoSet, PreparedPhotos
 from fedlens_edge_client.training.prediction import predict
 from fedlens_proto import blob
 from fedlens_proto.blob import Array
@@ -31,11 +31,11 @@ SECOND = {"base.weight": np.array([[0, 0, 1], [1, 1, 1]], np.float32)}
 class CountingEngine(LinearEngine):
     """The linear engine, which counts the batches that it runs `extract` on."""
 
-    batches = 0
+    extractions = 0
 
     def extract(self, extractor: Mapping[str, Array], inputs: NDArray[np.float32]) -> NDArray[np.float32]:
         assert len(inputs) % BATCH == 0
-        type(self).batches += len(inputs) // BATCH
+        type(self).extractions += len(inputs) // BATCH
         return super().extract(extractor, inputs)
 
 
@@ -51,7 +51,7 @@ def cache(tmp_path: Path) -> FeatureCache:
 
 @pytest.fixture(autouse=True)
 def count_from_zero() -> None:
-    CountingEngine.batches = 0
+    CountingEngine.extractions = 0
 
 
 def extractor(tensors: dict[str, Array]) -> Extractor:
@@ -67,13 +67,13 @@ def unread(tensors: dict[str, Array]) -> Extractor:
     return Extractor(sha256(blob.encode(tensors)).digest(), read)
 
 
-def photos(count: int, first: int = 0) -> PassPhotos:
+def photos(count: int, first: int = 0) -> PreparedPhotos:
     digests = sorted(sha256(f"{first + index}".encode()).digest() for index in range(count))
     inputs = np.stack([np.frombuffer(digest[:3], np.uint8).astype(np.float32) for digest in digests])
     rows = Rows(inputs, np.arange(count, dtype=np.int64) % 2)
     entries = tuple((digest, 0) for digest in digests)
     half = count // 2
-    return PassPhotos(
+    return PreparedPhotos(
         PhotoSet(entries[:half], Rows(inputs[:half], rows.labels[:half])),
         PhotoSet(entries[half:], Rows(inputs[half:], rows.labels[half:])),
         {},
@@ -105,22 +105,22 @@ def test_rows_are_the_extractors_outputs_side_by_side_and_zeros_for_an_absent_on
 def test_outputs_are_computed_once_for_each_photo_and_extractor(concatenating: Bundle, cache: FeatureCache) -> None:
     engine = CountingEngine(concatenating)
     first = extracted.side_by_side(photos(10), engine, [extractor(FIRST), None], cache)
-    before = engine.batches
+    before = engine.extractions
     second = extracted.side_by_side(photos(10), engine, [unread(FIRST), None], cache)
 
-    assert engine.batches == before > 0
+    assert engine.extractions == before > 0
     np.testing.assert_array_equal(first.train.rows.inputs, second.train.rows.inputs)
 
 
 def test_another_extractor_or_photo_is_computed(concatenating: Bundle, cache: FeatureCache) -> None:
     engine = CountingEngine(concatenating)
     extracted.side_by_side(photos(10), engine, [extractor(FIRST), None], cache)
-    before = engine.batches
+    before = engine.extractions
     extracted.side_by_side(photos(11), engine, [extractor(FIRST), None], cache)
-    assert engine.batches == before + 1
+    assert engine.extractions == before + 1
     extracted.side_by_side(photos(11), engine, [extractor(SECOND), None], cache)
 
-    assert engine.batches > before + 1
+    assert engine.extractions > before + 1
 
 
 def test_copies_of_a_photo_share_an_output(concatenating: Bundle, cache: FeatureCache) -> None:
@@ -128,7 +128,7 @@ def test_copies_of_a_photo_share_an_output(concatenating: Bundle, cache: Feature
     twins = PhotoSet(((digest, 0), (digest, 1)), Rows(np.ones((2, 3), np.float32), np.array([0, 1])))
     nothing = PhotoSet((), Rows(np.zeros((0, 1), np.float32), np.zeros(0, np.int64)))
     result = extracted.side_by_side(
-        PassPhotos(twins, nothing, {}), LinearEngine(concatenating), [extractor(FIRST), None], cache
+        PreparedPhotos(twins, nothing, {}), LinearEngine(concatenating), [extractor(FIRST), None], cache
     )
 
     np.testing.assert_array_equal(result.train.rows.inputs, [[1, 2, 0, 0]] * 2)
@@ -154,14 +154,14 @@ async def test_rounds_of_a_concatenated_phase_run_the_extractors_only_once(
         FakeServer(concatenating, plan(), rounds=3) as server,
         client_of(server.url, engine_factory=CountingEngine) as client,
     ):
-        server.put_set("cluster_0", blob.encode(FIRST))
-        server.put_set("cluster_1", blob.encode(SECOND))
+        server.sets["cluster_0"] = blob.encode(FIRST)
+        server.sets["cluster_1"] = blob.encode(SECOND)
         await client.run_once()
-        once = CountingEngine.batches
+        once = CountingEngine.extractions
         await client.run_once()
         await client.run_once()
 
-    assert CountingEngine.batches == once > 0
+    assert CountingEngine.extractions == once > 0
     assert sorted(server.updates) == [1, 2, 3]
     assert server.header(3).evaluations[1].loss < server.header(1).evaluations[0].loss
 
@@ -170,7 +170,7 @@ async def test_a_cluster_that_the_assignment_lacks_counts_as_zeros(
     concatenating: Bundle, client_of: MakeClient
 ) -> None:
     async with FakeServer(concatenating, plan()) as server, client_of(server.url) as client:
-        server.put_set("cluster_1", blob.encode(SECOND))
+        server.sets["cluster_1"] = blob.encode(SECOND)
         await client.run_once()
 
     trained = blob.Blob.from_bytes(server.blob(1))
@@ -187,7 +187,7 @@ async def test_an_extractor_that_does_not_fit_fails_the_round(concatenating: Bun
         FakeServer(concatenating, plan()) as server,
         client_of(server.url, engine_factory=Strict) as client,
     ):
-        server.put_set("cluster_0", blob.encode({"other": np.zeros(2, np.float32)}))
+        server.sets["cluster_0"] = blob.encode({"other": np.zeros(2, np.float32)})
         await client.run_once()
 
     assert "'base.weight' is missing" in server.failures[1].detail
@@ -197,7 +197,7 @@ async def test_a_prediction_uses_the_extractors_of_the_last_pass(
     concatenating: Bundle, client_of: MakeClient, photos_of_cats: Path
 ) -> None:
     async with FakeServer(concatenating, plan()) as server, client_of(server.url) as client:
-        server.put_set("cluster_0", blob.encode(FIRST))
+        server.sets["cluster_0"] = blob.encode(FIRST)
         await client.run_once()
         await client.run_once()
         predicted = await client.predict(photos_of_cats)

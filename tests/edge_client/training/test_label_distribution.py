@@ -1,4 +1,5 @@
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -7,8 +8,8 @@ import numpy as np
 import pytest
 
 from fedlens_edge_client import EdgeClient, FolderAlbum, Policy
-from fedlens_edge_client.storage.state import State
-from fedlens_edge_client.training.label_distribution import KeptAnswers, is_usable, noisy_shares, private_generator
+from fedlens_edge_client.storage.state_folder import StateFolder
+from fedlens_edge_client.training.label_distribution import NoisyAnswers, is_usable, noisy_shares, private_generator
 from fedlens_proto.manifest import Bundle
 from fedlens_proto.v1 import assignment_pb2, update_pb2
 from tests.edge_client.fakes import FakeServer, fedavg_plan
@@ -26,8 +27,15 @@ def asking(epsilon: float) -> assignment_pb2.LocalPlan:
 
 
 @pytest.fixture
-def state(tmp_path: Path) -> State:
-    return State.open(tmp_path / "answers", "http://a")
+def states(tmp_path: Path) -> Iterator[list[StateFolder]]:
+    """Two state folders."""
+    with ExitStack() as stack:
+        yield [stack.enter_context(closing(StateFolder.open(tmp_path / name, "http://a"))) for name in ("a", "b")]
+
+
+@pytest.fixture
+def state(states: list[StateFolder]) -> StateFolder:
+    return states[0]
 
 
 def test_the_noise_has_the_moments_of_a_laplace_distribution() -> None:
@@ -66,53 +74,46 @@ def test_one_clients_private_noise_is_the_same_again_and_anothers_differs() -> N
     assert draws[0] == draws[1] != draws[2]
 
 
-def test_private_noise_for_a_list_of_classes_does_not_depend_on_what_was_answered_before(tmp_path: Path) -> None:
+def test_private_noise_for_a_list_of_classes_does_not_depend_on_what_was_answered_before(
+    states: list[StateFolder],
+) -> None:
     given = []
-    for name, asked in (("a", [CLASSES, DIGITS]), ("b", [DIGITS])):
-        state = State.open(tmp_path / name, "http://a")
-        answers = KeptAnswers(state, partial(private_generator, bytes(32)))
+    for state, asked in zip(states, ([CLASSES, DIGITS], [DIGITS]), strict=True):
+        answers = NoisyAnswers(state, partial(private_generator, bytes(32)))
         given.append([answers.answer(names, [1, 1], 1.0) for names in asked])
-        state.close()
 
     assert given[0][1] == given[1][0]
     assert given[0][0] != given[0][1]
 
 
-def test_without_a_private_generator_two_clients_draw_other_noise(tmp_path: Path) -> None:
-    answers = []
-    for name in ("a", "b"):
-        state = State.open(tmp_path / name, "http://a")
-        answers.append(KeptAnswers(state).answer(CLASSES, [1, 1], 1.0))
-        state.close()
+def test_without_a_private_generator_two_clients_draw_other_noise(states: list[StateFolder]) -> None:
+    answers = [NoisyAnswers(state).answer(CLASSES, [1, 1], 1.0) for state in states]
 
     assert answers[0] != answers[1]
 
 
-def test_the_first_answer_is_given_again_whatever_is_asked_later(state: State) -> None:
-    answers = KeptAnswers(state)
+def test_the_first_answer_is_given_again_whatever_is_asked_later(state: StateFolder) -> None:
+    answers = NoisyAnswers(state)
     first = answers.answer(CLASSES, [3, 1], 1.0)
 
     assert answers.answer(CLASSES, [0, 9], 50.0) == first
-    assert KeptAnswers(state, lambda names: Random(5)).answer(CLASSES, [3, 1], 1.0) == first
-    state.close()
+    assert NoisyAnswers(state, lambda names: Random(5)).answer(CLASSES, [3, 1], 1.0) == first
 
 
-def test_other_class_names_get_an_answer_of_their_own(state: State) -> None:
-    answers = KeptAnswers(state)
+def test_other_class_names_get_an_answer_of_their_own(state: StateFolder) -> None:
+    answers = NoisyAnswers(state)
 
     assert answers.answer(CLASSES, [3, 1], 1.0) != answers.answer(("dog", "cat"), [3, 1], 1.0)
     # Names are told apart by where they end.
     assert answers.answer(("a", "bc"), [3, 1], 1.0) != answers.answer(("ab", "c"), [3, 1], 1.0)
-    state.close()
 
 
-def test_a_kept_answer_outlives_a_server_that_forgets_the_client_and_the_identity(state: State) -> None:
-    first = KeptAnswers(state).answer(CLASSES, [3, 1], 1.0)
+def test_a_kept_answer_outlives_a_server_that_forgets_the_client_and_the_identity(state: StateFolder) -> None:
+    first = NoisyAnswers(state).answer(CLASSES, [3, 1], 1.0)
     state.reset()
     state.erase()
 
-    assert KeptAnswers(state).answer(CLASSES, [3, 1], 1.0) == first
-    state.close()
+    assert NoisyAnswers(state).answer(CLASSES, [3, 1], 1.0) == first
 
 
 async def test_the_answer_is_sent_again_byte_for_byte_after_a_restart_and_in_the_next_task(

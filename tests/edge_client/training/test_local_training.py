@@ -1,16 +1,15 @@
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from hashlib import sha256
 from pathlib import Path
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 from fedlens_edge_client.engines import Rows
-from fedlens_edge_client.errors import PassFailed
+from fedlens_edge_client.errors import AssignmentFailed
 from fedlens_edge_client.training import local_training
-from fedlens_edge_client.training.local_training import PassResult
-from fedlens_edge_client.training.photo_set import PassPhotos, PhotoSet
+from fedlens_edge_client.training.local_training import TrainingResult
+from fedlens_edge_client.training.photo_set import PhotoSet, PreparedPhotos
 from fedlens_edge_client.training.sources import LABEL_COUNTS, Tensors
 from fedlens_proto import keyed_hash
 from fedlens_proto.blob import Array
@@ -25,32 +24,6 @@ START, END = update_pb2.EVALUATION_MOMENT_START, update_pb2.EVALUATION_MOMENT_EN
 FINE_TUNED = update_pb2.EVALUATION_MOMENT_FINE_TUNED
 
 
-class RecordingEngine(LinearEngine):
-    """The linear engine, which remembers what it was given."""
-
-    def __init__(self, bundle: Bundle) -> None:
-        super().__init__(bundle)
-        self.batches: list[list[list[int]]] = []
-        self.weights: list[Mapping[str, Array]] = []
-        self.references: list[Mapping[str, Mapping[str, Array]]] = []
-
-    def train(
-        self,
-        program: str,
-        weights: Mapping[str, Array],
-        rows: Rows,
-        batches: Iterable[NDArray[np.int64]],
-        hyper: Mapping[str, float],
-        references: Mapping[str, Mapping[str, Array]],
-        on_step: Callable[[float], None] | None = None,
-    ) -> dict[str, Array]:
-        given = list(batches)
-        self.batches.append([list(map(int, batch)) for batch in given])
-        self.weights.append(weights)
-        self.references.append(references)
-        return super().train(program, weights, rows, given, hyper, references, on_step)
-
-
 def photo_set(count: int, name: str = "train") -> PhotoSet:
     digests = sorted(sha256(f"{name}{index}".encode()).digest() for index in range(count))
     inputs = np.linspace(0, 1, count * 3, dtype=np.float32).reshape(count, 3)
@@ -63,19 +36,21 @@ def run(
     train: int = 10,
     test: int = 3,
     downloads: Mapping[str, Tensors] | None = None,
-    kept: Mapping[str, Tensors] | None = None,
-) -> PassResult:
+    client_state: Mapping[str, Tensors] | None = None,
+    on_step: local_training.OnStep = lambda step, steps, loss: None,
+) -> TrainingResult:
     assignment = assignment_pb2.Assignment(seed=SEED, local_plan=plan)
-    photos = PassPhotos(photo_set(train), photo_set(test, "test"), {})
-    return local_training.execute(assignment, engine, photos, downloads or {"global": ZEROS}, (kept or {}).get)
+    photos = PreparedPhotos(photo_set(train), photo_set(test, "test"), {})
+    state = (client_state or {}).get
+    return local_training.execute(assignment, engine, photos, downloads or {"global": ZEROS}, state, on_step)
 
 
 @pytest.fixture
-def engine(bundle: Bundle) -> RecordingEngine:
-    return RecordingEngine(bundle)
+def engine(bundle: Bundle) -> LinearEngine:
+    return LinearEngine(bundle)
 
 
-def test_an_epoch_takes_the_photos_in_the_order_of_their_keyed_hashes(engine: RecordingEngine) -> None:
+def test_an_epoch_takes_the_photos_in_the_order_of_their_keyed_hashes(engine: LinearEngine) -> None:
     run(engine, fedavg_plan(epochs=2))
 
     entries = photo_set(10).entries
@@ -90,7 +65,7 @@ def test_an_epoch_takes_the_photos_in_the_order_of_their_keyed_hashes(engine: Re
     assert orders[0] != orders[1]
 
 
-def test_a_stage_counted_in_steps_runs_on_into_the_next_epoch(engine: RecordingEngine) -> None:
+def test_a_stage_counted_in_steps_runs_on_into_the_next_epoch(engine: LinearEngine) -> None:
     plan = fedavg_plan()
     plan.stages[0].steps = 5
     run(engine, plan)
@@ -103,7 +78,7 @@ def test_a_stage_counted_in_steps_runs_on_into_the_next_epoch(engine: RecordingE
 def test_the_last_batch_is_filled_cyclically_from_the_start_of_the_epoch_where_the_bundle_says_so(
     tmp_path: Path,
 ) -> None:
-    engine = RecordingEngine(make_bundle(tmp_path / "b", last_batch=manifest_pb2.LAST_BATCH_FILLED))
+    engine = LinearEngine(make_bundle(tmp_path / "b", last_batch=manifest_pb2.LAST_BATCH_FILLED))
     run(engine, fedavg_plan(), train=6)
     run(engine, fedavg_plan(), train=1)
 
@@ -113,7 +88,7 @@ def test_the_last_batch_is_filled_cyclically_from_the_start_of_the_epoch_where_t
     assert engine.batches[1] == [[0, 0, 0, 0]]
 
 
-def test_two_copies_of_a_photo_have_places_of_their_own(engine: RecordingEngine) -> None:
+def test_two_copies_of_a_photo_have_places_of_their_own(engine: LinearEngine) -> None:
     digest = bytes(32)
     twins = PhotoSet(((digest, 0), (digest, 1)), Rows(np.zeros((2, 3), np.float32), np.array([0, 1])))
     stage = assignment_pb2.Stage(program="step", epochs=20)
@@ -122,20 +97,11 @@ def test_two_copies_of_a_photo_have_places_of_their_own(engine: RecordingEngine)
     assert firsts == {0, 1}
 
 
-def test_stages_follow_each_other_with_orders_of_their_own(engine: RecordingEngine) -> None:
+def test_stages_follow_each_other_with_orders_of_their_own(engine: LinearEngine) -> None:
     plan = fedavg_plan()
     plan.stages.append(assignment_pb2.Stage(program="step", epochs=1))
     seen: list[tuple[int, int]] = []
-    assignment = assignment_pb2.Assignment(seed=SEED, local_plan=plan)
-    photos = PassPhotos(photo_set(10), photo_set(0), {})
-    result = local_training.execute(
-        assignment,
-        engine,
-        photos,
-        {"global": ZEROS},
-        {}.get,
-        lambda step, steps, loss: seen.append((step, steps)),
-    )
+    result = run(engine, plan, on_step=lambda step, steps, loss: seen.append((step, steps)))
 
     assert engine.batches[0] != engine.batches[1]
     assert seen == [(step, 6) for step in range(1, 7)]
@@ -143,17 +109,17 @@ def test_stages_follow_each_other_with_orders_of_their_own(engine: RecordingEngi
     assert not np.array_equal(engine.weights[1]["fc.bias"], result.upload["fc.bias"])
 
 
-def test_a_kept_set_is_used_where_there_is_one_and_the_download_before(engine: RecordingEngine) -> None:
+def test_client_state_is_used_if_there_is_some_and_the_download_before(engine: LinearEngine) -> None:
     plan = fedavg_plan()
     plan.start[0].source.kept = "mine"
     run(engine, plan)
-    run(engine, plan, kept={"mine": ONES})
+    run(engine, plan, client_state={"mine": ONES})
 
     np.testing.assert_array_equal(engine.weights[0]["fc.bias"], [0, 0])
     np.testing.assert_array_equal(engine.weights[1]["fc.bias"], [1, 1])
 
 
-def test_the_first_rule_that_selects_a_tensor_counts(engine: RecordingEngine) -> None:
+def test_the_first_rule_that_selects_a_tensor_counts(engine: LinearEngine) -> None:
     plan = fedavg_plan()
     del plan.start[:]
     plan.start.add(source=assignment_pb2.SetSource(download="other")).tensors.names.append("fc.bias")
@@ -165,7 +131,7 @@ def test_the_first_rule_that_selects_a_tensor_counts(engine: RecordingEngine) ->
 
 
 def test_references_are_the_start_or_a_set(tmp_path: Path) -> None:
-    engine = RecordingEngine(make_bundle(tmp_path / "b", with_reference=True))
+    engine = LinearEngine(make_bundle(tmp_path / "b", with_reference=True))
     plan = fedavg_plan()
     plan.start[0].source.download = "other"
     plan.references.add(name="global").start = True
@@ -178,7 +144,7 @@ def test_references_are_the_start_or_a_set(tmp_path: Path) -> None:
 
 
 def test_label_counts_can_be_a_reference(tmp_path: Path) -> None:
-    engine = RecordingEngine(make_bundle(tmp_path / "b", with_reference=True))
+    engine = LinearEngine(make_bundle(tmp_path / "b", with_reference=True))
     plan = fedavg_plan()
     plan.references.add(name="global").label_counts = True
     run(engine, plan, train=5)
@@ -187,7 +153,7 @@ def test_label_counts_can_be_a_reference(tmp_path: Path) -> None:
     np.testing.assert_array_equal(engine.references[0]["global"][LABEL_COUNTS], [3, 2])
 
 
-def test_what_is_kept_and_uploaded_is_selected_from_the_trained_tensors(engine: RecordingEngine) -> None:
+def test_what_is_kept_and_uploaded_is_selected_from_the_trained_tensors(engine: LinearEngine) -> None:
     plan = fedavg_plan()
     plan.upload.tensors.names.append("fc.bias")
     plan.keep.add(set="head").tensors.names.append("fc.weight")
@@ -199,7 +165,7 @@ def test_what_is_kept_and_uploaded_is_selected_from_the_trained_tensors(engine: 
     assert result.upload["fc.bias"].any()
 
 
-def test_an_evaluation_phase_trains_and_sends_nothing(engine: RecordingEngine) -> None:
+def test_an_evaluation_phase_trains_and_sends_nothing(engine: LinearEngine) -> None:
     plan = assignment_pb2.LocalPlan(start=fedavg_plan().start, evaluation=assignment_pb2.EvaluationPlan(at_start=True))
     result = run(engine, plan, train=5)
 
@@ -210,21 +176,21 @@ def test_an_evaluation_phase_trains_and_sends_nothing(engine: RecordingEngine) -
     assert result.evaluations[START].loss == pytest.approx(3 * np.log(2))
 
 
-def test_stages_that_are_thrown_away_start_where_the_pass_starts_and_change_nothing_else(
-    engine: RecordingEngine,
+def test_fine_tuning_starts_where_the_plan_starts_and_changes_nothing_else(
+    engine: LinearEngine,
 ) -> None:
     plan = fedavg_plan()
     plain = run(engine, plan)
     plan.evaluation.fine_tuning.add(program="step", epochs=2)
     tuned = run(engine, plan, downloads={"global": ZEROS})
-    thrown_away, trained = engine.batches[1:]
+    fine_tuned, trained = engine.batches[1:]
 
     assert engine.weights[1] is engine.weights[2]
-    # Ten photos in batches of four: three steps an epoch. Their order is that of a stage behind those of the pass.
+    # Ten photos in batches of four: three steps an epoch, in the order of a stage after those of the plan.
     entries = photo_set(10).entries
     order = sorted(range(10), key=lambda row: keyed_hash.photo_rank(SEED, 1, 0, entries[row][0], 0))
-    assert (len(thrown_away), len(trained)) == (6, 3)
-    assert thrown_away[0] == order[:BATCH]
+    assert (len(fine_tuned), len(trained)) == (6, 3)
+    assert fine_tuned[0] == order[:BATCH]
     assert list(tuned.evaluations) == [START, FINE_TUNED, END]
     assert tuned.evaluations[END] == plain.evaluations[END]
     assert tuned.evaluations[FINE_TUNED].loss != plain.evaluations[END].loss
@@ -232,23 +198,16 @@ def test_stages_that_are_thrown_away_start_where_the_pass_starts_and_change_noth
     assert tuned.upload["fc.weight"].tobytes() == plain.upload["fc.weight"].tobytes()
 
 
-def test_progress_counts_the_steps_that_are_thrown_away(engine: RecordingEngine) -> None:
+def test_progress_counts_the_steps_of_fine_tuning(engine: LinearEngine) -> None:
     plan = fedavg_plan()
     plan.evaluation.fine_tuning.add(program="step", steps=2)
     seen: list[tuple[int, int]] = []
-    local_training.execute(
-        assignment_pb2.Assignment(seed=SEED, local_plan=plan),
-        engine,
-        PassPhotos(photo_set(10), photo_set(0), {}),
-        {"global": ZEROS},
-        {}.get,
-        lambda step, steps, loss: seen.append((step, steps)),
-    )
+    run(engine, plan, on_step=lambda step, steps, loss: seen.append((step, steps)))
 
     assert seen == [(step, 5) for step in range(1, 6)]
 
 
-def test_each_evaluation_has_a_confusion_matrix_if_asked(engine: RecordingEngine) -> None:
+def test_each_evaluation_has_a_confusion_matrix_if_asked(engine: LinearEngine) -> None:
     plan = fedavg_plan()
     plan.statistics.add().confusion.SetInParent()
     found = run(engine, plan, test=3).evaluations
@@ -263,13 +222,13 @@ def test_each_evaluation_has_a_confusion_matrix_if_asked(engine: RecordingEngine
     assert run(engine, fedavg_plan()).evaluations[END].confusion is None
 
 
-def test_without_test_photos_the_sums_are_zero(engine: RecordingEngine) -> None:
+def test_without_test_photos_the_sums_are_zero(engine: LinearEngine) -> None:
     result = run(engine, fedavg_plan(), test=0)
 
     assert (result.evaluations[END].count, result.evaluations[END].loss) == (0, 0.0)
 
 
-def test_class_counts_add_up_to_the_photos_asked_about(engine: RecordingEngine) -> None:
+def test_class_counts_add_up_to_the_photos_asked_about(engine: LinearEngine) -> None:
     plan = assignment_pb2.LocalPlan(start=fedavg_plan().start)
     plan.statistics.add().class_counts.SetInParent()
     asked = run(engine, plan, train=5)
@@ -278,14 +237,14 @@ def test_class_counts_add_up_to_the_photos_asked_about(engine: RecordingEngine) 
     assert asked.num_examples == 5
 
 
-def test_a_pass_that_trains_needs_a_train_photo(engine: RecordingEngine) -> None:
-    with pytest.raises(PassFailed) as caught:
+def test_a_plan_that_trains_needs_a_train_photo(engine: LinearEngine) -> None:
+    with pytest.raises(AssignmentFailed) as caught:
         run(engine, fedavg_plan(), train=0)
 
     assert caught.value.reason == update_pb2.FAILURE_REASON_NO_PHOTOS
 
 
-def test_the_same_pass_gives_the_same_tensors(engine: RecordingEngine) -> None:
+def test_the_same_plan_gives_the_same_tensors(engine: LinearEngine) -> None:
     first, second = run(engine, fedavg_plan(3)), run(engine, fedavg_plan(3))
 
     assert first.upload is not None and second.upload is not None
@@ -305,21 +264,21 @@ def test_the_same_pass_gives_the_same_tensors(engine: RecordingEngine) -> None:
     ],
 )
 def test_a_set_that_does_not_fit_the_bundle_is_named(
-    engine: RecordingEngine, downloads: dict[str, Array], named: str
+    engine: LinearEngine, downloads: dict[str, Array], named: str
 ) -> None:
-    with pytest.raises(PassFailed, match=named):
+    with pytest.raises(AssignmentFailed, match=named):
         run(engine, fedavg_plan(), downloads={"global": downloads})
 
 
-def test_a_kept_set_that_must_be_there_and_is_not_is_named(engine: RecordingEngine) -> None:
+def test_required_client_state_that_is_missing_is_named(engine: LinearEngine) -> None:
     plan = fedavg_plan()
     plan.start[0].source.CopyFrom(assignment_pb2.SetSource(kept="mine"))
-    with pytest.raises(PassFailed, match="nothing is kept yet under 'mine'"):
+    with pytest.raises(AssignmentFailed, match="there is no client state 'mine' yet"):
         run(engine, plan)
 
 
-def test_start_rules_must_cover_every_tensor(engine: RecordingEngine) -> None:
+def test_start_rules_must_cover_every_tensor(engine: LinearEngine) -> None:
     plan = fedavg_plan()
     plan.start[0].tensors.names.append("fc.bias")
-    with pytest.raises(PassFailed, match=r"no start rule selects tensor 'fc\.weight'"):
+    with pytest.raises(AssignmentFailed, match=r"no start rule selects tensor 'fc\.weight'"):
         run(engine, plan)

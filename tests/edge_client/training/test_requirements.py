@@ -3,8 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from fedlens_edge_client.client.policy import Policy
-from fedlens_edge_client.errors import PassFailed
+from fedlens_edge_client.errors import AssignmentFailed
+from fedlens_edge_client.policy import Policy
 from fedlens_edge_client.training import requirements
 from fedlens_proto.manifest import Bundle
 from fedlens_proto.v1 import assignment_pb2, update_pb2
@@ -71,7 +71,7 @@ def test_an_ordinary_assignment_is_accepted(bundle: Bundle) -> None:
 def test_what_is_not_known_is_refused_by_name(bundle: Bundle, change: Change, named: str) -> None:
     changed = assignment(bundle)
     change(changed)
-    with pytest.raises(PassFailed, match=named) as caught:
+    with pytest.raises(AssignmentFailed, match=named) as caught:
         requirements.check(changed, bundle.manifest)
 
     assert caught.value.reason == update_pb2.FAILURE_REASON_UNSUPPORTED
@@ -89,7 +89,7 @@ def test_the_bundles_references_must_be_bound(tmp_path: Path, change: Change, na
     bundle = make_bundle(tmp_path / "b", with_reference=True)
     changed = assignment(bundle)
     change(changed)
-    with pytest.raises(PassFailed, match=named):
+    with pytest.raises(AssignmentFailed, match=named):
         requirements.check(changed, bundle.manifest)
 
 
@@ -98,7 +98,7 @@ def test_references_must_be_bound_for_stages_that_are_thrown_away_too(tmp_path: 
     tuned = assignment(bundle)
     tuned.local_plan.evaluation.fine_tuning.extend(tuned.local_plan.stages)
     tuned.local_plan.ClearField("stages")
-    with pytest.raises(PassFailed, match="reference 'global' unbound"):
+    with pytest.raises(AssignmentFailed, match="reference 'global' unbound"):
         requirements.check(tuned, bundle.manifest)
 
 
@@ -121,7 +121,7 @@ def test_a_policy_refuses_with_its_own_reason(bundle: Bundle, policy: Policy, na
     asking = assignment(bundle)
     asking.local_plan.statistics.add().class_counts.SetInParent()
     asking.local_plan.statistics.append(CONFUSION)
-    with pytest.raises(PassFailed, match=named) as caught:
+    with pytest.raises(AssignmentFailed, match=named) as caught:
         requirements.check_policy(asking, policy)
 
     assert caught.value.reason == update_pb2.FAILURE_REASON_POLICY
@@ -150,7 +150,7 @@ def test_a_label_distribution_is_answered_within_the_policys_epsilons(bundle: Bu
     ],
 )
 def test_a_policy_refuses_a_label_distribution(bundle: Bundle, policy: Policy, named: str) -> None:
-    with pytest.raises(PassFailed, match=named) as caught:
+    with pytest.raises(AssignmentFailed, match=named) as caught:
         requirements.check_policy(noisy(bundle, 1.0), policy)
 
     assert caught.value.reason == update_pb2.FAILURE_REASON_POLICY
@@ -169,7 +169,7 @@ def test_a_policy_refuses_a_label_distribution(bundle: Bundle, policy: Policy, n
 def test_nothing_exact_is_answered_beside_a_label_distribution(bundle: Bundle, change: Change) -> None:
     asking = noisy(bundle, 1.0)
     change(asking)
-    with pytest.raises(PassFailed, match="beside a label distribution") as caught:
+    with pytest.raises(AssignmentFailed, match="beside a label distribution") as caught:
         requirements.check_policy(asking, Policy())
 
     assert caught.value.reason == update_pb2.FAILURE_REASON_POLICY

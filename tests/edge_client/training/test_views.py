@@ -13,9 +13,9 @@ from torch import nn
 from fedlens_edge_client import EdgeClient, FolderAlbum
 from fedlens_edge_client.engines import BadInput, Rows
 from fedlens_edge_client.engines.torch import TorchEngine
+from fedlens_edge_client.storage.feature_cache import FeatureCache
 from fedlens_edge_client.training import features, photo_set, views
-from fedlens_edge_client.training.features import FeatureCache
-from fedlens_edge_client.training.photo_set import PassPhotos
+from fedlens_edge_client.training.photo_set import PreparedPhotos
 from fedlens_export.exporting import Training, frozen_backbone_bundle, whole_model_bundle
 from fedlens_export.models import backbones, whole_models
 from fedlens_export.programs.view import augmented
@@ -65,7 +65,7 @@ def cache(tmp_path: Path) -> Iterator[FeatureCache]:
         yield cache
 
 
-def prepared(photos: Path, engine: TorchEngine, cache: FeatureCache) -> PassPhotos:
+def prepared(photos: Path, engine: TorchEngine, cache: FeatureCache) -> PreparedPhotos:
     return photo_set.prepare(FolderAlbum(photos).photos(1), engine, cache)
 
 
@@ -111,7 +111,7 @@ def test_what_does_not_fit_into_memory_is_made_again(whole_bundle: Bundle, photo
     train = prepared(photos, engine, cache).train
     digests = [digest for digest, _ in train.entries]
     # 4 bytes * 2 views * 3 colours * 16 * 16 = 6,144 bytes a photo: room for one.
-    one = views.MadeViews(engine, train.rows.inputs, digests, SEED, max_kept_bytes=12_000)
+    one = views.MadeViews(engine, train.rows.inputs, digests, SEED, max_cached_bytes=12_000)
 
     first, second = (seen(Rows(train.rows.inputs, train.rows.labels, one), 0, 1, 1) for _ in range(2))
 

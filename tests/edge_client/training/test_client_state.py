@@ -1,29 +1,25 @@
-"""Kept sets in later rounds: what is fetched beside them, and what becomes of them when the client is killed."""
+"""Client state in later rounds: downloads beside it, other bundles, and predictions."""
 
-import asyncio
-import sys
 from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
 
 import numpy as np
 import pytest
-from aiohttp import web
 
 from fedlens_edge_client import EdgeClient
 from fedlens_edge_client.client.events import Downloaded, Event, RoundReported
 from fedlens_proto import blob
 from fedlens_proto.manifest import Bundle
 from fedlens_proto.v1 import assignment_pb2
-from tests.edge_client.fakes import FakeServer, fedavg_plan, hang_up
+from tests.edge_client.fakes import FakeServer, fedavg_plan
 from tests.edge_client.linear import make_bundle
 
 MakeClient = Callable[..., EdgeClient]
-ROOT = Path(__file__).parents[3]
 
 
 def keeping(fallback: str) -> assignment_pb2.LocalPlan:
-    """Goes on from what it kept, at first from `fallback`, and sends what comes of it."""
+    """Goes on from its client state, at first from `fallback`, and sends what it trained."""
     plan = fedavg_plan()
     plan.start[0].source.CopyFrom(assignment_pb2.SetSource(kept="mine", download=fallback))
     plan.keep.add(set="mine")
@@ -38,14 +34,14 @@ def fetched(events: list[Event]) -> set[bytes]:
     return {event.sha256 for event in events if isinstance(event, Downloaded)}
 
 
-async def test_a_fallback_is_fetched_only_until_something_is_kept(
+async def test_a_fallback_is_fetched_only_until_there_is_client_state(
     bundle: Bundle, client_of: MakeClient, events: list[Event]
 ) -> None:
     first, second = weights(1.0), weights(2.0)
     async with FakeServer(bundle, keeping("start"), rounds=2) as server, client_of(server.url) as client:
-        server.put_set("start", first)
+        server.sets["start"] = first
         await client.run_once()
-        server.put_set("start", second)
+        server.sets["start"] = second
         await client.run_once()
 
     assert sha256(first).digest() in fetched(events)
@@ -53,12 +49,12 @@ async def test_a_fallback_is_fetched_only_until_something_is_kept(
     assert sorted(server.updates) == [1, 2]
 
 
-async def test_a_set_that_the_pass_does_not_name_is_not_fetched(
+async def test_a_set_that_the_plan_does_not_name_is_not_fetched(
     bundle: Bundle, client_of: MakeClient, events: list[Event]
 ) -> None:
     other = weights(1.0)
     async with FakeServer(bundle, fedavg_plan()) as server, client_of(server.url) as client:
-        server.put_set("other", other)
+        server.sets["other"] = other
         await client.run_once()
 
     assert sha256(other).digest() not in fetched(events)
@@ -79,27 +75,27 @@ async def test_the_bundles_initial_weights_are_there_without_being_listed(
 
 
 @pytest.mark.parametrize("fallback", ["initial", "start"])
-async def test_what_was_kept_of_another_bundle_gives_way_to_the_fallback(
+async def test_client_state_of_another_bundle_gives_way_to_the_fallback(
     bundle: Bundle, client_of: MakeClient, tmp_path: Path, fallback: str
 ) -> None:
     # As for a client that names other models in the middle of a task: the new bundle's weights are [2, 48], not [2, 3].
     other = make_bundle(tmp_path / "other", frozen=False)
     async with FakeServer(bundle, keeping(fallback), rounds=3) as server, client_of(server.url) as client:
-        server.put_set("start", bundle.initial().raw.tobytes())
+        server.sets["start"] = bundle.initial().raw.tobytes()
         await client.run_once()
         server.bundle = other
-        server.put_set("start", other.initial().raw.tobytes())
+        server.sets["start"] = other.initial().raw.tobytes()
         await client.run_once()
         await client.run_once()
 
     assert sorted(server.updates) == [1, 2, 3]
     _, second, third = (server.header(number).evaluations for number in (1, 2, 3))
-    # From the zeros of the fallback each of the two classes gets probability 1/2; then from what was kept of that.
+    # From the zeros of the fallback each of the two classes gets probability 1/2; then from the state after that.
     assert second[0].loss == pytest.approx(second[0].count * np.log(2))
     assert third[0].loss == second[1].loss < second[0].loss
 
 
-async def test_a_prediction_goes_by_the_fallback_too_if_what_was_kept_is_of_another_bundle(
+async def test_a_prediction_goes_by_the_fallback_too_if_the_state_is_of_another_bundle(
     bundle: Bundle, client_of: MakeClient, tmp_path: Path, photos: Path
 ) -> None:
     async with FakeServer(bundle, keeping("initial")) as server, client_of(server.url) as client:
@@ -122,7 +118,7 @@ async def test_without_a_fallback_the_round_fails_with_what_does_not_fit(
 
     assert (
         server.failures[2].detail
-        == "kept set 'mine': tensor 'fc.weight' is float32[2, 3], the bundle has float32[2, 48]"
+        == "client state 'mine': tensor 'fc.weight' is float32[2, 3], the bundle has float32[2, 48]"
     )
 
 
@@ -131,9 +127,9 @@ async def test_a_prediction_fetches_no_fallback_either(
 ) -> None:
     later = weights(2.0)
     async with FakeServer(bundle, keeping("start")) as server, client_of(server.url) as client:
-        server.put_set("start", weights(1.0))
+        server.sets["start"] = weights(1.0)
         await client.run_once()
-        server.put_set("start", later)
+        server.sets["start"] = later
         await client.run_once()
         await client.predict(photos / "cat" / "0-000.png")
 
@@ -143,17 +139,17 @@ async def test_a_prediction_fetches_no_fallback_either(
 async def test_a_prediction_between_two_phases_goes_by_the_downloads_of_the_new_one(
     bundle: Bundle, client_of: MakeClient, photos: Path
 ) -> None:
-    # The last pass started from `global`, which the server's models do not have any more.
+    # The last plan started from `global`, which the server's models do not have any more.
     async with FakeServer(bundle, fedavg_plan()) as server, client_of(server.url) as client:
         await client.run_once()
-        server._sets = {"personal": weights(0.0)}
+        server.sets = {"personal": weights(0.0)}
         await client.run_once()
         predicted = await client.predict(photos / "cat" / "0-000.png")
 
     assert predicted == {"cat": 0.5, "dog": 0.5}
 
 
-async def test_a_pass_that_only_asks_says_nothing_about_the_model(
+async def test_a_plan_that_only_asks_says_nothing_about_the_model(
     bundle: Bundle, client_of: MakeClient, photos: Path
 ) -> None:
     plan = assignment_pb2.LocalPlan()
@@ -162,7 +158,7 @@ async def test_a_pass_that_only_asks_says_nothing_about_the_model(
     sure = blob.encode({"fc.bias": np.array([80, 0], np.float32), "fc.weight": np.zeros((2, 3), np.float32)})
     async with FakeServer(bundle, plan) as server, client_of(server.url) as client:
         await client.run_once()
-        server._sets = {"personal": sure}
+        server.sets = {"personal": sure}
         await client.run_once()
         predicted = await client.predict(photos / "cat" / "0-000.png")
 
@@ -170,55 +166,14 @@ async def test_a_pass_that_only_asks_says_nothing_about_the_model(
     assert predicted["cat"] == 1.0
 
 
-async def test_before_the_first_pass_a_prediction_takes_each_tensor_from_a_set_that_has_it(
+async def test_before_the_first_plan_a_prediction_takes_each_tensor_from_a_set_that_has_it(
     bundle: Bundle, client_of: MakeClient, photos: Path
 ) -> None:
     sure = blob.encode({"fc.bias": np.array([80, 0], np.float32)})
     async with FakeServer(bundle, fedavg_plan(), rounds=0) as server, client_of(server.url) as client:
-        server._sets = {"initial": bundle.initial().raw.tobytes(), "some": sure}
+        server.sets = {"initial": bundle.initial().raw.tobytes(), "some": sure}
         await client.run_once()
         predicted = await client.predict(photos / "cat" / "0-000.png")
 
     # With the bias of the initial weights, which are zeros, it would be 1/2.
     assert predicted["cat"] == 1.0
-
-
-async def start(server: FakeServer, folder: Path) -> asyncio.subprocess.Process:
-    arguments = (server.url, str(folder / "killed"), str(folder / "photos"))
-    return await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "tests.edge_client.one_round", *arguments, cwd=ROOT, stderr=asyncio.subprocess.PIPE
-    )
-
-
-@pytest.mark.usefixtures("photos")
-async def test_a_client_killed_between_two_rounds_keeps_its_sets(
-    bundle: Bundle, client_of: MakeClient, tmp_path: Path
-) -> None:
-    async with (
-        FakeServer(bundle, keeping("initial"), rounds=2) as undisturbed,
-        client_of(undisturbed.url, state=tmp_path / "calm") as client,
-    ):
-        await client.run_once()
-        await client.run_once()
-
-    async with FakeServer(bundle, keeping("initial"), rounds=2) as server:
-        first = await start(server, tmp_path)
-        await first.communicate()
-        asking, killed = asyncio.Event(), asyncio.Event()
-
-        async def silent(request: web.Request) -> web.StreamResponse:
-            asking.set()
-            await killed.wait()
-            return await hang_up(request)
-
-        server.troubles.append(("check-in", silent))
-        second = await start(server, tmp_path)
-        await asking.wait()
-        second.kill()
-        await second.communicate()
-        killed.set()
-        third = await start(server, tmp_path)
-        _, errors = await third.communicate()
-
-    assert (third.returncode, errors) == (0, b"")
-    assert server.updates == undisturbed.updates

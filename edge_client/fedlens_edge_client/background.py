@@ -1,4 +1,4 @@
-"""Work that would hold up the event loop, in a thread, and ended properly when its caller is cancelled."""
+"""Blocking work in a thread, so that the event loop stays free; cancelling the caller interrupts the work."""
 
 import asyncio
 import threading
@@ -11,20 +11,20 @@ T = TypeVar("T")
 
 
 class Interrupted(Exception):
-    """Raised inside the work so that it ends; never reaches the caller, who sees his cancellation."""
+    """Raised inside the work to end it; the caller sees its own cancellation instead."""
 
 
-class Worker:
+class CancellableExecutor:
     """Runs one function at a time for one client."""
 
     def __init__(self, executor: Executor | None) -> None:
-        """Use this executor, which somebody else shuts down, or a thread of its own."""
+        """Use an executor that its owner shuts down, or else a new thread."""
         self._own = ThreadPoolExecutor(1, "fedlens-client") if executor is None else None
         self._executor: Executor = executor or self._own  # type: ignore[assignment]  # one of them is there
         self._interrupted = threading.Event()
 
     async def run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """What `function` returns; on cancellation it is interrupted and waited for, so that it holds nothing after."""
+        """Return the function's result; on cancellation, interrupt the function and wait until it has ended."""
         self._interrupted.clear()
         job = self._executor.submit(function, *args, **kwargs)
         future = asyncio.wrap_future(job)
@@ -38,16 +38,16 @@ class Worker:
         return future.result()
 
     def check(self) -> None:
-        """Called by the work between two steps.
+        """Let a long function end early; it calls this between two steps.
 
         Raises:
-            Interrupted: Its caller has been cancelled.
+            Interrupted: The caller has been cancelled.
         """
         if self._interrupted.is_set():
             raise Interrupted
 
     def close(self) -> None:
-        """End the thread, if it is its own."""
+        """End the thread, if it is this object's own."""
         if self._own is not None:
             self._own.shutdown()
 

@@ -1,0 +1,134 @@
+"""Bundles and downloaded sets: fetched if missing, and protected from eviction while in use."""
+
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack, suppress
+
+from fedlens_edge_client.client.events import Downloaded, Event
+from fedlens_edge_client.client.transport import Transport
+from fedlens_edge_client.errors import AssignmentFailed
+from fedlens_edge_client.policy import Policy
+from fedlens_edge_client.storage.cache import Cache, Shortcut
+from fedlens_edge_client.storage.restoring import restore
+from fedlens_edge_client.training import requirements
+from fedlens_proto import manifest
+from fedlens_proto.blob import Blob
+from fedlens_proto.errors import BlobError, ManifestError
+from fedlens_proto.keyed_hash import DIGEST_BYTES
+from fedlens_proto.manifest import Bundle
+from fedlens_proto.v1 import assignment_pb2, manifest_pb2, update_pb2
+
+# Programs that a client runs besides those of a plan's stages.
+_ALWAYS = frozenset({"embed", "extract", "predict", "view"})
+
+
+class Fetcher:
+    """Brings the bundle and the downloads that a client needs into its cache; keeps one bundle open."""
+
+    def __init__(
+        self,
+        transport: Transport,
+        cache: Cache,
+        policy: Policy,
+        program_format: manifest_pb2.ProgramFormat,
+        emit: Callable[[Event], None],
+    ) -> None:
+        """`program_format` selects the files of a bundle's programs; `policy` the bundles that may be opened."""
+        self._transport = transport
+        self._cache = cache
+        self._policy = policy
+        self._program_format = program_format
+        self._emit = emit
+        self._bundle: Bundle | None = None
+        self._parts = ExitStack()
+        self._held: set[bytes] = set()  # digests of the blobs that `_parts` protects
+
+    async def open(self, digest: bytes) -> Bundle:
+        """The bundle with this digest; its programs may still be missing.
+
+        Raises:
+            AssignmentFailed: It is not pinned, or its manifest is invalid.
+            Refused: The server does not provide it.
+        """
+        requirements.check_pinned(digest, self._policy)
+        if self._bundle is not None and self._bundle.id == digest:
+            return self._bundle
+        self.close()
+        raw: bytes | None = None
+        while raw is None:
+            await self._cache.obtain(digest, manifest.MAX_MANIFEST_BYTES, self._transport.fetch, exact=False)
+            # Another process may evict the manifest before this one reads it.
+            with suppress(FileNotFoundError):
+                raw = self._cache.path(digest).read_bytes()
+        try:
+            self._bundle = Bundle(manifest.parse(raw), raw, self._cache.folder)
+        except ManifestError as error:
+            raise AssignmentFailed(update_pb2.FAILURE_REASON_BUNDLE, str(error)) from error
+        return self._bundle
+
+    async def obtain_programs(self, bundle: Bundle, stages: set[str]) -> None:
+        """Fetch the open bundle's programs for these stages, and those for features, views and predictions."""
+        sizes = {part.sha256: part.size for part in bundle.manifest.parts}
+        wanted = {
+            file.sha256: sizes[file.sha256]
+            for program in bundle.manifest.programs
+            for file in program.files
+            if program.name in stages | _ALWAYS and file.format == self._program_format
+        }
+        # Programs of other formats contain the frozen tensors.
+        if bundle.manifest.frozen and self._program_format == manifest_pb2.PROGRAM_FORMAT_PT2:
+            wanted[bundle.manifest.frozen] = sizes[bundle.manifest.frozen]
+        missing = {digest: size for digest, size in wanted.items() if digest not in self._held}
+        await self._hold(missing, self._parts)
+        self._held |= missing.keys()
+
+    async def hold_sets(self, entries: Iterable[assignment_pb2.BlobSet], stack: ExitStack) -> None:
+        """Fetch these sets, by their delta if possible, and protect them until `stack` is closed."""
+
+        def fetched(digest: bytes, size: int) -> None:
+            self._emit(Downloaded(digest, size))
+
+        def shortcut(entry: assignment_pb2.BlobSet) -> Shortcut:
+            return lambda file: restore(self._cache, self._transport.fetch, entry, file, fetched)
+
+        entries = list(entries)
+        shortcuts = {entry.sha256: shortcut(entry) for entry in entries if entry.HasField("difference")}
+        await self._hold({entry.sha256: entry.size for entry in entries}, stack, shortcuts)
+
+    def read(self, entry: assignment_pb2.BlobSet) -> Blob:
+        """The tensors of a set that has been fetched.
+
+        Raises:
+            AssignmentFailed: The blob is damaged, or a delta.
+        """
+        try:
+            found = Blob.open(self._cache.path(entry.sha256), entry.sha256)
+        except BlobError as error:
+            raise AssignmentFailed(update_pb2.FAILURE_REASON_INTERNAL, f"set {entry.name!r}: {error}") from error
+        if (base := found.layout.base) is not None:
+            raise AssignmentFailed(
+                update_pb2.FAILURE_REASON_UNSUPPORTED,
+                f"set {entry.name!r} holds the difference to blob {base.hex()}; a set must hold whole weights",
+            )
+        return found
+
+    def close(self) -> None:
+        """Close the bundle and let its parts be evicted."""
+        self._parts.close()
+        self._held.clear()
+        self._bundle = None
+
+    async def _hold(
+        self, wanted: Mapping[bytes, int], stack: ExitStack, shortcuts: Mapping[bytes, Shortcut] | None = None
+    ) -> None:
+        for digest, size in wanted.items():
+            if len(digest) != DIGEST_BYTES or size == 0 or sum(wanted.values()) > self._cache.max_bytes:
+                raise AssignmentFailed(
+                    update_pb2.FAILURE_REASON_UNSUPPORTED,
+                    f"blob {digest.hex()} of {size} bytes, {sum(wanted.values())} in all; the cache of this client "
+                    f"takes up to {self._cache.max_bytes}",
+                )
+        fetched = await self._cache.hold(wanted, self._transport.fetch, stack, shortcuts or {})
+        for digest in fetched:
+            self._emit(Downloaded(digest, wanted[digest]))
+        if fetched or shortcuts:
+            self._cache.trim()

@@ -1,0 +1,212 @@
+import errno
+import os
+import sqlite3
+import stat
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedlens_edge_client.errors import StateError
+from fedlens_edge_client.storage.client_state import ClientState
+from fedlens_edge_client.storage.outbox import Outbox, Result
+from fedlens_edge_client.storage.state_folder import SCHEMA_VERSION, StateFolder
+from fedlens_edge_client.storage.tensor_files import EncodedTensors, TensorFiles
+from fedlens_proto.v1 import assignment_pb2, blob_pb2, update_pb2
+
+SERVER = "https://fl.example.org"
+F32 = blob_pb2.DTYPE_FLOAT32
+
+
+def test_the_secret_is_made_once_and_readable_by_its_owner_alone(tmp_path: Path) -> None:
+    with closing(StateFolder.open(tmp_path / "state", SERVER)) as state:
+        secret = state.secret
+    with closing(StateFolder.open(tmp_path / "state", SERVER)) as state:
+        again = state.secret
+
+    assert secret == again
+    assert stat.S_IMODE((tmp_path / "state" / "secret").stat().st_mode) == 0o600
+
+
+def test_two_folders_are_two_identities(tmp_path: Path) -> None:
+    with (
+        closing(StateFolder.open(tmp_path / "a", SERVER)) as one,
+        closing(StateFolder.open(tmp_path / "b", SERVER)) as two,
+    ):
+        assert one.client_id != two.client_id
+
+
+def test_an_injected_secret_is_not_written_to_disk(tmp_path: Path) -> None:
+    with closing(StateFolder.open(tmp_path / "state", SERVER, b"s" * 32)):
+        pass
+
+    assert not (tmp_path / "state" / "secret").exists()
+
+
+def test_a_state_folder_belongs_to_one_server(tmp_path: Path) -> None:
+    StateFolder.open(tmp_path / "state", SERVER).close()
+    with pytest.raises(StateError, match=r"belongs to https://fl\.example\.org, not to server https://other"):
+        StateFolder.open(tmp_path / "state", "https://other")
+
+
+def test_a_state_folder_belongs_to_one_identity(tmp_path: Path) -> None:
+    StateFolder.open(tmp_path / "state", SERVER, b"s" * 32).close()
+    with pytest.raises(StateError, match="not to this identity"):
+        StateFolder.open(tmp_path / "state", SERVER, b"t" * 32)
+
+
+def test_two_clients_cannot_use_one_state_folder_at_a_time(tmp_path: Path) -> None:
+    with closing(StateFolder.open(tmp_path / "state", SERVER)):
+        with pytest.raises(StateError, match="in use by another process"):
+            StateFolder.open(tmp_path / "state", SERVER)
+
+
+def test_a_newer_state_folder_is_refused_and_left_alone(tmp_path: Path) -> None:
+    StateFolder.open(tmp_path / "state", SERVER).close()
+    with closing(sqlite3.connect(tmp_path / "state" / "client.sqlite3")) as database:
+        database.execute(f"PRAGMA user_version = {SCHEMA_VERSION + 1}")
+    with pytest.raises(StateError, match="written by a newer fedlens"):
+        StateFolder.open(tmp_path / "state", SERVER)
+
+
+def test_a_damaged_database_is_named(tmp_path: Path) -> None:
+    StateFolder.open(tmp_path / "state", SERVER).close()
+    (tmp_path / "state" / "client.sqlite3").write_bytes(b"no database at all" * 1000)
+    with pytest.raises(StateError, match=r"client\.sqlite3 cannot be used"):
+        StateFolder.open(tmp_path / "state", SERVER)
+
+
+def test_a_damaged_secret_is_named(tmp_path: Path) -> None:
+    StateFolder.open(tmp_path / "state", SERVER).close()
+    (tmp_path / "state" / "secret").write_bytes(b"short")
+    with pytest.raises(StateError, match="must hold 32 bytes, found 5"):
+        StateFolder.open(tmp_path / "state", SERVER)
+
+
+def test_a_secret_that_cannot_be_read_is_named_and_leaves_the_folder_free(tmp_path: Path) -> None:
+    (tmp_path / "state" / "secret").mkdir(parents=True)
+    with pytest.raises(StateError, match="secret cannot be used"):
+        StateFolder.open(tmp_path / "state", SERVER)
+    (tmp_path / "state" / "secret").rmdir()
+
+    StateFolder.open(tmp_path / "state", SERVER).close()
+
+
+def test_a_file_where_the_folder_should_be_is_named(tmp_path: Path) -> None:
+    (tmp_path / "state").write_text("x")
+    with pytest.raises(StateError, match="cannot be used"):
+        StateFolder.open(tmp_path / "state", SERVER)
+
+
+@dataclass(frozen=True)
+class Stores:
+    """What is in an open state folder."""
+
+    files: TensorFiles
+    client_state: ClientState
+    outbox: Outbox
+
+    def put(self, task: int, round_number: int, state: dict[str, EncodedTensors]) -> Result:
+        assignment = assignment_pb2.Assignment(task=task, round=round_number, answer=assignment_pb2.ANSWER_UPDATE)
+        return self.outbox.put(assignment, update_pb2.UpdateHeader(protocol=1), None, state)
+
+    def store(self, value: float, count: int = 100_000) -> EncodedTensors:
+        """Tensors that are a file, unless `count` is small."""
+        return self.files.store({"w": np.full(count, value, np.float32)}, F32)
+
+
+def opened(state: StateFolder) -> Stores:
+    files = TensorFiles(state.folder / "tensors")
+    client_state = ClientState(state, files)
+    return Stores(files, client_state, Outbox(state, files, client_state))
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> Iterator[StateFolder]:
+    with closing(StateFolder.open(tmp_path / "state", SERVER)) as state:
+        yield state
+
+
+@pytest.fixture
+def stores(state: StateFolder) -> Stores:
+    return opened(state)
+
+
+def test_results_leave_the_outbox_in_the_order_in_which_they_came(stores: Stores) -> None:
+    for task, round_number in ((2, 1), (1, 9)):
+        stores.put(task, round_number, {})
+    first = stores.outbox.first()
+    assert first is not None
+    stores.outbox.delivered(first)
+    second = stores.outbox.first()
+    assert second is not None
+    stores.outbox.delivered(second)
+
+    assert (first.task, second.task, stores.outbox.first()) == (2, 1, None)
+
+
+def test_a_result_is_read_as_it_was_written(stores: Stores, state: StateFolder) -> None:
+    assignment = assignment_pb2.Assignment(task=3, round=4, answer=assignment_pb2.ANSWER_EVALUATION)
+    for count in (3, 100_000):
+        upload = stores.store(1, count)
+        result = stores.outbox.put(assignment, update_pb2.UpdateHeader(protocol=1), upload, {})
+
+        assert opened(state).outbox.first() == result
+        assert result.blob == (upload.inline or stores.files.path(upload.sha256))
+        stores.outbox.refused(result)
+
+
+def test_files_that_no_row_names_are_deleted_when_the_folder_is_opened(stores: Stores, state: StateFolder) -> None:
+    stored, orphan = stores.store(1), stores.store(0)
+    stores.put(1, 1, {"mine": stored})
+    opened(state)
+
+    assert stores.files.path(stored.sha256).exists()
+    assert not stores.files.path(orphan.sha256).exists()
+    assert stores.client_state.current(1, "mine") is None
+
+
+def test_new_client_state_replaces_the_one_before_and_its_file(stores: Stores, tmp_path: Path) -> None:
+    for number in (1, 2):
+        stores.outbox.delivered(stores.put(1, number, {"mine": stores.store(number)}))
+    current = stores.client_state.current(1, "mine")
+
+    assert current is not None
+    assert current["w"][0] == 2
+    assert len(list((tmp_path / "state" / "tensors").iterdir())) == 1
+
+
+def test_a_refused_result_leaves_the_client_state_before_it_current(stores: Stores) -> None:
+    results = [stores.put(1, number, {"mine": stores.store(number, count=3)}) for number in (1, 2)]
+    stores.outbox.delivered(results[0])
+    stores.outbox.refused(results[1])
+    current = stores.client_state.current(1, "mine")
+
+    assert current is not None
+    assert current["w"][0] == 1
+    assert stores.client_state.current(2, "mine") is None
+
+
+def test_stored_tensors_that_are_gone_are_named(stores: Stores) -> None:
+    stored = stores.store(1)
+    stores.outbox.delivered(stores.put(1, 1, {"mine": stored}))
+    stores.files.path(stored.sha256).unlink()
+    with pytest.raises(StateError, match="the state folder is damaged"):
+        stores.client_state.current(1, "mine")
+
+
+def test_tensors_for_which_there_is_no_room_are_named_and_leave_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    files = TensorFiles(tmp_path / "tensors")
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(StateError, match="No space left on device"):
+        files.store({"w": np.ones(100_000, np.float32)}, F32)
+
+    assert list((tmp_path / "tensors").iterdir()) == []
