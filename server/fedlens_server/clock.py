@@ -1,4 +1,4 @@
-"""Time, which enters the server through here alone."""
+"""The clock: the only source of time in the server."""
 
 import asyncio
 import time
@@ -6,7 +6,7 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """Where the server takes the time from."""
+    """The server's source of time."""
 
     def now(self) -> float:
         """Seconds since the epoch."""
@@ -18,7 +18,7 @@ class Clock(Protocol):
 
 
 class SystemClock:
-    """The clock of this machine."""
+    """The machine's clock."""
 
     def now(self) -> float:
         """Seconds since the epoch."""
@@ -26,5 +26,5 @@ class SystemClock:
 
     async def sleep_until(self, when: float) -> None:
         """Return when `now()` has reached `when`."""
-        while (left := when - self.now()) > 0:  # noqa: ASYNC110  (a clock can be awaited in no other way)
+        while (left := when - self.now()) > 0:  # noqa: ASYNC110  (a clock cannot be awaited)
             await asyncio.sleep(left)

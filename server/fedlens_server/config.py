@@ -1,7 +1,7 @@
-"""The operator's `fedlens.toml`: parsed once, into frozen models, with errors that name the key.
+"""The operator's `fedlens.toml`: parsed once into frozen models; errors name the key.
 
-A relative path is relative to the config file. `docs/operate.md` has the table of all keys; a test compares it with
-these models.
+Relative paths are relative to the config file. A test compares the table of all keys in `docs/operate.md` with these
+models.
 """
 
 import difflib
@@ -21,7 +21,7 @@ _PORT = "an integer from 0 to 65535; 0 takes any free port"
 
 
 class ConfigError(Exception):
-    """A config that cannot be used; the text names the key, what was found and what is allowed."""
+    """An unusable config; the text names the key, the value found and the allowed values."""
 
 
 def _key(meaning: str, allowed: str, **settings: Any) -> Any:
@@ -33,7 +33,7 @@ class _Section(BaseModel):
 
 
 class ServerSection(_Section):
-    """`[server]`: where clients come in, and where everything is stored."""
+    """`[server]`: the address for clients, and the storage."""
 
     host: str = _key("Address for clients.", "an address or host name", default="127.0.0.1", min_length=1)
     port: int = _key("Port for clients.", _PORT, default=8443, ge=0, le=65535)
@@ -44,7 +44,7 @@ class ServerSection(_Section):
         "Private key (PEM) of the certificate.", "the path of a file", default=None, strict=False
     )
     behind_proxy: bool = _key(
-        "A reverse proxy ends TLS: plain HTTP is allowed on any address.", "true or false", default=False
+        "A reverse proxy terminates TLS, so plain HTTP is allowed on any address.", "true or false", default=False
     )
     data: Path = _key(
         "Folder of the database and the blobs.", "the path of a folder", default=Path("data"), strict=False
@@ -72,7 +72,7 @@ class ServerSection(_Section):
 
 
 class AdminSection(_Section):
-    """`[admin]`: where operators come in."""
+    """`[admin]`: the address for operators."""
 
     host: str = _key("Address for operators.", "an address or host name", default="127.0.0.1", min_length=1)
     port: int = _key("Port for operators.", _PORT, default=8444, ge=0, le=65535)
@@ -82,42 +82,39 @@ class AdminSection(_Section):
 
 
 class LimitsSection(_Section):
-    """`[limits]`: what the server lends out at most."""
+    """`[limits]`: the most that clients and operators can use."""
 
     max_part_bytes: int = _key(
-        "Largest part of a bundle that an operator may store, in bytes.",
-        "an integer from 1",
-        default=1 << 30,
-        ge=1,
+        "Largest part of a bundle that an operator may store, in bytes.", "an integer from 1", default=1 << 30, ge=1
     )
     max_uploads: int = _key(
-        "Updates above 64 KiB received at the same time; further ones are told to come back.",
+        "Most updates above 64 KiB received at the same time; further clients are asked to retry.",
         "an integer from 1",
         default=256,
         ge=1,
     )
     max_polls: int = _key(
-        "Check-ins held open at the same time; further ones are told to wait.",
+        "Most check-ins held open at the same time; further clients are asked to wait.",
         "an integer from 0",
         default=2000,
         ge=0,
     )
     max_hold_ms: int = _key(
-        "Longest time for which a check-in is held open, in milliseconds.",
+        "Longest time to hold a check-in open, in milliseconds.",
         "an integer from 0 to 600000",
         default=30_000,
         ge=0,
         le=600_000,
     )
     upload_stall_s: float = _key(
-        "An update of which no byte arrives for this long is given up, in seconds.",
+        "Longest pause between the bytes of an update, in seconds; then the update is dropped.",
         "a number above 0, at most 3600",
         default=60.0,
         gt=0,
         le=3600,
     )
     stop_s: float = _key(
-        "How long a stopping server waits for requests that it has begun, in seconds.",
+        "Longest wait of a stopping server for requests in progress, in seconds.",
         "a number from 0 to 3600",
         default=30.0,
         ge=0,
@@ -126,18 +123,18 @@ class LimitsSection(_Section):
 
 
 class EnrolmentSection(_Section):
-    """`[[enrolment]]`: a token with which clients enrol; there may be several."""
+    """`[[enrolment]]`: a token with which clients enrol; there can be several."""
 
-    name: str = _key("For people.", "a text that is not empty", min_length=1)
-    role: Literal["trainer", "evaluator"] = _key("What its clients do.", '"trainer" or "evaluator"')
+    name: str = _key("Name of the token, for operators.", "a text that is not empty", min_length=1)
+    role: Literal["trainer", "evaluator"] = _key("Role of its clients.", '"trainer" or "evaluator"')
     sha256: str = _key(
         "SHA-256 of the token, in hexadecimal.", "64 hexadecimal digits in lower case", pattern=_SHA256_HEX
     )
     max_uses: int | None = _key(
-        "How many clients may enrol with it. Unset: any number.", "an integer from 1", default=None, ge=1
+        "Most clients that can enrol with it. Unset: any number.", "an integer from 1", default=None, ge=1
     )
     expires_at: datetime | None = _key(
-        "From when on nobody enrols with it. Unset: never.", "a date and time with an offset", default=None
+        "Time from which no client can enrol with it. Unset: none.", "a date and time with an offset", default=None
     )
 
     @field_validator("expires_at", mode="after")
@@ -163,21 +160,21 @@ class Config(_Section):
                 if not is_loopback(host):
                     raise ValueError(
                         f"{where}: found {host!r} without a certificate; set server.certfile and server.keyfile, "
-                        "or server.behind_proxy = true where a proxy ends TLS, or use 127.0.0.1"
+                        "or server.behind_proxy = true if a proxy terminates TLS, or use 127.0.0.1"
                     )
         return self
 
     @model_validator(mode="after")
     def _each_token_once(self) -> Self:
-        for what in ("name", "sha256"):
-            seen = [getattr(entry, what) for entry in self.enrolment]
-            if twice := [value for value in seen if seen.count(value) > 1]:
-                raise ValueError(f"enrolment.{what}: found {twice[0]!r} in two entries, must be different in each")
+        for key in ("name", "sha256"):
+            values = [getattr(entry, key) for entry in self.enrolment]
+            if repeated := [value for value in values if values.count(value) > 1]:
+                raise ValueError(f"enrolment.{key}: found {repeated[0]!r} in two entries, must differ in each")
         return self
 
 
 def is_loopback(host: str) -> bool:
-    """Whether this address is only reached from the same machine."""
+    """True if the address can only be reached from the same machine."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -188,26 +185,26 @@ def load(path: Path) -> Config:
     """Read a config file.
 
     Raises:
-        ConfigError: No such file, no TOML, or a key that is missing, unknown or out of range. One line per fault.
+        ConfigError: The file is missing or no TOML, or a key is missing, unknown or out of range; one line per fault.
     """
     try:
         raw = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
-        raise ConfigError(f"{path}: there is no such file; `fedlens serve --init DIR` makes one") from error
+        raise ConfigError(f"{path}: there is no such file; `fedlens serve --init DIR` creates one") from error
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
     except ValueError as error:
-        raise ConfigError(f"{path}: this is no TOML: {error}") from error
+        raise ConfigError(f"{path}: this is not valid TOML: {error}") from error
     return parse(raw, path.parent, str(path.name))
 
 
 def parse(raw: dict[str, Any], folder: Path, source: str = "fedlens.toml") -> Config:
-    """Check a config that has been read.
+    """Check a config.
 
     Args:
-        raw: As TOML gives it.
-        folder: To which relative paths are relative.
-        source: Name of the file in error texts.
+        raw: The parsed TOML.
+        folder: The base of relative paths.
+        source: The file's name in error texts.
 
     Raises:
         ConfigError: As `load`.
@@ -220,7 +217,7 @@ def parse(raw: dict[str, Any], folder: Path, source: str = "fedlens.toml") -> Co
 
 
 def keys() -> dict[str, FieldInfo]:
-    """Every key as an operator writes it, such as `server.port`; a table that may repeat is `enrolment.*`."""
+    """Every key as an operator writes it, such as `server.port` or `enrolment.name`."""
     sections: dict[str, type[_Section]] = {
         "server": ServerSection,
         "admin": AdminSection,
@@ -251,7 +248,7 @@ def _sentence(fault: dict[str, Any]) -> str:
     if kind == "missing":
         found = "found nothing"
     elif names[-1] in _HASHES:
-        # Whoever puts the token itself here must not find it in the log.
+        # An operator may have put the token itself here; keep it out of the log.
         found = "found something else"
     else:
         found = f"found {fault['input']!r}"
@@ -259,13 +256,7 @@ def _sentence(fault: dict[str, Any]) -> str:
 
 
 def _nearest(names: list[str]) -> str:
-    prefix = ".".join(names[:-1])
-    known = (
-        list(Config.model_fields)
-        if not prefix
-        else [k.removeprefix(f"{prefix}.") for k in keys() if k.startswith(f"{prefix}.")]
-    )
-    near = difflib.get_close_matches(names[-1], known, n=1, cutoff=0.5)
-    if near:
-        return f"did you mean {'.'.join([*names[:-1], near[0]])}?"
-    return f"allowed are {', '.join('.'.join([*names[:-1], name]) for name in known)}"
+    prefix = "".join(f"{name}." for name in names[:-1])
+    known = [key for key in keys() if key.startswith(prefix)] if prefix else list(Config.model_fields)
+    near = difflib.get_close_matches(names[-1], [key.removeprefix(prefix) for key in known], n=1, cutoff=0.5)
+    return f"did you mean {prefix}{near[0]}?" if near else f"allowed are {', '.join(known)}"

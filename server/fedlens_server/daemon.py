@@ -1,4 +1,4 @@
-"""A server process: from a config to sockets, until a signal."""
+"""The server process: sockets from a config, until a signal."""
 
 import asyncio
 import logging
@@ -17,7 +17,7 @@ from fedlens_server.http.service import SERVICE
 from fedlens_server.store import Store
 from fedlens_server.store.database import DATABASE_FILE
 
-# The writing thread must not keep the event loop waiting for Python's lock for the usual 5 ms each time.
+# At Python's default of 5 ms the writing thread would delay the event loop.
 SWITCH_INTERVAL_S = 0.0005
 _log = logging.getLogger(__name__)
 
@@ -28,17 +28,17 @@ async def serve(
     clock: Clock | None = None,
     stop: asyncio.Event | None = None,
 ) -> None:
-    """Serve until SIGTERM or SIGINT, or until `stop` is set; returns when all that was accepted is done.
+    """Serve until SIGTERM or SIGINT, or until `stop` is set; return when all accepted requests are done.
 
     Args:
-        config: What to serve.
-        announce: Given one line, once requests are answered.
-        clock: The machine's, if None.
-        stop: One of its own, if None.
+        config: The config.
+        announce: Called with one line when the server is ready.
+        clock: The clock; None: the machine's.
+        stop: Ends the server when it is set; None: signals alone do.
 
     Raises:
         ConfigError: A certificate or an address cannot be used.
-        StoreUnusable: There is no state in `server.data`, or it cannot be opened, or not be written any more.
+        StoreUnusable: `server.data` holds no state, cannot be opened, or can no longer be written.
     """
     stop = stop or asyncio.Event()
     server, admin = config.server, config.admin
@@ -79,19 +79,19 @@ async def serve(
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.remove_signal_handler(number)
     if broken:
-        raise StoreUnusable(f"the state in {server.data} could not be written; the log says why. Start the server anew")
+        raise StoreUnusable(f"the state in {server.data} could not be written; see the log, and restart the server")
 
 
 def _open(folder: Path) -> Store:
     if not (folder / DATABASE_FILE).is_file():
         raise StoreUnusable(
-            f"server.data: {folder} holds no server's state ({DATABASE_FILE}). If it is on a disk that is not there, "
-            "mount it. To begin with an empty state, run `fedlens serve --new-data` with this config once"
+            f"server.data: {folder} holds no server's state ({DATABASE_FILE}). If its disk is not mounted, mount it. "
+            "To start with an empty state, run `fedlens serve --new-data` with this config once"
         )
     return Store.open(folder)
 
 
 def _allow_many_connections() -> None:
-    # A held check-in is an open file, and the usual soft limit of 1024 is there for programs that call select().
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    # Every open check-in is an open file. The usual soft limit of 1024 protects programs that call select().
+    _, hard_limit = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard_limit, hard_limit))

@@ -1,20 +1,20 @@
-"""Everything a request can fail with, and how each becomes an answer: the one table of codes.
+"""The errors of the server, each with its HTTP status and code.
 
 ServerError
 ├── Malformed          400  the request cannot be read
-├── Unauthorised       401  no credential, or one that nobody enrolled with
+├── Unauthorised       401  no credential, or an unknown one
 ├── Forbidden          403  not a member, wrong role, revoked
-├── Unknown            404  no such thing, or nothing this client may know of
+├── Unknown            404  no such thing, or none that this client may see
 ├── RoundClosed        409  an update after the round
 ├── UpdateDiffers      409  a second update with other bytes
 ├── AlreadyFailed      409  an update after the client's failure report
-├── TaskDiffers        409  a task of that name with other content
-├── TooLarge           413  more bytes than the endpoint takes
+├── TaskDiffers        409  a task with the same name and other content
+├── TooLarge           413  more bytes than the endpoint accepts
 ├── WrongMediaType     415  another Content-Type, or a Content-Encoding
-├── WrongRange         416  a range outside of the blob
-├── UpdateInvalid      422  a blob that is not what was asked for
+├── WrongRange         416  a range outside the blob
+├── UpdateInvalid      422  a blob that does not match the local plan
 ├── SlowDown           429  too many requests at once
-├── StorageFull        507  no room to store it
+├── StorageFull        507  the disk is full
 ├── Unavailable        503  starting or stopping
 └── StoreUnusable      500  the state folder cannot be opened; the server does not start
 """
@@ -25,7 +25,7 @@ from fedlens_proto.v1 import error_pb2
 
 
 class ServerError(Exception):
-    """A request that is not carried out; the class says what the client must do."""
+    """A request that fails; the class says what the client must do."""
 
     status = HTTPStatus.INTERNAL_SERVER_ERROR
     code = "internal"
@@ -62,7 +62,7 @@ class Forbidden(ServerError):
 
 
 class Unknown(ServerError):
-    """There is no such thing, or none that this client may know of."""
+    """There is no such thing, or none that this client may see."""
 
     status = HTTPStatus.NOT_FOUND
     code = "unknown"
@@ -94,7 +94,7 @@ class AlreadyFailed(ServerError):
 
 
 class TaskDiffers(ServerError):
-    """There is a task of that name with other content; the operator must choose another name."""
+    """A task with the same name has other content; the operator must choose another name."""
 
     status = HTTPStatus.CONFLICT
     code = "task-differs"
@@ -102,7 +102,7 @@ class TaskDiffers(ServerError):
 
 
 class TooLarge(ServerError):
-    """More bytes than the endpoint takes."""
+    """More bytes than the endpoint accepts."""
 
     status = HTTPStatus.REQUEST_ENTITY_TOO_LARGE
     code = "too-large"
@@ -110,7 +110,7 @@ class TooLarge(ServerError):
 
 
 class WrongMediaType(ServerError):
-    """Another Content-Type than the protocol's, or a Content-Encoding."""
+    """A Content-Type that is not the protocol's, or a Content-Encoding."""
 
     status = HTTPStatus.UNSUPPORTED_MEDIA_TYPE
     code = "wrong-media-type"
@@ -118,7 +118,7 @@ class WrongMediaType(ServerError):
 
 
 class WrongRange(ServerError):
-    """A range that cannot be read or lies outside of the blob; fetch the whole."""
+    """A range that cannot be read or lies outside the blob; the client must fetch the whole blob."""
 
     status = HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE
     code = "wrong-range"
@@ -126,7 +126,7 @@ class WrongRange(ServerError):
 
 
 class UpdateInvalid(ServerError):
-    """A blob that is not what was asked for; the client is left out of this round."""
+    """A blob that does not match the local plan; the client is excluded from this round."""
 
     status = HTTPStatus.UNPROCESSABLE_ENTITY
     code = "update-invalid"
@@ -142,7 +142,7 @@ class SlowDown(ServerError):
 
 
 class StorageFull(ServerError):
-    """The server has no room; nothing was stored, the same request succeeds when there is."""
+    """The disk is full and nothing was stored; the same request succeeds when there is room."""
 
     status = HTTPStatus.INSUFFICIENT_STORAGE
     code = "storage-full"
@@ -158,6 +158,6 @@ class Unavailable(ServerError):
 
 
 class StoreUnusable(ServerError):
-    """The state folder cannot be opened, or written any more; the server ends, so no client ever sees this."""
+    """The state folder cannot be opened or written; the server ends, so clients never see this error."""
 
     code = "store-unusable"

@@ -1,4 +1,4 @@
-"""`fedlens serve --init DIR`: a config that works at once; tokens, an empty state and, on loopback, a certificate."""
+"""`fedlens serve --init DIR`: a ready config with tokens, an empty state and, on loopback, a certificate."""
 
 import json
 import os
@@ -20,7 +20,7 @@ PROFILE = "admin.toml"
 _SECRET = 0o600
 _PUBLIC = 0o644
 _TEMPLATE = """\
-# Written by `fedlens serve --init`. All keys are in docs/operate.md; relative paths are relative to this file.
+# Written by `fedlens serve --init`. docs/operate.md lists all keys. Relative paths are relative to this file.
 
 [server]
 host = {host}
@@ -34,7 +34,7 @@ host = "127.0.0.1"
 port = {admin_port}
 token_sha256 = "{admin}"
 
-# The tokens themselves are in the .token files: give them to clients, keep them out of this file.
+# The tokens are in the .token files. Give them to clients, and keep them out of this file.
 [[enrolment]]
 name = "trainers"
 role = "trainer"
@@ -48,12 +48,12 @@ sha256 = "{evaluator}"
 
 
 def initialise(folder: Path, host: str = "127.0.0.1", port: int = 8443, admin_port: int = 8444) -> list[Path]:
-    """Write config, tokens, profile, an empty state and, if `host` is a loopback address, a certificate into `folder`.
+    """Write a config, tokens, an admin profile and an empty state; for a loopback `host` also a certificate.
 
-    All files are written or none. Returns what was written, the config first and the folder of the state last.
+    Writes all files or none. Returns their paths, the config first and the folder of the state last.
 
     Raises:
-        ConfigError: One of the files or a state is there already, or the folder cannot be written.
+        ConfigError: A file or a state exists already, or the folder cannot be written.
     """
     tokens = {name: secrets.token_urlsafe(32) for name in ("admin", "trainer", "evaluator")}
     hashes = {name: sha256(token.encode()).hexdigest() for name, token in tokens.items()}
@@ -69,7 +69,7 @@ def initialise(folder: Path, host: str = "127.0.0.1", port: int = 8443, admin_po
         folder.mkdir(parents=True, exist_ok=True)
         written = _write_all(folder, files)
     except FileExistsError as error:
-        raise ConfigError(f"{error.filename}: is there already; take another folder or remove it first") from error
+        raise ConfigError(f"{error.filename}: exists already; choose another folder, or remove it first") from error
     except OSError as error:
         raise ConfigError(f"{folder}: cannot be written: {error.strerror}") from error
     try:
@@ -82,15 +82,15 @@ def initialise(folder: Path, host: str = "127.0.0.1", port: int = 8443, admin_po
 
 
 def make_data(folder: Path) -> None:
-    """Make an empty state in `folder`, for `server.data`.
+    """Create an empty state in `folder`, for `server.data`.
 
     Raises:
-        ConfigError: It holds a state already, its parent folder is missing, or it cannot be written.
+        ConfigError: The folder holds a state already or cannot be written, or its parent folder is missing.
     """
     if (folder / DATABASE_FILE).exists():
-        raise ConfigError(f"{folder}: holds a server's state already; move it away first, or take another folder")
+        raise ConfigError(f"{folder}: holds a server's state already; move it away first, or choose another folder")
     if not folder.parent.is_dir():
-        raise ConfigError(f"{folder}: there is no folder {folder.parent}; mount its disk, or make the folder")
+        raise ConfigError(f"{folder}: there is no folder {folder.parent}; mount its disk, or create the folder")
     try:
         Store.open(folder).close()
     except StoreUnusable as error:

@@ -1,26 +1,40 @@
-"""The methods by name: the only place that lists them."""
+"""The methods by name: the only place that lists them. One file a method; `arithmetic/` holds what several share.
+
+They may import `planning`. Begin with `fedavg.py`.
+"""
 
 from collections.abc import Callable
 
+from fedlens_server.methods import (
+    fedavg,
+    fedavg_last_fc,
+    fedclassavg,
+    fedconcat,
+    fedns,
+    fedper,
+    fedprox,
+    fedrep,
+    local_only,
+    pfedsim,
+)
 from fedlens_server.methods.arithmetic.weighted_sum import WeightedSum
-from fedlens_server.methods.fedavg import FedAvg
-from fedlens_server.methods.fedavg_last_fc import FedAvgLastFC
-from fedlens_server.methods.fedclassavg import FedClassAvg
-from fedlens_server.methods.fedconcat import FedConcat
-from fedlens_server.methods.fedns import FedNS
-from fedlens_server.methods.fedper import FedPer
-from fedlens_server.methods.fedprox import FedProx
-from fedlens_server.methods.fedrep import FedRep
-from fedlens_server.methods.local_only import LocalOnly
-from fedlens_server.methods.pfedsim import PFedSim
-from fedlens_server.planning.method import Method, NothingToAggregate, Phase, State, TaskPlan, TensorSet, Tools, Update
+from fedlens_server.planning.method import (
+    Method,
+    MethodState,
+    NothingToAggregate,
+    Phase,
+    TaskPlan,
+    TensorSet,
+    Tools,
+    Update,
+)
 
 __all__ = [
     "METHODS",
     "Method",
+    "MethodState",
     "NothingToAggregate",
     "Phase",
-    "State",
     "TaskPlan",
     "TensorSet",
     "Tools",
@@ -30,14 +44,14 @@ __all__ = [
 
 # Each makes the method for a task, or raises `SettingsError`.
 METHODS: dict[str, Callable[[TaskPlan], Method]] = {
-    "fedavg": FedAvg.for_task,
-    "fedavg_last_fc": FedAvgLastFC.for_task,
-    "fedclassavg": FedClassAvg.for_task,
-    "fedconcat": FedConcat.for_task,
-    "fedns": FedNS.for_task,
-    "fedper": FedPer.for_task,
-    "fedprox": FedProx.for_task,
-    "fedrep": FedRep.for_task,
-    "local_only": LocalOnly.for_task,
-    "pfedsim": PFedSim.for_task,
+    "fedavg": fedavg.for_task,
+    "fedavg_last_fc": fedavg_last_fc.for_task,
+    "fedclassavg": fedclassavg.for_task,
+    "fedconcat": fedconcat.for_task,
+    "fedns": fedns.for_task,
+    "fedper": fedper.for_task,
+    "fedprox": fedprox.for_task,
+    "fedrep": fedrep.for_task,
+    "local_only": local_only.for_task,
+    "pfedsim": pfedsim.for_task,
 }

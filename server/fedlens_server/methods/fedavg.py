@@ -1,41 +1,47 @@
-"""FedAvg: the mean of the clients' weights, each counting by its photos.
+"""FedAvg: the mean of the clients' weights, weighted by their numbers of examples.
 
 Paper: McMahan et al., AISTATS 2017, https://arxiv.org/abs/1602.05629, Algorithm 1.
 
     paper      here           meaning
-    w_t        state[GLOBAL]  model that round t starts from
+    w_t        state[GLOBAL]  model at the start of round t
     S_t        updates        clients whose updates arrived
-    w_{t+1}^k  tensors[k]     model of client k after its local plan
+    w_{t+1}^k  tensors[k]     model of client k after its local training
     n_k        counts[k]      photos that client k trained on in this round
     m_t        n              sum of n_k over S_t
-    E          epochs         passes over a client's photos; or a number of steps
+    E          epochs         local epochs; a task may set a number of steps instead
 
-Deviations: integer buffers (BatchNorm's batch counter) take the maximum, as a mean of counts means nothing; a client
-with n_k = 0 is skipped, since 0 * NaN is NaN. Sums are in float64 in order of client id and cast to float32 once, so
-that a round's result is the same whatever the order in which updates came.
+Deviations: integer buffers (BatchNorm's batch counter) take the maximum, because a mean of counts has no meaning. A
+client with n_k = 0 is skipped, because 0 * NaN is NaN. Sums are in float64 in the order of client ids and cast to
+float32 once, so that the result of a round does not depend on the order of arrival.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any
 
 from numpy.typing import NDArray
 
 from fedlens_proto.blob import Array
 from fedlens_proto.v1 import assignment_pb2 as pb
-from fedlens_server.methods.arithmetic.weighted_mean import Tensor, in_order, maximum, sent, shares, weighted_sum
-from fedlens_server.planning import fitting
-from fedlens_server.planning.method import Phase, State, TaskPlan, TensorSet, Tools, Update
+from fedlens_server.methods.arithmetic.linear_combination import (
+    Tensor,
+    client_weights,
+    in_order,
+    linear_combination,
+    maximum,
+    uploaded,
+)
+from fedlens_server.planning import bundles, options
+from fedlens_server.planning.method import Aggregate, Method, MethodState, Phase, TaskPlan, TensorSet, Tools, Update
 
 GLOBAL = "global"
 
 
 def average(tensors: Sequence[Tensor], counts: Sequence[int]) -> NDArray[Any]:
-    """The weighted mean of one tensor over clients, `sum_k (n_k / n) w_k`; of integers the maximum.
+    """The weighted mean of one tensor over clients, `sum_k (n_k / n) w_k`; the maximum of integers.
 
     Args:
-        tensors: One a client, all of one shape; float (any width) or int64. None is modified.
-        counts: Photos n_k >= 0 of each client; those with 0 are left out.
+        tensors: One per client, all of one shape; float (any width) or int64. None is modified.
+        counts: Photos n_k >= 0 of each client; clients with 0 are skipped.
 
     Returns:
         float32, or int64 for integer tensors, in the clients' shape.
@@ -45,78 +51,86 @@ def average(tensors: Sequence[Tensor], counts: Sequence[int]) -> NDArray[Any]:
 
     Source: McMahan et al. 2017, arXiv:1602.05629, Algorithm 1, last line of the server's loop.
     """
-    weights = shares(counts)
-    return weighted_sum(tensors, weights) if tensors[0].dtype.kind == "f" else maximum(tensors, counts)
+    if tensors[0].dtype.kind == "f":
+        return linear_combination(tensors, client_weights(counts))
+    return maximum(tensors, counts)
 
 
 def average_set(updates: Sequence[Update], current: TensorSet) -> dict[str, Array]:
-    """The mean of each tensor that `current` names, over all updates; they come in the order of `in_order`.
+    """The mean over the updates of each tensor in `current`, in any order of arrival.
 
     Raises:
         NothingToAggregate: No client trained on any photo.
     """
-    counts = [update.num_examples for update in updates]
-    return {name: average(sent(updates, name, current[name]), counts) for name in current}
+    ordered = in_order(updates)
+    counts = [update.num_examples for update in ordered]
+    return {name: average(uploaded(ordered, name, current[name]), counts) for name in current}
 
 
-def with_mean(state: State, updates: Sequence[Update]) -> State:
-    """The state with its global set replaced by the mean of the updates, in whatever order these came.
+def with_mean(phase: Phase, state: MethodState, updates: Sequence[Update], tools: Tools) -> MethodState:
+    """The state with its global set replaced by the mean of the updates: FedAvg's aggregation.
 
     Raises:
         NothingToAggregate: No client trained on any photo.
     """
-    return {**state, GLOBAL: average_set(in_order(updates), state[GLOBAL])}
+    return {**state, GLOBAL: average_set(updates, state[GLOBAL])}
 
 
-def initial_global(tools: Tools, names: Iterable[str]) -> State:
-    """A state whose global set is these tensors of the bundle's initial weights."""
-    return {GLOBAL: {name: tools.initial[name] for name in sorted(names)}}
+def whole_model_plan(task: TaskPlan, statistics: Sequence[pb.ClientStatistic] = ()) -> pb.LocalPlan:
+    """The local plan: download the global model, train it, upload all of it, report `statistics`.
 
-
-def train_whole_model(task: TaskPlan, statistics: Sequence[pb.ClientStatistic] = ()) -> list[Phase]:
-    """One phase: download the global model, train it, upload all of it, tell `statistics`.
-
-    If the bundle's step has the reference `global`, it is bound to the download.
+    A reference `global` of the bundle's objective is bound to the download.
     """
     downloaded = pb.SetSource(download=GLOBAL)
-    local_plan = pb.LocalPlan(
+    return pb.LocalPlan(
         start=[pb.StartRule(source=downloaded)],
-        references=fitting.bound(task, GLOBAL, downloaded),
+        references=bundles.bind(task.ordinary[0], GLOBAL, downloaded),
         stages=[task.settings.stage("step")],
         upload=task.settings.upload(GLOBAL),
         statistics=statistics,
         evaluation=pb.EvaluationPlan(at_start=True, at_end=True),
     )
-    return [Phase(name="train", rounds=task.settings.rounds, cohort=task.settings.cohort_size, local_plan=local_plan)]
 
 
-@dataclass(frozen=True)
-class FedAvg:
-    """Everyone trains the global model, which becomes the mean."""
+def single_phase(task: TaskPlan, local_plan: pb.LocalPlan) -> tuple[Phase, ...]:
+    """One phase of all rounds of the task."""
+    settings = task.settings
+    return (Phase(name="train", rounds=settings.rounds, cohort=settings.cohort_size, local_plan=local_plan),)
 
-    @classmethod
-    def for_task(cls, task: TaskPlan) -> Self:
-        """The method for a task.
 
-        Raises:
-            SettingsError: It has options, of which this method takes none, or bundles that cannot be averaged.
-        """
-        fitting.need_options(task.settings, {})
-        fitting.need_equal_bundles(task)
-        return cls()
+def sharing_global_set(
+    task: TaskPlan,
+    local_plan: pb.LocalPlan,
+    *,
+    names: Iterable[str] | None = None,
+    has_model: bool = True,
+    aggregate: Aggregate = with_mean,
+) -> Method:
+    """A method of one phase in which all clients download one set, `global`.
 
-    def phases(self, task: TaskPlan) -> list[Phase]:
-        """The one phase."""
-        return train_whole_model(task)
+    Args:
+        task: The task.
+        local_plan: The local plan of all clients.
+        names: The tensors of the set; None: the whole model.
+        has_model: The set is a model that evaluators can evaluate.
+        aggregate: The aggregation; FedAvg's by default.
+    """
 
-    def begin(self, phase: Phase, state: State, tools: Tools) -> State:
-        """The bundle's initial weights."""
-        return {GLOBAL: tools.initial}
+    def begin(phase: Phase, state: MethodState, tools: Tools) -> MethodState:
+        return {GLOBAL: tools.initial if names is None else {name: tools.initial[name] for name in sorted(names)}}
 
-    def download(self, phase: Phase, state: State, client: bytes | None) -> Mapping[str, TensorSet]:
-        """The global model, for everyone."""
-        return {GLOBAL: state[GLOBAL]}
+    def download(phase: Phase, state: MethodState, client: bytes | None) -> Mapping[str, TensorSet] | None:
+        return {GLOBAL: state[GLOBAL]} if has_model or client is not None else None
 
-    def aggregate(self, phase: Phase, state: State, updates: Sequence[Update], tools: Tools) -> State:
-        """The mean of the updates."""
-        return with_mean(state, updates)
+    return Method(phases=single_phase(task, local_plan), begin=begin, download=download, aggregate=aggregate)
+
+
+def for_task(task: TaskPlan) -> Method:
+    """FedAvg for a task.
+
+    Raises:
+        SettingsError: The task sets options (FedAvg has none), or its bundles cannot be averaged.
+    """
+    options.read(task.settings, {})
+    bundles.need_equal(task)
+    return sharing_global_set(task, whole_model_plan(task))

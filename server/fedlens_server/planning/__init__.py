@@ -1,4 +1,4 @@
-"""What a method is to the engine: its phases and local plans, the settings of its task, and whether both fit a bundle.
+"""Methods as the engine sees them: phases with local plans, task settings, options, and checks of bundles.
 
 It imports `fedlens_proto` alone. Begin with `method.py`.
 """

@@ -1,18 +1,18 @@
-"""What a method is to the server: a small object of plain functions over named tensors.
+"""A method as the server sees it: its phases as data, and three pure functions over named tensors.
 
-HTTP, storage, the round engine and every client know no method by name. A method says what clients do as data (the
-local plan of a phase) and how the server's state follows from their updates; it does no I/O and keeps nothing in
-itself: its settings are its frozen fields, all else is in the state.
+HTTP, storage, the round engine and the clients know no method by name. A method says as data what clients do (the local
+plan of each phase) and computes the server's state from their updates. It does no I/O and keeps nothing between calls:
+everything that changes is in the state.
 
-The state maps names to tensor sets, arrays (float32 or int64), and plain values that JSON can hold. Entries under
-`clients/<id in hex>/` belong to one client and go when it is forgotten. An entry that is handed on as the same object
-is not written again, and an uploaded blob enters the state by digest when `update.tensors` itself is put there, unless
-it was a difference, of which the tensors it stands for are written in full.
+The state maps names to tensor sets, arrays (float32 or int64) and plain values that JSON can hold. Entries under
+`clients/<id in hex>/` belong to one client and are deleted when that client is forgotten. An entry that is the same
+object as before is not written again. `update.tensors` itself as an entry keeps the uploaded blob, by its digest; a
+delta upload is reconstructed and stored in full.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,23 +22,23 @@ from fedlens_proto.v1 import assignment_pb2, manifest_pb2
 from fedlens_server.planning.task_settings import TaskSettings
 
 TensorSet = Mapping[str, Array]
-State = Mapping[str, Any]  # name -> TensorSet | Array | int | float | str | list
+MethodState = Mapping[str, Any]  # name -> TensorSet | Array | int | float | str | list
 
 
 class NothingToAggregate(Exception):
-    """These updates give no new state; the round is abandoned, with this text as the reason."""
+    """No new state from these updates; the round is abandoned with this text as its reason."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TaskPlan:
-    """What a task is made of: the operator's settings and the bundles, whose manifests have been checked."""
+    """The operator's settings of a task, and the manifests of its bundles, already checked."""
 
     settings: TaskSettings
     manifests: tuple[manifest_pb2.Manifest, ...]
 
     @property
     def ordinary(self) -> tuple[manifest_pb2.Manifest, ...]:
-        """The bundles that do not concatenate extractors; one at least."""
+        """The bundles that do not concatenate extractors, at least one."""
         return tuple(manifest for manifest in self.manifests if not manifest.concatenated)
 
     @property
@@ -49,80 +49,79 @@ class TaskPlan:
 
 @dataclass(frozen=True, kw_only=True)
 class Phase:
-    """A stretch of rounds in which every client is told the same."""
+    """Consecutive rounds with the same local plan for all clients."""
 
     name: str
-    rounds: int  # that must commit
-    cohort: int | None  # clients a round; None: all
+    rounds: int  # committed rounds
+    cohort: int | None  # clients per round; None: all
     local_plan: assignment_pb2.LocalPlan
-    concatenated: bool = False  # uses the task's bundles that concatenate extractors, instead of the ordinary ones
+    concatenated: bool = False  # use the bundles that concatenate extractors instead of the ordinary ones
+
+    def takes(self, manifest: manifest_pb2.Manifest) -> bool:
+        """Tell whether clients run this bundle in the phase."""
+        return bool(manifest.concatenated) == self.concatenated
 
 
 @dataclass(frozen=True, kw_only=True)
 class Update:
-    """What one client sent in a round."""
+    """The upload of one client in a round."""
 
     client: bytes  # id, 32 bytes
     num_examples: int  # photos trained on in this round
-    tensors: TensorSet  # empty where the local plan uploads nothing; read lazily
-    # Its downloads of this round by name, decoded as the client decoded them; read lazily. What was sent alike to
-    # several clients is one object.
+    tensors: TensorSet  # empty if the local plan uploads nothing; read lazily
+    # The client's downloads of this round by name, decoded as the client decoded them; read lazily. A set that several
+    # clients downloaded is one object.
     sent: Mapping[str, TensorSet] = field(default_factory=dict)
-    class_counts: tuple[int, ...] | None = None  # None: not asked for
-    label_distribution: tuple[float, ...] | None = None  # noisy share of each class; None: not asked for
+    class_counts: tuple[int, ...] | None = None  # None: not in the local plan
+    label_distribution: tuple[float, ...] | None = None  # noisy, by class; None: not in the local plan
 
 
 @dataclass(frozen=True, kw_only=True)
 class Tools:
-    """What a method may use beside its arguments."""
+    """Inputs of a method's functions beside state and updates."""
 
     generator: np.random.Generator
     population: tuple[bytes, ...]  # ids of all enrolled trainers that can run the task, ascending
     initial: TensorSet  # the initial weights of the task's first ordinary bundle
-    initial_concatenated: TensorSet | None = None  # of its first one that concatenates extractors; None: it has none
-    # Logits, float32 [N, classes], of photos, float32 [N, 3, H, W] in 0..1, with these weights in the first ordinary
-    # bundle, which must have ONNX (`fitting.need_onnx`). None: there is no inference here.
+    initial_concatenated: TensorSet | None = None  # of the first bundle that concatenates extractors, if any
+    # Logits, float32 [N, classes], of photos, float32 [N, 3, H, W] in 0..1, with the given weights in the first
+    # ordinary bundle, which must have ONNX (`bundles.need_onnx`). None: no inference.
     infer: Callable[[TensorSet, NDArray[np.float32]], NDArray[np.float32]] | None = None
-    photo_shape: tuple[int, int, int] = (3, 0, 0)  # of one photo of that bundle
+    photo_shape: tuple[int, int, int] = (3, 0, 0)  # of one photo in that bundle
 
 
-class Method(Protocol):
-    """Said once here for every method. All calls must be functions of their arguments alone."""
+Aggregate = Callable[[Phase, MethodState, Sequence[Update], Tools], MethodState]
 
-    def phases(self, task: TaskPlan) -> list[Phase]:
-        """The task's phases in order; the same each time it is asked."""
-        ...
 
-    def begin(self, phase: Phase, state: State, tools: Tools) -> State:
-        """The state with which a phase starts; `state` is empty before the first."""
-        ...
+@dataclass(frozen=True, kw_only=True)
+class Method:
+    """A method made for one task. Its results depend on the arguments alone.
 
-    def download(self, phase: Phase, state: State, client: bytes | None) -> Mapping[str, TensorSet] | None:
-        """The sets that a client gets, by the names its local plan uses; None: it sits this phase out.
+    Attributes:
+        phases: In order.
+        begin: The state at the start of a phase; the given one is empty before the first phase.
+        download: The tensor sets for a client, by the names in its local plan; None: the client sits the phase out.
+            With None as the client, the global model for evaluators; None: there is no global model. Return sets of
+            the state itself where possible: the server stores others only for members of a round.
+        aggregate: The state after a round. It depends on the set of updates, not on their order; the server passes
+            them ascending by client id. Raises `NothingToAggregate` if they give no new state.
+    """
 
-        With `client` None: what an evaluator gets, the global model; None: there is no such thing. Should give sets of
-        the state itself; others are stored for members of a round only.
-        """
-        ...
-
-    def aggregate(self, phase: Phase, state: State, updates: Sequence[Update], tools: Tools) -> State:
-        """The new state, which depends on the set of updates alone; they come sorted by client id.
-
-        Raises:
-            NothingToAggregate: These updates give none.
-        """
-        ...
+    phases: tuple[Phase, ...]
+    begin: Callable[[Phase, MethodState, Tools], MethodState]
+    download: Callable[[Phase, MethodState, bytes | None], Mapping[str, TensorSet] | None]
+    aggregate: Aggregate
 
 
 def span(tensors: TensorSet, name: str, start: int, stop: int, buffer: Array | None = None) -> Array:
-    """Elements `start` to `stop` of a tensor in row-major order; of a stored one no more than these are read.
+    """Elements `start` to `stop` of a tensor in row-major order; only these are read from a stored tensor.
 
     Args:
-        tensors: Where from.
-        name: Of the tensor.
+        tensors: The set that holds the tensor.
+        name: The tensor's name.
         start: First element.
-        stop: Behind the last one.
-        buffer: May be overwritten with the elements and be what is returned; float32 or int64, with room for them.
+        stop: One after the last element.
+        buffer: float32 or int64 with room for the elements; may be overwritten and returned.
     """
     read = getattr(tensors, "span", None)
     if read is not None:

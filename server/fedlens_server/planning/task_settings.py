@@ -1,4 +1,4 @@
-"""The settings of a task, as the operator gives them in JSON."""
+"""The settings of a task: a JSON object from the operator."""
 
 import json
 from typing import Annotated, Any, Literal
@@ -19,7 +19,7 @@ from fedlens_proto.v1 import assignment_pb2, manifest_pb2
 from fedlens_server.errors import Malformed
 
 MAX_SETTINGS_BYTES = 64 << 10
-MAX_COUNT = 1 << 48  # far above any count of photos, and small enough for sums in SQLite's 64-bit integers
+MAX_COUNT = 1 << 48  # far above any count of photos; sums fit SQLite's 64-bit integers
 _CODECS = {
     "f32": assignment_pb2.CODEC_FLOAT32,
     "f16": assignment_pb2.CODEC_FLOAT16,
@@ -32,7 +32,7 @@ CodecName = Literal["f32", "f16", "int8"]
 
 
 class SettingsError(Malformed):
-    """A setting that is not acceptable; the text names the key, what was found and what is allowed."""
+    """A setting that is not allowed; the text names the key, the value found and the allowed values."""
 
     def __init__(self, key: str, found: object, allowed: str) -> None:
         """`key` as the operator wrote it."""
@@ -40,7 +40,7 @@ class SettingsError(Malformed):
 
 
 class TaskSettings(BaseModel):
-    """Everything about a task but its bundles."""
+    """The settings of a task; its bundles are separate."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
@@ -87,32 +87,32 @@ class TaskSettings(BaseModel):
 
     @property
     def cohort_size(self) -> int | None:
-        """Clients a round; None: all."""
+        """Clients per round; None: all."""
         return None if self.cohort == "all" else self.cohort
 
     @property
     def wire_codec(self) -> assignment_pb2.Codec:
-        """How uploads are stored."""
+        """The codec of uploads."""
         return _CODECS[self.codec]
 
     @property
     def wire_download_codec(self) -> assignment_pb2.Codec:
-        """How downloads are stored."""
+        """The codec of downloads."""
         return _CODECS[self.download_codec]
 
     def upload(self, base: str, tensors: assignment_pb2.TensorSelector | None = None) -> assignment_pb2.Upload:
-        """An upload of these tensors, None: of all, in the task's codec; a difference from set `base` if it says so."""
+        """An upload of these tensors (None: all), encoded as the task says; a delta is to the set `base`."""
         return assignment_pb2.Upload(tensors=tensors, codec=self.wire_codec, base_set=base if self.difference else "")
 
     def stage(self, program: str) -> assignment_pb2.Stage:
-        """A run of `program` for the task's epochs or steps with its hyper-parameters; one epoch if neither is set."""
+        """A stage of `program` for the task's epochs or steps, by default one epoch, with its hyper-parameters."""
         values = [assignment_pb2.HyperValue(name=name, value=self.hyper[name]) for name in sorted(self.hyper)]
         if self.steps is not None:
             return assignment_pb2.Stage(program=program, steps=self.steps, hyper_values=values)
         return assignment_pb2.Stage(program=program, epochs=self.epochs or 1, hyper_values=values)
 
     def public_json(self) -> str:
-        """As the operator sees it: with defaults, without the seed."""
+        """The settings with defaults and without the seed, for operators."""
         return json.dumps(self.model_dump(exclude={"seed"}), sort_keys=True)
 
 
@@ -120,16 +120,16 @@ def parse(text: str) -> TaskSettings:
     """The settings in a JSON object.
 
     Raises:
-        SettingsError: A key is unknown or missing, or a value not allowed.
-        Malformed: It is no JSON object.
+        SettingsError: A key is unknown or missing, or a value is not allowed.
+        Malformed: The text is no JSON object.
     """
     if len(text) > MAX_SETTINGS_BYTES:
         raise Malformed(f"task settings: {len(text)} characters, at most {MAX_SETTINGS_BYTES} are allowed")
     try:
         raw = json.loads(text)
-        json.dumps(raw, ensure_ascii=False).encode()  # a lone surrogate, escaped, is JSON but no text
+        json.dumps(raw, ensure_ascii=False).encode()  # an escaped lone surrogate is JSON, but no text
     except (ValueError, RecursionError) as error:
-        raise Malformed(f"task settings: no JSON: {error}") from error
+        raise Malformed(f"task settings: not valid JSON: {error}") from error
     if not isinstance(raw, dict):
         raise Malformed(f"task settings: found {_short(raw)}, must be a JSON object")
     try:
@@ -139,10 +139,10 @@ def parse(text: str) -> TaskSettings:
 
 
 def check_hyper_values(settings: TaskSettings, manifest: manifest_pb2.Manifest) -> None:
-    """See that the bundle has each hyper-parameter and allows its value.
+    """Require that the bundle has each hyper-parameter and allows its value.
 
     Raises:
-        SettingsError: It does not.
+        SettingsError: A hyper-parameter is unknown, or its value out of range.
     """
     known = {hyper.name: hyper for hyper in manifest.hyper_parameters}
     for name, value in settings.hyper.items():

@@ -1,4 +1,7 @@
-"""What the server keeps: a SQLite database and a folder of blobs, opened by one process at a time."""
+"""The server's storage: a SQLite database and a folder of blobs, open in one process at a time.
+
+It imports `fedlens_proto` and the server's errors, and `methods` in `method_state.py`. Begin with `writing_thread.py`.
+"""
 
 import os
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
@@ -14,19 +17,19 @@ from fedlens_proto.blob import write as write_blob
 from fedlens_proto.v1 import blob_pb2
 from fedlens_server.errors import StoreUnusable
 from fedlens_server.store import schema
-from fedlens_server.store.blobs import MAX_ROW_BYTES, Blobs, ComputedBlob, IncomingBlob, Location, StoredBlob
+from fedlens_server.store.blobs import MAX_ROW_BYTES, Blobs, ComputedBlob, IncomingBlob, Location, PendingBlob
 from fedlens_server.store.database import connect, lock, migrate
 from fedlens_server.store.tensors import RestoredTensors, StoredTensors
-from fedlens_server.store.worker import Transaction, Worker
+from fedlens_server.store.writing_thread import Transaction, WritingThread
 
 __all__ = [
     "MAX_ROW_BYTES",
     "ComputedBlob",
     "IncomingBlob",
     "Location",
+    "PendingBlob",
     "RestoredTensors",
     "Store",
-    "StoredBlob",
     "StoredTensors",
     "Transaction",
 ]
@@ -35,10 +38,10 @@ T = TypeVar("T")
 
 
 class Store:
-    """Database, blobs and the one thread that writes."""
+    """Database, blobs, and the one thread that writes them."""
 
     def __init__(self, folder: Path, lock_descriptor: int, durable: bool = True) -> None:
-        """Use `open`."""
+        """Use `open` instead."""
         self.folder = folder
         self._lock_descriptor = lock_descriptor
         self._durable = durable
@@ -55,23 +58,20 @@ class Store:
         except BaseException:
             self._release()
             raise
-        self._group_listener: Callable[[], None] = _nobody
-        self._broken_listener: Callable[[], None] = _nobody
-        self._worker = Worker(
-            self._writers, self.blobs, lambda: self._group_listener(), lambda: self._broken_listener()
-        )
+        self._thread = WritingThread(self._writers, self.blobs)
 
     @classmethod
     def open(cls, folder: Path, *, durable: bool = True) -> Self:
-        """Open the state in `folder`, making it where it is missing and bringing an older one up to date.
+        """Open the state in `folder`; create it if it is missing, upgrade it if an older version wrote it.
 
         Args:
-            folder: Of the state.
-            durable: What is committed outlives a power failure. Otherwise it outlives only the end of the process,
-                however that ends, and nothing waits for the disk: for studies, which can be run again.
+            folder: The folder of the state.
+            durable: Commits survive a power failure. Otherwise they survive only the end of the process, even by a
+                kill, and nothing waits for the disk: for studies, which can be run again.
 
         Raises:
-            StoreUnusable: Another process has it open, a newer version of FedLens wrote it, or it cannot be written.
+            StoreUnusable: Another process has the state open, a newer version of FedLens wrote it, or it cannot be
+                written.
         """
         try:
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -80,28 +80,32 @@ class Store:
             raise StoreUnusable(f"{error.filename or folder} cannot be written: {error.strerror}") from error
 
     def on_commit(self, listener: Callable[[], None]) -> None:
-        """Have `listener` called on the writing thread after each commit; it replaces the one before."""
-        self._group_listener = listener
+        """Call `listener` on the writing thread after each commit, instead of the previous listener."""
+        self._thread.after_commit = listener
 
     def on_broken(self, listener: Callable[[], None]) -> None:
-        """Have `listener` called on the writing thread if that cannot go on: only opening anew helps then."""
-        self._broken_listener = listener
+        """Call `listener` on the writing thread if that has to stop; the store must then be opened anew."""
+        self._thread.on_broken = listener
 
     def submit(self, operation: Callable[[Transaction], T], keys: Iterable[Hashable] | None = None) -> Future[T]:
-        """Run an operation on the writing thread; see `worker`.
+        """Run an operation on the writing thread.
+
+        Args:
+            operation: Reads the view in memory and writes through the transaction.
+            keys: The keys of the view that the operation reads or changes; None: all.
 
         Raises:
             Unavailable: The store is closing.
         """
-        return self._worker.submit(operation, None if keys is None else frozenset(keys))
+        return self._thread.submit(operation, None if keys is None else frozenset(keys))
 
     def read(self, statement: Executable) -> Sequence[Row[Any]]:
-        """All rows of a query, as of the last commit; several threads read at a time."""
+        """All rows of a query, as of the last commit. Several threads can read at a time."""
         with self._readers.connect() as connection:
             return connection.execute(statement).all()
 
     def incoming(self) -> IncomingBlob:
-        """A place for bytes that arrive in pieces."""
+        """A new blob, to be written in pieces."""
         return IncomingBlob(self.blobs.incoming_folder, self._durable)
 
     def write_tensors(
@@ -110,14 +114,14 @@ class Store:
         incoming: IncomingBlob,
         floats: blob_pb2.Dtype = blob_pb2.DTYPE_FLOAT32,
         base: bytes | None = None,
-    ) -> StoredBlob:
+    ) -> PendingBlob:
         """Write a blob of float and int64 tensors for a transaction to place.
 
         Args:
             tensors: By name.
-            incoming: Must outlive the transaction.
-            floats: How float tensors are stored.
-            base: SHA-256 of the blob from which these are the difference; None: they are no difference.
+            incoming: Where to write; stays open until the transaction has ended.
+            floats: The dtype in which float tensors are stored.
+            base: For a difference, the SHA-256 of the blob that it is a difference to.
 
         Raises:
             BlobError: A tensor holds a NaN or an infinity, or has another type.
@@ -127,18 +131,18 @@ class Store:
         return incoming.finish(digest)
 
     def tensors(self, digest: bytes) -> StoredTensors:
-        """The tensors of a stored blob, or of one that a running operation has placed."""
+        """The tensors of a blob that is stored, or placed by a running operation."""
         return StoredTensors(digest, self.blobs.locate(digest).size, self.blobs.locate)
 
     def delete_blobs(self, transaction: Transaction, digests: Iterable[bytes]) -> None:
-        """Drop blobs in a transaction; their bytes go after its commit."""
+        """Delete blobs in a transaction; their bytes are deleted after its commit."""
         for digest in digests:
             transaction.later(_DELETE_BLOB, {"gone": digest})
             transaction.after_commit(partial(self.blobs.forget, digest))
 
     def close(self) -> None:
-        """Finish what was submitted, then release everything."""
-        self._worker.close()
+        """Finish all submitted operations, then close the database."""
+        self._thread.close()
         self._release()
 
     def _release(self) -> None:
@@ -149,9 +153,6 @@ class Store:
     def _read_row(self, digest: bytes) -> bytes | None:
         rows = self.read(select(schema.blobs.c.raw).where(schema.blobs.c.digest == digest))
         return rows[0].raw if rows else None
-
-
-def _nobody() -> None: ...
 
 
 _DELETE_BLOB = delete(schema.blobs).where(schema.blobs.c.digest == bindparam("gone"))

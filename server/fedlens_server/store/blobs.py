@@ -1,10 +1,10 @@
-"""Bytes by their SHA-256: small ones in the database's row, larger ones as files.
+"""Blobs by their SHA-256: small ones in the database, larger ones as files.
 
-    blobs/<sha256>       named by a row of the table `blobs`, or swept at the next start
-    blobs/incoming/<n>   being written or waiting for their transaction; swept at the next start
+    blobs/<sha256>       has a row in the table `blobs`; otherwise deleted at the next start
+    blobs/incoming/<n>   being written or waiting for its transaction; deleted at the next start
 
-A file is written and synced under its temporary name, then renamed by the transaction that names it, which syncs the
-folder before it commits.
+A file is written and synced under its temporary name. The transaction that stores it renames it, and syncs the folder
+before it commits.
 """
 
 import errno
@@ -30,25 +30,25 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 @dataclass(frozen=True, slots=True)
-class StoredBlob:
-    """Bytes that are on disk (or small enough for a row) and wait for the transaction that names them."""
+class PendingBlob:
+    """A blob that is on disk, or small enough for a row, and waits for the transaction that stores it."""
 
     digest: bytes
     size: int
-    raw: bytes | None = None  # the bytes themselves, when they fit a row
-    path: Path | None = None  # else the synced temporary file
+    raw: bytes | None = None  # the bytes themselves, if they fit a row
+    path: Path | None = None  # otherwise the synced temporary file
 
 
-class Computed(Protocol):
-    """Tensors whose blob is stored nowhere: they are computed from stored ones when they are read."""
+class ComputedTensors(Protocol):
+    """Tensors that are computed from stored ones when they are read."""
 
     @property
     def layout(self) -> Layout:
-        """Of the blob."""
+        """The layout of their blob."""
         ...
 
     def span(self, name: str, start: int, stop: int, buffer: Array | None = None) -> Array:
-        """As of `StoredTensors`."""
+        """As `StoredTensors.span`."""
         ...
 
 
@@ -57,23 +57,23 @@ class ComputedBlob:
     """A blob that is computed when it is read."""
 
     size: int
-    tensors: Computed
-    sources: frozenset[bytes]  # digests of the stored blobs from which it is computed
+    tensors: ComputedTensors
+    sources: frozenset[bytes]  # digests of the stored blobs that it is computed from
 
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """Where bytes can be read: exactly one of `raw`, `path` and `computed` is set."""
+    """The place of a blob's bytes: exactly one of `raw`, `path` and `computed` is set."""
 
     size: int
     raw: bytes | None = None
     path: Path | None = None
-    computed: Computed | None = None
+    computed: ComputedTensors | None = None
 
 
 @contextmanager
 def storage_full() -> Iterator[None]:
-    """Turn the system's word that the disk is full into `StorageFull`."""
+    """Turn the system's error for a full disk into `StorageFull`."""
     try:
         yield
     except OSError as error:
@@ -88,14 +88,14 @@ def full() -> StorageFull:
 
 
 class IncomingBlob:
-    """Bytes on their way in: in memory up to `MAX_ROW_BYTES`, in a temporary file beyond.
+    """A blob being written: in memory up to `MAX_ROW_BYTES`, in a temporary file beyond.
 
-    Use as a context manager that stays open until the call that stores the blob has been answered;
-    on leaving, a temporary file that no transaction has taken over is removed.
+    Use as a context manager that stays open until the transaction that stores the blob has ended; leaving it removes
+    a temporary file that no transaction has renamed.
     """
 
     def __init__(self, folder: Path, durable: bool = True) -> None:
-        """Use `Store.incoming`."""
+        """Use `Store.incoming` instead."""
         self._folder = folder
         self._durable = durable
         self._stream: BinaryIO = BytesIO()
@@ -103,7 +103,7 @@ class IncomingBlob:
         self._size = 0
 
     def write(self, chunk: bytes | memoryview) -> int:
-        """Take the next bytes. Blocks on the disk once more than `MAX_ROW_BYTES` have come.
+        """Append bytes. Blocks on the disk beyond `MAX_ROW_BYTES`.
 
         Raises:
             StorageFull: There is no room.
@@ -117,16 +117,16 @@ class IncomingBlob:
 
     @property
     def size(self) -> int:
-        """Bytes so far."""
+        """The number of bytes so far."""
         return self._size
 
     @property
     def in_memory(self) -> bool:
-        """Whether the next `write` of at most `MAX_ROW_BYTES - size` bytes touches no disk."""
+        """True if the next `write` of at most `MAX_ROW_BYTES - size` bytes does not touch the disk."""
         return self._path is None
 
-    def finish(self, digest: bytes | None = None) -> StoredBlob:
-        """Sync what was written; `digest` is trusted where given, else computed. Blocks on the disk for a file.
+    def finish(self, digest: bytes | None = None) -> PendingBlob:
+        """Sync the bytes to disk. A given `digest` is trusted; otherwise it is computed. Blocks on the disk for a file.
 
         Raises:
             StorageFull: There is no room.
@@ -134,7 +134,7 @@ class IncomingBlob:
         if self._path is None:
             assert isinstance(self._stream, BytesIO)
             raw = self._stream.getvalue()
-            return StoredBlob(digest or sha256(raw).digest(), self._size, raw=raw)
+            return PendingBlob(digest or sha256(raw).digest(), self._size, raw=raw)
         with storage_full():
             self._stream.flush()
             if self._durable:
@@ -146,16 +146,16 @@ class IncomingBlob:
                 while chunk := file.read(1 << 20):
                     hashed.update(chunk)
                 digest = hashed.digest()
-        return StoredBlob(digest, self._size, path=self._path)
+        return PendingBlob(digest, self._size, path=self._path)
 
     def __enter__(self) -> Self:
-        """Itself."""
+        """The blob itself."""
         return self
 
     def __exit__(self, *exc: object) -> None:
-        """Drop a temporary file that nobody took over."""
+        """Remove the temporary file, unless a transaction has renamed it."""
         try:
-            self._stream.close()  # what a full disk keeps from being flushed is dropped anyway
+            self._stream.close()  # a full disk may prevent the flush of bytes that are dropped anyway
         except OSError:
             pass
         if self._path is not None:
@@ -171,17 +171,17 @@ class IncomingBlob:
 
 
 class Blobs:
-    """Where everything is that the database names; readable from any thread."""
+    """The blobs that the database names, stored or computed; readable from any thread."""
 
     def __init__(self, folder: Path, read_row: Callable[[bytes], bytes | None], durable: bool = True) -> None:
-        """`folder` holds the files; `read_row` gets the bytes of a row."""
+        """`folder` holds the files; `read_row` reads the bytes in a row."""
         self.folder = folder
         self._durable = durable
         self.incoming_folder = folder / "incoming"
         self.incoming_folder.mkdir(parents=True, exist_ok=True)
-        self.sizes: dict[bytes, int] = {}  # of every blob that the database names
-        self.kept_until: dict[bytes, float] = {}  # of parts that may have no task yet
-        self.computed: dict[bytes, ComputedBlob] = {}  # that are not stored, or were not when they were named
+        self.sizes: dict[bytes, int] = {}  # of every stored blob
+        self.kept_until: dict[bytes, float] = {}  # of bundle parts that may have no task yet
+        self.computed: dict[bytes, ComputedBlob] = {}  # blobs that were not stored when they were named
         self._read_row = read_row
         self._placing: dict[bytes, bytes] = {}
         self._cache: OrderedDict[bytes, bytes] = OrderedDict()
@@ -193,15 +193,15 @@ class Blobs:
         return self.folder / digest.hex()
 
     def size(self, digest: bytes) -> int:
-        """Bytes of a blob that is stored or computed."""
+        """The size in bytes of a stored or computed blob."""
         size = self.sizes.get(digest)
         return self.computed[digest].size if size is None else size
 
     def locate(self, digest: bytes) -> Location:
-        """Where a blob is.
+        """The location of a blob.
 
         Raises:
-            Unknown: It is not stored.
+            Unknown: The blob is not stored.
         """
         with self._lock:
             raw = self._placing.get(digest, self._cache.get(digest))
@@ -224,7 +224,7 @@ class Blobs:
         return Location(path.stat().st_size if size is None else size, path=path)
 
     def remember(self, digest: bytes, raw: bytes) -> None:
-        """Keep the bytes of a row, or of a small blob that is computed, in memory while there is room."""
+        """Cache the bytes of a row or of a small computed blob in memory."""
         with self._lock:
             if digest not in self._cache:
                 self._cache[digest] = raw
@@ -234,13 +234,13 @@ class Blobs:
                     self._cached_bytes -= len(dropped)
 
     def drop_cached(self, digest: bytes) -> None:
-        """Keep a blob's bytes in memory no more."""
+        """Drop a blob's bytes from the cache."""
         with self._lock:
             raw = self._cache.pop(digest, None)
             self._cached_bytes -= len(raw) if raw is not None else 0
 
     def forget(self, digest: bytes) -> None:
-        """The database names it no more: remove its bytes."""
+        """Remove the bytes of a blob that the database no longer names."""
         self.kept_until.pop(digest, None)
         size = self.sizes.pop(digest, 0)
         self.drop_cached(digest)
@@ -248,17 +248,17 @@ class Blobs:
             self.path(digest).unlink(missing_ok=True)
 
     def begin_placing(self, digest: bytes, raw: bytes) -> None:
-        """Make a row's bytes readable before their transaction has ended."""
+        """Make the bytes of a row readable before its transaction ends."""
         with self._lock:
             self._placing[digest] = raw
 
     def end_placing(self) -> None:
-        """The transaction has ended."""
+        """End what `begin_placing` began, when the transaction has ended."""
         with self._lock:
             self._placing.clear()
 
     def sync_folder(self) -> None:
-        """Make renames durable, if that is wanted."""
+        """Sync renames to disk, if the store is durable."""
         if not self._durable:
             return
         descriptor = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY)
@@ -268,7 +268,7 @@ class Blobs:
             os.close(descriptor)
 
     def sweep_files(self) -> None:
-        """Remove temporary files, and files that the database does not name."""
+        """Delete temporary files, and files that the database does not name."""
         for path in self.incoming_folder.iterdir():
             path.unlink()
         named = {digest.hex() for digest, size in self.sizes.items() if size > MAX_ROW_BYTES}

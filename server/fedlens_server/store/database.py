@@ -1,4 +1,4 @@
-"""The SQLite file: how it is opened, locked to one process and brought up to date."""
+"""The SQLite file: lock for one process, connections, schema upgrades."""
 
 import fcntl
 import os
@@ -19,10 +19,10 @@ LOCK_FILE = "lock"
 
 
 def lock(folder: Path) -> int:
-    """Take the folder for this process; gives the descriptor that holds it until it is closed.
+    """Lock the folder for this process, until the returned descriptor is closed.
 
     Raises:
-        StoreUnusable: Another process has it.
+        StoreUnusable: Another process holds the lock.
     """
     descriptor = os.open(folder / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
@@ -36,18 +36,18 @@ def lock(folder: Path) -> int:
 
 
 def connect(folder: Path, *, begin: str, durable: bool = True) -> Engine:
-    """An engine on the folder's database whose transactions start with `begin`.
+    """An engine for the folder's database whose transactions start with `begin`.
 
-    Every commit survives power loss, or, without `durable`, the end of the process alone.
+    Commits survive a power failure, or without `durable` only the end of the process.
     """
-    # Parameters hold what clients and operators sent; an error's text must not carry them into the log.
+    # Parameters hold data of clients and operators, which must not get into the log with an error's text.
     engine = create_engine(
         f"sqlite:///{folder / DATABASE_FILE}", connect_args={"check_same_thread": False}, hide_parameters=True
     )
 
     @event.listens_for(engine, "connect")
     def prepare(connection: sqlite3.Connection, _: ConnectionPoolEntry) -> None:
-        connection.isolation_level = None  # the driver would begin transactions on its own and late
+        connection.isolation_level = None  # otherwise the driver begins transactions itself, and late
         cursor = connection.cursor()
         synchronous = f"synchronous = {'FULL' if durable else 'OFF'}"
         for pragma in ("journal_mode = WAL", synchronous, "foreign_keys = ON", "busy_timeout = 10000"):
@@ -62,10 +62,10 @@ def connect(folder: Path, *, begin: str, durable: bool = True) -> Engine:
 
 
 def migrate(engine: Engine, folder: Path) -> None:
-    """Bring the database to this version's schema, in one transaction.
+    """Upgrade the database to this version's schema, in one transaction.
 
     Raises:
-        StoreUnusable: It has a schema that this version does not know, or is no database of this server.
+        StoreUnusable: The schema is unknown to this version, or the file is no database of a FedLens server.
     """
     config = Config()
     config.set_main_option("script_location", str(Path(__file__).with_name("migrations")).replace("%", "%%"))
@@ -75,9 +75,9 @@ def migrate(engine: Engine, folder: Path) -> None:
     try:
         with engine.begin() as connection:
             found = _revisions(connection)
-            if strangers := found - known:
+            if unknown := found - known:
                 raise StoreUnusable(
-                    f"{folder / DATABASE_FILE} has schema {', '.join(sorted(strangers))}; this version of FedLens "
+                    f"{folder / DATABASE_FILE} has schema {', '.join(sorted(unknown))}; this version of FedLens "
                     f"knows up to {script.get_current_head()}. It was written by a newer version: upgrade FedLens"
                 )
             if found == {script.get_current_head()}:

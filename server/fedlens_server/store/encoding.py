@@ -1,4 +1,4 @@
-"""The blob of tensors that are not stored, piece by piece and from anywhere in it."""
+"""Encoding of computed tensors as a blob: any range of its bytes, piece by piece."""
 
 from collections.abc import Iterator
 from hashlib import sha256
@@ -8,13 +8,13 @@ import numpy as np
 
 from fedlens_proto.blob import DTYPES, Layout
 from fedlens_proto.errors import BlobError
-from fedlens_server.store.blobs import Computed
+from fedlens_server.store.blobs import ComputedTensors
 
 PIECE = 1 << 18  # elements: 1 MiB of float32
 
 
-def pieces(tensors: Computed, first: int = 0, last: int | None = None) -> Iterator[memoryview]:
-    """Bytes `first` to `last` of the blob of these tensors, float32 and int64, at most `PIECE` elements at a time.
+def pieces(tensors: ComputedTensors, first: int = 0, last: int | None = None) -> Iterator[memoryview]:
+    """Bytes `first` to `last` of the blob of these float32 and int64 tensors, at most `PIECE` elements at a time.
 
     Raises:
         BlobError: A tensor holds a NaN or an infinity.
@@ -30,15 +30,15 @@ def pieces(tensors: Computed, first: int = 0, last: int | None = None) -> Iterat
             yield from _elements(tensors, layout, i, first, last)
 
 
-def digest(tensors: Computed) -> bytes:
-    """SHA-256 of the blob of these tensors. Errors as in `pieces`."""
+def digest(tensors: ComputedTensors) -> bytes:
+    """The SHA-256 of the blob of these tensors. Errors as in `pieces`."""
     hashed = sha256()
     for piece in pieces(tensors):
         hashed.update(piece)
     return hashed.digest()
 
 
-def _elements(tensors: Computed, layout: Layout, i: int, first: int, last: int) -> Iterator[memoryview]:
+def _elements(tensors: ComputedTensors, layout: Layout, i: int, first: int, last: int) -> Iterator[memoryview]:
     spec, offset = layout.specs[i], layout.offsets[i]
     dtype = DTYPES[spec.dtype]
     start = max(first - offset, 0) // dtype.itemsize
@@ -52,7 +52,7 @@ def _elements(tensors: Computed, layout: Layout, i: int, first: int, last: int) 
 
 
 def _cut(raw: bytes | memoryview, position: int, first: int, last: int) -> Iterator[memoryview]:
-    """What of these bytes, which stand at `position`, lies in the range asked for."""
-    wanted = memoryview(raw)[max(first - position, 0) : max(last - position, 0)]
-    if wanted:
-        yield wanted
+    """The part of these bytes, which start at `position`, that lies between `first` and `last`."""
+    part = memoryview(raw)[max(first - position, 0) : max(last - position, 0)]
+    if part:
+        yield part

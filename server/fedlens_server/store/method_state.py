@@ -1,4 +1,4 @@
-"""How a method's state is kept: tensor sets and arrays as blobs, plain values as JSON, each under its name."""
+"""Storage of a method's state: tensor sets and arrays as blobs, plain values as JSON, by name."""
 
 import json
 import re
@@ -11,8 +11,8 @@ import numpy as np
 from sqlalchemy import delete, select
 from sqlalchemy.dialects.sqlite import insert
 
-from fedlens_server.methods import State
-from fedlens_server.store import Store, StoredBlob, StoredTensors, Transaction, schema
+from fedlens_server.methods import MethodState
+from fedlens_server.store import PendingBlob, Store, StoredTensors, Transaction, schema
 
 TENSORS, ARRAY, PLAIN = "tensors", "array", "plain"
 _ARRAY_NAME = "value"
@@ -27,7 +27,7 @@ _entries = schema.state_entries.c
 
 @dataclass(frozen=True)
 class Entry:
-    """One entry as it stands in the database."""
+    """A row of the table `state_entries`."""
 
     name: str
     kind: str
@@ -37,31 +37,31 @@ class Entry:
 
 @dataclass(frozen=True)
 class PreparedState:
-    """A new state whose blobs are written and wait for the transaction that names them."""
+    """A new state whose blobs are written and wait for the transaction that stores them."""
 
-    values: State
+    values: MethodState
     changed: tuple[Entry, ...] = ()
-    blobs: tuple[StoredBlob, ...] = ()
+    blobs: tuple[PendingBlob, ...] = ()
     removed: frozenset[str] = frozenset()
 
 
-def prepare(store: Store, old: State, new: State, open_blobs: ExitStack) -> PreparedState:
-    """Write what is new in `new`; entries that are the same object as in `old` are carried.
+def prepare(store: Store, old: MethodState, new: MethodState, open_blobs: ExitStack) -> PreparedState:
+    """Write the new entries of a state; entries that are the same object as in `old` are not written again.
 
     Args:
-        store: Where to.
-        old: The state as it is kept now.
-        new: What the method gave.
+        store: The store to write to.
+        old: The stored state.
+        new: The state from the method.
         open_blobs: To be closed after the transaction.
 
     Raises:
-        TypeError: An entry is nothing that can be kept.
+        TypeError: An entry has a type that cannot be stored.
         BlobError: A tensor has a NaN or an infinity, or a type that cannot be stored.
         StorageFull: There is no room.
     """
     values: dict[str, Any] = {}
     changed: list[Entry] = []
-    blobs: list[StoredBlob] = []
+    blobs: list[PendingBlob] = []
 
     def write(tensors: Mapping[str, Any]) -> StoredTensors:
         blob = store.write_tensors(tensors, open_blobs.enter_context(store.incoming()))
@@ -87,7 +87,7 @@ def prepare(store: Store, old: State, new: State, open_blobs: ExitStack) -> Prep
 
 
 def without(prepared: PreparedState, clients: Collection[bytes]) -> PreparedState:
-    """The same state without what belongs to these clients: of that nothing is placed, and old rows are removed."""
+    """The same state without the entries of these clients; their blobs are not stored and their rows are removed."""
     names = of_clients(prepared.values, clients)
     changed = tuple(entry for entry in prepared.changed if entry.name not in names)
     named = {entry.blob for entry in changed}
@@ -100,7 +100,7 @@ def without(prepared: PreparedState, clients: Collection[bytes]) -> PreparedStat
 
 
 def save(transaction: Transaction, task: int, prepared: PreparedState) -> None:
-    """Name the new state in a transaction."""
+    """Store the new state in a transaction."""
     for blob in prepared.blobs:
         transaction.place(blob)
     for entry in prepared.changed:
@@ -110,13 +110,13 @@ def save(transaction: Transaction, task: int, prepared: PreparedState) -> None:
 
 
 def remove(transaction: Transaction, task: int, names: Collection[str]) -> None:
-    """Drop entries in a transaction."""
+    """Delete entries in a transaction."""
     for name in names:
         transaction.execute(delete(schema.state_entries).where(_entries.task == task, _entries.name == name))
 
 
-def load(store: Store, task: int) -> tuple[State, dict[str, bytes]]:
-    """The state of a task as it is kept, and the blobs of those of its entries that have one."""
+def load(store: Store, task: int) -> tuple[MethodState, dict[str, bytes]]:
+    """The stored state of a task, and the blob digests of its tensor sets and arrays by name."""
     values: dict[str, Any] = {}
     blobs: dict[str, bytes] = {}
     for row in store.read(select(schema.state_entries).where(_entries.task == task).order_by(_entries.name)):
@@ -130,17 +130,14 @@ def load(store: Store, task: int) -> tuple[State, dict[str, bytes]]:
 
 
 def blobs_after(blobs: Mapping[str, bytes], prepared: PreparedState) -> dict[str, bytes]:
-    """By entry the blobs of the new state, given those of the old one."""
-    carried = {name: digest for name, digest in blobs.items() if name in prepared.values}
-    for entry in prepared.changed:
-        carried.pop(entry.name, None)
-        if entry.blob is not None:
-            carried[entry.name] = entry.blob
-    return carried
+    """The blob digests of the new state by name, given those of the old state."""
+    new = {entry.name: entry.blob for entry in prepared.changed}
+    merged = {name: digest for name, digest in blobs.items() if name in prepared.values} | new
+    return {name: digest for name, digest in merged.items() if digest is not None}
 
 
-def of_clients(values: State, clients: Collection[bytes]) -> frozenset[str]:
-    """Names of the entries that belong to these clients."""
+def of_clients(values: MethodState, clients: Collection[bytes]) -> frozenset[str]:
+    """The names of the entries that belong to these clients."""
     owned = ((name, _OWNED.match(name)) for name in values)
     return frozenset(name for name, found in owned if found and bytes.fromhex(found[1]) in clients)
 

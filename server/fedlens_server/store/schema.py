@@ -32,12 +32,12 @@ clients = Table(
     Column("id", LargeBinary, primary_key=True),
     Column("role", Integer, nullable=False),
     Column("token", Text, nullable=False),
-    Column("capabilities", LargeBinary, nullable=False),  # as sent, canonical
+    Column("capabilities", LargeBinary, nullable=False),  # the canonical message
     Column("enrolled_at", Float, nullable=False),
     Column("revoked", Boolean, nullable=False),
 )
 
-# Clients that have ever enrolled with a token, forgotten ones too.
+# The number of clients that have enrolled with each token, including forgotten clients.
 token_uses = Table(
     "token_uses",
     metadata,
@@ -45,7 +45,7 @@ token_uses = Table(
     Column("uses", Integer, nullable=False),
 )
 
-# Of a client that asked to be forgotten only this is left, so that the id cannot enrol again.
+# The only trace of a forgotten client; its id cannot enrol again.
 forgotten = Table("forgotten", metadata, Column("id", LargeBinary, primary_key=True))
 
 blobs = Table(
@@ -53,8 +53,8 @@ blobs = Table(
     metadata,
     Column("digest", LargeBinary, primary_key=True),
     Column("size", Integer, nullable=False),
-    Column("raw", LargeBinary),  # null: a file
-    Column("kept_until", Float),  # a part that no task names yet is kept until then
+    Column("raw", LargeBinary),  # null: stored in a file
+    Column("kept_until", Float),  # until then a bundle part without a task is not deleted
 )
 
 tasks = Table(
@@ -62,7 +62,7 @@ tasks = Table(
     metadata,
     Column("id", Integer, primary_key=True),
     Column("name", Text, nullable=False, unique=True),
-    Column("content", LargeBinary, nullable=False),  # SHA-256 over what the operator sent
+    Column("content", LargeBinary, nullable=False),  # SHA-256 of the operator's request
     Column("settings", Text, nullable=False),  # JSON, without the seed
     Column("seed", LargeBinary, nullable=False),
     Column("state", Integer, nullable=False),
@@ -83,7 +83,7 @@ task_bundles = Table(
     Column("manifest", LargeBinary, nullable=False),
 )
 
-# How to compute blobs that clients may fetch and that are stored nowhere.
+# Recipes of the blobs that are computed on demand.
 weighted_sums = Table(
     "weighted_sums",
     metadata,
@@ -113,12 +113,12 @@ rounds = Table(
     Column("opened_at", Float, nullable=False),
     Column("ended_at", Float),
     Column("bytes_sent", Integer, nullable=False),
-    Column("population", LargeBinary),  # ids of the eligible clients, until the round has ended
-    Column("sitting_out", Text, nullable=False),  # JSON [id in hex] of clients with no download, until then
+    Column("population", LargeBinary),  # ids of the eligible clients; null once the round has ended
+    Column("sitting_out", Text, nullable=False),  # JSON [id in hex] of clients without a download; empty afterwards
 )
 
-# One row a member; it is the idempotency record too and lives as long as the task. Uploaded blobs do not: `blob`
-# names bytes that are there only until the round has ended.
+# One row per member, also its idempotency record; kept as long as the task. The uploaded blob, `blob`, is deleted when
+# the round ends.
 members = Table(
     "members",
     metadata,

@@ -1,7 +1,7 @@
-"""Stored tensors by name, read only when asked for and only as far as asked for.
+"""Stored tensors by name; only the elements that are needed are read.
 
-Files are read, not mapped: a mapping of each update of a round would become resident as a whole, and the page faults
-cost more than copying from the page cache into a buffer that is in the processor's cache.
+Files are read, not mapped: mappings of all updates of a round would become resident, and page faults cost more than
+copies from the page cache into a buffer in the processor's cache.
 """
 
 import os
@@ -24,10 +24,10 @@ _FIRST_READ = 64 << 10
 
 
 class StoredTensors(Mapping[str, Array]):
-    """The tensors of a stored blob; float16 and int8 become float32, all arrays are read-only or fresh."""
+    """The tensors of a stored blob. float16 and int8 become float32; arrays are read-only or new."""
 
     def __init__(self, digest: bytes, size: int, locate: Callable[[bytes], Location]) -> None:
-        """`locate` says where the bytes are, each time they are needed."""
+        """`locate` is called for every read."""
         self.digest = digest
         self.size = size
         self._locate = locate
@@ -37,7 +37,7 @@ class StoredTensors(Mapping[str, Array]):
 
     @property
     def layout(self) -> Layout:
-        """What the blob holds, and where.
+        """The names, types, shapes and offsets of the tensors.
 
         Raises:
             BlobError: The bytes are no blob.
@@ -53,7 +53,7 @@ class StoredTensors(Mapping[str, Array]):
 
     @contextmanager
     def opened(self) -> Iterator[Self]:
-        """Keep the blob's file open in between, for reading many spans; without it, each opens the file."""
+        """Keep the blob's file open, to read many spans; otherwise every read opens the file."""
         path = self._locate(self.digest).path
         if path is None:
             yield self
@@ -72,7 +72,7 @@ class StoredTensors(Mapping[str, Array]):
     def span(self, name: str, start: int, stop: int, buffer: Array | None = None) -> Array:
         """Elements `start` to `stop` of a tensor in row-major order.
 
-        They may be put into `buffer`, float32 or int64 with room for them all, which saves making a new array.
+        The result may be in `buffer`, float32 or int64 with room for all elements, which saves a new array.
         """
         layout = self.layout
         i = self._index[name]
@@ -92,7 +92,7 @@ class StoredTensors(Mapping[str, Array]):
         return stored.astype(np.float32) if spec.dtype == blob_pb2.DTYPE_FLOAT16 else stored
 
     def __contains__(self, name: object) -> bool:
-        """Whether there is a tensor of that name."""
+        """True if there is a tensor of that name."""
         return self.layout is not None and name in self._index
 
     def __iter__(self) -> Iterator[str]:
@@ -100,13 +100,13 @@ class StoredTensors(Mapping[str, Array]):
         return (spec.name for spec in self.layout.specs)
 
     def __len__(self) -> int:
-        """How many tensors."""
+        """The number of tensors."""
         return len(self.layout.specs)
 
     def _elements(
         self, location: Location | None, dtype: np.dtype[Any], offset: int, count: int, buffer: Array | None = None
     ) -> Array:
-        """What is stored from an offset on; in `buffer` if it is of that type and has to be read."""
+        """The stored elements from an offset; in `buffer` if they are read from a file and have its type."""
         if location is not None and location.raw is not None:
             return np.frombuffer(location.raw, dtype, count, offset)
         fits = buffer is not None and buffer.dtype == dtype
@@ -124,16 +124,16 @@ class StoredTensors(Mapping[str, Array]):
 
 
 class RestoredTensors(Sums):
-    """The tensors of which a stored blob holds the difference to another stored one; not stored themselves."""
+    """The tensors of a delta upload: the sum of a stored base and a stored difference."""
 
     def __init__(self, base: StoredTensors, differences: StoredTensors) -> None:
-        """`base` may hold more tensors, and be shared by several."""
+        """`base` may hold further tensors, and may be shared."""
         super().__init__(base, differences)
         self.base = base
         self.differences = differences
 
     def span(self, name: str, start: int, stop: int, buffer: Array | None = None) -> Array:
-        """As of `StoredTensors`; the base has the tensor in the same shape."""
+        """As `StoredTensors.span`; the base has the tensor in the same shape."""
         held = self.base.span(name, start, stop)
         difference = self.differences.span(name, start, stop, buffer)
         fits = buffer is not None and buffer.dtype == difference.dtype
@@ -153,7 +153,7 @@ def _read(descriptor: int, into: Array, offset: int) -> None:
     """Fill an array with a file's bytes from an offset.
 
     Raises:
-        BlobError: The file ends before.
+        BlobError: The file is too short.
     """
     left = into.data.cast("B")
     while (count := os.preadv(descriptor, [left], offset)) < len(left):

@@ -40,5 +40,5 @@ def _read(path: Path) -> Case:
     with np.load(path) as case:
         meta = json.loads(str(case["meta_json"]))
         inputs = {key.removeprefix("in_"): case[key] for key in case.files if key.startswith("in_")}
-        outputs = {key.removeprefix("out_"): case[key] for key in case.files if key.startswith("out_")}
+        outputs = {key.removeprefix("out_"): case[key] for key in case.files if key.startswith(("out_", "alt_"))}
     return Case(path.stem, inputs, outputs, meta["rtol"], meta["atol"])

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from fedlens_server.methods import METHODS
-from fedlens_server.planning.fitting import Options
+from fedlens_server.planning.options import Options
 from fedlens_server.planning.task_settings import TaskSettings
 from tests.server.fakes import Bench, client_ids
 
@@ -25,9 +25,8 @@ NAME = "fedlens_server.methods.fedavgm"
 
 
 def options_of(method: str) -> Options:
-    """What the module of a method declares."""
-    module = inspect.getmodule(METHODS[method].__self__)  # type: ignore[attr-defined]  # bound class methods, all of them
-    found: Options = getattr(module, "OPTIONS", {})
+    """The options that the module of a method declares."""
+    found: Options = getattr(inspect.getmodule(METHODS[method]), "OPTIONS", {})
     return found
 
 

@@ -1,14 +1,65 @@
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from fedlens_server.methods import NothingToAggregate, TaskPlan
-from fedlens_server.methods.arithmetic.weighted_mean import CHUNK
-from fedlens_server.methods.fedavg import FedAvg, average
-from fedlens_server.planning.task_settings import SettingsError, TaskSettings
+from fedlens_proto.blob import Array
+from fedlens_server.methods import NothingToAggregate
+from fedlens_server.methods.arithmetic.linear_combination import CHUNK
+from fedlens_server.methods.fedavg import average
+from fedlens_server.methods.fedavg_last_fc import average_rows
+from fedlens_server.methods.fedns import average_nodes
+from fedlens_server.planning.task_settings import SettingsError
 from tests.server.methods.golden import cases
+from tests.server.methods.tasks import made
+
+Mean = Callable[[list[Array], list[int]], Array]
+
+
+def by_class(tensors: list[Array], counts: list[int]) -> Array:
+    """FedAvg+lastFC's mean; nobody has the second class."""
+    return average_rows(tensors, [[n, 0] for n in counts], counts)
+
+
+def by_node(tensors: list[Array], counts: list[int]) -> Array:
+    """FedNS's mean of a layer that was 0."""
+    return average_nodes(tensors, None, np.zeros_like(tensors[0]), counts)[0]
+
+
+each_mean = pytest.mark.parametrize("mean", [average, by_class, by_node])
+
+
+@each_mean
+def test_one_client_alone_gives_its_own_weights_back(mean: Mean) -> None:
+    weights = np.float32([[0.1, -3.7], [1e-30, 1e30]])
+
+    np.testing.assert_array_equal(mean([weights], [7]), weights)
+
+
+@each_mean
+def test_a_client_without_photos_is_skipped_even_if_its_weights_are_nan(mean: Mean) -> None:
+    found = mean([np.float32([[np.nan, 1.0], [np.inf, np.nan]]), np.float32([[2.0, 0.0], [3.0, 4.0]])], [0, 5])
+
+    np.testing.assert_array_equal(found, [[2.0, 0.0], [3.0, 4.0]])
+
+
+@each_mean
+def test_no_photos_at_all_give_no_mean(mean: Mean) -> None:
+    with pytest.raises(NothingToAggregate, match="no client trained on any photo"):
+        mean([np.float32([[1.0], [2.0]])], [0])
+
+
+@each_mean
+def test_arguments_are_left_as_they_were(mean: Mean) -> None:
+    tensors, counts = [np.float32([[1.0], [2.0]]), np.float32([[3.0], [4.0]])], [1, 2]
+
+    mean(tensors, counts)
+
+    np.testing.assert_array_equal(tensors, [[[1.0], [2.0]], [[3.0], [4.0]]])
+    assert counts == [1, 2]
 
 
 def test_a_client_counts_by_its_photos() -> None:
@@ -17,23 +68,6 @@ def test_a_client_counts_by_its_photos() -> None:
 
     np.testing.assert_array_equal(mean, [4.0, 8.0])
     assert mean.dtype == np.float32
-
-
-def test_one_client_alone_gives_its_own_weights_back() -> None:
-    weights = np.float32([[0.1, -3.7], [1e-30, 1e30]])
-
-    np.testing.assert_array_equal(average([weights], [7]), weights)
-
-
-def test_a_client_without_photos_is_skipped_even_if_its_weights_are_nan() -> None:
-    mean = average([np.float32([np.nan]), np.float32([2.0])], [0, 5])
-
-    np.testing.assert_array_equal(mean, [2.0])
-
-
-def test_no_photos_at_all_gives_no_mean() -> None:
-    with pytest.raises(NothingToAggregate, match="no client trained on any photo"):
-        average([np.float32([1.0])], [0])
 
 
 def test_of_integer_buffers_the_maximum_is_taken() -> None:
@@ -48,14 +82,6 @@ def test_sums_are_in_float64() -> None:
     values = [np.float32([2.0**24])] + [np.float32([1.0])] * 4
 
     assert average(values, [1] * 5)[0] == np.float32((2**24 + 4) / 5)
-
-
-def test_arguments_are_left_as_they_were() -> None:
-    tensors = [np.float32([1.0, 2.0]), np.float32([3.0, 4.0])]
-
-    average(tensors, [1, 2])
-
-    np.testing.assert_array_equal(tensors, [[1.0, 2.0], [3.0, 4.0]])
 
 
 def test_a_tensor_of_many_chunks_and_threads_equals_the_plain_formula() -> None:
@@ -85,16 +111,14 @@ def test_the_mean_lies_between_the_least_and_the_greatest_value(data: st.DataObj
     assert (mean <= np.max(tensors, axis=0) + slack).all()
 
 
-def test_it_agrees_with_the_worked_cases() -> None:
-    for case in cases("fedavg_"):
+@pytest.mark.parametrize("method", ["fedavg", "fedclassavg"])
+def test_it_agrees_with_the_worked_cases(method: str) -> None:
+    for case in [case for case in cases(f"{method}_") if "n" in case.inputs]:
         for name in case.inputs.keys() & case.outputs.keys():
             case.check(name, average(list(case.inputs[name]), case.inputs["n"]))
 
 
-def test_options_are_refused_by_name() -> None:
-    plan = TaskPlan(
-        settings=TaskSettings(method="fedavg", rounds=1, population=1, options={"rho": 0.5}), manifests=(None,)
-    )  # type: ignore[arg-type]
-
-    with pytest.raises(SettingsError, match=r"options\.rho: found set, must be left out"):
-        FedAvg.for_task(plan)
+@pytest.mark.parametrize("name", ["fedavg", "fedavg_last_fc", "fedns", "fedper", "fedprox", "local_only"])
+def test_a_method_without_options_refuses_them_by_name(name: str) -> None:
+    with pytest.raises(SettingsError, match=rf"options\.rho: found set, must be left out: {name} has no options"):
+        made(name, options={"rho": 0.5})

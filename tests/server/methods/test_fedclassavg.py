@@ -3,12 +3,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedlens_proto.v1 import assignment_pb2, manifest_pb2
-from fedlens_server.methods.fedclassavg import average
+from fedlens_proto.v1 import assignment_pb2
 from fedlens_server.planning.task_settings import SettingsError
 from tests.server.bundles import TinyBundle, tiny_bundle
-from tests.server.methods.golden import cases
-from tests.server.methods.tasks import ALICE, BOB, after, begun, changed, made, plan, update, with_reference
+from tests.server.methods.tasks import ALICE, BOB, after, begun, changed, made, update, with_reference
 from tests.server.networks import network, weights
 
 CLASSIFIER = ["fc.bias", "fc.weight"]
@@ -17,7 +15,7 @@ SUPCON = with_reference(network(), "supcon", CLASSIFIER)
 
 def other_extractor(rows: int = 2) -> TinyBundle:
     """A network with another convolution; with other than two rows, another classifier too."""
-    tensors = list(manifest_pb2.Manifest.FromString(SUPCON.manifest).tensors)
+    tensors = list(SUPCON.parsed.tensors)
     for tensor in tensors:
         if tensor.name == "conv.weight":
             tensor.shape[:] = [2, 17]
@@ -26,21 +24,8 @@ def other_extractor(rows: int = 2) -> TinyBundle:
     return changed(SUPCON, tensors=tensors, model="other")
 
 
-def test_classifiers_are_averaged_by_the_photos_of_who_takes_part() -> None:
-    # (1 * 2 + 3 * 6) / 4
-    np.testing.assert_array_equal(average([np.float32([2.0]), np.float32([6.0])], [1, 3]), [5.0])
-
-
-def test_it_agrees_with_the_worked_cases() -> None:
-    averaged = [case for case in cases("fedclassavg_") if "n" in case.inputs]
-    for case in averaged:
-        for name in case.outputs.keys() & case.inputs.keys():
-            case.check(name, average(list(case.inputs[name]), case.inputs["n"]))
-
-
 def test_the_classifier_is_shared_and_the_extractor_kept() -> None:
-    task = plan("fedclassavg", SUPCON)
-    (phase,) = made(task).phases(task)
+    (phase,) = made("fedclassavg", SUPCON).phases
 
     shared, own = phase.local_plan.start
     (reference,) = phase.local_plan.references
@@ -51,26 +36,25 @@ def test_the_classifier_is_shared_and_the_extractor_kept() -> None:
 
 
 def test_only_the_classifier_enters_the_state() -> None:
-    task = plan("fedclassavg", SUPCON)
-    method = made(task)
+    method = made("fedclassavg", SUPCON)
     sent = [
-        update(client, {name: weights(value)[name] for name in CLASSIFIER})
-        for client, value in ((ALICE, 1.0), (BOB, 2.0))
+        update(client, {name: weights(value)[name] for name in CLASSIFIER}, photos)
+        for client, value, photos in ((ALICE, 2.0, 1), (BOB, 6.0, 3))
     ]
 
-    state = after(method, task, begun(method, task, 7.0), sent)
+    state = after(method, begun(method, 7.0), sent)
 
-    assert sorted(begun(method, task, 7.0)["global"]) == sorted(state["global"]) == CLASSIFIER
-    np.testing.assert_array_equal(state["global"]["fc.bias"], [1.5, 1.5])
-    assert method.download(method.phases(task)[0], state, None) is None
+    assert sorted(begun(method, 7.0)["global"]) == sorted(state["global"]) == CLASSIFIER
+    # (1 * 2 + 3 * 6) / 4
+    np.testing.assert_array_equal(state["global"]["fc.bias"], [5.0, 5.0])
+    assert method.download(method.phases[0], state, None) is None
 
 
 def test_with_weight_everything_is_averaged_and_there_is_a_global_model() -> None:
-    task = plan("fedclassavg", SUPCON, options={"weight": True})
-    method = made(task)
-    (phase,) = method.phases(task)
+    method = made("fedclassavg", SUPCON, options={"weight": True})
+    (phase,) = method.phases
 
-    state = after(method, task, begun(method, task), [update(ALICE, weights(1.0)), update(BOB, weights(2.0))])
+    state = after(method, begun(method), [update(ALICE, weights(1.0)), update(BOB, weights(2.0))])
 
     assert not phase.local_plan.keep
     assert not phase.local_plan.upload.HasField("tensors")
@@ -79,14 +63,11 @@ def test_with_weight_everything_is_averaged_and_there_is_a_global_model() -> Non
 
 
 def test_extractors_may_differ() -> None:
-    task = plan("fedclassavg", SUPCON, other_extractor())
-
-    assert len(made(task).phases(task)) == 1
+    assert len(made("fedclassavg", SUPCON, other_extractor()).phases) == 1
 
 
 def test_a_model_that_is_all_classifier_keeps_nothing() -> None:
-    task = plan("fedclassavg", tiny_bundle())
-    (phase,) = made(task).phases(task)
+    (phase,) = made("fedclassavg", tiny_bundle()).phases
 
     assert len(phase.local_plan.start) == 1
     assert not phase.local_plan.keep
@@ -123,4 +104,4 @@ def test_what_does_not_fit_is_refused_by_name(
     bundles: list[TinyBundle], settings: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(SettingsError, match=message):
-        made(plan("fedclassavg", *bundles, **settings))
+        made("fedclassavg", *bundles, **settings)

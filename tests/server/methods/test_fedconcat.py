@@ -6,16 +6,18 @@ import numpy as np
 import pytest
 
 from fedlens_proto.v1 import manifest_pb2
+from fedlens_server.engine import tasks
 from fedlens_server.errors import Unknown
-from fedlens_server.methods import METHODS, NothingToAggregate, Phase, State, TaskPlan, TensorSet, Tools, Update
+from fedlens_server.methods import Method, MethodState, NothingToAggregate, TaskPlan, TensorSet, Update
 from fedlens_server.methods.arithmetic import inferred_labels
 from fedlens_server.methods.arithmetic.inferred_labels import mean_softmax
-from fedlens_server.methods.fedconcat import FedConcat, concatenate, unweighted_mean
+from fedlens_server.methods.fedconcat import concatenate, for_task, unweighted_mean
 from fedlens_server.planning.task_settings import SettingsError, TaskSettings
 from tests.server.bundles import TinyBundle
 from tests.server.concatenated import concatenated
 from tests.server.fakes import Bench, client_ids, update_of
 from tests.server.methods import golden
+from tests.server.methods.tasks import tools, update
 from tests.server.networks import network, weights
 
 IDS = client_ids(4)
@@ -29,7 +31,7 @@ SETTINGS: dict[str, Any] = {
 
 
 def with_onnx(bundle: TinyBundle) -> manifest_pb2.Manifest:
-    manifest = manifest_pb2.Manifest.FromString(bundle.manifest)
+    manifest = bundle.parsed
     for program in manifest.programs:
         program.files.append(
             manifest_pb2.ProgramFile(format=manifest_pb2.PROGRAM_FORMAT_ONNX, sha256=program.files[0].sha256)
@@ -38,37 +40,19 @@ def with_onnx(bundle: TinyBundle) -> manifest_pb2.Manifest:
 
 
 def parsed(*bundles: TinyBundle) -> list[manifest_pb2.Manifest]:
-    return [manifest_pb2.Manifest.FromString(bundle.manifest) for bundle in bundles]
+    return [bundle.parsed for bundle in bundles]
 
 
-def task(manifests: Sequence[manifest_pb2.Manifest] | None = None, **changed: Any) -> TaskPlan:
+def method(manifests: Sequence[manifest_pb2.Manifest] | None = None, **changed: Any) -> Method:
     options = {**SETTINGS["options"], **changed.pop("options", {})}
     kept = {name: value for name, value in options.items() if value is not None}
     given = TaskSettings.model_validate({**SETTINGS, **changed, "options": kept})
-    return TaskPlan(settings=given, manifests=tuple(manifests or parsed(network(), concatenated(3))))
+    return for_task(TaskPlan(settings=given, manifests=tuple(manifests or parsed(network(), concatenated(3)))))
 
 
-def inferring(**options: Any) -> TaskPlan:
+def inferring(**options: Any) -> Method:
     manifests = [with_onnx(network()), *parsed(concatenated(3))]
-    return task(manifests, options={"labels": "inferred", **options})
-
-
-def tools(infer: Any = None) -> Tools:
-    return Tools(
-        generator=np.random.default_rng(0),
-        population=tuple(IDS),
-        initial=weights(7.0),
-        initial_concatenated={
-            "classifier.bias": np.float32([5, 5]),
-            "classifier.weight": np.full((2, 6), 5, np.float32),
-        },
-        infer=infer,
-        photo_shape=(3, 2, 2),
-    )
-
-
-def update(client: bytes, tensors: TensorSet | None = None, photos: int = 10, **answers: Any) -> Update:
-    return Update(client=client, num_examples=photos, tensors=tensors or {}, **answers)
+    return method(manifests, options={"labels": "inferred", **options})
 
 
 def counted(counts: Mapping[bytes, tuple[int, int]]) -> list[Update]:
@@ -78,22 +62,26 @@ def counted(counts: Mapping[bytes, tuple[int, int]]) -> list[Update]:
 class Run:
     """The method through its phases, as the round engine calls it."""
 
-    def __init__(self, plan: TaskPlan, infer: Any = None) -> None:
-        self.method = METHODS["fedconcat"](plan)
-        self.phases = self.method.phases(plan)
-        self.tools = tools(infer)
-        self.state: State = self.method.begin(self.phases[0], {}, self.tools)
+    def __init__(self, method: Method, infer: Any = None) -> None:
+        self.method = method
+        classifier = {"classifier.bias": np.float32([5, 5]), "classifier.weight": np.full((2, 6), 5, np.float32)}
+        self.tools = tools(7.0, initial_concatenated=classifier, infer=infer, photo_shape=(3, 2, 2))
+        self.state = method.begin(method.phases[0], {}, self.tools)
 
-    def round(self, phase: int, updates: Sequence[Update]) -> State:
-        self.state = self.method.aggregate(self.phases[phase], self.state, updates, self.tools)
+    def round(self, phase: int, updates: Sequence[Update]) -> MethodState:
+        self.state = self.method.aggregate(self.method.phases[phase], self.state, updates, self.tools)
         return self.state
 
-    def begin(self, phase: int) -> State:
-        self.state = self.method.begin(self.phases[phase], self.state, self.tools)
+    def begin(self, phase: int) -> MethodState:
+        self.state = self.method.begin(self.method.phases[phase], self.state, self.tools)
         return self.state
 
     def download(self, phase: int, client: bytes | None) -> Mapping[str, TensorSet] | None:
-        return self.method.download(self.phases[phase], self.state, client)
+        return self.method.download(self.method.phases[phase], self.state, client)
+
+    def clusters(self) -> list[int | None]:
+        """Each client's."""
+        return [self.state.get(f"clients/{client.hex()}/cluster") for client in IDS]
 
     def clustered(self) -> "Run":
         """Alice and Carol are alike, and Bob and Dave."""
@@ -141,7 +129,7 @@ def test_huge_logits_give_no_infinity() -> None:
 
 
 def test_the_phases_are_the_papers() -> None:
-    cluster, extract, last = Run(task(cohort=3)).phases
+    cluster, extract, last = method(cohort=3).phases
 
     assert [(p.name, p.rounds, p.cohort, p.concatenated) for p in (cluster, extract, last)] == [
         ("cluster", 1, None, False),
@@ -160,41 +148,41 @@ def test_the_last_phase_leaves_out_what_its_bundle_has_no_hyper_parameter_for() 
     manifests = parsed(network(), concatenated(3))
     del manifests[1].hyper_parameters[1:]
 
-    phases = Run(task(manifests, hyper={"lr_classifier": 0.5, "momentum": 0.25})).phases
+    phases = method(manifests, hyper={"lr_classifier": 0.5, "momentum": 0.25}).phases
 
     names = [[value.name for value in phase.local_plan.stages[0].hyper_values] for phase in phases[1:]]
     assert names == [["lr_classifier", "momentum"], ["lr_classifier"]]
 
 
 def test_noisy_labels_are_asked_for_with_epsilon_and_nothing_exact_beside_them() -> None:
-    phases = Run(task(options={"labels": "noisy", "epsilon": 2})).phases
+    phases = method(options={"labels": "noisy", "epsilon": 2}).phases
 
     assert [ask.label_distribution.epsilon for ask in phases[0].local_plan.statistics] == [2.0]
     assert not any(p.local_plan.evaluation.at_start or p.local_plan.evaluation.at_end for p in phases)
 
 
 def test_inferring_trains_and_uploads_in_the_first_round_and_asks_nothing() -> None:
-    first = Run(inferring()).phases[0].local_plan
+    first = inferring().phases[0].local_plan
 
     assert len(first.stages) == 1 and first.HasField("upload") and not first.statistics
 
 
 def test_clients_with_like_labels_share_a_cluster_which_starts_from_the_initial_model() -> None:
-    run = Run(task()).clustered()
+    run = Run(method()).clustered()
 
-    assert [run.state[f"clients/{client.hex()}/cluster"] for client in IDS] == [0, 1, 0, 1]
+    assert run.clusters() == [0, 1, 0, 1]
     assert run.state["clusters"] == 2
     assert [value(run.state[f"cluster_{j}"]) for j in range(2)] == [7.0, 7.0]
     assert "global" not in run.state
 
 
 def test_noisy_rows_are_clustered_as_they_come() -> None:
-    run = Run(task(options={"labels": "noisy", "epsilon": 1}))
+    run = Run(method(options={"labels": "noisy", "epsilon": 1}))
     noisy = {ALICE: (1.9, -0.8), BOB: (-0.7, 1.4), CAROL: (1.7, -0.9), DAVE: (-0.6, 1.2)}
 
     run.round(0, [update(client, label_distribution=found) for client, found in noisy.items()])
 
-    assert [run.state[f"clients/{client.hex()}/cluster"] for client in IDS] == [0, 1, 0, 1]
+    assert run.clusters() == [0, 1, 0, 1]
 
 
 def sure_of(tensors: TensorSet, photos: np.ndarray) -> np.ndarray:
@@ -213,7 +201,7 @@ def test_clients_are_grouped_by_how_their_models_answer_and_all_clusters_start_f
     run.round(0, [update(client, found, photos=30 if client == DAVE else 10) for client, found in sent.items()])
     run.begin(1)
 
-    assert [run.state[f"clients/{client.hex()}/cluster"] for client in IDS] == [0, 1, 0, 1]
+    assert run.clusters() == [0, 1, 0, 1]
     # (10 * 1 + 10 * 2 + 10 * 3 + 30 * 4) / 60 = 3
     assert [value(run.state[f"cluster_{j}"]) for j in range(2)] == [3.0, 3.0]
 
@@ -225,7 +213,7 @@ def test_a_client_whose_model_answers_with_infinities_has_no_cluster_and_counts_
     run.round(0, [update(client, found) for client, found in sent.items()])
     run.begin(1)
 
-    assert [run.state.get(f"clients/{client.hex()}/cluster") for client in IDS] == [0, None, 1, None]
+    assert run.clusters() == [0, None, 1, None]
     # (1 + 3) / 2
     assert [value(run.state[f"cluster_{j}"]) for j in range(2)] == [2.0, 2.0]
 
@@ -233,7 +221,7 @@ def test_a_client_whose_model_answers_with_infinities_has_no_cluster_and_counts_
 def test_no_clusters_come_of_infinities_alone() -> None:
     run = Run(inferring(random_images=10), sure_of)
 
-    with pytest.raises(NothingToAggregate, match="no client's model answers with finite numbers"):
+    with pytest.raises(NothingToAggregate, match="no client's model gives finite logits"):
         run.round(0, [update(ALICE, biased(1, np.nan, 0))])
 
 
@@ -244,7 +232,7 @@ def test_random_images_are_the_same_for_all_models_and_however_many_fit_at_once(
         return np.stack([photos.sum((1, 2, 3)), np.zeros(len(photos), np.float32)], 1)
 
     def found() -> np.ndarray:
-        return inferred_labels.distributions(bright, [{}, {}], 50, (3, 2, 2), np.random.default_rng(1))
+        return inferred_labels.label_distributions(bright, [{}, {}], 50, (3, 2, 2), np.random.default_rng(1))
 
     whole = found()
     monkeypatch.setattr(inferred_labels, "IMAGE_BYTES", 7 * 48)  # seven images of twelve floats
@@ -257,7 +245,7 @@ def test_random_images_are_the_same_for_all_models_and_however_many_fit_at_once(
 
 
 def test_fewer_kinds_of_clients_than_clusters_make_fewer_clusters() -> None:
-    run = Run(task())
+    run = Run(method())
 
     run.round(0, counted(dict.fromkeys(IDS, (5, 5))))
 
@@ -265,22 +253,22 @@ def test_fewer_kinds_of_clients_than_clusters_make_fewer_clusters() -> None:
 
 
 def test_the_elbow_finds_the_clusters_within_the_bundles_room() -> None:
-    run = Run(task(options={"clusters": "elbow"})).clustered()
+    run = Run(method(options={"clusters": "elbow"})).clustered()
 
     assert run.state["clusters"] == 2
 
 
 def test_balanced_clusters_are_no_larger_than_the_limit() -> None:
     # max(ceil(4/2), int(2.4)) = 2: of three alike, the one nearest to Dave joins him.
-    run = Run(task(options={"balanced": True}))
+    run = Run(method(options={"balanced": True}))
 
     run.round(0, counted({ALICE: (10, 0), BOB: (10, 0), CAROL: (8, 2), DAVE: (0, 10)}))
 
-    assert [run.state[f"clients/{client.hex()}/cluster"] for client in IDS] == [0, 0, 1, 1]
+    assert run.clusters() == [0, 0, 1, 1]
 
 
 def test_a_cluster_averages_its_own_by_photos_and_one_without_participants_keeps_its_model() -> None:
-    run = Run(task()).clustered()
+    run = Run(method()).clustered()
     before = run.state["cluster_1"]
 
     run.round(1, [update(CAROL, weights(4.0), photos=30), update(ALICE, weights(8.0), photos=10)])
@@ -293,23 +281,21 @@ def test_a_cluster_averages_its_own_by_photos_and_one_without_participants_keeps
 def test_order_of_arrival_changes_nothing() -> None:
     sent = [update(client, weights(1.0 + 0.1 * i), photos=3 + i) for i, client in enumerate(IDS)]
     asked = counted({ALICE: (9, 1), BOB: (1, 9), CAROL: (8, 2), DAVE: (2, 8)})
-    runs = []
+    runs = [Run(method(options={"start": "clusters"})) for _ in range(2)]
 
-    for order in (1, -1):
-        run = Run(task(options={"start": "clusters"}))
+    for run, order in zip(runs, (1, -1), strict=True):
         run.round(0, asked[::order])
         run.begin(1)
         run.round(1, sent[::order])
-        runs.append(run.begin(2))
+        run.begin(2)
 
-    np.testing.assert_array_equal(runs[0]["global"]["classifier.weight"], runs[1]["global"]["classifier.weight"])
-    assert {n: v for n, v in runs[0].items() if "clients/" in n} == {
-        n: v for n, v in runs[1].items() if "clients/" in n
-    }
+    one, other = (run.state["global"]["classifier.weight"] for run in runs)
+    np.testing.assert_array_equal(one, other)
+    assert runs[0].clusters() == runs[1].clusters()
 
 
 def test_clients_download_the_model_of_their_cluster_and_there_is_no_global_one() -> None:
-    run = Run(task()).clustered()
+    run = Run(method()).clustered()
     run.round(1, [update(ALICE, weights(1.0)), update(BOB, weights(2.0))])
 
     assert [value((run.download(1, client) or {})["global"]) for client in IDS] == [1.0, 2.0, 1.0, 2.0]
@@ -317,7 +303,7 @@ def test_clients_download_the_model_of_their_cluster_and_there_is_no_global_one(
 
 
 def test_a_client_without_a_cluster_sits_extract_out_and_joins_in_the_last_phase() -> None:
-    run = Run(task())
+    run = Run(method())
     run.round(0, counted({ALICE: (9, 1), BOB: (1, 9), CAROL: (8, 2)}))
     run.begin(1)
 
@@ -329,7 +315,7 @@ def test_a_client_without_a_cluster_sits_extract_out_and_joins_in_the_last_phase
 
 
 def test_the_last_phase_freezes_extractors_alone_and_starts_afresh() -> None:
-    run = Run(task()).clustered()
+    run = Run(method()).clustered()
     run.round(1, [update(ALICE, weights(1.0)), update(BOB, weights(2.0))])
 
     state = run.begin(2)
@@ -341,7 +327,7 @@ def test_the_last_phase_freezes_extractors_alone_and_starts_afresh() -> None:
 
 
 def test_the_last_phase_may_start_from_the_clusters_classifiers() -> None:
-    run = Run(task(options={"start": "clusters"})).clustered()
+    run = Run(method(options={"start": "clusters"})).clustered()
     sent = {ALICE: weights(1.0, fc=((1, 2), (3, 4))), BOB: weights(2.0, fc=((5, 6), (7, 8)))}
     run.round(1, [update(client, tensors) for client, tensors in sent.items()])
 
@@ -353,7 +339,7 @@ def test_the_last_phase_may_start_from_the_clusters_classifiers() -> None:
 
 
 def test_the_classifier_becomes_the_unweighted_mean() -> None:
-    run = Run(task()).clustered()
+    run = Run(method()).clustered()
     run.begin(2)
 
     def sent(number: float) -> TensorSet:
@@ -366,7 +352,7 @@ def test_the_classifier_becomes_the_unweighted_mean() -> None:
 
 
 def test_a_client_without_photos_counts_nowhere() -> None:
-    run = Run(task())
+    run = Run(method())
     run.round(0, [*counted({ALICE: (9, 1), BOB: (1, 9)}), update(CAROL, photos=0, class_counts=(0, 0))])
     assert f"clients/{CAROL.hex()}/cluster" not in run.state
 
@@ -386,9 +372,9 @@ def test_a_client_without_photos_counts_nowhere() -> None:
 def test_rounds_that_are_left_out_follow_from_the_others(
     options: dict[str, int | None], expected: tuple[int, int]
 ) -> None:
-    method = FedConcat.for_task(task(options=options))
+    _, extract, last = method(options=options).phases
 
-    assert (method.extractor_rounds, method.classifier_rounds) == expected
+    assert (extract.rounds, last.rounds) == expected
 
 
 @pytest.mark.parametrize(
@@ -426,7 +412,7 @@ def test_rounds_that_are_left_out_follow_from_the_others(
 )
 def test_a_setting_that_does_not_fit_is_refused_by_name(changed: dict[str, Any], reason: str) -> None:
     with pytest.raises(SettingsError, match=reason):
-        FedConcat.for_task(task(**changed))
+        method(**changed)
 
 
 def other_start() -> list[manifest_pb2.Manifest]:
@@ -448,16 +434,7 @@ def other_start() -> list[manifest_pb2.Manifest]:
 )
 def test_bundles_that_do_not_fit_are_refused(manifests: list[manifest_pb2.Manifest], reason: str) -> None:
     with pytest.raises(SettingsError, match=reason):
-        FedConcat.for_task(task(manifests))
-
-
-def test_phases_say_the_same_each_time_they_are_asked() -> None:
-    plan = task()
-    method = FedConcat.for_task(plan)
-
-    first: list[Phase] = method.phases(plan)
-
-    assert first == method.phases(plan)
+        method(manifests)
 
 
 def test_the_model_is_the_classifier_with_the_extractors_that_it_stands_on(bench: Bench) -> None:
@@ -478,7 +455,7 @@ def test_the_model_is_the_classifier_with_the_extractors_that_it_stands_on(bench
 
     # The bundle takes three extractors, of which two clusters leave one out.
     assert sorted(bench.model()) == ["classifier.bias", "classifier.weight"]
-    extractors = bench.rounds.model("task").extractors
+    extractors = tasks.model(bench.federation, "task").extractors
     assert [extractor.name for extractor in extractors] == ["cluster_0", "cluster_1", "cluster_2"]
     first, second, absent = (extractor.blob_sha256 for extractor in extractors)
     inside = ["bn.batches", "bn.mean", "bn.weight", "conv.weight"]

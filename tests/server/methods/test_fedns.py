@@ -7,12 +7,11 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from numpy.typing import NDArray
 
-from fedlens_server.methods import NothingToAggregate
-from fedlens_server.methods.arithmetic.weighted_mean import CHUNK
+from fedlens_server.methods.arithmetic.linear_combination import CHUNK
 from fedlens_server.methods.fedavg_last_fc import average_rows
 from fedlens_server.methods.fedns import average_nodes, coefficients, keep, node_variances
 from tests.server.methods.golden import cases
-from tests.server.methods.tasks import ALICE, BOB, CAROL, after, begun, made, plan, update
+from tests.server.methods.tasks import ALICE, BOB, CAROL, after, begun, made, update
 from tests.server.networks import weights
 
 ORIGIN = np.zeros((1, 2), np.float32)
@@ -109,21 +108,6 @@ def test_a_client_without_photos_is_no_participant_even_if_its_weights_are_nan()
     np.testing.assert_array_equal(bias, [3.0])  # type: ignore[arg-type]
 
 
-def test_one_client_alone_gives_its_own_layer_back() -> None:
-    weight = np.float32([[0.1, -3.7], [1e-30, 1e30], [5.0, 5.0]])
-    bias = np.float32([1.0, 2.0, 1e-20])
-
-    found, found_bias = average_nodes([weight], [bias], np.zeros_like(weight), [7])
-
-    np.testing.assert_array_equal(found, weight)
-    np.testing.assert_array_equal(found_bias, bias)  # type: ignore[arg-type]
-
-
-def test_no_photos_at_all_give_no_mean() -> None:
-    with pytest.raises(NothingToAggregate):
-        average_nodes([ORIGIN], None, ORIGIN, [0])
-
-
 def test_a_layer_may_have_no_bias() -> None:
     assert average_nodes([node(0, 2)], None, ORIGIN, [1])[1] is None
 
@@ -138,16 +122,6 @@ def test_nodes_longer_than_a_chunk_have_the_variance_of_the_plain_formula() -> N
 
     expected = np.stack([np.var(w.astype(np.float64) - before, axis=1) for w in after], axis=1)
     np.testing.assert_allclose(found, expected, rtol=1e-10)
-
-
-def test_arguments_are_left_as_they_were() -> None:
-    weights, biases, before = [node(0, 2), node(0, 4)], [np.float32([1]), np.float32([2])], node(1, 1)
-
-    average_nodes(weights, biases, before, [1, 1])
-
-    np.testing.assert_array_equal(weights, [[[0, 2]], [[0, 4]]])
-    np.testing.assert_array_equal(biases, [[1], [2]])
-    np.testing.assert_array_equal(before, [[1, 1]])
 
 
 LAYERS = st.integers(1, 8).flatmap(
@@ -208,11 +182,13 @@ def trained(*elements: float) -> dict[str, NDArray[Any]]:
 
 
 def test_each_kind_of_tensor_is_aggregated_in_its_own_way() -> None:
-    task = plan("fedns")
-    method = made(task)
-    sent = [update(ALICE, trained(0, 0, 3), 4, (1, 3)), update(BOB, {**weights(6.0), **CONV}, 4, (3, 1))]
+    method = made("fedns")
+    sent = [
+        update(ALICE, trained(0, 0, 3), 4, class_counts=(1, 3)),
+        update(BOB, {**weights(6.0), **CONV}, 4, class_counts=(3, 1)),
+    ]
 
-    found = after(method, task, begun(method, task), sent)["global"]
+    found = after(method, begun(method), sent)["global"]
 
     # Var[0, 0, 3] = 2, Var[0, 0, 6] = 8: shares 0.2 and 0.8 of 3 and 6. The classifier by class, BatchNorm by photos.
     np.testing.assert_allclose(found["conv.weight"], [[0, 0, 5.4]] * 2, rtol=1e-6)
@@ -231,20 +207,14 @@ def drawn(generator: np.random.Generator) -> dict[str, NDArray[Any]]:
 
 @pytest.mark.parametrize("name", ["fedavg", "fedavg_last_fc", "fedns"])
 def test_whichever_update_came_first_the_bytes_are_the_same(name: str) -> None:
-    task = plan(name)
-    method = made(task)
+    method = made(name)
     generator = np.random.default_rng(5)
     sent = [
-        update(
-            client,
-            {n: np.asarray(generator.normal(size=w.shape)).astype(w.dtype) for n, w in weights(0).items()},
-            photos,
-            counts,
-        )
+        update(client, drawn(generator), photos, class_counts=counts)
         for client, photos, counts in ((ALICE, 7, (3, 4)), (BOB, 11, (9, 2)), (CAROL, 13, (6, 7)))
     ]
 
-    one = after(method, task, begun(method, task), sent)["global"]
-    other = after(method, task, begun(method, task), [sent[2], sent[0], sent[1]])["global"]
+    one = after(method, begun(method), sent)["global"]
+    other = after(method, begun(method), [sent[2], sent[0], sent[1]])["global"]
 
     assert all(one[tensor].tobytes() == other[tensor].tobytes() for tensor in one)

@@ -4,7 +4,7 @@ import pytest
 from fedlens_proto.v1 import assignment_pb2
 from fedlens_server.planning.task_settings import SettingsError
 from tests.server.bundles import TinyBundle, tiny_bundle
-from tests.server.methods.tasks import ALICE, BOB, after, begun, made, plan, update, with_reference
+from tests.server.methods.tasks import ALICE, BOB, after, begun, made, update, with_reference
 from tests.server.networks import network, weights
 
 EXTRACTOR = ["bn.batches", "bn.mean", "bn.weight", "conv.weight"]
@@ -15,8 +15,7 @@ def extractor(value: float) -> dict[str, np.ndarray]:
 
 
 def test_the_extractor_is_shared_and_the_classifier_kept() -> None:
-    task = plan("fedper")
-    (phase,) = made(task).phases(task)
+    (phase,) = made("fedper").phases
 
     shared, own = phase.local_plan.start
     (keep,) = phase.local_plan.keep
@@ -27,10 +26,9 @@ def test_the_extractor_is_shared_and_the_classifier_kept() -> None:
 
 
 def test_extractors_are_averaged_by_photos_and_no_classifier_is_known() -> None:
-    task = plan("fedper")
-    method = made(task)
+    method = made("fedper")
 
-    state = after(method, task, begun(method, task), [update(ALICE, extractor(2.0), 1), update(BOB, extractor(6.0), 3)])
+    state = after(method, begun(method), [update(ALICE, extractor(2.0), 1), update(BOB, extractor(6.0), 3)])
 
     assert sorted(state["global"]) == EXTRACTOR
     # (1 * 2 + 3 * 6) / 4; of the counter the maximum
@@ -39,12 +37,11 @@ def test_extractors_are_averaged_by_photos_and_no_classifier_is_known() -> None:
 
 
 def test_there_is_no_global_model() -> None:
-    task = plan("fedper")
-    method = made(task)
-    state = begun(method, task)
+    method = made("fedper")
+    state = begun(method)
 
-    assert method.download(method.phases(task)[0], state, None) is None
-    assert method.download(method.phases(task)[0], state, ALICE) == {"global": state["global"]}
+    assert method.download(method.phases[0], state, None) is None
+    assert method.download(method.phases[0], state, ALICE) == {"global": state["global"]}
 
 
 @pytest.mark.parametrize("name", ["fedper", "fedrep"])
@@ -60,9 +57,9 @@ def test_there_is_no_global_model() -> None:
 )
 def test_what_does_not_fit_is_refused_by_name(name: str, bundle: TinyBundle, message: str) -> None:
     with pytest.raises(SettingsError, match=message):
-        made(plan(name, bundle))
+        made(name, bundle)
 
 
 def test_extractors_that_differ_are_refused() -> None:
     with pytest.raises(SettingsError, match=r"manifests\[1\]: found a bundle with other tensors"):
-        made(plan("fedper", network(), network(width=5)))
+        made("fedper", network(), network(width=5))

@@ -4,7 +4,7 @@ import pytest
 
 from fedlens_proto.v1 import manifest_pb2
 from fedlens_server.planning.task_settings import SettingsError
-from tests.server.methods.tasks import changed, made, plan
+from tests.server.methods.tasks import changed, made
 from tests.server.networks import network
 
 BUNDLE = changed(
@@ -18,8 +18,7 @@ BUNDLE = changed(
 
 def stages(**settings: Any) -> list[tuple[int, int, dict[str, float]]]:
     """Epochs, steps and hyper-parameters of each stage."""
-    task = plan("fedrep", BUNDLE, **settings)
-    (phase,) = made(task).phases(task)
+    (phase,) = made("fedrep", BUNDLE, **settings).phases
     return [
         (stage.epochs, stage.steps, {value.name: value.value for value in stage.hyper_values})
         for stage in phase.local_plan.stages
@@ -57,4 +56,4 @@ def test_what_is_not_allowed_is_refused_by_name(settings: dict[str, Any], messag
 
 def test_a_bundle_without_a_learning_rate_for_each_part_is_refused() -> None:
     with pytest.raises(SettingsError, match=r"hyper_parameters: found lr_classifier, momentum, must be with lr_extr"):
-        made(plan("fedrep", network()))
+        made("fedrep", network())

@@ -1,7 +1,5 @@
-import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import log, sqrt
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,21 +8,28 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from fedlens_proto.v1 import manifest_pb2
-from fedlens_server.methods import METHODS, NothingToAggregate, TaskPlan, Tools, Update, WeightedSum
-from fedlens_server.methods.pfedsim import PAPER, REFERENCE, mix, mixing_weights, similarities, updated
-from fedlens_server.planning.task_settings import SettingsError, TaskSettings
-from tests.server.bundles import tiny_bundle
+from fedlens_proto.blob import Array
+from fedlens_server.methods import Method, MethodState, NothingToAggregate, TensorSet, WeightedSum
+from fedlens_server.methods.pfedsim import PAPER, REFERENCE, mixing_weights, similarities, updated
+from fedlens_server.planning.task_settings import SettingsError
+from tests.server.bundles import TinyBundle, tiny_bundle
 from tests.server.fakes import client_ids
-from tests.server.networks import network, weights
+from tests.server.methods.golden import cases
+from tests.server.methods.tasks import after, made, tools, update
+from tests.server.networks import weights
 
-GOLDEN = Path(__file__).parents[4] / "shared" / "golden"
 ALICE, BOB, CAROL, DAVE = client_ids(4)
 # Rows of class 0 are equal; those of class 1 are at 45 degrees.
 LEFT, RIGHT = ((1.0, 0.0), (0.0, 1.0)), ((2.0, 0.0), (3.0, 3.0))
 EQUAL = -log(1 - 0.9999)
 OBLIQUE = -log(1 - sqrt(0.5))
 SAMPLES = st.integers(1, 5).flatmap(lambda k: hnp.arrays(np.float64, (k, 3, 2), elements=st.floats(-9, 9)))
+
+
+def mixed(weights: Array, tensors: Sequence[Array]) -> Array:
+    """One tensor of a client's next extractor, `sum_j a_ij omega_j`."""
+    terms = [(float(a), {"omega": omega}) for a, omega in zip(weights, tensors, strict=True)]
+    return WeightedSum({"omega": terms})["omega"]
 
 
 def test_the_papers_similarity_is_the_mean_over_classes_of_the_logarithm() -> None:
@@ -98,17 +103,17 @@ def test_who_resembles_nobody_keeps_its_own_extractor() -> None:
 
 
 def test_a_client_with_weight_0_is_not_looked_at_even_if_it_is_nan() -> None:
-    mixed = mix(np.array([0.25, 0.0, 0.75]), [np.float32([4.0]), np.float32([np.nan]), np.float32([8.0])])
+    found = mixed(np.array([0.25, 0.0, 0.75]), [np.float32([4.0]), np.float32([np.nan]), np.float32([8.0])])
 
     # 0.25 * 4 + 0.75 * 8
-    np.testing.assert_array_equal(mixed, [7.0])
-    assert mixed.dtype == np.float32
+    np.testing.assert_array_equal(found, [7.0])
+    assert found.dtype == np.float32
 
 
 def test_one_client_alone_gives_its_own_extractor_back() -> None:
     own = np.float32([[0.1, -3.7], [1e-30, 1e30]])
 
-    np.testing.assert_array_equal(mix(mixing_weights(np.ones(1), 0), [own]), own)
+    np.testing.assert_array_equal(mixed(mixing_weights(np.ones(1), 0), [own]), own)
 
 
 @settings(max_examples=50, deadline=None)
@@ -136,64 +141,55 @@ def test_a_mix_lies_between_the_extractors(row: np.ndarray[Any, Any], variant: s
     row[2] = 1.0
     extractors = [np.float32([k, -k, 1.0]) for k in range(4)]
 
-    found = mixing_weights(row, 2, variant)
-    mixed = mix(found, extractors)
+    shares = mixing_weights(row, 2, variant)
+    found = mixed(shares, extractors)
 
-    assert found.sum() == pytest.approx(1.0)
-    assert (mixed >= np.min(extractors, axis=0) - 1e-5).all() and (mixed <= np.max(extractors, axis=0) + 1e-5).all()
+    assert shares.sum() == pytest.approx(1.0)
+    assert (found >= np.min(extractors, axis=0) - 1e-5).all() and (found <= np.max(extractors, axis=0) + 1e-5).all()
 
 
 @pytest.mark.parametrize(
     ("variant", "matrix", "rows", "prefix"),
     [
-        (REFERENCE, "out_matrix_after{}", "out_rows_after1", "out_params_after{}_"),
+        (REFERENCE, "matrix_after{}", "rows_after1", "params_after{}_"),
         (PAPER, "alt_paper_phi_after{}", "alt_paper_rows_after1", "alt_paper_"),
     ],
 )
 def test_it_agrees_with_the_worked_cases(variant: str, matrix: str, rows: str, prefix: str) -> None:
-    cases = sorted(GOLDEN.glob("pfedsim_*.npz"))
-    if not cases:
-        pytest.skip("the worked cases (../shared/golden) are not here")
-    for path in cases:
-        with np.load(path) as loaded:
-            case = dict(loaded)
-        meta = json.loads(str(case["meta_json"]))
-        names = [key.removeprefix("in_start_") for key in case if key.startswith("in_start_")]
-        held = {name: case[f"in_start_{name}"].copy() for name in names}
+    for case in cases("pfedsim_"):
+        names = [key.removeprefix("start_") for key in case.inputs if key.startswith("start_")]
+        held = {name: case.inputs[f"start_{name}"].copy() for name in names}
         similarity = np.eye(len(held[names[0]]))
         for t in (0, 1):
-            members = [int(k) for k in case[f"in_S{t}"]]
+            members = [int(k) for k in case.inputs[f"S{t}"]]
             for name in names:
-                held[name][members] = case[f"in_up{t}_{name}"][members]
-            phi = [held["classifier_weight"][k] for k in members]
-            similarity = updated(similarity, members, phi, variant)
+                held[name][members] = case.inputs[f"up{t}_{name}"][members]
+            similarity = updated(similarity, members, [held["classifier_weight"][k] for k in members], variant)
             shares = np.array([mixing_weights(row, i, variant) for i, row in enumerate(similarity)])
             extractor = [name for name in names if name.startswith("base")]
-            mixed = held | {name: np.array([mix(row, list(held[name])) for row in shares]) for name in extractor}
-            np.testing.assert_allclose(similarity, case[matrix.format(t)], meta["rtol"], meta["atol"])
-            known = {name: key for name in names if (key := prefix.format(t) + name) in case}
-            for name, key in known.items() if variant == REFERENCE or t == 1 else ():
-                np.testing.assert_allclose(mixed[name], case[key], meta["rtol"], meta["atol"], err_msg=key)
+            new = held | {name: np.array([mixed(row, list(held[name])) for row in shares]) for name in extractor}
+            case.check(matrix.format(t), similarity)
+            known = [name for name in names if prefix.format(t) + name in case.outputs]
+            for name in known if variant == REFERENCE or t == 1 else ():
+                case.check(prefix.format(t) + name, new[name])
             assert known
-        np.testing.assert_allclose(shares, case[rows], meta["rtol"], meta["atol"])
+        case.check(rows, shares)
 
 
-def plan(bundle: bytes | None = None, rounds: int = 4, **options: Any) -> TaskPlan:
-    manifest = manifest_pb2.Manifest.FromString(bundle or network().manifest)
-    chosen = TaskSettings(method="pfedsim", rounds=rounds, population=1, options=options)
-    return TaskPlan(settings=chosen, manifests=(manifest,))
+def pfedsim(bundle: TinyBundle | None = None, rounds: int = 4, **options: Any) -> Method:
+    return made("pfedsim", *([bundle] if bundle else []), rounds=rounds, options=options)
 
 
-def run(task: TaskPlan, *rounds: Mapping[bytes, Mapping[str, Any]]) -> Any:
-    """Method, last phase and state after these rounds, all but the last phase's skipped; everyone has ten photos."""
-    method = METHODS["pfedsim"](task)
-    phase = method.phases(task)[-1]
-    tools = Tools(generator=np.random.default_rng(0), population=(), initial=weights(0.0))
-    state = method.begin(phase, {}, tools)
+def run(method: Method, *rounds: Mapping[bytes, TensorSet]) -> MethodState:
+    """The state after these rounds of the last phase, all others skipped."""
+    state = method.begin(method.phases[-1], {}, tools())
     for sent in rounds:
-        updates = [Update(client=client, num_examples=10, tensors=tensors) for client, tensors in sent.items()]
-        state = method.aggregate(phase, state, updates, tools)
-    return method, phase, state
+        state = after(method, state, [update(client, tensors) for client, tensors in sent.items()], phase=-1)
+    return state
+
+
+def personal(method: Method, state: MethodState, client: bytes) -> TensorSet:
+    return (method.download(method.phases[-1], state, client) or {})["personal"]
 
 
 @pytest.mark.parametrize(
@@ -208,21 +204,20 @@ def run(task: TaskPlan, *rounds: Mapping[bytes, Mapping[str, Any]]) -> Any:
 def test_the_warm_up_has_the_share_of_rounds_that_is_asked_for(
     rounds: int, warm_up: float, expected: list[tuple[str, int]]
 ) -> None:
-    task = plan(rounds=rounds, warm_up=warm_up)
+    phases = pfedsim(rounds=rounds, warm_up=warm_up).phases
 
-    assert [(phase.name, phase.rounds) for phase in METHODS["pfedsim"](task).phases(task)] == expected
+    assert [(phase.name, phase.rounds) for phase in phases] == expected
 
 
 def test_half_of_the_rounds_warm_up_by_default() -> None:
-    task = plan(rounds=7)
-
-    assert [phase.rounds for phase in METHODS["pfedsim"](task).phases(task)] == [3, 4]
+    assert [phase.rounds for phase in pfedsim(rounds=7).phases] == [3, 4]
 
 
 def test_a_client_gets_a_mixed_extractor_and_its_own_classifier() -> None:
-    method, phase, state = run(plan(warm_up=0), {ALICE: weights(1.0, LEFT), BOB: weights(5.0, RIGHT)})
+    method = pfedsim(warm_up=0)
+    state = run(method, {ALICE: weights(1.0, LEFT), BOB: weights(5.0, RIGHT)})
 
-    mixed = method.download(phase, state, ALICE)["personal"]
+    mixed = personal(method, state, ALICE)
 
     # Phi = (EQUAL + OBLIQUE) / 2; (1 * 1 + Phi * 5) / (1 + Phi)
     phi = (EQUAL + OBLIQUE) / 2
@@ -235,41 +230,44 @@ def test_a_client_gets_a_mixed_extractor_and_its_own_classifier() -> None:
 
 
 def test_with_local_batch_norm_all_of_it_stays_the_clients_own() -> None:
-    task = plan(warm_up=0, batch_norm="local")
-    method, phase, state = run(task, {ALICE: weights(1.0, LEFT), BOB: weights(5.0, RIGHT)})
+    method = pfedsim(warm_up=0, batch_norm="local")
+    state = run(method, {ALICE: weights(1.0, LEFT), BOB: weights(5.0, RIGHT)})
 
-    mixed = method.download(phase, state, ALICE)["personal"]
+    mixed = personal(method, state, ALICE)
 
     assert (mixed["bn.weight"] == 1).all() and (mixed["bn.mean"] == 1).all()
     assert (mixed["conv.weight"] > 1).all()
 
 
 def test_who_never_took_part_gets_the_global_model_as_its_own() -> None:
-    method, phase, state = run(plan(warm_up=0), {ALICE: weights(1.0, LEFT), BOB: weights(5.0, RIGHT)})
+    method = pfedsim(warm_up=0)
+    state = run(method, {ALICE: weights(1.0, LEFT), BOB: weights(5.0, RIGHT)})
 
-    assert method.download(phase, state, CAROL) == {"personal": state["global"]}
+    assert personal(method, state, CAROL) is state["global"]
 
 
 def test_who_was_alone_in_its_round_gets_its_own_upload_back() -> None:
-    method, phase, state = run(plan(warm_up=0), {ALICE: weights(1.0, LEFT)}, {BOB: weights(5.0, RIGHT)})
+    method = pfedsim(warm_up=0)
+    state = run(method, {ALICE: weights(1.0, LEFT)}, {BOB: weights(5.0, RIGHT)})
 
-    assert method.download(phase, state, ALICE)["personal"] is state[f"clients/{ALICE.hex()}/model"]
+    assert personal(method, state, ALICE) is state[f"clients/{ALICE.hex()}/model"]
 
 
 def test_personalisation_has_no_global_model_and_the_warm_up_has() -> None:
-    task = plan()
-    method, phase, state = run(task)
+    method = pfedsim()
+    state = run(method)
 
-    assert method.download(phase, state, None) is None
-    assert method.download(method.phases(task)[0], state, None) == {"global": state["global"]}
+    assert method.download(method.phases[1], state, None) is None
+    assert method.download(method.phases[0], state, None) == {"global": state["global"]}
 
 
 def test_similarities_of_earlier_rounds_stay_and_models_are_the_last_ones() -> None:
     first = {ALICE: weights(1.0, LEFT), BOB: weights(5.0, RIGHT)}
     second = {BOB: weights(9.0, LEFT), CAROL: weights(2.0, LEFT)}
-    method, phase, state = run(plan(warm_up=0), first, second)
+    method = pfedsim(warm_up=0)
+    state = run(method, first, second)
 
-    mixed = method.download(phase, state, ALICE)["personal"]
+    mixed = personal(method, state, ALICE)
 
     # Bob's similarity is that of the first round, his extractor that of the second.
     phi = (EQUAL + OBLIQUE) / 2
@@ -277,41 +275,37 @@ def test_similarities_of_earlier_rounds_stay_and_models_are_the_last_ones() -> N
 
 
 def test_a_forgotten_client_is_mixed_in_no_more_and_its_row_goes_to_the_next_one_without_its_similarities() -> None:
-    task = plan(warm_up=0)
-    method, phase, state = run(task, {ALICE: weights(1.0, LEFT), BOB: weights(5.0, LEFT), CAROL: weights(9.0, LEFT)})
+    method = pfedsim(warm_up=0)
+    state = run(method, {ALICE: weights(1.0, LEFT), BOB: weights(5.0, LEFT), CAROL: weights(9.0, LEFT)})
     state = {name: value for name, value in state.items() if BOB.hex() not in name}
 
-    left = method.download(phase, state, ALICE)["personal"]
-    tools = Tools(generator=np.random.default_rng(0), population=(), initial=weights(0.0))
-    state = method.aggregate(phase, state, [Update(client=DAVE, num_examples=1, tensors=weights(7.0, LEFT))], tools)
+    left = personal(method, state, ALICE)
+    state = after(method, state, [update(DAVE, weights(7.0, LEFT))], phase=-1)
 
     # Alice and Carol: (1 * 1 + EQUAL * 9) / (1 + EQUAL)
     expected = np.full((2, 3), (1 + EQUAL * 9) / (1 + EQUAL))
     np.testing.assert_allclose(left["conv.weight"], expected, rtol=1e-6)
     assert state["similarity"].shape == (3, 3)
-    assert method.download(phase, state, DAVE)["personal"] is state[f"clients/{DAVE.hex()}/model"]
-    np.testing.assert_array_equal(method.download(phase, state, ALICE)["personal"]["conv.weight"], left["conv.weight"])
+    assert personal(method, state, DAVE) is state[f"clients/{DAVE.hex()}/model"]
+    np.testing.assert_array_equal(personal(method, state, ALICE)["conv.weight"], left["conv.weight"])
 
 
 def test_updates_in_another_order_give_the_same_state() -> None:
     sent = {ALICE: weights(1.0, LEFT), BOB: weights(5.0, RIGHT), CAROL: weights(9.0, ((1.0, 0.5), (0.1, 1.0)))}
 
-    _, _, state = run(plan(warm_up=0), sent)
-    _, _, again = run(plan(warm_up=0), dict(reversed(sent.items())))
+    state, again = (run(pfedsim(warm_up=0), dict(each)) for each in (sent.items(), reversed(sent.items())))
 
     np.testing.assert_array_equal(state["similarity"], again["similarity"])
-    assert [state[f"clients/{client.hex()}/slot"] for client in sent] == [0, 1, 2]
-    assert {name: value for name, value in again.items() if name.endswith("/slot")} == {
-        name: value for name, value in state.items() if name.endswith("/slot")
-    }
+    for found in (state, again):
+        assert [found[f"clients/{client.hex()}/slot"] for client in sent] == [0, 1, 2]
 
 
 def test_nobody_with_photos_gives_no_new_state() -> None:
-    method, phase, state = run(plan(warm_up=0))
-    tools = Tools(generator=np.random.default_rng(0), population=(), initial=weights(0.0))
+    method = pfedsim(warm_up=0)
+    state = run(method)
 
     with pytest.raises(NothingToAggregate, match="no client trained on any photo"):
-        method.aggregate(phase, state, [Update(client=ALICE, num_examples=0, tensors=weights(1.0))], tools)
+        after(method, state, [update(ALICE, weights(1.0), photos=0)], phase=-1)
 
 
 @pytest.mark.parametrize(
@@ -326,14 +320,14 @@ def test_nobody_with_photos_gives_no_new_state() -> None:
 )
 def test_bad_options_are_refused_by_name(options: dict[str, Any], message: str) -> None:
     with pytest.raises(SettingsError, match=message):
-        METHODS["pfedsim"](plan(**options))
+        pfedsim(**options)
 
 
 def test_a_model_that_is_all_classifier_is_refused() -> None:
     with pytest.raises(SettingsError, match=r"manifests\[0\]: found a model without an extractor to mix"):
-        METHODS["pfedsim"](plan(tiny_bundle().manifest))
+        pfedsim(tiny_bundle())
 
 
 def test_a_bundle_whose_objective_wants_a_reference_is_refused() -> None:
     with pytest.raises(SettingsError, match=r"manifests\[0\]\.objective"):
-        METHODS["pfedsim"](plan(tiny_bundle(references=["global"]).manifest))
+        pfedsim(tiny_bundle(references=["global"]))

@@ -2,17 +2,22 @@
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from fedlens_proto import keyed_hash
 from fedlens_proto.v1 import admin_pb2, assignment_pb2, check_in_pb2
+from fedlens_server.engine import assignments, clients, updates
+from fedlens_server.methods import METHODS, MethodState, TensorSet
+from fedlens_server.store import IncomingBlob, PendingBlob, method_state
 from tests.server.bundles import tiny_bundle
 from tests.server.fakes import EVALUATORS, SEED, Bench, client_ids, update_of
-from tests.server.patchwork import registered
+from tests.server.patchwork import for_task, registered
 
 ALICE, BOB, CAROL = client_ids(3)
-SETTINGS = json.dumps({"method": "patchwork", "rounds": 1, "population": 2, "seed": SEED})
+SETTINGS = {"method": "patchwork", "rounds": 1, "population": 2, "seed": SEED}
 
 
 @pytest.fixture(autouse=True)
@@ -22,33 +27,50 @@ def patchwork() -> Iterator[None]:
 
 
 @pytest.fixture
+def started(bench: Bench) -> Bench:
+    """The task with Alice and Bob."""
+    return start(bench)
+
+
+@pytest.fixture
 def gathered(bench: Bench) -> Bench:
     """After the first phase: Alice's biases are [1, 1], Bob's [3, 3], and Carol came too late."""
-    return gather(bench, SETTINGS, [CAROL])
+    return gather(bench, [CAROL])
 
 
-def gather(bench: Bench, settings: str, late: list[bytes]) -> Bench:
-    """Through the first phase with Alice and Bob; the others enrol before it ends."""
-    bench.create(settings, [tiny_bundle(references=["global"])])
+def start(bench: Bench, **changed: object) -> Bench:
+    bench.create(json.dumps({**SETTINGS, **changed}), [tiny_bundle(references=["global"])])
     bench.enrol([ALICE, BOB])
-    for client, value in ((ALICE, 1.0), (BOB, 3.0)):
-        assignment = bench.assignment(client)
-        bias = {"fc.bias": np.full(2, value, np.float32)}
-        bench.send(client, assignment, *update_of(assignment, bias, 4, class_counts=[3, 1]))
+    return bench
+
+
+def upload(bench: Bench, client: bytes, value: float, num_examples: int = 4) -> None:
+    """Biases for the first phase, with three photos of the first class and one of the second."""
+    assignment = bench.assignment(client)
+    bias = {"fc.bias": np.full(2, value, np.float32)}
+    bench.send(client, assignment, *update_of(assignment, bias, num_examples, class_counts=[3, 1]))
+
+
+def gather(bench: Bench, late: list[bytes], **changed: object) -> Bench:
+    """Through the first phase with Alice and Bob; the others enrol before it ends."""
+    start(bench, **changed)
+    upload(bench, ALICE, 1.0)
+    upload(bench, BOB, 3.0)
     bench.enrol(late)
     bench.advance()
     return bench
 
 
-def values(bench: Bench) -> dict[str, object]:
-    return dict(bench.rounds._federation.tasks[1].values)
+def stored(bench: Bench) -> MethodState:
+    return method_state.load(bench.store, 1)[0]
 
 
-def test_the_local_plan_reaches_the_client_as_the_method_wrote_it(bench: Bench) -> None:
-    bench.create(SETTINGS, [tiny_bundle(references=["global"])])
-    bench.enrol([ALICE, BOB])
+def of_clients(bench: Bench) -> list[str]:
+    return [name for name in stored(bench) if name.startswith("clients/")]
 
-    local_plan = bench.assignment(ALICE).local_plan
+
+def test_the_local_plan_reaches_the_client_as_the_method_wrote_it(started: Bench) -> None:
+    local_plan = started.assignment(ALICE).local_plan
 
     assert local_plan.start[0].source == assignment_pb2.SetSource(kept="mine", download="shared")
     assert local_plan.references[0].set.download == "shared"
@@ -56,27 +78,27 @@ def test_the_local_plan_reaches_the_client_as_the_method_wrote_it(bench: Bench) 
     assert local_plan.statistics[0].HasField("class_counts")
 
 
-def test_an_upload_of_selected_tensors_is_what_is_expected(bench: Bench) -> None:
-    bench.create(SETTINGS, [tiny_bundle(references=["global"])])
-    bench.enrol([ALICE, BOB])
+def test_an_upload_of_selected_tensors_is_what_is_expected(started: Bench) -> None:
+    layout = updates.expect(started.federation, ALICE, 1, 1).layout
 
-    expectation = bench.rounds.expect(ALICE, 1, 1)
-
-    assert expectation.specs is not None
-    assert [str(spec) for spec in expectation.specs] == ["fc.bias float32[2]"]
+    assert layout is not None
+    assert [str(spec) for spec in layout.specs] == ["fc.bias float32[2]"]
 
 
 def test_plain_values_arrays_and_sets_are_the_same_after_a_restart(gathered: Bench) -> None:
-    before = values(gathered)
-
     gathered.reopen()
-    after = values(gathered)
+    for client in (ALICE, BOB):
+        assignment = gathered.assignment(client)
+        gathered.send(client, assignment, *update_of(assignment, None, 4))
+    gathered.advance()
 
-    assert after["log"] == before["log"] == ["gather", "gather 2 of 2", "stitch"]
-    assert after["scale"] == 0.1
-    np.testing.assert_array_equal(after["draws"], before["draws"])  # type: ignore[arg-type]
-    np.testing.assert_array_equal(after["classes"], [6, 2])  # type: ignore[arg-type]
-    assert after.keys() == before.keys()
+    state = stored(gathered)
+    assert state["log"] == ["gather", "gather 2 of 2", "stitch", "stitch 2 of 3"]
+    assert state["scale"] == 0.1
+    # Photos of both clients: 2 * [3, 1]
+    np.testing.assert_array_equal(state["classes"], [6, 2])
+    drawn = keyed_hash.server_generator(bytes.fromhex(SEED), 2).random(2, np.float32)
+    np.testing.assert_array_equal(state["draws"], drawn)
 
 
 def test_an_uploaded_blob_enters_the_state_by_digest_and_stays(gathered: Bench) -> None:
@@ -88,25 +110,31 @@ def test_an_uploaded_blob_enters_the_state_by_digest_and_stays(gathered: Bench) 
     np.testing.assert_array_equal(gathered.tensors(assignment, "shared")["fc.bias"], [2.0, 2.0])
 
 
-def test_entries_that_do_not_change_are_not_written_again(gathered: Bench) -> None:
-    task = gathered.rounds._federation.tasks[1]
-    before = task.values["shared"]
+def test_entries_that_do_not_change_are_not_written_again(gathered: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[list[str]] = []
+    write = gathered.store.write_tensors
 
+    def noted(tensors: TensorSet, incoming: IncomingBlob) -> PendingBlob:
+        written.append(sorted(tensors))
+        return write(tensors, incoming)
+
+    monkeypatch.setattr(gathered.store, "write_tensors", noted)
     for client in (ALICE, BOB):
         assignment = gathered.assignment(client)
         gathered.send(client, assignment, *update_of(assignment, None, 4))
     gathered.advance()
 
-    assert task.values["shared"] is before
-    assert task.state == admin_pb2.TASK_STATE_FINISHED
+    # Of sets and arrays only `draws` changes.
+    assert written == [["value"]]
+    assert gathered.show().task.state == admin_pb2.TASK_STATE_FINISHED
 
 
 def test_a_client_may_fetch_its_own_sets_and_not_anothers(gathered: Bench) -> None:
     (alices,) = [item.sha256 for item in gathered.assignment(ALICE).sets if item.name == "own"]
 
-    assert gathered.rounds.readable(ALICE, alices).size > 0
+    assert assignments.readable(gathered.federation, ALICE, alices).size > 0
     with pytest.raises(Exception, match="there is no blob"):
-        gathered.rounds.readable(BOB, alices)
+        assignments.readable(gathered.federation, BOB, alices)
 
 
 def test_a_client_that_the_method_gives_nothing_sits_the_phase_out(gathered: Bench) -> None:
@@ -117,9 +145,8 @@ def test_a_client_that_the_method_gives_nothing_sits_the_phase_out(gathered: Ben
 
 
 def test_nobody_is_drawn_who_sits_the_phase_out(bench: Bench) -> None:
-    settings = json.dumps({**json.loads(SETTINGS), "rounds": 3, "cohort": 1})
     late = [client for client in client_ids(30) if client not in (ALICE, BOB)]
-    gather(bench, settings, late)
+    gather(bench, late, rounds=3, cohort=1)
 
     for _ in range(3):
         (member,) = [client for client in (ALICE, BOB) if bench.check_in(client).HasField("assignment")]
@@ -138,24 +165,19 @@ def test_nobody_is_drawn_who_sits_the_phase_out(bench: Bench) -> None:
 def test_a_forgotten_clients_state_is_gone_at_once(gathered: Bench) -> None:
     (alices,) = [item.sha256 for item in gathered.assignment(ALICE).sets if item.name == "own"]
 
-    gathered.rounds.forget(ALICE).result()
+    clients.forget(gathered.federation, ALICE).result()
 
-    assert [name for name in values(gathered) if name.startswith("clients/")] == [f"clients/{BOB.hex()}/bias"]
+    assert of_clients(gathered) == [f"clients/{BOB.hex()}/bias"]
     assert alices not in gathered.store.blobs.sizes
     gathered.reopen()
-    assert [name for name in values(gathered) if name.startswith("clients/")] == [f"clients/{BOB.hex()}/bias"]
+    assert of_clients(gathered) == [f"clients/{BOB.hex()}/bias"]
 
 
-def test_class_counts_that_do_not_add_up_are_quarantined(bench: Bench) -> None:
-    bench.create(SETTINGS, [tiny_bundle(references=["global"])])
-    bench.enrol([ALICE, BOB])
-    assignment = bench.assignment(ALICE)
-    bias = {"fc.bias": np.zeros(2, np.float32)}
-
+def test_class_counts_that_do_not_add_up_are_quarantined(started: Bench) -> None:
     with pytest.raises(Exception, match=r"2 counts that add up to 4, must be 2 that add up to num_examples, 5"):
-        bench.send(ALICE, assignment, *update_of(assignment, bias, 5, class_counts=[3, 1]))
+        upload(started, ALICE, 0.0, num_examples=5)
 
-    assert bench.show().rounds[0].members[0].state == admin_pb2.MEMBER_STATE_QUARANTINED
+    assert started.show().rounds[0].members[0].state == admin_pb2.MEMBER_STATE_QUARANTINED
 
 
 def test_evaluators_get_only_what_can_be_downloaded(gathered: Bench) -> None:
@@ -171,18 +193,14 @@ def test_evaluators_get_only_what_can_be_downloaded(gathered: Bench) -> None:
 
 def test_a_bundle_without_the_reference_is_refused_when_the_task_is_made(bench: Bench) -> None:
     with pytest.raises(Exception, match=r"phase 'gather': the bundle's step has no reference \['global'\]"):
-        bench.create(SETTINGS, [tiny_bundle()])
+        bench.create(json.dumps(SETTINGS), [tiny_bundle()])
 
 
 def test_a_method_that_breaks_ends_the_round_and_not_the_server(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    bench.create(SETTINGS, [tiny_bundle(references=["global"])])
-    bench.enrol([ALICE, BOB])
-    task = bench.rounds._federation.tasks[1]
-    monkeypatch.setattr(type(task.method), "aggregate", lambda *_: 1 / 0)
+    monkeypatch.setitem(METHODS, "patchwork", lambda task: replace(for_task(task), aggregate=lambda *_: 1 / 0))
+    start(bench)
     for client in (ALICE, BOB):
-        assignment = bench.assignment(client)
-        bias = {"fc.bias": np.zeros(2, np.float32)}
-        bench.send(client, assignment, *update_of(assignment, bias, 4, class_counts=[3, 1]))
+        upload(bench, client, 0.0)
 
     bench.advance()
 

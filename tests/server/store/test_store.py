@@ -4,7 +4,9 @@ import sqlite3
 import subprocess
 import sys
 import threading
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
 from hashlib import sha256
 from pathlib import Path
 
@@ -17,13 +19,13 @@ from sqlalchemy.exc import DBAPIError
 
 from fedlens_proto import blob
 from fedlens_server.errors import StorageFull, StoreUnusable, Unavailable, Unknown
-from fedlens_server.store import MAX_ROW_BYTES, Store, StoredBlob, Transaction, schema
+from fedlens_server.store import MAX_ROW_BYTES, PendingBlob, Store, Transaction, schema
 
 LARGE = bytes(range(256)) * 1024  # 256 KiB, a file
 SMALL = b"small"
 
 
-def put(store: Store, raw: bytes) -> StoredBlob:
+def put(store: Store, raw: bytes) -> PendingBlob:
     with store.incoming() as incoming:
         for start in range(0, len(raw), 40_000):
             incoming.write(raw[start : start + 40_000])
@@ -32,9 +34,53 @@ def put(store: Store, raw: bytes) -> StoredBlob:
     return stored
 
 
+@contextmanager
+def written(store: Store, raw: bytes = LARGE) -> Iterator[PendingBlob]:
+    """Bytes that wait for their transaction."""
+    with store.incoming() as incoming:
+        incoming.write(raw)
+        yield incoming.finish()
+
+
 def content(store: Store, digest: bytes) -> bytes:
     location = store.blobs.locate(digest)
     return location.raw if location.path is None else location.path.read_bytes()  # type: ignore[return-value]
+
+
+def files(store: Store) -> list[str]:
+    return [path.name for path in store.blobs.folder.iterdir() if path.is_file()]
+
+
+def placing(stored: PendingBlob, *, fails: bool = False) -> Callable[[Transaction], None]:
+    def operation(transaction: Transaction) -> None:
+        transaction.place(stored)
+        transaction.execute(insert(schema.forgotten), {"id": stored.digest})
+        if fails:
+            raise Unknown("on purpose")
+
+    return operation
+
+
+@contextmanager
+def held(store: Store) -> Iterator[None]:
+    """The writing thread stands still; what is submitted meanwhile waits together."""
+    begun, gate = threading.Event(), threading.Event()
+
+    def hold(_: Transaction) -> None:
+        begun.set()
+        gate.wait()
+
+    holding = store.submit(hold)
+    begun.wait()
+    try:
+        yield
+    finally:
+        gate.set()
+        holding.result()
+
+
+def disk_full(_: int) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")
 
 
 @pytest.fixture
@@ -51,24 +97,18 @@ def store(folder: Path):
 
 @pytest.mark.parametrize("raw", [SMALL, LARGE, b"x" * MAX_ROW_BYTES, b"x" * (MAX_ROW_BYTES + 1)])
 def test_what_was_placed_is_there_after_reopening(folder: Path, raw: bytes) -> None:
-    store = Store.open(folder)
-    put(store, raw)
-    store.close()
+    with closing(Store.open(folder)) as store:
+        put(store, raw)
 
-    reopened = Store.open(folder)
-    found = content(reopened, sha256(raw).digest())
-    reopened.close()
-
-    assert found == raw
+    with closing(Store.open(folder)) as reopened:
+        assert content(reopened, sha256(raw).digest()) == raw
 
 
 def test_small_blobs_are_rows_and_large_ones_are_files(store: Store) -> None:
     put(store, SMALL)
     put(store, LARGE)
 
-    files = [path.name for path in store.blobs.folder.iterdir() if path.is_file()]
-
-    assert files == [sha256(LARGE).hexdigest()]
+    assert files(store) == [sha256(LARGE).hexdigest()]
 
 
 def test_the_same_bytes_twice_are_stored_once(store: Store) -> None:
@@ -86,41 +126,28 @@ def test_temporary_and_unnamed_files_are_swept_at_start(folder: Path) -> None:
     (store.blobs.folder / ("00" * 32)).write_bytes(b"renamed, but its transaction never committed")
     store.close()
 
-    Store.open(folder).close()
+    reopened = Store.open(folder)
+    reopened.close()
 
-    assert [path.name for path in (folder / "blobs").iterdir() if path.is_file()] == [sha256(LARGE).hexdigest()]
-    assert list((folder / "blobs" / "incoming").iterdir()) == []
+    assert files(reopened) == [sha256(LARGE).hexdigest()]
+    assert list(reopened.blobs.incoming_folder.iterdir()) == []
 
 
 def test_an_operation_that_fails_leaves_neither_row_nor_file(store: Store) -> None:
-    def fail(transaction: Transaction) -> None:
-        with store.incoming() as incoming:
-            incoming.write(LARGE)
-            transaction.place(incoming.finish())
-        transaction.execute(insert(schema.forgotten), {"id": b"x"})
-        raise Unknown("on purpose")
-
-    with pytest.raises(Unknown):
-        store.submit(fail).result()
+    with written(store) as stored, pytest.raises(Unknown):
+        store.submit(placing(stored, fails=True)).result()
 
     assert store.read(select(schema.blobs)) == []
     assert store.read(select(schema.forgotten)) == []
-    assert [path for path in store.blobs.folder.iterdir() if path.is_file()] == []
+    assert files(store) == []
 
 
 def test_an_operation_that_fails_takes_no_other_of_its_commit_along(store: Store) -> None:
-    def note(name: bytes, fails: bool):
-        def operation(transaction: Transaction) -> None:
-            transaction.execute(insert(schema.forgotten), {"id": name})
-            if fails:
-                raise Unknown("on purpose")
-
-        return store.submit(operation, [name])
-
-    futures = [note(b"a", False), note(b"b", True), note(b"c", False)]
+    with written(store, b"a") as a, written(store, b"b") as b, written(store, b"c") as c, held(store):
+        futures = [store.submit(placing(each, fails=each is b), [each.digest]) for each in (a, b, c)]
 
     assert [type(future.exception()) for future in futures] == [type(None), Unknown, type(None)]
-    assert {row.id for row in store.read(select(schema.forgotten))} == {b"a", b"c"}
+    assert {row.id for row in store.read(select(schema.forgotten))} == {a.digest, c.digest}
 
 
 def test_operations_with_a_common_key_see_each_others_effects(store: Store) -> None:
@@ -140,114 +167,79 @@ def test_operations_with_a_common_key_see_each_others_effects(store: Store) -> N
 def test_operations_that_wait_together_share_a_commit(store: Store) -> None:
     commits: list[int] = []
     store.on_commit(lambda: commits.append(1))
-    gate = store.submit(lambda _: threading.Event().wait(0.05))
+    with held(store):
+        futures = [store.submit(lambda _: None, [i]) for i in range(50)]
 
-    for future in [gate, *[store.submit(lambda _: None, [i]) for i in range(50)]]:
+    for future in futures:
         future.result()
 
-    # The gate's own and one for all that came while it waited.
+    # One for the operation that held the thread, one for all that waited.
     assert len(commits) == 2
 
 
 def test_a_file_that_its_writer_has_dropped_is_not_named(store: Store) -> None:
-    with store.incoming() as incoming:
-        incoming.write(LARGE)
-        stored = incoming.finish()
+    with written(store) as stored:
+        pass
 
     with pytest.raises(Unavailable, match="cut off"):
-        store.submit(lambda transaction: transaction.place(stored)).result()
+        store.submit(placing(stored)).result()
     assert store.read(select(schema.blobs)) == []
 
 
 def test_two_writers_of_the_same_bytes_do_not_disturb_each_other(store: Store) -> None:
-    def fail(stored: StoredBlob):
-        def operation(transaction: Transaction) -> None:
-            transaction.place(stored)
-            raise Unknown("on purpose")
-
-        return operation
-
-    with store.incoming() as first, store.incoming() as second:
-        first.write(LARGE)
-        second.write(LARGE)
-        one, two = first.finish(), second.finish()
-        gate = store.submit(lambda _: threading.Event().wait(0.02))
-        kept = store.submit(lambda transaction: transaction.place(one), ["one"])
-        failed = store.submit(fail(two), ["two"])
-        gate.result()
-        assert kept.result() is None
+    with written(store) as one, written(store) as two:
+        with held(store):
+            stored = store.submit(lambda transaction: transaction.place(one), ["one"])
+            failed = store.submit(placing(two, fails=True), ["two"])
+        assert stored.result() is None
         assert isinstance(failed.exception(), Unknown)
 
     assert content(store, one.digest) == LARGE
 
 
 def test_a_disk_full_error_while_writing_stores_nothing(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(_: int) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
+    monkeypatch.setattr(os, "fsync", disk_full)
 
-    with store.incoming() as incoming:
-        incoming.write(LARGE)
-        monkeypatch.setattr(os, "fsync", full)
-        with pytest.raises(StorageFull):
-            incoming.finish()
+    with pytest.raises(StorageFull), written(store):
+        pass
 
     assert list(store.blobs.incoming_folder.iterdir()) == []
 
 
 def test_a_disk_full_error_while_naming_a_file_stores_nothing(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(_: int) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    with store.incoming() as incoming:
-        incoming.write(LARGE)
-        stored = incoming.finish()
-        monkeypatch.setattr(os, "fsync", full)
+    with written(store) as stored:
+        monkeypatch.setattr(os, "fsync", disk_full)
         with pytest.raises(StorageFull):
-            store.submit(lambda transaction: transaction.place(stored)).result()
+            store.submit(placing(stored)).result()
 
     assert stored.digest not in store.blobs.sizes
     assert store.read(select(schema.blobs)) == []
-    assert [path for path in store.blobs.folder.iterdir() if path.is_file()] == []
+    assert files(store) == []
 
 
 def test_a_full_database_fails_the_whole_commit_and_the_next_one_works(store: Store) -> None:
     with store._writers.connect() as connection:
         pages = connection.exec_driver_sql("PRAGMA page_count").scalar_one()
     raw = b"r" * MAX_ROW_BYTES
-    limited = store.submit(lambda transaction: transaction.execute(select(1)))
-    limited.result()
 
-    def limit(pages: int):
-        def operation(transaction: Transaction) -> None:
-            transaction._connection.exec_driver_sql(f"PRAGMA max_page_count = {pages}")
+    def limit(pages: int) -> None:
+        pragma = text(f"PRAGMA max_page_count = {pages}")
+        store.submit(lambda transaction: transaction.execute(pragma)).result()
 
-        return operation
-
-    store.submit(limit(pages)).result()
+    limit(pages)
     with pytest.raises(StorageFull, match="disk is full"):
         put(store, raw)
-    store.submit(limit(1 << 30)).result()
+    limit(1 << 30)
     stored = put(store, raw)
 
     assert content(store, stored.digest) == raw
 
 
 def test_who_gave_up_waiting_does_not_hinder_a_commit_that_fails(store: Store) -> None:
-    gate, begun = threading.Event(), threading.Event()
-
-    def hold(_: Transaction) -> None:
-        begun.set()
-        gate.wait()
-
-    def fail(transaction: Transaction) -> None:
-        transaction.execute(text("SELECT nothing FROM nowhere"))
-
-    held = store.submit(hold)
-    begun.wait()
-    given_up, failing = store.submit(lambda _: None, [1]), store.submit(fail, [2])
-    given_up.cancel()
-    gate.set()
-    held.result()
+    with held(store):
+        given_up = store.submit(lambda _: None, [1])
+        failing = store.submit(lambda transaction: transaction.execute(text("SELECT nothing FROM nowhere")), [2])
+        given_up.cancel()
 
     with pytest.raises(DBAPIError):
         failing.result()
@@ -287,14 +279,19 @@ def test_a_second_process_is_refused(store: Store, folder: Path) -> None:
     assert "is in use by another server" in second.stderr
 
 
-def test_a_database_of_a_newer_version_is_refused(folder: Path) -> None:
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ("UPDATE alembic_version SET version_num = '9999'", r"has schema 9999; .* upgrade FedLens"),
+        ("DROP TABLE alembic_version", r"tables of another program \(blobs\)"),
+    ],
+)
+def test_a_database_of_a_newer_version_or_of_another_program_is_refused(folder: Path, change: str, reason: str) -> None:
     Store.open(folder).close()
-    connection = sqlite3.connect(folder / "server.sqlite3")
-    connection.execute("UPDATE alembic_version SET version_num = '9999'")
-    connection.commit()
-    connection.close()
+    with closing(sqlite3.connect(folder / "server.sqlite3", isolation_level=None)) as connection:
+        connection.execute(change)
 
-    with pytest.raises(StoreUnusable, match=r"has schema 9999; .* upgrade FedLens"):
+    with pytest.raises(StoreUnusable, match=reason):
         Store.open(folder)
 
 
@@ -303,16 +300,6 @@ def test_a_file_that_is_no_database_is_refused(folder: Path) -> None:
     (folder / "server.sqlite3").write_bytes(b"not a database, but long enough to be looked at" * 10)
 
     with pytest.raises(StoreUnusable, match="cannot be used as a database"):
-        Store.open(folder)
-
-
-def test_a_database_of_another_program_is_refused(folder: Path) -> None:
-    folder.mkdir()
-    connection = sqlite3.connect(folder / "server.sqlite3")
-    connection.execute("CREATE TABLE recipes (id INTEGER)")
-    connection.close()
-
-    with pytest.raises(StoreUnusable, match="another program"):
         Store.open(folder)
 
 
@@ -350,9 +337,12 @@ def test_migrations_give_the_schema_of_this_version(store: Store, folder: Path) 
 
 def test_commits_survive_power_loss(store: Store) -> None:
     with store._writers.connect() as connection:
-        assert connection.exec_driver_sql("PRAGMA journal_mode").scalar_one() == "wal"
-        assert connection.exec_driver_sql("PRAGMA synchronous").scalar_one() == 2  # FULL
-        assert connection.exec_driver_sql("PRAGMA foreign_keys").scalar_one() == 1
+        found = [
+            connection.exec_driver_sql(f"PRAGMA {name}").scalar_one()
+            for name in ("journal_mode", "synchronous", "foreign_keys")
+        ]
+
+    assert found == ["wal", 2, 1]  # 2: FULL
 
 
 @pytest.mark.parametrize("size", [10, 100_000])

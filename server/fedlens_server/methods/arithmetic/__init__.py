@@ -1,4 +1,4 @@
-"""Arithmetic that several methods share: weighted sums, clustering, labels inferred from weights.
+"""Arithmetic that several methods share: linear combinations, clustering, label distributions inferred from models.
 
-Arrays in, arrays out; it may import `planning`. Begin with `weighted_mean.py`.
+Arrays in, arrays out; it may import `planning`. Begin with `linear_combination.py`.
 """

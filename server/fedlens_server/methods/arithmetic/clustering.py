@@ -1,10 +1,10 @@
-"""Clients grouped by what they hold: K-means, its number of groups by the elbow, and K-means with groups of equal size.
+"""Clustering of label distributions: K-means, the number of clusters by the elbow, and K-means with a size limit.
 
-FedConcat's paper, sections 3.3 and appendix D, says K-means and a size limit; how the best assignment within the limit
-is found, is ours: it is a transport problem, solved exactly. K-means itself is scikit-learn's, best of ten starts.
+FedConcat's paper, section 3.3 and appendix D, asks for K-means and a size limit. The assignment within the limit is
+ours: a transport problem, solved exactly. K-means itself is scikit-learn's, the best of ten starts.
 
-Groups are numbered in the order in which their first row stands in the input, so that a relabelling of the same groups
-gives the same answer. Everything follows from the arguments alone.
+Clusters are numbered by their first row in the input, so that relabelled clusters give the same result. All results
+depend on the arguments alone.
 """
 
 from collections.abc import Sequence
@@ -26,12 +26,12 @@ Labels = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Clusters:
-    """A grouping of rows.
+    """A clustering of rows.
 
     Attributes:
-        labels: Group of each row, int64 [N], 0 to K - 1; each group has a row.
-        centres: Mean of each group's rows, float64 [K, C].
-        inertia: Sum of squared distances of the rows to their group's mean.
+        labels: Cluster of each row, int64 [N], 0 to K - 1; no cluster is empty.
+        centres: Mean of each cluster's rows, float64 [K, C].
+        inertia: Sum of squared distances of the rows to their cluster's mean.
     """
 
     labels: Labels
@@ -39,11 +39,11 @@ class Clusters:
     inertia: float
 
 
-def shares(counts: NDArray[Any]) -> Rows:
-    """The share of each class at each client, `n_k^c / n_k`.
+def label_distributions(counts: NDArray[Any]) -> Rows:
+    """The label distribution of each client, `n_k^c / n_k`.
 
     Args:
-        counts: Photos, int [N, C], of each client at least one.
+        counts: Photos by client and class, int [N, C], at least one per client.
 
     Returns:
         float64 [N, C]; each row adds up to 1.
@@ -54,12 +54,12 @@ def shares(counts: NDArray[Any]) -> Rows:
 
 
 def distinct(rows: Rows) -> int:
-    """How many different rows there are: no more groups than that can be told apart."""
+    """The number of different rows, which is the most clusters that can be formed."""
     return len(np.unique(np.asarray(rows), axis=0))
 
 
 def size_limit(rows: int, clusters: int) -> int:
-    """Most rows of a balanced group, `max(ceil(N/K), int(1.2 N/K))`.
+    """The most rows of a balanced cluster, `max(ceil(N/K), int(1.2 N/K))`.
 
     Source: FedConcat, appendix D.
     """
@@ -67,19 +67,19 @@ def size_limit(rows: int, clusters: int) -> int:
 
 
 def k_means(rows: Rows, clusters: int, generator: np.random.Generator, *, balanced: bool = False) -> Clusters:
-    """Group rows around so many means, or around fewer where there are fewer different rows.
+    """Cluster rows around K means, or around fewer if there are fewer different rows.
 
     Args:
         rows: float64 [N, C], N >= 1.
         clusters: K >= 1.
-        generator: Of the starts.
-        balanced: Whether a group may have no more than `size_limit(N, K)` rows.
+        generator: Source of the starts.
+        balanced: Allow at most `size_limit(N, K)` rows in a cluster.
     """
     rows = np.ascontiguousarray(rows, np.float64)
     clusters = min(clusters, distinct(rows))
     seed = int(generator.integers(1 << 31))
     cluster: Any = import_module("sklearn.cluster")  # late: it takes a second, and ships no types
-    # With threads, the order in which partial sums are added is up to chance.
+    # With several threads, partial sums are added in random order.
     with import_module("threadpoolctl").threadpool_limits(1):
         if balanced:
             limit = size_limit(len(rows), clusters)
@@ -94,36 +94,36 @@ def k_means(rows: Rows, clusters: int, generator: np.random.Generator, *, balanc
 
 
 def inertias(rows: Rows, most: int, generator: np.random.Generator) -> list[float]:
-    """The inertia with 1, 2, ..., `most` groups; 0 from as many groups on as there are different rows."""
+    """The inertia with 1, 2, ..., `most` clusters; 0 once there is a cluster for each different row."""
     return [k_means(rows, clusters, generator).inertia for clusters in range(1, most + 1)]
 
 
 def elbow(curve: Sequence[float]) -> int:
-    """The number of groups, from 1, at which a falling curve bends most.
+    """The number of clusters, from 1, at which a falling curve bends most.
 
-    That is the point farthest below the straight line from its first to its last point; the first of several.
+    That is the point farthest below the straight line from the first to the last point; the first of equals.
 
     Args:
-        curve: Inertia with 1, 2, ... groups, not empty.
+        curve: Inertia with 1, 2, ... clusters, not empty.
     """
     heights = np.asarray(curve, np.float64)
     line = np.linspace(heights[0], heights[-1], len(heights))
     below = line - heights
-    # Where the curve is straight, rounding decides nothing.
+    # On a straight curve, rounding must not decide.
     below[below <= 1e-12 * abs(float(heights[0]))] = 0.0
     return int(np.argmax(below)) + 1
 
 
 def k_by_elbow(rows: Rows, most: int, generator: np.random.Generator) -> int:
-    """How many groups the rows have by the elbow of their inertia curve, 1 to `most`.
+    """The number of clusters by the elbow of the inertia curve, 1 to `most`.
 
-    The curve goes one further than `most`, since no curve bends at its end.
+    The curve has one more point than `most`, because no curve bends at its end.
     """
     return elbow(inertias(rows, min(most, distinct(rows)) + 1, generator))
 
 
 def _limited(rows: Rows, centres: Rows, limit: int) -> Labels:
-    """Lloyd's iteration from these centres, its assignments within the limit."""
+    """The labels from Lloyd's iteration, started at these centres, with at most `limit` rows per cluster."""
     labels = _assign(_distances(rows, centres), limit)
     for _ in range(MAX_ITERATIONS):
         centres = np.stack(
@@ -139,16 +139,17 @@ def _limited(rows: Rows, centres: Rows, limit: int) -> Labels:
 
 
 def _assign(distances: Rows, limit: int) -> Labels:
-    """The assignment of rows to centres with the least sum of distances, at most `limit` rows to each centre.
+    """The assignment of rows to centres with the least sum of distances and at most `limit` rows per centre.
 
-    Successive shortest paths: each row starts at its nearest centre; then row by row, the excess moves from the fullest
-    centre along the cheapest chain of moves to one with room. With every chain the assignment stays the cheapest one
-    of its sizes.
+    Successive shortest paths: each row starts at its nearest centre; then the excess moves row by row from the fullest
+    centre along the cheapest chain of moves to a centre with room. After every chain the assignment is the cheapest one
+    with these cluster sizes. scipy's `linear_sum_assignment` with each centre repeated takes 5 s for 2,000 rows and as
+    much memory as N^2 numbers.
     """
     labels: Labels = np.argmin(distances, 1).astype(np.int64)
     clusters = distances.shape[1]
     sizes = np.bincount(labels, minlength=clusters)
-    cost = np.full((clusters, clusters), np.inf)  # of the cheapest move of one row from centre to centre
+    cost = np.full((clusters, clusters), np.inf)  # cost of the cheapest move of one row from centre to centre
     mover = np.zeros((clusters, clusters), np.int64)
     stale = set(range(clusters))
     while sizes.max() > limit:
@@ -171,15 +172,15 @@ def _assign(distances: Rows, limit: int) -> Labels:
 
 
 def _cheapest_chain(cost: Rows, start: int, ends: Labels) -> list[int]:
-    """The nodes of the shortest path from `start` to any of `ends`, by Bellman and Ford; none comes twice.
+    """The nodes of the shortest path from `start` to any of `ends`, by Bellman and Ford; no node is repeated.
 
-    There is no negative cycle but by rounding, which grows with the distances. So each round's steps are kept apart:
-    they lead back to `start` whatever was rounded, and a cycle on the way is cut out.
+    Only rounding, which grows with the distances, can make a cycle negative. The steps of each iteration are therefore
+    stored apart: they lead back to `start` whatever was rounded, and a cycle on the way is cut out.
     """
     nodes = len(cost)
     length = np.full(nodes, np.inf)
     length[start] = 0.0
-    steps: list[Labels] = []  # by round and node the one before it, -1: it was reached as cheaply before
+    steps: list[Labels] = []  # by iteration, each node's predecessor; -1: no shorter path found
     for _ in range(nodes - 1):
         reached = length[:, None] + cost
         nearest = reached.argmin(0)
@@ -204,7 +205,7 @@ def _distances(rows: Rows, centres: Rows) -> Rows:
 
 
 def _numbered(rows: Rows, labels: Labels) -> Clusters:
-    """The same groups, numbered by their first rows."""
+    """The same clusters, numbered by their first rows."""
     _, first, inverse = np.unique(labels, return_index=True, return_inverse=True)
     rank = np.empty(len(first), np.int64)
     rank[np.argsort(first)] = np.arange(len(first))

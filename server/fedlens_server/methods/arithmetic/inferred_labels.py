@@ -1,10 +1,10 @@
-"""What clients hold, guessed from how their models answer to noise: FedConcat-ID.
+"""Label distributions inferred from the clients' models on random images: FedConcat-ID.
 
 Paper: FedConcat, appendix B.
 
     paper   here     meaning
     N       images   random images, uniform in 0..1; 10,000
-    q_k     a row    mean over them of softmax(model_k(x)), models in evaluation mode
+    q_k     a row    mean over the images of softmax(model_k(x)), models in evaluation mode
 """
 
 from collections.abc import Callable, Sequence
@@ -17,14 +17,14 @@ from fedlens_server.methods.arithmetic.clustering import Rows
 from fedlens_server.planning.method import TensorSet
 
 IMAGES = 10_000
-IMAGE_BYTES = 64 << 20  # drawn at once
+IMAGE_BYTES = 64 << 20  # of the images in memory at a time
 
 
 def mean_softmax(logits: Array) -> Rows:
-    """What a model makes of images on average, `(1/N) sum_x softmax(model(x))`, which is not softmax of the mean.
+    """The mean of the predicted probabilities, `(1/N) sum_x softmax(model(x))`; not the softmax of the mean.
 
     Args:
-        logits: Of N >= 1 images, float [N, C].
+        logits: Logits of N >= 1 images, float [N, C].
 
     Returns:
         float64 [C], adding up to 1; not finite where the logits are not.
@@ -38,21 +38,21 @@ def mean_softmax(logits: Array) -> Rows:
     return found
 
 
-def distributions(
+def label_distributions(
     infer: Callable[[TensorSet, NDArray[np.float32]], NDArray[np.float32]],
     models: Sequence[TensorSet],
     images: int,
     photo_shape: tuple[int, int, int],
     generator: np.random.Generator,
 ) -> Rows:
-    """What each model makes on average of the same random images, uniform in 0..1.
+    """The mean predictions of each model on the same random images, uniform in 0..1.
 
     Args:
         infer: As `Tools.infer`.
-        models: The weights of each.
-        images: How many, at least one.
-        photo_shape: Of one of them.
-        generator: Of the images.
+        models: The weights of each model.
+        images: The number of images, at least one.
+        photo_shape: The shape of one image.
+        generator: Source of the images.
 
     Returns:
         float64 [models, classes], each row adding up to 1; not finite where a model's logits are not.

@@ -1,12 +1,12 @@
-"""Tensor sets that are weighted sums of others, computed when they are read and stored nowhere.
+"""Tensor sets that are weighted sums of other sets, computed when they are read and not stored.
 
     symbol  here                     meaning
-    a_j     weight of a term         how much of set j goes in
+    a_j     weight of a term         weight of set j in the sum
     x_j     its tensor of that name  float of any width
-    y       `weighted_sum[name]`          float32(sum_j float64(a_j) * float64(x_j)), terms added in the order given
+    y       `weighted_sum[name]`     float32(sum_j float64(a_j) * float64(x_j)), terms added in the order given
 
-A method gives one where each client downloads a mix of its own (pFedSim): with 1,000 clients, writing these mixes would
-cost the disk as much again as the uploads do.
+A method gives such a set where each client downloads a sum of its own (pFedSim): with 1,000 clients, storing these sums
+would need as much disk again as the uploads.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,62 +16,51 @@ import numpy as np
 
 from fedlens_proto.blob import Array, Layout, TensorSpec
 from fedlens_proto.v1 import blob_pb2
+from fedlens_server.methods.arithmetic.linear_combination import LazyTensor, linear_combination
 from fedlens_server.planning.method import TensorSet, span
 
 Terms = Sequence[tuple[float, TensorSet]]
-# 64 Ki elements: a term, its product and the sum stay in a core's L2 cache.
-CHUNK = 1 << 16
+_FLOAT = np.dtype(np.float32)
 
 
 class WeightedSum(Mapping[str, Array]):
-    """By name, each tensor's terms; a single term of weight 1 hands its tensor on as it is, which integers need."""
+    """The terms of each tensor, by name; a single term of weight 1 is passed on as it is, also for integers."""
 
-    def __init__(self, terms: Mapping[str, Terms], stand_in: TensorSet | None = None) -> None:
-        """Nothing is read before a tensor is asked for.
+    def __init__(self, terms: Mapping[str, Terms], advertised: TensorSet | None = None) -> None:
+        """Nothing is read before a tensor is read.
 
         Args:
-            terms: For each tensor the weighted sets, at least one, that hold one of that name and of equal shape.
-            stand_in: A stored set with the same tensors for a client that is told what to predict with while no round
-                has it, and for which computing the weighted sum would be too dear. None: there is none.
+            terms: The weighted sets of each tensor, at least one; all hold a tensor of that name and of equal shape.
+            advertised: A stored set with the same tensors, to advertise where computing the sum would be too
+                expensive: to clients outside a round that check in for a model to predict with. None: there is none.
         """
         self.terms = {name: tuple(terms[name]) for name in sorted(terms, key=str.encode)}
-        self.stand_in = stand_in
+        self.advertised = advertised
         self._layout: Layout | None = None
 
     @property
     def layout(self) -> Layout:
-        """Of its blob: floats are float32, integers int64.
+        """The layout of the set's blob: floats are float32, integers int64.
 
         Raises:
-            TypeError: An integer tensor has more than one term, or one of another weight than 1.
+            TypeError: An integer tensor has several terms, or one whose weight is not 1.
         """
         if self._layout is None:
             self._layout = Layout.of(self._specs())
         return self._layout
 
     def span(self, name: str, start: int, stop: int, buffer: Array | None = None) -> Array:
-        """Elements `start` to `stop` of a tensor in row-major order, in memory bounded but for the result.
+        """Elements `start` to `stop` of a tensor in row-major order; they are read and added up in chunks.
 
-        They may be put into `buffer`, float32 or int64 with room for them all.
+        The result may be in `buffer`, float32 or int64 with room for all elements.
         """
         terms = self.terms[name]
         if _is_plain(terms):
             return span(terms[0][1], name, start, stop, buffer)
-        count = stop - start
-        fits = buffer is not None and buffer.dtype == np.float32
-        result = buffer[:count] if buffer is not None and fits else np.empty(count, np.float32)
-        room = min(CHUNK, count)
-        total, product, read = np.empty(room), np.empty(room), np.empty(room, np.float32)
-        for a in range(0, count, CHUNK):
-            b = min(a + CHUNK, count)
-            acc, term = total[: b - a], product[: b - a]
-            acc.fill(0.0)
-            for weight, tensors in terms:
-                np.copyto(term, span(tensors, name, start + a, start + b, read))
-                np.multiply(term, weight, out=term)
-                np.add(acc, term, out=acc)
-            result[a:b] = acc
-        return result
+        spans = [LazyTensor(tensors, name, (stop - start,), _FLOAT, start) for _, tensors in terms]
+        out = buffer if buffer is not None and buffer.dtype == _FLOAT else None
+        # One thread: the callers are threads themselves, each with a weighted sum of its own.
+        return linear_combination(spans, np.array([weight for weight, _ in terms]), out=out, threads=1)
 
     def __getitem__(self, name: str) -> Array:
         """One tensor."""
@@ -86,7 +75,7 @@ class WeightedSum(Mapping[str, Array]):
         return iter(self.terms)
 
     def __len__(self) -> int:
-        """How many tensors."""
+        """The number of tensors."""
         return len(self.terms)
 
     def _specs(self) -> list[TensorSpec]:
@@ -98,7 +87,7 @@ class WeightedSum(Mapping[str, Array]):
                 known[id(source)] = _shapes(source)
             shape, is_float = known[id(source)][name]
             if not is_float and not _is_plain(terms):
-                raise TypeError(f"tensor {name!r} holds integers, of which no weighted sum is taken")
+                raise TypeError(f"tensor {name!r} holds integers, which have no weighted sum")
             dtype = blob_pb2.DTYPE_FLOAT32 if is_float else blob_pb2.DTYPE_INT64
             specs.append(TensorSpec(name, dtype, shape))
         return specs
@@ -109,7 +98,7 @@ def _is_plain(terms: Terms) -> bool:
 
 
 def _shapes(tensors: TensorSet) -> Mapping[str, tuple[tuple[int, ...], bool]]:
-    """By name shape and whether it holds floats; of stored sets without reading any tensor."""
+    """Shape and float or not of each tensor, by name; reads no tensor of a stored set."""
     layout = getattr(tensors, "layout", None)
     if isinstance(layout, Layout):
         return {spec.name: (spec.shape, spec.dtype != blob_pb2.DTYPE_INT64) for spec in layout.specs}

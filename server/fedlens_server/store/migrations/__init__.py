@@ -1,1 +1,1 @@
-"""How a database of an older version becomes one of this version (run by alembic when the store opens)."""
+"""Upgrades of a database from an older version of FedLens; alembic runs them when the store opens."""

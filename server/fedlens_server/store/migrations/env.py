@@ -1,4 +1,4 @@
-"""Runs migrations on the connection that the store hands over."""
+"""Run the migrations on the connection that the store passes in."""
 
 from alembic import context
 

@@ -7,7 +7,14 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from fedlens_server.methods.arithmetic import clustering
-from fedlens_server.methods.arithmetic.clustering import elbow, inertias, k_by_elbow, k_means, shares, size_limit
+from fedlens_server.methods.arithmetic.clustering import (
+    elbow,
+    inertias,
+    k_by_elbow,
+    k_means,
+    label_distributions,
+    size_limit,
+)
 from tests.server.methods import golden
 
 CORNERS = np.float64([[0, 0, 1], [1, 0, 0], [0, 1, 0]])
@@ -29,7 +36,7 @@ def together(labels: np.ndarray) -> np.ndarray:
 
 def test_the_worked_cases_of_groups_come_out() -> None:
     for case in golden.cases("fedconcat_01"):
-        rows = shares(case.inputs["class_counts"])
+        rows = label_distributions(case.inputs["class_counts"])
         found = k_means(rows, int(case.inputs["K"]), draws())
 
         case.check("distribution", rows)
@@ -37,7 +44,7 @@ def test_the_worked_cases_of_groups_come_out() -> None:
         case.check("inertia", np.float64(found.inertia))
 
 
-def test_noisy_shares_are_grouped_as_they_come() -> None:
+def test_noisy_distributions_are_clustered_as_they_come() -> None:
     # Neither clipped at 0 nor made to add up to 1; the cases have three groups.
     for case in golden.cases("fedconcat_02"):
         noisy = case.inputs["distribution"] + case.inputs["noise"]
@@ -47,8 +54,8 @@ def test_noisy_shares_are_grouped_as_they_come() -> None:
         case.check("comembership", together(found.labels))
 
 
-def test_shares_are_of_each_clients_own_photos() -> None:
-    np.testing.assert_array_equal(shares(np.array([[1, 3], [10, 0]])), [[0.25, 0.75], [1, 0]])
+def test_a_label_distribution_is_of_the_clients_own_photos() -> None:
+    np.testing.assert_array_equal(label_distributions(np.array([[1, 3], [10, 0]])), [[0.25, 0.75], [1, 0]])
 
 
 def test_centres_are_means_and_inertia_is_the_squared_distance_to_them() -> None:

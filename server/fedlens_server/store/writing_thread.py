@@ -1,8 +1,8 @@
-"""The one thread that writes: it takes all that waits, commits once, then tells everyone.
+"""The one thread that writes: it takes all waiting operations, commits once, then resolves their futures.
 
-An operation is a function of a `Transaction`. It reads the view in memory, which is exactly what the database holds
-for the keys it has declared, and says what to write; the view changes only after the commit, in `after_commit`
-functions. Operations whose keys are disjoint share a commit; one without keys has the transaction to itself.
+An operation is a function of a `Transaction`. It reads the view in memory, which equals the database for the keys that
+the operation declares, and writes through the transaction. The view changes only after the commit, in `after_commit`
+functions. Operations with disjoint keys share a commit; an operation without keys has a commit of its own.
 """
 
 import logging
@@ -20,7 +20,7 @@ from sqlalchemy.exc import DBAPIError
 
 from fedlens_server.errors import ServerError, StorageFull, Unavailable
 from fedlens_server.store import schema
-from fedlens_server.store.blobs import Blobs, StoredBlob, full, storage_full
+from fedlens_server.store.blobs import Blobs, PendingBlob, full, storage_full
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -32,35 +32,35 @@ _INSERT_BLOB = insert(schema.blobs).on_conflict_do_nothing()
 
 
 class Transaction:
-    """What one operation writes; undone alone if the operation raises."""
+    """The writes of one operation; undone alone if the operation raises."""
 
     def __init__(self, connection: Connection, blobs: Blobs) -> None:
-        """Made by the worker."""
+        """Made by the writing thread."""
         self._connection = connection
         self._blobs = blobs
         self._savepoint = False
         self._later: list[tuple[Executable, Mapping[str, Any]]] = []
         self._hooks: list[Callable[[], None]] = []
-        self._renamed: list[StoredBlob] = []
+        self._renamed: list[PendingBlob] = []
         self._refusal: ServerError | None = None
 
     def execute(self, statement: Executable, rows: Any = None) -> CursorResult[Any]:
-        """Run a statement now, on what earlier operations of the same commit have written."""
+        """Run a statement now, after those of earlier operations in the same commit."""
         if not self._savepoint:
             self._connection.exec_driver_sql("SAVEPOINT operation")
             self._savepoint = True
         return self._connection.execute(statement, rows)
 
     def later(self, statement: Executable, row: Mapping[str, Any]) -> None:
-        """Run a statement at the end, in one go with others' rows for the same statement object."""
+        """Run a statement at the end, together with all rows for the same statement object."""
         self._later.append((statement, row))
 
-    def place(self, blob: StoredBlob, kept_until: float | None = None) -> None:
-        """Name a blob in this transaction; bytes that are stored already are not stored again.
+    def place(self, blob: PendingBlob, kept_until: float | None = None) -> None:
+        """Store a pending blob in this transaction, unless the same bytes are stored already.
 
         Raises:
             StorageFull: There is no room.
-            Unavailable: Its temporary file is gone.
+            Unavailable: The blob's temporary file is gone.
         """
         blobs = self._blobs
         if blob.digest in blobs.sizes:
@@ -76,7 +76,7 @@ class Transaction:
                 with storage_full():
                     blob.path.rename(blobs.path(blob.digest))
             except FileNotFoundError as error:
-                # Who wrote it has gone, its connection lost, and has taken the file along.
+                # The connection that wrote the file was lost, and the file was removed with it.
                 raise Unavailable("the upload was cut off; send it again") from error
             self._renamed.append(blob)
         self.later(_INSERT_BLOB, {"digest": blob.digest, "size": blob.size, "raw": blob.raw, "kept_until": kept_until})
@@ -91,11 +91,11 @@ class Transaction:
         self._hooks.insert(0, placed)
 
     def after_commit(self, hook: Callable[[], None]) -> None:
-        """Call `hook` on the writing thread once the commit is durable; it changes the view and must not raise."""
+        """Call `hook` on the writing thread once the commit is durable. It changes the view and must not raise."""
         self._hooks.append(hook)
 
     def refuse(self, error: ServerError) -> None:
-        """Commit what was written, but answer with an error."""
+        """Commit the writes, but end the operation's future with an error."""
         self._refusal = error
 
 
@@ -106,24 +106,20 @@ class _Operation(Generic[T]):
     future: Future[T] = field(default_factory=Future)
 
 
-class Worker:
-    """Runs operations one after the other; see the module."""
+class WritingThread:
+    """The thread that runs operations one after the other.
 
-    def __init__(
-        self, engine: Engine, blobs: Blobs, after_group: Callable[[], None], on_broken: Callable[[], None]
-    ) -> None:
-        """Start the thread.
+    Attributes:
+        after_commit: Called on the thread after each commit and its transactions' hooks.
+        on_broken: Called on the thread when it has to stop; from then on `submit` raises `Unavailable`.
+    """
 
-        Args:
-            engine: Where it connects.
-            blobs: What transactions place their blobs in.
-            after_group: Called on the thread after each commit, the `after_commit` functions first.
-            on_broken: Called on the thread when it cannot go on; everything is `Unavailable` from then on.
-        """
+    def __init__(self, engine: Engine, blobs: Blobs) -> None:
+        """Start the thread, which writes to the database of `engine` and to `blobs`."""
+        self.after_commit: Callable[[], None] = lambda: None
+        self.on_broken: Callable[[], None] = lambda: None
         self._engine = engine
         self._blobs = blobs
-        self._after_group = after_group
-        self._on_broken = on_broken
         self._waiting: deque[_Operation[Any]] = deque()
         self._wake = threading.Condition()
         self._closing = False
@@ -132,12 +128,7 @@ class Worker:
         self._thread.start()
 
     def submit(self, operation: Callable[[Transaction], T], keys: frozenset[Hashable] | None = None) -> Future[T]:
-        """Queue an operation; its future is resolved when what it wrote is durable.
-
-        Args:
-            operation: Called on the writing thread.
-            keys: What it reads and changes of the view; None: everything.
-        """
+        """Queue an operation, as `Store.submit`; its future ends once its writes are durable."""
         item = _Operation(operation, keys)
         with self._wake:
             if self._closing or self._broken:
@@ -147,7 +138,7 @@ class Worker:
         return item.future
 
     def close(self) -> None:
-        """Finish what was submitted, then end the thread."""
+        """Finish all submitted operations, then end the thread."""
         with self._wake:
             self._closing = True
             self._wake.notify()
@@ -159,7 +150,7 @@ class Worker:
                 try:
                     self._run(connection, group)
                 except BaseException as error:
-                    # The view may no longer be what the database holds: nothing more is answered from it.
+                    # View and database may differ now, so no further request may be answered from the view.
                     log.exception("the writing thread stopped; restart the server")
                     self._stop_broken(group, error)
                     return
@@ -205,15 +196,15 @@ class Worker:
                 self._write(connection, [transaction for _, transaction, _ in done])
         except (DBAPIError, OSError, StorageFull) as error:
             self._end_placing(begun)
-            answer = full() if isinstance(error, StorageFull) or _is_full(error) else error
+            failure = full() if isinstance(error, StorageFull) or _is_full(error) else error
             for item in wanted:
-                item.future.set_exception(answer)
+                item.future.set_exception(failure)
             return
         for _, transaction, _ in done:
             for hook in transaction._hooks:
                 hook()
         self._end_placing(begun)
-        self._after_group()
+        self.after_commit()
         for item, problem in failed:
             item.future.set_exception(problem)
         for item, transaction, result in done:
@@ -248,7 +239,7 @@ class Worker:
         for item in [*group, *rest]:
             if not item.future.done():
                 item.future.set_exception(error if item in group else Unavailable("the server must be restarted"))
-        self._on_broken()
+        self.on_broken()
 
 
 def _is_full(error: BaseException) -> bool:

@@ -1,14 +1,13 @@
-"""Weighted sums of one tensor over clients, a chunk at a time, whether the tensors are arrays or stored.
+"""Linear combinations of one tensor over clients, a chunk at a time, for arrays and stored tensors.
 
-Here and in the methods, a tensor's *rows* run along its first dimension: the output units of an FC layer or a
-convolution. Sums are in float64 in the order of clients and cast to float32 once. Clients whose share is 0 are not
-counted in, as 0 * NaN is NaN.
+Here and in the methods, the *rows* of a tensor run along its first dimension: the output units of an FC layer or a
+convolution. Sums are in float64 in the given order and cast to float32 once. A client of weight 0 is skipped, because
+0 * NaN is NaN.
 """
 
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from math import prod
 from typing import Any, NamedTuple
 
@@ -20,27 +19,27 @@ from fedlens_server.planning.method import NothingToAggregate, TensorSet, Update
 
 # 64 Ki elements: sum and product, 512 KiB each in float64, stay in a core's L2 cache.
 CHUNK = 1 << 16
-# Each element's sum is made by one thread in the order of clients, so their number changes no bit of the result.
+# One thread computes each element's sum, in the given order, so the number of threads changes no bit of the result.
 THREADS = min(os.cpu_count() or 1, 4)
 
 Float64s = NDArray[np.float64]
 
 
-@dataclass(frozen=True)
-class Sent:
-    """One tensor of a set, which is read only where it is needed."""
+class LazyTensor(NamedTuple):
+    """Elements of one tensor of a set, from `offset` in row-major order; a stored set is read in chunks."""
 
     tensors: TensorSet
     name: str
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
+    offset: int = 0
 
 
-Tensor = Array | Sent
+Tensor = Array | LazyTensor
 
 
 class Block(NamedTuple):
-    """Rows `top` to `bottom` of a tensor, of each the elements `left` to `right`; all of them or of one row a part."""
+    """Elements `left` to `right` of rows `top` to `bottom` of a tensor: whole rows, or a part of one row."""
 
     top: int
     bottom: int
@@ -48,18 +47,18 @@ class Block(NamedTuple):
     right: int
 
 
-def sent(updates: Sequence[Update], name: str, like: Array) -> list[Sent]:
-    """One tensor of each update, which has the shape and type of `like`."""
-    return [Sent(update.tensors, name, like.shape, like.dtype) for update in updates]
+def uploaded(updates: Sequence[Update], name: str, like: Array) -> list[LazyTensor]:
+    """One tensor of each update, with the shape and type of `like`."""
+    return [LazyTensor(update.tensors, name, like.shape, like.dtype) for update in updates]
 
 
 def in_order(updates: Sequence[Update]) -> list[Update]:
-    """Ascending by client id: the order of all sums, whichever update came first."""
+    """The updates ascending by client id: the order of all sums, whatever the order of arrival."""
     return sorted(updates, key=lambda update: update.client)
 
 
-def shares(counts: Sequence[int]) -> Float64s:
-    """`n_k / n`, float64[clients].
+def client_weights(counts: Sequence[int]) -> Float64s:
+    """The weight of each client in a mean over photos, `n_k / n`, float64[clients].
 
     Raises:
         NothingToAggregate: The counts add up to 0.
@@ -70,12 +69,16 @@ def shares(counts: Sequence[int]) -> Float64s:
     return np.array([int(count) / n for count in counts])
 
 
-def weighted_sum(tensors: Sequence[Tensor], weights: Float64s) -> NDArray[Any]:
-    """`sum_k weights[k] w_k`, or with weights of its own for each row.
+def linear_combination(
+    tensors: Sequence[Tensor], weights: Float64s, *, out: Array | None = None, threads: int = THREADS
+) -> NDArray[Any]:
+    """The sum `sum_k weights[k] w_k`, or one with separate weights for each row.
 
     Args:
-        tensors: One a client, all of one shape, float of any width. None is modified.
-        weights: float64[clients] or float64[rows, clients]; where one is 0 that client is not looked at.
+        tensors: One per client, all of one shape, float of any width. None is modified.
+        weights: float64[clients] or float64[rows, clients]; a weight of 0 skips that client (in that row).
+        out: float32 with room for the result, which is a view of it; None: a new array.
+        threads: Most threads to compute with.
 
     Returns:
         float32 in the clients' shape.
@@ -83,8 +86,8 @@ def weighted_sum(tensors: Sequence[Tensor], weights: Float64s) -> NDArray[Any]:
     shape = tensors[0].shape
     by_row = np.atleast_2d(weights)
     rows, columns = (by_row.shape[0], prod(shape) // by_row.shape[0]) if prod(shape) else (1, 0)
-    result = np.empty((rows, columns), np.float32)
-    clients = [k for k in range(len(tensors)) if by_row[:, k].any()]
+    result = (np.empty(rows * columns, np.float32) if out is None else out[: rows * columns]).reshape(rows, columns)
+    clients, overall = np.flatnonzero(by_row.any(axis=0)).tolist(), by_row[0].tolist()
 
     def add_up(blocks: Sequence[Block]) -> None:
         room = largest(blocks)
@@ -95,25 +98,26 @@ def weighted_sum(tensors: Sequence[Tensor], weights: Float64s) -> NDArray[Any]:
             acc, term = total[: prod(size)].reshape(size), product[: prod(size)].reshape(size)
             acc.fill(0.0)
             for k in clients:
-                share = by_row[block.top : block.bottom, k, None]
                 np.copyto(term, read(tensors[k], *here, buffer).reshape(size))
-                if not share.all():
-                    term[share[:, 0] == 0.0] = 0.0
-                np.multiply(term, share, out=term)
+                weight: Any = overall[k]
+                if len(by_row) > 1:
+                    weight = by_row[block.top : block.bottom, k, None]
+                    term[weight[:, 0] == 0.0] = 0.0
+                np.multiply(term, weight, out=term)
                 np.add(acc, term, out=acc)
             result[block.top : block.bottom, block.left : block.right] = acc
 
-    in_threads(add_up, blocks_of(rows, columns))
+    in_threads(add_up, blocks_of(rows, columns), threads)
     return result.reshape(shape)
 
 
 def maximum(tensors: Sequence[Tensor], counts: Sequence[int]) -> NDArray[Any]:
-    """The greatest of each element of integer buffers, int64; of clients with photos alone.
+    """The elementwise maximum of integer buffers over the clients with photos, int64.
 
     Raises:
         NothingToAggregate: The counts add up to 0.
     """
-    counted = [tensor for tensor, share in zip(tensors, shares(counts), strict=True) if share > 0]
+    counted = [tensor for tensor, weight in zip(tensors, client_weights(counts), strict=True) if weight > 0]
     size = prod(counted[0].shape)
     result, buffer = np.empty(size, np.int64), np.empty(min(CHUNK, size), np.int64)
     for a in range(0, size, CHUNK):
@@ -125,14 +129,14 @@ def maximum(tensors: Sequence[Tensor], counts: Sequence[int]) -> NDArray[Any]:
 
 
 def read(tensor: Tensor, start: int, stop: int, buffer: Array) -> Array:
-    """Elements `start` to `stop` in row-major order, perhaps in `buffer`, which has room for them."""
-    if isinstance(tensor, Sent):
-        return span(tensor.tensors, tensor.name, start, stop, buffer)
+    """Elements `start` to `stop` in row-major order, possibly in `buffer`, which has room for them."""
+    if isinstance(tensor, LazyTensor):
+        return span(tensor.tensors, tensor.name, tensor.offset + start, tensor.offset + stop, buffer)
     return tensor.reshape(-1)[start:stop]
 
 
 def blocks_of(rows: int, columns: int) -> list[Block]:
-    """A tensor in blocks of at most `CHUNK` elements: of whole rows where those are short, else parts of one row."""
+    """The blocks of a tensor, of at most `CHUNK` elements each: whole rows, or parts of one long row."""
     if columns <= CHUNK:
         step = CHUNK // max(columns, 1)
         return [Block(top, min(top + step, rows), 0, columns) for top in range(0, rows, step)]
@@ -143,9 +147,9 @@ def blocks_of(rows: int, columns: int) -> list[Block]:
     ]
 
 
-def in_threads(work: Callable[[Sequence[Block]], None], blocks: Sequence[Block]) -> None:
-    """Have `work` called with all blocks, shared out among threads; which one gets which must not matter to it."""
-    threads = min(THREADS, len(blocks))
+def in_threads(work: Callable[[Sequence[Block]], None], blocks: Sequence[Block], threads: int = THREADS) -> None:
+    """Call `work` in several threads, each with a part of the blocks."""
+    threads = min(threads, len(blocks))
     if threads <= 1:
         work(blocks)
         return
@@ -154,12 +158,12 @@ def in_threads(work: Callable[[Sequence[Block]], None], blocks: Sequence[Block])
 
 
 def largest(blocks: Sequence[Block]) -> int:
-    """Elements of the largest block."""
+    """The number of elements of the largest block."""
     return max(((b.bottom - b.top) * (b.right - b.left) for b in blocks), default=0)
 
 
 def extent(block: Block, columns: int) -> tuple[tuple[int, int], tuple[int, int]]:
-    """Rows and columns of a block; and where its elements begin and end in the tensor."""
+    """Rows and columns of a block, and the start and end of its elements in the tensor."""
     size = block.bottom - block.top, block.right - block.left
     start = block.top * columns + block.left
     return size, (start, start + size[0] * size[1])

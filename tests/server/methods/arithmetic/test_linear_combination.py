@@ -4,13 +4,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from fedlens_server.methods import NothingToAggregate
-from fedlens_server.methods.arithmetic.weighted_mean import CHUNK, blocks_of, maximum, weighted_sum
+from fedlens_server.methods import NothingToAggregate, WeightedSum
+from fedlens_server.methods.arithmetic.linear_combination import CHUNK, blocks_of, linear_combination, maximum
 
 
 def test_rows_may_have_weights_of_their_own() -> None:
     # Row 0: 0.25 * 4 + 0.75 * 8 = 7; row 1: 1 * 5 + 0 * 9 = 5.
-    found = weighted_sum([np.float32([[4.0], [5.0]]), np.float32([[8.0], [9.0]])], np.array([[0.25, 0.75], [1.0, 0.0]]))
+    found = linear_combination(
+        [np.float32([[4.0], [5.0]]), np.float32([[8.0], [9.0]])], np.array([[0.25, 0.75], [1.0, 0.0]])
+    )
 
     np.testing.assert_array_equal(found, [[7.0], [5.0]])
     assert found.dtype == np.float32
@@ -20,7 +22,7 @@ def test_rows_may_have_weights_of_their_own() -> None:
 def test_a_row_of_weight_0_is_not_looked_at(hole: float) -> None:
     tensors = [np.float32([[1.0], [hole]]), np.float32([[3.0], [4.0]])]
 
-    found = weighted_sum(tensors, np.array([[0.5, 0.5], [0.0, 1.0]]))
+    found = linear_combination(tensors, np.array([[0.5, 0.5], [0.0, 1.0]]))
 
     np.testing.assert_array_equal(found, [[2.0], [4.0]])
 
@@ -35,7 +37,7 @@ def test_a_tensor_of_any_shape_equals_the_plain_formula(shape: tuple[int, ...]) 
     for k, tensor in enumerate(tensors):
         expected += tensor.reshape(rows, -1).astype(np.float64) * weights[:, k, None]
 
-    np.testing.assert_array_equal(weighted_sum(tensors, weights), expected.astype(np.float32).reshape(shape))
+    np.testing.assert_array_equal(linear_combination(tensors, weights), expected.astype(np.float32).reshape(shape))
 
 
 @settings(max_examples=50, deadline=None)
@@ -44,9 +46,19 @@ def test_one_weight_for_all_is_the_same_weight_for_each_row(data: st.DataObject)
     tensors = [data.draw(hnp.arrays(np.float32, (3, 2), elements=st.floats(-100, 100, width=32))) for _ in range(3)]
     weights = data.draw(hnp.arrays(np.float64, 3, elements=st.floats(0, 1)))
 
-    found = weighted_sum(tensors, weights)
+    found = linear_combination(tensors, weights)
 
-    np.testing.assert_array_equal(found, weighted_sum(tensors, np.tile(weights, (3, 1))))
+    np.testing.assert_array_equal(found, linear_combination(tensors, np.tile(weights, (3, 1))))
+
+
+def test_a_span_of_a_weighted_sum_of_many_chunks_equals_the_plain_formula() -> None:
+    one, other = np.random.default_rng(0).standard_normal((2, 3 * CHUNK), dtype=np.float32)
+    start, stop = 5, 2 * CHUNK + 11
+
+    found = WeightedSum({"w": [(0.25, {"w": one}), (0.75, {"w": other})]}).span("w", start, stop)
+
+    expected = 0.25 * one[start:stop].astype(np.float64) + 0.75 * other[start:stop].astype(np.float64)
+    np.testing.assert_array_equal(found, expected.astype(np.float32))
 
 
 def test_blocks_cover_every_element_once() -> None:

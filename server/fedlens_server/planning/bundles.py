@@ -1,0 +1,137 @@
+"""Checks of a task's bundles against the needs of a method; errors name the manifest as the operator wrote it."""
+
+from collections.abc import Iterator, Sequence
+
+from fedlens_proto.manifest import program, select
+from fedlens_proto.v1 import assignment_pb2, manifest_pb2
+from fedlens_server.planning.method import TaskPlan
+from fedlens_server.planning.task_settings import SettingsError, TaskSettings
+
+CLASSIFIER = assignment_pb2.TensorSelector(roles=[manifest_pb2.TENSOR_ROLE_CLASSIFIER])
+EXTRACTOR = assignment_pb2.TensorSelector(roles=[manifest_pb2.TENSOR_ROLE_EXTRACTOR])
+
+
+def need_equal(task: TaskPlan) -> None:
+    """Require equal tensors and initial weights in all bundles, so that whole models can be averaged.
+
+    Raises:
+        SettingsError: Two bundles differ.
+    """
+    first = task.ordinary[0]
+    for i, manifest in _ordinary(task):
+        if manifest.tensors != first.tensors or manifest.initial != first.initial:
+            allowed = f"bundles with equal tensors for {task.settings.method}"
+            raise SettingsError(f"manifests[{i}]", "a bundle with other tensors or weights than the first", allowed)
+
+
+def need_equal_classifiers(task: TaskPlan) -> None:
+    """Require equal classifier tensors in all bundles; extractors may differ.
+
+    Raises:
+        SettingsError: Two classifiers differ.
+    """
+    first = tensors(task, CLASSIFIER)
+    for i, manifest in _ordinary(task):
+        if (found := select(manifest.tensors, CLASSIFIER)) != first:
+            raise SettingsError(
+                f"manifests[{i}]", f"a classifier of {_listed(found)}", f"one like the first bundle's, {_listed(first)}"
+            )
+
+
+def tensors(task: TaskPlan, selector: assignment_pb2.TensorSelector) -> list[manifest_pb2.ExchangeableTensor]:
+    """The selected tensors of the task's first ordinary bundle."""
+    return select(task.ordinary[0].tensors, selector)
+
+
+def names(task: TaskPlan, selector: assignment_pb2.TensorSelector) -> frozenset[str]:
+    """The names of the selected tensors of the task's first ordinary bundle."""
+    return frozenset(tensor.name for tensor in tensors(task, selector))
+
+
+def need_tensors(task: TaskPlan, selector: assignment_pb2.TensorSelector, description: str) -> None:
+    """Require at least one selected tensor in each bundle.
+
+    Raises:
+        SettingsError: A bundle has none.
+    """
+    for i, manifest in _ordinary(task):
+        if not select(manifest.tensors, selector):
+            allowed = f"one with {description} for {task.settings.method}"
+            raise SettingsError(f"manifests[{i}]", f"model {manifest.model!r} without {description}", allowed)
+
+
+def need_objective(task: TaskPlan, objectives: Sequence[str]) -> None:
+    """Require one of these objectives in each bundle.
+
+    Raises:
+        SettingsError: A bundle was exported with another one.
+    """
+    for i, manifest in _ordinary(task):
+        if manifest.objective not in objectives:
+            allowed = f"one of {', '.join(objectives)} for {task.settings.method}; export the bundle so"
+            raise SettingsError(f"manifests[{i}].objective", f"{manifest.objective!r}", allowed)
+
+
+def need_no_references(task: TaskPlan) -> None:
+    """Require objectives without references, for a method that provides none.
+
+    Raises:
+        SettingsError: A bundle's objective has a reference.
+    """
+    for i, manifest in _ordinary(task):
+        if manifest.references:
+            found = f"{manifest.objective!r}, which wants reference {manifest.references[0].name!r}"
+            allowed = f"one without references for {task.settings.method}, such as cross_entropy"
+            raise SettingsError(f"manifests[{i}].objective", found, allowed)
+
+
+def need_onnx(task: TaskPlan) -> None:
+    """Require ONNX programs in the first ordinary bundle, so that the server can run the model for `Tools.infer`.
+
+    Raises:
+        SettingsError: A program has no ONNX file.
+    """
+    first = task.ordinary[0]
+    frozen = first.bundle_class == manifest_pb2.BUNDLE_CLASS_FROZEN_BACKBONE
+    for name in ("embed", "predict") if frozen else ("predict",):
+        if manifest_pb2.PROGRAM_FORMAT_ONNX not in {file.format for file in program(first, name).files}:
+            allowed = f"one with ONNX of it for these options of {task.settings.method}; export the bundle with --onnx"
+            raise SettingsError(f"manifests[{task.manifests.index(first)}]", f"program {name!r} without ONNX", allowed)
+
+
+def need_hyper(task: TaskPlan, *needed: str) -> None:
+    """Require these hyper-parameters in each bundle, for a method that sets them.
+
+    Raises:
+        SettingsError: A bundle lacks one.
+    """
+    for i, manifest in _ordinary(task):
+        known = sorted(hyper.name for hyper in manifest.hyper_parameters)
+        for name in needed:
+            if name not in known:
+                allowed = f"with {name} for {task.settings.method}"
+                raise SettingsError(f"manifests[{i}].hyper_parameters", ", ".join(known) or "none", allowed)
+
+
+def hyper_value(settings: TaskSettings, manifest: manifest_pb2.Manifest, name: str) -> float:
+    """The value of a hyper-parameter in local training: the task's, else the bundle's default, else 0."""
+    defaults = {hyper.name: hyper.default_value for hyper in manifest.hyper_parameters}
+    return float(settings.hyper.get(name, defaults.get(name, 0.0)))
+
+
+def bind(
+    manifest: manifest_pb2.Manifest, name: str, source: assignment_pb2.SetSource
+) -> list[assignment_pb2.ReferenceBinding]:
+    """The binding of reference `name` to a set; empty if the bundle's objective has no such reference."""
+    if name not in {reference.name for reference in manifest.references}:
+        return []
+    return [assignment_pb2.ReferenceBinding(name=name, set=source)]
+
+
+def _ordinary(task: TaskPlan) -> Iterator[tuple[int, manifest_pb2.Manifest]]:
+    """The ordinary bundles with their positions in the task."""
+    return ((i, manifest) for i, manifest in enumerate(task.manifests) if not manifest.concatenated)
+
+
+def _listed(tensors: Sequence[manifest_pb2.ExchangeableTensor]) -> str:
+    return ", ".join(f"{tensor.name} {list(tensor.shape)}" for tensor in tensors) or "no tensors"
