@@ -1,1 +1,4 @@
-"""The `fedlens` command, the demo and studies: what brings server, clients and export together."""
+"""The `fedlens` command, the demo and studies, which combine server, clients and export.
+
+May import every package; nothing imports it. Begin with `cli.py` and `commands/`.
+"""

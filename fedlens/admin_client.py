@@ -1,4 +1,4 @@
-"""What `fedlens task` asks of a server: the admin API over HTTP, with the standard library alone."""
+"""A client of the admin API over HTTP, with the standard library alone."""
 
 import http.client
 import os
@@ -14,6 +14,7 @@ from urllib.parse import quote, urlsplit
 
 from google.protobuf.message import Message
 
+from fedlens.errors import FedlensError
 from fedlens_proto import wire
 from fedlens_proto.errors import WireError
 from fedlens_proto.manifest import Bundle
@@ -27,13 +28,13 @@ _CHUNK_BYTES = 1 << 20
 M = TypeVar("M", bound=Message)
 
 
-class AdminError(Exception):
-    """Something that the operator asked for was not done; the text says why and what to do."""
+class AdminError(FedlensError):
+    """The server refused an operator's request or could not be reached; the text says why and what to do."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Profile:
-    """Which server to speak to, and as whom."""
+    """A server's address and the operator's token."""
 
     url: str
     token: str
@@ -41,17 +42,17 @@ class Profile:
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """Read a profile as `fedlens serve --init` writes it; the token may come from FEDLENS_ADMIN_TOKEN instead.
+        """Read the profile that `fedlens serve --init` writes; $FEDLENS_ADMIN_TOKEN replaces its token.
 
         Raises:
-            AdminError: The file cannot be read, or has a key that is missing, unknown or no text.
+            AdminError: The file cannot be read, or a key is missing, unknown or not a text.
         """
         try:
             raw = tomllib.loads(path.read_text(encoding="utf-8"))
         except OSError as error:
             raise AdminError(f"{path}: cannot be read: {error.strerror}; name a profile with --admin") from error
         except ValueError as error:
-            raise AdminError(f"{path}: this is no TOML: {error}") from error
+            raise AdminError(f"{path}: not valid TOML: {error}") from error
         for key, value in raw.items():
             if key not in PROFILE_KEYS:
                 raise AdminError(f"{path}: {key}: unknown key; allowed are {', '.join(PROFILE_KEYS)}")
@@ -70,15 +71,15 @@ class AdminClient:
     """The admin API of one server."""
 
     def __init__(self, profile: Profile) -> None:
-        """Connects with each call, not now."""
+        """Each call opens a connection of its own."""
         self._profile = profile
         self._address = urlsplit(profile.url)
 
     def create_task(self, name: str, bundles: list[Bundle], settings_json: str) -> admin_pb2.Task:
-        """Store what the server lacks of the bundles, then make the task; again with the same content: the same task.
+        """Upload missing parts of the bundles, then create the task; the same content again gives the same task.
 
         Raises:
-            AdminError: The server refuses, or cannot be reached.
+            AdminError: The server refuses, or cannot be reached. All other calls raise it, too.
         """
         for bundle in bundles:
             for part in bundle.manifest.parts:
@@ -89,31 +90,31 @@ class AdminClient:
         return self._call(admin_pb2.Task, "POST", "/v1/admin/tasks", request)
 
     def tasks(self) -> list[admin_pb2.Task]:
-        """All tasks, ascending by id. Raises AdminError as the others."""
+        """All tasks, ascending by id."""
         return list(self._call(admin_pb2.ListTasksResponse, "GET", "/v1/admin/tasks").tasks)
 
     def show(self, task: str) -> admin_pb2.ShowTaskResponse:
-        """A task, by name or id, with its rounds. Raises AdminError as the others."""
+        """A task, by name or id, with its rounds."""
         return self._call(admin_pb2.ShowTaskResponse, "GET", _task_path(task))
 
     def stop(self, task: str) -> admin_pb2.Task:
-        """End a task; its model stays. Raises AdminError as the others."""
+        """End a task; its model stays."""
         return self._call(admin_pb2.Task, "POST", _task_path(task, "/stop"))
 
     def model(self, task: str) -> admin_pb2.TaskModelResponse:
-        """Which blob is the task's global model. Raises AdminError as the others."""
+        """The digests of the task's global model."""
         return self._call(admin_pb2.TaskModelResponse, "GET", _task_path(task, "/model"))
 
     def revoke(self, client_hex: str) -> None:
-        """Shut a client out from its next request on. Raises AdminError as the others."""
+        """Shut a client out from its next request on."""
         with self._request("POST", f"/v1/admin/clients/{quote(client_hex, safe='')}/revoke", b""):
             pass
 
     def fetch(self, digest: bytes, out: BinaryIO) -> None:
-        """Write a blob to `out`, checking its digest.
+        """Write a blob to `out` and check its digest.
 
         Raises:
-            AdminError: As the others, or what arrived is damaged; `out` then holds a part of it.
+            AdminError: As `create_task`; or the blob arrived damaged, and `out` holds a part of it.
         """
         seen = sha256()
         with self._request("GET", f"/v1/admin/blobs/{digest.hex()}") as answer:
@@ -137,7 +138,7 @@ class AdminClient:
             try:
                 return wire.decode(kind, answer.read())
             except WireError as error:
-                raise AdminError(f"{self._profile.url} gave an answer that is not FedLens': {error}") from error
+                raise AdminError(f"{self._profile.url} gave a response that is not FedLens': {error}") from error
 
     @contextmanager
     def _request(

@@ -1,10 +1,11 @@
-"""Named tensors in a file, whatever its format: FedLens' own blob, safetensors, or a PyTorch state dict.
+"""Named tensors in files of several formats: FedLens' own blobs, safetensors, and PyTorch state dicts.
 
-The ending of a name tells the format: `.safetensors`, `.pt` or `.pth`, and `.blob` or none. Inside are the tensors that
-a blob can hold: float32, float16 and int64, finite, each with a printable name. Anything else is refused, not rounded.
+The ending determines the format: `.safetensors`, `.pt` or `.pth`, and `.blob` or none. All formats are limited to the
+tensors of a blob: float32, float16 and int64, finite, with printable names. Anything else is refused, not rounded.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from hashlib import file_digest
@@ -14,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from fedlens.errors import FedlensError
 from fedlens.whole_file import replacing
 from fedlens_proto import blob, difference
 from fedlens_proto.blob import Array, Blob, Layout
@@ -21,17 +23,17 @@ from fedlens_proto.errors import BlobError
 from fedlens_proto.v1 import blob_pb2
 
 CODECS = {"f32": blob_pb2.DTYPE_FLOAT32, "f16": blob_pb2.DTYPE_FLOAT16, "int8": blob_pb2.DTYPE_INT8}
-"""How a blob stores float tensors."""
+"""Storage of a blob's float tensors."""
 
 _STORED = {number: name for name, number in CODECS.items()} | {blob_pb2.DTYPE_INT64: "i64"}
 
 
-class BlobFileError(Exception):
-    """A file of tensors that cannot be read or written; the message says what was wrong, and what to do."""
+class BlobFileError(FedlensError):
+    """A file of tensors cannot be read or written; the text says what was wrong, and what to do."""
 
 
 class Format(StrEnum):
-    """What a file is."""
+    """Formats of files."""
 
     BLOB = "blob"
     SAFETENSORS = "safetensors"
@@ -49,17 +51,15 @@ _ENDINGS = {
 
 @dataclass(frozen=True)
 class TensorFile:
-    """What a file holds.
+    """The contents of a file.
 
     Attributes:
-        path: The file.
-        format: What it is.
         tensors: float32 or int64 by name, ascending.
-        stored: How each is stored: `f32`, `f16`, `int8` or `i64`.
-        stored_bytes: What each takes in the file, in bytes.
-        base: Of a blob that holds a difference, the SHA-256 of the blob from which; otherwise None.
+        stored: Storage of each tensor: `f32`, `f16`, `int8` or `i64`.
+        stored_bytes: Size of each tensor in the file, in bytes.
+        base: For a blob of differences the SHA-256 of its base blob; otherwise None.
         sha256: Digest of the file.
-        size: Of the file, in bytes.
+        size: Size of the file, in bytes.
     """
 
     path: Path
@@ -73,10 +73,10 @@ class TensorFile:
 
 
 def format_of(path: Path) -> Format:
-    """The format that the ending of a name stands for.
+    """The format of a file name's ending.
 
     Raises:
-        BlobFileError: It stands for none.
+        BlobFileError: The ending is unknown.
     """
     found = _ENDINGS.get(path.suffix)
     if found is None:
@@ -88,12 +88,15 @@ def format_of(path: Path) -> Format:
 
 
 def read(path: Path) -> TensorFile:
-    """The tensors of a file, all of which are checked; a name with an unknown ending is read as a blob's.
+    """Read and check the tensors of a file; one with an unknown ending is read as a blob.
 
     Raises:
-        BlobFileError: It cannot be read, is damaged, or holds tensors that a blob cannot hold.
+        BlobFileError: The file cannot be read, is damaged, or holds tensors that a blob cannot hold.
     """
-    kind = _ENDINGS.get(path.suffix, Format.BLOB)
+    return _read(path, _ENDINGS.get(path.suffix, Format.BLOB))
+
+
+def _read(path: Path, kind: Format) -> TensorFile:
     try:
         if kind is Format.BLOB:
             return _blob(path)
@@ -119,14 +122,14 @@ def read(path: Path) -> TensorFile:
 
 
 def whole(found: TensorFile, base: Path | None) -> Mapping[str, Array]:
-    """The tensors themselves: those of the file or, where these are a difference, their sum with its base.
+    """The whole tensors of a file: its own or, for differences, their sums with the base.
 
     Args:
         found: The file.
-        base: The blob from which it is the difference; None where it is none.
+        base: File of the base blob; None for a file of whole tensors.
 
     Raises:
-        BlobFileError: The base is missing, another one, or not needed.
+        BlobFileError: The base is missing, wrong, or not needed.
     """
     if found.base is None:
         if base is not None:
@@ -136,7 +139,7 @@ def whole(found: TensorFile, base: Path | None) -> Mapping[str, Array]:
         raise BlobFileError(
             f"{found.path} holds the difference to blob {found.base.hex()}; name the file of that blob with --base"
         )
-    start = _read_blob(base)
+    start = _read(base, Format.BLOB)
     if start.sha256 != found.base:
         raise BlobFileError(
             f"{base} is blob {start.sha256.hex()}; {found.path} holds the difference to blob {found.base.hex()}"
@@ -147,12 +150,12 @@ def whole(found: TensorFile, base: Path | None) -> Mapping[str, Array]:
 
 
 def write(path: Path, tensors: Mapping[str, Array], codec: str | None = None) -> None:
-    """Write tensors in the format of the name's ending; a file that is there is replaced once the new one is complete.
+    """Write tensors in the format of the file's ending, completely or not at all.
 
     Args:
-        path: The file to write.
+        path: The file to write or replace.
         tensors: float32 or int64 by name.
-        codec: Of a blob alone, one of `CODECS`; None: f32.
+        codec: For blobs, one of `CODECS`; None: f32.
 
     Raises:
         BlobFileError: The ending or the codec is unknown, the format has no codecs, or the file cannot be written.
@@ -163,7 +166,7 @@ def write(path: Path, tensors: Mapping[str, Array], codec: str | None = None) ->
     if codec is not None and codec not in CODECS:
         raise BlobFileError(f"codec {codec!r} is unknown; there are {', '.join(CODECS)}")
     try:
-        # Before a file is begun: all of a sum is computed here, and may end beyond the range of float32.
+        # Before the file is begun: this computes sums, which may exceed the range of float32.
         arrays = {name: np.asarray(tensors[name]) for name in tensors}
         _check(path, arrays)
         with replacing(path) as partial, partial.open("wb") as file:
@@ -177,15 +180,6 @@ def write(path: Path, tensors: Mapping[str, Array], codec: str | None = None) ->
         raise BlobFileError(f"{path}: {error}") from error
     except OSError as error:
         raise BlobFileError(f"{path}: cannot be written: {error.strerror or error}") from error
-
-
-def _read_blob(path: Path) -> TensorFile:
-    try:
-        return _blob(path)
-    except FileNotFoundError as error:
-        raise BlobFileError(f"there is no file {path}") from error
-    except (OSError, BlobError) as error:
-        raise BlobFileError(f"{path} cannot be read: {error}") from error
 
 
 def _blob(path: Path) -> TensorFile:
@@ -203,10 +197,8 @@ def _blob(path: Path) -> TensorFile:
 
 
 def _safetensors(path: Path) -> dict[str, Array]:
-    try:
+    with _needed("safetensors"):
         from safetensors import SafetensorError, safe_open
-    except ModuleNotFoundError as error:
-        raise BlobFileError("safetensors is not installed; `pip install safetensors`") from error
     try:
         with safe_open(path, framework="numpy") as file:
             names = list(file.keys())
@@ -219,13 +211,11 @@ def _safetensors(path: Path) -> dict[str, Array]:
 
 
 def _state_dict(path: Path) -> dict[str, Array]:
-    try:
+    with _needed("torch"):
         import torch
 
         from fedlens_export.errors import WeightsUnusable
         from fedlens_export.models import state_dict
-    except ModuleNotFoundError as error:
-        raise BlobFileError(f"torch is not installed, and {path} is a state dict; `pip install torch`") from error
     try:
         tensors = state_dict.read(path)
     except WeightsUnusable as error:
@@ -237,25 +227,29 @@ def _state_dict(path: Path) -> dict[str, Array]:
 
 
 def _as_safetensors(arrays: Mapping[str, Array]) -> bytes:
-    try:
+    with _needed("safetensors"):
         from safetensors.numpy import save
-    except ModuleNotFoundError as error:
-        raise BlobFileError("safetensors is not installed; `pip install safetensors`") from error
     return save({name: np.asarray(array, order="C") for name, array in arrays.items()})
 
 
 def _as_state_dict(arrays: Mapping[str, Array]) -> bytes:
-    try:
+    with _needed("torch"):
         import torch
-    except ModuleNotFoundError as error:
-        raise BlobFileError("torch is not installed, and writes state dicts; `pip install torch`") from error
-    stream = BytesIO()  # a file's name would be part of the archive
+    stream = BytesIO()  # torch would write a file's name into the archive
     torch.save({name: torch.from_numpy(np.array(array)) for name, array in arrays.items()}, stream)
     return stream.getvalue()
 
 
+@contextmanager
+def _needed(package: str) -> Iterator[None]:
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise BlobFileError(f"{package} is not installed; `pip install {package}`") from error
+
+
 def _check(path: Path, arrays: Mapping[str, Array]) -> None:
-    """See that a blob could hold these tensors."""
+    """Check that a blob could hold these tensors."""
     try:
         Layout.of(blob.specs_of(arrays))
     except BlobError as error:

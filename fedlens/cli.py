@@ -6,16 +6,17 @@ import typer
 
 from fedlens.commands import blob, bundle, client, compare, demo, export, fleet, link, predict, serve, task
 
-app = typer.Typer(
-    name="fedlens",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-)
-for module in (export, serve, client, fleet, link, task, predict, compare, bundle, blob, demo):
-    module.register(app)
+app = typer.Typer(name="fedlens", no_args_is_help=True, pretty_exceptions_enable=False)
+for command in (
+    *(export.export, serve.serve, client.client, fleet.fleet, link.link),
+    *(predict.predict, compare.compare, demo.demo),
+):
+    app.command()(command)
+for name, group in (("task", task.task_app), ("bundle", bundle.bundle_app), ("blob", blob.blob_app)):
+    app.add_typer(group, name=name)
 
 
-def _tell_version(wanted: bool) -> None:
+def _print_version(wanted: bool) -> None:
     from importlib.metadata import version
 
     if wanted:
@@ -26,7 +27,7 @@ def _tell_version(wanted: bool) -> None:
 @app.callback()
 def root(
     version: Annotated[
-        bool, typer.Option("--version", is_eager=True, callback=_tell_version, help="Show the version and end.")
+        bool, typer.Option("--version", is_eager=True, callback=_print_version, help="Print the version and exit.")
     ] = False,
 ) -> None:
     """Federated learning for phone cameras: photos stay on the phone, small classifier layers travel."""

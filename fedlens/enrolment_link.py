@@ -1,4 +1,4 @@
-"""The link by which a phone joins a federation; docs/android.md describes it."""
+"""The link that lets a phone join a federation; docs/android.md describes it."""
 
 import re
 import ssl
@@ -9,15 +9,15 @@ _CERTIFICATE = re.compile(r"-----BEGIN CERTIFICATE-----[^-]*-----END CERTIFICATE
 
 
 def enrolment_link(server: str, token: str, ca: str | None = None) -> str:
-    """The link that says where to enrol, with what, and by which certificates the server is recognised.
+    """The link with the server's address, the enrolment token and the certificates to trust.
 
     Args:
-        server: Address as phones call it, beginning with https://.
+        server: Address for phones, beginning with https://.
         token: Enrolment token.
-        ca: Certificates (PEM) to trust instead of the phone's. None: the phone's.
+        ca: Certificates (PEM) to trust instead of the phone's; None: the phone's.
 
     Raises:
-        ValueError: `server` is no address that a phone would join, `token` is none, or `ca` holds no certificate.
+        ValueError: `server` is not an HTTPS address, `token` is not printable ASCII, or `ca` holds no certificate.
     """
     address = urlsplit(server)
     if address.scheme != "https" or not address.hostname or "@" in address.netloc or address.query or address.fragment:

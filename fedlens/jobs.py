@@ -1,4 +1,4 @@
-"""Jobs in processes of their own, as many at a time as there are cores; each tells how far it is."""
+"""Jobs in child processes, a limited number at a time, which report their progress."""
 
 import multiprocessing
 import os
@@ -9,44 +9,38 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
-from typing import Any, Protocol
+from multiprocessing.util import Finalize
+from typing import Any
+
+from fedlens.errors import FedlensError
 
 LOOK_EVERY_S = 0.2
 END_TIMEOUT_S = 10.0
-EXIT_ABANDONED = 70  # the process that started the job is gone
+EXIT_ABANDONED = 70  # the parent process has ended
 
-
-class Job(Protocol):
-    """Something to do; pickled to the process that does it."""
-
-    @property
-    def name(self) -> str:
-        """For people; each job has its own."""
-        ...
-
-    def work(self, tell: Callable[[Any], None]) -> None:
-        """Do it; `tell` takes anything that can be pickled to the process that started it.
-
-        An exception fails the job: of the classes in `known_errors` its text is told, of others their traceback.
-        """
-        ...
-
-    def known_errors(self) -> tuple[type[Exception], ...]:
-        """What can go wrong without anybody being surprised."""
-        ...
+Report = Callable[[Any], None]
+"""Sends a picklable value to the parent process."""
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """What a job has said of itself."""
+class Job:
+    """A function to call in a child process, which must be picklable; every job has a name of its own."""
+
+    name: str
+    work: Callable[[Report], None]
+
+
+@dataclass(frozen=True, slots=True)
+class JobProgress:
+    """A value that a job has reported."""
 
     job: str
-    what: Any
+    value: Any
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
-    """A job is over; `failure` says why it failed."""
+class JobEnded:
+    """A job has ended; `failure` is None or the reason."""
 
     job: str
     failure: str | None
@@ -54,10 +48,10 @@ class Ended:
 
 def run_jobs(
     jobs: Sequence[Job], workers: int, should_stop: Callable[[], bool] = lambda: False
-) -> Iterator[Told | Ended]:
-    """Do all jobs, in order as far as there is room; what they say comes as it happens.
+) -> Iterator[JobProgress | JobEnded]:
+    """Run all jobs, started in order, at most `workers` at a time; yields their messages.
 
-    After `should_stop` says so, or when the caller stops asking, all that run are killed: what they have stored stays.
+    Kills the running jobs once `should_stop` returns True or the caller stops iterating; files they have written stay.
     """
     context = multiprocessing.get_context("spawn")
     waiting = list(jobs)
@@ -68,18 +62,18 @@ def run_jobs(
                 job = waiting.pop(0)
                 ours, theirs = context.Pipe()
                 process = context.Process(target=_main, args=(theirs, job), daemon=True)
-                _start_deaf(process)
+                _start_without_interrupts(process)
                 theirs.close()
                 running[ours] = job.name, process
             for connection in wait(list(running), LOOK_EVERY_S):
                 assert isinstance(connection, Connection)
                 name, process = running[connection]
                 try:
-                    message: Told | Ended = connection.recv()
+                    message: JobProgress | JobEnded = connection.recv()
                 except (EOFError, OSError):
                     process.join(END_TIMEOUT_S)
-                    message = Ended(name, f"its process {_how(process.exitcode)}")
-                if isinstance(message, Ended):
+                    message = JobEnded(name, f"its process {exit_text(process.exitcode)}")
+                if isinstance(message, JobEnded):
                     del running[connection]
                     _end(connection, process)
                 yield message
@@ -89,8 +83,15 @@ def run_jobs(
             _end(connection, process)
 
 
-def _start_deaf(process: SpawnProcess) -> None:
-    """Start it with Ctrl-C blocked, which reaches every process of the terminal; the one that started it decides."""
+def exit_text(code: int | None) -> str:
+    """An exit status in words; that of a killed process is negative, as in `subprocess`."""
+    if code is not None and code < 0:
+        return f"was killed by {signal.Signals(-code).name}"
+    return f"ended with status {code}"
+
+
+def _start_without_interrupts(process: SpawnProcess) -> None:
+    """Start a process with Ctrl-C blocked: it reaches every process of the terminal, and the parent decides."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         process.start()
@@ -107,31 +108,34 @@ def _end(connection: Connection, process: SpawnProcess) -> None:
     connection.close()
 
 
-def _how(code: int | None) -> str:
-    return f"was killed by {signal.Signals(-code).name}" if code is not None and code < 0 else f"ended with {code}"
-
-
 def _main(connection: Connection, job: Job) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     from fedlens_edge_client.engines.memory import keep_freed_memory
 
     keep_freed_memory()
-    threading.Thread(target=_watch, args=(connection,), name="job-leash", daemon=True).start()
+    threading.Thread(target=_end_with_parent, args=(connection,), name="end-with-parent", daemon=True).start()
     try:
-        job.work(lambda what: connection.send(Told(job.name, what)))
+        job.work(lambda value: connection.send(JobProgress(job.name, value)))
         failure = None
-    except job.known_errors() as error:
-        failure = str(error)
-    except Exception:
-        failure = traceback.format_exc()
-    connection.send(Ended(job.name, failure))
-    # All is on disk and told; taking torch down properly would take seconds.
-    os._exit(0)
+    except Exception as error:
+        failure = str(error) if isinstance(error, _expected_errors()) else traceback.format_exc()
+    connection.send(JobEnded(job.name, failure))
+    # The last finalizer, after those that release semaphores: taking torch down properly would take seconds.
+    Finalize(None, os._exit, args=(0,), exitpriority=-1)
 
 
-def _watch(connection: Connection) -> None:
-    """End with the process that started this one, however it ends."""
+def _expected_errors() -> tuple[type[Exception], ...]:
+    """Errors whose text is for people; others are shown with their traceback."""
+    from fedlens_edge_client.errors import EdgeClientError
+    from fedlens_export.errors import ExportError
+    from fedlens_proto.errors import ProtoError
+    from fedlens_server.errors import ServerError
+
+    return EdgeClientError, ExportError, FedlensError, ProtoError, ServerError, OSError
+
+
+def _end_with_parent(connection: Connection) -> None:
     try:
         connection.recv_bytes()
     except (EOFError, OSError):

@@ -1,7 +1,8 @@
-"""A task's global model as a file: FedLens' own blob, safetensors, or a program; written whole or not at all."""
+"""Write a task's global model to a file: a blob, safetensors, or a program."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from io import BytesIO
 from pathlib import Path
 
@@ -16,11 +17,11 @@ SAFETENSORS = ".safetensors"
 
 
 def fetch_model(client: AdminClient, task: str, out: Path) -> admin_pb2.TaskModelResponse:
-    """Write the model of `task` to `out`; a file that is there is replaced once the new one is complete.
+    """Write the model of `task` to `out`, completely or not at all.
 
-    A name in `.safetensors` gives that format, its metadata holding `bundle`, `task`, `round` and `classes` (JSON);
-    any other name the blob as the server has it. A model that stands on several extractors is written as safetensors
-    alone, in the form that `fedlens_edge_client.storage.model_file` describes.
+    The ending `.safetensors` gives that format, with `bundle`, `task`, `round` and `classes` (JSON) as metadata; any
+    other ending gives the server's blob. A model on several extractors can only be written as safetensors, described in
+    `fedlens_edge_client.storage.model_file`.
 
     Raises:
         AdminError: The server refuses or cannot be reached, or the file cannot be written.
@@ -28,38 +29,35 @@ def fetch_model(client: AdminClient, task: str, out: Path) -> admin_pb2.TaskMode
     found = client.model(task)
     if found.extractors and out.suffix != SAFETENSORS:
         raise AdminError(
-            f"{out}: the model of {task} stands on {len(found.extractors)} extractors, which a blob has no room for; "
-            f"take a name in {SAFETENSORS}"
+            f"{out}: the model of {task} has {len(found.extractors)} extractors, which do not fit into a blob; "
+            f"choose a name that ends in {SAFETENSORS}"
         )
-    try:
-        with replacing(out) as partial:
-            if out.suffix == SAFETENSORS:
-                partial.write_bytes(_safetensors(client, task, found))
-            else:
-                with partial.open("wb") as file:
-                    client.fetch(found.blob_sha256, file)
-    except OSError as error:
-        raise _not_written(out, error) from error
+    with _written(out) as partial:
+        if out.suffix == SAFETENSORS:
+            partial.write_bytes(_safetensors(client, task, found))
+        else:
+            with partial.open("wb") as file:
+                client.fetch(found.blob_sha256, file)
     return found
 
 
 def fetch_whole(
     client: AdminClient, task: str, bundle: Path, out: Path
 ) -> tuple[admin_pb2.TaskModelResponse, Mapping[str, str]]:
-    """Write the model of `task` to `out` as one program from photos to logits, in the form that its ending names.
+    """Write the model of `task` to `out` as one program from photos to logits, in the format of the file's ending.
 
     Args:
-        client: Of the server.
+        client: Client of the server.
         task: Name or id.
         bundle: Folder of the task's bundle.
-        out: A file that is there is replaced once the new one is complete.
+        out: File to write or replace.
 
     Returns:
-        The server's answer, and by key what a caller of the program must know.
+        The server's response, and metadata for callers of the program.
 
     Raises:
         AdminError: As `fetch_model`; or torch is not installed, or the bundle is not the task's.
-        ExportError: The model cannot be written in this form.
+        ExportError: The model cannot be written in this format.
         ProtoError: The bundle cannot be used.
     """
     try:
@@ -82,11 +80,8 @@ def fetch_whole(
     extractors = [_fetch(client, one.blob_sha256) if one.blob_sha256 else None for one in found.extractors]
     trained = composed.Trained(opened, _fetch(client, found.blob_sha256), extractors)
     whole = whole_model.lower(trained, out.suffix, _origin(task, found))
-    try:
-        with replacing(out) as partial:
-            partial.write_bytes(whole.raw)
-    except OSError as error:
-        raise _not_written(out, error) from error
+    with _written(out) as partial:
+        partial.write_bytes(whole.raw)
     return found, whole.metadata
 
 
@@ -110,8 +105,13 @@ def _origin(task: str, found: admin_pb2.TaskModelResponse) -> dict[str, str]:
     return {"bundle": found.bundle.hex(), "task": task, "round": str(found.round)}
 
 
-def _not_written(out: Path, error: OSError) -> AdminError:
-    return AdminError(f"{out}: cannot be written: {error.strerror or error}")
+@contextmanager
+def _written(out: Path) -> Iterator[Path]:
+    try:
+        with replacing(out) as partial:
+            yield partial
+    except OSError as error:
+        raise AdminError(f"{out}: cannot be written: {error.strerror or error}") from error
 
 
 def _fetch(client: AdminClient, digest: bytes) -> dict[str, Array]:

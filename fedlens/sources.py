@@ -1,4 +1,4 @@
-"""Where the photos of a study come from: a folder, or a public data set by name, written once as a folder of PNG."""
+"""Photos of fleets and studies: a folder, or a public data set by name, written once as a folder of PNG."""
 
 import os
 import shutil
@@ -9,31 +9,32 @@ from tempfile import TemporaryDirectory
 
 from rich.console import Console
 
-# Of the data sets that torchvision downloads: its class.
+from fedlens.errors import FedlensError
+
+# Torchvision's classes of the data sets that it downloads.
 _TORCHVISION = {"cifar10": "CIFAR10", "cifar100": "CIFAR100", "fashion-mnist": "FashionMNIST"}
 NAMES = ("digits", *_TORCHVISION)
 
 
-class SourceUnavailable(Exception):
-    """There are no photos to be had from there; the text says what would do."""
+class SourceUnavailable(FedlensError):
+    """The photos cannot be had; the text says what to do."""
 
 
 def default_cache() -> Path:
-    """Where data sets are kept unless another folder is given: with what else may be deleted at any time."""
+    """The default folder for data sets, in the user's cache."""
     found = os.environ.get("XDG_CACHE_HOME")
     return (Path(found) if found else Path.home() / ".cache") / "fedlens"
 
 
 def photos_of(source: str, cache: Path) -> Path:
-    """The photos of a source: a folder or table as `PhotoPool.open` takes.
+    """The folder or table of a source, for `PhotoPool.open`.
 
     Args:
-        source: A folder, a table of files and clients (`.csv`), or one of `NAMES`; a folder of such a name is meant by
-            `./digits`.
-        cache: Folder for data sets that were written once; made when it is needed.
+        source: A folder, a table of files and clients (`.csv`), or one of `NAMES`; `./digits` is a folder.
+        cache: Folder for data sets, created if needed.
 
     Raises:
-        SourceUnavailable: There is no such folder or table, the data set cannot be downloaded, or the cache cannot be
+        SourceUnavailable: The folder or table is missing, the data set cannot be downloaded, or the cache cannot be
             written.
     """
     if source not in NAMES:
@@ -53,10 +54,10 @@ def photos_of(source: str, cache: Path) -> Path:
 
 
 def _write_once(folder: Path, write: Callable[[Path], object]) -> None:
-    """Have a folder written under another name first, so that it is whole whenever it is there."""
+    """Write a folder completely or not at all."""
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}-") as workplace:
-        new = Path(workplace) / folder.name
+    with TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}-") as temporary:
+        new = Path(temporary) / folder.name
         write(new)
         try:
             new.rename(folder)
@@ -67,7 +68,7 @@ def _write_once(folder: Path, write: Callable[[Path], object]) -> None:
 
 
 def _write_digits(folder: Path) -> None:
-    from fedlens.demo.digits import write_digits
+    from fedlens.digits import write_digits
 
     write_digits(folder)
 

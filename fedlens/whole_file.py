@@ -1,4 +1,4 @@
-"""Files that are written as a whole or not at all."""
+"""Files that are written completely or not at all."""
 
 import os
 from collections.abc import Iterator
@@ -8,10 +8,10 @@ from pathlib import Path
 
 @contextmanager
 def replacing(out: Path) -> Iterator[Path]:
-    """A path beside `out` to write to; it takes the place of `out` at the end, or is removed after an exception.
+    """A hidden path beside `out` to write to; it replaces `out` at the end, and is removed after an exception.
 
     Raises:
-        OSError: It cannot take that place.
+        OSError: `out` cannot be replaced.
     """
     partial = out.with_name(f".{out.name}.{os.getpid()}.part")
     try:

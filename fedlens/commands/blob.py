@@ -1,25 +1,20 @@
-"""`fedlens blob`: looking into files of tensors, comparing and converting them."""
+"""`fedlens blob`: show, compare and convert files of tensors."""
 
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
+from fedlens.commands.options import AsJson, print_json, reported
+
 blob_app = typer.Typer(
-    help="Look into files of tensors, compare and convert them: blobs, safetensors, PyTorch state dicts.",
+    help="Show, compare and convert files of tensors: blobs, safetensors, PyTorch state dicts.",
     no_args_is_help=True,
 )
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-_FORMATS = "The ending tells the format: .safetensors, .pt or .pth (state dict), .blob or none (blob)."
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command to `app`."""
-    app.add_typer(blob_app, name="blob")
+_FORMATS = "File; its ending is the format: .safetensors, .pt or .pth (state dict), .blob or none (blob)."
 
 
 @blob_app.command()
@@ -27,7 +22,7 @@ def show(
     file: Annotated[Path, typer.Argument(metavar="FILE", help=_FORMATS)],
     as_json: AsJson = False,
 ) -> None:
-    """Show the tensors of a file: shapes, how they are stored, and statistics of their values."""
+    """Show the tensors of a file: shapes, storage, and statistics of their values."""
     with _reported(status=1):
         from fedlens import blob_files
         from fedlens.reports import blob_report
@@ -35,7 +30,7 @@ def show(
 
         values = blob_report.show_values(blob_files.read(file))
         if as_json:
-            _print_json(values)
+            print_json(values)
             return
         print_table(blob_report.SHOW_COLUMNS, map(blob_report.show_row, values["tensors"]))
         typer.echo(f"{values['format']}, {values['bytes']:,} bytes, {values['elements']:,} numbers")
@@ -61,7 +56,7 @@ def diff(
 
         values = blob_report.diff_values(blob_files.read(a), blob_files.read(b))
         if as_json:
-            _print_json(values)
+            print_json(values)
         else:
             print_table(blob_report.DIFF_COLUMNS, map(blob_report.diff_row, values["tensors"]))
             for name in values["missing"]:
@@ -81,13 +76,11 @@ def convert(
     source: Annotated[Path, typer.Argument(metavar="IN", help=_FORMATS)],
     out: Annotated[Path, typer.Argument(metavar="OUT", help="File to write, or to replace.")],
     codec: Annotated[
-        str | None, typer.Option(help="How a blob stores float tensors: f32, f16 or int8. Default: f32.")
+        str | None, typer.Option(help="Codec of a blob's float tensors: f32, f16 or int8. Default: f32.")
     ] = None,
-    base: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="The blob to which IN, a difference, is to be added.")
-    ] = None,
+    base: Annotated[Path | None, typer.Option(metavar="FILE", help="Base blob, if IN holds differences.")] = None,
 ) -> None:
-    """Write the tensors of a file in another format; what a difference gives is whole tensors."""
+    """Write the tensors of a file in another format; differences become whole tensors."""
     with _reported(status=1):
         from fedlens import blob_files
 
@@ -102,16 +95,9 @@ def _reported(status: int) -> Iterator[None]:
     from fedlens.blob_files import BlobFileError
     from fedlens_proto.errors import ProtoError
 
-    try:
+    with reported(BlobFileError, ProtoError, status=status):
         yield
-    except (BlobFileError, ProtoError) as error:
-        typer.echo(f"fedlens: {error}", err=True)
-        raise typer.Exit(status) from error
 
 
 def _what(base: str | None) -> str:
     return "holds whole tensors" if base is None else f"holds the difference to {base}"
-
-
-def _print_json(values: Any) -> None:
-    typer.echo(json.dumps(values, indent=2))

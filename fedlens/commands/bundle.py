@@ -1,16 +1,13 @@
-"""`fedlens bundle`: looking into bundles."""
+"""`fedlens bundle`: show bundles."""
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-bundle_app = typer.Typer(help="Look into bundles.", no_args_is_help=True)
+from fedlens.commands.options import print_json, reported
 
-
-def register(app: typer.Typer) -> None:
-    """Add the command to `app`."""
-    app.add_typer(bundle_app, name="bundle")
+bundle_app = typer.Typer(help="Show bundles.", no_args_is_help=True)
 
 
 @bundle_app.callback()
@@ -24,24 +21,19 @@ def show(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="Folder of a bundle, or the manifest.pb in it.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, with everything that tables leave out.")] = False,
 ) -> None:
-    """Show programs, tensors and hyper-parameters of a bundle; nothing in it is run.
+    """Show programs, tensors and hyper-parameters of a bundle without running it.
 
-    "In XNNPACK" is the share of a .pte program's operators that XNNPACK runs, after fusion.
-    "Memory" is, in bytes, the file and what it plans for tensors; XNNPACK's own buffers come on top.
+    "In XNNPACK" is the fraction of a .pte program's operators that XNNPACK runs, after fusion.
+    "Memory" is the size of the file and of its planned tensors, in bytes; XNNPACK needs further buffers.
     """
-    import json
-
     from fedlens.reports import bundle_report
     from fedlens.reports.tables import plain, print_table
     from fedlens_proto.errors import ProtoError
 
-    try:
+    with reported(ProtoError, OSError):
         values = bundle_report.bundle_values(bundle_report.open_bundle(file))
-    except (ProtoError, OSError) as error:
-        typer.echo(f"fedlens: {error}", err=True)
-        raise typer.Exit(1) from error
     if as_json:
-        typer.echo(json.dumps(values, indent=2))
+        print_json(values)
     else:
         for heading, text in bundle_report.summary(values):
             typer.echo(f"{heading:<16}{plain(text)}")

@@ -5,24 +5,19 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedlens.commands.options import ENGINE_HELP, TOKEN_VARIABLE, EngineChoice, enrolment_token
+from fedlens.commands.options import ENGINE_HELP, TOKEN_VARIABLE, EngineChoice, enrolment_token, reported
 
 if TYPE_CHECKING:
     from fedlens.reports.client_report import ClientReport
     from fedlens_edge_client.client.client import EdgeClient, Outcome
 
-INTERRUPTED = 130
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command to `app`."""
-    app.command("client")(client)
-
 
 def client(
     server: Annotated[str, typer.Option(help="Address of the server, such as https://127.0.0.1:8443.")],
-    photos: Annotated[Path, typer.Option(help="Folder with a sub-folder of photos for each class; it may change.")],
-    state: Annotated[Path, typer.Option(help="Folder for what must outlive the process: secret, outbox, caches.")],
+    photos: Annotated[
+        Path, typer.Option(help="Folder with a sub-folder of photos for each class; photos may come and go.")
+    ],
+    state: Annotated[Path, typer.Option(help="Folder for the client's state: secret, outbox, caches.")],
     ca: Annotated[Path | None, typer.Option(help="Certificate (PEM) to trust instead of the system's.")] = None,
     token_file: Annotated[
         Path | None,
@@ -30,15 +25,15 @@ def client(
     ] = None,
     model: Annotated[
         list[str] | None,
-        typer.Option(help="Name of a model that this client trains; may be given several times. Default: any."),
+        typer.Option(help="Name of a model to train; may be given several times. Default: any."),
     ] = None,
     engine: Annotated[EngineChoice, typer.Option(help=ENGINE_HELP)] = EngineChoice.TORCH,
     once: Annotated[bool, typer.Option("--once", help="End after one round.")] = False,
-    task: Annotated[int | None, typer.Option(min=1, help="Take work of the task with this id alone.")] = None,
+    task: Annotated[int | None, typer.Option(min=1, help="Id of the only task to take part in. Default: all.")] = None,
 ) -> None:
     """Take part in a federation with the photos of a folder, until every task has ended.
 
-    Ctrl-C ends it cleanly; the same command goes on from there and sends what had not arrived.
+    Ctrl-C ends it cleanly; the same command goes on from there and sends unsent updates.
     """
     import asyncio
 
@@ -52,7 +47,7 @@ def client(
     from fedlens_edge_client.storage.folder_album import FolderAlbum
 
     console = Console(highlight=False)
-    try:
+    with reported(EdgeClientError, interrupted="stopped; nothing is lost, the same command goes on from here"):
         check_installed(EngineName(engine))
         album = FolderAlbum(photos)
         snapshot = album.photos(0)
@@ -73,12 +68,6 @@ def client(
                 on_event=report.happened,
             )
             outcome = asyncio.run(_take_part(member, report, once))
-    except EdgeClientError as error:
-        typer.echo(f"fedlens: {error}", err=True)
-        raise typer.Exit(1) from error
-    except KeyboardInterrupt as interrupt:
-        typer.echo("fedlens: stopped; nothing is lost, the same command goes on from here", err=True)
-        raise typer.Exit(INTERRUPTED) from interrupt
     if isinstance(outcome, RoundFailed | RoundRefused):
         raise typer.Exit(1)
 

@@ -5,12 +5,7 @@ from typing import Annotated
 
 import typer
 
-from fedlens.commands.options import MAX_SEED
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command to `app`."""
-    app.command("compare")(compare)
+from fedlens.commands.options import MAX_SEED, reported
 
 
 def compare(
@@ -21,41 +16,43 @@ def compare(
             help="A file (TOML), or a preset: fedns, fedclassavg, pfedsim, fedconcat, phone or people.",
         ),
     ],
-    reduced: Annotated[bool, typer.Option("--reduced", help="In the study's reduced size, for two cores.")] = False,
+    reduced: Annotated[bool, typer.Option("--reduced", help="Run the study's reduced size, for two cores.")] = False,
     photos: Annotated[
         str | None,
-        typer.Option(metavar="DIR", help="Other photos than the study's: a folder, or digits, cifar10 ..."),
+        typer.Option(metavar="DIR", help="Photos instead of the study's: a folder, or digits, cifar10 ..."),
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Folder for everything. Default: the study's name.")
+        Path | None, typer.Option(metavar="DIR", help="Folder for all files. Default: the study's name.")
     ] = None,
     method: Annotated[
-        list[str] | None, typer.Option(help="Only this method of the study; may be given several times.")
+        list[str] | None, typer.Option(help="Run only this method of the study; may be given several times.")
     ] = None,
     seed: Annotated[
         list[int] | None,
-        typer.Option(min=0, max=MAX_SEED, help="This seed instead of the study's; may be given several times."),
+        typer.Option(min=0, max=MAX_SEED, help="Seed instead of the study's; may be given several times."),
     ] = None,
     workers: Annotated[int | None, typer.Option(min=1, help="Processes. Default: one per core.")] = None,
     cache: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Folder in which data sets are kept. Default: fedlens in ~/.cache."),
+        typer.Option(metavar="DIR", help="Folder for data sets. Default: fedlens in ~/.cache."),
     ] = None,
-    device: Annotated[str, typer.Option(help="Where models train: cpu, or cuda where there is one.")] = "cpu",
+    device: Annotated[str, typer.Option(help="Device that trains: cpu or, if there is one, cuda.")] = "cpu",
 ) -> None:
     """Compare methods on the same clients, photos and seeds, with the server's own round engine.
 
-    Ctrl-C ends it at once; the same command goes on from there, and does nothing again that is done.
+    Ctrl-C ends it at once; the same command goes on from there and repeats no finished run.
     """
     from rich.console import Console
 
     from fedlens.compare import session
-    from fedlens.compare.study import StudyError, choose, load
-    from fedlens.sources import SourceUnavailable, default_cache
+    from fedlens.compare.study import choose, load
+    from fedlens.errors import FedlensError
+    from fedlens.sources import default_cache
     from fedlens_edge_client.emulation.fleet.config import default_workers
     from fedlens_edge_client.errors import EdgeClientError
 
-    try:
+    stopped = "the study was stopped; the same command goes on from here"
+    with reported(EdgeClientError, FedlensError, interrupted=stopped):
         wanted = choose(
             load(study, reduced=reduced), methods=tuple(method or ()), seeds=tuple(seed or ()), photos=photos
         )
@@ -67,10 +64,4 @@ def compare(
             device=device,
         )
         status = session.run_study(wanted, config, Console())
-    except (EdgeClientError, SourceUnavailable, StudyError) as error:
-        typer.echo(f"fedlens: {error}", err=True)
-        raise typer.Exit(1) from error
-    except KeyboardInterrupt as error:
-        typer.echo("fedlens: the study was stopped; the same command goes on from here", err=True)
-        raise typer.Exit(130) from error
     raise typer.Exit(status)

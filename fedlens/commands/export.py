@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedlens.commands.options import MAX_SEED
+from fedlens.commands.options import MAX_SEED, reported
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -24,15 +24,10 @@ _MODELS = (
 
 
 class Target(StrEnum):
-    """What a bundle is for."""
+    """Targets of a bundle."""
 
     PT2 = "pt2"
     PTE = "pte"
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command to `app`."""
-    app.command("export")(export)
 
 
 def export(
@@ -58,7 +53,7 @@ def export(
     ] = None,
     normalise: Annotated[
         str | None,
-        typer.Option(help="What is done to photos in 0..1 before your own model: none, imagenet or centred."),
+        typer.Option(help="Normalisation of photos in 0..1 for your own model: none, imagenet or centred."),
     ] = None,
     backbone_weights: Annotated[
         Path | None,
@@ -70,19 +65,21 @@ def export(
     pretrain: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Train the backbone on these public photos first.")
     ] = None,
-    pretrain_epochs: Annotated[int, typer.Option(help="How often pretraining sees each photo.")] = 5,
+    pretrain_epochs: Annotated[int, typer.Option(help="Epochs of pretraining.")] = 5,
     concatenated: Annotated[
         int,
-        typer.Option(help="A second bundle for FedConcat: one classifier on at most so many extractors of this model."),
+        typer.Option(
+            help="Export FedConcat's second bundle: one classifier on at most this number of extractors of the model."
+        ),
     ] = 0,
     stored_views: Annotated[
-        int, typer.Option(help="On a backbone, for supcon: how many augmentations of a photo are embedded.")
+        int, typer.Option(help="On a backbone, for supcon: number of augmented views of each photo to embed.")
     ] = 8,
     target: Annotated[
         Target,
         typer.Option(help="pt2: programs for computers; pte: for phones too (ExecuTorch), of frozen backbones only."),
     ] = Target.PT2,
-    onnx: Annotated[bool, typer.Option(help="With programs that the server can run itself.")] = True,
+    onnx: Annotated[bool, typer.Option(help="Add programs that the server can run itself.")] = True,
     quantize: Annotated[
         str | None, typer.Option(metavar="int8", help="Compute the frozen backbone in int8; needs --calibrate.")
     ] = None,
@@ -90,14 +87,17 @@ def export(
         Path | None,
         typer.Option(
             metavar="DIR",
-            help="Photos by which int8 is fitted; with a sub-folder for each class, the accuracy lost is told.",
+            help="Photos to calibrate int8; with a sub-folder for each class, prints the lost accuracy.",
         ),
     ] = None,
     check: Annotated[
         bool,
-        typer.Option("--check", help="Print how far each program is from the model; too far is refused in any case."),
+        typer.Option(
+            "--check",
+            help="Print each program's difference to the model; too large a difference is refused in any case.",
+        ),
     ] = False,
-    seed: Annotated[int, typer.Option(help="Of all weights that are drawn.", min=0, max=MAX_SEED)] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of random weights.", min=0, max=MAX_SEED)] = 0,
 ) -> None:
     """Turn a model and a training objective into a bundle of programs that every client can run."""
     from rich.console import Console
@@ -108,9 +108,9 @@ def export(
 
     console = Console(stderr=True)
     files: list[FileReport] = []
-    try:
+    with reported(ExportError, ProtoError, OSError):
         names = tuple(folder.name for folder in class_folders(classes_from))
-        # Late, because torch takes seconds to import and a wrong folder should be told at once.
+        # Late, because torch takes seconds to import and a wrong folder should be refused at once.
         from fedlens_export.exporting import ExportSpec, export_bundle
 
         spec = ExportSpec(
@@ -141,9 +141,6 @@ def export(
                     console.print(stage, highlight=False, markup=False, soft_wrap=True)
 
             bundle = export_bundle(out, spec, on_stage=show, on_file=files.append)
-    except (ExportError, ProtoError, OSError) as error:
-        typer.echo(f"fedlens export: {error}", err=True)
-        raise typer.Exit(1) from None
     if check:
         _print_differences(Console(), files)
     _describe(Console(), bundle, files)

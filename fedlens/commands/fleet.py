@@ -6,13 +6,13 @@ from typing import Annotated
 
 import typer
 
-from fedlens.commands.options import MAX_SEED, TOKEN_VARIABLE, EngineChoice, enrolment_token
+from fedlens.commands.options import MAX_SEED, TOKEN_VARIABLE, EngineChoice, enrolment_token, reported
 
 DEFAULT_CLIENTS = 20
 
 
 class PartitionChoice(StrEnum):
-    """The partitions' names, without importing what carries them out."""
+    """The partitions' names, without importing the partitions."""
 
     CAMERA_IID = "camera-iid"
     CAMERA_NONIID = "camera-noniid"
@@ -25,19 +25,15 @@ class PartitionChoice(StrEnum):
     CLIENTS = "clients"
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to `app`."""
-    app.command("fleet")(fleet)
-
-
 def fleet(
     server: Annotated[str, typer.Option(help="Address of the server, such as https://127.0.0.1:8443.")],
     photos: Annotated[
         str,
         typer.Option(
             metavar="DIR|CSV|NAME",
-            help="Folder with a sub-folder of photos per class, or with `train` and `test` of such, or with one such "
-            "folder per client; a table of files and clients; or a data set: digits, cifar10, cifar100, fashion-mnist.",
+            help="Folder with a sub-folder of photos per class, with two such folders `train` and `test`, or with one "
+            "such folder per client; a table of files and clients; or a data set: digits, cifar10, cifar100, "
+            "fashion-mnist.",
         ),
     ],
     clients: Annotated[
@@ -45,96 +41,100 @@ def fleet(
         typer.Option(
             min=1,
             max=100_000,
-            help="Clients to emulate. Default: 20; with partition clients one for each whose photos there are.",
+            help="Number of clients. Default: 20; with partition clients one for each person or device.",
         ),
     ] = None,
     partition: Annotated[
-        PartitionChoice, typer.Option(help="Which photos each client has in which round.")
+        PartitionChoice, typer.Option(help="The photos of each client in each round.")
     ] = PartitionChoice.CAMERA_NONIID,
     seed: Annotated[
-        int, typer.Option(min=0, max=MAX_SEED, help="Of all that is drawn, and of the clients' identities.")
+        int, typer.Option(min=0, max=MAX_SEED, help="Seed of everything random, and of the clients' identities.")
     ] = 1,
     per_class: Annotated[
         int | None,
-        typer.Option(min=1, help="n of a camera or album: about so many photos of each class a round. Default: 10."),
+        typer.Option(min=1, help="n of a camera or album: about n photos of each class in a round. Default: 10."),
     ] = None,
     test_per_class: Annotated[
         int | None,
         typer.Option(
-            min=1, help="Test photos of each class and client of a camera or album. Default: a fifth of n, at least 1."
+            min=1,
+            help="For a camera or album: test photos of each class and client. Default: a fifth of n, at least 1.",
         ),
     ] = None,
     drift: Annotated[
         float | None,
-        typer.Option(min=0, max=1, help="How far the class mix of what arrives in an album moves. Default: 0."),
+        typer.Option(
+            min=0, max=1, help="For album: strength of the change of the class mix over the rounds. Default: 0."
+        ),
     ] = None,
     beta: Annotated[
         float | None,
-        typer.Option(help="Of dirichlet and pooled-halves: the smaller, the more do clients differ. Default: 0.5."),
+        typer.Option(help="For dirichlet and pooled-halves: with a smaller beta, clients differ more. Default: 0.5."),
     ] = None,
     min_photos: Annotated[
         int | None,
         typer.Option(
-            min=1, help="Least photos of a client with dirichlet (default: 10) or pooled-halves (both halves; 40)."
+            min=1, help="Minimum of a client's photos with dirichlet (default: 10) or pooled-halves (both halves; 40)."
         ),
     ] = None,
     classes_per_client: Annotated[
-        int | None, typer.Option(min=1, help="k of the partition classes. Default: 2.")
+        int | None, typer.Option(min=1, help="For classes: number of classes of each client. Default: 2.")
     ] = None,
     sigma: Annotated[
         float | None,
-        typer.Option(min=0, help="Of feature-skew: client i of n has noise of deviation sigma i/n. Default: 0.1."),
+        typer.Option(min=0, help="For feature-skew: client i of n has noise of deviation sigma i/n. Default: 0.1."),
     ] = None,
     test_photos: Annotated[
         int | None,
         typer.Option(
             min=0,
-            help="Test photos of each client of dirichlet, classes, two-classes or feature-skew. Default: all, divided "
-            "as train photos are.",
+            help="For dirichlet, classes, two-classes and feature-skew: test photos of each client. Default: all, "
+            "divided like train photos.",
         ),
     ] = None,
     unseen: Annotated[
         float | None,
         typer.Option(
-            help="Of the partition clients: share of the people or devices whose photos no client has, but the "
-            "evaluator. Default: 0.",
+            help="For clients: fraction of the people or devices whose photos only the evaluator has. Default: 0.",
         ),
     ] = None,
     models: Annotated[
         str | None,
         typer.Option(
-            metavar="NAME,...", help="Models that clients train, in turn: the i-th client takes the i-th. Default: any."
+            metavar="NAME,...", help="Models that clients train; client i takes the i-th, cyclically. Default: any."
         ),
     ] = None,
     engine: Annotated[
         str,
         typer.Option(
             metavar="NAME,...",
-            help="What runs programs: torch (.pt2), or executorch (.pte), as on phones. Several are taken in turn, as "
-            "models are.",
+            help="Engines that run programs: torch (.pt2), or executorch (.pte), as on phones; client i takes the "
+            "i-th, cyclically.",
         ),
     ] = "torch",
     photo_cache: Annotated[
-        Path | None, typer.Option(help="Folder in which data sets are kept. Default: fedlens in ~/.cache.")
+        Path | None, typer.Option(help="Folder for data sets. Default: fedlens in ~/.cache.")
     ] = None,
-    faults: Annotated[Path | None, typer.Option(help="Fault plan (TOML): who misbehaves in which round.")] = None,
-    state: Annotated[
-        Path, typer.Option(help="Folder for what must outlive the fleet: secrets, outboxes, caches.")
-    ] = Path("fleet-state"),
+    faults: Annotated[Path | None, typer.Option(help="Fault plan (TOML): faults of clients by round.")] = None,
+    state: Annotated[Path, typer.Option(help="Folder for the fleet's state: secrets, outboxes, caches.")] = Path(
+        "fleet-state"
+    ),
     ca: Annotated[Path | None, typer.Option(help="Certificate (PEM) to trust instead of the system's.")] = None,
     token_file: Annotated[
         Path | None, typer.Option(help=f"File with the trainers' enrolment token. Default: ${TOKEN_VARIABLE}.")
     ] = None,
     evaluator_token_file: Annotated[
         Path | None,
-        typer.Option(help="File with an evaluator's token: one client more, with all test photos or the unseen."),
+        typer.Option(
+            help="File with an evaluator's token; adds a client with all test photos, or all unseen people's photos."
+        ),
     ] = None,
     workers: Annotated[int | None, typer.Option(min=1, help="Processes. Default: one per core.")] = None,
-    task: Annotated[int | None, typer.Option(min=1, help="Take work of the task with this id alone.")] = None,
+    task: Annotated[int | None, typer.Option(min=1, help="Id of the only task to take part in. Default: all.")] = None,
 ) -> None:
     """Run many emulated clients on this machine, each a whole client over real HTTP.
 
-    Ctrl-C ends every client after the step in which it is; the same command goes on from there.
+    Ctrl-C ends every client after its current step; the same command goes on from there.
     """
     from rich.console import Console
 
@@ -159,7 +159,7 @@ def fleet(
         unseen=unseen,
     )
     engines = tuple(map(EngineName, _engines(engine)))
-    try:
+    with reported(EdgeClientError, SourceUnavailable):
         for name in engines:
             check_installed(name)
         pool = PhotoPool.open(photos_of(photos, photo_cache or default_cache()))
@@ -184,17 +184,14 @@ def fleet(
         )
         config.album(0)
         status = run_session(config, Console())
-    except (EdgeClientError, SourceUnavailable) as error:
-        typer.echo(f"fedlens: {error}", err=True)
-        raise typer.Exit(1) from error
     raise typer.Exit(status)
 
 
 def _settings(partition: PartitionChoice, **given: float | None) -> dict[str, float]:
-    """What was given of the partition's options.
+    """The given options of a partition.
 
     Raises:
-        typer.BadParameter: One that is given is not one of this partition.
+        typer.BadParameter: An option belongs to another partition.
     """
     from fedlens_edge_client.emulation.partitions import SETTINGS, PartitionName
 

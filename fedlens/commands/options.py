@@ -1,24 +1,53 @@
-"""What several commands' options have in common."""
+"""Options, errors and output that several commands share."""
 
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
+from typing import Annotated, Any
+
+import typer
 
 TOKEN_VARIABLE = "FEDLENS_ENROLMENT_TOKEN"
-# Every generator that is seeded takes so much.
+# Every seeded random generator takes a seed of this size.
 MAX_SEED = (1 << 32) - 1
+INTERRUPTED = 128 + 2  # as a shell reports SIGINT
 
-ENGINE_HELP = "What runs a bundle's programs: torch (.pt2), or executorch (.pte), as on phones."
+ENGINE_HELP = "Engine that runs a bundle's programs: torch (.pt2), or executorch (.pte), as on phones."
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 class EngineChoice(StrEnum):
-    """The engines' names, without importing what makes them."""
+    """The engines' names, without importing the engines."""
 
     TORCH = "torch"
     EXECUTORCH = "executorch"
 
 
+@contextmanager
+def reported(*errors: type[Exception], status: int = 1, interrupted: str = "") -> Iterator[None]:
+    """Print one of these errors as a sentence, and end the command with `status`; after Ctrl-C print `interrupted`."""
+    try:
+        yield
+    except errors as error:
+        typer.echo(f"fedlens: {error}", err=True)
+        raise typer.Exit(status) from error
+    except KeyboardInterrupt as error:
+        if not interrupted:
+            raise
+        typer.echo(f"fedlens: {interrupted}", err=True)
+        raise typer.Exit(INTERRUPTED) from error
+
+
+def print_json(values: Any) -> None:
+    """Print JSON values."""
+    typer.echo(json.dumps(values, indent=2))
+
+
 def enrolment_token(token_file: Path | None) -> str | None:
-    """The token in a file or, without one, in the environment; None if there is none.
+    """The token in a file or, without a file, in the environment; None if neither holds one.
 
     Raises:
         StateError: The file cannot be read, or is empty.

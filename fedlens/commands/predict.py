@@ -5,30 +5,23 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedlens.commands.options import ENGINE_HELP, EngineChoice
+from fedlens.commands.options import ENGINE_HELP, AsJson, EngineChoice, print_json, reported
 
 if TYPE_CHECKING:
     from fedlens_proto.manifest import Bundle
 
 
-def register(app: typer.Typer) -> None:
-    """Add the command to `app`."""
-    app.command("predict")(predict)
-
-
 def predict(
     photos: Annotated[list[Path], typer.Argument(metavar="PHOTO...", help="Photos to classify.")],
-    model: Annotated[Path, typer.Option(help="What `fedlens task model` wrote: a blob, or .safetensors.")],
-    bundle: Annotated[Path, typer.Option(help="Folder of the bundle that the model was trained in.")] = Path("bundle"),
+    model: Annotated[Path, typer.Option(help="File of `fedlens task model`: a blob, or .safetensors.")],
+    bundle: Annotated[Path, typer.Option(help="Folder of the model's bundle.")] = Path("bundle"),
     engine: Annotated[EngineChoice, typer.Option(help=ENGINE_HELP)] = EngineChoice.TORCH,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
-    """Say what a model sees in photos: the likeliest class of each, and how likely it is.
+    """Classify photos: print the most likely class of each, and its probability.
 
-    A photo that cannot be read is named; the others are classified all the same, and the exit status is 1.
+    Names unreadable photos, classifies the others, and exits with status 1.
     """
-    import json
-
     from fedlens_edge_client.engines.choice import EngineName, make_engine
     from fedlens_edge_client.errors import EdgeClientError
     from fedlens_edge_client.storage.model_file import read_model
@@ -37,7 +30,7 @@ def predict(
 
     results: list[dict[str, object]] = []
     failed = False
-    try:
+    with reported(EdgeClientError, ProtoError):
         opened = _open(bundle)
         found = read_model(model, opened)
         runner = make_engine(EngineName(engine), opened)
@@ -54,11 +47,8 @@ def predict(
             results.append({"photo": str(photo), "class": best, "probability": highest, "probabilities": probabilities})
             if not as_json:
                 typer.echo(f"{photo}: {best} ({highest:.1%})")
-    except (EdgeClientError, ProtoError) as error:
-        typer.echo(f"fedlens: {error}", err=True)
-        raise typer.Exit(1) from error
     if as_json:
-        typer.echo(json.dumps(results, indent=2))
+        print_json(results)
     if failed:
         raise typer.Exit(1)
 

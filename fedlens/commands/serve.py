@@ -1,4 +1,4 @@
-"""`fedlens serve`: run a server, or write what one needs."""
+"""`fedlens serve`: run a server, or write its files."""
 
 import sys
 from pathlib import Path
@@ -6,23 +6,20 @@ from typing import Annotated
 
 import typer
 
-
-def register(app: typer.Typer) -> None:
-    """Add the command to `app`."""
-    app.command()(serve)
+from fedlens.commands.options import reported
 
 
 def serve(
-    config: Annotated[Path | None, typer.Option(help="The fedlens.toml to serve by. Default: ./fedlens.toml.")] = None,
+    config: Annotated[Path | None, typer.Option(help="Configuration of the server. Default: ./fedlens.toml.")] = None,
     init: Annotated[
         Path | None,
         typer.Option(
             metavar="DIR",
-            help="Write a config, tokens, an empty state and, for loopback, a certificate into DIR; serve nothing.",
+            help="Write a configuration, tokens, an empty state and, for loopback, a certificate into DIR, and exit.",
         ),
     ] = None,
     new_data: Annotated[
-        bool, typer.Option("--new-data", help="Make an empty state in the config's server.data; serve nothing.")
+        bool, typer.Option("--new-data", help="Make an empty state in the configuration's server.data, and exit.")
     ] = False,
     host: Annotated[str, typer.Option(help="With --init: address for clients.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="With --init: port for clients.")] = 8443,
@@ -31,16 +28,13 @@ def serve(
     """Serve clients and operators until SIGTERM or Ctrl-C."""
     from fedlens_server.config import ConfigError
 
-    try:
+    with reported(ConfigError):
         if init is None:
             (_make_data if new_data else _serve)(config or Path("fedlens.toml"))
         elif config is not None or new_data:
             raise ConfigError("--init and --config, --init and --new-data exclude each other")
         else:
             _initialise(init, host, port, admin_port)
-    except ConfigError as error:
-        typer.echo(f"fedlens: {error}", err=True)
-        raise typer.Exit(1) from error
 
 
 def _serve(path: Path) -> None:
@@ -69,7 +63,7 @@ def _make_data(path: Path) -> None:
 
 
 def _announce(line: str) -> None:
-    # Flushed, because whoever starts a server as its own process waits for this line.
+    # Flushed, because a parent process may wait for this line.
     print(line, flush=True)
 
 

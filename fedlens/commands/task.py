@@ -1,13 +1,14 @@
-"""`fedlens task`: what an operator does, over the admin API of a running server."""
+"""`fedlens task`: an operator's commands, over the admin API of a running server."""
 
 import json
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from fedlens.commands.options import AsJson, print_json, reported
 
 if TYPE_CHECKING:
     from fedlens.admin_client import AdminClient
@@ -20,36 +21,32 @@ Admin = Annotated[
         "--admin", envvar="FEDLENS_ADMIN", help="Profile of the server, the admin.toml that `serve --init` wrote."
     ),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 TaskName = Annotated[str, typer.Argument(metavar="TASK", help="Name or id of the task.")]
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command to `app`."""
-    app.add_typer(task_app, name="task")
 
 
 @task_app.command()
 def create(
-    name: Annotated[str, typer.Argument(help="A name of its own; the same name and content again: the same task.")],
+    name: Annotated[str, typer.Argument(help="Unique name; the same name and content again give the same task.")],
     bundle: Annotated[list[Path], typer.Option(help="Folder of the bundle; may be given several times.")],
-    method: Annotated[str, typer.Option(help="Method by which updates become a model.")] = "fedavg",
+    method: Annotated[str, typer.Option(help="Method of the server.")] = "fedavg",
     rounds: Annotated[int, typer.Option(help="Rounds to commit.")] = 10,
     population: Annotated[int, typer.Option(help="Trainers to wait for before the first round.")] = 2,
-    cohort: Annotated[int | None, typer.Option(help="Members of a round. Default: all.")] = None,
+    cohort: Annotated[int | None, typer.Option(help="Clients in a round. Default: all.")] = None,
     deadline: Annotated[float | None, typer.Option(help="Seconds after which a round closes.")] = None,
-    min_reports: Annotated[int | None, typer.Option(help="Updates without which a round is abandoned.")] = None,
+    min_reports: Annotated[
+        int | None, typer.Option(help="Minimum number of updates; a round with fewer is abandoned.")
+    ] = None,
     epochs: Annotated[int | None, typer.Option(help="Passes over the photos in each round.")] = None,
     steps: Annotated[int | None, typer.Option(help="Batches in each round, instead of epochs.")] = None,
     hyper: Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help="Hyper-parameter.")] = None,
-    codec: Annotated[str | None, typer.Option(help="How updates are sent: f32, f16 or int8.")] = None,
-    difference: Annotated[bool, typer.Option(help="Send what changed since the download, not the tensors.")] = False,
-    download_codec: Annotated[str | None, typer.Option(help="How downloads are sent: f32, f16 or int8.")] = None,
+    codec: Annotated[str | None, typer.Option(help="Codec of updates: f32, f16 or int8.")] = None,
+    difference: Annotated[bool, typer.Option(help="Send updates as differences to the download.")] = False,
+    download_codec: Annotated[str | None, typer.Option(help="Codec of downloads: f32, f16 or int8.")] = None,
     download_difference: Annotated[
-        bool, typer.Option(help="Offer what changed since the last download that all clients share.")
+        bool, typer.Option(help="Offer downloads as differences to the last download that all clients share.")
     ] = False,
     evaluate_every: Annotated[int | None, typer.Option(help="Rounds between global evaluations.")] = None,
-    personal_evaluation: Annotated[bool, typer.Option(help="Let every client evaluate at the end.")] = False,
+    personal_evaluation: Annotated[bool, typer.Option(help="Let every client evaluate its model at the end.")] = False,
     seed: Annotated[str | None, typer.Option(help="64 hexadecimal digits. Default: random.")] = None,
     setting: Annotated[
         list[str] | None,
@@ -102,22 +99,17 @@ def list_tasks(admin: Admin = None, as_json: AsJson = False) -> None:
 def show(task: TaskName, admin: Admin = None, as_json: AsJson = False) -> None:
     """Show a task round by round."""
     with _reported():
-        from rich.console import Console
-        from rich.table import Table
-        from rich.text import Text
-
         from fedlens.reports import task_report
+        from fedlens.reports.tables import print_table
 
         found = _client(admin).show(task)
         rounds = [task_report.round_values(result) for result in found.rounds]
         if as_json:
-            _print_json({"task": task_report.task_values(found.task), "rounds": rounds})
+            print_json({"task": task_report.task_values(found.task), "rounds": rounds})
             return
         _print_tasks([found.task], as_json=False)
-        table = Table(*task_report.ROUND_COLUMNS, caption="before, after: mean and deviation over clients")
-        for values in rounds:
-            table.add_row(*map(Text, task_report.round_row(values)))
-        Console(width=None if sys.stdout.isatty() else 200).print(table)
+        caption = "before, after: mean and deviation over clients"
+        print_table(task_report.ROUND_COLUMNS, map(task_report.round_row, rounds), caption)
 
 
 @task_app.command()
@@ -137,7 +129,7 @@ def revoke(
     with _reported():
         _client(admin).revoke(client)
         if as_json:
-            _print_json({"revoked": client})
+            print_json({"revoked": client})
         else:
             typer.echo(f"revoked {client}")
 
@@ -151,8 +143,8 @@ def model(
     whole: Annotated[
         Path | None,
         typer.Option(
-            help="File for the whole model, from photos to logits, to be used without FedLens: .pt2 (torch.export), "
-            ".onnx or .pte (ExecuTorch)."
+            help="File for the whole model, from photos to logits, for use without FedLens: .pt2 (torch.export), .onnx "
+            "or .pte (ExecuTorch)."
         ),
     ] = None,
     bundle: Annotated[Path, typer.Option(help="For --whole: folder of the task's bundle.")] = Path("bundle"),
@@ -181,7 +173,7 @@ def model(
             "extractors": {extractor.name: extractor.blob_sha256.hex() for extractor in found.extractors},
         }
         if as_json:
-            _print_json(values if metadata is None else values | {"metadata": dict(metadata)})
+            print_json(values if metadata is None else values | {"metadata": dict(metadata)})
             return
         what = "model" if metadata is None else "whole model"
         typer.echo(f"wrote {file}: the {what} of {task} after round {found.round}, {len(found.class_names)} classes")
@@ -196,18 +188,15 @@ def _reported() -> Iterator[None]:
     from fedlens_export.errors import ExportError
     from fedlens_proto.errors import ProtoError
 
-    try:
+    with reported(AdminError, ExportError, ProtoError):
         yield
-    except (AdminError, ExportError, ProtoError) as error:
-        typer.echo(f"fedlens: {error}", err=True)
-        raise typer.Exit(1) from error
 
 
 def _client(profile: Path | None) -> "AdminClient":
     from fedlens.admin_client import AdminClient, AdminError, Profile
 
     if profile is None:
-        raise AdminError("which server? Name its profile with --admin DIR/admin.toml, or in FEDLENS_ADMIN")
+        raise AdminError("no server is given; name its profile with --admin DIR/admin.toml, or in FEDLENS_ADMIN")
     return AdminClient(Profile.read(profile))
 
 
@@ -225,27 +214,12 @@ def _pair(entry: str, option: str) -> tuple[str, Any]:
         return key, text
 
 
-def _print_json(values: Any) -> None:
-    typer.echo(json.dumps(values, indent=2))
-
-
 def _print_tasks(tasks: list[Any], as_json: bool, one: bool = False) -> None:
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
     from fedlens.reports import task_report
+    from fedlens.reports.tables import print_table
 
     listed = [task_report.task_values(task) for task in tasks]
     if as_json:
-        _print_json(listed[0] if one else listed)
-        return
-    table = Table("id", "name", "state", "method", "rounds", "clients")
-    for values in listed:
-        state = values["state"] + (f": {values['reason']}" if values["reason"] else "")
-        rounds = f"{values['rounds_committed']} of {values['rounds_total']}"
-        clients = f"{values['enrolled']} of {values['population']}"
-        method = values["settings"].get("method", "-")
-        # As plain text: names and reasons come from others, and rich reads square brackets as markup.
-        table.add_row(*map(Text, (str(values["id"]), values["name"], state, method, rounds, clients)))
-    Console(width=None if sys.stdout.isatty() else 200).print(table)
+        print_json(listed[0] if one else listed)
+    else:
+        print_table(task_report.TASK_COLUMNS, map(task_report.task_row, listed))

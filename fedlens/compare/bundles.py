@@ -1,13 +1,13 @@
 """The bundles of a study: each exported once and kept in the study's folder."""
 
 import json
-import os
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from fedlens.jobs import Report
+from fedlens.whole_file import replacing
 from fedlens_proto.manifest import MANIFEST_FILE
 
 WEIGHTS_FILE = "weights.pt"
@@ -18,11 +18,11 @@ class BackboneSpec:
     """A backbone to train before it is frozen.
 
     Attributes:
-        model: Its name.
-        photos: Folder of photos, a sub-folder a class, of which no client has any.
-        photos_digest: Of those photos' digests.
-        side: Of a photo, in pixels.
-        epochs: How often it sees each of them.
+        model: Name of the backbone.
+        photos: Folder of public photos, which no client has, with a sub-folder for each class.
+        photos_digest: Digest of these photos.
+        side: Side of the backbone's input, in pixels.
+        epochs: Passes over the photos.
     """
 
     model: str
@@ -33,17 +33,17 @@ class BackboneSpec:
 
     @property
     def folder(self) -> str:
-        """Where in a study's folder its weights are."""
+        """The folder of its weights, relative to the study's folder."""
         key = (self.model, self.photos_digest, self.side, self.epochs)
         return f"backbones/{self.model}-{_short(key)}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class BundleSpec:
-    """A bundle to export, as `ExportSpec` has it.
+    """A bundle to export; `ExportSpec` describes the other attributes.
 
     Attributes:
-        weights: Names what is in `backbone_weights`, wherever that file is.
+        weights: Identifies the contents of `backbone_weights` in any folder.
     """
 
     model: str
@@ -62,23 +62,28 @@ class BundleSpec:
 
     @property
     def folder(self) -> str:
-        """Where in a study's folder it is."""
+        """The bundle's folder, relative to the study's folder."""
+        return f"bundles/{self.name}"
+
+    @property
+    def name(self) -> str:
+        """A name for people, which identifies all settings."""
         concatenated = f"-x{self.concatenated}" if self.concatenated else ""
         named = self.settings | {"backbone_weights": self.weights}
         key = {name: str(value) for name, value in named.items()}
-        return f"bundles/{self.model}-{self.objective}{concatenated}-s{self.seed}-{_short(sorted(key.items()))}"
+        return f"{self.model}-{self.objective}{concatenated}-s{self.seed}-{_short(sorted(key.items()))}"
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What `ExportSpec` takes."""
+        """The arguments of `ExportSpec`."""
         return {name: value for name, value in asdict(self).items() if name != "weights"}
 
 
-def export(study_folder: Path, spec: BundleSpec, on_stage: Callable[[str], None]) -> None:
-    """Have a bundle in a study's folder.
+def export(study_folder: Path, spec: BundleSpec, on_stage: Report) -> None:
+    """Export a bundle into a study's folder, unless it is there.
 
     Raises:
-        ExportError: It cannot be exported.
+        ExportError: The bundle cannot be exported.
     """
     folder = study_folder / spec.folder
     if (folder / MANIFEST_FILE).is_file():
@@ -88,11 +93,11 @@ def export(study_folder: Path, spec: BundleSpec, on_stage: Callable[[str], None]
     export_bundle(folder, ExportSpec(**spec.settings), on_stage)
 
 
-def pretrain(study_folder: Path, spec: BackboneSpec, on_stage: Callable[[str], None]) -> None:
-    """Have a backbone's weights in a study's folder.
+def pretrain(study_folder: Path, spec: BackboneSpec, on_stage: Report) -> None:
+    """Train a backbone into a study's folder, unless its weights are there.
 
     Raises:
-        ExportError: It cannot be trained.
+        ExportError: The backbone cannot be trained.
     """
     weights = study_folder / spec.folder / WEIGHTS_FILE
     if weights.is_file():
@@ -107,9 +112,8 @@ def pretrain(study_folder: Path, spec: BackboneSpec, on_stage: Callable[[str], N
     normalisation = backbones.normalisation(spec.model)
     pretraining.train(backbone, spec.photos, spec.side, normalisation, epochs=spec.epochs, seed=0, on_stage=on_stage)
     weights.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = weights.with_suffix(f".{os.getpid()}")
-    torch.save(backbone.state_dict(), unfinished)
-    unfinished.replace(weights)
+    with replacing(weights) as partial:
+        torch.save(backbone.state_dict(), partial)
 
 
 def _short(key: object) -> str:

@@ -26,7 +26,7 @@ TITLES: dict[Column, str] = {
     "others_accuracy": "other clients' people",
     "unseen_accuracy": "people never met",
 }
-"""What people read."""
+"""Titles for people."""
 
 EXAMINED: dict[Column, str] = {"own_accuracy": "own", "others_accuracy": "others", "unseen_accuracy": "unseen"}
-"""The columns of the final examination, with its groups."""
+"""Columns of the final examination, with the names of its groups."""

@@ -1,4 +1,4 @@
-"""The photos of a study: from its source, limited and, where it pre-trains, divided by class."""
+"""The photos of a study: read from its source, limited, and divided by class for pre-training."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -8,18 +8,19 @@ from shutil import copyfile
 
 from fedlens.compare.study import PhotosSection, StudyError
 from fedlens.sources import photos_of
+from fedlens.whole_file import replacing
 from fedlens_edge_client.emulation.partitions import PhotoPool, PoolPhoto
 
 
 @dataclass(frozen=True)
 class StudyPhotos:
-    """What clients and evaluator have, and what a backbone is trained on before.
+    """The photos of clients and evaluator, and those that pre-train a backbone.
 
     Attributes:
-        pool: Of clients and evaluator.
-        digest: Of everything in it.
-        public: Folder for pre-training, a sub-folder a class; None: there is none.
-        public_digest: Of what is in it.
+        pool: Photos of clients and evaluator.
+        digest: Digest of the pool.
+        public: Folder for pre-training with a sub-folder for each class; None: no pre-training.
+        public_digest: Digest of the photos in `public`.
     """
 
     pool: PhotoPool
@@ -29,21 +30,21 @@ class StudyPhotos:
 
 
 def study_photos(section: PhotosSection, cache: Path, folder: Path) -> StudyPhotos:
-    """Get the photos.
+    """Read a study's photos, and copy public ones into its folder.
 
-    With `pretrain_classes`, so many of the classes, evenly spaced in the order of their names, are taken from the
-    clients altogether: their train photos are public, the others' are not, and no photo is both.
+    With `pretrain_classes` = n, n classes, evenly spaced in the order of their names, are public: clients have no
+    photos of them, and a backbone is pre-trained on their train photos. No photo is both.
 
     Args:
-        section: What the study says.
-        cache: Where data sets are kept that are written once.
-        folder: Of the study.
+        section: The study's `[photos]`.
+        cache: Folder for downloaded data sets.
+        folder: The study's folder.
 
     Raises:
-        SourceUnavailable, PoolUnusable: There are no such photos.
-        StudyError: Too few classes would be left.
+        SourceUnavailable, PoolUnusable: The photos cannot be had or used.
+        StudyError: Fewer than two classes would be left for one of the sides.
     """
-    assert section.source is not None  # `choose` has seen to it
+    assert section.source is not None  # checked by `choose`
     whole = PhotoPool.open(photos_of(section.source, cache))
     count = section.pretrain_classes
     if count and not 2 <= count <= len(whole.class_names) - 2:
@@ -80,10 +81,9 @@ def _write(place: Path, chosen: list[tuple[str, list[PoolPhoto]]]) -> None:
         for number, photo in enumerate(photos):
             copy = place / name / f"{number:06}{photo.path.suffix}"
             if not copy.exists():
-                # Hidden, so that what a kill leaves of it is no photo.
-                unfinished = copy.with_name(f".{copy.name}")
-                copyfile(photo.path, unfinished)
-                unfinished.replace(copy)
+                # The partial file is hidden, so that no photo is left by a kill.
+                with replacing(copy) as partial:
+                    copyfile(photo.path, partial)
 
 
 def _digest(groups: Iterable[Sequence[PoolPhoto]]) -> str:

@@ -1,4 +1,4 @@
-"""From a study to its runs: one for each method and seed, with everything that it needs."""
+"""The runs of a study, one for each method and seed."""
 
 import json
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from fedlens.compare.study import Study, StudyError
 from fedlens_edge_client.emulation.fleet.config import MADE_PHOTOS, FleetConfig
 from fedlens_edge_client.emulation.partitions import PhotoPool
 
-# A study has nothing to hide, and with a fixed key the same study has the same clients everywhere.
+# A study has nothing to hide; with a fixed key it has the same clients everywhere.
 FLEET_KEY = sha256(b"fedlens/study/fleet-key").digest()
 RUNS, FEATURES, RESULT_FILE = "runs", "features", "result.json"
 DEFAULT_SIDE = 32
@@ -22,11 +22,11 @@ class RunPlan:
     """One run.
 
     Attributes:
-        label: Of the method in the study.
-        settings: Of the task, as JSON.
-        bundles: What the task is made of, in order.
-        folder: Of this run; holds the result when it is done.
-        fingerprint: Of everything that the result depends on.
+        label: Label of the method.
+        settings: Settings of the task, as JSON.
+        bundles: Bundles of the task, in order.
+        folder: The run's folder, with its result after the run.
+        fingerprint: Digest of everything that the result depends on.
     """
 
     label: str
@@ -39,17 +39,17 @@ class RunPlan:
 
     @property
     def name(self) -> str:
-        """For people."""
+        """A name for people."""
         return f"{self.label}, seed {self.seed}"
 
     @property
     def result(self) -> Path:
-        """The file that holds the result, in whole or not at all."""
+        """The file of the result, written completely or not at all."""
         return self.folder / RESULT_FILE
 
     @property
     def is_done(self) -> bool:
-        """Whether the result of exactly this run is there."""
+        """True if the folder has the result of exactly this run."""
         try:
             found = json.loads(self.result.read_text(encoding="utf-8"))
         except (OSError, ValueError):
@@ -59,7 +59,7 @@ class RunPlan:
 
 @dataclass(frozen=True)
 class StudyPlan:
-    """All runs of a study, and what is to be made before them."""
+    """All runs of a study, and the backbones and bundles that they need."""
 
     folder: Path
     backbones: tuple[BackboneSpec, ...]
@@ -68,14 +68,14 @@ class StudyPlan:
 
 
 def plan(study: Study, photos: StudyPhotos, out: Path) -> StudyPlan:
-    """Everything that a study consists of; nothing is made yet.
+    """Plan a study without carrying anything out.
 
     Raises:
-        StudyError: A setting is not acceptable.
+        StudyError: A setting is wrong.
         EdgeClientError: The photos cannot serve the partition.
     """
     backbones = {model: spec for model in _models(study) if (spec := _backbone(study, photos, model)) is not None}
-    weights = _contents(study.model.backbone_weights)
+    weights = _digest(study.model.backbone_weights)
     runs = []
     for seed in study.seeds:
         for label in study.methods:
@@ -100,9 +100,9 @@ def plan(study: Study, photos: StudyPhotos, out: Path) -> StudyPlan:
                 shares_downloads=False,
                 made_photos=out / MADE_PHOTOS,
             )
-            told = (settings, partition.summary, clients, study.evaluator, study.faults.model_dump_json())
+            described = (settings, partition.summary, clients, study.evaluator, study.faults.model_dump_json())
             made_of = (photos.digest, models, [bundle.folder for bundle in bundles])
-            fingerprint = sha256(json.dumps([told, made_of]).encode()).hexdigest()
+            fingerprint = sha256(json.dumps([described, made_of]).encode()).hexdigest()
             runs.append(
                 RunPlan(
                     label=label,
@@ -136,7 +136,7 @@ def _backbone(study: Study, photos: StudyPhotos, model: str) -> BackboneSpec | N
     )
 
 
-def _contents(weights: Path | None) -> str | None:
+def _digest(weights: Path | None) -> str | None:
     """The digest of a file of weights."""
     if weights is None:
         return None

@@ -1,87 +1,67 @@
-"""What a study shows of itself: a line for each job that is done; on a terminal also bars of what is going on."""
+"""A study's progress: a line for each finished job and, on a terminal, bars of the running ones."""
 
 import time
-from types import TracebackType
-from typing import Self
 
 from rich.console import Console, Group
-from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from fedlens.compare.run.running import Committed
-from fedlens.jobs import Ended, Told
+from fedlens.compare.run.running import RunProgress
+from fedlens.jobs import JobEnded, JobProgress
+from fedlens_edge_client.emulation.fleet.display import LiveDisplay, say
 
 BAR_WIDTH = 24
 
 
-class StudyProgress:
-    """Give it every message; used as a context."""
+class StudyProgress(LiveDisplay):
+    """Shows the jobs' messages during a `with` block."""
 
-    def __init__(self, console: Console, runs: int, done: int, workers: int) -> None:
-        """`done` of `runs` were there before. Shown from `with` on."""
-        self._console = console
+    def __init__(self, console: Console, runs: int, done: int) -> None:
+        """`done` of `runs` were finished before."""
+        super().__init__(console)
         self._runs, self._done, self._before = runs, done, done
-        self._workers = workers
         self._started = time.monotonic()
-        self._running: dict[str, Committed | str] = {}
-        self._live = Live(self, console=console, refresh_per_second=4, transient=True) if console.is_terminal else None
-
-    def __enter__(self) -> Self:
-        """Start showing."""
-        if self._live:
-            self._live.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Take the bars away."""
-        if self._live:
-            self._live.stop()
+        self._running: dict[str, RunProgress | str] = {}
 
     def begin_runs(self) -> None:
-        """From here on time is what runs take."""
+        """Restart the clock by which the remaining time is estimated."""
         self._started = time.monotonic()
 
-    def show(self, message: Told | Ended, *, is_run: bool) -> None:
-        """Bring what is shown up to date."""
-        if isinstance(message, Told):
-            self._running[message.job] = message.what
+    def show(self, message: JobProgress | JobEnded, *, is_run: bool) -> None:
+        """Show a message; `is_run` tells runs from other jobs."""
+        if isinstance(message, JobProgress):
+            self._running[message.job] = message.value
             return
-        said = self._running.pop(message.job, None)
-        if is_run and message.failure is None:
-            self._done += 1
+        last = self._running.pop(message.job, None)
         if message.failure is not None:
-            line = Text(f"{message.job} failed: {message.failure}", style="red")
-        else:
-            figures = f", {_accuracies(said)}" if isinstance(said, Committed) else ""
-            count = f" ({self._done} of {self._runs} runs)" if is_run else ""
-            line = Text(f"{message.job}: done{figures}{count}")
-        self._console.print(line, soft_wrap=True)
+            say(self._console, f"{message.job} failed: {message.failure}", "red")
+            return
+        self._done += is_run
+        accuracies = f", {_accuracies(last)}" if isinstance(last, RunProgress) else ""
+        count = f" ({self._done} of {self._runs} runs)" if is_run else ""
+        say(self._console, f"{message.job}: done{accuracies}{count}")
 
     @property
     def left_s(self) -> float | None:
-        """How long it will take, if the rest goes as what was done here; None: nothing is known yet."""
-        fractions = [said.rounds / said.rounds_total for said in self._running.values() if isinstance(said, Committed)]
-        worked = self._done - self._before + sum(fractions)
+        """The estimated remaining seconds; None before the first round."""
+        running = [progress for progress in self._running.values() if isinstance(progress, RunProgress)]
+        worked = self._done - self._before + sum(progress.rounds / progress.rounds_total for progress in running)
         if worked == 0:
             return None
         spent = time.monotonic() - self._started
         return spent / worked * (self._runs - self._before - worked)
 
     def __rich__(self) -> Group:
-        """What is done, what runs, and how long it will take."""
+        """Bars of all runs and of each running one."""
         lines = Table.grid(padding=(0, 2))
-        left = self.left_s
-        lines.add_row("runs", _bar(self._done, self._runs), f"{self._done} of {self._runs}{_left(left)}")
-        for name, said in self._running.items():
-            if isinstance(said, Committed):
-                rounds = f"round {said.rounds} of {said.rounds_total}, {_accuracies(said)}"
-                lines.add_row(Text(name), _bar(said.rounds, said.rounds_total), rounds)
+        lines.add_row("runs", _bar(self._done, self._runs), f"{self._done} of {self._runs}{_left(self.left_s)}")
+        for name, progress in self._running.items():
+            if isinstance(progress, RunProgress):
+                rounds = f"round {progress.rounds} of {progress.rounds_total}, {_accuracies(progress)}"
+                lines.add_row(Text(name), _bar(progress.rounds, progress.rounds_total), rounds)
             else:
-                lines.add_row(Text(name), "", Text(str(said)))
+                lines.add_row(Text(name), "", Text(str(progress)))
         return Group(lines)
 
 
@@ -89,13 +69,9 @@ def _bar(completed: int, total: int) -> ProgressBar:
     return ProgressBar(total=max(total, 1), completed=completed, width=BAR_WIDTH)
 
 
-def _accuracies(said: Committed) -> str:
-    shown = [
-        f"{name} {share:.1%}"
-        for name, share in (("global", said.global_accuracy), ("personal", said.personal_accuracy))
-        if share is not None
-    ]
-    return ", ".join(shown) or "not measured yet"
+def _accuracies(progress: RunProgress) -> str:
+    known = (("global", progress.global_accuracy), ("personal", progress.personal_accuracy))
+    return ", ".join(f"{name} {value:.1%}" for name, value in known if value is not None) or "not measured yet"
 
 
 def _left(seconds: float | None) -> str:

@@ -1,4 +1,4 @@
-"""What the round engine would refuse, found when the bundles are there and before the first run begins."""
+"""Settings that the round engine would refuse, found between export and the first run."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -6,17 +6,17 @@ from pathlib import Path
 from fedlens.compare.plan import RunPlan
 from fedlens.compare.study import StudyError
 from fedlens_proto import manifest
-from fedlens_server.engine.tasks import plan
+from fedlens_server.engine.phases import plan
 from fedlens_server.engine.view import TaskBundle
 from fedlens_server.errors import Malformed
 from fedlens_server.planning.task_settings import parse
 
 
 def check(study_folder: Path, runs: Sequence[RunPlan]) -> None:
-    """See that the task of each method fits its bundles, which do not depend on the seed but for their weights.
+    """Check each method's task against its bundles; seeds change only a bundle's weights.
 
     Raises:
-        StudyError: One does not; the text names the method's label and the key.
+        StudyError: A task does not fit; the text names the method's label and the key.
     """
     for label, run in {run.label: run for run in runs}.items():
         raw = [(study_folder / bundle.folder / manifest.MANIFEST_FILE).read_bytes() for bundle in run.bundles]

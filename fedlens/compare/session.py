@@ -1,17 +1,16 @@
-"""A study run by a person: photos, bundles, runs, tables; progress meanwhile, Ctrl-C, an exit status."""
+"""A study run from a terminal: photos, bundles, runs and tables, with progress, Ctrl-C and an exit status."""
 
-import fcntl
 import json
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.text import Text
 
 from fedlens.compare import refusals, results
+from fedlens.compare.bundles import export, pretrain
 from fedlens.compare.photos import study_photos
 from fedlens.compare.plan import RunPlan, StudyPlan, plan
 from fedlens.compare.progress import StudyProgress
@@ -19,8 +18,10 @@ from fedlens.compare.report import tables
 from fedlens.compare.report.report import write_report
 from fedlens.compare.report.summary import MethodSummary, summarise
 from fedlens.compare.study import Study, StudyError, summary
-from fedlens.compare.work import Exporting, Pretraining, Running
-from fedlens.jobs import Ended, Job, run_jobs
+from fedlens.compare.work import carry_out
+from fedlens.jobs import Job, JobEnded, run_jobs
+from fedlens.locked_folder import locked
+from fedlens_edge_client.emulation.fleet.display import say
 from fedlens_edge_client.emulation.fleet.session import Interrupts
 from fedlens_edge_client.emulation.partitions import PhotoPool
 
@@ -30,13 +31,13 @@ RESULTS_FILE, REPORT_FILE, TABLE_FILE = "results.json", "report.html", "table.md
 
 @dataclass(frozen=True, kw_only=True)
 class SessionConfig:
-    """How a study is carried out.
+    """Settings of this machine for a study.
 
     Attributes:
-        out: Folder for everything; the same one goes on with what is there.
-        cache: Folder for data sets that are written once.
+        out: Folder for all files; with the folder of an earlier command the study resumes.
+        cache: Folder for data sets.
         workers: Processes.
-        device: Where programs run, as torch names it.
+        device: Torch's name of the device that runs programs.
     """
 
     out: Path
@@ -46,33 +47,33 @@ class SessionConfig:
 
 
 def run_study(study: Study, config: SessionConfig, console: Console) -> int:
-    """Carry out what is missing of a study, and write what came out.
+    """Carry out a study's missing runs, and write its results.
 
     Returns:
-        The exit status: 0, 1 when a run failed, 130 or 143 when it was stopped.
+        The exit status: 0, 1 after a failed run, 130 or 143 after a signal.
 
     Raises:
-        StudyError: The folder is in use, or a setting is not acceptable: to the study, or to the round engine with
-            the bundles that the study exports.
-        SourceUnavailable, EdgeClientError: There are no photos that would do.
+        StudyError: The study or, with the exported bundles, the round engine refuses a setting.
+        FolderInUse: Another study uses the folder.
+        SourceUnavailable, EdgeClientError: The photos cannot be had or used.
     """
     _check_device(config.device)
-    with _only_here(config.out):
+    with locked(config.out, "study"):
         photos = study_photos(study.photos, config.cache, config.out)
         planned = plan(study, photos, config.out)
         _check_albums(planned)
         done = sum(run.is_done for run in planned.runs)
-        _say(console, study, photos.pool, planned, done)
+        _introduce(console, study, photos.pool, planned, done)
         with Interrupts() as interrupts:
             failures = _work(planned, config, console, done, interrupts)
         summaries = _write(study, planned, config, failures)
         if summaries:
             console.print(tables.rich_table(study, summaries, console.width))
-            console.print(f"the report is {config.out / REPORT_FILE}", highlight=False, soft_wrap=True)
+            say(console, f"the report is {config.out / REPORT_FILE}")
         for name, failure in failures.items():
-            console.print(Text(f"{name} failed: {failure}", style="red"), soft_wrap=True)
+            say(console, f"{name} failed: {failure}", "red")
         if interrupts.received is not None:
-            console.print("stopped; the same command goes on from here", soft_wrap=True)
+            say(console, "stopped; the same command goes on from here")
             return interrupts.exit_status
     return EXIT_FAILED if failures else 0
 
@@ -80,7 +81,7 @@ def run_study(study: Study, config: SessionConfig, console: Console) -> int:
 def _check_device(device: str) -> None:
     if device == "cpu":
         return
-    # Late, because torch takes seconds to import, which this process does not need otherwise.
+    # Late, because torch takes seconds to import and this process needs it for nothing else.
     from fedlens_edge_client.engines import NoSuchDevice
     from fedlens_edge_client.engines.torch import device_of
 
@@ -90,70 +91,54 @@ def _check_device(device: str) -> None:
         raise StudyError(f"--device: found {device!r}: {error}") from error
 
 
-@contextmanager
-def _only_here(out: Path) -> Iterator[None]:
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        lock = (out / ".lock").open("w")
-    except OSError as error:
-        raise StudyError(f"--out: {out} cannot be used: {error.strerror}; choose another folder") from error
-    with lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise StudyError(f"--out: another study runs in {out}; wait for it, or choose another folder") from error
-        yield
-
-
 def _check_albums(planned: StudyPlan) -> None:
-    """Find early what a pool cannot serve; a partition divides it for all clients at once."""
+    """Find early that a pool cannot serve the partition, which divides it for all clients at once."""
     for run in {(run.seed, run.fleet.clients): run for run in planned.runs}.values():
         run.fleet.album(0)
 
 
-def _say(console: Console, study: Study, pool: PhotoPool, planned: StudyPlan, done: int) -> None:
+def _introduce(console: Console, study: Study, pool: PhotoPool, planned: StudyPlan, done: int) -> None:
     before = f", {done} of them done before" if done else ""
-    console.print(
-        Text(
-            f"{study.name}: {len(planned.runs)} runs ({len(study.methods)} methods, {len(study.seeds)} seeds){before}; "
-            f"{study.clients} clients, {len(pool.class_names)} classes, {planned.runs[0].fleet.partition.summary}"
-        ),
-        soft_wrap=True,
+    say(
+        console,
+        f"{study.name}: {len(planned.runs)} runs ({len(study.methods)} methods, {len(study.seeds)} seeds){before}; "
+        f"{study.clients} clients, {len(pool.class_names)} classes, {planned.runs[0].fleet.partition.summary}",
     )
     for note in pool.notes:
-        console.print(Text(note), soft_wrap=True)
+        say(console, note)
 
 
 def _work(
     planned: StudyPlan, config: SessionConfig, console: Console, done: int, interrupts: Interrupts
 ) -> dict[str, str]:
-    """Do all jobs that are not done; the failures of runs, by name."""
+    """Do all missing jobs; returns failures by the job's name."""
     missing = [run for run in planned.runs if not run.is_done]
     needed = {bundle for run in missing for bundle in run.bundles}
     bundles = [bundle for bundle in planned.bundles if bundle in needed]
     backbones = [b for b in planned.backbones if any(bundle.model == b.model for bundle in bundles)]
     failures: dict[str, str] = {}
-    with StudyProgress(console, len(planned.runs), done, config.workers) as progress:
+    with StudyProgress(console, len(planned.runs), done) as progress:
 
         def stage(jobs: Sequence[Job], *, is_run: bool = False) -> None:
             for message in run_jobs(jobs, config.workers, lambda: interrupts.received is not None):
                 progress.show(message, is_run=is_run)
-                if isinstance(message, Ended) and message.failure is not None:
+                if isinstance(message, JobEnded) and message.failure is not None:
                     failures[message.job] = message.failure
 
-        stage([Pretraining(config.out, spec) for spec in backbones])
+        stage([Job(f"pretraining {spec.model}", partial(pretrain, config.out, spec)) for spec in backbones])
         if not failures:
-            stage([Exporting(config.out, spec) for spec in bundles])
-        # Whoever has to correct a study wants to know it now, and not after hours of other methods' runs.
+            stage([Job(f"exporting {spec.name}", partial(export, config.out, spec)) for spec in bundles])
+        # Before the first run: a wrong setting should not be found after hours of other methods' runs.
         if not failures and interrupts.received is None:
             refusals.check(config.out, missing)
             progress.begin_runs()
-            stage([Running(config.out, run, config.device) for run in missing], is_run=True)
+            runs = [Job(run.name, partial(carry_out, config.out, run, config.device)) for run in missing]
+            stage(runs, is_run=True)
     return failures
 
 
 def _write(study: Study, planned: StudyPlan, config: SessionConfig, failures: dict[str, str]) -> list[MethodSummary]:
-    """Write what is there: raw results, table, report; nothing where no run has ended."""
+    """Write raw results, table and report, if a run is done."""
     runs = [_read(run) for run in planned.runs if run.is_done]
     if not runs:
         return []

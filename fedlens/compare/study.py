@@ -1,12 +1,11 @@
 """A study: one TOML file, parsed once into frozen models, with errors that name the key.
 
-Beside the keys of the models below, a study takes the settings of a task (`rounds`, `epochs`, `codec` ...) for all of
-its methods, and each table `[methods.<label>]` takes them again for its own. `docs/compare.md` describes them all.
-A table `[reduced]` holds what changes in the reduced size; tables `[variants.<name>]` hold settings with each of which
-every method is run, as `<label>.<name>`, but for those that say `variants = false`.
+Beside the keys of the models below, a study takes a task's settings (`rounds`, `epochs`, `codec` ...) for all methods,
+and each table `[methods.<label>]` takes them for one method. `docs/compare.md` describes all keys. `[reduced]` holds
+the changes for the reduced size. `[variants.<name>]` holds settings of a variant: every method runs in each variant as
+`<label>.<name>`, except methods with `variants = false`.
 """
 
-import difflib
 import json
 import tomllib
 from hashlib import sha256
@@ -17,16 +16,18 @@ from typing import Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from fedlens.compare.columns import COLUMNS, Column
+from fedlens.errors import FedlensError
 from fedlens.sources import NAMES
 from fedlens_edge_client.emulation.faults import FaultPlan
 from fedlens_edge_client.emulation.partitions import BadPartition, Partition, PartitionName
+from fedlens_edge_client.emulation.settings_errors import explain, nearest
 from fedlens_server.errors import Malformed
 from fedlens_server.methods import METHODS
 from fedlens_server.planning.task_settings import TaskSettings, parse
 
 MAX_SEED = (1 << 32) - 1
 _PRESETS = "presets"
-# What follows from the study, and is not to be set for a task by itself.
+# The study determines these settings of a task.
 _NOT_SET = ("method", "population", "seed")
 TASK_KEYS = tuple(sorted(TaskSettings.model_fields.keys() - set(_NOT_SET)))
 _INSTEAD = {"epochs": "steps", "steps": "epochs"}
@@ -34,8 +35,8 @@ _SOURCE = f"the path of a folder, or one of {', '.join(NAMES)}"
 _CLIENTS = "an integer from 1 to 100000"
 
 
-class StudyError(Exception):
-    """A study that cannot be used; the text names the key, what was found and what is allowed."""
+class StudyError(FedlensError):
+    """A study cannot be used; the text names the key, what was found and what is allowed."""
 
 
 def _key(allowed: str, **settings: Any) -> Any:
@@ -47,7 +48,7 @@ class _Section(BaseModel):
 
 
 class PhotosSection(_Section):
-    """`[photos]`: where all photos come from."""
+    """`[photos]`: the photos of clients, evaluator and pre-training."""
 
     source: str | None = _key(_SOURCE, default=None, min_length=1)
     train_per_class: int | None = _key("an integer from 1, or left out for all", default=None, ge=1)
@@ -57,17 +58,17 @@ class PhotosSection(_Section):
 
 
 class PartitionSection(BaseModel):
-    """`[partition]`: how the photos come to the clients; beside its name it takes that partition's own settings."""
+    """`[partition]`: its name and that partition's own settings."""
 
     model_config = ConfigDict(frozen=True, extra="allow", strict=True)
 
     name: PartitionName = _key(f"one of {', '.join(PartitionName)}", strict=False)
 
     def partition(self, seed: int, clients: int) -> Partition:
-        """The partition of one seed.
+        """The partition for one seed.
 
         Raises:
-            BadPartition: A setting is not one of this partition, or out of its range.
+            BadPartition: A setting belongs to another partition, or is out of its range.
         """
         settings = dict(self.__pydantic_extra__ or {})
         for key, value in settings.items():
@@ -77,7 +78,7 @@ class PartitionSection(BaseModel):
 
 
 class ModelSection(_Section):
-    """`[model]`: what is trained."""
+    """`[model]`: models, heads and their training."""
 
     names: tuple[str, ...] = _key("names of models, one or more", min_length=1, strict=False)
     input_size: int | None = _key("pixels, an integer from 1", default=None, ge=1)
@@ -90,18 +91,18 @@ class ModelSection(_Section):
 
 
 class _WithSettings(BaseModel):
-    """A table that takes a task's settings beside its own keys."""
+    """A table with keys of its own and a task's settings."""
 
     model_config = ConfigDict(frozen=True, extra="allow", strict=True, validate_default=True)
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The settings of a task that stand here."""
+        """The task's settings in this table."""
         return dict(self.__pydantic_extra__ or {})
 
 
 class MethodSection(_WithSettings):
-    """`[methods.<label>]`: one line of the results."""
+    """`[methods.<label>]`: one row of the results."""
 
     method: str = _key("the name of a method", min_length=1)
     objective: str = _key("the name of an objective", default="cross_entropy", min_length=1)
@@ -109,7 +110,7 @@ class MethodSection(_WithSettings):
     head: Literal["linear", "hidden"] | None = _key('"linear" or "hidden"', default=None)
     clients: int | None = _key(_CLIENTS, default=None, ge=1, le=100_000)
     models: tuple[str, ...] | None = _key("names of models, one or more", default=None, min_length=1, strict=False)
-    concatenated: int = _key("the most extractors that are put together, an integer from 0", default=0, ge=0)
+    concatenated: int = _key("the maximum number of concatenated extractors, an integer from 0", default=0, ge=0)
     onnx: bool = _key("true or false", default=False)
     published: dict[Column, float] = _key(
         f"percentages by column, out of {', '.join(COLUMNS)}", default={}, strict=False
@@ -143,7 +144,7 @@ class Study(_WithSettings):
         return self
 
     def task_settings(self, label: str, seed: int) -> str:
-        """The settings of the task of one method, as JSON.
+        """The settings of one method's task, as JSON.
 
         Raises:
             StudyError: The round engine would refuse one.
@@ -151,7 +152,7 @@ class Study(_WithSettings):
         own = self.methods[label]
         base = {key: value for key, value in self.settings.items() if _INSTEAD.get(key) not in own.settings}
         if own.clients is not None:
-            base.pop("cohort", None)  # it is of other clients
+            base.pop("cohort", None)  # it counts other clients
         merged = {"confusion": True, "personal_evaluation": True, **base, **own.settings}
         for key in ("hyper", "options"):
             if isinstance(self.settings.get(key), dict) and isinstance(own.settings.get(key), dict):
@@ -168,30 +169,30 @@ class Study(_WithSettings):
         return text
 
     def clients_of(self, label: str) -> int:
-        """How many clients there are in the runs of one method."""
+        """The number of clients in one method's runs."""
         return self.methods[label].clients or self.clients
 
     def models_of(self, label: str) -> tuple[str, ...]:
-        """The models of one method; client i has the i-th, cyclically."""
+        """One method's models; client i has the i-th, cyclically."""
         return self.methods[label].models or self.model.names
 
 
 def task_seed(seed: int) -> str:
-    """A task's seed from a study's, 64 hexadecimal digits."""
+    """The task's seed for a study's seed, 64 hexadecimal digits."""
     return sha256(b"fedlens/study/task/v1" + seed.to_bytes(8, "little")).hexdigest()
 
 
 def presets() -> tuple[str, ...]:
-    """Names of the studies that come with FedLens."""
+    """The names of FedLens' own studies."""
     folder = resources.files("fedlens.compare").joinpath(_PRESETS)
     return tuple(sorted(entry.name.removesuffix(".toml") for entry in folder.iterdir() if entry.name.endswith(".toml")))
 
 
 def load(study: str, *, reduced: bool = False) -> Study:
-    """Read a study: a preset by its name, or a file by its path. Relative paths in a file count from its folder.
+    """Read a preset by its name, or a file by its path; relative paths in a file start at its folder.
 
     Raises:
-        StudyError: There is none, it is no TOML, or a key is missing, unknown or out of range.
+        StudyError: There is no such study, it is not TOML, or a key is missing, unknown or out of range.
     """
     if study in presets():
         text = resources.files("fedlens.compare").joinpath(_PRESETS, f"{study}.toml").read_text(encoding="utf-8")
@@ -209,7 +210,7 @@ def load(study: str, *, reduced: bool = False) -> Study:
 
 
 def parse_study(raw: dict[str, Any], folder: Path, source: str, *, reduced: bool = False) -> Study:
-    """Check a study that has been read, in both of its sizes; gives the one that is wanted.
+    """Check both sizes of a study; returns the full or the reduced one.
 
     Raises:
         StudyError: As `load`.
@@ -230,7 +231,7 @@ def _toml(text: str, source: str) -> dict[str, Any]:
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise StudyError(f"{source}: this is no TOML: {error}") from error
+        raise StudyError(f"{source}: not valid TOML: {error}") from error
 
 
 def _merged(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
@@ -242,7 +243,7 @@ def _merged(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
 
 
 def _varied(raw: dict[str, Any], source: str) -> dict[str, Any]:
-    """With each method in each variant, and no more variants."""
+    """The study with a method for each method and variant, without `[variants]`."""
     variants, methods = raw.get("variants"), raw.get("methods")
     if variants is None or not isinstance(methods, dict):
         return raw
@@ -250,16 +251,14 @@ def _varied(raw: dict[str, Any], source: str) -> dict[str, Any]:
         raise StudyError(f"{source}: variants: found {variants!r}, must be tables, [variants.<name>]")
     varied: dict[str, Any] = {}
     for label, method in methods.items():
-        wanted = method.get("variants", True) if isinstance(method, dict) else False
+        plain = dict(method) if isinstance(method, dict) else {"variants": False}
+        wanted = plain.pop("variants", True)
         if not isinstance(wanted, bool):
             raise StudyError(f"{source}: methods.{label}.variants: found {wanted!r}, must be true or false")
-        if not isinstance(method, dict):
-            varied[label] = method
-            continue
-        plain = {key: value for key, value in method.items() if key != "variants"}
-        varied |= (
-            {f"{label}.{name}": _merged(table, plain) for name, table in variants.items()} if wanted else {label: plain}
-        )
+        if wanted:
+            varied |= {f"{label}.{name}": _merged(table, plain) for name, table in variants.items()}
+        else:
+            varied[label] = plain if isinstance(method, dict) else method
     return {key: value for key, value in raw.items() if key != "variants"} | {"methods": varied}
 
 
@@ -267,12 +266,12 @@ def _validated(raw: dict[str, Any], folder: Path, source: str) -> Study:
     try:
         study = Study.model_validate(_varied(raw, source))
     except ValidationError as error:
-        raise StudyError(f"{source}: {_sentence(dict(error.errors(include_url=False)[0]))}") from error
+        raise StudyError(f"{source}: {explain(error, Study)}") from error
     for where, table in (("", study), *((f"methods.{name}.", entry) for name, entry in study.methods.items())):
         for key in table.settings:
             if key not in TASK_KEYS:
                 known = [*TASK_KEYS, *(Study if not where else MethodSection).model_fields]
-                raise StudyError(f"{source}: {where}{key}: unknown key; {_nearest(key, known)}")
+                raise StudyError(f"{source}: {where}{key}: unknown key; {nearest(key, known)}")
     try:
         study.partition.partition(study.seeds[0], study.clients)
         for label in study.methods:
@@ -293,36 +292,6 @@ def _with_paths(study: Study, folder: Path) -> Study:
     return study.model_copy(update={"photos": photos, "model": model})
 
 
-_SECTIONS: dict[str, type[BaseModel]] = {
-    "photos": PhotosSection,
-    "model": ModelSection,
-    "partition": PartitionSection,
-}
-
-
-def _sentence(fault: dict[str, Any]) -> str:
-    names = [str(part) for part in fault["loc"] if isinstance(part, str) and part != "[key]"]
-    key = ".".join(names)
-    if fault["type"] == "value_error":
-        text = str(fault["ctx"]["error"])
-        return f"{key}: {text}" if key else text
-    table: type[BaseModel] = Study
-    if len(names) > 1:
-        table = MethodSection if names[0] == "methods" else _SECTIONS.get(names[0], FaultPlan)
-    place = names[2] if names[0] == "methods" and len(names) > 2 else names[-1] if len(names) > 1 else names[0]
-    if fault["type"] == "extra_forbidden":
-        return f"{key}: unknown key; {_nearest(place, list(table.model_fields))}"
-    field = table.model_fields.get(place)
-    allowed = (field.description if field else None) or "a table"
-    found = "found nothing" if fault["type"] == "missing" else f"found {fault['input']!r}"
-    return f"{key}: {found}, must be {allowed}"
-
-
-def _nearest(name: str, known: list[str]) -> str:
-    near = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
-    return f"did you mean {near[0]}?" if near else f"known are {', '.join(sorted(set(known)))}"
-
-
 def summary(study: Study) -> dict[str, Any]:
     """A study as JSON values."""
     values: dict[str, Any] = json.loads(study.model_dump_json(exclude_defaults=True))
@@ -333,7 +302,7 @@ def choose(study: Study, *, methods: tuple[str, ...], seeds: tuple[int, ...], ph
     """The study with some of its methods, other seeds, or other photos.
 
     Raises:
-        StudyError: It has no such method, a seed is there twice, or no photos are named anywhere.
+        StudyError: The study has no such method, a seed is repeated, or there are no photos.
     """
     for label in methods:
         if label not in study.methods:

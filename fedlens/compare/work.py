@@ -1,138 +1,74 @@
-"""The jobs of a study: backbones, bundles, runs; each does nothing when it has been done before."""
+"""The work of a study's run, in a process of its own."""
 
 import asyncio
 import json
 import shutil
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from fedlens.compare.bundles import BackboneSpec, BundleSpec, export, pretrain
+from fedlens.compare import results
 from fedlens.compare.plan import FEATURES, RunPlan
 from fedlens.compare.report.summary import run_columns
+from fedlens.compare.run import running
+from fedlens.jobs import Report
 
 TIMES_FILE, FINGERPRINT_FILE, MODEL_FILE = "times.jsonl", "fingerprint", "model.blob"
-_TELL_EVERY_S = 0.1
+_REPORT_EVERY_S = 0.1
 
 
-@dataclass(frozen=True)
-class Pretraining:
-    """Train a backbone."""
+def carry_out(study_folder: Path, plan: RunPlan, device: str, report: Report) -> None:
+    """Carry out a run or resume it; leaves its result, model and fingerprint in the run's folder.
 
-    study_folder: Path
-    spec: BackboneSpec
+    Raises:
+        RunFailed: The task failed.
+        EdgeClientError, ProtoError, ServerError: A client or the round engine cannot go on.
+    """
+    _prepare(plan)
+    last_reported = 0.0
 
-    @property
-    def name(self) -> str:
-        """For people."""
-        return f"pretraining {self.spec.model}"
+    def committed(progress: running.RunProgress) -> None:
+        nonlocal last_reported
+        now = time.monotonic()
+        if now - last_reported >= _REPORT_EVERY_S or progress.rounds == progress.rounds_total:
+            last_reported = now
+            report(progress)
 
-    def work(self, tell: Callable[[Any], None]) -> None:
-        """As `bundles.pretrain`."""
-        pretrain(self.study_folder, self.spec, tell)
+    with (plan.folder / TIMES_FILE).open("a", encoding="utf-8") as times:
 
-    def known_errors(self) -> tuple[type[Exception], ...]:
-        """Of the export."""
-        return _export_errors()
+        def ended(number: int, seconds: float) -> None:
+            times.write(json.dumps([number, seconds]) + "\n")
+            times.flush()
 
-
-@dataclass(frozen=True)
-class Exporting:
-    """Export a bundle."""
-
-    study_folder: Path
-    spec: BundleSpec
-
-    @property
-    def name(self) -> str:
-        """For people."""
-        return f"exporting {self.spec.folder.removeprefix('bundles/')}"
-
-    def work(self, tell: Callable[[Any], None]) -> None:
-        """As `bundles.export`."""
-        export(self.study_folder, self.spec, tell)
-
-    def known_errors(self) -> tuple[type[Exception], ...]:
-        """Of the export."""
-        return _export_errors()
-
-
-@dataclass(frozen=True)
-class Running:
-    """Carry out a run, or go on with it."""
-
-    study_folder: Path
-    plan: RunPlan
-    device: str
-
-    @property
-    def name(self) -> str:
-        """For people."""
-        return self.plan.name
-
-    def work(self, tell: Callable[[Any], None]) -> None:
-        """Have the result in the run's folder, and of what led to it only the model."""
-        from fedlens.compare import results
-        from fedlens.compare.run import running
-
-        plan = self.plan
-        _prepare(plan)
-        last_told = 0.0
-
-        def told(committed: running.Committed) -> None:
-            nonlocal last_told
-            now = time.monotonic()
-            if now - last_told >= _TELL_EVERY_S or committed.rounds == committed.rounds_total:
-                last_told = now
-                tell(committed)
-
-        with (plan.folder / TIMES_FILE).open("a", encoding="utf-8") as times:
-
-            def ended(number: int, seconds: float) -> None:
-                times.write(json.dumps([number, seconds]) + "\n")
-                times.flush()
-
-            answer = asyncio.run(
-                running.run(
-                    plan.fleet,
-                    plan.settings,
-                    tuple(self.study_folder / bundle.folder for bundle in plan.bundles),
-                    features=self.study_folder / FEATURES,
-                    device=self.device,
-                    on_commit=told,
-                    on_round=ended,
-                )
-            )
-        if answer.model is not None:
-            (plan.folder / MODEL_FILE).write_bytes(answer.model)
-        values = results.run_values(plan, answer, _times(plan))
-        results.write_json(plan.result, values)
-        rounds, columns = answer.shown.task.rounds_total, run_columns(values)
-        # The last model is measured after its commit, and the table shows what that found.
-        tell(
-            running.Committed(
-                rounds=rounds,
-                rounds_total=rounds,
-                global_accuracy=columns.get("global_accuracy"),
-                personal_accuracy=columns.get("personal_accuracy"),
+        result = asyncio.run(
+            running.run(
+                plan.fleet,
+                plan.settings,
+                tuple(study_folder / bundle.folder for bundle in plan.bundles),
+                features=study_folder / FEATURES,
+                device=device,
+                on_commit=committed,
+                on_round=ended,
             )
         )
-        _leave_only_the_result(plan)
-
-    def known_errors(self) -> tuple[type[Exception], ...]:
-        """Of clients, the round engine and the run itself."""
-        from fedlens.compare.run.running import RunFailed
-        from fedlens_edge_client.errors import EdgeClientError
-        from fedlens_proto.errors import ProtoError
-        from fedlens_server.errors import ServerError
-
-        return EdgeClientError, ProtoError, RunFailed, ServerError
+    if result.model is not None:
+        (plan.folder / MODEL_FILE).write_bytes(result.model)
+    values = results.run_values(plan, result, _times(plan))
+    results.write_json(plan.result, values)
+    rounds, columns = result.shown.task.rounds_total, run_columns(values)
+    # The last model is evaluated after its commit; the table shows that evaluation.
+    report(
+        running.RunProgress(
+            rounds=rounds,
+            rounds_total=rounds,
+            global_accuracy=columns.get("global_accuracy"),
+            personal_accuracy=columns.get("personal_accuracy"),
+        )
+    )
+    _remove_all_but_results(plan)
 
 
 def _prepare(plan: RunPlan) -> None:
-    """Drop what is left of a run with other settings."""
+    """Remove the files of a run with other settings."""
     mark = plan.folder / FINGERPRINT_FILE
     found = mark.read_text(encoding="utf-8") if mark.is_file() else ""
     if found != plan.fingerprint:
@@ -142,20 +78,13 @@ def _prepare(plan: RunPlan) -> None:
 
 
 def _times(plan: RunPlan) -> dict[int, float]:
-    """Seconds by round; one that was interrupted counts from the last start."""
+    """Seconds by round; those of a resumed round count from its last start."""
     lines = (plan.folder / TIMES_FILE).read_text(encoding="utf-8").splitlines()
     return {int(number): float(seconds) for number, seconds in map(json.loads, lines)}
 
 
-def _leave_only_the_result(plan: RunPlan) -> None:
+def _remove_all_but_results(plan: RunPlan) -> None:
     for path in plan.folder.iterdir():
         if path.is_dir():
             shutil.rmtree(path)
     (plan.folder / TIMES_FILE).unlink()
-
-
-def _export_errors() -> tuple[type[Exception], ...]:
-    from fedlens_export.errors import ExportError
-    from fedlens_proto.errors import ProtoError
-
-    return ExportError, ProtoError, OSError

@@ -1,7 +1,7 @@
-"""The shared model beside what there would be without it: every client alone, and one server that has all photos.
+"""Compare the shared model with models trained by each client alone and by one server with all photos.
 
-All three answer the same test photos, by the same programs. A client alone trains as long on its own photos as it
-does in the federation. The server trains at a rate of its own: no average takes the noise out of its steps.
+The same programs run all three on the same test photos. A client alone trains as long on its own photos as it does in
+the federation. The server has its own learning rate, because no average takes the noise out of its steps.
 """
 
 import struct
@@ -18,9 +18,9 @@ from fedlens_edge_client.emulation.fleet.config import FleetConfig
 from fedlens_edge_client.emulation.fleet.messages import EVALUATOR
 from fedlens_edge_client.engines import Engine
 from fedlens_edge_client.storage.album import AlbumSnapshot
+from fedlens_edge_client.storage.feature_cache import FeatureCache
 from fedlens_edge_client.training import local_training, photo_set
 from fedlens_edge_client.training.evaluation import log_softmax
-from fedlens_edge_client.training.features import FeatureCache
 from fedlens_edge_client.training.photo_set import PhotoSet
 from fedlens_proto.blob import Array
 from fedlens_proto.v1 import assignment_pb2
@@ -30,70 +30,77 @@ STEP = "step"
 
 @dataclass(frozen=True, kw_only=True)
 class Training:
-    """How long, and with which hyper-parameters by name, a model is trained beside the federation."""
+    """Training of a model outside the federation: passes over its photos, and hyper-parameters by name."""
 
     epochs: int
     hyper: Mapping[str, float]
 
 
 @dataclass(frozen=True, eq=False)
-class Answers:
-    """One model's answers to all N test photos.
+class Predictions:
+    """One model's predictions for all N test photos.
 
     Attributes:
-        labels: The likeliest class of each, int64 [N].
-        likelihoods: Its probability, float64 [N].
-        right: Whether it is the true class, bool [N].
+        labels: Most likely class, int64 [N].
+        probabilities: That class's probability, float64 [N].
+        correct: Whether it is the true class, bool [N].
     """
 
     labels: NDArray[np.int64]
-    likelihoods: NDArray[np.float64]
-    right: NDArray[np.bool_]
+    probabilities: NDArray[np.float64]
+    correct: NDArray[np.bool_]
 
-    def share(self, rows: NDArray[np.int64] | slice = slice(None)) -> float:
+    def accuracy(self, rows: NDArray[np.int64] | slice = slice(None)) -> float:
         """The accuracy on these rows, 0 to 1; NaN without any."""
-        chosen = self.right[rows]
+        chosen = self.correct[rows]
         return float(chosen.mean()) if len(chosen) else float("nan")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Comparison:
-    """Three ways of learning, measured on the same N test photos.
+    """Three ways of learning, measured on the same N test photos of C classes.
 
     Attributes:
-        paths: Of the test photos.
-        labels: Their true classes, int64 [N].
-        together: By the model of the last round.
-        alone: By each client's own model; empty where that was not trained.
-        pooled: By the model of a server with all train photos; None where that was not trained.
-        own: For each client of `alone` the rows that are its own test photos, int64.
-        names: Of these clients.
-        photo_bytes: Size of all train photos' files, which a server would have to be sent.
+        paths: Files of the test photos.
+        labels: True classes, int64 [N].
+        together: Predictions of the last round's model.
+        alone: Predictions of each client's own model; empty if none was trained.
+        pooled: Predictions of the model of one server with all train photos; None if it was not trained.
+        own: For each client of `alone`, the rows of its own test photos, int64.
+        names: Names of the clients of `alone`.
+        photo_bytes: Total size of the train photos' files, which clients would have to send to one server.
     """
 
     class_names: tuple[str, ...]
     paths: tuple[Path, ...]
     labels: NDArray[np.int64]
-    together: Answers
-    alone: tuple[Answers, ...]
-    pooled: Answers | None
+    together: Predictions
+    alone: tuple[Predictions, ...]
+    pooled: Predictions | None
     own: tuple[NDArray[np.int64], ...]
     names: tuple[str, ...]
     photo_bytes: int
 
     @property
-    def alone_share(self) -> float:
-        """The accuracy of the mean client that trains alone, 0 to 1."""
-        return float(np.mean([answers.share() for answers in self.alone]))
+    def alone_accuracy(self) -> float:
+        """The mean accuracy of the clients that train alone, 0 to 1."""
+        return float(np.mean([each.accuracy() for each in self.alone]))
 
     @property
-    def wrong(self) -> list[int]:
-        """The rows that the shared model gets wrong, those of which it is surest first."""
-        rows = np.flatnonzero(~self.together.right)
-        return [int(row) for row in rows[np.argsort(-self.together.likelihoods[rows], kind="stable")]]
+    def mistakes(self) -> list[int]:
+        """The rows that the shared model gets wrong, the most probable predictions first."""
+        rows = np.flatnonzero(~self.together.correct)
+        return [int(row) for row in rows[np.argsort(-self.together.probabilities[rows], kind="stable")]]
+
+    @property
+    def confusion(self) -> NDArray[np.int64]:
+        """Test photos by true class and the shared model's prediction, int64 [C, C]."""
+        counts = np.zeros((len(self.class_names),) * 2, np.int64)
+        np.add.at(counts, (self.labels, self.together.labels), 1)
+        return counts
 
     def rows_of(self, label: int) -> NDArray[np.int64]:
-        """The test photos of a class."""
+        """The rows of a class."""
         return np.flatnonzero(self.labels == label)
 
 
@@ -105,14 +112,14 @@ def compare(
     alone: Training | None,
     pooled: Training | None,
 ) -> Comparison:
-    """Test the shared model, and train and test the others.
+    """Test the shared model; train and test the others.
 
     Args:
-        fleet: Whose albums are the same in every round.
-        engine: Of the bundle.
+        fleet: Clients with the same albums in every round.
+        engine: Engine of the bundle.
         model: The shared model's tensors.
-        alone: How each client trains by itself; None: it does not.
-        pooled: How a server trains; None: it does not.
+        alone: Training of each client by itself; None: not compared.
+        pooled: Training of one server; None: not compared.
 
     Raises:
         EngineError: A program could not be run, or gave a NaN.
@@ -132,23 +139,23 @@ def compare(
     for row, (digest, _) in enumerate(tested.entries):
         rows_of.setdefault(digest, []).append(row)
 
-    def answers(weights: Mapping[str, Array]) -> Answers:
+    def predictions(weights: Mapping[str, Array]) -> Predictions:
         probabilities = np.exp(log_softmax(engine.predict(weights, tested.rows.inputs)))
         labels = probabilities.argmax(axis=1)
-        return Answers(labels, probabilities.max(axis=1), labels == tested.rows.labels)
+        return Predictions(labels, probabilities.max(axis=1), labels == tested.rows.labels)
 
-    def trained(photos: PhotoSet, how: Training, index: int) -> Answers:
+    def trained(photos: PhotoSet, how: Training, index: int) -> Predictions:
         seed = sha256(b"fedlens/demo/comparison/v1" + struct.pack("<QQ", fleet.partition.seed, index)).digest()
         stage = assignment_pb2.Stage(program=STEP, epochs=how.epochs)
         order = local_training.batches(photos, seed, 0, stage, engine.bundle.manifest)
         rows = photos.training_rows(engine, seed)
-        return answers(engine.train(STEP, engine.bundle.initial(), rows, order, how.hyper, {}))
+        return predictions(engine.train(STEP, engine.bundle.initial(), rows, order, how.hyper, {}))
 
     return Comparison(
         class_names=tuple(engine.bundle.manifest.class_names),
         paths=tuple(paths[entry] for entry in tested.entries),
         labels=tested.rows.labels,
-        together=answers(model),
+        together=predictions(model),
         alone=() if alone is None else tuple(trained(photos.train, alone, i) for i, photos in enumerate(clients)),
         pooled=None if pooled is None else trained(all_photos, pooled, fleet.clients),
         own=tuple(

@@ -1,34 +1,36 @@
-"""The whole demo, from photos to a report; every part is the product's own."""
+"""The demo: a whole federation from photos to a report."""
 
-import platform
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from hashlib import sha256
-from importlib.metadata import version
 from pathlib import Path
 
 from rich.console import Console
 
 from fedlens.admin_client import AdminClient
 from fedlens.demo.comparison import Comparison, Training, compare
-from fedlens.demo.digits import write_digits
 from fedlens.demo.embedding import embed
-from fedlens.demo.front import sections
 from fedlens.demo.recipe import DIGITS, Recipe, for_photos
 from fedlens.demo.report import write_report
 from fedlens.demo.results import TaskFacts
+from fedlens.demo.run_folder import run_folder
 from fedlens.demo.scale import MOST_CLIENTS, Scale, at_most, count, only, side_for
-from fedlens.demo.server_process import PartDied, ServerProcess
-from fedlens.demo.workplace import workplace
+from fedlens.demo.sections import sections
+from fedlens.demo.server_process import ServerProcess
+from fedlens.digits import write_digits
+from fedlens.errors import FedlensError
 from fedlens.model_file import fetch_model
+from fedlens.reports.page import versions_of
+from fedlens.reports.task_report import unfinished
 from fedlens_edge_client.emulation.faults import FaultPlan
 from fedlens_edge_client.emulation.fleet.config import FleetConfig, default_workers
+from fedlens_edge_client.emulation.fleet.display import say
 from fedlens_edge_client.emulation.fleet.progress import FleetProgress
 from fedlens_edge_client.emulation.fleet.running import run_fleet
-from fedlens_edge_client.emulation.fleet.session import tell_left_out, tell_oddities
+from fedlens_edge_client.emulation.fleet.session import say_left_out, say_oddities
 from fedlens_edge_client.emulation.partitions import PhotoPool
 from fedlens_edge_client.engines.choice import EngineName, make_engine
 from fedlens_edge_client.storage.folder_album import UNREADABLE
@@ -39,21 +41,21 @@ from fedlens_proto.v1 import admin_pb2
 MODEL_FILE = "model.safetensors"
 TASK = "demo"
 MOST_PHOTOS = 3000
-# A demo has nothing to hide, and with a fixed key two of them have the same clients.
+# A demo has nothing to hide; with a fixed key every demo has the same clients.
 FLEET_KEY = sha256(b"fedlens/demo/fleet-key").digest()
 
 
-class DemoFailed(Exception):
-    """The demo did not come to its end; the text says why."""
+class DemoFailed(FedlensError):
+    """The task did not finish; the text has the reason."""
 
 
 @dataclass(frozen=True)
-class Shown:
-    """A demo that came to its end.
+class DemoResult:
+    """A finished demo.
 
     Attributes:
         model: File of the shared model, for `fedlens predict`.
-        bundle: Folder of the bundle that it belongs to.
+        bundle: Folder of the model's bundle.
     """
 
     facts: TaskFacts
@@ -65,16 +67,16 @@ class Shown:
 
 @dataclass(frozen=True, kw_only=True)
 class DemoConfig:
-    """What to show.
+    """Settings of a demo.
 
     Attributes:
-        photos: Folder of photos, or a table of them; None: scikit-learn's digits.
-        out: Folder for the report and the parts' files.
-        clients: At most so many, fewer where there are few photos; None: 20, or each person where photos have owners.
-        rounds: None: as many as the model needs.
-        side: Of the photos that the backbone takes, in pixels; None: by their size.
-        engine: What runs programs.
-        most_photos: Beyond this, photos of one's own are left out.
+        photos: Folder or table of photos; None: scikit-learn's digits.
+        out: Folder for the report and all other files.
+        clients: Maximum, reduced for few photos; None: 20, or one for each owner of photos.
+        rounds: None: the number that the model needs.
+        side: Side of the backbone's input, in pixels; None: chosen by the photos' size.
+        engine: Engine of all clients.
+        most_photos: Maximum of the user's own photos to use.
         workers: Processes of the fleet; None: one per core.
     """
 
@@ -91,7 +93,7 @@ class DemoConfig:
 
 @dataclass(frozen=True)
 class Running:
-    """Process ids of a demo's parts, for whoever wants to watch or disturb it."""
+    """Process ids of a demo's server and fleet."""
 
     server: int
     workers: tuple[int, ...]
@@ -99,22 +101,18 @@ class Running:
 
 def run_demo(
     config: DemoConfig, console: Console, on_running: Callable[[Running], None] = lambda running: None
-) -> Shown:
-    """Run it.
+) -> DemoResult:
+    """Run a demo.
 
     Raises:
-        DemoFailed: The task did not finish.
-        PartDied: The server ended before its time.
-        WorkerDied: A process of the fleet did.
-        EmbeddingFailed: The backbone could not be run.
-        PoolUnusable, Unservable: The photos do not do.
+        FedlensError: The task, the server or the backbone failed, or the folder is in use.
+        EdgeClientError: A process of the fleet died, or the photos cannot serve the demo.
         ExportError: The model cannot be exported; a package may be missing.
-        WorkplaceTaken: The folder cannot be used.
     """
-    with workplace(config.out) as run:
+    with run_folder(config.out) as run:
         pool = _photos(config, run, console)
         recipe = DIGITS if config.photos is None else for_photos(config.side or side_for(pool))
-        _scale(config, pool)  # told before anything that takes time
+        _scale(config, pool)  # refuses unusable photos before anything that takes time
         bundle = _export(run / "bundle", pool, recipe, config, console)
         if recipe.head:
             pool = _embedded(bundle, pool, config, console)
@@ -123,39 +121,35 @@ def run_demo(
         rounds = config.rounds or recipe.rounds
         model = config.out / MODEL_FILE
         with ServerProcess.fresh(run / "server") as server:
-            console.print(f"the server answers at {server.url}", highlight=False, soft_wrap=True)
+            say(console, f"the server answers at {server.url}")
             fleet = _fleet(config, scale, pool, server, run)
             settings = recipe.settings(scale, rounds, config.seed)
-            answer = _federation(fleet, bundle, settings, server, model, console, on_running)
-        facts = TaskFacts.of(answer, {fleet.client_id(index): fleet.name(index) for index in range(fleet.clients)})
+            response = _federation(fleet, bundle, settings, server, model, console, on_running)
+        facts = TaskFacts.of(response, {fleet.client_id(index): fleet.name(index) for index in range(fleet.clients)})
         comparison = _compared(fleet, bundle, model, recipe.alone(rounds, scale), recipe.pooled(rounds), console)
         ways, details = sections(comparison, facts)
         report = config.out / "report.html"
         write_report(
             report,
             facts,
-            photos=_called(config),
-            setup=recipe.told(facts, scale, bundle, fleet),
-            versions=_versions(),
+            photos=_title(config),
+            setup=recipe.setup(facts, scale, bundle, fleet),
+            versions=versions_of("torch", "numpy", "aiohttp", "plotly"),
             made_at=datetime.now(UTC),
             ways=ways,
             details=details,
         )
-    return Shown(facts, comparison, report, model, bundle.folder)
+    return DemoResult(facts, comparison, report, model, bundle.folder)
 
 
 def _photos(config: DemoConfig, run: Path, console: Console) -> PhotoPool:
     if config.photos is None:
         return PhotoPool.open(write_digits(run / "photos"))
     whole = PhotoPool.open(config.photos)
-    tell_oddities(whole, console)
+    say_oddities(whole, console)
     pool = at_most(whole, config.most_photos)
     if pool is not whole:
-        console.print(
-            f"{count(pool):,} of {count(whole):,} photos, to be done soon; --most-photos takes more",
-            highlight=False,
-            soft_wrap=True,
-        )
+        say(console, f"{count(pool):,} of {count(whole):,} photos, to save time; --most-photos takes more")
     return pool
 
 
@@ -163,13 +157,13 @@ def _scale(config: DemoConfig, pool: PhotoPool) -> Scale:
     if config.photos is None:
         return Scale.of_cameras(pool, config.clients or MOST_CLIENTS, config.seed)
     scale = Scale.of_owners(pool, config.clients, config.seed)
-    scale.partition.album(pool, 0)  # divides the photos among all clients, or says why it cannot
+    scale.partition.album(pool, 0)  # raises if the photos cannot be divided among all clients
     return scale
 
 
 def _export(folder: Path, pool: PhotoPool, recipe: Recipe, config: DemoConfig, console: Console) -> Bundle:
-    console.print(f"exporting {recipe.model}", highlight=False, soft_wrap=True)
-    # Imports torch, which takes seconds: photos that do not do are told of before.
+    say(console, f"exporting {recipe.model}")
+    # Late, because torch takes seconds to import; unusable photos are refused before.
     from fedlens_export.exporting import ExportSpec, export_bundle
 
     spec = ExportSpec(
@@ -185,40 +179,30 @@ def _export(folder: Path, pool: PhotoPool, recipe: Recipe, config: DemoConfig, c
 
 
 def _embedded(bundle: Bundle, pool: PhotoPool, config: DemoConfig, console: Console) -> PhotoPool:
-    """The photos that can be read, once the features of all are there."""
+    """The readable photos of a pool, once all features are computed."""
     entries = (*pool.entries(is_test=False), *pool.entries(is_test=True))
     started = time.monotonic()
     readable, before = embed(
         bundle, config.engine, entries, _features(config), config.workers or default_workers(len(entries)), console
     )
     known = f", {before:,} of them by an earlier demo" if before else ""
-    console.print(
-        f"{len(readable):,} photos read in {time.monotonic() - started:.1f} s{known}", highlight=False, soft_wrap=True
-    )
+    say(console, f"{len(readable):,} photos read in {time.monotonic() - started:.1f} s{known}")
     if bad := tuple(f"{photo.label}/{photo.path.name}" for photo in entries if photo.digest not in readable):
-        tell_left_out(UNREADABLE, bad, console)
+        say_left_out(UNREADABLE, bad, console)
     return only(pool, lambda photo: photo.digest in readable)
 
 
 def _features(config: DemoConfig) -> Path:
-    """What was computed of photos stays for the next demo; all else is made anew."""
+    """The folder of photos' features, which the next demo uses again."""
     return config.out / "features"
 
 
 def _say_scale(console: Console, pool: PhotoPool, scale: Scale, config: DemoConfig) -> None:
     train, test = (sum(map(len, side)) for side in (pool.train, pool.test))
-    console.print(
-        f"{train:,} photos to train on and {test:,} for tests, of {len(pool.class_names)} classes: {scale.clients} "
-        f"clients, {scale.album}",
-        highlight=False,
-        soft_wrap=True,
-    )
+    photos = f"{train:,} photos to train on and {test:,} for tests, of {len(pool.class_names)} classes"
+    say(console, f"{photos}: {scale.clients} clients, {scale.album}")
     if config.clients and scale.clients < config.clients:
-        console.print(
-            f"{scale.clients} clients instead of {config.clients}: there are few photos",
-            highlight=False,
-            soft_wrap=True,
-        )
+        say(console, f"{scale.clients} clients instead of {config.clients}: there are few photos")
 
 
 def _fleet(config: DemoConfig, scale: Scale, pool: PhotoPool, server: ServerProcess, run: Path) -> FleetConfig:
@@ -235,7 +219,7 @@ def _fleet(config: DemoConfig, scale: Scale, pool: PhotoPool, server: ServerProc
         evaluator_token=server.token("evaluator"),
         ca=server.ca,
         engines=(config.engine,),
-        # The report tells what as many phones would have downloaded.
+        # The report has the bytes that as many phones would have downloaded.
         shares_downloads=False,
         photo_features=_features(config) if config.photos else None,
     )
@@ -258,15 +242,15 @@ def _federation(
     console: Console,
     on_running: Callable[[Running], None],
 ) -> admin_pb2.ShowTaskResponse:
-    """The task as the server knows it at its end, with the shared model in the file `model`."""
+    """Run the task to its end and write the shared model to the file `model`."""
     admin = AdminClient(server.profile)
     admin.create_task(TASK, [bundle], settings)
     _run_fleet(fleet, server, console, on_running)
-    answer = admin.show(TASK)
-    if answer.task.state != admin_pb2.TASK_STATE_FINISHED:
-        raise DemoFailed(_why_unfinished(answer))
+    response = admin.show(TASK)
+    if response.task.state != admin_pb2.TASK_STATE_FINISHED:
+        raise DemoFailed(unfinished(response))
     fetch_model(admin, TASK, model)
-    return answer
+    return response
 
 
 def _run_fleet(
@@ -288,25 +272,5 @@ def _run_fleet(
         raise DemoFailed(f"{len(status.failures)} clients failed; {fleet.name(index)}: {failure}")
 
 
-def _why_unfinished(answer: admin_pb2.ShowTaskResponse) -> str:
-    task = answer.task
-    state = admin_pb2.TaskState.Name(task.state).removeprefix("TASK_STATE_").lower()
-    reasons = [m.reason for r in answer.rounds for m in r.members if m.reason]
-    detail = f"; a client says: {reasons[0]}" if reasons else ""
-    return f"the task is {state} after {task.rounds_committed} of {task.rounds_total} rounds: {task.reason}{detail}"
-
-
-def _called(config: DemoConfig) -> str:
+def _title(config: DemoConfig) -> str:
     return "scikit-learn's digits" if config.photos is None else f"the photos in {config.photos.name or config.photos}"
-
-
-def _versions() -> dict[str, str]:
-    names = {"FedLens": "fedlens", "torch": "torch", "numpy": "numpy", "aiohttp": "aiohttp", "plotly": "plotly"}
-    return {
-        **{name: version(package) for name, package in names.items()},
-        "Python": platform.python_version(),
-        "System": f"{platform.system()} on {platform.machine()}",
-    }
-
-
-__all__ = ["DemoConfig", "DemoFailed", "PartDied", "Running", "run_demo"]

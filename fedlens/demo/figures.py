@@ -1,30 +1,17 @@
-"""The figures of a report, from plain values; each works alone and at any width."""
+"""The demo's figures, from plain values; each works alone and at any width."""
 
 from collections.abc import Sequence
 from math import floor
-from typing import Any
 
 import plotly.graph_objects as go  # type: ignore[import-untyped]  # plotly comes without types
 
 from fedlens.demo.results import ClientFacts, RoundFacts
-
-INK = "#1d2733"
-MUTED = "#5b6875"
-GRID = "#e4e8ed"
-BLUE = "#1f5fbf"
-PALE = "#9db7dc"
-ORANGE = "#c8590b"
-TEAL = "#0b7a75"
-# Bars further apart than this need a logarithmic axis.
-FAR_APART = 20.0
-FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
-
-Figure = Any
+from fedlens.reports.plots import BLUE, FAR_APART, GRID, INK, LEGEND, ORANGE, PALE, TEAL, Figure, styled
 
 
 def global_accuracy(rounds: Sequence[RoundFacts]) -> Figure:
     """Accuracy of the global model on the evaluator's test photos, by round."""
-    measured = [(r.number, 100 * r.model.share, r.model.correct, r.model.count) for r in rounds if r.model]
+    measured = [(r.number, 100 * r.model.ratio, r.model.correct, r.model.count) for r in rounds if r.model]
     figure = go.Figure(
         go.Scatter(
             x=[number for number, *_ in measured],
@@ -51,8 +38,8 @@ def before_and_after(clients: Sequence[ClientFacts]) -> Figure:
     return dumbbells(
         [client.name for client in clients],
         [
-            ("as downloaded", ORANGE, "circle-open", [client.before.share for client in clients]),
-            ("after training on own photos", BLUE, "circle", [client.after.share for client in clients]),
+            ("as downloaded", ORANGE, "circle-open", [client.before.ratio for client in clients]),
+            ("after training on own photos", BLUE, "circle", [client.after.ratio for client in clients]),
         ],
     )
 
@@ -95,7 +82,7 @@ def dumbbells(names: Sequence[str], series: Sequence[tuple[str, str, str, Sequen
     figure.update_xaxes(range=[start - 1, 102], ticksuffix=" %", tick0=0, dtick=step, gridcolor=GRID, zeroline=False)
     bottom = len(names) - 0.4
     figure.update_yaxes(range=[bottom, -0.6], type="category", showgrid=False, ticks="", dtick=1, automargin=True)
-    figure.update_layout(legend={"orientation": "h", "x": 0, "xanchor": "left", "y": 1.0, "yanchor": "bottom"})
+    figure.update_layout(legend=LEGEND)
     return styled(figure, 110 + 22 * max(len(names), 4), top=44)
 
 
@@ -117,11 +104,7 @@ def traffic(rounds: Sequence[RoundFacts]) -> Figure:
                 hovertemplate=f"round %{{x}}, {label}: %{{y:.2f}} {unit}<extra></extra>",
             )
         )
-    figure.update_layout(
-        barmode="group",
-        bargap=0.25,
-        legend={"orientation": "h", "x": 0, "xanchor": "left", "y": 1.0, "yanchor": "bottom"},
-    )
+    figure.update_layout(barmode="group", bargap=0.25, legend=LEGEND)
     _axes(figure, unit, rounds=rounds)
     sent = [value for r in rounds for value in (r.bytes_up, r.bytes_down) if value]
     if sent and max(sent) > FAR_APART * min(sent):
@@ -152,19 +135,3 @@ def _axes(figure: Figure, title: str, *, percent: bool = False, rounds: Sequence
     figure.update_yaxes(title_text=title, gridcolor=GRID, zeroline=False, rangemode="tozero", automargin=True)
     if percent:
         figure.update_yaxes(range=[0, 105], ticksuffix=" %", dtick=20)
-
-
-def styled(figure: Figure, height: int, top: int = 20) -> Figure:
-    """The figure as all of a report look, so many pixels high."""
-    figure.update_layout(
-        template="none",
-        height=height,
-        margin={"l": 10, "r": 16, "t": top, "b": 10},
-        font={"family": FONT, "size": 13, "color": MUTED},
-        hoverlabel={"font": {"family": FONT, "size": 13}},
-        paper_bgcolor="rgba(0,0,0,0)",
-        plot_bgcolor="rgba(0,0,0,0)",
-    )
-    figure.update_xaxes(automargin=True, title_standoff=8, title_font_size=13, linecolor=GRID, fixedrange=True)
-    figure.update_yaxes(title_standoff=8, title_font_size=13, fixedrange=True)
-    return figure

@@ -1,4 +1,4 @@
-"""What a demo trains, and how; chosen by measurement, see `docs/demo.md`."""
+"""A demo's model and training; chosen by measurement, see `docs/demo.md`."""
 
 import json
 from dataclasses import dataclass
@@ -18,10 +18,10 @@ class Recipe:
     """A model, and the settings of its task.
 
     Attributes:
-        side: Of the photos, in pixels.
-        head: On a frozen backbone; None: all layers train.
-        codec: Of models, in both directions.
-        pooled_rate: Learning rate of one server with all photos, which trains one pass a round; None: it is not tried.
+        side: Side of the photos, in pixels.
+        head: Head on a frozen backbone; None: all layers train.
+        codec: Codec of models, in both directions.
+        pooled_rate: Learning rate of one server with all photos, which trains one epoch a round; None: not compared.
     """
 
     model: str
@@ -36,22 +36,22 @@ class Recipe:
 
     @property
     def hyper(self) -> dict[str, float]:
-        """Hyper-parameters of the task."""
+        """The task's hyper-parameters."""
         return self._hyper(self.learning_rate)
 
     def alone(self, rounds: int, scale: Scale) -> Training | None:
-        """How each client trains by itself, as long as in the federation; None: it is not tried."""
+        """Training of each client alone, as long as in the federation; None: not compared."""
         return Training(epochs=rounds * scale.epochs, hyper=self.hyper) if self.pooled_rate else None
 
     def pooled(self, rounds: int) -> Training | None:
-        """How a server trains that has all photos; None: it is not tried."""
+        """Training of one server with all photos; None: not compared."""
         return Training(epochs=rounds, hyper=self._hyper(self.pooled_rate)) if self.pooled_rate else None
 
     def _hyper(self, rate: float) -> dict[str, float]:
         return {"lr_extractor": rate, "lr_classifier": rate, "momentum": self.momentum}
 
     def settings(self, scale: Scale, rounds: int, seed: int) -> str:
-        """Settings of the task, as JSON."""
+        """The task's settings, as JSON."""
         return json.dumps(
             {
                 "method": "fedavg",
@@ -68,8 +68,8 @@ class Recipe:
             }
         )
 
-    def told(self, facts: TaskFacts, scale: Scale, bundle: Bundle, fleet: FleetConfig) -> dict[str, str]:
-        """How a demo was set up, for its report: values by what they are called."""
+    def setup(self, facts: TaskFacts, scale: Scale, bundle: Bundle, fleet: FleetConfig) -> dict[str, str]:
+        """The setup that the report lists: values by name."""
         manifest, pool = bundle.manifest, fleet.pool
         weights = sum(bundle.initial()[tensor.name].size for tensor in manifest.tensors)
         frozen = f", head {self.head!r} on the frozen backbone" if self.head else ""
@@ -83,7 +83,7 @@ class Recipe:
             "Partition": fleet.partition.summary,
             "Model": f"{manifest.model}{frozen}: {weights:,} weights train, sent as {self.codec} in both directions; "
             f"photos of {manifest.preprocessing.width} x {manifest.preprocessing.height} pixels",
-            "Local training": f"{scale.epochs} passes over the round's photos, batches of {manifest.batch}, "
+            "Local training": f"{scale.epochs} epochs on the round's photos, batches of {manifest.batch}, "
             f"{manifest.optimiser.upper()}, learning rate {self.learning_rate}, momentum {self.momentum:g}",
             "Programs are run by": ", ".join(fleet.engines),
             "Seed": str(fleet.partition.seed),
@@ -91,11 +91,11 @@ class Recipe:
 
 
 DIGITS = Recipe(model="lenet5", side=32, head=None, rounds=10, learning_rate=0.01, momentum=0.9, codec="f32")
-"""For 8 x 8 scans, of which ImageNet's features know nothing: a small network as a whole."""
+"""All layers of a small network, because ImageNet's features do not fit scans of 8 x 8 pixels."""
 
 
 def for_photos(side: int) -> Recipe:
-    """A linear head on ImageNet's features, for photos of this side."""
+    """A linear head on ImageNet features of photos of `side` x `side` pixels."""
     return Recipe(
         model="efficientnet_lite0",
         side=side,

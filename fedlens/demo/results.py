@@ -1,27 +1,24 @@
-"""What a finished task says about itself, as plain values for tables and figures.
-
-Everything comes from one answer of the admin API; nothing is measured here.
-"""
+"""A finished task as plain values for tables and figures, read from one response of the admin API."""
 
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
+from fedlens.reports.task_report import round_values
 from fedlens_proto.v1 import admin_pb2 as pb
-from fedlens_proto.v1 import update_pb2
 
 
 @dataclass(frozen=True, slots=True)
 class Accuracy:
-    """Right answers out of `count` test photos."""
+    """Correctly classified test photos out of `count`."""
 
     correct: int
     count: int
 
     @property
-    def share(self) -> float:
-        """0 to 1."""
+    def ratio(self) -> float:
+        """From 0 to 1."""
         return self.correct / self.count
 
 
@@ -31,13 +28,13 @@ class RoundFacts:
 
     Attributes:
         number: From 1.
-        model: Of the committed model, by evaluators; None where none has evaluated it.
-        before: Over all members, each on its own test photos, of the model they downloaded.
-        after: The same, of what each has trained.
-        bytes_up: Bodies of updates, from clients.
-        bytes_down: Of parts and blobs, to clients.
-        seconds: From opening to commit.
-        left_out: For each member that was quarantined or failed, what happened.
+        model: The committed model on evaluators' photos; None if no evaluator has evaluated it.
+        before: The downloaded model on the members' own test photos.
+        after: Each member's trained model on its own test photos.
+        bytes_up: Size of all updates' bodies.
+        bytes_down: Size of all parts and blobs that clients downloaded.
+        seconds: Time from opening to commit.
+        left_out: A line for each member without a used update.
     """
 
     number: int
@@ -48,17 +45,15 @@ class RoundFacts:
     bytes_down: int
     seconds: float
     members: int
-    photos: int
     left_out: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class ClientFacts:
-    """One client in the last round in which it was tested."""
+    """A client in the last round that evaluated it."""
 
     name: str
     round_number: int
-    photos: int
     before: Accuracy
     after: Accuracy
 
@@ -68,10 +63,10 @@ class TaskFacts:
     """A whole task.
 
     Attributes:
-        rounds: Those that committed, ascending.
-        abandoned: For each round that did not, number and reason.
-        clients: In the order of their names' numbers.
-        settings: As the server filled them in.
+        rounds: Committed rounds, ascending.
+        abandoned: A line for each abandoned round.
+        clients: Clients in the order of `names`.
+        settings: The task's settings, with the server's defaults.
     """
 
     name: str
@@ -81,47 +76,50 @@ class TaskFacts:
     settings: Mapping[str, Any]
 
     @classmethod
-    def of(cls, answer: pb.ShowTaskResponse, names: Mapping[bytes, str]) -> Self:
-        """Read the admin API's answer; `names` says what to call which client, in the order wanted.
+    def of(cls, response: pb.ShowTaskResponse, names: Mapping[bytes, str]) -> Self:
+        """Read a response of the admin API.
 
-        A client without a name is called by the start of its id and stands behind the others.
+        Args:
+            response: A task and its rounds.
+            names: Clients' names by id, in the wanted order. A client without one is named by the start of its id and
+                comes behind the others.
         """
-        committed = [r for r in answer.rounds if r.state == pb.ROUND_STATE_COMMITTED]
-        abandoned = [r for r in answer.rounds if r.state == pb.ROUND_STATE_ABANDONED]
+        committed = [r for r in response.rounds if r.state == pb.ROUND_STATE_COMMITTED]
+        abandoned = [r for r in response.rounds if r.state == pb.ROUND_STATE_ABANDONED]
         latest: dict[bytes, ClientFacts] = {}
         for result in committed:
-            for member in result.members:
-                before, after = _both_moments([member])
+            for member, values in zip(result.members, round_values(result)["members"], strict=True):
+                before, after = (_accuracy(values["evaluations"].get(key)) for key in ("before", "after"))
                 if before and after:
                     name = _name(names, member.client_id)
-                    latest[member.client_id] = ClientFacts(name, result.round, member.num_examples, before, after)
+                    latest[member.client_id] = ClientFacts(name, result.round, before, after)
         order = {client: place for place, client in enumerate(names)}
         return cls(
-            name=answer.task.name,
+            name=response.task.name,
             rounds=tuple(_round(result, names) for result in committed),
             abandoned=tuple(f"round {r.round}: {r.reason}" for r in abandoned),
             clients=tuple(latest[c] for c in sorted(latest, key=lambda c: (order.get(c, len(order)), c))),
-            settings=json.loads(answer.task.settings_json or "{}"),
+            settings=json.loads(response.task.settings_json or "{}"),
         )
 
     @property
     def measured(self) -> tuple[tuple[int, float], ...]:
-        """Round and accuracy of every global model that was evaluated."""
-        return tuple((r.number, r.model.share) for r in self.rounds if r.model)
+        """Round and accuracy of every evaluated global model."""
+        return tuple((r.number, r.model.ratio) for r in self.rounds if r.model)
 
 
 def _round(result: pb.RoundResult, names: Mapping[bytes, str]) -> RoundFacts:
-    before, after = _both_moments(result.members)
+    values = round_values(result)
+    before, after = _both_moments(values)
     return RoundFacts(
         number=result.round,
-        model=_sum(getattr(result, "global")),
+        model=_accuracy(values["global"]),
         before=before,
         after=after,
-        bytes_up=sum(member.bytes_received for member in result.members),
+        bytes_up=values["bytes_received"],
         bytes_down=result.bytes_sent,
         seconds=result.ended_at - result.opened_at,
         members=len(result.members),
-        photos=sum(member.num_examples for member in result.members),
         left_out=tuple(
             f"round {result.round}, {_name(names, member.client_id)}: {_STATES[member.state]} ({member.reason})"
             for member in result.members
@@ -138,19 +136,13 @@ _STATES = {
 }
 
 
-def _both_moments(members: Any) -> tuple[Accuracy | None, Accuracy | None]:
-    sums = [entry for member in members for entry in member.evaluations]
-    return (
-        _sum(entry for entry in sums if entry.moment == update_pb2.EVALUATION_MOMENT_START),
-        _sum(entry for entry in sums if entry.moment == update_pb2.EVALUATION_MOMENT_END),
-    )
+def _both_moments(values: Mapping[str, Any]) -> tuple[Accuracy | None, Accuracy | None]:
+    before, after = values["personal"]["before"], values["personal"]["after"]
+    return _accuracy(before and before["pooled"]), _accuracy(after and after["pooled"])
 
 
-def _sum(entries: Any) -> Accuracy | None:
-    listed = [entry for entry in entries if entry.count]
-    if not listed:
-        return None
-    return Accuracy(sum(entry.correct for entry in listed), sum(entry.count for entry in listed))
+def _accuracy(sums: Mapping[str, Any] | None) -> Accuracy | None:
+    return None if sums is None else Accuracy(sums["correct"], sums["count"])
 
 
 def _name(names: Mapping[bytes, str], client: bytes) -> str:

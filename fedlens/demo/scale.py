@@ -1,4 +1,4 @@
-"""The size of a demo: how many clients the photos are enough for, and which photos each of them has."""
+"""The size of a demo: the number of clients for a pool of photos, and their partition."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -12,7 +12,7 @@ from fedlens_proto import photos
 from fedlens_proto.errors import PhotoUnreadable
 
 MOST_CLIENTS = 20
-# People are clients one by one up to this number; beyond it several share a client.
+# Up to this number each person is a client; of more people, several share a client.
 MOST_PEOPLE = 50
 LEAST_TRAIN = 2
 LEAST_TEST = 1
@@ -20,7 +20,7 @@ LEAST_TEST = 1
 # Photos that cameras draw afresh in every round.
 MOST_PER_CLASS = 40
 MOST_TEST_PER_CLASS = 10
-# A round's photos of one class should be a small part of what there is, so that rounds differ.
+# A round takes a small part of a class's photos, so that rounds differ.
 ROUNDS_WORTH = 12
 STEPS_PHOTOS = 550
 MOST_EPOCHS = 5
@@ -43,7 +43,7 @@ class Scale:
 
     Attributes:
         epochs: Passes over a client's photos in a round.
-        album: A client's photos, in words.
+        album: A client's photos, for people.
     """
 
     clients: int
@@ -53,10 +53,10 @@ class Scale:
 
     @classmethod
     def of_cameras(cls, pool: PhotoPool, clients: int, seed: int) -> Self:
-        """Cameras that meet fresh photos in every round, at most `clients`, fewer than photos of any class.
+        """Cameras that take new photos in every round: at most `clients`, and fewer than photos of any class.
 
         Raises:
-            TooFewPhotos: A class has not even what the smallest demo needs.
+            TooFewPhotos: A class has too few photos for the smallest demo.
         """
         _require(pool)
         least_train, least_test = min(map(len, pool.train)), min(map(len, pool.test))
@@ -73,15 +73,15 @@ class Scale:
 
     @classmethod
     def of_owners(cls, pool: PhotoPool, clients: int | None, seed: int) -> Self:
-        """Photos divided among clients: by whose they are, or with class mixes that differ from client to client.
+        """Photos divided among clients: by their owners, or with class mixes that differ from client to client.
 
         Args:
-            pool: With owners, or without.
-            clients: At most so many; None: 20, or every owner up to 50.
-            seed: Of the division.
+            pool: Photos, with or without owners.
+            clients: Maximum; None: 20, or every owner up to 50.
+            seed: Seed of the partition.
 
         Raises:
-            TooFewPhotos: A class has not even what the smallest demo needs.
+            TooFewPhotos: A class has too few photos for the smallest demo.
         """
         _require(pool)
         if pool.owners:
@@ -112,10 +112,9 @@ class Scale:
 
 
 def side_for(pool: PhotoPool) -> int:
-    """The side to which photos are scaled, in pixels: 224 where they have as much, else 160.
+    """The side of the square to which photos are scaled, in pixels: 224 for large photos, otherwise 160.
 
-    `docs/demo.md` has what each side costs and gives. The median of a sample counts, of which files that cannot be
-    read are left out.
+    `docs/demo.md` compares them. The median side of a sample of readable photos decides.
     """
     listed = [photo.path for side in (pool.train, pool.test) for members in side for photo in members]
     found = []
@@ -128,7 +127,7 @@ def side_for(pool: PhotoPool) -> int:
 
 
 def at_most(pool: PhotoPool, most: int) -> PhotoPool:
-    """The pool, or about `most` of its photos: the same part of each class, or of each owner, chosen by hash."""
+    """The pool, or about `most` of its photos: the same fraction of each class, or of each owner, chosen by hash."""
     if count(pool) <= most:
         return pool
     part = most / count(pool)
@@ -147,12 +146,12 @@ def at_most(pool: PhotoPool, most: int) -> PhotoPool:
 
 
 def count(pool: PhotoPool) -> int:
-    """The number of photos of a pool, on both sides."""
+    """The number of train and test photos of a pool."""
     return sum(len(members) for side in (pool.train, pool.test) for members in side)
 
 
 def only(pool: PhotoPool, wanted: Callable[[PoolPhoto], bool]) -> PhotoPool:
-    """The pool with those of its photos that are wanted."""
+    """The pool with its `wanted` photos alone."""
 
     def filtered(side: tuple[tuple[PoolPhoto, ...], ...]) -> tuple[tuple[PoolPhoto, ...], ...]:
         return tuple(tuple(photo for photo in members if wanted(photo)) for members in side)

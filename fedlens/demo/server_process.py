@@ -1,4 +1,4 @@
-"""`fedlens serve` as a process of its own: for the demo, the benchmarks and the tests."""
+"""`fedlens serve` in a child process, for the demo, benchmarks and tests."""
 
 import re
 import select
@@ -7,10 +7,11 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from fedlens.admin_client import Profile
+from fedlens.errors import FedlensError
+from fedlens.jobs import exit_text
 from fedlens_server.init import CONFIG, initialise
 
 READY_TIMEOUT_S = 60.0
@@ -19,20 +20,20 @@ LOG_LINES = 5
 _READY = re.compile(r"ready, clients at (\S+), operators at (\S+)")
 
 
-class PartDied(Exception):
-    """A process of the demo ended before its time; the text says which, how, and what it said last."""
+class PartDied(FedlensError):
+    """The server ended before its time; the text has its exit status and the last lines of its log."""
 
 
 class ServerProcess:
-    """A server with its state in a folder; ends with this process, however that ends.
+    """A server with its state in a folder; it ends with this process, even if that is killed.
 
     Attributes:
-        folder: With `fedlens.toml`, tokens and perhaps certificates; the server's log is written there too.
-        url: Where clients find it, once it runs.
+        folder: Holds `fedlens.toml`, tokens, certificates if any, and the server's log.
+        url: Address for clients, once the server runs.
     """
 
     def __init__(self, folder: Path) -> None:
-        """Nothing is started before `start` or `with`."""
+        """The server starts with `start` or `with`."""
         self.folder = folder
         self.url = ""
         self._admin_url = ""
@@ -41,7 +42,7 @@ class ServerProcess:
 
     @classmethod
     def fresh(cls, folder: Path) -> Self:
-        """One behind HTTPS, on free ports, with tokens and a certificate made on the spot; `folder` is made."""
+        """A server with HTTPS on free ports and new tokens and certificates; makes `folder`."""
         initialise(folder, port=0, admin_port=0)
         return cls(folder)
 
@@ -50,19 +51,17 @@ class ServerProcess:
         self.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         """As `stop`."""
         self.stop()
 
     def start(self) -> None:
-        """Start it and wait until it answers.
+        """Start the server and wait until it answers.
 
         Raises:
-            PartDied: It ended instead, or is not ready in time.
+            PartDied: It ended, or is not ready in time.
         """
-        arguments = [sys.executable, "-m", "fedlens.demo.leash", "serve", "--config", str(self.folder / CONFIG)]
+        arguments = [sys.executable, "-m", "fedlens.demo.child_command", "serve", "--config", str(self.folder / CONFIG)]
         with self._log.open("a", encoding="utf-8") as log:
             self._process = subprocess.Popen(
                 arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True, start_new_session=True
@@ -74,21 +73,21 @@ class ServerProcess:
             raise
 
     def stop(self) -> int:
-        """End it gracefully and give its exit status; 0 if it does not run."""
+        """End the server gracefully; returns its exit status, 0 if it does not run."""
         return self._end(signal.SIGTERM)
 
     def kill(self) -> None:
-        """End it as a power failure would."""
+        """Kill the server."""
         self._end(signal.SIGKILL)
 
     @property
     def pid(self) -> int:
-        """Of the process; 0 if there is none."""
+        """The process id; 0 if there is no process."""
         return 0 if self._process is None else self._process.pid
 
     @property
     def ca(self) -> Path:
-        """The certificate that clients must trust, if it has one."""
+        """The file of the certificate that clients must trust; it may not exist."""
         return self.folder / "ca.pem"
 
     def token(self, role: str) -> str:
@@ -97,18 +96,17 @@ class ServerProcess:
 
     @property
     def profile(self) -> Profile:
-        """How an operator reaches it."""
+        """The operators' address and token."""
         return Profile(url=self._admin_url, token=self.token("admin"), ca=self.ca if self.ca.exists() else None)
 
     def check(self) -> None:
-        """See that it still runs.
+        """Check that the server still runs.
 
         Raises:
-            PartDied: It does not.
+            PartDied: It has ended.
         """
         if self._process is not None and (code := self._process.poll()) is not None:
-            how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with status {code}"
-            raise PartDied(f"the server (process {self._process.pid}) {how}{self._last_words()}")
+            raise PartDied(f"the server (process {self._process.pid}) {exit_text(code)}{self._end_of_log()}")
 
     def _wait_until_ready(self, process: subprocess.Popen[str]) -> tuple[str, str]:
         assert process.stdout is not None
@@ -121,9 +119,9 @@ class ServerProcess:
                 if not line:
                     process.wait(STOP_TIMEOUT_S)
             self.check()
-        raise PartDied(f"the server was not ready after {READY_TIMEOUT_S:.0f} s{self._last_words()}")
+        raise PartDied(f"the server was not ready after {READY_TIMEOUT_S:.0f} s{self._end_of_log()}")
 
-    def _last_words(self) -> str:
+    def _end_of_log(self) -> str:
         lines = self._log.read_text(encoding="utf-8", errors="replace").splitlines()[-LOG_LINES:]
         return f"; the end of {self._log}:\n" + "\n".join(lines) if lines else ""
 

@@ -1,4 +1,4 @@
-"""What the commands print and draw: tables, and reports on blobs, bundles, clients, programs and tasks.
+"""Output for people: tables, HTML pages, and reports on blobs, bundles, clients, programs and tasks.
 
-It may import every package but no command, study or demo. Begin with `tables.py`.
+May import every package but no command, study or demo. Begin with `tables.py` and `page.py`.
 """

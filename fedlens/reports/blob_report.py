@@ -1,4 +1,4 @@
-"""What `fedlens blob show` and `fedlens blob diff` print: statistics of tensors, as JSON values and as table rows."""
+"""The output of `fedlens blob show` and `diff`: statistics of tensors, as JSON values and as table rows."""
 
 from collections.abc import Sequence
 from math import sqrt
@@ -14,7 +14,7 @@ DIFF_COLUMNS: Sequence[str] = ("tensor", "shape", "different", "largest", "large
 
 
 def show_values(found: TensorFile) -> dict[str, Any]:
-    """A file as JSON values; digests in hexadecimal, statistics in float64, `norm` the L2 norm."""
+    """A file as JSON values, with hexadecimal digests, statistics in float64, and L2 norms."""
     tensors = [
         {
             "name": name,
@@ -41,11 +41,11 @@ def show_values(found: TensorFile) -> dict[str, Any]:
 
 
 def diff_values(a: TensorFile, b: TensorFile) -> dict[str, Any]:
-    """Where two files differ, as JSON values: by the numbers that are read, not by how they are stored.
+    """The differences of two files as JSON values; compares decoded numbers, not their storage.
 
-    For each tensor of both: `different`, how many elements; `largest`, the greatest |a - b|; `largest_relative`, the
-    greatest |a - b| / max(|a|, |b|), within 0..2; `norm`, the L2 norm of a - b. None where the shapes or types differ.
-    Files of which one is a difference, or that are differences to different bases, differ whatever they hold.
+    For each common tensor: `different`, the number of different elements; `largest`, the greatest |a - b|;
+    `largest_relative`, the greatest |a - b| / max(|a|, |b|), within 0..2; `norm`, the L2 norm of a - b. All are None if
+    shapes or types differ. Blobs of differences are equal only to blobs of differences to the same base.
     """
     shared = [name for name in a.tensors if name in b.tensors]
     tensors = [{"name": name, **_compared(a.tensors[name], b.tensors[name])} for name in shared]
@@ -63,7 +63,7 @@ def diff_values(a: TensorFile, b: TensorFile) -> dict[str, Any]:
 
 
 def show_row(values: dict[str, Any]) -> list[str]:
-    """A line of the table of `show`, under `SHOW_COLUMNS`."""
+    """A row under `SHOW_COLUMNS`."""
     return [
         values["name"],
         shape_text(values["shape"]),
@@ -75,7 +75,7 @@ def show_row(values: dict[str, Any]) -> list[str]:
 
 
 def diff_row(values: dict[str, Any]) -> list[str]:
-    """A line of the table of `diff`, under `DIFF_COLUMNS`."""
+    """A row under `DIFF_COLUMNS`."""
     shapes = [shape_text(values["shape_a"]), shape_text(values["shape_b"])]
     kinds = [values["dtype_a"], values["dtype_b"]]
     sides = [f"{kind} {shape}" if kinds[0] != kinds[1] else shape for kind, shape in zip(kinds, shapes, strict=True)]
@@ -86,7 +86,7 @@ def diff_row(values: dict[str, Any]) -> list[str]:
 
 
 def shape_text(shape: Sequence[int]) -> str:
-    """`10 x 512`, as people write it."""
+    """A shape for people: `10 x 512`."""
     return " x ".join(map(str, shape)) or "one number"
 
 
@@ -109,10 +109,10 @@ def _compared(a: Array, b: Array) -> dict[str, Any]:
 
 
 def _distance(a: Array, b: Array) -> Array:
-    """|a - b| in float64; of integers exact before it is rounded."""
+    """|a - b| in float64, rounded from the exact value for integers."""
     if a.dtype.kind == "f":
         return np.abs(a.astype(np.float64) - b.astype(np.float64))
-    # A difference of int64 may not fit; modulo 2^64 it is right as an unsigned number.
+    # A difference of int64 may overflow; modulo 2^64 it is correct as an unsigned number.
     greater, less = np.maximum(a, b), np.minimum(a, b)
     return (greater.view(np.uint64) - less.view(np.uint64)).astype(np.float64)
 

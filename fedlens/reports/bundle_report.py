@@ -1,4 +1,4 @@
-"""What `fedlens bundle show` prints: a bundle as JSON values, and as rows of tables."""
+"""The output of `fedlens bundle show`: a bundle as JSON values, and as rows of tables."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -18,10 +18,10 @@ _LISTED_OPERATORS = 4
 
 
 def open_bundle(path: Path) -> Bundle:
-    """The bundle in a folder, or that of a `manifest.pb`; its parts may be missing or damaged.
+    """Open the bundle in a folder, or of a `manifest.pb`, even if parts are missing or damaged.
 
     Raises:
-        ManifestError: There is none, or its manifest is damaged.
+        ManifestError: There is no bundle, or its manifest is damaged.
     """
     if path.is_file() and path.name != MANIFEST_FILE:
         raise ManifestError(f"{path} is no bundle; name a bundle's folder, or the {MANIFEST_FILE} in it")
@@ -29,10 +29,10 @@ def open_bundle(path: Path) -> Bundle:
 
 
 def bundle_values(bundle: Bundle) -> dict[str, Any]:
-    """A bundle as JSON values, digests in hexadecimal; what is unset in the manifest is None.
+    """A bundle as JSON values, with hexadecimal digests and None for unset fields; runs no program.
 
-    A part whose digest differs, or a program's file that cannot be read, has `error`, None in all others; nothing of
-    the bundle is run. `unused` are parts that the manifest lists and nothing refers to.
+    A damaged part or unreadable program has an `error`, None for all others. `unused` lists parts of the manifest
+    without a reference to them.
     """
     manifest = bundle.manifest
     sizes = {part.sha256: part.size for part in manifest.parts}
@@ -87,7 +87,7 @@ def bundle_values(bundle: Bundle) -> dict[str, Any]:
 
 
 def unreadable(values: Mapping[str, Any]) -> list[str]:
-    """A line for each part that could not be read, with what it is of."""
+    """A line for each unreadable part."""
     parts = [(word, values[key]) for key, word in (("initial", "initial weights"), ("frozen", "frozen tensors"))]
     parts += [("unused", part) for part in values["unused"]]
     programs = [
@@ -100,7 +100,7 @@ def unreadable(values: Mapping[str, Any]) -> list[str]:
 
 
 def summary(values: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """What is no table, by its heading."""
+    """Headings and texts of everything that is not in a table."""
     photo = values["preprocessing"]
     extent = [f"batches of {values['batch']}", f"the last one {values['last_batch']}"]
     extent += [f"{values[key]} {word}" for key, word in _COUNTS.items() if values[key]]
@@ -121,29 +121,29 @@ def summary(values: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def program_rows(values: Mapping[str, Any]) -> Iterable[list[str]]:
-    """Lines under `PROGRAM_COLUMNS`, one for each file."""
+    """Rows under `PROGRAM_COLUMNS`, one for each file."""
     for program in values["programs"]:
         for file in program["files"]:
-            share = file.get("delegated_share")
+            fraction = file.get("delegated_share")
             yield [
                 program["name"],
                 file["format"],
                 f"{file['bytes']:,}",
                 "cannot be read" if file["error"] else _operators(file["operators"]),
-                "-" if share is None else f"{share:.0%}: {_operators(file['xnnpack'])}",
+                "-" if fraction is None else f"{fraction:.0%}: {_operators(file['xnnpack'])}",
                 f"{file['memory']['total']:,}" if "memory" in file else "-",
                 file["sha256"][:12],
             ]
 
 
 def tensor_rows(values: Mapping[str, Any]) -> Iterable[list[str]]:
-    """Lines under `TENSOR_COLUMNS`."""
+    """Rows under `TENSOR_COLUMNS`."""
     for tensor in values["tensors"]:
         yield [tensor["name"], shape_text(tensor["shape"]), *(tensor[key] for key in ("dtype", "kind", "role"))]
 
 
 def hyper_rows(values: Mapping[str, Any]) -> Iterable[list[str]]:
-    """Lines under `HYPER_COLUMNS`."""
+    """Rows under `HYPER_COLUMNS`."""
     for hyper in values["hyper_parameters"]:
         yield [hyper["name"], f"{hyper['default']:g}", f"{hyper['minimum']:g} to {hyper['maximum']:g}"]
 

@@ -1,10 +1,9 @@
-"""What `fedlens client` shows: a line for everything that matters, a bar while photos are read and models trained."""
+"""The output of `fedlens client`: a line for each important event, and bars for reading photos and training."""
 
 import asyncio
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from rich.console import Console
@@ -37,7 +36,7 @@ _NAMES_SHOWN = 5
 
 
 class ClientReport:
-    """Prints events as they come; use it in `with`, so that bars end before anything else is printed."""
+    """Prints events during a `with` block, which ends the bars before other output."""
 
     def __init__(
         self,
@@ -46,7 +45,7 @@ class ClientReport:
         engine: EngineName = EngineName.TORCH,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Lines go to `console`; `photos` is the folder that skipped files are in, `engine` what runs programs."""
+        """Print to `console`; `photos` is the folder of skipped files, `engine` the client's engine."""
         self._console = console
         self._waits = REASONS | ({"no_task": _NO_TASK_FOR_PHONES} if engine == EngineName.EXECUTORCH else {})
         self._photos = photos
@@ -59,20 +58,18 @@ class ClientReport:
         self._skipped: dict[str, tuple[str, ...]] = {}
 
     def __enter__(self) -> Self:
-        """Bars may be shown from now on, if somebody looks at a screen."""
+        """Show bars if the console is a terminal."""
         if self._console.is_terminal:
             self._progress.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """No bars any more."""
+    def __exit__(self, *error: object) -> None:
+        """End the bars."""
         if self._console.is_terminal:
             self._progress.stop()
 
     def happened(self, event: Event) -> None:
-        """Show an event."""
+        """Print an event or update a bar."""
         if isinstance(event, Embedded):
             self._show_bar("reading new photos", event.done, event.total)
         elif isinstance(event, Trained):
@@ -95,18 +92,18 @@ class ClientReport:
             self._reminder.goes_on()
 
     def look(self) -> None:
-        """Say again why the client waits, if that is due. The next request says whether one that failed still does."""
+        """Print again why the client waits, if that is due; a retry reports its result itself."""
         if self._waiting:
             self._reminder.waits(self._waiting)
 
     async def look_on(self) -> None:
-        """`look` from time to time, until this is cancelled."""
+        """Call `look` from time to time until cancelled."""
         while True:
             await asyncio.sleep(_LOOK_EVERY_S)
             self.look()
 
     def skipped(self, skipped: Mapping[str, tuple[str, ...]]) -> None:
-        """Name files that are not used, unless that was said before."""
+        """Print skipped files that were not printed before."""
         for reason, names in skipped.items():
             if self._skipped.get(reason) == names:
                 continue
@@ -121,7 +118,7 @@ class ClientReport:
         self._print(f"{reason} (for {seconds:.0f} s)" if seconds else reason)
 
     def _print(self, line: str) -> None:
-        # File names and the server's messages must not be taken for markup.
+        # File names and the server's messages are no markup.
         self._console.print(line, markup=False, soft_wrap=True)
 
 

@@ -1,13 +1,13 @@
-"""What the operator reads about tasks and rounds: messages turned into plain values, sums into ratios."""
+"""Tasks and rounds as JSON values and table rows: messages become plain values, sums become ratios."""
 
 import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from math import isqrt, sqrt
+from statistics import fmean
 from typing import Any
 
-from fedlens.reports.macro import macro
 from fedlens_proto.v1 import admin_pb2 as pb
 from fedlens_proto.v1 import update_pb2
 
@@ -34,8 +34,23 @@ def task_values(task: pb.Task) -> dict[str, Any]:
     }
 
 
+TASK_COLUMNS: Sequence[str] = ("id", "name", "state", "method", "rounds", "clients")
+
+
+def task_row(values: dict[str, Any]) -> list[str]:
+    """A row under `TASK_COLUMNS`."""
+    return [
+        str(values["id"]),
+        values["name"],
+        values["state"] + (f": {values['reason']}" if values["reason"] else ""),
+        values["settings"].get("method", "-"),
+        f"{values['rounds_committed']} of {values['rounds_total']}",
+        f"{values['enrolled']} of {values['population']}",
+    ]
+
+
 def round_values(result: pb.RoundResult) -> dict[str, Any]:
-    """A round as JSON values: its members, and what they measured, as sums and as ratios."""
+    """A round as JSON values, with its members and their evaluation results as sums and ratios."""
     states = Counter(_word(pb.MemberState.Name(member.state)) for member in result.members)
     return {
         "round": result.round,
@@ -62,13 +77,14 @@ def round_values(result: pb.RoundResult) -> dict[str, Any]:
 def personal_values(
     sums: Iterable[update_pb2.EvaluationSums], together: Iterable[update_pb2.EvaluationSums] = ()
 ) -> dict[str, Any] | None:
-    """Personal results of several clients: pooled sums, and mean and deviation of their accuracies.
-
-    Clients without test photos are left out; None if that leaves nobody. The deviation is the population's.
+    """Personal results of several clients: pooled sums, and mean and population deviation of their accuracies.
 
     Args:
-        sums: Of each client, all of one moment.
-        together: The same, added up and with confusion matrices, where the server gives that.
+        sums: Each client's results at one moment; those without test photos do not count.
+        together: Their sum with confusion matrices, if the server sends it.
+
+    Returns:
+        None if no client has test photos.
     """
     tested = [entry for entry in sums if entry.count]
     pooled = _sums(together) or _sums(tested)
@@ -81,7 +97,7 @@ def personal_values(
 
 
 def round_row(values: dict[str, Any]) -> list[str]:
-    """A line of the table that `fedlens task show` prints, under `ROUND_COLUMNS`."""
+    """A row under `ROUND_COLUMNS`."""
     counts = values["counts"]
     outcome = values["state"] + (f": {values['reason']}" if values["reason"] else "")
     left_out = [
@@ -126,6 +142,32 @@ def _member_values(member: pb.MemberResult) -> dict[str, Any]:
         "bytes_received": member.bytes_received,
         "evaluations": {_MOMENTS[e.moment]: _sums([e]) for e in member.evaluations if e.moment in _MOMENTS},
     }
+
+
+def unfinished(response: pb.ShowTaskResponse) -> str:
+    """The state of a task that did not finish, with the reasons of the server and of one client."""
+    task = response.task
+    reasons = [member.reason for result in response.rounds for member in result.members if member.reason]
+    detail = f"; a client says: {reasons[0]}" if reasons else ""
+    return (
+        f"the task is {_word(pb.TaskState.Name(task.state))} after {task.rounds_committed} of {task.rounds_total} "
+        f"rounds: {task.reason}{detail}"
+    )
+
+
+def macro(confusion: Sequence[Sequence[int]]) -> tuple[float, float]:
+    """Precision and recall, each the mean over classes.
+
+    A class that is never predicted has precision 0, as in scikit-learn; one without test photos does not count.
+
+    Args:
+        confusion: Photos by true class and, within it, predicted class; not all 0.
+    """
+    classes = [c for c, row in enumerate(confusion) if sum(row)]
+    predicted = [sum(row[c] for row in confusion) for c in range(len(confusion))]
+    precision = fmean(confusion[c][c] / predicted[c] if predicted[c] else 0.0 for c in classes)
+    recall = fmean(confusion[c][c] / sum(confusion[c]) for c in classes)
+    return precision, recall
 
 
 def _sums(entries: Iterable[update_pb2.EvaluationSums]) -> dict[str, Any] | None:

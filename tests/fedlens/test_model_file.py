@@ -82,7 +82,7 @@ def test_a_model_on_several_extractors_is_one_file_with_all_of_them(tmp_path: Pa
 
 
 def test_a_model_on_several_extractors_is_not_written_as_a_blob(tmp_path: Path) -> None:
-    with pytest.raises(AdminError, match=r"stands on 3 extractors.*take a name in \.safetensors"):
+    with pytest.raises(AdminError, match=r"has 3 extractors.*choose a name that ends in \.safetensors"):
         fetch_model(Concatenated(), "demo", tmp_path / "model.blob")
 
     assert not list(tmp_path.iterdir())

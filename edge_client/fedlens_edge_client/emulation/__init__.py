@@ -1,4 +1,4 @@
-"""What only emulated clients have: fleets, partitions of photos, fault plans, a transport with faults.
+"""Emulated clients: fleets, partitions of photos, fault plans and a transport with faults.
 
-It may import everything of the client; nothing of the client imports it. Begin with `fleet/config.py`.
+May import the whole client; nothing of the client imports it. Begin with `fleet/config.py`.
 """

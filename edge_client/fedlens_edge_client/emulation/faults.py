@@ -1,18 +1,18 @@
-"""Fault plans: which emulated client misbehaves in which round, and how; a file and a pure function of it.
+"""Fault plans: the faults of emulated clients by round, read from a file.
 
     [[fault]]              # one client in one round; clients count from 0, rounds from 1
     client = 3
     round = 2
     kind = "delay"
-    seconds = 1.5          # of a delay only
+    seconds = 1.5          # for a delay only
 
-    [rates]                # and at random: probabilities for every client and round that has no entry
+    [rates]                # probabilities for every client and round without an entry
     seed = 7
     vanish = 0.05
     delay = 0.1
     delay_seconds = 0.5
 
-`FaultyTransport` (`faulty_transport.py`) carries them out.
+`FaultyTransport` in `faulty_transport.py` carries them out.
 """
 
 import struct
@@ -24,28 +24,28 @@ from pathlib import Path
 from typing import Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
-from pydantic_core import ErrorDetails
 
+from fedlens_edge_client.emulation.settings_errors import explain
 from fedlens_edge_client.errors import EdgeClientError
 
 
 class FaultPlanError(EdgeClientError):
-    """A fault plan that cannot be used; the text names the key, what was found and what is allowed."""
+    """A fault plan cannot be used; the text names the key, what was found and what is allowed."""
 
 
 class FaultKind(StrEnum):
-    """What goes wrong."""
+    """Kinds of faults."""
 
-    VANISH = "vanish"  # gets work, is not heard of again in that round, takes part in later ones
-    DELAY = "delay"  # reports late by so many seconds
+    VANISH = "vanish"  # gets work, is silent for the rest of the round, takes part in later ones
+    DELAY = "delay"  # reports some seconds late
     NAN = "nan"  # uploads a well-formed blob with a NaN in it
     DUPLICATE = "duplicate"  # sends its update twice
-    CORRUPT = "corrupt"  # uploads bytes that are not what their digest says
+    CORRUPT = "corrupt"  # uploads bytes that do not match their digest
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """What goes wrong for one client in one round; `seconds` counts for a delay only."""
+    """A fault of one client in one round; only a delay has `seconds`."""
 
     kind: FaultKind
     seconds: float = 0.0
@@ -71,13 +71,13 @@ class FaultEntry(_Model):
         if (self.seconds is None) == (self.kind is FaultKind.DELAY):
             found = "no seconds" if self.seconds is None else f"seconds = {self.seconds:g}"
             raise ValueError(
-                f"found kind {self.kind.value!r} with {found}; a delay needs seconds, nothing else has them"
+                f"found kind {self.kind.value!r} with {found}; a delay needs seconds, other faults have none"
             )
         return self
 
 
 class FaultRates(_Model):
-    """`[rates]`: probabilities for each client and round; together at most 1."""
+    """`[rates]`: probabilities for each client and round, with a sum of at most 1."""
 
     seed: int = Field(default=0, ge=0, lt=1 << 64, description="an integer from 0")
     vanish: float = _RATE
@@ -100,7 +100,7 @@ class FaultRates(_Model):
 
 
 class FaultPlan(_Model):
-    """Which client misbehaves in which round; without entries and rates none does."""
+    """All faults of a fleet; none without entries and rates."""
 
     fault: tuple[FaultEntry, ...] = Field(
         default=(), strict=False, description="entries, each once per client and round"
@@ -121,7 +121,7 @@ class FaultPlan(_Model):
         """Read a plan.
 
         Raises:
-            FaultPlanError: The file cannot be read, or names the first key that is wrong.
+            FaultPlanError: The file cannot be read or has a wrong key.
         """
         try:
             raw = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -130,10 +130,10 @@ class FaultPlan(_Model):
         try:
             return cls.model_validate(raw)
         except ValidationError as error:
-            raise FaultPlanError(f"{path.name}: {_explain(error.errors()[0])}") from error
+            raise FaultPlanError(f"{path.name}: {explain(error, cls)}") from error
 
     def of(self, client: int, round_number: int) -> Fault | None:
-        """What goes wrong for this client in this round: its entry, else a draw by the rates."""
+        """The fault of a client in a round: its entry, or a random draw by the rates."""
         for entry in self.fault:
             if (entry.client, entry.round) == (client, round_number):
                 return Fault(entry.kind, entry.seconds or 0.0)
@@ -144,26 +144,3 @@ class FaultPlan(_Model):
                 return Fault(kind, self.rates.delay_seconds if kind is FaultKind.DELAY else 0.0)
             left -= self.rates.of(kind)
         return None
-
-
-_SECTIONS: dict[str, type[BaseModel]] = {"fault": FaultEntry, "rates": FaultRates}
-
-
-def _explain(error: ErrorDetails) -> str:
-    """`fault[2].round: found 0, must be an integer from 1`."""
-    place = [*error["loc"]]
-    if not place:
-        return str(error["ctx"]["error"]) if "ctx" in error else error["msg"]
-    key = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in place).lstrip(".")
-    model = _SECTIONS.get(str(place[0]), FaultPlan) if len(place) > 1 else FaultPlan
-    field = model.model_fields.get(str(place[-1]))
-    allowed = (field.description if field else None) or "a table"
-    match error["type"]:
-        case "value_error":
-            return f"{key}: {error['ctx']['error'] if 'ctx' in error else error['msg']}"
-        case "extra_forbidden":
-            return f"{key}: unknown key; known are {', '.join(model.model_fields)}"
-        case "missing":
-            return f"{key}: missing; must be {allowed}"
-        case _:
-            return f"{key}: found {error['input']!r}, must be {allowed}"

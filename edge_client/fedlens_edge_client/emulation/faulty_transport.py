@@ -1,4 +1,4 @@
-"""A transport that misbehaves by plan, so that clients, server and rounds are tested without hooks inside them."""
+"""A transport with planned faults, which tests clients and server without hooks inside them."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -9,10 +9,11 @@ import numpy as np
 
 from fedlens_edge_client.client.transport import Transport
 from fedlens_edge_client.emulation.faults import FaultKind, FaultPlan
-from fedlens_edge_client.errors import BadAnswer
+from fedlens_edge_client.emulation.transport_wrapper import TransportWrapper
+from fedlens_edge_client.errors import BadResponse
 from fedlens_proto import wire
 from fedlens_proto.blob import Layout
-from fedlens_proto.v1 import blob_pb2, check_in_pb2, enrolment_pb2, update_pb2
+from fedlens_proto.v1 import blob_pb2, check_in_pb2, update_pb2
 
 _NAN = {
     blob_pb2.DTYPE_FLOAT32: np.array(np.nan, "<f4").tobytes(),
@@ -21,10 +22,10 @@ _NAN = {
 }
 
 
-class FaultyTransport:
-    """The `Transport` of one emulated client with the faults that a plan has for it.
+class FaultyTransport(TransportWrapper):
+    """The `Transport` of one emulated client with the faults of its plan.
 
-    A client that vanishes in a round never sees its assignment: it is told to wait until that round is over.
+    A client that vanishes in a round never sees its assignment; its check-in says to wait until the round is over.
     """
 
     def __init__(
@@ -34,21 +35,21 @@ class FaultyTransport:
         index: int,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        """`inner` does the real calls and is closed with this one; `index` is the client's in the plan.
+        """Wrap a transport.
 
-        `sleep` waits for so many seconds of whatever time the server goes by.
+        Args:
+            inner: Makes the calls; closed with this transport.
+            plan: Faults of all clients.
+            index: The client's index in the plan.
+            sleep: Waits for seconds of the server's time.
         """
-        self._inner = inner
+        super().__init__(inner)
         self._plan = plan
         self._index = index
         self._sleep = sleep
 
-    async def enrol(self, token: str, capabilities: enrolment_pb2.Capabilities) -> enrolment_pb2.EnrolResponse:
-        """As the inner transport."""
-        return await self._inner.enrol(token, capabilities)
-
     async def check_in(self, request: check_in_pb2.CheckInRequest) -> check_in_pb2.CheckInResponse:
-        """As the inner transport, but for assignments of rounds in which this client vanishes."""
+        """As the inner transport, except for rounds in which this client vanishes."""
         response = await self._inner.check_in(request)
         if response.WhichOneof("result") != "assignment":
             return response
@@ -60,17 +61,13 @@ class FaultyTransport:
         )
         return check_in_pb2.CheckInResponse(wait=wait)
 
-    async def fetch(self, sha256: bytes, into: Path, max_bytes: int) -> None:
-        """As the inner transport."""
-        await self._inner.fetch(sha256, into, max_bytes)
-
     async def put_update(
         self, task: int, round_number: int, header: bytes, blob: bytes | Path | None
     ) -> update_pb2.Receipt:
         """As the inner transport, with this round's fault.
 
         Raises:
-            BadAnswer: Of an update sent twice, the second receipt differs from the first.
+            BadResponse: The second receipt of an update sent twice differs from the first.
         """
         fault = self._plan.of(self._index, round_number)
         match fault.kind if fault else None:
@@ -84,34 +81,18 @@ class FaultyTransport:
                 first = await self._inner.put_update(task, round_number, header, blob)
                 second = await self._inner.put_update(task, round_number, header, blob)
                 if first != second:
-                    raise BadAnswer("an update sent twice got two different receipts")
+                    raise BadResponse("an update sent twice got two different receipts")
                 return second
             case _:
                 pass
         return await self._inner.put_update(task, round_number, header, blob)
 
-    async def put_evaluation(self, task: int, round_number: int, header: bytes) -> update_pb2.Receipt:
-        """As the inner transport."""
-        return await self._inner.put_evaluation(task, round_number, header)
-
-    async def report_failure(self, task: int, round_number: int, request: update_pb2.FailureRequest) -> None:
-        """As the inner transport."""
-        await self._inner.report_failure(task, round_number, request)
-
-    async def forget(self) -> enrolment_pb2.ForgetResponse:
-        """As the inner transport."""
-        return await self._inner.forget()
-
-    async def close(self) -> None:
-        """Close the inner transport."""
-        await self._inner.close()
-
 
 def with_nan(header: bytes, blob: bytes | Path) -> tuple[bytes, bytes]:
-    """The same update with a NaN as the first element, or scale, of its first float tensor, and the digest for it.
+    """The update with a NaN as the first element, or scale, of its first float tensor, and with the new digest.
 
     Args:
-        header: Framed, as `wire.frame_update` gives it.
+        header: Result of `wire.frame_update`.
         blob: A blob with at least one float tensor.
     """
     raw, layout = _read(blob)
@@ -127,7 +108,7 @@ def with_nan(header: bytes, blob: bytes | Path) -> tuple[bytes, bytes]:
 
 
 def with_flipped_byte(blob: bytes | Path) -> bytes:
-    """The blob with the last bit of its first element flipped: still finite, but not what its digest says."""
+    """The blob with the last bit of its first element flipped: still finite, but with another digest."""
     raw, layout = _read(blob)
     raw[layout.offsets[0]] ^= 1
     return bytes(raw)

@@ -1,4 +1,4 @@
-"""What a study shows in the end: summaries, tables, plots and the page.
+"""A study's results: summaries, tables, plots and the page.
 
-It may import `columns`, `plan` and `study`. Begin with `summary.py`.
+May import `columns`, `plan`, `study` and the common `reports`. Begin with `summary.py`.
 """

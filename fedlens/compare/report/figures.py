@@ -2,13 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import plotly.graph_objects as go  # type: ignore[import-untyped]  # plotly comes without types
 
 from fedlens.compare.columns import TITLES, Column
 from fedlens.compare.report.summary import MethodSummary, Point
-from fedlens.demo.figures import FONT, GRID, INK, MUTED
+from fedlens.reports.plots import FAR_APART, GRID, LEGEND, Figure, styled
 
 # One for each method; its variants, `<label>.<name>`, differ by dash.
 COLOURS = (
@@ -16,20 +15,16 @@ COLOURS = (
     *("#00738f", "#7a4a21", "#5b6875", "#d12f7a", "#2f9e44", "#b08900"),
 )
 DASHES = ("solid", "dash", "dot", "dashdot")
-# A curve of more points than that has no markers.
+# A curve of more points has no markers.
 _MARKED = 30
-# More curves than that have neither markers nor bands, and a taller figure, whose legend takes many lines.
+# More curves have neither markers nor bands, and a taller figure for the legend's lines.
 _FEW = 12
 _LEGEND_LINE = 30  # pixels for about five names
-# Totals further apart than this need a logarithmic axis.
-_FAR_APART = 20.0
-
-Figure = Any
 
 
 @dataclass(frozen=True)
 class _Curve:
-    """One method's points, and where they stand on the horizontal axis."""
+    """One method's points with their places on the horizontal axis."""
 
     label: str
     xs: Sequence[float]
@@ -41,16 +36,16 @@ def against_rounds(summaries: Sequence[MethodSummary], column: Column) -> Figure
     curves = [_Curve(s.label, [float(p.rounds) for p in s.curves[column]], s.curves[column]) for s in summaries]
     figure = _drawn(curves, column, "round %{x}")
     most = max((p.rounds for s in summaries for p in s.curves[column]), default=0)
-    # Left to itself it also puts ticks between a few rounds, and calls them by the nearest.
+    # By default plotly puts ticks between few rounds, labelled with the nearest number.
     figure.update_xaxes(title_text="rounds committed", tickformat="d", dtick=1 if most <= 10 else None)
     return figure
 
 
 def against_bytes(summaries: Sequence[MethodSummary], column: Column) -> Figure:
-    """Accuracy by what all clients together have sent."""
+    """Accuracy by the bytes that all clients together have sent."""
     most = max((p.bytes_up for s in summaries for p in s.curves[column]), default=0.0)
     totals = [s.curves[column][-1].bytes_up for s in summaries if s.curves[column]]
-    far_apart = min((total for total in totals if total > 0), default=most) * _FAR_APART < most
+    far_apart = min((total for total in totals if total > 0), default=most) * FAR_APART < most
     size, unit = next(((s, u) for s, u in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")) if most >= s), (1.0, "bytes"))
     curves = []
     for summary in summaries:
@@ -63,17 +58,20 @@ def against_bytes(summaries: Sequence[MethodSummary], column: Column) -> Figure:
 
 
 def _drawn(curves: Sequence[_Curve], column: Column, where: str) -> Figure:
-    """The figure of those curves that have points; `where` is how a point's place on the horizontal axis is told."""
+    """The figure of the curves that have points; `where` formats a point's place on the horizontal axis."""
     figure = go.Figure()
     shown = [(curve, style) for curve, style in zip(curves, _styles(curves), strict=True) if curve.points]
     few = len(shown) <= _FEW
     for curve, style in shown:
         _add(figure, curve, style, where, few=few)
-    return _styled(figure, column, 0 if few else _LEGEND_LINE * len(shown) // 5)
+    figure.update_layout(legend=LEGEND | {"y": 1.02})
+    figure.update_xaxes(showgrid=False, zeroline=False, rangemode="tozero")
+    figure.update_yaxes(automargin=True, title_text=TITLES[column], ticksuffix=" %", gridcolor=GRID, zeroline=False)
+    return styled(figure, 420 + (0 if few else _LEGEND_LINE * len(shown) // 5))
 
 
 def _styles(curves: Sequence[_Curve]) -> list[tuple[str, str]]:
-    """Colour and dash of each."""
+    """Each curve's colour and dash."""
     variants: dict[str, list[str]] = {}
     for curve in curves:
         variants.setdefault(curve.label.partition(".")[0], []).append(curve.label)
@@ -81,7 +79,7 @@ def _styles(curves: Sequence[_Curve]) -> list[tuple[str, str]]:
     return [
         (
             COLOURS[order.index(base) % len(COLOURS)],
-            # Where there are more methods than colours, the next ones differ by dash too.
+            # More methods than colours differ by dash, too.
             DASHES[(variants[base].index(curve.label) + order.index(base) // len(COLOURS)) % len(DASHES)],
         )
         for curve in curves
@@ -124,26 +122,3 @@ def _add(figure: Figure, curve: _Curve, style: tuple[str, str], where: str, *, f
             hovertemplate=f"{label}, {where}: %{{y:.1f}} %<extra></extra>",
         )
     )
-
-
-def _styled(figure: Figure, column: Column, legend: int) -> Figure:
-    """The figure in this report's style; `legend` is how much taller its legend makes it, in pixels."""
-    figure.update_layout(
-        template="none",
-        height=420 + legend,
-        margin={"l": 10, "r": 16, "t": 20, "b": 10},
-        font={"family": FONT, "size": 13, "color": MUTED},
-        hoverlabel={"font": {"family": FONT, "size": 13}},
-        legend={"orientation": "h", "x": 0, "xanchor": "left", "y": 1.02, "yanchor": "bottom", "font": {"color": INK}},
-        paper_bgcolor="rgba(0,0,0,0)",
-        plot_bgcolor="rgba(0,0,0,0)",
-    )
-    figure.update_xaxes(
-        automargin=True, title_standoff=8, showgrid=False, zeroline=False, linecolor=GRID, fixedrange=True,
-        rangemode="tozero",
-    )  # fmt: skip
-    figure.update_yaxes(
-        automargin=True, title_text=TITLES[column], title_standoff=8, ticksuffix=" %", gridcolor=GRID, zeroline=False,
-        fixedrange=True,
-    )  # fmt: skip
-    return figure

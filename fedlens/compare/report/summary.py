@@ -1,4 +1,4 @@
-"""Figures over the seeds of a study: from the results of runs to tables and curves."""
+"""Means over the seeds of a study: from the results of runs to columns and curves."""
 
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
@@ -6,17 +6,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedlens.compare.columns import COLUMNS, EXAMINED, Column
-from fedlens.reports.macro import macro
+from fedlens.reports.task_report import macro
 
 Run = Mapping[str, Any]  # as `results.run_values` gives it
 
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """One figure over seeds: shares of 1.
+    """A mean over seeds, from 0 to 1.
 
     Attributes:
-        deviation: Of the sample, with n - 1; None for a single seed.
+        deviation: Sample deviation, with n - 1; None for a single seed.
     """
 
     mean: float
@@ -25,14 +25,14 @@ class Value:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> "Value":
-        """Of one value a seed, at least one."""
+        """The mean of one value for each seed, at least one."""
         deviation = statistics.stdev(values) if len(values) > 1 else None
         return cls(statistics.fmean(values), deviation, len(values))
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A point of a curve: after so many committed rounds, with so many bytes sent by all clients together."""
+    """A point of a curve, after committed `rounds` in which all clients together sent `bytes_up`."""
 
     rounds: int
     bytes_up: float
@@ -44,14 +44,15 @@ class MethodSummary:
     """One method over all seeds.
 
     Attributes:
-        columns: Only those that were measured.
-        bytes_up: Sent by all clients in a run, mean over seeds; `bytes_down` likewise.
-        bytes_up_each: Sent by a client in a round in which it trains, mean over them and over seeds; None: none did.
-        seconds: Of a run on this machine, mean over seeds.
-        curves: Of `global_accuracy` and `personal_accuracy`.
-        faults: What went wrong on the way, one line each.
-        by_seed: The columns of each seed's run.
-        by_camera: For each group of the final examination and camera the accuracy over all clients' photos together.
+        columns: Columns with a value for every seed.
+        bytes_up: Bytes that all clients send in a run, mean over seeds; `bytes_down` likewise.
+        bytes_up_each: Bytes that a client sends in a round in which it trains, mean over these and over seeds; None if
+            no client trained.
+        seconds: Duration of a run on this machine, mean over seeds.
+        curves: Curves of `global_accuracy` and `personal_accuracy`.
+        faults: A line for each abandoned round and each member without a used update.
+        by_seed: Columns of each seed's run.
+        by_camera: Accuracy over all clients' photos together, by group of the final examination and camera.
     """
 
     label: str
@@ -68,7 +69,7 @@ class MethodSummary:
 
 
 def summarise(label: str, runs: Sequence[Run]) -> MethodSummary:
-    """Of the runs of one method, one for each seed, at least one."""
+    """The summary of a method's runs, one for each seed, at least one."""
     each = [run_columns(run) for run in runs]
     committed = [_committed(run) for run in runs]
     sent = [per_client for run in runs if (per_client := _sent_by_a_client(run)) is not None]
@@ -87,7 +88,7 @@ def summarise(label: str, runs: Sequence[Run]) -> MethodSummary:
         rounds=min(map(len, committed)),
         curves={
             "global_accuracy": _curve(committed, "global", 1),
-            # What a round's clients started from follows from the rounds before it.
+            # Clients start a round from the result of the rounds before.
             "personal_accuracy": _curve(committed, "personal_start", 0),
         },
         faults=tuple(fault for run in runs for fault in _faults(run)),

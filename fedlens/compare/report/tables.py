@@ -1,4 +1,4 @@
-"""The table of a study: on the terminal, in Markdown, and as rows for the report."""
+"""A study's tables: for the terminal, in Markdown, and as rows for the report."""
 
 from collections.abc import Mapping, Sequence
 
@@ -8,7 +8,7 @@ from rich.text import Text
 from fedlens.compare.columns import COLUMNS, EXAMINED, TITLES, Column
 from fedlens.compare.report.summary import MethodSummary, Value
 from fedlens.compare.study import Study
-from fedlens.demo.report import readable_bytes
+from fedlens.reports.tables import readable_bytes
 
 PAPERS = "the paper's number"
 _WIDE = 150
@@ -17,16 +17,16 @@ _LEFT_OUT = (*(title for column, title in TITLES.items() if "accuracy" not in co
 
 
 def header(study: Study, summaries: Sequence[MethodSummary]) -> list[str]:
-    """The names of the columns; those of the paper's numbers are marked by a star."""
-    shown = measured(summaries)
+    """The names of the columns; a star marks the paper's own."""
+    shown = columns_of(summaries)
     titles = [f"{TITLES[column]}{' *' if column in study.paper_columns else ''}" for column in shown]
     published = [f"published {TITLES[column]}" for column in _published(study)]
     return ["method", *titles, *published, "sent by clients", PER_ROUND, "sent to clients", "time of a run"]
 
 
 def rows(study: Study, summaries: Sequence[MethodSummary]) -> list[list[str]]:
-    """A line for each method, under `header`."""
-    shown = measured(summaries)
+    """A row for each method, under `header`."""
+    shown = columns_of(summaries)
     return [
         [
             summary.label,
@@ -42,30 +42,30 @@ def rows(study: Study, summaries: Sequence[MethodSummary]) -> list[list[str]]:
 
 
 def note(study: Study, summaries: Sequence[MethodSummary]) -> str:
-    """What the figures are, in a sentence or two."""
+    """An explanation of the columns."""
     seeds = {value.seeds for summary in summaries for value in summary.columns.values()}
     over = f"mean and deviation over {max(seeds)} seeds" if seeds and max(seeds) > 1 else "one seed"
     stars = f" * {PAPERS}." if study.paper_columns else ""
     examined = (
         " Own people, other clients' people, people never met: each client's model at the end, on the test photos of "
-        "the people it learns from, on those of the other clients' people, and on all photos of people of whom no "
-        "client has any; means over clients."
+        "the people it learns from, on those of the other clients' people, and on all photos of people who have no "
+        "client; means over clients."
     )
-    tested = "all photos of people never met" if "unseen_accuracy" in measured(summaries) else "all test photos"
+    tested = "all photos of people never met" if "unseen_accuracy" in columns_of(summaries) else "all test photos"
     return (
         f"Percent of test photos, {over}. Global: the shared model on {tested}. Personal: each client's own "
         f"model on its own test photos, mean over clients.{examined if _examined(summaries) else ''}{stars}"
     )
 
 
-def measured(summaries: Sequence[MethodSummary]) -> list[Column]:
-    """The columns that some method has."""
+def columns_of(summaries: Sequence[MethodSummary]) -> list[Column]:
+    """The columns that at least one method has."""
     return [column for column in COLUMNS if any(column in summary.columns for summary in summaries)]
 
 
 def seed_table(study: Study, summaries: Sequence[MethodSummary]) -> list[list[str]]:
-    """Header and rows: accuracies seed by seed, and by how much each is above training alone; nothing for one seed."""
-    shown: list[Column] = [column for column in measured(summaries) if column.endswith("_accuracy")]
+    """Header and rows: accuracies by seed, and each one's gain over training alone; empty for a single seed."""
+    shown: list[Column] = [column for column in columns_of(summaries) if column.endswith("_accuracy")]
     seeds = study.seeds
     if len(seeds) == 1:
         return []
@@ -85,7 +85,7 @@ def seed_table(study: Study, summaries: Sequence[MethodSummary]) -> list[list[st
 
 
 def camera_table(summaries: Sequence[MethodSummary]) -> list[list[str]]:
-    """Header and rows: the final examination by camera; nothing where photos have none."""
+    """Header and rows: the final examination by camera; empty if photos have no cameras."""
     keys = list(dict.fromkeys(key for summary in summaries for key in summary.by_camera))
     lines = [["method", *(f"{TITLES[column]}, {camera}" for column, camera in keys)]] if keys else []
     for summary in summaries if keys else ():
@@ -94,7 +94,7 @@ def camera_table(summaries: Sequence[MethodSummary]) -> list[list[str]]:
 
 
 def _alone(study: Study, label: str) -> str | None:
-    """The line of clients that train alone which a method is held against: with its head and models."""
+    """The method of clients that train alone with the same head and models, to compare a method with."""
 
     def kind(name: str) -> tuple[object, ...]:
         return study.methods[name].head or study.model.head, study.models_of(name)
@@ -108,7 +108,7 @@ def _alone(study: Study, label: str) -> str | None:
 
 
 def rich_table(study: Study, summaries: Sequence[MethodSummary], width: int) -> Table:
-    """For a terminal of this width: on a narrow one precision, recall and traffic down are left to the report."""
+    """For a terminal of `width` columns; a narrow one leaves precision, recall and downloads to the report."""
     names = header(study, summaries)
     shown = [i for i, name in enumerate(names) if width >= _WIDE or not name.startswith(_LEFT_OUT)]
     table = Table(title=study.title or study.name, caption=note(study, summaries), caption_justify="left")
@@ -120,7 +120,7 @@ def rich_table(study: Study, summaries: Sequence[MethodSummary], width: int) -> 
 
 
 def markdown(study: Study, summaries: Sequence[MethodSummary]) -> str:
-    """For a page."""
+    """All tables as a Markdown page."""
     lines = [header(study, summaries), *rows(study, summaries)]
     text = f"# {study.title or study.name}\n\n{_markdown(lines)}\n\n{note(study, summaries)}\n"
     for title, explanation, table in more_tables(study, summaries):
@@ -131,9 +131,9 @@ def markdown(study: Study, summaries: Sequence[MethodSummary]) -> str:
 
 
 def more_tables(study: Study, summaries: Sequence[MethodSummary]) -> list[tuple[str, str, list[list[str]]]]:
-    """Title, explanation and lines of each further table, of those that have any."""
-    alone = "Percent; over alone: minus that of the line whose clients train alone with the same head and models."
-    cameras = "Percent of photos taken with that camera, those of all clients together."
+    """Title, explanation and lines of each further table that is not empty."""
+    alone = "Percent; over alone: the gain over the method whose clients train alone with the same head and models."
+    cameras = "Percent of the photos that were taken with a camera, over all clients together."
     found = [
         ("Seed by seed", alone, seed_table(study, summaries)),
         ("By camera", cameras, camera_table(summaries)),
@@ -147,7 +147,7 @@ def _markdown(lines: Sequence[Sequence[str]]) -> str:
 
 
 def _examined(summaries: Sequence[MethodSummary]) -> bool:
-    return any(column in EXAMINED for column in measured(summaries))
+    return any(column in EXAMINED for column in columns_of(summaries))
 
 
 def _listed(values: Sequence[float | None], form: str) -> str:

@@ -1,4 +1,4 @@
 """One run of a study: a federation in this process, with its own clock and transport.
 
-It may import the server and the client, and nothing else of `compare`. Begin with `running.py`.
+It may import the server, the client and `reports`, and nothing else of `compare`. Begin with `running.py`.
 """

@@ -1,9 +1,9 @@
-"""The final examination, where clients are people: what each client's last model sees in whose photos.
+"""The final examination, for clients that are people: each client's last model on three groups of photos.
 
 group     photos
-own       the test photos of the client's own people
-others    the test photos of other clients' people
-unseen    all photos of people of whom no client has any
+own       test photos of the client's own people
+others    test photos of other clients' people
+unseen    all photos of people without a client
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,17 +11,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
-from fedlens.compare.run.direct_transport import CheckInTransport
+from fedlens.whole_file import replacing
 from fedlens_edge_client.client.transport import Transport
 from fedlens_edge_client.emulation.fleet.config import FleetConfig
 from fedlens_edge_client.emulation.fleet.messages import client_name
 from fedlens_edge_client.emulation.partitions import PartitionName, PoolPhoto
+from fedlens_edge_client.emulation.transport_wrapper import TransportWrapper
 from fedlens_edge_client.storage.album import Photo
 from fedlens_proto.v1 import check_in_pb2
 
 
 class _Examined(NamedTuple):
-    """A photo of a known class and person."""
+    """A photo with its class and person."""
 
     entry: Photo
     label: int
@@ -31,13 +32,13 @@ class _Examined(NamedTuple):
 
 @dataclass(frozen=True)
 class Examination:
-    """The photos that all clients classify, and what came out.
+    """The photos that all clients classify, and the results.
 
     Attributes:
-        photos: Test photos of people who have a client, and all photos of those who have none.
-        people: Names, by client.
-        unseen: Names of people who have no client.
-        results: What `values` gives, by client; filled by `take`.
+        photos: Test photos of people with a client, and all photos of people without one.
+        people: Names of each client's people.
+        unseen: Names of people without a client.
+        results: Entries of `values` by client, which `take` adds.
     """
 
     photos: Sequence[_Examined]
@@ -47,7 +48,7 @@ class Examination:
 
     @classmethod
     def of(cls, fleet: FleetConfig) -> Self | None:
-        """That of a fleet; None: its clients are no people."""
+        """The examination of a fleet; None if its clients are not people."""
         pool, partition = fleet.pool, fleet.partition
         if partition.name is not PartitionName.CLIENTS:
             return None
@@ -68,17 +69,17 @@ class Examination:
 
     @property
     def entries(self) -> list[Photo]:
-        """What is to be classified."""
+        """The album entries to classify."""
         return [photo.entry for photo in self.photos]
 
-    def take(self, index: int, answers: Mapping[bytes, int]) -> None:
-        """Count what a client has seen in the photos; `answers` are label indices by digest."""
+    def take(self, index: int, predictions: Mapping[bytes, int]) -> None:
+        """Count a client's predictions, which are label indices by the digest of a photo."""
         own = set(self.people[index])
         sums: dict[str, dict[str, Any]] = {}
         for photo in self.photos:
-            answer = answers.get(photo.entry.digest)
-            if answer is None:
-                continue  # it could not be read
+            predicted = predictions.get(photo.entry.digest)
+            if predicted is None:
+                continue  # the photo is unreadable
             group = "own" if photo.owner in own else "unseen" if photo.owner in self.unseen else "others"
             found = sums.setdefault(group, {"count": 0, "correct": 0, "cameras": {}})
             counted = [found]
@@ -86,24 +87,24 @@ class Examination:
                 counted.append(found["cameras"].setdefault(photo.camera, {"count": 0, "correct": 0}))
             for each in counted:
                 each["count"] += 1
-                each["correct"] += answer == photo.label
+                each["correct"] += predicted == photo.label
         self.results[index] = {"client": client_name(index), "people": len(own), **sums}
 
     @property
     def values(self) -> list[dict[str, Any]]:
-        """Of every client its name, how many people it has, and by group sums over photos, also by camera."""
+        """For each client its name, its number of people, and by group sums over photos, also by camera."""
         return [self.results[index] for index in sorted(self.results)]
 
 
-class AsMeasured(CheckInTransport):
-    """A `Transport` that names, once the tasks have ended, the model of the last personal evaluation.
+class EvaluatedModelTransport(TransportWrapper):
+    """A `Transport` that names the model of the last personal evaluation when the tasks have ended.
 
-    A server computes a client's own mix (pFedSim's) for a round alone and afterwards names a stand-in; the client's
-    cache still has the mix. Where another round came after the evaluation, the server's word counts.
+    A server computes a client's own weighted sum (pFedSim's) for one round and afterwards names another model; the
+    client's cache still has the sum. If another round came after the evaluation, the server's model is used.
     """
 
     def __init__(self, inner: Transport, file: Path) -> None:
-        """`file` remembers that model, also for a run that is interrupted."""
+        """`file` keeps the name of that model, also for a resumed run."""
         super().__init__(inner)
         self._file = file
 
@@ -115,10 +116,11 @@ class AsMeasured(CheckInTransport):
             assignment = response.assignment
             self._file.unlink(missing_ok=True)
             if assignment.local_plan.HasField("evaluation") and not assignment.local_plan.stages:
-                told = check_in_pb2.CurrentModel(task=assignment.task, bundle=assignment.bundle, sets=assignment.sets)
-                unfinished = self._file.with_suffix(".part")
-                unfinished.write_bytes(told.SerializeToString())
-                unfinished.replace(self._file)
+                evaluated = check_in_pb2.CurrentModel(
+                    task=assignment.task, bundle=assignment.bundle, sets=assignment.sets
+                )
+                with replacing(self._file) as partial:
+                    partial.write_bytes(evaluated.SerializeToString())
         elif kind == "finished" and self._file.is_file():
             del response.finished.models[:]
             response.finished.models.append(check_in_pb2.CurrentModel.FromString(self._file.read_bytes()))

@@ -1,7 +1,7 @@
-"""One run of a study: a federation in this process, by the real round engine, methods, bundles and clients.
+"""One run of a study: a federation in this process with the product's round engine, methods, bundles and clients.
 
-Clients train one after another in one thread. The clock stands still while anybody has something to do; when nobody
-has, because the others have vanished or report late, it jumps to the moment at which something happens.
+Clients train one after another in one thread. The clock stands still while a client is busy; when all are idle, because
+others have vanished or are late, it jumps to the next deadline or wake-up.
 """
 
 import asyncio
@@ -15,9 +15,11 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from fedlens.compare.run.direct_transport import DirectTransport, PatientTransport, WaitingRoom
-from fedlens.compare.run.examination import AsMeasured, Examination
+from fedlens.compare.run.direct_transport import DirectTransport, IdleClients, LongPollTransport
+from fedlens.compare.run.examination import EvaluatedModelTransport, Examination
 from fedlens.compare.run.study_clock import StudyClock
+from fedlens.errors import FedlensError
+from fedlens.reports.task_report import unfinished
 from fedlens_edge_client.client.client import EdgeClient
 from fedlens_edge_client.client.events import Event, RoundReported
 from fedlens_edge_client.client.transport import Transport
@@ -30,32 +32,30 @@ from fedlens_edge_client.training.label_distribution import private_generator
 from fedlens_proto import wire
 from fedlens_proto.manifest import Bundle
 from fedlens_proto.v1 import admin_pb2, enrolment_pb2
-from fedlens_server.engine.rounds import Change, Rounds, TokenGrant
+from fedlens_server.engine import aggregation, recovery, tasks
+from fedlens_server.engine.clients import TokenGrant
+from fedlens_server.engine.view import Change, Federation
 from fedlens_server.errors import Unknown
 from fedlens_server.store import Store
 
 TASK = "study"
 SERVER = "fedlens-study"
-# A study's server has no enrolment tokens to guard; a role needs one all the same.
+# A study's server has nothing to guard, but a role needs an enrolment token.
 GRANTS = {
     "trainer": TokenGrant(name="trainer", role=enrolment_pb2.CLIENT_ROLE_TRAINER),
     "evaluator": TokenGrant(name="evaluator", role=enrolment_pb2.CLIENT_ROLE_EVALUATOR),
 }
-# Of what a client has downloaded it keeps the parts of bundles, and so many models.
+# A client caches the parts of all bundles, and this many models.
 _CACHED_MODELS = 4
 
 
-class RunFailed(Exception):
-    """A run did not come to its end; the text says why."""
+class RunFailed(FedlensError):
+    """A run did not finish; the text has the reason."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Committed:
-    """Told after each committed round, and at the end of a run; accuracies as last measured.
-
-    Attributes:
-        personal_accuracy: The mean over clients.
-    """
+class RunProgress:
+    """Committed rounds and the latest accuracies; `personal_accuracy` is the mean over clients."""
 
     rounds: int
     rounds_total: int
@@ -64,13 +64,13 @@ class Committed:
 
 
 @dataclass(frozen=True)
-class RunAnswer:
-    """What a finished run says.
+class RunResult:
+    """A finished run.
 
     Attributes:
         shown: The task as an operator sees it, without its rounds' times.
-        model: The global model; None where the method has none, or one that is not one blob.
-        examined: What `Examination.values` says; None where clients are no people.
+        model: The global model; None if the method has none, or one that is not one blob.
+        examined: `Examination.values`; None if clients are not people.
     """
 
     shown: admin_pb2.ShowTaskResponse
@@ -85,19 +85,19 @@ async def run(
     *,
     features: Path | None = None,
     device: str = "cpu",
-    on_commit: Callable[[Committed], None] = lambda committed: None,
+    on_commit: Callable[[RunProgress], None] = lambda committed: None,
     on_round: Callable[[int, float], None] = lambda number, seconds: None,
-) -> RunAnswer:
-    """Run a federation to its end, or take up one that was interrupted.
+) -> RunResult:
+    """Run a federation to its end, or resume one that was interrupted.
 
     Args:
-        fleet: Who takes part; its server is not used, its state folder holds everything.
-        settings_json: Of the task.
-        bundles: Their folders.
-        features: Where what is computed of photos is kept, for further runs too; None: in the state folder.
-        device: Where programs run, as torch names it.
+        fleet: Clients and state folder; `fleet.server` is not used.
+        settings_json: Settings of the task.
+        bundles: Folders of the task's bundles.
+        features: Folder of photos' features, which several runs may share; None: in the state folder.
+        device: Torch's name of the device that runs programs.
         on_commit: Called after each committed round.
-        on_round: Called with the number of each round that ends here and the seconds that it took.
+        on_round: Called with the number of each round that ends and its duration in seconds.
 
     Raises:
         RunFailed: The task failed.
@@ -106,55 +106,57 @@ async def run(
     async with AsyncExitStack() as stack:
         store = Store.open(fleet.state / "server", durable=False)
         stack.callback(store.close)
-        clock, room = StudyClock(), WaitingRoom()
-        clock.on_sleep = room.moved.set
-        rounds = Rounds(store, clock)
-        stack.callback(rounds.close)
+        clock, idle = StudyClock(), IdleClients()
+        clock.on_sleep = idle.activity.set
+        federation = recovery.load(store, clock)
+        stack.callback(federation.close)
         loop = asyncio.get_running_loop()
 
         def changed(change: Change) -> None:
             if change.tasks:
-                loop.call_soon_threadsafe(room.call)
+                loop.call_soon_threadsafe(idle.wake)
 
-        stack.callback(rounds.subscribe(changed))
+        stack.callback(federation.subscribe(changed))
         opened = [Bundle.open(folder) for folder in bundles]
-        await _create(rounds, store, opened, settings_json)
+        await _create(federation, opened, settings_json)
         compute = stack.enter_context(ThreadPoolExecutor(1, "study-compute"))
         disk = stack.enter_context(ThreadPoolExecutor(1, "study-disk"))
-        measured = _Measured()
+        accuracies = _LatestAccuracies()
         engines = _Engines(opened, device)
         examination = Examination.of(fleet)
-        members = _Members(
-            fleet, rounds, store, clock, room, opened, engines, features, compute, disk, measured, examination
+        fleet_clients = _Clients(
+            fleet, federation, clock, idle, opened, engines, features, compute, disk, accuracies, examination
         )
-        clients = {index: asyncio.create_task(members.take_part(index), name=str(index)) for index in fleet.indices}
+        clients = {
+            index: asyncio.create_task(fleet_clients.take_part(index), name=str(index)) for index in fleet.indices
+        }
         try:
-            await _drive(rounds, store, clock, room, clients, measured, on_commit, on_round)
+            await _drive(federation, clock, idle, clients, accuracies, on_commit, on_round)
         finally:
             for client in clients.values():
                 client.cancel()
             await asyncio.wait(clients.values())
-        answer = _answer(rounds)
-        return answer if examination is None else replace(answer, examined=examination.values)
+        result = _result(federation)
+        return result if examination is None else replace(result, examined=examination.values)
 
 
-async def _create(rounds: Rounds, store: Store, bundles: list[Bundle], settings_json: str) -> None:
+async def _create(federation: Federation, bundles: list[Bundle], settings_json: str) -> None:
     for bundle in bundles:
         for part in bundle.manifest.parts:
             try:
-                rounds.locate(part.sha256)
+                federation.store.blobs.locate(part.sha256)
             except Unknown:
-                with store.incoming() as incoming:
+                with federation.store.incoming() as incoming:
                     incoming.write(bundle.part(part.sha256).read_bytes())
-                    await asyncio.wrap_future(rounds.put_part(incoming.finish(part.sha256)))
+                    await asyncio.wrap_future(tasks.put_part(federation, incoming.finish(part.sha256)))
     request = admin_pb2.CreateTaskRequest(
         protocol=wire.PROTOCOL, name=TASK, manifests=[bundle.raw for bundle in bundles], settings_json=settings_json
     )
-    await asyncio.wrap_future(rounds.create_task(request))
+    await asyncio.wrap_future(tasks.create(federation, request))
 
 
 class _Engines:
-    """One engine for each bundle, whichever client asks; used in the computing thread alone."""
+    """One engine for each bundle, shared by all clients; for the computing thread alone."""
 
     def __init__(self, bundles: list[Bundle], device: str) -> None:
         self._bundles = {bundle.id: bundle for bundle in bundles}
@@ -162,7 +164,7 @@ class _Engines:
         self._engines: dict[bytes, Engine] = {}
 
     def of(self, bundle: Bundle) -> Engine:
-        """The engine of a bundle. Its programs are read where they were exported, where all of them are."""
+        """The engine of a bundle; reads programs from the exported folder, because a client's copy may lack some."""
         from fedlens_edge_client.engines.torch import TorchEngine
 
         if bundle.id not in self._engines:
@@ -170,8 +172,8 @@ class _Engines:
         return self._engines[bundle.id]
 
 
-class _Measured:
-    """The newest accuracies, from what clients report."""
+class _LatestAccuracies:
+    """The latest accuracies that clients have reported."""
 
     def __init__(self) -> None:
         self.global_accuracy: float | None = None
@@ -196,30 +198,29 @@ class _Measured:
 
 
 @dataclass(frozen=True)
-class _Members:
+class _Clients:
     """The clients of a run."""
 
     fleet: FleetConfig
-    rounds: Rounds
-    store: Store
+    federation: Federation
     clock: StudyClock
-    room: WaitingRoom
+    idle: IdleClients
     bundles: list[Bundle]
     engines: _Engines
     features: Path | None
     compute: Executor
     disk: Executor
-    measured: _Measured
+    accuracies: _LatestAccuracies
     examination: Examination | None
 
     async def take_part(self, index: int) -> None:
-        """Be one client until its tasks have ended, and be examined then if there is an examination."""
+        """Run one client until its tasks have ended; then examine its model if there is an examination."""
         fleet, secret = self.fleet, self.fleet.secret(index)
-        transport: Transport = DirectTransport(self.rounds, self.store, GRANTS, secret)
+        transport: Transport = DirectTransport(self.federation, GRANTS, secret)
         if index != EVALUATOR:
             transport = FaultyTransport(transport, fleet.plan, index, self.clock.sleep)
         if self.examination is not None:
-            transport = AsMeasured(transport, fleet.folder(index).with_suffix(".measured"))
+            transport = EvaluatedModelTransport(transport, fleet.folder(index).with_suffix(".measured"))
         cache = Cache(fleet.cache(index), self._cached_bytes)
         client = EdgeClient(
             SERVER,
@@ -230,7 +231,7 @@ class _Members:
             on_event=lambda event: self._heard(index, cache, event),
             secret=secret,
             private_generator=partial(private_generator, secret),
-            transport=PatientTransport(transport, self.room, index),
+            transport=LongPollTransport(transport, self.idle, index),
             engine_factory=self.engines.of,
             cache=cache.folder,
             features=self.features or fleet.features,
@@ -241,11 +242,11 @@ class _Members:
         )
         async with client:
             await client.run()
-            if self.examination is not None and index != EVALUATOR and _has_finished(self.rounds):
+            if self.examination is not None and index != EVALUATOR and _has_finished(self.federation):
                 self.examination.take(index, await client.classify(self.examination.entries))
 
     def _heard(self, index: int, cache: Cache, event: Event) -> None:
-        self.measured.hear(index, event)
+        self.accuracies.hear(index, event)
         if isinstance(event, RoundReported):
             cache.trim()
 
@@ -256,90 +257,87 @@ class _Members:
 
 
 async def _drive(
-    rounds: Rounds,
-    store: Store,
+    federation: Federation,
     clock: StudyClock,
-    room: WaitingRoom,
+    idle: IdleClients,
     clients: dict[int, asyncio.Task[None]],
-    measured: _Measured,
-    on_commit: Callable[[Committed], None],
+    accuracies: _LatestAccuracies,
+    on_commit: Callable[[RunProgress], None],
     on_round: Callable[[int, float], None],
 ) -> None:
-    """Carry rounds on until all clients have ended."""
+    """Advance rounds until all clients have ended."""
     started = time.perf_counter()
 
     def is_idle() -> bool:
-        return len(room.waiting) + clock.sleeping + sum(client.done() for client in clients.values()) == len(clients)
+        return len(idle.waiting) + clock.sleeping + sum(client.done() for client in clients.values()) == len(clients)
 
     while not all(client.done() for client in clients.values()):
         for client in clients.values():
             if client.done():
                 client.result()
-        room.moved.clear()
+        idle.activity.clear()
         evaluator = clients.get(EVALUATOR)
-        due = rounds.due()
-        # The next commit would take the model away that is being evaluated.
-        if due and (evaluator is None or evaluator.done() or EVALUATOR in room.waiting):
+        due = aggregation.due(federation)
+        # The next commit would delete the model that the evaluator is working on.
+        if due and (evaluator is None or evaluator.done() or EVALUATOR in idle.waiting):
             for key in due:
-                await asyncio.to_thread(rounds.advance, key)
+                await asyncio.to_thread(aggregation.advance, federation, key)
                 now = time.perf_counter()
                 on_round(key.round, now - started)
                 started = now
-            (task,) = rounds.tasks().tasks
+            (task,) = tasks.listed(federation).tasks
             on_commit(
-                Committed(
+                RunProgress(
                     rounds=task.rounds_committed,
                     rounds_total=task.rounds_total,
-                    global_accuracy=measured.global_accuracy,
-                    personal_accuracy=measured.personal_accuracy,
+                    global_accuracy=accuracies.global_accuracy,
+                    personal_accuracy=accuracies.personal_accuracy,
                 )
             )
             continue
         if is_idle():
-            # What was committed a moment ago may have started something: it is over when this is.
-            await asyncio.wrap_future(store.submit(lambda transaction: None))
+            # The last commit may have started work in the store: it has ended when this has.
+            await asyncio.wrap_future(federation.store.submit(lambda transaction: None))
             await asyncio.sleep(0)
-            if is_idle() and not rounds.due():
-                times = [when for when in (clock.next_awake(), rounds.next_deadline()) if when is not None]
+            if is_idle() and not aggregation.due(federation):
+                times = [
+                    when for when in (clock.next_awake(), aggregation.next_deadline(federation)) if when is not None
+                ]
                 if not times:
-                    raise RunFailed("nothing is left to happen, and the task has not ended")
+                    raise RunFailed("no client is active and no deadline is set, but the task has not ended")
                 clock.jump(min(times))
-                room.call()
+                idle.wake()
             continue
-        moved = asyncio.create_task(room.moved.wait())
-        await asyncio.wait([moved, *(c for c in clients.values() if not c.done())], return_when=asyncio.FIRST_COMPLETED)
-        moved.cancel()
+        activity = asyncio.create_task(idle.activity.wait())
+        await asyncio.wait(
+            [activity, *(c for c in clients.values() if not c.done())], return_when=asyncio.FIRST_COMPLETED
+        )
+        activity.cancel()
     for client in clients.values():
         client.result()
 
 
-def _has_finished(rounds: Rounds) -> bool:
-    (task,) = rounds.tasks().tasks
+def _has_finished(federation: Federation) -> bool:
+    (task,) = tasks.listed(federation).tasks
     return task.state == admin_pb2.TASK_STATE_FINISHED
 
 
-def _answer(rounds: Rounds) -> RunAnswer:
-    shown = rounds.show(TASK)
-    task = shown.task
-    if task.state != admin_pb2.TASK_STATE_FINISHED:
-        state = admin_pb2.TaskState.Name(task.state).removeprefix("TASK_STATE_").lower()
-        said = [f"; a client says: {m.reason}" for r in shown.rounds for m in r.members if m.reason][:1]
-        raise RunFailed(
-            f"the task is {state} after {task.rounds_committed} of {task.rounds_total} rounds: "
-            f"{task.reason}{''.join(said)}"
-        )
-    # By the study's clock, which says nothing.
+def _result(federation: Federation) -> RunResult:
+    shown = tasks.show(federation, TASK)
+    if shown.task.state != admin_pb2.TASK_STATE_FINISHED:
+        raise RunFailed(unfinished(shown))
+    # Times of the study's clock mean nothing.
     for result in shown.rounds:
         result.ClearField("opened_at")
         result.ClearField("ended_at")
     try:
-        model = rounds.model(TASK)
-        found = rounds.locate(model.blob_sha256)
+        model = tasks.model(federation, TASK)
+        found = federation.store.blobs.locate(model.blob_sha256)
     except Unknown:
-        return RunAnswer(shown, None)
+        return RunResult(shown, None)
     if model.extractors:
-        return RunAnswer(shown, None)
+        return RunResult(shown, None)
     if found.raw is not None:
-        return RunAnswer(shown, found.raw)
+        return RunResult(shown, found.raw)
     assert found.path is not None  # one of both is set
-    return RunAnswer(shown, found.path.read_bytes())
+    return RunResult(shown, found.path.read_bytes())

@@ -1,19 +1,19 @@
-"""A clock that stands still while somebody works, and jumps when everybody waits for it."""
+"""A simulated clock that stands still while clients work."""
 
 import asyncio
 import heapq
 from collections.abc import Callable
 from itertools import count
 
-# Any fixed moment: nothing of a study depends on the date.
+# Any fixed moment: no result of a study depends on the date.
 START = 1_000_000_000.0
 
 
 class StudyClock:
-    """A `Clock` whose time is moved by hand; to be used on one event loop."""
+    """A `Clock` that its owner moves; for one event loop."""
 
     def __init__(self) -> None:
-        """It is `START`."""
+        """The time is `START`."""
         self._now = START
         self._sleepers: list[tuple[float, int, asyncio.Future[None]]] = []
         self._numbers = count()
@@ -24,7 +24,7 @@ class StudyClock:
         return self._now
 
     async def sleep_until(self, when: float) -> None:
-        """Return when `now()` has reached `when`."""
+        """Return when `now()` reaches `when`."""
         if when > self._now:
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             heapq.heappush(self._sleepers, (when, next(self._numbers), waiter))
@@ -32,20 +32,20 @@ class StudyClock:
             await waiter
 
     async def sleep(self, seconds: float) -> None:
-        """Return so many seconds later."""
+        """Return `seconds` later."""
         await self.sleep_until(self._now + seconds)
 
     @property
     def sleeping(self) -> int:
-        """How many wait for a later time."""
+        """The number of sleepers."""
         return sum(not waiter.done() for _, _, waiter in self._sleepers)
 
     def next_awake(self) -> float | None:
-        """The earliest time that somebody waits for."""
+        """The earliest time for which a sleeper waits."""
         return min((when for when, _, waiter in self._sleepers if not waiter.done()), default=None)
 
     def jump(self, to: float) -> None:
-        """Let it be `to`, if it is not later already; wakes those whose time has come."""
+        """Set the time to `to`, unless it is later already, and wake the sleepers whose time has come."""
         self._now = max(self._now, to)
         while self._sleepers and self._sleepers[0][0] <= self._now:
             _, _, waiter = heapq.heappop(self._sleepers)

@@ -9,7 +9,7 @@ import pytest
 from fedlens_edge_client.client.transport import Transport
 from fedlens_edge_client.emulation.faults import Fault, FaultKind, FaultPlan, FaultPlanError
 from fedlens_edge_client.emulation.faulty_transport import FaultyTransport, with_nan
-from fedlens_edge_client.errors import BadAnswer
+from fedlens_edge_client.errors import BadResponse
 from fedlens_proto import blob, wire
 from fedlens_proto.errors import BlobError
 from fedlens_proto.v1 import assignment_pb2, blob_pb2, check_in_pb2, enrolment_pb2, update_pb2
@@ -112,14 +112,14 @@ def test_an_entry_comes_before_the_rates(tmp_path: Path) -> None:
             '[[fault]]\nclient = 1\nround = 1\nkind = "no"',
             r"fault\[0\]\.kind: found 'no', must be one of vanish, delay",
         ),
-        ("[[fault]]\nclient = 1\nround = 1", r"fault\[0\]\.kind: missing; must be one of vanish"),
+        ("[[fault]]\nclient = 1\nround = 1", r"fault\[0\]\.kind: found nothing, must be one of vanish"),
         ('[[fault]]\nclient = 1\nround = 1\nkind = "delay"', r"fault\[0\]: found kind 'delay' with no seconds"),
         ('[[fault]]\nclient = 1\nround = 1\nkind = "nan"\nseconds = 2', r"found kind 'nan' with seconds = 2; a delay"),
         ('[[fault]]\nclient = 1\nround = 1\nkind = "nan"\n' * 2, "found two faults for client 1 in round 1"),
         ("[rates]\nvanish = 2", r"rates\.vanish: found 2, must be a number from 0 to 1"),
         ("[rates]\nvanish = 0.6\nnan = 0.6", r"rates: found rates that add up to 1\.2"),
-        ("[rates]\nvanihs = 0.1", r"rates\.vanihs: unknown key; known are seed, vanish"),
-        ("faults = 3", r"faults: unknown key; known are fault, rates"),
+        ("[rates]\nvanihs = 0.1", r"rates\.vanihs: unknown key; did you mean vanish\?"),
+        ("faults = 3", r"faults: unknown key; did you mean fault\?"),
         ("[fault", r"cannot be read as TOML"),
     ],
 )
@@ -199,7 +199,7 @@ async def test_a_duplicate_is_sent_twice(tmp_path: Path) -> None:
 
 
 async def test_a_duplicate_with_another_receipt_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(BadAnswer, match="two different receipts"):
+    with pytest.raises(BadResponse, match="two different receipts"):
         await faulty(tmp_path, "duplicate", RecordingTransport(forgetful=True)).put_update(1, 2, HEADER, BLOB)
 
 

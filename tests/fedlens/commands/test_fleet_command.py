@@ -30,7 +30,7 @@ def test_an_option_of_another_partition_is_refused_with_what_this_one_has(tmp_pa
     [
         (["--partition", "dirichlet", "--beta", "0"], "beta of partition dirichlet is 0.0; allowed is more than 0"),
         (["--partition", "dirichlet", "--clients", "50"], "photos are too few for 50 clients with at least 10 each"),
-        (["--partition", "classes", "--classes-per-client", "3"], "3 classes per client where there are 2"),
+        (["--partition", "classes", "--classes-per-client", "3"], "3 classes per client, but there are 2"),
         (["--per-class", "30"], "class 'cat' has 32 train photos"),
     ],
 )
@@ -94,7 +94,7 @@ def test_a_table_is_taken_for_photos(tmp_path: Path, started: list[FleetConfig])
 @pytest.mark.parametrize(
     ("people", "options", "told"),
     [
-        (OWNED, ["--clients", "6"], "6 clients are more than the 5 people or devices whose photos there are"),
+        (OWNED, ["--clients", "6"], "6 clients are too many for 5 people or devices with photos to train on"),
         (OWNED, ["--unseen", "1"], "unseen of partition clients is 1.0; allowed is 0 or more and less than 1"),
         (OWNED | {"finn": {"cat": 1}}, [], "client 'finn' has 1 photo in"),
         (

@@ -176,7 +176,7 @@ def test_init_does_not_overwrite(folder: Path) -> None:
     again = CliRunner().invoke(app, ["serve", "--init", str(folder)])
 
     assert again.exit_code == 1
-    assert "is there already" in again.stderr
+    assert "exists already" in again.stderr
     assert (folder / "fedlens.toml").read_bytes() == before
 
 

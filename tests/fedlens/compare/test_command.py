@@ -11,12 +11,21 @@ from pathlib import Path
 
 import pytest
 
+from fedlens.digits import write_digits
 from tests.fedlens.compare.conftest import FEDLENS, STUDY, Carried, fedlens
 
 CAMERAS = re.compile(r'name = "camera-iid".*\nper_class = 3')
 # One in five has no client.
 PEOPLE = 'name = "clients"\nunseen = 0.2'
 GROUPS = {"own", "others", "unseen"}
+
+
+def with_bundles(carried: Carried, folder: Path) -> Path:
+    """A study's folder with the bundles that the study of the docs has left."""
+    out = folder / "out"
+    out.mkdir()
+    (out / "bundles").symlink_to(carried.out / "bundles")
+    return out
 
 
 def test_runs_that_work_are_reported_beside_those_that_fail(carried: Carried) -> None:
@@ -132,10 +141,7 @@ def test_what_cannot_be_done_is_told_in_a_sentence(arguments: list[str], words: 
 def test_a_task_that_the_engine_would_refuse_ends_a_study_before_its_first_run(
     carried: Carried, tmp_path: Path
 ) -> None:
-    # The bundles are those that the study of the docs has left.
-    out = tmp_path / "out"
-    out.mkdir()
-    (out / "bundles").symlink_to(carried.out / "bundles")
+    out = with_bundles(carried, tmp_path)
     study = tmp_path / "small.toml"
     study.write_text(f'{STUDY}\n[methods.wrong]\nmethod = "pfedsim"\noptions = {{ varient = "paper" }}\n')
 
@@ -148,9 +154,7 @@ def test_a_task_that_the_engine_would_refuse_ends_a_study_before_its_first_run(
 
 @pytest.mark.slow
 def test_a_bundle_that_cannot_be_exported_ends_a_study_before_its_first_run(carried: Carried, tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    out.mkdir()
-    (out / "bundles").symlink_to(carried.out / "bundles")
+    out = with_bundles(carried, tmp_path)
     study = tmp_path / "small.toml"
     study.write_text(f'{STUDY}\n[methods.wrong]\nmethod = "fedprox"\nobjective = "proximate"\n')
 
@@ -186,16 +190,13 @@ def test_ctrl_c_ends_a_study_and_the_same_command_goes_on_to_the_same_results(ca
 
 
 def test_a_study_of_people_tells_of_own_others_and_unseen_ones_by_camera(carried: Carried, tmp_path: Path) -> None:
-    # The bundles are those that the study of the docs has left, and so are the digits.
-    out, cache = tmp_path / "out", carried.out.parent / "cache"
-    out.mkdir()
-    (out / "bundles").symlink_to(carried.out / "bundles")
-    (tmp_path / "digits").symlink_to(cache / "digits" / "train")
+    out = with_bundles(carried, tmp_path)
+    digits = write_digits(tmp_path / "digits") / "train"
     # Five people with five photos of each digit, of which one is to test with; the last one has another camera.
     rows = [
-        f"digits/{digit}/{path.name},p{i % 5},{'old' if i % 5 == 4 else 'new'}"
+        f"digits/train/{digit}/{path.name},p{i % 5},{'old' if i % 5 == 4 else 'new'}"
         for digit in range(10)
-        for i, path in enumerate(sorted((tmp_path / "digits" / str(digit)).iterdir())[:25])
+        for i, path in enumerate(sorted((digits / str(digit)).iterdir())[:25])
     ]
     (tmp_path / "people.csv").write_text("\n".join(["file,person,camera", *rows]) + "\n")
     values, replaced = CAMERAS.subn(PEOPLE, STUDY)
@@ -204,7 +205,7 @@ def test_a_study_of_people_tells_of_own_others_and_unseen_ones_by_camera(carried
     study.write_text(values + '\n[methods.pooled]\nmethod = "fedavg"\nclients = 1\n')
 
     arguments = ["--photos", str(tmp_path), "--seed", "1", "--method", "plain", "--method", "pooled"]
-    done = fedlens("compare", str(study), *arguments, "--out", str(out), "--cache", str(cache))
+    done = fedlens("compare", str(study), *arguments, "--out", str(out))
 
     assert done.returncode == 0, done.stdout + done.stderr
     plain, pooled = json.loads((out / "results.json").read_text())["runs"]

@@ -96,7 +96,7 @@ def test_a_study_without_photos_of_its_own_takes_those_of_the_command_line_or_sa
         ("methods/plain", {"method": "fedavg", "clients": 2, "cohort": 3}, "cohort: found 3, must be at most the pop"),
         ("methods/plain/codec", "f8", 'methods.plain: codec: found "f8", must be "f32", "f16" or "int8"'),
         ("methods/plain/published", {"accuracy": 1.0}, "methods.plain.published"),
-        ("faults", {"fault": [{"client": 0}]}, "faults.fault.round: found nothing, must be"),
+        ("faults", {"fault": [{"client": 0}]}, "faults.fault[0].round: found nothing, must be"),
         ("reduced", {"clients": 0}, "small.toml with [reduced]: clients: found 0"),
         ("variants", {"f16": {"codec": "f8"}}, "methods.plain.f16: codec"),
     ],

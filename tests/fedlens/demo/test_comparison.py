@@ -6,13 +6,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedlens.demo.comparison import Answers, Comparison, Training, compare
-from fedlens.demo.confusion import confusion
-from fedlens.demo.front import sections
+from fedlens.demo.comparison import Comparison, Predictions, Training, compare
 from fedlens.demo.results import TaskFacts
-from fedlens_edge_client.emulation.faults import FaultPlan
+from fedlens.demo.sections import sections
+from fedlens.reports.confusion import confusion_section
 from fedlens_edge_client.emulation.fleet.config import FleetConfig
 from fedlens_edge_client.emulation.partitions import Partition, PartitionName, PhotoPool
+from tests.edge_client.emulation.fleets import fleet_of
 from tests.edge_client.linear import LinearEngine, make_bundle
 from tests.edge_client.photo_folders import add_photos
 from tests.fedlens.demo.demo_sample import NAMES, sample_answer
@@ -28,18 +28,8 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> FleetConfig:
     root = tmp_path_factory.mktemp("comparison")
     add_photos(root / "photos" / "anna", "cat", 10, seed=1)
     add_photos(root / "photos" / "ben", "dog", 5, seed=2)
-    return FleetConfig(
-        server="",
-        clients=2,
-        pool=PhotoPool.open(root / "photos"),
-        partition=Partition(name=PartitionName.CLIENTS, seed=1, clients=2),
-        plan=FaultPlan(),
-        key=bytes(32),
-        state=root / "state",
-        workers=1,
-        evaluator_token="evaluator",
-        photo_features=root / "features",
-    )
+    partition = Partition(name=PartitionName.CLIENTS, seed=1, clients=2)
+    return fleet_of(PhotoPool.open(root / "photos"), partition, root / "state", photo_features=root / "features")
 
 
 @pytest.fixture(scope="module")
@@ -65,26 +55,26 @@ def test_who_trains_alone_on_one_class_knows_that_class_alone(compared: Comparis
     assert anna.labels.tolist() == [0, 0, 0]
     assert ben.labels.tolist() == [1, 1, 1]
     # Anna is right about 2 of 3 photos, Ben about 1 of 3.
-    assert compared.alone_share == pytest.approx(0.5)
+    assert compared.alone_accuracy == pytest.approx(0.5)
 
 
 def test_a_server_with_all_photos_knows_both_classes(compared: Comparison) -> None:
     assert compared.pooled is not None
-    assert compared.pooled.share() == 1.0
+    assert compared.pooled.accuracy() == 1.0
 
 
 def test_the_shared_model_is_tested_as_it_is(fleet: FleetConfig, engine: LinearEngine) -> None:
     found = compare(fleet, engine, KNOWS_BOTH, alone=None, pooled=None)
 
-    assert found.together.share() == 1.0
-    assert found.wrong == []
+    assert found.together.accuracy() == 1.0
+    assert found.mistakes == []
     assert (found.alone, found.pooled) == ((), None)
 
 
 def test_clients_are_tested_on_their_own_photos(compared: Comparison) -> None:
     assert compared.names == ("client 0 (anna)", "client 1 (ben)")
     assert [compared.labels[own].tolist() for own in compared.own] == [[0, 0], [1]]
-    assert [answers.share(own) for answers, own in zip(compared.alone, compared.own, strict=True)] == [1.0, 1.0]
+    assert [answers.accuracy(own) for answers, own in zip(compared.alone, compared.own, strict=True)] == [1.0, 1.0]
 
 
 def test_the_bytes_of_a_server_are_those_of_the_train_photos(compared: Comparison, fleet: FleetConfig) -> None:
@@ -99,15 +89,15 @@ def test_the_same_seed_trains_the_same_models(compared: Comparison, fleet: Fleet
 
     assert again.pooled is not None
     assert compared.pooled is not None
-    assert np.array_equal(again.pooled.likelihoods, compared.pooled.likelihoods)
+    assert np.array_equal(again.pooled.probabilities, compared.pooled.probabilities)
 
 
 def test_the_surest_mistakes_come_first(compared: Comparison) -> None:
-    answers = Answers(
-        labels=np.array([0, 1, 1]), likelihoods=np.array([0.9, 0.6, 0.8]), right=np.array([True, False, False])
+    answers = Predictions(
+        labels=np.array([0, 1, 1]), probabilities=np.array([0.9, 0.6, 0.8]), correct=np.array([True, False, False])
     )
 
-    assert replace(compared, together=answers).wrong == [2, 1]
+    assert replace(compared, together=answers).mistakes == [2, 1]
 
 
 def test_a_report_begins_with_the_three_ways_and_their_bytes(compared: Comparison) -> None:
@@ -144,14 +134,14 @@ def test_of_many_classes_those_that_are_mixed_up_most_are_shown(compared: Compar
     # One photo of each of 40 classes; that of class 35 is taken for class 38.
     labels = np.arange(40)
     answers = np.where(labels == 35, 38, labels)
-    together = Answers(labels=answers, likelihoods=np.ones(40), right=answers == labels)
+    together = Predictions(labels=answers, probabilities=np.ones(40), correct=answers == labels)
     many = replace(compared, class_names=tuple(f"c{i:02}" for i in range(40)), labels=labels, together=together)
 
-    shown = confusion(many)
+    shown = confusion_section(many.confusion, many.class_names)
 
     rows = re.findall('<th scope="row">(c[0-9]+)</th>', shown)
     assert rows == [f"c{i:02}" for i in (*range(28), 35, 38)]
-    assert "The 30 classes that are mixed up most." in shown
+    assert "The 30 classes that are confused most." in shown
 
 
 def test_a_report_without_other_ways_begins_with_its_figures(fleet: FleetConfig, engine: LinearEngine) -> None:

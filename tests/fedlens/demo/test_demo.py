@@ -13,10 +13,11 @@ from PIL import Image
 from rich.console import Console
 
 from fedlens.demo.demo import DemoConfig, Running, run_demo
-from fedlens.demo.digits import write_digits
+from fedlens.demo.run_folder import MARK, run_folder
 from fedlens.demo.scale import Scale, at_most, side_for
 from fedlens.demo.server_process import PartDied
-from fedlens.demo.workplace import MARK, WorkplaceTaken, workplace
+from fedlens.digits import write_digits
+from fedlens.errors import FolderInUse
 from fedlens_edge_client.emulation.partitions import PartitionName, PhotoPool, TooFewPhotos
 from tests.edge_client.photo_folders import make_album, write_clients, write_files
 
@@ -132,7 +133,7 @@ def test_a_folder_that_no_demo_made_is_not_emptied(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "thesis.txt").touch()
 
-    with pytest.raises(WorkplaceTaken, match="is not of a demo"), workplace(tmp_path):
+    with pytest.raises(FolderInUse, match="which would be emptied"), run_folder(tmp_path):
         pass
 
     assert (tmp_path / "run" / "thesis.txt").exists()
@@ -140,18 +141,18 @@ def test_a_folder_that_no_demo_made_is_not_emptied(tmp_path: Path) -> None:
 
 def test_two_demos_do_not_share_a_folder(tmp_path: Path) -> None:
     with (
-        workplace(tmp_path),
-        pytest.raises(WorkplaceTaken, match="another demo runs"),
-        workplace(tmp_path),
+        run_folder(tmp_path),
+        pytest.raises(FolderInUse, match="another demo runs"),
+        run_folder(tmp_path),
     ):
         pass
 
 
 def test_a_second_demo_starts_with_an_empty_folder(tmp_path: Path) -> None:
-    with workplace(tmp_path) as run:
+    with run_folder(tmp_path) as run:
         (run / "old").touch()
 
-    with workplace(tmp_path) as run:
+    with run_folder(tmp_path) as run:
         assert [child.name for child in run.iterdir()] == [MARK]
 
 
@@ -179,10 +180,10 @@ def test_a_small_demo_on_own_photos_reads_each_once_and_names_what_it_leaves_out
     assert [r.number for r in shown.facts.rounds] == [1, 2]
     assert shown.facts.rounds[-1].model is not None
     assert shown.facts.rounds[-1].model.count == len(shown.comparison.labels)
-    assert shown.comparison.together.right.sum() == shown.facts.rounds[-1].model.correct
+    assert shown.comparison.together.correct.sum() == shown.facts.rounds[-1].model.correct
     # Red cats and blue dogs: a server with all photos tells them apart.
     assert shown.comparison.pooled is not None
-    assert shown.comparison.pooled.share() > 0.9
+    assert shown.comparison.pooled.accuracy() > 0.9
     # 2 x 1,280 weights and 2 biases as float16, with headers.
     assert all(r.bytes_up / r.members < 6_500 for r in shown.facts.rounds)
     assert shown.report.stat().st_size > 1_000_000
@@ -228,7 +229,7 @@ def children(pid: int) -> dict[str, list[int]]:
             command = (entry / "cmdline").read_bytes()
         except (OSError, IndexError):
             continue
-        if parent == pid and b"fedlens.demo.leash" in command:
+        if parent == pid and b"fedlens.demo.child_command" in command:
             found["server"].append(int(entry.name))
         if parent == pid and b"spawn_main" in command:
             found["worker"].append(int(entry.name))
@@ -316,8 +317,8 @@ def test_the_demo_on_digits_learns_them(tmp_path: Path) -> None:
     assert shown.report.is_file()
     assert len(shown.facts.rounds) == 10
     assert shown.facts.rounds[0].before is not None
-    assert shown.facts.rounds[0].before.share < 0.3
+    assert shown.facts.rounds[0].before.ratio < 0.3
     assert shown.facts.measured[-1][0] == 10
     assert shown.facts.measured[-1][1] > 0.9
     # The model that is left is the one that was measured.
-    assert shown.comparison.together.share() == shown.facts.measured[-1][1]
+    assert shown.comparison.together.accuracy() == shown.facts.measured[-1][1]

@@ -13,7 +13,8 @@ from fedlens.demo.embedding import EmbeddingFailed, embed
 from fedlens_edge_client.client.client import DEFAULT_CACHE_BYTES
 from fedlens_edge_client.engines.choice import EngineName
 from fedlens_edge_client.storage.album import Photo
-from fedlens_edge_client.training.features import FeatureCache, space
+from fedlens_edge_client.storage.feature_cache import FeatureCache
+from fedlens_edge_client.training.features import space
 from fedlens_proto.manifest import Bundle
 from fedlens_proto.v1 import manifest_pb2
 

@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from fedlens.demo.report import readable_bytes, write_report
+from fedlens.demo.report import write_report
 from fedlens.demo.results import Accuracy, TaskFacts
+from fedlens.reports.tables import readable_bytes
 from fedlens_proto.v1 import admin_pb2
 from tests.fedlens.demo.demo_sample import IDS, NAMES, sample_answer
 

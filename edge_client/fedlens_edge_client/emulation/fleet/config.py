@@ -1,4 +1,4 @@
-"""What a fleet is: who takes part, with which photos, against which server."""
+"""A fleet's configuration: clients, photos and server."""
 
 import os
 import re
@@ -17,7 +17,7 @@ from fedlens_proto import keyed_hash
 KEY_FILE = "fleet.key"
 KEY_BYTES = 32
 MADE_PHOTOS = "made-photos"
-# The evaluator's place in the fleet's secrets, beyond every trainer's.
+# The evaluator's index in the fleet's secrets, beyond every trainer's.
 EVALUATOR_SECRET_INDEX = 1 << 63
 
 
@@ -27,21 +27,20 @@ class FleetConfig:
 
     Attributes:
         server: Address of the server.
-        clients: How many trainers, counted from 0.
-        key: Fleet key, 32 bytes; with the partition's seed and an index it gives a client's secret.
-        state: Folder; each client has a sub-folder, all share the cache.
+        clients: Number of trainers.
+        key: Fleet key, 32 bytes; key, the partition's seed and an index give a client's secret.
+        state: Folder with a sub-folder for each client and, if shared, the cache.
         token: Enrolment token of the trainers; None if all have enrolled before.
-        evaluator_token: Enrolment token of the evaluator, which has all test photos; None: there is none.
+        evaluator_token: Enrolment token of the evaluator, which has all test photos; None: no evaluator.
         ca: Certificates (PEM) to trust instead of the system's.
-        task: Take work of this task alone.
-        workers: Processes, at least 1.
-        models: Names of models, as in a bundle, that trainers take in turn: client i names the i-th, beyond the last
-            the first again. Without any, and for the evaluator, whatever a task has will do.
-        engines: What runs the trainers' programs, in turn: client i has the i-th, beyond the last the first again. The
-            evaluator has the first.
-        shares_downloads: What one client has fetched the others need not. Otherwise each fetches everything itself, as
-            phones do; what is computed of photos is shared in any case.
-        made_photos: Folder for photos that the partition makes, which many fleets may share; None: one in `state`.
+        task: The only task to take part in; None: all.
+        workers: Number of processes, at least 1.
+        models: Names of models, as in a bundle; client i names the i-th, cyclically. The evaluator, and every client if
+            this is empty, takes any model.
+        engines: Engines; trainer i has the i-th, cyclically, the evaluator the first.
+        shares_downloads: Whether clients share a cache of downloads; otherwise each downloads everything, as phones do.
+            Features of photos are shared in any case.
+        made_photos: Folder for photos that the partition makes, which fleets may share; None: one in `state`.
         photo_features: Folder for photos' features, which may outlive the fleet; None: one in `state`.
     """
 
@@ -65,11 +64,11 @@ class FleetConfig:
 
     @property
     def indices(self) -> list[int]:
-        """Every client, the evaluator last."""
+        """All clients, the evaluator last."""
         return [*range(self.clients), *([EVALUATOR] if self.evaluator_token is not None else [])]
 
-    def share_of(self, worker: int) -> list[int]:
-        """The clients that one worker runs."""
+    def clients_of_worker(self, worker: int) -> list[int]:
+        """A worker's clients."""
         return self.indices[worker :: self.workers]
 
     def secret(self, index: int) -> bytes:
@@ -92,52 +91,52 @@ class FleetConfig:
         return self.partition.album(self.pool, index, self.made_photos or self.state / MADE_PHOTOS)
 
     def name(self, index: int) -> str:
-        """What people read: a client's number, and whose photos it has if that is one person or device."""
+        """A client's name for people: its index and its owner, if it has just one."""
         owners = () if index == EVALUATOR else self.partition.owners_of(self.pool, index)
         return client_name(index) + (f" ({owners[0]})" if len(owners) == 1 else "")
 
     def models_of(self, index: int) -> tuple[str, ...]:
-        """The models that a client names when it enrols; none: any."""
+        """The models that a client names when it enrols; empty for any."""
         if index == EVALUATOR or not self.models:
             return ()
         return (self.models[index % len(self.models)],)
 
     def engine_of(self, index: int) -> EngineName:
-        """What runs a client's programs."""
+        """A client's engine."""
         return self.engines[0 if index == EVALUATOR else index % len(self.engines)]
 
     def folder(self, index: int) -> Path:
-        """A client's state folder; fleets of different seeds are different clients."""
+        """A client's state folder; another seed makes other clients."""
         name = "evaluator" if index == EVALUATOR else f"client-{index:05}"
         return self.state / f"seed-{self.partition.seed}" / name
 
     def cache(self, index: int) -> Path:
-        """A client's folder for parts and blobs."""
+        """A client's cache of parts and blobs."""
         return self.shared if self.shares_downloads else self.folder(index) / "cache"
 
     @property
     def shared(self) -> Path:
-        """The folder for what all clients of this fleet share."""
+        """The folder that all clients of this fleet share."""
         return self.state / "cache"
 
     @property
     def features(self) -> Path:
-        """The folder for photos' features, which all clients share."""
+        """The folder of photos' features, which all clients share."""
         return self.photo_features or self.shared
 
 
 def default_workers(clients: int) -> int:
-    """One process per core that this process may use, but no more than clients."""
+    """One process for each core that this process may use, at most `clients`."""
     return max(
         1, min(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1, clients)
     )
 
 
 def fleet_key(state: Path) -> bytes:
-    """The key in the state folder; made there, readable by its owner alone, when there is none.
+    """The key in the state folder; creates one, readable by its owner alone, if there is none.
 
     Raises:
-        StateError: The file holds something else, or cannot be made.
+        StateError: The file holds something else, or cannot be created.
     """
     try:
         text = _read_or_make_key(state)
@@ -145,7 +144,7 @@ def fleet_key(state: Path) -> bytes:
         raise StateError(f"{state} cannot hold a fleet's state: {error}; use another --state") from error
     if not re.fullmatch(f"[0-9a-f]{{{2 * KEY_BYTES}}}", text):
         raise StateError(
-            f"{state / KEY_FILE} must hold {2 * KEY_BYTES} hexadecimal digits; put the fleet's key back, "
+            f"{state / KEY_FILE} must hold {2 * KEY_BYTES} hexadecimal digits; restore the fleet's key, "
             "or use another --state"
         )
     return bytes.fromhex(text)

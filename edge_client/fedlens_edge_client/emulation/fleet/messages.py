@@ -1,20 +1,20 @@
-"""What workers tell the process that started them; everything is plain and pickled."""
+"""Messages from workers to the parent process, which are pickled."""
 
 from dataclasses import dataclass
 
 from fedlens_edge_client.client.events import Event
 
-EVALUATOR = -1  # stands for an index where the evaluator is meant
+EVALUATOR = -1  # the evaluator's index
 
 
 def client_name(index: int) -> str:
-    """What people read: clients count from 0, as on the command line and in fault plans."""
+    """A client's name for people; clients count from 0, as on the command line and in fault plans."""
     return "evaluator" if index == EVALUATOR else f"client {index}"
 
 
 @dataclass(frozen=True, slots=True)
 class Happened:
-    """One of a client's events; of its training steps only the last."""
+    """An event of a client; of its training steps only the last is sent."""
 
     worker: int
     index: int
@@ -23,7 +23,7 @@ class Happened:
 
 @dataclass(frozen=True, slots=True)
 class ClientEnded:
-    """A client will do nothing more; `failure` says why if that is not because all tasks have ended, or a stop."""
+    """A client has ended; `failure` is its reason, or None after the end of all tasks or a stop."""
 
     worker: int
     index: int
@@ -32,7 +32,7 @@ class ClientEnded:
 
 @dataclass(frozen=True, slots=True)
 class WorkerEnded:
-    """The last message of a worker that ends by itself."""
+    """A worker's last message."""
 
     worker: int
 

@@ -1,4 +1,4 @@
-"""The parent's side of a fleet: starts the workers, hears them, stops them, and notices when one dies."""
+"""The parent's side of a fleet: starts and stops the workers, reads their messages, and notices deaths."""
 
 import multiprocessing
 import resource
@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnContext, SpawnProcess
-from types import TracebackType
 from typing import Self
 
 from fedlens_edge_client.emulation.fleet import worker
@@ -20,14 +19,14 @@ NAMED_CLIENTS = 5
 
 
 class WorkerDied(EdgeClientError):
-    """A worker process ended without having said so; the text names it and its clients."""
+    """A worker process ended unexpectedly; the text names it and its clients."""
 
 
 class FleetProcesses:
-    """The worker processes of a fleet; leaving the context kills those that are left."""
+    """The worker processes of a fleet during a `with` block; its end kills those still running."""
 
     def __init__(self, config: FleetConfig) -> None:
-        """Nothing is started before `with`."""
+        """`with` starts the workers."""
         self._config = config
         self._processes: list[SpawnProcess] = []
         self._connections: dict[Connection, int] = {}
@@ -36,7 +35,7 @@ class FleetProcesses:
     def __enter__(self) -> Self:
         """Start the workers."""
         context = multiprocessing.get_context("spawn")
-        # Workers start with Ctrl-C blocked; one that came now reaches this process a moment later.
+        # Workers start with Ctrl-C blocked; this process gets a Ctrl-C of this moment afterwards.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
             with _many_files():
@@ -54,10 +53,8 @@ class FleetProcesses:
             self._processes.append(process)
             self._connections[ours] = number
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Wait for workers that have said goodbye, kill the others."""
+    def __exit__(self, *error: object) -> None:
+        """Wait for workers that are about to end, and kill the others."""
         for number, process in enumerate(self._processes):
             if number in self._ended:
                 process.join(END_TIMEOUT_S)
@@ -69,7 +66,7 @@ class FleetProcesses:
 
     @property
     def running(self) -> bool:
-        """Whether a worker has not ended."""
+        """True until all workers have ended."""
         return len(self._ended) < len(self._processes)
 
     @property
@@ -78,19 +75,19 @@ class FleetProcesses:
         return [process.pid or 0 for process in self._processes]
 
     def stop(self) -> None:
-        """Ask all clients to end after the arrow in which they are."""
+        """Ask all clients to end after their current step."""
         for connection, number in self._connections.items():
             if number not in self._ended:
                 try:
                     connection.send_bytes(worker.STOP)
                 except OSError:
-                    continue  # it has died, which `messages` will find
+                    continue  # `messages` will find that it has died
 
     def messages(self, timeout_s: float) -> Iterator[Message]:
-        """What the workers have said, waiting for it for so long at most.
+        """The workers' messages; waits up to `timeout_s` for the first.
 
         Raises:
-            WorkerDied: One has ended without a word.
+            WorkerDied: A worker has ended unexpectedly.
         """
         open_ends = [c for c, number in self._connections.items() if number not in self._ended]
         for connection in wait(open_ends, timeout_s):
@@ -98,12 +95,12 @@ class FleetProcesses:
             try:
                 message: Message = connection.recv()
             except (EOFError, OSError) as error:
-                raise WorkerDied(self._obituary(self._connections[connection])) from error
+                raise WorkerDied(self._death_text(self._connections[connection])) from error
             if isinstance(message, WorkerEnded):
                 self._ended.add(message.worker)
             yield message
 
-    def _obituary(self, number: int) -> str:
+    def _death_text(self, number: int) -> str:
         process = self._processes[number]
         process.join(END_TIMEOUT_S)
         code = process.exitcode
@@ -112,21 +109,21 @@ class FleetProcesses:
             if code is not None and code < 0
             else f"ended with status {code}"
         )
-        share = self._config.share_of(number)
-        clients = ", ".join(self._config.name(index) for index in share[:NAMED_CLIENTS])
-        if len(share) > NAMED_CLIENTS:
-            clients += f" and {len(share) - NAMED_CLIENTS} more"
+        mine = self._config.clients_of_worker(number)
+        clients = ", ".join(self._config.name(index) for index in mine[:NAMED_CLIENTS])
+        if len(mine) > NAMED_CLIENTS:
+            clients += f" and {len(mine) - NAMED_CLIENTS} more"
         return f"worker {number} (process {process.pid}; {clients}) {how}"
 
 
 @contextmanager
 def _many_files() -> Iterator[None]:
-    """Processes started in this block may have as many files open as the system allows.
+    """Raise the limit of open files, which child processes inherit, as far as the system allows.
 
-    Each client needs about eight, and the usual limit of 1024 is there for programs that call select().
+    Each client needs about eight; the usual limit of 1024 is for programs that call select().
     """
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
-    # Where "unlimited" is not what the system means by that, the limit stays.
+    # A system may refuse its own "unlimited"; then the limit stays.
     with suppress(ValueError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (before[1], before[1]))
     try:

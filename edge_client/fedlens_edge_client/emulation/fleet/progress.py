@@ -1,66 +1,54 @@
-"""What a fleet shows of itself: a line for each round that is done; on a terminal also bars of what is going on."""
+"""A fleet's progress: a line for each finished round and, on a terminal, bars of the current one."""
 
 import time
 from collections.abc import Callable
-from types import TracebackType
-from typing import Self
 
 from rich.console import Console, Group
-from rich.live import Live
 from rich.markup import escape
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 
 from fedlens_edge_client.client.events import Retrying
 from fedlens_edge_client.client.waiting import Reminder
+from fedlens_edge_client.emulation.fleet.display import LiveDisplay, say
 from fedlens_edge_client.emulation.fleet.messages import Happened, Message
 from fedlens_edge_client.emulation.fleet.status import FleetStatus, RoundId, RoundStatus
 
 BAR_WIDTH = 30
 SETTLED_S = 1.0
-"""Between two rounds all clients wait for so little time that nobody has to be told."""
+"""Shorter waits, as between two rounds, are not reported."""
 
 
-class FleetProgress:
-    """Give it every message; used as a context."""
+class FleetProgress(LiveDisplay):
+    """Shows the workers' messages during a `with` block."""
 
     def __init__(self, console: Console, workers: int, now: Callable[[], float] = time.monotonic) -> None:
-        """Shown from `with` on."""
-        self._console = console
+        """`now` gives seconds of a monotonic clock."""
+        super().__init__(console)
         self._workers = workers
         self._status = FleetStatus()
-        self._told: set[RoundId] = set()
+        self._printed: set[RoundId] = set()
         self._now = now
         self._reminder = Reminder(self._waited, now)
         self._wait: tuple[str, bool] | None = None
         self._wait_since = now()
-        self._live = Live(self, console=console, refresh_per_second=8, transient=True) if console.is_terminal else None
 
-    def __enter__(self) -> Self:
-        """Start showing."""
-        if self._live:
-            self._live.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Tell of the last round, and take the bars away."""
-        self._tell(list(self._status.rounds))
-        if self._live:
-            self._live.stop()
+    def __exit__(self, *error: object) -> None:
+        """Print the last round, and remove the bars."""
+        self._print(list(self._status.rounds))
+        super().__exit__(*error)
 
     def show(self, message: Message, status: FleetStatus) -> None:
-        """Bring what is shown up to date."""
+        """Show a message; `status` has counted it."""
         self._status = status
         if isinstance(message, Happened) and isinstance(message.event, Retrying):
             self._look(is_news=True)
         begun = list(status.rounds)
-        # What one worker says last of a round may come behind what another one says first of the next.
-        self._tell(begun[:-2] + [key for key in begun[-2:-1] if status.rounds[key].is_over])
+        # A worker's last message of a round may come behind another worker's first one of the next round.
+        self._print(begun[:-2] + [key for key in begun[-2:-1] if status.rounds[key].is_over])
 
     def look(self) -> None:
-        """Say why the whole fleet waits, if it does; to be called several times a second."""
+        """Print why the whole fleet waits, if it does; call it several times a second."""
         self._look(is_news=False)
 
     def _look(self, *, is_news: bool) -> None:
@@ -76,25 +64,23 @@ class FleetProgress:
 
     def _waited(self, reason: str, seconds: float) -> None:
         lasted = f" (for {seconds:.0f} s)" if seconds else ""
-        self._console.print(f"clients: {reason}{lasted}", markup=False, highlight=False, soft_wrap=True)
+        say(self._console, f"clients: {reason}{lasted}")
 
-    def _tell(self, done: list[RoundId]) -> None:
+    def _print(self, done: list[RoundId]) -> None:
         for key in done:
-            if key not in self._told:
-                self._told.add(key)
-                self._console.print(
-                    f"round {key[1]:>3}: {_summary(self._status.rounds[key])}", highlight=False, soft_wrap=True
-                )
+            if key not in self._printed:
+                self._printed.add(key)
+                say(self._console, f"round {key[1]:>3}: {_summary(self._status.rounds[key])}")
 
     def __rich__(self) -> Group:
-        """The bar of the newest round, and what every worker does."""
+        """The bar of the newest round, and each worker's activity."""
         lines = Table.grid(padding=(0, 2))
         if self._status.rounds:
             (_, number), newest = list(self._status.rounds.items())[-1]
             bar = ProgressBar(total=max(len(newest.started), 1), completed=len(newest.reported), width=BAR_WIDTH)
             lines.add_row(f"round {number}", bar, _summary(newest))
         for worker in range(self._workers):
-            lines.add_row(f"worker {worker}", "", escape(self._status.doing.get(worker, "starting")))
+            lines.add_row(f"worker {worker}", "", escape(self._status.activity.get(worker, "starting")))
         return Group(lines)
 
 

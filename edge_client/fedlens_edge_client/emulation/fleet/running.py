@@ -1,4 +1,4 @@
-"""Running a fleet to its end: until all tasks have ended, somebody stops it, or a part of it dies."""
+"""Run a fleet until all tasks have ended, it is stopped, or a process dies."""
 
 from collections.abc import Callable
 
@@ -19,21 +19,21 @@ def run_fleet(
 ) -> FleetStatus:
     """Run a fleet in worker processes.
 
-    A client that fails ends alone once rounds are under way. Before that it ends the fleet, for the others would
-    wait for it in vain.
+    A client that fails before the first round stops the fleet, because the others would wait for it in vain. Later it
+    ends alone.
 
     Args:
-        config: What to run.
-        on_message: Called with everything that the workers say.
-        should_stop: Asked several times a second; after True, every client ends after the arrow in which it is.
-            What it raises ends the fleet at once.
+        config: The fleet.
+        on_message: Called with every message of the workers.
+        should_stop: Called several times a second; after True, every client ends after its current step. An exception
+            ends the fleet at once.
         on_started: Called with the process ids of the workers.
 
     Raises:
-        Untrusted: The server's address, or the file of its CA, is none.
-        WorkerDied: A worker process ended without having said so; the others have been killed.
+        Untrusted: The server's address or the file of its CA cannot be used.
+        WorkerDied: A worker process ended unexpectedly; the others have been killed.
     """
-    # No client could use what is refused here; each would say so, in its own process.
+    # A wrong address would fail in every client's process; fail once instead.
     HttpTransport(config.server, config.secret(0), ca=config.ca)
     status = FleetStatus(config.name)
     stopping = False
@@ -41,7 +41,7 @@ def run_fleet(
         on_started(processes.pids)
         while processes.running:
             for message in processes.messages(LOOK_EVERY_S):
-                status.hear(message)
+                status.count(message)
                 on_message(message, status)
             if not stopping and (should_stop() or (status.failures and not status.rounds)):
                 stopping = True

@@ -1,14 +1,14 @@
-"""A fleet run by a person: progress while it runs, Ctrl-C, a summary, an exit status."""
+"""A fleet run from a terminal: progress, Ctrl-C, summary and exit status."""
 
 import signal
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Self
 
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 from fedlens_edge_client.emulation.fleet.config import FleetConfig
+from fedlens_edge_client.emulation.fleet.display import say
 from fedlens_edge_client.emulation.fleet.progress import FleetProgress
 from fedlens_edge_client.emulation.fleet.running import run_fleet
 from fedlens_edge_client.emulation.fleet.status import FleetStatus
@@ -20,29 +20,27 @@ SHOWN_TROUBLES = 10
 
 
 class Interrupts:
-    """Notes the first Ctrl-C or SIGTERM; a second one ends the program at once. For the main thread."""
+    """Notes the first Ctrl-C or SIGTERM; raises KeyboardInterrupt at the second one. For the main thread."""
 
     def __init__(self) -> None:
-        """Listens from `with` on."""
+        """Signals are handled during a `with` block."""
         self.received: int | None = None
         self._before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
 
     def __enter__(self) -> Self:
-        """Listen."""
+        """Handle signals."""
         for number in self._before:
             signal.signal(number, self._note)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Leave signals as they were."""
+    def __exit__(self, *error: object) -> None:
+        """Restore the earlier handlers."""
         for number, handler in self._before.items():
             signal.signal(number, handler)
 
     @property
     def exit_status(self) -> int:
-        """As a shell says it: 130 for Ctrl-C, 143 for SIGTERM; 0 if there was none."""
+        """The status as in a shell: 130 after Ctrl-C, 143 after SIGTERM; 0 without a signal."""
         return 0 if self.received is None else 128 + self.received
 
     def _note(self, number: int, frame: FrameType | None) -> None:
@@ -53,7 +51,7 @@ class Interrupts:
 
 
 def run_session(config: FleetConfig, console: Console) -> int:
-    """Run a fleet and tell of it.
+    """Run a fleet with progress and a summary.
 
     Returns:
         The exit status: 0 when all tasks have ended, 130 or 143 when it was stopped, 1 when a client failed.
@@ -72,56 +70,51 @@ def run_session(config: FleetConfig, console: Console) -> int:
             status = run_fleet(config, progress.show, should_stop)
     _summarise(status, config, console)
     if interrupts.received is not None:
-        console.print(
-            "stopped; what is not reported yet is in the outboxes, the same command goes on from here", soft_wrap=True
-        )
+        say(console, "stopped; unsent updates are in the outboxes, the same command goes on from here")
         return interrupts.exit_status
     return EXIT_FAILED if status.failures else 0
 
 
 def introduce(config: FleetConfig, console: Console) -> None:
-    """Tell of a fleet and of its photos."""
+    """Print a fleet's size, photos and engines."""
     pool = config.pool
-    console.print(
+    engines = f", programs run by {' and '.join(config.engines)}" if set(config.engines) != {EngineName.TORCH} else ""
+    say(
+        console,
         f"{config.clients} clients with {sum(map(len, pool.train)):,} train photos of {len(pool.class_names)} classes "
-        f"({config.partition.summary}), {config.workers} worker processes"
-        + (f", programs run by {' and '.join(config.engines)}" if set(config.engines) != {EngineName.TORCH} else ""),
-        highlight=False,
-        soft_wrap=True,
+        f"({config.partition.summary}), {config.workers} worker processes{engines}",
     )
-    tell_oddities(pool, console)
+    say_oddities(pool, console)
 
 
-def tell_oddities(pool: PhotoPool, console: Console) -> None:
-    """Tell which files were left out of a pool, and what is odd about it."""
+def say_oddities(pool: PhotoPool, console: Console) -> None:
+    """Print which files are left out of a pool, and what is odd about it."""
     for reason, files in pool.skipped.items():
-        tell_left_out(reason, files, console)
+        say_left_out(reason, files, console)
     for note in pool.notes:
-        console.print(escape(note), highlight=False, soft_wrap=True)
+        say(console, note)
 
 
-def tell_left_out(reason: str, files: tuple[str, ...], console: Console) -> None:
-    """Tell how many files were left out, and name the first."""
+def say_left_out(reason: str, files: tuple[str, ...], console: Console) -> None:
+    """Print the number of files that are left out, and the first names."""
     named = ", ".join(files[:3]) + (f" and {len(files) - 3} more" if len(files) > 3 else "")
-    console.print(f"left out {len(files)} {escape(reason)}: {escape(named)}", highlight=False, soft_wrap=True)
+    say(console, f"left out {len(files)} {reason}: {named}")
 
 
 def _told_to_stop(interrupts: Interrupts, console: Console) -> bool:
     if interrupts.received is None:
         return False
-    console.print("stopping: clients end the step in which they are; once more ends them at once")
+    say(console, "stopping: clients finish their current step; Ctrl-C again ends them at once")
     return True
 
 
 def _summarise(status: FleetStatus, config: FleetConfig, console: Console) -> None:
     for index, failure in sorted(status.failures.items()):
-        console.print(
-            f"[red]{escape(config.name(index))} failed[/]: {escape(failure)}", highlight=False, soft_wrap=True
-        )
+        say(console, f"{config.name(index)} failed: {failure}", "red")
     for line in status.trouble[:SHOWN_TROUBLES]:
-        console.print(f"[yellow]{escape(line)}[/]", highlight=False, soft_wrap=True)
+        say(console, line, "yellow")
     if len(status.trouble) > SHOWN_TROUBLES:
-        console.print(f"[yellow]and {len(status.trouble) - SHOWN_TROUBLES} more[/]", highlight=False, soft_wrap=True)
+        say(console, f"and {len(status.trouble) - SHOWN_TROUBLES} more", "yellow")
     table = Table.grid(padding=(0, 2))
     table.add_row("rounds seen", str(len(status.rounds)))
     table.add_row(

@@ -1,4 +1,4 @@
-"""What a fleet has done so far, counted from its clients' events."""
+"""A fleet's status, counted from its clients' events."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -24,7 +24,7 @@ RoundId = tuple[int, int]  # task, round
 
 @dataclass
 class RoundStatus:
-    """One round, as its trainers see it."""
+    """A round's trainers."""
 
     started: set[int] = field(default_factory=set[int])
     reported: set[int] = field(default_factory=set[int])
@@ -32,34 +32,31 @@ class RoundStatus:
 
     @property
     def mean_loss(self) -> float | None:
-        """Over the clients that have trained, each the mean over its steps; None before.
-
-        The same in whatever order clients were heard.
-        """
+        """The mean over clients of their mean losses, independent of their order; None before training."""
         return fmean(self.losses.values()) if self.losses else None
 
     @property
     def is_over(self) -> bool:
-        """Whether everyone who started has reported."""
+        """True if all trainers that started have reported."""
         return self.reported >= self.started
 
 
 @dataclass
 class FleetStatus:
-    """A whole fleet.
+    """A fleet.
 
     Attributes:
-        name: What people call a client, by its index.
-        rounds: By task and round, in the order in which the first client started them.
-        doing: For each worker what it was last heard of.
-        idle: For each client that was last heard to wait, or to send a request again, that event; None: it works.
-        failures: By client, why it ended.
-        trouble: Updates that were refused or given up, in words, in order.
+        name: Gives a client's name for people.
+        rounds: Rounds by task and number, in the order in which their first clients started.
+        activity: Each worker's last activity, for people.
+        idle: For each client its last event if that was waiting or retrying, else None.
+        failures: Reasons of clients that failed.
+        trouble: A line for each refused or abandoned update.
     """
 
     name: Callable[[int], str] = client_name
     rounds: dict[RoundId, RoundStatus] = field(default_factory=dict[RoundId, RoundStatus])
-    doing: dict[int, str] = field(default_factory=dict[int, str])
+    activity: dict[int, str] = field(default_factory=dict[int, str])
     idle: dict[int, Waiting | Retrying | None] = field(default_factory=dict[int, Waiting | Retrying | None])
     failures: dict[int, str] = field(default_factory=dict[int, str])
     trouble: list[str] = field(default_factory=list[str])
@@ -68,7 +65,7 @@ class FleetStatus:
     bytes_uploaded: int = 0
     ended: int = 0
 
-    def hear(self, message: Message) -> None:
+    def count(self, message: Message) -> None:
         """Count one message."""
         if isinstance(message, ClientEnded):
             self.ended += 1
@@ -76,17 +73,17 @@ class FleetStatus:
             if message.failure is not None:
                 self.failures[message.index] = message.failure
         elif isinstance(message, Happened):
-            self._count(message)
-            if words := _words(self.name(message.index), message.event):
-                self.doing[message.worker] = words
+            self._count_event(message)
+            if words := _activity(self.name(message.index), message.event):
+                self.activity[message.worker] = words
         else:
-            self.doing[message.worker] = "finished"
+            self.activity[message.worker] = "finished"
 
     @property
     def wait(self) -> tuple[str, bool] | None:
-        """Why most clients wait, and whether that lasts until one is heard again; None: somebody works.
+        """The reason for which most clients wait, and whether it holds until the next event; None if a client works.
 
-        Of a request that is sent again nothing is known until it has failed again.
+        After a retry, the reason holds only until the retry's result.
         """
         events = [event for event in self.idle.values() if event is not None]
         if not events or len(events) < len(self.idle):
@@ -99,7 +96,7 @@ class FleetStatus:
         )
         return reasons.most_common(1)[0][0]
 
-    def _count(self, message: Happened) -> None:
+    def _count_event(self, message: Happened) -> None:
         index, event = message.index, message.event
         self.idle[index] = event if isinstance(event, Waiting | Retrying) else None
         match event:
@@ -114,7 +111,7 @@ class FleetStatus:
                 self.reports += 1
                 self.bytes_uploaded += event.upload_bytes
             case RoundRefused(code="round-closed") if index == EVALUATOR:
-                pass  # a newer model is there by now: rounds do not wait for an evaluator
+                pass  # rounds do not wait for an evaluator; a newer model exists
             case RoundRefused():
                 self.trouble.append(f"round {event.round_number}, {self.name(index)}: {event.code}: {event.message}")
             case RoundFailed():
@@ -126,8 +123,8 @@ class FleetStatus:
         return self.rounds.setdefault((task, number), RoundStatus())
 
 
-def _words(name: str, event: Event) -> str | None:
-    """What a worker is doing, if this event of the client of that name says so."""
+def _activity(name: str, event: Event) -> str | None:
+    """A worker's activity after an event of a client; None if the event does not change it."""
     match event:
         case Embedded():
             return f"{name}: {event.done} of {event.total} photos read"

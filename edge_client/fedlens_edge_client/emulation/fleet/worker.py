@@ -1,4 +1,4 @@
-"""A worker process: an event loop with its share of a fleet's clients, and one thread in which they compute in turn."""
+"""A worker process: an event loop with some of a fleet's clients, which share one thread for computing."""
 
 import asyncio
 import os
@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -19,10 +20,10 @@ from fedlens_edge_client.client.retrying import Backoff
 from fedlens_edge_client.client.transport import Transport
 from fedlens_edge_client.client.unattended import take_part
 from fedlens_edge_client.emulation.faulty_transport import FaultyTransport
+from fedlens_edge_client.emulation.fleet.client_executor import ClientExecutor
 from fedlens_edge_client.emulation.fleet.config import FleetConfig
 from fedlens_edge_client.emulation.fleet.messages import EVALUATOR, ClientEnded, Happened, Message, WorkerEnded
-from fedlens_edge_client.emulation.fleet.parking import ParkingTransport
-from fedlens_edge_client.emulation.fleet.turns import Turns
+from fedlens_edge_client.emulation.fleet.stopping import StoppableTransport
 from fedlens_edge_client.engines import Engine
 from fedlens_edge_client.engines.choice import EngineName, make_engine
 from fedlens_edge_client.errors import EdgeClientError
@@ -31,15 +32,15 @@ from fedlens_proto.manifest import Bundle
 
 STOP = b"stop"
 EXIT_ABANDONED = 70  # the process that started the fleet is gone
-# A fleet and its server are near each other, and a waiting fleet is a waiting person.
+# A fleet and its server are near each other, and a person waits for them.
 BACKOFF = Backoff(first_s=0.1, most_s=2.0)
 PROGRESS_EVERY_S = 0.25
 
 
 def main(connection: Connection, config: FleetConfig, worker: int) -> None:
-    """Run the clients of one worker until all have ended or a stop arrives; for a new process of its own."""
-    # Ctrl-C in a terminal, as systemd's SIGTERM, reaches every process of the group; the one that started the fleet
-    # decides, and this process ends with it in any case.
+    """Run a worker's clients until all have ended or the fleet stops; the main function of a process."""
+    # Ctrl-C in a terminal and systemd's SIGTERM reach every process of the group; the parent process decides, and this
+    # process ends with it.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     from fedlens_edge_client.engines.memory import keep_freed_memory
@@ -61,34 +62,35 @@ async def _run(connection: Connection, config: FleetConfig, worker: int) -> None
         if not stopping.done():
             stopping.set_result(None)
 
-    def obey() -> None:
+    def follow_parent() -> None:
         try:
             while connection.recv_bytes() != STOP:
                 pass
             loop.call_soon_threadsafe(stop)
             connection.recv_bytes()
         except (EOFError, OSError):
-            # Nobody is there to report to. What counts is on the disk, as at any kill.
+            # The parent has ended. All that matters is on the disk, as after any kill.
             os._exit(EXIT_ABANDONED)
 
-    threading.Thread(target=obey, name="fleet-commands", daemon=True).start()
+    threading.Thread(target=follow_parent, name="fleet-commands", daemon=True).start()
     context = trust(config.ca) if config.server.startswith("https:") else None
-    with ThreadPoolExecutor(1, "fleet-disk") as disk, _Computing() as trainers, _Computing() as evaluators:
+    with ThreadPoolExecutor(1, "fleet-disk") as disk, _ComputeThread() as trainers, _ComputeThread() as evaluators:
         clients = [
-            _Member(
+            _FleetClient(
                 config, worker, index, context, evaluators if index == EVALUATOR else trainers, disk, stopping, send
             ).start()
-            for index in config.share_of(worker)
+            for index in config.clients_of_worker(worker)
         ]
         await asyncio.gather(*clients)
     send(WorkerEnded(worker))
 
 
-class _Computing(ThreadPoolExecutor):
-    """A thread for clients that compute in turn, with one engine of a kind for each bundle, whichever client asks.
+class _ComputeThread(ThreadPoolExecutor):
+    """A thread that clients share, with one engine of each kind for each bundle.
 
-    Such an engine reads programs from the folder of the first who asks, so those who share it must fetch the same ones.
-    The evaluator, which fetches no `step`, has a thread of its own: behind all trainers it would miss models.
+    An engine reads programs from the folder of the first client that uses it, so all its clients must fetch the same
+    programs. The evaluator, which fetches no `step`, has a thread of its own; waiting for all trainers, it would miss
+    models.
     """
 
     def __init__(self) -> None:
@@ -96,50 +98,38 @@ class _Computing(ThreadPoolExecutor):
         self._engines: dict[tuple[EngineName, bytes], Engine] = {}
 
     def engine_of(self, name: EngineName, tried: Path, bundle: Bundle) -> Engine:
-        """The engine of a bundle; called in the thread alone. `tried` as in `make_engine`."""
+        """The engine of a bundle; for calls in the thread. `tried` as in `make_engine`."""
         key = name, bundle.id
         if key not in self._engines:
-            # Importing torch takes seconds, which pass beside enrolment and downloads here.
+            # Importing torch takes seconds; in this thread it runs beside enrolment and downloads.
             self._engines[key] = make_engine(name, bundle, tried)
         return self._engines[key]
 
 
-class _Member:
+@dataclass
+class _FleetClient:
     """One client of a fleet."""
 
-    def __init__(
-        self,
-        config: FleetConfig,
-        worker: int,
-        index: int,
-        context: ssl.SSLContext | None,
-        computing: _Computing,
-        disk: Executor,
-        stopping: asyncio.Future[None],
-        send: Callable[[Message], None],
-    ) -> None:
-        self._config = config
-        self._worker = worker
-        self._index = index
-        self._context = context
-        self._engine = config.engine_of(index)
-        self._engine_of = partial(computing.engine_of, self._engine, config.shared / TRIED)
-        self._disk = disk
-        self._stopping = stopping
-        self._send = send
-        self._turns = Turns(computing)
-        self._last_embedded = 0.0
+    config: FleetConfig
+    worker: int
+    index: int
+    context: ssl.SSLContext | None
+    computing: _ComputeThread
+    disk: Executor
+    stopping: asyncio.Future[None]
+    send: Callable[[Message], None]
+    last_embedded: float = 0.0
 
     async def start(self) -> None:
-        """Take part until there is no work any more, or the fleet stops; a failure is told, not raised."""
-        config, index = self._config, self._index
-        secret = config.secret(index)
+        """Take part until all tasks have ended or the fleet stops; reports a failure instead of raising it."""
+        config, index = self.config, self.index
+        secret, engine, executor = config.secret(index), config.engine_of(index), ClientExecutor(self.computing)
         transport: Transport = HttpTransport(
-            config.server, secret, ssl_context=self._context, backoff=BACKOFF, on_retry=self._retrying
+            config.server, secret, ssl_context=self.context, backoff=BACKOFF, on_retry=self._retrying
         )
         if index != EVALUATOR:
             transport = FaultyTransport(transport, config.plan, index)
-        parking = ParkingTransport(transport, self._turns, self._stopping)
+        stoppable = StoppableTransport(transport, executor, self.stopping)
         client = EdgeClient(
             config.server,
             config.folder(index),
@@ -150,34 +140,34 @@ class _Member:
             on_event=self._happened,
             secret=secret,
             private_generator=partial(private_generator, secret),
-            transport=parking,
-            engine=self._engine,
-            engine_factory=self._engine_of,
+            transport=stoppable,
+            engine=engine,
+            engine_factory=partial(self.computing.engine_of, engine, config.shared / TRIED),
             cache=config.cache(index),
             features=config.features,
-            executor=self._turns,
-            disk=self._disk,
+            executor=executor,
+            disk=self.disk,
         )
         running = asyncio.create_task(self._take_part(client))
-        await asyncio.wait([running, self._stopping], return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait([running, self.stopping], return_when=asyncio.FIRST_COMPLETED)
         if not running.done():
-            await parking.settle(running)
-        self._send(ClientEnded(self._worker, index, _failure(running)))
+            await stoppable.settle(running)
+        self.send(ClientEnded(self.worker, index, _failure(running)))
 
     async def _take_part(self, client: EdgeClient) -> None:
         async with client:
             await take_part(client)
 
     def _happened(self, event: Event) -> None:
-        """Pass an event on, but for those that come by the hundred."""
+        """Send an event to the parent, unless it is one of hundreds."""
         if isinstance(event, Trained) and event.step < event.steps:
             return
         if isinstance(event, Embedded) and event.done < event.total:
             now = time.monotonic()
-            if now - self._last_embedded < PROGRESS_EVERY_S:
+            if now - self.last_embedded < PROGRESS_EVERY_S:
                 return
-            self._last_embedded = now
-        self._send(Happened(self._worker, self._index, event))
+            self.last_embedded = now
+        self.send(Happened(self.worker, self.index, event))
 
     def _retrying(self, reason: str, delay_s: float, attempt: int) -> None:
         self._happened(Retrying(reason, delay_s, attempt))

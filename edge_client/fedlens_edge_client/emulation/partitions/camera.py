@@ -1,4 +1,4 @@
-"""Camera partitions: in every round each client has a fresh local set, as if photographed since the last one.
+"""Camera partitions: in every round each client has new photos, as if taken since the last one.
 
 Paper: FedNS, the data setting of its experiments (`camera-iid`, `camera-noniid`).
 
@@ -7,9 +7,8 @@ Paper: FedNS, the data setting of its experiments (`camera-iid`, `camera-noniid`
     -        index       client, counted from 0
 
 The iid partition draws exactly n photos of each class, the non-iid one a uniform integer from 1 to 2n of each, both
-without replacement inside a client's set of a round; clients and rounds draw independently of each other, so that they
-may share photos. Test photos are drawn once per client, likewise, the same number of each class, and stay: a client's
-results before and after training, and over the rounds, are on the same photos.
+without replacement within a client's round. Clients and rounds draw independently, so that they may share photos. Test
+photos are drawn once per client, the same number of each class: all results of a client are on the same photos.
 """
 
 import struct
@@ -23,21 +22,24 @@ from fedlens_edge_client.emulation.partitions.listing import PoolPhoto
 from fedlens_edge_client.emulation.partitions.pool import PhotoPool
 from fedlens_edge_client.storage.album import AlbumSnapshot, Photo
 
+# Partitions were called regimes; another prefix would draw other photos for the same seed.
+DOMAIN = "fedlens/regime/"
 
-def generator(domain: str, seed: int, index: int, round_number: int) -> np.random.Generator:
-    """The generator of one client in one round; each domain string has its own."""
-    digest = sha256(domain.encode() + struct.pack("<QQQ", seed, index, round_number)).digest()
+
+def generator(purpose: str, seed: int, index: int, round_number: int) -> np.random.Generator:
+    """The generator of one client in one round, for one purpose."""
+    digest = sha256((DOMAIN + purpose).encode() + struct.pack("<QQQ", seed, index, round_number)).digest()
     return np.random.Generator(np.random.PCG64(int.from_bytes(digest, "little")))
 
 
 def draw(random: np.random.Generator, members: tuple[PoolPhoto, ...], count: int) -> list[PoolPhoto]:
-    """`count` different photos out of `members`, each equally likely."""
+    """`count` different photos out of `members`, with equal probability."""
     return [members[i] for i in random.choice(len(members), count, replace=False)]
 
 
 def own_test_photos(pool: PhotoPool, seed: int, index: int, per_class: int) -> tuple[Photo, ...]:
-    """The test photos of one client in every round: `per_class` of each class."""
-    random = generator("fedlens/regime/test/v1", seed, index, 0)
+    """A client's test photos in every round: `per_class` of each class."""
+    random = generator("test/v1", seed, index, 0)
     return tuple(
         pool.entry(label, photo, is_test=True)
         for label, members in enumerate(pool.test)
@@ -47,12 +49,12 @@ def own_test_photos(pool: PhotoPool, seed: int, index: int, per_class: int) -> t
 
 @dataclass(frozen=True)
 class CameraAlbum:
-    """An album that is another one in every round; a pure function of (seed, index, round).
+    """An album with new photos in every round; a pure function of (seed, index, round).
 
     Attributes:
-        iid: Exactly `per_class` photos of each class; otherwise a uniform integer from 1 to twice as many.
+        iid: Exactly `per_class` photos of each class; otherwise a uniform integer from 1 to twice that.
         per_class: n, at least 1.
-        test_per_class: Test photos of each class, the same ones in every round.
+        test_per_class: Test photos of each class, the same in every round.
     """
 
     pool: PhotoPool
@@ -63,10 +65,10 @@ class CameraAlbum:
     test_per_class: int
 
     def __post_init__(self) -> None:
-        """Check that every draw will find enough photos.
+        """Check that every draw finds enough photos.
 
         Raises:
-            TooFewPhotos: Some class has too few.
+            TooFewPhotos: A class has too few.
         """
         name, factor = ("camera-iid", 1) if self.iid else ("camera-noniid", 2)
         self.pool.require(
@@ -77,11 +79,9 @@ class CameraAlbum:
         )
 
     def photos(self, round_number: int) -> AlbumSnapshot:
-        """What the camera holds in this round."""
+        """The camera's photos of this round."""
         n = self.per_class
-        random = generator(
-            f"fedlens/regime/camera-{'iid' if self.iid else 'noniid'}/v1", self.seed, self.index, round_number
-        )
+        random = generator(f"camera-{'iid' if self.iid else 'noniid'}/v1", self.seed, self.index, round_number)
         drawn = [
             self.pool.entry(label, photo, is_test=False)
             for label, members in enumerate(self.pool.train)

@@ -1,15 +1,15 @@
-"""The `album` partition: photos arrive and fill an album up to a limit, the oldest go, some labels get corrected.
+"""The `album` partition: photos fill an album up to a limit, the oldest go, and wrong labels are corrected.
 
     arrivals     in every round a uniform integer from 1 to 2n photos of each class, n = `per_class`, in random
                  order; a photo that arrives again counts as new
-    drift        moves the 2n of each class: at drift d and a class weight w of this round (`drift.py`) it is the
-                 whole number next to 2n (1 - d + d w), at least 1
-    limit        the newest `limit` photos are in the album
-    wrong label  each arrival with probability `mislabelled` carries the name of another class at first and is
-                 corrected 1 to `CORRECTED_WITHIN` rounds later
+    drift        replaces 2n for each class by 2n (1 - d + d w), rounded and at least 1, for drift d and the class's
+                 weight w of this round (`drift.py`)
+    limit        the album holds the newest `limit` photos
+    wrong label  each arrival with probability `mislabelled` has the name of another class at first and is corrected
+                 1 to `CORRECTED_WITHIN` rounds later
 
-What arrives in a round depends on (seed, index, round) alone, so the album of any round is computed by walking back
-from it until the limit is full; every round brings at least one photo of each class, so that this ends soon.
+The arrivals of a round depend on (seed, index, round) alone. So an album of any round is computed from the rounds
+before it, newest first, until the limit is reached; every round has at least one photo of each class.
 """
 
 from collections.abc import Iterator
@@ -29,7 +29,7 @@ CORRECTED_WITHIN = 3
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """A photo that came into the album, with its true class and the one it is shown with until `corrected`."""
+    """A photo in the album, with its true class, and another one before round `corrected`."""
 
     photo: PoolPhoto
     label: int
@@ -37,20 +37,20 @@ class Arrival:
     corrected: int
 
     def label_in(self, round_number: int) -> int:
-        """The class under which the photo stands in this round."""
+        """The photo's class in this round."""
         return self.label if round_number >= self.corrected else self.first_label
 
 
 @dataclass(frozen=True)
 class FillingAlbum:
-    """An album that lives on from round to round; a pure function of (seed, index, round).
+    """An album that grows from round to round; a pure function of (seed, index, round).
 
     Attributes:
-        per_class: n, at least 1: without drift n + 1/2 photos of each class arrive in a round on average.
-        limit: Train photos that the album holds at most, at least 1.
-        mislabelled: Share of arrivals with a wrong label at first, 0 to 1.
-        test_per_class: Test photos of each class, the same ones in every round, rightly labelled.
-        drift: How far the class mix of arrivals moves over the rounds, 0 to 1; at 0 it stays.
+        per_class: n, at least 1; without drift, n + 1/2 photos of each class arrive in a round on average.
+        limit: Maximum number of train photos, at least 1.
+        mislabelled: Fraction of arrivals with a wrong label at first, 0 to 1.
+        test_per_class: Test photos of each class, the same in every round, with correct labels.
+        drift: Strength of the change of the arrivals' class mix, 0 to 1.
     """
 
     pool: PhotoPool
@@ -63,10 +63,10 @@ class FillingAlbum:
     drift: float = 0.0
 
     def __post_init__(self) -> None:
-        """Check that every draw will find enough photos.
+        """Check that every draw finds enough photos.
 
         Raises:
-            TooFewPhotos: Some class has too few.
+            TooFewPhotos: A class has too few.
         """
         self.pool.require(
             train=2 * self.per_class,
@@ -76,7 +76,7 @@ class FillingAlbum:
         )
 
     def photos(self, round_number: int) -> AlbumSnapshot:
-        """What the album holds in this round, oldest first."""
+        """The album in this round, oldest photos first."""
         held: dict[PoolPhoto, Arrival] = {}
         for arrival in self._newest_first(round_number):
             held.setdefault(arrival.photo, arrival)
@@ -86,8 +86,8 @@ class FillingAlbum:
         return AlbumSnapshot(photos=(*train, *self._test), skipped={})
 
     def arrivals(self, round_number: int) -> list[Arrival]:
-        """What comes into the album at the start of this round, in the order of arrival."""
-        random = generator("fedlens/regime/album/v1", self.seed, self.index, round_number)
+        """The arrivals at the start of this round, in order."""
+        random = generator("album/v1", self.seed, self.index, round_number)
         classes = len(self.pool.train)
         came = []
         weights = class_weights(self.seed, self.index, round_number, classes)

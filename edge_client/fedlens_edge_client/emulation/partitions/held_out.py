@@ -1,7 +1,7 @@
-"""Which photos are for tests where a folder has no split of its own: one in five, by their contents.
+"""Held-out test photos of a folder without a split of its own: one in five, chosen by content.
 
-Equal files of a class are on one side, and where photos have owners, equal files of all classes. Nothing but the photos
-and their owners' names decides.
+Equal files of a class are on the same side; with owners, equal files of all classes are. The choice depends on the
+photos and their owners' names alone.
 """
 
 from collections import defaultdict
@@ -13,7 +13,7 @@ ONE_IN = 5
 
 
 def split(classes: ByClass) -> tuple[ByClass, ByClass]:
-    """Train and test photos: by class, or by owner where photos have owners."""
+    """Split photos into train and test photos: within each class or, with owners, within each owner's photos."""
     owned = any(photo.owner for members in classes.values() for photo in members)
     held = _by_owner(classes) if owned else set[bytes]()
     train, test = {}, {}
@@ -25,16 +25,16 @@ def split(classes: ByClass) -> tuple[ByClass, ByClass]:
 
 
 def _of_class(members: tuple[PoolPhoto, ...]) -> set[bytes]:
-    """Of one class those with the smallest hashes, at least one."""
+    """A fifth of a class: the photos with the smallest hashes, at least one."""
     digests = sorted({photo.digest for photo in members}, key=_hash)
     return set(digests[: -(-len(digests) // ONE_IN)])
 
 
 def _by_owner(classes: ByClass) -> set[bytes]:
-    """Of every owner each fifth, by class and hash; what is held out of one owner's photos is held out of all.
+    """Every fifth photo of each owner, by class and hash; a photo held out for one owner is held out for all.
 
-    The owner's name says which of the first five is the first: with many owners some photo of every class is likely to
-    be held out, though an owner may have one of each.
+    The owner's name decides where to begin among the first five photos. So with many owners, some photo of every class
+    is likely held out, even if an owner has one of each.
     """
     owned: dict[str, dict[bytes, str]] = defaultdict(dict)
     for name in sorted(classes):

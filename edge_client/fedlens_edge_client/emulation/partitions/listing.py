@@ -1,4 +1,4 @@
-"""Photos as they are found in folders: their digests, numbers for equal files, and what is left out."""
+"""Photos found in folders, with digests and numbers for equal files, and the files that are left out."""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from fedlens_proto import photos
 
 
 class PoolUnusable(EdgeClientError):
-    """The photos cannot serve a study; the text names the folder, class or client and what it must have."""
+    """The photos cannot be used; the text names the folder, class or client and what it must have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,8 +19,8 @@ class PoolPhoto:
     """One photo: an album entry without label and side.
 
     Attributes:
-        owner: The person or device that the photo comes from; empty where the folder does not say.
-        camera: As a table says; empty otherwise.
+        owner: Person or device; empty if unknown.
+        camera: Camera by a table; empty if unknown.
     """
 
     path: Path
@@ -31,18 +31,18 @@ class PoolPhoto:
 
 
 ByClass = dict[str, tuple[PoolPhoto, ...]]
-"""Photos by the names of their classes, ordered by path in each."""
+"""Photos by class name, ordered by path."""
 
 
 class Listing:
-    """Reads photos; copies of one file are numbered over the whole pool, so that each entry is unique.
+    """Reads photos, and numbers equal files of the whole pool, so that each entry is unique.
 
     Attributes:
-        skipped: For each reason the files that are no usable photos, relative to the root.
+        skipped: Files that are not usable photos, relative to the root, by reason.
     """
 
     def __init__(self, root: Path) -> None:
-        """Nothing is read yet."""
+        """Read nothing yet."""
         self._root = root
         self._copies: Counter[bytes] = Counter()
         self.skipped: dict[str, list[str]] = {}
@@ -52,7 +52,7 @@ class Listing:
         return {child.name: self._photos(child, owner) for child in photos.class_folders(folder)}
 
     def photo(self, path: Path, owner: str = "", camera: str = "") -> tuple[PoolPhoto, ...]:
-        """The photo in a file; none if it cannot be read, which is noted."""
+        """The photo in a file; empty for an unreadable file, which is noted."""
         try:
             digest = sha256(path.read_bytes()).digest()
         except OSError:

@@ -1,13 +1,13 @@
-"""Feature skew: each client's photos with noise of its own strength, as from cameras of different quality.
+"""Feature skew: photos with noise whose strength differs by client, as from cameras of different quality.
 
 Paper: NIID-Bench (Li et al., ICDE 2022, https://arxiv.org/abs/2102.02079), section 4.2, noise-based feature imbalance.
 
     paper        here     meaning
-    i, N         -        client and number of clients; clients count from 0, so that the first one's photos are clean
+    i, N         -        client and number of clients; clients count from 0, so the first one's photos have no noise
     sigma * i/N  level    standard deviation of the Gaussian noise, in units of the full range of a pixel
 
 Deviations: the noise of a photo is drawn once, not in each epoch, because a phone's photo does not change. The paper
-calls sigma * i/N a variance; the authors' code takes it as the standard deviation, and so does this.
+calls sigma * i/N a variance; here, as in the authors' code, it is the standard deviation.
 """
 
 import struct
@@ -20,26 +20,27 @@ from secrets import token_hex
 import numpy as np
 from PIL import Image
 
+from fedlens_edge_client.emulation.partitions.camera import DOMAIN
 from fedlens_edge_client.errors import AlbumError
 from fedlens_edge_client.storage.album import AlbumSnapshot, Photo
 from fedlens_proto import photos
 from fedlens_proto.errors import PhotoUnreadable
 
 LARGEST_SIDE = 256
-"""Larger photos are scaled down to this first: scaled later, their noise would be averaged away."""
+"""Larger photos are scaled down to this first: scaling after the noise would average it away."""
 
 
 class NoisyAlbum:
-    """The same photos in every round, as noisy copies that are made when they are first asked for."""
+    """The same photos in every round, as noisy copies that are made on first use."""
 
     def __init__(self, originals: tuple[Photo, ...], seed: int, level: float, made: Path) -> None:
-        """Nothing is made yet.
+        """Describe the album; copies are made later.
 
         Args:
-            originals: What the copies are made of.
-            seed: Of the noise; each photo has its own.
-            level: Standard deviation, 0 or more; at 0 the originals are the album.
-            made: Folder for the copies. One that is there already is taken.
+            originals: Photos without noise.
+            seed: Seed of the noise; each photo has noise of its own.
+            level: Standard deviation; at 0 the album holds the originals.
+            made: Folder for the copies; existing ones are used.
         """
         self._originals = originals
         self._seed = seed
@@ -49,7 +50,7 @@ class NoisyAlbum:
         self._making = threading.Lock()
 
     def photos(self, round_number: int) -> AlbumSnapshot:
-        """All photos; the round does not matter. A photo that cannot be decoded is there as it is.
+        """All photos in every round; an unreadable photo has no copy and is there itself.
 
         Raises:
             AlbumError: The copies cannot be written.
@@ -64,7 +65,7 @@ class NoisyAlbum:
         return AlbumSnapshot(photos=self._held, skipped={})
 
     def _noisy(self, photo: Photo) -> Photo:
-        key = sha256(b"fedlens/regime/noise/v1" + struct.pack("<Qd", self._seed, self._level) + photo.digest).digest()
+        key = sha256(f"{DOMAIN}noise/v1".encode() + struct.pack("<Qd", self._seed, self._level) + photo.digest).digest()
         path = self._made / key.hex()[:2] / f"{key.hex()}.png"
         try:
             content = path.read_bytes()
@@ -83,18 +84,18 @@ def noisy_copy(original: Path, level: float, random: np.random.Generator) -> byt
     Args:
         original: The photo.
         level: Standard deviation, in units of the full range.
-        random: Of the noise.
+        random: Generator of the noise.
 
     Raises:
-        PhotoUnreadable: It is none.
-        FileNotFoundError: It is gone.
+        PhotoUnreadable: The file is not a photo.
+        FileNotFoundError: The file is gone.
     """
     side = min(photos.shorter_side(original), LARGEST_SIDE)
     pixels = photos.as_input(photos.load(original, side, side))
     noisy = np.clip(pixels + random.normal(0.0, level, pixels.shape), 0.0, 1.0)
     picture = Image.fromarray(np.round(noisy * 255).astype(np.uint8).transpose(1, 2, 0))
     content = BytesIO()
-    # Noise cannot be compressed, and so the bytes do not depend on the version of a compressor.
+    # Noise cannot be compressed; uncompressed, the bytes do not depend on a compressor's version.
     picture.save(content, "PNG", compress_level=0)
     return content.getvalue()
 
@@ -104,7 +105,7 @@ def _number(key: bytes) -> int:
 
 
 def _write(path: Path, content: bytes) -> None:
-    """Put a whole file there, whoever else does the same."""
+    """Write a file completely, even if another process writes the same one."""
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_name(f".{path.name}.{token_hex(4)}")
     try:

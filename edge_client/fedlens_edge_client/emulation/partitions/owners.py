@@ -1,6 +1,6 @@
-"""Owners of photos: folders `CLIENT/CLASS/photo`, and what people are told of owners and classes.
+"""Owners of photos: folders `CLIENT/CLASS/photo`, and notes about owners and classes.
 
-An *owner* is the person or device that a photo comes from; a client of a fleet has the photos of one or of several.
+An *owner* is the person or device that took a photo; a fleet's client has the photos of one or several owners.
 """
 
 from collections import defaultdict
@@ -15,10 +15,10 @@ _NAMED = 5
 
 
 def client_folders(root: Path) -> list[Path]:
-    """The folders of clients below `root`, by name; none where the sub-folders are class folders.
+    """The folders of clients in `root`, by name; empty if its sub-folders are class folders.
 
     Raises:
-        PoolUnusable: Some sub-folders hold photos, others class folders; or one side of a split is missing.
+        PoolUnusable: `root` mixes class folders and client folders; or one side of a split is missing.
     """
     folders = photos.class_folders(root)
     classes = [folder for folder in folders if _holds_photos(folder)]
@@ -33,12 +33,12 @@ def client_folders(root: Path) -> list[Path]:
     if side := next((folder.name for folder in clients if folder.name in ("train", "test")), None):
         other = "test" if side == "train" else "train"
         raise PoolUnusable(f"{root} has a folder {side!r} and none {other!r}; add it, or give {root / side} alone")
-    # An empty folder among those of clients is a client without photos, of which people are told.
+    # An empty folder beside clients is a client without photos, which a note names.
     return folders if clients else []
 
 
 def read_clients(root: Path, folders: list[Path], listing: Listing) -> ByClass:
-    """The photos of all clients; a class is the folders of that name."""
+    """The photos of all clients; a class has the photos of all class folders of its name."""
     if loose := photos.list_photos(root).photos:
         listing.skip(_LOOSE, *loose)
     found: dict[str, list[PoolPhoto]] = defaultdict(list)
@@ -49,12 +49,12 @@ def read_clients(root: Path, folders: list[Path], listing: Listing) -> ByClass:
 
 
 def notes_on(train: ByClass, test: ByClass, folders: list[Path]) -> tuple[str, ...]:
-    """Lines for people about what is odd but usable.
+    """Lines for people about odd but usable photos.
 
     Args:
-        train: Photos that have owners.
-        test: Of the same classes.
-        folders: Of clients, where owners are folders.
+        train: Photos with owners.
+        test: Photos of the same classes.
+        folders: Clients' folders, if there are any.
 
     Raises:
         PoolUnusable: A class has no train photo.
@@ -78,7 +78,7 @@ def notes_on(train: ByClass, test: ByClass, folders: list[Path]) -> tuple[str, .
     if empty := [folder for folder in folders if folder.name not in owners]:
         notes.append(f"folders without a photo that could be read are no clients: {_some(empty)}")
     if len(owners) == 1:
-        notes.append(f"all photos are of one client ({owners.pop()}), which has nobody to learn with")
+        notes.append(f"all photos are of one client ({owners.pop()}): there is no other to learn with")
     else:
         notes.extend(
             f"only client {owner!r} has photos of class {', '.join(map(repr, names))}: no other learns or is tested "

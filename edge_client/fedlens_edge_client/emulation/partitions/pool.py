@@ -1,4 +1,4 @@
-"""The photos of a study: one image folder, known in full, from which emulated cameras draw."""
+"""A pool of photos: an image folder, read completely, from which emulated clients take their photos."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,10 +14,10 @@ from fedlens_edge_client.storage.album import Photo
 
 
 class TooFewPhotos(PoolUnusable):
-    """A class has fewer photos than a partition may draw at once; add photos or ask for fewer."""
+    """A class has fewer photos than a partition may draw at once; add photos or reduce the number."""
 
     def __init__(self, class_name: str, found: int, needed: int, what: str, advice: str) -> None:
-        """`what` is the kind of photos, such as `train photos in photos/train`."""
+        """`what` names the photos, such as `train photos in photos/train`."""
         super().__init__(f"class {class_name!r} has {found} {what}, at least {needed} are needed; {advice}")
         self.class_name = class_name
         self.found = found
@@ -26,16 +26,16 @@ class TooFewPhotos(PoolUnusable):
 
 @dataclass(frozen=True, eq=False)
 class PhotoPool:
-    """Every photo below a folder, by class and side; two pools are equal only if they are the same object.
+    """All photos in a folder, by class and side; pools are equal only if they are the same object.
 
     Attributes:
         root: The folder.
         class_names: Names of the class folders, ascending.
-        train: For each class its train photos, ordered by path.
-        test: For each class its test photos. Where `held_out.py` chose them, none is equal to a train photo of
-            its class; a split that the folder came with is taken as it is.
-        skipped: For each reason the files that are no usable photos, relative to `root`.
-        notes: Lines for people about what is odd but usable.
+        train: Each class's train photos, ordered by path.
+        test: Each class's test photos. None of those that `held_out.py` chose equals a train photo of its class; a
+            folder's own split is used as it is.
+        skipped: Files that are not usable photos, relative to `root`, by reason.
+        notes: Lines for people about odd but usable photos.
     """
 
     root: Path
@@ -47,17 +47,17 @@ class PhotoPool:
 
     @classmethod
     def open(cls, root: Path) -> Self:
-        """Read the photos of one of these layouts, and their owners where they have any.
+        """Read photos, and owners if there are any, from one of these layouts.
 
-        - One folder per class; or `train` and `test` with one folder per class each.
-        - One folder per client, with one folder per class each.
+        - One folder per class; or `train` and `test` with one folder per class in each.
+        - One folder per client, with one folder per class in each.
         - A table of files and clients (`table.py`): a CSV file, or a folder that holds it.
 
-        Without a split of its own, one photo in five is held out for tests (`held_out.py`).
+        Without a split, one photo in five is held out for tests (`held_out.py`).
 
         Raises:
-            PoolUnusable: There is no such folder, fewer than two classes, a class on one side only, several layouts
-                in one, or a table with an error.
+            PoolUnusable: The folder is missing, mixes layouts, or has fewer than two classes or a class on one side
+                only; or the table has an error.
         """
         table = table_of(root)
         root = root if table is None else table.parent
@@ -97,7 +97,7 @@ class PhotoPool:
 
     @cached_property
     def owners(self) -> tuple[str, ...]:
-        """The persons or devices that the photos come from, ascending; none where the folder does not say."""
+        """The owners of the photos, ascending; empty if unknown."""
         found = {photo.owner for side in (self.train, self.test) for members in side for photo in members}
         return tuple(sorted(found - {""}))
 
@@ -105,7 +105,7 @@ class PhotoPool:
         """Check that every class has this many photos on each side.
 
         Raises:
-            TooFewPhotos: Names the first class that has not.
+            TooFewPhotos: A class has fewer; the text names the first one.
         """
         for side, needed, members in (("train", train, self.train), ("test", test, self.test)):
             for name, found in zip(self.class_names, members, strict=True):
@@ -113,12 +113,12 @@ class PhotoPool:
                     raise TooFewPhotos(name, len(found), needed, f"{side} photos in {self.root}", advice)
 
     def entries(self, *, is_test: bool) -> tuple[Photo, ...]:
-        """The album entries of all photos of one side."""
+        """The album entries of all train or all test photos."""
         side = self.test if is_test else self.train
         return tuple(
             self.entry(label, photo, is_test=is_test) for label, members in enumerate(side) for photo in members
         )
 
     def entry(self, label: int, photo: PoolPhoto, *, is_test: bool) -> Photo:
-        """The album entry of a photo under the name of class `label`."""
+        """The album entry of a photo of class `label`."""
         return Photo(photo.digest, photo.copy, self.class_names[label], photo.path, is_test)

@@ -1,7 +1,7 @@
-"""Who holds which samples: partitions of a label array over clients, as the papers and their authors' code make them.
+"""Splits of labelled samples over clients, as the papers and their authors' code make them.
 
 Papers: FedConcat and NIID-Bench (Li et al., ICDE 2022, https://arxiv.org/abs/2102.02079) for `dirichlet`, `classes` and
-`equal_shares`; FedClassAvg for `two_classes`; pFedSim for `halves`.
+`equally`; FedClassAvg for `two_classes`; pFedSim for `halves`.
 
     paper      here       meaning
     N          n          samples
@@ -10,12 +10,12 @@ Papers: FedConcat and NIID-Bench (Li et al., ICDE 2022, https://arxiv.org/abs/21
     beta       beta       concentration of the Dirichlet distribution, > 0
     k          per_client classes of each client in #C=k
 
-The authors draw from numpy's and Python's global generators of old. Here the same kinds of generators are arguments:
-with `RandomState(s)` and `Random(s)` the functions return what that code does after `np.random.seed(s)` and
-`random.seed(s)`, index by index. Numpy keeps the numbers of `RandomState` as they are for ever.
+The authors draw from the global legacy generators of numpy and Python. Here the same kinds of generators are arguments:
+with `RandomState(s)` and `Random(s)` the functions return the same indices as that code after `np.random.seed(s)` and
+`random.seed(s)`. Numpy never changes the numbers of `RandomState`.
 
-Deviations: where the authors' code repeats without end or fails, `Unservable` says what to change. A class without
-samples takes part in nothing but the draws.
+Deviations: where the authors' code fails or never ends, `Unservable` says what to change. A class without samples
+changes nothing but the draws.
 """
 
 from random import Random
@@ -26,58 +26,60 @@ from numpy.typing import NDArray
 from fedlens_edge_client.errors import EdgeClientError
 
 Labels = NDArray[np.int64]
-Shares = list[NDArray[np.int64]]
+Indices = NDArray[np.int64]
+Split = list[Indices]
+"""For each client the indices of its samples."""
 
 TRIES = 1000
 
 
 class Unservable(EdgeClientError):
-    """These samples cannot be divided so; the text says what to change."""
+    """The samples cannot be divided like this; the text says what to change."""
 
 
-def dirichlet(labels: Labels, clients: int, beta: float, least: int, random: np.random.RandomState) -> Shares:
-    """Shares whose class mixes are drawn from a Dirichlet distribution; every sample is in one of them.
+def dirichlet(labels: Labels, clients: int, beta: float, min_samples: int, random: np.random.RandomState) -> Split:
+    """Clients whose class mixes come from a Dirichlet distribution; each sample belongs to one client.
 
-    Class by class, its shuffled samples are cut in proportions p ~ Dir(beta), of which those of clients that hold N/n
-    samples already are set to 0; all is repeated until every client holds enough.
+    For each class, cut its shuffled samples in proportions p ~ Dir(beta), with p = 0 for clients that already hold N/n
+    samples. Repeat everything until every client has enough samples.
 
     Args:
         labels: int64 [N], 0..C-1.
         clients: n, at least 1.
-        beta: The smaller, the fewer classes does a client have.
-        least: Samples that each client must hold, at least.
-        random: Used up by an unknown number of draws.
+        beta: With a smaller beta, clients have fewer classes.
+        min_samples: Minimum for each client.
+        random: Generator; the number of draws varies.
 
     Returns:
         For each client the indices of its samples, int64, in random order.
 
     Raises:
-        Unservable: Not enough samples, or none of `TRIES` tries gave every client enough.
+        Unservable: There are too few samples, or none of `TRIES` tries gave every client enough.
     """
     n = len(labels)
-    if clients * least > n:
+    if clients * min_samples > n:
         raise Unservable(
-            f"{n} photos are too few for {clients} clients with at least {least} each: "
-            f"add photos, take at most {n // max(1, least)} clients, or lower the least number"
+            f"{n} photos are too few for {clients} clients with at least {min_samples} each: "
+            f"add photos, take at most {n // max(1, min_samples)} clients, or lower the least number"
         )
     members = _members(labels)
     most = 0
     for _ in range(TRIES):
-        shares = _cut_once(members, n, clients, beta, random)
-        smallest = min(map(len, shares))
-        if smallest >= least:
-            for share in shares:
-                random.shuffle(share)
-            return shares
+        split = _cut_once(members, n, clients, beta, random)
+        smallest = min(map(len, split))
+        if smallest >= min_samples:
+            for indices in split:
+                random.shuffle(indices)
+            return split
         most = max(most, smallest)
     raise Unservable(
-        f"{TRIES} draws of beta {beta:g} for {clients} clients left one with {most} photos at best, where each must "
-        f"have {least}: raise beta, lower the least number, take fewer clients or another seed"
+        f"{TRIES} draws of beta {beta:g} for {clients} clients gave some client only {most} photos, but each must "
+        f"have {min_samples}: raise beta, lower the least number, take fewer clients or another seed"
     )
 
 
-def classes(labels: Labels, clients: int, per_client: int, random: np.random.RandomState, holders: Random) -> Shares:
-    """#C=k: shares with samples of k classes each; every sample is in one of them.
+def classes(labels: Labels, clients: int, per_client: int, random: np.random.RandomState, holders: Random) -> Split:
+    """#C=k: clients with samples of k classes; each sample belongs to one client.
 
     Client i holds class i mod C and k - 1 others; each class, shuffled, is divided evenly among its holders.
 
@@ -96,9 +98,11 @@ def classes(labels: Labels, clients: int, per_client: int, random: np.random.Ran
     """
     members = _members(labels)
     if not 1 <= per_client <= len(members):
-        raise Unservable(f"{per_client} classes per client where there are {len(members)}; allowed is 1 to that")
+        raise Unservable(
+            f"{per_client} classes per client, but there are {len(members)}; allowed is 1 to {len(members)}"
+        )
     held = _holders(members, clients, per_client, holders)
-    pieces: list[list[NDArray[np.int64]]] = [[] for _ in range(clients)]
+    pieces: list[list[Indices]] = [[] for _ in range(clients)]
     for label, of_class in enumerate(members):
         having = [client for client in range(clients) if label in held[client]]
         if not having:
@@ -110,10 +114,10 @@ def classes(labels: Labels, clients: int, per_client: int, random: np.random.Ran
     return [np.concatenate(piece) for piece in pieces]
 
 
-def two_classes(labels: Labels, clients: int, random: np.random.RandomState) -> Shares:
-    """Shares of one size with samples of two classes each, floor(N / 2n) draws with replacement of either.
+def two_classes(labels: Labels, clients: int, random: np.random.RandomState) -> Split:
+    """Clients of one size with samples of two classes, floor(N / 2n) draws with replacement of each.
 
-    A sample may be in several shares, several times in one, or in none.
+    A sample may belong to several clients, several times to one, or to none.
 
     Args:
         labels: int64 [N], 0..C-1.
@@ -124,7 +128,7 @@ def two_classes(labels: Labels, clients: int, random: np.random.RandomState) -> 
         For each client the indices of its draws, int64, in random order.
 
     Raises:
-        Unservable: There is no sample for each of two draws per client, or only one class.
+        Unservable: There are fewer samples than two for each client, or fewer than two classes.
     """
     members = _members(labels)
     there = [label for label, of_class in enumerate(members) if len(of_class)]
@@ -134,17 +138,17 @@ def two_classes(labels: Labels, clients: int, random: np.random.RandomState) -> 
             f"{len(labels)} photos of {len(there)} classes cannot give {clients} clients two classes each: "
             f"there must be two classes, and at least {2 * clients} photos"
         )
-    shares = []
+    split = []
     for _ in range(clients):
         chosen = random.choice(there, 2, replace=False)
-        share = np.concatenate([random.choice(members[label], draws) for label in chosen])
-        random.shuffle(share)
-        shares.append(share)
-    return shares
+        indices = np.concatenate([random.choice(members[label], draws) for label in chosen])
+        random.shuffle(indices)
+        split.append(indices)
+    return split
 
 
-def equal_shares(n: int, clients: int, random: np.random.RandomState) -> Shares:
-    """Samples 0..N-1 in random order, divided evenly: the first shares have one more where that does not come out.
+def equally(n: int, clients: int, random: np.random.RandomState) -> Split:
+    """Samples 0..N-1 in random order, divided evenly; the first clients have one more if N/n is not whole.
 
     Raises:
         Unservable: There are fewer samples than clients.
@@ -154,21 +158,21 @@ def equal_shares(n: int, clients: int, random: np.random.RandomState) -> Shares:
     return list(np.array_split(random.permutation(n), clients))
 
 
-def halves(shares: Shares, random: np.random.RandomState) -> list[tuple[NDArray[np.int64], NDArray[np.int64]]]:
-    """Each client's share shuffled and cut in half: to train on, and to test with, which has the odd sample."""
+def halves(split: Split, random: np.random.RandomState) -> list[tuple[Indices, Indices]]:
+    """Each client's samples shuffled and cut in halves for training and tests; an odd sample is for tests."""
     cut = []
-    for share in shares:
-        shuffled = random.permutation(share)
-        cut.append((shuffled[: len(share) // 2], shuffled[len(share) // 2 :]))
+    for indices in split:
+        shuffled = random.permutation(indices)
+        cut.append((shuffled[: len(indices) // 2], shuffled[len(indices) // 2 :]))
     return cut
 
 
-def _members(labels: Labels) -> Shares:
+def _members(labels: Labels) -> list[Indices]:
     return [np.flatnonzero(labels == label) for label in range(int(labels.max(initial=-1)) + 1)]
 
 
-def _cut_once(members: Shares, n: int, clients: int, beta: float, random: np.random.RandomState) -> Shares:
-    pieces: list[list[NDArray[np.int64]]] = [[] for _ in range(clients)]
+def _cut_once(members: list[Indices], n: int, clients: int, beta: float, random: np.random.RandomState) -> Split:
+    pieces: list[list[Indices]] = [[] for _ in range(clients)]
     held = np.zeros(clients, np.int64)
     for of_class in members:
         shuffled = of_class.copy()
@@ -177,7 +181,7 @@ def _cut_once(members: Shares, n: int, clients: int, beta: float, random: np.ran
         p = random.dirichlet(np.repeat(beta, clients)) * has_room
         if not len(shuffled):
             continue
-        # A tiny beta can leave every client that has room without a proportion; the class must go somewhere.
+        # With a tiny beta, all clients with room may have p = 0, but a client must get the class.
         p = p / p.sum() if p.sum() > 0 else has_room / has_room.sum()
         cuts = (np.cumsum(p) * len(shuffled)).astype(int)[:-1]
         for client, piece in enumerate(np.split(shuffled, cuts)):
@@ -186,7 +190,7 @@ def _cut_once(members: Shares, n: int, clients: int, beta: float, random: np.ran
     return [np.concatenate(piece) for piece in pieces]
 
 
-def _holders(members: Shares, clients: int, per_client: int, random: Random) -> list[set[int]]:
+def _holders(members: list[Indices], clients: int, per_client: int, random: Random) -> list[set[int]]:
     count = len(members)
     if per_client == count:
         return [set(range(count))] * clients
@@ -196,7 +200,7 @@ def _holders(members: Shares, clients: int, per_client: int, random: Random) -> 
         if needed <= set().union(*held):
             return held
     raise Unservable(
-        f"{clients} clients with {per_client} of {count} classes each leave a class to nobody: "
+        f"{clients} clients with {per_client} of {count} classes each do not cover all classes: "
         f"take at least {-(-count // per_client)} clients, better {count}, or more classes per client"
     )
 

@@ -1,4 +1,4 @@
-"""A table that says whose photos these are: CSV with columns `file`, `client` or `person`, and perhaps `camera`."""
+"""Tables of photos' owners: CSV with columns `file`, `client` or `person`, and optionally `camera`."""
 
 import csv
 import os.path
@@ -22,14 +22,14 @@ class _Row:
 
 
 def table_of(root: Path) -> Path | None:
-    """The table at `root`: that file itself, or the one of `NAMES` that is in that folder."""
+    """The table at `root`: that file, or a file of one of the `NAMES` in that folder."""
     if root.suffix.lower() == ".csv" and root.is_file():
         return root
     return next((root / name for name in NAMES if (root / name).is_file()), None)
 
 
 def read_table(table: Path, listing: Listing) -> ByClass:
-    """The photos in the rows of a table; a photo's class is the name of the folder in which its file is.
+    """The photos in a table; the name of a file's folder is its class.
 
     Raises:
         PoolUnusable: The table cannot be read, or a row is wrong; rows are numbered as in a spreadsheet.

@@ -13,8 +13,8 @@ from tests.edge_client.photo_folders import write_clients
 
 
 def test_every_client_belongs_to_one_worker(config: FleetConfig) -> None:
-    assert config.share_of(0) == [0, 2, 4]
-    assert config.share_of(1) == [1, 3, EVALUATOR]
+    assert config.clients_of_worker(0) == [0, 2, 4]
+    assert config.clients_of_worker(1) == [1, 3, EVALUATOR]
 
 
 def test_secrets_follow_from_key_seed_and_index(config: FleetConfig) -> None:

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from fedlens.admin_client import AdminClient
-from fedlens.demo.digits import write_digits
 from fedlens.demo.server_process import ServerProcess
+from fedlens.digits import write_digits
 from fedlens_edge_client.client.events import RoundReported, Trained
 from fedlens_edge_client.emulation.faults import FaultEntry, FaultKind, FaultPlan
 from fedlens_edge_client.emulation.fleet.config import FleetConfig

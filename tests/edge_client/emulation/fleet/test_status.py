@@ -30,7 +30,7 @@ def reported(round_number: int) -> RoundReported:
 def heard(*said: tuple[int, Event]) -> FleetStatus:
     status = FleetStatus()
     for index, event in said:
-        status.hear(Happened(0, index, event))
+        status.count(Happened(0, index, event))
     return status
 
 
@@ -70,10 +70,10 @@ def test_trouble_is_told_in_words() -> None:
 def test_clients_are_called_by_the_names_that_the_fleet_has_for_them() -> None:
     status = FleetStatus(name=lambda index: f"client {index} (anna)")
 
-    status.hear(Happened(0, 3, RoundStarted(1, 2, 10, 2)))
-    status.hear(Happened(0, 3, RoundFailed(1, 2, "no_photos", "there is none")))
+    status.count(Happened(0, 3, RoundStarted(1, 2, 10, 2)))
+    status.count(Happened(0, 3, RoundFailed(1, 2, "no_photos", "there is none")))
 
-    assert status.doing == {0: "client 3 (anna): round 2, 10 photos"}
+    assert status.activity == {0: "client 3 (anna): round 2, 10 photos"}
     assert status.trouble == ["round 2, client 3 (anna): no_photos: there is none"]
 
 
@@ -99,8 +99,8 @@ def test_an_evaluation_that_comes_after_the_next_model_is_no_trouble() -> None:
 
 def test_a_client_that_failed_is_named() -> None:
     status = FleetStatus()
-    status.hear(ClientEnded(0, 2, "the server refuses (forbidden): revoked"))
-    status.hear(ClientEnded(0, 3, None))
+    status.count(ClientEnded(0, 2, "the server refuses (forbidden): revoked"))
+    status.count(ClientEnded(0, 3, None))
 
     assert status.failures == {2: "the server refuses (forbidden): revoked"}
     assert status.ended == 2
@@ -112,7 +112,7 @@ def test_without_a_terminal_each_round_is_one_line() -> None:
     with FleetProgress(Console(file=out, width=100), workers=1) as progress:
         for event in (RoundStarted(1, 1, 9, 1), Trained(1, 1, 3, 3, 0.1, 0.25), reported(1), RoundStarted(1, 2, 9, 1)):
             message = Happened(0, 0, event)
-            status.hear(message)
+            status.count(message)
             progress.show(message, status)
 
     assert out.getvalue().splitlines() == [
@@ -145,7 +145,7 @@ def test_a_round_is_told_when_all_that_started_it_have_reported_even_after_the_n
     with FleetProgress(Console(file=out, width=100), workers=2) as progress:
         for index, event in said:
             message = Happened(index, index, event)
-            status.hear(message)
+            status.count(message)
             progress.show(message, status)
 
     assert out.getvalue().splitlines()[0] == "round   1: 2 of 2 clients reported, mean loss 0.500"
@@ -157,11 +157,11 @@ def test_a_fleet_of_which_nobody_works_says_why_and_again_every_half_minute() ->
     with FleetProgress(Console(file=out, width=100), workers=1, now=lambda: now[0]) as progress:
         for index, event in ((0, Waiting("population", 9)), (1, Enrolled(bytes(32), "trainer"))):
             message = Happened(0, index, event)
-            status.hear(message)
+            status.count(message)
             progress.show(message, status)
         for now[0] in (0.0, 5.0):
             progress.look()
-        status.hear(Happened(0, 1, Waiting("population", 9)))
+        status.count(Happened(0, 1, Waiting("population", 9)))
         for now[0] in (6.0, 6.5, 7.0, 36.9, 37.0):
             progress.look()
 
@@ -176,7 +176,7 @@ def test_a_fleet_whose_server_is_down_says_so_as_long_as_requests_fail() -> None
     with FleetProgress(Console(file=out, width=100), workers=1, now=lambda: now[0]) as progress:
         for now[0] in (0.0, 2.0, 20.0, 33.0):
             message = Happened(0, 0, Retrying("connection failed", 2.0, 1))
-            status.hear(message)
+            status.count(message)
             progress.show(message, status)
         now[0] = 70.0
         progress.look()

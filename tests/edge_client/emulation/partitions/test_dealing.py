@@ -124,7 +124,7 @@ def test_a_client_keeps_its_photos_over_the_rounds() -> None:
 
 
 def test_more_clients_than_owners_are_refused_with_both_numbers() -> None:
-    with pytest.raises(Unservable, match=r"5 clients are more than the 2 people or devices .*: take at most 2 clients"):
+    with pytest.raises(Unservable, match=r"5 clients are too many for 2 people or devices .*: take at most 2 clients"):
         partition(1, 5, 0.3).album(pool_of(["anna", "ben", "carl"]), 0)
 
 

@@ -134,7 +134,9 @@ def test_no_test_photos_may_be_asked_for(pool: PhotoPool) -> None:
 def test_too_many_test_photos_name_class_and_client(pool: PhotoPool) -> None:
     chosen = partition(PartitionName.CLASSES, clients=3, classes_per_client=1, test_photos=9)
 
-    with pytest.raises(Unservable, match=r"class 'cat' has 8 test photos in .*; client 0, .* is to have 9 of 9: lower"):
+    with pytest.raises(
+        Unservable, match=r"class 'cat' has 8 test photos in .*, but client 0 needs 9 among its 9, .*: lower"
+    ):
         chosen.album(pool, 0)
 
 

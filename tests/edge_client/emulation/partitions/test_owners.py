@@ -102,7 +102,7 @@ def test_classes_that_one_client_has_alone_are_told_with_its_name(tmp_path: Path
 def test_photos_of_one_client_alone_are_told(tmp_path: Path) -> None:
     pool = PhotoPool.open(write_clients(tmp_path, {"anna": {"cat": 5, "dog": 5}}))
 
-    assert pool.notes == ("all photos are of one client (anna), which has nobody to learn with",)
+    assert pool.notes == ("all photos are of one client (anna): there is no other to learn with",)
 
 
 # sha256("anna") mod 5 = 0 and sha256("ben") mod 5 = 4: of her five photos the first is held out, of his the last.

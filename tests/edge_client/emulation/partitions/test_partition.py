@@ -46,7 +46,7 @@ def test_every_setting_of_every_partition_can_be_set() -> None:
 def test_a_partition_that_divides_photos_must_know_how_many_clients_there_are(tmp_path: Path) -> None:
     pool = PhotoPool(root=tmp_path, class_names=("a", "b"), train=((), ()), test=((), ()), skipped={})
 
-    with pytest.raises(BadPartition, match="partition two-classes divides the photos among the clients; say how many"):
+    with pytest.raises(BadPartition, match="partition two-classes divides the photos among the clients; set"):
         Partition(name=PartitionName.TWO_CLASSES, seed=1).album(pool, 0)
 
 

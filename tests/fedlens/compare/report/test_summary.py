@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from fedlens.compare.report.summary import Value, macro, run_columns, summarise
+from fedlens.compare.report.summary import Value, run_columns, summarise
 from fedlens.compare.report.tables import seed_table
 from fedlens.compare.study import parse_study
+from fedlens.reports.task_report import macro
 from tests.fedlens.compare.conftest import STUDY
 
 

@@ -9,15 +9,14 @@ import pytest
 import torch
 from torch import nn
 
-from fedlens.compare.plan import FLEET_KEY
-from fedlens.compare.run.running import Committed, RunAnswer, run
-from fedlens.demo.digits import write_digits
-from fedlens_edge_client.emulation.faults import FaultPlan
+from fedlens.compare.run.running import RunProgress, RunResult, run
+from fedlens.digits import write_digits
 from fedlens_edge_client.emulation.fleet.config import FleetConfig
 from fedlens_edge_client.emulation.fleet.messages import client_name
 from fedlens_edge_client.emulation.partitions import Partition, PartitionName, PhotoPool, PoolPhoto
 from fedlens_export.exporting import Training, whole_model_bundle
 from fedlens_proto.manifest import Bundle
+from tests.edge_client.emulation.fleets import fleet_of
 from tests.integration.federation import SIDE
 
 PEOPLE, CLIENTS = 6, 2
@@ -54,19 +53,9 @@ def pool(tmp_path_factory: pytest.TempPathFactory) -> PhotoPool:
 
 
 def fleet(pool: PhotoPool, state: Path, clients: int = CLIENTS) -> FleetConfig:
-    return FleetConfig(
-        server="",
-        clients=clients,
-        pool=pool,
-        # A third of the six people have no client.
-        partition=Partition(name=PartitionName.CLIENTS, seed=1, clients=clients, unseen=1 / 3),
-        plan=FaultPlan(),
-        key=FLEET_KEY,
-        state=state,
-        workers=1,
-        evaluator_token="evaluator",
-        shares_downloads=False,
-    )
+    # A third of the six people have no client.
+    partition = Partition(name=PartitionName.CLIENTS, seed=1, clients=clients, unseen=1 / 3)
+    return fleet_of(pool, partition, state, shares_downloads=False)
 
 
 def settings(method: str, clients: int = CLIENTS) -> str:
@@ -83,11 +72,11 @@ def settings(method: str, clients: int = CLIENTS) -> str:
     )
 
 
-async def examined(pool: PhotoPool, bundle: Bundle, state: Path, method: str, clients: int = CLIENTS) -> RunAnswer:
+async def examined(pool: PhotoPool, bundle: Bundle, state: Path, method: str, clients: int = CLIENTS) -> RunResult:
     return await run(fleet(pool, state, clients), settings(method, clients), (bundle.folder,))
 
 
-def of_group(answer: RunAnswer, group: str) -> list[tuple[int, int]]:
+def of_group(answer: RunResult, group: str) -> list[tuple[int, int]]:
     assert answer.examined is not None
     return [(client[group]["count"], client[group]["correct"]) for client in answer.examined]
 
@@ -133,7 +122,7 @@ async def test_a_client_with_everybodys_photos_knows_no_others(tmp_path: Path, p
 async def test_a_run_that_is_interrupted_after_its_last_round_is_examined_all_the_same(
     tmp_path: Path, pool: PhotoPool, bundle: Bundle
 ) -> None:
-    def stop_after_the_last(committed: Committed) -> None:
+    def stop_after_the_last(committed: RunProgress) -> None:
         if committed.rounds == committed.rounds_total:
             raise Stopped
 

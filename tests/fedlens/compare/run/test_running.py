@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from fedlens.compare.plan import FLEET_KEY
-from fedlens.compare.run.running import Committed, RunFailed, run
-from fedlens.demo.digits import write_digits
+from fedlens.compare.run.running import RunFailed, RunProgress, run
+from fedlens.digits import write_digits
 from fedlens_edge_client.emulation.faults import FaultEntry, FaultKind, FaultPlan
 from fedlens_edge_client.emulation.fleet.config import FleetConfig
 from fedlens_edge_client.emulation.partitions import Partition, PartitionName, PhotoPool
 from fedlens_proto.v1 import admin_pb2
+from tests.edge_client.emulation.fleets import fleet_of
 from tests.integration import federation
 
 CLIENTS = 3
@@ -36,18 +36,8 @@ def pool(tmp_path_factory: pytest.TempPathFactory) -> PhotoPool:
 
 
 def fleet(pool: PhotoPool, state: Path, *faults: FaultEntry) -> FleetConfig:
-    return FleetConfig(
-        server="",
-        clients=CLIENTS,
-        pool=pool,
-        partition=Partition(name=PartitionName.CAMERA_IID, seed=1, clients=CLIENTS, per_class=2, test_per_class=1),
-        plan=FaultPlan(fault=faults),
-        key=FLEET_KEY,
-        state=state,
-        workers=1,
-        evaluator_token="evaluator",
-        shares_downloads=False,
-    )
+    partition = Partition(name=PartitionName.CAMERA_IID, seed=1, clients=CLIENTS, per_class=2, test_per_class=1)
+    return fleet_of(pool, partition, state, plan=FaultPlan(fault=faults), shares_downloads=False)
 
 
 def settings(**changes: Any) -> str:
@@ -59,7 +49,7 @@ def settings(**changes: Any) -> str:
 async def test_a_run_that_was_interrupted_goes_on_to_the_same_bytes(
     tmp_path: Path, pool: PhotoPool, bundle: Path
 ) -> None:
-    def stop_after_the_first(committed: Committed) -> None:
+    def stop_after_the_first(committed: RunProgress) -> None:
         if committed.rounds == 1:
             raise Stopped
 

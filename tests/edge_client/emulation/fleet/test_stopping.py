@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from fedlens_edge_client.emulation.fleet.parking import ParkingTransport
-from fedlens_edge_client.emulation.fleet.turns import Turns
+from fedlens_edge_client.emulation.fleet.client_executor import ClientExecutor
+from fedlens_edge_client.emulation.fleet.stopping import StoppableTransport
 from fedlens_proto.v1 import check_in_pb2, enrolment_pb2, update_pb2
 
 
@@ -57,8 +57,8 @@ class Server:
 class Member:
     """A client reduced to its arrows; `disk` is what outlives it."""
 
-    transport: ParkingTransport
-    turns: Turns
+    transport: StoppableTransport
+    executor: ClientExecutor
     may_train: threading.Event = field(default_factory=threading.Event)
     training: threading.Event = field(default_factory=threading.Event)
     disk: list[str] = field(default_factory=list[str])
@@ -66,10 +66,10 @@ class Member:
     async def run(self) -> None:
         while True:
             await self.transport.check_in(check_in_pb2.CheckInRequest())
-            await asyncio.wrap_future(self.turns.submit(self._train))
-            await asyncio.wrap_future(self.turns.submit(self.disk.append, "outbox"))
+            await asyncio.wrap_future(self.executor.submit(self._train))
+            await asyncio.wrap_future(self.executor.submit(self.disk.append, "outbox"))
             await self.transport.put_update(1, 1, b"", None)
-            await asyncio.wrap_future(self.turns.submit(self.disk.append, "receipt"))
+            await asyncio.wrap_future(self.executor.submit(self.disk.append, "receipt"))
 
     def _train(self) -> None:
         self.training.set()
@@ -84,8 +84,8 @@ def thread() -> Iterator[ThreadPoolExecutor]:
 
 def member_of(server: Server, thread: ThreadPoolExecutor) -> tuple[Member, asyncio.Future[None]]:
     stopping: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    turns = Turns(thread)
-    return Member(ParkingTransport(server, turns, stopping), turns), stopping
+    executor = ClientExecutor(thread)
+    return Member(StoppableTransport(server, executor, stopping), executor), stopping
 
 
 async def until(reached: Callable[[], bool]) -> None:
@@ -166,7 +166,7 @@ async def test_an_upload_that_has_begun_gets_its_receipt_noted(thread: ThreadPoo
 async def test_an_upload_that_does_not_end_is_given_up_after_its_grace(
     thread: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fedlens_edge_client.emulation.fleet.parking.UPLOAD_GRACE_S", 0.01)
+    monkeypatch.setattr("fedlens_edge_client.emulation.fleet.stopping.UPLOAD_GRACE_S", 0.01)
     server = Server()
     server.work.set()
     member, stopping = member_of(server, thread)
@@ -201,11 +201,11 @@ async def test_a_client_that_fails_while_the_fleet_stops_keeps_its_error(thread:
     member, stopping = member_of(server, thread)
 
     async def fails_after_training() -> None:
-        await asyncio.wrap_future(member.turns.submit(member.may_train.wait, 10))
+        await asyncio.wrap_future(member.executor.submit(member.may_train.wait, 10))
         raise OSError("disk full")
 
     running = asyncio.create_task(fails_after_training())
-    await until(lambda: member.turns.has_begun)
+    await until(lambda: member.executor.has_begun)
     stopping.set_result(None)
     settling = asyncio.create_task(settle(member, running))
     await asyncio.sleep(0)

@@ -1,4 +1,4 @@
-"""The part of a report that stands in front: what sharing gives, by class and client, and the photos still wrong."""
+"""The report's sections on the comparison: accuracy by way of learning, class and client, and the remaining errors."""
 
 import base64
 from html import escape
@@ -8,10 +8,12 @@ import plotly.graph_objects as go  # type: ignore[import-untyped]  # plotly come
 from PIL import Image
 
 from fedlens.demo.comparison import Comparison
-from fedlens.demo.confusion import confusion
-from fedlens.demo.figures import BLUE, INK, ORANGE, TEAL, Figure, dumbbells, styled
-from fedlens.demo.report import plot_section, readable_bytes, section
+from fedlens.demo.figures import dumbbells
 from fedlens.demo.results import TaskFacts
+from fedlens.reports.confusion import confusion_section
+from fedlens.reports.page import plot_section, section
+from fedlens.reports.plots import BLUE, INK, ORANGE, TEAL, Figure, styled
+from fedlens.reports.tables import readable_bytes
 from fedlens_proto import photos
 
 PICTURE_SIDE = 104
@@ -19,27 +21,28 @@ MOST_PICTURES = 30
 
 
 def sections(comparison: Comparison, facts: TaskFacts) -> tuple[str, str]:
-    """HTML to stand before the curves, and to stand after them."""
+    """The HTML before the accuracy by round, empty where no client trained alone, and the HTML behind it."""
     first = _together_alone_pooled(comparison, facts) if comparison.alone else ""
-    return first, _by_class(comparison) + confusion(comparison) + _still_wrong(comparison) + _by_client(comparison)
+    confusion = confusion_section(comparison.confusion, comparison.class_names)
+    return first, _by_class(comparison) + confusion + _errors(comparison) + _by_client(comparison)
 
 
-def bars(comparison: Comparison, facts: TaskFacts) -> Figure:
-    """The accuracy of each way of learning, with what had to be sent for it."""
+def _bars(comparison: Comparison, facts: TaskFacts) -> Figure:
+    """The accuracy of each way of learning, with the bytes that it sends."""
     assert comparison.pooled is not None  # trained beside the clients
     rows = [
-        ("alone", comparison.alone_share, ORANGE, "nothing sent"),
-        ("together", comparison.together.share(), BLUE, f"{readable_bytes(_sent(facts))} of weights sent"),
-        ("pooled", comparison.pooled.share(), TEAL, f"{readable_bytes(comparison.photo_bytes)} of photos sent"),
+        ("alone", comparison.alone_accuracy, ORANGE, "nothing sent"),
+        ("together", comparison.together.accuracy(), BLUE, f"{readable_bytes(_sent(facts))} of weights sent"),
+        ("pooled", comparison.pooled.accuracy(), TEAL, f"{readable_bytes(comparison.photo_bytes)} of photos sent"),
     ]
     figure = go.Figure(
         go.Bar(
-            x=[100 * share for _, share, *_ in rows],
+            x=[100 * accuracy for _, accuracy, *_ in rows],
             y=[name for name, *_ in rows],
             orientation="h",
             marker={"color": [colour for _, _, colour, _ in rows]},
-            text=[f"<b>{share:.1%}</b>  {sent}" for _, share, _, sent in rows],
-            textposition=["inside" if share > 0.5 else "outside" for _, share, *_ in rows],
+            text=[f"<b>{accuracy:.1%}</b>  {sent}" for _, accuracy, _, sent in rows],
+            textposition=["inside" if accuracy > 0.5 else "outside" for _, accuracy, *_ in rows],
             insidetextanchor="end",
             textfont={"size": 14},
             outsidetextfont={"color": INK},
@@ -61,23 +64,23 @@ def _together_alone_pooled(comparison: Comparison, facts: TaskFacts) -> str:
     clients = max((r.members for r in facts.rounds), default=1)
     each = _sent(facts) / rounds / clients
     note = (
-        f"All three answer the same {len(comparison.labels):,} test photos, which nobody trains on. "
+        f"All three classify the same {len(comparison.labels):,} test photos, which nobody trains on. "
         f"Alone: the mean of {len(comparison.alone)} clients, each trained on its own photos only. "
         f"Together: the shared model, for which each client sends {readable_bytes(each)} in a round and no photo. "
-        "Pooled: one server that all photos are sent to."
+        "Pooled: one server that has received all photos."
     )
-    return plot_section("Together, without sharing photos", note, bars(comparison, facts), "ways")
+    return plot_section("Together, without sharing photos", note, _bars(comparison, facts), "ways")
 
 
 def _by_class(comparison: Comparison) -> str:
     rows = [(name, comparison.rows_of(label)) for label, name in enumerate(comparison.class_names)]
     tested = [(f"{name} ({len(found)})", found) for name, found in rows if len(found)]
-    series = [("together", BLUE, "circle", [comparison.together.share(found) for _, found in tested])]
+    series = [("together", BLUE, "circle", [comparison.together.accuracy(found) for _, found in tested])]
     if comparison.alone:
-        alone = [sum(a.share(found) for a in comparison.alone) / len(comparison.alone) for _, found in tested]
+        alone = [sum(a.accuracy(found) for a in comparison.alone) / len(comparison.alone) for _, found in tested]
         series.insert(0, ("alone, the mean client", ORANGE, "circle-open", alone))
     figure = dumbbells([name for name, _ in tested], series)
-    note = "The part of each class's test photos that is classified correctly; in brackets how many there are."
+    note = "The part of each class's test photos that is classified correctly; in brackets the number of photos."
     return plot_section("By class", note, figure, "classes")
 
 
@@ -85,7 +88,7 @@ def _by_client(comparison: Comparison) -> str:
     if not comparison.alone:
         return ""
     tested = [
-        (f"{name} ({len(own)})", alone.share(own), comparison.together.share(own))
+        (f"{name} ({len(own)})", alone.accuracy(own), comparison.together.accuracy(own))
         for name, alone, own in zip(comparison.names, comparison.alone, comparison.own, strict=True)
         if len(own)
     ]
@@ -99,33 +102,33 @@ def _by_client(comparison: Comparison) -> str:
         ],
     )
     note = (
-        f"On each client's own test photos, in brackets how many: its own model, and the shared one. {better} of "
+        f"On each client's own test photos, in brackets their number: its own model, and the shared one. {better} of "
         f"{len(tested)} clients are better off together, {worse} alone. A client whose photos are of few classes has "
         "an easy task alone: its model need not know the others."
     )
     return plot_section("By client", note, figure, "gains")
 
 
-def _still_wrong(comparison: Comparison) -> str:
-    wrong = comparison.wrong
+def _errors(comparison: Comparison) -> str:
+    wrong = comparison.mistakes
     if not wrong:
         return ""
     note = (
-        f"{len(wrong):,} of {len(comparison.labels):,} test photos, those of which the model is surest first"
+        f"{len(wrong):,} of {len(comparison.labels):,} test photos, the most confident mistakes first"
         f"{f': the first {MOST_PICTURES}' if len(wrong) > MOST_PICTURES else ''}. These pictures are on this machine "
         "and inside this file: do not pass it on where the photos are private."
     )
-    shown = "".join(_wrong(comparison, row) for row in wrong[:MOST_PICTURES])
+    shown = "".join(_mistake(comparison, row) for row in wrong[:MOST_PICTURES])
     return section("Still wrong", note, f'<div class="pictures">{shown}</div>')
 
 
-def _wrong(comparison: Comparison, row: int) -> str:
-    names, answers = comparison.class_names, comparison.together
+def _mistake(comparison: Comparison, row: int) -> str:
+    names, predicted = comparison.class_names, comparison.together
     return (
         f'<figure><img alt="" width="{PICTURE_SIDE}" height="{PICTURE_SIDE}" '
         f'src="data:image/jpeg;base64,{_picture(comparison, row)}">'
         f"<figcaption><b>{escape(names[comparison.labels[row]])}</b><br>"
-        f"taken for {escape(names[answers.labels[row]])}, {answers.likelihoods[row]:.0%}</figcaption></figure>"
+        f"taken for {escape(names[predicted.labels[row]])}, {predicted.probabilities[row]:.0%}</figcaption></figure>"
     )
 
 

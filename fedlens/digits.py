@@ -11,14 +11,7 @@ _BRIGHTEST = 16.0
 
 
 def write_digits(folder: Path) -> Path:
-    """Write them as PNG into `folder`: `train` and `test` with a sub-folder per digit, one in five for tests.
-
-    Args:
-        folder: Is made.
-
-    Returns:
-        `folder`.
-    """
+    """Write the digits as PNG into a new folder, every fifth for tests: `train/0/001.png`; returns `folder`."""
     from sklearn.datasets import load_digits  # type: ignore[import-untyped]  # scikit-learn comes without types
 
     images, labels = load_digits(return_X_y=True)
