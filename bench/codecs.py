@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from bench import models, wire_bytes
 from bench.row import Row, Sample
 from bench.server_process import serving
-from fedlens.demo.digits import SIDE, write_digits
+from fedlens.digits import SIDE, write_digits
 from fedlens_edge_client.emulation.faults import FaultPlan
 from fedlens_edge_client.emulation.fleet.config import FleetConfig
 from fedlens_edge_client.emulation.fleet.running import run_fleet

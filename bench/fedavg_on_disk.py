@@ -14,8 +14,8 @@ from bench import models
 from bench.row import Row, against_floor, in_turns
 from fedlens_proto.blob import Array, Blob
 from fedlens_proto.v1 import assignment_pb2
-from fedlens_server.methods.fedavg import GLOBAL, FedAvg
-from fedlens_server.planning.method import Method, Phase, State, Tools, Update
+from fedlens_server.methods.fedavg import GLOBAL, with_mean
+from fedlens_server.planning.method import Aggregate, MethodState, Phase, Tools, Update
 from fedlens_server.store import Location
 from fedlens_server.store.tensors import StoredTensors
 
@@ -39,9 +39,9 @@ def measure(folder: Path) -> list[Row]:
     return [against_floor(name, summed, averaged, 2.0, "memory-mapped float32 sum", unit="s")]
 
 
-def _aggregate(paths: list[Path]) -> State:
+def _aggregate(paths: list[Path]) -> MethodState:
     with stored_updates(paths) as (current, updates):
-        return aggregated(FedAvg(), current, updates)
+        return aggregated(with_mean, current, updates)
 
 
 @contextmanager
@@ -65,8 +65,8 @@ def stored_updates(paths: list[Path]) -> Iterator[tuple[StoredTensors, list[Upda
         yield stored[0], updates
 
 
-def aggregated(method: Method, current: StoredTensors, updates: list[Update]) -> State:
+def aggregated(aggregate: Aggregate, current: StoredTensors, updates: list[Update]) -> MethodState:
     """The state after a round."""
     phase = Phase(name="train", rounds=1, cohort=None, local_plan=assignment_pb2.LocalPlan())
     tools = Tools(generator=np.random.default_rng(0), population=(), initial=current)
-    return method.aggregate(phase, {GLOBAL: current}, updates, tools)
+    return aggregate(phase, {GLOBAL: current}, updates, tools)

@@ -15,8 +15,8 @@ import numpy as np
 from bench.row import Row, in_turns
 from fedlens_proto.v1 import assignment_pb2
 from fedlens_server.methods.fedavg import GLOBAL
-from fedlens_server.methods.fedconcat import CLUSTER, COUNTS, FedConcat
-from fedlens_server.planning.method import Phase, State, Tools, Update
+from fedlens_server.methods.fedconcat import CLUSTER, FedConcat
+from fedlens_server.planning.method import MethodState, Phase, Tools, Update
 
 CLIENTS, CLASSES, PHOTOS = 10_000, 10, 200
 K, MOST = 5, 8
@@ -61,22 +61,8 @@ def measure(folder: Path) -> list[Row]:
     return found
 
 
-def _cluster(updates: list[Update], clusters: int | None) -> State:
-    method = FedConcat(
-        labels=COUNTS,
-        epsilon=None,
-        random_images=1,
-        clusters=clusters,
-        most_clusters=MOST,
-        balanced=False,
-        extractor_rounds=1,
-        classifier_rounds=1,
-        classifier_steps=3,
-        from_clusters=False,
-        extractor=(),
-        weight="fc.weight",
-        bias="fc.bias",
-    )
+def _cluster(updates: list[Update], clusters: int | None) -> MethodState:
+    method = FedConcat(clusters=clusters, most_clusters=MOST)
     phase = Phase(name=CLUSTER, rounds=1, cohort=None, local_plan=assignment_pb2.LocalPlan())
     tools = Tools(generator=np.random.default_rng(0), population=(), initial={})
     return method.aggregate(phase, {GLOBAL: {}}, updates, tools)

@@ -9,15 +9,16 @@ which does nothing else: what it has more at its peak than before, in copies of 
 import os
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 from bench import models
 from bench.fedavg_on_disk import aggregated, stored_updates
 from bench.row import Row, Sample, against_floor, in_turns
 from bench.server_process import status_mb
-from fedlens_server.methods.fedavg import FedAvg
-from fedlens_server.methods.fedns import FedNS
-from fedlens_server.planning.method import Method
+from fedlens_server.methods import fedns
+from fedlens_server.methods.fedavg import with_mean
+from fedlens_server.planning.method import Aggregate
 
 CLIENTS = 20
 REPEATS = 5
@@ -27,7 +28,7 @@ MOST_COPIES = 6
 def measure(folder: Path) -> list[Row]:
     """Time and memory."""
     paths = models.write_blobs(models.resnet18(), folder / "blobs", CLIENTS)
-    averaged, by_node = in_turns(REPEATS, lambda: _aggregate(FedAvg(), paths), lambda: _aggregate(_fedns(), paths))
+    averaged, by_node = in_turns(REPEATS, lambda: _aggregate(with_mean, paths), lambda: _aggregate(_fedns(), paths))
     size = paths[0].stat().st_size
     copies = [_peak_bytes(method, paths) / size for method in ("fedavg", "fedns")]
     name = "FedNS of 20 x 11.2 M float32 blobs on disk"
@@ -48,15 +49,14 @@ def measure(folder: Path) -> list[Row]:
     ]
 
 
-def _fedns() -> FedNS:
+def _fedns() -> Aggregate:
     weights = [name for name in models.resnet18() if name.endswith(".weight") and name != "fc.weight"]
-    layers = tuple((name, None) for name in weights)
-    return FedNS(classifier=frozenset({"fc.weight", "fc.bias"}), layers=layers)
+    return partial(fedns.aggregate, frozenset({"fc.weight", "fc.bias"}), [(name, None) for name in weights])
 
 
-def _aggregate(method: Method, paths: list[Path]) -> object:
+def _aggregate(aggregate: Aggregate, paths: list[Path]) -> object:
     with stored_updates(paths) as (current, updates):
-        return aggregated(method, current, updates)
+        return aggregated(aggregate, current, updates)
 
 
 def _peak_bytes(method: str, paths: list[Path]) -> float:
@@ -66,7 +66,7 @@ def _peak_bytes(method: str, paths: list[Path]) -> float:
 
 def _main(method: str, *paths: str) -> None:
     before = status_mb(os.getpid(), "VmRSS")
-    kept = _aggregate(_fedns() if method == "fedns" else FedAvg(), [Path(path) for path in paths])
+    kept = _aggregate(_fedns() if method == "fedns" else with_mean, [Path(path) for path in paths])
     print((status_mb(os.getpid(), "VmHWM") - before) * 1e6)
     del kept
 

@@ -13,7 +13,7 @@ from bench.row import Row, against_floor, against_target, in_turns
 from fedlens_export.exporting import ExportSpec, export_bundle
 from fedlens_export.models import whole_models as networks
 from fedlens_proto.blob import Array
-from fedlens_server.methods import METHODS, State, TaskPlan, Tools, Update
+from fedlens_server.methods import METHODS, MethodState, TaskPlan, Tools, Update
 from fedlens_server.planning.task_settings import TaskSettings
 
 CLIENTS, MEMBERS, FEATURES = 1000, 100, 512
@@ -28,7 +28,7 @@ def similarity(folder: Path) -> list[Row]:
     settings = TaskSettings(method="pfedsim", rounds=2, population=CLIENTS, cohort=MEMBERS, options={"warm_up": 0})
     task = TaskPlan(settings=settings, manifests=(bundle.manifest,))
     method = METHODS["pfedsim"](task)
-    (phase,) = method.phases(task)
+    (phase,) = method.phases
     generator = np.random.default_rng(0)
     ids = [i.to_bytes(32, "big") for i in range(CLIENTS)]
     tools = Tools(generator=generator, population=tuple(ids), initial=bundle.initial())
@@ -43,7 +43,7 @@ def similarity(folder: Path) -> list[Row]:
         found: Array = phi @ phi.swapaxes(1, 2) / (norms[:, :, None] * norms[:, None, :])
         return found
 
-    def rule() -> State:
+    def rule() -> MethodState:
         return method.aggregate(phase, state, updates, tools)
 
     floor, measured = in_turns(REPEATS, cosines, rule, scale=1000)

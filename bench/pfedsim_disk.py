@@ -22,7 +22,7 @@ from fedlens_proto import keyed_hash
 from fedlens_proto.v1 import enrolment_pb2
 from fedlens_proto.v1 import manifest_pb2 as pb
 from fedlens_server.methods.pfedsim import SIMILARITY
-from fedlens_server.store import Store, StoredBlob, method_state
+from fedlens_server.store import PendingBlob, Store, method_state
 
 CLIENTS, MEMBERS, SHARED, ROUNDS = 1000, 10, 16, 4
 MOST_MODELS = 12.0
@@ -105,7 +105,7 @@ def _season(data: Path, blobs: list[Path]) -> None:
         for path, link in zip(blobs, waiting, strict=True):
             os.link(path.resolve(), link)
         stored = [
-            StoredBlob(digest, link.stat().st_size, path=link) for digest, link in zip(digests, waiting, strict=True)
+            PendingBlob(digest, link.stat().st_size, path=link) for digest, link in zip(digests, waiting, strict=True)
         ]
         ids = sorted(keyed_hash.client_id(keyed_hash.fleet_secret(b"bench", 0, i)) for i in range(CLIENTS))
         groups = np.arange(CLIENTS) // SHARED

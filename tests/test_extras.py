@@ -88,9 +88,9 @@ def hidden_from(extra: str) -> list[str]:
     ("extra", "absent"),
     [
         ("", {"torch", "aiohttp", "sqlalchemy", "pillow"}),
-        ("server", {"torch", "torchvision", "pillow", "tenacity", "onnx", "onnxscript", "plotly"}),
+        ("server", {"torch", "torchvision", "pillow", "onnx", "onnxscript", "plotly"}),
         ("client", {"sqlalchemy", "alembic", "trustme", "scikit-learn", "onnxruntime", "plotly"}),
-        ("export", {"sqlalchemy", "aiohttp", "tenacity", "onnxruntime", "plotly"}),
+        ("export", {"sqlalchemy", "aiohttp", "onnxruntime", "plotly"}),
     ],
 )
 def test_an_extra_brings_nothing_of_the_others(extra: str, absent: set[str]) -> None:

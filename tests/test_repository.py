@@ -118,6 +118,17 @@ def test_imports_point_the_way_the_design_says(package: str) -> None:
     assert wrong == {}
 
 
+def test_nothing_of_the_client_imports_the_emulation_of_fleets() -> None:
+    emulation = PACKAGES["fedlens_edge_client"] / "emulation"
+    named = re.compile(r"fedlens_edge_client\.emulation|from fedlens_edge_client import [^\n]*\bemulation\b")
+
+    assert [
+        str(path.relative_to(REPOSITORY))
+        for path in modules("fedlens_edge_client")
+        if emulation not in path.parents and named.search(code(path))
+    ] == []
+
+
 @pytest.mark.parametrize("package", PACKAGES)
 def test_every_module_says_what_it_holds(package: str) -> None:
     silent = [

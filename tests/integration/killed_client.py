@@ -16,10 +16,10 @@ from fedlens_edge_client.client import client as client_module
 from fedlens_edge_client.client.http_transport import HttpTransport, trust
 from fedlens_edge_client.emulation.fleet.config import FleetConfig
 from fedlens_edge_client.engines.torch import TorchEngine
-from fedlens_edge_client.storage.client_state import KeptSets
+from fedlens_edge_client.storage.client_state import ClientState
 from fedlens_edge_client.storage.outbox import Outbox, Result
-from fedlens_edge_client.storage.state import State
-from fedlens_edge_client.storage.tensor_files import StoredBlob, TensorFiles
+from fedlens_edge_client.storage.state_folder import StateFolder
+from fedlens_edge_client.storage.tensor_files import EncodedTensors, TensorFiles
 from fedlens_edge_client.training.label_distribution import private_generator
 from fedlens_proto.manifest import Bundle
 from fedlens_proto.v1 import assignment_pb2, check_in_pb2, update_pb2
@@ -96,7 +96,7 @@ class MortalTransport(HttpTransport):
 class MortalOutbox(Outbox):
     """Tells of each change, before and after."""
 
-    def __init__(self, fate: Fate, state: State, files: TensorFiles, kept: KeptSets) -> None:
+    def __init__(self, fate: Fate, state: StateFolder, files: TensorFiles, kept: ClientState) -> None:
         super().__init__(state, files, kept)
         self._fate = fate
 
@@ -104,8 +104,8 @@ class MortalOutbox(Outbox):
         self,
         assignment: assignment_pb2.Assignment,
         header: update_pb2.UpdateHeader,
-        upload: StoredBlob | None,
-        keep: Mapping[str, StoredBlob],
+        upload: EncodedTensors | None,
+        keep: Mapping[str, EncodedTensors],
     ) -> Result:
         self._fate.step("store")
         result = super().put(assignment, header, upload, keep)

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from fedlens.admin_client import AdminClient
-from fedlens.compare.run.running import RunAnswer
+from fedlens.compare.run.running import RunResult
 from fedlens_edge_client.client.client import TRIED
 from fedlens_edge_client.emulation.fleet.running import run_fleet
 from fedlens_edge_client.engines.choice import EngineName
@@ -79,11 +79,11 @@ def settings(method: str, **more: Any) -> str:
     )
 
 
-def weights(answer: RunAnswer) -> dict[str, Array]:
+def weights(answer: RunResult) -> dict[str, Array]:
     return {} if answer.model is None else dict(Blob.from_bytes(BytesIO(answer.model).getvalue()))
 
 
-def assert_near(found: RunAnswer, expected: RunAnswer, tolerance: float) -> None:
+def assert_near(found: RunResult, expected: RunResult, tolerance: float) -> None:
     """The same rounds and members; the same model within a tolerance."""
     assert found.shown.task.state == admin_pb2.TASK_STATE_FINISHED
     assert len(found.shown.rounds) == len(expected.shown.rounds)

@@ -53,7 +53,7 @@ def received(data: Path) -> list[tuple[Any, ...]]:
 
 async def assert_undisturbed(
     folder: Path, photos: Path, server: ServerProcess, task: str, bundles: list[Path], models: list[str]
-) -> two_drivers.RunAnswer:
+) -> two_drivers.RunResult:
     """Run the task with a client that is killed, and in a study in which nothing happens; gives what both say."""
     disturbed = two_drivers.fleet(folder / "http", photos, CLIENTS, models=tuple(models) if len(models) > 1 else ())
     statuses: list[int | None] = []

@@ -12,7 +12,7 @@ from typing import Any
 from fedlens.admin_client import AdminClient, AdminError
 from fedlens.compare.plan import FLEET_KEY
 from fedlens.compare.run import running
-from fedlens.compare.run.running import RunAnswer
+from fedlens.compare.run.running import RunResult
 from fedlens_edge_client.client.client import EdgeClient
 from fedlens_edge_client.client.events import Event
 from fedlens_edge_client.client.http_transport import HttpTransport, trust
@@ -88,7 +88,7 @@ async def over_http(
     settings_json: str,
     bundles: list[Path],
     elsewhere: Mapping[int, Callable[[], Awaitable[None]]] = MappingProxyType({}),
-) -> RunAnswer:
+) -> RunResult:
     """The task as the real server tells of it, once it has ended; comparable with what `in_a_study` gives.
 
     What is in `elsewhere` is called in place of a client that would run here.
@@ -131,16 +131,16 @@ async def over_http(
         found = await asyncio.to_thread(admin.model, running.TASK)
         await asyncio.to_thread(admin.fetch, found.blob_sha256, model)
     except AdminError:
-        return RunAnswer(shown, None)
-    return RunAnswer(shown, None if found.extractors else model.getvalue())
+        return RunResult(shown, None)
+    return RunResult(shown, None if found.extractors else model.getvalue())
 
 
-async def in_a_study(fleet: FleetConfig, settings_json: str, bundles: list[Path]) -> RunAnswer:
+async def in_a_study(fleet: FleetConfig, settings_json: str, bundles: list[Path]) -> RunResult:
     """The task as `fedlens compare` tells of it."""
     return await running.run(fleet, settings_json, tuple(bundles))
 
 
-def assert_same(study: RunAnswer, http: RunAnswer) -> None:
+def assert_same(study: RunResult, http: RunResult) -> None:
     """The same rounds, members, updates, measurements and model, to the last bit.
 
     An evaluator over HTTP may miss a model while it evaluates another; what it has not missed is the same.

@@ -1,6 +1,6 @@
 """Tiny bundles made without torch: their programs are bytes that nobody runs."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 
@@ -10,6 +10,8 @@ from fedlens_proto import blob
 from fedlens_proto.v1 import blob_pb2, manifest_pb2
 
 FEATURES, CLASSES = 3, 2
+_LINEAR = manifest_pb2.TENSOR_KIND_LINEAR
+_KINDS = {"conv": manifest_pb2.TENSOR_KIND_CONV, "fc": _LINEAR, "classifier": _LINEAR}
 
 
 @dataclass(frozen=True)
@@ -19,6 +21,19 @@ class TinyBundle:
     manifest: bytes
     parts: tuple[bytes, ...]
     initial: bytes  # the blob
+
+    @property
+    def id(self) -> bytes:
+        return sha256(self.manifest).digest()
+
+    @property
+    def by_digest(self) -> dict[bytes, bytes]:
+        return {sha256(part).digest(): part for part in self.parts}
+
+    @property
+    def parsed(self) -> manifest_pb2.Manifest:
+        """The manifest, for changes."""
+        return manifest_pb2.Manifest.FromString(self.manifest)
 
 
 def tiny_bundle(
@@ -39,7 +54,6 @@ def tiny_bundle(
     }
     if with_counter:
         tensors["bn.batches"] = np.array(3, np.int64)
-    initial = blob.encode(tensors)
     program = f"program of {model}".encode()
     manifest = manifest_pb2.Manifest(
         format=1,
@@ -48,18 +62,6 @@ def tiny_bundle(
         preprocessing=manifest_pb2.Preprocessing(version=1, height=8, width=8),
         class_names=[f"{class_prefix} {i}" for i in range(classes)],
         batch=4,
-        tensors=[
-            manifest_pb2.ExchangeableTensor(
-                name=name,
-                dtype=blob_pb2.DTYPE_FLOAT32 if value.dtype.kind == "f" else blob_pb2.DTYPE_INT64,
-                shape=value.shape,
-                kind=manifest_pb2.TENSOR_KIND_LINEAR if name.startswith("fc") else manifest_pb2.TENSOR_KIND_BUFFER,
-                role=(
-                    manifest_pb2.TENSOR_ROLE_CLASSIFIER if name.startswith("fc") else manifest_pb2.TENSOR_ROLE_EXTRACTOR
-                ),
-            )
-            for name, value in sorted(tensors.items())
-        ],
         objective="cross_entropy",
         optimiser="sgd",
         hyper_parameters=[
@@ -77,13 +79,31 @@ def tiny_bundle(
             )
             for name in ("predict", "step")
         ],
-        initial=sha256(initial).digest(),
-        parts=[
-            manifest_pb2.Part(sha256=digest, size=size)
-            for digest, size in sorted((sha256(part).digest(), len(part)) for part in (initial, program))
-        ],
     )
+    return sealed(manifest, tensors, program)
+
+
+def sealed(manifest: manifest_pb2.Manifest, tensors: Mapping[str, blob.Array], program: bytes) -> TinyBundle:
+    """The bundle with these tensors, which are its initial weights; their names say what they are."""
+    initial = blob.encode(tensors)
+    parts = sorted((sha256(part).digest(), len(part)) for part in (initial, program))
+    del manifest.tensors[:], manifest.parts[:]
+    manifest.tensors.extend(_exchangeable(name, value) for name, value in sorted(tensors.items()))
+    manifest.parts.extend(manifest_pb2.Part(sha256=digest, size=size) for digest, size in parts)
+    manifest.initial = sha256(initial).digest()
     return TinyBundle(manifest.SerializeToString(deterministic=True), (initial, program), initial)
+
+
+def _exchangeable(name: str, value: blob.Array) -> manifest_pb2.ExchangeableTensor:
+    layer, _, what = name.partition(".")
+    other = manifest_pb2.TENSOR_KIND_NORM if what == "weight" else manifest_pb2.TENSOR_KIND_BUFFER
+    return manifest_pb2.ExchangeableTensor(
+        name=name,
+        dtype=blob_pb2.DTYPE_FLOAT32 if value.dtype.kind == "f" else blob_pb2.DTYPE_INT64,
+        shape=value.shape,
+        kind=_KINDS.get(layer, other),
+        role=manifest_pb2.TENSOR_ROLE_EXTRACTOR if layer in ("conv", "bn") else manifest_pb2.TENSOR_ROLE_CLASSIFIER,
+    )
 
 
 def _slot(kind: manifest_pb2.SlotKind, *shape: int) -> manifest_pb2.Slot:

@@ -1,13 +1,10 @@
 """The bundle that stands beside `networks.network`: one classifier on several of its extractors. Nobody runs it."""
 
-from hashlib import sha256
-
 import numpy as np
 
-from fedlens_proto import blob
 from fedlens_proto.v1 import blob_pb2
 from fedlens_proto.v1 import manifest_pb2 as pb
-from tests.server.bundles import TinyBundle
+from tests.server.bundles import TinyBundle, sealed
 from tests.server.networks import network
 
 D = 2  # inputs of the network's classifier
@@ -16,34 +13,20 @@ D = 2  # inputs of the network's classifier
 def concatenated(extractors: int, *, width: int = 3, fill: float = 0.5) -> TinyBundle:
     """With room for so many; all weights of its classifier are `fill`."""
     ordinary = network(width)
-    manifest = pb.Manifest.FromString(ordinary.manifest)
-    tensors = {
-        "classifier.bias": np.full(2, fill, np.float32),
-        "classifier.weight": np.full((2, extractors * D), fill, np.float32),
-    }
-    initial, program = blob.encode(tensors), ordinary.parts[1]
-    inside = [tensor for tensor in manifest.tensors if tensor.role == pb.TENSOR_ROLE_EXTRACTOR]
+    manifest = ordinary.parsed
     extract = manifest.programs.add(name="extract", files=manifest.programs[0].files)
-    for tensor in inside:
-        extract.inputs.add(kind=pb.SLOT_KIND_EXTRACTOR, name=tensor.name, dtype=tensor.dtype, shape=tensor.shape)
+    for tensor in manifest.tensors:
+        if tensor.role == pb.TENSOR_ROLE_EXTRACTOR:
+            extract.inputs.add(kind=pb.SLOT_KIND_EXTRACTOR, name=tensor.name, dtype=tensor.dtype, shape=tensor.shape)
     extract.inputs.append(manifest.programs[0].inputs[0])
     floats = blob_pb2.DTYPE_FLOAT32
     extract.outputs.add(kind=pb.SLOT_KIND_FEATURES, dtype=floats, shape=(manifest.batch, D))
     for other in manifest.programs[:2]:
         del other.inputs[:]
         other.inputs.add(kind=pb.SLOT_KIND_INPUT, dtype=floats, shape=(manifest.batch, extractors * D))
-    del manifest.tensors[:]
-    for name, value in sorted(tensors.items()):
-        manifest.tensors.add(
-            name=name,
-            dtype=floats,
-            shape=value.shape,
-            kind=pb.TENSOR_KIND_LINEAR,
-            role=pb.TENSOR_ROLE_CLASSIFIER,
-        )
     manifest.concatenated = extractors
-    manifest.initial = sha256(initial).digest()
-    del manifest.parts[:]
-    for part in sorted((initial, program), key=lambda part: sha256(part).digest()):
-        manifest.parts.add(sha256=sha256(part).digest(), size=len(part))
-    return TinyBundle(manifest.SerializeToString(deterministic=True), (initial, program), initial)
+    tensors = {
+        "classifier.bias": np.full(2, fill, np.float32),
+        "classifier.weight": np.full((2, extractors * D), fill, np.float32),
+    }
+    return sealed(manifest, tensors, ordinary.parts[1])

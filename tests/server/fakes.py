@@ -1,16 +1,21 @@
 """Fakes with real behaviour: a clock that is wound by hand, and a federation without sockets or training."""
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pytest
 
 from fedlens_proto import blob, wire
 from fedlens_proto.v1 import admin_pb2, assignment_pb2, check_in_pb2, enrolment_pb2, manifest_pb2, update_pb2
-from fedlens_server.engine.rounds import ReceivedUpdate, Rounds, TokenGrant
+from fedlens_server.engine import aggregation, assignments, clients, recovery, rounds, tasks, updates
+from fedlens_server.engine.clients import TokenGrant
+from fedlens_server.engine.updates import Membership, ReceivedUpdate
+from fedlens_server.engine.view import Member, RoundKey, Task
 from fedlens_server.store import Store
 from tests.server.bundles import TinyBundle, tiny_bundle
 
@@ -75,29 +80,42 @@ def update_of(
 
 
 class Bench:
-    """A server without sockets: store, rounds and clock on one folder."""
+    """A server without sockets: store, federation and clock on one folder."""
 
     def __init__(self, folder: Path, clock: ManualClock | None = None) -> None:
         self.folder = folder
         self.clock = clock or ManualClock()
-        self.store = Store.open(folder)
-        self.rounds = Rounds(self.store, self.clock)
+        self._open()
+
+    def _open(self) -> None:
+        self.store = Store.open(self.folder)
+        self.federation = recovery.load(self.store, self.clock)
+        self.begun: dict[tuple[bytes, int, int], Membership] = {}
 
     def close(self) -> None:
-        self.rounds.close()
+        self.federation.close()
         self.store.close()
 
     def reopen(self) -> None:
         """Stop and start again."""
         self.close()
-        self.store = Store.open(self.folder)
-        self.rounds = Rounds(self.store, self.clock)
+        self._open()
+
+    @property
+    def task(self) -> Task:
+        """The first task, as the engine knows it."""
+        return self.federation.tasks[1]
+
+    def member(self, client: bytes) -> Member:
+        """A client in the first task's round that has not ended."""
+        assert self.task.round is not None
+        return self.task.round.members[client]
 
     def put_parts(self, bundle: TinyBundle) -> None:
         for raw in bundle.parts:
             with self.store.incoming() as incoming:
                 incoming.write(raw)
-                self.rounds.put_part(incoming.finish()).result()
+                tasks.put_part(self.federation, incoming.finish()).result()
 
     def create(
         self, settings_json: str, bundles: Sequence[TinyBundle] | None = None, name: str = "task"
@@ -105,14 +123,15 @@ class Bench:
         bundles = bundles or [tiny_bundle()]
         for bundle in bundles:
             self.put_parts(bundle)
-        return self.rounds.create_task(
+        return tasks.create(
+            self.federation,
             admin_pb2.CreateTaskRequest(
                 protocol=1, name=name, manifests=[bundle.manifest for bundle in bundles], settings_json=settings_json
-            )
+            ),
         ).result()
 
-    def enrol(self, clients: Sequence[bytes], grant: TokenGrant = TRAINERS) -> None:
-        for future in [self.rounds.enrol(client, grant, CAPABILITIES) for client in clients]:
+    def enrol(self, enrolling: Sequence[bytes], grant: TokenGrant = TRAINERS) -> None:
+        for future in [clients.enrol(self.federation, each, grant, CAPABILITIES) for each in enrolling]:
             future.result()
         self.settle()
 
@@ -122,12 +141,16 @@ class Bench:
             self.store.submit(lambda _: None).result()
 
     def check_in(self, client: bytes, task: int = 0) -> check_in_pb2.CheckInResponse:
-        return self.rounds.check_in(client, check_in_pb2.CheckInRequest(protocol=1, task=task))
+        return assignments.check_in(self.federation, client, check_in_pb2.CheckInRequest(protocol=1, task=task))
 
     def assignment(self, client: bytes, task: int = 0) -> assignment_pb2.Assignment:
         response = self.check_in(client, task)
         assert response.HasField("assignment"), response
-        return response.assignment
+        found = response.assignment
+        if found.answer == assignment_pb2.ANSWER_UPDATE:
+            key = (client, found.task, found.round)
+            self.begun[key] = updates.expect(self.federation, *key)
+        return found
 
     def tensors(self, assignment: assignment_pb2.Assignment, name: str = "global") -> Mapping[str, blob.Array]:
         (digest,) = [item.sha256 for item in assignment.sets if item.name == name]
@@ -136,7 +159,10 @@ class Bench:
     def send(
         self, client: bytes, assignment: assignment_pb2.Assignment, header: update_pb2.UpdateHeader, raw: bytes
     ) -> update_pb2.Receipt:
+        """Upload an update, begun when the client got its assignment."""
         body = wire.frame_update(header) + raw
+        key = (client, assignment.task, assignment.round)
+        membership = self.begun.get(key) or updates.expect(self.federation, *key)
         with self.store.incoming() as incoming:
             if raw:
                 incoming.write(raw)
@@ -146,7 +172,7 @@ class Bench:
                 body_size=len(body),
                 blob=incoming.finish(header.blob_sha256) if raw else None,
             )
-            return self.rounds.accept_update(client, assignment.task, assignment.round, received).result()
+            return updates.accept(self.federation, membership, received).result()
 
     def report(self, client: bytes, shift: float = 1.0, num_examples: int = 10) -> update_pb2.Receipt:
         """Train by adding `shift` to every float, and upload."""
@@ -155,17 +181,33 @@ class Bench:
         trained = {name: _shifted(value, shift) for name, value in start.items()}
         return self.send(client, assignment, *update_of(assignment, trained, num_examples))
 
+    def freeze(self, number: int = 1) -> None:
+        """Close a round that is over, and do not aggregate it."""
+        assert rounds.close(self.federation, RoundKey(1, number)).result()
+
     def advance(self) -> None:
         """Close and aggregate what is due."""
-        for key in self.rounds.due():
-            self.rounds.advance(key)
+        for key in aggregation.due(self.federation):
+            aggregation.advance(self.federation, key)
         self.settle()
 
     def show(self, task: str = "task") -> admin_pb2.ShowTaskResponse:
-        return self.rounds.show(task)
+        return tasks.show(self.federation, task)
 
     def model(self, task: str = "task") -> Mapping[str, blob.Array]:
-        return self.store.tensors(self.rounds.model(task).blob_sha256)
+        return self.store.tensors(tasks.model(self.federation, task).blob_sha256)
+
+
+def after_drawing(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> None:
+    """Have something happen between drawing a cohort and the transaction that opens its round."""
+    draw = rounds.next_cohort
+
+    def drawn(*arguments: Any) -> rounds.Cohort | None:
+        found = draw(*arguments)
+        act()
+        return found
+
+    monkeypatch.setattr(rounds, "next_cohort", drawn)
 
 
 @contextmanager

@@ -90,13 +90,13 @@ def test_an_unknown_key_like_no_other_lists_what_there_is(tmp_path: Path) -> Non
 
 
 def test_a_file_that_is_no_toml_is_refused_with_the_line(tmp_path: Path) -> None:
-    assert "this is no TOML" in refusal(tmp_path, "[server\n")
+    assert "this is not valid TOML" in refusal(tmp_path, "[server\n")
     assert "line 1" in refusal(tmp_path, "[server\n")
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(
-        ConfigError, match=r"nowhere\.toml: there is no such file; `fedlens serve --init DIR` makes one"
+        ConfigError, match=r"nowhere\.toml: there is no such file; `fedlens serve --init DIR` creates one"
     ):
         load(tmp_path / "nowhere.toml")
 
@@ -215,7 +215,7 @@ def test_init_keeps_secrets_from_other_users(tmp_path: Path) -> None:
 def test_init_overwrites_nothing_and_leaves_nothing_half_done(tmp_path: Path) -> None:
     (tmp_path / "server.key").write_text("mine")
 
-    with pytest.raises(ConfigError, match=r"server\.key: is there already"):
+    with pytest.raises(ConfigError, match=r"server\.key: exists already"):
         initialise(tmp_path)
 
     assert [path.name for path in tmp_path.iterdir()] == ["server.key"]

@@ -8,9 +8,9 @@ from contextlib import ExitStack
 from functools import cache
 
 from fedlens_proto.v1 import admin_pb2
-from fedlens_server.engine import lifecycle, method_calls, opening, weighted_sums
-from fedlens_server.engine.lifecycle import NO_ROUND
+from fedlens_server.engine import method_calls, rounds
 from fedlens_server.engine.method_calls import MethodFailed, of_method
+from fedlens_server.engine.rounds import NO_ROUND
 from fedlens_server.engine.view import Federation, Member, Round, RoundKey, Task
 from fedlens_server.errors import StorageFull
 from fedlens_server.methods import NothingToAggregate, TensorSet, Update
@@ -21,57 +21,58 @@ log = logging.getLogger(__name__)
 
 
 def due(federation: Federation) -> list[RoundKey]:
-    """Rounds that can be closed and aggregated now, ascending; with `NO_ROUND`, tasks to start that could not."""
+    """Rounds that can be closed and aggregated now, ascending; also tasks whose start failed and is due for a retry.
+
+    Such a task has the number `NO_ROUND`.
+    """
     now = federation.clock.now()
     return sorted(key for key, when in _times(federation).items() if when <= now)
 
 
 def next_deadline(federation: Federation) -> float | None:
-    """The earliest time at which a round becomes due that is not due yet; None: there is none."""
+    """The next time at which `due` changes without a `Change`, in seconds since the epoch; None: there is none."""
     now = federation.clock.now()
     return min((when for when in _times(federation).values() if when > now), default=None)
 
 
 def advance(federation: Federation, key: RoundKey) -> None:
-    """Close, aggregate, and commit or abandon a round that is due; see `Rounds.advance`."""
+    """Close a round, aggregate it, commit or abandon it, and open the next one.
+
+    Heavy: call it off the event loop, one call a round at a time. Safe to repeat; does nothing for a round that is not
+    due. When the disk is full the round stays closing and is due again some seconds later.
+    """
     if key in federation.aggregating:
         return
     federation.retry_at.pop(key, None)
     if key.round == NO_ROUND:
-        lifecycle.start_ready(federation)
+        rounds.start_ready(federation)
         return
     federation.aggregating.add(key)
     try:
-        closing = federation.store.submit(lambda transaction: lifecycle.begin_closing(federation, transaction, key))
-        if not closing.result():
+        if not rounds.close(federation, key).result():
             return
         task = federation.tasks[key.task]
         current = task.round
         if current is None or current.key != key:
             return
         with ExitStack() as open_blobs:
-            prepared, reason = _outcome(federation, task, current, open_blobs)
-            try:
-                _prepare_downloads(federation, task, prepared)
-                federation.store.submit(
-                    lambda transaction: lifecycle.end_round(federation, transaction, key, prepared, reason)
-                ).result()
-            finally:
-                weighted_sums.forget_prepared(federation, task)
+            prepared, reason = _aggregate(federation, task, current, open_blobs)
+            cohort = rounds.next_cohort(federation, task, prepared, reason)
+            rounds.end(federation, key, prepared, reason, cohort).result()
     except StorageFull:
-        federation.retry_at[key] = federation.clock.now() + lifecycle.RETRY_S
-        log.exception("task %d, round %d: the disk is full; trying again in %g s", *key, lifecycle.RETRY_S)
+        federation.retry_at[key] = federation.clock.now() + rounds.RETRY_S
+        log.exception("task %d, round %d: the disk is full; trying again in %g s", *key, rounds.RETRY_S)
     finally:
         federation.aggregating.discard(key)
 
 
 def _times(federation: Federation) -> dict[RoundKey, float]:
-    """From when on each round that nobody works on is due, and each task that could not start."""
+    """The time from which each idle round is due, and each task that could not start."""
     # Each is looked at once: the writing thread may end a round at any time.
-    rounds = [task.round for task in list(federation.tasks.values())]
-    idle = [current for current in rounds if current is not None and current.key not in federation.aggregating]
+    current = [task.round for task in list(federation.tasks.values())]
+    idle = [each for each in current if each is not None and each.key not in federation.aggregating]
     starts = {key: when for key, when in list(federation.retry_at.items()) if key.round == NO_ROUND}
-    return {current.key: _when(federation, current) for current in idle} | starts
+    return {each.key: _when(federation, each) for each in idle} | starts
 
 
 def _when(federation: Federation, current: Round) -> float:
@@ -80,7 +81,7 @@ def _when(federation: Federation, current: Round) -> float:
     return earliest if over else max(current.deadline, earliest)
 
 
-def _outcome(
+def _aggregate(
     federation: Federation, task: Task, current: Round, open_blobs: ExitStack
 ) -> tuple[PreparedState | None, str]:
     """The new state, or the reason for which the round is abandoned."""
@@ -100,20 +101,6 @@ def _outcome(
         return of_method(lambda: method_state.prepare(federation.store, task.values, new, open_blobs)), ""
     except (NothingToAggregate, MethodFailed) as error:
         return None, str(error)
-
-
-def _prepare_downloads(federation: Federation, task: Task, prepared: PreparedState | None) -> None:
-    """Compute the weighted sums of the round that will open, unless who takes part changes until then."""
-    committed = task.committed + (prepared is not None)
-    if committed == task.rounds_total or task.settings.download_codec != "f32":
-        return
-    kept = method_state.without(prepared or PreparedState(task.values), federation.forgotten)
-    try:
-        downloads = opening.cohort(task, kept.values, committed).downloads
-    except (MethodFailed, NothingToAggregate, StorageFull):
-        return  # the transaction meets it again and says what follows
-    sets = (tensors for downloaded in downloads.values() for tensors in downloaded.values())
-    weighted_sums.prepare(federation, task, sets, prepared)
 
 
 def _updates(federation: Federation, task: Task, current: Round) -> list[Update]:
@@ -143,7 +130,7 @@ def _updates(federation: Federation, task: Task, current: Round) -> list[Update]
 
 
 def _opened(updates: list[Update], open_blobs: ExitStack) -> list[Update]:
-    """The updates, with the files of these and of what was sent kept open until `open_blobs` is closed."""
+    """The updates, with their files and the files of the downloads held open until `open_blobs` is closed."""
     blobs: dict[int, StoredTensors] = {}
     for update in updates:
         tensors = update.tensors.differences if isinstance(update.tensors, RestoredTensors) else update.tensors

@@ -1,11 +1,14 @@
-"""What a client is to do now, answered from memory alone."""
+"""Assignments: what a client is to do now and may fetch for it, answered from memory alone."""
+
+from functools import partial
 
 from fedlens_proto import keyed_hash
 from fedlens_proto.manifest import INITIAL, initial_set
 from fedlens_proto.v1 import admin_pb2, assignment_pb2, check_in_pb2, enrolment_pb2
-from fedlens_server.engine import client_statistics, local_plans
+from fedlens_server.engine import evaluation, phases
+from fedlens_server.engine.downloads import fetchable
 from fedlens_server.engine.method_calls import MethodFailed, of_method
-from fedlens_server.engine.view import BlobSets, Client, Federation, Task, fetchable
+from fedlens_server.engine.view import BlobSets, Client, Federation, Task
 from fedlens_server.errors import Unknown
 from fedlens_server.methods import NothingToAggregate, TensorSet, WeightedSum
 from fedlens_server.store import Location, StoredTensors
@@ -19,9 +22,15 @@ _RETRY_AFTER_MS = {
 
 
 def check_in(
-    federation: Federation, client: Client, request: check_in_pb2.CheckInRequest
+    federation: Federation, client_id: bytes, request: check_in_pb2.CheckInRequest
 ) -> check_in_pb2.CheckInResponse:
-    """See `Rounds.check_in`."""
+    """The assignment of a client, or what it waits for. Never holds: to hold, wait for a `Change` and call again.
+
+    Raises:
+        Those of `Federation.authenticate`, and
+        Unknown: The task named is none that this client can run.
+    """
+    client = federation.authenticate(client_id)
     tasks = _tasks(federation, client)
     if request.task:
         tasks = [task for task in tasks if task.id == request.task]
@@ -39,8 +48,14 @@ def check_in(
     return check_in_pb2.CheckInResponse(wait=wait)
 
 
-def readable(federation: Federation, client: Client, digest: bytes) -> Location:
-    """See `Rounds.readable`."""
+def readable(federation: Federation, client_id: bytes, digest: bytes) -> Location:
+    """The location of a blob that a client may fetch now.
+
+    Raises:
+        Those of `Federation.authenticate`, and
+        Unknown: There is no such blob for this client.
+    """
+    client = federation.authenticate(client_id)
     for task in _tasks(federation, client):
         for bundle in task.bundles:
             if bundle.runs_on(client) and digest == bundle.id:
@@ -59,12 +74,25 @@ def readable(federation: Federation, client: Client, digest: bytes) -> Location:
     raise Unknown(f"there is no blob {digest.hex()[:128]} for this client")
 
 
+def count_sent(federation: Federation, client: bytes, digest: bytes, byte_count: int) -> None:
+    """Add bytes of a blob that were sent to a client to the round that needs it there, if there is one."""
+    for task in list(federation.tasks.values()):
+        current = task.round
+        member = current.members.get(client) if current is not None else None
+        if current is None or member is None:
+            continue
+        if digest == member.bundle or digest in task.bundle(member.bundle).parts or digest in fetchable(member.sets):
+            with federation.counting:
+                current.bytes_sent += byte_count
+            return
+
+
 def current_sets(task: Task, client: Client) -> BlobSets | None:
     """The blobs that a client would use now; None: the method has none for it, or none that are stored.
 
-    A weighted sum is not computed for every client after every round only to be told: its stand-in is.
+    Computing every weighted sum only to advertise it is too expensive; the client's own model is advertised instead.
     """
-    cache = task.current_sets  # before the values: a commit in between replaces it, and what is kept goes with it
+    cache = task.current_sets  # before the values: a commit in between replaces it, and what is cached goes with it
     cached = cache.get(client.id)
     if cached is not None:
         return cached
@@ -74,7 +102,7 @@ def current_sets(task: Task, client: Client) -> BlobSets | None:
     phase = task.method_phase(task.phase_of(committed))
     asked = client.id if client.role == enrolment_pb2.CLIENT_ROLE_TRAINER else None
     try:
-        downloaded = of_method(lambda: task.method.download(phase, values, asked))
+        downloaded = of_method(partial(task.method.download, phase, values, asked))
     except (MethodFailed, NothingToAggregate):
         return None
     if downloaded is None:
@@ -87,7 +115,7 @@ def current_sets(task: Task, client: Client) -> BlobSets | None:
     )
     if len(sets) < len(stored):
         return None
-    if INITIAL in local_plans.download_names(phase.local_plan) and INITIAL not in stored:
+    if INITIAL in phases.download_names(phase.local_plan) and INITIAL not in stored:
         bundle = task.bundle_for(client, task.phase_of(committed))
         sets += () if bundle is None else (initial_set(bundle.manifest),)
     cache[client.id] = sets
@@ -96,7 +124,7 @@ def current_sets(task: Task, client: Client) -> BlobSets | None:
 
 def _stored(tensors: TensorSet | None) -> StoredTensors | None:
     if isinstance(tensors, WeightedSum):
-        tensors = tensors.stand_in
+        tensors = tensors.advertised
     return tensors if isinstance(tensors, StoredTensors) else None
 
 
@@ -120,7 +148,7 @@ def _assignment(federation: Federation, task: Task, client: Client) -> assignmen
         task=task.id,
         round=current.number,
         phase=current.phase,
-        bundle=member.bundle.id,
+        bundle=member.bundle,
         seed=keyed_hash.assignment_seed(task.seed, current.number, client.id),
         time_left_ms=int(left * 1000),
         sets=member.sets,
@@ -131,11 +159,10 @@ def _assignment(federation: Federation, task: Task, client: Client) -> assignmen
 
 def _evaluation(task: Task, client: Client) -> assignment_pb2.Assignment | None:
     model = task.evaluation
-    if model is None or client.id in model.answered:
+    if model is None or client.id in model.evaluated_by:
         return None
     bundle = task.bundle_for(client, model.phase)
-    local_plan = local_plans.evaluation_only(task.phases[model.phase].local_plan, with_kept=False)
-    assert bundle is not None and local_plan is not None
+    assert bundle is not None  # the task suits the client
     return assignment_pb2.Assignment(
         task=task.id,
         round=model.round,
@@ -145,7 +172,7 @@ def _evaluation(task: Task, client: Client) -> assignment_pb2.Assignment | None:
         # No deadline ends it, only the next model does; a client that takes longer than a round asks again.
         time_left_ms=int(task.settings.deadline_s * 1000),
         sets=model.sets,
-        local_plan=client_statistics.measured(local_plan, task.settings),
+        local_plan=evaluation.local_plan(task, model),
         answer=assignment_pb2.ANSWER_EVALUATION,
     )
 
@@ -159,7 +186,7 @@ def _current_model(task: Task, client: Client) -> check_in_pb2.CurrentModel | No
 
 
 def _wait_reason(tasks: list[Task], client: Client) -> check_in_pb2.WaitReason:
-    """Of the first task that has not ended."""
+    """The reason of the first task that has not ended."""
     task = next((task for task in tasks if not task.ended), None)
     if task is None:
         return check_in_pb2.WAIT_REASON_NO_TASK

@@ -1,4 +1,4 @@
-"""Who takes part: enrolment by token, revoking, forgetting."""
+"""Clients: enrolment by token, revoking, forgetting."""
 
 from dataclasses import dataclass, replace
 
@@ -6,9 +6,10 @@ from sqlalchemy import bindparam, delete, insert, select, update
 from sqlalchemy.dialects.sqlite import insert as insert_or
 
 from fedlens_proto.v1 import admin_pb2, enrolment_pb2, manifest_pb2
-from fedlens_server.engine import garbage, lifecycle
-from fedlens_server.engine.view import Client, Federation, Member, Round, Task
-from fedlens_server.errors import Forbidden, Malformed, Unauthorised, Unknown
+from fedlens_server.engine import garbage, rounds, view
+from fedlens_server.engine.garbage import Holding
+from fedlens_server.engine.view import Client, Federation, Member, Round, operation
+from fedlens_server.errors import Forbidden, Malformed, Unknown
 from fedlens_server.store import Transaction, method_state, schema
 
 _clients, _members = schema.clients.c, schema.members.c
@@ -24,7 +25,7 @@ _UPDATE_CAPABILITIES = (
 
 @dataclass(frozen=True, kw_only=True)
 class TokenGrant:
-    """What an enrolment token of the configuration allows."""
+    """The rights that an enrolment token of the configuration gives."""
 
     name: str
     role: enrolment_pb2.ClientRole
@@ -32,48 +33,7 @@ class TokenGrant:
     expires_at: float | None = None  # seconds since the epoch; None: never
 
 
-def capable(
-    client: bytes, role: enrolment_pb2.ClientRole, capabilities: enrolment_pb2.Capabilities, *, revoked: bool = False
-) -> Client:
-    """A client by its role and what it can run."""
-    return Client(
-        id=client,
-        role=role,
-        formats=frozenset(capabilities.formats),
-        bundle_classes=frozenset(capabilities.bundle_classes),
-        models=frozenset(capabilities.models),
-        revoked=revoked,
-    )
-
-
-def check_capabilities(capabilities: enrolment_pb2.Capabilities) -> None:
-    """See that a client can run anything at all.
-
-    Raises:
-        Malformed: It cannot, or says so in terms that are unknown here.
-    """
-    formats, classes = set(capabilities.formats), set(capabilities.bundle_classes)
-    if not formats or not formats <= set(manifest_pb2.ProgramFormat.values()) - {0}:
-        raise Malformed(f"capabilities.formats: found {sorted(formats)}, must be one or more known formats")
-    if not classes or not classes <= set(manifest_pb2.BundleClass.values()) - {0}:
-        raise Malformed(f"capabilities.bundle_classes: found {sorted(classes)}, must be one or more known classes")
-
-
-def authenticate(federation: Federation, client: bytes) -> Client:
-    """An enrolled client.
-
-    Raises:
-        Unauthorised: Nobody enrolled with this id, or it was forgotten.
-        Forbidden: It was revoked.
-    """
-    found = federation.clients.get(client)
-    if found is None:
-        raise Unauthorised("no client is enrolled with this credential; enrol first")
-    if found.revoked:
-        raise Forbidden("this client was revoked by the operator")
-    return found
-
-
+@operation(lambda client, *_: client)
 def enrol(
     federation: Federation,
     transaction: Transaction,
@@ -81,19 +41,25 @@ def enrol(
     grant: TokenGrant,
     capabilities: enrolment_pb2.Capabilities,
 ) -> enrolment_pb2.ClientRole:
-    """See `Rounds.enrol`."""
+    """Make a client known; its role. A client that has enrolled before keeps its role and uses nothing of the token.
+
+    Raises:
+        Malformed: The capabilities are empty or unknown here.
+        Forbidden: Revoked or forgotten; or the token has expired or is used up.
+    """
+    _check_capabilities(capabilities)
     if client in federation.forgotten:
         raise Forbidden("this client was forgotten; its id cannot enrol again")
     raw = capabilities.SerializeToString(deterministic=True)
     known = federation.clients.get(client)
     if known is not None:
-        enrolled = capable(client, authenticate(federation, client).role, capabilities)
+        enrolled = Client.of(client, federation.authenticate(client).role, capabilities)
         if enrolled == known:
             return known.role
         transaction.later(_UPDATE_CAPABILITIES, {"client": client, "found": raw})
     else:
         _use_grant(federation, transaction, grant)
-        enrolled = capable(client, grant.role, capabilities)
+        enrolled = Client.of(client, grant.role, capabilities)
         row = {"id": client, "role": grant.role, "token": grant.name, "capabilities": raw, "revoked": False}
         transaction.later(_INSERT, {**row, "enrolled_at": federation.clock.now()})
 
@@ -102,58 +68,60 @@ def enrol(
         for task in federation.tasks.values():
             federation.note_eligible(task, enrolled)
             task.current_sets.pop(client, None)
-        lifecycle.start_ready(federation)
+        rounds.start_ready(federation)
 
     transaction.after_commit(follow)
     return enrolled.role
 
 
+@operation()
 def revoke(federation: Federation, transaction: Transaction, client: bytes) -> None:
-    """See `Rounds.revoke`."""
+    """Shut a client out from the next request on.
+
+    Raises:
+        Unknown: No such client.
+    """
     known = federation.clients.get(client)
     if known is None:
         raise Unknown(f"there is no client {client.hex()}")
     if known.revoked:
         return
     transaction.execute(update(schema.clients).where(_clients.id == client).values(revoked=True))
-    left = _leave_open_rounds(federation, transaction, client)
     revoked = replace(known, revoked=True)
 
     def follow() -> None:
         federation.clients[client] = revoked
         for task in federation.tasks.values():
             task.eligible.discard(client)
-        _left(federation, left)
 
     transaction.after_commit(follow)
+    _leave_open_rounds(federation, transaction, client)
 
 
+@operation()
 def forget(federation: Federation, transaction: Transaction, client: bytes) -> bool:
-    """See `Rounds.forget`."""
+    """Delete all data of a client; True if an update of it is just being aggregated."""
     if client not in federation.clients:
         return False
-    closing = [task for task in federation.tasks.values() if _is_closing(task)]
     transaction.execute(delete(schema.clients).where(_clients.id == client))
     transaction.execute(insert_or(schema.forgotten).on_conflict_do_nothing(), {"id": client})
     transaction.execute(delete(schema.evaluations).where(schema.evaluations.c.client == client))
+    memberships = _memberships(federation, client)
+    current_keys = {current.key for current, _ in memberships}
     for row in transaction.execute(select(_members.task, _members.round).where(_members.client == client)).all():
-        if not any(task.id == row.task and task.round and task.round.number == row.round for task in closing):
-            transaction.later(lifecycle.LEAVE_MEMBER, {"t": row.task, "r": row.round, "c": client})
-    uploads = {member.blob for _, member in _memberships(federation, client) if member.blob is not None}
-    left = _leave_open_rounds(federation, transaction, client)
-    dropped = {
-        task.id: method_state.of_clients(task.values, {client})
-        for task in federation.tasks.values()
-        if task not in closing
-    }
-    freed = set(uploads)
-    instead: dict[int, garbage.Holding] = {}
-    for task_id, names in dropped.items():
-        task = federation.tasks[task_id]
-        method_state.remove(transaction, task_id, names)
-        freed.update(task.kept_blobs[name] for name in names if name in task.kept_blobs)
-        kept = {name: digest for name, digest in task.kept_blobs.items() if name not in names}
-        instead[task_id] = kept, _without(task.round, client), task.evaluation
+        if (row.task, row.round) not in current_keys:
+            transaction.later(view.LEAVE_ENDED_ROUND, {"t": row.task, "r": row.round, "c": client})
+    freed = {member.blob for _, member in memberships if member.blob is not None}
+    dropped: dict[int, frozenset[str]] = {}  # entries of the state by task
+    instead: dict[int, Holding] = {}
+    for task in federation.tasks.values():
+        if task.round is not None and task.round.closing:
+            continue  # from its state the client goes with the end of the round
+        names = dropped[task.id] = method_state.of_clients(task.values, {client})
+        method_state.remove(transaction, task.id, names)
+        freed |= {task.state_blobs[name] for name in names if name in task.state_blobs}
+        kept = {name: digest for name, digest in task.state_blobs.items() if name not in names}
+        instead[task.id] = Holding(kept, _without(task.round, client), task.evaluation)
     garbage.delete_now(federation, transaction, freed, instead)
 
     def follow() -> None:
@@ -164,14 +132,19 @@ def forget(federation: Federation, transaction: Transaction, client: bytes) -> b
             task.current_sets.pop(client, None)
             if names := dropped.get(task.id):
                 task.values = {name: value for name, value in task.values.items() if name not in names}
-                task.kept_blobs = {name: blob for name, blob in task.kept_blobs.items() if name not in names}
-        _left(federation, left)
+                task.state_blobs = {name: blob for name, blob in task.state_blobs.items() if name not in names}
 
     transaction.after_commit(follow)
-    return any(
-        _is_closing(task) and member.state == admin_pb2.MEMBER_STATE_REPORTED
-        for task, member in _memberships(federation, client)
-    )
+    _leave_open_rounds(federation, transaction, client)
+    return any(current.closing and member.state == admin_pb2.MEMBER_STATE_REPORTED for current, member in memberships)
+
+
+def _check_capabilities(capabilities: enrolment_pb2.Capabilities) -> None:
+    formats, classes = set(capabilities.formats), set(capabilities.bundle_classes)
+    if not formats or not formats <= set(manifest_pb2.ProgramFormat.values()) - {0}:
+        raise Malformed(f"capabilities.formats: found {sorted(formats)}, must be one or more known formats")
+    if not classes or not classes <= set(manifest_pb2.BundleClass.values()) - {0}:
+        raise Malformed(f"capabilities.bundle_classes: found {sorted(classes)}, must be one or more known classes")
 
 
 def _use_grant(federation: Federation, transaction: Transaction, grant: TokenGrant) -> None:
@@ -185,35 +158,17 @@ def _use_grant(federation: Federation, transaction: Transaction, grant: TokenGra
     transaction.execute(_USE, {"token": grant.name, "uses": 1})
 
 
-def _memberships(federation: Federation, client: bytes) -> list[tuple[Task, Member]]:
-    return [
-        (task, task.round.members[client])
-        for task in federation.tasks.values()
-        if task.round is not None and client in task.round.members
-    ]
+def _memberships(federation: Federation, client: bytes) -> list[tuple[Round, Member]]:
+    """The rounds that have not ended and that the client is a member of."""
+    current = [task.round for task in federation.tasks.values() if task.round is not None]
+    return [(each, each.members[client]) for each in current if client in each.members]
 
 
-def _is_closing(task: Task) -> bool:
-    return task.round is not None and task.round.state == admin_pb2.ROUND_STATE_CLOSING
-
-
-def _leave_open_rounds(federation: Federation, transaction: Transaction, client: bytes) -> list[tuple[Round, Member]]:
-    left = []
-    for task, member in _memberships(federation, client):
-        if task.round is not None and not _is_closing(task):
-            transaction.later(lifecycle.LEAVE_MEMBER, {"t": task.id, "r": task.round.number, "c": client})
-            left.append((task.round, member))
-    return left
-
-
-def _left(federation: Federation, left: list[tuple[Round, Member]]) -> None:
-    for current, member in left:
-        current.pending -= member.state == admin_pb2.MEMBER_STATE_PENDING
-        member.state, member.reason = admin_pb2.MEMBER_STATE_LEFT, ""
-        member.sets = ()
-        member.body_sha256 = member.blob = member.class_counts = None
-        member.num_examples = 0
-        federation.changed([current.task], due=True)
+def _leave_open_rounds(federation: Federation, transaction: Transaction, client: bytes) -> None:
+    for current, member in _memberships(federation, client):
+        if not current.closing:
+            left = Member(bundle=member.bundle, state=admin_pb2.MEMBER_STATE_LEFT)
+            view.write_member(federation, transaction, current, client, left)
 
 
 def _without(current: Round | None, client: bytes) -> Round | None:

@@ -1,17 +1,54 @@
-"""What evaluators find for committed rounds; rounds do not wait for it."""
+"""Evaluation of committed global models by evaluators, for which no round waits, and sums over clients."""
+
+import json
+import logging
+from collections.abc import Iterable
+from functools import partial
+from typing import Any
 
 from sqlalchemy import insert, select
 
-from fedlens_proto.v1 import enrolment_pb2, update_pb2
-from fedlens_server.engine import client_statistics
-from fedlens_server.engine.view import Federation
+from fedlens_proto.v1 import assignment_pb2, enrolment_pb2, update_pb2
+from fedlens_server.engine import phases, vetting
+from fedlens_server.engine.downloads import Downloads
+from fedlens_server.engine.method_calls import MethodFailed, of_method
+from fedlens_server.engine.view import Federation, GlobalModel, Round, Task, operation
 from fedlens_server.errors import Forbidden, RoundClosed, Unknown, UpdateDiffers, UpdateInvalid
+from fedlens_server.methods import MethodState, NothingToAggregate
 from fedlens_server.store import Transaction, schema
 
+log = logging.getLogger(__name__)
 _INSERT = insert(schema.evaluations)
 _columns = schema.evaluations.c
+_EVALUATORS = b""  # as the client whose sets evaluators get
 
 
+def model_after(
+    federation: Federation, transaction: Transaction, task: Task, current: Round, values: MethodState, committed: int
+) -> GlobalModel | None:
+    """The model that evaluators get once a round has committed `values`: a new one where that is due, if there is one.
+
+    Raises:
+        StorageFull: There is no room for it.
+    """
+    every = task.settings.evaluate_every
+    last = task.phase_of(committed) >= task.method_phases or committed == task.rounds_total
+    if current.phase < task.method_phases and (committed % every == 0 or last):
+        try:
+            return _global_model(federation, transaction, task, current, values) or task.evaluation
+        except (MethodFailed, NothingToAggregate) as error:
+            log.warning("task %s, round %d has no global model: %s", task.name, current.number, error)
+    return task.evaluation
+
+
+def local_plan(task: Task, model: GlobalModel) -> assignment_pb2.LocalPlan:
+    """The plan by which evaluators measure a global model."""
+    found = phases.evaluation_only(task.phases[model.phase].local_plan, with_client_state=False)
+    assert found is not None  # there is a global model
+    return phases.with_confusion(found, task.settings)
+
+
+@operation()
 def accept(
     federation: Federation,
     transaction: Transaction,
@@ -21,7 +58,15 @@ def accept(
     header: update_pb2.UpdateHeader,
     body_sha256: bytes,
 ) -> update_pb2.Receipt:
-    """See `Rounds.accept_evaluation`."""
+    """Store an evaluator's result for a committed round. The same body again: the same receipt.
+
+    Raises:
+        Forbidden: The client is no evaluator.
+        Unknown: No such task or round, or none that is to be evaluated.
+        RoundClosed: Another round is evaluated by now.
+        UpdateDiffers: A result with other bytes has been received.
+        UpdateInvalid: The sums are not acceptable.
+    """
     known = federation.clients.get(client)
     if known is None or known.revoked or known.role != enrolment_pb2.CLIENT_ROLE_EVALUATOR:
         raise Forbidden("only an enrolled evaluator sends evaluations")
@@ -46,16 +91,63 @@ def accept(
         raise UpdateInvalid("an evaluation names bundle and phase of its assignment and holds sums only")
     if not header.evaluations:
         raise UpdateInvalid("evaluations: none found, sums of moment start were asked for")
-    asked = client_statistics.Asked(
-        classes=len(bundle.manifest.class_names),
-        moments=(update_pb2.EVALUATION_MOMENT_START,),
-        class_counts=False,
-        label_distribution=False,
-        confusion=task.settings.confusion,
-    )
-    if fault := client_statistics.fault(header, asked):
+    if fault := vetting.statistics_fault(header, local_plan(task, model), len(bundle.manifest.class_names)):
         raise UpdateInvalid(fault)
-    given = {"task": task_id, "round": number, "client": client, "body_sha256": body_sha256}
-    transaction.later(_INSERT, {**given, "evaluations": client_statistics.sums_json(header)})
-    transaction.after_commit(lambda: model.answered.add(client))
+    row_of = {"task": task_id, "round": number, "client": client, "body_sha256": body_sha256}
+    transaction.later(_INSERT, {**row_of, "evaluations": to_json(header.evaluations)})
+    transaction.after_commit(lambda: model.evaluated_by.add(client))
     return receipt
+
+
+def to_json(all_sums: Iterable[update_pb2.EvaluationSums]) -> str:
+    """Evaluation sums for the database."""
+    return json.dumps([_values(sums) for sums in all_sums])
+
+
+def from_json(text: str) -> list[update_pb2.EvaluationSums]:
+    """The evaluation sums that `to_json` wrote."""
+    found = []
+    for moment, count, correct, loss, *confusion in json.loads(text):
+        numbers = confusion[0] if confusion else ()
+        found.append(
+            update_pb2.EvaluationSums(moment=moment, count=count, correct=correct, loss=loss, confusion=numbers)
+        )
+    return found
+
+
+def add_up(all_sums: Iterable[update_pb2.EvaluationSums]) -> list[update_pb2.EvaluationSums]:
+    """Sums over clients, by moment ascending."""
+    totals: dict[update_pb2.EvaluationMoment, update_pb2.EvaluationSums] = {}
+    for sums in all_sums:
+        total = totals.setdefault(sums.moment, update_pb2.EvaluationSums(moment=sums.moment))
+        total.count += sums.count
+        total.correct += sums.correct
+        total.loss += sums.loss
+        if sums.confusion:
+            before = total.confusion or [0] * len(sums.confusion)
+            total.confusion[:] = [a + b for a, b in zip(before, sums.confusion, strict=True)]
+    return [totals[moment] for moment in sorted(totals)]
+
+
+def without_confusion(sums: update_pb2.EvaluationSums) -> update_pb2.EvaluationSums:
+    """The same sums without a confusion matrix: a thousand members' matrices are too much for one message."""
+    return update_pb2.EvaluationSums(moment=sums.moment, count=sums.count, correct=sums.correct, loss=sums.loss)
+
+
+def _values(sums: update_pb2.EvaluationSums) -> list[Any]:
+    values: list[Any] = [sums.moment, sums.count, sums.correct, sums.loss]
+    return [*values, list(sums.confusion)] if sums.confusion else values
+
+
+def _global_model(
+    federation: Federation, transaction: Transaction, task: Task, current: Round, values: MethodState
+) -> GlobalModel | None:
+    """The global model after a round; None: the method has none."""
+    phase = task.phases[current.phase]
+    evaluated = phases.evaluation_only(phase.local_plan, with_client_state=False)
+    downloaded = of_method(partial(task.method.download, phase, values, None))
+    if evaluated is None or downloaded is None or phases.download_names(evaluated) - downloaded.keys():
+        return None
+    downloads = Downloads(federation, transaction, task, None, exact=True)
+    of_method(partial(downloads.add, _EVALUATORS, downloaded))
+    return GlobalModel(round=current.number, phase=current.phase, sets=of_method(downloads.sets)[_EVALUATORS])

@@ -1,301 +1,393 @@
-"""The round engine: everything the server decides, without sockets and without a running loop.
+"""Transitions of tasks and rounds, each one transaction.
 
-Calls that change something return a `concurrent.futures.Future`, resolved once the change is on disk
-(`asyncio.wrap_future` awaits one, `.result()` waits without a loop); the others answer at once from memory. Errors a
-client or operator can cause are `ServerError`s, raised by the call or held by its future.
+    task   waiting -> running -> finished | stopped | failed
+    round  open -> closing -> committed | abandoned(reason)
+
+`closing` freezes the set of updates. Committing a round, the state that follows from it and opening the next round are
+one transaction, so that after a crash there is always exactly one place to go on from.
 """
 
-import threading
-from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TypeVar
+import json
+import logging
+from collections.abc import Iterable, Mapping
+from concurrent.futures import Future
+from contextlib import ExitStack, suppress
+from functools import partial
+from typing import NamedTuple
 
-from fedlens_proto.v1 import admin_pb2, check_in_pb2, enrolment_pb2, update_pb2
-from fedlens_server.clock import Clock
-from fedlens_server.engine import (
-    aggregation,
-    assignments,
-    clients,
-    evaluation,
-    lifecycle,
-    recovery,
-    results,
-    tasks,
-    updates,
-)
-from fedlens_server.engine.clients import TokenGrant
-from fedlens_server.engine.updates import Expectation, ReceivedUpdate
-from fedlens_server.engine.view import Change, RoundKey, fetchable
-from fedlens_server.store import Location, Store, StoredBlob, Transaction
+from sqlalchemy import insert, update
 
-__all__ = ["Change", "Expectation", "ReceivedUpdate", "RoundKey", "Rounds", "TokenGrant"]
+from fedlens_proto import keyed_hash
+from fedlens_proto.manifest import INITIAL
+from fedlens_proto.v1 import admin_pb2
+from fedlens_server.engine import downloads, evaluation, garbage, method_calls, phases, view
+from fedlens_server.engine.downloads import Digests, Downloads
+from fedlens_server.engine.garbage import Holding
+from fedlens_server.engine.method_calls import MethodFailed, of_method
+from fedlens_server.engine.view import Federation, GlobalModel, Member, Round, RoundKey, Task, operation
+from fedlens_server.errors import StorageFull, Unavailable
+from fedlens_server.methods import MethodState, NothingToAggregate, Phase, TensorSet
+from fedlens_server.store import Transaction, method_state, schema
+from fedlens_server.store.method_state import PreparedState
 
-A = TypeVar("A")
-B = TypeVar("B")
-PART_GRACE_S = 24 * 3600.0  # how long a part waits for the task that names it
-
-
-class Rounds:
-    """Tasks, rounds and clients over one store."""
-
-    def __init__(self, store: Store, clock: Clock) -> None:
-        """Take up where the store's last process left off; an open round gets its full deadline again."""
-        self._store = store
-        self._clock = clock
-        self._federation = recovery.load(store, clock)
-        self._norms = ThreadPoolExecutor(1, thread_name_prefix="fedlens-norm")
-        self._counting = threading.Lock()
-
-    def subscribe(self, listener: Callable[[Change], None]) -> Callable[[], None]:
-        """Have `listener` called after each commit that matters, on the writing thread; gives what ends it.
-
-        It must return quickly (`loop.call_soon_threadsafe`) and not raise.
-        """
-        return self._federation.subscribe(listener)
-
-    def enrol(
-        self, client: bytes, grant: TokenGrant, capabilities: enrolment_pb2.Capabilities
-    ) -> Future[enrolment_pb2.ClientRole]:
-        """The client's role; the same for a client that has enrolled before, which uses nothing of the token.
-
-        Raises:
-            Malformed: The capabilities are empty.
-            Forbidden: Revoked or forgotten; or the token has expired or is used up.
-        """
-        clients.check_capabilities(capabilities)
-        return self._store.submit(
-            lambda transaction: clients.enrol(self._federation, transaction, client, grant, capabilities), [client]
-        )
-
-    def authenticate(self, client: bytes) -> enrolment_pb2.ClientRole:
-        """The role of an enrolled client.
-
-        Raises:
-            Unauthorised: Nobody enrolled with this id, or it was forgotten.
-            Forbidden: It was revoked.
-        """
-        return clients.authenticate(self._federation, client).role
-
-    def forget(self, client: bytes) -> Future[bool]:
-        """Delete all that is kept for the client; True if an update of it is just being aggregated."""
-        return self._store.submit(lambda transaction: clients.forget(self._federation, transaction, client))
-
-    def revoke(self, client: bytes) -> Future[None]:
-        """Shut a client out from the next request on.
-
-        Raises:
-            Unknown: No such client.
-        """
-        return self._store.submit(lambda transaction: clients.revoke(self._federation, transaction, client))
-
-    def check_in(self, client: bytes, request: check_in_pb2.CheckInRequest) -> check_in_pb2.CheckInResponse:
-        """What the client is to do now. Reads memory only and never holds: to hold, wait for a `Change` and ask again.
-
-        Raises:
-            Unknown: The task named is none that this client can run.
-        """
-        known = clients.authenticate(self._federation, client)
-        return assignments.check_in(self._federation, known, request)
-
-    def expect(self, client: bytes, task: int, round_number: int) -> Expectation:
-        """What an update must look like, before its body is read; also for a member that has reported.
-
-        Raises:
-            Unknown: No such task or round.
-            Forbidden: Not a member of that round.
-            RoundClosed: A member that has not reported, and the round is over.
-            AlreadyFailed: The member has reported a failure.
-        """
-        return updates.expect(self._federation, client, task, round_number)
-
-    def accept_update(
-        self, client: bytes, task: int, round_number: int, received: ReceivedUpdate
-    ) -> Future[update_pb2.Receipt]:
-        """Store an update; the receipt, once it is durable. The same body again: the same receipt.
-
-        Raises:
-            Those of `expect`, and
-            UpdateDiffers: The member has reported with other bytes.
-            UpdateInvalid: Header or norm are not acceptable; the member is now quarantined.
-            StorageFull: Nothing was stored.
-        """
-
-        def accept(norm: float | None) -> Future[update_pb2.Receipt]:
-            def operation(transaction: Transaction) -> update_pb2.Receipt:
-                return updates.accept(self._federation, transaction, client, task, round_number, received, norm)
-
-            return self._store.submit(operation, [client])
-
-        found = updates.membership(self._federation, client, task, round_number)
-        member, is_asked = found.member, found.task.settings.max_update_norm is not None or found.base is not None
-        if not is_asked or received.blob is None or member is None or member.body_sha256 is not None:
-            return accept(None)
-        return _then(self._norms.submit(updates.update_norm, self._federation, found, member, received.blob), accept)
-
-    def quarantine(
-        self, client: bytes, task: int, round_number: int, reason: str, body_sha256: bytes | None = None
-    ) -> Future[None]:
-        """Leave a member out of the round whose blob was found bad; no effect on one that has reported or failed.
-
-        Raises:
-            UpdateDiffers: The member has reported, and the bad blob came in a body with this other digest.
-        """
-        return self._store.submit(
-            lambda transaction: updates.quarantine(
-                self._federation, transaction, client, task, round_number, reason, body_sha256
-            ),
-            [client],
-        )
-
-    def accept_failure(
-        self, client: bytes, task: int, round_number: int, reason: update_pb2.FailureReason, detail: str
-    ) -> Future[None]:
-        """Note that a member gives up; final for the round. Again: no effect.
-
-        Raises:
-            Those of `expect`, and
-            Malformed: The reason is unset or unknown, or the detail too long.
-            UpdateDiffers: The member has reported an update.
-        """
-        return self._store.submit(
-            lambda transaction: updates.accept_failure(
-                self._federation, transaction, client, task, round_number, reason, detail
-            ),
-            [client],
-        )
-
-    def accept_evaluation(
-        self, client: bytes, task: int, round_number: int, header: update_pb2.UpdateHeader, body_sha256: bytes
-    ) -> Future[update_pb2.Receipt]:
-        """Store what an evaluator found for a committed round. The same body again: the same receipt.
-
-        Raises:
-            Forbidden: The client is no evaluator.
-            Unknown: No such task or round, or none to be evaluated.
-            RoundClosed: Another round is evaluated by now.
-            UpdateDiffers: It has answered with other bytes.
-            UpdateInvalid: The sums are not acceptable.
-        """
-        return self._store.submit(
-            lambda transaction: evaluation.accept(
-                self._federation, transaction, client, task, round_number, header, body_sha256
-            ),
-            [client],
-        )
-
-    def readable(self, client: bytes, digest: bytes) -> Location:
-        """Where a blob is that this client may fetch now.
-
-        Raises:
-            Unknown: There is none, or it is not for this client.
-        """
-        return assignments.readable(self._federation, clients.authenticate(self._federation, client), digest)
-
-    def count_sent(self, client: bytes, digest: bytes, byte_count: int) -> None:
-        """Count bytes of a blob sent to a client for the round that needs it there, if there is one."""
-        for task in list(self._federation.tasks.values()):
-            current = task.round
-            member = current.members.get(client) if current is not None else None
-            if current is None or member is None:
-                continue
-            bundle = member.bundle
-            if digest == bundle.id or digest in bundle.parts or digest in fetchable(member.sets):
-                with self._counting:
-                    current.bytes_sent += byte_count
-                return
-
-    def put_part(self, blob: StoredBlob) -> Future[None]:
-        """Store a part of a bundle."""
-        until = self._clock.now() + PART_GRACE_S
-        return self._store.submit(lambda transaction: transaction.place(blob, until), [blob.digest])
-
-    def locate(self, digest: bytes) -> Location:
-        """Where any stored bytes are: for operators.
-
-        Raises:
-            Unknown: They are not stored.
-        """
-        return self._store.blobs.locate(digest)
-
-    def create_task(self, request: admin_pb2.CreateTaskRequest) -> Future[admin_pb2.Task]:
-        """Make a task; the same name and content again: the same task.
-
-        Raises:
-            Malformed: A setting or manifest is not acceptable, or a part is missing; the text names it.
-            TaskDiffers: There is a task of that name with other content.
-        """
-        return self._store.submit(lambda transaction: tasks.create(self._federation, transaction, request))
-
-    def tasks(self) -> admin_pb2.ListTasksResponse:
-        """All tasks."""
-        tasks = sorted(self._federation.tasks.items())
-        return admin_pb2.ListTasksResponse(tasks=[results.summary(task) for _, task in tasks])
-
-    def show(self, task: str) -> admin_pb2.ShowTaskResponse:
-        """A task, by name or decimal id, with its rounds; reads the database.
-
-        Raises:
-            Unknown: No such task.
-        """
-        return results.show(self._federation, results.find(self._federation, task))
-
-    def stop(self, task: str) -> Future[admin_pb2.Task]:
-        """End a task; an open round is abandoned. Again: no effect.
-
-        Raises:
-            Unknown: No such task.
-        """
-        found = results.find(self._federation, task)
-        stopping = self._store.submit(lambda transaction: lifecycle.stop(self._federation, transaction, found))
-        return _then(stopping, lambda _: self._store.submit(lambda _: results.summary(found), []))
-
-    def model(self, task: str) -> admin_pb2.TaskModelResponse:
-        """The current global model of a task; reads the database.
-
-        Raises:
-            Unknown: No such task, or its method has no global model.
-        """
-        return results.model(self._federation, results.find(self._federation, task))
-
-    def due(self) -> list[RoundKey]:
-        """Rounds that can be closed and aggregated now, ascending."""
-        return aggregation.due(self._federation)
-
-    def next_deadline(self) -> float | None:
-        """When `due()` will next change by time alone, in seconds since the epoch; None: not before a `Change`."""
-        return aggregation.next_deadline(self._federation)
-
-    def advance(self, key: RoundKey) -> None:
-        """Close a round, aggregate it, commit or abandon it, and open the next one.
-
-        Heavy: call it off the event loop, one call a round at a time. Safe to repeat; does nothing for a round that
-        is not due. When the disk is full the round stays closing and is due again some seconds later.
-        """
-        aggregation.advance(self._federation, key)
-
-    def close(self) -> None:
-        """Finish what was accepted; call it before the store's `close`."""
-        self._norms.shutdown()
+log = logging.getLogger(__name__)
+RETRY_S = 5.0
+NO_ROUND = 0  # as the number in a `RoundKey`: the task is to start
+_rounds, _tasks = schema.rounds.c, schema.tasks.c
 
 
-def _then(first: Future[A], follow: Callable[[A], Future[B]]) -> Future[B]:
-    """What comes of `follow`, which is called with the result of `first`; no thread waits for either."""
-    last: Future[B] = Future()
+class Standing(NamedTuple):
+    """State and counts of a task: columns of its row, each a field of `Task` too."""
 
-    def end(done: Future[B]) -> None:
-        error = done.exception()
-        if error is not None:
-            last.set_exception(error)
-        else:
-            last.set_result(done.result())
+    state: admin_pb2.TaskState
+    reason: str
+    committed: int
+    abandoned: int
 
-    def go_on(done: Future[A]) -> None:
+
+class Cohort(NamedTuple):
+    """The clients of a round that is to open.
+
+    Attributes:
+        phase: Index of the round's phase.
+        population: Eligible clients, ascending by id.
+        values: The method's state that the downloads are of.
+        downloads: By member, ascending by id, the sets that the method gives it.
+        sitting_out: Clients to whom the method gives nothing in this phase, of those that it was asked about.
+        digests: Of computed blobs among the downloads, as far as they have been found.
+    """
+
+    phase: int
+    population: tuple[bytes, ...]
+    values: MethodState
+    downloads: Mapping[bytes, Mapping[str, TensorSet]]
+    sitting_out: frozenset[bytes]
+    digests: Digests
+
+
+class _Remaining(NamedTuple):
+    """A task's state without forgotten clients: its values, its blobs by entry, and the blobs of those clients."""
+
+    values: MethodState
+    blobs: dict[str, bytes]
+    freed: frozenset[bytes]
+
+
+def start_ready(federation: Federation) -> None:
+    """Start the tasks whose population has enrolled, and resume those that had no eligible clients.
+
+    A start that fails is due again some seconds later.
+    """
+    ready = [task.id for task in list(federation.tasks.values()) if _can_start(task) or _can_resume(task)]
+    for task_id in ready:
         try:
-            following = follow(done.result())
-        except Exception as error:
-            last.set_exception(error)
-        else:
-            following.add_done_callback(end)
+            starting = start(federation, task_id)
+        except Unavailable:
+            return  # the server is closing; they start when it is back
+        starting.add_done_callback(partial(_start_later, federation, RoundKey(task_id, NO_ROUND)))
 
-    first.add_done_callback(go_on)
-    return last
+
+@operation()
+def start(federation: Federation, transaction: Transaction, task_id: int) -> None:
+    """Start a task, or resume one that had no eligible clients."""
+    task = federation.tasks[task_id]
+    running = Standing(admin_pb2.TASK_STATE_RUNNING, "", task.committed, task.abandoned)
+    remaining = _Remaining(task.values, task.state_blobs, frozenset())
+    with ExitStack() as open_blobs:
+        if _can_start(task):
+            population = tuple(sorted(task.eligible))
+            try:
+                begun = of_method(
+                    lambda: task.method.begin(task.phases[0], {}, method_calls.tools(federation, task, 0, population))
+                )
+                prepared = of_method(lambda: method_state.prepare(federation.store, {}, begun, open_blobs))
+            except (MethodFailed, NothingToAggregate) as error:
+                failed = running._replace(state=admin_pb2.TASK_STATE_FAILED, reason=str(error))
+                _go_on(federation, transaction, task, failed, remaining, task.evaluation)
+                return
+            method_state.save(transaction, task.id, prepared)
+            remaining = remaining._replace(values=prepared.values, blobs=method_state.blobs_after({}, prepared))
+        elif not _can_resume(task):
+            return
+        _go_on(federation, transaction, task, running, remaining, task.evaluation)
+
+
+@operation()
+def close(federation: Federation, transaction: Transaction, key: RoundKey) -> bool:
+    """Freeze a round's updates if it is over; True: it is to be aggregated."""
+    task = federation.tasks[key.task]
+    current = task.round
+    if current is None or current.key != key:
+        return False
+    if current.state == admin_pb2.ROUND_STATE_OPEN:
+        if current.pending and federation.clock.now() < current.deadline:
+            return False
+        transaction.execute(
+            update(schema.rounds)
+            .where(_rounds.task == key.task, _rounds.number == key.round)
+            .values(state=admin_pb2.ROUND_STATE_CLOSING, bytes_sent=current.bytes_sent)
+        )
+        transaction.after_commit(lambda: setattr(current, "state", admin_pb2.ROUND_STATE_CLOSING))
+        transaction.after_commit(lambda: federation.changed([key.task], due=True))
+    return True
+
+
+def next_cohort(federation: Federation, task: Task, prepared: PreparedState | None, reason: str) -> Cohort | None:
+    """Draw the cohort of the round that `end` will open with this state, and find the digests of its computed blobs.
+
+    None: no round opens, or `end` has to draw it and meets the method's failure again.
+    """
+    standing = _standing_after(task, prepared, reason)
+    if standing.state != admin_pb2.TASK_STATE_RUNNING:
+        return None
+    remaining = method_state.without(prepared or PreparedState(task.values), federation.forgotten)
+    try:
+        drawn = _draw(task, remaining.values, standing.committed)
+    except (MethodFailed, NothingToAggregate, StorageFull):
+        return None
+    if task.settings.download_codec != "f32":
+        return drawn
+    sets = (tensors for downloaded in drawn.downloads.values() for tensors in downloaded.values())
+    return drawn._replace(digests=downloads.find_digests(federation, task, sets, prepared.blobs if prepared else ()))
+
+
+@operation()
+def end(
+    federation: Federation,
+    transaction: Transaction,
+    key: RoundKey,
+    prepared: PreparedState | None,
+    reason: str,
+    cohort: Cohort | None,
+) -> None:
+    """Commit a closing round with its new state, or abandon it with a reason; then open the next one.
+
+    Args:
+        federation: Holds the task.
+        transaction: Takes all of it.
+        key: The round.
+        prepared: The new state; None: the round is abandoned.
+        reason: Of that; empty where the round commits.
+        cohort: Of `next_cohort`; drawn anew if clients have come or gone since.
+    """
+    task, current = federation.tasks[key.task], federation.tasks[key.task].round
+    if current is None or current.key != key or task.ended:
+        return
+    remaining = _without_forgotten(federation, transaction, task, prepared)
+    _write_end(federation, transaction, current, reason)
+    standing = _standing_after(task, prepared, reason)
+    model = task.evaluation
+    if prepared is not None:
+        model = evaluation.model_after(federation, transaction, task, current, remaining.values, standing.committed)
+    _go_on(federation, transaction, task, standing, remaining, model, cohort)
+
+
+@operation()
+def stop(federation: Federation, transaction: Transaction, task: Task) -> None:
+    """End a task at the operator's word; its round is abandoned, its model stays. Again: no effect."""
+    if task.ended:
+        return
+    if task.round is not None:
+        _write_end(federation, transaction, task.round, "the task was stopped")
+    remaining = _without_forgotten(federation, transaction, task, None)
+    stopped = Standing(admin_pb2.TASK_STATE_STOPPED, "", task.committed, task.abandoned)
+    _go_on(federation, transaction, task, stopped, remaining, task.evaluation)
+
+
+def _standing_after(task: Task, prepared: PreparedState | None, reason: str) -> Standing:
+    """The standing of a task whose round commits a state or, None, is abandoned for this reason."""
+    committed, abandoned = task.committed + (prepared is not None), 0 if prepared is not None else task.abandoned + 1
+    if abandoned >= task.settings.max_consecutive_abandoned:
+        why = f"{abandoned} rounds were abandoned in a row, the last one because {reason}"
+        return Standing(admin_pb2.TASK_STATE_FAILED, why, committed, abandoned)
+    finished = committed == task.rounds_total
+    state = admin_pb2.TASK_STATE_FINISHED if finished else admin_pb2.TASK_STATE_RUNNING
+    return Standing(state, "", committed, abandoned)
+
+
+def _without_forgotten(
+    federation: Federation, transaction: Transaction, task: Task, prepared: PreparedState | None
+) -> _Remaining:
+    """Save a state, None: the present one, without forgotten clients, who also leave the task's round."""
+    owned = method_state.of_clients(task.values, federation.forgotten)
+    freed = {task.state_blobs[name] for name in owned if name in task.state_blobs}
+    saved = method_state.without(prepared or PreparedState(task.values), federation.forgotten)
+    method_state.save(transaction, task.id, saved)
+    if (current := task.round) is not None:
+        for client in current.members.keys() & federation.forgotten:
+            transaction.later(view.LEAVE_ENDED_ROUND, {"t": task.id, "r": current.number, "c": client})
+            if (blob := current.members[client].blob) is not None:
+                freed.add(blob)
+    return _Remaining(saved.values, method_state.blobs_after(task.state_blobs, saved), frozenset(freed))
+
+
+def _start_later(federation: Federation, key: RoundKey, done: Future[None]) -> None:
+    error = done.exception()
+    if error is None:
+        return
+    log.error("task %d could not start: %s; trying again in %g s", key.task, error, RETRY_S)
+    federation.retry_at[key] = federation.clock.now() + RETRY_S
+    with suppress(Unavailable):
+        # A commit of nothing, which no disk is too full for, tells of it.
+        federation.store.submit(lambda transaction: transaction.after_commit(lambda: federation.changed(due=True)))
+
+
+def _can_start(task: Task) -> bool:
+    return task.state == admin_pb2.TASK_STATE_WAITING and len(task.eligible) >= task.settings.population
+
+
+def _can_resume(task: Task) -> bool:
+    return task.state == admin_pb2.TASK_STATE_RUNNING and task.round is None and bool(task.eligible)
+
+
+def _go_on(
+    federation: Federation,
+    transaction: Transaction,
+    task: Task,
+    standing: Standing,
+    remaining: _Remaining,
+    model: GlobalModel | None,
+    cohort: Cohort | None = None,
+) -> None:
+    """Write where the task stands now, with a new round if it is running; sweep; have the view follow."""
+    following: Round | None = None
+    if standing.state == admin_pb2.TASK_STATE_RUNNING:
+        try:
+            following = _open(federation, transaction, task, remaining.values, standing.committed, cohort)
+        except (MethodFailed, NothingToAggregate) as error:
+            standing = standing._replace(state=admin_pb2.TASK_STATE_FAILED, reason=str(error))
+    transaction.execute(
+        update(schema.tasks)
+        .where(_tasks.id == task.id)
+        .values(
+            **standing._asdict(),
+            evaluation_round=model.round if model else None,
+            evaluation_phase=model.phase if model else None,
+            evaluation_sets=view.sets_to_json(model.sets) if model else None,
+        )
+    )
+    holding = Holding(remaining.blobs, following, model)
+    garbage.sweep(federation, transaction, task, holding, remaining.freed, ended=standing.state in view.ENDED)
+
+    def follow() -> None:
+        for name, value in standing._asdict().items():
+            setattr(task, name, value)
+        task.values, task.state_blobs, task.evaluation = remaining.values, remaining.blobs, model
+        task.current_sets = {}  # after the values, so that what is cached in it belongs to them
+        task.round = following
+        if following is not None:
+            task.next_round = following.number + 1
+        federation.changed([task.id], due=True)
+        start_ready(federation)  # a client that enrolled in between may be the one that was waited for
+
+    transaction.after_commit(follow)
+
+
+def _write_end(federation: Federation, transaction: Transaction, current: Round, reason: str) -> None:
+    state = admin_pb2.ROUND_STATE_ABANDONED if reason else admin_pb2.ROUND_STATE_COMMITTED
+    transaction.execute(
+        update(schema.rounds)
+        .where(_rounds.task == current.task, _rounds.number == current.number)
+        .values(state=state, reason=reason, bytes_sent=current.bytes_sent, ended_at=federation.clock.now())
+        .values(population=None, sitting_out="[]")
+    )
+
+
+def _draw(task: Task, values: MethodState, committed: int) -> Cohort:
+    """Draw the cohort of the round that follows so many committed ones.
+
+    No client is drawn that sits the phase out: where many do, rounds would have too few members, or none.
+
+    Raises:
+        MethodFailed, NothingToAggregate, StorageFull: The method gives no downloads.
+    """
+    population = tuple(sorted(task.eligible))
+    index = task.phase_of(committed)
+    phase = task.method_phase(index)
+    size = task.phases[index].cohort or len(population)
+
+    def given(clients: Iterable[bytes]) -> dict[bytes, Mapping[str, TensorSet] | None]:
+        return {client: of_method(partial(task.method.download, phase, values, client)) for client in clients}
+
+    drawn = found = given(keyed_hash.cohort(task.seed, task.next_round, population, size))
+    if None in found.values():
+        found = given(population)
+        taking_part = [client for client, sets in found.items() if sets is not None]
+        drawn = {client: found[client] for client in keyed_hash.cohort(task.seed, task.next_round, taking_part, size)}
+    members = {client: sets for client, sets in drawn.items() if sets is not None}
+    sitting_out = frozenset(client for client, sets in found.items() if sets is None)
+    return Cohort(index, population, values, members, sitting_out, {})
+
+
+def _open(
+    federation: Federation,
+    transaction: Transaction,
+    task: Task,
+    values: MethodState,
+    committed: int,
+    cohort: Cohort | None,
+) -> Round | None:
+    """Open the round that follows so many committed ones; None: no client is eligible.
+
+    Raises:
+        MethodFailed, NothingToAggregate, StorageFull: The method gives no downloads.
+    """
+    same = cohort is not None and cohort.population == tuple(sorted(task.eligible))
+    if cohort is None or not same or cohort.values.keys() != values.keys():
+        digests = {} if cohort is None else cohort.digests
+        cohort = _draw(task, values, committed)._replace(digests=digests)
+    if not cohort.population:
+        return None  # resumes when a client enrols
+    phase = task.phases[cohort.phase]
+    members = _members(federation, transaction, task, cohort)
+    _check_bases(federation, task, phase, members)
+    now = federation.clock.now()
+    current = Round(
+        task=task.id,
+        number=task.next_round,
+        phase=cohort.phase,
+        state=admin_pb2.ROUND_STATE_OPEN,
+        deadline=now + task.settings.deadline_s,
+        members=members,
+        sitting_out=cohort.sitting_out,
+        population=cohort.population,
+    )
+    keys = {"task": current.task, "number": current.number, "phase": current.phase, "state": current.state}
+    clients = {
+        "population": b"".join(current.population),
+        "sitting_out": json.dumps([client.hex() for client in sorted(current.sitting_out)]),
+    }
+    transaction.execute(insert(schema.rounds), {**keys, **clients, "reason": "", "opened_at": now, "bytes_sent": 0})
+    for client, member in members.items():
+        transaction.later(view.WRITE_MEMBER, view.member_row(current, client, member))
+    return current
+
+
+def _members(federation: Federation, transaction: Transaction, task: Task, cohort: Cohort) -> dict[bytes, Member]:
+    """The members of a round, with their downloads encoded."""
+    needed = phases.download_names(task.phases[cohort.phase].local_plan)
+    encoded = Downloads(federation, transaction, task, task.round, cohort.digests)
+    bundles: dict[bytes, bytes] = {}
+    for client, downloaded in cohort.downloads.items():
+        bundle = task.bundle_for(federation.clients[client], cohort.phase)
+        assert bundle is not None  # it is eligible
+        bundles[client] = bundle.id
+        if INITIAL in needed and INITIAL not in downloaded:
+            downloaded = {**downloaded, INITIAL: federation.store.tensors(bundle.manifest.initial)}
+        if missing := sorted(needed - downloaded.keys()):
+            raise MethodFailed(f"the method's download lacks set {missing[0]!r}, which its local plan names")
+        of_method(partial(encoded.add, client, downloaded))
+    return {client: Member(bundle=bundles[client], sets=sets) for client, sets in of_method(encoded.sets).items()}
+
+
+def _check_bases(federation: Federation, task: Task, phase: Phase, members: Mapping[bytes, Member]) -> None:
+    """See that the sets to which clients send differences hold the tensors that they send."""
+    name, seen = phase.local_plan.upload.base_set, set[tuple[bytes, bytes]]()
+    for member in members.values() if name else ():
+        layout = phases.upload_layout(phase.local_plan, task.bundle(member.bundle).manifest)
+        digest = next((item.sha256 for item in member.sets if item.name == name), b"")
+        if layout is None or (digest, member.bundle) in seen:
+            continue
+        seen.add((digest, member.bundle))
+        if not digest or not downloads.holds(federation.store.tensors(digest), layout.specs):
+            raise MethodFailed(f"the method's download lacks tensors in {name!r}, to which clients send differences")

@@ -1,32 +1,43 @@
-"""Making a task: everything that can be wrong with it is found here, before a client sees it."""
+"""Tasks for operators: made after everything that can be wrong with them was looked for, shown, and stopped."""
 
 import os
+from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import replace
+from concurrent.futures import Future
 from hashlib import sha256
 
-from sqlalchemy import insert
+from sqlalchemy import insert, select
 
 from fedlens_proto import manifest as manifests
 from fedlens_proto.blob import Blob
 from fedlens_proto.errors import ProtoError
 from fedlens_proto.manifest import specs
-from fedlens_proto.v1 import admin_pb2
-from fedlens_server.engine import client_statistics, lifecycle, local_plans, results
-from fedlens_server.engine.view import Federation, Task, TaskBundle
-from fedlens_server.errors import Malformed, TaskDiffers
-from fedlens_server.methods import METHODS, Method, Phase, TaskPlan
+from fedlens_proto.v1 import admin_pb2, update_pb2
+from fedlens_server.engine import evaluation, phases, rounds
+from fedlens_server.engine.view import Federation, Task, TaskBundle, operation
+from fedlens_server.errors import Malformed, TaskDiffers, Unknown
 from fedlens_server.planning import task_settings
-from fedlens_server.planning.task_settings import SettingsError, TaskSettings
-from fedlens_server.store import Transaction, schema
+from fedlens_server.store import PendingBlob, StoredTensors, Transaction, schema
 
 MAX_NAME = 100
 MAX_BUNDLES = 16
-PERSONAL_EVALUATION = "personal-evaluation"
+PART_GRACE_S = 24 * 3600.0  # a part waits so long for the task that names it
 
 
+@operation(lambda blob: blob.digest)
+def put_part(federation: Federation, transaction: Transaction, blob: PendingBlob) -> None:
+    """Store a part of a bundle."""
+    transaction.place(blob, federation.clock.now() + PART_GRACE_S)
+
+
+@operation()
 def create(federation: Federation, transaction: Transaction, request: admin_pb2.CreateTaskRequest) -> admin_pb2.Task:
-    """See `Rounds.create_task`."""
+    """Make a task; the same name and content again: the same task.
+
+    Raises:
+        Malformed: A setting or manifest is not acceptable, or a part is missing; the text names it.
+        TaskDiffers: There is a task of that name with other content.
+    """
     content = _content(request)
     name = request.name
     if not name or len(name) > MAX_NAME or not name.isprintable() or name != name.strip() or name.isdecimal():
@@ -34,11 +45,11 @@ def create(federation: Federation, transaction: Transaction, request: admin_pb2.
     for task in federation.tasks.values():
         if task.name == name:
             if task.content == content:
-                return results.summary(task)
+                return summary(task)
             raise TaskDiffers(f"there is a task {name!r} with other bundles or settings; choose another name")
     settings = task_settings.parse(request.settings_json)
     bundles = _bundles(federation, request)
-    method, phases, method_phases = plan(settings, bundles)
+    method, planned, method_phases = phases.plan(settings, bundles)
     seed = bytes.fromhex(settings.seed) if settings.seed is not None else os.urandom(32)
     row = {"name": name, "content": content, "settings": settings.public_json(), "seed": seed, "reason": ""}
     number = transaction.execute(
@@ -57,7 +68,7 @@ def create(federation: Federation, transaction: Transaction, request: admin_pb2.
         seed=seed,
         bundles=bundles,
         method=method,
-        phases=phases,
+        phases=planned,
         method_phases=method_phases,
         state=admin_pb2.TASK_STATE_WAITING,
     )
@@ -67,47 +78,149 @@ def create(federation: Federation, transaction: Transaction, request: admin_pb2.
     def follow() -> None:
         federation.tasks[number] = task
         federation.changed([number])
-        lifecycle.start_ready(federation)
+        rounds.start_ready(federation)
 
     transaction.after_commit(follow)
-    return results.summary(task)
+    return summary(task)
 
 
-def plan(settings: TaskSettings, bundles: tuple[TaskBundle, ...]) -> tuple[Method, tuple[Phase, ...], int]:
-    """The method, all phases, and how many of them are the method's own.
+def find(federation: Federation, name_or_id: str) -> Task:
+    """A task by its name or its decimal id.
 
     Raises:
-        Malformed: The method does not exist, or its local plans do not fit the bundles.
+        Unknown: There is none.
     """
-    make = METHODS.get(settings.method)
-    if make is None:
-        raise SettingsError("method", f"{settings.method[:80]!r}", f"one of {', '.join(sorted(METHODS))}")
-    if all(bundle.manifest.concatenated for bundle in bundles):
-        raise SettingsError("manifests", "only bundles that concatenate extractors", "an ordinary one at least")
-    for bundle in bundles:
-        if not bundle.manifest.concatenated:
-            task_settings.check_hyper_values(settings, bundle.manifest)
-    task = TaskPlan(settings=settings, manifests=tuple(bundle.manifest for bundle in bundles))
-    method = make(task)
-    phases = method.phases(task)
-    for phase in phases:
-        fitting = [bundle for bundle in bundles if bool(bundle.manifest.concatenated) == phase.concatenated]
-        if not fitting:
-            allowed = f"one that concatenates extractors too, for phase {phase.name!r} of {settings.method}"
-            raise SettingsError("manifests", "only ordinary bundles", allowed)
-        for bundle in fitting:
-            local_plans.check(phase.local_plan, bundle.manifest, phase.name)
-    if task.concatenated and not any(phase.concatenated for phase in phases):
-        allowed = f"ordinary bundles: {settings.method} concatenates no extractors"
-        raise SettingsError("manifests", "one that concatenates extractors", allowed)
-    count = len(phases)
-    if settings.personal_evaluation:
-        last = phases[-1]
-        local_plan = local_plans.evaluation_only(last.local_plan, with_kept=True)
-        assert local_plan is not None  # kept sets may be used
-        phases.append(replace(last, name=PERSONAL_EVALUATION, rounds=1, cohort=None, local_plan=local_plan))
-    classes = len(bundles[0].manifest.class_names)
-    return method, tuple(client_statistics.settle(settings, phases, classes)), count
+    for task in list(federation.tasks.values()):
+        if task.name == name_or_id or str(task.id) == name_or_id:
+            return task
+    raise Unknown(f"there is no task {name_or_id[:100]!r}")
+
+
+def stop(federation: Federation, name_or_id: str) -> Future[None]:
+    """End a task; an open round is abandoned. Again: no effect.
+
+    Raises:
+        Unknown: No such task.
+    """
+    return rounds.stop(federation, find(federation, name_or_id))
+
+
+def listed(federation: Federation) -> admin_pb2.ListTasksResponse:
+    """All tasks."""
+    return admin_pb2.ListTasksResponse(tasks=[summary(task) for _, task in sorted(federation.tasks.items())])
+
+
+def summary(task: Task) -> admin_pb2.Task:
+    """A task without its rounds."""
+    return admin_pb2.Task(
+        id=task.id,
+        name=task.name,
+        state=task.state,
+        reason=task.reason,
+        settings_json=task.settings.public_json(),
+        bundles=[bundle.id for bundle in task.bundles],
+        rounds_committed=task.committed,
+        rounds_total=task.rounds_total,
+        enrolled=len(task.eligible),
+        population=task.settings.population,
+    )
+
+
+def show(federation: Federation, name_or_id: str) -> admin_pb2.ShowTaskResponse:
+    """A task with all its rounds; reads the database.
+
+    Raises:
+        Unknown: No such task.
+    """
+    task = find(federation, name_or_id)
+    members: dict[int, list[admin_pb2.MemberResult]] = defaultdict(list)
+    personal: dict[int, list[update_pb2.EvaluationSums]] = defaultdict(list)
+    columns = schema.members.c
+    for row in federation.store.read(select(schema.members).where(columns.task == task.id).order_by(columns.client)):
+        sums = evaluation.from_json(row.evaluations)
+        personal[row.round] = evaluation.add_up([*personal[row.round], *sums])
+        members[row.round].append(
+            admin_pb2.MemberResult(
+                client_id=row.client,
+                state=row.state,
+                reason=row.reason,
+                num_examples=row.num_examples,
+                bytes_received=row.bytes_received,
+                evaluations=[evaluation.without_confusion(each) for each in sums],
+            )
+        )
+    found: dict[int, list[update_pb2.EvaluationSums]] = defaultdict(list)
+    for row in federation.store.read(select(schema.evaluations).where(schema.evaluations.c.task == task.id)):
+        found[row.round].extend(evaluation.from_json(row.evaluations))
+    rounds = schema.rounds.c
+    current = task.round
+    return admin_pb2.ShowTaskResponse(
+        task=summary(task),
+        rounds=[
+            admin_pb2.RoundResult(
+                round=row.number,
+                phase=row.phase,
+                state=row.state,
+                reason=row.reason,
+                members=members[row.number],
+                personal=personal[row.number],
+                bytes_sent=current.bytes_sent if current and current.number == row.number else row.bytes_sent,
+                opened_at=row.opened_at,
+                ended_at=row.ended_at or 0.0,
+                **{"global": evaluation.add_up(found[row.number])},
+            )
+            for row in federation.store.read(
+                select(schema.rounds).where(rounds.task == task.id).order_by(rounds.number)
+            )
+        ],
+    )
+
+
+def model(federation: Federation, name_or_id: str) -> admin_pb2.TaskModelResponse:
+    """The current global model of a task; reads the database.
+
+    Raises:
+        Unknown: No such task; or its method has no global model, none yet, or one whose trained tensors are not a
+            single blob.
+    """
+    task = find(federation, name_or_id)
+    index = min(task.phase_of(task.committed), task.method_phases - 1)
+    bundle = task.bundles_of(index)[0]
+    phase = task.phases[index]
+    downloaded = task.method.download(phase, task.values, None) if task.values else None
+    stored = {name: found for name, found in (downloaded or {}).items() if isinstance(found, StoredTensors)}
+    extractors = {name: stored.pop(name, None) for name in phase.local_plan.extractors}
+    sets = list(stored.values())
+    if len(sets) == 1:
+        digest = sets[0].digest
+    elif not task.values and task.state == admin_pb2.TASK_STATE_WAITING:
+        digest = bundle.manifest.initial
+    elif sets:
+        found = f"{len(sets)} blobs, {', '.join(sorted(stored))}"
+        raise Unknown(f"the global model of task {task.name!r} is made of {found}; it cannot be fetched as one")
+    else:
+        raise Unknown(f"task {task.name!r} has no global model")
+    rounds = schema.rounds.c
+    committed = federation.store.read(
+        select(rounds.number)
+        .where(
+            rounds.task == task.id,
+            rounds.state == admin_pb2.ROUND_STATE_COMMITTED,
+            rounds.phase < task.method_phases,
+        )
+        .order_by(rounds.number.desc())
+        .limit(1)
+    )
+    return admin_pb2.TaskModelResponse(
+        blob_sha256=digest,
+        bundle=bundle.id,
+        class_names=bundle.manifest.class_names,
+        round=committed[0].number if committed else 0,
+        extractors=[
+            admin_pb2.ModelExtractor(name=name, blob_sha256=b"" if found is None else found.digest)
+            for name, found in extractors.items()
+        ],
+    )
 
 
 def _content(request: admin_pb2.CreateTaskRequest) -> bytes:

@@ -1,16 +1,16 @@
-"""What members of a round send: what is expected of them, and what has come."""
+"""Updates of members: their place in a round, and receipts for what has come."""
 
-import json
-from dataclasses import dataclass
-from math import inf, isfinite, prod, sqrt
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
 
-import numpy as np
-from sqlalchemy import bindparam, select, update
+from sqlalchemy import select
 
-from fedlens_proto.blob import TensorSpec
-from fedlens_proto.v1 import admin_pb2, blob_pb2, update_pb2
-from fedlens_server.engine import client_statistics, downloads, local_plans
-from fedlens_server.engine.view import BlobSets, Federation, Member, Round, Task, TaskBundle
+from fedlens_proto.blob import Layout
+from fedlens_proto.v1 import admin_pb2, assignment_pb2, update_pb2
+from fedlens_server.engine import evaluation, phases, vetting, view
+from fedlens_server.engine.view import Federation, Member, Round, Task, TaskBundle, operation
 from fedlens_server.errors import (
     AlreadyFailed,
     Forbidden,
@@ -20,36 +20,11 @@ from fedlens_server.errors import (
     UpdateDiffers,
     UpdateInvalid,
 )
-from fedlens_server.planning.method import span
-from fedlens_server.store import Location, RestoredTensors, StoredBlob, StoredTensors, Transaction, schema
+from fedlens_server.store import PendingBlob, Transaction, schema
 
 MAX_DETAIL = 1000
-_SPAN = 1 << 16
-_members = schema.members.c
-_END_MEMBER = (
-    update(schema.members)
-    .where(_members.task == bindparam("t"), _members.round == bindparam("r"), _members.client == bindparam("c"))
-    .values(
-        {
-            name: bindparam(f"new_{name}")
-            for name in (
-                *("state", "reason", "body_sha256", "bytes_received"),
-                *("num_examples", "class_counts", "label_distribution", "evaluations", "blob"),
-            )
-        }
-    )
-)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Expectation:
-    """What a member's update must look like; known before its body is read."""
-
-    specs: tuple[TensorSpec, ...] | None  # for `blob.Checker`; None: no blob is uploaded
-    blob_size: int  # exact bytes of the blob; 0 where none is uploaded
-    bundle: bytes
-    phase: int
-    base: bytes | None = None  # for `blob.Checker`
+A = TypeVar("A")
+B = TypeVar("B")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,26 +34,229 @@ class ReceivedUpdate:
     header: update_pb2.UpdateHeader
     body_sha256: bytes
     body_size: int  # bytes of the whole body
-    blob: StoredBlob | None = None
+    blob: PendingBlob | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Membership:
-    """A client in a round, whether it has ended or not."""
+    """A client's place in a round: found before the body of its update is read, good until its receipt.
+
+    Attributes:
+        current: The round; None: it had ended when it was looked for.
+        ended: The client in a round that had ended, from the database.
+    """
 
     task: Task
-    bundle: TaskBundle
+    number: int
     phase: int
-    member: Member | None  # None: the round has ended, what follows is from the database
-    state: admin_pb2.MemberState
-    reason: str
-    body_sha256: bytes | None
-    open: bool
-    base: bytes | None = None  # digest of the blob to which it sends the difference; None: it sends tensors
+    client: bytes
+    current: Round | None
+    ended: Member | None = None
+
+    @property
+    def member(self) -> Member:
+        """The client in that round, as it is now."""
+        found = self.ended if self.current is None else self.current.members[self.client]
+        assert found is not None  # one of both is set
+        return found
+
+    @property
+    def bundle(self) -> TaskBundle:
+        """The bundle of the assignment."""
+        return self.task.bundle(self.member.bundle)
+
+    @property
+    def local_plan(self) -> assignment_pb2.LocalPlan:
+        """The local plan of the assignment."""
+        return self.task.phases[self.phase].local_plan
+
+    @property
+    def layout(self) -> Layout | None:
+        """The layout of the update's blob, exact but for the digest of its base; None: no blob is uploaded."""
+        layouts, key = self.task.upload_layouts, (self.phase, self.member.bundle)
+        if key not in layouts:
+            layouts[key] = phases.upload_layout(self.local_plan, self.bundle.manifest)
+        return layouts[key]
+
+    @property
+    def base(self) -> bytes | None:
+        """Digest of the blob to which the client sends the difference; None: it sends tensors."""
+        name = self.local_plan.upload.base_set
+        return next((item.sha256 for item in self.member.sets if name and item.name == name), None)
+
+    @property
+    def is_open(self) -> bool:
+        """True while updates enter the round."""
+        current = self.current
+        return current is not None and self.task.round is current and current.state == admin_pb2.ROUND_STATE_OPEN
+
+    def require_present(self) -> Member:
+        """The member.
+
+        Raises:
+            Forbidden: It has left the round.
+        """
+        if self.member.state == admin_pb2.MEMBER_STATE_LEFT:
+            raise Forbidden(f"this client has left round {self.number} of task {self.task.id}")
+        return self.member
+
+    def require_open(self) -> Member:
+        """The member, if it can still report.
+
+        Raises:
+            AlreadyFailed: It has reported a failure.
+            UpdateInvalid: It is quarantined.
+            RoundClosed: The round is over.
+        """
+        member, number = self.member, self.number
+        if member.state == admin_pb2.MEMBER_STATE_FAILED:
+            raise AlreadyFailed(
+                f"this client has reported a failure in round {number}, which is final: {member.reason}"
+            )
+        if member.state == admin_pb2.MEMBER_STATE_QUARANTINED:
+            raise UpdateInvalid(member.reason)
+        if not self.is_open:
+            raise RoundClosed(f"round {number} of task {self.task.id} is over")
+        return member
 
 
-def membership(federation: Federation, client: bytes, task_id: int, number: int) -> Membership:
-    """A client's part in a round; asks the database only for one that has ended.
+def expect(federation: Federation, client: bytes, task_id: int, number: int) -> Membership:
+    """The place of an update that a client is about to send, or sends again.
+
+    Raises:
+        Those of `_membership`, and
+        RoundClosed: The round is over, and the member has not reported.
+        AlreadyFailed: The member has reported a failure.
+        UpdateInvalid: The member is quarantined.
+    """
+    found = _membership(federation, client, task_id, number)
+    if found.member.state != admin_pb2.MEMBER_STATE_REPORTED:
+        found.require_open()
+    return found
+
+
+def accept(federation: Federation, membership: Membership, received: ReceivedUpdate) -> Future[update_pb2.Receipt]:
+    """Store an update; the receipt, once it is durable. The same body again: the same receipt.
+
+    Raises:
+        Forbidden: The client has left the round, was revoked or forgotten.
+        RoundClosed, AlreadyFailed: As in `expect`.
+        UpdateDiffers: The member has reported with other bytes.
+        UpdateInvalid: Header or norm are not acceptable; the member is now quarantined.
+        StorageFull: Nothing was stored.
+    """
+    member, blob = membership.member, received.blob
+    needed = membership.task.settings.max_update_norm is not None or membership.base is not None
+    if blob is None or not needed or not membership.is_open or member.body_sha256 is not None:
+        return _store(federation, membership, received, None)
+    computing = federation.norms.submit(
+        vetting.update_norm,
+        federation.store,
+        membership.local_plan,
+        membership.bundle,
+        member.sets,
+        membership.base,
+        blob,
+    )
+    return _then(computing, lambda norm: _store(federation, membership, received, norm))
+
+
+@operation(lambda membership, *_: membership.client)
+def _store(
+    federation: Federation,
+    transaction: Transaction,
+    membership: Membership,
+    received: ReceivedUpdate,
+    norm: float | None,
+) -> update_pb2.Receipt:
+    """Store an update; `norm` is that of its difference, None: not needed."""
+    _check_enrolled(federation, membership.client)
+    receipt = update_pb2.Receipt(body_sha256=received.body_sha256)
+    if membership.member.state == admin_pb2.MEMBER_STATE_REPORTED:
+        if membership.member.body_sha256 == received.body_sha256:
+            return receipt
+        raise _differs(membership.number)
+    membership.require_open()
+    header, blob = received.header, received.blob
+    fault = vetting.update_fault(membership.task, membership.phase, membership.bundle, header, blob is not None, norm)
+    if fault is not None:
+        transaction.refuse(UpdateInvalid(fault))
+        state = admin_pb2.MEMBER_STATE_QUARANTINED
+        _write(federation, transaction, membership, state=state, reason=fault, body_sha256=received.body_sha256)
+        return receipt
+    if blob is not None:
+        transaction.place(blob)
+    _write(
+        federation,
+        transaction,
+        membership,
+        state=admin_pb2.MEMBER_STATE_REPORTED,
+        body_sha256=received.body_sha256,
+        bytes_received=received.body_size,
+        num_examples=header.num_examples,
+        class_counts=tuple(header.class_counts) or None,
+        label_distribution=tuple(header.label_distribution) or None,
+        evaluations=evaluation.to_json(header.evaluations),
+        blob=blob.digest if blob is not None else None,
+    )
+    return receipt
+
+
+@operation(lambda membership, *_: membership.client)
+def quarantine(
+    federation: Federation, transaction: Transaction, membership: Membership, reason: str, body_sha256: bytes | None
+) -> None:
+    """Leave a member out of the round whose blob was found bad; no effect on one that has reported or failed.
+
+    Raises:
+        Forbidden: The client has left the round.
+        UpdateDiffers: The member has reported, and the bad blob came in a body with this other digest.
+    """
+    member = membership.require_present()
+    if member.state == admin_pb2.MEMBER_STATE_REPORTED and body_sha256 not in (None, member.body_sha256):
+        raise _differs(membership.number)
+    if member.state == admin_pb2.MEMBER_STATE_PENDING and membership.is_open:
+        state = admin_pb2.MEMBER_STATE_QUARANTINED
+        _write(federation, transaction, membership, state=state, reason=reason[:MAX_DETAIL], body_sha256=body_sha256)
+
+
+@operation(lambda client, *_: client)
+def accept_failure(
+    federation: Federation,
+    transaction: Transaction,
+    client: bytes,
+    task_id: int,
+    number: int,
+    reason: update_pb2.FailureReason,
+    detail: str,
+) -> None:
+    """Note that a member gives up; final for the round. Again: no effect.
+
+    Raises:
+        Those of `expect`, and
+        Malformed: The reason is unset or unknown, or the detail too long.
+        UpdateDiffers: The member has reported an update.
+    """
+    if reason not in update_pb2.FailureReason.values() or reason == update_pb2.FAILURE_REASON_UNSPECIFIED:
+        raise Malformed(f"failure.reason: found {reason}, must be a known reason")
+    if len(detail) > MAX_DETAIL:
+        raise Malformed(f"failure.detail: {len(detail)} characters, at most {MAX_DETAIL} are allowed")
+    _check_enrolled(federation, client)
+    found = _membership(federation, client, task_id, number)
+    if found.member.state in (admin_pb2.MEMBER_STATE_FAILED, admin_pb2.MEMBER_STATE_QUARANTINED):
+        return
+    if found.member.state == admin_pb2.MEMBER_STATE_REPORTED:
+        raise UpdateDiffers(f"round {number}: an update of this client has been received; it counts")
+    found.require_open()
+    name = update_pb2.FailureReason.Name(reason).removeprefix("FAILURE_REASON_").lower().replace("_", "-")
+    # It is shown on the operator's terminal, which must not take it for commands.
+    readable = "".join(character if character.isprintable() else " " for character in detail)
+    text = f"{name}: {readable}" if detail else name
+    _write(federation, transaction, found, state=admin_pb2.MEMBER_STATE_FAILED, reason=text)
+
+
+def _membership(federation: Federation, client: bytes, task_id: int, number: int) -> Membership:
+    """A client's place in a round; asks the database only for a round that has ended.
 
     Raises:
         Unknown: No such task or round.
@@ -89,272 +267,65 @@ def membership(federation: Federation, client: bytes, task_id: int, number: int)
         raise Unknown(f"there is no task {task_id}")
     current = task.round
     if current is not None and current.number == number:
-        member = current.members.get(client)
-        if member is None:
+        if client not in current.members:
             raise Forbidden(f"this client is not a member of round {number} of task {task_id}")
-        is_open = current.state == admin_pb2.ROUND_STATE_OPEN
-        found = Membership(
-            task, member.bundle, current.phase, member, member.state, member.reason, member.body_sha256, is_open,
-            _base(task, current.phase, member.sets),
-        )  # fmt: skip
+        found = Membership(task=task, number=number, phase=current.phase, client=client, current=current)
     else:
         found = _ended_membership(federation, client, task, number)
-    if found.state == admin_pb2.MEMBER_STATE_LEFT:
-        raise Forbidden(f"this client has left round {number} of task {task_id}")
+    found.require_present()
     return found
-
-
-def expect(federation: Federation, client: bytes, task_id: int, number: int) -> Expectation:
-    """See `Rounds.expect`."""
-    found = membership(federation, client, task_id, number)
-    if found.state != admin_pb2.MEMBER_STATE_REPORTED:
-        _check_open(found, number)
-    layouts, key = found.task.upload_layouts, (found.phase, found.bundle.id)
-    if key not in layouts:
-        layouts[key] = local_plans.upload_layout(found.task.phases[found.phase].local_plan, found.bundle.manifest)
-    layout = layouts[key]
-    return Expectation(
-        specs=layout.specs if layout is not None else None,
-        blob_size=layout.size if layout is not None else 0,
-        bundle=found.bundle.id,
-        phase=found.phase,
-        base=found.base,
-    )
-
-
-def accept(
-    federation: Federation,
-    transaction: Transaction,
-    client: bytes,
-    task_id: int,
-    number: int,
-    received: ReceivedUpdate,
-    norm: float | None,
-) -> update_pb2.Receipt:
-    """See `Rounds.accept_update`; `norm` is what `update_norm` gives, None where nobody asks for it."""
-    _still_here(federation, client)
-    found = membership(federation, client, task_id, number)
-    receipt = update_pb2.Receipt(body_sha256=received.body_sha256)
-    if found.state == admin_pb2.MEMBER_STATE_REPORTED:
-        if found.body_sha256 == received.body_sha256:
-            return receipt
-        raise UpdateDiffers(f"round {number}: an update with other bytes has been received; that one counts")
-    member = _pending(found, number)
-    reason = _fault(found, received, norm)
-    if reason is not None:
-        transaction.refuse(UpdateInvalid(reason))
-        _end(
-            federation, transaction, found, client, number, member,
-            state=admin_pb2.MEMBER_STATE_QUARANTINED, reason=reason, body_sha256=received.body_sha256,
-        )  # fmt: skip
-        return receipt
-    if received.blob is not None:
-        transaction.place(received.blob)
-    header = received.header
-    _end(
-        federation, transaction, found, client, number, member,
-        state=admin_pb2.MEMBER_STATE_REPORTED,
-        body_sha256=received.body_sha256,
-        bytes_received=received.body_size,
-        num_examples=header.num_examples,
-        class_counts=tuple(header.class_counts) if header.class_counts else None,
-        label_distribution=tuple(header.label_distribution) if header.label_distribution else None,
-        evaluations=client_statistics.sums_json(header),
-        blob=received.blob.digest if received.blob is not None else None,
-    )  # fmt: skip
-    return receipt
-
-
-def quarantine(
-    federation: Federation,
-    transaction: Transaction,
-    client: bytes,
-    task_id: int,
-    number: int,
-    reason: str,
-    body_sha256: bytes | None,
-) -> None:
-    """See `Rounds.quarantine`."""
-    found = membership(federation, client, task_id, number)
-    if found.state == admin_pb2.MEMBER_STATE_REPORTED and body_sha256 not in (None, found.body_sha256):
-        raise UpdateDiffers(f"round {number}: an update with other bytes has been received; that one counts")
-    if found.member is not None and found.open and found.state == admin_pb2.MEMBER_STATE_PENDING:
-        _end(
-            federation, transaction, found, client, number, found.member,
-            state=admin_pb2.MEMBER_STATE_QUARANTINED, reason=reason[:MAX_DETAIL], body_sha256=body_sha256,
-        )  # fmt: skip
-
-
-def accept_failure(
-    federation: Federation,
-    transaction: Transaction,
-    client: bytes,
-    task_id: int,
-    number: int,
-    reason: update_pb2.FailureReason,
-    detail: str,
-) -> None:
-    """See `Rounds.accept_failure`."""
-    if reason not in update_pb2.FailureReason.values() or reason == update_pb2.FAILURE_REASON_UNSPECIFIED:
-        raise Malformed(f"failure.reason: found {reason}, must be a known reason")
-    if len(detail) > MAX_DETAIL:
-        raise Malformed(f"failure.detail: {len(detail)} characters, at most {MAX_DETAIL} are allowed")
-    _still_here(federation, client)
-    found = membership(federation, client, task_id, number)
-    if found.state in (admin_pb2.MEMBER_STATE_FAILED, admin_pb2.MEMBER_STATE_QUARANTINED):
-        return
-    if found.state == admin_pb2.MEMBER_STATE_REPORTED:
-        raise UpdateDiffers(f"round {number}: an update of this client has been received; it counts")
-    member = _pending(found, number)
-    name = update_pb2.FailureReason.Name(reason).removeprefix("FAILURE_REASON_").lower().replace("_", "-")
-    # It is shown on the operator's terminal, which must not take it for commands.
-    readable = "".join(character if character.isprintable() else " " for character in detail)
-    text = f"{name}: {readable}" if detail else name
-    _end(
-        federation, transaction, found, client, number, member, state=admin_pb2.MEMBER_STATE_FAILED, reason=text
-    )  # fmt: skip
-
-
-def update_norm(federation: Federation, found: Membership, member: Member, blob: StoredBlob) -> float:
-    """The L2 norm, in float64, of an upload's difference to what was downloaded, over all its float tensors.
-
-    Tensors that start from a kept set alone are left out: the server does not know what they started from. Infinite if
-    the upload is a difference that with its base gives an infinity.
-    """
-    location = Location(blob.size, raw=blob.raw, path=blob.path)
-    sent = StoredTensors(blob.digest, blob.size, lambda _: location)
-    uploaded = sent if found.base is None else RestoredTensors(federation.store.tensors(found.base), sent)
-    sets = {item.name: federation.store.tensors(item.sha256) for item in member.sets}
-    total = 0.0
-    bases = local_plans.base_sets(found.task.phases[found.phase].local_plan, found.bundle.manifest)
-    for spec in sent.layout.specs:
-        base = sets.get(bases.get(spec.name, ""))
-        if spec.dtype == blob_pb2.DTYPE_INT64:
-            continue
-        size = prod(spec.shape)
-        for a in range(0, size, _SPAN):
-            b = min(a + _SPAN, size)
-            values = span(uploaded, spec.name, a, b)
-            if not np.isfinite(values).all():
-                return inf
-            if base is not None and spec.name in base:
-                difference = np.subtract(values, span(base, spec.name, a, b), dtype=np.float64)
-                total += float(difference @ difference)
-    return sqrt(total)
-
-
-def _fault(found: Membership, received: ReceivedUpdate, norm: float | None) -> str | None:
-    """Why an update is not acceptable; None: it is."""
-    header, settings = received.header, found.task.settings
-    local_plan = found.task.phases[found.phase].local_plan
-    if header.phase != found.phase:
-        return f"phase: found {header.phase}, the round is of phase {found.phase}"
-    if header.bundle != found.bundle.id:
-        return f"bundle: found {header.bundle.hex()[:80] or 'none'}, the assignment has {found.bundle.id.hex()}"
-    if local_plan.HasField("upload") != (received.blob is not None):
-        return "a blob was expected, none came" if received.blob is None else "a blob came where none was asked for"
-    if header.num_examples > settings.max_photos_per_client:
-        return f"num_examples: found {header.num_examples}, at most {settings.max_photos_per_client} are allowed"
-    asked = client_statistics.Asked.by(local_plan, len(found.bundle.manifest.class_names))
-    if reason := client_statistics.fault(header, asked):
-        return reason
-    if norm is not None and not isfinite(norm):
-        return "the difference and what it is added to give an infinity"
-    if settings.max_update_norm is not None and norm is not None and not norm <= settings.max_update_norm:
-        return f"the update's difference has norm {norm:g}, at most {settings.max_update_norm:g} is allowed"
-    return None
-
-
-def _check_open(found: Membership, number: int) -> None:
-    """See that the member can still report; errors say why it cannot."""
-    if found.state == admin_pb2.MEMBER_STATE_FAILED:
-        raise AlreadyFailed(f"this client has reported a failure in round {number}, which is final: {found.reason}")
-    if found.state == admin_pb2.MEMBER_STATE_QUARANTINED:
-        raise UpdateInvalid(found.reason)
-    if not found.open:
-        raise RoundClosed(f"round {number} of task {found.task.id} is over")
-
-
-def _pending(found: Membership, number: int) -> Member:
-    """The member of an open round that can still report."""
-    _check_open(found, number)
-    assert found.member is not None  # of every open round
-    return found.member
-
-
-def _still_here(federation: Federation, client: bytes) -> None:
-    known = federation.clients.get(client)
-    if known is None or known.revoked:
-        raise Forbidden("this client was revoked or forgotten while its request was under way")
-
-
-def _end(
-    federation: Federation,
-    transaction: Transaction,
-    found: Membership,
-    client: bytes,
-    number: int,
-    member: Member,
-    *,
-    state: admin_pb2.MemberState,
-    reason: str = "",
-    body_sha256: bytes | None = None,
-    bytes_received: int = 0,
-    num_examples: int = 0,
-    class_counts: tuple[int, ...] | None = None,
-    label_distribution: tuple[float, ...] | None = None,
-    evaluations: str = "[]",
-    blob: bytes | None = None,
-) -> None:
-    """Write how a pending member ended, and have the view follow."""
-    task, current = found.task, found.task.round
-    assert isinstance(current, Round)
-    row = {
-        "t": task.id,
-        "r": number,
-        "c": client,
-        "new_state": state,
-        "new_reason": reason,
-        "new_body_sha256": body_sha256,
-        "new_bytes_received": bytes_received,
-        "new_num_examples": num_examples,
-        "new_class_counts": None if class_counts is None else json.dumps(class_counts),
-        "new_label_distribution": None if label_distribution is None else json.dumps(label_distribution),
-        "new_evaluations": evaluations,
-        "new_blob": blob,
-    }
-    transaction.later(_END_MEMBER, row)
-
-    def follow() -> None:
-        member.state, member.reason, member.body_sha256 = state, reason, body_sha256
-        member.num_examples, member.class_counts, member.blob = num_examples, class_counts, blob
-        member.label_distribution = label_distribution
-        current.pending -= 1
-        if current.pending == 0:
-            federation.changed(due=True)
-
-    transaction.after_commit(follow)
 
 
 def _ended_membership(federation: Federation, client: bytes, task: Task, number: int) -> Membership:
     if not 1 <= number < task.next_round:
         raise Unknown(f"task {task.id} has no round {number}")
-    rounds = schema.rounds.c
-    joined = schema.members.join(schema.rounds)
+    members, phase = schema.members.c, schema.rounds.c.phase
     rows = federation.store.read(
-        select(_members.state, _members.reason, _members.body_sha256, _members.bundle, _members.sets, rounds.phase)
-        .select_from(joined)
-        .where(_members.task == task.id, _members.round == number, _members.client == client)
+        select(schema.members, phase)
+        .select_from(schema.members.join(schema.rounds))
+        .where(members.task == task.id, members.round == number, members.client == client)
     )
     if not rows:
         raise Forbidden(f"this client was not a member of round {number} of task {task.id}")
-    row = rows[0]
-    bundle = next(bundle for bundle in task.bundles if bundle.id == row.bundle)
-    sets = downloads.from_json(row.sets, lambda _: 0)  # their blobs may be gone
-    base = _base(task, row.phase, sets)
-    return Membership(task, bundle, row.phase, None, row.state, row.reason, row.body_sha256, open=False, base=base)
+    member = Member.of_row(rows[0], lambda _: 0)  # blobs of its sets may be gone
+    return Membership(task=task, number=number, phase=rows[0].phase, client=client, current=None, ended=member)
 
 
-def _base(task: Task, phase: int, sets: BlobSets) -> bytes | None:
-    name = task.phases[phase].local_plan.upload.base_set
-    return next((item.sha256 for item in sets if name and item.name == name), None)
+def _check_enrolled(federation: Federation, client: bytes) -> None:
+    known = federation.clients.get(client)
+    if known is None or known.revoked:
+        raise Forbidden("this client was revoked or forgotten while its request was under way")
+
+
+def _differs(number: int) -> UpdateDiffers:
+    return UpdateDiffers(f"round {number}: an update with other bytes has been received; that one counts")
+
+
+def _write(federation: Federation, transaction: Transaction, membership: Membership, **changes: Any) -> None:
+    """Write how a pending member of an open round has ended."""
+    assert membership.current is not None  # it is open
+    ended = replace(membership.member, **changes)
+    view.write_member(federation, transaction, membership.current, membership.client, ended)
+
+
+def _then(first: Future[A], follow: Callable[[A], Future[B]]) -> Future[B]:
+    """The outcome of `follow`, which is called with the result of `first`; no thread waits for either."""
+    last: Future[B] = Future()
+
+    def end(done: Future[B]) -> None:
+        error = done.exception()
+        if error is not None:
+            last.set_exception(error)
+        else:
+            last.set_result(done.result())
+
+    def go_on(done: Future[A]) -> None:
+        try:
+            following = follow(done.result())
+        except Exception as error:
+            last.set_exception(error)
+        else:
+            following.add_done_callback(end)
+
+    first.add_done_callback(go_on)
+    return last

@@ -1,33 +1,60 @@
-"""What the server knows, in memory: the view of the database that every request is answered from.
+"""The view: all that requests are answered from, in memory, as the database holds it.
 
-It is loaded when the server starts and changes only on the writing thread, after a commit. Other threads read it at
-any time: they see the state before or after a commit of each object, never a promise that is not on disk.
+It changes only on the writing thread, after a commit. Other threads read it at any time: they see each object before or
+after a commit, never a promise that is not on disk.
 """
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
-from functools import cached_property
+import json
+import threading
+from collections.abc import Callable, Hashable, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field, fields, replace
+from functools import cached_property, update_wrapper
 from hashlib import sha256
-from typing import NamedTuple
+from typing import Any, Concatenate, NamedTuple, ParamSpec, Self, TypeVar
+
+from sqlalchemy import Row, bindparam, update
+from sqlalchemy.dialects.sqlite import insert
 
 from fedlens_proto.blob import Layout
 from fedlens_proto.v1 import admin_pb2, assignment_pb2, enrolment_pb2, manifest_pb2
 from fedlens_server.clock import Clock
-from fedlens_server.methods import Method, Phase, State, TaskPlan
+from fedlens_server.errors import Forbidden, Unauthorised
+from fedlens_server.methods import Method, MethodState, Phase, TaskPlan
 from fedlens_server.planning.task_settings import TaskSettings
-from fedlens_server.store import Store
+from fedlens_server.store import Store, Transaction, schema
 
 ENDED = (admin_pb2.TASK_STATE_FINISHED, admin_pb2.TASK_STATE_STOPPED, admin_pb2.TASK_STATE_FAILED)
 BlobSets = tuple[assignment_pb2.BlobSet, ...]
+_LISTS = ("class_counts", "label_distribution")  # columns of JSON
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
-def fetchable(sets: BlobSets) -> set[bytes]:
-    """Digests of the blobs that clients with these sets may fetch: also differences, and what those start from."""
-    found = {item.sha256 for item in sets}
-    for item in sets:
-        if item.HasField("difference"):
-            found |= {item.difference.sha256, item.difference.base}
-    return found
+def sets_to_json(sets: BlobSets) -> str:
+    """Sets for the database: by name the digest; with a difference a list of digest, difference and base."""
+    return json.dumps(
+        {
+            item.name: [item.sha256.hex(), item.difference.sha256.hex(), item.difference.base.hex()]
+            if item.HasField("difference")
+            else item.sha256.hex()
+            for item in sets
+        },
+        sort_keys=True,
+    )
+
+
+def sets_from_json(text: str, size: Callable[[bytes], int]) -> BlobSets:
+    """The sets that `sets_to_json` wrote; `size` gives the bytes of each blob by digest."""
+    sets = []
+    for name, written in json.loads(text).items():
+        digest, *difference = [bytes.fromhex(each) for each in ([written] if isinstance(written, str) else written)]
+        found = assignment_pb2.BlobSet(name=name, sha256=digest, size=size(digest))
+        if difference:
+            found.difference.sha256, found.difference.base = difference
+            found.difference.size = size(difference[0])
+        sets.append(found)
+    return tuple(sets)
 
 
 class RoundKey(NamedTuple):
@@ -39,9 +66,9 @@ class RoundKey(NamedTuple):
 
 @dataclass(frozen=True)
 class Change:
-    """What a commit changed."""
+    """A commit's effect on those who wait."""
 
-    tasks: frozenset[int]  # check-ins concerning these tasks may now be answered differently; empty: none
+    tasks: frozenset[int]  # tasks whose check-ins may now have another response
     due: bool  # `due()` or `next_deadline()` may have changed
 
 
@@ -53,8 +80,22 @@ class Client:
     role: enrolment_pb2.ClientRole
     formats: frozenset[manifest_pb2.ProgramFormat]
     bundle_classes: frozenset[manifest_pb2.BundleClass]
-    models: frozenset[str] = frozenset()  # of which it takes bundles; empty: of any
+    models: frozenset[str] = frozenset()  # the models whose bundles it takes; empty: any
     revoked: bool = False
+
+    @classmethod
+    def of(
+        cls, id: bytes, role: enrolment_pb2.ClientRole, capabilities: enrolment_pb2.Capabilities, revoked: bool = False
+    ) -> Self:
+        """A client with these capabilities."""
+        return cls(
+            id=id,
+            role=role,
+            formats=frozenset(capabilities.formats),
+            bundle_classes=frozenset(capabilities.bundle_classes),
+            models=frozenset(capabilities.models),
+            revoked=revoked,
+        )
 
 
 @dataclass(frozen=True)
@@ -76,35 +117,45 @@ class TaskBundle:
 
     @cached_property
     def formats(self) -> frozenset[manifest_pb2.ProgramFormat]:
-        """Formats in which every program of the bundle is there."""
+        """The formats that every program of the bundle has."""
         each = [frozenset(file.format for file in program.files) for program in self.manifest.programs]
         return frozenset.intersection(*each)
 
-    @cached_property
-    def bundle_class(self) -> manifest_pb2.BundleClass:
-        """As the manifest says."""
-        return self.manifest.bundle_class
-
     def runs_on(self, client: Client) -> bool:
-        """Whether the client takes this model, and its engine loads every program of the bundle in one format."""
+        """Tell whether the client takes this model, and its engine loads every program of the bundle in one format."""
         takes_model = not client.models or self.manifest.model in client.models
-        loads = self.bundle_class in client.bundle_classes and not self.formats.isdisjoint(client.formats)
+        loads = self.manifest.bundle_class in client.bundle_classes and not self.formats.isdisjoint(client.formats)
         return takes_model and loads
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Member:
-    """One client in the current round."""
+    """One client in a round: a row of the table `members`, each field the column of its name."""
 
-    bundle: TaskBundle
-    sets: BlobSets
+    bundle: bytes  # digest
+    sets: BlobSets = ()
     state: admin_pb2.MemberState = admin_pb2.MEMBER_STATE_PENDING
     reason: str = ""
     body_sha256: bytes | None = None
+    bytes_received: int = 0
     num_examples: int = 0
     class_counts: tuple[int, ...] | None = None
     label_distribution: tuple[float, ...] | None = None
+    evaluations: str = "[]"  # JSON, as `evaluation.to_json` writes it; in the view always empty
     blob: bytes | None = None  # digest
+
+    def columns(self) -> dict[str, Any]:
+        """The values for the database."""
+        values = {each.name: getattr(self, each.name) for each in fields(self)}
+        lists = {name: json.dumps(values[name]) for name in _LISTS if values[name] is not None}
+        return values | lists | {"sets": sets_to_json(self.sets)}
+
+    @classmethod
+    def of_row(cls, row: Row[Any], size: Callable[[bytes], int]) -> Self:
+        """The member that `columns` described; `size` gives the bytes of a blob by digest."""
+        values: dict[str, Any] = {each.name: getattr(row, each.name) for each in fields(cls)}
+        values |= {name: tuple(json.loads(values[name])) for name in _LISTS if values[name] is not None}
+        return cls(**values | {"sets": sets_from_json(row.sets, size), "evaluations": "[]"})
 
 
 @dataclass(kw_only=True)
@@ -116,26 +167,34 @@ class Round:
     phase: int
     state: admin_pb2.RoundState
     deadline: float  # seconds since the epoch
-    members: Mapping[bytes, Member]  # by client id, ascending
+    members: dict[bytes, Member]  # by client id, ascending
     sitting_out: frozenset[bytes]
     population: tuple[bytes, ...]  # eligible clients when it opened, ascending by id
     bytes_sent: int = 0
-    pending: int = 0  # members that have neither reported nor failed nor left
+
+    def __post_init__(self) -> None:
+        """Count the members that have neither reported nor failed nor left."""
+        self.pending = sum(member.state == admin_pb2.MEMBER_STATE_PENDING for member in self.members.values())
 
     @property
     def key(self) -> RoundKey:
-        """Its name."""
+        """The round's name."""
         return RoundKey(self.task, self.number)
+
+    @property
+    def closing(self) -> bool:
+        """True once its updates are frozen."""
+        return self.state == admin_pb2.ROUND_STATE_CLOSING
 
 
 @dataclass(frozen=True, kw_only=True)
 class GlobalModel:
-    """What evaluators evaluate: the global model of a committed round."""
+    """The global model of a committed round, for evaluators."""
 
     round: int
     phase: int
     sets: BlobSets
-    answered: set[bytes] = field(default_factory=set)  # ids of evaluators
+    evaluated_by: set[bytes] = field(default_factory=set)  # ids of evaluators
 
 
 @dataclass(kw_only=True)
@@ -157,8 +216,8 @@ class Task:
     abandoned: int = 0
     next_round: int = 1
     round: Round | None = None
-    values: State = field(default_factory=dict)  # the method's state
-    kept_blobs: dict[str, bytes] = field(default_factory=dict)  # digest by entry of the state
+    values: MethodState = field(default_factory=dict)  # the method's state
+    state_blobs: dict[str, bytes] = field(default_factory=dict)  # digest by entry of the state
     evaluation: GlobalModel | None = None
     eligible: set[bytes] = field(default_factory=set)  # ids of enrolled trainers that can run it
     current_sets: dict[bytes, BlobSets] = field(default_factory=dict)  # by client, of these values; made when asked
@@ -167,12 +226,12 @@ class Task:
 
     @property
     def plan(self) -> TaskPlan:
-        """As methods see it."""
+        """The task as methods see it."""
         return TaskPlan(settings=self.settings, manifests=tuple(bundle.manifest for bundle in self.bundles))
 
     @property
     def ended(self) -> bool:
-        """Whether no round will follow."""
+        """True once no round will follow."""
         return self.state in ENDED
 
     @property
@@ -193,25 +252,28 @@ class Task:
         """The phase as the method knows it: personal evaluation looks to it like its last one."""
         return self.phases[min(index, self.method_phases - 1)]
 
+    def bundle(self, digest: bytes) -> TaskBundle:
+        """The bundle of this digest."""
+        return next(bundle for bundle in self.bundles if bundle.id == digest)
+
     def bundles_of(self, phase: int) -> list[TaskBundle]:
-        """The bundles for a phase, by its index: those that concatenate extractors, or the ordinary ones."""
-        wanted = self.phases[phase].concatenated
-        return [bundle for bundle in self.bundles if bool(bundle.manifest.concatenated) == wanted]
+        """The bundles for a phase, by its index."""
+        return [bundle for bundle in self.bundles if self.phases[phase].takes(bundle.manifest)]
 
     def bundle_for(self, client: Client, phase: int) -> TaskBundle | None:
         """The first bundle for a phase, by its index, that the client can run."""
         return next((bundle for bundle in self.bundles_of(phase) if bundle.runs_on(client)), None)
 
     def suits(self, client: Client) -> bool:
-        """Whether the client can run a bundle in every phase."""
+        """Tell whether the client can run a bundle in every phase."""
         return all(self.bundle_for(client, phase) is not None for phase in range(len(self.phases)))
 
 
 class Federation:
-    """Clients and tasks, with what they are kept in."""
+    """Clients and tasks, with the store and the clock of their server; `recovery.load` makes one."""
 
     def __init__(self, store: Store, clock: Clock) -> None:
-        """Empty; see `loading.load`."""
+        """Without clients and tasks."""
         self.store = store
         self.clock = clock
         self.clients: dict[bytes, Client] = {}
@@ -219,16 +281,34 @@ class Federation:
         self.tasks: dict[int, Task] = {}
         self.aggregating: set[RoundKey] = set()
         self.retry_at: dict[RoundKey, float] = {}
-        self.unreachable: set[bytes] = set()  # blobs that the last sweep found out of reach
-        # Digest and size by task and recipe; see `weighted_sums.prepare`.
-        self.weighted_sum_digests: dict[tuple[int, str], tuple[bytes, int]] = {}
+        self.unreachable: set[bytes] = set()  # blobs, at the last sweep
+        self.counting = threading.Lock()  # of bytes sent
+        self.norms = ThreadPoolExecutor(1, thread_name_prefix="fedlens-norm")
         self._listeners: list[Callable[[Change], None]] = []
         self._changed: set[int] = set()
         self._due = False
         store.on_commit(self._publish)
 
+    def close(self) -> None:
+        """Finish the norms that are being computed; call it before the store's `close`."""
+        self.norms.shutdown()
+
+    def authenticate(self, client: bytes) -> Client:
+        """An enrolled client.
+
+        Raises:
+            Unauthorised: No client has enrolled with this id, or it was forgotten.
+            Forbidden: The client was revoked.
+        """
+        found = self.clients.get(client)
+        if found is None:
+            raise Unauthorised("no client is enrolled with this credential; enrol first")
+        if found.revoked:
+            raise Forbidden("this client was revoked by the operator")
+        return found
+
     def note_eligible(self, task: Task, client: Client) -> None:
-        """Have `task.eligible` say whether this client takes part."""
+        """Bring `task.eligible` up to date for one client."""
         takes_part = client.role == enrolment_pb2.CLIENT_ROLE_TRAINER and not client.revoked
         if takes_part and task.suits(client):
             task.eligible.add(client.id)
@@ -236,7 +316,10 @@ class Federation:
             task.eligible.discard(client.id)
 
     def subscribe(self, listener: Callable[[Change], None]) -> Callable[[], None]:
-        """See `Rounds.subscribe`."""
+        """Call `listener` after each commit that matters, on the writing thread; returns a function that ends it.
+
+        It must return quickly (`loop.call_soon_threadsafe`) and not raise.
+        """
         self._listeners = [*self._listeners, listener]
 
         def end() -> None:
@@ -245,7 +328,7 @@ class Federation:
         return end
 
     def changed(self, tasks: Iterable[int] = (), *, due: bool = False) -> None:
-        """Note on the writing thread what the running commit changes for those who wait."""
+        """Note on the writing thread the effect of the running commit on those who wait."""
         self._changed.update(tasks)
         self._due = self._due or due
 
@@ -257,3 +340,61 @@ class Federation:
         self._due = False
         for listener in self._listeners:
             listener(change)
+
+
+def operation(
+    key: Callable[..., Hashable] | None = None,
+) -> Callable[[Callable[Concatenate[Federation, Transaction, P], T]], Callable[Concatenate[Federation, P], Future[T]]]:
+    """Give a function a transaction of its own on the writing thread; callers leave the transaction out.
+
+    The future is resolved once the change is on disk, and holds the `ServerError`s that clients and operators cause.
+
+    Args:
+        key: Gives, of the other arguments, what the function reads and changes of the view; None: everything.
+    """
+
+    def decorate(
+        run: Callable[Concatenate[Federation, Transaction, P], T],
+    ) -> Callable[Concatenate[Federation, P], Future[T]]:
+        def submit(federation: Federation, /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+            keys = None if key is None else [key(*args, **kwargs)]
+            return federation.store.submit(lambda transaction: run(federation, transaction, *args, **kwargs), keys)
+
+        return update_wrapper(submit, run)
+
+    return decorate
+
+
+_insert = insert(schema.members)
+WRITE_MEMBER = _insert.on_conflict_do_update(
+    index_elements=["task", "round", "client"],
+    set_={each.name: _insert.excluded[each.name] for each in fields(Member)},
+)
+_members = schema.members.c
+_absent = Member(bundle=b"", state=admin_pb2.MEMBER_STATE_LEFT).columns()
+# The row alone knows the bundle.
+LEAVE_ENDED_ROUND = (
+    update(schema.members)
+    .where(_members.task == bindparam("t"), _members.round == bindparam("r"), _members.client == bindparam("c"))
+    .values({name: value for name, value in _absent.items() if name != "bundle"})
+)
+
+
+def member_row(current: Round, client: bytes, member: Member) -> dict[str, Any]:
+    """The values for `WRITE_MEMBER`."""
+    return {"task": current.task, "round": current.number, "client": client, **member.columns()}
+
+
+def write_member(
+    federation: Federation, transaction: Transaction, current: Round, client: bytes, member: Member
+) -> None:
+    """Write a member that is pending no more to its row and, after the commit, to the view."""
+    transaction.later(WRITE_MEMBER, member_row(current, client, member))
+
+    def follow() -> None:
+        current.pending -= current.members[client].state == admin_pb2.MEMBER_STATE_PENDING
+        current.members[client] = replace(member, evaluations="[]")
+        has_left = member.state == admin_pb2.MEMBER_STATE_LEFT
+        federation.changed([current.task] if has_left else (), due=has_left or current.pending == 0)
+
+    transaction.after_commit(follow)

@@ -8,7 +8,7 @@ from fedlens_server.clock import Clock
 from fedlens_server.config import Config
 from fedlens_server.http import client_routes, operator_routes
 from fedlens_server.http.responses import errors_as_messages
-from fedlens_server.http.service import SERVICE, Service, State
+from fedlens_server.http.service import SERVICE, Service, ServiceState
 from fedlens_server.store import Store
 
 READ_BYTES = 256 << 10
@@ -48,9 +48,9 @@ async def healthz(_: web.Request) -> web.Response:
 
 
 async def readyz(request: web.Request) -> web.Response:
-    """`GET /readyz`: whether requests are served now."""
+    """`GET /readyz`: status 200 while requests are served."""
     state = request.app[SERVICE].state
-    return web.Response(status=200 if state is State.READY else 503, text=f"{state.value}\n")
+    return web.Response(status=200 if state is ServiceState.READY else 503, text=f"{state.value}\n")
 
 
 def _application(service: Service, routes: Iterable[web.RouteDef], *more: object) -> web.Application:

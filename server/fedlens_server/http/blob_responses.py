@@ -1,4 +1,4 @@
-"""Blobs on their way out: whole or a range, from memory, from a file or computed, and never so on the event loop."""
+"""Blobs on their way out: whole or a range, from memory, from a file, or computed off the event loop."""
 
 import asyncio
 import logging
@@ -8,7 +8,7 @@ from aiohttp import hdrs, web
 from fedlens_server.errors import Unknown, WrongRange
 from fedlens_server.http import responses
 from fedlens_server.store import Location, encoding
-from fedlens_server.store.blobs import Computed
+from fedlens_server.store.blobs import ComputedTensors
 
 _log = logging.getLogger(__name__)
 _HEADERS = {
@@ -19,14 +19,14 @@ _HEADERS = {
 
 
 async def send_blob(request: web.Request, location: Location) -> tuple[web.StreamResponse, int]:
-    """The answer that carries a blob, or the range of it that was asked for; and how many bytes that is.
+    """The response with a blob or the requested range of it, and its number of bytes.
 
-    A range that cannot be read or lies outside is answered with an error that says how long the blob is.
+    A range that cannot be read or lies outside gets an error that states the size of the blob.
 
     Raises:
         Unknown: The blob has been deleted since it was located.
     """
-    # aiohttp would say so in an answer without a message, and allow everyone to cache it for ever.
+    # aiohttp's own response has no message and may be cached for ever.
     if location.path is not None and not await asyncio.to_thread(location.path.is_file):
         raise Unknown("this blob is not stored any more")
     try:
@@ -53,14 +53,14 @@ async def send_blob(request: web.Request, location: Location) -> tuple[web.Strea
 
 
 async def _compute(
-    request: web.Request, response: web.StreamResponse, tensors: Computed, first: int, last: int
+    request: web.Request, response: web.StreamResponse, tensors: ComputedTensors, first: int, last: int
 ) -> None:
-    """Send a blob that is computed piece by piece, the next one when the connection has taken the last."""
+    """Send a blob that is computed piece by piece, each once the connection has taken the last."""
     if request.method == hdrs.METH_HEAD:
         await response.prepare(request)
         return
     pieces = encoding.pieces(tensors, first, last)
-    piece = await asyncio.to_thread(next, pieces, None)  # what is wrong from the start is still answered
+    piece = await asyncio.to_thread(next, pieces, None)  # an error of the first piece still gets a response
     await response.prepare(request)
     while piece is not None:
         await response.write(piece)
@@ -68,7 +68,7 @@ async def _compute(
             piece = await asyncio.to_thread(next, pieces, None)
         except Exception as error:
             _log.exception("a blob could not be computed to its end")
-            raise ConnectionResetError from error  # the client sees that bytes are missing
+            raise ConnectionResetError from error  # bytes are missing, which the client notices
     await response.write_eof()
 
 

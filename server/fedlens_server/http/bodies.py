@@ -1,4 +1,4 @@
-"""How many bytes a request may bring: one table, and the only place where a small body is read."""
+"""Small bodies: one table of their sizes, and the only place where they are read."""
 
 import asyncio
 
@@ -47,7 +47,7 @@ def require_message(request: web.Request) -> None:
     """Refuse a body that is not declared to be an uncompressed message of this protocol.
 
     Raises:
-        WrongMediaType: As the name says.
+        WrongMediaType: Content-Type is something else, or there is a Content-Encoding.
     """
     refuse_encoding(request)
     found = request.headers.get(hdrs.CONTENT_TYPE, "").strip().lower()
@@ -56,7 +56,7 @@ def require_message(request: web.Request) -> None:
 
 
 def refuse_encoding(request: web.Request) -> None:
-    """Refuse a body that is compressed: its size would say nothing about what comes out.
+    """Refuse a compressed body: its size says nothing about the size of its content.
 
     Raises:
         WrongMediaType: There is a Content-Encoding.

@@ -1,11 +1,13 @@
-"""What clients call: each handler decodes, calls one function, encodes."""
+"""The client API: each handler decodes, calls one function of the engine, encodes."""
 
+from functools import partial
 from hashlib import sha256
 
 from aiohttp import web
 
 from fedlens_proto.v1 import check_in_pb2, enrolment_pb2, update_pb2
 from fedlens_proto.wire import LENGTH, decode_request
+from fedlens_server.engine import assignments, clients, evaluation, updates
 from fedlens_server.errors import Malformed, Unauthorised
 from fedlens_server.http import credentials, responses
 from fedlens_server.http.blob_responses import send_blob
@@ -31,7 +33,7 @@ def routes() -> list[web.RouteDef]:
 
 
 async def enrol(request: web.Request) -> web.Response:
-    """`POST /v1/clients`: make a client known."""
+    """`POST /v1/clients`: enrol a client."""
     service = request.app[SERVICE]
     client = credentials.client_id(request)
     message = decode_request(enrolment_pb2.EnrolRequest, await _body(request, service, "enrol"))
@@ -40,57 +42,51 @@ async def enrol(request: web.Request) -> web.Response:
     grant = service.grants.get(credentials.token_hash(message.enrolment_token))
     if grant is None:
         raise Unauthorised("the enrolment token is none of this server's")
-    role = await service.durable(service.rounds.enrol(client, grant, message.capabilities))
+    role = await service.durable(clients.enrol(service.federation, client, grant, message.capabilities))
     return responses.message(enrolment_pb2.EnrolResponse(role=role))
 
 
 async def forget(request: web.Request) -> web.Response:
-    """`DELETE /v1/clients/self`: delete all that is kept for a client."""
+    """`DELETE /v1/clients/self`: forget a client."""
     service, client = _authenticated(request)
     decode_request(enrolment_pb2.ForgetRequest, await _body(request, service, "forget"))
-    aggregating = await service.durable(service.rounds.forget(client))
+    aggregating = await service.durable(clients.forget(service.federation, client))
     return responses.message(enrolment_pb2.ForgetResponse(aggregating=aggregating))
 
 
 async def check_in(request: web.Request) -> web.Response:
-    """`POST /v1/check-in`: what to do now, held until there is something."""
+    """`POST /v1/check-in`: an assignment, held until there is one."""
     service, client = _authenticated(request)
     message = decode_request(check_in_pb2.CheckInRequest, await _body(request, service, "check-in"))
-    rounds = service.rounds
-
-    def ask() -> check_in_pb2.CheckInResponse:
-        rounds.authenticate(client)
-        return rounds.check_in(client, message)
-
-    return responses.message(await service.polls.answer(client, message, ask))
+    ask = partial(assignments.check_in, service.federation, client, message)
+    return responses.message(await service.polls.respond(client, message, ask))
 
 
 async def get_blob(request: web.Request) -> web.StreamResponse:
     """`GET /v1/blobs/{sha256}`: a blob of this client's assignment, current sets or bundles."""
     service, client = _authenticated(request)
     digest = bytes.fromhex(request.match_info["sha256"])
-    response, count = await send_blob(request, service.rounds.readable(client, digest))
+    response, count = await send_blob(request, assignments.readable(service.federation, client, digest))
     if request.method == "GET":
-        service.rounds.count_sent(client, digest, count)
+        assignments.count_sent(service.federation, client, digest, count)
     return response
 
 
 async def put_update(request: web.Request) -> web.Response:
-    """`PUT .../update`: what a member trained."""
+    """`PUT .../update`: a member's update."""
     service, client = _authenticated(request)
     return responses.message(await receive_update(request, service, client, *_round(request)))
 
 
 async def put_evaluation(request: web.Request) -> web.Response:
-    """`PUT .../evaluation`: what an evaluator found."""
+    """`PUT .../evaluation`: an evaluator's result."""
     service, client = _authenticated(request)
     body = await _body(request, service, "evaluation")
     if len(body) < LENGTH.size or LENGTH.unpack_from(body)[0] != len(body) - LENGTH.size:
         raise Malformed(f"an evaluation is a header behind its length; that does not fit these {len(body)} bytes")
     header = decode_request(update_pb2.UpdateHeader, body[LENGTH.size :])
-    receipt = await service.durable(
-        service.rounds.accept_evaluation(client, *_round(request), header, sha256(body).digest())
-    )
+    accepting = evaluation.accept(service.federation, client, *_round(request), header, sha256(body).digest())
+    receipt = await service.durable(accepting)
     return responses.message(receipt)
 
 
@@ -98,14 +94,15 @@ async def report_failure(request: web.Request) -> web.Response:
     """`POST .../failure`: a member gives up."""
     service, client = _authenticated(request)
     message = decode_request(update_pb2.FailureRequest, await _body(request, service, "failure"))
-    await service.durable(service.rounds.accept_failure(client, *_round(request), message.reason, message.detail))
+    reason, detail = message.reason, message.detail
+    await service.durable(updates.accept_failure(service.federation, client, *_round(request), reason, detail))
     return responses.message(update_pb2.FailureResponse())
 
 
 def _authenticated(request: web.Request) -> tuple[Service, bytes]:
     service = request.app[SERVICE]
     client = credentials.client_id(request)
-    service.rounds.authenticate(client)
+    service.federation.authenticate(client)
     return service, client
 
 

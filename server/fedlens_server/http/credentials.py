@@ -1,4 +1,4 @@
-"""Who sends a request: from the Authorization header to a client's id, or to an operator.
+"""Credentials: from the Authorization header to a client's id, or to an operator.
 
 The server keeps ids and hashes, never a secret or a token, and none is ever part of an error text.
 """
@@ -39,7 +39,7 @@ def require_operator(request: web.Request, token_sha256: str) -> None:
 
 
 def token_hash(token: str) -> str:
-    """How a token stands in the config: SHA-256 in hexadecimal."""
+    """A token as the config holds it: SHA-256 in hexadecimal."""
     return sha256(token.encode("utf-8", "surrogateescape")).hexdigest()
 
 

@@ -1,23 +1,23 @@
-"""Carries rounds on: closes and aggregates each when it is due, woken by changes and deadlines, never by polling."""
+"""The driver of rounds: closes and aggregates each when it is due, woken by changes and deadlines, never by polling."""
 
 import asyncio
 import logging
 from collections.abc import Callable
 
-from fedlens_server.clock import Clock
-from fedlens_server.engine.rounds import RoundKey, Rounds
+from fedlens_server.engine import aggregation
+from fedlens_server.engine.view import Federation, RoundKey
 
 FAILURE_PAUSE_S = 5.0
 _log = logging.getLogger(__name__)
 
 
 class Driver:
-    """Runs `Rounds.advance` in threads, one call a round at a time."""
+    """Calls of `aggregation.advance` in threads, one a round at a time."""
 
-    def __init__(self, rounds: Rounds, clock: Clock) -> None:
+    def __init__(self, federation: Federation) -> None:
         """Nothing runs before `start`."""
-        self._rounds = rounds
-        self._clock = clock
+        self._federation = federation
+        self._clock = federation.clock
         self._changed = asyncio.Event()
         self._stopping = False
         self._advancing: dict[RoundKey, asyncio.Task[None]] = {}
@@ -49,11 +49,11 @@ class Driver:
             self._changed.clear()
             now = self._clock.now()
             self._not_before = {key: when for key, when in self._not_before.items() if when > now}
-            for key in self._rounds.due():
+            for key in aggregation.due(self._federation):
                 if key not in self._advancing and key not in self._not_before:
                     self._advancing[key] = asyncio.create_task(self._advance(key))
             waits = [*self._not_before.values()]
-            deadline = self._rounds.next_deadline()
+            deadline = aggregation.next_deadline(self._federation)
             if deadline is not None and deadline > now:
                 waits.append(deadline)
             await self._wait(min(waits, default=None))
@@ -70,7 +70,7 @@ class Driver:
 
     async def _advance(self, key: RoundKey) -> None:
         try:
-            await asyncio.to_thread(self._rounds.advance, key)
+            await asyncio.to_thread(aggregation.advance, self._federation, key)
         except Exception:
             _log.exception(
                 "round %d of task %d could not be advanced; next try in %g s", key.round, key.task, FAILURE_PAUSE_S

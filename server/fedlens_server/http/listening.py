@@ -1,4 +1,4 @@
-"""Sockets and TLS: an application made reachable, and given back in good order."""
+"""Sockets and TLS: listening, and closing in good order."""
 
 import asyncio
 import ssl
@@ -25,7 +25,7 @@ class Runner(web.AppRunner):
 
 
 async def close(runners: Sequence[web.AppRunner], within_s: float) -> None:
-    """Give everything back, one runner after the other; requests that have begun have `within_s` seconds in all."""
+    """Close one runner after the other; requests that have begun have `within_s` seconds in all."""
     clock = asyncio.get_running_loop().time
     until = clock() + within_s
     for runner in runners:
@@ -56,10 +56,10 @@ def tls(certfile: Path, keyfile: Path) -> ssl.SSLContext:
 
 
 async def listen(runner: web.AppRunner, host: str, port: int, context: ssl.SSLContext | None, key: str) -> str:
-    """Accept connections; returns the URL, with the port that was taken where `port` is 0.
+    """Accept connections; returns the URL, with the port that the system chose where `port` is 0.
 
     Raises:
-        ConfigError: The address cannot be had; `key` names it as in the config.
+        ConfigError: The address is taken or is none of this machine; `key` names it as in the config.
     """
     site = web.TCPSite(runner, host, port, ssl_context=context, backlog=1024)
     try:

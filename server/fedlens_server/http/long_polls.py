@@ -1,7 +1,7 @@
 """Check-ins held open until there is work: one a client, capped in time and in number.
 
-How long a request is held runs on the event loop's own clock, as every network timeout; the clock of rounds is
-another one.
+The time that a request is held runs on the event loop's own clock, as every network timeout does; rounds have another
+clock.
 """
 
 import asyncio
@@ -26,18 +26,18 @@ class Polls:
         self._stopping = False
 
     def __len__(self) -> int:
-        """How many are held."""
+        """The number of check-ins that are held."""
         return len(self._held)
 
-    async def answer(
+    async def respond(
         self, client: bytes, request: check_in_pb2.CheckInRequest, ask: Ask
     ) -> check_in_pb2.CheckInResponse:
-        """What `ask` says, once that is more than to wait, or the time is over.
+        """The response of `ask`, once that is more than a wait, or the time is over.
 
         Args:
-            client: Whose poll it is; an older one of the same client is ended.
-            request: Names the task and the time.
-            ask: Asked at once, and again after each change; what it raises ends the poll.
+            client: The client; an older poll of it is ended.
+            request: Names the task and the longest time to hold.
+            ask: Called at once, and again after each change; an error of it ends the poll.
         """
         if older := self._held.pop(client, None):
             older.end(check_in_pb2.WAIT_REASON_SUPERSEDED)
@@ -77,7 +77,7 @@ class Polls:
                     return _wait(response, poll.reason, STOPPING_RETRY_MS)
                 if poll.expired:
                     if hold_ms >= _LONG_HOLD_MS:
-                        # It has waited long enough here; a pause now could only miss the next round's opening.
+                        # It has waited here; a pause now could only miss the opening of the next round.
                         response.wait.retry_after_ms = 0
                     return response
         finally:

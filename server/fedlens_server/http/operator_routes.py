@@ -1,4 +1,4 @@
-"""What operators call, on an address of its own: each handler decodes, calls one function, encodes."""
+"""The operator API, on an address of its own: each handler decodes, calls one function of the engine, encodes."""
 
 import asyncio
 
@@ -7,6 +7,7 @@ from aiohttp.typedefs import Handler
 
 from fedlens_proto.v1 import admin_pb2
 from fedlens_proto.wire import decode_request
+from fedlens_server.engine import clients, tasks
 from fedlens_server.errors import Malformed
 from fedlens_server.http import credentials, responses
 from fedlens_server.http.blob_responses import send_blob
@@ -34,7 +35,7 @@ def routes() -> list[web.RouteDef]:
 
 @web.middleware
 async def operators_only(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Let nobody into `/v1/admin` without the operators' token."""
+    """Refuse requests to `/v1/admin` without the operators' token."""
     if request.path.startswith("/v1/"):
         credentials.require_operator(request, request.app[SERVICE].config.admin.token_sha256)
     return await handler(request)
@@ -47,8 +48,8 @@ async def put_part(request: web.Request) -> web.Response:
 
 
 async def has_part(request: web.Request) -> web.Response:
-    """`HEAD /v1/admin/parts/{sha256}`: whether a part is stored."""
-    await asyncio.to_thread(request.app[SERVICE].rounds.locate, _digest(request))
+    """`HEAD /v1/admin/parts/{sha256}`: status 200 if a part is stored."""
+    await asyncio.to_thread(request.app[SERVICE].federation.store.blobs.locate, _digest(request))
     return web.Response()
 
 
@@ -57,35 +58,38 @@ async def create_task(request: web.Request) -> web.Response:
     service = request.app[SERVICE]
     body = await read_body(request, "create-task", service.config.limits.upload_stall_s)
     message = await asyncio.to_thread(decode_request, admin_pb2.CreateTaskRequest, body)
-    task = await service.durable(service.rounds.create_task(message))
+    task = await service.durable(tasks.create(service.federation, message))
     return responses.message(task)
 
 
 async def list_tasks(request: web.Request) -> web.Response:
     """`GET /v1/admin/tasks`: all tasks."""
-    return responses.message(request.app[SERVICE].rounds.tasks())
+    return responses.message(tasks.listed(request.app[SERVICE].federation))
 
 
 async def show_task(request: web.Request) -> web.Response:
     """`GET /v1/admin/tasks/{task}`: a task with its rounds."""
-    return responses.message(await asyncio.to_thread(request.app[SERVICE].rounds.show, request.match_info["task"]))
+    federation, task = request.app[SERVICE].federation, request.match_info["task"]
+    return responses.message(await asyncio.to_thread(tasks.show, federation, task))
 
 
 async def stop_task(request: web.Request) -> web.Response:
     """`POST /v1/admin/tasks/{task}/stop`: end a task."""
-    service = request.app[SERVICE]
-    task = await service.durable(service.rounds.stop(request.match_info["task"]))
-    return responses.message(task)
+    service, task = request.app[SERVICE], request.match_info["task"]
+    federation = service.federation
+    await service.durable(tasks.stop(federation, task))
+    return responses.message(tasks.summary(tasks.find(federation, task)))
 
 
 async def task_model(request: web.Request) -> web.Response:
-    """`GET /v1/admin/tasks/{task}/model`: which blob is the global model."""
-    return responses.message(await asyncio.to_thread(request.app[SERVICE].rounds.model, request.match_info["task"]))
+    """`GET /v1/admin/tasks/{task}/model`: the digest of the global model."""
+    federation, task = request.app[SERVICE].federation, request.match_info["task"]
+    return responses.message(await asyncio.to_thread(tasks.model, federation, task))
 
 
 async def get_blob(request: web.Request) -> web.StreamResponse:
     """`GET /v1/admin/blobs/{sha256}`: any stored bytes."""
-    location = await asyncio.to_thread(request.app[SERVICE].rounds.locate, _digest(request))
+    location = await asyncio.to_thread(request.app[SERVICE].federation.store.blobs.locate, _digest(request))
     response, _ = await send_blob(request, location)
     return response
 
@@ -100,7 +104,7 @@ async def revoke(request: web.Request) -> web.Response:
     if len(client) != 32:
         raise Malformed(f"a client's id has 64 hexadecimal digits, found {text[:80]!r}")
     service = request.app[SERVICE]
-    await service.durable(service.rounds.revoke(client))
+    await service.durable(clients.revoke(service.federation, client))
     return web.Response(status=204)
 
 

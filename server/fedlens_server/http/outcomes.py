@@ -12,15 +12,15 @@ T = TypeVar("T")
 
 
 class Outcomes:
-    """Awaits futures of other threads on one event loop."""
+    """Futures of other threads, awaited on one event loop."""
 
     def __init__(self) -> None:
-        """To be used on the loop that is running when `of` is first called, and on no other."""
+        """For the event loop that is running when `of` is first called, and no other."""
         self._done: deque[tuple[asyncio.Future[Any], Future[Any]]] = deque()
         self._woken = False
 
     async def of(self, future: Future[T]) -> T:
-        """The result of `future`; whoever stops waiting for it does not cancel it."""
+        """The result of `future`, which goes on if this is cancelled."""
         loop = asyncio.get_running_loop()
         waiter: asyncio.Future[T] = loop.create_future()
 

@@ -1,4 +1,4 @@
-"""How an outcome becomes an answer: messages and errors, all of them protobuf, errors in one place."""
+"""Responses to requests: messages and errors, all of them protobuf, errors in one place."""
 
 import asyncio
 import logging
@@ -19,12 +19,12 @@ _log = logging.getLogger(__name__)
 
 
 def message(body: Message) -> web.Response:
-    """A success with this message."""
+    """The response to a request that succeeded."""
     return web.Response(body=body.SerializeToString(), content_type=MEDIA_TYPE)
 
 
 def error(fault: ServerError) -> web.Response:
-    """The answer that tells the client what was wrong and whether to come back."""
+    """The response that tells the client what was wrong and whether to come back."""
     body = error_pb2.Error(
         code=fault.code, message=str(fault), retry=fault.retry, retry_after_ms=fault.retry_after_ms
     ).SerializeToString()
@@ -33,18 +33,18 @@ def error(fault: ServerError) -> web.Response:
 
 @web.middleware
 async def errors_as_messages(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Answer everything that a handler raises with an `Error` message."""
+    """Turn all that a handler raises into an `Error` message."""
     try:
         return await handler(request)
     except ServerError as fault:
         if isinstance(fault, StorageFull):
             _log.error("%s %s: %s", request.method, request.path, fault)
         return error(fault)
-    except web.HTTPException as answer:
-        return error(_of_framework(request, answer))
+    except web.HTTPException as fault:
+        return error(_of_framework(request, fault))
     except (ConnectionError, web.RequestPayloadError) as fault:
         if isinstance(fault, ConnectionError) or request.transport is None or request.transport.is_closing():
-            # Nobody is left to answer; the connection is closed without a word.
+            # The client is gone; the connection is closed without a response.
             raise ConnectionResetError from fault
         return error(Malformed(f"the body cannot be read: {fault}"))
     except WireError as fault:
@@ -53,12 +53,12 @@ async def errors_as_messages(request: web.Request, handler: Handler) -> web.Stre
         return error(_of_machine(request, fault))
 
 
-def _of_framework(request: web.Request, answer: web.HTTPException) -> ServerError:
-    if answer.status in (404, 405):
+def _of_framework(request: web.Request, fault: web.HTTPException) -> ServerError:
+    if fault.status in (404, 405):
         return Unknown(f"there is no {request.method} {request.path} here")
-    if answer.status == 413:
+    if fault.status == 413:
         return TooLarge(f"more bytes than {request.method} {request.path} takes")
-    return Malformed(f"the request cannot be served: {answer.reason}")
+    return Malformed(f"the request cannot be served: {fault.reason}")
 
 
 def _of_machine(request: web.Request, fault: Exception) -> ServerError:
@@ -67,7 +67,7 @@ def _of_machine(request: web.Request, fault: Exception) -> ServerError:
 
 
 class Connection(RequestHandler):
-    """A connection that answers bytes which are no HTTP with an `Error` message too, and never logs them."""
+    """A connection that answers also malformed HTTP with an `Error` message, and never logs its bytes."""
 
     __slots__ = ()
 
@@ -78,19 +78,19 @@ class Connection(RequestHandler):
         exc: BaseException | None = None,
         message: str | None = None,
     ) -> web.StreamResponse:
-        """As in aiohttp, for what no handler has seen; parser errors quote headers, so they are kept back."""
+        """As in aiohttp, for requests that reach no handler; parser errors quote headers, so they are not repeated."""
         if isinstance(exc, ConnectionError):
             raise exc
         if request.writer.output_size > 0:
-            raise ConnectionResetError("the answer has begun")
+            raise ConnectionResetError("the response has begun")
         if status >= 500:
             _log.error("a request failed outside its handler", exc_info=exc)
-            answer = error(ServerError("the server failed; its log says why", INTERNAL_RETRY_MS))
+            response = error(ServerError("the server failed; its log says why", INTERNAL_RETRY_MS))
         else:
             _log.info("a client sent bytes that are no HTTP request: %s", type(exc).__name__)
-            answer = error(Malformed(f"this is no HTTP request that can be read ({type(exc).__name__})"))
-        answer.force_close()
-        return answer
+            response = error(Malformed(f"this is no HTTP request that can be read ({type(exc).__name__})"))
+        response.force_close()
+        return response
 
     async def shutdown(self, timeout: float | None = None) -> None:  # noqa: ASYNC109  (aiohttp's signature)
         """Close the connection; a request that is still being answered after `timeout` seconds is cut off.

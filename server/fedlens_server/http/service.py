@@ -1,4 +1,4 @@
-"""What all requests share: the round engine, the polls held open, and whether the server is up."""
+"""The running service, shared by all requests: the federation, the polls held open, and the state of the server."""
 
 import asyncio
 from collections.abc import Mapping
@@ -11,8 +11,9 @@ from aiohttp import web
 from fedlens_proto.v1 import enrolment_pb2
 from fedlens_server.clock import Clock
 from fedlens_server.config import Config
+from fedlens_server.engine import recovery
 from fedlens_server.engine.clients import TokenGrant
-from fedlens_server.engine.rounds import Change, Rounds
+from fedlens_server.engine.view import Change, Federation
 from fedlens_server.errors import SlowDown, Unavailable
 from fedlens_server.http.driver import Driver
 from fedlens_server.http.long_polls import Polls
@@ -24,8 +25,8 @@ _ROLES = {"trainer": enrolment_pb2.CLIENT_ROLE_TRAINER, "evaluator": enrolment_p
 T = TypeVar("T")
 
 
-class State(Enum):
-    """`starting -> ready -> stopping`."""
+class ServiceState(Enum):
+    """State of a server: `starting -> ready -> stopping`."""
 
     STARTING = "starting"
     READY = "ready"
@@ -42,49 +43,49 @@ class Service:
         self.store = store
         self.grants = _grants(config)
         self.polls = Polls(config.limits.max_polls, config.limits.max_hold_ms)
-        self.state = State.STARTING
+        self.state = ServiceState.STARTING
         self._outcomes = Outcomes()
-        self._rounds: Rounds | None = None
+        self._federation: Federation | None = None
         self._driver: Driver | None = None
         self._starting: asyncio.Task[None] | None = None
         self._uploads = 0
 
     @property
-    def rounds(self) -> Rounds:
-        """The round engine.
+    def federation(self) -> Federation:
+        """The clients and tasks of this server.
 
         Raises:
             Unavailable: The server is starting or stopping.
         """
-        if self._rounds is None or self.state is not State.READY:
+        if self._federation is None or self.state is not ServiceState.READY:
             raise Unavailable(f"the server is {self.state.value}; try again later", RETRY_MS)
-        return self._rounds
+        return self._federation
 
     def begin(self) -> None:
         """Start in the background; requests are refused until `ready()` returns."""
         self._starting = asyncio.create_task(self._start())
 
     async def ready(self) -> None:
-        """Return when requests are answered; raises what went wrong while starting."""
+        """Return when requests are answered; raises the error that start-up ended with."""
         if self._starting is not None:
             await self._starting
 
     def stop_accepting(self) -> None:
-        """Refuse new requests and answer those that are held; what has begun goes on."""
-        self.state = State.STOPPING
+        """Refuse new requests and answer those that are held; requests that have begun go on."""
+        self.state = ServiceState.STOPPING
         self.polls.stop()
 
     async def end(self) -> None:
-        """Return when nothing runs any more; a round that is being aggregated is finished first."""
+        """Stop everything; a round that is being aggregated is finished first."""
         if self._starting is not None:
             await asyncio.wait([self._starting])
         if self._driver is not None:
             await self._driver.stop()
-        if self._rounds is not None:
-            await asyncio.to_thread(self._rounds.close)
+        if self._federation is not None:
+            await asyncio.to_thread(self._federation.close)
 
     async def durable(self, change: Future[T]) -> T:
-        """What a change of the round engine gives, once it is on disk; a request that is cut off does not undo it."""
+        """The outcome of an engine's operation, once it is on disk; a request that is cut off does not undo it."""
         return await self._outcomes.of(change)
 
     def upload_slot(self) -> "_Slot":
@@ -99,8 +100,8 @@ class Service:
 
     async def _start(self) -> None:
         loop = asyncio.get_running_loop()
-        self._rounds = await asyncio.to_thread(Rounds, self.store, self.clock)
-        self._driver = Driver(self._rounds, self.clock)
+        self._federation = await asyncio.to_thread(recovery.load, self.store, self.clock)
+        self._driver = Driver(self._federation)
         driver, polls = self._driver, self.polls
 
         def apply(change: Change) -> None:
@@ -112,9 +113,9 @@ class Service:
         def changed(change: Change) -> None:
             loop.call_soon_threadsafe(apply, change)
 
-        driver.start(self._rounds.subscribe(changed))
-        if self.state is State.STARTING:
-            self.state = State.READY
+        driver.start(self._federation.subscribe(changed))
+        if self.state is ServiceState.STARTING:
+            self.state = ServiceState.READY
 
 
 class _Slot:

@@ -1,4 +1,4 @@
-"""Updates and parts on their way in: checked while they stream, held by a temporary file, never by memory."""
+"""Updates and parts on their way in: checked while they stream, and held in a temporary file unless they are small."""
 
 import asyncio
 from concurrent.futures import Future
@@ -14,12 +14,13 @@ from fedlens_proto.blob import Checker
 from fedlens_proto.errors import BlobError
 from fedlens_proto.v1 import update_pb2
 from fedlens_proto.wire import LENGTH, MAX_UPDATE_HEADER_BYTES, decode_request
-from fedlens_server.engine.rounds import Rounds
-from fedlens_server.engine.updates import Expectation, ReceivedUpdate
+from fedlens_server.engine import tasks, updates
+from fedlens_server.engine.updates import Membership, ReceivedUpdate
+from fedlens_server.engine.view import Federation
 from fedlens_server.errors import Malformed, TooLarge, UpdateInvalid
 from fedlens_server.http.bodies import BodyReader, refuse_encoding, require_message
 from fedlens_server.http.service import Service
-from fedlens_server.store import MAX_ROW_BYTES, IncomingBlob, Store, StoredBlob
+from fedlens_server.store import MAX_ROW_BYTES, IncomingBlob, PendingBlob
 
 BATCH_BYTES = 512 << 10
 
@@ -30,72 +31,72 @@ async def receive_update(
     """Take in the body of `PUT .../update`; the receipt, once it is durable.
 
     Raises:
-        ServerError: As in `Rounds.expect` and `Rounds.accept_update`; also TooLarge before the body is read, Malformed
-            for a header that cannot be read, UpdateInvalid for a bad blob (the member is quarantined).
+        ServerError: As in `updates.expect` and `updates.accept`; also TooLarge before the body is read, Malformed for a
+            header that cannot be read, UpdateInvalid for a bad blob (the member is quarantined).
         ConnectionError: The client went away; nothing is left of what it sent.
     """
     require_message(request)
-    rounds = service.rounds
-    expectation = rounds.expect(client, task, round_number)
-    size = _announced(request, LENGTH.size + MAX_UPDATE_HEADER_BYTES + expectation.blob_size)
-    # What fits a row is held in memory, as any message is; only files are few.
-    slot = service.upload_slot() if expectation.blob_size > MAX_ROW_BYTES else nullcontext()
+    federation = service.federation
+    membership = updates.expect(federation, client, task, round_number)
+    size = _announced(request, _max_bytes(membership))
+    # An update that fits a row is held in memory, as any message is; only files are few.
+    slot = service.upload_slot() if _blob_bytes(membership) > MAX_ROW_BYTES else nullcontext()
     with slot, service.store.incoming() as incoming:
         reader = BodyReader(request, service.config.limits.upload_stall_s)
         framed, header = await _read_header(reader, size)
-        body = _Body(incoming, expectation, framed)
+        body = _Body(incoming, membership, framed)
         await body.receive(reader, header, size - len(framed))
-        return await service.durable(await _end(rounds, client, task, round_number, size, header, body))
+        return await service.durable(await _end(federation, membership, size, header, body))
 
 
 async def take_update(
-    rounds: Rounds, store: Store, client: bytes, task: int, round_number: int, framed: bytes, blob: bytes | Path | None
+    federation: Federation, client: bytes, task: int, round_number: int, framed: bytes, blob: bytes | Path | None
 ) -> update_pb2.Receipt:
     """As `receive_update`, with the same checks, for an update that comes without a request.
 
     Args:
-        rounds: The round engine.
-        store: Its store.
-        client: Who sends it.
+        federation: The clients and tasks.
+        client: The sender.
         task: Of the assignment.
         round_number: Of the assignment.
         framed: The header behind its length.
-        blob: What stands behind it: bytes, a file, or nothing.
+        blob: The bytes behind it, or their file; None: there are none.
 
     Raises:
         ServerError: As `receive_update`.
     """
-    expectation = rounds.expect(client, task, round_number)
-    with store.incoming() as incoming, _opened(blob) as stream:
+    membership = updates.expect(federation, client, task, round_number)
+    with federation.store.incoming() as incoming, _opened(blob) as stream:
         size = len(framed) + stream.seek(0, SEEK_END)
         stream.seek(0)
-        if size > (most := LENGTH.size + MAX_UPDATE_HEADER_BYTES + expectation.blob_size):
+        if size > (most := _max_bytes(membership)):
             raise TooLarge(f"an update of {size} bytes; at most {most} are expected here")
         header = decode_request(update_pb2.UpdateHeader, framed[LENGTH.size :])
-        body = _Body(incoming, expectation, framed)
+        body = _Body(incoming, membership, framed)
         await body.receive(_Pieces(stream), header, size - len(framed))
-        return await asyncio.wrap_future(await _end(rounds, client, task, round_number, size, header, body))
+        return await asyncio.wrap_future(await _end(federation, membership, size, header, body))
 
 
 async def _end(
-    rounds: Rounds,
-    client: bytes,
-    task: int,
-    round_number: int,
-    size: int,
-    header: update_pb2.UpdateHeader,
-    body: "_Body",
+    federation: Federation, membership: Membership, size: int, header: update_pb2.UpdateHeader, body: "_Body"
 ) -> Future[update_pb2.Receipt]:
-    """Hand what was read to the round engine; or have the member quarantined."""
+    """Hand a body to the engine; of one with a fault, have the member quarantined."""
     if body.fault is not None:
-        # Who is cut off while waiting must not undo it.
-        await asyncio.shield(
-            asyncio.wrap_future(rounds.quarantine(client, task, round_number, body.fault, body.sha256))
-        )
+        # A client that is cut off while waiting must not undo it.
+        quarantining = updates.quarantine(federation, membership, body.fault, body.sha256)
+        await asyncio.shield(asyncio.wrap_future(quarantining))
         raise UpdateInvalid(body.fault)
     blob = await _finish(body.incoming, header.blob_sha256) if header.blob_sha256 else None
     received = ReceivedUpdate(header=header, body_sha256=body.sha256, body_size=size, blob=blob)
-    return rounds.accept_update(client, task, round_number, received)
+    return updates.accept(federation, membership, received)
+
+
+def _blob_bytes(membership: Membership) -> int:
+    return membership.layout.size if membership.layout is not None else 0
+
+
+def _max_bytes(membership: Membership) -> int:
+    return LENGTH.size + MAX_UPDATE_HEADER_BYTES + _blob_bytes(membership)
 
 
 async def receive_part(request: web.Request, service: Service, digest: bytes) -> None:
@@ -107,7 +108,7 @@ async def receive_part(request: web.Request, service: Service, digest: bytes) ->
         ConnectionError: The operator went away; nothing is left of what was sent.
     """
     refuse_encoding(request)
-    rounds = service.rounds
+    federation = service.federation
     left = _announced(request, service.config.limits.max_part_bytes)
     seen = sha256()
 
@@ -125,17 +126,18 @@ async def receive_part(request: web.Request, service: Service, digest: bytes) ->
             raise Malformed(f"the body ends {left} bytes before its announced length")
         if seen.digest() != digest:
             raise Malformed(f"the SHA-256 of the bytes is {seen.hexdigest()}, not {digest.hex()} as in the address")
-        await service.durable(rounds.put_part(await _finish(incoming, digest)))
+        await service.durable(tasks.put_part(federation, await _finish(incoming, digest)))
 
 
 class _Body:
-    """The body of an update: the first fault of its blob is kept, and the rest still read for the digest."""
+    """The body of an update. After the first fault of its blob the rest is still read, for the digest."""
 
-    def __init__(self, incoming: IncomingBlob, expectation: Expectation, framed: bytes) -> None:
+    def __init__(self, incoming: IncomingBlob, membership: Membership, framed: bytes) -> None:
         self.fault: str | None = None
         self.incoming = incoming
-        self._expectation = expectation
-        self._checker = Checker(expectation.specs or (), expectation.base)
+        layout = membership.layout
+        self._has_blob = layout is not None
+        self._checker = Checker(layout.specs if layout is not None else (), membership.base)
         self._hash = sha256(framed)
 
     @property
@@ -143,7 +145,7 @@ class _Body:
         return self._hash.digest()
 
     async def receive(self, reader: "BodyReader | _Pieces", header: update_pb2.UpdateHeader, size: int) -> None:
-        self.fault = _contradiction(header, self._expectation, size)
+        self.fault = _contradiction(header, self._has_blob, size)
         left = size
         while pieces := await _batch(reader, left):
             left -= sum(map(len, pieces))
@@ -178,7 +180,7 @@ class _Body:
 
 
 class _Pieces:
-    """A file's bytes as a body's come."""
+    """A file, read like a body."""
 
     def __init__(self, stream: BinaryIO) -> None:
         self._stream = stream
@@ -211,12 +213,12 @@ async def _read_header(reader: BodyReader, size: int) -> tuple[bytes, update_pb2
     return prefix + raw, decode_request(update_pb2.UpdateHeader, raw)
 
 
-def _contradiction(header: update_pb2.UpdateHeader, expectation: Expectation, size: int) -> str | None:
+def _contradiction(header: update_pb2.UpdateHeader, has_blob: bool, size: int) -> str | None:
     if not header.blob_sha256:
-        if expectation.specs is not None:
+        if has_blob:
             return "a blob was asked for, and the header names none"
         return f"{size} bytes behind a header that names no blob" if size else None
-    if expectation.specs is None:
+    if not has_blob:
         return "a blob was sent where none was asked for"
     if len(header.blob_sha256) != sha256().digest_size:
         return f"blob_sha256 has {len(header.blob_sha256)} bytes, must have 32"
@@ -234,7 +236,7 @@ async def _batch(reader: BodyReader | _Pieces, left: int) -> list[bytes]:
     return pieces
 
 
-async def _finish(incoming: IncomingBlob, digest: bytes) -> StoredBlob:
+async def _finish(incoming: IncomingBlob, digest: bytes) -> PendingBlob:
     if incoming.in_memory:
         return incoming.finish(digest)
     return await asyncio.to_thread(incoming.finish, digest)

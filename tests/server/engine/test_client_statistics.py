@@ -1,8 +1,7 @@
 """What clients measure and tell: asked for by settings and methods, checked, added up, and kept from undoing noise."""
 
 import json
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -11,11 +10,10 @@ from sqlalchemy import select
 
 from fedlens_proto import wire
 from fedlens_proto.v1 import admin_pb2, assignment_pb2, update_pb2
-from fedlens_server.engine import client_statistics
-from fedlens_server.engine.client_statistics import Asked
+from fedlens_server.engine import clients, evaluation, phases, vetting
 from fedlens_server.errors import Malformed, UpdateInvalid
-from fedlens_server.methods import METHODS, Phase, State, TaskPlan, Tools, Update
-from fedlens_server.methods.fedavg import FedAvg
+from fedlens_server.methods import METHODS, Method, MethodState, Phase, TaskPlan, Tools, Update
+from fedlens_server.methods.fedavg import sharing_global_set, whole_model_plan, with_mean
 from fedlens_server.store import schema
 from tests.server.bundles import tiny_bundle
 from tests.server.fakes import EVALUATORS, SEED, Bench, client_ids, update_of
@@ -27,31 +25,23 @@ SETTINGS = {"method": "fedavg", "rounds": 2, "population": 2, "deadline_s": 60, 
 Change = Callable[[assignment_pb2.LocalPlan], object]
 
 
-class Asking(FedAvg):
-    """FedAvg whose local plan is changed by the test, and whose state keeps what came of it."""
-
-    change: Change
-
-    def phases(self, task: TaskPlan) -> list[Phase]:
-        (phase,) = super().phases(task)
-        type(self).change(phase.local_plan)
-        return [phase]
-
-    def aggregate(self, phase: Phase, state: State, updates: Sequence[Update], tools: Tools) -> State:
-        shares = [list(update.label_distribution or ()) for update in updates]
-        return {**super().aggregate(phase, state, updates, tools), "shares": shares}
-
-
 @pytest.fixture
-def asking() -> Iterator[Callable[[Change], None]]:
-    """Have the server know a method `asking`, whose local plan is FedAvg's with a change."""
+def asking(monkeypatch: pytest.MonkeyPatch) -> Callable[[Change], None]:
+    """Register a method `asking`: FedAvg with a changed local plan, whose state keeps the label distributions."""
+
+    def aggregate(phase: Phase, state: MethodState, updates: Sequence[Update], tools: Tools) -> MethodState:
+        shares = [list(update.label_distribution or ()) for update in updates]
+        return {**with_mean(phase, state, updates, tools), "shares": shares}
 
     def register(change: Change) -> None:
-        Asking.change = staticmethod(change)
-        METHODS["asking"] = Asking.for_task
+        def for_task(task: TaskPlan) -> Method:
+            local_plan = whole_model_plan(task)
+            change(local_plan)
+            return sharing_global_set(task, local_plan, aggregate=aggregate)
 
-    yield register
-    METHODS.pop("asking", None)
+        monkeypatch.setitem(METHODS, "asking", for_task)
+
+    return register
 
 
 def ask_noisily(local_plan: assignment_pb2.LocalPlan) -> None:
@@ -113,7 +103,7 @@ def test_confusion_matrices_are_shown_added_up_by_moment(bench: Bench) -> None:
     bench.advance()
     evaluated = bench.assignment(EVE)
     header = update_pb2.UpdateHeader(protocol=1, bundle=evaluated.bundle, evaluations=[sums(START, 5, 1, 2, 4)])
-    bench.rounds.accept_evaluation(EVE, evaluated.task, evaluated.round, header, bytes(32)).result()
+    evaluation.accept(bench.federation, EVE, evaluated.task, evaluated.round, header, bytes(32)).result()
     bench.reopen()
 
     shown = bench.show().rounds[0]
@@ -138,19 +128,21 @@ def test_an_evaluators_matrix_must_fit_its_sums(bench: Bench) -> None:
     header.evaluations[0].ClearField("confusion")
 
     with pytest.raises(UpdateInvalid, match="a confusion matrix of 0 numbers, must be 2 x 2"):
-        bench.rounds.accept_evaluation(EVE, evaluated.task, evaluated.round, header, bytes(32)).result()
+        evaluation.accept(bench.federation, EVE, evaluated.task, evaluated.round, header, bytes(32)).result()
 
 
 def header_of(**fields: Any) -> update_pb2.UpdateHeader:
     return update_pb2.UpdateHeader(num_examples=10, **fields)
 
 
-ASKED = Asked(
-    classes=2,
-    moments=(START, END, FINE_TUNED),
-    class_counts=False,
-    label_distribution=True,
-    confusion=True,
+EVERYTHING = assignment_pb2.LocalPlan(
+    evaluation=assignment_pb2.EvaluationPlan(
+        at_start=True, at_end=True, fine_tuning=[assignment_pb2.Stage(program="step", epochs=1)]
+    ),
+    statistics=[
+        assignment_pb2.ClientStatistic(label_distribution=assignment_pb2.LabelDistribution(epsilon=1.0)),
+        assignment_pb2.ClientStatistic(confusion=assignment_pb2.Confusion()),
+    ],
 )
 SHARES = [0.7, -0.1]
 
@@ -191,23 +183,27 @@ SHARES = [0.7, -0.1]
     ],
 )
 def test_answers_that_are_not_what_was_asked_for_are_named(header: update_pb2.UpdateHeader, named: str) -> None:
-    assert named in (client_statistics.fault(header, ASKED) or "accepted")
+    assert named in (vetting.statistics_fault(header, EVERYTHING, classes=2) or "accepted")
 
 
 def test_answers_that_were_not_asked_for_are_named() -> None:
-    nothing = replace(ASKED, label_distribution=False, confusion=False)
+    evaluations_only = assignment_pb2.LocalPlan(evaluation=EVERYTHING.evaluation)
     unasked = header_of(evaluations=[sums(START, 1, 0, 0, 1)])
 
-    assert client_statistics.fault(header_of(label_distribution=SHARES), nothing) == (
+    assert vetting.statistics_fault(header_of(label_distribution=SHARES), evaluations_only, classes=2) == (
         "a label_distribution came where none was asked for"
     )
-    assert "a confusion matrix came where none was asked for" in str(client_statistics.fault(unasked, nothing))
+    assert vetting.statistics_fault(unasked, evaluations_only, classes=2) == (
+        "evaluations: a confusion matrix came where none was asked for"
+    )
 
 
 def test_what_was_asked_for_is_accepted_also_of_stages_that_were_thrown_away() -> None:
     evaluations = [sums(START, 1, 0, 0, 1), sums(END, 0, 0, 0, 0), sums(FINE_TUNED, 2, 1, 0, 0)]
 
-    assert client_statistics.fault(header_of(label_distribution=SHARES, evaluations=evaluations), ASKED) is None
+    assert (
+        vetting.statistics_fault(header_of(label_distribution=SHARES, evaluations=evaluations), EVERYTHING, 2) is None
+    )
 
 
 def test_stages_to_fine_tuning_reach_clients_and_are_checked_like_others(
@@ -238,7 +234,7 @@ def test_a_noisy_distribution_reaches_the_method_also_after_a_restart(
     bench.advance()
 
     # Doubles as they were sent, ascending by client.
-    assert bench.rounds._federation.tasks[1].values["shares"] == [[0.75, -0.5], [1e-17, 1.25]]
+    assert bench.task.values["shares"] == [[0.75, -0.5], [1e-17, 1.25]]
 
 
 def test_a_member_without_its_noisy_distribution_is_quarantined(bench: Bench, asking: Callable[[Change], None]) -> None:
@@ -254,7 +250,7 @@ def test_a_forgotten_clients_noisy_distribution_is_gone(bench: Bench, asking: Ca
     asking(ask_noisily)
     begin(bench, method="asking")
     report(bench, ALICE, shares=[0.75, -0.5])
-    bench.rounds.forget(ALICE).result()
+    clients.forget(bench.federation, ALICE).result()
 
     (row,) = bench.store.read(select(schema.members).where(schema.members.c.client == ALICE))
     assert row.label_distribution is None
@@ -329,7 +325,7 @@ def test_a_header_with_three_confusion_matrices_of_a_hundred_classes_fits() -> N
     )
 
     assert len(wire.frame_update(header)) < wire.MAX_UPDATE_HEADER_BYTES
-    assert 3 * 100**2 <= client_statistics.MAX_CONFUSION_NUMBERS
+    assert 3 * 100**2 <= phases.MAX_CONFUSION_NUMBERS
 
 
 def test_confusion_of_more_classes_than_a_header_holds_is_refused_by_name(bench: Bench) -> None:

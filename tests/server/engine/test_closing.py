@@ -9,8 +9,7 @@ import pytest
 
 from fedlens_proto import blob
 from fedlens_proto.v1 import admin_pb2, assignment_pb2, check_in_pb2, update_pb2
-from fedlens_server.engine import lifecycle
-from fedlens_server.engine.view import RoundKey
+from fedlens_server.engine import clients, tasks, updates
 from fedlens_server.errors import RoundClosed
 from tests.server.bundles import tiny_bundle
 from tests.server.fakes import SEED, Bench, client_ids, update_of
@@ -26,36 +25,34 @@ def closing(bench: Bench) -> Bench:
     settings = {"method": "fedavg", "rounds": 2, "population": 2, "deadline_s": 60, "seed": SEED}
     bench.create(json.dumps(settings))
     bench.enrol([ALICE, BOB])
+    bench.assignment(BOB)
     bench.report(ALICE, 1.0)
     bench.clock.wind(60)
-    freeze(bench)
+    bench.freeze()
     return bench
 
 
-def freeze(bench: Bench, number: int = 1) -> None:
-    federation = bench.rounds._federation
-    assert bench.store.submit(lambda tx: lifecycle.begin_closing(federation, tx, RoundKey(1, number))).result()
-
-
 def test_an_update_that_comes_while_its_round_is_closing_does_not_enter(closing: Bench) -> None:
-    bobs = closing.rounds._federation.tasks[1].round.members[BOB]  # type: ignore[union-attr]
+    current = closing.task.round
     header, raw = update_of(_as_assigned(closing), WEIGHTS)
 
     with pytest.raises(RoundClosed):
-        closing.rounds.expect(BOB, 1, 1)
+        updates.expect(closing.federation, BOB, 1, 1)
     with pytest.raises(RoundClosed):
         closing.send(BOB, _as_assigned(closing), header, raw)
     closing.advance()
 
     np.testing.assert_array_equal(closing.model()["fc.bias"], [1.0, 1.0])
-    assert bobs.state == admin_pb2.MEMBER_STATE_PENDING
+    assert current is not None
+    assert current.members[BOB].state == admin_pb2.MEMBER_STATE_PENDING
     assert header.blob_sha256 not in closing.store.blobs.sizes
 
 
 def test_a_bad_blob_or_a_failure_changes_nothing_in_a_closing_round(closing: Bench) -> None:
-    closing.rounds.quarantine(BOB, 1, 1, "tensor 'fc.bias' holds a NaN or an infinity", b"b" * 32).result()
+    begun = closing.begun[BOB, 1, 1]
+    updates.quarantine(closing.federation, begun, "tensor 'fc.bias' holds a NaN or an infinity", b"b" * 32).result()
     with pytest.raises(RoundClosed):
-        closing.rounds.accept_failure(BOB, 1, 1, update_pb2.FAILURE_REASON_NO_PHOTOS, "").result()
+        updates.accept_failure(closing.federation, BOB, 1, 1, update_pb2.FAILURE_REASON_NO_PHOTOS, "").result()
 
     states = {member.client_id: member.state for member in closing.show().rounds[0].members}
     assert states == {ALICE: admin_pb2.MEMBER_STATE_REPORTED, BOB: admin_pb2.MEMBER_STATE_PENDING}
@@ -67,7 +64,7 @@ def test_who_has_reported_gets_the_receipt_again_while_the_round_is_closing(clos
 
     again = closing.send(ALICE, assignment, *update_of(assignment, ones))
 
-    digest = closing.rounds._federation.tasks[1].round.members[ALICE].body_sha256  # type: ignore[union-attr]
+    digest = closing.member(ALICE).body_sha256
     assert again.body_sha256 == digest
 
 
@@ -113,9 +110,9 @@ def test_what_a_client_forgotten_while_its_round_closes_would_have_had_kept_is_n
     gathering: Bench, difference: bool, restart: bool
 ) -> None:
     start_gathering(gathering, difference=difference)
-    freeze(gathering)
+    gathering.freeze()
 
-    gathering.rounds.forget(ALICE).result()
+    clients.forget(gathering.federation, ALICE).result()
     if restart:
         gathering.reopen()
     gathering.advance()
@@ -135,14 +132,14 @@ def test_what_was_kept_of_a_client_forgotten_while_a_round_closes_goes_with_the_
     assignment = gathering.assignment(BOB)
     gathering.send(BOB, assignment, *update_of(assignment, None))
     gathering.clock.wind(60)
-    freeze(gathering, 2)
+    gathering.freeze(2)
 
-    gathering.rounds.forget(ALICE).result()
+    clients.forget(gathering.federation, ALICE).result()
     if restart:
         gathering.reopen()
     before = is_kept(gathering, 1.0)
     if end == "stop":
-        gathering.rounds.stop("task").result()
+        tasks.stop(gathering.federation, "task").result()
     else:
         gathering.advance()
 
@@ -153,7 +150,7 @@ def test_what_was_kept_of_a_client_forgotten_while_a_round_closes_goes_with_the_
 
 def _as_assigned(bench: Bench) -> assignment_pb2.Assignment:
     """What members were told when the round was open."""
-    task = bench.rounds._federation.tasks[1]
+    task = bench.task
     return assignment_pb2.Assignment(task=1, round=1, phase=0, bundle=task.bundles[0].id)
 
 
@@ -170,7 +167,7 @@ def test_a_round_one_of_whose_files_is_gone_is_abandoned_and_the_next_one_opens(
 
     bench.advance()
 
-    first, second = bench.rounds.show("task").rounds
+    first, second = tasks.show(bench.federation, "task").rounds
     assert first.state == admin_pb2.ROUND_STATE_ABANDONED
     assert "the method failed" in first.reason
     assert second.state == admin_pb2.ROUND_STATE_OPEN

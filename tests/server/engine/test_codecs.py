@@ -12,7 +12,7 @@ from fedlens_proto import manifest as manifests
 from fedlens_proto.blob import Array, Blob
 from fedlens_proto.difference import Differences, Sums
 from fedlens_proto.v1 import admin_pb2, assignment_pb2, blob_pb2, update_pb2
-from fedlens_server.engine import local_plans
+from fedlens_server.engine import assignments, phases, tasks, updates
 from fedlens_server.errors import Malformed, Unknown, UpdateInvalid
 from fedlens_server.store import StoredTensors
 from tests.server.bundles import tiny_bundle
@@ -38,7 +38,7 @@ def downloaded(bench: Bench, client: bytes) -> assignment_pb2.BlobSet:
 
 def raw_of(bench: Bench, client: bytes, digest: bytes) -> bytes:
     """What the client fetches."""
-    location = bench.rounds.readable(client, digest)
+    location = assignments.readable(bench.federation, client, digest)
     raw = location.raw if location.path is None else location.path.read_bytes()
     assert raw is not None
     return raw
@@ -84,15 +84,16 @@ def test_an_upload_is_asked_for_as_the_difference_to_what_was_downloaded(bench: 
     start(bench, codec="int8", difference=True)
 
     upload = bench.assignment(ALICE).local_plan.upload
-    expected = bench.rounds.expect(ALICE, 1, 1)
+    expected = updates.expect(bench.federation, ALICE, 1, 1)
 
     assert (upload.codec, upload.base_set) == (assignment_pb2.CODEC_INT8, "global")
     assert expected.base == downloaded(bench, ALICE).sha256
     header, raw = difference_of(bench, ALICE, trained(bench.tensors(bench.assignment(ALICE)), 1.0))
-    assert expected.blob_size == len(raw) == header.blob_size
-    checker = blob.Checker(expected.specs, expected.base)
+    assert expected.layout is not None
+    assert expected.layout.size == len(raw) == header.blob_size
+    checker = blob.Checker(expected.layout.specs, expected.base)
     checker.feed(raw)
-    assert checker.finish().size == expected.blob_size
+    assert checker.finish().size == len(raw)
 
 
 @pytest.mark.parametrize("floats", [INT8, FLOAT32, blob_pb2.DTYPE_FLOAT16])
@@ -136,7 +137,7 @@ def test_a_difference_sent_again_gets_its_receipt_even_after_the_round(bench: Be
     report(bench, BOB, 1.0)
     bench.advance()
     bench.reopen()
-    expected = bench.rounds.expect(ALICE, 1, 1)
+    expected = updates.expect(bench.federation, ALICE, 1, 1)
     receipts.append(bench.send(ALICE, assignment, header, raw))
 
     assert expected.base == base
@@ -190,7 +191,7 @@ def test_a_download_in_int8_is_encoded_once_and_the_evaluators_is_exact(bench: B
     assert second == downloaded(bench, BOB)
     assert not second.HasField("difference")
     assert [spec.dtype for spec in decoded.layout.specs] == [blob_pb2.DTYPE_INT64, FLOAT32, INT8]
-    assert exact.sha256 == bench.rounds.model("task").blob_sha256
+    assert exact.sha256 == tasks.model(bench.federation, "task").blob_sha256
     assert exact.sha256 != second.sha256
 
 
@@ -276,7 +277,7 @@ def test_f32_offers_no_difference_as_it_would_be_no_shorter(bench: Bench) -> Non
     bench.advance()
 
     assert not downloaded(bench, ALICE).HasField("difference")
-    assert downloaded(bench, ALICE).sha256 == bench.rounds.model("task").blob_sha256
+    assert downloaded(bench, ALICE).sha256 == tasks.model(bench.federation, "task").blob_sha256
 
 
 def test_base_and_difference_can_be_fetched_during_the_round_and_are_gone_later(bench: Bench) -> None:
@@ -293,7 +294,7 @@ def test_base_and_difference_can_be_fetched_during_the_round_and_are_gone_later(
         raw_of(bench, ALICE, digest)
     for digest in (seen[1].sha256, seen[1].difference.sha256, seen[2].difference.sha256):
         with pytest.raises(Unknown):
-            bench.rounds.readable(ALICE, digest)
+            assignments.readable(bench.federation, ALICE, digest)
         assert digest not in bench.store.blobs.sizes
 
 
@@ -303,7 +304,7 @@ def test_a_fetched_difference_counts_as_sent(bench: Bench) -> None:
         bench.report(client, 0.25)
     bench.advance()
 
-    bench.rounds.count_sent(ALICE, downloaded(bench, ALICE).difference.sha256, 77)
+    assignments.count_sent(bench.federation, ALICE, downloaded(bench, ALICE).difference.sha256, 77)
 
     assert bench.show().rounds[1].bytes_sent == 77
 
@@ -394,9 +395,9 @@ def test_a_base_that_need_not_hold_what_is_uploaded_is_refused_by_name() -> None
     with pytest.raises(
         Malformed, match=r"difference of \['fc.bias'\] to set 'global' is uploaded, which need not hold"
     ):
-        local_plans.check(local_plan, manifest, "train")
+        phases.check(local_plan, manifest, "train")
     local_plan.upload.tensors.names.append("fc.weight")
-    local_plans.check(local_plan, manifest, "train")
+    phases.check(local_plan, manifest, "train")
 
 
 @pytest.mark.parametrize("rows", [3, 3000])  # in a row of the database, and in a file

@@ -14,7 +14,8 @@ from fedlens_proto import blob
 from fedlens_proto.errors import ManifestError
 from fedlens_proto.v1 import blob_pb2
 from fedlens_proto.v1 import manifest_pb2 as pb
-from fedlens_server.engine.inference import Inference
+from fedlens_server.engine import tasks
+from fedlens_server.engine.method_calls import Inference
 from tests.server.fakes import Bench
 from tests.server.fakes import bench as open_bench
 
@@ -75,7 +76,7 @@ def put(server: Bench, raw: bytes) -> bytes:
     with server.store.incoming() as incoming:
         incoming.write(raw)
         part = incoming.finish()
-        server.rounds.put_part(part).result()
+        tasks.put_part(server.federation, part).result()
     return part.digest
 
 

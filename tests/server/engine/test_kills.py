@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from fedlens_server.engine import tasks
 from tests.server.fakes import SEED, Bench, bench, client_ids
 
 CLIENTS, ROUNDS = 6, 4
@@ -27,7 +28,7 @@ def drive(folder: Path) -> bytes:
         server.enrol(client_ids(CLIENTS))
         while any([step(server, client, receipts) for client in client_ids(CLIENTS)]):  # every one takes its step
             server.advance()
-        return server.rounds.model("task").blob_sha256
+        return tasks.model(server.federation, "task").blob_sha256
 
 
 def step(server: Bench, client: bytes, receipts: Path) -> bool:

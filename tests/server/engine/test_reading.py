@@ -1,15 +1,16 @@
 """Who may fetch what, where roles, capabilities and rounds differ; and a method that has no global model."""
 
 import json
-from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from hashlib import sha256
 
 import pytest
 
 from fedlens_proto.v1 import admin_pb2, check_in_pb2, enrolment_pb2, manifest_pb2, update_pb2
+from fedlens_server.engine import assignments, clients, evaluation, tasks
 from fedlens_server.errors import Forbidden, Unknown
-from fedlens_server.methods import METHODS, Phase, State, TensorSet
-from fedlens_server.methods.fedavg import FedAvg
+from fedlens_server.methods import METHODS, Method, TaskPlan
+from fedlens_server.methods.fedavg import sharing_global_set, whole_model_plan
 from tests.server.bundles import tiny_bundle
 from tests.server.fakes import EVALUATORS, SEED, TRAINERS, Bench, client_ids
 
@@ -18,18 +19,14 @@ EVE = client_ids(10)[-1]
 SETTINGS = {"method": "fedavg", "rounds": 4, "population": 2, "deadline_s": 60, "seed": SEED}
 
 
-class Personal(FedAvg):
-    """Everybody has a model, but there is none for all."""
-
-    def download(self, phase: Phase, state: State, client: bytes | None) -> Mapping[str, TensorSet] | None:
-        return None if client is None else super().download(phase, state, client)
-
-
 @pytest.fixture
-def personal() -> Iterator[None]:
-    METHODS["personal"] = Personal.for_task
-    yield
-    del METHODS["personal"]
+def personal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A method `personal`, with a model for each client and none for all."""
+
+    def for_task(task: TaskPlan) -> Method:
+        return sharing_global_set(task, whole_model_plan(task), has_model=False)
+
+    monkeypatch.setitem(METHODS, "personal", for_task)
 
 
 def commit(bench: Bench, shift: float) -> None:
@@ -46,10 +43,10 @@ def test_parts_of_a_bundle_are_for_those_alone_who_can_run_it(bench: Bench) -> N
 
     assert bench.assignment(ALICE).bundle == sha256(ours.manifest).digest()
     for raw in (ours.manifest, *ours.parts):
-        assert bench.rounds.readable(ALICE, sha256(raw).digest()).size == len(raw)
+        assert assignments.readable(bench.federation, ALICE, sha256(raw).digest()).size == len(raw)
     for raw in (theirs.manifest, program):
         with pytest.raises(Unknown):
-            bench.rounds.readable(ALICE, sha256(raw).digest())
+            assignments.readable(bench.federation, ALICE, sha256(raw).digest())
 
 
 def test_each_member_is_given_the_bundle_that_it_can_run(bench: Bench) -> None:
@@ -59,7 +56,7 @@ def test_each_member_is_given_the_bundle_that_it_can_run(bench: Bench) -> None:
         formats=[manifest_pb2.PROGRAM_FORMAT_PTE], bundle_classes=[manifest_pb2.BUNDLE_CLASS_WHOLE_MODEL]
     )
     bench.enrol([ALICE])
-    bench.rounds.enrol(BOB, TRAINERS, phone).result()
+    clients.enrol(bench.federation, BOB, TRAINERS, phone).result()
     bench.settle()
 
     given = [bench.assignment(client).bundle for client in (ALICE, BOB)]
@@ -80,12 +77,12 @@ def test_an_evaluator_can_fetch_the_model_it_is_to_evaluate_when_newer_ones_have
 
     assert assignment.round == 2
     (model,) = assignment.sets
-    assert model.sha256 != bench.rounds.model("task").blob_sha256
-    assert bench.rounds.readable(EVE, model.sha256).size == model.size
+    assert model.sha256 != tasks.model(bench.federation, "task").blob_sha256
+    assert assignments.readable(bench.federation, EVE, model.sha256).size == model.size
     # From 0: 1 + 2.
     assert list(bench.tensors(assignment)["fc.bias"]) == [3.0, 3.0]
     with pytest.raises(Unknown):
-        bench.rounds.readable(ALICE, model.sha256)
+        assignments.readable(bench.federation, ALICE, model.sha256)
 
 
 def test_a_method_without_a_global_model_trains_and_has_nothing_to_evaluate(bench: Bench, personal: None) -> None:
@@ -99,20 +96,20 @@ def test_a_method_without_a_global_model_trains_and_has_nothing_to_evaluate(benc
     assert bench.assignment(ALICE).round == 2
     assert bench.check_in(EVE).HasField("wait")
     with pytest.raises(Unknown, match="has no global model"):
-        bench.rounds.model("task")
+        tasks.model(bench.federation, "task")
     sums = [update_pb2.EvaluationSums(moment=update_pb2.EVALUATION_MOMENT_START, count=1)]
     header = update_pb2.UpdateHeader(protocol=1, bundle=bench.assignment(ALICE).bundle, evaluations=sums)
     with pytest.raises(Unknown, match="not to be evaluated"):
-        bench.rounds.accept_evaluation(EVE, 1, 1, header, b"x" * 32).result()
+        evaluation.accept(bench.federation, EVE, 1, 1, header, b"x" * 32).result()
 
 
 def test_who_waits_or_has_finished_can_fetch_the_model_it_is_told_of(bench: Bench) -> None:
     bench.create(json.dumps({**SETTINGS, "rounds": 1}))
     bench.enrol([ALICE, BOB, CAROL])
-    bench.rounds.revoke(CAROL).result()
+    clients.revoke(bench.federation, CAROL).result()
     bench.report(ALICE, 1.0)
     waiting = bench.check_in(ALICE).wait.models[0].sets[0]
-    before = bench.rounds.readable(ALICE, waiting.sha256).size
+    before = assignments.readable(bench.federation, ALICE, waiting.sha256).size
     bench.report(BOB, 1.0)
     bench.clock.wind(60)
     bench.advance()
@@ -120,10 +117,10 @@ def test_who_waits_or_has_finished_can_fetch_the_model_it_is_told_of(bench: Benc
     finished = bench.check_in(ALICE).finished.models[0].sets[0]
 
     assert before == waiting.size
-    assert finished.sha256 == bench.rounds.model("task").blob_sha256 != waiting.sha256
-    assert bench.rounds.readable(ALICE, finished.sha256).size == finished.size
+    assert finished.sha256 == tasks.model(bench.federation, "task").blob_sha256 != waiting.sha256
+    assert assignments.readable(bench.federation, ALICE, finished.sha256).size == finished.size
     with pytest.raises(Forbidden):
-        bench.rounds.readable(CAROL, finished.sha256)
+        assignments.readable(bench.federation, CAROL, finished.sha256)
 
 
 def test_a_client_whose_one_task_has_ended_waits_while_another_has_not_begun(bench: Bench) -> None:
@@ -131,23 +128,22 @@ def test_a_client_whose_one_task_has_ended_waits_while_another_has_not_begun(ben
     bench.create(json.dumps({**SETTINGS, "population": 3}), name="larger")
     bench.enrol([ALICE, BOB])
 
-    bench.rounds.stop("task").result()
+    tasks.stop(bench.federation, "task").result()
 
     assert bench.check_in(ALICE).wait.reason == check_in_pb2.WAIT_REASON_POPULATION
     assert bench.check_in(ALICE, task=1).HasField("finished")
 
 
-class Forgetful(FedAvg):
-    """Its download lacks the set from which its local plan starts."""
-
-    def download(self, phase: Phase, state: State, client: bytes | None) -> Mapping[str, TensorSet] | None:
-        return {"something": next(iter((super().download(phase, state, client) or {}).values()))}
-
-
 def test_a_method_whose_download_lacks_a_set_fails_its_task_with_the_sets_name(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(METHODS, "forgetful", Forgetful.for_task)
+    def for_task(task: TaskPlan) -> Method:
+        return replace(
+            sharing_global_set(task, whole_model_plan(task)),
+            download=lambda phase, state, client: {"something": state["global"]},
+        )
+
+    monkeypatch.setitem(METHODS, "forgetful", for_task)
     bench.create(json.dumps({**SETTINGS, "method": "forgetful"}))
 
     bench.enrol([ALICE, BOB])

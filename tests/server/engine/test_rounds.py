@@ -1,7 +1,8 @@
 """The state machine of tasks and rounds, from check-in to the next round."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from pathlib import Path
 
 import numpy as np
@@ -12,11 +13,12 @@ from sqlalchemy import func, update
 
 from fedlens_proto import keyed_hash
 from fedlens_proto.v1 import admin_pb2, check_in_pb2, update_pb2
-from fedlens_server.engine.view import Change, Round, RoundKey, Task
+from fedlens_server.engine import aggregation, assignments, clients, evaluation, tasks
+from fedlens_server.engine.view import Change, Federation, Round, RoundKey, Task
 from fedlens_server.errors import StoreUnusable, Unknown
 from fedlens_server.store import method_state, schema
 from tests.server.bundles import tiny_bundle
-from tests.server.fakes import EVALUATORS, SEED, Bench, client_ids, update_of
+from tests.server.fakes import EVALUATORS, SEED, Bench, after_drawing, client_ids, update_of
 from tests.server.fakes import bench as open_bench
 
 ALICE, BOB, CAROL = client_ids(3)
@@ -76,7 +78,7 @@ def test_clients_that_cannot_run_the_bundle_do_not_count(bench: Bench) -> None:
     bench.create(settings_json(), [tiny_bundle(formats=[manifest_pb2.PROGRAM_FORMAT_PTE])])
     bench.enrol([ALICE, BOB])
 
-    assert bench.rounds.tasks().tasks[0].enrolled == 0
+    assert tasks.listed(bench.federation).tasks[0].enrolled == 0
     assert wait_reason(bench, ALICE) == check_in_pb2.WAIT_REASON_NO_TASK
 
 
@@ -96,9 +98,9 @@ def test_the_assignments_seed_follows_from_task_round_and_client(running: Bench)
 
 def test_a_round_closes_when_every_member_has_reported(running: Bench) -> None:
     running.report(ALICE, 1.0, num_examples=30)
-    assert running.rounds.due() == []
+    assert aggregation.due(running.federation) == []
     running.report(BOB, 5.0, num_examples=10)
-    assert running.rounds.due() == [RoundKey(1, 1)]
+    assert aggregation.due(running.federation) == [RoundKey(1, 1)]
 
     running.advance()
 
@@ -119,9 +121,9 @@ def test_who_has_reported_waits_for_the_next_round(running: Bench) -> None:
 
 def test_a_round_closes_at_its_deadline_with_who_has_reported(running: Bench) -> None:
     running.report(ALICE, 4.0)
-    assert running.rounds.next_deadline() == running.clock.now() + 60
+    assert aggregation.next_deadline(running.federation) == running.clock.now() + 60
     running.clock.wind(60)
-    assert running.rounds.next_deadline() is None
+    assert aggregation.next_deadline(running.federation) is None
     running.advance()
 
     np.testing.assert_array_equal(running.model()["fc.bias"], [4.0, 4.0])
@@ -187,17 +189,17 @@ def test_the_task_is_finished_when_its_rounds_have_committed(running: Bench) -> 
 
     finished = running.check_in(ALICE).finished
 
-    assert finished.models[0].sets[0].sha256 == running.rounds.model("task").blob_sha256
-    assert running.rounds.model("task").round == 2
+    assert finished.models[0].sets[0].sha256 == tasks.model(running.federation, "task").blob_sha256
+    assert tasks.model(running.federation, "task").round == 2
 
 
 def test_a_client_is_finished_only_when_every_task_for_it_is(running: Bench) -> None:
     running.create(settings_json(), name="second")
-    running.rounds.stop("task").result()
+    tasks.stop(running.federation, "task").result()
     running.settle()
 
     assert running.assignment(ALICE).task == 2
-    running.rounds.stop("second").result()
+    tasks.stop(running.federation, "second").result()
     assert running.check_in(ALICE).HasField("finished")
 
 
@@ -231,6 +233,31 @@ def test_who_enrols_later_joins_from_the_next_round(running: Bench) -> None:
     assert running.assignment(CAROL).round == 2
 
 
+@pytest.mark.parametrize("leave", [clients.revoke, clients.forget])
+def test_a_client_that_leaves_after_the_next_cohort_was_drawn_is_no_member(
+    running: Bench, monkeypatch: pytest.MonkeyPatch, leave: Callable[[Federation, bytes], Future[object]]
+) -> None:
+    after_drawing(monkeypatch, lambda: leave(running.federation, ALICE).result())
+    running.report(ALICE)
+    running.report(BOB)
+
+    running.advance()
+
+    assert list(member_states(running, 2)) == [BOB]
+
+
+def test_a_client_that_enrols_after_the_next_cohort_was_drawn_is_a_member(
+    running: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    after_drawing(monkeypatch, lambda: running.enrol([CAROL]))
+    running.report(ALICE)
+    running.report(BOB)
+
+    running.advance()
+
+    assert list(member_states(running, 2)) == [ALICE, BOB, CAROL]
+
+
 def test_a_restart_gives_an_open_round_its_full_deadline_and_keeps_reports(running: Bench) -> None:
     running.report(ALICE)
     running.clock.wind(50)
@@ -240,16 +267,13 @@ def test_a_restart_gives_an_open_round_its_full_deadline_and_keeps_reports(runni
     assert member_states(running, 1)[ALICE] == admin_pb2.MEMBER_STATE_REPORTED
 
 
-def test_a_round_that_was_closing_is_aggregated_after_a_restart(running: Bench, tmp_path: Path) -> None:
-    from fedlens_server.engine import lifecycle
-
+def test_a_round_that_was_closing_is_aggregated_after_a_restart(running: Bench) -> None:
     running.report(ALICE, 1.0)
     running.report(BOB, 3.0)
-    federation = running.rounds._federation
-    running.store.submit(lambda tx: lifecycle.begin_closing(federation, tx, RoundKey(1, 1))).result()
+    running.freeze()
     running.reopen()
 
-    assert running.rounds.due() == [RoundKey(1, 1)]
+    assert aggregation.due(running.federation) == [RoundKey(1, 1)]
     running.advance()
     np.testing.assert_array_equal(running.model()["fc.bias"], [2.0, 2.0])
 
@@ -269,12 +293,14 @@ def test_a_stopped_tasks_round_is_abandoned_and_its_model_stays(running: Bench) 
     running.advance()
     running.report(ALICE, 9.0)
 
-    stopped = running.rounds.stop("task").result()
+    tasks.stop(running.federation, "task").result()
+    stopped = running.show()
+    tasks.stop(running.federation, "1").result()
 
-    assert stopped.state == admin_pb2.TASK_STATE_STOPPED
+    assert stopped.task.state == admin_pb2.TASK_STATE_STOPPED
     assert running.show().rounds[1].reason == "the task was stopped"
     np.testing.assert_array_equal(running.model()["fc.bias"], [2.0, 2.0])
-    assert running.rounds.stop("1").result() == stopped
+    assert running.show() == stopped
 
 
 def test_personal_evaluation_is_one_more_phase_for_everyone(bench: Bench) -> None:
@@ -283,7 +309,7 @@ def test_personal_evaluation_is_one_more_phase_for_everyone(bench: Bench) -> Non
     (member,) = member_states(bench, 1)
     bench.report(member)
     bench.advance()
-    before = bench.rounds.model("task").blob_sha256
+    before = tasks.model(bench.federation, "task").blob_sha256
 
     for client in (ALICE, BOB):
         assignment = bench.assignment(client)
@@ -296,8 +322,8 @@ def test_personal_evaluation_is_one_more_phase_for_everyone(bench: Bench) -> Non
     assert (shown.task.rounds_total, shown.task.rounds_committed) == (2, 2)
     assert shown.task.state == admin_pb2.TASK_STATE_FINISHED
     assert [member.evaluations[0].correct for member in shown.rounds[1].members] == [3, 3]
-    assert bench.rounds.model("task").blob_sha256 == before
-    assert bench.rounds.model("task").round == 1
+    assert tasks.model(bench.federation, "task").blob_sha256 == before
+    assert tasks.model(bench.federation, "task").round == 1
 
 
 def test_an_evaluator_evaluates_every_nth_committed_round_and_the_last(bench: Bench) -> None:
@@ -313,7 +339,7 @@ def test_an_evaluator_evaluates_every_nth_committed_round_and_the_last(bench: Be
         if response.HasField("assignment"):
             evaluated.append(response.assignment.round)
             header = evaluation_of(response.assignment)
-            bench.rounds.accept_evaluation(EVE, 1, response.assignment.round, header, b"x" * 32).result()
+            evaluation.accept(bench.federation, EVE, 1, response.assignment.round, header, b"x" * 32).result()
 
     assert evaluated == [2, 3]
     assert bench.check_in(EVE).HasField("finished")
@@ -337,7 +363,7 @@ def test_evaluations_are_added_up_over_evaluators_and_survive_a_restart(running:
     running.advance()
     for client in (EVE, second):
         header = evaluation_of(running.assignment(client))
-        running.rounds.accept_evaluation(client, 1, 1, header, b"x" * 32).result()
+        evaluation.accept(running.federation, client, 1, 1, header, b"x" * 32).result()
     running.reopen()
 
     (sums,) = getattr(running.show().rounds[0], "global")
@@ -357,7 +383,7 @@ def test_evaluators_are_never_in_a_cohort(bench: Bench) -> None:
 def test_a_method_without_a_round_open_goes_on_when_somebody_enrols(bench: Bench) -> None:
     bench.create(settings_json(population=1))
     bench.enrol([ALICE])
-    bench.rounds.forget(ALICE).result()
+    clients.forget(bench.federation, ALICE).result()
     bench.advance()
     bench.enrol([BOB])
 
@@ -366,10 +392,10 @@ def test_a_method_without_a_round_open_goes_on_when_somebody_enrols(bench: Bench
 
 def test_bytes_sent_are_counted_for_the_round(running: Bench) -> None:
     model = running.assignment(ALICE).sets[0].sha256
-    running.rounds.count_sent(ALICE, model, 100)
-    running.rounds.count_sent(BOB, model, 11)
-    running.rounds.count_sent(EVE, model, 5000)
-    running.rounds.count_sent(BOB, bytes(32), 5000)
+    assignments.count_sent(running.federation, ALICE, model, 100)
+    assignments.count_sent(running.federation, BOB, model, 11)
+    assignments.count_sent(running.federation, EVE, model, 5000)
+    assignments.count_sent(running.federation, BOB, bytes(32), 5000)
     running.report(ALICE)
     running.report(BOB)
     running.advance()
@@ -383,14 +409,14 @@ def test_bytes_sent_are_counted_for_the_task_that_needs_them(running: Bench) -> 
     running.settle()
     model = running.assignment(ALICE, task=2).sets[0].sha256
 
-    running.rounds.count_sent(ALICE, model, 100)
+    assignments.count_sent(running.federation, ALICE, model, 100)
 
     assert [running.show(name).rounds[0].bytes_sent for name in ("task", "second")] == [0, 100]
 
 
 def test_who_waits_is_told_of_a_new_round_and_of_its_end(running: Bench) -> None:
     changes: list[Change] = []
-    unsubscribe = running.rounds.subscribe(changes.append)
+    unsubscribe = running.federation.subscribe(changes.append)
     running.report(ALICE)
     assert changes == []
     running.report(BOB)
@@ -405,7 +431,7 @@ def test_who_waits_is_told_of_a_new_round_and_of_its_end(running: Bench) -> None
 
 def test_uploads_are_deleted_one_round_after_theirs(running: Bench) -> None:
     running.report(ALICE, 1.0)
-    uploaded = running.rounds._federation.tasks[1].round.members[ALICE].blob  # type: ignore[union-attr]
+    uploaded = running.member(ALICE).blob
     running.report(BOB, 2.0)
     running.advance()
     assert uploaded in running.store.blobs.sizes
@@ -425,12 +451,12 @@ def test_what_only_an_ended_task_needed_is_deleted_with_its_end(running: Bench) 
         running.advance()
 
     assert running.show().task.state == admin_pb2.TASK_STATE_FINISHED
-    kept = {running.rounds.model("task").blob_sha256, *running.rounds._federation.tasks[1].bundles[0].parts}
+    kept = {tasks.model(running.federation, "task").blob_sha256, *running.task.bundles[0].parts}
     assert running.store.blobs.sizes.keys() == kept
 
 
 def test_a_round_that_ends_while_it_is_looked_at_is_left_out(running: Bench) -> None:
-    tasks = running.rounds._federation.tasks
+    tasks = running.federation.tasks
 
     class EndsMeanwhile:
         """Its round is there when first asked for, and gone from then on."""
@@ -445,8 +471,8 @@ def test_a_round_that_ends_while_it_is_looked_at_is_left_out(running: Bench) -> 
     running.clock.wind(60)
     tasks[1] = EndsMeanwhile(tasks[1])  # type: ignore[assignment]  # all that `due` looks at
 
-    assert running.rounds.due() == [RoundKey(1, 1)]
-    assert running.rounds.due() == []
+    assert aggregation.due(running.federation) == [RoundKey(1, 1)]
+    assert aggregation.due(running.federation) == []
 
 
 def test_parts_wait_a_day_for_their_task(bench: Bench) -> None:
@@ -483,7 +509,7 @@ def test_a_full_disk_leaves_the_round_closing_and_it_is_tried_again(
     running.report(BOB, 2.0)
     monkeypatch.setattr(type(running.store), "write_tensors", fail)
     running.advance()
-    assert running.rounds.due() == []
+    assert aggregation.due(running.federation) == []
     assert running.show().rounds[0].state == admin_pb2.ROUND_STATE_CLOSING
     monkeypatch.undo()
     running.clock.wind(5)
@@ -502,19 +528,19 @@ def test_a_full_disk_keeps_a_task_waiting_and_its_start_is_tried_again(
 
     changes: list[Change] = []
     bench.create(settings_json())
-    bench.rounds.subscribe(changes.append)
+    bench.federation.subscribe(changes.append)
     monkeypatch.setattr(method_state, "prepare", fail)
     bench.enrol([ALICE, BOB])
     bench.settle()
     assert wait_reason(bench, ALICE) == check_in_pb2.WAIT_REASON_POPULATION
     assert Change(frozenset(), due=True) in changes
-    assert bench.rounds.next_deadline() == bench.clock.now() + 5
+    assert aggregation.next_deadline(bench.federation) == bench.clock.now() + 5
     monkeypatch.undo()
     bench.clock.wind(5)
     bench.advance()
 
     assert bench.assignment(ALICE).round == 1
-    assert bench.rounds.due() == []
+    assert aggregation.due(bench.federation) == []
 
 
 ORDERS = st.permutations(range(4))
@@ -530,7 +556,7 @@ def final_model(folder: Path, orders: Sequence[Sequence[int]]) -> bytes:
             for i in order:
                 bench.report(ids[i], shift=0.1 * (i + 1) ** 3, num_examples=7 * i + 1)
             bench.advance()
-        return bench.rounds.model("task").blob_sha256
+        return tasks.model(bench.federation, "task").blob_sha256
 
 
 @settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

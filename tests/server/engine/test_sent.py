@@ -2,13 +2,13 @@
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from fedlens_proto.blob import Array
-from fedlens_server.methods import METHODS, Phase, State, Tools, Update
-from fedlens_server.methods.fedns import FedNS
+from fedlens_server.methods import METHODS, Method, MethodState, Phase, TaskPlan, Tools, Update, fedns
 from tests.server.fakes import SEED, Bench, client_ids, update_of
 from tests.server.networks import network, weights
 
@@ -52,12 +52,16 @@ def test_fedns_takes_movements_from_the_model_as_clients_decoded_it(bench: Bench
 def test_what_was_sent_alike_to_all_is_held_once(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Update] = []
 
-    class Watched(FedNS):
-        def aggregate(self, phase: Phase, state: State, updates: Sequence[Update], tools: Tools) -> State:
-            seen.extend(updates)
-            return super().aggregate(phase, state, updates, tools)
+    def watched(task: TaskPlan) -> Method:
+        method = fedns.for_task(task)
 
-    monkeypatch.setitem(METHODS, "fedns", Watched.for_task)
+        def aggregate(phase: Phase, state: MethodState, updates: Sequence[Update], tools: Tools) -> MethodState:
+            seen.extend(updates)
+            return method.aggregate(phase, state, updates, tools)
+
+        return replace(method, aggregate=aggregate)
+
+    monkeypatch.setitem(METHODS, "fedns", watched)
     start(bench, download_codec="int8")
 
     convolve_to(bench, GREAT_AND_SMALL, GREAT_AND_SMALL)

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import replace
 from hashlib import sha256
 
 import numpy as np
@@ -10,9 +10,10 @@ import pytest
 
 from fedlens_proto.v1 import assignment_pb2 as pb
 from fedlens_proto.v1 import check_in_pb2, enrolment_pb2
+from fedlens_server.engine import assignments, clients, tasks, updates
 from fedlens_server.errors import Malformed, Unknown
-from fedlens_server.methods import METHODS, Phase, State, TaskPlan, Tools
-from fedlens_server.methods.fedavg import FedAvg, train_whole_model
+from fedlens_server.methods import METHODS, Method, MethodState, Phase, TaskPlan, Tools
+from fedlens_server.methods.fedavg import sharing_global_set, whole_model_plan
 from tests.server.bundles import TinyBundle, tiny_bundle
 from tests.server.concatenated import concatenated
 from tests.server.fakes import CAPABILITIES, EVALUATORS, TRAINERS, Bench, client_ids, update_of
@@ -28,7 +29,7 @@ LOCAL = {"method": "local_only", "rounds": 2, "population": 2, "deadline_s": 60}
 def enrol(bench: Bench, client: bytes, *models: str) -> None:
     named = enrolment_pb2.Capabilities(models=models)
     named.MergeFrom(CAPABILITIES)
-    bench.rounds.enrol(client, TRAINERS, named).result()
+    clients.enrol(bench.federation, client, TRAINERS, named).result()
     bench.settle()
 
 
@@ -59,9 +60,9 @@ def test_a_client_that_named_none_of_the_models_takes_no_part(bench: Bench) -> N
     enrol(bench, ALICE, "vgg")
 
     assert bench.check_in(ALICE).wait.reason == check_in_pb2.WAIT_REASON_NO_TASK
-    assert bench.rounds.tasks().tasks[0].enrolled == 0
+    assert tasks.listed(bench.federation).tasks[0].enrolled == 0
     with pytest.raises(Unknown):
-        bench.rounds.readable(ALICE, bundle_id(LENET))
+        assignments.readable(bench.federation, ALICE, bundle_id(LENET))
 
 
 def test_the_models_that_a_client_named_are_known_after_a_restart(bench: Bench) -> None:
@@ -91,7 +92,7 @@ def test_the_initial_weights_that_a_pass_names_are_those_of_the_clients_own_bund
     assert list(alices) == list(bobs) == ["initial"]
     assert initial_of(bench, alices["initial"]) == (2, 5)
     assert initial_of(bench, bobs["initial"]) == (2, 3)
-    assert bench.rounds.readable(ALICE, alices["initial"]).size > 0
+    assert assignments.readable(bench.federation, ALICE, alices["initial"]).size > 0
 
 
 def test_a_client_that_waits_is_told_of_them_too(bench: Bench) -> None:
@@ -148,29 +149,24 @@ def test_a_classifier_is_shared_by_clients_with_different_extractors(bench: Benc
     np.testing.assert_array_equal(bench.store.tensors(alices["global"])["fc.bias"], [5.0, 5.0])
 
 
-@dataclass(frozen=True)
-class Stacking(FedAvg):
+def stacking_method(task: TaskPlan) -> Method:
     """A round of FedAvg, then one in which nothing but the concatenated classifier is trained."""
+    train, stacked = whole_model_plan(task), whole_model_plan(task)
+    stacked.extractors.extend(["one", "two"])
+    phases = (
+        Phase(name="train", rounds=1, cohort=None, local_plan=train),
+        Phase(name="stack", rounds=1, cohort=None, local_plan=stacked, concatenated=True),
+    )
 
-    def phases(self, task: TaskPlan) -> list[Phase]:
-        (first,) = train_whole_model(task)
-        stacked = pb.LocalPlan()
-        stacked.CopyFrom(first.local_plan)
-        stacked.extractors.extend(["one", "two"])
-        return [
-            Phase(name="train", rounds=1, cohort=None, local_plan=first.local_plan),
-            Phase(name="stack", rounds=1, cohort=None, local_plan=stacked, concatenated=True),
-        ]
+    def begin(phase: Phase, state: MethodState, tools: Tools) -> MethodState:
+        return {"global": tools.initial if phase.name == "train" else tools.initial_concatenated}
 
-    def begin(self, phase: Phase, state: State, tools: Tools) -> State:
-        if phase.name == "train":
-            return super().begin(phase, state, tools)
-        return {"global": tools.initial_concatenated}
+    return replace(sharing_global_set(task, train), phases=phases, begin=begin)
 
 
 @pytest.fixture
 def stacking() -> Iterator[dict[str, object]]:
-    METHODS["stacking"] = Stacking.for_task
+    METHODS["stacking"] = stacking_method
     yield {**LOCAL, "method": "stacking"}
     del METHODS["stacking"]
 
@@ -188,14 +184,14 @@ def test_a_phase_that_concatenates_uses_the_bundle_for_that(bench: Bench, stacki
 
     assert (first.bundle, second.bundle) == (bundle_id(LENET), bundle_id(stacked))
     assert sorted(bench.tensors(second)) == ["classifier.bias", "classifier.weight"]
-    assert bench.rounds.expect(ALICE, 1, 2).specs is not None
+    assert updates.expect(bench.federation, ALICE, 1, 2).layout is not None
     for client in (ALICE, BOB):
         bench.report(client)
     bench.advance()
     last = bench.assignment(ALICE)
     assert last.bundle == bundle_id(stacked)
     assert list(last.local_plan.extractors) == ["one", "two"]
-    assert bench.rounds.model("task").bundle == bundle_id(stacked)
+    assert tasks.model(bench.federation, "task").bundle == bundle_id(stacked)
 
 
 def test_an_evaluator_gets_the_extractors_with_the_bundle(bench: Bench, stacking: dict[str, object]) -> None:
@@ -219,7 +215,7 @@ def test_who_cannot_run_a_bundle_in_every_phase_takes_no_part(bench: Bench, stac
     enrol(bench, ALICE, "tiny")
     enrol(bench, BOB, "tiny", "stacked")
 
-    (task,) = bench.rounds.tasks().tasks
+    (task,) = tasks.listed(bench.federation).tasks
     assert task.enrolled == 1
 
 

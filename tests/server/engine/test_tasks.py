@@ -6,6 +6,7 @@ from hashlib import sha256
 import pytest
 
 from fedlens_proto.v1 import admin_pb2, manifest_pb2
+from fedlens_server.engine import tasks
 from fedlens_server.errors import Malformed, TaskDiffers, Unknown
 from tests.server.bundles import TinyBundle, tiny_bundle
 from tests.server.fakes import SEED, Bench
@@ -49,17 +50,17 @@ def test_a_bad_setting_is_refused_by_name(bench: Bench, changes: dict[str, objec
         create(bench, **changes)
 
     assert message in str(caught.value)
-    assert not bench.rounds.tasks().tasks
+    assert not tasks.listed(bench.federation).tasks
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "no JSON"),
+        ("", "not valid JSON"),
         ("[]", "must be a JSON object"),
-        ("{", "no JSON"),
-        ("[" * 60_000, "no JSON"),
-        ('{"\\ud800": 1}', "no JSON: .* surrogates not allowed"),
+        ("{", "not valid JSON"),
+        ("[" * 60_000, "not valid JSON"),
+        ('{"\\ud800": 1}', "not valid JSON: .* surrogates not allowed"),
         ("x" * 70_000, "70000 characters, at most 65536"),
         ('{"rounds": 1, "population": 1}', "method: found nothing, must be name of a method"),
     ],
@@ -81,7 +82,7 @@ def test_made_twice_with_the_same_content_it_is_one_task(bench: Bench) -> None:
     assert create(bench) == first
     bench.reopen()
     assert create(bench) == first
-    assert len(bench.rounds.tasks().tasks) == 1
+    assert len(tasks.listed(bench.federation).tasks) == 1
 
 
 def test_made_again_with_other_content_it_is_refused(bench: Bench) -> None:
@@ -98,16 +99,16 @@ def test_the_seed_is_never_shown(bench: Bench) -> None:
 
     assert SEED not in task.settings_json
     assert "seed" not in json.loads(task.settings_json)
-    assert bench.rounds._federation.tasks[1].seed == bytes.fromhex(SEED)
+    assert bench.task.seed == bytes.fromhex(SEED)
     bench.reopen()
-    assert bench.rounds._federation.tasks[1].seed == bytes.fromhex(SEED)
+    assert bench.task.seed == bytes.fromhex(SEED)
 
 
 def test_without_a_seed_two_tasks_get_different_ones(bench: Bench) -> None:
     bench.create(json.dumps(GOOD), name="one")
     bench.create(json.dumps(GOOD), name="two")
 
-    tasks = bench.rounds._federation.tasks
+    tasks = bench.federation.tasks
     assert tasks[1].seed != tasks[2].seed
 
 
@@ -121,7 +122,7 @@ def test_settings_come_back_with_defaults_filled_in(bench: Bench) -> None:
 
 def make(bench: Bench, *manifests: bytes) -> None:
     request = admin_pb2.CreateTaskRequest(protocol=1, name="task", manifests=manifests, settings_json=json.dumps(GOOD))
-    bench.rounds.create_task(request).result()
+    tasks.create(bench.federation, request).result()
 
 
 def test_parts_must_be_stored_first(bench: Bench) -> None:
@@ -171,17 +172,17 @@ def test_a_reference_that_the_method_does_not_give_is_named(bench: Bench) -> Non
 def test_the_proximal_reference_is_bound_to_the_download(bench: Bench) -> None:
     bench.create(json.dumps(GOOD), [tiny_bundle(references=["global"])])
 
-    (phase,) = bench.rounds._federation.tasks[1].phases
+    (phase,) = bench.task.phases
     assert phase.local_plan.references[0].set.download == "global"
 
 
 def test_a_model_of_a_task_that_has_not_started_is_the_initial_one(bench: Bench) -> None:
     create(bench)
 
-    model = bench.rounds.model("task")
+    model = tasks.model(bench.federation, "task")
 
     assert model.blob_sha256 == sha256(tiny_bundle().initial).digest()
     assert model.round == 0
     assert list(model.class_names) == ["class 0", "class 1"]
     with pytest.raises(Unknown):
-        bench.rounds.model("nothing")
+        tasks.model(bench.federation, "nothing")

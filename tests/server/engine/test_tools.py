@@ -2,37 +2,41 @@
 
 import json
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from fedlens_proto import keyed_hash
-from fedlens_server.methods import METHODS, Phase, State, Tools, Update
-from fedlens_server.methods.fedavg import FedAvg
+from fedlens_server.engine import clients
+from fedlens_server.methods import METHODS, Method, MethodState, Phase, TaskPlan, Tools, Update, fedavg
 from tests.server.fakes import SEED, Bench, client_ids
 
 IDS = client_ids(9)
 SETTINGS = {"method": "noting", "rounds": 3, "population": 8, "cohort": 2, "deadline_s": 60, "seed": SEED}
 
 
-class Noting(FedAvg):
+def for_task(task: TaskPlan) -> Method:
     """FedAvg that keeps what it was given."""
+    method = fedavg.for_task(task)
 
-    def begin(self, phase: Phase, state: State, tools: Tools) -> State:
-        return {**super().begin(phase, state, tools), "begun": tools.generator.random(3, np.float32)}
+    def begin(phase: Phase, state: MethodState, tools: Tools) -> MethodState:
+        return {**method.begin(phase, state, tools), "begun": tools.generator.random(3, np.float32)}
 
-    def aggregate(self, phase: Phase, state: State, updates: Sequence[Update], tools: Tools) -> State:
+    def aggregate(phase: Phase, state: MethodState, updates: Sequence[Update], tools: Tools) -> MethodState:
         given = {
             "drawn": tools.generator.random(3, np.float32),
             "population": [client.hex() for client in tools.population],
         }
-        return {**state, **super().aggregate(phase, state, updates, tools), **given}
+        return {**state, **method.aggregate(phase, state, updates, tools), **given}
+
+    return replace(method, begin=begin, aggregate=aggregate)
 
 
 @pytest.fixture
 def noting(bench: Bench) -> Iterator[Bench]:
     """A task that has started with eight clients, of whom the last enrolled first; the ninth comes later."""
-    METHODS["noting"] = Noting.for_task
+    METHODS["noting"] = for_task
     bench.create(json.dumps(SETTINGS))
     bench.enrol(IDS[7::-1])
     bench.enrol(IDS[8:])
@@ -41,7 +45,7 @@ def noting(bench: Bench) -> Iterator[Bench]:
 
 
 def value(bench: Bench, name: str) -> np.ndarray:
-    return np.asarray(bench.rounds._federation.tasks[1].values[name])
+    return np.asarray(bench.task.values[name])
 
 
 def commit(bench: Bench) -> None:
@@ -85,7 +89,7 @@ def test_the_population_is_everybody_eligible_when_the_round_opened_sorted(notin
 
 def test_a_restart_in_an_open_round_keeps_its_cohort_and_population(noting: Bench) -> None:
     before = [client for client in IDS if noting.check_in(client).HasField("assignment")]
-    noting.rounds.revoke(next(client for client in IDS if client not in before)).result()
+    clients.revoke(noting.federation, next(client for client in IDS if client not in before)).result()
     noting.reopen()
 
     after = [client for client in IDS if client in before and noting.check_in(client).HasField("assignment")]

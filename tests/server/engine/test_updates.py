@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from fedlens_proto.v1 import admin_pb2, assignment_pb2, update_pb2
-from fedlens_server.engine.rounds import ReceivedUpdate
+from fedlens_server.engine import aggregation, assignments, evaluation, updates
+from fedlens_server.engine.updates import ReceivedUpdate
 from fedlens_server.errors import (
     AlreadyFailed,
     Forbidden,
@@ -20,7 +21,7 @@ from fedlens_server.errors import (
     UpdateDiffers,
     UpdateInvalid,
 )
-from fedlens_server.store import StoredBlob
+from fedlens_server.store import PendingBlob
 from tests.server.bundles import tiny_bundle
 from tests.server.fakes import EVALUATORS, SEED, Bench, client_ids, update_of
 
@@ -58,13 +59,18 @@ def send(bench: Bench, assignment: assignment_pb2.Assignment, value: float = 1.0
     return bench.send(client, assignment, *update_of(assignment, weights(value), count))
 
 
+def quarantine(bench: Bench, reason: str, body_sha256: bytes | None = None) -> None:
+    membership = updates.expect(bench.federation, ALICE, 1, 1)
+    updates.quarantine(bench.federation, membership, reason, body_sha256).result()
+
+
 def test_an_update_sent_twice_gets_the_same_receipt_and_counts_once(running: Bench) -> None:
     assignment = running.assignment(ALICE)
 
     first, second = send(running, assignment), send(running, assignment)
 
     assert first == second
-    assert running.rounds.due() == []
+    assert aggregation.due(running.federation) == []
 
 
 def test_the_same_bytes_get_their_receipt_when_the_round_is_long_over(running: Bench) -> None:
@@ -74,7 +80,7 @@ def test_the_same_bytes_get_their_receipt_when_the_round_is_long_over(running: B
     running.advance()
     running.reopen()
 
-    assert running.rounds.expect(ALICE, 1, 1).blob_size > 0
+    assert updates.expect(running.federation, ALICE, 1, 1).layout is not None
     assert send(running, assignment) == first
 
 
@@ -93,17 +99,15 @@ def test_a_second_update_with_other_bytes_is_refused_and_the_first_one_counts(ru
 
 
 def test_two_different_updates_at_the_same_moment_leave_one(running: Bench) -> None:
-    from fedlens_server.engine.rounds import ReceivedUpdate
-    from fedlens_server.store import StoredBlob
-
     assignment = running.assignment(ALICE)
     received = []
     for value in (1.0, 2.0):
         header, raw = update_of(assignment, weights(value))
-        blob = StoredBlob(header.blob_sha256, len(raw), raw=raw)
+        blob = PendingBlob(header.blob_sha256, len(raw), raw=raw)
         received.append(ReceivedUpdate(header=header, body_sha256=sha256(raw).digest(), body_size=len(raw), blob=blob))
 
-    futures = [running.rounds.accept_update(ALICE, 1, 1, update) for update in received]
+    membership = updates.expect(running.federation, ALICE, 1, 1)
+    futures = [updates.accept(running.federation, membership, update) for update in received]
 
     assert futures[0].result().body_sha256 == received[0].body_sha256
     assert isinstance(futures[1].exception(), UpdateDiffers)
@@ -116,7 +120,7 @@ def test_an_update_after_the_round_is_refused(running: Bench) -> None:
     running.advance()
 
     with pytest.raises(RoundClosed):
-        running.rounds.expect(ALICE, 1, 1)
+        updates.expect(running.federation, ALICE, 1, 1)
     with pytest.raises(RoundClosed):
         send(running, assignment)
 
@@ -125,30 +129,33 @@ def test_foreign_tasks_rounds_and_members_are_refused(running: Bench) -> None:
     running.enrol([CAROL])
 
     with pytest.raises(Unknown, match="no task 9"):
-        running.rounds.expect(ALICE, 9, 1)
+        updates.expect(running.federation, ALICE, 9, 1)
     for number in (0, 2, 2**64 - 1):
         with pytest.raises(Unknown, match="has no round"):
-            running.rounds.expect(ALICE, 1, number)
+            updates.expect(running.federation, ALICE, 1, number)
     with pytest.raises(Forbidden, match="not a member"):
-        running.rounds.expect(CAROL, 1, 1)
+        updates.expect(running.federation, CAROL, 1, 1)
 
 
 def test_an_expectation_is_the_uploads_exact_layout(running: Bench) -> None:
-    expectation = running.rounds.expect(ALICE, 1, 1)
+    layout = updates.expect(running.federation, ALICE, 1, 1).layout
     header, raw = update_of(running.assignment(ALICE), weights(1.0))
 
-    assert [str(spec) for spec in expectation.specs or ()] == [
+    assert layout is not None
+    assert [str(spec) for spec in layout.specs] == [
         "bn.batches int64[]",
         "fc.bias float32[2]",
         "fc.weight float32[2, 3]",
     ]
-    assert expectation.blob_size == header.blob_size == len(raw)
+    assert layout.size == header.blob_size == len(raw)
 
 
 def test_a_half_precision_task_expects_half_precision(bench: Bench) -> None:
     start(bench, codec="f16")
 
-    assert str((bench.rounds.expect(ALICE, 1, 1).specs or ())[1]) == "fc.bias float16[2]"
+    layout = updates.expect(bench.federation, ALICE, 1, 1).layout
+    assert layout is not None
+    assert str(layout.specs[1]) == "fc.bias float16[2]"
 
 
 @pytest.mark.parametrize(
@@ -183,7 +190,7 @@ def test_an_unacceptable_header_quarantines_the_member(running: Bench, change: d
 
 
 def test_a_quarantined_member_counts_as_reported_and_the_round_goes_on(running: Bench) -> None:
-    running.rounds.quarantine(ALICE, 1, 1, "tensor 'fc.bias' holds a NaN or an infinity", b"b" * 32).result()
+    quarantine(running, "tensor 'fc.bias' holds a NaN or an infinity", b"b" * 32)
     running.report(BOB, 3.0)
     running.advance()
 
@@ -193,10 +200,10 @@ def test_a_quarantined_member_counts_as_reported_and_the_round_goes_on(running: 
 
 def test_a_quarantined_member_cannot_send_again(running: Bench) -> None:
     assignment = running.assignment(ALICE)
-    running.rounds.quarantine(ALICE, 1, 1, "bad").result()
+    quarantine(running, "bad")
 
     with pytest.raises(UpdateInvalid, match="bad"):
-        running.rounds.expect(ALICE, 1, 1)
+        updates.expect(running.federation, ALICE, 1, 1)
     with pytest.raises(UpdateInvalid, match="bad"):
         send(running, assignment)
     assert running.check_in(ALICE).HasField("wait")
@@ -205,7 +212,7 @@ def test_a_quarantined_member_cannot_send_again(running: Bench) -> None:
 def test_a_member_that_has_reported_is_not_quarantined_any_more(running: Bench) -> None:
     running.report(ALICE)
 
-    running.rounds.quarantine(ALICE, 1, 1, "a second body, cut off").result()
+    quarantine(running, "a second body, cut off")
 
     assert member(running, ALICE).state == admin_pb2.MEMBER_STATE_REPORTED
 
@@ -214,7 +221,7 @@ def test_a_bad_blob_after_a_report_is_a_second_update_with_other_bytes(running: 
     running.report(ALICE)
 
     with pytest.raises(UpdateDiffers):
-        running.rounds.quarantine(ALICE, 1, 1, "tensor 'fc.bias' holds a NaN or an infinity", b"b" * 32).result()
+        quarantine(running, "tensor 'fc.bias' holds a NaN or an infinity", b"b" * 32)
 
     assert member(running, ALICE).state == admin_pb2.MEMBER_STATE_REPORTED
 
@@ -242,14 +249,14 @@ def test_updates_with_a_bound_on_their_norm_share_a_commit(bench: Bench) -> None
 
     def begin(client: bytes) -> Future[update_pb2.Receipt]:
         header, raw = update_of(bench.assignment(client), weights(1.0))
-        stored = StoredBlob(header.blob_sha256, len(raw), raw=raw)
+        stored = PendingBlob(header.blob_sha256, len(raw), raw=raw)
         received = ReceivedUpdate(header=header, body_sha256=sha256(client).digest(), body_size=len(raw), blob=stored)
-        return bench.rounds.accept_update(client, 1, 1, received)
+        return updates.accept(bench.federation, updates.expect(bench.federation, client, 1, 1), received)
 
     receipts = [begin(client) for client in (ALICE, BOB)]
     try:
         # Both norms are found, one after the other, while the writing thread is still busy.
-        bench.rounds._norms.submit(lambda: None).result(5)
+        bench.federation.norms.submit(lambda: None).result(5)
     finally:
         gate.set()
 
@@ -258,11 +265,11 @@ def test_updates_with_a_bound_on_their_norm_share_a_commit(bench: Bench) -> None
 
 def test_a_failure_is_final_for_the_round(running: Bench) -> None:
     assignment = running.assignment(ALICE)
-    running.rounds.accept_failure(ALICE, 1, 1, NO_PHOTOS, "album is empty").result()
-    running.rounds.accept_failure(ALICE, 1, 1, NO_PHOTOS, "again").result()
+    updates.accept_failure(running.federation, ALICE, 1, 1, NO_PHOTOS, "album is empty").result()
+    updates.accept_failure(running.federation, ALICE, 1, 1, NO_PHOTOS, "again").result()
 
     with pytest.raises(AlreadyFailed):
-        running.rounds.expect(ALICE, 1, 1)
+        updates.expect(running.federation, ALICE, 1, 1)
     with pytest.raises(AlreadyFailed):
         send(running, assignment)
     assert member(running, ALICE).reason == "no-photos: album is empty"
@@ -270,7 +277,7 @@ def test_a_failure_is_final_for_the_round(running: Bench) -> None:
 
 
 def test_a_failure_counts_as_an_answer(running: Bench) -> None:
-    running.rounds.accept_failure(ALICE, 1, 1, NO_PHOTOS, "").result()
+    updates.accept_failure(running.federation, ALICE, 1, 1, NO_PHOTOS, "").result()
     running.report(BOB, 3.0)
     running.advance()
 
@@ -281,12 +288,12 @@ def test_a_failure_after_an_update_is_refused(running: Bench) -> None:
     running.report(ALICE)
 
     with pytest.raises(UpdateDiffers):
-        running.rounds.accept_failure(ALICE, 1, 1, NO_PHOTOS, "").result()
+        updates.accept_failure(running.federation, ALICE, 1, 1, NO_PHOTOS, "").result()
 
 
 def test_what_a_client_says_of_its_failure_cannot_command_a_terminal(running: Bench) -> None:
     said = "out of\nmemory \x1b]0;title\x07, sagt Zoë"
-    running.rounds.accept_failure(ALICE, 1, 1, update_pb2.FAILURE_REASON_INTERNAL, said).result()
+    updates.accept_failure(running.federation, ALICE, 1, 1, update_pb2.FAILURE_REASON_INTERNAL, said).result()
 
     reasons = [member.reason for member in running.show().rounds[0].members]
     assert "internal: out of memory  ]0;title , sagt Zoë" in reasons
@@ -295,7 +302,7 @@ def test_what_a_client_says_of_its_failure_cannot_command_a_terminal(running: Be
 @pytest.mark.parametrize(("reason", "detail"), [(0, ""), (99, ""), (1, "x" * 1001)])
 def test_a_failure_without_a_known_reason_is_refused(running: Bench, reason: int, detail: str) -> None:
     with pytest.raises(Malformed):
-        running.rounds.accept_failure(ALICE, 1, 1, reason, detail).result()  # type: ignore[arg-type]
+        updates.accept_failure(running.federation, ALICE, 1, 1, reason, detail).result()  # type: ignore[arg-type]
 
 
 def test_a_full_disk_is_answered_with_later_and_the_same_update_is_taken_then(
@@ -325,16 +332,16 @@ def test_a_client_reads_its_sets_and_bundle_and_nothing_else(running: Bench) -> 
     header, _ = update_of(assignment, weights(5.0))
 
     for raw in bundle.parts:
-        assert running.rounds.readable(BOB, sha256(raw).digest()).size == len(raw)
-    assert running.rounds.readable(BOB, assignment.sets[0].sha256).size == assignment.sets[0].size
+        assert assignments.readable(running.federation, BOB, sha256(raw).digest()).size == len(raw)
+    assert assignments.readable(running.federation, BOB, assignment.sets[0].sha256).size == assignment.sets[0].size
     for digest in (header.blob_sha256, b"\0" * 32, b"short", b""):
         with pytest.raises(Unknown):
-            running.rounds.readable(BOB, digest)
+            assignments.readable(running.federation, BOB, digest)
         with pytest.raises(Unknown):
-            running.rounds.readable(ALICE, digest)
+            assignments.readable(running.federation, ALICE, digest)
 
 
-def evaluation(running: Bench, **changes: object) -> update_pb2.UpdateHeader:
+def evaluated(running: Bench, **changes: object) -> update_pb2.UpdateHeader:
     assignment = running.assignment(EVE)
     sums = update_pb2.EvaluationSums(moment=update_pb2.EVALUATION_MOMENT_START, count=10, correct=8, loss=2.0)
     fields = {"protocol": 1, "phase": assignment.phase, "bundle": assignment.bundle, "evaluations": [sums], **changes}
@@ -352,32 +359,32 @@ def evaluating(running: Bench) -> Bench:
 
 
 def test_an_evaluation_sent_twice_gets_the_same_receipt(evaluating: Bench) -> None:
-    header = evaluation(evaluating)
+    header = evaluated(evaluating)
 
-    first = evaluating.rounds.accept_evaluation(EVE, 1, 1, header, b"x" * 32).result()
-    second = evaluating.rounds.accept_evaluation(EVE, 1, 1, header, b"x" * 32).result()
+    first = evaluation.accept(evaluating.federation, EVE, 1, 1, header, b"x" * 32).result()
+    second = evaluation.accept(evaluating.federation, EVE, 1, 1, header, b"x" * 32).result()
 
     assert first == second
     with pytest.raises(UpdateDiffers):
-        evaluating.rounds.accept_evaluation(EVE, 1, 1, header, b"y" * 32).result()
+        evaluation.accept(evaluating.federation, EVE, 1, 1, header, b"y" * 32).result()
 
 
 def test_an_evaluation_of_a_round_that_another_has_followed_is_refused(evaluating: Bench) -> None:
-    header = evaluation(evaluating)
+    header = evaluated(evaluating)
     evaluating.report(ALICE)
     evaluating.report(BOB)
     evaluating.advance()
 
     with pytest.raises(RoundClosed):
-        evaluating.rounds.accept_evaluation(EVE, 1, 1, header, b"x" * 32).result()
+        evaluation.accept(evaluating.federation, EVE, 1, 1, header, b"x" * 32).result()
     for number in (0, 3, 2**64 - 1):
         with pytest.raises(Unknown):
-            evaluating.rounds.accept_evaluation(EVE, 1, number, header, b"x" * 32).result()
+            evaluation.accept(evaluating.federation, EVE, 1, number, header, b"x" * 32).result()
 
 
 def test_trainers_do_not_send_evaluations(evaluating: Bench) -> None:
     with pytest.raises(Forbidden):
-        evaluating.rounds.accept_evaluation(ALICE, 1, 1, evaluation(evaluating), b"x" * 32).result()
+        evaluation.accept(evaluating.federation, ALICE, 1, 1, evaluated(evaluating), b"x" * 32).result()
 
 
 @pytest.mark.parametrize(
@@ -386,5 +393,5 @@ def test_trainers_do_not_send_evaluations(evaluating: Bench) -> None:
 )
 def test_an_unacceptable_evaluation_is_refused(evaluating: Bench, change: dict[str, object]) -> None:
     with pytest.raises(UpdateInvalid):
-        evaluating.rounds.accept_evaluation(EVE, 1, 1, evaluation(evaluating, **change), b"x" * 32).result()
+        evaluation.accept(evaluating.federation, EVE, 1, 1, evaluated(evaluating, **change), b"x" * 32).result()
     assert evaluating.assignment(EVE).round == 1

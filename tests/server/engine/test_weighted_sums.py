@@ -12,11 +12,11 @@ from sqlalchemy import select
 
 from fedlens_proto import blob
 from fedlens_proto.v1 import admin_pb2, assignment_pb2, check_in_pb2
-from fedlens_server.engine import lifecycle, weighted_sums
+from fedlens_server.engine import aggregation, assignments, clients, downloads, tasks
 from fedlens_server.errors import Unknown
 from fedlens_server.store import encoding, schema
-from fedlens_server.store.blobs import Computed
-from tests.server.fakes import EVALUATORS, SEED, Bench, client_ids, update_of
+from fedlens_server.store.blobs import ComputedTensors
+from tests.server.fakes import EVALUATORS, SEED, Bench, after_drawing, client_ids, update_of
 from tests.server.fakes import bench as open_bench
 from tests.server.networks import network, weights
 
@@ -68,7 +68,7 @@ def personal(bench: Bench, client: bytes) -> assignment_pb2.BlobSet:
 
 def content(bench: Bench, client: bytes) -> bytes:
     """What the client gets, byte for byte."""
-    location = bench.rounds.readable(client, personal(bench, client).sha256)
+    location = assignments.readable(bench.federation, client, personal(bench, client).sha256)
     if location.raw is not None:
         return location.raw
     assert location.computed is not None
@@ -105,7 +105,7 @@ def test_a_mix_is_on_no_disk(mixing: Bench) -> None:
 
 def test_another_client_may_not_fetch_it(mixing: Bench) -> None:
     with pytest.raises(Unknown):
-        mixing.rounds.readable(BOB, personal(mixing, ALICE).sha256)
+        assignments.readable(mixing.federation, BOB, personal(mixing, ALICE).sha256)
 
 
 def test_a_restart_in_an_open_round_gives_the_same_bytes(mixing: Bench) -> None:
@@ -145,9 +145,9 @@ def test_a_client_that_uploads_the_mix_itself_has_it_stored(mixing: Bench) -> No
 
 def test_a_forgotten_client_stays_in_the_mixes_of_the_open_round_and_goes_with_it(mixing: Bench) -> None:
     before = content(mixing, ALICE)
-    model = mixing.rounds._federation.tasks[1].values[f"clients/{CAROL.hex()}/model"].digest.hex()
+    model = mixing.task.values[f"clients/{CAROL.hex()}/model"].digest.hex()
 
-    mixing.rounds.forget(CAROL).result()
+    clients.forget(mixing.federation, CAROL).result()
     during = content(mixing, ALICE)
     upload(mixing, ALICE, 2.0)
     upload(mixing, BOB, 6.0)
@@ -157,14 +157,31 @@ def test_a_forgotten_client_stays_in_the_mixes_of_the_open_round_and_goes_with_i
     assert during == before
     assert held
     assert model not in files(mixing)
-    # 2 and 6 without Carol's 9
-    assert blob.Blob.from_bytes(content(mixing, ALICE))["conv.weight"].max() < 6.0
+    # Without Carol's 9.
+    expected = mixed_by_hand({ALICE: 2.0, BOB: 6.0}, ALICE)
+    np.testing.assert_allclose(blob.Blob.from_bytes(content(mixing, ALICE))["conv.weight"], expected, rtol=1e-5)
+
+
+def test_a_client_forgotten_after_the_next_cohort_was_drawn_is_in_none_of_its_mixes(
+    mixing: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Revoked before, she is not eligible: only the state tells of her.
+    clients.revoke(mixing.federation, CAROL).result()
+    after_drawing(monkeypatch, lambda: clients.forget(mixing.federation, CAROL).result())
+    upload(mixing, ALICE, 2.0)
+    upload(mixing, BOB, 6.0)
+
+    mixing.advance()
+
+    # Without Carol's 9.
+    expected = mixed_by_hand({ALICE: 2.0, BOB: 6.0}, ALICE)
+    np.testing.assert_allclose(blob.Blob.from_bytes(content(mixing, ALICE))["conv.weight"], expected, rtol=1e-5)
 
 
 def test_a_restart_after_somebody_was_forgotten_changes_no_byte_of_the_open_round(mixing: Bench) -> None:
     before = content(mixing, ALICE)
 
-    mixing.rounds.forget(CAROL).result()
+    clients.forget(mixing.federation, CAROL).result()
     mixing.reopen()
 
     assert content(mixing, ALICE) == before
@@ -181,11 +198,7 @@ def test_restarts_at_every_step_change_no_digest(tmp_path: Path) -> None:
                     upload(bench, client, value + k, width=3)
                     if restarts:
                         bench.reopen()
-                federation = bench.rounds._federation
-                number = bench.rounds.due()[0]
-                bench.store.submit(
-                    lambda tx, at=federation, key=number: lifecycle.begin_closing(at, tx, key)  # type: ignore[misc]
-                ).result()
+                bench.freeze(aggregation.due(bench.federation)[0].round)
                 if restarts:
                     bench.reopen()
                 bench.advance()
@@ -250,7 +263,7 @@ def test_who_waits_predicts_with_its_last_upload(mixing: Bench) -> None:
     (item,) = response.wait.models[0].sets
     assert item.name == "personal"
     np.testing.assert_array_equal(mixing.store.tensors(item.sha256)["conv.weight"][0, :2], [4.0, 4.0])
-    assert mixing.rounds.readable(ALICE, item.sha256).path is not None
+    assert assignments.readable(mixing.federation, ALICE, item.sha256).path is not None
 
 
 def test_evaluators_and_operators_are_told_of_no_global_model_in_personalisation(mixing: Bench) -> None:
@@ -259,7 +272,7 @@ def test_evaluators_and_operators_are_told_of_no_global_model_in_personalisation
 
     assert not mixing.check_in(evaluator).HasField("assignment")
     with pytest.raises(Unknown, match="no global model"):
-        mixing.rounds.model("task")
+        tasks.model(mixing.federation, "task")
 
 
 def test_digests_are_found_before_the_writing_thread_needs_them(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -271,7 +284,6 @@ def test_digests_are_found_before_the_writing_thread_needs_them(bench: Bench, mo
 
     assert len(threads) == 3
     assert "fedlens-writer" not in threads
-    assert bench.rounds._federation.weighted_sum_digests == {}
 
 
 def test_the_norm_of_an_update_is_that_of_its_difference_to_the_mix(bench: Bench) -> None:
@@ -319,11 +331,11 @@ def note_threads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     threads: list[str] = []
     found = encoding.digest
 
-    def noted(tensors: Computed) -> bytes:
+    def noted(tensors: ComputedTensors) -> bytes:
         threads.append(threading.current_thread().name)
         return found(tensors)
 
-    monkeypatch.setattr(weighted_sums.encoding, "digest", noted)
+    monkeypatch.setattr(downloads.encoding, "digest", noted)
     return threads
 
 

@@ -25,35 +25,12 @@ from fedlens_server.http.app import create_admin_app, create_app
 from fedlens_server.http.listening import Runner, close, listen
 from fedlens_server.http.service import SERVICE, Service
 from fedlens_server.store import Store
-from tests.server.http.bundles import SampleBundle
+from tests.server.bundles import TinyBundle
+from tests.server.fakes import START, ManualClock
 
-START = 1_700_000_000.0
 ADMIN_TOKEN = "token-of-the-operators"
 TRAINER_TOKEN = "token-of-the-trainers"
 EVALUATOR_TOKEN = "token-of-the-evaluators"
-
-
-class ManualClock:
-    """Stands still until it is moved."""
-
-    def __init__(self) -> None:
-        self._now = START
-        self._sleepers: list[tuple[float, asyncio.Future[None]]] = []
-
-    def now(self) -> float:
-        return self._now
-
-    async def sleep_until(self, when: float) -> None:
-        if when > self._now:
-            future = asyncio.get_running_loop().create_future()
-            self._sleepers.append((when, future))
-            await future
-
-    def advance(self, seconds: float) -> None:
-        self._now += seconds
-        for when, future in self._sleepers:
-            if when <= self._now and not future.done():
-                future.set_result(None)
 
 
 @dataclass(frozen=True)
@@ -97,12 +74,12 @@ class Server:
     async def admin(self, method: str, path: str, body: Any = b"", token: str = ADMIN_TOKEN, **headers: str) -> Answer:
         return await self.request(method, self.admin_url + path, body, Authorization=f"Bearer {token}", **headers)
 
-    async def store(self, bundle: SampleBundle) -> None:
-        for digest, content in bundle.parts.items():
+    async def store(self, bundle: TinyBundle) -> None:
+        for digest, content in bundle.by_digest.items():
             answer = await self.admin("PUT", f"/v1/admin/parts/{digest.hex()}", content)
             assert answer.status == 204, answer
 
-    async def create(self, bundle: SampleBundle, name: str = "demo", **settings: Any) -> admin_pb2.Task:
+    async def create(self, bundle: TinyBundle, name: str = "demo", **settings: Any) -> admin_pb2.Task:
         await self.store(bundle)
         answer = await self.admin("POST", "/v1/admin/tasks", creation(bundle, name, **settings))
         assert answer.status == 200, answer
@@ -172,7 +149,7 @@ def enrolment(token: str, client_id: bytes) -> bytes:
     ).SerializeToString()
 
 
-def creation(bundle: SampleBundle, name: str = "demo", **settings: Any) -> bytes:
+def creation(bundle: TinyBundle, name: str = "demo", **settings: Any) -> bytes:
     given = {"method": "fedavg", "rounds": 3, "population": 2, "seed": "5e" * 32} | settings
     return admin_pb2.CreateTaskRequest(
         protocol=1, name=name, manifests=[bundle.manifest], settings_json=json.dumps(given)
@@ -180,7 +157,7 @@ def creation(bundle: SampleBundle, name: str = "demo", **settings: Any) -> bytes
 
 
 def trained(features: int = 3, value: float = 1.0) -> bytes:
-    """A blob that fits `bundles.linear(features)`."""
+    """A blob that fits `tiny_bundle(features)`."""
     weight = np.full((2, features), value, np.float32)
     return encode({"fc.bias": np.full(2, value, np.float32), "fc.weight": weight})
 

@@ -7,7 +7,7 @@ import pytest
 
 from fedlens_proto.v1 import assignment_pb2, error_pb2
 from fedlens_proto.wire import MAX_UPDATE_HEADER_BYTES, MEDIA_TYPE
-from tests.server.http import bundles
+from tests.server.bundles import tiny_bundle
 from tests.server.http.running import Client, Server, round_path, trained, update
 
 ROUND = assignment_pb2.Assignment(task=1, round=1)
@@ -16,7 +16,7 @@ ROUND = assignment_pb2.Assignment(task=1, round=1)
 @pytest.fixture
 async def late(server: Server) -> Client:
     """Enrolled, but after the first round had opened; its only member has reported in none."""
-    await server.create(bundles.linear(), population=1)
+    await server.create(tiny_bundle(), population=1)
     await (await server.client(1)).assignment()
     return await server.client(2)
 
@@ -49,7 +49,7 @@ async def test_membership_is_checked_first(late: Client, task: int, number: int,
 
 
 async def test_the_announced_length_is_checked_first(server: Server) -> None:
-    await server.create(bundles.linear(), population=1)
+    await server.create(tiny_bundle(), population=1)
     client = await server.client(1)
     assignment = await client.assignment()
     most = 4 + MAX_UPDATE_HEADER_BYTES + len(trained())

@@ -4,14 +4,14 @@ from hashlib import sha256
 
 import pytest
 
-from tests.server.http import bundles
+from tests.server.bundles import tiny_bundle
 from tests.server.http.running import Client, Server, trained, update
 
 SMALL, LARGE = 3, 40_000  # features: a blob in the database, a blob in a file
 
 
 async def member(server: Server, features: int) -> tuple[Client, str, bytes]:
-    bundle = bundles.linear(features)
+    bundle = tiny_bundle(features)
     await server.create(bundle, population=1)
     client = await server.client(1)
     return client, f"/v1/blobs/{sha256(bundle.initial).hexdigest()}", bundle.initial
@@ -66,12 +66,12 @@ async def test_a_blob_that_is_deleted_while_it_is_asked_for_is_unknown(server: S
 
 async def test_every_part_of_the_bundle_is_there_for_who_can_run_it(server: Server) -> None:
     client, _, _ = await member(server, SMALL)
-    bundle = bundles.linear(SMALL)
+    bundle = tiny_bundle(SMALL)
 
-    fetched = {digest: (await client.send("GET", f"/v1/blobs/{digest.hex()}")).body for digest in bundle.parts}
+    fetched = {digest: (await client.send("GET", f"/v1/blobs/{digest.hex()}")).body for digest in bundle.by_digest}
     manifest = await client.send("GET", f"/v1/blobs/{bundle.id.hex()}")
 
-    assert fetched == bundle.parts
+    assert fetched == bundle.by_digest
     assert manifest.body == bundle.manifest
 
 

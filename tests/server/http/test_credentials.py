@@ -7,7 +7,7 @@ import pytest
 
 from fedlens_proto.v1 import enrolment_pb2, error_pb2, update_pb2
 from fedlens_proto.wire import frame_update
-from tests.server.http import bundles
+from tests.server.bundles import tiny_bundle
 from tests.server.http.running import (
     ADMIN_TOKEN,
     EVALUATOR_TOKEN,
@@ -95,7 +95,7 @@ async def test_a_forgotten_client_is_unknown_and_cannot_come_back(server: Server
 
 
 async def test_an_update_of_one_that_is_no_member_is_403(server: Server) -> None:
-    await server.create(bundles.linear(), population=1)
+    await server.create(tiny_bundle(), population=1)
     member = await server.client(1)
     assignment = await member.assignment()
     late = await server.client(2)
@@ -106,7 +106,7 @@ async def test_an_update_of_one_that_is_no_member_is_403(server: Server) -> None
 
 
 async def test_an_evaluator_may_send_no_update_and_a_trainer_no_evaluation(server: Server) -> None:
-    await server.create(bundles.linear(), population=1)
+    await server.create(tiny_bundle(), population=1)
     trainer, evaluator = await server.client(1), await server.client(2, EVALUATOR_TOKEN)
     assignment = await trainer.assignment()
     evaluation = frame_update(update_pb2.UpdateHeader(protocol=1, bundle=assignment.bundle))
@@ -119,7 +119,7 @@ async def test_an_evaluator_may_send_no_update_and_a_trainer_no_evaluation(serve
 
 
 async def test_a_blob_of_another_client_is_404_as_if_it_were_not_there(server: Server) -> None:
-    await server.create(bundles.linear())
+    await server.create(tiny_bundle())
     one, other = await server.client(1), await server.client(2)
     assignment, blob = await one.assignment(), trained(value=7.0)
     assert (await one.upload(assignment, update(assignment, blob))).status == 200
@@ -138,7 +138,7 @@ async def test_a_blob_of_another_client_is_404_as_if_it_were_not_there(server: S
 async def test_operators_need_their_own_token(server: Server, token: str) -> None:
     answers = [
         await server.admin("GET", "/v1/admin/tasks", token=token),
-        await server.admin("POST", "/v1/admin/tasks", creation(bundles.linear()), token=token),
+        await server.admin("POST", "/v1/admin/tasks", creation(tiny_bundle()), token=token),
         await server.admin("PUT", f"/v1/admin/parts/{'0' * 64}", b"x", token=token),
         await server.admin("GET", "/v1/admin/no-such-thing", token=token),
     ]

@@ -6,13 +6,13 @@ import pytest
 
 from fedlens_proto.v1 import assignment_pb2, update_pb2
 from fedlens_proto.wire import LENGTH, frame_update
-from tests.server.http import bundles
+from tests.server.bundles import tiny_bundle
 from tests.server.http.running import EVALUATOR_TOKEN, Client, Server, round_path, trained, update
 
 
 async def evaluation(server: Server, **settings: Any) -> tuple[Client, Client, assignment_pb2.Assignment]:
     """A trainer, an evaluator, and what the latter is to do once the first round has committed."""
-    await server.create(bundles.linear(), population=1, **settings)
+    await server.create(tiny_bundle(), population=1, **settings)
     trainer, evaluator = await server.client(1), await server.client(2, EVALUATOR_TOKEN)
     training = await trainer.assignment()
     await trainer.upload(training, update(training, trained()))

@@ -3,14 +3,15 @@
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 
 from fedlens_proto.blob import Checker
-from fedlens_server.methods.fedavg import FedAvg
+from fedlens_server.methods import fedavg
 from fedlens_server.store import IncomingBlob, Store
-from tests.server.http import bundles
+from tests.server.bundles import tiny_bundle
 from tests.server.http.running import running, trained, update
 
 FEATURES = 200_000  # blobs of 1.6 MB, which are files
@@ -24,7 +25,7 @@ class Witness:
         self.ran: set[str] = set()
         self.on_the_loop: set[str] = set()
 
-    def watch(self, owner: type, name: str) -> None:
+    def watch(self, owner: type | ModuleType, name: str) -> None:
         original: Callable[..., Any] = getattr(owner, name)
 
         def watched(*arguments: Any, **named: Any) -> Any:
@@ -40,7 +41,7 @@ async def test_checking_storing_and_averaging_leave_the_event_loop(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with running(tmp_path) as server:
-        await server.create(bundles.linear(FEATURES), population=1, rounds=1, max_update_norm=1e9)
+        await server.create(tiny_bundle(FEATURES), population=1, rounds=1, max_update_norm=1e9)
         client = await server.client(1)
         assignment = await client.assignment()
         witness = Witness(monkeypatch)
@@ -49,7 +50,7 @@ async def test_checking_storing_and_averaging_leave_the_event_loop(
             (IncomingBlob, "write"),
             (IncomingBlob, "finish"),
             (Store, "write_tensors"),
-            (FedAvg, "aggregate"),
+            (fedavg, "average_set"),
         ):
             witness.watch(owner, name)
         body = update(assignment, trained(FEATURES))
@@ -57,19 +58,24 @@ async def test_checking_storing_and_averaging_leave_the_event_loop(
         assert (await client.upload(assignment, body)).status == 200
         assert (await client.check_in(hold_ms=10_000)).WhichOneof("result") == "finished"
 
-    assert {"Checker.feed", "IncomingBlob.write", "IncomingBlob.finish", "FedAvg.aggregate"} <= witness.ran
+    assert {
+        "Checker.feed",
+        "IncomingBlob.write",
+        "IncomingBlob.finish",
+        f"{fedavg.__name__}.average_set",
+    } <= witness.ran
     assert witness.on_the_loop == set()
 
 
 async def test_what_operators_ask_is_read_off_the_event_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    bundle = bundles.linear()
+    bundle = tiny_bundle()
     async with running(tmp_path) as server:
         await server.create(bundle, population=1)
         await (await server.client(1)).assignment()
     async with running(tmp_path) as server:  # nothing is in memory yet
         witness = Witness(monkeypatch)
         witness.watch(Store, "read")
-        paths = [f"/v1/admin/blobs/{digest.hex()}" for digest in bundle.parts]
+        paths = [f"/v1/admin/blobs/{digest.hex()}" for digest in bundle.by_digest]
         asked = ["/v1/admin/tasks", "/v1/admin/tasks/demo", "/v1/admin/tasks/demo/model", *paths]
 
         answers = [await server.admin("GET", path) for path in asked]

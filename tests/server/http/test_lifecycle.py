@@ -13,10 +13,11 @@ from fedlens_proto.v1 import error_pb2
 from fedlens_server.http.app import create_app
 from fedlens_server.http.listening import Runner, listen
 from fedlens_server.http.responses import errors_as_messages
-from fedlens_server.http.service import SERVICE, Service, State
+from fedlens_server.http.service import SERVICE, Service, ServiceState
 from fedlens_server.store import Store
-from tests.server.http import bundles
-from tests.server.http.running import Client, ManualClock, Server, config, running, trained, until, update
+from tests.server.bundles import tiny_bundle
+from tests.server.fakes import ManualClock
+from tests.server.http.running import Client, Server, config, running, trained, until, update
 
 
 async def test_a_server_that_is_up_says_so_on_both_addresses(server: Server) -> None:
@@ -29,8 +30,8 @@ async def test_a_server_that_is_up_says_so_on_both_addresses(server: Server) -> 
     assert [(answer.status, answer.body) for answer in answers] == [(200, b"ok\n"), (200, b"ready\n")] * 2
 
 
-@pytest.mark.parametrize("state", [State.STARTING, State.STOPPING])
-async def test_a_server_that_is_not_ready_answers_503(server: Server, state: State) -> None:
+@pytest.mark.parametrize("state", [ServiceState.STARTING, ServiceState.STOPPING])
+async def test_a_server_that_is_not_ready_answers_503(server: Server, state: ServiceState) -> None:
     client = await server.client(1)
     server.service.state = state
 
@@ -72,7 +73,7 @@ async def test_requests_that_come_while_the_state_is_read_are_told_to_come_back(
 async def test_a_server_that_has_stopped_leaves_no_thread_behind(tmp_path: Path) -> None:
     before = set(threading.enumerate())
     async with running(tmp_path) as server:
-        await server.create(bundles.linear(10), population=1, max_update_norm=1e9)
+        await server.create(tiny_bundle(10), population=1, max_update_norm=1e9)
         client = await server.client(1)
         assignment = await client.assignment()
         answer = await client.upload(assignment, update(assignment, trained(10)))
@@ -86,7 +87,7 @@ async def test_a_server_that_has_stopped_leaves_no_thread_behind(tmp_path: Path)
 async def test_an_update_on_its_way_in_is_finished_before_the_server_stops(tmp_path: Path) -> None:
     features = 200_000
     async with running(tmp_path) as server:
-        await server.create(bundles.linear(features), population=1)
+        await server.create(tiny_bundle(features), population=1)
         client = await server.client(1)
         assignment = await client.assignment()
         body = update(assignment, trained(features))
@@ -111,7 +112,7 @@ async def test_an_update_on_its_way_in_is_finished_before_the_server_stops(tmp_p
 
 async def test_what_was_acknowledged_is_there_after_a_restart(tmp_path: Path) -> None:
     async with running(tmp_path) as server:
-        await server.create(bundles.linear())
+        await server.create(tiny_bundle())
         client, other = await server.client(1), await server.client(2)
         assignment = await client.assignment()
         body = update(assignment, trained())
@@ -156,7 +157,7 @@ async def test_building_an_application_starts_nothing(tmp_path: Path) -> None:
         app = create_app(settings, ManualClock(), store)
 
         assert isinstance(app[SERVICE], Service)
-        assert app[SERVICE].state is State.STARTING
+        assert app[SERVICE].state is ServiceState.STARTING
         assert len(asyncio.all_tasks()) == 1
     finally:
         store.close()

@@ -4,7 +4,7 @@ import asyncio
 from pathlib import Path
 
 from fedlens_proto.v1 import check_in_pb2
-from tests.server.http import bundles
+from tests.server.bundles import tiny_bundle
 from tests.server.http.running import Client, Server, running, trained, until, update
 
 LONG_MS = 20_000
@@ -20,7 +20,7 @@ async def held(client: Client, hold_ms: int = LONG_MS, task: int = 0) -> "asynci
 
 
 async def test_a_held_check_in_is_answered_when_the_population_is_there(server: Server) -> None:
-    await server.create(bundles.linear())
+    await server.create(tiny_bundle())
     first = await server.client(1)
 
     poll = await held(first)
@@ -30,7 +30,7 @@ async def test_a_held_check_in_is_answered_when_the_population_is_there(server: 
 
 
 async def test_a_held_check_in_is_answered_with_the_next_round(server: Server) -> None:
-    await server.create(bundles.linear())
+    await server.create(tiny_bundle())
     first, second = await server.client(1), await server.client(2)
     assignment = await first.assignment()
     await first.upload(assignment, update(assignment, trained()))
@@ -42,7 +42,7 @@ async def test_a_held_check_in_is_answered_with_the_next_round(server: Server) -
 
 
 async def test_a_held_check_in_is_answered_when_all_is_finished(server: Server) -> None:
-    await server.create(bundles.linear(), rounds=1)
+    await server.create(tiny_bundle(), rounds=1)
     first, second = await server.client(1), await server.client(2)
     assignment = await first.assignment()
     await first.upload(assignment, update(assignment, trained()))
@@ -54,13 +54,13 @@ async def test_a_held_check_in_is_answered_when_all_is_finished(server: Server) 
 
 
 async def test_a_deadline_closes_the_round_without_anybody_asking(server: Server) -> None:
-    await server.create(bundles.linear(), deadline_s=60)
+    await server.create(tiny_bundle(), deadline_s=60)
     first, _ = await server.client(1), await server.client(2)
     assignment = await first.assignment()
     await first.upload(assignment, update(assignment, trained()))
 
     poll = await held(first)
-    server.clock.advance(61)
+    server.clock.wind(61)
 
     assert (await poll).assignment.round == 2
 
@@ -110,7 +110,7 @@ async def test_a_held_check_in_is_answered_when_the_server_stops(server: Server)
 
 
 async def test_a_client_that_is_revoked_while_it_waits_is_told(server: Server) -> None:
-    await server.create(bundles.linear())
+    await server.create(tiny_bundle())
     client = await server.client(1)
     request = check_in_pb2.CheckInRequest(protocol=1, hold_ms=LONG_MS).SerializeToString()
     poll = asyncio.create_task(client.send("POST", "/v1/check-in", request))
@@ -124,7 +124,7 @@ async def test_a_client_that_is_revoked_while_it_waits_is_told(server: Server) -
 
 
 async def test_a_check_in_for_one_task_is_not_woken_by_another(server: Server) -> None:
-    bundle = bundles.linear()
+    bundle = tiny_bundle()
     one, two = await server.create(bundle, "one"), await server.create(bundle, "two", population=3)
     first = await server.client(1)
 
@@ -138,7 +138,7 @@ async def test_a_check_in_for_one_task_is_not_woken_by_another(server: Server) -
 
 
 async def test_many_check_ins_are_held_and_answered_together(server: Server) -> None:
-    await server.create(bundles.linear(), population=51)
+    await server.create(tiny_bundle(), population=51)
     clients = [await server.client(index) for index in range(50)]
     polls = [await held(client) for client in clients]
 

@@ -9,7 +9,7 @@ import pytest
 from fedlens_proto.v1 import admin_pb2, check_in_pb2, error_pb2
 from fedlens_proto.wire import MEDIA_TYPE
 from fedlens_server.http.bodies import MAX_BODY_BYTES
-from tests.server.http import bundles
+from tests.server.bundles import tiny_bundle
 from tests.server.http.running import Client, Server, trained, update
 
 CHECK_IN = check_in_pb2.CheckInRequest(protocol=1).SerializeToString()
@@ -42,7 +42,7 @@ async def test_a_content_encoding_is_415(server: Server, encoding: str) -> None:
 
 
 async def test_an_update_needs_the_content_type_too(server: Server) -> None:
-    await server.create(bundles.linear(), population=1)
+    await server.create(tiny_bundle(), population=1)
     client = await server.client(1)
     assignment = await client.assignment()
 

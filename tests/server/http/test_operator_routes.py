@@ -7,7 +7,7 @@ import numpy as np
 
 from fedlens_proto.blob import Blob
 from fedlens_proto.v1 import admin_pb2, check_in_pb2
-from tests.server.http import bundles
+from tests.server.bundles import tiny_bundle
 from tests.server.http.running import Server, creation, running, trained, update
 
 
@@ -53,7 +53,7 @@ async def test_a_part_larger_than_the_limit_is_413(tmp_path: Path) -> None:
 
 
 async def test_a_task_is_made_once_for_the_same_name_and_content(server: Server) -> None:
-    bundle = bundles.linear()
+    bundle = tiny_bundle()
 
     first = await server.create(bundle)
     again = await server.create(bundle)
@@ -64,30 +64,30 @@ async def test_a_task_is_made_once_for_the_same_name_and_content(server: Server)
 
 
 async def test_a_task_of_the_same_name_with_other_content_is_409(server: Server) -> None:
-    await server.create(bundles.linear())
+    await server.create(tiny_bundle())
 
-    answer = await server.admin("POST", "/v1/admin/tasks", creation(bundles.linear(), rounds=4))
+    answer = await server.admin("POST", "/v1/admin/tasks", creation(tiny_bundle(), rounds=4))
 
     assert answer.outcome == (409, "task-differs")
 
 
 async def test_a_task_whose_parts_are_not_stored_is_400(server: Server) -> None:
-    answer = await server.admin("POST", "/v1/admin/tasks", creation(bundles.linear()))
+    answer = await server.admin("POST", "/v1/admin/tasks", creation(tiny_bundle()))
 
     assert answer.outcome == (400, "malformed")
 
 
 async def test_a_setting_that_is_not_acceptable_is_400_and_named(server: Server) -> None:
-    await server.store(bundles.linear())
+    await server.store(tiny_bundle())
 
-    answer = await server.admin("POST", "/v1/admin/tasks", creation(bundles.linear(), rounds=0))
+    answer = await server.admin("POST", "/v1/admin/tasks", creation(tiny_bundle(), rounds=0))
 
     assert answer.outcome == (400, "malformed")
     assert "rounds: found 0, must be" in answer.error.message
 
 
 async def test_tasks_are_listed_and_shown_by_name_and_id(server: Server) -> None:
-    made = await server.create(bundles.linear())
+    made = await server.create(tiny_bundle())
 
     listed = admin_pb2.ListTasksResponse.FromString((await server.admin("GET", "/v1/admin/tasks")).body)
 
@@ -97,7 +97,7 @@ async def test_tasks_are_listed_and_shown_by_name_and_id(server: Server) -> None
 
 
 async def test_a_round_is_shown_with_what_was_measured(server: Server) -> None:
-    await server.create(bundles.linear(), population=1)
+    await server.create(tiny_bundle(), population=1)
     client = await server.client(1)
     assignment = await client.assignment()
     body = update(assignment, trained())
@@ -114,7 +114,7 @@ async def test_a_round_is_shown_with_what_was_measured(server: Server) -> None:
 
 async def test_the_model_of_a_task_is_the_mean_of_its_updates(server: Server) -> None:
     # 10 photos with all weights 1, 30 with all weights 3: (10 * 1 + 30 * 3) / 40 = 2.5
-    await server.create(bundles.linear(), rounds=1)
+    await server.create(tiny_bundle(), rounds=1)
     one, other = await server.client(1), await server.client(2)
     assignment = await one.assignment()
     await one.upload(assignment, update(assignment, trained(value=1.0), num_examples=10))
@@ -125,12 +125,12 @@ async def test_the_model_of_a_task_is_the_mean_of_its_updates(server: Server) ->
 
     model = admin_pb2.TaskModelResponse.FromString(answer.body)
     blob = await server.admin("GET", f"/v1/admin/blobs/{model.blob_sha256.hex()}")
-    assert (model.round, list(model.class_names), model.bundle) == (1, ["cat", "dog"], bundles.linear().id)
+    assert (model.round, list(model.class_names), model.bundle) == (1, ["class 0", "class 1"], tiny_bundle().id)
     np.testing.assert_array_equal(Blob.from_bytes(blob.body)["fc.weight"], np.full((2, 3), 2.5, np.float32))
 
 
 async def test_a_stopped_task_gives_no_more_work(server: Server) -> None:
-    await server.create(bundles.linear(), population=1)
+    await server.create(tiny_bundle(), population=1)
     client = await server.client(1)
     await client.assignment()
 

@@ -16,7 +16,7 @@ from sqlalchemy import text
 from fedlens_proto.blob import encode
 from fedlens_proto.v1 import admin_pb2, assignment_pb2, blob_pb2, error_pb2, update_pb2
 from fedlens_proto.wire import LENGTH, MAX_UPDATE_HEADER_BYTES, MEDIA_TYPE, frame_update
-from tests.server.http import bundles
+from tests.server.bundles import tiny_bundle
 from tests.server.http.running import Client, Server, round_path, running, trained, until, update
 
 LARGE = 200_000  # features; 2 * 200 000 * 4 bytes reach a temporary file before they are all there
@@ -24,7 +24,7 @@ LARGE = 200_000  # features; 2 * 200 000 * 4 bytes reach a temporary file before
 
 async def member(server: Server, features: int = 3, **settings: Any) -> tuple[Client, assignment_pb2.Assignment]:
     """One of two members of an open round."""
-    await server.create(bundles.linear(features), **settings)
+    await server.create(tiny_bundle(features), **settings)
     client = await server.client(1)
     await server.client(2)
     return client, await client.assignment()
@@ -48,7 +48,7 @@ async def test_an_update_sent_twice_gets_the_same_receipt(server: Server, featur
 
 
 async def test_the_same_bytes_get_their_receipt_when_the_round_is_over_too(server: Server) -> None:
-    await server.create(bundles.linear(), population=1)
+    await server.create(tiny_bundle(), population=1)
     client = await server.client(1)
     assignment = await client.assignment()
     body = update(assignment, trained())
@@ -72,11 +72,11 @@ async def test_other_bytes_are_409_and_the_first_ones_count(server: Server) -> N
 
 
 async def test_an_update_after_its_round_is_409(server: Server) -> None:
-    await server.create(bundles.linear(), deadline_s=60)
+    await server.create(tiny_bundle(), deadline_s=60)
     early, late = await server.client(1), await server.client(2)
     assignment = await late.assignment()
     assert (await early.upload(assignment, update(assignment, trained()))).status == 200
-    server.clock.advance(61)
+    server.clock.wind(61)
     await _round_after(early, assignment)
 
     answer = await late.upload(assignment, update(assignment, trained()))
@@ -310,7 +310,7 @@ async def test_a_full_database_is_507_and_the_same_update_succeeds_later(server:
 
 
 async def test_concurrent_updates_are_all_accepted(server: Server) -> None:
-    await server.create(bundles.linear(LARGE), population=8)
+    await server.create(tiny_bundle(LARGE), population=8)
     clients = [await server.client(index) for index in range(8)]
     assignment = await clients[0].assignment()
 

@@ -7,7 +7,6 @@ import pytest
 
 from fedlens_proto import blob
 from fedlens_proto.v1 import assignment_pb2
-from tests.server.http.bundles import SampleBundle
 from tests.server.http.running import Client, Server, update
 from tests.server.networks import network, weights
 
@@ -17,9 +16,7 @@ WIDTH = 200_000  # 2 x 200,000 float32: more than one piece
 
 async def mixing(server: Server, width: int = WIDTH) -> list[tuple[Client, assignment_pb2.BlobSet]]:
     """Two clients in the second round, with what each is to fetch."""
-    made = network(width)
-    bundle = SampleBundle(made.manifest, {sha256(part).digest(): part for part in made.parts}, made.initial)
-    await server.create(bundle, method="pfedsim", options={"warm_up": 0})
+    await server.create(network(width), method="pfedsim", options={"warm_up": 0})
     clients = [await server.client(i) for i in range(2)]
     for i, client in enumerate(clients):
         assignment = await client.assignment()
@@ -94,7 +91,7 @@ async def test_a_weighted_sum_whose_source_is_lost_meanwhile_ends_the_connection
     server: Server, caplog: pytest.LogCaptureFixture
 ) -> None:
     (client, item), _ = await mixing(server)
-    values = server.service.rounds._federation.tasks[1].values
+    values = server.service.federation.tasks[1].values
     for name, tensors in values.items():
         if name.endswith("/model"):
             with server.service.store.blobs.path(tensors.digest).open("r+b") as file:

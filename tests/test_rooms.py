@@ -1,0 +1,125 @@
+"""The rooms of the house: how many files each holds, how deep its imports go, and what stays private in it."""
+
+import ast
+import re
+from collections.abc import Iterator
+from functools import cache
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+from tests.test_repository import PACKAGES, REPOSITORY, modules
+
+MAX_FILES = 15
+MAX_CHAIN = 8
+# One file an entry, and nothing else.
+CATALOGUES = {"fedlens_server.methods", "fedlens_export.objectives", "fedlens_export.models"}
+_PRIVATE = re.compile(r"_[A-Za-z]\w*")
+
+
+@cache
+def files() -> dict[str, Path]:
+    """The file of each module; a package is its `__init__.py`."""
+    found = {}
+    for package, folder in PACKAGES.items():
+        for path in modules(package):
+            parts = (package, *path.relative_to(folder).with_suffix("").parts)
+            found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+@cache
+def rooms() -> dict[str, list[str]]:
+    """The modules of each room, a folder, by the name of its package."""
+    found: dict[str, list[str]] = {}
+    for module, path in files().items():
+        room = module if path.name == "__init__.py" else module.rpartition(".")[0]
+        found.setdefault(room, []).append(module)
+    return found
+
+
+def imports(path: Path) -> Iterator[str]:
+    """Our own modules that a file imports, also inside functions and for types."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names if alias.name in files())
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            for alias in node.names:
+                name = f"{node.module}.{alias.name}"
+                if name in files() or node.module in files():
+                    yield name if name in files() else node.module
+
+
+def room_of(module: str) -> str:
+    return module if files()[module].name == "__init__.py" else module.rpartition(".")[0]
+
+
+@pytest.mark.parametrize("room", rooms())
+def test_a_room_holds_at_most_fifteen_files(room: str) -> None:
+    assert room in CATALOGUES or len(rooms()[room]) <= MAX_FILES, sorted(rooms()[room])
+
+
+@pytest.mark.parametrize("room", rooms())
+def test_no_chain_of_imports_in_a_room_is_longer_than_eight_modules_or_a_circle(room: str) -> None:
+    members = rooms()[room]
+    # A package that gathers names of its room, as `__init__.py` does, stands above it.
+    graph = {module: {name for name in imports(files()[module]) if name in members} - {module} for module in members}
+    chains: dict[str, list[str]] = {}
+    try:
+        for module in TopologicalSorter(graph).static_order():
+            below = max((chains[name] for name in graph[module]), key=len, default=[])
+            chains[module] = [module, *below]
+    except CycleError as error:
+        pytest.fail(f"a circle of imports: {' -> '.join(error.args[1])}")
+
+    longest = max(chains.values(), key=len)
+    assert len(longest) <= MAX_CHAIN, " -> ".join(longest)
+
+
+def uses_of_private_names(path: Path, own_room: str | None) -> Iterator[str]:
+    """Private names that a file imports from, or reads of, modules outside `own_room`."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    strangers: dict[str, str] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            for alias in node.names:
+                module = f"{node.module}.{alias.name}"
+                source = module if module in files() else node.module
+                if source not in files() or room_of(source) == own_room:
+                    continue
+                if _PRIVATE.fullmatch(alias.name):
+                    yield f"{node.module}.{alias.name}"
+                strangers[alias.asname or alias.name] = source
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and _PRIVATE.fullmatch(node.attr) and isinstance(node.value, ast.Name):
+            if node.value.id in strangers:
+                yield f"{strangers[node.value.id]}: {node.value.id}.{node.attr}"
+
+
+def test_no_room_uses_a_private_name_of_another() -> None:
+    found = {
+        str(path.relative_to(REPOSITORY)): names
+        for module, path in files().items()
+        if (names := sorted(uses_of_private_names(path, room_of(module))))
+    }
+
+    assert found == {}
+
+
+def test_no_test_uses_a_private_name_of_a_room_that_it_does_not_mirror() -> None:
+    found = {}
+    for path in sorted((REPOSITORY / "tests").rglob("*.py")):
+        folder, *inner = path.parent.relative_to(REPOSITORY / "tests").parts or ("",)
+        own = ".".join((folder if folder == "fedlens" else f"fedlens_{folder}", *inner))
+        if names := sorted(uses_of_private_names(path, own)):
+            found[str(path.relative_to(REPOSITORY))] = names
+
+    assert found == {}
+
+
+@pytest.mark.parametrize("room", sorted(set(rooms()) - {"fedlens_server.store.migrations.versions"}))
+def test_every_room_says_what_belongs_there(room: str) -> None:
+    said = ast.get_docstring(ast.parse(files()[room].read_text(encoding="utf-8")))
+
+    assert said, f"{files()[room]} says nothing"
