@@ -40,7 +40,7 @@ def row(name: str, side: int) -> str:
         traced = lowering.trace("embed", source.function, parity.examples(source, frozen, {}, seed=0))
         pt2 = lowering.save("embed", traced)
         pte, delegation = pte_program.lower("embed", pte_program.bind(source, traced, frozen))
-        functions = [
+        functions: list[lowering.Function | None] = [
             lowering.load(pt2),
             pte_program.load(source, pte),
             onnx_program.load(onnx_program.lower("embed", traced)),
