@@ -121,7 +121,7 @@ def test_the_emulated_backbone_computes_what_the_phone_does(quantised: Quantised
 
 QUANTISED = """
 from hashlib import sha256
-from fedlens_export import programs, pte_program, quantisation
+from fedlens_export.programs import pte_program, quantisation, steps
 from fedlens_export.network import CENTRED
 from tests.export.programs.test_quantisation import SIDE, block, draw
 
