@@ -1,1 +1,1 @@
-"""How fast, how small, how many bytes: each measure against a floor taken in the same run."""
+"""Measures of time, size and bytes: each against a floor taken in the same run."""

@@ -1,4 +1,4 @@
-"""What each frozen backbone costs a phone, and how far its programs are from it.
+"""The cost of each frozen backbone on a phone, and the distance of its programs from it.
 
     python -m bench.backbones [--side 32 --side 224] [NAME ...]
 

@@ -1,4 +1,4 @@
-"""What int8 differences save, and what they cost: a linear head of 512 x 10 on frozen features.
+"""The savings and the cost of int8 differences: a linear head of 512 x 10 on frozen features.
 
 Bytes: one `PUT update` over plain HTTP, as in `bench.wire_bytes`. Accuracy: two federations of a real server and a
 real fleet on scikit-learn's digits, equal but for the codec, non-iid cameras; the final global model on the photos that

@@ -1,4 +1,4 @@
-"""What Maven builds under `android_demo`, for measures that run on a JVM or look at Android's bytes.
+"""Maven's builds of `android_demo`, for measures that run on a JVM or look at Android's bytes.
 
 A measure that needs it and cannot have it raises `Skipped`, which tells why.
 """
@@ -15,7 +15,7 @@ ANDROID = Path(__file__).parent.parent / "android_demo"
 
 
 def missing() -> str:
-    """Which of the programs that a build needs are not here; empty: none."""
+    """The programs that a build needs and that are missing; empty: none."""
     return " and ".join(f"no {tool}" for tool in ("mvn", "javac", "npm") if shutil.which(tool) is None)
 
 
@@ -43,11 +43,11 @@ def class_path(module: str, *, tests: bool = False) -> str:
 
 
 def no_runtime() -> str:
-    """Why the built `jvm-engine` cannot run programs on this machine; empty: it can."""
+    """The reason why the built `jvm-engine` cannot run programs on this machine; empty: it can."""
     reason = ANDROID / "jvm-engine" / "target" / "classes" / "org" / "fedlens" / "jvm" / "native" / "reason.txt"
     return reason.read_text(encoding="utf-8").strip() if reason.exists() else ""
 
 
 def java(arguments: Sequence[str]) -> str:
-    """What `java` prints with these arguments."""
+    """The output of `java` with these arguments."""
     return subprocess.run(["java", *arguments], check=True, capture_output=True, text=True).stdout

@@ -1,4 +1,4 @@
-"""What a phone with a linear head 512x10 in f16 moves over plain HTTP, as a recorder between it and a server sees it.
+"""The bytes a phone with a linear head 512x10 in f16 moves over HTTP, as a recorder between it and a server sees it.
 
 Floor: the tensors' bytes. FedLens: a whole client with the ExecuTorch engine and its check-ins, all headers included.
 Rounds are told apart by when the client has its receipt; the first one, in which it fetches the bundle's parts, apart.

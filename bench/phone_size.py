@@ -1,4 +1,4 @@
-"""What the SDK adds to an APK: the app of `docs/android.md`, against an app of one empty Activity.
+"""The size that the SDK adds to an APK: the app of `docs/android.md`, against an app of one empty Activity.
 
 Both are compiled by R8 in full mode and packed alike, so what is counted is code of the SDK, OkHttp, protobuf,
 coroutines and Kotlin's library that the app can reach, compressed, and the files that these libraries need.

@@ -30,7 +30,7 @@ FLOOR = "nn.Module and torch.optim.SGD"
 
 @dataclass(frozen=True, kw_only=True)
 class Work:
-    """What both do; goes to the process that does it."""
+    """The work of both sides, sent to the process that does it."""
 
     bundle: Path
     network: nn.Module

@@ -1,4 +1,4 @@
-"""What a measure finds: one line of the table."""
+"""The result of a measure: one line of the table."""
 
 import statistics
 import time
@@ -61,7 +61,7 @@ class Row:
 
     @property
     def is_met(self) -> bool:
-        """Whether the target is reached."""
+        """Tell whether the target is reached."""
         return self.judged <= self.target
 
 
@@ -117,7 +117,7 @@ def against_target(
 
 
 def seconds(work: Callable[[], object]) -> float:
-    """How long `work` takes, in seconds."""
+    """The time that `work` takes, in seconds."""
     start = time.perf_counter()
     work()
     return time.perf_counter() - start

@@ -45,7 +45,7 @@ class Server:
         return self.admin.create_task("bench", [bundle], json.dumps(whole))
 
     def round_ends(self) -> list[float]:
-        """When each round committed, in seconds since the epoch, by the server's clock."""
+        """The times at which rounds committed, in seconds since the epoch, by the server's clock."""
         rounds = self.admin.show("bench").rounds
         return [found.ended_at for found in rounds if found.state == admin_pb2.ROUND_STATE_COMMITTED]
 

@@ -1,4 +1,4 @@
-"""How many lines of Python do something: without blank lines, comments and docstrings, by package.
+"""Lines of Python that hold code, by package: no blank lines, comments or docstrings.
 
 `make size` counts the working tree; `make size BASE=COMMIT` sets it beside a commit.
 """
@@ -8,8 +8,10 @@ import ast
 import io
 import subprocess
 import sys
+import tarfile
 import tokenize
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 REPOSITORY = Path(__file__).parent.parent
@@ -41,16 +43,24 @@ def sizes(commit: str | None = None) -> Counter[str]:
     Raises:
         CalledProcessError: There is no such commit.
     """
-    listed = _git("ls-tree", "-r", "--name-only", commit) if commit else _git("ls-files", "-co", "--exclude-standard")
     found: Counter[str] = Counter()
-    for name in listed.splitlines():
-        if not name.endswith(".py") or name.endswith("_pb2.py"):
-            continue
-        if commit is None and not (REPOSITORY / name).is_file():
-            continue
-        text = _git("show", f"{commit}:{name}") if commit else (REPOSITORY / name).read_text(encoding="utf-8")
-        found[name.partition("/")[0]] += code_lines(text)
+    for name, raw in _committed(commit) if commit else _working():
+        if name.endswith(".py") and not name.endswith("_pb2.py"):
+            found[name.partition("/")[0]] += code_lines(raw.decode())
     return found
+
+
+def _committed(commit: str) -> Iterator[tuple[str, bytes]]:
+    with tarfile.open(fileobj=io.BytesIO(_git("archive", commit))) as archive:
+        for member in archive:
+            if (file := archive.extractfile(member)) is not None:
+                yield member.name, file.read()
+
+
+def _working() -> Iterator[tuple[str, bytes]]:
+    for name in _git("ls-files", "-co", "--exclude-standard").decode().splitlines():
+        if (REPOSITORY / name).is_file():
+            yield name, (REPOSITORY / name).read_bytes()
 
 
 def main() -> int:
@@ -66,8 +76,8 @@ def main() -> int:
     return 0
 
 
-def _git(*arguments: str) -> str:
-    return subprocess.run(["git", *arguments], cwd=REPOSITORY, check=True, capture_output=True, text=True).stdout
+def _git(*arguments: str) -> bytes:
+    return subprocess.run(["git", *arguments], cwd=REPOSITORY, check=True, capture_output=True).stdout
 
 
 if __name__ == "__main__":

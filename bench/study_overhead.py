@@ -35,7 +35,7 @@ EPOCHS, ROUNDS, UNMEASURED = 5, 5, 2
 
 
 class _Times:
-    """How long rounds took, in ms: by the clock, and of all processors together."""
+    """The time that rounds took, in ms: by the clock, and of all processors together."""
 
     def __init__(self) -> None:
         self._walls: list[float] = []

@@ -1,4 +1,4 @@
-"""What every test relies on."""
+"""Settings and fixtures of every test."""
 
 import signal
 from collections.abc import Iterator

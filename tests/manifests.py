@@ -1,4 +1,4 @@
-"""What manifests of a linear layer are put together from, where programs are stored and never run."""
+"""Parts of manifests of a linear layer, for tests that store programs and never run them."""
 
 from collections.abc import Mapping
 from hashlib import sha256

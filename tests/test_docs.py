@@ -104,7 +104,7 @@ def test_the_page_on_bundles_names_every_model_and_objective() -> None:
 
 
 def _there(path: Path, page: Path, anchor: str) -> bool:
-    """Whether a link from `page` has a target: a file, or a heading by the name that GitHub gives it."""
+    """Tell whether a link from `page` has a target: a file, or a heading by the name that GitHub gives it."""
     target = page if path == page.parent else path
     if not anchor:
         return target.exists()

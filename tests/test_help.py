@@ -1,4 +1,4 @@
-"""What the command line says about itself, and what it costs to ask."""
+"""The help of the command line, and the cost of asking for it."""
 
 import os
 import subprocess

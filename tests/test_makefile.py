@@ -1,4 +1,4 @@
-"""What `make` would run: read from its dry run, which changes nothing."""
+"""The commands that `make` would run, read from its dry run, which changes nothing."""
 
 import os
 import shutil

@@ -1,4 +1,4 @@
-"""How the repository is kept: what its files may hold, and who may import whom."""
+"""Rules of the repository: contents of files, and the direction of imports."""
 
 import ast
 import re

@@ -44,7 +44,7 @@ def differing(found: Files, expected: Files) -> list[str]:
 
 
 def is_computed(name: str) -> bool:
-    """Whether a file is the work of an exporter or of a program, of which another machine may give other last bits."""
+    """Tell whether an exporter or a program made a file: another machine may give other last bits."""
     return name == "programs.json" or name.startswith(("bundle/", "pass/"))
 
 

@@ -14,7 +14,7 @@ _LANGUAGES = {".kt": "kotlin", ".xml": "xml"}
 
 
 def code_blocks() -> dict[str, str]:
-    """What the guide shows, by the path that it names."""
+    """The code of the guide, by the path that it names."""
     return {found["path"]: found["text"] or "" for found in _CODE.finditer(GUIDE.read_text(encoding="utf-8"))}
 
 

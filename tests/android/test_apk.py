@@ -142,7 +142,7 @@ def test_the_aar_has_what_an_app_needs() -> None:
 
 
 def read_with(archives: list[Path]) -> str:
-    """What the reading of messages prints with these classes."""
+    """The output of the program that reads messages with these classes."""
     java = shutil.which("java")
     assert java is not None
     command = [java, "-cp", os.pathsep.join(map(str, archives)), "org.fedlens.example.ReadingKt", str(VECTORS)]

@@ -1,4 +1,4 @@
-"""What `docs/android.md` shows is what is compiled, and what it names is there."""
+"""The code in `docs/android.md` is the code that is compiled, and the files that it names exist."""
 
 import re
 import tomllib

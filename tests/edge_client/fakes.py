@@ -87,7 +87,7 @@ class FakeServer:
         return parse_body(self.updates[round_number])[1]
 
     def assignment(self) -> assignment_pb2.Assignment:
-        """What a check-in gives now."""
+        """The present response to a check-in."""
         return assignment_pb2.Assignment(
             task=self.task,
             round=self.round_number,

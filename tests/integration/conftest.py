@@ -1,4 +1,4 @@
-"""What all federations of these tests share."""
+"""Fixtures of all federations of these tests."""
 
 import tarfile
 from collections.abc import Callable, Iterator

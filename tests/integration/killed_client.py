@@ -29,7 +29,7 @@ from tests.integration.processes import ServerProcess
 
 @dataclass(frozen=True)
 class Death:
-    """When a life ends.
+    """The moment at which a life ends.
 
     Attributes:
         step: What the client was about to do, or had just done; None: anything.

@@ -29,7 +29,7 @@ OnLine = Callable[[dict[str, Any]], None]
 
 @cache
 def build() -> None:
-    """See to it that the Kotlin client is built and its decoders have decoded `PHOTOS`, or skip the test.
+    """Build the Kotlin client and have its decoders decode `PHOTOS`, or skip the test.
 
     Tests run in several processes: the first builds, the others wait, and none builds again what is newer than all of
     its sources, such as what `make android` has left.
@@ -49,7 +49,7 @@ def build() -> None:
 
 
 def _changed() -> float:
-    """When a source was changed last; the time of a folder tells of files that are gone."""
+    """The time of the last change of a source; a folder's own time tells of deleted files."""
     return max(source.stat().st_mtime for source in _sources())
 
 
@@ -65,7 +65,7 @@ def _sources() -> Iterator[Path]:
 
 @cache
 def class_path() -> str:
-    """What the JVM needs to run the Kotlin client, which is built where it is not yet, or skip the test."""
+    """The class path of the Kotlin client, which is built if need be; skips the test where it cannot be."""
     build()
     if reason := maven.no_runtime():
         pytest.skip(f"the Kotlin client has no runtime here: {reason}")
@@ -74,7 +74,7 @@ def class_path() -> str:
 
 @dataclass(frozen=True)
 class Death:
-    """When a life ends.
+    """The moment at which a life ends.
 
     Attributes:
         step: What the client was about to do, or had just done.
@@ -120,7 +120,7 @@ class Fate:
 
 @dataclass
 class Life:
-    """What one process has said.
+    """The output of one process.
 
     Attributes:
         status: Its exit status; negative: the signal that ended it.

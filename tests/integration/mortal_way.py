@@ -49,7 +49,7 @@ class MortalWay:
 
     @property
     def url(self) -> str:
-        """Where the client finds it."""
+        """The address for the client."""
         return f"http://127.0.0.1:{self._way.port}"
 
     async def _pass_on(self, request: web.Request) -> web.StreamResponse:

@@ -19,7 +19,7 @@ CODECS = ("--codec", "int8", "--difference", "--download-codec", "int8", "--down
 
 
 class Traffic:
-    """What the clients of one federation have moved, by round."""
+    """The bytes that the clients of one federation have moved, by round."""
 
     def __init__(self) -> None:
         self.up: dict[int, list[int]] = defaultdict(list)

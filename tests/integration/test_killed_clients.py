@@ -45,7 +45,7 @@ def deaths(seed: str) -> list[Death]:
 
 
 def received(data: Path) -> list[tuple[Any, ...]]:
-    """What the server has of each client in each round: the digest of its update and its noisy answer."""
+    """The server's record of each client and round: the digest of the update and the noisy shares."""
     columns = "round, client, state, body_sha256, label_distribution"
     with closing(sqlite3.connect(data / "server.sqlite3")) as database:
         return database.execute(f"SELECT {columns} FROM members ORDER BY round, client").fetchall()

@@ -99,7 +99,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a federation has come to.
+    """The outcome of a federation.
 
     Attributes:
         model: The global model; None where the method has none.

@@ -1,4 +1,4 @@
-"""What the Kotlin client does with answers of every kind, as a whole: it ends in a named state, and says why."""
+"""The whole Kotlin client with responses of every kind: it ends in a named state and says why."""
 
 import asyncio
 from collections.abc import Callable

@@ -18,7 +18,7 @@ DECODERS = ("ImageIoDecoderTest", "BitmapDecoderTest")
 
 
 def features(engine: TorchEngine, pixels: list[bytes]) -> Numbers:
-    """What the vectors' backbone makes of photos, float32 [N, F], from uint8 [3, H, W] each."""
+    """The features of photos by the vectors' backbone, float32 [N, F], from uint8 [3, H, W] each."""
     rule = engine.bundle.manifest.preprocessing
     shape = (1, 3, rule.height, rule.width)
     return np.stack([engine.embed(as_input(np.frombuffer(photo, np.uint8).reshape(shape))) for photo in pixels])

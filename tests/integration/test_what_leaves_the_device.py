@@ -53,7 +53,7 @@ Sent = tuple[str, str, str]  # tensors, answers, evaluated
 
 
 def rows() -> dict[tuple[str, str], dict[str, Sent]]:
-    """What the page says, by method and variant, then by phase."""
+    """The page's statements, by method and variant, then by phase."""
     found: dict[tuple[str, str], dict[str, Sent]] = {}
     pattern = r"^\| `(\w+)`(?:, `(\w+)`)? \| `([\w-]+)` \| (.+?) \| (.+?) \| (.+?) \|$"
     for method, variant, phase, *sent in re.findall(pattern, PAGE.read_text(encoding="utf-8"), re.MULTILINE):
@@ -80,7 +80,7 @@ class Recorder:
         self.plain.append(fields - ANSWERS.keys() - {"evaluations", "blob_sha256", "blob_size"})
 
     def part(self, bundle: bytes, blob: bytes | Path | None) -> str:
-        """Which part of the model's tensors a blob holds."""
+        """The part of the model's tensors that a blob holds."""
         if blob is None:
             return "none"
         held = set(Blob.from_bytes(blob) if isinstance(blob, bytes) else Blob.open(blob))

@@ -16,7 +16,7 @@ Record = Mapping[str, Any]
 
 
 def record(function: Function, index: int) -> dict[str, Any]:
-    """What is kept of an operator, so that it is found again."""
+    """The record by which an operator is found again."""
     found = function.operators[index]
     same = [i for i, other in enumerate(function.operators) if other.change == found.change]
     twins = [i for i in same if _text(function.operators[i]) == _text(found)]

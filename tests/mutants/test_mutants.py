@@ -46,7 +46,7 @@ def tree(root: Path, path: str, source: str, renamed: dict[str, dict[str, str]] 
 
 
 def drawn(change: str, source: str = BEFORE) -> list[Record]:
-    """What is kept of every operator of a change, in the text's order."""
+    """The records of every operator of a change, in the text's order."""
     found = functions("server/desk.py", source)
     return [record(f, i) for f in found for i, operator in enumerate(f.operators) if operator.change == change]
 

@@ -153,7 +153,7 @@ def base_sets(local_plan: assignment_pb2.LocalPlan, manifest: manifest_pb2.Manif
 
 
 def check(local_plan: assignment_pb2.LocalPlan, manifest: manifest_pb2.Manifest, phase: str) -> None:
-    """See that every client with this bundle can execute the local plan.
+    """Check that every client with this bundle can execute the local plan.
 
     Raises:
         Malformed: It cannot, or the plan asks for something that this version does not support; the text says what.
@@ -217,7 +217,7 @@ def _without_exact(settings: TaskSettings, phase: Phase) -> Phase:
 def _check_base(
     local_plan: assignment_pb2.LocalPlan, manifest: manifest_pb2.Manifest, need: Callable[[bool, str], None]
 ) -> None:
-    """See that the set to which differences are sent is downloaded and known to hold what is sent."""
+    """Check that clients download the set to which they send differences, and that it holds what they send."""
     name = local_plan.upload.base_set
     if not name:
         return

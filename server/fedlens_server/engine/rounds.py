@@ -381,7 +381,7 @@ def _members(federation: Federation, transaction: Transaction, task: Task, cohor
 
 
 def _check_bases(federation: Federation, task: Task, phase: Phase, members: Mapping[bytes, Member]) -> None:
-    """See that the sets to which clients send differences hold the tensors that they send."""
+    """Check that the sets to which clients send differences hold the tensors that they send."""
     name, seen = phase.local_plan.upload.base_set, set[tuple[bytes, bytes]]()
     for member in members.values() if name else ():
         layout = phases.upload_layout(phase.local_plan, task.bundle(member.bundle).manifest)

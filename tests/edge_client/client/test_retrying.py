@@ -1,4 +1,4 @@
-"""When a request is sent again: later and later, never all clients at once, and never before the server says."""
+"""Repeated requests: later and later, never all clients at once, and never before the server says."""
 
 import pytest
 

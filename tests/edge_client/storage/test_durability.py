@@ -1,4 +1,4 @@
-"""What a client must not lose is on the disk before anything relies on it, not only in the system's memory."""
+"""A client's files are on the disk, not only in the system's memory, before anything relies on them."""
 
 import os
 from collections.abc import Callable

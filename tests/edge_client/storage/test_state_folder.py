@@ -103,7 +103,7 @@ def test_a_file_where_the_folder_should_be_is_named(tmp_path: Path) -> None:
 
 @dataclass(frozen=True)
 class Stores:
-    """What is in an open state folder."""
+    """The contents of an open state folder."""
 
     files: TensorFiles
     client_state: ClientState

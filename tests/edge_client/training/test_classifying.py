@@ -35,7 +35,7 @@ def entry(path: Path) -> Photo:
 
 
 def keeping() -> assignment_pb2.LocalPlan:
-    """What is trained stays with the client; of `global`, which is all zeros, the server is sent no successor."""
+    """A plan whose trained tensors stay with the client; the server's `global` stays all zeros."""
     plan = fedavg_plan(30)
     plan.start[0].source.kept = "mine"
     plan.keep.add(set="mine")

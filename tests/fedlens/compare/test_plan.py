@@ -1,4 +1,4 @@
-"""What a study's runs depend on, and what not; and the photos that a backbone is trained on before."""
+"""Inputs on which a study's runs depend; and the photos that pre-train a backbone."""
 
 import tomllib
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""What clients measure and tell: asked for by settings and methods, checked, added up, and kept from undoing noise."""
+"""Client statistics: asked for by settings and methods, checked, added up, and kept from undoing noise."""
 
 import json
 from collections.abc import Callable, Sequence

@@ -1,4 +1,4 @@
-"""Who may take part, and how a client leaves."""
+"""Clients: enrolment, roles, and three ways to leave."""
 
 import json
 from dataclasses import replace

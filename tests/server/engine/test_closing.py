@@ -100,7 +100,7 @@ def start_gathering(bench: Bench, **changes: object) -> None:
 
 
 def is_kept(bench: Bench, value: float) -> bool:
-    """Whether biases of this value are stored, alone and in full."""
+    """Tell whether biases of this value are stored, alone and in full."""
     return sha256(blob.encode({"fc.bias": np.full(2, value, np.float32)})).digest() in bench.store.blobs.sizes
 
 
@@ -149,7 +149,7 @@ def test_what_was_kept_of_a_client_forgotten_while_a_round_closes_goes_with_the_
 
 
 def _as_assigned(bench: Bench) -> assignment_pb2.Assignment:
-    """What members were told when the round was open."""
+    """The assignments that members got while the round was open."""
     task = bench.task
     return assignment_pb2.Assignment(task=1, round=1, phase=0, bundle=task.bundles[0].id)
 

@@ -37,7 +37,7 @@ def downloaded(bench: Bench, client: bytes) -> assignment_pb2.BlobSet:
 
 
 def raw_of(bench: Bench, client: bytes, digest: bytes) -> bytes:
-    """What the client fetches."""
+    """The blob that the client fetches."""
     location = assignments.readable(bench.federation, client, digest)
     raw = location.raw if location.path is None else location.path.read_bytes()
     assert raw is not None

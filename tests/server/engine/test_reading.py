@@ -1,4 +1,4 @@
-"""Who may fetch what, where roles, capabilities and rounds differ; and a method that has no global model."""
+"""Access to blobs, where roles, capabilities and rounds differ; and a method that has no global model."""
 
 import json
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""What a method learns of the models that clients were sent: their numbers, with all that the way to clients lost."""
+"""The models that clients were sent, as a method sees them: with all that encoding has lost."""
 
 import json
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""What a method is given to work with: a generator and a population that follow from the task and the round alone."""
+"""The tools of a method: a generator and a population that follow from the task and the round alone."""
 
 import json
 from collections.abc import Iterator, Sequence

@@ -1,4 +1,4 @@
-"""What a member may send, and what becomes of it: once, twice, late, wrong."""
+"""Updates of members: sent once, twice, late, or wrong."""
 
 import json
 import threading

@@ -67,7 +67,7 @@ def personal(bench: Bench, client: bytes) -> assignment_pb2.BlobSet:
 
 
 def content(bench: Bench, client: bytes) -> bytes:
-    """What the client gets, byte for byte."""
+    """The bytes that the client gets."""
     location = assignments.readable(bench.federation, client, personal(bench, client).sha256)
     if location.raw is not None:
         return location.raw

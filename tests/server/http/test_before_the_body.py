@@ -1,4 +1,4 @@
-"""What a server can know from the request's head it answers before a single byte of the body has come."""
+"""Refusals that need only the request's head come before a single byte of the body."""
 
 import asyncio
 from urllib.parse import urlsplit

@@ -1,4 +1,4 @@
-"""Who may do what: no, wrong, foreign and revoked credentials, and what must never reach the log."""
+"""Credentials: none, wrong, foreign and revoked ones, and secrets that must never reach the log."""
 
 import logging
 from hashlib import sha256

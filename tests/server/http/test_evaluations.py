@@ -1,4 +1,4 @@
-"""What an evaluator sends: once for a committed round, in the same words as often as it likes."""
+"""An evaluator's results: one for a committed round, repeated as often as it likes."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What operators do over HTTP."""
+"""The operators' requests over HTTP."""
 
 from hashlib import sha256
 from pathlib import Path
