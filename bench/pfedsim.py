@@ -13,7 +13,8 @@ from bench.row import Row, against_floor, against_target, in_turns
 from fedlens_export.exporting import ExportSpec, export_bundle
 from fedlens_export.models import whole_models as networks
 from fedlens_proto.blob import Array
-from fedlens_server.methods import METHODS, MethodState, TaskPlan, Tools, Update
+from fedlens_server.methods import METHODS
+from fedlens_server.planning.method import MethodState, TaskPlan, Tools, Update
 from fedlens_server.planning.task_settings import TaskSettings
 
 CLIENTS, MEMBERS, FEATURES = 1000, 100, 512

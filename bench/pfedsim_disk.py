@@ -1,4 +1,4 @@
-"""The bytes pFedSim's server writes to disk in a round of 1,000 clients with models of 44.7 MB, 10 of them in the round.
+"""The bytes pFedSim's server writes to disk in a round of 1,000 clients with models of 44.7 MB, 10 of them in it.
 
 A real server over HTTP, whose kernel counts the bytes. All clients have taken part before and have been similar to 15
 others, so that every download is a mix of 16 models; their models are 1,000 entries that share 16 files, as 44.7 GB

@@ -15,6 +15,24 @@ MAX_FILES = 15
 MAX_CHAIN = 8
 # One file an entry, and nothing else.
 CATALOGUES = {"fedlens_server.methods", "fedlens_export.objectives", "fedlens_export.models"}
+# Rooms of one package that a room may import, beside the package's own modules.
+MAY_IMPORT = {
+    "fedlens_server.planning": set[str](),
+    "fedlens_server.store": {"planning"},
+    "fedlens_server.methods": {"planning"},
+    "fedlens_server.engine": {"methods", "planning", "store"},
+    "fedlens_server.http": {"engine", "store"},
+    "fedlens_edge_client.storage": set[str](),
+    "fedlens_edge_client.engines": set[str](),
+    "fedlens_edge_client.training": {"engines", "storage"},
+    "fedlens_edge_client.client": {"engines", "storage", "training"},
+    "fedlens_export.models": set[str](),
+    "fedlens_export.objectives": set[str](),
+    "fedlens_export.programs": {"objectives"},
+    "fedlens.reports": set[str](),
+    "fedlens.demo": {"reports"},
+    "fedlens.compare": {"reports"},
+}
 _PRIVATE = re.compile(r"_[A-Za-z]\w*")
 
 
@@ -75,6 +93,20 @@ def test_no_chain_of_imports_in_a_room_is_longer_than_eight_modules_or_a_circle(
 
     longest = max(chains.values(), key=len)
     assert len(longest) <= MAX_CHAIN, " -> ".join(longest)
+
+
+@pytest.mark.parametrize("room", MAY_IMPORT)
+def test_a_room_imports_only_the_rooms_below_it(room: str) -> None:
+    package = room.partition(".")[0]
+    used = {
+        name.split(".")[1]
+        for module, path in files().items()
+        if f"{module}.".startswith(f"{room}.")
+        for name in imports(path)
+        if name.startswith(f"{package}.") and f"{package}.{name.split('.')[1]}" in rooms()
+    }
+
+    assert used <= MAY_IMPORT[room] | {room.rpartition(".")[2]}
 
 
 def uses_of_private_names(path: Path, own_room: str | None) -> Iterator[str]:

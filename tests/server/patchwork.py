@@ -12,8 +12,9 @@ from contextlib import contextmanager
 import numpy as np
 
 from fedlens_proto.v1 import assignment_pb2 as pb
-from fedlens_server.methods import METHODS, Method, MethodState, Phase, TaskPlan, TensorSet, Tools, Update
+from fedlens_server.methods import METHODS
 from fedlens_server.methods.fedavg import average
+from fedlens_server.planning.method import Method, MethodState, Phase, TaskPlan, TensorSet, Tools, Update
 
 BIAS = pb.TensorSelector(names=["fc.bias"])
 

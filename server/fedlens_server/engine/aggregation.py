@@ -13,7 +13,7 @@ from fedlens_server.engine.method_calls import MethodFailed, of_method
 from fedlens_server.engine.rounds import NO_ROUND
 from fedlens_server.engine.view import Federation, Member, Round, RoundKey, Task
 from fedlens_server.errors import StorageFull
-from fedlens_server.methods import NothingToAggregate, TensorSet, Update
+from fedlens_server.planning.method import NothingToAggregate, TensorSet, Update
 from fedlens_server.store import RestoredTensors, StoredTensors, method_state
 from fedlens_server.store.method_state import PreparedState
 

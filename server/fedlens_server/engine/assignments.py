@@ -10,7 +10,8 @@ from fedlens_server.engine.downloads import fetchable
 from fedlens_server.engine.method_calls import MethodFailed, of_method
 from fedlens_server.engine.view import BlobSets, Client, Federation, Task
 from fedlens_server.errors import Unknown
-from fedlens_server.methods import NothingToAggregate, TensorSet, WeightedSum
+from fedlens_server.methods.arithmetic.weighted_sum import WeightedSum
+from fedlens_server.planning.method import NothingToAggregate, TensorSet
 from fedlens_server.store import Location, StoredTensors
 
 _RETRY_AFTER_MS = {

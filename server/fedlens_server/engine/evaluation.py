@@ -14,7 +14,7 @@ from fedlens_server.engine.downloads import Downloads
 from fedlens_server.engine.method_calls import MethodFailed, of_method
 from fedlens_server.engine.view import Federation, GlobalModel, Round, Task, operation
 from fedlens_server.errors import Forbidden, RoundClosed, Unknown, UpdateDiffers, UpdateInvalid
-from fedlens_server.methods import MethodState, NothingToAggregate
+from fedlens_server.planning.method import MethodState, NothingToAggregate
 from fedlens_server.store import Transaction, schema
 
 log = logging.getLogger(__name__)

@@ -15,7 +15,7 @@ from fedlens_proto.manifest import program, program_part
 from fedlens_proto.v1 import manifest_pb2 as pb
 from fedlens_server.engine.view import Federation, Task
 from fedlens_server.errors import StorageFull
-from fedlens_server.methods import NothingToAggregate, TensorSet, Tools
+from fedlens_server.planning.method import NothingToAggregate, TensorSet, Tools
 from fedlens_server.store import Store
 
 log = logging.getLogger(__name__)

@@ -13,8 +13,9 @@ from fedlens_proto.manifest import select, specs
 from fedlens_proto.v1 import assignment_pb2, manifest_pb2, update_pb2
 from fedlens_server.engine.view import TaskBundle
 from fedlens_server.errors import Malformed
-from fedlens_server.methods import METHODS, Method, Phase, TaskPlan
+from fedlens_server.methods import METHODS
 from fedlens_server.planning import task_settings
+from fedlens_server.planning.method import Method, Phase, TaskPlan
 from fedlens_server.planning.task_settings import SettingsError, TaskSettings
 
 PERSONAL_EVALUATION = "personal-evaluation"

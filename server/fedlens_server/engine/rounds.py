@@ -26,7 +26,7 @@ from fedlens_server.engine.garbage import Holding
 from fedlens_server.engine.method_calls import MethodFailed, of_method
 from fedlens_server.engine.view import Federation, GlobalModel, Member, Round, RoundKey, Task, operation
 from fedlens_server.errors import StorageFull, Unavailable
-from fedlens_server.methods import MethodState, NothingToAggregate, Phase, TensorSet
+from fedlens_server.planning.method import MethodState, NothingToAggregate, Phase, TensorSet
 from fedlens_server.store import Transaction, method_state, schema
 from fedlens_server.store.method_state import PreparedState
 

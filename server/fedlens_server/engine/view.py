@@ -20,7 +20,7 @@ from fedlens_proto.blob import Layout
 from fedlens_proto.v1 import admin_pb2, assignment_pb2, enrolment_pb2, manifest_pb2
 from fedlens_server.clock import Clock
 from fedlens_server.errors import Forbidden, Unauthorised
-from fedlens_server.methods import Method, MethodState, Phase, TaskPlan
+from fedlens_server.planning.method import Method, MethodState, Phase, TaskPlan
 from fedlens_server.planning.task_settings import TaskSettings
 from fedlens_server.store import Store, Transaction, schema
 

@@ -17,30 +17,7 @@ from fedlens_server.methods import (
     local_only,
     pfedsim,
 )
-from fedlens_server.methods.arithmetic.weighted_sum import WeightedSum
-from fedlens_server.planning.method import (
-    Method,
-    MethodState,
-    NothingToAggregate,
-    Phase,
-    TaskPlan,
-    TensorSet,
-    Tools,
-    Update,
-)
-
-__all__ = [
-    "METHODS",
-    "Method",
-    "MethodState",
-    "NothingToAggregate",
-    "Phase",
-    "TaskPlan",
-    "TensorSet",
-    "Tools",
-    "Update",
-    "WeightedSum",
-]
+from fedlens_server.planning.method import Method, TaskPlan
 
 # Each makes the method for a task, or raises `SettingsError`.
 METHODS: dict[str, Callable[[TaskPlan], Method]] = {

@@ -1,6 +1,6 @@
 """The server's storage: a SQLite database and a folder of blobs, open in one process at a time.
 
-It imports `fedlens_proto` and the server's errors, and `methods` in `method_state.py`. Begin with `writing_thread.py`.
+It imports `fedlens_proto`, the server's errors, and `planning` in `method_state.py`. Begin with `writing_thread.py`.
 """
 
 import os

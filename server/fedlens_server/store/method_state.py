@@ -11,7 +11,7 @@ import numpy as np
 from sqlalchemy import delete, select
 from sqlalchemy.dialects.sqlite import insert
 
-from fedlens_server.methods import MethodState
+from fedlens_server.planning.method import MethodState
 from fedlens_server.store import PendingBlob, Store, StoredTensors, Transaction, schema
 
 TENSORS, ARRAY, PLAIN = "tensors", "array", "plain"

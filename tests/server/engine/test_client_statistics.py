@@ -12,8 +12,9 @@ from fedlens_proto import wire
 from fedlens_proto.v1 import admin_pb2, assignment_pb2, update_pb2
 from fedlens_server.engine import clients, evaluation, phases, vetting
 from fedlens_server.errors import Malformed, UpdateInvalid
-from fedlens_server.methods import METHODS, Method, MethodState, Phase, TaskPlan, Tools, Update
+from fedlens_server.methods import METHODS
 from fedlens_server.methods.fedavg import sharing_global_set, whole_model_plan, with_mean
+from fedlens_server.planning.method import Method, MethodState, Phase, TaskPlan, Tools, Update
 from fedlens_server.store import schema
 from tests.server.bundles import tiny_bundle
 from tests.server.fakes import EVALUATORS, SEED, Bench, client_ids, update_of

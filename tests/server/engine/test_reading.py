@@ -9,8 +9,9 @@ import pytest
 from fedlens_proto.v1 import admin_pb2, check_in_pb2, enrolment_pb2, manifest_pb2, update_pb2
 from fedlens_server.engine import assignments, clients, evaluation, tasks
 from fedlens_server.errors import Forbidden, Unknown
-from fedlens_server.methods import METHODS, Method, TaskPlan
+from fedlens_server.methods import METHODS
 from fedlens_server.methods.fedavg import sharing_global_set, whole_model_plan
+from fedlens_server.planning.method import Method, TaskPlan
 from tests.server.bundles import tiny_bundle
 from tests.server.fakes import EVALUATORS, SEED, TRAINERS, Bench, client_ids
 

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from fedlens_proto.blob import Array
-from fedlens_server.methods import METHODS, Method, MethodState, Phase, TaskPlan, Tools, Update, fedns
+from fedlens_server.methods import METHODS, fedns
+from fedlens_server.planning.method import Method, MethodState, Phase, TaskPlan, Tools, Update
 from tests.server.fakes import SEED, Bench, client_ids, update_of
 from tests.server.networks import network, weights
 

@@ -12,8 +12,9 @@ from fedlens_proto.v1 import assignment_pb2 as pb
 from fedlens_proto.v1 import check_in_pb2, enrolment_pb2
 from fedlens_server.engine import assignments, clients, tasks, updates
 from fedlens_server.errors import Malformed, Unknown
-from fedlens_server.methods import METHODS, Method, MethodState, Phase, TaskPlan, Tools
+from fedlens_server.methods import METHODS
 from fedlens_server.methods.fedavg import sharing_global_set, whole_model_plan
+from fedlens_server.planning.method import Method, MethodState, Phase, TaskPlan, Tools
 from tests.server.bundles import TinyBundle, tiny_bundle
 from tests.server.concatenated import concatenated
 from tests.server.fakes import CAPABILITIES, EVALUATORS, TRAINERS, Bench, client_ids, update_of

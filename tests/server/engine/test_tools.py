@@ -9,7 +9,8 @@ import pytest
 
 from fedlens_proto import keyed_hash
 from fedlens_server.engine import clients
-from fedlens_server.methods import METHODS, Method, MethodState, Phase, TaskPlan, Tools, Update, fedavg
+from fedlens_server.methods import METHODS, fedavg
+from fedlens_server.planning.method import Method, MethodState, Phase, TaskPlan, Tools, Update
 from tests.server.fakes import SEED, Bench, client_ids
 
 IDS = client_ids(9)

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 from fedlens_proto.v1 import manifest_pb2
-from fedlens_server.methods import METHODS, Method, MethodState, TaskPlan, TensorSet, Tools, Update
+from fedlens_server.methods import METHODS
+from fedlens_server.planning.method import Method, MethodState, TaskPlan, TensorSet, Tools, Update
 from fedlens_server.planning.task_settings import TaskSettings
 from tests.server.bundles import TinyBundle
 from tests.server.fakes import client_ids

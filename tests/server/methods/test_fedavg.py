@@ -7,11 +7,11 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from fedlens_proto.blob import Array
-from fedlens_server.methods import NothingToAggregate
 from fedlens_server.methods.arithmetic.linear_combination import CHUNK
 from fedlens_server.methods.fedavg import average
 from fedlens_server.methods.fedavg_last_fc import average_rows
 from fedlens_server.methods.fedns import average_nodes
+from fedlens_server.planning.method import NothingToAggregate
 from fedlens_server.planning.task_settings import SettingsError
 from tests.server.methods.golden import cases
 from tests.server.methods.tasks import made

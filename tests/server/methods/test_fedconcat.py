@@ -8,10 +8,10 @@ import pytest
 from fedlens_proto.v1 import manifest_pb2
 from fedlens_server.engine import tasks
 from fedlens_server.errors import Unknown
-from fedlens_server.methods import Method, MethodState, NothingToAggregate, TaskPlan, TensorSet, Update
 from fedlens_server.methods.arithmetic import inferred_labels
 from fedlens_server.methods.arithmetic.inferred_labels import mean_softmax
 from fedlens_server.methods.fedconcat import concatenate, for_task, unweighted_mean
+from fedlens_server.planning.method import Method, MethodState, NothingToAggregate, TaskPlan, TensorSet, Update
 from fedlens_server.planning.task_settings import SettingsError, TaskSettings
 from tests.server.bundles import TinyBundle
 from tests.server.concatenated import concatenated

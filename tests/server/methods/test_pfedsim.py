@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from fedlens_proto.blob import Array
-from fedlens_server.methods import Method, MethodState, NothingToAggregate, TensorSet, WeightedSum
+from fedlens_server.methods.arithmetic.weighted_sum import WeightedSum
 from fedlens_server.methods.pfedsim import PAPER, REFERENCE, mixing_weights, similarities, updated
+from fedlens_server.planning.method import Method, MethodState, NothingToAggregate, TensorSet
 from fedlens_server.planning.task_settings import SettingsError
 from tests.server.bundles import TinyBundle, tiny_bundle
 from tests.server.fakes import client_ids

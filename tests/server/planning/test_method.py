@@ -10,7 +10,8 @@ import pytest
 from fedlens_proto import keyed_hash
 from fedlens_proto.v1 import admin_pb2, assignment_pb2, check_in_pb2
 from fedlens_server.engine import assignments, clients, updates
-from fedlens_server.methods import METHODS, MethodState, TensorSet
+from fedlens_server.methods import METHODS
+from fedlens_server.planning.method import MethodState, TensorSet
 from fedlens_server.store import IncomingBlob, PendingBlob, method_state
 from tests.server.bundles import tiny_bundle
 from tests.server.fakes import EVALUATORS, SEED, Bench, client_ids, update_of

@@ -4,8 +4,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from fedlens_server.methods import NothingToAggregate, WeightedSum
 from fedlens_server.methods.arithmetic.linear_combination import CHUNK, blocks_of, linear_combination, maximum
+from fedlens_server.methods.arithmetic.weighted_sum import WeightedSum
+from fedlens_server.planning.method import NothingToAggregate
 
 
 def test_rows_may_have_weights_of_their_own() -> None:
