@@ -28,7 +28,7 @@ STAMP := $(VENV)/.installed
 # since they share what is slow to make.
 PYTEST := OMP_NUM_THREADS=1 '$(BIN)/pytest' -n 2 --dist loadfile
 
-.PHONY: help demo test test-slow test-all same size check bench docs vectors android proto freeze-wire pins clean install
+.PHONY: help demo test test-slow test-ci same size check bench docs vectors android proto freeze-wire pins clean install
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
@@ -51,11 +51,11 @@ demo: $(STAMP) ## a whole federation on this machine; PHOTOS=DIR takes your own 
 test: $(STAMP) ## the tests, but for the slow ones
 	@$(PYTEST)
 
-test-slow: $(STAMP) ## the slow tests: kills, races, the README's commands
-	@$(PYTEST) -m slow
+test-slow: $(STAMP) ## the slow and the long tests: kills, races, the README's commands, large models
+	@$(PYTEST) -m 'slow or long'
 
-test-all: $(STAMP) ## both, in one go, which is quicker
-	@$(PYTEST) -m 'slow or not slow'
+test-ci: $(STAMP) ## all but the long tests, as .ci/run does
+	@$(PYTEST) -m 'not long'
 
 same: $(STAMP) ## numbers and models of fixed federations; BASE=COMMIT compares with what that commit gives
 	@'$(BIN)/python' -m tests.same $${BASE:+--base "$$BASE"} $(SAME_ARGS)

@@ -133,8 +133,13 @@ CASES: list[tuple[str, list[str], dict[str, Any]]] = [
 ]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("engines", [PHONES, MIXED], ids=["phones", "mixed"])
+@pytest.mark.parametrize(
+    "engines",
+    [
+        pytest.param(PHONES, id="phones", marks=pytest.mark.slow),
+        pytest.param(MIXED, id="mixed", marks=pytest.mark.long),
+    ],
+)
 @pytest.mark.parametrize(("method", "objectives", "more"), CASES, ids=[f"{m}-{o[0]}" for m, o, _ in CASES])
 async def test_a_federation_of_phones_gives_what_one_of_torch_gives(
     tmp_path: Path,

@@ -1,5 +1,6 @@
 """EfficientNet-Lite0: the network against a naive one with TensorFlow's padding, its weights, and its programs."""
 
+import re
 import tarfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +12,9 @@ from PIL import Image
 from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn import functional
+from typer.testing import CliRunner
 
+from fedlens.cli import app
 from fedlens_edge_client.engines.executorch import ExecutorchEngine
 from fedlens_edge_client.engines.torch import TorchEngine
 from fedlens_export.errors import NotExportable, WeightsUnusable
@@ -20,7 +23,8 @@ from fedlens_export.models import backbones, efficientnet_lite0, pretrain
 from fedlens_export.network import IMAGENET
 from fedlens_export.programs import calibration, quantisation
 from fedlens_export.report import FileReport
-from fedlens_proto.manifest import Bundle
+from fedlens_proto.blob import Blob
+from fedlens_proto.manifest import Bundle, program
 from fedlens_proto.v1 import manifest_pb2 as pb
 
 NAME = "efficientnet_lite0"
@@ -259,30 +263,25 @@ def test_on_phones_xnnpack_runs_all_of_it_and_only_the_head_travels(exported: Ex
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_in_int8_it_is_compared_and_small_and_near_to_the_float_backbone(coloured: Path, tmp_path: Path) -> None:
-    stages: list[str] = []
-    files: list[FileReport] = []
-    spec = ExportSpec(
-        model=NAME,
-        class_names=("cat", "dog"),
-        input_size=64,
-        batch=4,
-        pte=True,
-        onnx=True,
-        quantise="int8",
-        calibrate=coloured,
-    )
+def test_the_command_quantises_it_and_names_what_that_cost(coloured: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    arguments = ["--model", NAME, "--input-size", "64", "--target", "pte", "--check", "--classes-from", str(coloured)]
+    arguments += ["--quantize", "int8", "--calibrate", str(coloured)]
 
-    bundle = export_bundle(tmp_path / "out", spec, on_stage=stages.append, on_file=files.append)
+    result = CliRunner().invoke(app, ["export", *arguments, "--out", str(out)])
 
-    (told,) = [stage for stage in stages if stage.startswith("note: int8: cosine of its features")]
-    assert float(told.split("backbone's ")[1].split(",")[0]) > 0.98
-    assert {file.format for file in files if file.program == "embed"} == {
+    assert result.exit_code == 0, result.output
+    (told,) = re.findall(r"note: int8: cosine of its features with the float backbone's ([\d.]+)", result.stderr)
+    assert float(told) > 0.98
+    bundle = Bundle.open(out)
+    assert f"bundle id   {bundle.id.hex()}" in result.stdout
+    assert {file.format for file in program(bundle.manifest, "embed").files} == {
         pb.PROGRAM_FORMAT_PT2,
         pb.PROGRAM_FORMAT_PTE,
         pb.PROGRAM_FORMAT_ONNX,
     }
     assert bundle.program_file("embed", pb.PROGRAM_FORMAT_PTE).stat().st_size < 6e6
+    assert "conv_stem.weight" in Blob.open(bundle.part(bundle.manifest.frozen))
 
 
 @pytest.fixture(scope="module")
@@ -295,7 +294,7 @@ def hand_signs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root / "hand-signs" / "photos"
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(900)
 def test_int8_loses_at_most_a_point_on_the_hand_signs(hand_signs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # All of them: chance is a point and a half on a few hundred.

@@ -207,11 +207,14 @@ def test_phones_are_spared_transposed_weights_and_get_the_same_numbers() -> None
         torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("optimiser", optimisers.OPTIMISERS)
 @pytest.mark.parametrize(
     ("objective", "head"),
-    [("cross_entropy", "linear"), *((name, "hidden") for name in objectives.OBJECTIVES)],
+    [
+        pytest.param("cross_entropy", "linear", marks=pytest.mark.slow),
+        # `test_executorch.py` runs federations with most of them.
+        *(pytest.param(name, "hidden", marks=pytest.mark.long) for name in objectives.OBJECTIVES),
+    ],
 )
 def test_every_objective_and_optimiser_runs_on_phones(objective: str, head: str, optimiser: str) -> None:
     source, weights, hyper = _step(objective, optimiser, head, features=32)
@@ -240,7 +243,7 @@ def test_views_and_concatenated_extractors_are_for_phones_too(
     assert all(formats == [pb.PROGRAM_FORMAT_PT2, pb.PROGRAM_FORMAT_PTE] for formats in found.values())
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_two_processes_export_the_same_bytes_in_all_formats(tmp_path: Path, weights_file: Path) -> None:
     printed = [

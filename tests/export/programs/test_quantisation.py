@@ -12,9 +12,7 @@ import pytest
 import torch
 from PIL import Image
 from torch import Tensor, nn
-from typer.testing import CliRunner
 
-from fedlens.cli import app
 from fedlens_export.errors import NotExportable, UnknownChoice
 from fedlens_export.exporting import ExportSpec, Training, export_bundle, frozen_backbone_bundle
 from fedlens_export.models import backbones, pretrain
@@ -283,24 +281,6 @@ def test_two_exports_of_a_quantised_backbone_give_the_same_bytes(coloured: Path,
     assert "first.0.weight" in Blob.open(first.part(first.manifest.frozen))
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(300)
-def test_the_command_quantises_a_backbone_by_name_and_tells_what_it_cost(coloured: Path, tmp_path: Path) -> None:
-    weights, out = tmp_path / "weights.pt", tmp_path / "out"
-    torch.save(backbones.build("mobilenet_v3_small", 32, seed=0).state_dict(), weights)
-    arguments = ["--model", "mobilenet_v3_small", "--input-size", "32", "--target", "pte", "--no-onnx", "--check"]
-    arguments += ["--quantize", "int8", "--calibrate", str(coloured), "--classes-from", str(coloured)]
-
-    result = CliRunner().invoke(app, ["export", *arguments, "--backbone-weights", str(weights), "--out", str(out)])
-
-    assert result.exit_code == 0, result.output
-    assert "note: int8: cosine of its features" in result.stderr
-    bundle = Bundle.open(out)
-    assert f"bundle id   {bundle.id.hex()}" in result.stdout
-    assert bundle.program_file("embed", pb.PROGRAM_FORMAT_PTE).stat().st_size < 1.6e6
-    assert "features.0.0.weight" in Blob.open(bundle.part(bundle.manifest.frozen))
-
-
 @pytest.fixture(scope="module")
 def cifar10(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """Of each of five classes, 60 photos to train a backbone on, and 200 others."""
@@ -332,7 +312,7 @@ def one_thread() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("one_thread")
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_a_head_on_the_quantised_backbone_loses_at_most_a_point_on_photos(
     cifar10: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
