@@ -195,25 +195,12 @@ def load(path: Path) -> Config:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
     except ValueError as error:
         raise ConfigError(f"{path}: this is not valid TOML: {error}") from error
-    return parse(raw, path.parent, str(path.name))
-
-
-def parse(raw: dict[str, Any], folder: Path, source: str = "fedlens.toml") -> Config:
-    """Check a config.
-
-    Args:
-        raw: The parsed TOML.
-        folder: The base of relative paths.
-        source: The file's name in error texts.
-
-    Raises:
-        ConfigError: As `load`.
-    """
+    sections = {"server": {}, "admin": {}, "limits": {}} | raw
     try:
-        return Config.model_validate({"server": {}, "admin": {}, "limits": {}} | raw, context={"folder": folder})
+        return Config.model_validate(sections, context={"folder": path.parent})
     except ValidationError as error:
         faults = [_sentence(dict(fault)) for fault in error.errors(include_url=False)]
-        raise ConfigError("\n".join(f"{source}: {fault}" for fault in faults)) from error
+        raise ConfigError("\n".join(f"{path.name}: {fault}" for fault in faults)) from error
 
 
 def keys() -> dict[str, FieldInfo]:

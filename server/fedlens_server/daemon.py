@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from fedlens_server.clock import Clock, SystemClock
+from fedlens_server.clock import SystemClock
 from fedlens_server.config import Config
 from fedlens_server.errors import StoreUnusable
 from fedlens_server.http.app import create_admin_app, create_app
@@ -25,7 +25,6 @@ _log = logging.getLogger(__name__)
 async def serve(
     config: Config,
     announce: Callable[[str], None],
-    clock: Clock | None = None,
     stop: asyncio.Event | None = None,
 ) -> None:
     """Serve until SIGTERM or SIGINT, or until `stop` is set; return when all accepted requests are done.
@@ -33,7 +32,6 @@ async def serve(
     Args:
         config: The config.
         announce: Called with one line when the server is ready.
-        clock: The clock; None: the machine's.
         stop: Ends the server when it is set; None: signals alone do.
 
     Raises:
@@ -60,7 +58,7 @@ async def serve(
 
     store.on_broken(give_up)
     try:
-        app = create_app(config, clock or SystemClock(), store)
+        app = create_app(config, SystemClock(), store)
         clients, operators = Runner(app), Runner(create_admin_app(app[SERVICE]))
         try:
             await clients.setup()

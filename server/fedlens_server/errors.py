@@ -21,7 +21,7 @@ ServerError
 
 from http import HTTPStatus
 
-from fedlens_proto.v1 import error_pb2
+from fedlens_proto.v1.error_pb2 import RETRY_LATER, RETRY_NEVER, Retry
 
 
 class ServerError(Exception):
@@ -29,7 +29,14 @@ class ServerError(Exception):
 
     status = HTTPStatus.INTERNAL_SERVER_ERROR
     code = "internal"
-    retry = error_pb2.RETRY_LATER
+    retry = RETRY_LATER
+
+    def __init_subclass__(
+        cls, status: HTTPStatus = HTTPStatus.INTERNAL_SERVER_ERROR, code: str = "", retry: Retry = RETRY_LATER
+    ) -> None:
+        """A class without a code of its own is answered as its parent."""
+        if code:
+            cls.status, cls.code, cls.retry = status, code, retry
 
     def __init__(self, message: str, retry_after_ms: int = 0) -> None:
         """`message` names what was wrong, what was found and what to do."""
@@ -37,127 +44,65 @@ class ServerError(Exception):
         self.retry_after_ms = retry_after_ms
 
 
-class Malformed(ServerError):
+class Malformed(ServerError, status=HTTPStatus.BAD_REQUEST, code="malformed", retry=RETRY_NEVER):
     """The request cannot be read; sending it again will not help."""
 
-    status = HTTPStatus.BAD_REQUEST
-    code = "malformed"
-    retry = error_pb2.RETRY_NEVER
 
-
-class Unauthorised(ServerError):
+class Unauthorised(ServerError, status=HTTPStatus.UNAUTHORIZED, code="unauthorised", retry=RETRY_NEVER):
     """No credential or an unknown one; the client must enrol."""
 
-    status = HTTPStatus.UNAUTHORIZED
-    code = "unauthorised"
-    retry = error_pb2.RETRY_NEVER
 
-
-class Forbidden(ServerError):
+class Forbidden(ServerError, status=HTTPStatus.FORBIDDEN, code="forbidden", retry=RETRY_NEVER):
     """A known client that may not do this; it must give up the assignment."""
 
-    status = HTTPStatus.FORBIDDEN
-    code = "forbidden"
-    retry = error_pb2.RETRY_NEVER
 
-
-class Unknown(ServerError):
+class Unknown(ServerError, status=HTTPStatus.NOT_FOUND, code="unknown", retry=RETRY_NEVER):
     """There is no such thing, or none that this client may see."""
 
-    status = HTTPStatus.NOT_FOUND
-    code = "unknown"
-    retry = error_pb2.RETRY_NEVER
 
-
-class RoundClosed(ServerError):
+class RoundClosed(ServerError, status=HTTPStatus.CONFLICT, code="round-closed", retry=RETRY_NEVER):
     """An update came after its round; the client must drop it."""
 
-    status = HTTPStatus.CONFLICT
-    code = "round-closed"
-    retry = error_pb2.RETRY_NEVER
 
-
-class UpdateDiffers(ServerError):
+class UpdateDiffers(ServerError, status=HTTPStatus.CONFLICT, code="update-differs", retry=RETRY_NEVER):
     """A second update for the same round with other bytes; the first one counts."""
 
-    status = HTTPStatus.CONFLICT
-    code = "update-differs"
-    retry = error_pb2.RETRY_NEVER
 
-
-class AlreadyFailed(ServerError):
+class AlreadyFailed(ServerError, status=HTTPStatus.CONFLICT, code="already-failed", retry=RETRY_NEVER):
     """An update after the client reported a failure, which is final for the round."""
 
-    status = HTTPStatus.CONFLICT
-    code = "already-failed"
-    retry = error_pb2.RETRY_NEVER
 
-
-class TaskDiffers(ServerError):
+class TaskDiffers(ServerError, status=HTTPStatus.CONFLICT, code="task-differs", retry=RETRY_NEVER):
     """A task with the same name has other content; the operator must choose another name."""
 
-    status = HTTPStatus.CONFLICT
-    code = "task-differs"
-    retry = error_pb2.RETRY_NEVER
 
-
-class TooLarge(ServerError):
+class TooLarge(ServerError, status=HTTPStatus.REQUEST_ENTITY_TOO_LARGE, code="too-large", retry=RETRY_NEVER):
     """More bytes than the endpoint accepts."""
 
-    status = HTTPStatus.REQUEST_ENTITY_TOO_LARGE
-    code = "too-large"
-    retry = error_pb2.RETRY_NEVER
 
-
-class WrongMediaType(ServerError):
+class WrongMediaType(ServerError, status=HTTPStatus.UNSUPPORTED_MEDIA_TYPE, code="wrong-media-type", retry=RETRY_NEVER):
     """A Content-Type that is not the protocol's, or a Content-Encoding."""
 
-    status = HTTPStatus.UNSUPPORTED_MEDIA_TYPE
-    code = "wrong-media-type"
-    retry = error_pb2.RETRY_NEVER
 
-
-class WrongRange(ServerError):
+class WrongRange(ServerError, status=HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE, code="wrong-range", retry=RETRY_NEVER):
     """A range that cannot be read or lies outside the blob; the client must fetch the whole blob."""
 
-    status = HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE
-    code = "wrong-range"
-    retry = error_pb2.RETRY_NEVER
 
-
-class UpdateInvalid(ServerError):
+class UpdateInvalid(ServerError, status=HTTPStatus.UNPROCESSABLE_ENTITY, code="update-invalid", retry=RETRY_NEVER):
     """A blob that does not match the local plan; the client is excluded from this round."""
 
-    status = HTTPStatus.UNPROCESSABLE_ENTITY
-    code = "update-invalid"
-    retry = error_pb2.RETRY_NEVER
 
-
-class SlowDown(ServerError):
+class SlowDown(ServerError, status=HTTPStatus.TOO_MANY_REQUESTS, code="slow-down", retry=RETRY_LATER):
     """Too many requests at once; the same one succeeds later."""
 
-    status = HTTPStatus.TOO_MANY_REQUESTS
-    code = "slow-down"
-    retry = error_pb2.RETRY_LATER
 
-
-class StorageFull(ServerError):
+class StorageFull(ServerError, status=HTTPStatus.INSUFFICIENT_STORAGE, code="storage-full", retry=RETRY_LATER):
     """The disk is full and nothing was stored; the same request succeeds when there is room."""
 
-    status = HTTPStatus.INSUFFICIENT_STORAGE
-    code = "storage-full"
-    retry = error_pb2.RETRY_LATER
 
-
-class Unavailable(ServerError):
+class Unavailable(ServerError, status=HTTPStatus.SERVICE_UNAVAILABLE, code="unavailable", retry=RETRY_LATER):
     """The server is starting or stopping; the same request succeeds later."""
 
-    status = HTTPStatus.SERVICE_UNAVAILABLE
-    code = "unavailable"
-    retry = error_pb2.RETRY_LATER
 
-
-class StoreUnusable(ServerError):
+class StoreUnusable(ServerError, code="store-unusable"):
     """The state folder cannot be opened or written; the server ends, so clients never see this error."""
-
-    code = "store-unusable"

@@ -1,22 +1,23 @@
 """Fakes with real behaviour: a clock that is wound by hand, and a federation without sockets or training."""
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import json
+from collections.abc import Callable, Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import pytest
 
 from fedlens_proto import blob, wire
 from fedlens_proto.v1 import admin_pb2, assignment_pb2, check_in_pb2, enrolment_pb2, manifest_pb2, update_pb2
-from fedlens_server.engine import aggregation, assignments, clients, recovery, rounds, tasks, updates
+from fedlens_server.engine import aggregation, assignments, clients, evaluation, recovery, rounds, tasks, updates
 from fedlens_server.engine.clients import TokenGrant
 from fedlens_server.engine.updates import Membership, ReceivedUpdate
 from fedlens_server.engine.view import Member, RoundKey, Task
 from fedlens_server.store import Store
+from fedlens_server.store.blobs import full
 from tests.server.bundles import TinyBundle, tiny_bundle
 
 START = 1_700_000_000.0
@@ -26,7 +27,12 @@ CAPABILITIES = enrolment_pb2.Capabilities(
     formats=[manifest_pb2.PROGRAM_FORMAT_PT2],
     bundle_classes=[manifest_pb2.BUNDLE_CLASS_FROZEN_BACKBONE, manifest_pb2.BUNDLE_CLASS_WHOLE_MODEL],
 )
+# Of a client that runs `.pte` alone.
+PHONE = enrolment_pb2.Capabilities(
+    formats=[manifest_pb2.PROGRAM_FORMAT_PTE], bundle_classes=[manifest_pb2.BUNDLE_CLASS_WHOLE_MODEL]
+)
 SEED = "5eed" * 16
+SETTINGS = {"method": "fedavg", "rounds": 3, "population": 2, "deadline_s": 60, "seed": SEED}
 
 
 class ManualClock:
@@ -55,6 +61,9 @@ def client_ids(count: int) -> list[bytes]:
     return sorted(sha256(f"client {i}".encode()).digest() for i in range(count))
 
 
+ALICE, BOB, CAROL, DAVE, EVE = client_ids(5)
+
+
 def update_of(
     assignment: assignment_pb2.Assignment,
     tensors: Mapping[str, blob.Array] | None,
@@ -62,21 +71,31 @@ def update_of(
     *,
     evaluations: Sequence[update_pb2.EvaluationSums] = (),
     class_counts: Sequence[int] = (),
+    label_distribution: Sequence[float] = (),
     floats: blob.pb.Dtype = blob.pb.DTYPE_FLOAT32,
+    base: bytes | None = None,
 ) -> tuple[update_pb2.UpdateHeader, bytes]:
-    """Header and blob as a client would send them."""
-    raw = b"" if tensors is None else blob.encode(tensors, floats=floats)
+    """Header and blob as a client would send them; with a base the tensors are differences to it."""
+    raw = b"" if tensors is None else blob.encode(tensors, floats=floats, base=base)
     header = update_pb2.UpdateHeader(
         protocol=wire.PROTOCOL,
         phase=assignment.phase,
         bundle=assignment.bundle,
         num_examples=num_examples,
         class_counts=class_counts,
+        label_distribution=label_distribution,
         evaluations=evaluations,
         blob_sha256=sha256(raw).digest() if raw else b"",
         blob_size=len(raw),
     )
     return header, raw
+
+
+def evaluation_of(assignment: assignment_pb2.Assignment, **fields: Any) -> update_pb2.UpdateHeader:
+    """What an evaluator sends: 8 of 10 photos right, but for these fields."""
+    sums = update_pb2.EvaluationSums(moment=update_pb2.EVALUATION_MOMENT_START, count=10, correct=8, loss=2.0)
+    found = {"phase": assignment.phase, "bundle": assignment.bundle, "evaluations": [sums], **fields}
+    return update_pb2.UpdateHeader(protocol=wire.PROTOCOL, **found)
 
 
 class Bench:
@@ -130,8 +149,23 @@ class Bench:
             ),
         ).result()
 
-    def enrol(self, enrolling: Sequence[bytes], grant: TokenGrant = TRAINERS) -> None:
-        for future in [clients.enrol(self.federation, each, grant, CAPABILITIES) for each in enrolling]:
+    def make(self, *bundles: TinyBundle, name: str = "task", **settings: Any) -> admin_pb2.Task:
+        """A task with `SETTINGS`, but for these."""
+        return self.create(json.dumps(SETTINGS | settings), bundles, name)
+
+    def start(self, *bundles: TinyBundle, **settings: Any) -> Self:
+        """A task as of `make`, in its first round, with Alice and Bob."""
+        self.make(*bundles, **settings)
+        self.enrol([ALICE, BOB])
+        return self
+
+    def enrol(
+        self,
+        enrolling: Sequence[bytes],
+        grant: TokenGrant = TRAINERS,
+        capabilities: enrolment_pb2.Capabilities = CAPABILITIES,
+    ) -> None:
+        for future in [clients.enrol(self.federation, each, grant, capabilities) for each in enrolling]:
             future.result()
         self.settle()
 
@@ -174,12 +208,47 @@ class Bench:
             )
             return updates.accept(self.federation, membership, received).result()
 
-    def report(self, client: bytes, shift: float = 1.0, num_examples: int = 10) -> update_pb2.Receipt:
-        """Train by adding `shift` to every float, and upload."""
+    def upload(
+        self, client: bytes, tensors: Mapping[str, blob.Array] | None = None, num_examples: int = 10, **fields: Any
+    ) -> update_pb2.Receipt:
+        """Answer the client's assignment with these tensors; `fields` are those of `update_of`."""
         assignment = self.assignment(client)
-        start = self.tensors(assignment)
-        trained = {name: _shifted(value, shift) for name, value in start.items()}
-        return self.send(client, assignment, *update_of(assignment, trained, num_examples))
+        return self.send(client, assignment, *update_of(assignment, tensors, num_examples, **fields))
+
+    def report(self, client: bytes, shift: float = 1.0, num_examples: int = 10, **fields: Any) -> update_pb2.Receipt:
+        """Train by adding `shift` to every float, and upload."""
+        start = self.tensors(self.assignment(client))
+        trained = {name: value + (np.float32(shift) if value.dtype.kind == "f" else 1) for name, value in start.items()}
+        return self.upload(client, trained, num_examples, **fields)
+
+    def commit(self, alice: float = 1.0, bob: float = 1.0) -> None:
+        """A round to which Alice and Bob report these shifts."""
+        self.report(ALICE, alice)
+        self.report(BOB, bob)
+        self.advance()
+
+    def expect(self, client: bytes = ALICE, number: int = 1, task: int = 1) -> Membership:
+        return updates.expect(self.federation, client, task, number)
+
+    def quarantine(self, membership: Membership, reason: str = "bad", body_sha256: bytes | None = None) -> None:
+        updates.quarantine(self.federation, membership, reason, body_sha256).result()
+
+    def fail(self, client: bytes, reason: Any = update_pb2.FAILURE_REASON_NO_PHOTOS, detail: str = "") -> None:
+        """Give up the first round."""
+        updates.accept_failure(self.federation, client, 1, 1, reason, detail).result()
+
+    def evaluate(
+        self, client: bytes, header: update_pb2.UpdateHeader | None = None, number: int = 1, body: bytes = bytes(32)
+    ) -> update_pb2.Receipt:
+        """Send the evaluation of a round, by default what is asked for."""
+        header = header or evaluation_of(self.assignment(client))
+        return evaluation.accept(self.federation, client, 1, number, header, body).result()
+
+    def revoke(self, client: bytes) -> None:
+        clients.revoke(self.federation, client).result()
+
+    def forget(self, client: bytes) -> bool:
+        return clients.forget(self.federation, client).result()
 
     def freeze(self, number: int = 1) -> None:
         """Close a round that is over, and do not aggregate it."""
@@ -194,8 +263,17 @@ class Bench:
     def show(self, task: str = "task") -> admin_pb2.ShowTaskResponse:
         return tasks.show(self.federation, task)
 
+    def members(self, number: int = 1) -> dict[bytes, admin_pb2.MemberResult]:
+        """The members of a round by client, as operators see them."""
+        return {member.client_id: member for member in self.show().rounds[number - 1].members}
+
     def model(self, task: str = "task") -> Mapping[str, blob.Array]:
         return self.store.tensors(tasks.model(self.federation, task).blob_sha256)
+
+
+def disk_full(*_: object) -> None:
+    """What a function does that finds no room."""
+    raise full()
 
 
 def after_drawing(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> None:
@@ -208,17 +286,3 @@ def after_drawing(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) ->
         return found
 
     monkeypatch.setattr(rounds, "next_cohort", drawn)
-
-
-@contextmanager
-def bench(folder: Path) -> Iterator[Bench]:
-    """A bench that is closed at the end."""
-    opened = Bench(folder)
-    try:
-        yield opened
-    finally:
-        opened.close()
-
-
-def _shifted(value: blob.Array, shift: float) -> blob.Array:
-    return value + np.float32(shift) if value.dtype.kind == "f" else value + 1

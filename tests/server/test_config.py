@@ -12,6 +12,7 @@ from fedlens_server.init import initialise
 
 ROOT = Path(__file__).parents[2]
 ADMIN = f'[admin]\ntoken_sha256 = "{"0" * 64}"\n'
+TRAINERS = f'[[enrolment]]\nname = "a"\nrole = "trainer"\nsha256 = "{"1" * 64}"\n'
 
 
 def config_of(folder: Path, text: str) -> Config:
@@ -34,15 +35,13 @@ def test_what_is_left_out_has_its_default(tmp_path: Path) -> None:
     assert config.enrolment == ()
 
 
-def test_a_wrong_type_names_the_key_what_was_found_and_what_is_allowed(tmp_path: Path) -> None:
-    assert refusal(tmp_path, ADMIN + '[server]\nport = "abc"\n') == (
-        "fedlens.toml: server.port: found 'abc', must be an integer from 0 to 65535; 0 takes any free port"
-    )
-
-
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
+        (
+            '[server]\nport = "abc"\n',
+            "fedlens.toml: server.port: found 'abc', must be an integer from 0 to 65535; 0 takes any free port",
+        ),
         ("[server]\nport = 65536\n", "server.port: found 65536, must be an integer from 0 to 65535"),
         ("[server]\nport = true\n", "server.port: found True, must be an integer"),
         ("[server]\nbehind_proxy = 1\n", "server.behind_proxy: found 1, must be true or false"),
@@ -57,12 +56,20 @@ def test_a_wrong_type_names_the_key_what_was_found_and_what_is_allowed(tmp_path:
             "enrolment.role (entry 1): found 'king', must be \"trainer\" or",
         ),
         ('[[enrolment]]\nname = "a"\nrole = "trainer"\n', "enrolment.sha256 (entry 1): found nothing, must be 64 hex"),
+        (TRAINERS + TRAINERS.replace('"a"', '"b"'), "enrolment.sha256: found '1111"),
+        (
+            TRAINERS + "expires_at = 2030-01-01T00:00:00\n",
+            "expires_at (entry 1): found 2030-01-01T00:00:00, must be a date",
+        ),
+        ('[server]\ncertfil = "x"\n', "fedlens.toml: server.certfil: unknown key; did you mean server.certfile?"),
+        ("[limit]\nmax_polls = 3\n", "did you mean limits?"),
+        ("[server]\nzzzzzz = 1\n", "server.zzzzzz: unknown key; allowed are server.host, server.port"),
+        ('[server]\ncertfile = "/gone.pem"\nkeyfile = "/gone.key"\n', "found '/gone.pem', but there is no such file"),
+        ('[server]\nhost = "0.0.0.0"\n', "server.host: found '0.0.0.0' without a certificate"),
     ],
 )
 def test_a_bad_value_is_refused_by_name(tmp_path: Path, text: str, expected: str) -> None:
-    top_level_first = (text, ADMIN) if not text.startswith("[") else (ADMIN, text)
-
-    assert expected in refusal(tmp_path, "\n".join(top_level_first))
+    assert expected in refusal(tmp_path, text + ADMIN)
 
 
 @pytest.mark.parametrize("value", ["a-token-itself", "0" * 65, "0" * 64 + "z", "0" * 64 + "\\n"])
@@ -78,33 +85,14 @@ def test_all_faults_are_told_at_once(tmp_path: Path) -> None:
     assert [line.split(":")[1].strip() for line in lines] == ["server.port", "admin.port", "admin.token_sha256"]
 
 
-def test_an_unknown_key_names_the_nearest_known_one(tmp_path: Path) -> None:
-    assert refusal(tmp_path, ADMIN + '[server]\ncertfil = "x"\n') == (
-        "fedlens.toml: server.certfil: unknown key; did you mean server.certfile?"
-    )
-    assert "did you mean limits?" in refusal(tmp_path, ADMIN + "[limit]\nmax_polls = 3\n")
-
-
-def test_an_unknown_key_like_no_other_lists_what_there_is(tmp_path: Path) -> None:
-    assert "admin.zzzzzz: unknown key; allowed are admin.host, admin.port" in refusal(tmp_path, ADMIN + "zzzzzz = 1\n")
-
-
 def test_a_file_that_is_no_toml_is_refused_with_the_line(tmp_path: Path) -> None:
     assert "this is not valid TOML" in refusal(tmp_path, "[server\n")
     assert "line 1" in refusal(tmp_path, "[server\n")
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(
-        ConfigError, match=r"nowhere\.toml: there is no such file; `fedlens serve --init DIR` creates one"
-    ):
+    with pytest.raises(ConfigError, match=r"nowhere\.toml: there is no such file; `fedlens serve --init DIR` creates"):
         load(tmp_path / "nowhere.toml")
-
-
-def test_a_certificate_that_is_not_there_is_named(tmp_path: Path) -> None:
-    text = refusal(tmp_path, ADMIN + '[server]\ncertfile = "gone.pem"\nkeyfile = "gone.key"\n')
-
-    assert f"server.certfile: found '{tmp_path / 'gone.pem'}', but there is no such file" in text
 
 
 def test_a_certificate_needs_its_key(tmp_path: Path) -> None:
@@ -113,33 +101,14 @@ def test_a_certificate_needs_its_key(tmp_path: Path) -> None:
     assert "found certfile without keyfile" in refusal(tmp_path, ADMIN + '[server]\ncertfile = "server.pem"\n')
 
 
-@pytest.mark.parametrize("section", ["server", "admin"])
-def test_plain_http_to_the_outside_is_refused(tmp_path: Path, section: str) -> None:
-    other = '[server]\nhost = "127.0.0.1"\n' if section == "admin" else ""
-    text = ADMIN.replace("[admin]", '[admin]\nhost = "0.0.0.0"') if section == "admin" else ADMIN
-    outside = other + text + ('[server]\nhost = "0.0.0.0"\n' if section == "server" else "")
-
-    assert f"{section}.host: found '0.0.0.0' without a certificate" in refusal(tmp_path, outside)
+def test_plain_http_to_operators_outside_is_refused(tmp_path: Path) -> None:
+    assert "admin.host: found '0.0.0.0' without a certificate" in refusal(tmp_path, ADMIN + 'host = "0.0.0.0"\n')
 
 
 def test_plain_http_to_the_outside_is_allowed_behind_a_proxy(tmp_path: Path) -> None:
     config = config_of(tmp_path, ADMIN + '[server]\nhost = "0.0.0.0"\nbehind_proxy = true\n')
 
     assert config.server.behind_proxy
-
-
-def test_a_token_in_two_entries_is_refused(tmp_path: Path) -> None:
-    entry = '[[enrolment]]\nname = "{}"\nrole = "trainer"\nsha256 = "' + "1" * 64 + '"\n'
-
-    assert "enrolment.sha256: found '1111" in refusal(tmp_path, ADMIN + entry.format("a") + entry.format("b"))
-
-
-def test_a_date_without_an_offset_is_refused(tmp_path: Path) -> None:
-    entry = f'[[enrolment]]\nname = "a"\nrole = "trainer"\nsha256 = "{"1" * 64}"\nexpires_at = 2030-01-01T00:00:00\n'
-
-    assert "enrolment.expires_at (entry 1): found 2030-01-01T00:00:00, must be a date" in refusal(
-        tmp_path, ADMIN + entry
-    )
 
 
 def test_the_sample_config_is_loaded(tmp_path: Path) -> None:
@@ -193,14 +162,10 @@ def test_init_writes_a_config_that_loads_with_the_tokens_it_wrote(tmp_path: Path
     written = initialise(tmp_path / "new", port=0, admin_port=0)
 
     config = load(written[0])
-    tokens = {
-        name: (tmp_path / "new" / f"{name}.token").read_text().strip() for name in ("admin", "trainer", "evaluator")
-    }
-    hashes = {name: sha256(token.encode()).hexdigest() for name, token in tokens.items()}
-    assert config.admin.token_sha256 == hashes["admin"]
-    assert {entry.role: entry.sha256 for entry in config.enrolment} == {
-        "trainer": hashes["trainer"],
-        "evaluator": hashes["evaluator"],
+    found = {"admin": config.admin.token_sha256} | {entry.role: entry.sha256 for entry in config.enrolment}
+    assert found == {
+        name: sha256((tmp_path / "new" / f"{name}.token").read_bytes().strip()).hexdigest()
+        for name in ("admin", "trainer", "evaluator")
     }
     assert (config.server.port, config.admin.port) == (0, 0)
 

@@ -339,7 +339,6 @@ def _spec(spec: TensorSpec, floats: blob_pb2.Dtype) -> TensorSpec:
 
 
 def _named(name: str, entry: BlobSet) -> BlobSet:
-    named = BlobSet()
-    named.CopyFrom(entry)
-    named.name = name
+    named = BlobSet(name=name)
+    named.MergeFrom(entry)
     return named

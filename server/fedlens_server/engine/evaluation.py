@@ -101,18 +101,17 @@ def accept(
 
 def to_json(all_sums: Iterable[update_pb2.EvaluationSums]) -> str:
     """Evaluation sums for the database."""
-    return json.dumps([_values(sums) for sums in all_sums])
+    rows: list[list[Any]] = [
+        [sums.moment, sums.count, sums.correct, sums.loss, *([list(sums.confusion)] if sums.confusion else [])]
+        for sums in all_sums
+    ]
+    return json.dumps(rows)
 
 
 def from_json(text: str) -> list[update_pb2.EvaluationSums]:
     """The evaluation sums that `to_json` wrote."""
-    found = []
-    for moment, count, correct, loss, *confusion in json.loads(text):
-        numbers = confusion[0] if confusion else ()
-        found.append(
-            update_pb2.EvaluationSums(moment=moment, count=count, correct=correct, loss=loss, confusion=numbers)
-        )
-    return found
+    names = ("moment", "count", "correct", "loss", "confusion")  # the last one is there only where it was sent
+    return [update_pb2.EvaluationSums(**dict(zip(names, values, strict=False))) for values in json.loads(text)]
 
 
 def add_up(all_sums: Iterable[update_pb2.EvaluationSums]) -> list[update_pb2.EvaluationSums]:
@@ -132,11 +131,6 @@ def add_up(all_sums: Iterable[update_pb2.EvaluationSums]) -> list[update_pb2.Eva
 def without_confusion(sums: update_pb2.EvaluationSums) -> update_pb2.EvaluationSums:
     """The same sums without a confusion matrix: a thousand members' matrices are too much for one message."""
     return update_pb2.EvaluationSums(moment=sums.moment, count=sums.count, correct=sums.correct, loss=sums.loss)
-
-
-def _values(sums: update_pb2.EvaluationSums) -> list[Any]:
-    values: list[Any] = [sums.moment, sums.count, sums.correct, sums.loss]
-    return [*values, list(sums.confusion)] if sums.confusion else values
 
 
 def _global_model(

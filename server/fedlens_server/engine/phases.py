@@ -7,11 +7,14 @@ matrices, from which the noise could be subtracted. Evaluators still measure the
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from math import isfinite
+from typing import Any
+
+from sqlalchemy import Row
 
 from fedlens_proto.blob import FLOATS, Layout
 from fedlens_proto.manifest import select, specs
 from fedlens_proto.v1 import assignment_pb2, manifest_pb2, update_pb2
-from fedlens_server.engine.view import TaskBundle
+from fedlens_server.engine.view import Task, TaskBundle
 from fedlens_server.errors import Malformed
 from fedlens_server.methods import METHODS
 from fedlens_server.planning import task_settings
@@ -58,6 +61,27 @@ def plan(settings: TaskSettings, bundles: tuple[TaskBundle, ...]) -> tuple[Metho
         phases.append(replace(last, name=PERSONAL_EVALUATION, rounds=1, cohort=None, local_plan=local_plan))
     classes = len(bundles[0].manifest.class_names)
     return method, tuple(settle(settings, phases, classes)), count
+
+
+def task_of(row: Row[Any], bundles: tuple[TaskBundle, ...]) -> Task:
+    """A task from its row, without method state and rounds. Errors as in `plan`."""
+    settings = task_settings.parse(row.settings)
+    method, planned, method_phases = plan(settings, bundles)
+    return Task(
+        id=row.id,
+        name=row.name,
+        content=row.content,
+        settings=settings,
+        seed=row.seed,
+        bundles=bundles,
+        method=method,
+        phases=planned,
+        method_phases=method_phases,
+        state=row.state,
+        reason=row.reason,
+        committed=row.committed,
+        abandoned=row.abandoned,
+    )
 
 
 def settle(settings: TaskSettings, phases: Sequence[Phase], classes: int) -> list[Phase]:

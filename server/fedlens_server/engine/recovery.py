@@ -12,7 +12,6 @@ from fedlens_server.clock import Clock
 from fedlens_server.engine import downloads, garbage, phases, rounds, view
 from fedlens_server.engine.view import Client, Federation, GlobalModel, Member, Round, Task, TaskBundle
 from fedlens_server.errors import Malformed, StorageFull, StoreUnusable
-from fedlens_server.planning import task_settings
 from fedlens_server.store import Store, method_state, schema
 
 
@@ -52,28 +51,10 @@ def _task(federation: Federation, row: Row[Any]) -> Task:
         TaskBundle(bundle.manifest, manifests.parse(bundle.manifest))
         for bundle in store.read(select(schema.task_bundles).where(columns.task == task_id).order_by(columns.position))
     )
-    settings = task_settings.parse(row.settings)
-    method, planned, method_phases = phases.plan(settings, bundles)
-    values, state_blobs = method_state.load(store, task_id)
+    task = phases.task_of(row, bundles)
     last = store.read(select(func.max(schema.rounds.c.number).label("number")).where(schema.rounds.c.task == task_id))
-    task = Task(
-        id=task_id,
-        name=row.name,
-        content=row.content,
-        settings=settings,
-        seed=row.seed,
-        bundles=bundles,
-        method=method,
-        phases=planned,
-        method_phases=method_phases,
-        state=row.state,
-        reason=row.reason,
-        committed=row.committed,
-        abandoned=row.abandoned,
-        next_round=(last[0].number or 0) + 1,
-        values=values,
-        state_blobs=state_blobs,
-    )
+    task.next_round = (last[0].number or 0) + 1
+    task.values, task.state_blobs = method_state.load(store, task_id)
     if row.evaluation_round is not None:
         found = schema.evaluations.c
         evaluators = store.read(select(found.client).where(found.task == task_id, found.round == row.evaluation_round))

@@ -49,35 +49,23 @@ def create(federation: Federation, transaction: Transaction, request: admin_pb2.
             raise TaskDiffers(f"there is a task {name!r} with other bundles or settings; choose another name")
     settings = task_settings.parse(request.settings_json)
     bundles = _bundles(federation, request)
-    method, planned, method_phases = phases.plan(settings, bundles)
     seed = bytes.fromhex(settings.seed) if settings.seed is not None else os.urandom(32)
-    row = {"name": name, "content": content, "settings": settings.public_json(), "seed": seed, "reason": ""}
-    number = transaction.execute(
-        insert(schema.tasks),
-        {**row, "state": admin_pb2.TASK_STATE_WAITING, "committed": 0, "abandoned": 0},
-    ).lastrowid
+    standing = {"state": admin_pb2.TASK_STATE_WAITING, "reason": "", "committed": 0, "abandoned": 0}
+    row = transaction.execute(
+        insert(schema.tasks).returning(schema.tasks),
+        {"name": name, "content": content, "settings": settings.public_json(), "seed": seed, **standing},
+    ).one()
     transaction.execute(
         insert(schema.task_bundles),
-        [{"task": number, "position": i, "manifest": bundle.raw} for i, bundle in enumerate(bundles)],
+        [{"task": row.id, "position": i, "manifest": bundle.raw} for i, bundle in enumerate(bundles)],
     )
-    task = Task(
-        id=number,
-        name=name,
-        content=content,
-        settings=settings.model_copy(update={"seed": None}),
-        seed=seed,
-        bundles=bundles,
-        method=method,
-        phases=planned,
-        method_phases=method_phases,
-        state=admin_pb2.TASK_STATE_WAITING,
-    )
+    task = phases.task_of(row, bundles)
     for client in federation.clients.values():
         federation.note_eligible(task, client)
 
     def follow() -> None:
-        federation.tasks[number] = task
-        federation.changed([number])
+        federation.tasks[task.id] = task
+        federation.changed([task.id])
         rounds.start_ready(federation)
 
     transaction.after_commit(follow)

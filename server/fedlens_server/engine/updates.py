@@ -313,19 +313,16 @@ def _then(first: Future[A], follow: Callable[[A], Future[B]]) -> Future[B]:
     last: Future[B] = Future()
 
     def end(done: Future[B]) -> None:
-        error = done.exception()
-        if error is not None:
-            last.set_exception(error)
-        else:
+        try:
             last.set_result(done.result())
+        except Exception as error:
+            last.set_exception(error)
 
     def go_on(done: Future[A]) -> None:
         try:
-            following = follow(done.result())
+            follow(done.result()).add_done_callback(end)
         except Exception as error:
             last.set_exception(error)
-        else:
-            following.add_done_callback(end)
 
     first.add_done_callback(go_on)
     return last

@@ -1,6 +1,6 @@
 """The two applications of a server: one for clients, one for operators, over the same service."""
 
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable
 
 from aiohttp import web
 
@@ -22,18 +22,16 @@ def create_app(config: Config, clock: Clock, store: Store) -> web.Application:
     service = Service(config, clock, store)
     app = _application(service, client_routes.routes())
 
-    async def begin(_: web.Application) -> None:
+    async def lifetime(_: web.Application) -> AsyncIterator[None]:
         service.begin()
+        yield
+        await service.end()
 
     async def stop_accepting(_: web.Application) -> None:
         service.stop_accepting()
 
-    async def end(_: web.Application) -> None:
-        await service.end()
-
-    app.on_startup.append(begin)
+    app.cleanup_ctx.append(lifetime)
     app.on_shutdown.append(stop_accepting)
-    app.on_cleanup.append(end)
     return app
 
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable
+from math import inf
 
 from fedlens_server.engine import aggregation
 from fedlens_server.engine.view import Federation, RoundKey
@@ -15,20 +15,14 @@ class Driver:
     """Calls of `aggregation.advance` in threads, one a round at a time."""
 
     def __init__(self, federation: Federation) -> None:
-        """Nothing runs before `start`."""
+        """It runs on the running event loop from now on until `stop`."""
         self._federation = federation
         self._clock = federation.clock
         self._changed = asyncio.Event()
         self._stopping = False
         self._advancing: dict[RoundKey, asyncio.Task[None]] = {}
         self._not_before: dict[RoundKey, float] = {}
-        self._unsubscribe: Callable[[], None] = lambda: None
-        self._loop_task: asyncio.Task[None] | None = None
-
-    def start(self, unsubscribe: Callable[[], None]) -> None:
-        """Begin; `unsubscribe` is called when stopping."""
-        self._unsubscribe = unsubscribe
-        self._loop_task = asyncio.create_task(self._run())
+        self._running = asyncio.create_task(self._run())
 
     def wake(self) -> None:
         """Look again at what is due."""
@@ -38,11 +32,9 @@ class Driver:
         """Return when nothing is being advanced any more."""
         self._stopping = True
         self._changed.set()
-        if self._loop_task is not None:
-            await self._loop_task
+        await self._running
         if self._advancing:
             await asyncio.wait(self._advancing.values())
-        self._unsubscribe()
 
     async def _run(self) -> None:
         while not self._stopping:
@@ -56,17 +48,13 @@ class Driver:
             deadline = aggregation.next_deadline(self._federation)
             if deadline is not None and deadline > now:
                 waits.append(deadline)
-            await self._wait(min(waits, default=None))
+            alarm = asyncio.create_task(self._wake_at(min(waits, default=inf)))
+            await self._changed.wait()
+            alarm.cancel()
 
-    async def _wait(self, until: float | None) -> None:
-        changed = asyncio.create_task(self._changed.wait())
-        tasks: list[asyncio.Task[object]] = [changed]
-        if until is not None:
-            tasks.append(asyncio.create_task(self._clock.sleep_until(until)))
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        for task in tasks:
-            task.cancel()
-        await asyncio.wait(tasks)
+    async def _wake_at(self, when: float) -> None:
+        await self._clock.sleep_until(when)
+        self.wake()
 
     async def _advance(self, key: RoundKey) -> None:
         try:

@@ -55,7 +55,7 @@ class Polls:
         """Ask again for all polls that one of these tasks may concern."""
         for poll in self._held.values():
             if poll.task == 0 or poll.task in tasks:
-                poll.wake()
+                poll.bell.set()
 
     def stop(self) -> None:
         """Answer all polls now, and hold none any more."""
@@ -69,7 +69,8 @@ class Polls:
         alarm = asyncio.get_running_loop().call_later(hold_ms / 1000, poll.expire)
         try:
             while True:
-                await poll.woken()
+                await poll.bell.wait()
+                poll.bell.clear()
                 response = ask()
                 if response.WhichOneof("result") != "wait":
                     return response
@@ -91,23 +92,15 @@ class _Poll:
         self.task = task
         self.reason: check_in_pb2.WaitReason | None = None
         self.expired = False
-        self._bell = asyncio.get_running_loop().create_future()
-
-    def wake(self) -> None:
-        if not self._bell.done():
-            self._bell.set_result(None)
+        self.bell = asyncio.Event()
 
     def end(self, reason: check_in_pb2.WaitReason) -> None:
         self.reason = reason
-        self.wake()
+        self.bell.set()
 
     def expire(self) -> None:
         self.expired = True
-        self.wake()
-
-    async def woken(self) -> None:
-        await self._bell
-        self._bell = asyncio.get_running_loop().create_future()
+        self.bell.set()
 
 
 def _wait(

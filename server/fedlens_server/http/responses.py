@@ -50,7 +50,8 @@ async def errors_as_messages(request: web.Request, handler: Handler) -> web.Stre
     except WireError as fault:
         return error(Malformed(str(fault)))
     except Exception as fault:
-        return error(_of_machine(request, fault))
+        _log.error("%s %s failed", request.method, request.path, exc_info=fault)
+        return error(_failed())
 
 
 def _of_framework(request: web.Request, fault: web.HTTPException) -> ServerError:
@@ -61,8 +62,7 @@ def _of_framework(request: web.Request, fault: web.HTTPException) -> ServerError
     return Malformed(f"the request cannot be served: {fault.reason}")
 
 
-def _of_machine(request: web.Request, fault: Exception) -> ServerError:
-    _log.error("%s %s failed", request.method, request.path, exc_info=fault)
+def _failed() -> ServerError:
     return ServerError("the server failed; its log says why", INTERNAL_RETRY_MS)
 
 
@@ -85,7 +85,7 @@ class Connection(RequestHandler):
             raise ConnectionResetError("the response has begun")
         if status >= 500:
             _log.error("a request failed outside its handler", exc_info=exc)
-            response = error(ServerError("the server failed; its log says why", INTERNAL_RETRY_MS))
+            response = error(_failed())
         else:
             _log.info("a client sent bytes that are no HTTP request: %s", type(exc).__name__)
             response = error(Malformed(f"this is no HTTP request that can be read ({type(exc).__name__})"))

@@ -1,10 +1,9 @@
 """The running service, shared by all requests: the federation, the polls held open, and the state of the server."""
 
 import asyncio
-from collections.abc import Mapping
-from concurrent.futures import Future
+from collections.abc import Iterator, Mapping
+from contextlib import AsyncExitStack, contextmanager
 from enum import Enum
-from typing import TypeVar
 
 from aiohttp import web
 
@@ -22,7 +21,6 @@ from fedlens_server.store import Store
 
 RETRY_MS = 2_000
 _ROLES = {"trainer": enrolment_pb2.CLIENT_ROLE_TRAINER, "evaluator": enrolment_pb2.CLIENT_ROLE_EVALUATOR}
-T = TypeVar("T")
 
 
 class ServiceState(Enum):
@@ -44,10 +42,11 @@ class Service:
         self.grants = _grants(config)
         self.polls = Polls(config.limits.max_polls, config.limits.max_hold_ms)
         self.state = ServiceState.STARTING
-        self._outcomes = Outcomes()
+        # The outcome of an engine's operation, once it is on disk; a request that is cut off does not undo it.
+        self.durable = Outcomes().of
         self._federation: Federation | None = None
-        self._driver: Driver | None = None
-        self._starting: asyncio.Task[None] | None = None
+        self._ending = AsyncExitStack()
+        self._starting: asyncio.Task[None]  # since `begin`
         self._uploads = 0
 
     @property
@@ -67,8 +66,7 @@ class Service:
 
     async def ready(self) -> None:
         """Return when requests are answered; raises the error that start-up ended with."""
-        if self._starting is not None:
-            await self._starting
+        await self._starting
 
     def stop_accepting(self) -> None:
         """Refuse new requests and answer those that are held; requests that have begun go on."""
@@ -77,18 +75,11 @@ class Service:
 
     async def end(self) -> None:
         """Stop everything; a round that is being aggregated is finished first."""
-        if self._starting is not None:
-            await asyncio.wait([self._starting])
-        if self._driver is not None:
-            await self._driver.stop()
-        if self._federation is not None:
-            await asyncio.to_thread(self._federation.close)
+        await asyncio.wait([self._starting])
+        await self._ending.aclose()
 
-    async def durable(self, change: Future[T]) -> T:
-        """The outcome of an engine's operation, once it is on disk; a request that is cut off does not undo it."""
-        return await self._outcomes.of(change)
-
-    def upload_slot(self) -> "_Slot":
+    @contextmanager
+    def upload_slot(self) -> Iterator[None]:
         """Room for one more update; held while its body is received.
 
         Raises:
@@ -96,37 +87,32 @@ class Service:
         """
         if self._uploads >= self.config.limits.max_uploads:
             raise SlowDown("as many updates as the server takes at a time are on their way; try again later", RETRY_MS)
-        return _Slot(self)
+        self._uploads += 1
+        try:
+            yield
+        finally:
+            self._uploads -= 1
 
     async def _start(self) -> None:
         loop = asyncio.get_running_loop()
-        self._federation = await asyncio.to_thread(recovery.load, self.store, self.clock)
-        self._driver = Driver(self._federation)
-        driver, polls = self._driver, self.polls
+        federation = await asyncio.to_thread(recovery.load, self.store, self.clock)
+        driver = Driver(federation)
 
         def apply(change: Change) -> None:
             if change.due:
                 driver.wake()
             if change.tasks:
-                polls.wake(change.tasks)
+                self.polls.wake(change.tasks)
 
         def changed(change: Change) -> None:
             loop.call_soon_threadsafe(apply, change)
 
-        driver.start(self._federation.subscribe(changed))
+        self._ending.push_async_callback(asyncio.to_thread, federation.close)
+        self._ending.callback(federation.subscribe(changed))
+        self._ending.push_async_callback(driver.stop)
+        self._federation = federation
         if self.state is ServiceState.STARTING:
             self.state = ServiceState.READY
-
-
-class _Slot:
-    def __init__(self, service: Service) -> None:
-        self._service = service
-
-    def __enter__(self) -> None:
-        self._service._uploads += 1
-
-    def __exit__(self, *exc: object) -> None:
-        self._service._uploads -= 1
 
 
 SERVICE = web.AppKey("service", Service)

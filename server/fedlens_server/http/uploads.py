@@ -1,12 +1,12 @@
 """Updates and parts on their way in: checked while they stream, and held in a temporary file unless they are small."""
 
 import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import Future
 from contextlib import nullcontext
 from hashlib import sha256
 from io import SEEK_END, BytesIO
 from pathlib import Path
-from typing import BinaryIO
 
 from aiohttp import web
 
@@ -23,6 +23,7 @@ from fedlens_server.http.service import Service
 from fedlens_server.store import MAX_ROW_BYTES, IncomingBlob, PendingBlob
 
 BATCH_BYTES = 512 << 10
+_Read = Callable[[], Awaitable[bytes]]  # the next bytes of a body; none at its end
 
 
 async def receive_update(
@@ -45,7 +46,7 @@ async def receive_update(
         reader = BodyReader(request, service.config.limits.upload_stall_s)
         framed, header = await _read_header(reader, size)
         body = _Body(incoming, membership, framed)
-        await body.receive(reader, header, size - len(framed))
+        await body.receive(reader.some, header, size - len(framed))
         return await service.durable(await _end(federation, membership, size, header, body))
 
 
@@ -66,14 +67,19 @@ async def take_update(
         ServerError: As `receive_update`.
     """
     membership = updates.expect(federation, client, task, round_number)
-    with federation.store.incoming() as incoming, _opened(blob) as stream:
+    opened = blob.open("rb") if isinstance(blob, Path) else BytesIO(blob or b"")
+    with federation.store.incoming() as incoming, opened as stream:
         size = len(framed) + stream.seek(0, SEEK_END)
         stream.seek(0)
+
+        async def some() -> bytes:
+            return stream.read(BATCH_BYTES)
+
         if size > (most := _max_bytes(membership)):
             raise TooLarge(f"an update of {size} bytes; at most {most} are expected here")
         header = decode_request(update_pb2.UpdateHeader, framed[LENGTH.size :])
         body = _Body(incoming, membership, framed)
-        await body.receive(_Pieces(stream), header, size - len(framed))
+        await body.receive(some, header, size - len(framed))
         return await asyncio.wrap_future(await _end(federation, membership, size, header, body))
 
 
@@ -83,11 +89,11 @@ async def _end(
     """Hand a body to the engine; of one with a fault, have the member quarantined."""
     if body.fault is not None:
         # A client that is cut off while waiting must not undo it.
-        quarantining = updates.quarantine(federation, membership, body.fault, body.sha256)
+        quarantining = updates.quarantine(federation, membership, body.fault, body.hash.digest())
         await asyncio.shield(asyncio.wrap_future(quarantining))
         raise UpdateInvalid(body.fault)
     blob = await _finish(body.incoming, header.blob_sha256) if header.blob_sha256 else None
-    received = ReceivedUpdate(header=header, body_sha256=body.sha256, body_size=size, blob=blob)
+    received = ReceivedUpdate(header=header, body_sha256=body.hash.digest(), body_size=size, blob=blob)
     return updates.accept(federation, membership, received)
 
 
@@ -109,7 +115,7 @@ async def receive_part(request: web.Request, service: Service, digest: bytes) ->
     """
     refuse_encoding(request)
     federation = service.federation
-    left = _announced(request, service.config.limits.max_part_bytes)
+    size = _announced(request, service.config.limits.max_part_bytes)
     seen = sha256()
 
     def take(pieces: list[bytes]) -> None:
@@ -119,11 +125,8 @@ async def receive_part(request: web.Request, service: Service, digest: bytes) ->
 
     with service.store.incoming() as incoming:
         reader = BodyReader(request, service.config.limits.upload_stall_s)
-        while pieces := await _batch(reader, left):
-            left -= sum(map(len, pieces))
+        async for pieces in _batches(reader.some, size):
             await asyncio.to_thread(take, pieces)
-        if left:
-            raise Malformed(f"the body ends {left} bytes before its announced length")
         if seen.digest() != digest:
             raise Malformed(f"the SHA-256 of the bytes is {seen.hexdigest()}, not {digest.hex()} as in the address")
         await service.durable(tasks.put_part(federation, await _finish(incoming, digest)))
@@ -138,29 +141,21 @@ class _Body:
         layout = membership.layout
         self._has_blob = layout is not None
         self._checker = Checker(layout.specs if layout is not None else (), membership.base)
-        self._hash = sha256(framed)
+        self.hash = sha256(framed)
 
-    @property
-    def sha256(self) -> bytes:
-        return self._hash.digest()
-
-    async def receive(self, reader: "BodyReader | _Pieces", header: update_pb2.UpdateHeader, size: int) -> None:
+    async def receive(self, read: _Read, header: update_pb2.UpdateHeader, size: int) -> None:
         self.fault = _contradiction(header, self._has_blob, size)
-        left = size
-        while pieces := await _batch(reader, left):
-            left -= sum(map(len, pieces))
+        async for pieces in _batches(read, size):
             if self.incoming.in_memory and self.incoming.size + sum(map(len, pieces)) <= MAX_ROW_BYTES:
                 self._take(pieces)
             else:
                 await asyncio.to_thread(self._take, pieces)
-        if left:
-            raise Malformed(f"the body ends {left} bytes before its announced length")
         if self.fault is None and header.blob_sha256:
             self.fault = self._end(header.blob_sha256)
 
     def _take(self, pieces: list[bytes]) -> None:
         for piece in pieces:
-            self._hash.update(piece)
+            self.hash.update(piece)
             if self.fault is None:
                 try:
                     self._checker.feed(piece)
@@ -177,20 +172,6 @@ class _Body:
         if self._checker.digest != digest:
             return f"the blob's SHA-256 is {self._checker.digest.hex()}, its header says {digest.hex()}"
         return None
-
-
-class _Pieces:
-    """A file, read like a body."""
-
-    def __init__(self, stream: BinaryIO) -> None:
-        self._stream = stream
-
-    async def some(self) -> bytes:
-        return self._stream.read(BATCH_BYTES)
-
-
-def _opened(blob: bytes | Path | None) -> BinaryIO:
-    return blob.open("rb") if isinstance(blob, Path) else BytesIO(blob or b"")
 
 
 def _announced(request: web.Request, limit: int) -> int:
@@ -227,13 +208,18 @@ def _contradiction(header: update_pb2.UpdateHeader, has_blob: bool, size: int) -
     return None
 
 
-async def _batch(reader: BodyReader | _Pieces, left: int) -> list[bytes]:
-    pieces: list[bytes] = []
-    wanted = min(left, BATCH_BYTES)
-    while wanted > 0 and (piece := await reader.some()):
-        pieces.append(piece)
-        wanted -= len(piece)
-    return pieces
+async def _batches(read: _Read, size: int) -> AsyncIterator[list[bytes]]:
+    """A body of `size` bytes, some pieces at a time: about `BATCH_BYTES`, for which a thread is worth its cost."""
+    while size:
+        pieces: list[bytes] = []
+        wanted = min(size, BATCH_BYTES)
+        while wanted > 0 and (piece := await read()):
+            pieces.append(piece)
+            wanted -= len(piece)
+        if not pieces:
+            raise Malformed(f"the body ends {size} bytes before its announced length")
+        size -= sum(map(len, pieces))
+        yield pieces
 
 
 async def _finish(incoming: IncomingBlob, digest: bytes) -> PendingBlob:

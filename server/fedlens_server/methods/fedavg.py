@@ -76,17 +76,19 @@ def with_mean(phase: Phase, state: MethodState, updates: Sequence[Update], tools
     return {**state, GLOBAL: average_set(updates, state[GLOBAL])}
 
 
-def whole_model_plan(task: TaskPlan, statistics: Sequence[pb.ClientStatistic] = ()) -> pb.LocalPlan:
-    """The local plan: download the global model, train it, upload all of it, report `statistics`.
+def whole_model_plan(
+    task: TaskPlan, download: str = GLOBAL, statistics: Sequence[pb.ClientStatistic] = ()
+) -> pb.LocalPlan:
+    """The local plan: download the set `download`, a model, train it, upload all of it, report `statistics`.
 
     A reference `global` of the bundle's objective is bound to the download.
     """
-    downloaded = pb.SetSource(download=GLOBAL)
+    downloaded = pb.SetSource(download=download)
     return pb.LocalPlan(
         start=[pb.StartRule(source=downloaded)],
         references=bundles.bind(task.ordinary[0], GLOBAL, downloaded),
         stages=[task.settings.stage("step")],
-        upload=task.settings.upload(GLOBAL),
+        upload=task.settings.upload(download),
         statistics=statistics,
         evaluation=pb.EvaluationPlan(at_start=True, at_end=True),
     )
@@ -94,8 +96,7 @@ def whole_model_plan(task: TaskPlan, statistics: Sequence[pb.ClientStatistic] = 
 
 def single_phase(task: TaskPlan, local_plan: pb.LocalPlan) -> tuple[Phase, ...]:
     """One phase of all rounds of the task."""
-    settings = task.settings
-    return (Phase(name="train", rounds=settings.rounds, cohort=settings.cohort_size, local_plan=local_plan),)
+    return (Phase(name="train", rounds=task.settings.rounds, cohort=task.settings.cohort_size, local_plan=local_plan),)
 
 
 def sharing_global_set(

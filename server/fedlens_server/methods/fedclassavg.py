@@ -19,9 +19,10 @@ Equation 3, the mean of the classifiers, is FedAvg's. Deviation: the authors' co
 10 of 100 become all 100; here the cohort is drawn from all clients.
 """
 
-from fedlens_proto.manifest import INITIAL, select
+from fedlens_proto.manifest import select
 from fedlens_proto.v1 import assignment_pb2 as pb
 from fedlens_server.methods.fedavg import GLOBAL, sharing_global_set, whole_model_plan
+from fedlens_server.methods.fedper import partial_plan
 from fedlens_server.planning import bundles, options
 from fedlens_server.planning.method import Method, TaskPlan
 from fedlens_server.planning.task_settings import SettingsError
@@ -52,18 +53,9 @@ def for_task(task: TaskPlan) -> Method:
             raise SettingsError(f"manifests[{i}]", f"model {manifest.model!r}, {manifest.objective!r}", allowed)
     if weight:
         return sharing_global_set(task, whole_model_plan(task))
-    downloaded = pb.SetSource(download=GLOBAL)
-    local_plan = pb.LocalPlan(
-        start=[
-            pb.StartRule(tensors=bundles.CLASSIFIER, source=downloaded),
-            pb.StartRule(tensors=bundles.EXTRACTOR, source=pb.SetSource(kept=OWN_EXTRACTOR, download=INITIAL)),
-        ],
-        references=bundles.bind(first, GLOBAL, downloaded),
-        stages=[settings.stage("step")],
-        keep=[pb.Keep(set=OWN_EXTRACTOR, tensors=bundles.EXTRACTOR)],
-        upload=settings.upload(GLOBAL, bundles.CLASSIFIER),
-        evaluation=pb.EvaluationPlan(at_start=True, at_end=True),
-    )
+    stages = [settings.stage("step")]
+    local_plan = partial_plan(task, bundles.CLASSIFIER, bundles.EXTRACTOR, OWN_EXTRACTOR, stages)
+    local_plan.references.extend(bundles.bind(first, GLOBAL, pb.SetSource(download=GLOBAL)))
     if not has_extractor:
         del local_plan.start[1:], local_plan.keep[:]
     names = bundles.names(task, bundles.CLASSIFIER)

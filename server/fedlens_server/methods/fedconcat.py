@@ -24,7 +24,7 @@ noise hides. The classifier of an exported bundle has room for more extractors t
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 from typing import Any
 
@@ -37,8 +37,8 @@ from fedlens_proto.v1 import assignment_pb2 as pb
 from fedlens_proto.v1 import manifest_pb2
 from fedlens_server.methods.arithmetic import clustering, inferred_labels
 from fedlens_server.methods.arithmetic.clustering import Rows
-from fedlens_server.methods.arithmetic.linear_combination import in_order, uploaded
-from fedlens_server.methods.fedavg import GLOBAL, average, average_set, whole_model_plan
+from fedlens_server.methods.arithmetic.linear_combination import in_order
+from fedlens_server.methods.fedavg import GLOBAL, average_set, whole_model_plan
 from fedlens_server.planning import bundles, options
 from fedlens_server.planning.method import (
     Method,
@@ -61,12 +61,12 @@ OPTIONS = {
     "labels": options.choice(COUNTS, NOISY, INFERRED),
     "epsilon": options.Option(
         allowed="a number above 0",
-        accepts=lambda value: isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < inf,
+        accepts=lambda value: options.is_number(value, 0, inf) and 0 < value < inf,
     ),
     "random_images": options.whole(1, 1_000_000),  # default: as many as in the paper
     "clusters": options.Option(
         allowed=f'a whole number, 1 or more, or "{ELBOW}"',
-        accepts=lambda value: value == ELBOW or (isinstance(value, int) and not isinstance(value, bool) and value >= 1),
+        accepts=lambda value: value == ELBOW or (isinstance(value, int) and options.is_number(value, 1, inf)),
         default=5,
     ),
     "balanced": options.flag(default=False),
@@ -91,14 +91,6 @@ def concatenate(weights: Sequence[Array], biases: Sequence[Array]) -> tuple[NDAr
     """
     total = np.sum([np.asarray(bias, np.float64) for bias in biases], axis=0)
     return np.concatenate([np.asarray(weight, np.float32) for weight in weights], 1), total.astype(np.float32)
-
-
-def unweighted_mean(tensors: Sequence[Any]) -> NDArray[Any]:
-    """The mean `(1/|S|) sum_k w_k` of one tensor; the maximum of integers.
-
-    Source: FedConcat, Algorithm 1, the last phase.
-    """
-    return average(tensors, [1] * len(tensors))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,8 +137,8 @@ class FedConcat:
         if phase.name == CLUSTER:
             return self._clustered(state, trained, tools)
         if phase.name == CONCATENATE:
-            current: TensorSet = state[GLOBAL]
-            return {**state, GLOBAL: {n: unweighted_mean(uploaded(trained, n, current[n])) for n in current}}
+            alike = [replace(update, num_examples=1) for update in trained]
+            return {**state, GLOBAL: average_set(alike, state[GLOBAL])}
         new = dict(state)
         for j in range(state["clusters"]):
             if members := [update for update in trained if state.get(_place(update.client)) == j]:
@@ -247,13 +239,11 @@ def _statistics_plan(labels: str, epsilon: float | None) -> pb.LocalPlan:
 def _classifier_plan(task: TaskPlan, steps: int, extractors: int) -> pb.LocalPlan:
     """The local plan that trains the common classifier on frozen extractors."""
     manifest, downloaded = task.concatenated[0], pb.SetSource(download=GLOBAL)
-    stage = task.settings.stage("step")
-    stage.steps = steps
     # Its objective may have fewer hyper-parameters than the models' objective.
     known = {hyper.name for hyper in manifest.hyper_parameters}
-    values = [value for value in stage.hyper_values if value.name in known]
-    del stage.hyper_values[:]
-    stage.hyper_values.extend(values)
+    hyper = {name: value for name, value in task.settings.hyper.items() if name in known}
+    stage = task.settings.stage("step", hyper)
+    stage.steps = steps
     return pb.LocalPlan(
         start=[pb.StartRule(source=downloaded)],
         references=bundles.bind(manifest, GLOBAL, downloaded),

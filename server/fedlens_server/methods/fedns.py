@@ -47,7 +47,6 @@ from fedlens_server.methods.arithmetic.linear_combination import (
     extent,
     in_order,
     in_threads,
-    largest,
     linear_combination,
     read,
     uploaded,
@@ -81,7 +80,7 @@ def node_variances(weights: Sequence[Tensor], previous: Tensor) -> Float64s:
     scale = np.zeros((nodes, parts))
 
     def measure(blocks: Sequence[Block]) -> None:
-        room = largest(blocks)
+        room = min(CHUNK, nodes * columns)
         before, moved, buffer = np.empty(room), np.empty(room), np.empty(room, np.float32)
         for block in blocks:
             size, here = extent(block, columns)
@@ -129,25 +128,21 @@ def coefficients(variances: Float64s, counts: Sequence[int]) -> Float64s:
 
     Args:
         variances: float64[nodes, clients].
-        counts: Photos n_k of each client; clients with 0 do not take part.
+        counts: Photos n_k of each client, at least one.
 
     Returns:
         float64[nodes, clients], each row adding up to 1.
 
     Raises:
-        NothingToAggregate: The counts add up to 0.
+        NothingToAggregate: There are no clients.
 
     Source: FedNS, Equation 6.
     """
     by_count = client_weights(counts)
-    takes_part = by_count > 0
-    found = np.zeros(variances.shape)
-    v, n = variances[:, takes_part], by_count[takes_part]
-    kept = keep(v)
-    v, n = np.where(kept, v, 0.0), np.where(kept, n, 0.0)
+    kept = keep(variances)
+    v, n = np.where(kept, variances, 0.0), np.where(kept, by_count, 0.0)
     of_v, of_n = v.sum(axis=1, keepdims=True), n.sum(axis=1, keepdims=True)
-    found[:, takes_part] = np.where(of_v > 0, v / np.where(of_v > 0, of_v, 1.0), n / of_n)
-    return found
+    return np.where(of_v > 0, v / np.where(of_v > 0, of_v, 1.0), n / of_n)
 
 
 def average_nodes(

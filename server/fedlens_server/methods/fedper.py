@@ -22,6 +22,30 @@ from fedlens_server.planning.method import Method, TaskPlan
 OWN_CLASSIFIER = "classifier"
 
 
+def partial_plan(
+    task: TaskPlan, shared: pb.TensorSelector, own: pb.TensorSelector, kept: str, stages: Sequence[pb.Stage]
+) -> pb.LocalPlan:
+    """The local plan that downloads and uploads the tensors `shared` and has the client keep the others, `own`.
+
+    Args:
+        task: The task.
+        shared: The tensors of the set `global`.
+        own: All other tensors, at first the bundle's initial ones.
+        kept: The name of their set in the client state.
+        stages: The local training.
+    """
+    return pb.LocalPlan(
+        start=[
+            pb.StartRule(tensors=shared, source=pb.SetSource(download=GLOBAL)),
+            pb.StartRule(tensors=own, source=pb.SetSource(kept=kept, download=INITIAL)),
+        ],
+        stages=stages,
+        keep=[pb.Keep(set=kept, tensors=own)],
+        upload=task.settings.upload(GLOBAL, shared),
+        evaluation=pb.EvaluationPlan(at_start=True, at_end=True),
+    )
+
+
 def sharing_extractor(task: TaskPlan, stages: Sequence[pb.Stage]) -> Method:
     """The method of one phase that trains a shared extractor with the clients' own classifiers.
 
@@ -31,16 +55,7 @@ def sharing_extractor(task: TaskPlan, stages: Sequence[pb.Stage]) -> Method:
     bundles.need_no_references(task)
     bundles.need_equal(task)
     bundles.need_tensors(task, bundles.EXTRACTOR, "layers before the classifier")
-    local_plan = pb.LocalPlan(
-        start=[
-            pb.StartRule(tensors=bundles.EXTRACTOR, source=pb.SetSource(download=GLOBAL)),
-            pb.StartRule(tensors=bundles.CLASSIFIER, source=pb.SetSource(kept=OWN_CLASSIFIER, download=INITIAL)),
-        ],
-        stages=stages,
-        keep=[pb.Keep(set=OWN_CLASSIFIER, tensors=bundles.CLASSIFIER)],
-        upload=task.settings.upload(GLOBAL, bundles.EXTRACTOR),
-        evaluation=pb.EvaluationPlan(at_start=True, at_end=True),
-    )
+    local_plan = partial_plan(task, bundles.EXTRACTOR, bundles.CLASSIFIER, OWN_CLASSIFIER, stages)
     return sharing_global_set(task, local_plan, names=bundles.names(task, bundles.EXTRACTOR), has_model=False)
 
 

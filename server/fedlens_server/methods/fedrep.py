@@ -13,14 +13,13 @@ FedLens reproduces. The head is trained for epochs, not steps. A frozen part has
 with fresh optimiser state.
 """
 
-from fedlens_proto.v1 import assignment_pb2 as pb
 from fedlens_server.methods.fedper import sharing_extractor
 from fedlens_server.planning import bundles, options
 from fedlens_server.planning.method import Method, TaskPlan
-from fedlens_server.planning.task_settings import SettingsError, TaskSettings
+from fedlens_server.planning.task_settings import SettingsError
 
 OPTIONS = {"classifier_epochs": options.whole(1, 1_000_000, default=1)}
-RATE = {"classifier": "lr_classifier", "extractor": "lr_extractor"}
+RATES = ("lr_classifier", "lr_extractor")
 
 
 def for_task(task: TaskPlan) -> Method:
@@ -32,19 +31,11 @@ def for_task(task: TaskPlan) -> Method:
     """
     settings = task.settings
     epochs = options.read(settings, OPTIONS)["classifier_epochs"]
-    first = pb.Stage(program="step", epochs=epochs, hyper_values=_with_frozen(settings, "extractor"))
-    second = settings.stage("step")
-    del second.hyper_values[:]
-    second.hyper_values.extend(_with_frozen(settings, "classifier"))
-    method = sharing_extractor(task, [first, second])
-    bundles.need_hyper(task, *RATE.values())
-    for rate in RATE.values():
+    extractor_stage, classifier_stage = (settings.stage("step", {**settings.hyper, frozen: 0.0}) for frozen in RATES)
+    classifier_stage.epochs = epochs
+    method = sharing_extractor(task, [classifier_stage, extractor_stage])
+    bundles.need_hyper(task, *RATES)
+    for rate in RATES:
         if bundles.hyper_value(settings, task.ordinary[0], rate) <= 0:
             raise SettingsError(f"hyper.{rate}", 0, "above 0 for fedrep, which freezes each part in turn itself")
     return method
-
-
-def _with_frozen(settings: TaskSettings, role: str) -> list[pb.HyperValue]:
-    """The task's hyper-parameters with a learning rate of 0 for one role, ascending by name."""
-    values = {**settings.hyper, RATE[role]: 0.0}
-    return [pb.HyperValue(name=name, value=value) for name, value in sorted(values.items())]

@@ -35,11 +35,10 @@ from numpy.typing import NDArray
 
 from fedlens_proto.blob import Array
 from fedlens_proto.manifest import select
-from fedlens_proto.v1 import assignment_pb2 as pb
 from fedlens_proto.v1 import blob_pb2, manifest_pb2
 from fedlens_server.methods.arithmetic.linear_combination import in_order
 from fedlens_server.methods.arithmetic.weighted_sum import Terms, WeightedSum
-from fedlens_server.methods.fedavg import GLOBAL, with_mean
+from fedlens_server.methods.fedavg import GLOBAL, whole_model_plan, with_mean
 from fedlens_server.planning import bundles, options
 from fedlens_server.planning.method import (
     Method,
@@ -94,7 +93,7 @@ def updated(matrix: Array, members: Sequence[int], classifiers: Sequence[Array],
 
     Args:
         matrix: Before the round, float[clients, clients].
-        members: Index of each client of the round, in any order.
+        members: Index of each client of the round, at least one, in any order.
         classifiers: The weights of their uploaded classifiers, in the order of `members`.
         variant: `paper` or `reference`.
 
@@ -106,8 +105,7 @@ def updated(matrix: Array, members: Sequence[int], classifiers: Sequence[Array],
     result = np.array(matrix, np.float64)
     order = np.argsort(members)
     chosen = np.asarray(members, np.intp)[order]
-    if len(chosen):
-        result[np.ix_(chosen, chosen)] = similarities([classifiers[k] for k in order], variant)
+    result[np.ix_(chosen, chosen)] = similarities([classifiers[k] for k in order], variant)
     return result
 
 
@@ -165,7 +163,7 @@ class _PFedSim:
         joined = dict(zip(new, free, strict=False))
         slots = known | joined
         matrix = updated(
-            _grown(state.get(SIMILARITY), known, max(slots.values()) + 1),
+            _grown(state.get(SIMILARITY, np.eye(0)), known, max(slots.values()) + 1),
             [slots[update.client.hex()] for update in trained],
             [update.tensors[self.classifier] for update in trained],
             self.variant,
@@ -216,20 +214,11 @@ def for_task(task: TaskPlan) -> Method:
     warm_up = floor(Fraction(str(chosen["warm_up"])) * settings.rounds)  # 0.29 of 100 is 29, not 28.99...
     planned = [(WARM_UP, GLOBAL, warm_up), (PERSONALISE, PERSONAL, settings.rounds - warm_up)]
     phases = tuple(
-        Phase(name=name, rounds=rounds, cohort=settings.cohort_size, local_plan=_local_plan(task, download))
+        Phase(name=name, rounds=rounds, cohort=settings.cohort_size, local_plan=whole_model_plan(task, download))
         for name, download, rounds in planned
         if rounds
     )
     return Method(phases=phases, begin=method.begin, download=method.download, aggregate=method.aggregate)
-
-
-def _local_plan(task: TaskPlan, download: str) -> pb.LocalPlan:
-    return pb.LocalPlan(
-        start=[pb.StartRule(source=pb.SetSource(download=download))],
-        stages=[task.settings.stage("step")],
-        upload=task.settings.upload(download),
-        evaluation=pb.EvaluationPlan(at_start=True, at_end=True),
-    )
 
 
 def _model(client: str) -> str:
@@ -241,10 +230,9 @@ def _slots(state: MethodState) -> dict[str, int]:
     return {name.removeprefix("clients/")[:64]: slot for name, slot in state.items() if name.endswith("/slot")}
 
 
-def _grown(matrix: Array | None, slots: Mapping[str, int], size: int) -> Matrix:
+def _grown(matrix: Array, slots: Mapping[str, int], size: int) -> Matrix:
     """The matrix with room for `size` clients; unused rows and columns are those of the identity."""
     result: Matrix = np.eye(size)
     used = np.array(sorted(slots.values()), np.intp)
-    if matrix is not None and len(used):
-        result[np.ix_(used, used)] = np.asarray(matrix, np.float64)[np.ix_(used, used)]
+    result[np.ix_(used, used)] = np.asarray(matrix, np.float64)[np.ix_(used, used)]
     return result

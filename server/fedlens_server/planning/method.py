@@ -123,8 +123,7 @@ def span(tensors: TensorSet, name: str, start: int, stop: int, buffer: Array | N
         stop: One after the last element.
         buffer: float32 or int64 with room for the elements; may be overwritten and returned.
     """
-    read = getattr(tensors, "span", None)
+    read: Callable[[str, int, int, Array | None], Array] | None = getattr(tensors, "span", None)
     if read is not None:
-        found: Array = read(name, start, stop, buffer)
-        return found
+        return read(name, start, stop, buffer)
     return tensors[name].reshape(-1)[start:stop]

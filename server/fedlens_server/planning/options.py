@@ -36,22 +36,24 @@ def choice(*names: str) -> Option:
     return Option(allowed=allowed, accepts=lambda value: value in names, default=names[0])
 
 
+def is_number(value: object, least: float, most: float) -> bool:
+    """Tell whether a value is a number within bounds, and no bool."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and least <= value <= most
+
+
 def whole(least: int, most: int, *, default: int | None = None) -> Option:
     """A whole number."""
 
     def accepts(value: object) -> bool:
-        return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
+        return isinstance(value, int) and is_number(value, least, most)
 
     return Option(allowed=f"a whole number, {least} to {most}", accepts=accepts, default=default)
 
 
 def number(least: float, most: float, *, default: float | None = None) -> Option:
     """A number; both bounds are allowed."""
-
-    def accepts(value: object) -> bool:
-        return isinstance(value, int | float) and not isinstance(value, bool) and least <= value <= most
-
-    return Option(allowed=f"a number, {least:g} to {most:g}", accepts=accepts, default=default)
+    allowed = f"a number, {least:g} to {most:g}"
+    return Option(allowed=allowed, accepts=lambda value: is_number(value, least, most), default=default)
 
 
 def read(settings: TaskSettings, options: Options) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """The settings of a task: a JSON object from the operator."""
 
 import json
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -91,25 +92,24 @@ class TaskSettings(BaseModel):
         return None if self.cohort == "all" else self.cohort
 
     @property
-    def wire_codec(self) -> assignment_pb2.Codec:
-        """The codec of uploads."""
-        return _CODECS[self.codec]
-
-    @property
     def wire_download_codec(self) -> assignment_pb2.Codec:
         """The codec of downloads."""
         return _CODECS[self.download_codec]
 
     def upload(self, base: str, tensors: assignment_pb2.TensorSelector | None = None) -> assignment_pb2.Upload:
         """An upload of these tensors (None: all), encoded as the task says; a delta is to the set `base`."""
-        return assignment_pb2.Upload(tensors=tensors, codec=self.wire_codec, base_set=base if self.difference else "")
+        base_set = base if self.difference else ""
+        return assignment_pb2.Upload(tensors=tensors, codec=_CODECS[self.codec], base_set=base_set)
 
-    def stage(self, program: str) -> assignment_pb2.Stage:
-        """A stage of `program` for the task's epochs or steps, by default one epoch, with its hyper-parameters."""
-        values = [assignment_pb2.HyperValue(name=name, value=self.hyper[name]) for name in sorted(self.hyper)]
-        if self.steps is not None:
-            return assignment_pb2.Stage(program=program, steps=self.steps, hyper_values=values)
-        return assignment_pb2.Stage(program=program, epochs=self.epochs or 1, hyper_values=values)
+    def stage(self, program: str, hyper: Mapping[str, Number] | None = None) -> assignment_pb2.Stage:
+        """A stage of `program` for the task's epochs or steps, by default one epoch.
+
+        `hyper`: values of hyper-parameters by name; None: the task's.
+        """
+        chosen = self.hyper if hyper is None else hyper
+        values = [assignment_pb2.HyperValue(name=name, value=value) for name, value in sorted(chosen.items())]
+        epochs = None if self.steps is not None else self.epochs or 1
+        return assignment_pb2.Stage(program=program, epochs=epochs, steps=self.steps, hyper_values=values)
 
     def public_json(self) -> str:
         """The settings with defaults and without the seed, for operators."""
@@ -162,10 +162,11 @@ def _named(raw: dict[str, Any], error: ValidationError) -> Malformed:
         return SettingsError(key, _short(raw.get(key)), f"left out: there is no such setting (there are {known})")
     if first["type"] == "missing":
         return SettingsError(key, "nothing", str(field.description))
-    inside = first["loc"][1] if isinstance(raw[key], dict) and len(first["loc"]) > 1 else None
-    if inside is not None:
-        return SettingsError(f"{key}.{inside}", _short(raw[key].get(inside)), str(field.description))
-    return SettingsError(key, _short(raw[key]), str(field.description))
+    value = raw[key]
+    if isinstance(value, dict) and len(first["loc"]) > 1:
+        inside = first["loc"][1]
+        key, value = f"{key}.{inside}", value.get(inside)
+    return SettingsError(key, _short(value), str(field.description))
 
 
 def _short(value: object) -> str:

@@ -13,9 +13,9 @@ import secrets
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from hashlib import sha256
+from hashlib import file_digest, sha256
 from io import BytesIO
 from pathlib import Path
 from typing import BinaryIO, Protocol, Self
@@ -82,6 +82,16 @@ def storage_full() -> Iterator[None]:
         raise
 
 
+@contextmanager
+def opened(path: Path) -> Iterator[int]:
+    """The descriptor of a file or folder, to read or sync it."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
 def full() -> StorageFull:
     """The error for a disk without room."""
     return StorageFull("the server's disk is full; nothing was stored, try again later", FULL_RETRY_MS)
@@ -100,7 +110,7 @@ class IncomingBlob:
         self._durable = durable
         self._stream: BinaryIO = BytesIO()
         self._path: Path | None = None
-        self._size = 0
+        self.size = 0  # bytes so far
 
     def write(self, chunk: bytes | memoryview) -> int:
         """Append bytes. Blocks on the disk beyond `MAX_ROW_BYTES`.
@@ -109,16 +119,11 @@ class IncomingBlob:
             StorageFull: There is no room.
         """
         with storage_full():
-            if self._path is None and self._size + len(chunk) > MAX_ROW_BYTES:
+            if self._path is None and self.size + len(chunk) > MAX_ROW_BYTES:
                 self._spill()
             self._stream.write(chunk)
-        self._size += len(chunk)
+        self.size += len(chunk)
         return len(chunk)
-
-    @property
-    def size(self) -> int:
-        """The number of bytes so far."""
-        return self._size
 
     @property
     def in_memory(self) -> bool:
@@ -134,7 +139,7 @@ class IncomingBlob:
         if self._path is None:
             assert isinstance(self._stream, BytesIO)
             raw = self._stream.getvalue()
-            return PendingBlob(digest or sha256(raw).digest(), self._size, raw=raw)
+            return PendingBlob(digest or sha256(raw).digest(), self.size, raw=raw)
         with storage_full():
             self._stream.flush()
             if self._durable:
@@ -142,11 +147,8 @@ class IncomingBlob:
             self._stream.close()
         if digest is None:
             with self._path.open("rb") as file:
-                hashed = sha256()
-                while chunk := file.read(1 << 20):
-                    hashed.update(chunk)
-                digest = hashed.digest()
-        return PendingBlob(digest, self._size, path=self._path)
+                digest = file_digest(file, "sha256").digest()
+        return PendingBlob(digest, self.size, path=self._path)
 
     def __enter__(self) -> Self:
         """The blob itself."""
@@ -154,10 +156,8 @@ class IncomingBlob:
 
     def __exit__(self, *exc: object) -> None:
         """Remove the temporary file, unless a transaction has renamed it."""
-        try:
-            self._stream.close()  # a full disk may prevent the flush of bytes that are dropped anyway
-        except OSError:
-            pass
+        with suppress(OSError):  # a full disk may prevent the flush of bytes that are dropped anyway
+            self._stream.close()
         if self._path is not None:
             self._path.unlink(missing_ok=True)
 
@@ -261,11 +261,8 @@ class Blobs:
         """Sync renames to disk, if the store is durable."""
         if not self._durable:
             return
-        descriptor = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY)
-        try:
+        with opened(self.folder) as descriptor:
             os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
 
     def sweep_files(self) -> None:
         """Delete temporary files, and files that the database does not name."""

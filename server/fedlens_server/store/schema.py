@@ -3,21 +3,9 @@
 Ids, seeds and digests are 32 raw bytes; times are seconds since the epoch; enums are the wire's numbers.
 """
 
-from sqlalchemy import (
-    Boolean,
-    Column,
-    Float,
-    ForeignKey,
-    ForeignKeyConstraint,
-    Index,
-    Integer,
-    LargeBinary,
-    MetaData,
-    Table,
-    Text,
-)
+import sqlalchemy as sa
 
-metadata = MetaData(
+metadata = sa.MetaData(
     naming_convention={
         "pk": "pk_%(table_name)s",
         "fk": "fk_%(table_name)s_%(column_0_name)s",
@@ -26,127 +14,129 @@ metadata = MetaData(
     }
 )
 
-clients = Table(
+clients = sa.Table(
     "clients",
     metadata,
-    Column("id", LargeBinary, primary_key=True),
-    Column("role", Integer, nullable=False),
-    Column("token", Text, nullable=False),
-    Column("capabilities", LargeBinary, nullable=False),  # the canonical message
-    Column("enrolled_at", Float, nullable=False),
-    Column("revoked", Boolean, nullable=False),
+    sa.Column("id", sa.LargeBinary, primary_key=True),
+    sa.Column("role", sa.Integer, nullable=False),
+    sa.Column("token", sa.Text, nullable=False),
+    sa.Column("capabilities", sa.LargeBinary, nullable=False),  # the canonical message
+    sa.Column("enrolled_at", sa.Float, nullable=False),
+    sa.Column("revoked", sa.Boolean, nullable=False),
 )
 
 # The number of clients that have enrolled with each token, including forgotten clients.
-token_uses = Table(
+token_uses = sa.Table(
     "token_uses",
     metadata,
-    Column("token", Text, primary_key=True),
-    Column("uses", Integer, nullable=False),
+    sa.Column("token", sa.Text, primary_key=True),
+    sa.Column("uses", sa.Integer, nullable=False),
 )
 
 # The only trace of a forgotten client; its id cannot enrol again.
-forgotten = Table("forgotten", metadata, Column("id", LargeBinary, primary_key=True))
+forgotten = sa.Table("forgotten", metadata, sa.Column("id", sa.LargeBinary, primary_key=True))
 
-blobs = Table(
+blobs = sa.Table(
     "blobs",
     metadata,
-    Column("digest", LargeBinary, primary_key=True),
-    Column("size", Integer, nullable=False),
-    Column("raw", LargeBinary),  # null: stored in a file
-    Column("kept_until", Float),  # until then a bundle part without a task is not deleted
+    sa.Column("digest", sa.LargeBinary, primary_key=True),
+    sa.Column("size", sa.Integer, nullable=False),
+    sa.Column("raw", sa.LargeBinary),  # null: stored in a file
+    sa.Column("kept_until", sa.Float),  # until then a bundle part without a task is not deleted
 )
 
-tasks = Table(
+tasks = sa.Table(
     "tasks",
     metadata,
-    Column("id", Integer, primary_key=True),
-    Column("name", Text, nullable=False, unique=True),
-    Column("content", LargeBinary, nullable=False),  # SHA-256 of the operator's request
-    Column("settings", Text, nullable=False),  # JSON, without the seed
-    Column("seed", LargeBinary, nullable=False),
-    Column("state", Integer, nullable=False),
-    Column("reason", Text, nullable=False),
-    Column("committed", Integer, nullable=False),  # rounds, of all phases
-    Column("abandoned", Integer, nullable=False),  # rounds in a row
-    Column("evaluation_round", Integer),  # the committed round that evaluators evaluate; null: none yet
-    Column("evaluation_sets", Text),  # JSON {name: digest in hex}
-    Column("evaluation_phase", Integer),
+    sa.Column("id", sa.Integer, primary_key=True),
+    sa.Column("name", sa.Text, nullable=False, unique=True),
+    sa.Column("content", sa.LargeBinary, nullable=False),  # SHA-256 of the operator's request
+    sa.Column("settings", sa.Text, nullable=False),  # JSON, without the seed
+    sa.Column("seed", sa.LargeBinary, nullable=False),
+    sa.Column("state", sa.Integer, nullable=False),
+    sa.Column("reason", sa.Text, nullable=False),
+    sa.Column("committed", sa.Integer, nullable=False),  # rounds, of all phases
+    sa.Column("abandoned", sa.Integer, nullable=False),  # rounds in a row
+    sa.Column("evaluation_round", sa.Integer),  # the committed round that evaluators evaluate; null: none yet
+    sa.Column("evaluation_sets", sa.Text),  # JSON {name: digest in hex}
+    sa.Column("evaluation_phase", sa.Integer),
     sqlite_autoincrement=True,
 )
 
-task_bundles = Table(
+task_bundles = sa.Table(
     "task_bundles",
     metadata,
-    Column("task", Integer, ForeignKey("tasks.id"), primary_key=True),
-    Column("position", Integer, primary_key=True),
-    Column("manifest", LargeBinary, nullable=False),
+    sa.Column("task", sa.Integer, sa.ForeignKey("tasks.id"), primary_key=True),
+    sa.Column("position", sa.Integer, primary_key=True),
+    sa.Column("manifest", sa.LargeBinary, nullable=False),
 )
 
 # Recipes of the blobs that are computed on demand.
-weighted_sums = Table(
+weighted_sums = sa.Table(
     "weighted_sums",
     metadata,
-    Column("digest", LargeBinary, primary_key=True),
-    Column("size", Integer, nullable=False),
-    Column("recipe", Text, nullable=False),  # JSON [{names, terms: [[weight, digest of a stored blob in hex]]}]
+    sa.Column("digest", sa.LargeBinary, primary_key=True),
+    sa.Column("size", sa.Integer, nullable=False),
+    sa.Column("recipe", sa.Text, nullable=False),  # JSON [{names, terms: [[weight, digest of a stored blob in hex]]}]
 )
 
-state_entries = Table(
+state_entries = sa.Table(
     "state_entries",
     metadata,
-    Column("task", Integer, ForeignKey("tasks.id"), primary_key=True),
-    Column("name", Text, primary_key=True),
-    Column("kind", Text, nullable=False),  # tensors | array | plain
-    Column("blob", LargeBinary, ForeignKey("blobs.digest")),  # of tensors and arrays
-    Column("value", Text),  # JSON, of plain values
+    sa.Column("task", sa.Integer, sa.ForeignKey("tasks.id"), primary_key=True),
+    sa.Column("name", sa.Text, primary_key=True),
+    sa.Column("kind", sa.Text, nullable=False),  # tensors | array | plain
+    sa.Column("blob", sa.LargeBinary, sa.ForeignKey("blobs.digest")),  # of tensors and arrays
+    sa.Column("value", sa.Text),  # JSON, of plain values
 )
 
-rounds = Table(
+rounds = sa.Table(
     "rounds",
     metadata,
-    Column("task", Integer, ForeignKey("tasks.id"), primary_key=True),
-    Column("number", Integer, primary_key=True),
-    Column("phase", Integer, nullable=False),
-    Column("state", Integer, nullable=False),
-    Column("reason", Text, nullable=False),
-    Column("opened_at", Float, nullable=False),
-    Column("ended_at", Float),
-    Column("bytes_sent", Integer, nullable=False),
-    Column("population", LargeBinary),  # ids of the eligible clients; null once the round has ended
-    Column("sitting_out", Text, nullable=False),  # JSON [id in hex] of clients without a download; empty afterwards
+    sa.Column("task", sa.Integer, sa.ForeignKey("tasks.id"), primary_key=True),
+    sa.Column("number", sa.Integer, primary_key=True),
+    sa.Column("phase", sa.Integer, nullable=False),
+    sa.Column("state", sa.Integer, nullable=False),
+    sa.Column("reason", sa.Text, nullable=False),
+    sa.Column("opened_at", sa.Float, nullable=False),
+    sa.Column("ended_at", sa.Float),
+    sa.Column("bytes_sent", sa.Integer, nullable=False),
+    sa.Column("population", sa.LargeBinary),  # ids of the eligible clients; null once the round has ended
+    sa.Column(
+        "sitting_out", sa.Text, nullable=False
+    ),  # JSON [id in hex] of clients without a download; empty afterwards
 )
 
 # One row per member, also its idempotency record; kept as long as the task. The uploaded blob, `blob`, is deleted when
 # the round ends.
-members = Table(
+members = sa.Table(
     "members",
     metadata,
-    Column("task", Integer, primary_key=True),
-    Column("round", Integer, primary_key=True),
-    Column("client", LargeBinary, primary_key=True),
-    Column("state", Integer, nullable=False),
-    Column("bundle", LargeBinary, nullable=False),
-    Column("sets", Text, nullable=False),  # JSON {name: digest in hex}
-    Column("reason", Text, nullable=False),
-    Column("body_sha256", LargeBinary),
-    Column("bytes_received", Integer, nullable=False),
-    Column("num_examples", Integer, nullable=False),
-    Column("class_counts", Text),  # JSON
-    Column("label_distribution", Text),  # JSON
-    Column("evaluations", Text, nullable=False),  # JSON [[moment, count, correct, loss, confusion?]]
-    Column("blob", LargeBinary),
-    ForeignKeyConstraint(["task", "round"], ["rounds.task", "rounds.number"]),
-    Index("ix_members_client", "client"),
+    sa.Column("task", sa.Integer, primary_key=True),
+    sa.Column("round", sa.Integer, primary_key=True),
+    sa.Column("client", sa.LargeBinary, primary_key=True),
+    sa.Column("state", sa.Integer, nullable=False),
+    sa.Column("bundle", sa.LargeBinary, nullable=False),
+    sa.Column("sets", sa.Text, nullable=False),  # JSON {name: digest in hex}
+    sa.Column("reason", sa.Text, nullable=False),
+    sa.Column("body_sha256", sa.LargeBinary),
+    sa.Column("bytes_received", sa.Integer, nullable=False),
+    sa.Column("num_examples", sa.Integer, nullable=False),
+    sa.Column("class_counts", sa.Text),  # JSON
+    sa.Column("label_distribution", sa.Text),  # JSON
+    sa.Column("evaluations", sa.Text, nullable=False),  # JSON [[moment, count, correct, loss, confusion?]]
+    sa.Column("blob", sa.LargeBinary),
+    sa.ForeignKeyConstraint(["task", "round"], ["rounds.task", "rounds.number"]),
+    sa.Index("ix_members_client", "client"),
 )
 
-evaluations = Table(
+evaluations = sa.Table(
     "evaluations",
     metadata,
-    Column("task", Integer, primary_key=True),
-    Column("round", Integer, primary_key=True),
-    Column("client", LargeBinary, primary_key=True),
-    Column("body_sha256", LargeBinary, nullable=False),
-    Column("evaluations", Text, nullable=False),  # JSON [[moment, count, correct, loss, confusion?]]
-    ForeignKeyConstraint(["task", "round"], ["rounds.task", "rounds.number"]),
+    sa.Column("task", sa.Integer, primary_key=True),
+    sa.Column("round", sa.Integer, primary_key=True),
+    sa.Column("client", sa.LargeBinary, primary_key=True),
+    sa.Column("body_sha256", sa.LargeBinary, nullable=False),
+    sa.Column("evaluations", sa.Text, nullable=False),  # JSON [[moment, count, correct, loss, confusion?]]
+    sa.ForeignKeyConstraint(["task", "round"], ["rounds.task", "rounds.number"]),
 )

@@ -8,7 +8,6 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from math import prod
-from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
@@ -18,7 +17,7 @@ from fedlens_proto.blob import DTYPES, MAX_HEADER_BYTES, PREFIX, Array, Layout
 from fedlens_proto.difference import Sums, add
 from fedlens_proto.errors import BlobError
 from fedlens_proto.v1 import blob_pb2
-from fedlens_server.store.blobs import Location
+from fedlens_server.store.blobs import Location, opened
 
 _FIRST_READ = 64 << 10
 
@@ -58,7 +57,7 @@ class StoredTensors(Mapping[str, Array]):
         if path is None:
             yield self
             return
-        with _open(path) as self._descriptor:
+        with opened(path) as self._descriptor:
             try:
                 yield self
             finally:
@@ -119,7 +118,7 @@ class StoredTensors(Mapping[str, Array]):
             _read(self._descriptor, into, offset)
             return
         assert location is not None and location.path is not None
-        with _open(location.path) as descriptor:
+        with opened(location.path) as descriptor:
             _read(descriptor, into, offset)
 
 
@@ -138,15 +137,6 @@ class RestoredTensors(Sums):
         difference = self.differences.span(name, start, stop, buffer)
         fits = buffer is not None and buffer.dtype == difference.dtype
         return add(held, difference, buffer[: stop - start] if buffer is not None and fits else None)
-
-
-@contextmanager
-def _open(path: Path) -> Iterator[int]:
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        yield descriptor
-    finally:
-        os.close(descriptor)
 
 
 def _read(descriptor: int, into: Array, offset: int) -> None:

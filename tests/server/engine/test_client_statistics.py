@@ -1,6 +1,5 @@
 """Client statistics: asked for by settings and methods, checked, added up, and kept from undoing noise."""
 
-import json
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -10,68 +9,60 @@ from sqlalchemy import select
 
 from fedlens_proto import wire
 from fedlens_proto.v1 import admin_pb2, assignment_pb2, update_pb2
-from fedlens_server.engine import clients, evaluation, phases, vetting
+from fedlens_server.engine import phases, vetting
 from fedlens_server.errors import Malformed, UpdateInvalid
 from fedlens_server.methods import METHODS
 from fedlens_server.methods.fedavg import sharing_global_set, whole_model_plan, with_mean
 from fedlens_server.planning.method import Method, MethodState, Phase, TaskPlan, Tools, Update
 from fedlens_server.store import schema
 from tests.server.bundles import tiny_bundle
-from tests.server.fakes import EVALUATORS, SEED, Bench, client_ids, update_of
+from tests.server.fakes import ALICE, BOB, EVALUATORS, EVE, Bench, evaluation_of
 
-ALICE, BOB, EVE = client_ids(3)
 START, END = update_pb2.EVALUATION_MOMENT_START, update_pb2.EVALUATION_MOMENT_END
 FINE_TUNED = update_pb2.EVALUATION_MOMENT_FINE_TUNED
-SETTINGS = {"method": "fedavg", "rounds": 2, "population": 2, "deadline_s": 60, "seed": SEED}
 Change = Callable[[assignment_pb2.LocalPlan], object]
 
 
 @pytest.fixture
-def asking(monkeypatch: pytest.MonkeyPatch) -> Callable[[Change], None]:
-    """Register a method `asking`: FedAvg with a changed local plan, whose state keeps the label distributions."""
+def asking(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Bench]:
+    """Start FedAvg with a changed local plan and these settings; its state keeps the label distributions."""
 
     def aggregate(phase: Phase, state: MethodState, updates: Sequence[Update], tools: Tools) -> MethodState:
         shares = [list(update.label_distribution or ()) for update in updates]
         return {**with_mean(phase, state, updates, tools), "shares": shares}
 
-    def register(change: Change) -> None:
+    def started(change: Change, **settings: object) -> Bench:
         def for_task(task: TaskPlan) -> Method:
             local_plan = whole_model_plan(task)
             change(local_plan)
             return sharing_global_set(task, local_plan, aggregate=aggregate)
 
         monkeypatch.setitem(METHODS, "asking", for_task)
+        return bench.start(method="asking", **settings)
 
-    return register
+    return started
 
 
 def ask_noisily(local_plan: assignment_pb2.LocalPlan) -> None:
     local_plan.statistics.add().label_distribution.epsilon = 1.0
 
 
-def begin(bench: Bench, **changes: Any) -> Bench:
-    bench.create(json.dumps({**SETTINGS, **changes}))
-    bench.enrol([ALICE, BOB])
-    return bench
+@pytest.fixture
+def noisy(asking: Callable[..., Bench]) -> Bench:
+    """A task that asks for noisy label distributions, and would ask for confusion matrices."""
+    return asking(ask_noisily, confusion=True)
 
 
 def sums(moment: update_pb2.EvaluationMoment, *confusion: int) -> update_pb2.EvaluationSums:
     """Of a two-class problem; the sums that belong to a confusion matrix."""
     count, correct = sum(confusion), confusion[0] + confusion[3]
     return update_pb2.EvaluationSums(
-        moment=moment,
-        count=count,
-        correct=correct,
-        loss=float(count),
-        confusion=confusion,
+        moment=moment, count=count, correct=correct, loss=float(count), confusion=confusion
     )
 
 
 def report(bench: Bench, client: bytes, *evaluations: update_pb2.EvaluationSums, shares: Sequence[float] = ()) -> None:
-    assignment = bench.assignment(client)
-    header, raw = update_of(assignment, dict(bench.tensors(assignment)), evaluations=evaluations)
-    header.label_distribution[:] = shares
-    bench.send(client, assignment, header, raw)
+    bench.report(client, evaluations=evaluations, label_distribution=shares)
 
 
 def questions(local_plan: assignment_pb2.LocalPlan) -> list[str | None]:
@@ -79,12 +70,10 @@ def questions(local_plan: assignment_pb2.LocalPlan) -> list[str | None]:
 
 
 def test_the_setting_asks_for_confusion_wherever_something_is_evaluated(bench: Bench) -> None:
-    begin(bench, confusion=True, personal_evaluation=True, rounds=1)
+    bench.start(confusion=True, personal_evaluation=True, rounds=1)
     bench.enrol([EVE], EVALUATORS)
     training = bench.assignment(ALICE).local_plan
-    for client in (ALICE, BOB):
-        report(bench, client)
-    bench.advance()
+    bench.commit()
 
     assert questions(training) == ["confusion"]
     personal = bench.assignment(ALICE).local_plan
@@ -93,18 +82,16 @@ def test_the_setting_asks_for_confusion_wherever_something_is_evaluated(bench: B
 
 
 def test_without_the_setting_nobody_is_asked_for_confusion(bench: Bench) -> None:
-    assert questions(begin(bench).assignment(ALICE).local_plan) == []
+    assert questions(bench.start().assignment(ALICE).local_plan) == []
 
 
 def test_confusion_matrices_are_shown_added_up_by_moment(bench: Bench) -> None:
-    begin(bench, confusion=True)
+    bench.start(confusion=True)
     bench.enrol([EVE], EVALUATORS)
     report(bench, ALICE, sums(START, 1, 1, 0, 2), sums(END, 2, 0, 0, 2))
     report(bench, BOB, sums(START, 0, 3, 1, 0))
     bench.advance()
-    evaluated = bench.assignment(EVE)
-    header = update_pb2.UpdateHeader(protocol=1, bundle=evaluated.bundle, evaluations=[sums(START, 5, 1, 2, 4)])
-    evaluation.accept(bench.federation, EVE, evaluated.task, evaluated.round, header, bytes(32)).result()
+    bench.evaluate(EVE, evaluation_of(bench.assignment(EVE), evaluations=[sums(START, 5, 1, 2, 4)]))
     bench.reopen()
 
     shown = bench.show().rounds[0]
@@ -118,22 +105,14 @@ def test_confusion_matrices_are_shown_added_up_by_moment(bench: Bench) -> None:
     assert [len(s.confusion) for member in shown.members for s in member.evaluations] == [0, 0, 0]
 
 
-def test_an_evaluators_matrix_must_fit_its_sums(bench: Bench) -> None:
-    begin(bench, confusion=True)
-    bench.enrol([EVE], EVALUATORS)
-    for client in (ALICE, BOB):
-        report(bench, client)
-    bench.advance()
-    evaluated = bench.assignment(EVE)
-    header = update_pb2.UpdateHeader(protocol=1, bundle=evaluated.bundle, evaluations=[sums(START, 5, 1, 2, 4)])
-    header.evaluations[0].ClearField("confusion")
-
-    with pytest.raises(UpdateInvalid, match="a confusion matrix of 0 numbers, must be 2 x 2"):
-        evaluation.accept(bench.federation, EVE, evaluated.task, evaluated.round, header, bytes(32)).result()
+def header_of(*evaluations: update_pb2.EvaluationSums, **statistics: Any) -> update_pb2.UpdateHeader:
+    """What a client answers to `EVERYTHING`, but for these."""
+    fields = {"label_distribution": [0.7, -0.1], **statistics}
+    return update_pb2.UpdateHeader(num_examples=10, evaluations=evaluations, **fields)
 
 
-def header_of(**fields: Any) -> update_pb2.UpdateHeader:
-    return update_pb2.UpdateHeader(num_examples=10, **fields)
+def right(count: int, correct: int, *confusion: int) -> update_pb2.EvaluationSums:
+    return update_pb2.EvaluationSums(moment=START, count=count, correct=correct, confusion=confusion)
 
 
 EVERYTHING = assignment_pb2.LocalPlan(
@@ -145,194 +124,147 @@ EVERYTHING = assignment_pb2.LocalPlan(
         assignment_pb2.ClientStatistic(confusion=assignment_pb2.Confusion()),
     ],
 )
-SHARES = [0.7, -0.1]
 
 
 @pytest.mark.parametrize(
     ("header", "named"),
     [
-        (header_of(), "label_distribution: found 0 numbers, must be 2"),
+        (header_of(label_distribution=[]), "label_distribution: found 0 numbers, must be 2"),
         (header_of(label_distribution=[0.1] * 3), "label_distribution: found 3 numbers, must be 2"),
-        (
-            header_of(label_distribution=[0.1, float("nan")]),
-            "label_distribution: found nan, must be from -1e+09 to 1e+09",
-        ),
-        (
-            header_of(label_distribution=[-1e160, 0.1]),
-            "label_distribution: found -1e+160, must be from -1e+09 to 1e+09",
-        ),
+        (header_of(label_distribution=[0.1, float("nan")]), "distribution: found nan, must be from -1e+09 to 1e+09"),
+        (header_of(label_distribution=[-1e160, 0.1]), "distribution: found -1e+160, must be from -1e+09 to 1e+09"),
         (header_of(label_distribution=[0.1, float("-inf")]), "label_distribution: found -inf"),
-        (header_of(label_distribution=SHARES, class_counts=[5, 5]), "class_counts came where none"),
+        (header_of(class_counts=[5, 5]), "class_counts came where none"),
+        (header_of(right(3, 0)), "a confusion matrix of 0 numbers, must be 2 x 2"),
         (
-            header_of(label_distribution=SHARES, evaluations=[update_pb2.EvaluationSums(moment=START, count=3)]),
-            "a confusion matrix of 0 numbers, must be 2 x 2",
-        ),
-        (
-            header_of(
-                label_distribution=SHARES,
-                evaluations=[update_pb2.EvaluationSums(moment=START, count=3, correct=2, confusion=[1, 1, 1, 1])],
-            ),
+            header_of(right(3, 2, 1, 1, 1, 1)),
             "a confusion matrix of 4 photos, 2 of them right, beside 2 of 3 photos right",
         ),
-        (
-            header_of(
-                label_distribution=SHARES,
-                evaluations=[update_pb2.EvaluationSums(moment=START, count=4, correct=3, confusion=[1, 1, 1, 1])],
-            ),
-            "4 photos, 2 of them right, beside 3 of 4",
-        ),
+        (header_of(right(4, 3, 1, 1, 1, 1)), "4 photos, 2 of them right, beside 3 of 4"),
     ],
 )
 def test_answers_that_are_not_what_was_asked_for_are_named(header: update_pb2.UpdateHeader, named: str) -> None:
     assert named in (vetting.statistics_fault(header, EVERYTHING, classes=2) or "accepted")
 
 
-def test_answers_that_were_not_asked_for_are_named() -> None:
+@pytest.mark.parametrize(
+    ("header", "named"),
+    [
+        (header_of(), "a label_distribution came where none was asked for"),
+        (
+            header_of(sums(START, 1, 0, 0, 1), label_distribution=[]),
+            "evaluations: a confusion matrix came where none was asked for",
+        ),
+    ],
+)
+def test_answers_that_were_not_asked_for_are_named(header: update_pb2.UpdateHeader, named: str) -> None:
     evaluations_only = assignment_pb2.LocalPlan(evaluation=EVERYTHING.evaluation)
-    unasked = header_of(evaluations=[sums(START, 1, 0, 0, 1)])
 
-    assert vetting.statistics_fault(header_of(label_distribution=SHARES), evaluations_only, classes=2) == (
-        "a label_distribution came where none was asked for"
-    )
-    assert vetting.statistics_fault(unasked, evaluations_only, classes=2) == (
-        "evaluations: a confusion matrix came where none was asked for"
-    )
+    assert vetting.statistics_fault(header, evaluations_only, classes=2) == named
 
 
 def test_what_was_asked_for_is_accepted_also_of_stages_that_were_thrown_away() -> None:
-    evaluations = [sums(START, 1, 0, 0, 1), sums(END, 0, 0, 0, 0), sums(FINE_TUNED, 2, 1, 0, 0)]
+    header = header_of(sums(START, 1, 0, 0, 1), sums(END, 0, 0, 0, 0), sums(FINE_TUNED, 2, 1, 0, 0))
 
-    assert (
-        vetting.statistics_fault(header_of(label_distribution=SHARES, evaluations=evaluations), EVERYTHING, 2) is None
-    )
+    assert vetting.statistics_fault(header, EVERYTHING, classes=2) is None
 
 
-def test_stages_to_fine_tuning_reach_clients_and_are_checked_like_others(
-    bench: Bench, asking: Callable[[Change], None]
-) -> None:
+def test_stages_to_fine_tuning_reach_clients_and_are_checked_like_others(asking: Callable[..., Bench]) -> None:
     def tune(program: str, local_plan: assignment_pb2.LocalPlan) -> None:
         local_plan.evaluation.fine_tuning.add(program=program, epochs=1)
 
-    asking(partial(tune, "sleep"))
     with pytest.raises(Malformed, match="the bundle has no program 'sleep'"):
-        begin(bench, method="asking")
-    asking(partial(tune, "step"))
-    begin(bench, method="asking", confusion=True)
+        asking(partial(tune, "sleep"))
+    bench = asking(partial(tune, "step"), confusion=True)
     report(bench, ALICE, sums(FINE_TUNED, 1, 1, 1, 1))
 
     assert len(bench.assignment(BOB).local_plan.evaluation.fine_tuning) == 1
     assert [s.moment for s in bench.show().rounds[0].personal] == [FINE_TUNED]
 
 
-def test_a_noisy_distribution_reaches_the_method_also_after_a_restart(
-    bench: Bench, asking: Callable[[Change], None]
-) -> None:
-    asking(ask_noisily)
-    begin(bench, method="asking")
-    report(bench, ALICE, shares=[0.75, -0.5])
-    bench.reopen()
-    report(bench, BOB, shares=[1e-17, 1.25])
-    bench.advance()
+def test_a_noisy_distribution_reaches_the_method_also_after_a_restart(noisy: Bench) -> None:
+    report(noisy, ALICE, shares=[0.75, -0.5])
+    noisy.reopen()
+    report(noisy, BOB, shares=[1e-17, 1.25])
+    noisy.advance()
 
     # Doubles as they were sent, ascending by client.
-    assert bench.task.values["shares"] == [[0.75, -0.5], [1e-17, 1.25]]
+    assert noisy.task.values["shares"] == [[0.75, -0.5], [1e-17, 1.25]]
 
 
-def test_a_member_without_its_noisy_distribution_is_quarantined(bench: Bench, asking: Callable[[Change], None]) -> None:
-    asking(ask_noisily)
-    begin(bench, method="asking")
+def test_a_member_without_its_noisy_distribution_is_quarantined(noisy: Bench) -> None:
     with pytest.raises(UpdateInvalid, match="label_distribution: found 0 numbers, must be 2"):
-        report(bench, ALICE)
+        report(noisy, ALICE)
 
-    assert bench.show().rounds[0].members[0].state == admin_pb2.MEMBER_STATE_QUARANTINED
+    assert noisy.members()[ALICE].state == admin_pb2.MEMBER_STATE_QUARANTINED
 
 
-def test_a_forgotten_clients_noisy_distribution_is_gone(bench: Bench, asking: Callable[[Change], None]) -> None:
-    asking(ask_noisily)
-    begin(bench, method="asking")
-    report(bench, ALICE, shares=[0.75, -0.5])
-    clients.forget(bench.federation, ALICE).result()
+def test_a_forgotten_clients_noisy_distribution_is_gone(noisy: Bench) -> None:
+    report(noisy, ALICE, shares=[0.75, -0.5])
+    noisy.forget(ALICE)
 
-    (row,) = bench.store.read(select(schema.members).where(schema.members.c.client == ALICE))
+    (row,) = noisy.store.read(select(schema.members).where(schema.members.c.client == ALICE))
     assert row.label_distribution is None
 
 
-def test_a_task_with_noisy_distributions_asks_its_trainers_for_nothing_exact(
-    bench: Bench, asking: Callable[[Change], None]
-) -> None:
-    asking(ask_noisily)
-    begin(bench, method="asking", confusion=True)
-    bench.enrol([EVE], EVALUATORS)
-    told = bench.assignment(ALICE).local_plan
-    report(bench, ALICE, shares=[0.5, 0.5])
-    report(bench, BOB, shares=[0.5, 0.5])
-    bench.advance()
+def test_a_task_with_noisy_distributions_asks_its_trainers_for_nothing_exact(noisy: Bench) -> None:
+    noisy.enrol([EVE], EVALUATORS)
+    told = noisy.assignment(ALICE).local_plan
+    for client in (ALICE, BOB):
+        report(noisy, client, shares=[0.5, 0.5])
+    noisy.advance()
 
     assert questions(told) == ["label_distribution"]
     assert not told.HasField("evaluation")
     # The evaluator's photos are nobody's secret.
-    assert questions(bench.assignment(EVE).local_plan) == ["confusion"]
+    assert questions(noisy.assignment(EVE).local_plan) == ["confusion"]
 
 
-def test_an_evaluation_in_such_a_task_is_quarantined(bench: Bench, asking: Callable[[Change], None]) -> None:
-    asking(ask_noisily)
-    begin(bench, method="asking")
+def test_an_evaluation_in_such_a_task_is_quarantined(noisy: Bench) -> None:
     with pytest.raises(UpdateInvalid, match=r"found moments \[1\], asked for were \[\]"):
-        report(bench, ALICE, sums(START, 1, 0, 0, 1), shares=[0.5, 0.5])
+        report(noisy, ALICE, sums(START, 1, 0, 0, 1), shares=[0.5, 0.5])
 
 
 @pytest.mark.parametrize("question", ["class_counts", "confusion"])
-def test_a_method_that_asks_for_both_noise_and_truth_is_refused(
-    bench: Bench, asking: Callable[[Change], None], question: str
-) -> None:
+def test_a_method_that_asks_for_both_noise_and_truth_is_refused(asking: Callable[..., Bench], question: str) -> None:
     def both(local_plan: assignment_pb2.LocalPlan) -> None:
         ask_noisily(local_plan)
         getattr(local_plan.statistics.add(), question).SetInParent()
 
-    asking(both)
     with pytest.raises(Malformed, match=f"phase 'train' asks for {question} in a task with noisy label"):
-        begin(bench, method="asking")
+        asking(both)
 
 
-def test_personal_evaluation_in_such_a_task_is_refused_by_name(bench: Bench, asking: Callable[[Change], None]) -> None:
-    asking(ask_noisily)
+def test_personal_evaluation_in_such_a_task_is_refused_by_name(asking: Callable[..., Bench]) -> None:
     with pytest.raises(Malformed, match="personal_evaluation: found true, must be false: the method asks for noisy"):
-        begin(bench, method="asking", personal_evaluation=True)
+        asking(ask_noisily, personal_evaluation=True)
 
 
 @pytest.mark.parametrize("epsilon", [0.0, -1.0, float("inf"), float("nan")])
-def test_a_method_without_a_usable_epsilon_is_refused(
-    bench: Bench, asking: Callable[[Change], None], epsilon: float
-) -> None:
+def test_a_method_without_a_usable_epsilon_is_refused(asking: Callable[..., Bench], epsilon: float) -> None:
     def ask(local_plan: assignment_pb2.LocalPlan) -> None:
         local_plan.statistics.add().label_distribution.epsilon = epsilon
 
-    asking(ask)
     with pytest.raises(Malformed, match=r"phase 'train': epsilon is .*, must be above 0 and finite"):
-        begin(bench, method="asking")
+        asking(ask)
 
 
 def test_a_header_with_three_confusion_matrices_of_a_hundred_classes_fits() -> None:
     # 10,000 photos a moment, spread as unevenly as costs most bytes: 78 numbers of 128 need two bytes each.
     numbers = [128] * 78 + [0] * (100 * 100 - 78)
-    header = header_of(
-        bundle=bytes(32),
-        blob_sha256=bytes(32),
-        class_counts=[10] * 100,
-        evaluations=[
-            update_pb2.EvaluationSums(moment=moment, count=sum(numbers), correct=128, confusion=numbers, loss=1.0)
-            for moment in (START, END, FINE_TUNED)
-        ],
-    )
+    evaluations = [
+        update_pb2.EvaluationSums(moment=moment, count=sum(numbers), correct=128, confusion=numbers, loss=1.0)
+        for moment in (START, END, FINE_TUNED)
+    ]
+    header = header_of(*evaluations, bundle=bytes(32), blob_sha256=bytes(32), class_counts=[10] * 100)
 
     assert len(wire.frame_update(header)) < wire.MAX_UPDATE_HEADER_BYTES
     assert 3 * 100**2 <= phases.MAX_CONFUSION_NUMBERS
 
 
 def test_confusion_of_more_classes_than_a_header_holds_is_refused_by_name(bench: Bench) -> None:
-    settings = json.dumps({**SETTINGS, "confusion": True})
     with pytest.raises(Malformed, match="confusion: found true with 160 classes and 2 evaluations a round, must be"):
-        bench.create(settings, [tiny_bundle(classes=160)])
+        bench.make(tiny_bundle(classes=160), confusion=True)
 
     # 2 x 150 x 150 = 45,000 numbers
-    assert bench.create(settings, [tiny_bundle(classes=150)], name="fits").state == admin_pb2.TASK_STATE_WAITING
+    assert bench.make(tiny_bundle(classes=150), confusion=True).state == admin_pb2.TASK_STATE_WAITING

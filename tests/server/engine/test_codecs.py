@@ -1,34 +1,30 @@
 """Uploads and downloads as int8 and as differences: what methods and clients make of them, and what is kept."""
 
-import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from contextlib import nullcontext
 from hashlib import sha256
+from typing import Any
 
 import numpy as np
 import pytest
 
-from fedlens_proto import blob, wire
+from fedlens_proto import blob
 from fedlens_proto import manifest as manifests
 from fedlens_proto.blob import Array, Blob
 from fedlens_proto.difference import Differences, Sums
 from fedlens_proto.v1 import admin_pb2, assignment_pb2, blob_pb2, update_pb2
-from fedlens_server.engine import assignments, phases, tasks, updates
+from fedlens_server.engine import assignments, phases, tasks
 from fedlens_server.errors import Malformed, Unknown, UpdateInvalid
-from fedlens_server.store import StoredTensors
 from tests.server.bundles import tiny_bundle
-from tests.server.fakes import EVALUATORS, SEED, Bench, client_ids, update_of
-from tests.server.patchwork import registered
+from tests.server.fakes import ALICE, BOB, EVALUATORS, EVE, Bench, update_of
+from tests.server.patchwork import BIAS
 
-ALICE, BOB, CAROL = client_ids(3)
-EVE = client_ids(10)[-1]
-INT8, FLOAT32 = blob_pb2.DTYPE_INT8, blob_pb2.DTYPE_FLOAT32
+INT8, FLOAT32, FLOAT16 = blob_pb2.DTYPE_INT8, blob_pb2.DTYPE_FLOAT32, blob_pb2.DTYPE_FLOAT16
 
 
-def start(bench: Bench, features: int = 3, rounds: int = 6, **changes: object) -> Bench:
-    settings = {"method": "fedavg", "rounds": rounds, "population": 2, "deadline_s": 60, "seed": SEED, **changes}
-    bench.create(json.dumps(settings), [tiny_bundle(features, with_counter=True, fill=0.5)])
-    bench.enrol([ALICE, BOB])
-    return bench
+def start(bench: Bench, features: int = 3, **changes: Any) -> Bench:
+    """A task from weights of 0.5 and a counter of 3."""
+    return bench.start(tiny_bundle(features, with_counter=True, fill=0.5), **{"rounds": 6} | changes)
 
 
 def downloaded(bench: Bench, client: bytes) -> assignment_pb2.BlobSet:
@@ -44,34 +40,29 @@ def raw_of(bench: Bench, client: bytes, digest: bytes) -> bytes:
     return raw
 
 
-def trained(start_from: Mapping[str, Array], shift: float) -> dict[str, Array]:
+def trained(tensors: Mapping[str, Array], shift: float) -> dict[str, Array]:
     """As after training that moves the weights of class i by (i + 1) times the shift, and the counter by 2."""
-    moved = {}
-    for name in start_from:
-        value = start_from[name]
-        steps = np.arange(1, len(value) + 1, dtype=np.float32) if value.ndim else None
-        moved[name] = (
-            value + 2 if steps is None else value + np.float32(shift) * steps.reshape(-1, *[1] * (value.ndim - 1))
-        )
-    return moved
+    bias, weight = shift * np.float32([1, 2]), shift * np.float32([[1], [2]])
+    return {
+        "bn.batches": tensors["bn.batches"] + 2,
+        "fc.bias": tensors["fc.bias"] + bias,
+        "fc.weight": tensors["fc.weight"] + weight,
+    }
 
 
 def difference_of(
     bench: Bench, client: bytes, tensors: Mapping[str, Array], floats: blob_pb2.Dtype = INT8
 ) -> tuple[update_pb2.UpdateHeader, bytes]:
-    base = downloaded(bench, client).sha256
-    raw = blob.encode(Differences(tensors, bench.store.tensors(base)), floats=floats, base=base)
-    header, _ = update_of(bench.assignment(client), None)
-    header.blob_sha256, header.blob_size = sha256(raw).digest(), len(raw)
-    return header, raw
-
-
-def report(bench: Bench, client: bytes, shift: float, floats: blob_pb2.Dtype = INT8) -> tuple[bytes, int]:
-    """Train and send the difference; the body's digest and the round."""
     assignment = bench.assignment(client)
-    header, raw = difference_of(bench, client, trained(bench.tensors(assignment), shift), floats)
-    bench.send(client, assignment, header, raw)
-    return sha256(wire.frame_update(header) + raw).digest(), assignment.round
+    differences = Differences(tensors, bench.tensors(assignment))
+    return update_of(assignment, differences, floats=floats, base=downloaded(bench, client).sha256)
+
+
+def report(bench: Bench, client: bytes, shift: float, floats: blob_pb2.Dtype = INT8) -> None:
+    """Train and send the difference."""
+    assignment = bench.assignment(client)
+    tensors = trained(bench.tensors(assignment), shift)
+    bench.send(client, assignment, *difference_of(bench, client, tensors, floats))
 
 
 def both_report(bench: Bench, shift: float = 1.0) -> None:
@@ -84,7 +75,7 @@ def test_an_upload_is_asked_for_as_the_difference_to_what_was_downloaded(bench: 
     start(bench, codec="int8", difference=True)
 
     upload = bench.assignment(ALICE).local_plan.upload
-    expected = updates.expect(bench.federation, ALICE, 1, 1)
+    expected = bench.expect()
 
     assert (upload.codec, upload.base_set) == (assignment_pb2.CODEC_INT8, "global")
     assert expected.base == downloaded(bench, ALICE).sha256
@@ -96,13 +87,12 @@ def test_an_upload_is_asked_for_as_the_difference_to_what_was_downloaded(bench: 
     assert checker.finish().size == len(raw)
 
 
-@pytest.mark.parametrize("floats", [INT8, FLOAT32, blob_pb2.DTYPE_FLOAT16])
+@pytest.mark.parametrize(("codec", "floats"), [("int8", INT8), ("f32", FLOAT32), ("f16", FLOAT16)])
 @pytest.mark.parametrize("features", [3, 30_000])  # in a row of the database, and in a file
 def test_the_mean_is_of_the_tensors_that_the_differences_stand_for(
-    bench: Bench, floats: blob_pb2.Dtype, features: int
+    bench: Bench, codec: str, floats: blob_pb2.Dtype, features: int
 ) -> None:
-    name = {INT8: "int8", FLOAT32: "f32", blob_pb2.DTYPE_FLOAT16: "f16"}[floats]
-    start(bench, features, codec=name, difference=True)
+    start(bench, features, codec=codec, difference=True)
 
     report(bench, ALICE, 1.0, floats)
     report(bench, BOB, 3.0, floats)
@@ -120,8 +110,7 @@ def test_a_plain_int8_upload_counts_with_its_decoded_values(bench: Bench) -> Non
     tensors = trained(bench.tensors(bench.assignment(ALICE)), 1.0)
 
     for client in (ALICE, BOB):
-        assignment = bench.assignment(client)
-        bench.send(client, assignment, *update_of(assignment, tensors, floats=INT8))
+        bench.upload(client, tensors, floats=INT8)
     bench.advance()
 
     np.testing.assert_allclose(bench.model()["fc.weight"], [[1.5] * 3, [2.5] * 3], rtol=1e-6)
@@ -137,7 +126,7 @@ def test_a_difference_sent_again_gets_its_receipt_even_after_the_round(bench: Be
     report(bench, BOB, 1.0)
     bench.advance()
     bench.reopen()
-    expected = updates.expect(bench.federation, ALICE, 1, 1)
+    expected = bench.expect()
     receipts.append(bench.send(ALICE, assignment, header, raw))
 
     assert expected.base == base
@@ -146,21 +135,12 @@ def test_a_difference_sent_again_gets_its_receipt_even_after_the_round(bench: Be
 
 def test_a_difference_that_gives_an_infinity_is_left_out(bench: Bench) -> None:
     start(bench, codec="f32", difference=True)
-    for _ in range(2):  # 3e38 is 0.5 + 3e38; twice that is above the largest float32, 3.4e38
+    for number in (1, 2):  # 3e38 is 0.5 + 3e38; twice that is above the largest float32, 3.4e38
         for client in (ALICE, BOB):
-            assignment = bench.assignment(client)
-            far = {
-                name: np.full_like(value, 3e38 if value.ndim else 1)
-                for name, value in bench.tensors(assignment).items()
-            }
-            raw = blob.encode(far, base=downloaded(bench, client).sha256)
-            header, _ = update_of(assignment, None)
-            header.blob_sha256, header.blob_size = sha256(raw).digest(), len(raw)
-            if assignment.round == 2:
-                with pytest.raises(UpdateInvalid, match="give an infinity"):
-                    bench.send(client, assignment, header, raw)
-            else:
-                bench.send(client, assignment, header, raw)
+            start_from = bench.tensors(bench.assignment(client))
+            far = {name: np.full_like(value, 3e38 if value.ndim else 1) for name, value in start_from.items()}
+            with pytest.raises(UpdateInvalid, match="give an infinity") if number == 2 else nullcontext():
+                bench.upload(client, far, base=downloaded(bench, client).sha256)
         bench.advance()
 
     assert bench.show().rounds[1].state == admin_pb2.ROUND_STATE_ABANDONED
@@ -180,9 +160,7 @@ def test_a_download_in_int8_is_encoded_once_and_the_evaluators_is_exact(bench: B
     start(bench, download_codec="int8")
     bench.enrol([EVE], EVALUATORS)
     first = downloaded(bench, ALICE)
-    for client in (ALICE, BOB):
-        bench.report(client)
-    bench.advance()
+    bench.commit()
 
     second, exact = downloaded(bench, ALICE), downloaded(bench, EVE)
     decoded = Blob.from_bytes(raw_of(bench, ALICE, second.sha256))
@@ -209,8 +187,8 @@ def test_the_base_of_a_difference_may_itself_have_come_as_int8(bench: Bench) -> 
 def test_later_rounds_offer_the_difference_to_the_download_before(bench: Bench, features: int) -> None:
     start(bench, features, download_codec="int8", download_difference=True)
     first = downloaded(bench, ALICE)
-    for client in (ALICE, BOB):
-        bench.report(client, 0.25)
+    bench.report(ALICE, 0.25)
+    bench.report(BOB, 0.25)
     before = raw_of(bench, ALICE, first.sha256) if features == 3 else None
     held = {name: np.array(value) for name, value in bench.store.tensors(first.sha256).items()}
     bench.advance()
@@ -257,9 +235,7 @@ def test_a_restart_changes_no_byte_of_what_clients_get(bench: Bench) -> None:
 
 def test_an_abandoned_round_is_followed_by_one_that_comes_closer_to_the_model(bench: Bench) -> None:
     start(bench, download_codec="int8", download_difference=True)
-    for client in (ALICE, BOB):
-        bench.report(client, 0.25)
-    bench.advance()
+    bench.commit(0.25, 0.25)
     before = downloaded(bench, ALICE)
 
     bench.clock.wind(61)
@@ -272,9 +248,7 @@ def test_an_abandoned_round_is_followed_by_one_that_comes_closer_to_the_model(be
 
 def test_f32_offers_no_difference_as_it_would_be_no_shorter(bench: Bench) -> None:
     start(bench, download_difference=True)
-    for client in (ALICE, BOB):
-        bench.report(client)
-    bench.advance()
+    bench.commit()
 
     assert not downloaded(bench, ALICE).HasField("difference")
     assert downloaded(bench, ALICE).sha256 == tasks.model(bench.federation, "task").blob_sha256
@@ -285,9 +259,7 @@ def test_base_and_difference_can_be_fetched_during_the_round_and_are_gone_later(
     seen = []
     for _ in range(5):
         seen.append(downloaded(bench, ALICE))
-        for client in (ALICE, BOB):
-            bench.report(client, 0.25)
-        bench.advance()
+        bench.commit(0.25, 0.25)
 
     now = downloaded(bench, ALICE)
     for digest in (now.sha256, now.difference.sha256, now.difference.base):
@@ -300,9 +272,7 @@ def test_base_and_difference_can_be_fetched_during_the_round_and_are_gone_later(
 
 def test_a_fetched_difference_counts_as_sent(bench: Bench) -> None:
     start(bench, download_codec="int8", download_difference=True)
-    for client in (ALICE, BOB):
-        bench.report(client, 0.25)
-    bench.advance()
+    bench.commit(0.25, 0.25)
 
     assignments.count_sent(bench.federation, ALICE, downloaded(bench, ALICE).difference.sha256, 77)
 
@@ -311,40 +281,25 @@ def test_a_fetched_difference_counts_as_sent(bench: Bench) -> None:
 
 def test_values_too_large_for_the_codec_are_downloaded_as_they_are(bench: Bench) -> None:
     start(bench, download_codec="f16")
-    for client in (ALICE, BOB):
-        bench.report(client, 1e6)  # float16 ends at 65504
-    bench.advance()
+    bench.commit(1e6, 1e6)  # float16 ends at 65504
 
     assert downloaded(bench, ALICE).sha256 != bench.assignment(ALICE).bundle
     np.testing.assert_allclose(bench.tensors(bench.assignment(ALICE))["fc.bias"], 1e6, rtol=1e-5)
 
 
-@pytest.fixture
-def patchwork(bench: Bench) -> Iterator[Bench]:
-    """A method that uploads biases only, keeps those of each client, and downloads them as a second set."""
-    with registered():
-        yield bench
-
-
 def start_patchwork(bench: Bench, **changes: object) -> None:
-    settings = {"method": "patchwork", "rounds": 3, "population": 2, "seed": SEED, **changes}
-    bench.create(json.dumps(settings), [tiny_bundle(references=("global",), fill=0.5)])
-    bench.enrol([ALICE, BOB])
+    bench.start(tiny_bundle(references=("global",), fill=0.5), method="patchwork", **changes)
 
 
 def gather(bench: Bench) -> None:
     """The first phase: Alice's biases become 2, Bob's 4."""
     for client, value in ((ALICE, 2.0), (BOB, 4.0)):
         assignment = bench.assignment(client)
-        (base,) = [item.sha256 for item in assignment.sets if item.name == "shared"]
-        sent = {"fc.bias": np.full(2, value, np.float32)}
-        header, raw = update_of(assignment, None, class_counts=[4, 6])
-        if assignment.local_plan.upload.base_set:
-            raw = blob.encode(Differences(sent, bench.store.tensors(base)), floats=INT8, base=base)
-        else:
-            raw = blob.encode(sent, floats=INT8)
-        header.blob_sha256, header.blob_size = sha256(raw).digest(), len(raw)
-        bench.send(client, assignment, header, raw)
+        sent: Mapping[str, Array] = {"fc.bias": np.full(2, value, np.float32)}
+        base = assignment.sets[0].sha256 if assignment.local_plan.upload.base_set else None
+        if base is not None:
+            sent = Differences(sent, bench.store.tensors(base))
+        bench.upload(client, sent, class_counts=[4, 6], floats=INT8, base=base)
     bench.advance()
 
 
@@ -365,7 +320,7 @@ def test_a_set_that_not_all_members_share_is_offered_without_a_difference(patchw
     start_patchwork(patchwork, download_codec="f16", download_difference=True)
     gather(patchwork)
     for client in (ALICE, BOB):
-        patchwork.send(client, patchwork.assignment(client), *update_of(patchwork.assignment(client), None))
+        patchwork.upload(client)
     patchwork.advance()
 
     sets = {item.name: item for item in patchwork.assignment(ALICE).sets}
@@ -383,10 +338,7 @@ def test_a_base_that_need_not_hold_what_is_uploaded_is_refused_by_name() -> None
     manifest = manifests.parse(tiny_bundle().manifest)
     local_plan = assignment_pb2.LocalPlan(
         start=[
-            assignment_pb2.StartRule(
-                tensors=assignment_pb2.TensorSelector(names=["fc.bias"]),
-                source=assignment_pb2.SetSource(download="biases"),
-            ),
+            assignment_pb2.StartRule(tensors=BIAS, source=assignment_pb2.SetSource(download="biases")),
             assignment_pb2.StartRule(source=assignment_pb2.SetSource(download="global")),
         ],
         upload=assignment_pb2.Upload(codec=assignment_pb2.CODEC_FLOAT32, base_set="global"),
@@ -398,19 +350,3 @@ def test_a_base_that_need_not_hold_what_is_uploaded_is_refused_by_name() -> None
         phases.check(local_plan, manifest, "train")
     local_plan.upload.tensors.names.append("fc.weight")
     phases.check(local_plan, manifest, "train")
-
-
-@pytest.mark.parametrize("rows", [3, 3000])  # in a row of the database, and in a file
-def test_any_span_of_stored_int8_is_what_the_whole_decodes_to(bench: Bench, rows: int) -> None:
-    values = np.random.default_rng(4).standard_normal((rows, 5, 7), np.float32)
-    with bench.store.incoming() as incoming:
-        stored = bench.store.write_tensors({"w": values}, incoming, INT8)
-        bench.store.submit(lambda transaction: transaction.place(stored, 1e12)).result()
-    tensors: StoredTensors = bench.store.tensors(stored.digest)
-    whole = tensors["w"].reshape(-1)
-    buffer = np.empty(whole.size, np.float32)
-
-    with tensors.opened():
-        for start_at, stop in ((0, whole.size), (0, 1), (34, 36), (17, 60), (35, 70), (36, 37), (3, whole.size - 1)):
-            np.testing.assert_array_equal(tensors.span("w", start_at, stop), whole[start_at:stop])
-            np.testing.assert_array_equal(tensors.span("w", start_at, stop, buffer), whole[start_at:stop])

@@ -1,30 +1,28 @@
 """`kill -9` at any moment loses nothing that was acknowledged and changes no byte of the result."""
 
-import json
 import random
 import subprocess
 import sys
+from contextlib import closing
 from hashlib import sha256
 from pathlib import Path
 
 import pytest
 
 from fedlens_server.engine import tasks
-from tests.server.fakes import SEED, Bench, bench, client_ids
+from tests.server.bundles import tiny_bundle
+from tests.server.fakes import Bench, client_ids
 
 CLIENTS, ROUNDS = 6, 4
-SETTINGS = json.dumps({"method": "fedavg", "rounds": ROUNDS, "population": CLIENTS, "seed": SEED})
 # Large enough that uploads and models are files, not rows.
 FEATURES = 12_000
 
 
 def drive(folder: Path) -> bytes:
     """Go on with the federation until it is finished; every receipt is noted in a file. Gives the model's digest."""
-    from tests.server.bundles import tiny_bundle
-
     receipts = folder.parent / "receipts"
-    with bench(folder) as server:
-        server.create(SETTINGS, [tiny_bundle(FEATURES)])
+    with closing(Bench(folder)) as server:
+        server.make(tiny_bundle(FEATURES), rounds=ROUNDS, population=CLIENTS)
         server.enrol(client_ids(CLIENTS))
         while any([step(server, client, receipts) for client in client_ids(CLIENTS)]):  # every one takes its step
             server.advance()

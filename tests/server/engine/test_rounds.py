@@ -1,8 +1,7 @@
 """The state machine of tasks and rounds, from check-in to the next round."""
 
-import json
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -13,28 +12,24 @@ from sqlalchemy import func, update
 
 from fedlens_proto import keyed_hash
 from fedlens_proto.v1 import admin_pb2, check_in_pb2, update_pb2
-from fedlens_server.engine import aggregation, assignments, clients, evaluation, tasks
-from fedlens_server.engine.view import Change, Federation, Round, RoundKey, Task
+from fedlens_server.engine import aggregation, assignments, tasks
+from fedlens_server.engine.view import Change, Round, RoundKey, Task
 from fedlens_server.errors import StoreUnusable, Unknown
 from fedlens_server.store import method_state, schema
 from tests.server.bundles import tiny_bundle
-from tests.server.fakes import EVALUATORS, SEED, Bench, after_drawing, client_ids, update_of
-from tests.server.fakes import bench as open_bench
-
-ALICE, BOB, CAROL = client_ids(3)
-EVE = client_ids(10)[-1]
-
-
-def settings_json(**changes: object) -> str:
-    return json.dumps({"method": "fedavg", "rounds": 2, "population": 2, "deadline_s": 60, "seed": SEED, **changes})
-
-
-@pytest.fixture
-def running(bench: Bench) -> Bench:
-    """A task of two rounds, in its first, with Alice and Bob."""
-    bench.create(settings_json())
-    bench.enrol([ALICE, BOB])
-    return bench
+from tests.server.fakes import (
+    ALICE,
+    BOB,
+    CAROL,
+    DAVE,
+    EVALUATORS,
+    EVE,
+    SEED,
+    Bench,
+    after_drawing,
+    client_ids,
+    disk_full,
+)
 
 
 def wait_reason(bench: Bench, client: bytes) -> check_in_pb2.WaitReason:
@@ -45,12 +40,8 @@ def states(bench: Bench) -> list[admin_pb2.RoundState]:
     return [found.state for found in bench.show().rounds]
 
 
-def member_states(bench: Bench, round_number: int) -> dict[bytes, admin_pb2.MemberState]:
-    return {member.client_id: member.state for member in bench.show().rounds[round_number - 1].members}
-
-
 def test_a_task_waits_for_its_population(bench: Bench) -> None:
-    bench.create(settings_json())
+    bench.make()
     bench.enrol([ALICE])
 
     assert wait_reason(bench, ALICE) == check_in_pb2.WAIT_REASON_POPULATION
@@ -60,26 +51,10 @@ def test_a_task_waits_for_its_population(bench: Bench) -> None:
 
 def test_a_task_made_after_its_population_enrolled_starts_at_once(bench: Bench) -> None:
     bench.enrol([ALICE, BOB])
-    bench.create(settings_json())
+    bench.make()
     bench.settle()
 
     assert bench.assignment(BOB).round == 1
-
-
-def test_without_a_task_a_client_waits(bench: Bench) -> None:
-    bench.enrol([ALICE])
-
-    assert wait_reason(bench, ALICE) == check_in_pb2.WAIT_REASON_NO_TASK
-
-
-def test_clients_that_cannot_run_the_bundle_do_not_count(bench: Bench) -> None:
-    from fedlens_proto.v1 import manifest_pb2
-
-    bench.create(settings_json(), [tiny_bundle(formats=[manifest_pb2.PROGRAM_FORMAT_PTE])])
-    bench.enrol([ALICE, BOB])
-
-    assert tasks.listed(bench.federation).tasks[0].enrolled == 0
-    assert wait_reason(bench, ALICE) == check_in_pb2.WAIT_REASON_NO_TASK
 
 
 def test_a_repeated_check_in_gives_the_same_assignment_with_the_time_left(running: Bench) -> None:
@@ -110,15 +85,6 @@ def test_a_round_closes_when_every_member_has_reported(running: Bench) -> None:
     assert running.assignment(ALICE).round == 2
 
 
-def test_who_has_reported_waits_for_the_next_round(running: Bench) -> None:
-    running.report(ALICE)
-
-    response = running.check_in(ALICE)
-
-    assert response.wait.reason == check_in_pb2.WAIT_REASON_NEXT_ROUND
-    assert [item.name for item in response.wait.models[0].sets] == ["global"]
-
-
 def test_a_round_closes_at_its_deadline_with_who_has_reported(running: Bench) -> None:
     running.report(ALICE, 4.0)
     assert aggregation.next_deadline(running.federation) == running.clock.now() + 60
@@ -127,18 +93,15 @@ def test_a_round_closes_at_its_deadline_with_who_has_reported(running: Bench) ->
     running.advance()
 
     np.testing.assert_array_equal(running.model()["fc.bias"], [4.0, 4.0])
-    assert member_states(running, 1)[BOB] == admin_pb2.MEMBER_STATE_PENDING
+    assert running.members()[BOB].state == admin_pb2.MEMBER_STATE_PENDING
 
 
 def test_too_few_reports_abandon_the_round_and_numbers_are_not_used_again(bench: Bench) -> None:
-    bench.create(settings_json(min_reports=2, rounds=1))
-    bench.enrol([ALICE, BOB])
+    bench.start(min_reports=2, rounds=1)
     bench.report(ALICE)
     bench.clock.wind(60)
     bench.advance()
-    bench.report(ALICE)
-    bench.report(BOB)
-    bench.advance()
+    bench.commit()
 
     shown = bench.show()
     assert [found.round for found in shown.rounds] == [1, 2]
@@ -148,8 +111,7 @@ def test_too_few_reports_abandon_the_round_and_numbers_are_not_used_again(bench:
 
 
 def test_too_many_abandoned_rounds_in_a_row_fail_the_task(bench: Bench) -> None:
-    bench.create(settings_json(max_consecutive_abandoned=3))
-    bench.enrol([ALICE, BOB])
+    bench.start(max_consecutive_abandoned=3)
     for _ in range(3):
         bench.clock.wind(60)
         bench.advance()
@@ -162,11 +124,10 @@ def test_too_many_abandoned_rounds_in_a_row_fail_the_task(bench: Bench) -> None:
 
 
 def test_a_committed_round_in_between_starts_the_count_anew(bench: Bench) -> None:
-    bench.create(settings_json(max_consecutive_abandoned=2))
-    bench.enrol([ALICE, BOB])
-    for reporting in (False, True, False):
-        if reporting:
-            bench.report(ALICE)
+    bench.start(max_consecutive_abandoned=2)
+    for reporting in ([], [ALICE], []):
+        for client in reporting:
+            bench.report(client)
         bench.clock.wind(60)
         bench.advance()
 
@@ -181,20 +142,8 @@ def test_no_photos_at_all_abandon_the_round(running: Bench) -> None:
     assert running.show().rounds[0].reason == "no client trained on any photo"
 
 
-def test_the_task_is_finished_when_its_rounds_have_committed(running: Bench) -> None:
-    for _ in range(2):
-        running.report(ALICE)
-        running.report(BOB)
-        running.advance()
-
-    finished = running.check_in(ALICE).finished
-
-    assert finished.models[0].sets[0].sha256 == tasks.model(running.federation, "task").blob_sha256
-    assert tasks.model(running.federation, "task").round == 2
-
-
 def test_a_client_is_finished_only_when_every_task_for_it_is(running: Bench) -> None:
-    running.create(settings_json(), name="second")
+    running.make(name="second")
     tasks.stop(running.federation, "task").result()
     running.settle()
 
@@ -204,7 +153,7 @@ def test_a_client_is_finished_only_when_every_task_for_it_is(running: Bench) -> 
 
 
 def test_of_several_tasks_the_lowest_with_work_comes_first(running: Bench) -> None:
-    running.create(settings_json(), name="second")
+    running.make(name="second")
     running.settle()
 
     assert running.assignment(ALICE).task == 1
@@ -217,45 +166,37 @@ def test_of_several_tasks_the_lowest_with_work_comes_first(running: Bench) -> No
 
 def test_the_cohort_is_the_smallest_ids_by_keyed_hash(bench: Bench) -> None:
     ids = client_ids(7)
-    bench.create(settings_json(population=7, cohort=3))
+    bench.make(population=7, cohort=3)
     bench.enrol(ids)
 
-    assert list(member_states(bench, 1)) == keyed_hash.cohort(bytes.fromhex(SEED), 1, ids, 3)
+    assert list(bench.members()) == keyed_hash.cohort(bytes.fromhex(SEED), 1, ids, 3)
 
 
 def test_who_enrols_later_joins_from_the_next_round(running: Bench) -> None:
     running.enrol([CAROL])
     assert wait_reason(running, CAROL) == check_in_pb2.WAIT_REASON_NEXT_ROUND
-    running.report(ALICE)
-    running.report(BOB)
-    running.advance()
+    running.commit()
 
     assert running.assignment(CAROL).round == 2
 
 
-@pytest.mark.parametrize("leave", [clients.revoke, clients.forget])
-def test_a_client_that_leaves_after_the_next_cohort_was_drawn_is_no_member(
-    running: Bench, monkeypatch: pytest.MonkeyPatch, leave: Callable[[Federation, bytes], Future[object]]
+@pytest.mark.parametrize(
+    ("act", "members"),
+    [
+        (lambda bench: bench.revoke(ALICE), [BOB]),
+        (lambda bench: bench.forget(ALICE), [BOB]),
+        (lambda bench: bench.enrol([CAROL]), [ALICE, BOB, CAROL]),
+    ],
+    ids=["revoke", "forget", "enrol"],
+)
+def test_who_comes_or_goes_after_the_next_cohort_was_drawn_is_a_member_or_none(
+    running: Bench, monkeypatch: pytest.MonkeyPatch, act: Callable[[Bench], object], members: list[bytes]
 ) -> None:
-    after_drawing(monkeypatch, lambda: leave(running.federation, ALICE).result())
-    running.report(ALICE)
-    running.report(BOB)
+    after_drawing(monkeypatch, lambda: act(running))
 
-    running.advance()
+    running.commit()
 
-    assert list(member_states(running, 2)) == [BOB]
-
-
-def test_a_client_that_enrols_after_the_next_cohort_was_drawn_is_a_member(
-    running: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    after_drawing(monkeypatch, lambda: running.enrol([CAROL]))
-    running.report(ALICE)
-    running.report(BOB)
-
-    running.advance()
-
-    assert list(member_states(running, 2)) == [ALICE, BOB, CAROL]
+    assert list(running.members(2)) == members
 
 
 def test_a_restart_gives_an_open_round_its_full_deadline_and_keeps_reports(running: Bench) -> None:
@@ -264,18 +205,7 @@ def test_a_restart_gives_an_open_round_its_full_deadline_and_keeps_reports(runni
     running.reopen()
 
     assert running.assignment(BOB).time_left_ms == 60_000
-    assert member_states(running, 1)[ALICE] == admin_pb2.MEMBER_STATE_REPORTED
-
-
-def test_a_round_that_was_closing_is_aggregated_after_a_restart(running: Bench) -> None:
-    running.report(ALICE, 1.0)
-    running.report(BOB, 3.0)
-    running.freeze()
-    running.reopen()
-
-    assert aggregation.due(running.federation) == [RoundKey(1, 1)]
-    running.advance()
-    np.testing.assert_array_equal(running.model()["fc.bias"], [2.0, 2.0])
+    assert running.members()[ALICE].state == admin_pb2.MEMBER_STATE_REPORTED
 
 
 def test_a_task_that_this_version_cannot_go_on_with_is_named_at_the_start(running: Bench) -> None:
@@ -288,9 +218,7 @@ def test_a_task_that_this_version_cannot_go_on_with_is_named_at_the_start(runnin
 
 
 def test_a_stopped_tasks_round_is_abandoned_and_its_model_stays(running: Bench) -> None:
-    running.report(ALICE, 2.0)
-    running.report(BOB, 2.0)
-    running.advance()
+    running.commit(2.0, 2.0)
     running.report(ALICE, 9.0)
 
     tasks.stop(running.federation, "task").result()
@@ -298,72 +226,52 @@ def test_a_stopped_tasks_round_is_abandoned_and_its_model_stays(running: Bench) 
     tasks.stop(running.federation, "1").result()
 
     assert stopped.task.state == admin_pb2.TASK_STATE_STOPPED
-    assert running.show().rounds[1].reason == "the task was stopped"
+    assert stopped.rounds[1].reason == "the task was stopped"
     np.testing.assert_array_equal(running.model()["fc.bias"], [2.0, 2.0])
     assert running.show() == stopped
 
 
 def test_personal_evaluation_is_one_more_phase_for_everyone(bench: Bench) -> None:
-    bench.create(settings_json(rounds=1, cohort=1, personal_evaluation=True))
-    bench.enrol([ALICE, BOB])
-    (member,) = member_states(bench, 1)
+    bench.start(rounds=1, cohort=1, personal_evaluation=True)
+    (member,) = bench.members()
     bench.report(member)
     bench.advance()
-    before = tasks.model(bench.federation, "task").blob_sha256
+    before = tasks.model(bench.federation, "task")
 
     for client in (ALICE, BOB):
         assignment = bench.assignment(client)
         assert (assignment.phase, len(assignment.local_plan.stages)) == (1, 0)
         sums = [update_pb2.EvaluationSums(moment=update_pb2.EVALUATION_MOMENT_START, count=5, correct=3, loss=1.5)]
-        bench.send(client, assignment, *update_of(assignment, None, 0, evaluations=sums))
+        bench.upload(client, num_examples=0, evaluations=sums)
     bench.advance()
 
     shown = bench.show()
     assert (shown.task.rounds_total, shown.task.rounds_committed) == (2, 2)
     assert shown.task.state == admin_pb2.TASK_STATE_FINISHED
     assert [member.evaluations[0].correct for member in shown.rounds[1].members] == [3, 3]
-    assert tasks.model(bench.federation, "task").blob_sha256 == before
-    assert tasks.model(bench.federation, "task").round == 1
+    assert tasks.model(bench.federation, "task") == before
+    assert before.round == 1
 
 
 def test_an_evaluator_evaluates_every_nth_committed_round_and_the_last(bench: Bench) -> None:
-    bench.create(settings_json(rounds=3, evaluate_every=2))
-    bench.enrol([ALICE, BOB])
+    bench.start(evaluate_every=2)
     bench.enrol([EVE], EVALUATORS)
-    evaluated = []
-    for _ in range(3):
-        bench.report(ALICE)
-        bench.report(BOB)
-        bench.advance()
-        response = bench.check_in(EVE)
-        if response.HasField("assignment"):
-            evaluated.append(response.assignment.round)
-            header = evaluation_of(response.assignment)
-            evaluation.accept(bench.federation, EVE, 1, response.assignment.round, header, b"x" * 32).result()
+    bench.commit()
+    assert bench.check_in(EVE).HasField("wait")
 
-    assert evaluated == [2, 3]
+    for number in (2, 3):
+        bench.commit()
+        assert bench.assignment(EVE).round == number
+        bench.evaluate(EVE, number=number)
+
     assert bench.check_in(EVE).HasField("finished")
 
 
-def evaluation_of(assignment: object, correct: int = 8) -> update_pb2.UpdateHeader:
-    sums = update_pb2.EvaluationSums(moment=update_pb2.EVALUATION_MOMENT_START, count=10, correct=correct, loss=2.0)
-    return update_pb2.UpdateHeader(
-        protocol=1,
-        phase=assignment.phase,  # type: ignore[attr-defined]
-        bundle=assignment.bundle,  # type: ignore[attr-defined]
-        evaluations=[sums],
-    )
-
-
 def test_evaluations_are_added_up_over_evaluators_and_survive_a_restart(running: Bench) -> None:
-    second = client_ids(11)[-1] if client_ids(11)[-1] != EVE else client_ids(11)[-2]
-    running.enrol([EVE, second], EVALUATORS)
-    running.report(ALICE)
-    running.report(BOB)
-    running.advance()
-    for client in (EVE, second):
-        header = evaluation_of(running.assignment(client))
-        evaluation.accept(running.federation, client, 1, 1, header, b"x" * 32).result()
+    running.enrol([DAVE, EVE], EVALUATORS)
+    running.commit()
+    running.evaluate(DAVE)
+    running.evaluate(EVE)
     running.reopen()
 
     (sums,) = getattr(running.show().rounds[0], "global")
@@ -371,19 +279,10 @@ def test_evaluations_are_added_up_over_evaluators_and_survive_a_restart(running:
     assert running.check_in(EVE).HasField("wait")
 
 
-def test_evaluators_are_never_in_a_cohort(bench: Bench) -> None:
-    bench.create(settings_json())
-    bench.enrol([EVE], EVALUATORS)
-    bench.enrol([ALICE, BOB])
-
-    assert EVE not in member_states(bench, 1)
-    assert bench.check_in(EVE).HasField("wait")
-
-
 def test_a_method_without_a_round_open_goes_on_when_somebody_enrols(bench: Bench) -> None:
-    bench.create(settings_json(population=1))
+    bench.make(population=1)
     bench.enrol([ALICE])
-    clients.forget(bench.federation, ALICE).result()
+    bench.forget(ALICE)
     bench.advance()
     bench.enrol([BOB])
 
@@ -392,20 +291,16 @@ def test_a_method_without_a_round_open_goes_on_when_somebody_enrols(bench: Bench
 
 def test_bytes_sent_are_counted_for_the_round(running: Bench) -> None:
     model = running.assignment(ALICE).sets[0].sha256
-    assignments.count_sent(running.federation, ALICE, model, 100)
-    assignments.count_sent(running.federation, BOB, model, 11)
-    assignments.count_sent(running.federation, EVE, model, 5000)
-    assignments.count_sent(running.federation, BOB, bytes(32), 5000)
-    running.report(ALICE)
-    running.report(BOB)
-    running.advance()
+    for client, digest, count in ((ALICE, model, 100), (BOB, model, 11), (EVE, model, 5000), (BOB, bytes(32), 5000)):
+        assignments.count_sent(running.federation, client, digest, count)
+    running.commit()
     running.reopen()
 
     assert [found.bytes_sent for found in running.show().rounds] == [111, 0]
 
 
 def test_bytes_sent_are_counted_for_the_task_that_needs_them(running: Bench) -> None:
-    running.create(settings_json(), bundles=[tiny_bundle(features=5)], name="second")
+    running.make(tiny_bundle(features=5), name="second")
     running.settle()
     model = running.assignment(ALICE, task=2).sets[0].sha256
 
@@ -424,8 +319,7 @@ def test_who_waits_is_told_of_a_new_round_and_of_its_end(running: Bench) -> None
     running.advance()
     assert changes[1:] == [Change(frozenset({1}), due=True)] * 2
     unsubscribe()
-    running.report(ALICE)
-    running.report(BOB)
+    running.commit()
     assert len(changes) == 3
 
 
@@ -436,23 +330,22 @@ def test_uploads_are_deleted_one_round_after_theirs(running: Bench) -> None:
     running.advance()
     assert uploaded in running.store.blobs.sizes
 
-    running.report(ALICE, 3.0)
-    running.report(BOB, 4.0)
-    running.advance()
+    running.commit(3.0, 4.0)
 
     assert uploaded not in running.store.blobs.sizes
 
 
-def test_what_only_an_ended_task_needed_is_deleted_with_its_end(running: Bench) -> None:
+def test_what_only_an_ended_task_needed_is_deleted_with_its_end(bench: Bench) -> None:
     # No round follows that would sweep it. What stays: the bundle's two parts, and the model of three that were made.
+    bench.start(rounds=2)
     for shift in (1.0, 2.0):
-        running.report(ALICE, shift)
-        running.report(BOB, -shift)
-        running.advance()
+        bench.commit(shift, -shift)
 
-    assert running.show().task.state == admin_pb2.TASK_STATE_FINISHED
-    kept = {tasks.model(running.federation, "task").blob_sha256, *running.task.bundles[0].parts}
-    assert running.store.blobs.sizes.keys() == kept
+    assert bench.show().task.state == admin_pb2.TASK_STATE_FINISHED
+    model = tasks.model(bench.federation, "task")
+    assert model.round == 2
+    kept = {model.blob_sha256, *bench.task.bundles[0].parts}
+    assert bench.store.blobs.sizes.keys() == kept
 
 
 def test_a_round_that_ends_while_it_is_looked_at_is_left_out(running: Bench) -> None:
@@ -476,8 +369,7 @@ def test_a_round_that_ends_while_it_is_looked_at_is_left_out(running: Bench) -> 
 
 
 def test_parts_wait_a_day_for_their_task(bench: Bench) -> None:
-    bundle = tiny_bundle()
-    bench.put_parts(bundle)
+    bench.put_parts(tiny_bundle())
     bench.reopen()
     assert len(bench.store.blobs.sizes) == 2
 
@@ -488,10 +380,9 @@ def test_parts_wait_a_day_for_their_task(bench: Bench) -> None:
 
 
 def test_a_part_put_again_waits_a_day_from_then(bench: Bench) -> None:
-    bench.put_parts(tiny_bundle())
-    bench.clock.wind(23 * 3600)
-    bench.put_parts(tiny_bundle())
-    bench.clock.wind(23 * 3600)
+    for _ in range(2):
+        bench.put_parts(tiny_bundle())
+        bench.clock.wind(23 * 3600)
     bench.reopen()
 
     assert len(bench.store.blobs.sizes) == 2
@@ -500,17 +391,10 @@ def test_a_part_put_again_waits_a_day_from_then(bench: Bench) -> None:
 def test_a_full_disk_leaves_the_round_closing_and_it_is_tried_again(
     running: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from fedlens_server.store.blobs import full
-
-    def fail(*_: object) -> None:
-        raise full()
-
-    running.report(ALICE, 2.0)
-    running.report(BOB, 2.0)
-    monkeypatch.setattr(type(running.store), "write_tensors", fail)
-    running.advance()
+    monkeypatch.setattr(type(running.store), "write_tensors", disk_full)
+    running.commit(2.0, 2.0)
     assert aggregation.due(running.federation) == []
-    assert running.show().rounds[0].state == admin_pb2.ROUND_STATE_CLOSING
+    assert states(running) == [admin_pb2.ROUND_STATE_CLOSING]
     monkeypatch.undo()
     running.clock.wind(5)
     running.advance()
@@ -521,16 +405,10 @@ def test_a_full_disk_leaves_the_round_closing_and_it_is_tried_again(
 def test_a_full_disk_keeps_a_task_waiting_and_its_start_is_tried_again(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from fedlens_server.store.blobs import full
-
-    def fail(*_: object) -> None:
-        raise full()
-
     changes: list[Change] = []
-    bench.create(settings_json())
     bench.federation.subscribe(changes.append)
-    monkeypatch.setattr(method_state, "prepare", fail)
-    bench.enrol([ALICE, BOB])
+    monkeypatch.setattr(method_state, "prepare", disk_full)
+    bench.start()
     bench.settle()
     assert wait_reason(bench, ALICE) == check_in_pb2.WAIT_REASON_POPULATION
     assert Change(frozenset(), due=True) in changes
@@ -549,8 +427,8 @@ ORDERS = st.permutations(range(4))
 def final_model(folder: Path, orders: Sequence[Sequence[int]]) -> bytes:
     """The digest after two rounds in which clients enrol and report in these orders."""
     ids = client_ids(4)
-    with open_bench(folder) as bench:
-        bench.create(settings_json(population=4))
+    with closing(Bench(folder)) as bench:
+        bench.make(population=4, rounds=2)
         bench.enrol([ids[i] for i in orders[0]])
         for order in orders[1:]:
             for i in order:

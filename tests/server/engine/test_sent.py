@@ -1,6 +1,5 @@
 """The models that clients were sent, as a method sees them: with all that encoding has lost."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -10,25 +9,18 @@ import pytest
 from fedlens_proto.blob import Array
 from fedlens_server.methods import METHODS, fedns
 from fedlens_server.planning.method import Method, MethodState, Phase, TaskPlan, Tools, Update
-from tests.server.fakes import SEED, Bench, client_ids, update_of
+from tests.server.fakes import ALICE, BOB, Bench
 from tests.server.networks import network, weights
 
-ALICE, BOB = client_ids(2)
 WIDTH = 100  # so long that a difference as int8 is shorter than the tensors, and is offered
 GREAT_AND_SMALL = np.array([[127.0, 0.4] + [0.0] * (WIDTH - 2)] * 2, np.float32)
-
-
-def start(bench: Bench, **changes: object) -> None:
-    settings = {"method": "fedns", "rounds": 3, "population": 2, "deadline_s": 60, "seed": SEED, **changes}
-    bench.create(json.dumps(settings), [network(WIDTH)])
-    bench.enrol([ALICE, BOB])
 
 
 def convolve_to(bench: Bench, alice: Array, bob: Array) -> None:
     """A round after which the clients' convolutions are these, and all else is 0."""
     for client, conv in ((ALICE, alice), (BOB, bob)):
         tensors = {**weights(0.0, width=WIDTH), "conv.weight": conv}
-        bench.send(client, bench.assignment(client), *update_of(bench.assignment(client), tensors, class_counts=[5, 5]))
+        bench.upload(client, tensors, class_counts=[5, 5])
     bench.advance()
 
 
@@ -36,7 +28,7 @@ def convolve_to(bench: Bench, alice: Array, bob: Array) -> None:
     ("codec", "difference"), [("f32", False), ("f16", False), ("int8", False), ("int8", True), ("f32", True)]
 )
 def test_fedns_takes_movements_from_the_model_as_clients_decoded_it(bench: Bench, codec: str, difference: bool) -> None:
-    start(bench, download_codec=codec, download_difference=difference)
+    bench.start(network(WIDTH), method="fedns", download_codec=codec, download_difference=difference)
     convolve_to(bench, GREAT_AND_SMALL, GREAT_AND_SMALL)
     decoded = np.array(bench.tensors(bench.assignment(ALICE))["conv.weight"])
     steps = np.eye(1, WIDTH, WIDTH - 1, dtype=np.float32)  # 1 for the last element of each node
@@ -63,7 +55,7 @@ def test_what_was_sent_alike_to_all_is_held_once(bench: Bench, monkeypatch: pyte
         return replace(method, aggregate=aggregate)
 
     monkeypatch.setitem(METHODS, "fedns", watched)
-    start(bench, download_codec="int8")
+    bench.start(network(WIDTH), method="fedns", download_codec="int8")
 
     convolve_to(bench, GREAT_AND_SMALL, GREAT_AND_SMALL)
 

@@ -1,153 +1,142 @@
 """A task of several bundles: who gets which, which phase uses which, and the initial weights of each client's own."""
 
-import json
-from collections.abc import Iterator
 from dataclasses import replace
-from hashlib import sha256
 
 import numpy as np
 import pytest
 
 from fedlens_proto.v1 import assignment_pb2 as pb
 from fedlens_proto.v1 import check_in_pb2, enrolment_pb2
-from fedlens_server.engine import assignments, clients, tasks, updates
+from fedlens_server.engine import assignments, tasks
 from fedlens_server.errors import Malformed, Unknown
 from fedlens_server.methods import METHODS
 from fedlens_server.methods.fedavg import sharing_global_set, whole_model_plan
 from fedlens_server.planning.method import Method, MethodState, Phase, TaskPlan, Tools
 from tests.server.bundles import TinyBundle, tiny_bundle
 from tests.server.concatenated import concatenated
-from tests.server.fakes import CAPABILITIES, EVALUATORS, TRAINERS, Bench, client_ids, update_of
+from tests.server.fakes import ALICE, BOB, CAPABILITIES, EVALUATORS, EVE, Bench
 from tests.server.methods.tasks import changed
 from tests.server.networks import network
 
-ALICE, BOB, CAROL, EVE = client_ids(4)
 LENET = network()
 RESNET = changed(network(width=5), model="resnet")
-LOCAL = {"method": "local_only", "rounds": 2, "population": 2, "deadline_s": 60}
 
 
 def enrol(bench: Bench, client: bytes, *models: str) -> None:
     named = enrolment_pb2.Capabilities(models=models)
     named.MergeFrom(CAPABILITIES)
-    clients.enrol(bench.federation, client, TRAINERS, named).result()
-    bench.settle()
+    bench.enrol([client], capabilities=named)
 
 
-def bundle_id(bundle: TinyBundle) -> bytes:
-    return sha256(bundle.manifest).digest()
+@pytest.fixture
+def alone(bench: Bench) -> Bench:
+    """A task in which each client trains alone, on either model."""
+    bench.make(LENET, RESNET, method="local_only", rounds=2)
+    return bench
+
+
+@pytest.fixture
+def both(alone: Bench) -> Bench:
+    """Its first round: Alice has the large model, Bob the small one."""
+    enrol(alone, ALICE, "resnet", "vgg")
+    enrol(alone, BOB, "tiny")
+    return alone
 
 
 def sets(assignment: pb.Assignment | check_in_pb2.CurrentModel) -> dict[str, bytes]:
     return {item.name: item.sha256 for item in assignment.sets}
 
 
-def initial_of(bench: Bench, digest: bytes) -> tuple[int, ...]:
-    """Shape of the convolution in a blob, by which the two models differ."""
-    return bench.store.tensors(digest)["conv.weight"].shape
+def initial_of(bench: Bench, assignment: pb.Assignment) -> tuple[int, ...]:
+    """Shape of the convolution in the initial weights, by which the two models differ."""
+    return bench.tensors(assignment, "initial")["conv.weight"].shape
 
 
-def test_each_client_gets_the_bundle_of_a_model_that_it_named(bench: Bench) -> None:
-    bench.create(json.dumps(LOCAL), [LENET, RESNET])
-    enrol(bench, ALICE, "resnet", "vgg")
-    enrol(bench, BOB)
+def test_a_client_that_named_no_model_takes_the_first(alone: Bench) -> None:
+    enrol(alone, ALICE, "resnet")
+    enrol(alone, BOB)
 
-    assert bench.assignment(ALICE).bundle == bundle_id(RESNET)
-    assert bench.assignment(BOB).bundle == bundle_id(LENET)
+    assert alone.assignment(BOB).bundle == LENET.id
 
 
-def test_a_client_that_named_none_of_the_models_takes_no_part(bench: Bench) -> None:
-    bench.create(json.dumps(LOCAL), [LENET, RESNET])
-    enrol(bench, ALICE, "vgg")
+def test_a_client_that_named_none_of_the_models_takes_no_part(alone: Bench) -> None:
+    enrol(alone, ALICE, "vgg")
 
-    assert bench.check_in(ALICE).wait.reason == check_in_pb2.WAIT_REASON_NO_TASK
-    assert tasks.listed(bench.federation).tasks[0].enrolled == 0
+    assert alone.check_in(ALICE).wait.reason == check_in_pb2.WAIT_REASON_NO_TASK
+    assert tasks.listed(alone.federation).tasks[0].enrolled == 0
     with pytest.raises(Unknown):
-        assignments.readable(bench.federation, ALICE, bundle_id(LENET))
+        assignments.readable(alone.federation, ALICE, LENET.id)
 
 
-def test_the_models_that_a_client_named_are_known_after_a_restart(bench: Bench) -> None:
-    bench.create(json.dumps(LOCAL), [LENET, RESNET])
-    enrol(bench, ALICE, "resnet")
-    bench.reopen()
-    enrol(bench, BOB)
+def test_the_models_that_a_client_named_are_known_after_a_restart(alone: Bench) -> None:
+    enrol(alone, ALICE, "resnet")
+    alone.reopen()
+    enrol(alone, BOB)
 
-    assert bench.assignment(ALICE).bundle == bundle_id(RESNET)
-
-
-def test_a_client_may_name_other_models_later(bench: Bench) -> None:
-    bench.create(json.dumps(LOCAL), [LENET, RESNET])
-    enrol(bench, ALICE, "vgg")
-    enrol(bench, ALICE, "tiny")
-    enrol(bench, BOB)
-
-    assert bench.assignment(ALICE).bundle == bundle_id(LENET)
+    assert alone.assignment(ALICE).bundle == RESNET.id
 
 
-def test_the_initial_weights_that_a_pass_names_are_those_of_the_clients_own_bundle(bench: Bench) -> None:
-    bench.create(json.dumps(LOCAL), [LENET, RESNET])
-    enrol(bench, ALICE, "resnet")
-    enrol(bench, BOB, "tiny")
+def test_a_client_may_name_other_models_later(alone: Bench) -> None:
+    for model in ("vgg", "tiny"):
+        enrol(alone, ALICE, model)
+    enrol(alone, BOB)
 
-    alices, bobs = (sets(bench.assignment(client)) for client in (ALICE, BOB))
-    assert list(alices) == list(bobs) == ["initial"]
-    assert initial_of(bench, alices["initial"]) == (2, 5)
-    assert initial_of(bench, bobs["initial"]) == (2, 3)
-    assert assignments.readable(bench.federation, ALICE, alices["initial"]).size > 0
+    assert alone.assignment(ALICE).bundle == LENET.id
 
 
-def test_a_client_that_waits_is_told_of_them_too(bench: Bench) -> None:
-    bench.create(json.dumps(LOCAL), [LENET, RESNET])
-    enrol(bench, ALICE, "resnet")
-    enrol(bench, BOB, "tiny")
-    assignment = bench.assignment(ALICE)
-    bench.send(ALICE, assignment, *update_of(assignment, None))
+def test_each_client_gets_the_bundle_of_a_model_that_it_named_and_its_initial_weights(both: Bench) -> None:
+    alices, bobs = (both.assignment(client) for client in (ALICE, BOB))
 
-    (model,) = bench.check_in(ALICE).wait.models
+    assert (alices.bundle, bobs.bundle) == (RESNET.id, LENET.id)
+    assert list(sets(alices)) == list(sets(bobs)) == ["initial"]
+    assert initial_of(both, alices) == (2, 5)
+    assert initial_of(both, bobs) == (2, 3)
+    assert assignments.readable(both.federation, ALICE, sets(alices)["initial"]).size > 0
 
-    assert model.bundle == bundle_id(RESNET)
+
+def test_a_client_that_waits_is_told_of_them_too(both: Bench) -> None:
+    assignment = both.assignment(ALICE)
+    both.upload(ALICE)
+
+    (model,) = both.check_in(ALICE).wait.models
+
+    assert model.bundle == RESNET.id
     assert sets(model) == sets(assignment)
 
 
-def test_before_a_task_begins_there_is_no_model(bench: Bench) -> None:
-    bench.create(json.dumps(LOCAL), [LENET])
-    enrol(bench, ALICE)
+def test_before_a_task_begins_there_is_no_model(alone: Bench) -> None:
+    enrol(alone, ALICE)
 
-    assert not bench.check_in(ALICE).wait.models
+    assert not alone.check_in(ALICE).wait.models
 
 
-def test_rounds_without_any_upload_commit_and_evaluators_get_nothing(bench: Bench) -> None:
-    bench.create(json.dumps(LOCAL), [LENET, RESNET])
-    enrol(bench, ALICE, "resnet")
-    enrol(bench, BOB, "tiny")
-    bench.enrol([EVE], EVALUATORS)
+def test_rounds_without_any_upload_commit_and_evaluators_get_nothing(both: Bench) -> None:
+    both.enrol([EVE], EVALUATORS)
     for _ in range(2):
         for client in (ALICE, BOB):
-            assignment = bench.assignment(client)
-            bench.send(client, assignment, *update_of(assignment, None))
-        bench.advance()
+            both.upload(client)
+        both.advance()
 
-    assert bench.check_in(ALICE).HasField("finished")
-    assert not bench.check_in(EVE).HasField("assignment")
+    assert both.check_in(ALICE).HasField("finished")
+    assert not both.check_in(EVE).HasField("assignment")
     with pytest.raises(Unknown, match="has no global model"):
-        bench.model()
+        both.model()
 
 
 def test_a_classifier_is_shared_by_clients_with_different_extractors(bench: Bench) -> None:
-    bench.create(json.dumps({**LOCAL, "method": "fedclassavg"}), [LENET, RESNET])
+    bench.make(LENET, RESNET, method="fedclassavg")
     enrol(bench, ALICE, "resnet")
     enrol(bench, BOB, "tiny")
     for client, value, photos in ((ALICE, 2.0, 1), (BOB, 6.0, 3)):
-        assignment = bench.assignment(client)
         classifier = {"fc.bias": np.full(2, value, np.float32), "fc.weight": np.full((2, 2), value, np.float32)}
-        bench.send(client, assignment, *update_of(assignment, classifier, photos))
+        bench.upload(client, classifier, photos)
     bench.advance()
 
-    alices, bobs = (sets(bench.assignment(client)) for client in (ALICE, BOB))
-    assert alices["global"] == bobs["global"]
-    assert initial_of(bench, alices["initial"]) != initial_of(bench, bobs["initial"])
+    alices, bobs = (bench.assignment(client) for client in (ALICE, BOB))
+    assert sets(alices)["global"] == sets(bobs)["global"]
+    assert initial_of(bench, alices) != initial_of(bench, bobs)
     # (1 * 2 + 3 * 6) / 4
-    np.testing.assert_array_equal(bench.store.tensors(alices["global"])["fc.bias"], [5.0, 5.0])
+    np.testing.assert_array_equal(bench.tensors(alices)["fc.bias"], [5.0, 5.0])
 
 
 def stacking_method(task: TaskPlan) -> Method:
@@ -165,54 +154,43 @@ def stacking_method(task: TaskPlan) -> Method:
     return replace(sharing_global_set(task, train), phases=phases, begin=begin)
 
 
-@pytest.fixture
-def stacking() -> Iterator[dict[str, object]]:
-    METHODS["stacking"] = stacking_method
-    yield {**LOCAL, "method": "stacking"}
-    del METHODS["stacking"]
+@pytest.fixture(autouse=True)
+def stacking(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(METHODS, "stacking", stacking_method)
 
 
-def test_a_phase_that_concatenates_uses_the_bundle_for_that(bench: Bench, stacking: dict[str, object]) -> None:
+def test_a_phase_that_concatenates_uses_the_bundle_for_that(bench: Bench) -> None:
     stacked = concatenated(2)
-    bench.create(json.dumps({**stacking, "personal_evaluation": True}), [stacked, LENET])
-    bench.enrol([ALICE, BOB])
+    bench.start(stacked, LENET, method="stacking", personal_evaluation=True)
     first = bench.assignment(ALICE)
-    for client in (ALICE, BOB):
-        bench.report(client)
-    bench.advance()
+    bench.commit()
 
     second = bench.assignment(ALICE)
 
-    assert (first.bundle, second.bundle) == (bundle_id(LENET), bundle_id(stacked))
+    assert (first.bundle, second.bundle) == (LENET.id, stacked.id)
     assert sorted(bench.tensors(second)) == ["classifier.bias", "classifier.weight"]
-    assert updates.expect(bench.federation, ALICE, 1, 2).layout is not None
-    for client in (ALICE, BOB):
-        bench.report(client)
-    bench.advance()
+    bench.commit()
     last = bench.assignment(ALICE)
-    assert last.bundle == bundle_id(stacked)
+    assert last.bundle == stacked.id
     assert list(last.local_plan.extractors) == ["one", "two"]
-    assert tasks.model(bench.federation, "task").bundle == bundle_id(stacked)
+    assert tasks.model(bench.federation, "task").bundle == stacked.id
 
 
-def test_an_evaluator_gets_the_extractors_with_the_bundle(bench: Bench, stacking: dict[str, object]) -> None:
-    bench.create(json.dumps(stacking), [LENET, concatenated(2)])
-    bench.enrol([ALICE, BOB])
+def test_an_evaluator_gets_the_extractors_with_the_bundle(bench: Bench) -> None:
+    stacked = concatenated(2)
+    bench.start(LENET, stacked, method="stacking")
     bench.enrol([EVE], EVALUATORS)
     for _ in range(2):
-        for client in (ALICE, BOB):
-            bench.report(client)
-        bench.advance()
+        bench.commit()
 
     assignment = bench.assignment(EVE)
 
-    assert assignment.bundle == bundle_id(concatenated(2))
+    assert assignment.bundle == stacked.id
     assert list(assignment.local_plan.extractors) == ["one", "two"]
 
 
-def test_who_cannot_run_a_bundle_in_every_phase_takes_no_part(bench: Bench, stacking: dict[str, object]) -> None:
-    stacked = changed(concatenated(2), model="stacked")
-    bench.create(json.dumps(stacking), [LENET, stacked])
+def test_who_cannot_run_a_bundle_in_every_phase_takes_no_part(bench: Bench) -> None:
+    bench.make(LENET, changed(concatenated(2), model="stacked"), method="stacking")
     enrol(bench, ALICE, "tiny")
     enrol(bench, BOB, "tiny", "stacked")
 
@@ -230,9 +208,8 @@ def test_who_cannot_run_a_bundle_in_every_phase_takes_no_part(bench: Bench, stac
         ("local_only", [LENET, tiny_bundle(class_prefix="kind")], "class names differ from those of the first bundle"),
     ],
 )
-@pytest.mark.usefixtures("stacking")
 def test_bundles_that_do_not_suit_the_phases_are_refused(
     bench: Bench, method: str, bundles: list[TinyBundle], message: str
 ) -> None:
     with pytest.raises(Malformed, match=message):
-        bench.create(json.dumps({**LOCAL, "method": method}), bundles)
+        bench.make(*bundles, method=method)

@@ -9,13 +9,7 @@ from fedlens_proto.v1 import admin_pb2, manifest_pb2
 from fedlens_server.engine import tasks
 from fedlens_server.errors import Malformed, TaskDiffers, Unknown
 from tests.server.bundles import TinyBundle, tiny_bundle
-from tests.server.fakes import SEED, Bench
-
-GOOD = {"method": "fedavg", "rounds": 2, "population": 4}
-
-
-def create(bench: Bench, **changes: object) -> admin_pb2.Task:
-    return bench.create(json.dumps({**GOOD, **changes}))
+from tests.server.fakes import SEED, SETTINGS, Bench
 
 
 @pytest.mark.parametrize(
@@ -47,7 +41,7 @@ def create(bench: Bench, **changes: object) -> admin_pb2.Task:
 )
 def test_a_bad_setting_is_refused_by_name(bench: Bench, changes: dict[str, object], message: str) -> None:
     with pytest.raises(Malformed) as caught:
-        create(bench, **changes)
+        bench.make(**{"population": 4} | changes)
 
     assert message in str(caught.value)
     assert not tasks.listed(bench.federation).tasks
@@ -73,29 +67,29 @@ def test_settings_that_are_no_object_of_settings_are_refused(bench: Bench, text:
 @pytest.mark.parametrize("name", ["", " padded ", "a\nb", "x" * 101, "17"])
 def test_a_bad_name_is_refused(bench: Bench, name: str) -> None:
     with pytest.raises(Malformed, match="name: found"):
-        bench.create(json.dumps(GOOD), name=name)
+        bench.make(name=name)
 
 
 def test_made_twice_with_the_same_content_it_is_one_task(bench: Bench) -> None:
-    first = create(bench)
+    first = bench.make()
 
-    assert create(bench) == first
+    assert bench.make() == first
     bench.reopen()
-    assert create(bench) == first
+    assert bench.make() == first
     assert len(tasks.listed(bench.federation).tasks) == 1
 
 
 def test_made_again_with_other_content_it_is_refused(bench: Bench) -> None:
-    create(bench)
+    bench.make()
 
     with pytest.raises(TaskDiffers, match="choose another name"):
-        create(bench, rounds=3)
+        bench.make(rounds=4)
     with pytest.raises(TaskDiffers):
-        bench.create(json.dumps(GOOD), [tiny_bundle(fill=1.0)])
+        bench.make(tiny_bundle(fill=1.0))
 
 
 def test_the_seed_is_never_shown(bench: Bench) -> None:
-    task = create(bench, seed=SEED)
+    task = bench.make(seed=SEED)
 
     assert SEED not in task.settings_json
     assert "seed" not in json.loads(task.settings_json)
@@ -105,15 +99,15 @@ def test_the_seed_is_never_shown(bench: Bench) -> None:
 
 
 def test_without_a_seed_two_tasks_get_different_ones(bench: Bench) -> None:
-    bench.create(json.dumps(GOOD), name="one")
-    bench.create(json.dumps(GOOD), name="two")
+    for name in ("one", "two"):
+        bench.make(name=name, seed=None)
 
     tasks = bench.federation.tasks
     assert tasks[1].seed != tasks[2].seed
 
 
 def test_settings_come_back_with_defaults_filled_in(bench: Bench) -> None:
-    shown = json.loads(create(bench, hyper={"momentum": 0.5}).settings_json)
+    shown = json.loads(bench.make(hyper={"momentum": 0.5}).settings_json)
 
     assert shown["codec"] == "f32"
     assert shown["max_consecutive_abandoned"] == 5
@@ -121,7 +115,9 @@ def test_settings_come_back_with_defaults_filled_in(bench: Bench) -> None:
 
 
 def make(bench: Bench, *manifests: bytes) -> None:
-    request = admin_pb2.CreateTaskRequest(protocol=1, name="task", manifests=manifests, settings_json=json.dumps(GOOD))
+    request = admin_pb2.CreateTaskRequest(
+        protocol=1, name="task", manifests=manifests, settings_json=json.dumps(SETTINGS)
+    )
     tasks.create(bench.federation, request).result()
 
 
@@ -161,23 +157,23 @@ def test_an_initial_blob_with_other_tensors_is_refused(bench: Bench) -> None:
 )
 def test_bundles_of_one_task_must_agree(bench: Bench, second: TinyBundle, message: str) -> None:
     with pytest.raises(Malformed, match=message):
-        bench.create(json.dumps(GOOD), [tiny_bundle(), second])
+        bench.make(tiny_bundle(), second)
 
 
 def test_a_reference_that_the_method_does_not_give_is_named(bench: Bench) -> None:
     with pytest.raises(Malformed, match=r"the bundle's step wants reference \['previous'\]"):
-        bench.create(json.dumps(GOOD), [tiny_bundle(references=["global", "previous"])])
+        bench.make(tiny_bundle(references=["global", "previous"]))
 
 
 def test_the_proximal_reference_is_bound_to_the_download(bench: Bench) -> None:
-    bench.create(json.dumps(GOOD), [tiny_bundle(references=["global"])])
+    bench.make(tiny_bundle(references=["global"]))
 
     (phase,) = bench.task.phases
     assert phase.local_plan.references[0].set.download == "global"
 
 
 def test_a_model_of_a_task_that_has_not_started_is_the_initial_one(bench: Bench) -> None:
-    create(bench)
+    bench.make()
 
     model = tasks.model(bench.federation, "task")
 

@@ -1,20 +1,17 @@
 """The tools of a method: a generator and a population that follow from the task and the round alone."""
 
-import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from fedlens_proto import keyed_hash
-from fedlens_server.engine import clients
 from fedlens_server.methods import METHODS, fedavg
 from fedlens_server.planning.method import Method, MethodState, Phase, TaskPlan, Tools, Update
 from tests.server.fakes import SEED, Bench, client_ids
 
 IDS = client_ids(9)
-SETTINGS = {"method": "noting", "rounds": 3, "population": 8, "cohort": 2, "deadline_s": 60, "seed": SEED}
 
 
 def for_task(task: TaskPlan) -> Method:
@@ -35,14 +32,13 @@ def for_task(task: TaskPlan) -> Method:
 
 
 @pytest.fixture
-def noting(bench: Bench) -> Iterator[Bench]:
+def noting(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Bench:
     """A task that has started with eight clients, of whom the last enrolled first; the ninth comes later."""
-    METHODS["noting"] = for_task
-    bench.create(json.dumps(SETTINGS))
+    monkeypatch.setitem(METHODS, "noting", for_task)
+    bench.make(method="noting", population=8, cohort=2)
     bench.enrol(IDS[7::-1])
     bench.enrol(IDS[8:])
-    yield bench
-    del METHODS["noting"]
+    return bench
 
 
 def value(bench: Bench, name: str) -> np.ndarray:
@@ -90,7 +86,7 @@ def test_the_population_is_everybody_eligible_when_the_round_opened_sorted(notin
 
 def test_a_restart_in_an_open_round_keeps_its_cohort_and_population(noting: Bench) -> None:
     before = [client for client in IDS if noting.check_in(client).HasField("assignment")]
-    clients.revoke(noting.federation, next(client for client in IDS if client not in before)).result()
+    noting.revoke(next(client for client in IDS if client not in before))
     noting.reopen()
 
     after = [client for client in IDS if client in before and noting.check_in(client).HasField("assignment")]

@@ -4,13 +4,14 @@ import asyncio
 import base64
 import json
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from hashlib import sha256
 from io import BytesIO
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import aiohttp
 import numpy as np
@@ -20,12 +21,12 @@ from fedlens_proto import keyed_hash
 from fedlens_proto.blob import encode
 from fedlens_proto.v1 import admin_pb2, assignment_pb2, check_in_pb2, enrolment_pb2, error_pb2, manifest_pb2, update_pb2
 from fedlens_proto.wire import MEDIA_TYPE, frame_update
-from fedlens_server.config import Config, parse
+from fedlens_server.config import Config
 from fedlens_server.http.app import create_admin_app, create_app
 from fedlens_server.http.listening import Runner, close, listen
 from fedlens_server.http.service import SERVICE, Service
 from fedlens_server.store import Store
-from tests.server.bundles import TinyBundle
+from tests.server.bundles import TinyBundle, tiny_bundle
 from tests.server.fakes import START, ManualClock
 
 ADMIN_TOKEN = "token-of-the-operators"
@@ -74,13 +75,10 @@ class Server:
     async def admin(self, method: str, path: str, body: Any = b"", token: str = ADMIN_TOKEN, **headers: str) -> Answer:
         return await self.request(method, self.admin_url + path, body, Authorization=f"Bearer {token}", **headers)
 
-    async def store(self, bundle: TinyBundle) -> None:
+    async def create(self, bundle: TinyBundle, name: str = "demo", **settings: Any) -> admin_pb2.Task:
         for digest, content in bundle.by_digest.items():
             answer = await self.admin("PUT", f"/v1/admin/parts/{digest.hex()}", content)
             assert answer.status == 204, answer
-
-    async def create(self, bundle: TinyBundle, name: str = "demo", **settings: Any) -> admin_pb2.Task:
-        await self.store(bundle)
         answer = await self.admin("POST", "/v1/admin/tasks", creation(bundle, name, **settings))
         assert answer.status == 200, answer
         return admin_pb2.Task.FromString(answer.body)
@@ -97,6 +95,14 @@ class Server:
         assert answer.status == 200, answer
         return client
 
+    async def member(
+        self, features: int = 3, population: int = 1, **settings: Any
+    ) -> tuple["Client", assignment_pb2.Assignment]:
+        """A member of an open round, the first of `population`, and its assignment."""
+        await self.create(tiny_bundle(features), population=population, **settings)
+        clients = [await self.client(index) for index in range(1, population + 1)]
+        return clients[0], await clients[0].assignment()
+
     def temporary_files(self) -> list[Path]:
         return list((self.folder / "blobs" / "incoming").iterdir())
 
@@ -105,10 +111,10 @@ class Server:
 class Client:
     server: Server
     secret: bytes
-    id: bytes = field(init=False)
 
-    def __post_init__(self) -> None:
-        self.id = keyed_hash.client_id(self.secret)
+    @property
+    def id(self) -> bytes:
+        return keyed_hash.client_id(self.secret)
 
     @property
     def bearer(self) -> str:
@@ -132,8 +138,16 @@ class Client:
         assert response.WhichOneof("result") == "assignment", response
         return response.assignment
 
-    async def upload(self, assignment: assignment_pb2.Assignment, body: Any, **headers: str) -> Answer:
+    async def upload(self, assignment: assignment_pb2.Assignment, body: Any = None, **headers: str) -> Answer:
+        """Send this body; by default an update with all weights 1."""
+        body = update(assignment) if body is None else body
         return await self.send("PUT", f"{round_path(assignment)}/update", body, **headers)
+
+
+def head(bearer: str, path: str, size: int, *, method: str = "PUT", kind: str = MEDIA_TYPE) -> bytes:
+    """The head of a request that announces a body of `size` bytes."""
+    line, headers = f"{method} {path} HTTP/1.1", f"Authorization: {bearer}\r\nContent-Type: {kind}"
+    return f"{line}\r\nHost: x\r\n{headers}\r\nContent-Length: {size}\r\n\r\n".encode()
 
 
 def round_path(assignment: assignment_pb2.Assignment) -> str:
@@ -162,8 +176,9 @@ def trained(features: int = 3, value: float = 1.0) -> bytes:
     return encode({"fc.bias": np.full(2, value, np.float32), "fc.weight": weight})
 
 
-def update(assignment: assignment_pb2.Assignment, blob: bytes, **fields: Any) -> bytes:
+def update(assignment: assignment_pb2.Assignment, blob: bytes | None = None, **fields: Any) -> bytes:
     """The body of an update; `fields` override those of the header."""
+    blob = trained() if blob is None else blob
     header: dict[str, Any] = {
         "protocol": 1,
         "bundle": assignment.bundle,
@@ -183,25 +198,19 @@ def config(folder: Path, **limits: Any) -> Config:
     def hashed(token: str) -> str:
         return sha256(token.encode()).hexdigest()
 
-    return parse(
-        {
-            "server": {"port": 0, "data": "data"},
-            "admin": {"port": 0, "token_sha256": hashed(ADMIN_TOKEN)},
-            "limits": limits,
-            "enrolment": [
-                {"name": "trainers", "role": "trainer", "sha256": hashed(TRAINER_TOKEN)},
-                {"name": "evaluators", "role": "evaluator", "sha256": hashed(EVALUATOR_TOKEN)},
-                {"name": "once", "role": "trainer", "sha256": hashed("once"), "max_uses": 1},
-                {
-                    "name": "old",
-                    "role": "trainer",
-                    "sha256": hashed("old"),
-                    "expires_at": datetime.fromtimestamp(START, UTC),
-                },
-            ],
-        },
-        folder,
-    )
+    expired = datetime.fromtimestamp(START, UTC)
+    sections = {
+        "server": {"port": 0, "data": "data"},
+        "admin": {"port": 0, "token_sha256": hashed(ADMIN_TOKEN)},
+        "limits": limits,
+        "enrolment": [
+            {"name": "trainers", "role": "trainer", "sha256": hashed(TRAINER_TOKEN)},
+            {"name": "evaluators", "role": "evaluator", "sha256": hashed(EVALUATOR_TOKEN)},
+            {"name": "once", "role": "trainer", "sha256": hashed("once"), "max_uses": 1},
+            {"name": "old", "role": "trainer", "sha256": hashed("old"), "expires_at": expired},
+        ],
+    }
+    return Config.model_validate(sections, context={"folder": folder})
 
 
 @asynccontextmanager
@@ -211,20 +220,36 @@ async def running(folder: Path, **limits: Any) -> AsyncIterator[Server]:
     store = Store.open(settings.server.data)
     app = create_app(settings, clock, store)
     service = app[SERVICE]
-    runners = [Runner(app), Runner(create_admin_app(service))]
     try:
-        urls = [await _begin(runner) for runner in runners]
-        await service.ready()
-        async with aiohttp.ClientSession() as session:
-            yield Server(*urls, service, clock, session, settings.server.data)
+        async with serving(app) as url, serving(create_admin_app(service)) as admin_url:
+            await service.ready()
+            async with aiohttp.ClientSession() as session:
+                yield Server(url, admin_url, service, clock, session, settings.server.data)
     finally:
-        await close(runners[::-1], 5.0)
         store.close()
 
 
-async def _begin(runner: web.AppRunner) -> str:
-    await runner.setup()
-    return await listen(runner, "127.0.0.1", 0, None, "server.port")
+@asynccontextmanager
+async def serving(app: web.Application) -> AsyncIterator[str]:
+    """The address of an application that is served."""
+    runner = Runner(app)
+    try:
+        await runner.setup()
+        yield await listen(runner, "127.0.0.1", 0, None, "server.port")
+    finally:
+        await close([runner], 5.0)
+
+
+@asynccontextmanager
+async def connected(url: str) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    """A connection, which breaks at the end."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", urlsplit(url).port)
+    try:
+        yield reader, writer
+    finally:
+        writer.transport.abort()
+        with suppress(ConnectionError):
+            await writer.wait_closed()
 
 
 async def until(condition: Callable[[], bool]) -> None:

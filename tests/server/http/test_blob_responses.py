@@ -1,57 +1,84 @@
-"""Fetching blobs: whole and in ranges, from the database and from files."""
+"""Fetching blobs, whole and in ranges: from the database, from files, and computed while they are sent."""
 
+import logging
 from hashlib import sha256
 
 import pytest
 
+from fedlens_proto import blob
+from fedlens_proto.v1 import assignment_pb2
 from tests.server.bundles import tiny_bundle
-from tests.server.http.running import Client, Server, trained, update
+from tests.server.http.running import Client, Server, update
+from tests.server.networks import network, weights
 
 SMALL, LARGE = 3, 40_000  # features: a blob in the database, a blob in a file
+WIDTH = 200_000  # 2 x 200,000 float32: more than one piece
+CLASSIFIERS = [((1.0, 0.0), (0.0, 1.0)), ((2.0, 0.0), (3.0, 3.0))]
 
 
 async def member(server: Server, features: int) -> tuple[Client, str, bytes]:
-    bundle = tiny_bundle(features)
-    await server.create(bundle, population=1)
-    client = await server.client(1)
-    return client, f"/v1/blobs/{sha256(bundle.initial).hexdigest()}", bundle.initial
+    """A client that may fetch this blob from there."""
+    client, _ = await server.member(features)
+    content = tiny_bundle(features).initial
+    return client, f"/v1/blobs/{sha256(content).hexdigest()}", content
 
 
-@pytest.mark.parametrize("features", [SMALL, LARGE])
-async def test_a_member_fetches_its_model(server: Server, features: int) -> None:
-    client, path, content = await member(server, features)
-
-    answer = await client.send("GET", path)
-
-    assert (answer.status, answer.body) == (200, content)
-    assert answer.headers["Cache-Control"] == "private, immutable"
-    assert answer.headers["Content-Type"] == "application/octet-stream"
-
-
-@pytest.mark.parametrize("features", [SMALL, LARGE])
-@pytest.mark.parametrize(
-    ("asked", "expected"),
-    [("bytes=0-9", slice(0, 10)), ("bytes=100-", slice(100, None)), ("bytes=-7", slice(-7, None))],
-)
-async def test_a_member_fetches_a_range(server: Server, features: int, asked: str, expected: slice) -> None:
-    client, path, content = await member(server, features)
-
-    answer = await client.send("GET", path, Range=asked)
-
-    first, last, _ = expected.indices(len(content))
-    assert (answer.status, answer.body) == (206, content[expected])
-    assert answer.headers["Content-Range"] == f"bytes {first}-{last - 1}/{len(content)}"
+async def mixing(server: Server, width: int = SMALL) -> list[tuple[Client, assignment_pb2.BlobSet, str]]:
+    """Two clients in the second round, with the weighted sum that each is to fetch, and from where."""
+    await server.create(network(width), method="pfedsim", options={"warm_up": 0})
+    clients = [await server.client(i) for i in range(2)]
+    for i, client in enumerate(clients):
+        assignment = await client.assignment()
+        trained = blob.encode(weights(1.0 + i, CLASSIFIERS[i], width))
+        assert (await client.upload(assignment, update(assignment, trained))).status == 200
+    items = [(await client.assignment()).sets[0] for client in clients]
+    return [(client, item, f"/v1/blobs/{item.sha256.hex()}") for client, item in zip(clients, items, strict=True)]
 
 
-@pytest.mark.parametrize("features", [SMALL, LARGE])
-@pytest.mark.parametrize("asked", ["bytes=9999999-", "bytes=5-2", "bytes=x", "lines=1-2", "bytes=0-1,3-4"])
-async def test_a_range_that_cannot_be_served_is_416(server: Server, features: int, asked: str) -> None:
-    client, path, content = await member(server, features)
+@pytest.fixture(params=[SMALL, LARGE, WIDTH])
+async def fetchable(server: Server, request: pytest.FixtureRequest) -> tuple[Client, str, bytes]:
+    """A client that may fetch this blob from there: a row, a file, or a weighted sum."""
+    if request.param != WIDTH:
+        return await member(server, request.param)
+    (client, item, path), _ = await mixing(server, WIDTH)
+    whole = (await client.send("GET", path)).body
+    assert (sha256(whole).digest(), len(whole)) == (item.sha256, item.size)
+    return client, path, whole
 
-    answer = await client.send("GET", path, Range=asked)
 
-    assert answer.outcome == (416, "wrong-range")
-    assert answer.headers["Content-Range"] == f"bytes */{len(content)}"
+async def test_a_member_fetches_its_blob(fetchable: tuple[Client, str, bytes]) -> None:
+    client, path, content = fetchable
+
+    answer, head = await client.send("GET", path), await client.send("HEAD", path)
+
+    assert (answer.status, answer.body, head.status, head.body) == (200, content, 200, b"")
+    for headers in (answer.headers, head.headers):
+        assert headers["Content-Length"] == str(len(content))
+        assert headers["Cache-Control"] == "private, immutable"
+        assert headers["Content-Type"] == "application/octet-stream"
+        assert headers["Accept-Ranges"] == "bytes"
+
+
+async def test_a_member_fetches_ranges(fetchable: tuple[Client, str, bytes]) -> None:
+    client, path, content = fetchable
+    size = len(content)
+    ranges = {"0-9": (0, 9), "100-": (100, size - 1), "-7": (size - 7, size - 1), f"{size - 2}-": (size - 2, size - 1)}
+
+    for asked, (first, last) in ranges.items():
+        answer = await client.send("GET", path, Range=f"bytes={asked}")
+
+        assert (answer.status, answer.body) == (206, content[first : last + 1])
+        assert answer.headers["Content-Range"] == f"bytes {first}-{last}/{size}"
+
+
+async def test_a_range_that_cannot_be_served_is_416(fetchable: tuple[Client, str, bytes]) -> None:
+    client, path, content = fetchable
+    asked = ["bytes=9999999-", "bytes=5-2", "bytes=x", "lines=1-2", "bytes=0-1,3-4"]
+
+    answers = [await client.send("GET", path, Range=each) for each in asked]
+
+    assert [answer.outcome for answer in answers] == [(416, "wrong-range")] * 5
+    assert {answer.headers["Content-Range"] for answer in answers} == {f"bytes */{len(content)}"}
 
 
 async def test_a_blob_that_is_deleted_while_it_is_asked_for_is_unknown(server: Server) -> None:
@@ -75,17 +102,37 @@ async def test_every_part_of_the_bundle_is_there_for_who_can_run_it(server: Serv
     assert manifest.body == bundle.manifest
 
 
-async def test_what_members_fetch_is_counted(server: Server) -> None:
-    client, path, content = await member(server, SMALL)
+async def test_what_members_fetch_is_counted(server: Server, fetchable: tuple[Client, str, bytes]) -> None:
+    client, path, content = fetchable
+    before = (await server.show()).rounds[-1].bytes_sent
 
-    assignment = await client.assignment()
     await client.send("GET", path)
-    await client.send("GET", path, Range="bytes=0-9")
     await client.send("HEAD", path)
-    await client.upload(assignment, update(assignment, trained()))
-    await client.check_in(hold_ms=10_000)
+    await client.send("GET", path, Range="bytes=0-9")
+    await client.send("GET", path, Range="bytes=9999999-")
 
-    assert (await server.show()).rounds[0].bytes_sent == len(content) + 10
+    assert (await server.show()).rounds[-1].bytes_sent == before + len(content) + 10
+
+
+async def test_another_clients_weighted_sum_is_unknown(server: Server) -> None:
+    (_, _, path), (other, _, _) = await mixing(server)
+
+    assert (await other.send("GET", path)).outcome == (404, "unknown")
+
+
+async def test_a_weighted_sum_whose_source_is_lost_meanwhile_ends_the_connection_and_is_not_passed_off_as_whole(
+    server: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    (client, _, path), _ = await mixing(server, WIDTH)
+    for name, tensors in server.service.federation.tasks[1].values.items():
+        if name.endswith("/model"):
+            with server.service.store.blobs.path(tensors.digest).open("r+b") as file:
+                file.truncate(1_200_000)
+
+    with pytest.raises(Exception, match=r"payload|closed|disconnected"):
+        await client.send("GET", path)
+
+    assert [record.levelno for record in caplog.records if "computed to its end" in record.message] == [logging.ERROR]
 
 
 async def test_operators_fetch_the_model_of_a_task(server: Server) -> None:

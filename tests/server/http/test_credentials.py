@@ -20,6 +20,8 @@ from tests.server.http.running import (
     update,
 )
 
+CHECK_IN = b"\x08\x01"
+
 
 @pytest.mark.parametrize("header", ["", "Bearer", "Basic abc", "Bearer c2hvcnQ=", "Bearer " + "!" * 43])
 async def test_a_request_without_a_readable_credential_is_401(server: Server, header: str) -> None:
@@ -29,39 +31,24 @@ async def test_a_request_without_a_readable_credential_is_401(server: Server, he
     assert answer.error.retry == error_pb2.RETRY_NEVER
 
 
-async def test_a_credential_that_nobody_enrolled_with_is_401(server: Server) -> None:
-    answer = await Client(server, bytes(32)).send("POST", "/v1/check-in", b"\x08\x01")
+async def test_who_is_not_enrolled_and_has_no_valid_token_is_401(server: Server) -> None:
+    stranger = Client(server, bytes(32))
 
-    assert answer.outcome == (401, "unauthorised")
+    answers = [
+        await stranger.send("POST", "/v1/check-in", CHECK_IN),
+        *[await stranger.enrol(token) for token in ("", "wrong", ADMIN_TOKEN)],
+        await stranger.enrol(client_id=sha256(b"another").digest()),
+    ]
 
-
-@pytest.mark.parametrize("token", ["", "wrong", ADMIN_TOKEN])
-async def test_enrolling_with_a_wrong_token_is_401(server: Server, token: str) -> None:
-    answer = await Client(server, bytes(32)).enrol(token)
-
-    assert answer.outcome == (401, "unauthorised")
-
-
-async def test_enrolling_with_the_id_of_another_is_401(server: Server) -> None:
-    answer = await Client(server, bytes(32)).enrol(client_id=sha256(b"another").digest())
-
-    assert answer.outcome == (401, "unauthorised")
+    assert [answer.outcome for answer in answers] == [(401, "unauthorised")] * 5
 
 
-async def test_a_token_that_is_used_up_lets_nobody_else_in(server: Server) -> None:
-    first = await server.client(1, token="once")
+async def test_a_token_that_is_used_up_or_has_expired_lets_nobody_else_in(server: Server) -> None:
+    first, stranger = await server.client(1, token="once"), Client(server, bytes(32))
 
-    again = await first.enrol("once")
-    other = await Client(server, bytes(32)).enrol("once")
+    answers = [await first.enrol("once"), await stranger.enrol("once"), await stranger.enrol("old")]
 
-    assert again.status == 200
-    assert other.outcome == (403, "forbidden")
-
-
-async def test_a_token_that_has_expired_lets_nobody_in(server: Server) -> None:
-    answer = await Client(server, bytes(32)).enrol("old")
-
-    assert answer.outcome == (403, "forbidden")
+    assert [answer.outcome for answer in answers] == [(200, ""), (403, "forbidden"), (403, "forbidden")]
 
 
 async def test_the_role_follows_from_the_token(server: Server) -> None:
@@ -78,60 +65,46 @@ async def test_a_revoked_client_is_403_from_the_next_request_on(server: Server) 
     revoked = await server.admin("POST", f"/v1/admin/clients/{client.id.hex()}/revoke")
 
     assert revoked.status == 204
-    assert (await client.send("POST", "/v1/check-in", b"\x08\x01")).outcome == (403, "forbidden")
+    assert (await client.send("POST", "/v1/check-in", CHECK_IN)).outcome == (403, "forbidden")
     assert (await client.enrol()).outcome == (403, "forbidden")
 
 
 async def test_a_forgotten_client_is_unknown_and_cannot_come_back(server: Server) -> None:
     client = await server.client(1)
+    request = enrolment_pb2.ForgetRequest(protocol=1).SerializeToString()
 
-    forgotten = await client.send(
-        "DELETE", "/v1/clients/self", enrolment_pb2.ForgetRequest(protocol=1).SerializeToString()
-    )
+    forgotten = await client.send("DELETE", "/v1/clients/self", request)
 
     assert forgotten.status == 200
-    assert (await client.send("POST", "/v1/check-in", b"\x08\x01")).outcome == (401, "unauthorised")
+    assert (await client.send("POST", "/v1/check-in", CHECK_IN)).outcome == (401, "unauthorised")
     assert (await client.enrol()).outcome == (403, "forbidden")
 
 
-async def test_an_update_of_one_that_is_no_member_is_403(server: Server) -> None:
-    await server.create(tiny_bundle(), population=1)
-    member = await server.client(1)
-    assignment = await member.assignment()
-    late = await server.client(2)
-
-    answer = await late.upload(assignment, update(assignment, trained()))
-
-    assert answer.outcome == (403, "forbidden")
-
-
-async def test_an_evaluator_may_send_no_update_and_a_trainer_no_evaluation(server: Server) -> None:
-    await server.create(tiny_bundle(), population=1)
-    trainer, evaluator = await server.client(1), await server.client(2, EVALUATOR_TOKEN)
-    assignment = await trainer.assignment()
+async def test_only_a_member_sends_an_update_and_only_an_evaluator_an_evaluation(server: Server) -> None:
+    trainer, assignment = await server.member()
+    late, evaluator = await server.client(2), await server.client(3, EVALUATOR_TOKEN)
     evaluation = frame_update(update_pb2.UpdateHeader(protocol=1, bundle=assignment.bundle))
 
-    sent_update = await evaluator.upload(assignment, update(assignment, trained()))
-    sent_evaluation = await trainer.send("PUT", f"{round_path(assignment)}/evaluation", evaluation)
+    answers = [
+        await late.upload(assignment),
+        await evaluator.upload(assignment),
+        await trainer.send("PUT", f"{round_path(assignment)}/evaluation", evaluation),
+    ]
 
-    assert sent_update.outcome == (403, "forbidden")
-    assert sent_evaluation.outcome == (403, "forbidden")
+    assert [answer.outcome for answer in answers] == [(403, "forbidden")] * 3
 
 
 async def test_a_blob_of_another_client_is_404_as_if_it_were_not_there(server: Server) -> None:
-    await server.create(tiny_bundle())
-    one, other = await server.client(1), await server.client(2)
-    assignment, blob = await one.assignment(), trained(value=7.0)
+    one, assignment = await server.member(population=2)
+    other, blob = await server.client(2), trained(value=7.0)
     assert (await one.upload(assignment, update(assignment, blob))).status == 200
+    digest, nowhere = sha256(blob).hexdigest(), "0" * 64
 
-    of_the_other = await other.send("GET", f"/v1/blobs/{sha256(blob).hexdigest()}")
-    its_own = await one.send("GET", f"/v1/blobs/{sha256(blob).hexdigest()}")
-    absent = await other.send("GET", f"/v1/blobs/{'0' * 64}")
+    answers = [await other.send("GET", f"/v1/blobs/{asked}") for asked in (digest, nowhere)]
+    its_own = await one.send("GET", f"/v1/blobs/{digest}")
 
-    assert of_the_other.outcome == its_own.outcome == absent.outcome == (404, "unknown")
-    assert of_the_other.error.message.replace(sha256(blob).hexdigest(), "") == absent.error.message.replace(
-        "0" * 64, ""
-    )
+    assert [answer.outcome for answer in (*answers, its_own)] == [(404, "unknown")] * 3
+    assert answers[0].error.message.replace(digest, nowhere) == answers[1].error.message
 
 
 @pytest.mark.parametrize("token", ["", "wrong", TRAINER_TOKEN])

@@ -6,11 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from fedlens_proto import wire
 from fedlens_server import daemon
 from fedlens_server.errors import StoreUnusable
 from fedlens_server.store import Store, Transaction
-from tests.server.http.running import config
+from tests.server.http.running import config, connected, head
 
 
 async def test_a_server_that_can_write_no_more_ends_with_the_reason(
@@ -42,21 +41,13 @@ async def test_a_server_that_is_to_wait_for_nobody_stops_though_a_request_has_be
     async with asyncio.timeout(20):
         server = asyncio.create_task(daemon.serve(settings, ready.set_result, stop=stop))
         port = re.findall(r":(\d+)", await ready)[0]
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        headers = (
-            ("Host", "a"),
-            ("Authorization", "Bearer " + "A" * 43),
-            ("Content-Type", wire.MEDIA_TYPE),
-            ("Content-Length", "9"),
-            ("Expect", "100-continue"),
-        )
-        head = "".join(f"{name}: {value}\r\n" for name, value in headers)
-        writer.write(f"POST /v1/clients HTTP/1.1\r\n{head}\r\n".encode())
-        goes_on = await reader.readuntil(b"\r\n\r\n")  # with nine bytes that never come
-        stop.set()
-        await server
-        rest = await reader.read()
-        writer.close()
+        async with connected(f"http://127.0.0.1:{port}") as (reader, writer):
+            request = head(f"Bearer {'A' * 43}", "/v1/clients", 9, method="POST")
+            writer.write(request.replace(b"Host: x", b"Host: x\r\nExpect: 100-continue"))
+            goes_on = await reader.readuntil(b"\r\n\r\n")  # with nine bytes that never come
+            stop.set()
+            await server
+            rest = await reader.read()
 
     assert (goes_on, rest) == (b"HTTP/1.1 100 Continue\r\n\r\n", b"")
 

@@ -1,22 +1,17 @@
 """An evaluator's results: one for a committed round, repeated as often as it likes."""
 
-from typing import Any
-
-import pytest
-
 from fedlens_proto.v1 import assignment_pb2, update_pb2
 from fedlens_proto.wire import LENGTH, frame_update
-from tests.server.bundles import tiny_bundle
-from tests.server.http.running import EVALUATOR_TOKEN, Client, Server, round_path, trained, update
+from tests.server.http.running import EVALUATOR_TOKEN, Client, Server, round_path
 
 
-async def evaluation(server: Server, **settings: Any) -> tuple[Client, Client, assignment_pb2.Assignment]:
-    """A trainer, an evaluator, and what the latter is to do once the first round has committed."""
-    await server.create(tiny_bundle(), population=1, **settings)
-    trainer, evaluator = await server.client(1), await server.client(2, EVALUATOR_TOKEN)
-    training = await trainer.assignment()
-    await trainer.upload(training, update(training, trained()))
-    return trainer, evaluator, await evaluator.assignment()
+async def evaluation(server: Server) -> tuple[Client, assignment_pb2.Assignment, str]:
+    """An evaluator, what it is to do once the first round has committed, and where it sends the result."""
+    trainer, training = await server.member()
+    evaluator = await server.client(2, EVALUATOR_TOKEN)
+    await trainer.upload(training)
+    assignment = await evaluator.assignment()
+    return evaluator, assignment, f"{round_path(assignment)}/evaluation"
 
 
 def measured(assignment: assignment_pb2.Assignment, correct: int) -> bytes:
@@ -29,8 +24,7 @@ def measured(assignment: assignment_pb2.Assignment, correct: int) -> bytes:
 
 
 async def test_an_evaluation_sent_twice_gets_the_same_receipt_and_is_shown_once(server: Server) -> None:
-    _, evaluator, assignment = await evaluation(server)
-    path = f"{round_path(assignment)}/evaluation"
+    evaluator, assignment, path = await evaluation(server)
 
     first, again = [await evaluator.send("PUT", path, measured(assignment, 40)) for _ in range(2)]
 
@@ -40,30 +34,14 @@ async def test_an_evaluation_sent_twice_gets_the_same_receipt_and_is_shown_once(
     assert [(entry.count, entry.correct, entry.loss) for entry in sums] == [(50, 40, 12.5)]
 
 
-async def test_another_evaluation_of_the_same_round_is_409(server: Server) -> None:
-    _, evaluator, assignment = await evaluation(server)
-    path = f"{round_path(assignment)}/evaluation"
-    await evaluator.send("PUT", path, measured(assignment, 40))
-
-    answer = await evaluator.send("PUT", path, measured(assignment, 41))
-
-    assert answer.outcome == (409, "update-differs")
-
-
-async def test_sums_that_cannot_be_are_422(server: Server) -> None:
-    _, evaluator, assignment = await evaluation(server)
-
-    answer = await evaluator.send("PUT", f"{round_path(assignment)}/evaluation", measured(assignment, 51))
-
-    assert answer.outcome == (422, "update-invalid")
-
-
-@pytest.mark.parametrize("extra", [-1, 1])
-async def test_a_length_that_lies_is_400(server: Server, extra: int) -> None:
-    _, evaluator, assignment = await evaluation(server)
+async def test_an_evaluation_that_differs_cannot_be_or_has_a_wrong_length_is_refused(server: Server) -> None:
+    evaluator, assignment, path = await evaluation(server)
     body = measured(assignment, 40)
-    lying = LENGTH.pack(len(body) - LENGTH.size + extra) + body[LENGTH.size :]
+    lying = [LENGTH.pack(len(body) - LENGTH.size + extra) + body[LENGTH.size :] for extra in (-1, 1)]
 
-    answer = await evaluator.send("PUT", f"{round_path(assignment)}/evaluation", lying)
+    sent = (measured(assignment, 51), *lying, body, measured(assignment, 41))
+    answers = [await evaluator.send("PUT", path, each) for each in sent]
 
-    assert answer.outcome == (400, "malformed")
+    malformed = (400, "malformed")
+    expected = [(422, "update-invalid"), malformed, malformed, (200, ""), (409, "update-differs")]
+    assert [answer.outcome for answer in answers] == expected

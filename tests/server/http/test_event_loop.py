@@ -41,37 +41,24 @@ async def test_checking_storing_and_averaging_leave_the_event_loop(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with running(tmp_path) as server:
-        await server.create(tiny_bundle(FEATURES), population=1, rounds=1, max_update_norm=1e9)
-        client = await server.client(1)
-        assignment = await client.assignment()
+        client, assignment = await server.member(FEATURES, rounds=1, max_update_norm=1e9)
         witness = Witness(monkeypatch)
-        for owner, name in (
-            (Checker, "feed"),
-            (IncomingBlob, "write"),
-            (IncomingBlob, "finish"),
-            (Store, "write_tensors"),
-            (fedavg, "average_set"),
-        ):
+        watched = [(Checker, "feed"), (IncomingBlob, "write"), (IncomingBlob, "finish"), (fedavg, "average_set")]
+        for owner, name in (*watched, (Store, "write_tensors")):
             witness.watch(owner, name)
         body = update(assignment, trained(FEATURES))
 
         assert (await client.upload(assignment, body)).status == 200
         assert (await client.check_in(hold_ms=10_000)).WhichOneof("result") == "finished"
 
-    assert {
-        "Checker.feed",
-        "IncomingBlob.write",
-        "IncomingBlob.finish",
-        f"{fedavg.__name__}.average_set",
-    } <= witness.ran
+    assert {f"{owner.__name__}.{name}" for owner, name in watched} <= witness.ran
     assert witness.on_the_loop == set()
 
 
 async def test_what_operators_ask_is_read_off_the_event_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bundle = tiny_bundle()
     async with running(tmp_path) as server:
-        await server.create(bundle, population=1)
-        await (await server.client(1)).assignment()
+        await server.member()
     async with running(tmp_path) as server:  # nothing is in memory yet
         witness = Witness(monkeypatch)
         witness.watch(Store, "read")

@@ -11,13 +11,17 @@ from aiohttp import web
 
 from fedlens_proto.v1 import error_pb2
 from fedlens_server.http.app import create_app
-from fedlens_server.http.listening import Runner, listen
 from fedlens_server.http.responses import errors_as_messages
 from fedlens_server.http.service import SERVICE, Service, ServiceState
 from fedlens_server.store import Store
-from tests.server.bundles import tiny_bundle
 from tests.server.fakes import ManualClock
-from tests.server.http.running import Client, Server, config, running, trained, until, update
+from tests.server.http.running import Client, Server, config, running, serving, trained, until, update
+
+
+async def fetched(url: str) -> tuple[int, bytes]:
+    """Status and body."""
+    async with aiohttp.ClientSession() as session, session.get(url) as answer:
+        return answer.status, await answer.read()
 
 
 async def test_a_server_that_is_up_says_so_on_both_addresses(server: Server) -> None:
@@ -35,11 +39,8 @@ async def test_a_server_that_is_not_ready_answers_503(server: Server, state: Ser
     client = await server.client(1)
     server.service.state = state
 
-    answers = [
-        await client.send("POST", "/v1/check-in", b"\x08\x01"),
-        await client.enrol(),
-        await server.admin("GET", "/v1/admin/tasks"),
-    ]
+    checked_in = await client.send("POST", "/v1/check-in", b"\x08\x01")
+    answers = [checked_in, await client.enrol(), await server.admin("GET", "/v1/admin/tasks")]
     ready, health = [await server.request("GET", f"{server.url}/{path}") for path in ("readyz", "healthz")]
 
     assert {answer.outcome for answer in answers} == {(503, "unavailable")}
@@ -54,17 +55,13 @@ async def test_requests_that_come_while_the_state_is_read_are_told_to_come_back(
     gate = threading.Event()
     store.submit(lambda _: gate.wait())  # loading ends with a sweep, which waits for its turn
     app = create_app(settings, ManualClock(), store)
-    runner = Runner(app)
     try:
-        await runner.setup()
-        url = await listen(runner, "127.0.0.1", 0, None, "server.port")
-        async with aiohttp.ClientSession() as session, session.get(f"{url}/readyz") as answer:
-            status = answer.status
-        gate.set()
-        await app[SERVICE].ready()
+        async with serving(app) as url:
+            status, _ = await fetched(f"{url}/readyz")
+            gate.set()
+            await app[SERVICE].ready()
     finally:
         gate.set()
-        await runner.cleanup()
         store.close()
 
     assert status == 503
@@ -73,11 +70,8 @@ async def test_requests_that_come_while_the_state_is_read_are_told_to_come_back(
 async def test_a_server_that_has_stopped_leaves_no_thread_behind(tmp_path: Path) -> None:
     before = set(threading.enumerate())
     async with running(tmp_path) as server:
-        await server.create(tiny_bundle(10), population=1, max_update_norm=1e9)
-        client = await server.client(1)
-        assignment = await client.assignment()
-        answer = await client.upload(assignment, update(assignment, trained(10)))
-        assert answer.status == 200
+        client, assignment = await server.member(max_update_norm=1e9)
+        assert (await client.upload(assignment)).status == 200
 
     # The event loop keeps threads of its own until it is closed.
     left = {thread.name for thread in set(threading.enumerate()) - before}
@@ -87,9 +81,7 @@ async def test_a_server_that_has_stopped_leaves_no_thread_behind(tmp_path: Path)
 async def test_an_update_on_its_way_in_is_finished_before_the_server_stops(tmp_path: Path) -> None:
     features = 200_000
     async with running(tmp_path) as server:
-        await server.create(tiny_bundle(features), population=1)
-        client = await server.client(1)
-        assignment = await client.assignment()
+        client, assignment = await server.member(features)
         body = update(assignment, trained(features))
         go_on = asyncio.Event()
 
@@ -112,14 +104,12 @@ async def test_an_update_on_its_way_in_is_finished_before_the_server_stops(tmp_p
 
 async def test_what_was_acknowledged_is_there_after_a_restart(tmp_path: Path) -> None:
     async with running(tmp_path) as server:
-        await server.create(tiny_bundle())
-        client, other = await server.client(1), await server.client(2)
-        assignment = await client.assignment()
-        body = update(assignment, trained())
-        receipt = await client.upload(assignment, body)
+        client, assignment = await server.member(population=2)
+        other = await server.client(2)
+        receipt = await client.upload(assignment)
 
     async with running(tmp_path) as server:
-        again = await Client(server, client.secret).upload(assignment, body)
+        again = await Client(server, client.secret).upload(assignment)
         still = await Client(server, other.secret).assignment()
 
         assert again.body == receipt.body
@@ -134,14 +124,8 @@ async def test_an_unexpected_error_is_logged_and_answered_without_a_traceback(
 
     app = web.Application(middlewares=[errors_as_messages])
     app.router.add_get("/broken", broken)
-    runner = Runner(app)
-    try:
-        await runner.setup()
-        url = await listen(runner, "127.0.0.1", 0, None, "server.port")
-        async with aiohttp.ClientSession() as session, session.get(f"{url}/broken") as answer:
-            status, body = answer.status, await answer.read()
-    finally:
-        await runner.cleanup()
+    async with serving(app) as url:
+        status, body = await fetched(f"{url}/broken")
 
     error = error_pb2.Error.FromString(body)
     assert (status, error.code, error.retry) == (500, "internal", error_pb2.RETRY_LATER)

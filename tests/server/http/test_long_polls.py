@@ -3,9 +3,11 @@
 import asyncio
 from pathlib import Path
 
+import pytest
+
 from fedlens_proto.v1 import check_in_pb2
 from tests.server.bundles import tiny_bundle
-from tests.server.http.running import Client, Server, running, trained, until, update
+from tests.server.http.running import Client, Server, running, until
 
 LONG_MS = 20_000
 
@@ -29,35 +31,23 @@ async def test_a_held_check_in_is_answered_when_the_population_is_there(server: 
     assert (await poll).WhichOneof("result") == "assignment"
 
 
-async def test_a_held_check_in_is_answered_with_the_next_round(server: Server) -> None:
-    await server.create(tiny_bundle())
-    first, second = await server.client(1), await server.client(2)
-    assignment = await first.assignment()
-    await first.upload(assignment, update(assignment, trained()))
+@pytest.mark.parametrize(("rounds", "expected"), [(1, ("finished", 0)), (2, ("assignment", 2))])
+async def test_a_held_check_in_is_answered_when_the_round_ends(
+    server: Server, rounds: int, expected: tuple[str, int]
+) -> None:
+    first, assignment = await server.member(population=2, rounds=rounds)
+    await first.upload(assignment)
 
     poll = await held(first)
-    await second.upload(assignment, update(assignment, trained()))
+    await (await server.client(2)).upload(assignment)
 
-    assert (await poll).assignment.round == 2
-
-
-async def test_a_held_check_in_is_answered_when_all_is_finished(server: Server) -> None:
-    await server.create(tiny_bundle(), rounds=1)
-    first, second = await server.client(1), await server.client(2)
-    assignment = await first.assignment()
-    await first.upload(assignment, update(assignment, trained()))
-
-    poll = await held(first)
-    await second.upload(assignment, update(assignment, trained()))
-
-    assert (await poll).WhichOneof("result") == "finished"
+    answer = await poll
+    assert (answer.WhichOneof("result"), answer.assignment.round) == expected
 
 
 async def test_a_deadline_closes_the_round_without_anybody_asking(server: Server) -> None:
-    await server.create(tiny_bundle(), deadline_s=60)
-    first, _ = await server.client(1), await server.client(2)
-    assignment = await first.assignment()
-    await first.upload(assignment, update(assignment, trained()))
+    first, assignment = await server.member(population=2, deadline_s=60)
+    await first.upload(assignment)
 
     poll = await held(first)
     server.clock.wind(61)

@@ -4,52 +4,42 @@ from hashlib import sha256
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from fedlens_proto.blob import Blob
 from fedlens_proto.v1 import admin_pb2, check_in_pb2
 from tests.server.bundles import tiny_bundle
-from tests.server.http.running import Server, creation, running, trained, update
+from tests.server.http.running import Answer, Server, creation, running, trained, update
 
 
-async def test_a_part_is_stored_once_and_found(server: Server) -> None:
-    content = b"a part"
-    path = f"/v1/admin/parts/{sha256(content).hexdigest()}"
+@pytest.mark.parametrize("content", [b"a part", bytes(3_000_000)])
+async def test_a_part_is_stored_once_and_found(server: Server, content: bytes) -> None:
+    digest = sha256(content).hexdigest()
+    path = f"/v1/admin/parts/{digest}"
 
     before = await server.admin("HEAD", path)
     stored = [await server.admin("PUT", path, content) for _ in range(2)]
     after = await server.admin("HEAD", path)
 
     assert (before.status, [answer.status for answer in stored], after.status) == (404, [204, 204], 200)
-
-
-async def test_a_large_part_goes_through_a_file(server: Server) -> None:
-    content = bytes(3_000_000)
-
-    answer = await server.admin("PUT", f"/v1/admin/parts/{sha256(content).hexdigest()}", content)
-
-    fetched = await server.admin("GET", f"/v1/admin/blobs/{sha256(content).hexdigest()}")
-    assert answer.status == 204
-    assert fetched.body == content
+    assert (await server.admin("GET", f"/v1/admin/blobs/{digest}")).body == content
     assert server.temporary_files() == []
 
 
-async def test_a_part_with_another_digest_is_400_and_not_stored(server: Server) -> None:
-    path = f"/v1/admin/parts/{'0' * 64}"
-
-    answer = await server.admin("PUT", path, b"a part")
-
-    assert answer.outcome == (400, "malformed")
-    assert sha256(b"a part").hexdigest() in answer.error.message
-    assert (await server.admin("HEAD", path)).status == 404
-
-
-async def test_a_part_larger_than_the_limit_is_413(tmp_path: Path) -> None:
+async def test_a_part_that_is_refused_is_not_stored(tmp_path: Path) -> None:
     async with running(tmp_path, max_part_bytes=10) as server:
-        content = bytes(11)
+        digests = [sha256(content).hexdigest() for content in (b"a part", bytes(11))]
+        paths = [f"/v1/admin/parts/{digest}" for digest in ("0" * 64, *digests)]
 
-        answer = await server.admin("PUT", f"/v1/admin/parts/{sha256(content).hexdigest()}", content)
+        other = await server.admin("PUT", paths[0], b"a part")
+        compressed = await server.admin("PUT", paths[1], b"a part", Content_Encoding="gzip")
+        large = await server.admin("PUT", paths[2], bytes(11))
+        stored = [(await server.admin("HEAD", path)).status for path in paths]
 
-        assert answer.outcome == (413, "too-large")
+    outcomes = [answer.outcome for answer in (other, compressed, large)]
+    assert outcomes == [(400, "malformed"), (415, "wrong-media-type"), (413, "too-large")]
+    assert digests[0] in other.error.message
+    assert stored == [404] * 3
 
 
 async def test_a_task_is_made_once_for_the_same_name_and_content(server: Server) -> None:
@@ -63,27 +53,22 @@ async def test_a_task_is_made_once_for_the_same_name_and_content(server: Server)
     assert list(first.bundles) == [bundle.id]
 
 
-async def test_a_task_of_the_same_name_with_other_content_is_409(server: Server) -> None:
+async def test_a_task_that_differs_misses_parts_or_has_a_bad_setting_or_manifest_is_refused(server: Server) -> None:
+    damaged = admin_pb2.CreateTaskRequest(protocol=1, name="x", manifests=[b"\xff"], settings_json="{}")
+
+    async def created(body: bytes) -> Answer:
+        return await server.admin("POST", "/v1/admin/tasks", body)
+
+    without_parts = await created(creation(tiny_bundle()))
+    without_manifest = await created(damaged.SerializeToString())
     await server.create(tiny_bundle())
+    without_rounds = await created(creation(tiny_bundle(), "other", rounds=0))
+    differing = await created(creation(tiny_bundle(), rounds=4))
 
-    answer = await server.admin("POST", "/v1/admin/tasks", creation(tiny_bundle(), rounds=4))
-
-    assert answer.outcome == (409, "task-differs")
-
-
-async def test_a_task_whose_parts_are_not_stored_is_400(server: Server) -> None:
-    answer = await server.admin("POST", "/v1/admin/tasks", creation(tiny_bundle()))
-
-    assert answer.outcome == (400, "malformed")
-
-
-async def test_a_setting_that_is_not_acceptable_is_400_and_named(server: Server) -> None:
-    await server.store(tiny_bundle())
-
-    answer = await server.admin("POST", "/v1/admin/tasks", creation(tiny_bundle(), rounds=0))
-
-    assert answer.outcome == (400, "malformed")
-    assert "rounds: found 0, must be" in answer.error.message
+    for answer in (without_parts, without_manifest, without_rounds):
+        assert answer.outcome == (400, "malformed")
+    assert "rounds: found 0, must be" in without_rounds.error.message
+    assert differing.outcome == (409, "task-differs")
 
 
 async def test_tasks_are_listed_and_shown_by_name_and_id(server: Server) -> None:
@@ -97,10 +82,8 @@ async def test_tasks_are_listed_and_shown_by_name_and_id(server: Server) -> None
 
 
 async def test_a_round_is_shown_with_what_was_measured(server: Server) -> None:
-    await server.create(tiny_bundle(), population=1)
-    client = await server.client(1)
-    assignment = await client.assignment()
-    body = update(assignment, trained())
+    client, assignment = await server.member()
+    body = update(assignment)
     await client.upload(assignment, body)
     await client.check_in(hold_ms=10_000)
 
@@ -114,9 +97,8 @@ async def test_a_round_is_shown_with_what_was_measured(server: Server) -> None:
 
 async def test_the_model_of_a_task_is_the_mean_of_its_updates(server: Server) -> None:
     # 10 photos with all weights 1, 30 with all weights 3: (10 * 1 + 30 * 3) / 40 = 2.5
-    await server.create(tiny_bundle(), rounds=1)
-    one, other = await server.client(1), await server.client(2)
-    assignment = await one.assignment()
+    one, assignment = await server.member(population=2, rounds=1)
+    other = await server.client(2)
     await one.upload(assignment, update(assignment, trained(value=1.0), num_examples=10))
     await other.upload(assignment, update(assignment, trained(value=3.0), num_examples=30))
     await one.check_in(hold_ms=10_000)
@@ -130,9 +112,7 @@ async def test_the_model_of_a_task_is_the_mean_of_its_updates(server: Server) ->
 
 
 async def test_a_stopped_task_gives_no_more_work(server: Server) -> None:
-    await server.create(tiny_bundle(), population=1)
-    client = await server.client(1)
-    await client.assignment()
+    client, _ = await server.member()
 
     answers = [await server.admin("POST", "/v1/admin/tasks/demo/stop") for _ in range(2)]
 
@@ -148,13 +128,3 @@ async def test_revoking_what_is_no_client_is_refused(server: Server) -> None:
 
     assert malformed.outcome == (400, "malformed")
     assert unknown.outcome == (404, "unknown")
-
-
-async def test_a_compressed_part_is_415_and_not_stored(server: Server) -> None:
-    content = b"a part"
-    path = f"/v1/admin/parts/{sha256(content).hexdigest()}"
-
-    answer = await server.admin("PUT", path, content, Content_Encoding="gzip")
-
-    assert answer.outcome == (415, "wrong-media-type")
-    assert (await server.admin("HEAD", path)).status == 404

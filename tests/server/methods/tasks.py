@@ -1,6 +1,6 @@
 """Tasks as methods see them, made without a server."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,10 +11,11 @@ from fedlens_server.methods import METHODS
 from fedlens_server.planning.method import Method, MethodState, TaskPlan, TensorSet, Tools, Update
 from fedlens_server.planning.task_settings import TaskSettings
 from tests.server.bundles import TinyBundle
-from tests.server.fakes import client_ids
+from tests.server.fakes import ALICE, BOB, CAROL
 from tests.server.networks import network, weights
 
-ALICE, BOB, CAROL = client_ids(3)
+ALL = sorted(weights(0.0))
+EXTRACTOR, CLASSIFIER = ALL[:4], ALL[4:]
 
 
 def made(method: str, *bundles: TinyBundle, **settings: Any) -> Method:
@@ -47,6 +48,10 @@ def with_reference(bundle: TinyBundle, objective: str, tensors: Sequence[str], m
     )
 
 
+PROXIMAL = with_reference(network(), "proximal", ALL)
+SUPCON = with_reference(network(), "supcon", CLASSIFIER)
+
+
 def begun(method: Method, initial: float = 0.0) -> MethodState:
     """The state at the start of the first phase, all weights `initial`."""
     return method.begin(method.phases[0], {}, tools(initial))
@@ -61,6 +66,11 @@ def tools(initial: float = 0.0, **changed: Any) -> Tools:
 def update(client: bytes, tensors: TensorSet | None = None, photos: int = 1, **statistics: Any) -> Update:
     """A client's upload."""
     return Update(client=client, num_examples=photos, tensors=tensors or {}, **statistics)
+
+
+def uploads(sent: Mapping[bytes, TensorSet]) -> list[Update]:
+    """The upload of each client."""
+    return [update(client, tensors) for client, tensors in sent.items()]
 
 
 def after(method: Method, state: MethodState, updates: Sequence[Update], phase: int = 0, **given: Any) -> MethodState:

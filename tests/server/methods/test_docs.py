@@ -1,27 +1,26 @@
 """The pages about methods say what there is, and what they tell one to write works."""
 
-import importlib.util
+import importlib
 import inspect
 import json
 import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
 
+from fedlens_server import methods
 from fedlens_server.methods import METHODS
 from fedlens_server.planning.options import Options
 from fedlens_server.planning.task_settings import TaskSettings
-from tests.server.fakes import Bench, client_ids
+from tests.server.fakes import Bench
 
 DOCS = Path(__file__).parents[3] / "docs"
 METHODS_PAGE = (DOCS / "methods.md").read_text(encoding="utf-8")
 ADDING_PAGE = (DOCS / "add-a-method.md").read_text(encoding="utf-8")
-NAME = "fedlens_server.methods.fedavgm"
 
 
 def options_of(method: str) -> Options:
@@ -66,40 +65,30 @@ def blocks() -> Iterator[list[str]]:
     """Module, test and registry line of the page; whatever they put in place is taken away again."""
     yield re.findall(r"```python\n(.*?)```", ADDING_PAGE, re.DOTALL)
     METHODS.pop("fedavgm", None)
-    sys.modules.pop(NAME, None)
+    for name in ("fedavgm", "test_fedavgm"):
+        sys.modules.pop(f"{methods.__name__}.{name}", None)
 
 
-def test_the_page_adds_a_method_that_a_server_runs(blocks: list[str], tmp_path: Path, bench: Bench) -> None:
+def test_the_page_adds_a_method_that_a_server_runs(
+    blocks: list[str], tmp_path: Path, bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
     module, tests, line = blocks
-    _load(NAME, module, tmp_path / "fedavgm.py")
+    (tmp_path / "fedavgm.py").write_text(module, encoding="utf-8")
+    (tmp_path / "test_fedavgm.py").write_text(tests, encoding="utf-8")
+    monkeypatch.setattr(methods, "__path__", [*methods.__path__, str(tmp_path)])
     exec(compile(line, "docs/add-a-method.md", "exec"), {"METHODS": METHODS})
-    added = _load("test_fedavgm", tests, tmp_path / "test_fedavgm.py")
+    added = importlib.import_module(f"{methods.__name__}.test_fedavgm")
     written = [test for name, test in vars(added).items() if name.startswith("test_")]
     for test in written:
         test()
 
-    alice, bob = client_ids(2)
-    bench.create(json.dumps({"method": "fedavgm", "rounds": 2, "population": 2, "options": {"momentum": 0.5}}))
-    bench.enrol([alice, bob])
+    bench.start(method="fedavgm", rounds=2, options={"momentum": 0.5})
     for shift in (2.0, 0.0):
-        for client in (alice, bob):
-            bench.report(client, shift)
-        bench.advance()
+        bench.commit(shift, shift)
 
     assert len(written) == 3
     # Round 1: v = -2, w = 2. Round 2: nobody moves, v = 0.5 * -2 = -1, w = 2 + 1 = 3.
     np.testing.assert_array_equal(bench.model()["fc.bias"], [3.0, 3.0])
-
-
-def _load(name: str, source: str, path: Path) -> ModuleType:
-    path.write_text(source, encoding="utf-8")
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    if name == NAME:
-        sys.modules[name] = module
-    spec.loader.exec_module(module)
-    return module
 
 
 def _default(value: Any) -> str:

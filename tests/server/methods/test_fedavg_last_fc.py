@@ -1,15 +1,14 @@
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from fedlens_server.methods.fedavg import average
 from fedlens_server.methods.fedavg_last_fc import average_rows, class_weights
-from fedlens_server.planning.task_settings import SettingsError
+from tests.server.fakes import ALICE, BOB
 from tests.server.methods.golden import cases
-from tests.server.methods.tasks import ALICE, BOB, after, begun, changed, made, update
-from tests.server.networks import network, weights
+from tests.server.methods.tasks import after, begun, made, update
+from tests.server.networks import weights
 
 
 def test_each_row_counts_by_the_photos_of_its_class() -> None:
@@ -69,11 +68,3 @@ def test_only_the_classifier_counts_by_class() -> None:
     np.testing.assert_array_equal(found["conv.weight"], np.full((2, 3), 4.0))
     np.testing.assert_array_equal(found["bn.mean"], [4.0, 4.0])
     assert found["bn.batches"] == 6
-
-
-@pytest.mark.parametrize("name", ["fedavg_last_fc", "fedns"])
-def test_a_classifier_without_a_row_for_each_class_is_refused(name: str) -> None:
-    bundle = changed(network(), class_names=["cat", "dog", "fox"])
-
-    with pytest.raises(SettingsError, match=r"found classifier tensor fc.bias \[2\], must be one with a row for"):
-        made(name, bundle)

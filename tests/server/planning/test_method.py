@@ -1,24 +1,21 @@
 """The round engine knows no method by name: it runs one that only the tests have."""
 
-import json
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 
 from fedlens_proto import keyed_hash
 from fedlens_proto.v1 import admin_pb2, assignment_pb2, check_in_pb2
-from fedlens_server.engine import assignments, clients, updates
+from fedlens_server.engine import assignments
 from fedlens_server.methods import METHODS
 from fedlens_server.planning.method import MethodState, TensorSet
 from fedlens_server.store import IncomingBlob, PendingBlob, method_state
 from tests.server.bundles import tiny_bundle
-from tests.server.fakes import EVALUATORS, SEED, Bench, client_ids, update_of
+from tests.server.fakes import ALICE, BOB, CAROL, EVALUATORS, EVE, SEED, Bench, client_ids, update_of
 from tests.server.patchwork import for_task, registered
-
-ALICE, BOB, CAROL = client_ids(3)
-SETTINGS = {"method": "patchwork", "rounds": 1, "population": 2, "seed": SEED}
 
 
 @pytest.fixture(autouse=True)
@@ -39,10 +36,8 @@ def gathered(bench: Bench) -> Bench:
     return gather(bench, [CAROL])
 
 
-def start(bench: Bench, **changed: object) -> Bench:
-    bench.create(json.dumps({**SETTINGS, **changed}), [tiny_bundle(references=["global"])])
-    bench.enrol([ALICE, BOB])
-    return bench
+def start(bench: Bench, rounds: int = 1, **changed: Any) -> Bench:
+    return bench.start(tiny_bundle(references=["global"]), method="patchwork", rounds=rounds, **changed)
 
 
 def upload(bench: Bench, client: bytes, value: float, num_examples: int = 4) -> None:
@@ -52,7 +47,15 @@ def upload(bench: Bench, client: bytes, value: float, num_examples: int = 4) -> 
     bench.send(client, assignment, *update_of(assignment, bias, num_examples, class_counts=[3, 1]))
 
 
-def gather(bench: Bench, late: list[bytes], **changed: object) -> Bench:
+def stitch(bench: Bench, *clients: bytes) -> None:
+    """A round of the second phase, whose clients upload nothing."""
+    for client in clients:
+        assignment = bench.assignment(client)
+        bench.send(client, assignment, *update_of(assignment, None, 4))
+    bench.advance()
+
+
+def gather(bench: Bench, late: list[bytes], **changed: Any) -> Bench:
     """Through the first phase with Alice and Bob; the others enrol before it ends."""
     start(bench, **changed)
     upload(bench, ALICE, 1.0)
@@ -80,7 +83,7 @@ def test_the_local_plan_reaches_the_client_as_the_method_wrote_it(started: Bench
 
 
 def test_an_upload_of_selected_tensors_is_what_is_expected(started: Bench) -> None:
-    layout = updates.expect(started.federation, ALICE, 1, 1).layout
+    layout = started.expect().layout
 
     assert layout is not None
     assert [str(spec) for spec in layout.specs] == ["fc.bias float32[2]"]
@@ -88,10 +91,7 @@ def test_an_upload_of_selected_tensors_is_what_is_expected(started: Bench) -> No
 
 def test_plain_values_arrays_and_sets_are_the_same_after_a_restart(gathered: Bench) -> None:
     gathered.reopen()
-    for client in (ALICE, BOB):
-        assignment = gathered.assignment(client)
-        gathered.send(client, assignment, *update_of(assignment, None, 4))
-    gathered.advance()
+    stitch(gathered, ALICE, BOB)
 
     state = stored(gathered)
     assert state["log"] == ["gather", "gather 2 of 2", "stitch", "stitch 2 of 3"]
@@ -120,10 +120,7 @@ def test_entries_that_do_not_change_are_not_written_again(gathered: Bench, monke
         return write(tensors, incoming)
 
     monkeypatch.setattr(gathered.store, "write_tensors", noted)
-    for client in (ALICE, BOB):
-        assignment = gathered.assignment(client)
-        gathered.send(client, assignment, *update_of(assignment, None, 4))
-    gathered.advance()
+    stitch(gathered, ALICE, BOB)
 
     # Of sets and arrays only `draws` changes.
     assert written == [["value"]]
@@ -149,15 +146,11 @@ def test_nobody_is_drawn_who_sits_the_phase_out(bench: Bench) -> None:
     late = [client for client in client_ids(30) if client not in (ALICE, BOB)]
     gather(bench, late, rounds=3, cohort=1)
 
+    waiting = {check_in_pb2.WAIT_REASON_PHASE, check_in_pb2.WAIT_REASON_NEXT_ROUND}
     for _ in range(3):
         (member,) = [client for client in (ALICE, BOB) if bench.check_in(client).HasField("assignment")]
-        assignment = bench.assignment(member)
-        bench.send(member, assignment, *update_of(assignment, None, 4))
-        assert {bench.check_in(client).wait.reason for client in late} <= {
-            check_in_pb2.WAIT_REASON_PHASE,
-            check_in_pb2.WAIT_REASON_NEXT_ROUND,
-        }
-        bench.advance()
+        assert {bench.check_in(client).wait.reason for client in late} <= waiting
+        stitch(bench, member)
 
     assert bench.show().task.state == admin_pb2.TASK_STATE_FINISHED
     assert [each.state for each in bench.show().rounds] == [admin_pb2.ROUND_STATE_COMMITTED] * 4
@@ -166,7 +159,7 @@ def test_nobody_is_drawn_who_sits_the_phase_out(bench: Bench) -> None:
 def test_a_forgotten_clients_state_is_gone_at_once(gathered: Bench) -> None:
     (alices,) = [item.sha256 for item in gathered.assignment(ALICE).sets if item.name == "own"]
 
-    clients.forget(gathered.federation, ALICE).result()
+    gathered.forget(ALICE)
 
     assert of_clients(gathered) == [f"clients/{BOB.hex()}/bias"]
     assert alices not in gathered.store.blobs.sizes
@@ -178,14 +171,13 @@ def test_class_counts_that_do_not_add_up_are_quarantined(started: Bench) -> None
     with pytest.raises(Exception, match=r"2 counts that add up to 4, must be 2 that add up to num_examples, 5"):
         upload(started, ALICE, 0.0, num_examples=5)
 
-    assert started.show().rounds[0].members[0].state == admin_pb2.MEMBER_STATE_QUARANTINED
+    assert started.members()[ALICE].state == admin_pb2.MEMBER_STATE_QUARANTINED
 
 
 def test_evaluators_get_only_what_can_be_downloaded(gathered: Bench) -> None:
-    evaluator = client_ids(9)[-1]
-    gathered.enrol([evaluator], EVALUATORS)
+    gathered.enrol([EVE], EVALUATORS)
 
-    assignment = gathered.assignment(evaluator)
+    assignment = gathered.assignment(EVE)
 
     assert assignment.answer == assignment_pb2.ANSWER_EVALUATION
     assert assignment.local_plan.start[0].source == assignment_pb2.SetSource(download="shared")
@@ -194,16 +186,13 @@ def test_evaluators_get_only_what_can_be_downloaded(gathered: Bench) -> None:
 
 def test_a_bundle_without_the_reference_is_refused_when_the_task_is_made(bench: Bench) -> None:
     with pytest.raises(Exception, match=r"phase 'gather': the bundle's step has no reference \['global'\]"):
-        bench.create(json.dumps(SETTINGS), [tiny_bundle()])
+        bench.make(method="patchwork")
 
 
 def test_a_method_that_breaks_ends_the_round_and_not_the_server(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(METHODS, "patchwork", lambda task: replace(for_task(task), aggregate=lambda *_: 1 / 0))
-    start(bench)
-    for client in (ALICE, BOB):
-        upload(bench, client, 0.0)
 
-    bench.advance()
+    gather(bench, [])
 
     first, second = bench.show().rounds
     assert first.state == admin_pb2.ROUND_STATE_ABANDONED

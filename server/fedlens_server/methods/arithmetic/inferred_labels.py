@@ -8,6 +8,7 @@ Paper: FedConcat, appendix B.
 """
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,8 +35,7 @@ def mean_softmax(logits: Array) -> Rows:
     wide = np.asarray(logits, np.float64)
     with np.errstate(invalid="ignore"):
         raised = np.exp(wide - wide.max(1, keepdims=True))
-    found: Rows = (raised / raised.sum(1, keepdims=True)).mean(0)
-    return found
+    return np.asarray((raised / raised.sum(1, keepdims=True)).mean(0), np.float64)
 
 
 def label_distributions(
@@ -60,10 +60,9 @@ def label_distributions(
     Source: FedConcat, appendix B.
     """
     at_once = max(1, min(images, IMAGE_BYTES // (4 * int(np.prod(photo_shape)))))
-    totals: list[Rows] = []
+    total: Any = 0.0
     for first in range(0, images, at_once):
         count = min(at_once, images - first)
         drawn = generator.random((count, *photo_shape), np.float32)
-        sums = [count * mean_softmax(infer(model, drawn)) for model in models]
-        totals = [total + part for total, part in zip(totals, sums, strict=True)] if totals else sums
-    return np.stack(totals) / images
+        total = total + np.stack([count * mean_softmax(infer(model, drawn)) for model in models])
+    return np.asarray(total / images, np.float64)

@@ -90,7 +90,7 @@ def linear_combination(
     clients, overall = np.flatnonzero(by_row.any(axis=0)).tolist(), by_row[0].tolist()
 
     def add_up(blocks: Sequence[Block]) -> None:
-        room = largest(blocks)
+        room = min(CHUNK, rows * columns)
         total, product = np.empty(room), np.empty(room)
         buffer = np.empty(room, np.float32)
         for block in blocks:
@@ -155,11 +155,6 @@ def in_threads(work: Callable[[Sequence[Block]], None], blocks: Sequence[Block],
         return
     with ThreadPoolExecutor(threads) as pool:
         list(pool.map(work, [blocks[i::threads] for i in range(threads)]))
-
-
-def largest(blocks: Sequence[Block]) -> int:
-    """The number of elements of the largest block."""
-    return max(((b.bottom - b.top) * (b.right - b.left) for b in blocks), default=0)
 
 
 def extent(block: Block, columns: int) -> tuple[tuple[int, int], tuple[int, int]]:

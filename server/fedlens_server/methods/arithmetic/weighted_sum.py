@@ -10,6 +10,7 @@ would need as much disk again as the uploads.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 from math import prod
 
 import numpy as np
@@ -36,7 +37,6 @@ class WeightedSum(Mapping[str, Array]):
         """
         self.terms = {name: tuple(terms[name]) for name in sorted(terms, key=str.encode)}
         self.advertised = advertised
-        self._layout: Layout | None = None
 
     @property
     def layout(self) -> Layout:
@@ -45,9 +45,22 @@ class WeightedSum(Mapping[str, Array]):
         Raises:
             TypeError: An integer tensor has several terms, or one whose weight is not 1.
         """
-        if self._layout is None:
-            self._layout = Layout.of(self._specs())
         return self._layout
+
+    @cached_property
+    def _layout(self) -> Layout:
+        known: dict[int, Mapping[str, tuple[tuple[int, ...], bool]]] = {}
+        specs = []
+        for name, terms in self.terms.items():
+            source = terms[0][1]
+            if id(source) not in known:
+                known[id(source)] = _shapes(source)
+            shape, is_float = known[id(source)][name]
+            if not is_float and not _is_plain(terms):
+                raise TypeError(f"tensor {name!r} holds integers, which have no weighted sum")
+            dtype = blob_pb2.DTYPE_FLOAT32 if is_float else blob_pb2.DTYPE_INT64
+            specs.append(TensorSpec(name, dtype, shape))
+        return Layout.of(specs)
 
     def span(self, name: str, start: int, stop: int, buffer: Array | None = None) -> Array:
         """Elements `start` to `stop` of a tensor in row-major order; they are read and added up in chunks.
@@ -77,20 +90,6 @@ class WeightedSum(Mapping[str, Array]):
     def __len__(self) -> int:
         """The number of tensors."""
         return len(self.terms)
-
-    def _specs(self) -> list[TensorSpec]:
-        known: dict[int, Mapping[str, tuple[tuple[int, ...], bool]]] = {}
-        specs = []
-        for name, terms in self.terms.items():
-            source = terms[0][1]
-            if id(source) not in known:
-                known[id(source)] = _shapes(source)
-            shape, is_float = known[id(source)][name]
-            if not is_float and not _is_plain(terms):
-                raise TypeError(f"tensor {name!r} holds integers, which have no weighted sum")
-            dtype = blob_pb2.DTYPE_FLOAT32 if is_float else blob_pb2.DTYPE_INT64
-            specs.append(TensorSpec(name, dtype, shape))
-        return specs
 
 
 def _is_plain(terms: Terms) -> bool:

@@ -4,19 +4,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from fedlens_server.methods.arithmetic.linear_combination import CHUNK, blocks_of, linear_combination, maximum
+from fedlens_server.methods.arithmetic.linear_combination import CHUNK, blocks_of, linear_combination
 from fedlens_server.methods.arithmetic.weighted_sum import WeightedSum
-from fedlens_server.planning.method import NothingToAggregate
-
-
-def test_rows_may_have_weights_of_their_own() -> None:
-    # Row 0: 0.25 * 4 + 0.75 * 8 = 7; row 1: 1 * 5 + 0 * 9 = 5.
-    found = linear_combination(
-        [np.float32([[4.0], [5.0]]), np.float32([[8.0], [9.0]])], np.array([[0.25, 0.75], [1.0, 0.0]])
-    )
-
-    np.testing.assert_array_equal(found, [[7.0], [5.0]])
-    assert found.dtype == np.float32
 
 
 @pytest.mark.parametrize("hole", [np.nan, np.inf])
@@ -68,9 +57,3 @@ def test_blocks_cover_every_element_once() -> None:
 
         assert covered == rows * columns
         assert all((b.bottom - b.top) * (b.right - b.left) <= CHUNK for b in blocks_of(rows, columns))
-
-
-def test_the_maximum_is_of_clients_with_photos_alone() -> None:
-    np.testing.assert_array_equal(maximum([np.array([3, 9]), np.array([5, 1]), np.array([99, 99])], [1, 1, 0]), [5, 9])
-    with pytest.raises(NothingToAggregate):
-        maximum([np.array([3])], [0])
