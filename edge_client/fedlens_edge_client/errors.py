@@ -17,11 +17,14 @@ EdgeClientError
 └── BadPartition        in `emulation/partitions/`: a setting is wrong
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from fedlens_proto.v1 import update_pb2
 
-NAMED = 10
+
+def some(names: Sequence[str], most: int) -> str:
+    """The first names of a list, and the number of the others."""
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
 class EdgeClientError(Exception):
@@ -73,7 +76,6 @@ class AssignmentFailed(EdgeClientError):
         """The operator of the server reads `detail`; it must contain no file name."""
         super().__init__(detail)
         self.reason = reason
-        self.detail = detail
 
 
 class NoKnownClass(AssignmentFailed):
@@ -86,12 +88,8 @@ class NoKnownClass(AssignmentFailed):
     def __init__(self, found: Iterable[str], known: Iterable[str]) -> None:
         """`found` are the classes of the album, `known` those of the bundle."""
         super().__init__(update_pb2.FAILURE_REASON_NO_PHOTOS, "no photo is of a class of the bundle")
+        classes, labels = (some(sorted(names), 10) for names in (known, found))
         self.advice = (
-            f"no photo is of a class that the model knows ({_some(known)}); the photos are of {_some(found)}: give "
-            "class folders the model's names, or take part in another task"
+            f"no photo is of a class that the model knows ({classes}); the photos are of {labels}: give class folders "
+            "the model's names, or take part in another task"
         )
-
-
-def _some(names: Iterable[str]) -> str:
-    listed = sorted(names)
-    return ", ".join(listed[:NAMED]) + (f" and {len(listed) - NAMED} more" if len(listed) > NAMED else "")

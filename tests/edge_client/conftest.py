@@ -1,15 +1,11 @@
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from fedlens_edge_client import EdgeClient, FolderAlbum
-from fedlens_edge_client.client.events import Event
 from fedlens_proto.manifest import Bundle
-from tests.edge_client.fakes import TOKEN
-from tests.edge_client.linear import LinearEngine, make_bundle
-from tests.edge_client.photo_folders import make_album
+from tests.edge_client.federation import Federation, Heard
+from tests.edge_client.linear import make_bundle
+from tests.edge_client.photo_folders import add_photos, make_album
 
 
 @pytest.fixture(scope="session")
@@ -24,22 +20,16 @@ def photos(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def events() -> list[Event]:
-    return []
+def federation(bundle: Bundle, photos: Path, tmp_path: Path) -> Federation:
+    return Federation(bundle, photos, tmp_path / "state")
 
 
 @pytest.fixture
-def client_of(tmp_path: Path, photos: Path, events: list[Event]) -> Callable[..., EdgeClient]:
-    """Makes a client on `photos` with its state in `tmp_path / "state"`; other arguments as `EdgeClient`."""
+def events(federation: Federation) -> Heard:
+    return federation.events
 
-    def make(server: str, **arguments: Any) -> EdgeClient:
-        settings: dict[str, Any] = {
-            "state": tmp_path / "state",
-            "album": FolderAlbum(photos),
-            "enrolment_token": TOKEN,
-            "on_event": events.append,
-            "engine_factory": LinearEngine,
-        }
-        return EdgeClient(server, **(settings | arguments))
 
-    return make
+@pytest.fixture
+def cat(tmp_path: Path) -> Path:
+    """A photo that is in no album."""
+    return add_photos(tmp_path / "new", "cat", 1, seed=9)[0]

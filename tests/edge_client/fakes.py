@@ -259,13 +259,14 @@ def cut_after(raw: bytes, count: int) -> Trouble:
     return trouble
 
 
-def fedavg_plan(epochs: int = 1) -> assignment_pb2.LocalPlan:
-    """Train everything from `global` and send everything."""
+def fedavg_plan(epochs: int = 1, asking: str = "") -> assignment_pb2.LocalPlan:
+    """Train everything from `global` and send everything, and what the statistic of this name asks for."""
     return assignment_pb2.LocalPlan(
         start=[assignment_pb2.StartRule(source=assignment_pb2.SetSource(download="global"))],
         stages=[assignment_pb2.Stage(program="step", epochs=epochs)],
         upload=assignment_pb2.Upload(codec=assignment_pb2.CODEC_FLOAT32),
         evaluation=assignment_pb2.EvaluationPlan(at_start=True, at_end=True),
+        statistics=[assignment_pb2.ClientStatistic(**{asking: {}})] if asking else [],
     )
 
 

@@ -227,7 +227,8 @@ class Assignments:
     ) -> dict[str, assignment_pb2.BlobSet]:
         """The sets that a plan reads, by name, out of `given` and the initial weights."""
         names = sources.needed(plan, bundle.manifest, partial(self.client_state.current, task))
-        return {name: entry for name, entry in sources.available(given, bundle.manifest).items() if name in names}
+        entries = (manifest.initial_set(bundle.manifest), *given)
+        return {entry.name: entry for entry in entries if entry.name in names}
 
     def _downloads(self, plan: assignment_pb2.LocalPlan, sets: Mapping[str, assignment_pb2.BlobSet]) -> dict[str, Blob]:
         """The tensors of the sets by name, without extractors: these are read when they run."""

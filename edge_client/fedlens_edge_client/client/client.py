@@ -130,7 +130,8 @@ class EdgeClient:
         self._private_generator = private_generator
         self._engine = engine
         self._cache_folder, self._max_cache_bytes = cache or state / "cache", max_cache_bytes
-        self._engine_factory = engine_factory or self._make_engine
+        tried = self._cache_folder / TRIED
+        self._engine_factory = engine_factory or (lambda bundle: make_engine(engine, bundle, tried))
         self._features_folder = features or self._cache_folder
         self._executor, self._disk_executor = executor, disk
         self._hold_ms, self._durable = hold_ms, durable
@@ -282,13 +283,10 @@ class EdgeClient:
             self._server,
             self._state.secret,
             ca=self._ca,
-            on_retry=lambda reason, delay_s, attempt: self._emit(Retrying(reason, delay_s, attempt)),
+            on_retry=lambda *retry: self._emit(Retrying(*retry)),
         )
         stack.push_async_callback(transport.close)
         return transport
-
-    def _make_engine(self, bundle: Bundle) -> Engine:
-        return make_engine(self._engine, bundle, self._cache_folder / TRIED)
 
     async def _next_outcome(self) -> Outcome:
         await self._enrol()

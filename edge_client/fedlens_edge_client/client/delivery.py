@@ -1,6 +1,7 @@
 """The end of an assignment: its result reaches the server, or the server learns the reason for its failure."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 from fedlens_edge_client.background import CancellableExecutor
@@ -18,21 +19,25 @@ MAX_DETAIL_CHARACTERS = 1000
 Failure = AssignmentFailed | EngineError | ProtoError | Refused
 
 
+@dataclass(frozen=True)
 class Delivery:
-    """Sends results and failures of one client to its server."""
+    """Sends results and failures of one client to its server.
 
-    def __init__(
-        self, transport: Transport, outbox: Outbox, disk: CancellableExecutor, emit: Callable[[Event], None]
-    ) -> None:
-        """Use the outbox in the thread of `disk`; `emit` takes the outcome of each assignment."""
-        self._transport = transport
-        self._outbox = outbox
-        self._disk = disk
-        self._emit = emit
+    Attributes:
+        transport: Sends.
+        outbox: Holds the results.
+        disk: The thread in which the outbox is used.
+        emit: Takes the outcome of each assignment.
+    """
+
+    transport: Transport
+    outbox: Outbox
+    disk: CancellableExecutor
+    emit: Callable[[Event], None]
 
     async def waiting(self) -> Result | None:
         """The oldest result without a receipt."""
-        return await self._disk.run(self._outbox.first)
+        return await self.disk.run(self.outbox.first)
 
     async def deliver(self, result: Result) -> RoundReported | RoundRefused:
         """Send a result; it has left the outbox when this returns.
@@ -44,13 +49,13 @@ class Delivery:
         outcome: RoundReported | RoundRefused
         try:
             if result.answer == assignment_pb2.ANSWER_EVALUATION:
-                receipt = await self._transport.put_evaluation(result.task, result.round_number, result.header)
+                receipt = await self.transport.put_evaluation(result.task, result.round_number, result.header)
             else:
-                receipt = await self._transport.put_update(result.task, result.round_number, result.header, result.blob)
+                receipt = await self.transport.put_update(result.task, result.round_number, result.header, result.blob)
         except Refused as refusal:
             if refusal.code == "unauthorised":
                 raise
-            await self._disk.run(self._outbox.refused, result)
+            await self.disk.run(self.outbox.refused, result)
             outcome = RoundRefused(result.task, result.round_number, refusal.code, refusal.reason)
         else:
             if receipt.body_sha256 != result.body_sha256:
@@ -59,8 +64,8 @@ class Delivery:
                     f"{receipt.body_sha256.hex()}, sent was {result.body_sha256.hex()}"
                 )
             outcome = _reported(result)
-            await self._disk.run(self._outbox.delivered, result)
-        self._emit(outcome)
+            await self.disk.run(self.outbox.delivered, result)
+        self.emit(outcome)
         return outcome
 
     async def give_up(self, assignment: assignment_pb2.Assignment, failure: Failure) -> RoundFailed:
@@ -72,14 +77,14 @@ class Delivery:
         reason, detail = _reason_of(failure), str(failure)[:MAX_DETAIL_CHARACTERS]
         request = update_pb2.FailureRequest(protocol=wire.PROTOCOL, reason=reason, detail=detail)
         try:
-            await self._transport.report_failure(assignment.task, assignment.round, request)
+            await self.transport.report_failure(assignment.task, assignment.round, request)
         except Refused as refusal:
             if refusal.code == "unauthorised":
                 raise
         name = update_pb2.FailureReason.Name(reason).removeprefix("FAILURE_REASON_").lower()
         advice = failure.advice if isinstance(failure, NoKnownClass) else ""
         outcome = RoundFailed(assignment.task, assignment.round, name, detail, advice)
-        self._emit(outcome)
+        self.emit(outcome)
         return outcome
 
 

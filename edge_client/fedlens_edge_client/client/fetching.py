@@ -2,6 +2,8 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
+from functools import partial
 
 from fedlens_edge_client.client.events import Downloaded, Event
 from fedlens_edge_client.client.transport import Transport
@@ -21,26 +23,26 @@ from fedlens_proto.v1 import assignment_pb2, manifest_pb2, update_pb2
 _ALWAYS = frozenset({"embed", "extract", "predict", "view"})
 
 
+@dataclass
 class Fetcher:
-    """Brings the bundle and the downloads that a client needs into its cache; keeps one bundle open."""
+    """Brings the bundle and the downloads that a client needs into its cache; keeps one bundle open.
 
-    def __init__(
-        self,
-        transport: Transport,
-        cache: Cache,
-        policy: Policy,
-        program_format: manifest_pb2.ProgramFormat,
-        emit: Callable[[Event], None],
-    ) -> None:
-        """`program_format` selects the files of a bundle's programs; `policy` the bundles that may be opened."""
-        self._transport = transport
-        self._cache = cache
-        self._policy = policy
-        self._program_format = program_format
-        self._emit = emit
-        self._bundle: Bundle | None = None
-        self._parts = ExitStack()
-        self._held: set[bytes] = set()  # digests of the blobs that `_parts` protects
+    Attributes:
+        transport: Fetches.
+        cache: Takes what was fetched.
+        policy: The bundles that may be opened.
+        program_format: Selects the files of a bundle's programs.
+        emit: Takes events.
+    """
+
+    transport: Transport
+    cache: Cache
+    policy: Policy
+    program_format: manifest_pb2.ProgramFormat
+    emit: Callable[[Event], None]
+    _bundle: Bundle | None = field(default=None, init=False)
+    _parts: ExitStack = field(default_factory=ExitStack, init=False)
+    _held: set[bytes] = field(default_factory=set[bytes], init=False)  # digests of the blobs that `_parts` protects
 
     async def open(self, digest: bytes) -> Bundle:
         """The bundle with this digest; its programs may still be missing.
@@ -49,18 +51,18 @@ class Fetcher:
             AssignmentFailed: It is not pinned, or its manifest is invalid.
             Refused: The server does not provide it.
         """
-        requirements.check_pinned(digest, self._policy)
+        requirements.check_pinned(digest, self.policy)
         if self._bundle is not None and self._bundle.id == digest:
             return self._bundle
         self.close()
         raw: bytes | None = None
         while raw is None:
-            await self._cache.obtain(digest, manifest.MAX_MANIFEST_BYTES, self._transport.fetch, exact=False)
+            await self.cache.obtain(digest, manifest.MAX_MANIFEST_BYTES, self.transport.fetch, exact=False)
             # Another process may evict the manifest before this one reads it.
             with suppress(FileNotFoundError):
-                raw = self._cache.path(digest).read_bytes()
+                raw = self.cache.path(digest).read_bytes()
         try:
-            self._bundle = Bundle(manifest.parse(raw), raw, self._cache.folder)
+            self._bundle = Bundle(manifest.parse(raw), raw, self.cache.folder)
         except ManifestError as error:
             raise AssignmentFailed(update_pb2.FAILURE_REASON_BUNDLE, str(error)) from error
         return self._bundle
@@ -72,10 +74,10 @@ class Fetcher:
             file.sha256: sizes[file.sha256]
             for program in bundle.manifest.programs
             for file in program.files
-            if program.name in stages | _ALWAYS and file.format == self._program_format
+            if program.name in stages | _ALWAYS and file.format == self.program_format
         }
         # Programs of other formats contain the frozen tensors.
-        if bundle.manifest.frozen and self._program_format == manifest_pb2.PROGRAM_FORMAT_PT2:
+        if bundle.manifest.frozen and self.program_format == manifest_pb2.PROGRAM_FORMAT_PT2:
             wanted[bundle.manifest.frozen] = sizes[bundle.manifest.frozen]
         missing = {digest: size for digest, size in wanted.items() if digest not in self._held}
         await self._hold(missing, self._parts)
@@ -85,13 +87,14 @@ class Fetcher:
         """Fetch these sets, by their delta if possible, and protect them until `stack` is closed."""
 
         def fetched(digest: bytes, size: int) -> None:
-            self._emit(Downloaded(digest, size))
-
-        def shortcut(entry: assignment_pb2.BlobSet) -> Shortcut:
-            return lambda file: restore(self._cache, self._transport.fetch, entry, file, fetched)
+            self.emit(Downloaded(digest, size))
 
         entries = list(entries)
-        shortcuts = {entry.sha256: shortcut(entry) for entry in entries if entry.HasField("difference")}
+        shortcuts: dict[bytes, Shortcut] = {
+            entry.sha256: partial(restore, self.cache, self.transport.fetch, entry, fetched=fetched)
+            for entry in entries
+            if entry.HasField("difference")
+        }
         await self._hold({entry.sha256: entry.size for entry in entries}, stack, shortcuts)
 
     def read(self, entry: assignment_pb2.BlobSet) -> Blob:
@@ -101,7 +104,7 @@ class Fetcher:
             AssignmentFailed: The blob is damaged, or a delta.
         """
         try:
-            found = Blob.open(self._cache.path(entry.sha256), entry.sha256)
+            found = Blob.open(self.cache.path(entry.sha256), entry.sha256)
         except BlobError as error:
             raise AssignmentFailed(update_pb2.FAILURE_REASON_INTERNAL, f"set {entry.name!r}: {error}") from error
         if (base := found.layout.base) is not None:
@@ -121,14 +124,14 @@ class Fetcher:
         self, wanted: Mapping[bytes, int], stack: ExitStack, shortcuts: Mapping[bytes, Shortcut] | None = None
     ) -> None:
         for digest, size in wanted.items():
-            if len(digest) != DIGEST_BYTES or size == 0 or sum(wanted.values()) > self._cache.max_bytes:
+            if len(digest) != DIGEST_BYTES or size == 0 or sum(wanted.values()) > self.cache.max_bytes:
                 raise AssignmentFailed(
                     update_pb2.FAILURE_REASON_UNSUPPORTED,
                     f"blob {digest.hex()} of {size} bytes, {sum(wanted.values())} in all; the cache of this client "
-                    f"takes up to {self._cache.max_bytes}",
+                    f"takes up to {self.cache.max_bytes}",
                 )
-        fetched = await self._cache.hold(wanted, self._transport.fetch, stack, shortcuts or {})
+        fetched = await self.cache.hold(wanted, self.transport.fetch, stack, shortcuts or {})
         for digest in fetched:
-            self._emit(Downloaded(digest, wanted[digest]))
+            self.emit(Downloaded(digest, wanted[digest]))
         if fetched or shortcuts:
-            self._cache.trim()
+            self.cache.trim()

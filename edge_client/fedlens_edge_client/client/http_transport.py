@@ -97,8 +97,9 @@ class HttpTransport:
     ) -> update_pb2.Receipt:
         """As `Transport.put_update`."""
         path = f"/v1/tasks/{task}/rounds/{round_number}/update"
-        body = (header, blob) if isinstance(blob, Path) else header + (blob or b"")
-        return await self._call("PUT", path, body, update_pb2.Receipt)
+        if isinstance(blob, Path):
+            return await self._call("PUT", path, header, update_pb2.Receipt, blob=blob)
+        return await self._call("PUT", path, header + (blob or b""), update_pb2.Receipt)
 
     async def put_evaluation(self, task: int, round_number: int, header: bytes) -> update_pb2.Receipt:
         """As `Transport.put_evaluation`."""
@@ -121,21 +122,19 @@ class HttpTransport:
             self._session = None
 
     async def _call(
-        self, method: str, path: str, body: bytes | tuple[bytes, Path], kind: type[M], hold_s: float = 0.0
+        self, method: str, path: str, body: bytes, kind: type[M], *, blob: Path | None = None, hold_s: float = 0.0
     ) -> M:
         async def attempt() -> M:
             headers = {"Content-Type": wire.MEDIA_TYPE}
-            data: bytes | AsyncIterator[bytes]
-            if isinstance(body, tuple):
-                header, blob = body
-                headers["Content-Length"] = str(len(header) + blob.stat().st_size)
-                data = _stream(header, blob)
-            else:
-                data = body
+            data: bytes | AsyncIterator[bytes] = body
+            if blob is not None:
+                found = await asyncio.to_thread(blob.stat)
+                headers["Content-Length"] = str(len(body) + found.st_size)
+                data = _stream(body, blob)
             async with self._request(method, path, headers, data, hold_s) as response:
                 if response.status != HTTPStatus.OK:
                     raise await _error(response)
-                return await _message(response, kind)
+                return await _message(response, kind, MAX_RESPONSE_BYTES)
 
         return await repeat(attempt, self._backoff, self._on_retry)
 
@@ -162,13 +161,6 @@ class HttpTransport:
                     file.truncate(0)
                     raise BadResponse(f"{response.url.path}: more than the {max_bytes} bytes that were announced")
                 file.write(chunk)
-
-    async def _from_network(self, error: Exception) -> Exception:
-        # An HTTPS server closes a plain HTTP connection without a response, as a stopping server does.
-        is_open = not isinstance(error, aiohttp.ClientConnectorError | TimeoutError)
-        if self._ssl is None and is_open and await _speaks_tls(self._base):
-            return BadResponse(f"the server speaks HTTPS: use https{self._base.removeprefix('http')}")
-        return _from_network(error, self._base)
 
     @asynccontextmanager
     async def _request(
@@ -197,7 +189,7 @@ class HttpTransport:
             ) as response:
                 yield response
         except (aiohttp.ClientError, TimeoutError) as error:
-            raise await self._from_network(error) from error
+            raise await _from_network(error, self._base) from error
 
 
 def trust(ca: Path | None) -> ssl.SSLContext:
@@ -219,10 +211,15 @@ async def _stream(header: bytes, blob: Path) -> AsyncIterator[bytes]:
             yield chunk
 
 
-async def _message(response: aiohttp.ClientResponse, kind: type[M]) -> M:
-    body = await _read(response, MAX_RESPONSE_BYTES)
+async def _message(response: aiohttp.ClientResponse, kind: type[M], limit: int) -> M:
+    _require_type(response, wire.MEDIA_TYPE)
+    body = bytearray()
+    async for chunk in response.content.iter_chunked(_CHUNK_BYTES):
+        body += chunk
+        if len(body) > limit:
+            raise BadResponse(f"{response.url.path}: a response of more than {limit} bytes")
     try:
-        return wire.decode(kind, body)
+        return wire.decode(kind, bytes(body))
     except WireError as error:
         raise BadResponse(f"{response.url.path}: {error}") from error
 
@@ -236,11 +233,7 @@ async def _error(response: aiohttp.ClientResponse) -> Exception:
         return BadResponse(f"{path}: status {status} is not part of the protocol")
     if response.content_type != wire.MEDIA_TYPE:
         return _foreign_error(status, path)
-    body = await _read(response, MAX_ERROR_BYTES)
-    try:
-        error = wire.decode(error_pb2.Error, body)
-    except WireError as damage:
-        return BadResponse(f"{path}: {damage}")
+    error = await _message(response, error_pb2.Error, MAX_ERROR_BYTES)
     after_s = min(error.retry_after_ms / 1000, MAX_SERVER_WAIT_S)
     if error.retry == error_pb2.RETRY_NOW:
         return TryAgain(f"{error.code}: {error.message}", after_s, at_once=True)
@@ -264,18 +257,12 @@ def _require_type(response: aiohttp.ClientResponse, wanted: str) -> None:
         )
 
 
-async def _read(response: aiohttp.ClientResponse, limit: int) -> bytes:
-    _require_type(response, wire.MEDIA_TYPE)
-    body = bytearray()
-    async for chunk in response.content.iter_chunked(_CHUNK_BYTES):
-        body += chunk
-        if len(body) > limit:
-            raise BadResponse(f"{response.url.path}: a response of more than {limit} bytes")
-    return bytes(body)
-
-
-def _from_network(error: Exception, server: str) -> Exception:
+async def _from_network(error: Exception, server: str) -> Exception:
     """The exception for a failure below HTTP."""
+    # An HTTPS server closes a plain HTTP connection without a response, as a stopping server does.
+    is_open = not isinstance(error, aiohttp.ClientConnectorError | TimeoutError)
+    if not server.startswith("https:") and is_open and await _speaks_tls(server):
+        return BadResponse(f"the server speaks HTTPS: use https{server.removeprefix('http')}")
     if isinstance(error, aiohttp.ClientConnectorSSLError) and error.os_error.reason in _PLAIN:
         return BadResponse(
             f"{server} is an HTTPS address, but the server speaks plain HTTP there: give its HTTPS port or, "

@@ -3,32 +3,36 @@
 import asyncio
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 from fedlens_edge_client.client.events import Event, Trained
 
 PROGRESS_EVERY_S = 0.1
 
 
+@dataclass
 class Progress:
-    """Forwards the events of one round to the event loop; for use in the computing thread only."""
+    """Forwards the events of one round to the event loop; for use in the computing thread only.
 
-    def __init__(
-        self, check: Callable[[], None], emit: Callable[[Event], None], loop: asyncio.AbstractEventLoop
-    ) -> None:
-        """`check` raises if the work must end; `emit` is called in `loop`."""
-        self._check = check
-        self._emit = emit
-        self._loop = loop
-        self._last = -PROGRESS_EVERY_S
-        self._losses = 0.0
+    Attributes:
+        check: Raises if the work must end.
+        emit: Called in `loop`.
+        loop: The event loop.
+    """
+
+    check: Callable[[], None]
+    emit: Callable[[Event], None]
+    loop: asyncio.AbstractEventLoop
+    _last: float = field(default=-PROGRESS_EVERY_S, init=False)
+    _losses: float = field(default=0.0, init=False)
 
     def report(self, event: Event, *, is_last: bool) -> None:
         """Emit this event, unless another one was emitted a moment ago and more will follow."""
-        self._check()
+        self.check()
         now = time.monotonic()
         if is_last or now - self._last >= PROGRESS_EVERY_S:
             self._last = now
-            self._loop.call_soon_threadsafe(self._emit, event)
+            self.loop.call_soon_threadsafe(self.emit, event)
 
     def trained(self, task: int, round_number: int, step: int, steps: int, loss: float) -> None:
         """Report a step; its number, from 1, counts all steps of the round."""

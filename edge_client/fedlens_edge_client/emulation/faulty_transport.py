@@ -83,8 +83,6 @@ class FaultyTransport(TransportWrapper):
                 if first != second:
                     raise BadResponse("an update sent twice got two different receipts")
                 return second
-            case _:
-                pass
         return await self._inner.put_update(task, round_number, header, blob)
 
 

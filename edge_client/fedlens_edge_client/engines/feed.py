@@ -31,7 +31,7 @@ class Feed:
         Raises:
             BadInput: The rows do not match the program.
         """
-        slot = program.inputs[program.input_index(pb.SLOT_KIND_INPUT)]
+        slot = program.inputs[program.index(program.inputs, pb.SLOT_KIND_INPUT)]
         self.batch, self.count, self.filled = slot.shape[0], len(rows.labels), filled
         if rows.views is None:
             check_array("the rows' inputs", rows.inputs, (self.count, *slot.shape[1:]), slot.dtype)

@@ -50,17 +50,18 @@ class LoadedProgram(ABC):
             BundleUnusable: The program contradicts itself or its manifest.
         """
 
-    def input_index(self, kind: pb.SlotKind) -> int:
-        """The index of the only input of this kind.
+    def index(self, slots: Sequence[pb.Slot], kind: pb.SlotKind) -> int:
+        """The index of the only slot of this kind among the inputs or outputs.
 
         Raises:
             BundleUnusable: There is none, or more than one.
         """
-        return self._only(kind, self.inputs)
-
-    def output_index(self, kind: pb.SlotKind) -> int:
-        """The index of the only output of this kind; errors as in `input_index`."""
-        return self._only(kind, self.outputs)
+        found = [i for i, slot in enumerate(slots) if slot.kind == kind]
+        if len(found) != 1:
+            raise BundleUnusable(
+                f"program {self.name!r} has {len(found)} slots of kind {pb.SlotKind.Name(kind)} where one is needed"
+            )
+        return found[0]
 
     def _check_results(self, results: Sequence[Tensor]) -> None:
         # Shapes are fixed: one check is enough.
@@ -71,14 +72,6 @@ class LoadedProgram(ABC):
 
     def _contradiction(self, error: Exception) -> BundleUnusable:
         return BundleUnusable(f"program {self.name!r} cannot be run: {type(error).__name__}: {error}")
-
-    def _only(self, kind: pb.SlotKind, slots: Sequence[pb.Slot]) -> int:
-        found = [i for i, slot in enumerate(slots) if slot.kind == kind]
-        if len(found) != 1:
-            raise BundleUnusable(
-                f"program {self.name!r} has {len(found)} slots of kind {pb.SlotKind.Name(kind)} where one is needed"
-            )
-        return found[0]
 
 
 def read(bundle: Bundle, name: str, kind: pb.ProgramFormat) -> tuple[pb.Program, bytes]:
@@ -96,7 +89,7 @@ def read(bundle: Bundle, name: str, kind: pb.ProgramFormat) -> tuple[pb.Program,
         raise BundleUnusable(f"program {name!r} cannot be read: {error.strerror}") from error
 
 
-def check_tensor(name: str, what: str, slot: pb.Slot, shape: tuple[int, ...], dtype: torch.dtype) -> None:
+def check_tensor(name: str, what: str, slot: pb.Slot, shape: tuple[int, ...], dtype: object) -> None:
     """Check a program's tensor against its slot in the manifest.
 
     Raises:
@@ -109,11 +102,15 @@ def check_tensor(name: str, what: str, slot: pb.Slot, shape: tuple[int, ...], dt
         )
 
 
-def check_count(name: str, what: str, slots: Sequence[pb.Slot], found: int) -> None:
-    """Check the number of a program's inputs or outputs against the manifest.
+def check_slots(
+    name: str, what: str, slots: Sequence[pb.Slot], found: Sequence[tuple[tuple[int, ...], object]]
+) -> None:
+    """Check the number, shapes and dtypes of a program's inputs or outputs against the manifest.
 
     Raises:
-        BundleUnusable: The number differs.
+        BundleUnusable: One of them differs.
     """
-    if len(slots) != found:
-        raise BundleUnusable(f"program {name!r} has {found} {what}, its manifest says {len(slots)}")
+    if len(slots) != len(found):
+        raise BundleUnusable(f"program {name!r} has {len(found)} {what}, its manifest says {len(slots)}")
+    for slot, (shape, dtype) in zip(slots, found, strict=True):
+        check_tensor(name, what, slot, shape, dtype)

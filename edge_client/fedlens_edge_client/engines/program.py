@@ -10,7 +10,7 @@ from torch.export.pt2_archive._package import load_pt2
 
 from fedlens_edge_client.engines import BundleUnusable
 from fedlens_edge_client.engines.flat import flat_function
-from fedlens_edge_client.engines.loaded import LoadedProgram, check_count, check_tensor, read
+from fedlens_edge_client.engines.loaded import LoadedProgram, check_slots, read
 from fedlens_proto.errors import ProgramRefused
 from fedlens_proto.manifest import Bundle
 from fedlens_proto.programs import pt2
@@ -94,7 +94,5 @@ def _check_slots(name: str, inputs: Sequence[pb.Slot], outputs: Sequence[pb.Slot
     given = [node for node in graph.nodes if node.op == "placeholder"]
     returned = list(graph.output_node().args[0])  # type: ignore[arg-type]  # a flat tuple, says the vetting
     for what, slots, nodes in (("inputs", inputs, given), ("outputs", outputs, returned)):
-        check_count(name, what, slots, len(nodes))
-        for slot, node in zip(slots, nodes, strict=True):
-            value = node.meta["val"]
-            check_tensor(name, what, slot, tuple(value.shape), value.dtype)
+        values = [node.meta["val"] for node in nodes]
+        check_slots(name, what, slots, [(tuple(value.shape), value.dtype) for value in values])

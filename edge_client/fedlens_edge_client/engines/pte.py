@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fedlens_edge_client.engines import BundleUnusable, RuntimeMissing
 from fedlens_edge_client.engines.installed import runtime_version
-from fedlens_edge_client.engines.loaded import DTYPES, LoadedProgram, check_count, check_tensor
+from fedlens_edge_client.engines.loaded import LoadedProgram, check_slots
 from fedlens_proto.programs import pte_runtime
 from fedlens_proto.programs.pte import METHOD
 from fedlens_proto.v1 import manifest_pb2 as pb
@@ -30,7 +30,9 @@ class PteProgram(LoadedProgram):
             BundleUnusable: The runtime refuses it, or it contradicts the manifest.
             RuntimeMissing: ExecuTorch is not installed.
         """
-        super().__init__(message.name, inputs_of(message), message.outputs)
+        # The file contains the frozen tensors.
+        inputs = [slot for slot in message.inputs if slot.kind != pb.SLOT_KIND_FROZEN]
+        super().__init__(message.name, inputs, message.outputs)
         self._raw = raw  # the runtime reads from these bytes as long as the program lives
         try:
             library = runtime()
@@ -80,22 +82,9 @@ def runtime() -> Any:
     return library
 
 
-def inputs_of(message: pb.Program) -> list[pb.Slot]:
-    """The inputs of a program's `.pte`: all but the frozen tensors, which the file contains."""
-    return [slot for slot in message.inputs if slot.kind != pb.SLOT_KIND_FROZEN]
-
-
 def _check_slots(name: str, inputs: Sequence[pb.Slot], outputs: Sequence[pb.Slot], meta: Any) -> None:
-    check_count(name, "inputs", inputs, meta.num_inputs())
-    check_count(name, "outputs", outputs, meta.num_outputs())
-    described = [("inputs", inputs, meta.input_tensor_meta), ("outputs", outputs, meta.output_tensor_meta)]
-    for what, slots, describe in described:
-        for i, slot in enumerate(slots):
-            tensor = describe(i)
-            dtype = _SCALAR_TYPES.get(tensor.dtype())
-            if dtype is None:
-                raise BundleUnusable(
-                    f"program {name!r}: {what} hold values of type {tensor.dtype()} where its manifest says "
-                    f"{DTYPES[slot.dtype]} ({slot.name or pb.SlotKind.Name(slot.kind)})"
-                )
-            check_tensor(name, what, slot, tuple(tensor.sizes()), dtype)
+    taken = [meta.input_tensor_meta(i) for i in range(meta.num_inputs())]
+    given = [meta.output_tensor_meta(i) for i in range(meta.num_outputs())]
+    for what, slots, tensors in (("inputs", inputs, taken), ("outputs", outputs, given)):
+        found = [(tuple(t.sizes()), _SCALAR_TYPES.get(t.dtype(), f"type {t.dtype()}")) for t in tensors]
+        check_slots(name, what, slots, found)

@@ -63,18 +63,15 @@ class ProgramEngine(ABC):
         if self._bundle.manifest.bundle_class != pb.BUNDLE_CLASS_FROZEN_BACKBONE:
             raise BadInput("the bundle has no frozen backbone: it takes photos, not features")
         program = self._program("embed")
-        at = program.input_index(pb.SLOT_KIND_INPUT)
+        at = program.index(program.inputs, pb.SLOT_KIND_INPUT)
         check_array("the photo", photo, tuple(program.inputs[at].shape), blob_pb2.DTYPE_FLOAT32)
         frozen = self._frozen_tensors()
         arguments = [
             frozen[slot.name] if slot.kind == pb.SLOT_KIND_FROZEN else copied(photo) for slot in program.inputs
         ]
         with torch.inference_mode():
-            features = (
-                program.run(arguments, program.prepare(arguments))[program.output_index(pb.SLOT_KIND_FEATURES)]
-                .cpu()
-                .numpy()
-            )
+            results = program.run(arguments, program.prepare(arguments))
+            features = results[program.index(program.outputs, pb.SLOT_KIND_FEATURES)].cpu().numpy()
         if not np.isfinite(features).all():
             raise NonFinite("the features of a photo hold a NaN or an infinity")
         return np.ascontiguousarray(features[0])
@@ -116,7 +113,7 @@ class ProgramEngine(ABC):
     ) -> dict[str, Array]:
         """As `Engine.train`."""
         loaded = self._program(program)
-        loss_at = loaded.output_index(pb.SLOT_KIND_LOSS)
+        loss_at = loaded.index(loaded.outputs, pb.SLOT_KIND_LOSS)
         values = self._hyper(hyper)
         if bool(self._bundle.manifest.views) != (rows.views is not None):
             raise BadInput(f"the bundle's step takes {self._bundle.manifest.views or 'no'} views of each photo")
@@ -160,7 +157,7 @@ class ProgramEngine(ABC):
     ) -> NDArray[np.float32]:
         """The output of this kind for each row, float32 [N, ...]."""
         program = self._program(name)
-        at = program.output_index(kind)
+        at = program.index(program.outputs, kind)
         classes = len(self._bundle.manifest.class_names)
         feed = Feed(program, Rows(inputs, np.zeros(len(inputs), np.int64)), classes, filled=False)
         arguments = [argument(slot, feed, weights, {}, {}) for slot in program.inputs]

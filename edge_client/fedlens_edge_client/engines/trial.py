@@ -35,21 +35,6 @@ MAX_SAID = 300  # characters
 _MISSING_OPERATOR = re.compile(r"Missing operator: \[\d+\] (\S+)")
 
 
-def try_program(message: pb.Program, raw: bytes, tried: Path | None = None) -> None:
-    """Load and run a program in the trial process, unless these bytes have been tried before.
-
-    Args:
-        message: The manifest's description of the program.
-        raw: Its `.pte`.
-        tried: Folder that records, for later processes, which programs have passed.
-
-    Raises:
-        BundleUnusable: The program cannot be loaded or run; the text names it and gives the reason.
-        RuntimeMissing: ExecuTorch is not installed.
-    """
-    _TRIALS.try_program(message, raw, tried)
-
-
 class Trials:
     """Trials made by this process, their results, and the separate process that runs them."""
 
@@ -61,8 +46,18 @@ class Trials:
         self._failures: dict[bytes, str | None] = {}
         self._process: _TrialProcess | None = None
 
-    def try_program(self, message: pb.Program, raw: bytes, tried: Path | None) -> None:
-        """As the function `try_program`."""
+    def try_program(self, message: pb.Program, raw: bytes, tried: Path | None = None) -> None:
+        """Load and run a program in the trial process, unless these bytes have been tried before.
+
+        Args:
+            message: The manifest's description of the program.
+            raw: Its `.pte`.
+            tried: Folder that records, for later processes, which programs have passed.
+
+        Raises:
+            BundleUnusable: The program cannot be loaded or run; the text names it and gives the reason.
+            RuntimeMissing: ExecuTorch is not installed.
+        """
         described = message.SerializeToString(deterministic=True)
         version = runtime_version()
         key = sha256(b"".join([sha256(described).digest(), sha256(raw).digest(), version.encode()])).digest()
@@ -207,3 +202,4 @@ def _quoted(said: str) -> str:
 
 _TRIALS = Trials()
 atexit.register(_TRIALS.close)
+try_program = _TRIALS.try_program

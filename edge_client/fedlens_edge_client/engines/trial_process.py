@@ -14,7 +14,6 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 import torch
-from torch import Tensor
 
 from fedlens_edge_client.engines import EngineError
 from fedlens_edge_client.engines.loaded import DTYPES
@@ -49,7 +48,7 @@ def _try(message: pb.Program, raw: bytes) -> str:
     try:
         program = PteProgram(message, raw)
         for value in (0, 1):
-            arguments = [_filled(slot, value) for slot in program.inputs]
+            arguments = [torch.full(tuple(slot.shape), value, dtype=DTYPES[slot.dtype]) for slot in program.inputs]
             program.run(arguments, program.prepare(arguments))
     except EngineError as error:
         return str(error)
@@ -58,10 +57,6 @@ def _try(message: pb.Program, raw: bytes) -> str:
     except Exception as error:  # whatever the runtime raises for a file that contradicts itself
         return f"program {message.name!r} cannot be used: {type(error).__name__}: {error}"
     return ""
-
-
-def _filled(slot: pb.Slot, value: int) -> Tensor:
-    return torch.full(tuple(slot.shape), value, dtype=DTYPES[slot.dtype])
 
 
 def _address_space() -> int | None:

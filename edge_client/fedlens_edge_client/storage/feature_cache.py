@@ -44,8 +44,24 @@ class FeatureCache:
 
     def get(self, name: bytes, photos: Iterable[bytes]) -> dict[bytes, bytes]:
         """The cached values, by photo digest."""
+        found: dict[bytes, bytes] = {}
+        stale: list[tuple[int, bytes, bytes]] = []
+        today, wanted = _today(), list(photos)
         with self._forgiving():
-            return self._get(name, photos)
+            for start in range(0, len(wanted), 500):
+                some = wanted[start : start + 500]
+                marks = ",".join("?" * len(some))
+                rows = self._database.execute(
+                    f"SELECT photo, value, used_day FROM feature WHERE space = ? AND photo IN ({marks})", (name, *some)
+                )
+                for photo, value, used_day in rows:
+                    found[photo] = value
+                    if used_day != today:
+                        stale.append((today, name, photo))
+            if stale:
+                with self._database as db:
+                    db.executemany("UPDATE feature SET used_day = ? WHERE space = ? AND photo = ?", stale)
+            return found
         return {}
 
     def put(self, name: bytes, values: Mapping[bytes, bytes]) -> None:
@@ -71,26 +87,6 @@ class FeatureCache:
             self._database.close()
             _delete(self._path)
             self._database = _open(self._path)
-
-    def _get(self, name: bytes, photos: Iterable[bytes]) -> dict[bytes, bytes]:
-        found: dict[bytes, bytes] = {}
-        stale: list[tuple[int, bytes, bytes]] = []
-        today = _today()
-        wanted = list(photos)
-        for start in range(0, len(wanted), 500):
-            some = wanted[start : start + 500]
-            marks = ",".join("?" * len(some))
-            rows = self._database.execute(
-                f"SELECT photo, value, used_day FROM feature WHERE space = ? AND photo IN ({marks})", (name, *some)
-            )
-            for photo, value, used_day in rows:
-                found[photo] = value
-                if used_day != today:
-                    stale.append((today, name, photo))
-        if stale:
-            with self._database as db:
-                db.executemany("UPDATE feature SET used_day = ? WHERE space = ? AND photo = ?", stale)
-        return found
 
     def _trim(self) -> None:
         while self._bytes() > self._max_bytes:

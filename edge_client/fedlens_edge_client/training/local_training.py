@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fedlens_edge_client.engines import Engine, Rows
+from fedlens_edge_client.engines import Engine
 from fedlens_edge_client.errors import AssignmentFailed
 from fedlens_edge_client.training.evaluation import Evaluation, evaluate
 from fedlens_edge_client.training.photo_set import PhotoSet, PreparedPhotos
@@ -72,7 +72,7 @@ def execute(
     bundle = engine.bundle.manifest
     sources = Sources(bundle, downloads, client_state)
     start = sources.start(plan.start)
-    counts = _class_counts(photos.train.rows, bundle)
+    counts = np.bincount(photos.train.rows.labels, minlength=len(bundle.class_names))
     references = {binding.name: sources.reference(binding, start, counts) for binding in plan.references}
     train = _training(assignment, engine, photos.train, references, on_step)
     evaluations = {}
@@ -158,10 +158,6 @@ def _training(
         return weights
 
     return train
-
-
-def _class_counts(rows: Rows, bundle: manifest_pb2.Manifest) -> NDArray[np.int64]:
-    return np.bincount(rows.labels, minlength=len(bundle.class_names))
 
 
 def _selected(

@@ -145,20 +145,18 @@ def _values(
     try:
         for done, photo in enumerate(missing.values(), start=1):
             try:
-                fresh[photo.digest] = compute(photo)
+                values[photo.digest] = fresh[photo.digest] = compute(photo)
             except PhotoUnreadable:
                 skipped.setdefault(UNREADABLE, []).append(_name(photo))
             except (_PhotoChanged, OSError):
                 skipped.setdefault(CHANGED, []).append(_name(photo))
             if len(fresh) == _STORE_EVERY:
                 cache.put(name, fresh)
-                values.update(fresh)
                 fresh.clear()
             on_photo(done, len(missing))
     finally:
         if fresh:
             cache.put(name, fresh)
-            values.update(fresh)
     return values
 
 

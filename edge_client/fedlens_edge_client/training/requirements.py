@@ -14,11 +14,7 @@ from fedlens_proto.v1 import assignment_pb2, enrolment_pb2, manifest_pb2, update
 def capabilities(engine: EngineName, models: Iterable[str] = ()) -> enrolment_pb2.Capabilities:
     """The capabilities that a client sends when it enrols; without `models` it takes bundles of any model."""
     able = ABILITIES[engine]
-    return enrolment_pb2.Capabilities(
-        formats=[able.program_format],
-        bundle_classes=able.bundle_classes,
-        models=models,
-    )
+    return enrolment_pb2.Capabilities(formats=[able.program_format], bundle_classes=able.bundle_classes, models=models)
 
 
 def check_pinned(bundle: bytes, policy: Policy) -> None:

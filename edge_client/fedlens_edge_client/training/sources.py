@@ -19,13 +19,6 @@ LABEL_COUNTS = "label_counts"
 Tensors = Mapping[str, Array]
 
 
-def available(
-    sets: Iterable[assignment_pb2.BlobSet], bundle: manifest_pb2.Manifest
-) -> dict[str, assignment_pb2.BlobSet]:
-    """The possible downloads, by name: these sets and the bundle's initial weights."""
-    return {entry.name: entry for entry in (manifest.initial_set(bundle), *sets)}
-
-
 def needed(
     plan: assignment_pb2.LocalPlan, bundle: manifest_pb2.Manifest, client_state: Callable[[str], Tensors | None]
 ) -> set[str]:

@@ -5,7 +5,9 @@ epoch of the local training. With a frozen backbone, a fixed number of views is 
 seed selects some of them. Test photos are never augmented.
 """
 
+import math
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,30 +30,29 @@ def uniforms(bundle: manifest_pb2.Manifest, seed: bytes, photo: bytes, views: in
     return np.stack([keyed_hash.view_uniforms(seed, photo, view, int(count)) for view in range(views)])
 
 
+@dataclass
 class MadeViews:
-    """`Views` of photos, computed by the bundle's program on first use."""
+    """`Views` of photos, computed by the bundle's program on first use.
 
-    def __init__(
-        self,
-        engine: Engine,
-        photos: NDArray[np.float32],
-        digests: Sequence[bytes],
-        seed: bytes,
-        max_cached_bytes: int = MAX_CACHED_BYTES,
-    ) -> None:
-        """`photos` is float32 [N, 3, H, W] in 0..1, with their digests; at most `max_cached_bytes` stay in memory."""
-        self._engine = engine
-        self._photos = photos
-        self._digests = digests
-        self._seed = seed
-        self._count = engine.bundle.manifest.views
-        self._cached: dict[int, NDArray[np.float32]] = {}
-        self._room = max_cached_bytes // max(1, 4 * self._count * int(np.prod(photos.shape[1:])))
+    Attributes:
+        engine: Runs the program.
+        photos: float32 [N, 3, H, W] in 0..1.
+        digests: Of the photos.
+        seed: Of the assignment.
+        max_cached_bytes: Bound for the views that stay in memory.
+    """
+
+    engine: Engine
+    photos: NDArray[np.float32]
+    digests: Sequence[bytes]
+    seed: bytes
+    max_cached_bytes: int = MAX_CACHED_BYTES
+    _cached: dict[int, NDArray[np.float32]] = field(default_factory=dict[int, NDArray[np.float32]], init=False)
 
     @property
     def shape(self) -> tuple[int, ...]:
         """As `Views.shape`."""
-        return (len(self._photos), self._count, *self._photos.shape[1:])
+        return (len(self.photos), self.engine.bundle.manifest.views, *self.photos.shape[1:])
 
     def take(self, indices: NDArray[np.int64], out: NDArray[np.float32]) -> None:
         """As `Views.take`."""
@@ -59,16 +60,17 @@ class MadeViews:
         made = self._made([row for row in dict.fromkeys(rows) if row not in self._cached])
         for target, row in zip(out, rows, strict=True):
             target[...] = made[row] if row in made else self._cached[row]
-        for row, views in list(made.items())[: self._room - len(self._cached)]:
+        room = self.max_cached_bytes // max(1, 4 * math.prod(self.shape[1:]))
+        for row, views in list(made.items())[: room - len(self._cached)]:
             self._cached[row] = views
 
     def _made(self, rows: list[int]) -> dict[int, NDArray[np.float32]]:
         if not rows:
             return {}
-        bundle = self._engine.bundle.manifest
-        drawn = [uniforms(bundle, self._seed, self._digests[row], self._count) for row in rows]
-        photos = np.repeat(self._photos[rows], self._count, axis=0)
-        views = self._engine.view(photos, np.concatenate(drawn))
+        bundle, count = self.engine.bundle.manifest, self.shape[1]
+        drawn = [uniforms(bundle, self.seed, self.digests[row], count) for row in rows]
+        photos = np.repeat(self.photos[rows], count, axis=0)
+        views = self.engine.view(photos, np.concatenate(drawn))
         return dict(zip(rows, views.reshape(len(rows), *self.shape[1:]), strict=True))
 
 

@@ -1,10 +1,9 @@
-from collections.abc import Callable
+"""The models that a client names when it enrols."""
 
-from fedlens_edge_client import EdgeClient
-from fedlens_proto.manifest import Bundle
-from tests.edge_client.fakes import FakeServer, fedavg_plan
+import pytest
 
-MakeClient = Callable[..., EdgeClient]
+from tests.edge_client.fakes import FakeServer
+from tests.edge_client.federation import Federation
 
 
 def models_of(server: FakeServer) -> list[list[str]]:
@@ -12,24 +11,16 @@ def models_of(server: FakeServer) -> list[list[str]]:
     return [list(request.capabilities.models) for request in server.enrolments]
 
 
-async def test_a_client_tells_its_models_when_it_enrols(bundle: Bundle, client_of: MakeClient) -> None:
-    async with FakeServer(bundle, fedavg_plan()) as server, client_of(server.url, models=("alexnet", "vgg")) as client:
-        await client.run_once()
-
-    assert models_of(server) == [["alexnet", "vgg"]]
-
-
-async def test_a_client_without_models_takes_any(bundle: Bundle, client_of: MakeClient) -> None:
-    async with FakeServer(bundle, fedavg_plan()) as server, client_of(server.url) as client:
-        await client.run_once()
-
-    assert models_of(server) == [[]]
+@pytest.mark.parametrize("models", [("alexnet", "vgg"), ()])
+async def test_a_client_tells_its_models_or_none_when_it_enrols(
+    federation: Federation, models: tuple[str, ...]
+) -> None:
+    assert models_of(await federation.run(models=models)) == [list(models)]
 
 
-async def test_a_client_enrols_again_only_when_its_models_are_others(bundle: Bundle, client_of: MakeClient) -> None:
-    async with FakeServer(bundle, fedavg_plan(), rounds=3) as server:
+async def test_a_client_enrols_again_only_when_its_models_are_others(federation: Federation) -> None:
+    async with federation.server(rounds=3) as server:
         for models in (("alexnet",), ("alexnet",), ("resnet18",)):
-            async with client_of(server.url, models=models) as client:
-                await client.run_once()
+            await federation.one_round(server, models=models)
 
     assert models_of(server) == [["alexnet"], ["resnet18"]]

@@ -12,50 +12,13 @@ from fedlens_edge_client.emulation.faulty_transport import FaultyTransport, with
 from fedlens_edge_client.errors import BadResponse
 from fedlens_proto import blob, wire
 from fedlens_proto.errors import BlobError
-from fedlens_proto.v1 import assignment_pb2, blob_pb2, check_in_pb2, enrolment_pb2, update_pb2
+from fedlens_proto.v1 import blob_pb2, check_in_pb2, update_pb2
+from tests.edge_client.emulation.transports import RecordingTransport
 
 BLOB = blob.encode({"fc.weight": np.ones((2, 3), np.float32), "steps": np.array([5])})
 HEADER = wire.frame_update(
     update_pb2.UpdateHeader(protocol=1, num_examples=4, blob_sha256=sha256(BLOB).digest(), blob_size=len(BLOB))
 )
-
-
-class RecordingTransport:
-    """A server that takes everything; `forgetful` ones give a new receipt each time."""
-
-    def __init__(self, forgetful: bool = False) -> None:
-        self.bodies: list[bytes] = []
-        self._forgetful = forgetful
-
-    async def enrol(self, token: str, capabilities: enrolment_pb2.Capabilities) -> enrolment_pb2.EnrolResponse:
-        return enrolment_pb2.EnrolResponse(role=enrolment_pb2.CLIENT_ROLE_TRAINER)
-
-    async def check_in(self, request: check_in_pb2.CheckInRequest) -> check_in_pb2.CheckInResponse:
-        work = assignment_pb2.Assignment(task=1, round=2, time_left_ms=1500)
-        return check_in_pb2.CheckInResponse(assignment=work)
-
-    async def fetch(self, sha256: bytes, into: Path, max_bytes: int) -> None:
-        raise AssertionError("no test fetches anything")
-
-    async def put_update(
-        self, task: int, round_number: int, header: bytes, blob: bytes | Path | None
-    ) -> update_pb2.Receipt:
-        content = await asyncio.to_thread(blob.read_bytes) if isinstance(blob, Path) else blob or b""
-        self.bodies.append(header + content)
-        salt = bytes([len(self.bodies)]) if self._forgetful else b""
-        return update_pb2.Receipt(body_sha256=sha256(header + content + salt).digest())
-
-    async def put_evaluation(self, task: int, round_number: int, header: bytes) -> update_pb2.Receipt:
-        return await self.put_update(task, round_number, header, None)
-
-    async def report_failure(self, task: int, round_number: int, request: update_pb2.FailureRequest) -> None:
-        self.bodies.append(request.SerializeToString())
-
-    async def forget(self) -> enrolment_pb2.ForgetResponse:
-        return enrolment_pb2.ForgetResponse()
-
-    async def close(self) -> None:
-        pass
 
 
 def plan_of(tmp_path: Path, text: str) -> FaultPlan:
@@ -103,18 +66,6 @@ def test_an_entry_comes_before_the_rates(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ('[[fault]]\nclient = 1\nround = 0\nkind = "nan"', r"fault\[0\]\.round: found 0, must be an integer from 1"),
-        (
-            '[[fault]]\nclient = "a"\nround = 1\nkind = "nan"',
-            r"fault\[0\]\.client: found 'a', must be an integer from 0",
-        ),
-        (
-            '[[fault]]\nclient = 1\nround = 1\nkind = "no"',
-            r"fault\[0\]\.kind: found 'no', must be one of vanish, delay",
-        ),
-        ("[[fault]]\nclient = 1\nround = 1", r"fault\[0\]\.kind: found nothing, must be one of vanish"),
-        ('[[fault]]\nclient = 1\nround = 1\nkind = "delay"', r"fault\[0\]: found kind 'delay' with no seconds"),
-        ('[[fault]]\nclient = 1\nround = 1\nkind = "nan"\nseconds = 2', r"found kind 'nan' with seconds = 2; a delay"),
         ('[[fault]]\nclient = 1\nround = 1\nkind = "nan"\n' * 2, "found two faults for client 1 in round 1"),
         ("[rates]\nvanish = 2", r"rates\.vanish: found 2, must be a number from 0 to 1"),
         ("[rates]\nvanish = 0.6\nnan = 0.6", r"rates: found rates that add up to 1\.2"),
@@ -143,17 +94,34 @@ async def test_without_a_fault_an_update_passes_unchanged(tmp_path: Path) -> Non
     assert server.bodies == [HEADER + BLOB]
 
 
-async def test_a_vanished_client_waits_for_the_end_of_the_round(tmp_path: Path) -> None:
-    response = await faulty(tmp_path, "vanish", RecordingTransport()).check_in(check_in_pb2.CheckInRequest(protocol=1))
+async def test_a_vanished_client_waits_for_the_end_of_the_round_and_others_get_their_assignment(tmp_path: Path) -> None:
+    request = check_in_pb2.CheckInRequest(protocol=1)
+    vanished, other = [
+        await faulty(tmp_path, kind, RecordingTransport()).check_in(request) for kind in ("vanish", "nan")
+    ]
 
-    assert response.WhichOneof("result") == "wait"
-    assert response.wait.retry_after_ms == 1500
+    wait = check_in_pb2.Wait(retry_after_ms=1500, reason=check_in_pb2.WAIT_REASON_NEXT_ROUND)
+    assert vanished == check_in_pb2.CheckInResponse(wait=wait)
+    assert other.assignment.round == 2
 
 
-async def test_a_client_with_another_fault_gets_its_assignment(tmp_path: Path) -> None:
-    response = await faulty(tmp_path, "nan", RecordingTransport()).check_in(check_in_pb2.CheckInRequest(protocol=1))
-
-    assert response.assignment.round == 2
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('round = 0\nkind = "nan"', r"fault\[0\]\.round: found 0, must be an integer from 1"),
+        ('client = "a"\nkind = "nan"', r"fault\[0\]\.client: found 'a', must be an integer from 0"),
+        ('kind = "no"', r"fault\[0\]\.kind: found 'no', must be one of vanish, delay"),
+        ("", r"fault\[0\]\.kind: found nothing, must be one of vanish"),
+        ('kind = "delay"', r"fault\[0\]: found kind 'delay' with no seconds"),
+        ('kind = "nan"\nseconds = 2', r"found kind 'nan' with seconds = 2; a delay"),
+    ],
+)
+def test_a_wrong_entry_names_the_key_what_was_found_and_what_is_allowed(
+    tmp_path: Path, text: str, message: str
+) -> None:
+    usual = "".join(f"{key} = 1\n" for key in ("client", "round") if key not in text)
+    with pytest.raises(FaultPlanError, match=rf"plan\.toml: .*{message}"):
+        plan_of(tmp_path, f"[[fault]]\n{usual}{text}")
 
 
 async def test_a_nan_blob_keeps_everything_else_in_order(tmp_path: Path) -> None:

@@ -84,12 +84,6 @@ def test_a_result_stays_as_it_is_when_the_program_runs_again(engine: ExecutorchE
     np.testing.assert_array_equal(features, np.zeros(FEATURES, np.float32))
 
 
-def test_training_twice_gives_the_same_bytes(engine: ExecutorchEngine) -> None:
-    assert [array.tobytes() for array in trained(engine).values()] == [
-        array.tobytes() for array in trained(engine).values()
-    ]
-
-
 def test_what_the_bundle_does_not_allow_is_named_as_with_torch(engine: ExecutorchEngine) -> None:
     weights = dict(engine.bundle.initial())
 

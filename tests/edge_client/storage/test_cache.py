@@ -26,11 +26,6 @@ def cache(tmp_path: Path) -> Cache:
     return Cache(tmp_path, 1000)
 
 
-def begin(cache: Cache, raw: bytes) -> None:
-    """Leave these bytes as a partial download of `abcdef`."""
-    (cache.folder / "incoming" / ABCDEF.hex()).write_bytes(raw)
-
-
 def begun(cache: Cache) -> list[bytes]:
     """The contents of all partial downloads."""
     return [file.read_bytes() for file in (cache.folder / "incoming").iterdir()]
@@ -68,53 +63,15 @@ async def test_a_folder_that_has_become_unusable_is_named(cache: Cache) -> None:
         await cache.obtain(ABC, 3, source.fetch)
 
 
-async def test_a_download_goes_on_from_what_is_there(cache: Cache) -> None:
-    source = BlobSource(b"abcdef")
-    begin(cache, b"abc")
-    await cache.obtain(ABCDEF, 6, source.fetch)
-
-    assert cache.path(ABCDEF).read_bytes() == b"abcdef"
-    assert begun(cache) == []
-
-
-async def test_what_had_come_completely_when_a_process_ended_is_not_fetched_again(cache: Cache) -> None:
-    source = BlobSource(b"abcdef")
-    begin(cache, b"abcdef")
-    fetched = await cache.obtain(ABCDEF, 6, source.fetch)
-
-    assert (fetched, len(source.asked)) == (False, 0)
-    assert cache.path(ABCDEF).read_bytes() == b"abcdef"
-    assert begun(cache) == []
-
-
-@pytest.mark.parametrize("damaged", [b"abcdeX", b"abcdefg"])
-async def test_a_damaged_file_of_the_whole_length_is_fetched_from_its_first_byte(cache: Cache, damaged: bytes) -> None:
-    source = BlobSource(b"abcdef")
-    begin(cache, damaged)
-    await cache.obtain(ABCDEF, 6, source.fetch)
-
-    assert len(source.asked) == 1
-    assert cache.path(ABCDEF).read_bytes() == b"abcdef"
-
-
 async def test_a_page_instead_of_a_blob_leaves_the_beginning(cache: Cache) -> None:
     async def fetch(digest: bytes, into: Path, max_bytes: int) -> None:
         raise BadResponse("<html>pay first")
 
-    begin(cache, b"abc")
+    (cache.folder / "incoming" / ABCDEF.hex()).write_bytes(b"abc")
     with pytest.raises(BadResponse, match="pay first"):
         await cache.obtain(ABCDEF, 6, fetch)
 
     assert begun(cache) == [b"abc"]
-
-
-async def test_a_damaged_beginning_is_fetched_anew(cache: Cache) -> None:
-    source = BlobSource(b"abcdef")
-    begin(cache, b"xyz")
-    await cache.obtain(ABCDEF, 6, source.fetch)
-
-    assert len(source.asked) == 2
-    assert cache.path(ABCDEF).read_bytes() == b"abcdef"
 
 
 async def test_wrong_bytes_twice_are_an_error_and_leave_nothing(cache: Cache) -> None:
@@ -126,10 +83,10 @@ async def test_wrong_bytes_twice_are_an_error_and_leave_nothing(cache: Cache) ->
     assert begun(cache) == []
 
 
-async def test_a_file_that_was_damaged_on_the_disk_is_fetched_again(tmp_path: Path) -> None:
+async def test_a_file_that_was_damaged_on_the_disk_is_fetched_again(cache: Cache, tmp_path: Path) -> None:
     source = BlobSource(b"abc")
-    await Cache(tmp_path, 1000).obtain(ABC, 3, source.fetch)
-    Cache(tmp_path, 1000).path(ABC).write_bytes(b"abX")
+    await cache.obtain(ABC, 3, source.fetch)
+    cache.path(ABC).write_bytes(b"abX")
     later = Cache(tmp_path, 1000)
     await later.obtain(ABC, 3, source.fetch)
 
@@ -241,3 +198,20 @@ def test_the_space_of_features_follows_backbone_and_size_but_not_the_head(tmp_pa
     pt2 = pb.PROGRAM_FORMAT_PT2
     assert features.space(one, pt2) == features.space(other_head, pt2)
     assert len({features.space(m, pt2) for m in (one, other_weights, other_size)}) == 3
+
+
+# The server has to send nothing, once what lacks, or everything: at once or after an attempt with what is there.
+@pytest.mark.parametrize(
+    ("there", "calls"),
+    [(b"abc", 1), (b"abcdef", 0), (b"abcdeX", 1), (b"abcdefg", 1), (b"xyz", 2)],
+)
+async def test_a_download_goes_on_from_what_is_there_unless_it_is_damaged(
+    cache: Cache, there: bytes, calls: int
+) -> None:
+    source = BlobSource(b"abcdef")
+    (cache.folder / "incoming" / ABCDEF.hex()).write_bytes(there)
+    fetched = await cache.obtain(ABCDEF, 6, source.fetch)
+
+    assert (fetched, len(source.asked)) == (calls > 0, calls)
+    assert cache.path(ABCDEF).read_bytes() == b"abcdef"
+    assert begun(cache) == []

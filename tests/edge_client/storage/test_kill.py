@@ -8,14 +8,13 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-from fedlens_edge_client import EdgeClient
 from fedlens_proto.manifest import Bundle
 from fedlens_proto.v1 import assignment_pb2
 from tests.edge_client.fakes import FakeServer, fedavg_plan, hang_up
+from tests.edge_client.federation import Federation
 from tests.edge_client.linear import make_bundle
 
 ROOT = Path(__file__).parents[3]
-MakeClient = Callable[..., EdgeClient]
 pytestmark = pytest.mark.usefixtures("photos")
 
 
@@ -67,11 +66,10 @@ async def killed_at(
 # 2 x 20,000 float32 weights are more than a row of the outbox takes, so that they are a file.
 @pytest.mark.parametrize(("stored_before", "features"), [(False, 3), (True, 20_000)])
 async def test_a_client_killed_between_training_and_receipt_delivers_the_same_bytes_once(
-    client_of: MakeClient, tmp_path: Path, stored_before: bool, features: int
+    federation: Federation, tmp_path: Path, stored_before: bool, features: int
 ) -> None:
     bundle = make_bundle(tmp_path / "bundle", features=features)
-    async with FakeServer(bundle, plan()) as undisturbed, client_of(undisturbed.url, state=tmp_path / "calm") as client:
-        await client.run_once()
+    undisturbed = await federation.run(plan(), bundle=bundle)
 
     async with FakeServer(bundle, plan()) as server:
         await killed_at(server, tmp_path, "update", server.store_update if stored_before else nothing)
@@ -95,17 +93,10 @@ async def test_a_client_killed_while_it_fetches_takes_part_after_all(bundle: Bun
     assert list(server.updates) == [1]
 
 
-async def test_a_client_killed_between_two_rounds_keeps_its_state(
-    bundle: Bundle, client_of: MakeClient, tmp_path: Path
-) -> None:
-    async with (
-        FakeServer(bundle, plan(), rounds=2) as undisturbed,
-        client_of(undisturbed.url, state=tmp_path / "calm") as client,
-    ):
-        await client.run_once()
-        await client.run_once()
+async def test_a_client_killed_between_two_rounds_keeps_its_state(federation: Federation, tmp_path: Path) -> None:
+    undisturbed = await federation.run(plan(), rounds=2)
 
-    async with FakeServer(bundle, plan(), rounds=2) as server:
+    async with federation.server(plan(), rounds=2) as server:
         await one_round(server, tmp_path)
         await killed_at(server, tmp_path, "check-in")
         await one_round(server, tmp_path)

@@ -1,13 +1,11 @@
 """An album may be another one in each round: a partition changes it when the assignment arrives."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from fedlens_edge_client import AlbumSnapshot, EdgeClient, FolderAlbum
-from fedlens_edge_client.client.events import Event, RoundStarted
-from fedlens_proto.manifest import Bundle
-from tests.edge_client.fakes import FakeServer, fedavg_plan
+from fedlens_edge_client import AlbumSnapshot, FolderAlbum
+from fedlens_edge_client.client.events import RoundStarted
+from tests.edge_client.federation import Federation, Heard
 
 
 @dataclass
@@ -24,13 +22,12 @@ class Growing:
 
 
 async def test_a_round_trains_on_the_album_of_its_own_number(
-    bundle: Bundle, client_of: Callable[..., EdgeClient], photos: Path, events: list[Event]
+    federation: Federation, photos: Path, events: Heard
 ) -> None:
     album = Growing(photos)
-    async with FakeServer(bundle, fedavg_plan(), rounds=3) as server, client_of(server.url, album=album) as client:
-        await client.run()
+    server = await federation.run(rounds=3, album=album)
 
-    started = [event for event in events if isinstance(event, RoundStarted)]
+    started = events.of(RoundStarted)
     assert [event.train_photos + event.test_photos for event in started] == [4, 8, 12]
     assert [server.header(number).num_examples for number in (1, 2, 3)] == [event.train_photos for event in started]
     # What a check-in tells is from before the assignment, and for information only.

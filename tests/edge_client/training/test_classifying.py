@@ -1,24 +1,21 @@
 """Many photos at once, by the model that a client would use now: the classes that it predicts for one at a time."""
 
-from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from fedlens_edge_client import EdgeClient, FolderAlbum
-from fedlens_edge_client.client.events import Embedded, Event
-from fedlens_edge_client.errors import ModelError
+from fedlens_edge_client import FolderAlbum
+from fedlens_edge_client.client.events import Embedded
 from fedlens_edge_client.storage.album import Photo
 from fedlens_proto import blob
-from fedlens_proto.manifest import Bundle
 from fedlens_proto.v1 import assignment_pb2
-from tests.edge_client.fakes import FakeServer, fedavg_plan
+from tests.edge_client.fakes import fedavg_plan
+from tests.edge_client.federation import Federation
 from tests.edge_client.linear import make_bundle
 from tests.edge_client.photo_folders import add_photos
 
-MakeClient = Callable[..., EdgeClient]
 # Maps a photo's three mean colours to two numbers.
 EXTRACTOR = {"base.weight": np.array([[1, 0, 0], [0, 0, 2]], np.float32)}
 
@@ -53,10 +50,10 @@ def concatenating() -> assignment_pb2.LocalPlan:
     ("plan", "concatenated"), [(fedavg_plan(30), 0), (keeping(), 0), (concatenating(), 2)], ids=["global", "kept", "x2"]
 )
 async def test_many_photos_get_the_classes_that_are_predicted_one_by_one(
-    client_of: MakeClient, tmp_path: Path, new: list[Photo], plan: assignment_pb2.LocalPlan, concatenated: int
+    federation: Federation, tmp_path: Path, new: list[Photo], plan: assignment_pb2.LocalPlan, concatenated: int
 ) -> None:
     made = make_bundle(tmp_path / "bundle", concatenated=concatenated)
-    async with FakeServer(made, plan) as server, client_of(server.url) as client:
+    async with federation.joined(plan, bundle=made) as (server, client):
         server.sets["cluster_0"] = blob.encode(EXTRACTOR)
         await client.run()
         one_by_one = [await client.predict(photo.path) for photo in new]
@@ -67,12 +64,12 @@ async def test_many_photos_get_the_classes_that_are_predicted_one_by_one(
 
 
 async def test_photos_that_cannot_be_read_get_no_class(
-    bundle: Bundle, client_of: MakeClient, tmp_path: Path, new: list[Photo]
+    federation: Federation, tmp_path: Path, new: list[Photo]
 ) -> None:
     (tmp_path / "torn.png").write_bytes(new[0].path.read_bytes()[:40])
     torn, gone = entry(tmp_path / "torn.png"), new[1]
     gone.path.unlink()
-    async with FakeServer(bundle, fedavg_plan()) as server, client_of(server.url) as client:
+    async with federation.joined() as (_, client):
         await client.run()
         found = await client.classify([torn, *new])
         nothing = await client.classify([torn])
@@ -81,21 +78,13 @@ async def test_photos_that_cannot_be_read_get_no_class(
     assert nothing == {}
 
 
-async def test_a_photo_is_embedded_once_for_rounds_and_classes(
-    bundle: Bundle, client_of: MakeClient, photos: Path, events: list[Event]
-) -> None:
+async def test_a_photo_is_embedded_once_for_rounds_and_classes(federation: Federation, photos: Path) -> None:
     album = [entry(photo.path) for photo in FolderAlbum(photos).photos(1).photos]
-    async with FakeServer(bundle, fedavg_plan()) as server, client_of(server.url) as client:
+    async with federation.joined() as (_, client):
         await client.run()
         for photo in album:
             photo.path.unlink()
         found = await client.classify(album)
 
-    assert any(isinstance(event, Embedded) for event in events)
+    assert federation.events.of(Embedded)
     assert len(found) == len(album) == 20
-
-
-async def test_before_a_check_in_there_is_no_model(bundle: Bundle, client_of: MakeClient, new: list[Photo]) -> None:
-    async with FakeServer(bundle, fedavg_plan()) as server, client_of(server.url) as client:
-        with pytest.raises(ModelError, match="check in first"):
-            await client.classify(new)

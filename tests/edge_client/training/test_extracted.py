@@ -1,6 +1,8 @@
 """Phases whose rows are the outputs of several frozen extractors."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 
@@ -8,7 +10,6 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from fedlens_edge_client import EdgeClient
 from fedlens_edge_client.engines import BadInput, Rows
 from fedlens_edge_client.storage.feature_cache import FeatureCache
 from fedlens_edge_client.training import extracted
@@ -19,10 +20,10 @@ from fedlens_proto import blob
 from fedlens_proto.blob import Array
 from fedlens_proto.manifest import Bundle
 from fedlens_proto.v1 import assignment_pb2
-from tests.edge_client.fakes import FakeServer, fedavg_plan
+from tests.edge_client.fakes import fedavg_plan
+from tests.edge_client.federation import Federation
 from tests.edge_client.linear import BATCH, WIDTH, LinearEngine, make_bundle
 
-MakeClient = Callable[..., EdgeClient]
 # Maps a photo's three mean colours to two numbers.
 FIRST = {"base.weight": np.array([[1, 0, 0], [0, 2, 0]], np.float32)}
 SECOND = {"base.weight": np.array([[0, 0, 1], [1, 1, 1]], np.float32)}
@@ -58,26 +59,15 @@ def extractor(tensors: dict[str, Array]) -> Extractor:
     return Extractor(sha256(blob.encode(tensors)).digest(), lambda: tensors)
 
 
-def unread(tensors: dict[str, Array]) -> Extractor:
-    """One whose outputs must be in the cache."""
-
-    def read() -> dict[str, Array]:
-        raise AssertionError("the extractor is read although nothing is to be computed")
-
-    return Extractor(sha256(blob.encode(tensors)).digest(), read)
-
-
-def photos(count: int, first: int = 0) -> PreparedPhotos:
-    digests = sorted(sha256(f"{first + index}".encode()).digest() for index in range(count))
+def photos(count: int) -> PreparedPhotos:
+    """Half of them to train on, half of them to test with; inputs are a digest's first bytes."""
+    digests = sorted(sha256(f"{index}".encode()).digest() for index in range(count))
     inputs = np.stack([np.frombuffer(digest[:3], np.uint8).astype(np.float32) for digest in digests])
-    rows = Rows(inputs, np.arange(count, dtype=np.int64) % 2)
+    labels = np.arange(count, dtype=np.int64) % 2
     entries = tuple((digest, 0) for digest in digests)
-    half = count // 2
-    return PreparedPhotos(
-        PhotoSet(entries[:half], Rows(inputs[:half], rows.labels[:half])),
-        PhotoSet(entries[half:], Rows(inputs[half:], rows.labels[half:])),
-        {},
-    )
+    sides = slice(count // 2), slice(count // 2, count)
+    train, test = (PhotoSet(entries[at], Rows(inputs[at], labels[at])) for at in sides)
+    return PreparedPhotos(train, test, {})
 
 
 def plan() -> assignment_pb2.LocalPlan:
@@ -106,7 +96,9 @@ def test_outputs_are_computed_once_for_each_photo_and_extractor(concatenating: B
     engine = CountingEngine(concatenating)
     first = extracted.side_by_side(photos(10), engine, [extractor(FIRST), None], cache)
     before = engine.extractions
-    second = extracted.side_by_side(photos(10), engine, [unread(FIRST), None], cache)
+    # The outputs are in the cache, so that the extractor is not even read.
+    unread = replace(extractor(FIRST), read=partial(pytest.fail, "the extractor is read"))
+    second = extracted.side_by_side(photos(10), engine, [unread, None], cache)
 
     assert engine.extractions == before > 0
     np.testing.assert_array_equal(first.train.rows.inputs, second.train.rows.inputs)
@@ -148,18 +140,14 @@ def test_a_photo_stands_at_the_same_place_of_a_batch_whichever_others_are_new() 
 
 
 async def test_rounds_of_a_concatenated_phase_run_the_extractors_only_once(
-    concatenating: Bundle, client_of: MakeClient
+    concatenating: Bundle, federation: Federation
 ) -> None:
-    async with (
-        FakeServer(concatenating, plan(), rounds=3) as server,
-        client_of(server.url, engine_factory=CountingEngine) as client,
-    ):
-        server.sets["cluster_0"] = blob.encode(FIRST)
-        server.sets["cluster_1"] = blob.encode(SECOND)
+    joined = federation.joined(plan(), rounds=3, bundle=concatenating, engine_factory=CountingEngine)
+    async with joined as (server, client):
+        server.sets |= {"cluster_0": blob.encode(FIRST), "cluster_1": blob.encode(SECOND)}
         await client.run_once()
         once = CountingEngine.extractions
-        await client.run_once()
-        await client.run_once()
+        await client.run()
 
     assert CountingEngine.extractions == once > 0
     assert sorted(server.updates) == [1, 2, 3]
@@ -167,9 +155,9 @@ async def test_rounds_of_a_concatenated_phase_run_the_extractors_only_once(
 
 
 async def test_a_cluster_that_the_assignment_lacks_counts_as_zeros(
-    concatenating: Bundle, client_of: MakeClient
+    concatenating: Bundle, federation: Federation
 ) -> None:
-    async with FakeServer(concatenating, plan()) as server, client_of(server.url) as client:
+    async with federation.joined(plan(), bundle=concatenating) as (server, client):
         server.sets["cluster_1"] = blob.encode(SECOND)
         await client.run_once()
 
@@ -178,15 +166,12 @@ async def test_a_cluster_that_the_assignment_lacks_counts_as_zeros(
     assert trained["fc.weight"][:, WIDTH:].any()
 
 
-async def test_an_extractor_that_does_not_fit_fails_the_round(concatenating: Bundle, client_of: MakeClient) -> None:
+async def test_an_extractor_that_does_not_fit_fails_the_round(concatenating: Bundle, federation: Federation) -> None:
     class Strict(LinearEngine):
         def extract(self, extractor: Mapping[str, Array], inputs: NDArray[np.float32]) -> NDArray[np.float32]:
             raise BadInput("tensor 'base.weight' is missing from the extractor")
 
-    async with (
-        FakeServer(concatenating, plan()) as server,
-        client_of(server.url, engine_factory=Strict) as client,
-    ):
+    async with federation.joined(plan(), bundle=concatenating, engine_factory=Strict) as (server, client):
         server.sets["cluster_0"] = blob.encode({"other": np.zeros(2, np.float32)})
         await client.run_once()
 
@@ -194,26 +179,17 @@ async def test_an_extractor_that_does_not_fit_fails_the_round(concatenating: Bun
 
 
 async def test_a_prediction_uses_the_extractors_of_the_last_pass(
-    concatenating: Bundle, client_of: MakeClient, photos_of_cats: Path
+    concatenating: Bundle, federation: Federation, cat: Path
 ) -> None:
-    async with FakeServer(concatenating, plan()) as server, client_of(server.url) as client:
+    async with federation.joined(plan(), bundle=concatenating) as (server, client):
         server.sets["cluster_0"] = blob.encode(FIRST)
-        await client.run_once()
-        await client.run_once()
-        predicted = await client.predict(photos_of_cats)
+        await client.run()
+        predicted = await client.predict(cat)
 
-    weights = blob.Blob.from_bytes(server.blob(1))
-    assert predicted == predict(LinearEngine(concatenating), weights, photos_of_cats, [FIRST, None])
-    assert predicted != predict(LinearEngine(concatenating), weights, photos_of_cats, [None, None])
+    weights, engine = blob.Blob.from_bytes(server.blob(1)), LinearEngine(concatenating)
+    assert predicted == predict(engine, weights, cat, [FIRST, None]) != predict(engine, weights, cat, [None, None])
 
 
-def test_a_concatenated_model_without_its_extractors_predicts_nothing(
-    concatenating: Bundle, photos_of_cats: Path
-) -> None:
+def test_a_concatenated_model_without_its_extractors_predicts_nothing(concatenating: Bundle, cat: Path) -> None:
     with pytest.raises(BadInput, match="takes 2 extractors side by side, there are 0"):
-        predict(LinearEngine(concatenating), concatenating.initial(), photos_of_cats)
-
-
-@pytest.fixture
-def photos_of_cats(photos: Path) -> Path:
-    return photos / "cat" / "0-000.png"
+        predict(LinearEngine(concatenating), concatenating.initial(), cat)

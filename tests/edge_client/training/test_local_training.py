@@ -8,6 +8,7 @@ import pytest
 from fedlens_edge_client.engines import Rows
 from fedlens_edge_client.errors import AssignmentFailed
 from fedlens_edge_client.training import local_training
+from fedlens_edge_client.training.evaluation import Evaluation
 from fedlens_edge_client.training.local_training import TrainingResult
 from fedlens_edge_client.training.photo_set import PhotoSet, PreparedPhotos
 from fedlens_edge_client.training.sources import LABEL_COUNTS, Tensors
@@ -48,6 +49,29 @@ def run(
 @pytest.fixture
 def engine(bundle: Bundle) -> LinearEngine:
     return LinearEngine(bundle)
+
+
+@pytest.fixture
+def comparing(tmp_path: Path) -> LinearEngine:
+    """Of a bundle whose step compares with `global`."""
+    return LinearEngine(make_bundle(tmp_path / "b", with_reference=True))
+
+
+def test_references_are_the_start_or_a_set_or_the_label_counts(comparing: LinearEngine) -> None:
+    plan = fedavg_plan()
+    plan.start[0].source.download = "other"
+    binding = plan.references.add(name="global", start=True)
+    run(comparing, plan, downloads={"global": ZEROS, "other": ONES})
+    binding.set.download = "global"
+    run(comparing, plan, downloads={"global": ZEROS, "other": ONES})
+    binding.label_counts = True
+    run(comparing, plan, train=5, downloads={"other": ONES})
+
+    start, of_set, counted = (references["global"] for references in comparing.references)
+    np.testing.assert_array_equal(start["fc.bias"], [1, 1])
+    np.testing.assert_array_equal(of_set["fc.bias"], [0, 0])
+    # Labels alternate from 0: three of class 0, two of class 1.
+    np.testing.assert_array_equal(counted[LABEL_COUNTS], [3, 2])
 
 
 def test_an_epoch_takes_the_photos_in_the_order_of_their_keyed_hashes(engine: LinearEngine) -> None:
@@ -99,7 +123,7 @@ def test_two_copies_of_a_photo_have_places_of_their_own(engine: LinearEngine) ->
 
 def test_stages_follow_each_other_with_orders_of_their_own(engine: LinearEngine) -> None:
     plan = fedavg_plan()
-    plan.stages.append(assignment_pb2.Stage(program="step", epochs=1))
+    plan.stages.add(program="step", epochs=1)
     seen: list[tuple[int, int]] = []
     result = run(engine, plan, on_step=lambda step, steps, loss: seen.append((step, steps)))
 
@@ -107,16 +131,6 @@ def test_stages_follow_each_other_with_orders_of_their_own(engine: LinearEngine)
     assert seen == [(step, 6) for step in range(1, 7)]
     assert result.upload is not None
     assert not np.array_equal(engine.weights[1]["fc.bias"], result.upload["fc.bias"])
-
-
-def test_client_state_is_used_if_there_is_some_and_the_download_before(engine: LinearEngine) -> None:
-    plan = fedavg_plan()
-    plan.start[0].source.kept = "mine"
-    run(engine, plan)
-    run(engine, plan, client_state={"mine": ONES})
-
-    np.testing.assert_array_equal(engine.weights[0]["fc.bias"], [0, 0])
-    np.testing.assert_array_equal(engine.weights[1]["fc.bias"], [1, 1])
 
 
 def test_the_first_rule_that_selects_a_tensor_counts(engine: LinearEngine) -> None:
@@ -128,29 +142,6 @@ def test_the_first_rule_that_selects_a_tensor_counts(engine: LinearEngine) -> No
 
     np.testing.assert_array_equal(engine.weights[0]["fc.bias"], [1, 1])
     np.testing.assert_array_equal(engine.weights[0]["fc.weight"], np.zeros((2, 3)))
-
-
-def test_references_are_the_start_or_a_set(tmp_path: Path) -> None:
-    engine = LinearEngine(make_bundle(tmp_path / "b", with_reference=True))
-    plan = fedavg_plan()
-    plan.start[0].source.download = "other"
-    plan.references.add(name="global").start = True
-    run(engine, plan, downloads={"global": ZEROS, "other": ONES})
-    plan.references[0].set.download = "global"
-    run(engine, plan, downloads={"global": ZEROS, "other": ONES})
-
-    np.testing.assert_array_equal(engine.references[0]["global"]["fc.bias"], [1, 1])
-    np.testing.assert_array_equal(engine.references[1]["global"]["fc.bias"], [0, 0])
-
-
-def test_label_counts_can_be_a_reference(tmp_path: Path) -> None:
-    engine = LinearEngine(make_bundle(tmp_path / "b", with_reference=True))
-    plan = fedavg_plan()
-    plan.references.add(name="global").label_counts = True
-    run(engine, plan, train=5)
-
-    # Labels alternate from 0: three of class 0, two of class 1.
-    np.testing.assert_array_equal(engine.references[0]["global"][LABEL_COUNTS], [3, 2])
 
 
 def test_what_is_kept_and_uploaded_is_selected_from_the_trained_tensors(engine: LinearEngine) -> None:
@@ -176,13 +167,12 @@ def test_an_evaluation_phase_trains_and_sends_nothing(engine: LinearEngine) -> N
     assert result.evaluations[START].loss == pytest.approx(3 * np.log(2))
 
 
-def test_fine_tuning_starts_where_the_plan_starts_and_changes_nothing_else(
-    engine: LinearEngine,
-) -> None:
+def test_fine_tuning_starts_where_the_plan_starts_and_changes_nothing_else(engine: LinearEngine) -> None:
     plan = fedavg_plan()
     plain = run(engine, plan)
     plan.evaluation.fine_tuning.add(program="step", epochs=2)
-    tuned = run(engine, plan, downloads={"global": ZEROS})
+    seen: list[tuple[int, int]] = []
+    tuned = run(engine, plan, on_step=lambda step, steps, loss: seen.append((step, steps)))
     fine_tuned, trained = engine.batches[1:]
 
     assert engine.weights[1] is engine.weights[2]
@@ -190,6 +180,7 @@ def test_fine_tuning_starts_where_the_plan_starts_and_changes_nothing_else(
     entries = photo_set(10).entries
     order = sorted(range(10), key=lambda row: keyed_hash.photo_rank(SEED, 1, 0, entries[row][0], 0))
     assert (len(fine_tuned), len(trained)) == (6, 3)
+    assert seen == [(step, 9) for step in range(1, 10)]
     assert fine_tuned[0] == order[:BATCH]
     assert list(tuned.evaluations) == [START, FINE_TUNED, END]
     assert tuned.evaluations[END] == plain.evaluations[END]
@@ -198,43 +189,25 @@ def test_fine_tuning_starts_where_the_plan_starts_and_changes_nothing_else(
     assert tuned.upload["fc.weight"].tobytes() == plain.upload["fc.weight"].tobytes()
 
 
-def test_progress_counts_the_steps_of_fine_tuning(engine: LinearEngine) -> None:
-    plan = fedavg_plan()
-    plan.evaluation.fine_tuning.add(program="step", steps=2)
-    seen: list[tuple[int, int]] = []
-    run(engine, plan, on_step=lambda step, steps, loss: seen.append((step, steps)))
-
-    assert seen == [(step, 5) for step in range(1, 6)]
-
-
 def test_each_evaluation_has_a_confusion_matrix_if_asked(engine: LinearEngine) -> None:
-    plan = fedavg_plan()
-    plan.statistics.add().confusion.SetInParent()
+    plan = fedavg_plan(asking="confusion")
     found = run(engine, plan, test=3).evaluations
     nothing = run(engine, plan, test=0).evaluations[END]
 
     # Zero weights: the logits are equal, so that the first class counts. Labels 0, 1, 0.
-    assert found[START].confusion == (2, 0, 1, 0)
+    assert (found[START].confusion, found[START].correct) == ((2, 0, 1, 0), 2)
     end = found[END].confusion
     assert end is not None
     assert (sum(end), end[0] + end[3]) == (3, found[END].correct)
-    assert nothing.confusion == (0, 0, 0, 0)
+    assert nothing == Evaluation(count=0, correct=0, loss=0.0, confusion=(0, 0, 0, 0))
     assert run(engine, fedavg_plan()).evaluations[END].confusion is None
 
 
-def test_without_test_photos_the_sums_are_zero(engine: LinearEngine) -> None:
-    result = run(engine, fedavg_plan(), test=0)
-
-    assert (result.evaluations[END].count, result.evaluations[END].loss) == (0, 0.0)
-
-
 def test_class_counts_add_up_to_the_photos_asked_about(engine: LinearEngine) -> None:
-    plan = assignment_pb2.LocalPlan(start=fedavg_plan().start)
-    plan.statistics.add().class_counts.SetInParent()
+    plan = assignment_pb2.LocalPlan(start=fedavg_plan().start, statistics=fedavg_plan(asking="class_counts").statistics)
     asked = run(engine, plan, train=5)
 
-    assert asked.class_counts == (3, 2)
-    assert asked.num_examples == 5
+    assert (asked.class_counts, asked.num_examples) == ((3, 2), 5)
 
 
 def test_a_plan_that_trains_needs_a_train_photo(engine: LinearEngine) -> None:
@@ -244,22 +217,11 @@ def test_a_plan_that_trains_needs_a_train_photo(engine: LinearEngine) -> None:
     assert caught.value.reason == update_pb2.FAILURE_REASON_NO_PHOTOS
 
 
-def test_the_same_plan_gives_the_same_tensors(engine: LinearEngine) -> None:
-    first, second = run(engine, fedavg_plan(3)), run(engine, fedavg_plan(3))
-
-    assert first.upload is not None and second.upload is not None
-    assert first.upload["fc.weight"].tobytes() == second.upload["fc.weight"].tobytes()
-    assert first.evaluations == second.evaluations
-
-
 @pytest.mark.parametrize(
     ("downloads", "named"),
     [
         ({"fc.bias": ZEROS["fc.bias"]}, "downloaded set 'global' has no tensor 'fc.weight'"),
-        (
-            ZEROS | {"fc.bias": np.zeros(3, np.float32)},
-            r"tensor 'fc.bias' is float32\[3\], the bundle has float32\[2\]",
-        ),
+        (ZEROS | {"fc.bias": np.zeros(3, np.float32)}, r"'fc.bias' is float32\[3\], the bundle has float32\[2\]"),
         (ZEROS | {"fc.bias": np.zeros(2, np.int64)}, r"is int64\[2\]"),
     ],
 )

@@ -1,6 +1,6 @@
 """Training on augmented views, of whole photos and of what a frozen backbone makes of them."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from fedlens_edge_client import EdgeClient, FolderAlbum
+from fedlens_edge_client import FolderAlbum
 from fedlens_edge_client.engines import BadInput, Rows
 from fedlens_edge_client.engines.torch import TorchEngine
 from fedlens_edge_client.storage.feature_cache import FeatureCache
@@ -23,7 +23,8 @@ from fedlens_proto import keyed_hash
 from fedlens_proto.manifest import Bundle
 from fedlens_proto.photos import as_input, load
 from fedlens_proto.v1 import assignment_pb2
-from tests.edge_client.fakes import SEED, FakeServer, fedavg_plan
+from tests.edge_client.fakes import SEED, fedavg_plan
+from tests.edge_client.federation import Federation
 
 CLASSES = ("cat", "dog")
 SIDE = 16
@@ -77,15 +78,13 @@ def seen(rows: Rows, *indices: int) -> NDArray[np.float32]:
 
 
 def test_a_view_follows_from_seed_photo_and_number(whole_bundle: Bundle, photos: Path, cache: FeatureCache) -> None:
-    engine = TorchEngine(whole_bundle)
-    train = prepared(photos, engine, cache).train
+    train = prepared(photos, TorchEngine(whole_bundle), cache).train
 
-    found = seen(train.training_rows(engine, SEED), 5, 2)
+    found = seen(train.training_rows(TorchEngine(whole_bundle), SEED), 5, 2)
 
     for place, row in enumerate((5, 2)):
-        digest, _ = train.entries[row]
         for number in range(2):
-            uniforms = torch.from_numpy(keyed_hash.view_uniforms(SEED, digest, number, 11)).unsqueeze(0)
+            uniforms = torch.from_numpy(keyed_hash.view_uniforms(SEED, train.entries[row][0], number, 11)).unsqueeze(0)
             expected = augmented(torch.from_numpy(train.rows.inputs[row : row + 1]), uniforms)
             np.testing.assert_allclose(found[place, number], expected[0].numpy(), atol=1e-6)
 
@@ -173,23 +172,16 @@ def test_a_photo_that_disappears_while_it_is_augmented_is_left_out(
 
 
 @pytest.mark.parametrize("kind", ["whole_bundle", "frozen_bundle"])
-async def test_a_client_learns_from_views(
-    kind: str, request: pytest.FixtureRequest, client_of: Callable[..., EdgeClient], photos: Path
-) -> None:
-    bundle: Bundle = request.getfixturevalue(kind)
+async def test_a_client_learns_from_views(kind: str, request: pytest.FixtureRequest, federation: Federation) -> None:
     plan = fedavg_plan(4)
     plan.references.append(REFERENCE)
-    album = FolderAlbum(photos)
 
-    async with FakeServer(bundle, plan, rounds=2) as server:
-        async with client_of(server.url, engine_factory=None, album=album) as client:
-            await client.run()
-        blobs = [server.blob(number) for number in (1, 2)]
-        evaluations = [server.header(number).evaluations for number in (1, 2)]
+    server = await federation.run(plan, rounds=2, bundle=request.getfixturevalue(kind), engine_factory=None)
 
-    assert blobs[0] != blobs[1]
-    assert evaluations[1][1].loss < evaluations[0][0].loss
-    assert evaluations[1][1].correct == evaluations[1][1].count == 4
+    first, second = (server.header(number).evaluations for number in (1, 2))
+    assert server.blob(1) != server.blob(2)
+    assert second[1].loss < first[0].loss
+    assert second[1].correct == second[1].count == 4
 
 
 def test_steps_over_views_refuse_rows_without_and_others_refuse_rows_with(whole_bundle: Bundle) -> None:

@@ -14,12 +14,16 @@ class ClientExecutor(Executor):
 
     A client's step lies between two calls to the server and may submit several functions. After `stop_starting` no
     new step begins; a step that has begun may submit further functions.
+
+    Attributes:
+        has_begun: A step has begun since the last call to the server; set by the transport.
+        on_refused: Called for each step that may not begin.
     """
 
     def __init__(self, thread: Executor) -> None:
         """`thread` has one thread; the worker shuts it down."""
         self._thread = thread
-        self._begun = False
+        self.has_begun = False
         self._stopped = False
         # A step begins in the shared thread and is stopped in the event loop's.
         self._lock = threading.Lock()
@@ -27,15 +31,15 @@ class ClientExecutor(Executor):
 
     def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
         """Queue a call of `fn` in the shared thread."""
-        if self._stopped and not self._begun:
+        if self._stopped and not self.has_begun:
             self.on_refused()
             return Future()
 
         def call() -> T:
             with self._lock:
-                if self._stopped and not self._begun:
+                if self._stopped and not self.has_begun:
                     raise CancelledError  # the client is cancelled, too
-                self._begun = True
+                self.has_begun = True
             return fn(*args, **kwargs)
 
         return self._thread.submit(call)
@@ -43,20 +47,7 @@ class ClientExecutor(Executor):
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Do nothing: the thread belongs to the worker."""
 
-    def reset(self) -> None:
-        """End a step: the client calls the server, with all that matters on its disk."""
-        self._begun = False
-
-    def mark_begun(self) -> None:
-        """Begin a step: the client has received a response that it must handle first."""
-        self._begun = True
-
     def stop_starting(self) -> None:
         """Let no new step begin; `on_refused` is called for each one that tries."""
         with self._lock:
             self._stopped = True
-
-    @property
-    def has_begun(self) -> bool:
-        """True if a step has begun since the last call to the server."""
-        return self._begun

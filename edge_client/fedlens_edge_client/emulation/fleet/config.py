@@ -127,9 +127,8 @@ class FleetConfig:
 
 def default_workers(clients: int) -> int:
     """One process for each core that this process may use, at most `clients`."""
-    return max(
-        1, min(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1, clients)
-    )
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, min(cores, clients))
 
 
 def fleet_key(state: Path) -> bytes:

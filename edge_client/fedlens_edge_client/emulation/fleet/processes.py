@@ -6,16 +6,15 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection, wait
-from multiprocessing.context import SpawnContext, SpawnProcess
+from multiprocessing.context import SpawnProcess
 from typing import Self
 
 from fedlens_edge_client.emulation.fleet import worker
 from fedlens_edge_client.emulation.fleet.config import FleetConfig
 from fedlens_edge_client.emulation.fleet.messages import Message, WorkerEnded
-from fedlens_edge_client.errors import EdgeClientError
+from fedlens_edge_client.errors import EdgeClientError, some
 
 END_TIMEOUT_S = 10.0
-NAMED_CLIENTS = 5
 
 
 class WorkerDied(EdgeClientError):
@@ -39,19 +38,16 @@ class FleetProcesses:
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
             with _many_files():
-                self._start(context)
+                for number in range(self._config.workers):
+                    ours, theirs = context.Pipe()
+                    process = context.Process(target=worker.main, args=(theirs, self._config, number), daemon=True)
+                    process.start()
+                    theirs.close()
+                    self._processes.append(process)
+                    self._connections[ours] = number
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
         return self
-
-    def _start(self, context: SpawnContext) -> None:
-        for number in range(self._config.workers):
-            ours, theirs = context.Pipe()
-            process = context.Process(target=worker.main, args=(theirs, self._config, number), daemon=True)
-            process.start()
-            theirs.close()
-            self._processes.append(process)
-            self._connections[ours] = number
 
     def __exit__(self, *error: object) -> None:
         """Wait for workers that are about to end, and kill the others."""
@@ -109,10 +105,7 @@ class FleetProcesses:
             if code is not None and code < 0
             else f"ended with status {code}"
         )
-        mine = self._config.clients_of_worker(number)
-        clients = ", ".join(self._config.name(index) for index in mine[:NAMED_CLIENTS])
-        if len(mine) > NAMED_CLIENTS:
-            clients += f" and {len(mine) - NAMED_CLIENTS} more"
+        clients = some([self._config.name(index) for index in self._config.clients_of_worker(number)], 5)
         return f"worker {number} (process {process.pid}; {clients}) {how}"
 
 

@@ -42,16 +42,16 @@ class FleetProgress(LiveDisplay):
         """Show a message; `status` has counted it."""
         self._status = status
         if isinstance(message, Happened) and isinstance(message.event, Retrying):
-            self._look(is_news=True)
+            self.look(is_news=True)
         begun = list(status.rounds)
         # A worker's last message of a round may come behind another worker's first one of the next round.
         self._print(begun[:-2] + [key for key in begun[-2:-1] if status.rounds[key].is_over])
 
-    def look(self) -> None:
-        """Print why the whole fleet waits, if it does; call it several times a second."""
-        self._look(is_news=False)
+    def look(self, *, is_news: bool = False) -> None:
+        """Print why the whole fleet waits, if it does; call it several times a second.
 
-    def _look(self, *, is_news: bool) -> None:
+        With `is_news`, a wait that may end with the next event has just begun again.
+        """
         wait = self._status.wait
         if wait != self._wait:
             self._wait, self._wait_since = wait, self._now()

@@ -14,6 +14,7 @@ from fedlens_edge_client.emulation.fleet.running import run_fleet
 from fedlens_edge_client.emulation.fleet.status import FleetStatus
 from fedlens_edge_client.emulation.partitions import PhotoPool
 from fedlens_edge_client.engines.choice import EngineName
+from fedlens_edge_client.errors import some
 
 EXIT_FAILED = 1
 SHOWN_TROUBLES = 10
@@ -44,7 +45,6 @@ class Interrupts:
         return 0 if self.received is None else 128 + self.received
 
     def _note(self, number: int, frame: FrameType | None) -> None:
-        del frame
         if self.received is not None:
             raise KeyboardInterrupt
         self.received = number
@@ -65,7 +65,9 @@ def run_session(config: FleetConfig, console: Console) -> int:
 
             def should_stop() -> bool:
                 progress.look()
-                return _told_to_stop(interrupts, console)
+                if interrupts.received is not None:
+                    say(console, "stopping: clients finish their current step; Ctrl-C again ends them at once")
+                return interrupts.received is not None
 
             status = run_fleet(config, progress.show, should_stop)
     _summarise(status, config, console)
@@ -97,15 +99,7 @@ def say_oddities(pool: PhotoPool, console: Console) -> None:
 
 def say_left_out(reason: str, files: tuple[str, ...], console: Console) -> None:
     """Print the number of files that are left out, and the first names."""
-    named = ", ".join(files[:3]) + (f" and {len(files) - 3} more" if len(files) > 3 else "")
-    say(console, f"left out {len(files)} {reason}: {named}")
-
-
-def _told_to_stop(interrupts: Interrupts, console: Console) -> bool:
-    if interrupts.received is None:
-        return False
-    say(console, "stopping: clients finish their current step; Ctrl-C again ends them at once")
-    return True
+    say(console, f"left out {len(files)} {reason}: {some(files, 3)}")
 
 
 def _summarise(status: FleetStatus, config: FleetConfig, console: Console) -> None:

@@ -63,12 +63,10 @@ class FleetStatus:
     reports: int = 0
     evaluations: int = 0
     bytes_uploaded: int = 0
-    ended: int = 0
 
     def count(self, message: Message) -> None:
         """Count one message."""
         if isinstance(message, ClientEnded):
-            self.ended += 1
             self.idle.pop(message.index, None)
             if message.failure is not None:
                 self.failures[message.index] = message.failure
@@ -116,8 +114,6 @@ class FleetStatus:
                 self.trouble.append(f"round {event.round_number}, {self.name(index)}: {event.code}: {event.message}")
             case RoundFailed():
                 self.trouble.append(f"round {event.round_number}, {self.name(index)}: {event.reason}: {event.detail}")
-            case _:
-                pass
 
     def _round(self, task: int, number: int) -> RoundStatus:
         return self.rounds.setdefault((task, number), RoundStatus())

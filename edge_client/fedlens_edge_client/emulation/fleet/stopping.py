@@ -76,7 +76,7 @@ class StoppableTransport:
         await asyncio.wait([client])
 
     async def _unless_stopping(self, call: Coroutine[Any, Any, T], grace_s: float = 0.0) -> T:
-        self._executor.reset()
+        self._executor.has_begun = False
         if self._stopping.done():
             call.close()
             return await self._never()
@@ -90,7 +90,7 @@ class StoppableTransport:
             if task.done():
                 if grace_s:
                     # The client notes the receipt before the next call, even while the fleet stops.
-                    self._executor.mark_begun()
+                    self._executor.has_begun = True
                 return task.result()
         finally:
             self._in_call = False

@@ -58,15 +58,11 @@ async def _run(connection: Connection, config: FleetConfig, worker: int) -> None
         with sending:
             connection.send(message)
 
-    def stop() -> None:
-        if not stopping.done():
-            stopping.set_result(None)
-
     def follow_parent() -> None:
         try:
             while connection.recv_bytes() != STOP:
                 pass
-            loop.call_soon_threadsafe(stop)
+            loop.call_soon_threadsafe(stopping.set_result, None)
             connection.recv_bytes()
         except (EOFError, OSError):
             # The parent has ended. All that matters is on the disk, as after any kill.
@@ -125,7 +121,11 @@ class _FleetClient:
         config, index = self.config, self.index
         secret, engine, executor = config.secret(index), config.engine_of(index), ClientExecutor(self.computing)
         transport: Transport = HttpTransport(
-            config.server, secret, ssl_context=self.context, backoff=BACKOFF, on_retry=self._retrying
+            config.server,
+            secret,
+            ssl_context=self.context,
+            backoff=BACKOFF,
+            on_retry=lambda *retry: self._happened(Retrying(*retry)),
         )
         if index != EVALUATOR:
             transport = FaultyTransport(transport, config.plan, index)
@@ -169,16 +169,9 @@ class _FleetClient:
             self.last_embedded = now
         self.send(Happened(self.worker, self.index, event))
 
-    def _retrying(self, reason: str, delay_s: float, attempt: int) -> None:
-        self._happened(Retrying(reason, delay_s, attempt))
-
 
 def _failure(client: asyncio.Task[None]) -> str | None:
-    if client.cancelled():
-        return None
-    error = client.exception()
-    if error is None:
-        return None
-    if isinstance(error, EdgeClientError):
-        return str(error)
-    raise error
+    error = None if client.cancelled() else client.exception()
+    if error is not None and not isinstance(error, EdgeClientError):
+        raise error
+    return None if error is None else str(error)

@@ -4,7 +4,6 @@ May import the client's albums and errors, and nothing else of `emulation`. Begi
 `camera.py`, `filling.py` (`album`), `division.py` (all that divide a pool) and `noise.py` (`feature-skew`).
 """
 
-from fedlens_edge_client.emulation.partitions.division import EvaluatorAlbum
 from fedlens_edge_client.emulation.partitions.listing import PoolPhoto, PoolUnusable
 from fedlens_edge_client.emulation.partitions.names import SETTINGS, PartitionName
 from fedlens_edge_client.emulation.partitions.partition import BadPartition, Partition
@@ -14,7 +13,6 @@ from fedlens_edge_client.emulation.partitions.splits import Unservable
 __all__ = [
     "SETTINGS",
     "BadPartition",
-    "EvaluatorAlbum",
     "Partition",
     "PartitionName",
     "PhotoPool",

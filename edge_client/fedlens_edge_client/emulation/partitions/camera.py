@@ -37,22 +37,11 @@ def draw(random: np.random.Generator, members: tuple[PoolPhoto, ...], count: int
     return [members[i] for i in random.choice(len(members), count, replace=False)]
 
 
-def own_test_photos(pool: PhotoPool, seed: int, index: int, per_class: int) -> tuple[Photo, ...]:
-    """A client's test photos in every round: `per_class` of each class."""
-    random = generator("test/v1", seed, index, 0)
-    return tuple(
-        pool.entry(label, photo, is_test=True)
-        for label, members in enumerate(pool.test)
-        for photo in draw(random, members, per_class)
-    )
-
-
 @dataclass(frozen=True)
-class CameraAlbum:
-    """An album with new photos in every round; a pure function of (seed, index, round).
+class DrawnAlbum:
+    """What albums with other photos in every round share.
 
     Attributes:
-        iid: Exactly `per_class` photos of each class; otherwise a uniform integer from 1 to twice that.
         per_class: n, at least 1.
         test_per_class: Test photos of each class, the same in every round.
     """
@@ -60,9 +49,29 @@ class CameraAlbum:
     pool: PhotoPool
     seed: int
     index: int
-    iid: bool
     per_class: int
     test_per_class: int
+
+    @cached_property
+    def test_photos(self) -> tuple[Photo, ...]:
+        """The client's test photos."""
+        random = generator("test/v1", self.seed, self.index, 0)
+        return tuple(
+            self.pool.entry(label, photo, is_test=True)
+            for label, members in enumerate(self.pool.test)
+            for photo in draw(random, members, self.test_per_class)
+        )
+
+
+@dataclass(frozen=True)
+class CameraAlbum(DrawnAlbum):
+    """An album with new photos in every round; a pure function of (seed, index, round).
+
+    Attributes:
+        iid: Exactly `per_class` photos of each class; otherwise a uniform integer from 1 to twice that.
+    """
+
+    iid: bool
 
     def __post_init__(self) -> None:
         """Check that every draw finds enough photos.
@@ -87,8 +96,4 @@ class CameraAlbum:
             for label, members in enumerate(self.pool.train)
             for photo in draw(random, members, n if self.iid else int(random.integers(1, 2 * n, endpoint=True)))
         ]
-        return AlbumSnapshot(photos=(*drawn, *self._test), skipped={})
-
-    @cached_property
-    def _test(self) -> tuple[Photo, ...]:
-        return own_test_photos(self.pool, self.seed, self.index, self.test_per_class)
+        return AlbumSnapshot(photos=(*drawn, *self.test_photos), skipped={})

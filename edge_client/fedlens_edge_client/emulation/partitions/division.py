@@ -54,20 +54,7 @@ class FixedAlbum:
 
     def photos(self, round_number: int) -> AlbumSnapshot:
         """All photos, in every round."""
-        del round_number
         return AlbumSnapshot(photos=self.held, skipped={})
-
-
-@dataclass(frozen=True)
-class EvaluatorAlbum:
-    """All test photos of a pool, in every round."""
-
-    pool: PhotoPool
-
-    def photos(self, round_number: int) -> AlbumSnapshot:
-        """All test photos, in every round."""
-        del round_number
-        return AlbumSnapshot(self.pool.entries(is_test=True))
 
 
 @lru_cache(maxsize=4)

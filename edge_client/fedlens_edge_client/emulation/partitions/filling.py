@@ -14,15 +14,13 @@ before it, newest first, until the limit is reached; every round has at least on
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 
-from fedlens_edge_client.emulation.partitions.camera import draw, generator, own_test_photos
+from fedlens_edge_client.emulation.partitions.camera import DrawnAlbum, draw, generator
 from fedlens_edge_client.emulation.partitions.drift import class_weights
 from fedlens_edge_client.emulation.partitions.listing import PoolPhoto
-from fedlens_edge_client.emulation.partitions.pool import PhotoPool
-from fedlens_edge_client.storage.album import AlbumSnapshot, Photo
+from fedlens_edge_client.storage.album import AlbumSnapshot
 
 CORRECTED_WITHIN = 3
 
@@ -42,7 +40,7 @@ class Arrival:
 
 
 @dataclass(frozen=True)
-class FillingAlbum:
+class FillingAlbum(DrawnAlbum):
     """An album that grows from round to round; a pure function of (seed, index, round).
 
     Attributes:
@@ -53,13 +51,8 @@ class FillingAlbum:
         drift: Strength of the change of the arrivals' class mix, 0 to 1.
     """
 
-    pool: PhotoPool
-    seed: int
-    index: int
-    per_class: int
     limit: int
     mislabelled: float
-    test_per_class: int
     drift: float = 0.0
 
     def __post_init__(self) -> None:
@@ -83,7 +76,7 @@ class FillingAlbum:
             if len(held) == self.limit:
                 break
         train = [self.pool.entry(a.label_in(round_number), a.photo, is_test=False) for a in reversed(held.values())]
-        return AlbumSnapshot(photos=(*train, *self._test), skipped={})
+        return AlbumSnapshot(photos=(*train, *self.test_photos), skipped={})
 
     def arrivals(self, round_number: int) -> list[Arrival]:
         """The arrivals at the start of this round, in order."""
@@ -99,10 +92,6 @@ class FillingAlbum:
                 corrected = round_number + int(random.integers(1, CORRECTED_WITHIN, endpoint=True))
                 came.append(Arrival(photo, label, other if wrong else label, corrected))
         return [came[i] for i in random.permutation(len(came))]
-
-    @cached_property
-    def _test(self) -> tuple[Photo, ...]:
-        return own_test_photos(self.pool, self.seed, self.index, self.test_per_class)
 
     def _newest_first(self, round_number: int) -> Iterator[Arrival]:
         for earlier in range(round_number, 0, -1):

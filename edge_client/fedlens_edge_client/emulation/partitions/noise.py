@@ -55,7 +55,6 @@ class NoisyAlbum:
         Raises:
             AlbumError: The copies cannot be written.
         """
-        del round_number
         with self._making:
             if self._held is None:
                 try:
@@ -71,7 +70,9 @@ class NoisyAlbum:
             content = path.read_bytes()
         except FileNotFoundError:
             try:
-                content = noisy_copy(photo.path, self._level, np.random.Generator(np.random.PCG64(_number(key))))
+                content = noisy_copy(
+                    photo.path, self._level, np.random.Generator(np.random.PCG64(int.from_bytes(key, "little")))
+                )
             except (FileNotFoundError, PhotoUnreadable):
                 return photo
             _write(path, content)
@@ -98,10 +99,6 @@ def noisy_copy(original: Path, level: float, random: np.random.Generator) -> byt
     # Noise cannot be compressed; uncompressed, the bytes do not depend on a compressor's version.
     picture.save(content, "PNG", compress_level=0)
     return content.getvalue()
-
-
-def _number(key: bytes) -> int:
-    return int.from_bytes(key, "little")
 
 
 def _write(path: Path, content: bytes) -> None:

@@ -8,10 +8,10 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from fedlens_edge_client.emulation.partitions.listing import ByClass, Listing, PoolPhoto, PoolUnusable
+from fedlens_edge_client.errors import some
 from fedlens_proto import photos
 
 _LOOSE = "photos outside the clients' folders"
-_NAMED = 5
 
 
 def client_folders(root: Path) -> list[Path]:
@@ -27,7 +27,7 @@ def client_folders(root: Path) -> list[Path]:
     ]
     if classes and clients:
         raise PoolUnusable(
-            f"{root} holds folders of photos ({_some(classes)}) beside folders of class folders ({_some(clients)}); "
+            f"{root} holds folders of photos ({_named(classes)}) beside folders of class folders ({_named(clients)}); "
             "move photos so that all are CLASS/photo, or all are CLIENT/CLASS/photo"
         )
     if side := next((folder.name for folder in clients if folder.name in ("train", "test")), None):
@@ -76,7 +76,7 @@ def notes_on(train: ByClass, test: ByClass, folders: list[Path]) -> tuple[str, .
             untested.append(name)
     notes = []
     if empty := [folder for folder in folders if folder.name not in owners]:
-        notes.append(f"folders without a photo that could be read are no clients: {_some(empty)}")
+        notes.append(f"folders without a photo that could be read are no clients: {_named(empty)}")
     if len(owners) == 1:
         notes.append(f"all photos are of one client ({owners.pop()}): there is no other to learn with")
     else:
@@ -95,6 +95,5 @@ def _holds_photos(folder: Path) -> bool:
     return bool(found.photos) or photos.Skipped.HEIC in found.skipped
 
 
-def _some(folders: Iterable[Path]) -> str:
-    names = [folder.name for folder in folders]
-    return ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")
+def _named(folders: Iterable[Path]) -> str:
+    return some([folder.name for folder in folders], 5)

@@ -1,7 +1,7 @@
 """A partition with its settings, and each client's album."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -9,7 +9,6 @@ from typing import Any, Self
 from fedlens_edge_client.emulation.partitions.camera import CameraAlbum
 from fedlens_edge_client.emulation.partitions.division import (
     Division,
-    EvaluatorAlbum,
     FixedAlbum,
     dealt_owners,
     divide,
@@ -25,9 +24,17 @@ from fedlens_edge_client.storage.album import Album
 
 # FedConcat's and FedClassAvg's minimum; and pFedSim's, half of which is for tests.
 _MIN_PHOTOS = {PartitionName.DIRICHLET: 10, PartitionName.POOLED_HALVES: 40}
-_AT_LEAST_ONE = ("clients", "per_class", "test_per_class", "limit", "classes_per_client", "min_photos")
-_NOT_NEGATIVE = ("seed", "test_photos", "sigma")
-_FRACTIONS = ("mislabelled", "drift")
+# Allowed values of settings; None is always allowed.
+_ALLOWED: Mapping[str, tuple[str, Callable[[float], bool]]] = {
+    **dict.fromkeys(
+        ("clients", "per_class", "test_per_class", "limit", "classes_per_client", "min_photos"),
+        ("at least 1", lambda value: value >= 1),
+    ),
+    **dict.fromkeys(("seed", "test_photos", "sigma"), ("0 or more", lambda value: 0 <= value < math.inf)),
+    **dict.fromkeys(("mislabelled", "drift"), ("0 to 1", lambda value: 0 <= value <= 1)),
+    "beta": ("more than 0", lambda value: 0 < value < math.inf),
+    "unseen": ("0 or more and less than 1", lambda value: 0 <= value < 1),
+}
 
 
 class BadPartition(EdgeClientError):
@@ -77,16 +84,10 @@ class Partition:
         Raises:
             BadPartition: One is out of its range.
         """
-        for key in _AT_LEAST_ONE:
+        for key, (allowed, is_allowed) in _ALLOWED.items():
             value = getattr(self, key)
-            self._require(key, value is None or value >= 1, "at least 1")
-        for key in _NOT_NEGATIVE:
-            value = getattr(self, key)
-            self._require(key, value is None or 0 <= value < math.inf, "0 or more")
-        for key in _FRACTIONS:
-            self._require(key, 0 <= getattr(self, key) <= 1, "0 to 1")
-        self._require("beta", 0 < self.beta < math.inf, "more than 0")
-        self._require("unseen", 0 <= self.unseen < 1, "0 or more and less than 1")
+            if value is not None and not is_allowed(value):
+                raise BadPartition(f"{key} of partition {self.name.value} is {value}; allowed is {allowed}")
 
     @classmethod
     def of(cls, name: PartitionName, settings: Mapping[str, Any], *, seed: int, clients: int | None) -> Self:
@@ -123,11 +124,11 @@ class Partition:
         if self.name is PartitionName.ALBUM:
             limit = 4 * self.per_class * len(pool.class_names) if self.limit is None else self.limit
             return FillingAlbum(
-                pool, self.seed, index, self.per_class, limit, self.mislabelled, self._test_per_class, self.drift
+                pool, self.seed, index, self.per_class, self._test_per_class, limit, self.mislabelled, self.drift
             )
         if self.name in (PartitionName.CAMERA_IID, PartitionName.CAMERA_NONIID):
             iid = self.name is PartitionName.CAMERA_IID
-            return CameraAlbum(pool, self.seed, index, iid, self.per_class, self._test_per_class)
+            return CameraAlbum(pool, self.seed, index, self.per_class, self._test_per_class, iid)
         photos = divide(self._division(pool), pool)[index]
         if self.name is not PartitionName.FEATURE_SKEW:
             return FixedAlbum(photos)
@@ -146,7 +147,7 @@ class Partition:
         if self.name is PartitionName.CLIENTS and self.unseen:
             return FixedAlbum(unseen_photos(self._division(pool), pool))
         if self.name is not PartitionName.POOLED_HALVES:
-            return EvaluatorAlbum(pool)
+            return FixedAlbum(pool.entries(is_test=True))
         return FixedAlbum(
             tuple(photo for photos in divide(self._division(pool), pool) for photo in photos if photo.is_test)
         )
@@ -204,7 +205,3 @@ class Partition:
 
     def _effective(self, key: str) -> Any:
         return _MIN_PHOTOS.get(self.name) if key == "min_photos" and self.min_photos is None else getattr(self, key)
-
-    def _require(self, key: str, holds: bool, allowed: str) -> None:
-        if not holds:
-            raise BadPartition(f"{key} of partition {self.name.value} is {getattr(self, key)}; allowed is {allowed}")

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Self
 
 from fedlens_edge_client.emulation.partitions.held_out import split
-from fedlens_edge_client.emulation.partitions.listing import ByClass, Listing, PoolPhoto, PoolUnusable
+from fedlens_edge_client.emulation.partitions.listing import Listing, PoolPhoto, PoolUnusable
 from fedlens_edge_client.emulation.partitions.owners import client_folders, notes_on, read_clients
 from fedlens_edge_client.emulation.partitions.table import read_table, table_of
 from fedlens_edge_client.storage.album import Photo
@@ -15,13 +15,6 @@ from fedlens_edge_client.storage.album import Photo
 
 class TooFewPhotos(PoolUnusable):
     """A class has fewer photos than a partition may draw at once; add photos or reduce the number."""
-
-    def __init__(self, class_name: str, found: int, needed: int, what: str, advice: str) -> None:
-        """`what` names the photos, such as `train photos in photos/train`."""
-        super().__init__(f"class {class_name!r} has {found} {what}, at least {needed} are needed; {advice}")
-        self.class_name = class_name
-        self.found = found
-        self.needed = needed
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,17 +59,15 @@ class PhotoPool:
                 f"{root} is no folder and no table (.csv); give a folder that has a sub-folder of photos for each class"
             )
         listing = Listing(root)
-        sides: tuple[ByClass, ByClass]
         folders: list[Path] = []
         if table is not None:
-            sides = split(read_table(table, listing))
+            train, test = split(read_table(table, listing))
         elif (root / "train").is_dir() and (root / "test").is_dir():
-            sides = listing.classes(root / "train"), listing.classes(root / "test")
+            train, test = listing.classes(root / "train"), listing.classes(root / "test")
         elif folders := client_folders(root):
-            sides = split(read_clients(root, folders, listing))
+            train, test = split(read_clients(root, folders, listing))
         else:
-            sides = split(listing.classes(root))
-        train, test = sides
+            train, test = split(listing.classes(root))
         if one_sided := sorted(train.keys() ^ test.keys()):
             missing = "test" if one_sided[0] in train else "train"
             raise PoolUnusable(f"class {one_sided[0]!r} has no folder in {root / missing}; both sides need it")
@@ -110,7 +101,10 @@ class PhotoPool:
         for side, needed, members in (("train", train, self.train), ("test", test, self.test)):
             for name, found in zip(self.class_names, members, strict=True):
                 if len(found) < needed:
-                    raise TooFewPhotos(name, len(found), needed, f"{side} photos in {self.root}", advice)
+                    raise TooFewPhotos(
+                        f"class {name!r} has {len(found)} {side} photos in {self.root}, at least {needed} are needed; "
+                        f"{advice}"
+                    )
 
     def entries(self, *, is_test: bool) -> tuple[Photo, ...]:
         """The album entries of all train or all test photos."""

@@ -65,9 +65,7 @@ def test_photos_features_may_be_kept_elsewhere_than_what_a_fleet_has_downloaded(
 
 
 def test_a_client_is_called_by_the_one_whose_photos_it_has(config: FleetConfig, tmp_path: Path) -> None:
-    pool = PhotoPool.open(
-        write_clients(tmp_path / "photos", {"anna": {"cat": 5, "dog": 5}, "ben": {"cat": 5, "dog": 5}})
-    )
+    pool = PhotoPool.open(write_clients(tmp_path, {name: {"cat": 5, "dog": 5} for name in ("anna", "ben")}))
     owned = replace(config, pool=pool, partition=Partition(name=PartitionName.CLIENTS, seed=1))
     together = replace(owned, partition=Partition(name=PartitionName.CLIENTS, seed=1, clients=1))
 

@@ -27,6 +27,7 @@ from fedlens_proto.manifest import Bundle
 from fedlens_proto.v1 import admin_pb2
 from tests.integration.federation import tiny_bundle
 
+MakeFleet = Callable[..., tuple[FleetConfig, AdminClient]]
 CLIENTS = 3
 ROUNDS = 4
 # Long enough for three clients that train for milliseconds; so long do the others wait for one that vanishes.
@@ -50,9 +51,7 @@ def server(tmp_path: Path) -> Iterator[ServerProcess]:
 
 
 @pytest.fixture
-def fleet_of(
-    tmp_path: Path, pool: PhotoPool, bundle: Bundle, server: ServerProcess
-) -> Callable[..., tuple[FleetConfig, AdminClient]]:
+def fleet_of(tmp_path: Path, pool: PhotoPool, bundle: Bundle, server: ServerProcess) -> MakeFleet:
     """Makes a task and a fleet for it."""
 
     def make(
@@ -94,9 +93,7 @@ def members_by_state(admin: AdminClient) -> list[Counter[str]]:
 
 
 @pytest.mark.slow
-def test_a_stopped_fleet_goes_on_without_losing_or_repeating_an_update(
-    fleet_of: Callable[..., tuple[FleetConfig, AdminClient]],
-) -> None:
+def test_a_stopped_fleet_goes_on_without_losing_or_repeating_an_update(fleet_of: MakeFleet) -> None:
     config, admin = fleet_of()
     trained: list[tuple[int, int]] = []
     receipts: list[tuple[int, int]] = []
@@ -116,14 +113,13 @@ def test_a_stopped_fleet_goes_on_without_losing_or_repeating_an_update(
     assert stopped_after < len(every)
     assert sorted(trained) == every
     assert sorted(receipts) == every
-    answer = admin.show("digits")
-    assert answer.task.state == admin_pb2.TASK_STATE_FINISHED
+    assert admin.show("digits").task.state == admin_pb2.TASK_STATE_FINISHED
     assert members_by_state(admin) == [Counter(REPORTED=CLIENTS)] * ROUNDS
 
 
 @pytest.mark.slow
 def test_faults_of_a_plan_reach_the_server_and_the_evaluator_measures_every_test_photo(
-    fleet_of: Callable[..., tuple[FleetConfig, AdminClient]], pool: PhotoPool
+    fleet_of: MakeFleet, pool: PhotoPool
 ) -> None:
     plan = FaultPlan(
         fault=(
@@ -149,9 +145,7 @@ def test_faults_of_a_plan_reach_the_server_and_the_evaluator_measures_every_test
     assert measured == {sum(len(members) for members in pool.test)}
 
 
-def test_a_worker_that_dies_ends_the_fleet_with_its_name(
-    fleet_of: Callable[..., tuple[FleetConfig, AdminClient]],
-) -> None:
+def test_a_worker_that_dies_ends_the_fleet_with_its_name(fleet_of: MakeFleet) -> None:
     config, _ = fleet_of(workers=2)
     pids: list[int] = []
 
@@ -164,9 +158,7 @@ def test_a_worker_that_dies_ends_the_fleet_with_its_name(
     assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
 
 
-def test_a_wrong_token_ends_the_fleet_with_the_servers_words(
-    fleet_of: Callable[..., tuple[FleetConfig, AdminClient]],
-) -> None:
+def test_a_wrong_token_ends_the_fleet_with_the_servers_words(fleet_of: MakeFleet) -> None:
     config, _ = fleet_of(token="wrong", evaluator_token=None)
 
     status = run_fleet(config)
@@ -178,7 +170,7 @@ def test_a_wrong_token_ends_the_fleet_with_the_servers_words(
 
 @pytest.mark.slow
 def test_a_fleet_whose_partition_makes_photos_takes_part_with_the_model_that_it_names(
-    fleet_of: Callable[..., tuple[FleetConfig, AdminClient]], bundle: Bundle
+    fleet_of: MakeFleet, bundle: Bundle
 ) -> None:
     partition = Partition(name=PartitionName.FEATURE_SKEW, seed=1, clients=CLIENTS)
     config, admin = fleet_of(rounds=2, partition=partition, models=(bundle.manifest.model,))
@@ -193,7 +185,7 @@ def test_a_fleet_whose_partition_makes_photos_takes_part_with_the_model_that_it_
 
 @pytest.mark.slow
 def test_a_fleet_of_people_learns_from_some_and_is_measured_on_others(
-    fleet_of: Callable[..., tuple[FleetConfig, AdminClient]], pool: PhotoPool, tmp_path: Path
+    fleet_of: MakeFleet, pool: PhotoPool, tmp_path: Path
 ) -> None:
     # Five people have four photos of each of three digits. A fifth of them, one, is unseen.
     for label in range(3):
@@ -217,7 +209,7 @@ def test_a_fleet_of_people_learns_from_some_and_is_measured_on_others(
 
 @pytest.mark.slow
 def test_ctrl_c_ends_the_command_with_status_130_and_the_same_command_goes_on(
-    fleet_of: Callable[..., tuple[FleetConfig, AdminClient]], server: ServerProcess, tmp_path: Path
+    fleet_of: MakeFleet, server: ServerProcess, tmp_path: Path
 ) -> None:
     rounds = 30  # more than pass while a signal arrives
     config, admin = fleet_of(rounds=rounds)

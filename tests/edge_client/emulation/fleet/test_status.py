@@ -34,6 +34,22 @@ def heard(*said: tuple[int, Event]) -> FleetStatus:
     return status
 
 
+def printed(*said: tuple[float, int, Event] | float) -> list[str]:
+    """The lines of a fleet's progress: at some second a client tells an event, or there is only a look."""
+    out, now, status = StringIO(), [0.0], FleetStatus()
+    with FleetProgress(Console(file=out, width=100), workers=2, now=lambda: now[0]) as progress:
+        for step in said:
+            if isinstance(step, tuple):
+                now[0], index, event = step
+                message = Happened(0, index, event)
+                status.count(message)
+                progress.show(message, status)
+            else:
+                now[0] = step
+                progress.look()
+    return out.getvalue().splitlines()
+
+
 def test_a_round_counts_who_started_who_reported_and_their_losses() -> None:
     status = heard(
         (0, RoundStarted(1, 1, 10, 2)),
@@ -46,35 +62,6 @@ def test_a_round_counts_who_started_who_reported_and_their_losses() -> None:
     newest = status.rounds[(1, 1)]
     assert (len(newest.started), len(newest.reported), newest.mean_loss) == (2, 1, 1.5)
     assert (status.reports, status.bytes_uploaded) == (1, 500)
-
-
-def test_an_evaluator_is_no_member_of_a_round() -> None:
-    status = heard((EVALUATOR, RoundStarted(1, 1, 0, 50)), (EVALUATOR, reported(1)))
-
-    assert status.rounds == {}
-    assert (status.reports, status.evaluations) == (0, 1)
-
-
-def test_trouble_is_told_in_words() -> None:
-    status = heard(
-        (3, RoundRefused(1, 2, "round-closed", "the round has closed")),
-        (4, RoundFailed(1, 2, "no_photos", "there is no labelled train photo")),
-    )
-
-    assert status.trouble == [
-        "round 2, client 3: round-closed: the round has closed",
-        "round 2, client 4: no_photos: there is no labelled train photo",
-    ]
-
-
-def test_clients_are_called_by_the_names_that_the_fleet_has_for_them() -> None:
-    status = FleetStatus(name=lambda index: f"client {index} (anna)")
-
-    status.count(Happened(0, 3, RoundStarted(1, 2, 10, 2)))
-    status.count(Happened(0, 3, RoundFailed(1, 2, "no_photos", "there is none")))
-
-    assert status.activity == {0: "client 3 (anna): round 2, 10 photos"}
-    assert status.trouble == ["round 2, client 3 (anna): no_photos: there is none"]
 
 
 def test_a_fleet_tells_what_is_left_out_of_its_photos_and_what_is_odd(config: FleetConfig) -> None:
@@ -91,31 +78,18 @@ def test_a_fleet_tells_what_is_left_out_of_its_photos_and_what_is_odd(config: Fl
     ]
 
 
-def test_an_evaluation_that_comes_after_the_next_model_is_no_trouble() -> None:
-    status = heard((EVALUATOR, RoundRefused(1, 2, "round-closed", "another round is evaluated by now")))
-
-    assert status.trouble == []
-
-
 def test_a_client_that_failed_is_named() -> None:
     status = FleetStatus()
     status.count(ClientEnded(0, 2, "the server refuses (forbidden): revoked"))
     status.count(ClientEnded(0, 3, None))
 
     assert status.failures == {2: "the server refuses (forbidden): revoked"}
-    assert status.ended == 2
 
 
 def test_without_a_terminal_each_round_is_one_line() -> None:
-    out = StringIO()
-    status = FleetStatus()
-    with FleetProgress(Console(file=out, width=100), workers=1) as progress:
-        for event in (RoundStarted(1, 1, 9, 1), Trained(1, 1, 3, 3, 0.1, 0.25), reported(1), RoundStarted(1, 2, 9, 1)):
-            message = Happened(0, 0, event)
-            status.count(message)
-            progress.show(message, status)
+    events = (RoundStarted(1, 1, 9, 1), Trained(1, 1, 3, 3, 0.1, 0.25), reported(1), RoundStarted(1, 2, 9, 1))
 
-    assert out.getvalue().splitlines() == [
+    assert printed(*((0.0, 0, event) for event in events)) == [
         "round   1: 1 of 1 clients reported, mean loss 0.250",
         "round   2: 0 of 1 clients reported",
     ]
@@ -131,58 +105,60 @@ def test_a_mean_loss_does_not_depend_on_who_reports_first() -> None:
 
 
 def test_a_round_is_told_when_all_that_started_it_have_reported_even_after_the_next_has_begun() -> None:
-    out = StringIO()
-    status = FleetStatus()
-    said: list[tuple[int, Event]] = [
-        (0, RoundStarted(1, 1, 9, 1)),
-        (1, RoundStarted(1, 1, 9, 1)),
-        (0, Trained(1, 1, 3, 3, 0.1, 0.25)),
-        (0, reported(1)),
-        (0, RoundStarted(1, 2, 9, 1)),
-        (1, Trained(1, 1, 3, 3, 0.1, 0.75)),
-        (1, reported(1)),
-    ]
-    with FleetProgress(Console(file=out, width=100), workers=2) as progress:
-        for index, event in said:
-            message = Happened(index, index, event)
-            status.count(message)
-            progress.show(message, status)
+    lines = printed(
+        (0.0, 0, RoundStarted(1, 1, 9, 1)),
+        (0.0, 1, RoundStarted(1, 1, 9, 1)),
+        (0.0, 0, Trained(1, 1, 3, 3, 0.1, 0.25)),
+        (0.0, 0, reported(1)),
+        (0.0, 0, RoundStarted(1, 2, 9, 1)),
+        (0.0, 1, Trained(1, 1, 3, 3, 0.1, 0.75)),
+        (0.0, 1, reported(1)),
+    )
 
-    assert out.getvalue().splitlines()[0] == "round   1: 2 of 2 clients reported, mean loss 0.500"
+    assert lines[0] == "round   1: 2 of 2 clients reported, mean loss 0.500"
 
 
 def test_a_fleet_of_which_nobody_works_says_why_and_again_every_half_minute() -> None:
-    out, now = StringIO(), [0.0]
-    status = FleetStatus()
-    with FleetProgress(Console(file=out, width=100), workers=1, now=lambda: now[0]) as progress:
-        for index, event in ((0, Waiting("population", 9)), (1, Enrolled(bytes(32), "trainer"))):
-            message = Happened(0, index, event)
-            status.count(message)
-            progress.show(message, status)
-        for now[0] in (0.0, 5.0):
-            progress.look()
-        status.count(Happened(0, 1, Waiting("population", 9)))
-        for now[0] in (6.0, 6.5, 7.0, 36.9, 37.0):
-            progress.look()
+    waits = Waiting("population", 9)
+    lines = printed(
+        (0.0, 0, waits), (0.0, 1, Enrolled(bytes(32), "trainer")), 0.0, 5.0, (5.0, 1, waits), 6.0, 6.5, 7.0, 36.9, 37.0
+    )
 
-    # The second client waits from 6 s on, which is told when it has lasted a second, at 7 s.
+    # The second client waits from 6 s on, as a look finds, which is told when it has lasted a second, at 7 s.
     line = "clients: waiting: the task starts when enough clients have enrolled"
-    assert out.getvalue().splitlines() == [line, f"{line} (for 30 s)"]
+    assert lines == [line, f"{line} (for 30 s)"]
 
 
 def test_a_fleet_whose_server_is_down_says_so_as_long_as_requests_fail() -> None:
-    out, now = StringIO(), [0.0]
-    status = FleetStatus()
-    with FleetProgress(Console(file=out, width=100), workers=1, now=lambda: now[0]) as progress:
-        for now[0] in (0.0, 2.0, 20.0, 33.0):
-            message = Happened(0, 0, Retrying("connection failed", 2.0, 1))
-            status.count(message)
-            progress.show(message, status)
-        now[0] = 70.0
-        progress.look()
+    fails = Retrying("connection failed", 2.0, 1)
 
     line = "clients: connection failed; trying again"
-    assert out.getvalue().splitlines() == [line, f"{line} (for 31 s)"]
+    assert printed(*((at, 0, fails) for at in (0.0, 2.0, 20.0, 33.0)), 70.0) == [line, f"{line} (for 31 s)"]
+
+
+def test_trouble_is_told_in_words_with_the_names_that_the_fleet_has_for_clients() -> None:
+    status = FleetStatus(name=lambda index: f"client {index} (anna)")
+
+    status.count(Happened(0, 3, RoundStarted(1, 2, 10, 2)))
+    status.count(Happened(0, 3, RoundFailed(1, 2, "no_photos", "there is no labelled train photo")))
+    status.count(Happened(0, 4, RoundRefused(1, 2, "round-closed", "the round has closed")))
+
+    assert status.activity == {0: "client 3 (anna): round 2, 10 photos"}
+    assert status.trouble == [
+        "round 2, client 3 (anna): no_photos: there is no labelled train photo",
+        "round 2, client 4 (anna): round-closed: the round has closed",
+    ]
+
+
+def test_an_evaluator_is_no_member_of_a_round_and_what_comes_after_the_next_model_is_no_trouble() -> None:
+    status = heard(
+        (EVALUATOR, RoundStarted(1, 1, 0, 50)),
+        (EVALUATOR, reported(1)),
+        (EVALUATOR, RoundRefused(1, 2, "round-closed", "another round is evaluated by now")),
+    )
+
+    assert status.rounds == {}
+    assert (status.reports, status.evaluations, status.trouble) == (0, 1, [])
 
 
 def test_a_terminal_shows_the_newest_round_and_every_worker() -> None:

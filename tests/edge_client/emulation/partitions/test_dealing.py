@@ -117,12 +117,6 @@ def test_by_default_there_is_a_client_for_each_seen_owner() -> None:
     assert partition(1, 4, 0.2).clients_of(pool) == 4
 
 
-def test_a_client_keeps_its_photos_over_the_rounds() -> None:
-    album = partition(1, 2).album(pool_of(["anna", "ben", "carl"]), 0)
-
-    assert album.photos(0) == album.photos(1) == album.photos(9)
-
-
 def test_more_clients_than_owners_are_refused_with_both_numbers() -> None:
     with pytest.raises(Unservable, match=r"5 clients are too many for 2 people or devices .*: take at most 2 clients"):
         partition(1, 5, 0.3).album(pool_of(["anna", "ben", "carl"]), 0)

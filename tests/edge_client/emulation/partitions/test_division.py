@@ -8,20 +8,12 @@ from numpy.random import RandomState
 
 from fedlens_edge_client.emulation.partitions import Partition, PartitionName, PhotoPool, Unservable, splits
 from fedlens_edge_client.storage.album import Photo
+from tests.edge_client.emulation.conftest import CLASSES
 from tests.edge_client.photo_folders import write_files
 
-CLASSES = ("cat", "dog", "owl")
 CLIENTS = 4
 DIVIDED = (PartitionName.DIRICHLET, PartitionName.CLASSES, PartitionName.TWO_CLASSES, PartitionName.POOLED_HALVES)
 WITH_TEST_SIDE = tuple(name for name in DIVIDED if name is not PartitionName.POOLED_HALVES)
-
-
-@pytest.fixture
-def pool(tmp_path: Path) -> PhotoPool:
-    """40 train and 8 test photos of each of three classes."""
-    write_files(tmp_path / "train", dict.fromkeys(CLASSES, 40))
-    write_files(tmp_path / "test", dict.fromkeys(CLASSES, 8))
-    return PhotoPool.open(tmp_path)
 
 
 def partition(name: PartitionName, seed: int = 1, clients: int = CLIENTS, **settings: float) -> Partition:

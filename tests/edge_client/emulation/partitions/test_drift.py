@@ -1,5 +1,4 @@
 from collections import Counter
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -7,16 +6,7 @@ import pytest
 from fedlens_edge_client.emulation.partitions import PhotoPool
 from fedlens_edge_client.emulation.partitions.drift import SEASON, class_weights
 from fedlens_edge_client.emulation.partitions.filling import FillingAlbum
-from tests.edge_client.photo_folders import write_files
-
-CLASSES = ("cat", "dog", "owl")
-
-
-@pytest.fixture
-def pool(tmp_path: Path) -> PhotoPool:
-    write_files(tmp_path / "train", dict.fromkeys(CLASSES, 40))
-    write_files(tmp_path / "test", dict.fromkeys(CLASSES, 8))
-    return PhotoPool.open(tmp_path)
+from tests.edge_client.emulation.conftest import CLASSES
 
 
 def album(pool: PhotoPool, drift: float) -> FillingAlbum:
