@@ -6,32 +6,13 @@ Layout and trust: `docs/bundle.md`.
 import os
 import shutil
 import tempfile
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from hashlib import sha256
+from collections.abc import Mapping
 from pathlib import Path
 
 from fedlens_export.errors import TargetExists
 from fedlens_proto import manifest as reading
 from fedlens_proto.manifest import Bundle
 from fedlens_proto.v1 import manifest_pb2 as pb
-
-
-@dataclass
-class Parts:
-    """The files of an unfinished bundle, by digest."""
-
-    contents: dict[bytes, bytes] = field(default_factory=dict)
-
-    def add(self, content: bytes) -> bytes:
-        """Add a part; returns its digest."""
-        digest = sha256(content).digest()
-        self.contents[digest] = content
-        return digest
-
-    def messages(self) -> Iterable[pb.Part]:
-        """The parts for a manifest, sorted by digest."""
-        return [pb.Part(sha256=digest, size=len(content)) for digest, content in sorted(self.contents.items())]
 
 
 def check_target(folder: Path) -> None:
@@ -60,7 +41,10 @@ def write(folder: Path, manifest: pb.Manifest, parts: Mapping[bytes, bytes]) -> 
     reading.parse(raw)
     folder = folder.absolute()
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        return _same_or_refuse(folder, raw)
+        present = folder / reading.MANIFEST_FILE
+        if present.is_file() and present.read_bytes() == raw:
+            return Bundle.open(folder)
+        raise _taken(folder, "another bundle" if present.is_file() else "something else")
     folder.parent.mkdir(parents=True, exist_ok=True)
     # Beside the target, because a folder can be renamed only inside one file system.
     unfinished = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
@@ -75,14 +59,6 @@ def write(folder: Path, manifest: pb.Manifest, parts: Mapping[bytes, bytes]) -> 
         shutil.rmtree(unfinished, ignore_errors=True)
         raise
     return Bundle.open(folder)
-
-
-def _same_or_refuse(folder: Path, raw: bytes) -> Bundle:
-    manifest = folder / reading.MANIFEST_FILE
-    if manifest.is_file() and manifest.read_bytes() == raw:
-        return Bundle.open(folder)
-    found = "another bundle" if manifest.is_file() else "something else"
-    raise _taken(folder, found)
 
 
 def _taken(folder: Path, found: str) -> TargetExists:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from hashlib import sha256
 from importlib.metadata import version
 from pathlib import Path
 
@@ -52,7 +53,7 @@ class Draft:
         self.training = training
         self.on_stage = on_stage
         self.on_file = on_file
-        self.parts = bundle.Parts()
+        self.parts: dict[bytes, bytes] = {}
         self.programs: list[pb.Program] = []
         self.frozen = b""
         self.objective = objectives.by_name(training.objective)
@@ -104,9 +105,15 @@ class Draft:
                 name=name,
                 inputs=source.inputs,
                 outputs=source.outputs,
-                files=[pb.ProgramFile(format=file.format, sha256=self.parts.add(file.raw)) for file in files],
+                files=[pb.ProgramFile(format=file.format, sha256=self.add_part(file.raw)) for file in files],
             )
         )
+
+    def add_part(self, content: bytes) -> bytes:
+        """Add a file to the bundle; returns its digest."""
+        digest = sha256(content).digest()
+        self.parts[digest] = content
+        return digest
 
     def _compare(
         self,
@@ -172,15 +179,15 @@ class Draft:
             ],
             last_batch=pb.LAST_BATCH_FILLED if network.has_batch_norm else pb.LAST_BATCH_MASKED,
             programs=self.programs,
-            initial=self.parts.add(blob.encode({key: tensor.numpy() for key, tensor in initial.items()})),
+            initial=self.add_part(blob.encode({key: tensor.numpy() for key, tensor in initial.items()})),
             frozen=self.frozen,
             tools=_tools(training),
             concatenated=training.concatenated,
             views=views,
             stored_views=training.stored_views if views and is_frozen else 0,
         )
-        manifest.parts.extend(self.parts.messages())
-        return bundle.write(folder, manifest, self.parts.contents)
+        manifest.parts.extend(pb.Part(sha256=digest, size=len(raw)) for digest, raw in sorted(self.parts.items()))
+        return bundle.write(folder, manifest, self.parts)
 
 
 def _check_logits(network: Network, classes: int) -> None:
@@ -188,8 +195,7 @@ def _check_logits(network: Network, classes: int) -> None:
         with torch.no_grad():
             logits, _ = network(network.weights, network.buffers, torch.zeros(2, *network.input_shape), training=False)
     except Exception as error:  # whatever a foreign model raises
-        shape = [2, *network.input_shape]
-        raise NotExportable(f"the model fails with its input, float32{shape}: {error}") from error
+        raise NotExportable(f"the model fails with its input, float32{[2, *network.input_shape]}: {error}") from error
     if tuple(logits.shape) != (2, classes):
         raise NotExportable(
             f"the model gives {list(logits.shape)} for two rows; for {classes} classes it must be [2, {classes}]"

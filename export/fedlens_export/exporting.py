@@ -82,7 +82,7 @@ def export_bundle(folder: Path, spec: ExportSpec, on_stage: OnStage = unheard, o
     check_training(spec)
     bundle.check_target(folder)
     classes = len(spec.class_names)
-    if own_model.is_own(spec.model):
+    if ":" in spec.model:
         return _own_bundle(folder, spec, on_stage, on_file)
     if spec.normalise:
         raise NotExportable(f"{spec.model} has its own normalisation; --normalise is for models of your own")
@@ -97,7 +97,7 @@ def export_bundle(folder: Path, spec: ExportSpec, on_stage: OnStage = unheard, o
         return whole_model_bundle(folder, module, spec, side, name=spec.model, on_stage=on_stage, on_file=on_file)
     check_choice("model", spec.model, MODELS)
     head_name = spec.head or backbones.HEADS[0]
-    backbones.check_head(head_name)
+    check_choice("head", head_name, backbones.HEADS)
     if objectives.by_name(spec.objective).needs_features and head_name != "hidden":
         raise NotExportable(
             f"objective {spec.objective!r} compares features, and head {head_name!r} has none; take head 'hidden'"
@@ -258,7 +258,7 @@ def frozen_backbone_bundle(
     frozen = steps.frozen_tensors(backbone)
     draft.add(embed, frozen, for_phones=for_phones)
     if frozen:
-        draft.frozen = draft.parts.add(blob.encode({key: tensor.numpy() for key, tensor in frozen.items()}))
+        draft.frozen = draft.add_part(blob.encode({key: tensor.numpy() for key, tensor in frozen.items()}))
     return draft.write(folder, pb.BUNDLE_CLASS_FROZEN_BACKBONE, name, input_size)
 
 

@@ -1,11 +1,17 @@
 """Hyper-parameters: scalars that a local plan can set, with default and range."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+
+from torch import Tensor
 
 from fedlens_proto.v1 import manifest_pb2 as pb
 
 ROLES = ("extractor", "classifier")
 MAX_LEARNING_RATE = 100.0
+
+Scalars = Mapping[str, Tensor]
+"""Hyper-parameters of a step, by name."""
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,9 @@ from fedlens_proto.v1 import blob_pb2
 from fedlens_proto.v1 import manifest_pb2 as pb
 
 Tensors = dict[str, Tensor]
+References = Mapping[str, Tensors]
+"""Tensors that an objective compares with, by name of reference and of weight."""
+DTYPES = {torch.float32: blob_pb2.DTYPE_FLOAT32, torch.int64: blob_pb2.DTYPE_INT64}
 
 _NORMS = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)
 _CONVS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
@@ -73,15 +76,12 @@ class Network:
         """True if a row's result depends on the other rows of its batch while training."""
         return any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in self.module.modules())
 
-    def __call__(
-        self, weights: Mapping[str, Tensor], buffers: Mapping[str, Tensor], inputs: Tensor, *, training: bool
-    ) -> tuple[Tensor, Tensors]:
+    def __call__(self, weights: Tensors, buffers: Tensors, inputs: Tensor, *, training: bool) -> tuple[Tensor, Tensors]:
         """The module's output for these tensors, and the new buffers; no argument is modified."""
-        result, after = self._called(weights, buffers, inputs, {}, training)
-        return result, after
+        return self._called(weights, buffers, inputs, training)
 
     def with_features(
-        self, weights: Mapping[str, Tensor], buffers: Mapping[str, Tensor], inputs: Tensor, *, training: bool
+        self, weights: Tensors, buffers: Tensors, inputs: Tensor, *, training: bool
     ) -> tuple[Tensor, Tensor, Tensors]:
         """The classifier's inputs before their ReLU, float32 [N, F], the output, and the new buffers.
 
@@ -89,7 +89,7 @@ class Network:
             NotExportable: The module is not `Classified`.
         """
         self.check_features()
-        (features, logits), after = self._called(weights, buffers, inputs, {"with_features": True}, training)
+        (features, logits), after = self._called(weights, buffers, inputs, training, with_features=True)
         return features, logits, after
 
     def check_features(self) -> None:
@@ -106,19 +106,14 @@ class Network:
             )
 
     def _called(
-        self,
-        weights: Mapping[str, Tensor],
-        buffers: Mapping[str, Tensor],
-        inputs: Tensor,
-        options: Mapping[str, bool],
-        training: bool,
+        self, weights: Tensors, buffers: Tensors, inputs: Tensor, training: bool, **options: bool
     ) -> tuple[Any, Tensors]:
         self.module.train(training)
         # In training BatchNorm writes into its buffers, which no traced operator shows.
-        after = {name: tensor.clone() for name, tensor in buffers.items()} if training else dict(buffers)
+        after = {name: tensor.clone() for name, tensor in buffers.items()} if training else buffers
         if self.normalisation is not None:
             inputs = self.normalisation(inputs)
-        return functional_call(self.module, {**weights, **after}, (inputs,), dict(options)), after
+        return functional_call(self.module, {**weights, **after}, (inputs,), options), after
 
     def describe(self) -> list[pb.ExchangeableTensor]:
         """Describe each tensor by shape, kind and role, sorted by name; the classifier is the last FC layer.
@@ -165,8 +160,6 @@ def _kind(owner: str, layer: nn.Module) -> pb.TensorKind:
 
 
 def _dtype(name: str, tensor: Tensor) -> blob_pb2.Dtype:
-    if tensor.dtype == torch.float32:
-        return blob_pb2.DTYPE_FLOAT32
-    if tensor.dtype == torch.int64:
-        return blob_pb2.DTYPE_INT64
-    raise NotExportable(f"tensor {name!r} is {tensor.dtype}; float32 and int64 can be exchanged")
+    if tensor.dtype not in DTYPES:
+        raise NotExportable(f"tensor {name!r} is {tensor.dtype}; float32 and int64 can be exchanged")
+    return DTYPES[tensor.dtype]

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedlens_export import objectives
-from fedlens_export.errors import NotExportable
+from fedlens_export.errors import NotExportable, check_choice
 from fedlens_export.programs import calibration, optimisers, pte_program, quantisation
 from fedlens_proto.manifest import MAX_BATCH, MAX_CONCATENATED, MAX_STORED_VIEWS
 
@@ -71,7 +71,7 @@ def check_training(training: Training) -> None:
     if training.pte:
         pte_program.check_installed()
     if training.quantise:
-        quantisation.check_scheme(training.quantise)
+        check_choice("quantisation", training.quantise, quantisation.SCHEMES)
         if not training.pte:
             raise NotExportable("only programs for phones are quantised; add --target pte, or leave out --quantize")
         if not training.calibrate:

@@ -45,11 +45,7 @@ class _Combined(Mapping[str, Array]):
 
 
 class Differences(_Combined):
-    """`trained - base` for each tensor of `trained`."""
-
-    def __init__(self, trained: Mapping[str, Array], base: Mapping[str, Array]) -> None:
-        """`base` may hold more tensors."""
-        super().__init__(trained, base)
+    """`trained - base` for each tensor of `trained`; the base may hold more."""
 
     def __getitem__(self, name: str) -> Array:
         """One difference.

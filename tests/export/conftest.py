@@ -1,19 +1,21 @@
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
-from torch import nn
+from PIL import Image
 
-from fedlens_export.exporting import ExportSpec, Training, export_bundle, frozen_backbone_bundle
+from fedlens_export.exporting import ExportSpec, export_bundle
 from fedlens_export.models import backbones
 from fedlens_proto.manifest import Bundle
-
-CLASSES = ("cat", "dog", "emu")
+from tests.export import small
+from tests.export.small import CLASSES, SIDE
 
 
 @pytest.fixture(scope="session")
 def small_spec() -> ExportSpec:
-    return ExportSpec(model="lenet5_bn", class_names=CLASSES, input_size=16, batch=4)
+    return ExportSpec(model="lenet5_bn", class_names=CLASSES, input_size=SIDE, batch=4)
 
 
 @pytest.fixture(scope="session")
@@ -31,24 +33,26 @@ def weights_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def mobilenet(tmp_path_factory: pytest.TempPathFactory, weights_file: Path) -> Bundle:
-    spec = ExportSpec(
-        model="mobilenet_v3_small",
-        class_names=CLASSES,
-        input_size=32,
-        batch=4,
-        head="hidden",
-        optimiser="adam",
-        objective="proximal",
-        backbone_weights=weights_file,
-    )
+def mobilenet(tmp_path_factory: pytest.TempPathFactory, small_spec: ExportSpec, weights_file: Path) -> Bundle:
+    spec = replace(small_spec, model="mobilenet_v3_small", input_size=32, backbone_weights=weights_file)
+    spec = replace(spec, head="hidden", optimiser="adam", objective="proximal")
     return export_bundle(tmp_path_factory.mktemp("export") / "mobilenet", spec)
 
 
 @pytest.fixture(scope="session")
 def flatten_bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
-    """A backbone without any weights: 16 x 16 photos become 2 x 2 x 3 = 12 features."""
-    backbone = nn.Sequential(nn.AdaptiveAvgPool2d(2), nn.Flatten())
-    head = backbones.build_head("linear", 12, len(CLASSES), seed=0)
-    folder = tmp_path_factory.mktemp("export") / "flatten"
-    return frozen_backbone_bundle(folder, backbone, head, Training(class_names=CLASSES, batch=4), 16)
+    return small.frozen_bundle(tmp_path_factory.mktemp("export") / "flatten")
+
+
+@pytest.fixture(scope="session")
+def coloured(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Sixteen photos of each of two colours, and one that is damaged."""
+    root = tmp_path_factory.mktemp("photos")
+    rng = np.random.default_rng(0)
+    for name, colour in (("blue", (40, 40, 200)), ("red", (200, 40, 40))):
+        (root / name).mkdir()
+        for i in range(16):
+            noise = rng.integers(0, 50, (32, 32, 3))
+            Image.fromarray((noise + colour).astype(np.uint8)).save(root / name / f"{i}.png")
+    (root / "red" / "damaged.png").write_bytes(b"no photo")
+    return root

@@ -4,33 +4,23 @@ import os
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 from fedlens.cli import app
 from fedlens_proto.manifest import Bundle
 from fedlens_proto.v1 import manifest_pb2 as pb
 
 
-@pytest.fixture
-def classes(tmp_path: Path) -> Path:
+def export(folder: Path, *changed: str, out: str = "b") -> Result:
+    """The command for two classes; an option that is given twice counts as given last."""
     for name in ("dog", "cat"):
-        (tmp_path / "photos" / name).mkdir(parents=True)
-    return tmp_path / "photos"
+        (folder / "photos" / name).mkdir(parents=True, exist_ok=True)
+    usual = ["--model", "lenet5", "--classes-from", str(folder / "photos"), "--out", str(folder / out)]
+    return CliRunner().invoke(app, ["export", *usual, *changed])
 
 
-def test_export_writes_a_bundle_and_says_what_is_in_it(classes: Path, tmp_path: Path) -> None:
-    arguments = [
-        "--model",
-        "lenet5",
-        "--classes-from",
-        str(classes),
-        "--input-size",
-        "16",
-        "--out",
-        str(tmp_path / "b"),
-    ]
-
-    result = CliRunner().invoke(app, ["export", *arguments])
+def test_export_writes_a_bundle_and_says_what_is_in_it(tmp_path: Path) -> None:
+    result = export(tmp_path, "--input-size", "16")
 
     bundle = Bundle.open(tmp_path / "b")
     assert result.exit_code == 0
@@ -41,21 +31,17 @@ def test_export_writes_a_bundle_and_says_what_is_in_it(classes: Path, tmp_path: 
     assert "largest difference" not in result.stdout
 
 
-def test_check_prints_how_far_each_program_is_from_the_model(classes: Path, tmp_path: Path) -> None:
-    arguments = ["--model", "lenet5", "--classes-from", str(classes), "--input-size", "16", "--check"]
-
-    result = CliRunner().invoke(app, ["export", *arguments, "--out", str(tmp_path / "b")])
+def test_check_prints_how_far_each_program_is_from_the_model(tmp_path: Path) -> None:
+    result = export(tmp_path, "--input-size", "16", "--check")
 
     rows = [line.split() for line in result.stdout.splitlines()]
     assert [row[:2] for row in rows[1:4]] == [["step", "pt2"], ["predict", "pt2"], ["predict", "onnx"]]
     assert all(float(row[2]) <= float(row[3]) == 1e-5 for row in rows[1:4])
 
 
-def test_a_bundle_gets_onnx_and_is_concatenated_as_told(classes: Path, tmp_path: Path) -> None:
-    arguments = ["--model", "lenet5", "--classes-from", str(classes), "--input-size", "16", "--concatenated", "2"]
-
-    CliRunner().invoke(app, ["export", *arguments, "--out", str(tmp_path / "with")])
-    CliRunner().invoke(app, ["export", *arguments, "--out", str(tmp_path / "without"), "--no-onnx"])
+def test_a_bundle_gets_onnx_and_is_concatenated_as_told(tmp_path: Path) -> None:
+    export(tmp_path, "--input-size", "16", "--concatenated", "2", out="with")
+    export(tmp_path, "--input-size", "16", "--concatenated", "2", "--no-onnx", out="without")
 
     found = [
         {file.format for program in Bundle.open(tmp_path / name).manifest.programs for file in program.files}
@@ -68,10 +54,7 @@ def test_a_bundle_gets_onnx_and_is_concatenated_as_told(classes: Path, tmp_path:
 @pytest.mark.parametrize(
     ("changed", "reason"),
     [
-        (
-            ["--model", "lenet6"],
-            "model 'lenet6' is unknown; there are fedns_cnn, lenet5, lenet5_bn, small_plain, ",
-        ),
+        (["--model", "lenet6"], "model 'lenet6' is unknown; there are fedns_cnn, lenet5, lenet5_bn, small_plain, "),
         (["--classes-from", "gone"], "gone is no folder"),
         (["--input-size", "8"], "at least 16 pixels"),
         (["--objective", "supcon"], "SmallCnn does not return them; take a model that ends in FC 512 and a classifier"),
@@ -80,18 +63,11 @@ def test_a_bundle_gets_onnx_and_is_concatenated_as_told(classes: Path, tmp_path:
         (["--target", "pte"], "phones train FC layers only"),
         (["--concatenated", "65"], "65 extractors cannot be concatenated; 1 to 64 can"),
         (["--model", "mobilenet_v3_small", "--backbone-weights", "gone.pth"], "gone.pth cannot be read"),
-        (
-            ["--model", "mobilenet_v3_small", "--backbone-weights", os.devnull],
-            "null cannot be read as a state dict: it",
-        ),
+        (["--model", "resnet18", "--backbone-weights", os.devnull], "null cannot be read as a state dict: it"),
     ],
 )
-def test_a_mistake_is_told_in_a_line_and_ends_with_status_1(
-    changed: list[str], reason: str, classes: Path, tmp_path: Path
-) -> None:
-    usual = ["--model", "lenet5", "--classes-from", str(classes), "--out", str(tmp_path / "b")]
-
-    result = CliRunner().invoke(app, ["export", *usual, *changed])
+def test_a_mistake_is_told_in_a_line_and_ends_with_status_1(changed: list[str], reason: str, tmp_path: Path) -> None:
+    result = export(tmp_path, *changed)
 
     assert result.exit_code == 1
     assert reason in result.stderr

@@ -3,25 +3,25 @@
 import os
 import subprocess
 import sys
+from collections.abc import Iterable
 from dataclasses import replace
+from itertools import groupby
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 import torchvision  # type: ignore[import-untyped]
-from torch import Tensor, nn
+from torch import nn
 
-from fedlens_export.errors import NotExportable, ParityBroken, TargetExists, UnknownChoice
-from fedlens_export.exporting import ExportSpec, Training, export_bundle, whole_model_bundle
-from fedlens_export.hyper import Hyper
-from fedlens_export.programs import lowering, parity
-from fedlens_export.programs.steps import ProgramSource
+from fedlens_export.errors import NotExportable, TargetExists, UnknownChoice
+from fedlens_export.exporting import ExportSpec, export_bundle
+from fedlens_export.programs import lowering
 from fedlens_proto.blob import Blob
 from fedlens_proto.manifest import Bundle, program
 from fedlens_proto.programs import pt2
-from fedlens_proto.v1 import blob_pb2
 from fedlens_proto.v1 import manifest_pb2 as pb
+from tests.export.small import whole_bundle
 
 EXPORT = """
 import sys
@@ -32,12 +32,8 @@ print(export_bundle(Path(sys.argv[1]), spec).id.hex())
 """
 
 
-def kinds(slots: object) -> list[str]:
-    found: list[str] = []
-    for slot in slots:  # type: ignore[attr-defined]
-        name = pb.SlotKind.Name(slot.kind).removeprefix("SLOT_KIND_")
-        found += [name] if found[-1:] != [name] else []
-    return found
+def kinds(slots: Iterable[pb.Slot]) -> list[str]:
+    return [pb.SlotKind.Name(kind).removeprefix("SLOT_KIND_") for kind, _ in groupby(slot.kind for slot in slots)]
 
 
 def test_a_whole_model_bundle_trains_all_layers_on_photos(whole_model: Bundle) -> None:
@@ -72,16 +68,12 @@ def test_a_frozen_backbone_travels_beside_its_program(mobilenet: Bundle) -> None
     assert list(embed.inputs[-1].shape) == [1, 3, 32, 32]
     assert list(embed.outputs[0].shape) == [1, 576]
     assert manifest.frozen
-    assert [t.name for t in manifest.tensors] == [
-        "classifier.bias",
-        "classifier.weight",
-        "extractor.bias",
-        "extractor.weight",
-    ]
+    names = ["classifier.bias", "classifier.weight", "extractor.bias", "extractor.weight"]
+    assert [t.name for t in manifest.tensors] == names
     step = program(manifest, "step")
     assert kinds(step.inputs)[:4] == ["WEIGHT", "OPTIMISER", "COUNTER", "REFERENCE"]
     assert [slot.name for slot in step.inputs if slot.kind == pb.SLOT_KIND_COUNTER] == ["classifier", "extractor"]
-    assert [(r.name, list(r.tensors)) for r in manifest.references] == [("global", [t.name for t in manifest.tensors])]
+    assert [(r.name, list(r.tensors)) for r in manifest.references] == [("global", names)]
 
 
 def test_embed_gives_what_torchvisions_own_network_does(mobilenet: Bundle, weights_file: Path) -> None:
@@ -184,12 +176,12 @@ def test_a_folder_that_cannot_be_made_is_told_first(tmp_path: Path, small_spec: 
 @pytest.mark.parametrize(
     ("change", "error", "reason"),
     [
-        ({"model": "lenet6"}, UnknownChoice, "'lenet6' is unknown; there are fedns_cnn, lenet5, lenet5_bn, small"),
         ({"objective": "mse"}, UnknownChoice, "'mse' is unknown; there are cross_entropy, proximal"),
         ({"optimiser": "lion"}, UnknownChoice, "'lion' is unknown; there are sgd, adam"),
         ({"class_names": ("cat",)}, NotExportable, "two or more classes are needed, each once; found cat"),
         ({"class_names": ("cat", "cat")}, NotExportable, "found cat, cat"),
         ({"batch": 0}, NotExportable, "batch 0 is not allowed; 1 to 65536"),
+        ({"concatenated": -1}, NotExportable, "-1 extractors cannot be concatenated; 1 to 64 can"),
         ({"input_size": 15}, NotExportable, "at least 16 pixels a side, not 15"),
         ({"input_size": 5000}, NotExportable, "5000 pixels is not allowed"),
         ({"input_size": -1}, NotExportable, "-1 pixels is not allowed"),
@@ -208,44 +200,19 @@ def test_a_wrong_setting_is_named_and_nothing_written(
     assert list(tmp_path.iterdir()) == []
 
 
-class Odd(nn.Module):
-    def __init__(self, last: nn.Module) -> None:
-        super().__init__()
-        self.last = last
-
-    def forward(self, photos: Tensor) -> Tensor:
-        found: Tensor = self.last(photos.flatten(1))
-        return found
-
-
 @pytest.mark.parametrize(
-    ("model", "reason"),
+    ("layers", "reason"),
     [
-        (Odd(nn.Linear(48, 7)), r"gives \[2, 7\] for two rows; for 3 classes"),
-        (Odd(nn.Identity()), "no FC layer"),
-        (Odd(nn.Sequential(nn.Dropout(0.5), nn.Linear(48, 3))), "operator '.*' is not among those"),
-        (Odd(nn.Sequential(nn.PReLU(), nn.Linear(48, 3))), "'last.0' .PReLU. has weights; only FC"),
-        (Odd(nn.Linear(48, 3).double()), "float64; float32 and int64"),
-        (Odd(nn.Linear(47, 3)), r"fails with its input, float32\[2, 3, 4, 4\]"),
+        ([nn.Linear(48, 7)], r"gives \[2, 7\] for two rows; for 3 classes"),
+        ([], "no FC layer"),
+        ([nn.Dropout(0.5), nn.Linear(48, 3)], "operator '.*' is not among those"),
+        ([nn.PReLU(), nn.Linear(48, 3)], "'1' .PReLU. has weights; only FC"),
+        ([nn.Linear(48, 3).double()], "float64; float32 and int64"),
+        ([nn.Linear(47, 3)], r"fails with its input, float32\[2, 3, 4, 4\]"),
     ],
 )
-def test_a_module_that_cannot_be_a_bundle_is_refused(tmp_path: Path, model: nn.Module, reason: str) -> None:
+def test_a_module_that_cannot_be_a_bundle_is_refused(tmp_path: Path, layers: list[nn.Module], reason: str) -> None:
     with pytest.raises(NotExportable, match=reason):
-        whole_model_bundle(tmp_path / "bundle", model, Training(class_names=("a", "b", "c"), batch=4), 4)
+        whole_bundle(tmp_path / "bundle", *layers)
 
     assert list(tmp_path.iterdir()) == []
-
-
-def _doubling(factor: float) -> ProgramSource:
-    slot = pb.Slot(kind=pb.SLOT_KIND_INPUT, dtype=blob_pb2.DTYPE_FLOAT32, shape=(2, 3))
-    output = pb.Slot(kind=pb.SLOT_KIND_LOGITS, dtype=blob_pb2.DTYPE_FLOAT32, shape=(2, 3))
-    return ProgramSource("predict", (slot,), (output,), lambda x: (x * factor,))
-
-
-def test_a_program_that_computes_something_else_is_not_shipped() -> None:
-    hyper: dict[str, Hyper] = {}
-    raw = lowering.lower("predict", _doubling(2.001).function, (torch.ones(2, 3),))
-
-    with pytest.raises(ParityBroken, match="'predict' differs from the model by"):
-        parity.compare(_doubling(2.0), lowering.load(raw), {}, hyper)
-    assert parity.compare(_doubling(2.001), lowering.load(raw), {}, hyper) == 0.0

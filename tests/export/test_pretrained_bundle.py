@@ -1,10 +1,10 @@
 """A bundle whose backbone was trained on public photos first, for photos of an unusual size."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-from PIL import Image
 
 from fedlens_edge_client.engines.torch import TorchEngine
 from fedlens_export.exporting import ExportSpec, export_bundle
@@ -13,38 +13,19 @@ from fedlens_export.network import IMAGENET
 from fedlens_proto.blob import Blob
 from fedlens_proto.manifest import Bundle, program
 
-SIDE = 45
+MODEL, SIDE = "mobilenet_v3_small", 45
 
 
 @pytest.fixture(scope="module")
-def public_photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Four red and four blue photos."""
-    root = tmp_path_factory.mktemp("public")
-    for label, colour in (("red", (250, 0, 0)), ("blue", (0, 0, 250))):
-        (root / label).mkdir()
-        for i in range(4):
-            Image.new("RGB", (50, 60), (colour[0], 20 * i, colour[2])).save(root / label / f"{i}.png")
-    return root
-
-
-@pytest.fixture(scope="module")
-def bundle(tmp_path_factory: pytest.TempPathFactory, public_photos: Path) -> Bundle:
-    spec = ExportSpec(
-        model="mobilenet_v3_small",
-        class_names=("cat", "dog"),
-        input_size=SIDE,
-        batch=4,
-        pretrain=public_photos,
-        pretrain_epochs=1,
-        seed=3,
-    )
+def bundle(tmp_path_factory: pytest.TempPathFactory, small_spec: ExportSpec, coloured: Path) -> Bundle:
+    spec = replace(small_spec, model=MODEL, input_size=SIDE, pretrain=coloured, pretrain_epochs=1, seed=3)
     return export_bundle(tmp_path_factory.mktemp("export") / "bundle", spec)
 
 
-def test_the_frozen_weights_are_the_pretrained_ones(bundle: Bundle, public_photos: Path) -> None:
-    backbone = backbones.build("mobilenet_v3_small", SIDE, seed=3)
+def test_the_frozen_weights_are_the_pretrained_ones(bundle: Bundle, coloured: Path) -> None:
+    backbone = backbones.build(MODEL, SIDE, seed=3)
     untrained = backbone.get_parameter("features.0.0.weight").detach().numpy().copy()
-    pretrain.train(backbone, public_photos, SIDE, IMAGENET, epochs=1, seed=3, on_stage=lambda stage: None)
+    pretrain.train(backbone, coloured, SIDE, IMAGENET, epochs=1, seed=3, on_stage=lambda stage: None)
     trained = backbone.get_parameter("features.0.0.weight").detach().numpy()
 
     frozen = Blob.open(bundle.part(bundle.manifest.frozen))
@@ -65,5 +46,5 @@ def test_a_photo_of_an_unusual_size_is_embedded(bundle: Bundle) -> None:
 
 
 def test_only_the_head_travels(bundle: Bundle) -> None:
-    # Two classes, 576 features each, and two biases.
-    assert sum(tensor.size for tensor in bundle.initial().values()) == 2 * 576 + 2
+    # Three classes, 576 features each, and three biases.
+    assert sum(tensor.size for tensor in bundle.initial().values()) == 3 * 576 + 3

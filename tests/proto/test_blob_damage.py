@@ -1,4 +1,7 @@
-"""Bytes that are no blob, or not the expected one, are refused with a reason, before anything is allocated by them."""
+"""Bytes that are no blob, or not the expected one, are refused with a reason, before anything is allocated by them.
+
+`tests/vectors` has more of them, each with its reason.
+"""
 
 import struct
 import tracemalloc
@@ -10,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedlens_proto.blob import MAX_HEADER_BYTES, Array, Blob, Checker, TensorSpec, encode
+from fedlens_proto.blob import Array, Blob, Checker, TensorSpec, encode
 from fedlens_proto.errors import BlobError
 from fedlens_proto.v1 import blob_pb2 as pb
 
@@ -27,13 +30,8 @@ SPECS = [
 RAW = encode(TENSORS)
 
 
-def tensor(name: str = "w", dtype: int = pb.DTYPE_FLOAT32, shape: tuple[int, ...] = (1,)) -> bytes:
-    """A BlobTensor's bytes, also with a dtype that the schema does not know."""
-    return (
-        pb.BlobTensor(name=name).SerializeToString()
-        + (b"\x10" + bytes([dtype]) if dtype else b"")
-        + pb.BlobTensor(shape=shape).SerializeToString()
-    )
+def tensor(dtype: pb.Dtype = pb.DTYPE_FLOAT32, shape: tuple[int, ...] = (1,)) -> bytes:
+    return pb.BlobTensor(name="w", dtype=dtype, shape=shape).SerializeToString()
 
 
 def blob_with(header: bytes, data: bytes = b"") -> bytes:
@@ -41,8 +39,10 @@ def blob_with(header: bytes, data: bytes = b"") -> bytes:
     return start.ljust(-(-len(start) // 64) * 64, b"\0") + data
 
 
-def header_of(*tensors: bytes) -> bytes:
-    return b"".join(b"\x0a" + bytes([len(t)]) + t for t in tensors)
+def header_of(tensor: bytes) -> bytes:
+    """A header of one tensor, with its length as a protobuf varint of two bytes at most."""
+    low, high = len(tensor) & 0x7F, len(tensor) >> 7
+    return b"\x0a" + (bytes([low | 0x80, high]) if high else bytes([low])) + tensor
 
 
 def test_the_blobs_made_by_hand_here_are_what_the_encoder_makes() -> None:
@@ -80,14 +80,11 @@ def test_a_header_of_random_bytes_gives_a_blob_or_a_blob_error(header: bytes) ->
 @pytest.mark.parametrize(
     ("raw", "reason"),
     [
-        (b"PK\3\4" + RAW[4:], "not a blob"),
-        (RAW[:8] + struct.pack("<I", 2) + RAW[12:], "version 2"),
         (RAW[:8] + struct.pack("<I", 0) + RAW[12:], "version 0"),
-        (RAW[:12] + struct.pack("<I", MAX_HEADER_BYTES + 1) + RAW[16:], "blob header of 1048577 bytes"),
         (RAW[:12] + struct.pack("<I", 0xFFFFFFFF) + RAW[16:], "at most 1048576"),
-        (blob_with(b"\xff\xff\xff"), "header is damaged"),
-        (RAW + b"\0", "behind the end"),
         (RAW + RAW, "behind the end"),
+        # `a` ends at 64 + 24 = 88 and `b` begins at 128.
+        (RAW[:100] + b"\1" + RAW[101:], "padding before tensor 'b'"),
     ],
 )
 def test_damage_is_named(raw: bytes, reason: str) -> None:
@@ -98,36 +95,16 @@ def test_damage_is_named(raw: bytes, reason: str) -> None:
 @pytest.mark.parametrize(
     ("header", "reason"),
     [
-        (header_of(tensor("b"), tensor("a")), "canonical"),
-        (header_of(tensor("a"), tensor("a")), "'a' occurs twice"),
-        (header_of(tensor()) + b"\x18\x01", "canonical"),  # field 3 of the header, which nobody defined
-        (header_of(tensor() + b"\x20\x01"), "canonical"),  # field 4 of a tensor
+        (header_of(tensor() + b"\x20\x01"), "canonical"),  # field 4 of a tensor, which nobody defined
         (header_of(b"\x10\x01\x0a\x01w\x1a\x01\x01"), "canonical"),  # dtype before name
         (header_of(b"\x0a\x01w\x10\x01\x18\x01"), "canonical"),  # shape not packed
-        (header_of(b"\x0a\x01w\x10\x81\x00\x1a\x01\x01"), "canonical"),  # varint longer than needed
-        (header_of(tensor(name="")), "tensor name"),
         (header_of(b"\x0a\x02\xc3\x28\x10\x01"), "header is damaged"),  # no UTF-8
-        (header_of(tensor(dtype=0)), "dtype 0"),
-        (header_of(tensor(dtype=pb.DTYPE_INT8)), "'w' is int8 of 1 dimensions; it must have 2 or more"),
         (header_of(tensor(dtype=pb.DTYPE_INT8, shape=())), "'w' is int8 of 0 dimensions"),
-        (header_of(tensor(dtype=99)), "dtype 99"),
-        (header_of(tensor(shape=(3, 0))), "empty dimension"),
-        (header_of(tensor(shape=(1,) * 33)), "33 dimensions"),
-        (header_of(tensor()) + b"\x12\x03abc", "must have 32 bytes, found 3"),
     ],
 )
 def test_a_header_that_is_not_as_a_writer_makes_it_is_refused(header: bytes, reason: str) -> None:
     with pytest.raises(BlobError, match=reason):
         Blob.from_bytes(blob_with(header, struct.pack("<f", 1)))
-
-
-def test_bytes_between_tensors_must_be_zero() -> None:
-    # `a` ends at 64 + 24 = 88 and `b` begins at 128.
-    spoilt = bytearray(RAW)
-    spoilt[100] = 1
-
-    with pytest.raises(BlobError, match="padding before tensor 'b'"):
-        Blob.from_bytes(bytes(spoilt))
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
@@ -140,12 +117,13 @@ def test_a_value_that_is_not_finite_is_found_however_the_chunks_cut_it(
     checker = Checker()
 
     with pytest.raises(BlobError, match="'w' holds a NaN or an infinity"):
-        [checker.feed(raw[i : i + chunk]) for i in range(0, len(raw), chunk)]
+        for i in range(0, len(raw), chunk):
+            checker.feed(raw[i : i + chunk])
 
 
 @pytest.mark.parametrize("shape", [(1 << 60,), (1 << 63, 1 << 63, 1 << 63), ((1 << 64) - 1,) * 32])
 def test_a_header_that_claims_a_huge_tensor_allocates_nothing(shape: tuple[int, ...], tmp_path: Path) -> None:
-    raw = blob_with(b"\x0a" + _sized(tensor(shape=shape)), bytes(64))
+    raw = blob_with(header_of(tensor(shape=shape)), bytes(64))
     (tmp_path / "lie").write_bytes(raw)
     tracemalloc.start()
 
@@ -157,12 +135,6 @@ def test_a_header_that_claims_a_huge_tensor_allocates_nothing(shape: tuple[int, 
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 200_000
-
-
-def _sized(message: bytes) -> bytes:
-    """A message behind its length as a protobuf varint."""
-    low, high = len(message) & 0x7F, len(message) >> 7
-    return (bytes([low | 0x80, high]) if high else bytes([low])) + message
 
 
 def test_a_shape_that_lies_about_the_data_is_refused(tmp_path: Path) -> None:
@@ -195,18 +167,12 @@ def test_a_blob_of_other_tensors_is_refused_at_its_header(given_tensors: dict[st
 
 @pytest.mark.parametrize(("wanted", "found"), [(None, bytes(32)), (bytes(32), None), (bytes(32), b"\1" * 32)])
 def test_a_difference_from_another_base_is_refused(wanted: bytes | None, found: bytes | None) -> None:
-    checker = Checker(SPECS, base=wanted)
+    checker, expected = Checker(SPECS, base=wanted), Checker(SPECS, base=found)
 
     with pytest.raises(BlobError, match="base is not the expected one"):
         checker.feed(encode(TENSORS, base=found))
-
-
-def test_the_expected_blob_is_accepted() -> None:
-    checker = Checker(SPECS, base=bytes(32))
-
-    checker.feed(encode(TENSORS, base=bytes(32)))
-
-    assert checker.finish().base == bytes(32)
+    expected.feed(encode(TENSORS, base=found))
+    assert expected.finish().base == found
 
 
 def test_an_empty_body_is_no_blob() -> None:

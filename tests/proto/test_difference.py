@@ -22,15 +22,6 @@ def test_a_sum_of_base_and_difference_is_what_was_trained() -> None:
     assert encode(found) == encode(TRAINED)
 
 
-def test_counters_wrap_around_and_come_back() -> None:
-    lowest, highest = np.array(-(2**63)), np.array(2**63 - 1)
-
-    difference = Differences({"n": highest}, {"n": lowest})
-
-    assert difference["n"] == -1
-    assert Sums({"n": lowest}, difference)["n"] == highest
-
-
 def test_what_an_int8_difference_loses_does_not_add_up_over_rounds() -> None:
     # Weights go from 0 to 1 in 100 steps of 0.01, one of them by 1 each step, so that the scale is 1 / 127 and half of
     # it, 0.0039, is lost at most a round. If losses added up, they could be 0.39 after 100 rounds.

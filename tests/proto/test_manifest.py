@@ -66,17 +66,13 @@ def test_a_bundle_is_opened_and_named_by_its_manifest(tmp_path: Path) -> None:
     assert bundle.initial()["fc.weight"].shape == (2, 3)
 
 
-def test_a_missing_part_is_named(tmp_path: Path) -> None:
-    (stored(tmp_path) / "parts" / digest(STEP).hex()).unlink()
+@pytest.mark.parametrize(
+    ("damage", "fault"), [(Path.unlink, "missing"), (lambda part: part.write_bytes(b"Step program"), "damaged")]
+)
+def test_a_part_at_fault_is_named(damage: Callable[[Path], object], fault: str, tmp_path: Path) -> None:
+    damage(stored(tmp_path) / "parts" / digest(STEP).hex())
 
-    with pytest.raises(ManifestError, match=f"part {digest(STEP).hex()} is missing"):
-        Bundle.open(tmp_path)
-
-
-def test_a_damaged_part_is_named(tmp_path: Path) -> None:
-    (stored(tmp_path) / "parts" / digest(STEP).hex()).write_bytes(b"Step program")
-
-    with pytest.raises(ManifestError, match=f"part {digest(STEP).hex()} is damaged"):
+    with pytest.raises(ManifestError, match=f"part {digest(STEP).hex()} is {fault}"):
         Bundle.open(tmp_path)
 
 

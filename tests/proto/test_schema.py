@@ -37,20 +37,15 @@ def fields_without_a_word_on_unset(text: str) -> list[str]:
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
-def test_every_field_says_what_unset_means(file: Path) -> None:
+def test_every_field_says_what_unset_means_and_generated_code_stands_beside_the_schema(file: Path) -> None:
     assert fields_without_a_word_on_unset(file.read_text(encoding="utf-8")) == []
+    assert file.with_name(f"{file.stem}_pb2.py").is_file() and file.with_name(f"{file.stem}_pb2.pyi").is_file()
 
 
 def test_a_field_without_a_word_on_unset_is_found() -> None:
     text = "message A {\n  // Unset: none.\n  bytes a = 1;\n  // Ascending.\n  repeated Thing b = 2;\n}\n"
 
     assert fields_without_a_word_on_unset(text) == ["b"]
-
-
-@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
-def test_generated_code_and_stubs_stand_beside_the_schema(file: Path) -> None:
-    assert file.with_name(f"{file.stem}_pb2.py").is_file()
-    assert file.with_name(f"{file.stem}_pb2.pyi").is_file()
 
 
 def test_every_enum_begins_at_unspecified() -> None:

@@ -1,21 +1,18 @@
 """Values that follow from hashes alone (ids, orders of photos, batches, random numbers), and evaluation sums."""
 
 import base64
-from collections.abc import Mapping
-from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedlens_edge_client.engines import Rows
 from fedlens_edge_client.training import local_training
 from fedlens_edge_client.training.evaluation import evaluate
 from fedlens_edge_client.training.photo_set import PhotoSet
 from fedlens_proto import keyed_hash
-from fedlens_proto.blob import Array
 from fedlens_proto.manifest import Bundle
 from fedlens_proto.v1 import assignment_pb2, manifest_pb2
 from tests.vectors.forms import Files, array, document, message
@@ -115,17 +112,6 @@ def _batches(count: int, batch: int, last: manifest_pb2.LastBatch, steps: int) -
     }
 
 
-@dataclass(frozen=True)
-class _Known:
-    """An engine whose logits are given."""
-
-    bundle: Bundle
-    logits: NDArray[np.float32]
-
-    def predict(self, weights: Mapping[str, Array], inputs: NDArray[np.float32]) -> NDArray[np.float32]:
-        return self.logits
-
-
 def _evaluation() -> dict[str, Any]:
     # Ties: the first class counts. Large logits: the greatest is taken away before exp.
     logits = np.array(
@@ -134,7 +120,7 @@ def _evaluation() -> dict[str, Any]:
     )
     labels = np.array([2, 0, 1, 0, 1, 0, 2], np.int64)
     bundle = Bundle(manifest_pb2.Manifest(class_names=["a", "b", "c"]), b"", Path())
-    engine: Any = _Known(bundle, logits)
+    engine: Any = SimpleNamespace(bundle=bundle, predict=lambda weights, inputs: logits)
     found = evaluate(engine, {}, Rows(logits, labels), with_confusion=True)
     return {
         "logits": array(logits),

@@ -1,13 +1,16 @@
 """The form of numbers and messages in the vectors' JSON files."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import Message
 from numpy.typing import NDArray
+
+from fedlens_proto.errors import ProtoError
+from fedlens_proto.v1 import assignment_pb2
 
 Files = dict[str, bytes]
 """Contents by path below `tests/vectors/`."""
@@ -43,6 +46,20 @@ def message(value: Message) -> dict[str, Any]:
     """protobuf's own JSON form, with the names of the `.proto` files; what is unset is left out."""
     found: dict[str, Any] = MessageToDict(value, preserving_proto_field_name=True)
     return found
+
+
+def hyper(**values: float) -> list[assignment_pb2.HyperValue]:
+    """Values of hyper-parameters in a stage."""
+    return [assignment_pb2.HyperValue(name=name, value=value) for name, value in values.items()]
+
+
+def refusal(read: Callable[..., object], *given: Any) -> str:
+    """The reason why `read` refuses what it is given, without the words of the protobuf library behind it."""
+    try:
+        read(*given)
+    except ProtoError as error:
+        return str(error).partition(": Error parsing")[0]
+    raise AssertionError(f"{given} is accepted")
 
 
 def encoded(value: Message) -> bytes:

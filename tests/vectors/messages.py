@@ -8,18 +8,9 @@ from google.protobuf.message import Message
 
 from fedlens_proto import wire
 from fedlens_proto.blob import encode
-from fedlens_proto.errors import WireError
-from fedlens_proto.v1 import (
-    assignment_pb2,
-    blob_pb2,
-    check_in_pb2,
-    enrolment_pb2,
-    error_pb2,
-    manifest_pb2,
-    update_pb2,
-)
+from fedlens_proto.v1 import assignment_pb2, blob_pb2, check_in_pb2, enrolment_pb2, error_pb2, manifest_pb2, update_pb2
 from fedlens_server import errors
-from tests.vectors.forms import Files, arrays, document, encoded, message
+from tests.vectors.forms import Files, arrays, document, encoded, hyper, message, refusal
 
 _CLIENT = bytes(range(32))
 _BUNDLE = sha256(b"a bundle").digest()
@@ -30,10 +21,6 @@ _BASE = sha256(b"the model of the round before").digest()
 _FC = assignment_pb2.TensorSelector(kinds=[manifest_pb2.TENSOR_KIND_LINEAR], names=["fc.bias", "fc.weight"])
 _CLASSIFIER = assignment_pb2.TensorSelector(roles=[manifest_pb2.TENSOR_ROLE_CLASSIFIER])
 _GLOBAL = assignment_pb2.SetSource(download="global")
-
-
-def _hyper(**values: float) -> list[assignment_pb2.HyperValue]:
-    return [assignment_pb2.HyperValue(name=name, value=value) for name, value in values.items()]
 
 
 def _full_assignment() -> assignment_pb2.Assignment:
@@ -62,8 +49,8 @@ def _full_assignment() -> assignment_pb2.Assignment:
                 pb.ReferenceBinding(name="counts", label_counts=True),
             ],
             stages=[
-                pb.Stage(program="step", epochs=2, hyper_values=_hyper(lr_classifier=0.05, momentum=0.9)),
-                pb.Stage(program="step", steps=10, hyper_values=_hyper(lr_extractor=0)),
+                pb.Stage(program="step", epochs=2, hyper_values=hyper(lr_classifier=0.05, momentum=0.9)),
+                pb.Stage(program="step", steps=10, hyper_values=hyper(lr_extractor=0)),
             ],
             keep=[pb.Keep(set="mine", tensors=_CLASSIFIER)],
             upload=pb.Upload(tensors=_FC, codec=pb.CODEC_INT8, base_set="global"),
@@ -210,18 +197,10 @@ def files() -> Files:
     for name, (kind, raw) in _refused().items():
         found[f"messages/refused/{name}.bin"] = raw
         listing = {"name": name, "type": kind.DESCRIPTOR.full_name, "file": f"refused/{name}.bin"}
-        refused.append(listing | {"reason": _reason(kind, raw)})
+        refused.append(listing | {"reason": refusal(wire.decode_request, kind, raw)})
     found["messages/messages.json"] = document({"messages": listed, "errors": answers, "refused": refused})
     found.update(_updates())
     return found
-
-
-def _reason(kind: type[Message], raw: bytes) -> str:
-    try:
-        wire.decode_request(kind, raw)
-    except WireError as error:
-        return str(error).partition(": Error parsing")[0]  # what follows are the words of the protobuf library
-    raise AssertionError(f"{raw.hex()} is accepted")
 
 
 def _updates() -> Files:

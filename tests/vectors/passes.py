@@ -18,7 +18,7 @@ from fedlens_proto.difference import Differences
 from fedlens_proto.manifest import Bundle
 from fedlens_proto.v1 import assignment_pb2, manifest_pb2, update_pb2
 from tests.edge_client.linear import LinearEngine, make_bundle
-from tests.vectors.forms import Files, array, arrays, document, message
+from tests.vectors.forms import Files, array, arrays, document, hyper, message
 
 Plan = assignment_pb2.LocalPlan
 _SEED = sha256(b"the seed of these passes").digest()
@@ -54,33 +54,27 @@ class Summing(LinearEngine):
 
 def files() -> Files:
     """`passes.json`."""
+    photos = PreparedPhotos(_photos("train", 10), _photos("test", 5), {})
+    sets = {"global": _set(1), "other": _set(2)}
+    kept = {"mine": _set(3)}
+    lasts = {"masked": manifest_pb2.LAST_BATCH_MASKED, "filled": manifest_pb2.LAST_BATCH_FILLED}
     with tempfile.TemporaryDirectory() as folder:
         bundles = {
-            "masked": make_bundle(Path(folder) / "masked", with_reference=True),
-            "filled": make_bundle(
-                Path(folder) / "filled", with_reference=True, last_batch=manifest_pb2.LAST_BATCH_FILLED
-            ),
+            name: make_bundle(Path(folder) / name, with_reference=True, last_batch=last) for name, last in lasts.items()
         }
-        photos = PreparedPhotos(_photos("train", 10), _photos("test", 5), {})
-        sets = {name: _set(seed) for seed, name in enumerate(("global", "other"), start=1)}
-        kept = {"mine": _set(3)}
-        return {
-            "passes.json": document(
-                {
-                    "manifests": {name: message(bundle.manifest) for name, bundle in bundles.items()},
-                    "train": _shown(photos.train),
-                    "test": _shown(photos.test),
-                    "sets": {name: arrays(tensors) for name, tensors in sets.items()},
-                    "kept": {name: arrays(tensors) for name, tensors in kept.items()},
-                    "passes": [_done(name, bundles[kind], plan, photos, sets, kept) for name, kind, plan in _passes()],
-                }
-            )
+        listing = {
+            "manifests": {name: message(bundle.manifest) for name, bundle in bundles.items()},
+            "train": _shown(photos.train),
+            "test": _shown(photos.test),
+            "sets": {name: arrays(tensors) for name, tensors in sets.items()},
+            "kept": {name: arrays(tensors) for name, tensors in kept.items()},
+            "passes": [_done(*named, bundles[named[1]], photos, sets, kept) for named in _passes()],
         }
+    return {"passes.json": document(listing)}
 
 
 def _passes() -> list[tuple[str, str, Plan]]:
     stage = assignment_pb2.Stage
-    hyper = assignment_pb2.HyperValue
     source = assignment_pb2.SetSource
     confusion = assignment_pb2.ClientStatistic(confusion=assignment_pb2.Confusion())
 
@@ -94,8 +88,8 @@ def _passes() -> list[tuple[str, str, Plan]]:
         }
         return Plan(**(given | changes))
 
-    still = stage(program="step", epochs=1, hyper_values=[hyper(name="lr", value=0)])
-    pulled = stage(program="step", epochs=2, hyper_values=[hyper(name="mu", value=0.3)])
+    still = stage(program="step", epochs=1, hyper_values=hyper(lr=0))
+    pulled = stage(program="step", epochs=2, hyper_values=hyper(mu=0.3))
     bias = assignment_pb2.TensorSelector(names=["fc.bias"])
     difference = assignment_pb2.Upload(codec=assignment_pb2.CODEC_INT8, base_set="other")
     by_other = assignment_pb2.ReferenceBinding(name="global", set=source(download="other"))
@@ -143,8 +137,9 @@ def _passes() -> list[tuple[str, str, Plan]]:
 
 def _done(
     name: str,
-    bundle: Bundle,
+    kind: str,
     plan: Plan,
+    bundle: Bundle,
     photos: PreparedPhotos,
     sets: Mapping[str, Mapping[str, Array]],
     kept: Mapping[str, Mapping[str, Array]],
@@ -154,7 +149,7 @@ def _done(
     result = local_training.execute(assignment, engine, photos, sets, kept.get)
     shown: dict[str, Any] = {
         "name": name,
-        "manifest": "filled" if bundle.manifest.last_batch == manifest_pb2.LAST_BATCH_FILLED else "masked",
+        "manifest": kind,
         "assignment": message(assignment),
         "stages": engine.batches,
         "losses": array(np.array(engine.losses, np.float32)),
@@ -174,13 +169,10 @@ def _done(
         "keep": {name: arrays(tensors) for name, tensors in result.keep.items()},
     }
     if result.upload is not None:
+        base = Blob.from_bytes(blob.encode(sets[plan.upload.base_set])) if plan.upload.base_set else None
+        sent = result.upload if base is None else Differences(result.upload, base)
         floats = FLOATS[plan.upload.codec]
-        if plan.upload.base_set:
-            base = Blob.from_bytes(blob.encode(sets[plan.upload.base_set]))
-            digest = sha256(base.raw).digest()
-            shown["upload"] = blob.encode(Differences(result.upload, base), floats=floats, base=digest).hex()
-        else:
-            shown["upload"] = blob.encode(result.upload, floats=floats).hex()
+        shown["upload"] = blob.encode(sent, floats=floats, base=None if base is None else base.digest).hex()
     return shown
 
 

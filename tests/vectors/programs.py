@@ -25,7 +25,7 @@ from fedlens_proto.blob import Blob, encode
 from fedlens_proto.difference import Differences
 from fedlens_proto.manifest import Bundle, program
 from fedlens_proto.v1 import assignment_pb2, blob_pb2, manifest_pb2
-from tests.vectors.forms import Files, array, arrays, document, encoded, message
+from tests.vectors.forms import Files, array, arrays, document, encoded, hyper, message
 from tests.vectors.pictures import png
 
 CLASSES = ("cat", "dog", "emu")
@@ -75,7 +75,7 @@ def _programs(bundle: Bundle) -> Files:
     generator = np.random.Generator(np.random.PCG64(5))
     initial = {name: np.array(value) for name, value in bundle.initial().items()}
     references = {f"global/{name}": value + np.float32(0.125) for name, value in initial.items()}
-    hyper = {"lr_extractor": 0.1, "lr_classifier": 0.25, "momentum": 0.9, "weight_decay": 0.001, "mu": 0.5}
+    scalars = {"lr_extractor": 0.1, "lr_classifier": 0.25, "momentum": 0.9, "weight_decay": 0.001, "mu": 0.5}
     moments = {
         slot.name: np.zeros(tuple(slot.shape), np.float32)
         for slot in program(bundle.manifest, "step").inputs
@@ -106,26 +106,19 @@ def _programs(bundle: Bundle) -> Files:
     exchanged, state = initial, moments
     # The last batch has one real row; what stands in the others must have no effect, not even as a NaN.
     for real in (4, 4, 1):
-        rows = generator.standard_normal((BATCH, FEATURES)).astype(np.float32)
-        labels = generator.integers(0, len(CLASSES), BATCH)
-        mask = (np.arange(BATCH) < real).astype(np.float32)
-        rows[real:] = np.nan
-        given = {
-            "weight": exchanged,
-            "optimiser": state,
-            "reference": references,
-            "input": {"": rows},
-            "label": {"": labels},
-            "mask": {"": mask},
-            "hyper": {name: np.array(value, np.float32) for name, value in hyper.items()},
+        batch = {
+            "input": generator.standard_normal((BATCH, FEATURES)).astype(np.float32),
+            "label": generator.integers(0, len(CLASSES), BATCH),
+            "mask": (np.arange(BATCH) < real).astype(np.float32),
         }
-        found = call("step", given)
+        batch["input"][real:] = np.nan
+        hypers = {name: np.array(value, np.float32) for name, value in scalars.items()}
+        carried = {"weight": exchanged, "optimiser": state, "reference": references, "hyper": hypers}
+        found = call("step", carried | {kind: {"": value} for kind, value in batch.items()})
         exchanged, state = found["weight"], found["optimiser"]
         steps.append(
             {
-                "input": array(rows),
-                "label": array(labels),
-                "mask": array(mask),
+                **arrays(batch),
                 "outputs": {
                     "weight": arrays(exchanged),
                     "optimiser": arrays(state),
@@ -146,7 +139,7 @@ def _programs(bundle: Bundle) -> Files:
             "weight": arrays(initial),
             "optimiser": arrays(moments),
             "reference": arrays(references),
-            "hyper": hyper,
+            "hyper": scalars,
             "batches": steps,
         },
         "predict": [{"weight": arrays(exchanged), "input": array(rows), "mask": array(mask), "logits": array(logits)}],
@@ -184,10 +177,6 @@ def _album() -> Files:
 def _assignment(bundle: Bundle, blob: bytes) -> assignment_pb2.Assignment:
     pb = assignment_pb2
     classifier = pb.TensorSelector(roles=[manifest_pb2.TENSOR_ROLE_CLASSIFIER])
-
-    def hyper(**values: float) -> list[assignment_pb2.HyperValue]:
-        return [pb.HyperValue(name=name, value=value) for name, value in values.items()]
-
     return pb.Assignment(
         task=3,
         round=2,

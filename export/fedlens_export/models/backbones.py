@@ -1,9 +1,10 @@
 """Frozen backbones by name, their trained weights, and the heads that train on their features."""
 
+from collections import OrderedDict
 from pathlib import Path
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from fedlens_export.errors import NotExportable, check_choice
 from fedlens_export.models import efficientnet_lite0, state_dict, torchvision_models
@@ -13,19 +14,6 @@ from fedlens_export.network import Normalisation
 _SOURCES = {**torchvision_models.BACKBONES, **efficientnet_lite0.BACKBONES}
 BACKBONES = tuple(_SOURCES)
 HEADS = ("linear", "hidden")
-
-
-class Linear(nn.Module):
-    """One FC layer."""
-
-    def __init__(self, features: int, classes: int) -> None:
-        super().__init__()
-        self.classifier = nn.Linear(features, classes)
-
-    def forward(self, features: Tensor) -> Tensor:
-        """Logits, float32 [N, classes]."""
-        logits: Tensor = self.classifier(features)
-        return logits
 
 
 def build(name: str, side: int, seed: int) -> nn.Module:
@@ -55,21 +43,12 @@ def build_head(name: str, features: int, classes: int, seed: int) -> nn.Module:
     Raises:
         UnknownChoice: There is no head of that name.
     """
-    check_head(name)
+    check_choice("head", name, HEADS)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         if name == "linear":
-            return Linear(features, classes)
+            return nn.Sequential(OrderedDict(classifier=nn.Linear(features, classes)))
         return Classified(nn.Linear(features, FEATURES), nn.Linear(FEATURES, classes))
-
-
-def check_head(name: str) -> None:
-    """Check the name of a head.
-
-    Raises:
-        UnknownChoice: There is no head of that name.
-    """
-    check_choice("head", name, HEADS)
 
 
 def load_weights(name: str, backbone: nn.Module, path: Path) -> None:

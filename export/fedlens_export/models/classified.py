@@ -1,5 +1,7 @@
 """Models of an extractor and a classifier, so that methods can exchange classifiers among different extractors."""
 
+from collections import OrderedDict
+
 from torch import Tensor, nn
 
 FEATURES = 512
@@ -23,6 +25,12 @@ class Classified(nn.Module):
         features: Tensor = self.extractor(inputs)
         logits: Tensor = self.classifier(features.relu())
         return (features, logits) if with_features else logits
+
+
+def classified(layers: nn.Module, features: int, classes: int) -> Classified:
+    """A model that ends in FC 512, ReLU, FC classes, on layers with so many outputs."""
+    extractor = nn.Sequential(OrderedDict(layers=layers, fc=nn.Linear(features, FEATURES)))
+    return Classified(extractor, nn.Linear(FEATURES, classes))
 
 
 class Mean(nn.Module):

@@ -94,14 +94,19 @@ def record(model: nn.Module, layers: Mapping[str, nn.Linear], photos: Tensor) ->
     return Recorded(kind(graph), tracer.called[0], tuple(dict.fromkeys(tracer.left_out)))
 
 
-class Head(nn.Module):
-    """A recorded head; its layers have the names that they had in the model."""
-
-    graphs: tuple[fx.GraphModule]
+class _Recording(nn.Module):
+    """Layers with the names that they had in the model, and the recorded calls of them."""
 
     def __init__(self, graph: fx.GraphModule) -> None:
-        super().__init__()
-        _adopt(self, graph)
+        nn.Module.__init__(self)
+        for name, layer in graph.named_children():
+            self.add_module(name, layer)
+        # In a tuple, because as a module of the head it would give each tensor a second name.
+        self.graphs = (graph,)
+
+
+class Head(_Recording):
+    """A recorded head."""
 
     def forward(self, features: Tensor) -> Tensor:
         """Logits, float32 [N, classes]."""
@@ -109,26 +114,13 @@ class Head(nn.Module):
         return logits
 
 
-class ClassifiedHead(Classified):
+class ClassifiedHead(_Recording, Classified):
     """A recorded head whose classifier takes the ReLU of the features before it."""
-
-    graphs: tuple[fx.GraphModule]
-
-    def __init__(self, graph: fx.GraphModule) -> None:
-        nn.Module.__init__(self)
-        _adopt(self, graph)
 
     def forward(self, inputs: Tensor, *, with_features: bool = False) -> Tensor | tuple[Tensor, Tensor]:
         """Logits, float32 [N, classes]; with `with_features` the features, float32 [N, F], and the logits."""
         features, logits = self.graphs[0](inputs)
         return (features, logits) if with_features else logits
-
-
-def _adopt(head: Any, graph: fx.GraphModule) -> None:
-    for name, layer in graph.named_children():
-        head.add_module(name, layer)
-    # In a tuple, because as a module of the head it would give each tensor a second name.
-    head.graphs = (graph,)
 
 
 def is_dropout(function: Any) -> bool:

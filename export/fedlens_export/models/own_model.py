@@ -29,8 +29,6 @@ NORMALISATIONS = {
 
 _TOLERANCE = 1e-5
 _MOST_LISTED = 8
-_COUNTS = ("classes", "num_classes")
-_SIDES = ("input_size",)
 
 
 @dataclass(frozen=True)
@@ -46,11 +44,6 @@ class Divided:
     backbone: nn.Module
     head: nn.Module
     left_out: tuple[str, ...]
-
-
-def is_own(model: str) -> bool:
-    """True if the name is `module:function`."""
-    return ":" in model
 
 
 def normalisation(name: str | None) -> Normalisation:
@@ -176,7 +169,7 @@ def without_dropout(model: nn.Module, side: int) -> tuple[str, ...]:
     """
     named = [name for name, module in model.named_modules() if isinstance(module, nn.modules.dropout._DropoutNd)]
     for name in named:
-        _replace(model, name, nn.Identity())
+        model.set_submodule(name, nn.Identity())
     before = [buffer.clone() for buffer in model.buffers()]
     model.train()
     with _NoDropout(), torch.no_grad():
@@ -226,15 +219,10 @@ def _up_to(model: nn.Module, layers: Mapping[str, nn.Linear]) -> nn.Module:
         return first
 
     for name, layer in layers.items():
-        _replace(model, name, _Entrance(layer.out_features, entered.append))
+        model.set_submodule(name, _Entrance(layer.out_features, entered.append))
     # Set on the object, so that its tensors keep their names.
     model.forward = features
     return model
-
-
-def _replace(model: nn.Module, name: str, new: nn.Module) -> None:
-    parent, _, leaf = name.rpartition(".")
-    setattr(model.get_submodule(parent), leaf, new)
 
 
 @contextmanager
@@ -273,7 +261,7 @@ def _attribute(module: Any, module_name: str, name: str) -> Any:
 
 
 def _called(model: str, function: Callable[..., Any], classes: int, side: int) -> nn.Module:
-    known = {**dict.fromkeys(_COUNTS, classes), **dict.fromkeys(_SIDES, side)}
+    known = {"classes": classes, "num_classes": classes, "input_size": side}
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):  # functions written in C may have no signature

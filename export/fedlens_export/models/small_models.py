@@ -8,13 +8,12 @@ Each has at most 2 million multiply-adds for a photo of 32 x 32 pixels, and ends
     small_inception   two modules of four branches (Szegedy et al., CVPR 2015), with BatchNorm
 """
 
-from collections import OrderedDict
 from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
 
-from fedlens_export.models.classified import FEATURES, Classified, Mean
+from fedlens_export.models.classified import Mean, classified
 
 
 class _Residual(nn.Module):
@@ -92,6 +91,4 @@ MODELS = tuple(_LAYERS)
 
 def build(name: str, classes: int, side: int) -> nn.Module:
     """One of `MODELS` for photos of `side` pixels, at least 16, with weights drawn from torch's global generator."""
-    layers, features = _LAYERS[name](side)
-    extractor = nn.Sequential(OrderedDict(layers=layers, fc=nn.Linear(features, FEATURES)))
-    return Classified(extractor, nn.Linear(FEATURES, classes))
+    return classified(*_LAYERS[name](side), classes)

@@ -26,9 +26,10 @@ def read(path: Path) -> dict[str, Tensor]:
         # torch's text would advise to load it anyway.
         raise WeightsUnusable(f"{path} is no plain dict of tensors, and is not loaded") from error
     except Exception as error:  # what torch raises for a damaged archive or pickle is not limited to a few types
-        raise WeightsUnusable(
-            f"{path} cannot be read as a state dict: {_first_line(error) or 'it is cut short'}"
-        ) from error
+        # The text of a KeyError or IndexError is a bare number.
+        first = isinstance(error, OSError | RuntimeError) and str(error).partition("\n")[0]
+        reason = first or "it is damaged, or torch.save did not write it"
+        raise WeightsUnusable(f"{path} cannot be read as a state dict: {reason}") from error
     if not isinstance(state, dict):
         raise WeightsUnusable(
             f"{path} cannot be read as a state dict: it holds a {type(state).__name__}, not a dict of tensors"
@@ -86,7 +87,3 @@ def _safetensors(path: Path) -> dict[str, Tensor]:
         return load_file(path)
     except (OSError, SafetensorError) as error:
         raise WeightsUnusable(f"{path} cannot be read as a state dict: {error}") from error
-
-
-def _first_line(error: Exception) -> str:
-    return next(iter(str(error).splitlines()), "")

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from fedlens_export.errors import WeightsUnusable
 from fedlens_export.models.backbone_source import Source
-from fedlens_export.models.classified import FEATURES, Classified, Mean
+from fedlens_export.models.classified import Mean, classified
 
 MIN_SIDE = 32
 SUFFIX = "_whole"
@@ -62,9 +62,9 @@ WHOLE = tuple(name + SUFFIX for name, kind in _KINDS.items() if kind.whole)
 def whole(name: str, classes: int) -> nn.Module:
     """One of `WHOLE`, from normalised photos to logits, with weights drawn from torch's global generator."""
     kind = name.removesuffix(SUFFIX)
-    layers, features = (_alexnet(), 256 * 3 * 3) if kind == "alexnet" else (_network(kind), _KINDS[kind].features)
-    extractor = nn.Sequential(OrderedDict(layers=layers, fc=nn.Linear(features, FEATURES)))
-    return Classified(extractor, nn.Linear(FEATURES, classes))
+    if kind == "alexnet":
+        return classified(_alexnet(), 256 * 3 * 3, classes)
+    return classified(_network(kind), _KINDS[kind].features, classes)
 
 
 def _frozen(name: str, side: int) -> nn.Module:

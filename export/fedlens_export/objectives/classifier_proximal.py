@@ -12,12 +12,8 @@ leaves it out in the first batch of a round, in which both forms are 0 for a cla
 The norm has no gradient at distance 0; here the gradient is 0 there.
 """
 
-from collections.abc import Mapping
-
-from torch import Tensor
-
-from fedlens_export.hyper import Hyper
-from fedlens_export.network import Tensors
+from fedlens_export.hyper import Hyper, Scalars
+from fedlens_export.network import References, Tensors
 from fedlens_export.objectives import cross_entropy, proximal
 from fedlens_export.objectives.objective import Batch, Forward, Objective, Outcome, Reference
 
@@ -25,9 +21,7 @@ HYPER = (Hyper("rho", 0.1, 0.0, 1000.0), Hyper("mu_mean", 0.0, 0.0, 1000.0))
 CLASSIFIER = Reference(proximal.REFERENCE, roles=("classifier",))
 
 
-def pulled(
-    outcome: Outcome, weights: Tensors, references: Mapping[str, Tensors], hyper: Mapping[str, Tensor]
-) -> Outcome:
+def pulled(outcome: Outcome, weights: Tensors, references: References, hyper: Scalars) -> Outcome:
     """Add both forms of the pull, as far as `hyper` turns them on, to loss and gradients."""
     difference = proximal.differences(weights, references[CLASSIFIER.name])
     return proximal.pulled(
@@ -38,13 +32,7 @@ def pulled(
     )
 
 
-def gradients(
-    forward: Forward,
-    weights: Tensors,
-    batch: Batch,
-    references: Mapping[str, Tensors],
-    hyper: Mapping[str, Tensor],
-) -> Outcome:
+def gradients(forward: Forward, weights: Tensors, batch: Batch, references: References, hyper: Scalars) -> Outcome:
     """Cross-entropy with the pull on the classifier, in gradients and loss."""
     outcome = cross_entropy.gradients(forward, weights, batch, references, hyper)
     return pulled(outcome, weights, references, hyper)

@@ -1,22 +1,15 @@
 """Cross-entropy of softmax over the classes, in nats: the local loss of FedAvg (McMahan et al. 2017)."""
 
-from collections.abc import Mapping
-
 from torch import Tensor
 from torch.func import grad_and_value
 from torch.nn import functional
 
-from fedlens_export.network import Tensors
+from fedlens_export.hyper import Scalars
+from fedlens_export.network import References, Tensors
 from fedlens_export.objectives.objective import Batch, Forward, Objective, Outcome, masked_mean, without_padding
 
 
-def gradients(
-    forward: Forward,
-    weights: Tensors,
-    batch: Batch,
-    references: Mapping[str, Tensors],
-    hyper: Mapping[str, Tensor],
-) -> Outcome:
+def gradients(forward: Forward, weights: Tensors, batch: Batch, references: References, hyper: Scalars) -> Outcome:
     """Mean cross-entropy over the real rows, and its gradients; references and hyper-parameters are not used."""
     del references, hyper
     inputs = without_padding(batch.inputs, batch.mask)

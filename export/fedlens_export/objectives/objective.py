@@ -1,14 +1,14 @@
 """Inputs and outputs of every objective, and the treatment of padding."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from fedlens_export.hyper import ROLES, Hyper
-from fedlens_export.network import Tensors
+from fedlens_export.hyper import ROLES, Hyper, Scalars
+from fedlens_export.network import References, Tensors
 
 
 class Forward(Protocol):
@@ -77,7 +77,7 @@ class Objective:
     name: str
     hyper: tuple[Hyper, ...]
     references: tuple[Reference, ...]
-    gradients: Callable[[Forward, Tensors, Batch, Mapping[str, Tensors], Mapping[str, Tensor]], Outcome]
+    gradients: Callable[[Forward, Tensors, Batch, References, Scalars], Outcome]
     views: int = 0
     needs_features: bool = False
 

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedlens_export.hyper import Hyper
-from fedlens_export.network import Tensors
+from fedlens_export.hyper import Hyper, Scalars
+from fedlens_export.network import References, Tensors
 from fedlens_export.objectives import cross_entropy
 from fedlens_export.objectives.objective import Batch, Forward, Objective, Outcome, Reference
 
@@ -76,13 +76,7 @@ def _squares(difference: Mapping[str, Tensor]) -> Tensor:
     return torch.stack([(d * d).sum(-1).sum() for d in difference.values()]).sum()
 
 
-def gradients(
-    forward: Forward,
-    weights: Tensors,
-    batch: Batch,
-    references: Mapping[str, Tensors],
-    hyper: Mapping[str, Tensor],
-) -> Outcome:
+def gradients(forward: Forward, weights: Tensors, batch: Batch, references: References, hyper: Scalars) -> Outcome:
     """Cross-entropy with the proximal term, in gradients and loss."""
     outcome = cross_entropy.gradients(forward, weights, batch, references, hyper)
     difference = differences(weights, references[REFERENCE])

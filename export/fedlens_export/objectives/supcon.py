@@ -21,7 +21,6 @@ for long raw features. A row without a positive is left out of the mean; if no r
 views pass the model at once, so that BatchNorm sees both, as in the code, even with the contrast off.
 """
 
-from collections.abc import Mapping
 from functools import partial
 
 import torch
@@ -29,8 +28,8 @@ from torch import Tensor
 from torch.func import grad_and_value
 from torch.nn import functional
 
-from fedlens_export.hyper import Hyper
-from fedlens_export.network import Tensors
+from fedlens_export.hyper import Hyper, Scalars
+from fedlens_export.network import References, Tensors
 from fedlens_export.objectives import classifier_proximal
 from fedlens_export.objectives.objective import Batch, Forward, Objective, Outcome, masked_mean, without_padding
 
@@ -81,8 +80,8 @@ def gradients(
     forward: Forward,
     weights: Tensors,
     batch: Batch,
-    references: Mapping[str, Tensors],
-    hyper: Mapping[str, Tensor],
+    references: References,
+    hyper: Scalars,
     *,
     normalised: bool,
 ) -> Outcome:

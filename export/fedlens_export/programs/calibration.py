@@ -144,8 +144,7 @@ def cost(
     accuracy = None
     if given.labels is not None and len(given.held_out) >= LEAST_HELD_OUT:
         on_stage("training heads to measure the cost of quantising")
-        before, after = (_accuracy(each, given.labels) for each in features)
-        accuracy = (before, after)
+        accuracy = _accuracy(features[0], given.labels), _accuracy(features[1], given.labels)
     return Cost(len(compared), cosine.mean().item(), cosine.min().item(), accuracy)
 
 

@@ -13,8 +13,7 @@ from torch.nn.functional import linear
 
 from fedlens_export.errors import NotExportable
 from fedlens_export.network import Network, Tensors
-from fedlens_export.programs.steps import Arguments, ProgramSource, slots_of
-from fedlens_proto.v1 import blob_pb2
+from fedlens_export.programs.steps import Arguments, ProgramSource, float_slot, slots_of
 from fedlens_proto.v1 import manifest_pb2 as pb
 
 CLASSIFIER = "classifier"
@@ -28,15 +27,14 @@ def extract(network: Network, batch: int) -> ProgramSource:
     """
     _check(network)
     tensors = _extractor(network)
-    rows = pb.Slot(kind=pb.SLOT_KIND_INPUT, dtype=blob_pb2.DTYPE_FLOAT32, shape=(batch, *network.input_shape))
+    rows = float_slot(pb.SLOT_KIND_INPUT, (batch, *network.input_shape))
     inputs = (*slots_of(pb.SLOT_KIND_EXTRACTOR, tensors), rows)
 
     def function(*given: Tensor) -> tuple[Tensor, ...]:
         arguments = Arguments(inputs, given)
         return (_before_classifier(network, arguments.named(pb.SLOT_KIND_EXTRACTOR), arguments.one(rows.kind)),)
 
-    width = _classifier(network).in_features
-    output = pb.Slot(kind=pb.SLOT_KIND_FEATURES, dtype=blob_pb2.DTYPE_FLOAT32, shape=(batch, width))
+    output = float_slot(pb.SLOT_KIND_FEATURES, (batch, _classifier(network).in_features))
     return ProgramSource("extract", inputs, (output,), function)
 
 
@@ -51,11 +49,7 @@ def classifier(network: Network, extractors: int, seed: int) -> Network:
 
 
 class _Reached(Exception):
-    """Ends a call of the module and carries the classifier's input."""
-
-    def __init__(self, features: Tensor) -> None:
-        super().__init__()
-        self.features = features
+    """Ends a call of the module; its argument is the classifier's input."""
 
 
 def _before_classifier(network: Network, tensors: Tensors, rows: Tensor) -> Tensor:
@@ -66,7 +60,8 @@ def _before_classifier(network: Network, tensors: Tensors, rows: Tensor) -> Tens
     try:
         network(tensors, {}, rows, training=False)
     except _Reached as reached:
-        return reached.features
+        features: Tensor = reached.args[0]
+        return features
     finally:
         hook.remove()
     raise NotExportable("the model does not call its last FC layer, so it has no classifier to concatenate for")

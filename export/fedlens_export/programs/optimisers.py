@@ -18,10 +18,8 @@ import torch
 from torch import Tensor
 
 from fedlens_export.errors import check_choice
-from fedlens_export.hyper import ROLES, Hyper, learning_rates
+from fedlens_export.hyper import ROLES, Hyper, Scalars, learning_rates
 from fedlens_export.network import Tensors
-
-Scalars = Mapping[str, Tensor]
 
 
 @dataclass(frozen=True)

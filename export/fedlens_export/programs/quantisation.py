@@ -12,13 +12,14 @@ from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass
 from importlib import import_module
+from operator import attrgetter
 from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
 from torch.export import ExportedProgram
 
-from fedlens_export.errors import NotExportable, check_choice
+from fedlens_export.errors import NotExportable
 from fedlens_export.network import Normalisation
 from fedlens_export.programs import pte_program
 
@@ -72,15 +73,6 @@ class ForPhones:
         """Features [1, F] of a photo [1, 3, H, W] in 0..1 by the float backbone."""
         features: Tensor = self.backbone(self.normalisation(photo))
         return features
-
-
-def check_scheme(name: str) -> None:
-    """Check the name of a scheme.
-
-    Raises:
-        UnknownChoice: There is no scheme of that name.
-    """
-    check_choice("quantisation", name, SCHEMES)
 
 
 def quantise(backbone: nn.Module, photos: Sequence[Tensor]) -> Quantised:
@@ -273,11 +265,8 @@ def _weight(integers: fx.GraphModule, node: Any) -> Tensor:
 
 
 def _tensor(module: nn.Module, node: fx.Node) -> Tensor:
-    found: Any = module
-    for part in str(node.target).split("."):
-        found = getattr(found, part)
-    tensor: Tensor = found.detach()
-    return tensor.clone()
+    found: Tensor = attrgetter(str(node.target))(module)
+    return found.detach().clone()
 
 
 def _put(root: nn.Module, name: str, tensor: Tensor) -> None:

@@ -2,23 +2,18 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
 from fedlens_export.hyper import ROLES, Hyper
-from fedlens_export.network import Network, Normalisation, Tensors
+from fedlens_export.network import DTYPES, Network, Normalisation, Tensors
 from fedlens_export.objectives.objective import Batch, Objective, Reference, without_padding
 from fedlens_export.programs.optimisers import Optimiser, is_on
 from fedlens_proto.v1 import blob_pb2
 from fedlens_proto.v1 import manifest_pb2 as pb
 
-_DTYPES: dict[torch.dtype, blob_pb2.Dtype] = {
-    torch.float32: blob_pb2.DTYPE_FLOAT32,
-    torch.int64: blob_pb2.DTYPE_INT64,
-}
 _ROLE_NAMES = {pb.TENSOR_ROLE_EXTRACTOR: "extractor", pb.TENSOR_ROLE_CLASSIFIER: "classifier"}
 _SCALAR = torch.zeros(())
 
@@ -71,25 +66,20 @@ def step(
         *slots_of(pb.SLOT_KIND_OPTIMISER, moments),
         *slots_of(pb.SLOT_KIND_COUNTER, dict.fromkeys(ROLES, _SCALAR) if optimiser.counts else {}),
     ]
-    if objective.needs_features:
-        network.check_features()
-    compared = {
-        f"{reference.name}/{name}": weights[name]
-        for reference in objective.references
-        for name in referred(network, reference)
-    }
+    covered = {reference.name: referred(network, reference) for reference in objective.references}
+    compared = {f"{reference}/{name}": weights[name] for reference, names in covered.items() for name in names}
     inputs = (
         *exchanged,
         *state,
         *slots_of(pb.SLOT_KIND_REFERENCE, compared),
         *_batch_slots(network, batch, with_labels=True, views=objective.views),
-        *(pb.Slot(kind=pb.SLOT_KIND_HYPER, name=h.name, dtype=blob_pb2.DTYPE_FLOAT32) for h in hyper),
+        *(float_slot(pb.SLOT_KIND_HYPER, name=h.name) for h in hyper),
     )
     outputs = (
         *exchanged,
         *state,
-        pb.Slot(kind=pb.SLOT_KIND_LOSS, dtype=blob_pb2.DTYPE_FLOAT32),
-        _logits_slot(batch, classes),
+        float_slot(pb.SLOT_KIND_LOSS),
+        float_slot(pb.SLOT_KIND_LOGITS, (batch, classes)),
     )
 
     def function(*tensors: Tensor) -> tuple[Tensor, ...]:
@@ -97,12 +87,13 @@ def step(
         current = given.named(pb.SLOT_KIND_WEIGHT)
         trained = {name: current[name] for name in weights}
         statistics = {name: current[name] for name in buffers}
+        references = given.named(pb.SLOT_KIND_REFERENCE)
         scalars = given.named(pb.SLOT_KIND_HYPER)
         outcome = objective.gradients(
             _Forward(network, statistics),
             trained,
             Batch(given.one(pb.SLOT_KIND_INPUT), given.one(pb.SLOT_KIND_LABEL), given.one(pb.SLOT_KIND_MASK)),
-            _by_reference(given.named(pb.SLOT_KIND_REFERENCE)),
+            {key: {name: references[f"{key}/{name}"] for name in names} for key, names in covered.items()},
             scalars,
         )
         new_weights, new_moments, steps = optimiser.step(
@@ -169,15 +160,14 @@ def predict(network: Network, batch: int, classes: int) -> ProgramSource:
         )
         return (logits,)
 
-    return ProgramSource("predict", inputs, (_logits_slot(batch, classes),), function)
+    return ProgramSource("predict", inputs, (float_slot(pb.SLOT_KIND_LOGITS, (batch, classes)),), function)
 
 
 def embed(backbone: nn.Module, normalisation: Normalisation, photo_shape: tuple[int, int, int]) -> ProgramSource:
     """Features of one photo by a backbone in evaluation mode, whose tensors are inputs."""
     backbone.eval()
     frozen = frozen_tensors(backbone)
-    photo = pb.Slot(kind=pb.SLOT_KIND_INPUT, dtype=blob_pb2.DTYPE_FLOAT32, shape=(1, *photo_shape))
-    inputs = (*slots_of(pb.SLOT_KIND_FROZEN, frozen), photo)
+    inputs = (*slots_of(pb.SLOT_KIND_FROZEN, frozen), float_slot(pb.SLOT_KIND_INPUT, (1, *photo_shape)))
     features = feature_count(backbone, photo_shape)
 
     def function(*tensors: Tensor) -> tuple[Tensor, ...]:
@@ -186,8 +176,7 @@ def embed(backbone: nn.Module, normalisation: Normalisation, photo_shape: tuple[
         found: Tensor = functional_call(backbone, given.named(pb.SLOT_KIND_FROZEN), (rows,))
         return (found,)
 
-    output = pb.Slot(kind=pb.SLOT_KIND_FEATURES, dtype=blob_pb2.DTYPE_FLOAT32, shape=(1, features))
-    return ProgramSource("embed", inputs, (output,), function)
+    return ProgramSource("embed", inputs, (float_slot(pb.SLOT_KIND_FEATURES, (1, features)),), function)
 
 
 def frozen_tensors(backbone: nn.Module) -> Tensors:
@@ -205,29 +194,21 @@ def feature_count(backbone: nn.Module, photo_shape: tuple[int, int, int]) -> int
 def slots_of(kind: pb.SlotKind, tensors: Mapping[str, Tensor]) -> list[pb.Slot]:
     """A slot for each tensor, sorted by name."""
     return [
-        pb.Slot(kind=kind, name=name, dtype=_DTYPES[tensor.dtype], shape=tensor.shape)
+        pb.Slot(kind=kind, name=name, dtype=DTYPES[tensor.dtype], shape=tensor.shape)
         for name, tensor in sorted(tensors.items())
     ]
 
 
+def float_slot(kind: pb.SlotKind, shape: Sequence[int] = (), name: str = "") -> pb.Slot:
+    """A slot for a float32 tensor."""
+    return pb.Slot(kind=kind, name=name, dtype=blob_pb2.DTYPE_FLOAT32, shape=shape)
+
+
 def _batch_slots(network: Network, batch: int, *, with_labels: bool, views: int = 0) -> list[pb.Slot]:
-    floats: dict[str, Any] = {"dtype": blob_pb2.DTYPE_FLOAT32}
     shape = (batch, views, *network.input_shape) if views else (batch, *network.input_shape)
     label = pb.Slot(kind=pb.SLOT_KIND_LABEL, dtype=blob_pb2.DTYPE_INT64, shape=(batch,))
     return [
-        pb.Slot(kind=pb.SLOT_KIND_INPUT, shape=shape, **floats),
+        float_slot(pb.SLOT_KIND_INPUT, shape),
         *([label] if with_labels else []),
-        pb.Slot(kind=pb.SLOT_KIND_MASK, shape=(batch,), **floats),
+        float_slot(pb.SLOT_KIND_MASK, (batch,)),
     ]
-
-
-def _logits_slot(batch: int, classes: int) -> pb.Slot:
-    return pb.Slot(kind=pb.SLOT_KIND_LOGITS, dtype=blob_pb2.DTYPE_FLOAT32, shape=(batch, classes))
-
-
-def _by_reference(tensors: Tensors) -> dict[str, Tensors]:
-    grouped: dict[str, Tensors] = {}
-    for name, tensor in tensors.items():
-        reference, _, weight = name.partition("/")
-        grouped.setdefault(reference, {})[weight] = tensor
-    return grouped

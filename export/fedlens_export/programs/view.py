@@ -21,8 +21,7 @@ from math import log
 import torch
 from torch import Tensor
 
-from fedlens_export.programs.steps import ProgramSource
-from fedlens_proto.v1 import blob_pb2
+from fedlens_export.programs.steps import ProgramSource, float_slot
 from fedlens_proto.v1 import manifest_pb2 as pb
 
 UNIFORMS = 11
@@ -38,16 +37,10 @@ _GREY = 0.2
 
 def view(photo_shape: tuple[int, int, int], batch: int) -> ProgramSource:
     """The program `view` for photos [3, H, W]."""
-    floats = blob_pb2.DTYPE_FLOAT32
-    return ProgramSource(
-        "view",
-        (
-            pb.Slot(kind=pb.SLOT_KIND_INPUT, dtype=floats, shape=(batch, *photo_shape)),
-            pb.Slot(kind=pb.SLOT_KIND_UNIFORM, dtype=floats, shape=(batch, UNIFORMS)),
-        ),
-        (pb.Slot(kind=pb.SLOT_KIND_PHOTO, dtype=floats, shape=(batch, *photo_shape)),),
-        lambda photos, uniforms: (augmented(photos, uniforms),),
-    )
+    photos = float_slot(pb.SLOT_KIND_INPUT, (batch, *photo_shape))
+    uniforms = float_slot(pb.SLOT_KIND_UNIFORM, (batch, UNIFORMS))
+    views = float_slot(pb.SLOT_KIND_PHOTO, (batch, *photo_shape))
+    return ProgramSource("view", (photos, uniforms), (views,), lambda *given: (augmented(*given),))
 
 
 def augmented(photos: Tensor, uniforms: Tensor) -> Tensor:

@@ -19,8 +19,7 @@ from torch.func import functional_call
 from fedlens_export.errors import NotExportable, ParityBroken
 from fedlens_export.programs import lowering, onnx_program, parity, pte_program
 from fedlens_export.programs.composed import Composed, Trained
-from fedlens_export.programs.steps import Arguments, ProgramSource, frozen_tensors, slots_of
-from fedlens_proto.v1 import blob_pb2
+from fedlens_export.programs.steps import Arguments, ProgramSource, float_slot, frozen_tensors, slots_of
 from fedlens_proto.v1 import manifest_pb2 as pb
 
 FORMS = (".pt2", ".onnx", ".pte")
@@ -123,12 +122,9 @@ def lower(trained: Trained, form: str, about: Mapping[str, str]) -> WholeModel:
 
 def _source(whole: Composed, manifest: pb.Manifest, photos: int) -> ProgramSource:
     """The model as a program for so many photos, whose tensors are inputs."""
-    floats = blob_pb2.DTYPE_FLOAT32
-    inputs = (
-        *slots_of(pb.SLOT_KIND_FROZEN, frozen_tensors(whole)),
-        pb.Slot(kind=pb.SLOT_KIND_INPUT, dtype=floats, shape=(photos, *_photo_shape(manifest))),
-    )
-    logits = pb.Slot(kind=pb.SLOT_KIND_LOGITS, dtype=floats, shape=(photos, len(manifest.class_names)))
+    given = float_slot(pb.SLOT_KIND_INPUT, (photos, *_photo_shape(manifest)))
+    inputs = (*slots_of(pb.SLOT_KIND_FROZEN, frozen_tensors(whole)), given)
+    logits = float_slot(pb.SLOT_KIND_LOGITS, (photos, len(manifest.class_names)))
 
     def function(*given: Tensor) -> tuple[Tensor, ...]:
         arguments = Arguments(inputs, given)

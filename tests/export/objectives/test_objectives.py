@@ -12,6 +12,7 @@ from torch import Tensor
 
 from fedlens_export.objectives import proximal, supcon
 
+PULLS = [proximal.squared, proximal.distance, proximal.mean_squared]
 GOLDEN = Path(__file__).parents[4] / "shared" / "golden"
 
 
@@ -101,7 +102,7 @@ def test_the_worked_case_of_the_classifiers_pull() -> None:
         close(paper.slopes[name] * difference[name], case[f"out_paper_grad_{name}"])
 
 
-@pytest.mark.parametrize("pull", [proximal.squared, proximal.distance, proximal.mean_squared])
+@pytest.mark.parametrize("pull", PULLS)
 def test_a_pulls_slopes_are_its_derivative(pull: Callable[[dict[str, Tensor], Tensor], proximal.Pull]) -> None:
     leaf = {"a": seeded(3, 2).requires_grad_(), "b": (2 * seeded(4)).requires_grad_()}
 
@@ -112,7 +113,7 @@ def test_a_pulls_slopes_are_its_derivative(pull: Callable[[dict[str, Tensor], Te
         torch.testing.assert_close(found.slopes[name].detach() * value.detach(), gradient)
 
 
-@pytest.mark.parametrize("pull", [proximal.squared, proximal.distance, proximal.mean_squared])
+@pytest.mark.parametrize("pull", PULLS)
 def test_nothing_pulls_at_distance_zero(pull: Callable[[dict[str, Tensor], Tensor], proximal.Pull]) -> None:
     found = pull({"a": torch.zeros(3, 2), "b": torch.zeros(4)}, torch.tensor(0.3))
 
@@ -120,25 +121,18 @@ def test_nothing_pulls_at_distance_zero(pull: Callable[[dict[str, Tensor], Tenso
     assert all((slope * torch.zeros(2)).tolist() == [0, 0] for slope in found.slopes.values())
 
 
+@pytest.mark.parametrize("views", [2, 3])
 @pytest.mark.parametrize("labels", [[0, 0, 1, 2], [0, 1, 2, 3], [1, 1, 1, 1]])
-@pytest.mark.parametrize(("temperature", "base"), [(0.07, 0.07), (0.5, 0.07), (100.0, 0.07)])
-def test_supcon_is_the_papers_sum_over_pairs(labels: list[int], temperature: float, base: float) -> None:
-    features = seeded(4, 2, 5)
+@pytest.mark.parametrize("temperature", [0.07, 0.5, 100.0])
+def test_supcon_is_the_papers_sum_over_pairs(labels: list[int], temperature: float, views: int) -> None:
+    features, classes = seeded(4, views, 5), torch.tensor(labels)
     units = features / features.norm(dim=-1, keepdim=True)
 
-    normalised, _ = contrast(features, torch.tensor(labels), temperature=temperature, base=base)
-    raw, _ = contrast(features, torch.tensor(labels), temperature=temperature, base=base, normalised=False)
+    normalised, _ = contrast(features, classes, temperature=temperature)
+    raw, _ = contrast(features, classes, temperature=temperature, normalised=False)
 
-    assert normalised == pytest.approx(naive(units, torch.tensor(labels), temperature, base), rel=1e-5)
-    assert raw == pytest.approx(naive(features, torch.tensor(labels), temperature, base), rel=1e-5)
-
-
-def test_three_views_are_contrasted_too() -> None:
-    features, labels = seeded(3, 3, 4), torch.tensor([0, 1, 0])
-
-    value, _ = contrast(features, labels, temperature=1.0, normalised=False)
-
-    assert value == pytest.approx(naive(features, labels, 1.0, 0.07), rel=1e-5)
+    assert normalised == pytest.approx(naive(units, classes, temperature, 0.07), rel=1e-5)
+    assert raw == pytest.approx(naive(features, classes, temperature, 0.07), rel=1e-5)
 
 
 @pytest.mark.parametrize("normalised", [True, False])
@@ -147,12 +141,8 @@ def test_no_length_of_features_gives_a_nan(norm: float, normalised: bool) -> Non
     directions = seeded(6, 2, 8)
     features = norm * directions / directions.norm(dim=-1, keepdim=True)
 
-    value, gradient = contrast(
-        features,
-        torch.tensor([0, 0, 1, 1, 2, 3]),
-        temperature=0.07 if normalised else 100.0,
-        normalised=normalised,
-    )
+    labels, temperature = torch.tensor([0, 0, 1, 1, 2, 3]), 0.07 if normalised else 100.0
+    value, gradient = contrast(features, labels, temperature=temperature, normalised=normalised)
 
     assert np.isfinite(value)
     assert gradient.isfinite().all()
@@ -168,19 +158,21 @@ def test_features_of_zero_give_no_nan(normalised: bool) -> None:
 
 
 @pytest.mark.parametrize("normalised", [True, False])
-def test_rows_without_a_positive_give_nothing(normalised: bool) -> None:
-    value, gradient = contrast(seeded(3, 1, 4), torch.tensor([0, 1, 2]), normalised=normalised)
-
-    assert value == 0
-    assert not gradient.any()
-
-
-@pytest.mark.parametrize(("real", "views"), [(0, 2), (1, 1), (1, 2)])
-def test_a_batch_that_leaves_nothing_to_tell_apart_gives_nothing(real: int, views: int) -> None:
-    # A photo alone: its other view is the only other row, with probability 1.
+@pytest.mark.parametrize(
+    ("labels", "real", "views"),
+    [
+        ([0, 1, 2], 3, 1),  # no row has a positive
+        ([0, 0, 0], 0, 2),
+        ([0, 0, 0], 1, 1),
+        ([0, 0, 0], 1, 2),  # a photo alone: its other view is the only other row, with probability 1
+    ],
+)
+def test_a_batch_that_leaves_nothing_to_tell_apart_gives_nothing(
+    labels: list[int], real: int, views: int, normalised: bool
+) -> None:
     mask = (torch.arange(3) < real).float()
 
-    value, gradient = contrast(seeded(3, views, 4), torch.tensor([0, 0, 0]), mask=mask)
+    value, gradient = contrast(seeded(3, views, 4), torch.tensor(labels), mask=mask, normalised=normalised)
 
     assert value == 0
     assert not gradient.any()

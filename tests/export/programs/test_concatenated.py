@@ -10,14 +10,14 @@ import torch
 from torch import Tensor, nn
 
 from fedlens_export.errors import NotExportable
-from fedlens_export.exporting import ExportSpec, Training, export_bundle, frozen_backbone_bundle, whole_model_bundle
-from fedlens_export.models import backbones, whole_models
+from fedlens_export.exporting import ExportSpec, export_bundle
+from fedlens_export.models import whole_models
 from fedlens_export.network import CENTRED
 from fedlens_export.programs import lowering
 from fedlens_proto.manifest import Bundle, program
 from fedlens_proto.v1 import manifest_pb2 as pb
+from tests.export.small import frozen_bundle, whole_bundle
 
-CLASSES = ("cat", "dog", "emu")
 K = 3
 
 
@@ -27,7 +27,7 @@ def concatenated(tmp_path_factory: pytest.TempPathFactory, small_spec: ExportSpe
     return export_bundle(folder, replace(small_spec, concatenated=K))
 
 
-def call(bundle: Bundle, name: str, given: Mapping[tuple[int, str], Tensor]) -> Tensor:
+def call(bundle: Bundle, name: str, given: Mapping[tuple[pb.SlotKind, str], Tensor]) -> Tensor:
     function = lowering.load(bundle.program_file(name, pb.PROGRAM_FORMAT_PT2).read_bytes())
     with torch.no_grad():
         (found,) = function(*(given[slot.kind, slot.name] for slot in program(bundle.manifest, name).inputs))
@@ -38,14 +38,12 @@ def test_only_a_new_classifier_is_exchanged(concatenated: Bundle) -> None:
     # LeNet-5's classifier has 84 inputs; 3 * 84 = 252.
     manifest = concatenated.manifest
     assert manifest.concatenated == K
-    assert [(t.name, list(t.shape)) for t in manifest.tensors] == [
-        ("classifier.bias", [3]),
-        ("classifier.weight", [3, 252]),
-    ]
+    shapes = {t.name: list(t.shape) for t in manifest.tensors}
+    assert shapes == {"classifier.bias": [3], "classifier.weight": [3, 252]}
     assert {t.role for t in manifest.tensors} == {pb.TENSOR_ROLE_CLASSIFIER}
     assert [p.name for p in manifest.programs] == ["extract", "step", "predict"]
     assert manifest.last_batch == pb.LAST_BATCH_MASKED
-    assert sorted(concatenated.initial()) == ["classifier.bias", "classifier.weight"]
+    assert concatenated.initial().keys() == shapes.keys()
 
 
 def test_extract_takes_the_extractor_of_the_ordinary_bundle(concatenated: Bundle, whole_model: Bundle) -> None:
@@ -63,33 +61,25 @@ def test_classifiers_side_by_side_give_the_sum_of_the_models_logits(concatenated
     # Weights along the inputs, biases added up: W [f1 f2 f3] + b = sum over j of (Wj fj + bj).
     networks = [whole_models.build("lenet5_bn", 3, 16, seed).eval() for seed in range(K)]
     photos = torch.rand(4, 3, 16, 16, generator=torch.Generator().manual_seed(1))
-    rows = torch.cat(
-        [
-            call(
-                concatenated,
-                "extract",
-                {
-                    (pb.SLOT_KIND_INPUT, ""): photos,
-                    **{(pb.SLOT_KIND_EXTRACTOR, n): t for n, t in network.state_dict().items()},
-                },
-            )
-            for network in networks
-        ],
-        1,
-    )
+    weights = torch.cat([network.get_parameter("fc3.weight") for network in networks], 1)
+    biases = torch.stack([network.get_parameter("fc3.bias") for network in networks]).sum(0)
 
-    found = call(
-        concatenated,
-        "predict",
-        {
-            (pb.SLOT_KIND_WEIGHT, "classifier.weight"): torch.cat([n.get_parameter("fc3.weight") for n in networks], 1),
-            (pb.SLOT_KIND_WEIGHT, "classifier.bias"): torch.stack([n.get_parameter("fc3.bias") for n in networks]).sum(
-                0
-            ),
-            (pb.SLOT_KIND_INPUT, ""): rows,
-            (pb.SLOT_KIND_MASK, ""): torch.ones(4),
-        },
-    )
+    rows = [
+        call(
+            concatenated,
+            "extract",
+            {(pb.SLOT_KIND_EXTRACTOR, name): tensor for name, tensor in network.state_dict().items()}
+            | {(pb.SLOT_KIND_INPUT, ""): photos},
+        )
+        for network in networks
+    ]
+    given = {
+        (pb.SLOT_KIND_WEIGHT, "classifier.weight"): weights,
+        (pb.SLOT_KIND_WEIGHT, "classifier.bias"): biases,
+        (pb.SLOT_KIND_INPUT, ""): torch.cat(rows, 1),
+        (pb.SLOT_KIND_MASK, ""): torch.ones(4),
+    }
+    found = call(concatenated, "predict", given)
 
     with torch.no_grad():
         expected = torch.stack([network(CENTRED(photos)) for network in networks]).sum(0)
@@ -97,11 +87,7 @@ def test_classifiers_side_by_side_give_the_sum_of_the_models_logits(concatenated
 
 
 def test_a_frozen_backbone_concatenates_what_its_head_makes_of_the_features(tmp_path: Path) -> None:
-    backbone = nn.Sequential(nn.AdaptiveAvgPool2d(2), nn.Flatten())
-    head = backbones.build_head("hidden", 12, 3, seed=0)
-    training = Training(class_names=CLASSES, batch=4, concatenated=2)
-
-    manifest = frozen_backbone_bundle(tmp_path, backbone, head, training, 16).manifest
+    manifest = frozen_bundle(tmp_path, head="hidden", concatenated=2).manifest
 
     extract = program(manifest, "extract")
     assert [p.name for p in manifest.programs] == ["embed", "extract", "step", "predict"]
@@ -120,44 +106,15 @@ def test_the_same_export_again_gives_the_same_bytes(
     assert np.any(other.initial()["classifier.weight"] != concatenated.initial()["classifier.weight"])
 
 
-class Scaled(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.first = nn.Linear(48, 8)
-        self.last = nn.Linear(8, 3)
-
-    def forward(self, photos: Tensor) -> Tensor:
-        found: Tensor = 2 * self.last(torch.relu(self.first(photos.flatten(1))))
-        return found
-
-
-class Alone(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.last = nn.Linear(48, 3)
-
-    def forward(self, photos: Tensor) -> Tensor:
-        found: Tensor = self.last(photos.flatten(1))
-        return found
-
-
 @pytest.mark.parametrize(
-    ("model", "reason"),
+    ("layers", "reason"),
     [
-        (Scaled(), "last operation is not its last FC layer"),
-        (Alone(), "the model is a classifier alone, so there is no extractor"),
+        ([nn.Linear(48, 8), nn.Linear(8, 3), nn.Hardsigmoid()], "last operation is not its last FC layer"),
+        ([nn.Linear(48, 3)], "the model is a classifier alone, so there is no extractor"),
     ],
 )
-def test_a_model_that_cannot_be_concatenated_is_refused(tmp_path: Path, model: nn.Module, reason: str) -> None:
-    training = Training(class_names=CLASSES, batch=4, concatenated=2)
-
+def test_a_model_that_cannot_be_concatenated_is_refused(tmp_path: Path, layers: list[nn.Module], reason: str) -> None:
     with pytest.raises(NotExportable, match=reason):
-        whole_model_bundle(tmp_path / "bundle", model, training, 4)
+        whole_bundle(tmp_path / "bundle", *layers, concatenated=2)
 
     assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize("count", [-1, 65])
-def test_too_many_extractors_are_refused_first(tmp_path: Path, small_spec: ExportSpec, count: int) -> None:
-    with pytest.raises(NotExportable, match=f"{count} extractors cannot be concatenated; 1 to 64 can"):
-        export_bundle(tmp_path / "bundle", replace(small_spec, concatenated=count))

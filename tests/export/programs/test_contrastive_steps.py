@@ -11,7 +11,7 @@ from fedlens_export.objectives import supcon
 from fedlens_proto.v1 import manifest_pb2 as pb
 from tests.export.programs.test_steps import BATCH, CLASSES, Local, classified
 
-RATES = {"lr_extractor": 0.1, "lr_classifier": 0.1, "momentum": 0.0}
+RATES = {"lr": 0.1, "momentum": 0.0}
 
 
 def expected_loss(network: Network, local: Local, *, normalised: bool) -> Tensor:
@@ -19,14 +19,8 @@ def expected_loss(network: Network, local: Local, *, normalised: bool) -> Tensor
     hyper = {name: value for (kind, name), value in local.arguments.items() if kind == pb.SLOT_KIND_HYPER}
     # Both views at once, as BatchNorm is to see them.
     features, logits = network.module(local.inputs.transpose(0, 1).flatten(0, 1), with_features=True)
-    contrast = supcon.loss(
-        features,
-        local.labels,
-        local.mask,
-        hyper["temperature"],
-        hyper["base_temperature"],
-        normalised=normalised,
-    )
+    temperatures = hyper["temperature"], hyper["base_temperature"]
+    contrast = supcon.loss(features, local.labels, local.mask, *temperatures, normalised=normalised)
     differences = [
         network.module.get_parameter(name) - local.arguments[pb.SLOT_KIND_REFERENCE, f"global/{name}"]
         for name in ("classifier.weight", "classifier.bias")
@@ -42,17 +36,8 @@ def expected_loss(network: Network, local: Local, *, normalised: bool) -> Tensor
 )
 def test_a_step_goes_down_the_whole_loss(objective: str, contrast: float, temperature: float) -> None:
     network = classified()
-    local = Local.of(
-        network,
-        objective,
-        "sgd",
-        contrast=contrast,
-        temperature=temperature,
-        base_temperature=0.1,
-        rho=0.3,
-        mu_mean=2.0,
-        **RATES,
-    )
+    hyper = {"contrast": contrast, "temperature": temperature, "base_temperature": 0.1, "rho": 0.3, "mu_mean": 2.0}
+    local = Local.of(network, objective, "sgd", **hyper, **RATES)
 
     found = local.run()[pb.SLOT_KIND_LOSS, ""]
     expected = expected_loss(network, local, normalised=objective == "supcon")
@@ -70,9 +55,7 @@ def test_the_classifiers_pull_alone_is_in_loss_and_gradient() -> None:
     pulled = Local.of(network, "classifier_proximal", "sgd", rho=0.4, **RATES)
     free = Local.of(classified(), "classifier_proximal", "sgd", rho=0.0, **RATES)
     for local in (pulled, free):
-        for kind, name in local.arguments:
-            if kind == pb.SLOT_KIND_REFERENCE:
-                local.arguments[kind, name] = local.weight(name.removeprefix("global/")) - 0.5
+        local.refer(0.5)
 
     with_term, without = pulled.run(), free.run()
 
@@ -104,7 +87,7 @@ def test_without_contrast_and_pull_a_step_is_that_of_cross_entropy_on_the_first_
 
 def test_batch_norm_sees_both_views() -> None:
     network = Network(whole_models.build("small_residual", CLASSES, 16, seed=1), (3, 16, 16), CENTRED)
-    local = Local.of(network, "supcon", lr_extractor=0.05, lr_classifier=0.05)
+    local = Local.of(network, "supcon", lr=0.05)
     stem = network.module.get_submodule("extractor.layers.0.0")
     both = CENTRED(local.inputs.transpose(0, 1).flatten(0, 1))
     with torch.no_grad():

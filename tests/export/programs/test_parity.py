@@ -11,6 +11,8 @@ from fedlens_export.errors import ParityBroken
 from fedlens_export.network import CENTRED, IMAGENET
 from fedlens_export.programs import lowering, onnx_program, parity, pte_program, steps
 from fedlens_export.programs.steps import ProgramSource
+from fedlens_proto.v1 import manifest_pb2 as pb
+from tests.manifests import slot
 
 SIDE = 4
 
@@ -41,14 +43,11 @@ def embed() -> tuple[ProgramSource, dict[str, Tensor]]:
 def in_another_order(source: ProgramSource) -> Callable[..., tuple[Tensor, ...]]:
     """The same backbone with its hidden units turned round, so that sums begin at their other end."""
 
+    axes = {"wide.weight": (0,), "wide.bias": (0,), "centred.weight": (1,)}
+
     def program(*given: Tensor) -> tuple[Tensor, ...]:
-        turned = {
-            "wide.weight": lambda weight: weight.flip(0),
-            "wide.bias": lambda bias: bias.flip(0),
-            "centred.weight": lambda weight: weight.flip(1),
-        }
         pairs = zip(source.inputs, given, strict=True)
-        return source.function(*(turned.get(slot.name, lambda tensor: tensor)(tensor) for slot, tensor in pairs))
+        return source.function(*(tensor.flip(axes.get(slot.name, ())) for slot, tensor in pairs))
 
     return program
 
@@ -94,18 +93,34 @@ def test_an_emulation_that_tells_most_of_what_quantising_does_passes() -> None:
     source, frozen = embed()
 
     def original(photo: Tensor) -> Tensor:
-        features: Tensor = source.function(*frozen.values(), photo)[0]
-        return features - 1.0
+        return source.function(*frozen.values(), photo)[0] - 1.0
 
-    def quantised(*given: Tensor) -> tuple[Tensor, ...]:
-        return (source.function(*given)[0] + 0.2,)
+    def moved(distance: float) -> lowering.Function:
+        return lambda *given: (source.function(*given)[0] + distance,)
 
-    def coarser(*given: Tensor) -> tuple[Tensor, ...]:
-        return (source.function(*given)[0] - 2.0,)
-
-    assert parity.compare_emulation(source, quantised, original, frozen) == pytest.approx(0.2, rel=0.01)
+    assert parity.compare_emulation(source, moved(0.2), original, frozen) == pytest.approx(0.2, rel=0.01)
     with pytest.raises(ParityBroken, match=r"'embed' differs from its emulation by .* ratio of at most 0.5 is allowed"):
-        parity.compare_emulation(source, coarser, original, frozen)
+        parity.compare_emulation(source, moved(-2.0), original, frozen)
+
+
+def _times(factor: float) -> ProgramSource:
+    given, found = (slot(kind, shape=(2, 3)) for kind in (pb.SLOT_KIND_INPUT, pb.SLOT_KIND_LOGITS))
+    return ProgramSource("predict", (given,), (found,), lambda x: (x * factor,))
+
+
+@pytest.mark.parametrize(
+    "lowered",
+    [
+        lambda traced: lowering.load(lowering.save("predict", traced)),
+        lambda traced: onnx_program.load(onnx_program.lower("predict", traced)),
+    ],
+)
+def test_a_program_that_computes_something_else_is_not_shipped(lowered: Callable[..., lowering.Function]) -> None:
+    program = lowered(lowering.trace("predict", _times(2.001).function, (torch.ones(2, 3),)))
+
+    with pytest.raises(ParityBroken, match="'predict' differs from the model by"):
+        parity.compare(_times(2.0), program, {}, {})
+    assert parity.compare(_times(2.001), program, {}, {}) == 0.0
 
 
 @pytest.mark.slow

@@ -19,15 +19,13 @@ from fedlens_edge_client.engines import Engine
 from fedlens_edge_client.engines.torch import TorchEngine
 from fedlens_edge_client.training.extracted import one_row
 from fedlens_export.errors import NotExportable, ParityBroken
-from fedlens_export.exporting import ExportSpec, Training, export_bundle, frozen_backbone_bundle, whole_model_bundle
-from fedlens_export.models import backbones
+from fedlens_export.exporting import ExportSpec, Training, export_bundle, whole_model_bundle
 from fedlens_export.programs import lowering, onnx_program, pte_program, whole_model
 from fedlens_export.programs.composed import Trained
 from fedlens_proto.manifest import Bundle, program
 from fedlens_proto.v1 import manifest_pb2 as pb
+from tests.export.small import CLASSES, SIDE, flatten, frozen_bundle
 
-CLASSES = ("cat", "dog", "emu")
-SIDE = 16
 Weights = dict[str, NDArray[np.float32]]
 
 
@@ -40,9 +38,7 @@ def frozen(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
         torch.manual_seed(0)
         for tensor in (*backbone.parameters(), *backbone.buffers()):
             _ = tensor.is_floating_point() and nn.init.uniform_(tensor, 0.1, 1.0)
-    head = backbones.build_head("hidden", 24, len(CLASSES), seed=0)
-    folder = tmp_path_factory.mktemp("frozen") / "bundle"
-    return frozen_backbone_bundle(folder, backbone, head, Training(class_names=CLASSES, batch=4), SIDE)
+    return frozen_bundle(tmp_path_factory.mktemp("frozen") / "bundle", backbone, features=24, head="hidden")
 
 
 @pytest.fixture(params=["whole_model", "frozen"])
@@ -55,11 +51,11 @@ def bundle(request: pytest.FixtureRequest) -> Bundle:
 def trained(bundle: Bundle) -> Weights:
     """Weights that are not the initial ones."""
     drawn = np.random.default_rng(3)
+    # Counters of batches are integers, and stay: less than 1 is added.
     return {
-        name: np.abs(tensor) + drawn.random(tensor.shape, np.float32) * np.float32(0.05)
+        name: (np.abs(tensor) + 0.05 * drawn.random(tensor.shape)).astype(tensor.dtype)
         for name, tensor in bundle.initial().items()
-        if tensor.dtype == np.float32
-    } | {name: np.array(tensor) for name, tensor in bundle.initial().items() if tensor.dtype != np.float32}
+    }
 
 
 def photos(count: int) -> NDArray[np.float32]:
@@ -92,18 +88,11 @@ def assert_near(found: Tensor, expected: Tensor) -> None:
 
 
 def test_a_pt2_gives_the_logits_of_any_number_of_photos(bundle: Bundle, tmp_path: Path) -> None:
-    file = written(tmp_path, bundle, ".pt2")
+    run = loaded(written(tmp_path, bundle, ".pt2"))
+    together = np.ascontiguousarray(photos(2).transpose(0, 2, 3, 1)).transpose(0, 3, 1, 2)  # colours, in memory
 
-    for count in (1, 3, 5):
-        assert_near(loaded(file)(photos(count)), logits_of(bundle, trained(bundle), photos(count)))
-
-
-def test_a_pt2_takes_photos_whose_colours_are_together_in_memory(bundle: Bundle, tmp_path: Path) -> None:
-    together = np.ascontiguousarray(photos(2).transpose(0, 2, 3, 1)).transpose(0, 3, 1, 2)
-
-    found = loaded(written(tmp_path, bundle, ".pt2"))(together)
-
-    assert_near(found, logits_of(bundle, trained(bundle), photos(2)))
+    for given in (photos(1), photos(3), photos(5), together):
+        assert_near(run(given), logits_of(bundle, trained(bundle), given))
 
 
 def test_onnx_gives_the_logits_of_any_number_of_photos(bundle: Bundle, tmp_path: Path) -> None:
@@ -191,8 +180,7 @@ class CountsRows(nn.Module):
 
 
 def test_a_model_that_cannot_be_freed_of_its_batch_takes_one_photo(tmp_path: Path) -> None:
-    training = Training(class_names=CLASSES, batch=4)
-    bundle = whole_model_bundle(tmp_path / "bundle", CountsRows(), training, SIDE)
+    bundle = whole_model_bundle(tmp_path / "bundle", CountsRows(), Training(class_names=CLASSES, batch=4), SIDE)
 
     whole = whole_model.lower(Trained(bundle, trained(bundle)), ".pt2", {})
 
@@ -209,10 +197,7 @@ class Rounded(nn.Module):
 @pytest.fixture(scope="module")
 def rounding(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
     """A backbone that rounds, with programs for phones, as those in int8 are."""
-    backbone = nn.Sequential(Rounded(), nn.AdaptiveAvgPool2d(2), nn.Flatten())
-    head = backbones.build_head("linear", 12, len(CLASSES), seed=0)
-    folder = tmp_path_factory.mktemp("rounding") / "bundle"
-    return frozen_backbone_bundle(folder, backbone, head, Training(class_names=CLASSES, batch=4, pte=True), SIDE)
+    return frozen_bundle(tmp_path_factory.mktemp("rounding") / "bundle", nn.Sequential(Rounded(), flatten()), pte=True)
 
 
 @pytest.mark.parametrize("form", [".onnx", ".pte"])

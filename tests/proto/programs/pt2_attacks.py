@@ -17,27 +17,18 @@ Attack = Callable[[Members, Path], Members]
 
 
 class _Scale(nn.Module):
-    def forward(self, x: Tensor, w: Tensor) -> tuple[Tensor, ...]:
+    def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
+        x, w = tensors
         return (torch.relu(x * w) + 1.0,)
 
 
 def genuine() -> bytes:
     """A harmless program, as torch writes it."""
-    program = torch.export.export(_Flat(_Scale()), (torch.ones(2, 3), torch.ones(3)))
+    program = torch.export.export(_Scale(), (torch.ones(2, 3), torch.ones(3)))
     program._example_inputs = None
     stream = io.BytesIO()
     torch.export.save(program, stream)
     return stream.getvalue()
-
-
-class _Flat(nn.Module):
-    def __init__(self, inner: nn.Module) -> None:
-        super().__init__()
-        self.inner = inner
-
-    def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
-        result: tuple[Tensor, ...] = self.inner(*tensors)
-        return result
 
 
 def members_of(raw: bytes) -> Members:
@@ -53,7 +44,7 @@ def pack(members: Members, root: str = "a", compression: int = zipfile.ZIP_STORE
     return stream.getvalue()
 
 
-class _MakesFile:
+class MakesFile:
     """Unpickling it makes a file."""
 
     def __init__(self, marker: Path) -> None:
@@ -63,13 +54,9 @@ class _MakesFile:
         return (Path.touch, (self.marker,))
 
 
-def _code(marker: Path) -> str:
-    return f"__import__('builtins').open({str(marker)!r}, 'w')"
-
-
 def _pickled(marker: Path) -> bytes:
     stream = io.BytesIO()
-    torch.save((_MakesFile(marker),), stream)
+    torch.save((MakesFile(marker),), stream)
     return stream.getvalue()
 
 
@@ -77,96 +64,67 @@ def sample_inputs(members: Members, marker: Path) -> Members:
     return {**members, "data/sample_inputs/model.pt": _pickled(marker)}
 
 
-def opaque_constant(members: Members, marker: Path) -> Members:
-    config = {
-        "config": {"c": {"path_name": "opaque_obj_0", "is_param": False, "use_pickle": True, "tensor_meta": None}}
-    }
-    return {
-        **members,
-        "data/constants/model_constants_config.json": json.dumps(config).encode(),
-        "data/constants/opaque_obj_0": pickle.dumps(_MakesFile(marker)),
-    }
+def _by_pickle(kind: str, file: str, content: Callable[[Path], bytes] | None) -> Attack:
+    """Weights or constants by a pickle, which is there or not."""
+    entry = {"path_name": file, "is_param": kind == "weights", "use_pickle": True, "tensor_meta": None}
+    config = json.dumps({"config": {"c": entry}}).encode()
+
+    def attack(members: Members, marker: Path) -> Members:
+        named = {f"data/{kind}/{file}": content(marker)} if content else {}
+        return {**members, f"data/{kind}/model_{kind}_config.json": config, **named}
+
+    return attack
 
 
-def pickled_constant_config(members: Members, _marker: Path) -> Members:
-    config = {"config": {"c": {"path_name": "opaque_obj_0", "use_pickle": True}}}
-    return {**members, "data/constants/model_constants_config.json": json.dumps(config).encode()}
-
-
-def pickled_weight(members: Members, marker: Path) -> Members:
-    config = {"config": {"w": {"path_name": "weight_0", "is_param": True, "use_pickle": True, "tensor_meta": None}}}
-    return {
-        **members,
-        "data/weights/model_weights_config.json": json.dumps(config).encode(),
-        "data/weights/weight_0": _pickled(marker),
-    }
-
-
-def in_json(change: Callable[[Any, str], None]) -> Attack:
+def _in_json(change: Callable[[Any, str], object]) -> Attack:
     """An attack that changes the program's JSON only; `change` gets it and code that makes the marker."""
 
     def attack(members: Members, marker: Path) -> Members:
         model = json.loads(members[MODEL])
-        change(model, _code(marker))
+        change(model, f"__import__('builtins').open({str(marker)!r}, 'w')")
         return {**members, MODEL: json.dumps(model).encode()}
 
     return attack
 
 
-def _graph(model: Any) -> Any:
-    return model["graph_module"]["graph"]
+def _put(path: str, value: object) -> Attack:
+    """Set a field of the JSON, perhaps to a function of the code; `*` on the path is the first field of an object."""
+
+    def change(model: Any, code: str) -> None:
+        *way, last = path.split(".")
+        for name in way:
+            model = next(iter(model.values())) if name == "*" else model[int(name) if name.isdigit() else name]
+        model[int(last) if last.isdigit() else last] = value(code) if callable(value) else value
+
+    return _in_json(change)
 
 
-def _argument(model: Any, argument: Any) -> None:
-    _graph(model)["nodes"][0]["inputs"][1]["arg"] = argument
+_GRAPH = "graph_module.graph"
+_NODE = f"{_GRAPH}.nodes.0"
+_ARGUMENT = f"{_NODE}.inputs.1.arg"
+_TENSOR = f"{_GRAPH}.tensor_values.*"
+_IN_SPEC = "graph_module.module_call_graph.0.signature.in_spec"
 
 
-def _expression(code: str) -> Any:
+def _expression(code: str) -> dict[str, Any]:
     return {"as_expr": {"expr_str": code, "hint": {"as_int": 3}}}
 
 
-def _expression_in_a_size(model: Any, code: str) -> None:
-    next(iter(_graph(model)["tensor_values"].values()))["sizes"][0] = _expression(code)
+def _calls(target: str) -> Attack:
+    def node(code: str) -> dict[str, Any]:
+        return {"target": target, "inputs": [{"name": "", "arg": {"as_string": code}, "kind": 1}], "outputs": []}
+
+    return _put(_NODE, node)
 
 
-def _symbolic_number(model: Any, code: str) -> None:
-    _graph(model)["sym_int_values"] = {"s0": _expression(code)}
-
-
-def _guards(model: Any, code: str) -> None:
-    model["guards_code"] = [f"{code} is not None"]
-
-
-def _range_constraints(model: Any, code: str) -> None:
-    model["range_constraints"] = {code: {"min_val": 0, "max_val": 3}}
-
-
-def _calls(target: str) -> Callable[[Any, str], None]:
-    def change(model: Any, code: str) -> None:
-        node = _graph(model)["nodes"][0]
-        node["target"] = target
-        node["inputs"] = [{"name": "", "arg": {"as_string": code}, "kind": 1}]
-
-    return change
-
-
-def _target_only(target: str) -> Callable[[Any, str], None]:
-    def change(model: Any, _code: str) -> None:
-        _graph(model)["nodes"][0]["target"] = target
-
-    return change
+def _given(kind: str) -> Attack:
+    return _put(_ARGUMENT, lambda code: {kind: code})
 
 
 def _renamed_input(model: Any, code: str) -> None:
     # torch writes the names of inputs into a function's head, where a default value is run.
-    old = _graph(model)["inputs"][0]["as_tensor"]["name"]
-    changed = json.loads(json.dumps(model).replace(json.dumps(old), json.dumps(f"{old}={code}")))
-    model.clear()
-    model.update(changed)
-
-
-def _foreign_module_in_metadata(model: Any, code: str) -> None:
-    _graph(model)["nodes"][0]["extra"] = code
+    old = model["graph_module"]["graph"]["inputs"][0]["as_tensor"]["name"]
+    model.update(json.loads(json.dumps(model).replace(json.dumps(old), json.dumps(f"{old}={code}"))))
 
 
 def _tree_of_a_class(model: Any, _code: str) -> None:
@@ -174,92 +132,72 @@ def _tree_of_a_class(model: Any, _code: str) -> None:
     signature["in_spec"] = signature["in_spec"].replace("builtins.dict", "collections.namedtuple")
 
 
-def _namedtuple(model: Any, _code: str) -> None:
-    model["graph_module"]["treespec_namedtuple_fields"] = {"os.system": {"field_names": ["x"]}}
-
-
-def _huge_size(model: Any, _code: str) -> None:
-    next(iter(_graph(model)["tensor_values"].values()))["sizes"][0] = {"as_int": 1 << 40}
-
-
-def _huge_product(model: Any, _code: str) -> None:
-    next(iter(_graph(model)["tensor_values"].values()))["sizes"] = [{"as_int": 1 << 20}, {"as_int": 1 << 20}]
-
-
 def _second_definition(model: Any, _code: str) -> None:
-    graph = _graph(model)
-    graph["nodes"].append(graph["nodes"][0])
-
-
-def _use_before_definition(model: Any, _code: str) -> None:
-    graph = _graph(model)
-    graph["nodes"].reverse()
-
-
-def _other_signature(model: Any, _code: str) -> None:
-    spec = model["graph_module"]["signature"]["input_specs"][0]
-    spec["parameter"] = {"arg": spec.pop("user_input")["arg"]["as_tensor"], "parameter_name": "w"}
-
-
-def _infinite_number(model: Any, _code: str) -> None:
-    _argument(model, {"as_float": float("inf")})
-
-
-def _number_beyond_float(model: Any, _code: str) -> None:
-    _argument(model, {"as_float": 10**400})
-
-
-def _signature_that_is_no_text(model: Any, _code: str) -> None:
-    model["graph_module"]["module_call_graph"][0]["signature"]["in_spec"] = "\ud800"
-
-
-def _on_a_graphics_card(model: Any, _code: str) -> None:
-    next(iter(_graph(model)["tensor_values"].values()))["device"] = {"type": "cuda", "index": 0}
-
-
-def _number_as_text(model: Any, code: str) -> None:
-    _argument(model, {"as_float": code})
-
-
-def _given(kind: str) -> Callable[[Any, str], None]:
-    def change(model: Any, code: str) -> None:
-        _argument(model, {kind: code})
-
-    return change
+    nodes = model["graph_module"]["graph"]["nodes"]
+    nodes.append(nodes[0])
 
 
 # What is refused, and a piece of the reason.
 ATTACKS: dict[str, tuple[Attack, str]] = {
+    "a member that programs do not have": (
+        lambda members, _: {**members, "data/aotinductor/model.so": b"\x7fELF"},
+        r"data/aotinductor/model\.so",
+    ),
+    "a missing member": (
+        lambda members, _: {name: raw for name, raw in members.items() if name != "byteorder"},
+        "'byteorder' is missing",
+    ),
     "pickled sample inputs": (sample_inputs, "sample inputs, which are a pickle"),
-    "opaque constant": (opaque_constant, "opaque_obj_0"),
-    "constant by pickle": (pickled_constant_config, "model_constants_config.json names weights or constants"),
-    "weight by pickle": (pickled_weight, "weight_0"),
-    "expression in a size": (in_json(_expression_in_a_size), "has a field 'as_expr'"),
-    "symbolic number": (in_json(_symbolic_number), "sym_int_values is not empty"),
-    "guards": (in_json(_guards), "guards_code is not empty"),
-    "range constraints": (in_json(_range_constraints), "range_constraints is not empty"),
-    "os.system as operator": (in_json(_calls("torch.os.system")), "operator 'torch.os.system'"),
-    "eval as operator": (in_json(_calls("builtins.eval")), "operator 'builtins.eval'"),
-    "aten.from_file": (in_json(_target_only("torch.ops.aten.from_file.default")), r"aten\.from_file"),
-    "an operator with dots": (in_json(_target_only("torch.ops.aten.add.Tensor.__class__")), "__class__"),
-    "a higher-order operator": (in_json(_target_only("torch.ops.higher_order.cond")), "higher_order"),
-    "an input's name with a default": (in_json(_renamed_input), "is not allowed as a name"),
-    "an unknown field": (in_json(_foreign_module_in_metadata), "a node has a field 'extra'"),
-    "a class in the call signature": (in_json(_tree_of_a_class), "in_spec is no flat tuple"),
-    "named tuples": (in_json(_namedtuple), "treespec_namedtuple_fields is not empty"),
-    "a huge dimension": (in_json(_huge_size), "not a number up to"),
-    "a huge tensor": (in_json(_huge_product), "more than 268435456 elements"),
-    "a name twice": (in_json(_second_definition), "have the name"),
-    "a tensor before it is made": (in_json(_use_before_definition), "before it is there"),
-    "a parameter": (in_json(_other_signature), "input_specs is not the graph's list"),
-    "an infinite number": (in_json(_infinite_number), "holds the number Infinity"),
-    "a number beyond float": (in_json(_number_beyond_float), "in place of a number"),
-    "a signature that is no text": (in_json(_signature_that_is_no_text), "in_spec is no readable JSON"),
-    "another device": (in_json(_on_a_graphics_card), "only the CPU is"),
-    "text in place of a number": (in_json(_number_as_text), "in place of a number"),
-    "a string": (in_json(_given("as_string")), "given 'as_string'"),
-    "a sub-graph": (in_json(_given("as_graph")), "given 'as_graph'"),
-    "an operator as argument": (in_json(_given("as_operator")), "given 'as_operator'"),
-    "a custom object": (in_json(_given("as_custom_obj")), "given 'as_custom_obj'"),
-    "an expression as argument": (in_json(_given("as_expr")), "given 'as_expr'"),
+    "opaque constant": (
+        _by_pickle("constants", "opaque_obj_0", lambda marker: pickle.dumps(MakesFile(marker))),
+        "opaque_obj_0",
+    ),
+    "constant by pickle": (
+        _by_pickle("constants", "opaque_obj_0", None),
+        "model_constants_config.json names weights or constants",
+    ),
+    "weight by pickle": (_by_pickle("weights", "weight_0", _pickled), "weight_0"),
+    "expression in a size": (_put(f"{_TENSOR}.sizes.0", _expression), "has a field 'as_expr'"),
+    "symbolic number": (
+        _put(f"{_GRAPH}.sym_int_values", lambda code: {"s0": _expression(code)}),
+        "sym_int_values is not empty",
+    ),
+    "guards": (_put("guards_code", lambda code: [f"{code} is not None"]), "guards_code is not empty"),
+    "range constraints": (
+        _put("range_constraints", lambda code: {code: {"min_val": 0, "max_val": 3}}),
+        "range_constraints is not empty",
+    ),
+    "os.system as operator": (_calls("torch.os.system"), "operator 'torch.os.system'"),
+    "eval as operator": (_calls("builtins.eval"), "operator 'builtins.eval'"),
+    "aten.from_file": (_put(f"{_NODE}.target", "torch.ops.aten.from_file.default"), r"aten\.from_file"),
+    "an operator with dots": (_put(f"{_NODE}.target", "torch.ops.aten.add.Tensor.__class__"), "__class__"),
+    "a higher-order operator": (_put(f"{_NODE}.target", "torch.ops.higher_order.cond"), "higher_order"),
+    "an input's name with a default": (_in_json(_renamed_input), "is not allowed as a name"),
+    "an unknown field": (_put(f"{_NODE}.extra", lambda code: code), "a node has a field 'extra'"),
+    "a class in the call signature": (_in_json(_tree_of_a_class), "in_spec is no flat tuple"),
+    "named tuples": (
+        _put("graph_module.treespec_namedtuple_fields", {"os.system": {"field_names": ["x"]}}),
+        "treespec_namedtuple_fields is not empty",
+    ),
+    "a huge dimension": (_put(f"{_TENSOR}.sizes.0", {"as_int": 1 << 40}), "not a number up to"),
+    "a huge tensor": (_put(f"{_TENSOR}.sizes", [{"as_int": 1 << 20}] * 2), "more than 268435456 elements"),
+    "a name twice": (_in_json(_second_definition), "have the name"),
+    "a tensor before it is made": (
+        _in_json(lambda model, _: model["graph_module"]["graph"]["nodes"].reverse()),
+        "before it is there",
+    ),
+    "a parameter": (
+        _put("graph_module.signature.input_specs.0", {"parameter": {"arg": {"name": "x"}, "parameter_name": "w"}}),
+        "input_specs is not the graph's list",
+    ),
+    "an infinite number": (_put(_ARGUMENT, {"as_float": float("inf")}), "holds the number Infinity"),
+    "a number beyond float": (_put(_ARGUMENT, {"as_float": 10**400}), "in place of a number"),
+    "a signature that is no text": (_put(_IN_SPEC, "\ud800"), "in_spec is no readable JSON"),
+    "another device": (_put(f"{_TENSOR}.device", {"type": "cuda", "index": 0}), "only the CPU is"),
+    "text in place of a number": (_given("as_float"), "in place of a number"),
+    "a string": (_given("as_string"), "given 'as_string'"),
+    "a sub-graph": (_given("as_graph"), "given 'as_graph'"),
+    "an operator as argument": (_given("as_operator"), "given 'as_operator'"),
+    "a custom object": (_given("as_custom_obj"), "given 'as_custom_obj'"),
+    "an expression as argument": (_given("as_expr"), "given 'as_expr'"),
 }

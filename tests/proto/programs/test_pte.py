@@ -1,5 +1,4 @@
-from collections.abc import Callable
-from struct import pack, unpack_from
+from struct import pack
 
 import pytest
 
@@ -41,12 +40,3 @@ def test_a_file_as_long_as_its_header_says_passes() -> None:
 def test_anything_else_is_refused_with_what_was_found(raw: bytes, reason: str) -> None:
     with pytest.raises(ProgramRefused, match=reason):
         pte.check(raw)
-
-
-@pytest.mark.parametrize("cut", [lambda size: 0, lambda size: size // 3, lambda size: size - 1])
-def test_no_part_of_a_file_passes_for_the_whole(cut: Callable[[int], int]) -> None:
-    whole = file()
-    assert unpack_from("<Q", whole, 16) == (PROGRAM,)
-
-    with pytest.raises(ProgramRefused):
-        pte.check(whole[: cut(len(whole))])
