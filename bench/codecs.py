@@ -14,11 +14,10 @@ import torch
 from torch import Tensor, nn
 
 from bench import models, wire_bytes
-from bench.row import Row, Sample
+from bench.fleets import fleet
+from bench.row import Row, Sample, against_target
 from bench.server_process import serving
 from fedlens.digits import SIDE, write_digits
-from fedlens_edge_client.emulation.faults import FaultPlan
-from fedlens_edge_client.emulation.fleet.config import FleetConfig
 from fedlens_edge_client.emulation.fleet.running import run_fleet
 from fedlens_edge_client.emulation.partitions import Partition, PartitionName, PhotoPool
 from fedlens_export.exporting import Training, frozen_backbone_bundle
@@ -73,16 +72,12 @@ def _bytes(bundle: Bundle, folder: Path) -> Row:
     with serving(folder / "server") as server:
         server.create_task(bundle, {"rounds": 1, "population": 1, **INT8})
         sent = asyncio.run(wire_bytes.record(server.url, server.trainer_token, upload, folder))
-    return Row(
-        measure="client to server, one plain-HTTP PUT update, linear head 512x10, int8 difference",
+    name = "client to server, one plain-HTTP PUT update, linear head 512x10, int8 difference"
+    return against_target(
+        *(name, Sample((PAYLOAD,)), Sample((sent,)), MOST_BYTES, "values, scales and biases"),
         unit="bytes",
         digits=0,
-        floor=Sample((PAYLOAD,)),
-        floor_is="values, scales and biases",
-        measured=Sample((sent,)),
-        judged=sent,
         judged_text=f"{sent}",
-        target=MOST_BYTES,
         target_text="<= 5300 + 700",
     )
 
@@ -93,19 +88,8 @@ def _outcome(bundle: Bundle, photos: PhotoPool, codecs: Mapping[str, Any], folde
     partition = Partition(name=PartitionName.CAMERA_NONIID, seed=0, per_class=PER_CLASS, test_per_class=TEST_PER_CLASS)
     with serving(folder / "server") as server:
         server.create_task(bundle, {**settings, **codecs})
-        run_fleet(
-            FleetConfig(
-                server=server.url,
-                clients=CLIENTS,
-                pool=photos,
-                partition=partition,
-                plan=FaultPlan(),
-                key=bytes(32),
-                state=folder / "fleet",
-                workers=WORKERS,
-                token=server.trainer_token,
-            )
-        )
+        where = {"server": server.url, "token": server.trainer_token, "workers": WORKERS}
+        run_fleet(fleet(photos, partition, CLIENTS, folder / "fleet", **where))
         members = server.admin.show("bench").rounds[ROUNDS].members
     sums = [each for member in members for each in member.evaluations]
     assert all(each.moment == update_pb2.EVALUATION_MOMENT_START for each in sums)

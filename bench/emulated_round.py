@@ -13,14 +13,12 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from PIL import Image
 from torch import Tensor, nn
 from torch.nn import functional
 
+from bench.fleets import draw_noise, fleet
 from bench.row import Row, Sample, against_floor, differences
 from bench.server_process import serving
-from fedlens_edge_client.emulation.faults import FaultPlan
-from fedlens_edge_client.emulation.fleet.config import FleetConfig
 from fedlens_edge_client.emulation.fleet.running import run_fleet
 from fedlens_edge_client.emulation.partitions import Partition, PartitionName, PhotoPool
 from fedlens_edge_client.engines.memory import keep_freed_memory
@@ -43,13 +41,13 @@ def measure(folder: Path) -> Iterator[Row]:
     bundle = export_bundle(folder / "bundle", ExportSpec(model="lenet5", class_names=names, batch=BATCH))
     for epochs in EPOCHS:
         before = _plain(epochs)
-        fleet = _fleet(epochs, bundle, photos, folder / f"{epochs} epochs")
+        emulated = _fleet(epochs, bundle, photos, folder / f"{epochs} epochs")
         # On both sides of the fleet, so that a change of the machine's speed meets both alike.
         floor = Sample(before.values + _plain(epochs).values)
         name = f"emulated LeNet-5 round, 10 clients x 250 images, batch 32, {epochs} epoch{'s'[: epochs - 1]}"
-        overhead = fleet.median - floor.median
+        overhead = emulated.median - floor.median
         note = f"{overhead:.0f} ms a round beside the plain loop's training"
-        yield against_floor(name, floor, fleet, 1.1, "plain loop in two processes", note=note)
+        yield against_floor(name, floor, emulated, 1.1, "plain loop in two processes", note=note)
 
 
 def draw_photos(folder: Path) -> None:
@@ -57,30 +55,16 @@ def draw_photos(folder: Path) -> None:
     generator = np.random.default_rng(0)
     for side, count in (("train", PER_CLASS), ("test", 1)):
         for label in range(CLASSES):
-            place = folder / side / f"class {label}"
-            place.mkdir(parents=True)
-            for i in range(count):
-                pixels = generator.integers(0, 256, (SIDE, SIDE, 3), np.uint8)
-                Image.fromarray(pixels).save(place / f"{i:03}.png")
+            draw_noise(folder / side / f"class {label}", count, SIDE, generator)
 
 
 def _fleet(epochs: int, bundle: Bundle, photos: Path, folder: Path) -> Sample:
     rates = {"lr_extractor": RATE, "lr_classifier": RATE}
     with serving(folder / "server") as server:
         server.create_task(bundle, {"rounds": ROUNDS, "population": CLIENTS, "epochs": epochs, "hyper": rates})
-        run_fleet(
-            FleetConfig(
-                server=server.url,
-                clients=CLIENTS,
-                pool=PhotoPool.open(photos),
-                partition=Partition(name=PartitionName.CAMERA_IID, seed=0, per_class=PER_CLASS, test_per_class=1),
-                plan=FaultPlan(),
-                key=bytes(32),
-                state=folder / "fleet",
-                workers=WORKERS,
-                token=server.trainer_token,
-            )
-        )
+        partition = Partition(name=PartitionName.CAMERA_IID, seed=0, per_class=PER_CLASS, test_per_class=1)
+        where = {"server": server.url, "token": server.trainer_token, "workers": WORKERS}
+        run_fleet(fleet(PhotoPool.open(photos), partition, CLIENTS, folder / "fleet", **where))
         gaps = differences(server.round_ends())
     return Sample(tuple(1000 * gap for gap in gaps[UNMEASURED - 1 :]))
 

@@ -101,11 +101,4 @@ async def _take_part(server: Server, clients: int, blobs: list[Path], folder: Pa
         # Not the blob of the round before, which the server still has.
         return blobs[(client + clients * round_number) % len(blobs)]
 
-    for blob in blobs:
-        trivial_client.known(blob)
-    downloads = folder / "downloads"
-    downloads.mkdir(exist_ok=True)
-    cache = trivial_client.DownloadEach(downloads)
-    await asyncio.gather(
-        *(trivial_client.take_part(server.url, server.trainer_token, i, cache, shifted) for i in range(clients))
-    )
+    await trivial_client.download_each(server, clients, blobs, folder, shifted)

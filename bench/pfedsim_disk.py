@@ -16,11 +16,9 @@ import numpy as np
 
 from bench import models, trivial_client
 from bench.row import Row, Sample, against_target, differences
-from bench.server_process import Server, cpu_seconds, serving
+from bench.server_process import Server, cpu_seconds, serving, written_bytes
 from fedlens_edge_client.client.http_transport import HttpTransport
 from fedlens_proto import keyed_hash
-from fedlens_proto.v1 import enrolment_pb2
-from fedlens_proto.v1 import manifest_pb2 as pb
 from fedlens_server.methods.pfedsim import SIMILARITY
 from fedlens_server.store import PendingBlob, Store, method_state
 
@@ -37,16 +35,8 @@ def measure(folder: Path) -> list[Row]:
     size = blobs[0].stat().st_size
     bundle = models.inert_bundle(models.resnet18(), folder / "bundle")
     with serving(folder / "server") as server:
-        server.create_task(
-            bundle,
-            {
-                "method": "pfedsim",
-                "rounds": ROUNDS + 1,
-                "population": CLIENTS,
-                "cohort": MEMBERS,
-                "options": {"warm_up": 0},
-            },
-        )
+        settings = {"method": "pfedsim", "options": {"warm_up": 0}, "population": CLIENTS, "cohort": MEMBERS}
+        server.create_task(bundle, settings | {"rounds": ROUNDS + 1})
         asyncio.run(_enrol(server))
     _season(folder / "server" / "data", blobs[:SHARED])
     written: list[int] = []
@@ -72,25 +62,13 @@ def measure(folder: Path) -> list[Row]:
     ]
 
 
-def written_bytes(pid: int) -> int:
-    """Bytes that a process has sent to the storage layer."""
-    for line in Path(f"/proc/{pid}/io").read_text().splitlines():
-        name, _, value = line.partition(": ")
-        if name == "write_bytes":
-            return int(value)
-    raise KeyError("write_bytes")
-
-
 async def _enrol(server: Server) -> None:
-    able = enrolment_pb2.Capabilities(
-        formats=[pb.PROGRAM_FORMAT_PT2], bundle_classes=[pb.BUNDLE_CLASS_WHOLE_MODEL, pb.BUNDLE_CLASS_FROZEN_BACKBONE]
-    )
     room = asyncio.Semaphore(50)
 
     async def one(i: int) -> None:
         async with room:
             transport = HttpTransport(server.url, keyed_hash.fleet_secret(b"bench", 0, i))
-            await transport.enrol(server.trainer_token, able)
+            await transport.enrol(server.trainer_token, trivial_client.ABLE)
             await transport.close()
 
     await asyncio.gather(*(one(i) for i in range(CLIENTS)))
@@ -134,12 +112,5 @@ async def _take_part(server: Server, blobs: list[Path], folder: Path, written: l
             written.append(written_bytes(server.pid))
         return blobs[(client + MEMBERS * round_number) % len(blobs)]
 
-    for blob in blobs:
-        trivial_client.known(blob)
-    downloads = folder / "downloads"
-    downloads.mkdir()
-    cache = trivial_client.DownloadEach(downloads)
-    await asyncio.gather(
-        *(trivial_client.take_part(server.url, server.trainer_token, i, cache, shifted) for i in range(CLIENTS))
-    )
+    await trivial_client.download_each(server, CLIENTS, blobs, folder, shifted)
     written.append(written_bytes(server.pid))

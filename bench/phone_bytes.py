@@ -8,8 +8,8 @@ import asyncio
 from pathlib import Path
 
 import numpy as np
-from PIL import Image
 
+from bench.fleets import draw_noise
 from bench.head_training import Backbone
 from bench.row import Row, Sample, against_target, differences
 from bench.server_process import Server, serving
@@ -34,10 +34,7 @@ def measure(folder: Path) -> list[Row]:
     bundle = frozen_backbone_bundle(folder / "bundle", Backbone(FEATURES), head, training, input_size=SIDE)
     generator = np.random.default_rng(0)
     for name in names:
-        (folder / "photos" / name).mkdir(parents=True)
-        for number in range(4):
-            pixels = generator.integers(0, 256, (SIDE, SIDE, 3), np.uint8)
-            Image.fromarray(pixels).save(folder / "photos" / name / f"{number}.png")
+        draw_noise(folder / "photos" / name, 4, SIDE, generator)
     with serving(folder / "server") as server:
         settings = {"rounds": ROUNDS, "population": 1, "codec": "f16", "download_codec": "f16"}
         server.create_task(bundle, settings)
@@ -67,7 +64,6 @@ def _row(way: str, totals: list[int]) -> Row:
 async def _take_part(server: Server, folder: Path) -> tuple[list[int], list[int]]:
     """Bytes sent and received until each receipt."""
     recorder = Recorder(server.url)
-    between = await asyncio.start_server(recorder.connected, "127.0.0.1", 0)
     sent: list[int] = []
     received: list[int] = []
 
@@ -76,10 +72,9 @@ async def _take_part(server: Server, folder: Path) -> tuple[list[int], list[int]
             sent.append(sum(map(len, recorder.sent)))
             received.append(sum(map(len, recorder.received)))
 
-    async with between:
-        host, port = between.sockets[0].getsockname()
+    async with recorder.listening() as url:
         client = EdgeClient(
-            f"http://{host}:{port}",
+            url,
             folder / "phone",
             FolderAlbum(folder / "photos"),
             enrolment_token=server.trainer_token,
@@ -88,5 +83,4 @@ async def _take_part(server: Server, folder: Path) -> tuple[list[int], list[int]
         )
         async with client:
             await client.run()
-        await recorder.settled()
     return sent, received

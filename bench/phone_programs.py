@@ -16,10 +16,10 @@ from pathlib import Path
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from PIL import Image
 from torch import Tensor
 
 from bench.backbones import seen_noise
+from bench.fleets import draw_noise
 from bench.head_training import FEATURES, Backbone
 from bench.row import Row, Sample, against_floor, against_target, in_turns, seconds
 from fedlens_edge_client.engines import Rows
@@ -86,7 +86,8 @@ def steps(folder: Path) -> Iterator[Row]:
 
 def embeddings(folder: Path) -> Iterator[Row]:
     """The embedding of one photo by two backbones: time, and size in float and int8."""
-    photos = _noise_photos(folder)
+    photos = folder / "photos"
+    draw_noise(photos, CALIBRATION_PHOTOS, SIDE, np.random.default_rng(0))
     for model, (most_times, most_mb, most_int8_mb) in EMBED_TARGETS.items():
         spec = ExportSpec(
             model=model,
@@ -110,14 +111,8 @@ def export(folder: Path) -> list[Row]:
     for i in range(CLASSES):
         (folder / "photos" / f"class {i}").mkdir(parents=True)
     weights = _lively_weights("mobilenet_v3_small", folder)
-    command = [
-        str(Path(sys.executable).with_name("fedlens")),
-        "export",
-        "--model",
-        "mobilenet_v3_small",
-        "--head",
-        "hidden",
-    ]
+    fedlens = str(Path(sys.executable).with_name("fedlens"))
+    command = [fedlens, "export", "--model", "mobilenet_v3_small", "--head", "hidden"]
     command += ["--classes-from", str(folder / "photos"), "--backbone-weights", str(weights)]
     taken: dict[str, list[float]] = {"pt2": [], "pte": []}
     for number in range(2):
@@ -137,22 +132,10 @@ def _lively_weights(model: str, folder: Path) -> Path:
     return path
 
 
-def _noise_photos(folder: Path) -> Path:
-    photos = folder / "photos"
-    photos.mkdir()
-    generator = np.random.default_rng(0)
-    for i in range(CALIBRATION_PHOTOS):
-        Image.fromarray(generator.integers(0, 256, (SIDE, SIDE, 3), np.uint8)).save(photos / f"{i}.png")
-    return photos
-
-
 def _size(measure: str, bundle: Bundle, program: str, scale: float, most: float) -> Row:
     unit = {1e3: "KB", 1e6: "MB"}[scale]
-    found = {
-        format_: bundle.program_file(program, format_).stat().st_size / scale
-        for format_ in (pb.PROGRAM_FORMAT_PT2, pb.PROGRAM_FORMAT_PTE)
-    }
-    floor, size = (Sample((found[each],)) for each in (pb.PROGRAM_FORMAT_PT2, pb.PROGRAM_FORMAT_PTE))
+    files = (bundle.program_file(program, kind) for kind in (pb.PROGRAM_FORMAT_PT2, pb.PROGRAM_FORMAT_PTE))
+    floor, size = (Sample((file.stat().st_size / scale,)) for file in files)
     return against_target(measure, floor, size, most, "the .pt2, which holds no weights", unit=unit, digits=2)
 
 
@@ -160,7 +143,6 @@ def _compare_steps(folder: Path, objective: str) -> tuple[Sample, Sample, Sample
     os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
     torch.set_num_threads(1)
     bundle = Bundle.open(folder)
-    engines = TorchEngine(bundle), ExecutorchEngine(bundle)
     initial = {name: np.array(value) for name, value in bundle.initial().items()}
     generator = np.random.default_rng(0)
     count, views = BATCH * STEPS, bundle.manifest.views
@@ -178,12 +160,9 @@ def _compare_steps(folder: Path, objective: str) -> tuple[Sample, Sample, Sample
 
     eager = _eager(objective, initial, features, rows.labels, batches)
 
-    def with_torch() -> Mapping[str, NDArray[np.float32]]:
-        return engines[0].train("step", initial, rows, batches, RATES, references)
-
-    def with_executorch() -> Mapping[str, NDArray[np.float32]]:
-        return engines[1].train("step", initial, rows, batches, RATES, references)
-
+    work = ("step", initial, rows, batches, RATES, references)
+    with_torch = partial(TorchEngine(bundle).train, *work)
+    with_executorch = partial(ExecutorchEngine(bundle).train, *work)
     expected = eager()
     for found in (with_torch(), with_executorch()):
         for name, value in expected.items():

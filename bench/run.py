@@ -17,6 +17,7 @@ from rich.console import Console
 
 from bench import table
 from bench.row import Row, Skipped
+from fedlens.whole_file import replacing
 
 REPOSITORY = Path(__file__).parent.parent
 PAGE = REPOSITORY / "docs" / "benchmarks.md"
@@ -93,9 +94,8 @@ def main() -> None:
 def _keep(rows: Sequence[Row]) -> None:
     """Write the results so far; the file is whole at any time."""
     RESULTS.parent.mkdir(exist_ok=True)
-    unfinished = RESULTS.with_suffix(".new")
-    unfinished.write_text(table.as_json(rows) + "\n")
-    unfinished.replace(RESULTS)
+    with replacing(RESULTS) as partial:
+        partial.write_text(table.as_json(rows) + "\n")
 
 
 def _measure(name: str) -> Callable[[Path], Iterable[Row]]:

@@ -73,8 +73,14 @@ def cpu_seconds(pid: int) -> float:
 
 def status_mb(pid: int, key: str) -> float:
     """A line of /proc/<pid>/status that counts kB, as MB."""
-    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-        name, _, value = line.partition(":")
-        if name == key:
-            return int(value.split()[0]) * 1024 / 1e6
-    raise KeyError(key)
+    return _counted(pid, "status", key) * 1024 / 1e6
+
+
+def written_bytes(pid: int) -> int:
+    """Bytes that a process has sent to the storage layer."""
+    return _counted(pid, "io", "write_bytes")
+
+
+def _counted(pid: int, file: str, key: str) -> int:
+    lines = Path(f"/proc/{pid}/{file}").read_text().splitlines()
+    return int(dict(line.split(":", 1) for line in lines)[key].split()[0])

@@ -20,10 +20,9 @@ import torch
 from torch import Tensor, nn
 
 from bench.emulated_round import BATCH, CLASSES, CLIENTS, PER_CLASS, RATE, SIDE, draw_photos, train
+from bench.fleets import fleet
 from bench.row import Row, Sample, against_floor, differences
 from fedlens.compare.run import running
-from fedlens_edge_client.emulation.faults import FaultPlan
-from fedlens_edge_client.emulation.fleet.config import FleetConfig
 from fedlens_edge_client.emulation.partitions import Partition, PartitionName, PhotoPool
 from fedlens_edge_client.engines.memory import keep_freed_memory
 from fedlens_export.exporting import ExportSpec, export_bundle
@@ -84,29 +83,13 @@ def measure(folder: Path) -> list[Row]:
 
 
 def _study(folder: Path, state: str, ended: Callable[[], None]) -> None:
-    fleet = FleetConfig(
-        server="",
-        clients=CLIENTS,
-        pool=PhotoPool.open(folder / "photos"),
-        partition=Partition(
-            name=PartitionName.CAMERA_IID, seed=0, clients=CLIENTS, per_class=PER_CLASS, test_per_class=1
-        ),
-        plan=FaultPlan(),
-        key=bytes(32),
-        state=folder / state,
-        workers=1,
-        token="trainer",
-        shares_downloads=False,
-    )
+    partition = Partition(name=PartitionName.CAMERA_IID, seed=0, clients=CLIENTS, per_class=PER_CLASS, test_per_class=1)
+    where = {"server": "", "token": "trainer", "workers": 1, "shares_downloads": False}
+    members = fleet(PhotoPool.open(folder / "photos"), partition, CLIENTS, folder / state, **where)
     rates = {"lr_extractor": RATE, "lr_classifier": RATE}
     settings = {"method": "fedavg", "rounds": ROUNDS, "population": CLIENTS, "epochs": EPOCHS, "hyper": rates}
-    task = running.run(
-        fleet,
-        json.dumps(settings),
-        (folder / "bundle",),
-        on_round=lambda number, seconds: ended(),
-    )
-    asyncio.run(task)
+    bundles = (folder / "bundle",)
+    asyncio.run(running.run(members, json.dumps(settings), bundles, on_round=lambda number, seconds: ended()))
 
 
 def _plain(ended: Callable[[], None]) -> None:

@@ -3,15 +3,19 @@
 import asyncio
 from collections.abc import Callable
 from functools import lru_cache
-from hashlib import sha256
+from hashlib import file_digest, sha256
 from pathlib import Path
 
+from bench.server_process import Server
 from fedlens_edge_client.client.http_transport import HttpTransport
 from fedlens_proto import keyed_hash, wire
 from fedlens_proto.v1 import assignment_pb2, check_in_pb2, enrolment_pb2, update_pb2
 from fedlens_proto.v1 import manifest_pb2 as pb
 
 HOLD_MS = 25_000
+ABLE = enrolment_pb2.Capabilities(
+    formats=[pb.PROGRAM_FORMAT_PT2], bundle_classes=[pb.BUNDLE_CLASS_WHOLE_MODEL, pb.BUNDLE_CLASS_FROZEN_BACKBONE]
+)
 Upload = Callable[[int, int], bytes | Path]  # client, round
 
 
@@ -53,10 +57,7 @@ class DownloadEach:
 
 def _digest(path: Path) -> bytes:
     with path.open("rb") as file:
-        hashed = sha256()
-        while chunk := file.read(1 << 20):
-            hashed.update(chunk)
-    return hashed.digest()
+        return file_digest(file, "sha256").digest()
 
 
 @lru_cache(maxsize=256)
@@ -71,11 +72,7 @@ async def take_part(
     """Enrol client `index` and take part until all is finished, or in `limit` rounds."""
     transport = HttpTransport(server, keyed_hash.fleet_secret(b"bench", 0, index))
     try:
-        able = enrolment_pb2.Capabilities(
-            formats=[pb.PROGRAM_FORMAT_PT2],
-            bundle_classes=[pb.BUNDLE_CLASS_WHOLE_MODEL, pb.BUNDLE_CLASS_FROZEN_BACKBONE],
-        )
-        await transport.enrol(token, able)
+        await transport.enrol(token, ABLE)
         done = 0
         while limit is None or done < limit:
             request = check_in_pb2.CheckInRequest(protocol=wire.PROTOCOL, num_examples=1, hold_ms=HOLD_MS)
@@ -90,6 +87,16 @@ async def take_part(
             done += 1
     finally:
         await transport.close()
+
+
+async def download_each(server: Server, clients: int, blobs: list[Path], folder: Path, upload: Upload) -> None:
+    """Have clients take part to the end that fetch every blob; `blobs` are those that they upload."""
+    for blob in blobs:
+        known(blob)
+    downloads = folder / "downloads"
+    downloads.mkdir(exist_ok=True)
+    cache = DownloadEach(downloads)
+    await asyncio.gather(*(take_part(server.url, server.trainer_token, i, cache, upload) for i in range(clients)))
 
 
 async def _report(

@@ -4,7 +4,8 @@ Floor: the tensor's bytes alone. FedLens: request line, headers, update header, 
 """
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -31,7 +32,16 @@ class Recorder:
         self.received: list[bytearray] = []
         self._ended: list[asyncio.Event] = []
 
-    async def connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    @asynccontextmanager
+    async def listening(self) -> AsyncIterator[str]:
+        """Give the address to connect to; ends when every connection has ended."""
+        async with await asyncio.start_server(self._connected, "127.0.0.1", 0) as server:
+            host, port = server.sockets[0].getsockname()
+            yield f"http://{host}:{port}"
+            for ended in self._ended:
+                await ended.wait()
+
+    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Pass one connection on, both ways, until both sides have ended."""
         sent, received, ended = bytearray(), bytearray(), asyncio.Event()
         self.sent.append(sent)
@@ -41,11 +51,6 @@ class Recorder:
         ways = _pass_on(reader, onward_writer, sent), _pass_on(onward_reader, writer, received)
         await asyncio.gather(*ways, return_exceptions=True)
         ended.set()
-
-    async def settled(self) -> None:
-        """Return when every connection has ended."""
-        for ended in self._ended:
-            await ended.wait()
 
     def bytes_of_put(self) -> int:
         """Length of the one PUT request, which was the last on its connection."""
@@ -94,10 +99,7 @@ def _measure(codec: str, bundle: Bundle, folder: Path) -> Row:
 async def record(url: str, token: str, upload: bytes, folder: Path) -> int:
     """Take part in one round with this upload; how many bytes its PUT request has."""
     recorder = Recorder(url)
-    between = await asyncio.start_server(recorder.connected, "127.0.0.1", 0)
-    async with between:
-        host, port = between.sockets[0].getsockname()
+    async with recorder.listening() as between:
         cache = trivial_client.DownloadOnce(folder)
-        await trivial_client.take_part(f"http://{host}:{port}", token, 0, cache, lambda *_: upload, limit=1)
-        await recorder.settled()
+        await trivial_client.take_part(between, token, 0, cache, lambda *_: upload, limit=1)
     return recorder.bytes_of_put()

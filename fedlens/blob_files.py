@@ -87,16 +87,17 @@ def format_of(path: Path) -> Format:
     return found
 
 
-def read(path: Path) -> TensorFile:
-    """Read and check the tensors of a file; one with an unknown ending is read as a blob.
+def read(path: Path, kind: Format | None = None) -> TensorFile:
+    """Read and check the tensors of a file.
+
+    Args:
+        path: The file.
+        kind: Its format; None: that of its ending, and a blob where the ending is unknown.
 
     Raises:
         BlobFileError: The file cannot be read, is damaged, or holds tensors that a blob cannot hold.
     """
-    return _read(path, _ENDINGS.get(path.suffix, Format.BLOB))
-
-
-def _read(path: Path, kind: Format) -> TensorFile:
+    kind = kind or _ENDINGS.get(path.suffix, Format.BLOB)
     try:
         if kind is Format.BLOB:
             return _blob(path)
@@ -139,7 +140,7 @@ def whole(found: TensorFile, base: Path | None) -> Mapping[str, Array]:
         raise BlobFileError(
             f"{found.path} holds the difference to blob {found.base.hex()}; name the file of that blob with --base"
         )
-    start = _read(base, Format.BLOB)
+    start = read(base, Format.BLOB)
     if start.sha256 != found.base:
         raise BlobFileError(
             f"{base} is blob {start.sha256.hex()}; {found.path} holds the difference to blob {found.base.hex()}"

@@ -4,6 +4,7 @@ import multiprocessing
 import os
 import signal
 import threading
+import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from fedlens.errors import FedlensError
 
 LOOK_EVERY_S = 0.2
 END_TIMEOUT_S = 10.0
+REPORT_EVERY_S = 0.1
 EXIT_ABANDONED = 70  # the parent process has ended
 
 Report = Callable[[Any], None]
@@ -81,6 +83,20 @@ def run_jobs(
         for connection, (_, process) in running.items():
             process.kill()
             _end(connection, process)
+
+
+def seldom(report: Report) -> Callable[[Any, bool], None]:
+    """A `report` that leaves out values within `REPORT_EVERY_S`; it takes a value, and whether it is the last one."""
+    reported = 0.0
+
+    def report_seldom(value: Any, is_last: bool) -> None:
+        nonlocal reported
+        now = time.monotonic()
+        if is_last or now - reported >= REPORT_EVERY_S:
+            reported = now
+            report(value)
+
+    return report_seldom
 
 
 def exit_text(code: int | None) -> str:

@@ -58,7 +58,7 @@ def fetch_whole(
     Raises:
         AdminError: As `fetch_model`; or torch is not installed, or the bundle is not the task's.
         ExportError: The model cannot be written in this format.
-        ProtoError: The bundle cannot be used.
+        ProtoError: As `open_bundle`, or the bundle cannot be used.
     """
     try:
         from fedlens_export.programs import composed, whole_model
@@ -67,10 +67,7 @@ def fetch_whole(
             f"a whole model needs {error.name}, which is not installed; run pip install 'fedlens[export]'"
         ) from error
     whole_model.check_form(out.suffix)
-    try:
-        opened = Bundle.open(bundle)
-    except ManifestError as error:
-        raise AdminError(f"{error}; name the folder that `fedlens export` wrote with --bundle") from error
+    opened = open_bundle(bundle)
     found = client.model(task)
     if found.bundle != opened.id:
         raise AdminError(
@@ -83,6 +80,18 @@ def fetch_whole(
     with _written(out) as partial:
         partial.write_bytes(whole.raw)
     return found, whole.metadata
+
+
+def open_bundle(folder: Path) -> Bundle:
+    """Open the bundle of the option `--bundle`.
+
+    Raises:
+        ManifestError: The folder holds no bundle; the text names the option.
+    """
+    try:
+        return Bundle.open(folder)
+    except ManifestError as error:
+        raise ManifestError(f"{error}; name the folder that `fedlens export` wrote with --bundle") from error
 
 
 def _safetensors(client: AdminClient, task: str, found: admin_pb2.TaskModelResponse) -> bytes:

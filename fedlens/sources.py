@@ -9,6 +9,7 @@ from tempfile import TemporaryDirectory
 
 from rich.console import Console
 
+from fedlens.digits import write_digits
 from fedlens.errors import FedlensError
 
 # Torchvision's classes of the data sets that it downloads.
@@ -47,7 +48,7 @@ def photos_of(source: str, cache: Path) -> Path:
     folder = cache / source
     if not folder.is_dir():
         try:
-            _write_once(folder, _write_digits if source == "digits" else lambda new: _write_set(source, new, cache))
+            _write_once(folder, write_digits if source == "digits" else lambda new: _write_set(source, new, cache))
         except OSError as error:
             raise SourceUnavailable(f"{source} cannot be written to {folder}: {error}") from error
     return folder
@@ -65,12 +66,6 @@ def _write_once(folder: Path, write: Callable[[Path], object]) -> None:
             # Another process has written the same in the meantime.
             if not folder.is_dir():
                 raise
-
-
-def _write_digits(folder: Path) -> None:
-    from fedlens.digits import write_digits
-
-    write_digits(folder)
 
 
 def _write_set(source: str, folder: Path, cache: Path) -> None:

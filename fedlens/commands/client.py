@@ -27,7 +27,7 @@ def client(
         list[str] | None,
         typer.Option(help="Name of a model to train; may be given several times. Default: any."),
     ] = None,
-    engine: Annotated[EngineChoice, typer.Option(help=ENGINE_HELP)] = EngineChoice.TORCH,
+    engine: Annotated[EngineChoice, typer.Option(help=ENGINE_HELP)] = "torch",
     once: Annotated[bool, typer.Option("--once", help="End after one round.")] = False,
     task: Annotated[int | None, typer.Option(min=1, help="Id of the only task to take part in. Default: all.")] = None,
 ) -> None:

@@ -42,7 +42,7 @@ def demo(
             min=32, max=1024, help="Side of the backbone's input in pixels. Default: 224 for large photos, else 160."
         ),
     ] = None,
-    engine: Annotated[EngineChoice, typer.Option(help=ENGINE_HELP)] = EngineChoice.TORCH,
+    engine: Annotated[EngineChoice, typer.Option(help=ENGINE_HELP)] = "torch",
     most_photos: Annotated[int, typer.Option(min=10, help="Maximum number of your photos to use.")] = 3000,
     workers: Annotated[int | None, typer.Option(min=1, help="Processes of the fleet. Default: one per core.")] = None,
 ) -> None:

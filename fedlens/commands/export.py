@@ -1,9 +1,8 @@
 """`fedlens export`."""
 
 from collections.abc import Sequence
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -21,13 +20,6 @@ _MODELS = (
     "mobilenet_v2, efficientnet_b0, efficientnet_lite0; the first five trained as a whole: resnet18_whole and so on. "
     "Your own: MODULE:FUNCTION, imported from here or PYTHONPATH."
 )
-
-
-class Target(StrEnum):
-    """Targets of a bundle."""
-
-    PT2 = "pt2"
-    PTE = "pte"
 
 
 def export(
@@ -76,9 +68,9 @@ def export(
         int, typer.Option(help="On a backbone, for supcon: number of augmented views of each photo to embed.")
     ] = 8,
     target: Annotated[
-        Target,
+        Literal["pt2", "pte"],
         typer.Option(help="pt2: programs for computers; pte: for phones too (ExecuTorch), of frozen backbones only."),
-    ] = Target.PT2,
+    ] = "pt2",
     onnx: Annotated[bool, typer.Option(help="Add programs that the server can run itself.")] = True,
     quantize: Annotated[
         str | None, typer.Option(metavar="int8", help="Compute the frozen backbone in int8; needs --calibrate.")
@@ -129,7 +121,7 @@ def export(
             onnx=onnx,
             concatenated=concatenated,
             stored_views=stored_views,
-            pte=target == Target.PTE,
+            pte=target == "pte",
             quantise=quantize,
             calibrate=calibrate,
         )
@@ -149,13 +141,14 @@ def export(
 def _print_differences(console: "Console", files: "Sequence[FileReport]") -> None:
     from rich.table import Table
 
+    from fedlens.reports.bundle_report import format_name
     from fedlens_export.programs.parity import EPOCH_BATCHES
 
     table = Table("program", "format", "largest difference", f"after {EPOCH_BATCHES} steps", "allowed", box=None)
     for file in files:
         difference = "not compared" if file.difference is None else f"{file.difference:.1e}"
         after = "" if file.after_epoch is None else f"{file.after_epoch:.1e}"
-        table.add_row(file.program, _format(file.format), difference, after, file.allowed or "")
+        table.add_row(file.program, format_name(file.format), difference, after, file.allowed or "")
     console.print(table)
     console.out("differences are relative to the greatest value of an output, or to 1")
 
@@ -165,18 +158,13 @@ def _describe(console: "Console", bundle: "Bundle", files: "Sequence[FileReport]
 
     from rich.table import Table
 
-    from fedlens_proto.v1 import manifest_pb2 as pb
+    from fedlens.reports.blob_report import shape_text
+    from fedlens.reports.bundle_report import tensor_values
 
     manifest = bundle.manifest
     table = Table("tensor", "shape", "kind", "role", box=None)
-    for tensor in manifest.tensors:
-        shape = " x ".join(map(str, tensor.shape)) or "one number"
-        table.add_row(
-            tensor.name,
-            shape,
-            pb.TensorKind.Name(tensor.kind).removeprefix("TENSOR_KIND_").lower(),
-            pb.TensorRole.Name(tensor.role).removeprefix("TENSOR_ROLE_").lower(),
-        )
+    for tensor in map(tensor_values, manifest.tensors):
+        table.add_row(tensor["name"], shape_text(tensor["shape"]), tensor["kind"], tensor["role"])
     sizes = {part.sha256: part.size for part in manifest.parts}
     programs = ", ".join(f"{p.name} {sizes[p.files[0].sha256] / 1000:.0f} kB" for p in manifest.programs)
     frozen = f", frozen backbone {sizes[manifest.frozen] / 1000:.0f} kB" if manifest.frozen else ""
@@ -192,9 +180,3 @@ def _describe(console: "Console", bundle: "Bundle", files: "Sequence[FileReport]
     for file in files:
         if file.delegation is not None:
             print_plainly(f"on phones   {file.program}, {file.size / 1000:.0f} kB: {file.delegation}")
-
-
-def _format(number: int) -> str:
-    from fedlens_proto.v1 import manifest_pb2 as pb
-
-    return pb.ProgramFormat.Name(number).removeprefix("PROGRAM_FORMAT_").lower()

@@ -2,11 +2,14 @@
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedlens.commands.options import MAX_SEED, TOKEN_VARIABLE, EngineChoice, enrolment_token, reported
+from fedlens.commands.options import MAX_SEED, TOKEN_VARIABLE, enrolment_token, reported
+
+if TYPE_CHECKING:
+    from fedlens_edge_client.engines.choice import EngineName
 
 DEFAULT_CLIENTS = 20
 
@@ -143,7 +146,7 @@ def fleet(
     from fedlens_edge_client.emulation.fleet.config import FleetConfig, default_workers, fleet_key
     from fedlens_edge_client.emulation.fleet.session import run_session
     from fedlens_edge_client.emulation.partitions import Partition, PartitionName, PhotoPool
-    from fedlens_edge_client.engines.choice import EngineName, check_installed
+    from fedlens_edge_client.engines.choice import check_installed
     from fedlens_edge_client.errors import EdgeClientError
 
     settings = _settings(
@@ -158,7 +161,7 @@ def fleet(
         test_photos=test_photos,
         unseen=unseen,
     )
-    engines = tuple(map(EngineName, _engines(engine)))
+    engines = _engines(engine)
     with reported(EdgeClientError, SourceUnavailable):
         for name in engines:
             check_installed(name)
@@ -217,11 +220,13 @@ def _names(models: str | None) -> tuple[str, ...]:
     return names
 
 
-def _engines(names: str) -> tuple[EngineChoice, ...]:
+def _engines(names: str) -> "tuple[EngineName, ...]":
+    from fedlens_edge_client.engines.choice import EngineName
+
     try:
-        return tuple(EngineChoice(name.strip()) for name in names.split(","))
+        return tuple(EngineName(name.strip()) for name in names.split(","))
     except ValueError as error:
         raise typer.BadParameter(
-            f"{names!r} must be {' or '.join(EngineChoice)}, or several of them with commas between",
+            f"{names!r} must be {' or '.join(EngineName)}, or several of them with commas between",
             param_hint="--engine",
         ) from error

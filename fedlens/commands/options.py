@@ -3,9 +3,8 @@
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -16,14 +15,9 @@ INTERRUPTED = 128 + 2  # as a shell reports SIGINT
 
 ENGINE_HELP = "Engine that runs a bundle's programs: torch (.pt2), or executorch (.pte), as on phones."
 
+# As `engines.choice.EngineName`, without importing the engines.
+EngineChoice = Literal["torch", "executorch"]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-
-
-class EngineChoice(StrEnum):
-    """The engines' names, without importing the engines."""
-
-    TORCH = "torch"
-    EXECUTORCH = "executorch"
 
 
 @contextmanager

@@ -1,27 +1,25 @@
 """`fedlens predict`."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from fedlens.commands.options import ENGINE_HELP, AsJson, EngineChoice, print_json, reported
-
-if TYPE_CHECKING:
-    from fedlens_proto.manifest import Bundle
 
 
 def predict(
     photos: Annotated[list[Path], typer.Argument(metavar="PHOTO...", help="Photos to classify.")],
     model: Annotated[Path, typer.Option(help="File of `fedlens task model`: a blob, or .safetensors.")],
     bundle: Annotated[Path, typer.Option(help="Folder of the model's bundle.")] = Path("bundle"),
-    engine: Annotated[EngineChoice, typer.Option(help=ENGINE_HELP)] = EngineChoice.TORCH,
+    engine: Annotated[EngineChoice, typer.Option(help=ENGINE_HELP)] = "torch",
     as_json: AsJson = False,
 ) -> None:
     """Classify photos: print the most likely class of each, and its probability.
 
     Names unreadable photos, classifies the others, and exits with status 1.
     """
+    from fedlens.model_file import open_bundle
     from fedlens_edge_client.engines.choice import EngineName, make_engine
     from fedlens_edge_client.errors import EdgeClientError
     from fedlens_edge_client.storage.model_file import read_model
@@ -31,7 +29,7 @@ def predict(
     results: list[dict[str, object]] = []
     failed = False
     with reported(EdgeClientError, ProtoError):
-        opened = _open(bundle)
+        opened = open_bundle(bundle)
         found = read_model(model, opened)
         runner = make_engine(EngineName(engine), opened)
         for photo in photos:
@@ -51,13 +49,3 @@ def predict(
         print_json(results)
     if failed:
         raise typer.Exit(1)
-
-
-def _open(folder: Path) -> "Bundle":
-    from fedlens_proto.errors import ManifestError
-    from fedlens_proto.manifest import Bundle
-
-    try:
-        return Bundle.open(folder)
-    except ManifestError as error:
-        raise ManifestError(f"{error}; name the folder that `fedlens export` wrote with --bundle") from error

@@ -1,6 +1,7 @@
 """`fedlens serve`: run a server, or write its files."""
 
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -48,7 +49,8 @@ def _serve(path: Path) -> None:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
     logging.getLogger("alembic").setLevel(logging.WARNING)
     try:
-        asyncio.run(serve_until_signal(load(path), _announce))
+        # Flushed, because a parent process may wait for this line.
+        asyncio.run(serve_until_signal(load(path), partial(print, flush=True)))
     except StoreUnusable as error:
         raise ConfigError(str(error)) from error
 
@@ -60,11 +62,6 @@ def _make_data(path: Path) -> None:
     folder = load(path).server.data
     make_data(folder)
     typer.echo(f"made an empty state in {folder}; next: fedlens serve --config {path}")
-
-
-def _announce(line: str) -> None:
-    # Flushed, because a parent process may wait for this line.
-    print(line, flush=True)
 
 
 def _initialise(folder: Path, host: str, port: int, admin_port: int) -> None:

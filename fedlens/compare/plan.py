@@ -17,7 +17,7 @@ RUNS, FEATURES, RESULT_FILE = "runs", "features", "result.json"
 DEFAULT_SIDE = 32
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class RunPlan:
     """One run.
 
@@ -74,7 +74,8 @@ def plan(study: Study, photos: StudyPhotos, out: Path) -> StudyPlan:
         StudyError: A setting is wrong.
         EdgeClientError: The photos cannot serve the partition.
     """
-    backbones = {model: spec for model in _models(study) if (spec := _backbone(study, photos, model)) is not None}
+    models = dict.fromkeys(model for label in study.methods for model in study.models_of(label))
+    backbones = {model: spec for model in models if (spec := _backbone(study, photos, model)) is not None}
     weights = _digest(study.model.backbone_weights)
     runs = []
     for seed in study.seeds:
@@ -83,7 +84,7 @@ def plan(study: Study, photos: StudyPhotos, out: Path) -> StudyPlan:
             partition = study.partition.partition(seed, clients)
             bundles = tuple(_bundles(study, label, seed, photos.pool, backbones, weights, out))
             settings = study.task_settings(label, seed)
-            models = study.models_of(label)
+            names = study.models_of(label)
             folder = out / RUNS / label / f"seed-{seed}"
             fleet = FleetConfig(
                 server="",
@@ -96,30 +97,16 @@ def plan(study: Study, photos: StudyPhotos, out: Path) -> StudyPlan:
                 workers=1,
                 token="trainer",
                 evaluator_token="evaluator" if study.evaluator else None,
-                models=models if len(models) > 1 else (),
+                models=names if len(names) > 1 else (),
                 shares_downloads=False,
                 made_photos=out / MADE_PHOTOS,
             )
             described = (settings, partition.summary, clients, study.evaluator, study.faults.model_dump_json())
-            made_of = (photos.digest, models, [bundle.folder for bundle in bundles])
+            made_of = (photos.digest, names, [bundle.folder for bundle in bundles])
             fingerprint = sha256(json.dumps([described, made_of]).encode()).hexdigest()
-            runs.append(
-                RunPlan(
-                    label=label,
-                    seed=seed,
-                    settings=settings,
-                    fleet=fleet,
-                    bundles=bundles,
-                    folder=folder,
-                    fingerprint=fingerprint,
-                )
-            )
+            runs.append(RunPlan(label, seed, settings, fleet, bundles, folder, fingerprint))
     needed = dict.fromkeys(bundle for run in runs for bundle in run.bundles)
     return StudyPlan(out, tuple(backbones.values()), tuple(needed), tuple(runs))
-
-
-def _models(study: Study) -> list[str]:
-    return list(dict.fromkeys(model for label in study.methods for model in study.models_of(label)))
 
 
 def _backbone(study: Study, photos: StudyPhotos, model: str) -> BackboneSpec | None:

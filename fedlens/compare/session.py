@@ -5,19 +5,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
 from fedlens.compare import refusals, results
 from fedlens.compare.bundles import export, pretrain
 from fedlens.compare.photos import study_photos
-from fedlens.compare.plan import RunPlan, StudyPlan, plan
+from fedlens.compare.plan import StudyPlan, plan
 from fedlens.compare.progress import StudyProgress
 from fedlens.compare.report import tables
 from fedlens.compare.report.report import write_report
 from fedlens.compare.report.summary import MethodSummary, summarise
-from fedlens.compare.study import Study, StudyError, summary
+from fedlens.compare.study import Study, StudyError
 from fedlens.compare.work import carry_out
 from fedlens.jobs import Job, JobEnded, run_jobs
 from fedlens.locked_folder import locked
@@ -61,7 +60,9 @@ def run_study(study: Study, config: SessionConfig, console: Console) -> int:
     with locked(config.out, "study"):
         photos = study_photos(study.photos, config.cache, config.out)
         planned = plan(study, photos, config.out)
-        _check_albums(planned)
+        # Find early that a pool cannot serve the partition, which divides it for all clients at once.
+        for run in {(run.seed, run.fleet.clients): run for run in planned.runs}.values():
+            run.fleet.album(0)
         done = sum(run.is_done for run in planned.runs)
         _introduce(console, study, photos.pool, planned, done)
         with Interrupts() as interrupts:
@@ -89,12 +90,6 @@ def _check_device(device: str) -> None:
         device_of(device)
     except NoSuchDevice as error:
         raise StudyError(f"--device: found {device!r}: {error}") from error
-
-
-def _check_albums(planned: StudyPlan) -> None:
-    """Find early that a pool cannot serve the partition, which divides it for all clients at once."""
-    for run in {(run.seed, run.fleet.clients): run for run in planned.runs}.values():
-        run.fleet.album(0)
 
 
 def _introduce(console: Console, study: Study, pool: PhotoPool, planned: StudyPlan, done: int) -> None:
@@ -139,17 +134,13 @@ def _work(
 
 def _write(study: Study, planned: StudyPlan, config: SessionConfig, failures: dict[str, str]) -> list[MethodSummary]:
     """Write raw results, table and report, if a run is done."""
-    runs = [_read(run) for run in planned.runs if run.is_done]
+    runs = [json.loads(run.result.read_text(encoding="utf-8")) for run in planned.runs if run.is_done]
     if not runs:
         return []
-    results.write_json(config.out / RESULTS_FILE, {"study": summary(study), "failures": failures, "runs": runs})
+    described = study.model_dump(mode="json", exclude_defaults=True)
+    results.write_json(config.out / RESULTS_FILE, {"study": described, "failures": failures, "runs": runs})
     by_label = {label: [run for run in runs if run["label"] == label] for label in study.methods}
     summaries = [summarise(label, found) for label, found in by_label.items() if found]
     (config.out / TABLE_FILE).write_text(tables.markdown(study, summaries), encoding="utf-8")
     write_report(config.out / REPORT_FILE, study, planned, summaries)
     return summaries
-
-
-def _read(run: RunPlan) -> dict[str, Any]:
-    values: dict[str, Any] = json.loads(run.result.read_text(encoding="utf-8"))
-    return values

@@ -57,10 +57,19 @@ class PhotosSection(_Section):
     pretrain_per_class: int | None = _key("an integer from 1, or left out for all", default=None, ge=1)
 
 
-class PartitionSection(BaseModel):
-    """`[partition]`: its name and that partition's own settings."""
+class _WithSettings(BaseModel):
+    """A table with keys of its own and further settings."""
 
-    model_config = ConfigDict(frozen=True, extra="allow", strict=True)
+    model_config = ConfigDict(frozen=True, extra="allow", strict=True, validate_default=True)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The further settings."""
+        return dict(self.__pydantic_extra__ or {})
+
+
+class PartitionSection(_WithSettings):
+    """`[partition]`: its name and that partition's own settings."""
 
     name: PartitionName = _key(f"one of {', '.join(PartitionName)}", strict=False)
 
@@ -70,11 +79,10 @@ class PartitionSection(BaseModel):
         Raises:
             BadPartition: A setting belongs to another partition, or is out of its range.
         """
-        settings = dict(self.__pydantic_extra__ or {})
-        for key, value in settings.items():
+        for key, value in self.settings.items():
             if isinstance(value, bool) or not isinstance(value, int | float):
                 raise BadPartition(f"{key} of partition {self.name} is {value!r}; allowed is a number")
-        return Partition.of(self.name, settings, seed=seed, clients=clients)
+        return Partition.of(self.name, self.settings, seed=seed, clients=clients)
 
 
 class ModelSection(_Section):
@@ -90,19 +98,8 @@ class ModelSection(_Section):
     stored_views: int = _key("an integer from 1", default=8, ge=1)
 
 
-class _WithSettings(BaseModel):
-    """A table with keys of its own and a task's settings."""
-
-    model_config = ConfigDict(frozen=True, extra="allow", strict=True, validate_default=True)
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        """The task's settings in this table."""
-        return dict(self.__pydantic_extra__ or {})
-
-
 class MethodSection(_WithSettings):
-    """`[methods.<label>]`: one row of the results."""
+    """`[methods.<label>]`: one row of the results, and its task's settings."""
 
     method: str = _key("the name of a method", min_length=1)
     objective: str = _key("the name of an objective", default="cross_entropy", min_length=1)
@@ -118,7 +115,7 @@ class MethodSection(_WithSettings):
 
 
 class Study(_WithSettings):
-    """A whole study."""
+    """A whole study, and the settings of all its tasks."""
 
     name: str = _key("letters, digits, - and _", pattern=r"^[A-Za-z0-9_-]{1,60}$")
     title: str = _key("a text", default="")
@@ -196,17 +193,19 @@ def load(study: str, *, reduced: bool = False) -> Study:
     """
     if study in presets():
         text = resources.files("fedlens.compare").joinpath(_PRESETS, f"{study}.toml").read_text(encoding="utf-8")
-        return parse_study(_toml(text, study), Path(), study, reduced=reduced)
+        return parse_study(tomllib.loads(text), Path(), study, reduced=reduced)
     path = Path(study)
     try:
-        text = path.read_text(encoding="utf-8")
+        raw = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise StudyError(
             f"{study}: there is no such file, and no preset of that name; presets are {', '.join(presets())}"
         ) from error
+    except tomllib.TOMLDecodeError as error:
+        raise StudyError(f"{path.name}: not valid TOML: {error}") from error
     except (OSError, UnicodeDecodeError) as error:
         raise StudyError(f"{study}: cannot be read: {error}") from error
-    return parse_study(_toml(text, path.name), path.parent, path.name, reduced=reduced)
+    return parse_study(raw, path.parent, path.name, reduced=reduced)
 
 
 def parse_study(raw: dict[str, Any], folder: Path, source: str, *, reduced: bool = False) -> Study:
@@ -215,8 +214,8 @@ def parse_study(raw: dict[str, Any], folder: Path, source: str, *, reduced: bool
     Raises:
         StudyError: As `load`.
     """
-    changes = raw.get("reduced")
-    full = {key: value for key, value in raw.items() if key != "reduced"}
+    full = dict(raw)
+    changes = full.pop("reduced", None)
     if changes is None:
         if reduced:
             raise StudyError(f"{source}: reduced: found nothing, must be a table, [reduced], for the reduced size")
@@ -225,13 +224,6 @@ def parse_study(raw: dict[str, Any], folder: Path, source: str, *, reduced: bool
         raise StudyError(f"{source}: reduced: found {changes!r}, must be a table, [reduced]")
     sizes = _validated(full, folder, source), _validated(_merged(full, changes), folder, f"{source} with [reduced]")
     return sizes[reduced]
-
-
-def _toml(text: str, source: str) -> dict[str, Any]:
-    try:
-        return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise StudyError(f"{source}: not valid TOML: {error}") from error
 
 
 def _merged(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
@@ -290,12 +282,6 @@ def _with_paths(study: Study, folder: Path) -> Study:
     if model.backbone_weights is not None:
         model = model.model_copy(update={"backbone_weights": folder / model.backbone_weights.expanduser()})
     return study.model_copy(update={"photos": photos, "model": model})
-
-
-def summary(study: Study) -> dict[str, Any]:
-    """A study as JSON values."""
-    values: dict[str, Any] = json.loads(study.model_dump_json(exclude_defaults=True))
-    return values
 
 
 def choose(study: Study, *, methods: tuple[str, ...], seeds: tuple[int, ...], photos: str | None) -> Study:

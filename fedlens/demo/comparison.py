@@ -6,6 +6,7 @@ the federation. The server has its own learning rate, because no average takes t
 
 import struct
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -124,16 +125,13 @@ def compare(
     Raises:
         EngineError: A program could not be run, or gave a NaN.
     """
-    cache = FeatureCache.in_folder(fleet.features, DEFAULT_CACHE_BYTES)
-    try:
+    with closing(FeatureCache.in_folder(fleet.features, DEFAULT_CACHE_BYTES)) as cache:
         held = fleet.album(EVALUATOR).photos(1)
         tested = photo_set.prepare(held, engine, cache, only_test=True).test
         indices = range(fleet.clients if alone else 0)
         clients = [photo_set.prepare(fleet.album(i).photos(1), engine, cache) for i in indices]
         everything = AlbumSnapshot(fleet.pool.entries(is_test=False) if pooled else ())
         all_photos = photo_set.prepare(everything, engine, cache).train
-    finally:
-        cache.close()
     paths = {(photo.digest, photo.copy): photo.path for photo in held.photos}
     rows_of: dict[bytes, list[int]] = {}
     for row, (digest, _) in enumerate(tested.entries):

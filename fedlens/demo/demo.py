@@ -123,8 +123,13 @@ def run_demo(
         with ServerProcess.fresh(run / "server") as server:
             say(console, f"the server answers at {server.url}")
             fleet = _fleet(config, scale, pool, server, run)
-            settings = recipe.settings(scale, rounds, config.seed)
-            response = _federation(fleet, bundle, settings, server, model, console, on_running)
+            admin = AdminClient(server.profile)
+            admin.create_task(TASK, [bundle], recipe.settings(scale, rounds, config.seed))
+            _run_fleet(fleet, server, console, on_running)
+            response = admin.show(TASK)
+            if response.task.state != admin_pb2.TASK_STATE_FINISHED:
+                raise DemoFailed(unfinished(response))
+            fetch_model(admin, TASK, model)
         facts = TaskFacts.of(response, {fleet.client_id(index): fleet.name(index) for index in range(fleet.clients)})
         comparison = _compared(fleet, bundle, model, recipe.alone(rounds, scale), recipe.pooled(rounds), console)
         ways, details = sections(comparison, facts)
@@ -132,7 +137,7 @@ def run_demo(
         write_report(
             report,
             facts,
-            photos=_title(config),
+            photos=f"the photos in {config.photos.name or config.photos}" if config.photos else "scikit-learn's digits",
             setup=recipe.setup(facts, scale, bundle, fleet),
             versions=versions_of("torch", "numpy", "aiohttp", "plotly"),
             made_at=datetime.now(UTC),
@@ -233,26 +238,6 @@ def _compared(
         return compare(fleet, engine, read_model(model, bundle).weights, alone=alone, pooled=pooled)
 
 
-def _federation(
-    fleet: FleetConfig,
-    bundle: Bundle,
-    settings: str,
-    server: ServerProcess,
-    model: Path,
-    console: Console,
-    on_running: Callable[[Running], None],
-) -> admin_pb2.ShowTaskResponse:
-    """Run the task to its end and write the shared model to the file `model`."""
-    admin = AdminClient(server.profile)
-    admin.create_task(TASK, [bundle], settings)
-    _run_fleet(fleet, server, console, on_running)
-    response = admin.show(TASK)
-    if response.task.state != admin_pb2.TASK_STATE_FINISHED:
-        raise DemoFailed(unfinished(response))
-    fetch_model(admin, TASK, model)
-    return response
-
-
 def _run_fleet(
     fleet: FleetConfig, server: ServerProcess, console: Console, on_running: Callable[[Running], None]
 ) -> None:
@@ -270,7 +255,3 @@ def _run_fleet(
     if status.failures:
         index, failure = min(status.failures.items())
         raise DemoFailed(f"{len(status.failures)} clients failed; {fleet.name(index)}: {failure}")
-
-
-def _title(config: DemoConfig) -> str:
-    return "scikit-learn's digits" if config.photos is None else f"the photos in {config.photos.name or config.photos}"

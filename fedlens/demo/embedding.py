@@ -1,7 +1,7 @@
 """Compute the features of all photos on all cores before the first round, with a progress bar."""
 
-import time
 from collections.abc import Sequence
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 
@@ -9,15 +9,13 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from fedlens.errors import FedlensError
-from fedlens.jobs import Job, JobProgress, Report, run_jobs
+from fedlens.jobs import Job, JobProgress, Report, run_jobs, seldom
 from fedlens_edge_client.client.client import DEFAULT_CACHE_BYTES
 from fedlens_edge_client.engines.choice import ABILITIES, EngineName
 from fedlens_edge_client.storage.album import AlbumSnapshot, Photo
 from fedlens_edge_client.storage.feature_cache import FeatureCache
 from fedlens_edge_client.training.features import space
 from fedlens_proto.manifest import Bundle
-
-REPORT_EVERY_S = 0.1
 
 
 class EmbeddingFailed(FedlensError):
@@ -37,8 +35,7 @@ def embed(
     """
     wanted = {photo.digest: photo for photo in photos}
     name = space(bundle.manifest, ABILITIES[engine].program_format)
-    cache = FeatureCache.in_folder(features, DEFAULT_CACHE_BYTES)
-    try:
+    with closing(FeatureCache.in_folder(features, DEFAULT_CACHE_BYTES)) as cache:
         before = cache.get(name, wanted).keys()
         missing = [wanted[digest] for digest in wanted.keys() - before]
         if missing:
@@ -47,8 +44,6 @@ def embed(
             work = (partial(_embed_part, bundle.folder, engine, part, features) for part in parts)
             _run([Job(f"embedding {i}", each) for i, each in enumerate(work)], len(missing), console)
         return set(cache.get(name, wanted)), len(before)
-    finally:
-        cache.close()
 
 
 def _run(jobs: Sequence[Job], total: int, console: Console) -> None:
@@ -71,17 +66,13 @@ def _embed_part(
     from fedlens_edge_client.engines.choice import make_engine
     from fedlens_edge_client.training import photo_set
 
-    last = 0.0
-
-    def count(done: int, total: int) -> None:
-        nonlocal last
-        if done == total or time.monotonic() - last >= REPORT_EVERY_S:
-            last = time.monotonic()
-            report(done)
-
-    cache = FeatureCache.in_folder(features, DEFAULT_CACHE_BYTES)
-    try:
+    count = seldom(report)
+    with closing(FeatureCache.in_folder(features, DEFAULT_CACHE_BYTES)) as cache:
         engine = make_engine(engine_name, Bundle.open(bundle))
-        photo_set.prepare(AlbumSnapshot(photos), engine, cache, only_test=True, on_photo=count)
-    finally:
-        cache.close()
+        photo_set.prepare(
+            AlbumSnapshot(photos),
+            engine,
+            cache,
+            only_test=True,
+            on_photo=lambda done, total: count(done, done == total),
+        )

@@ -29,7 +29,8 @@ def global_accuracy(rounds: Sequence[RoundFacts]) -> Figure:
             hovertemplate="round %{x}: %{y:.1f} %<br>%{customdata[0]} of %{customdata[1]} photos right<extra></extra>",
         )
     )
-    _axes(figure, "test photos classified correctly", percent=True, rounds=rounds)
+    _axes(figure, "test photos classified correctly", rounds)
+    figure.update_yaxes(range=[0, 105], ticksuffix=" %", dtick=20)
     return styled(figure, 340)
 
 
@@ -90,22 +91,11 @@ def traffic(rounds: Sequence[RoundFacts]) -> Figure:
     """Bytes from and to all clients together, by round."""
     largest = max((max(r.bytes_up, r.bytes_down) for r in rounds), default=0)
     size, unit = (1e6, "MB") if largest >= 1e6 else (1e3, "kB")
-    figure = go.Figure()
-    for label, colour, values in (
-        ("up: updates", BLUE, [r.bytes_up for r in rounds]),
-        ("down: models and programs", TEAL, [r.bytes_down for r in rounds]),
-    ):
-        figure.add_trace(
-            go.Bar(
-                x=[r.number for r in rounds],
-                y=[value / size for value in values],
-                name=label,
-                marker={"color": colour},
-                hovertemplate=f"round %{{x}}, {label}: %{{y:.2f}} {unit}<extra></extra>",
-            )
-        )
+    up, down = [r.bytes_up / size for r in rounds], [r.bytes_down / size for r in rounds]
+    figure = go.Figure(_bars(rounds, up, BLUE, unit, "up: updates"))
+    figure.add_trace(_bars(rounds, down, TEAL, unit, "down: models and programs"))
     figure.update_layout(barmode="group", bargap=0.25, legend=LEGEND)
-    _axes(figure, unit, rounds=rounds)
+    _axes(figure, unit, rounds)
     sent = [value for r in rounds for value in (r.bytes_up, r.bytes_down) if value]
     if sent and max(sent) > FAR_APART * min(sent):
         figure.update_yaxes(type="log", dtick=1, rangemode="normal")
@@ -114,24 +104,26 @@ def traffic(rounds: Sequence[RoundFacts]) -> Figure:
 
 def durations(rounds: Sequence[RoundFacts]) -> Figure:
     """Seconds from the opening of a round to its commit."""
-    figure = go.Figure(
-        go.Bar(
-            x=[r.number for r in rounds],
-            y=[r.seconds for r in rounds],
-            marker={"color": BLUE},
-            hovertemplate="round %{x}: %{y:.2f} s<extra></extra>",
-        )
-    )
+    figure = go.Figure(_bars(rounds, [r.seconds for r in rounds], BLUE, "s"))
     figure.update_layout(bargap=0.35)
-    _axes(figure, "seconds", rounds=rounds)
+    _axes(figure, "seconds", rounds)
     return styled(figure, 320)
 
 
-def _axes(figure: Figure, title: str, *, percent: bool = False, rounds: Sequence[RoundFacts] = ()) -> None:
+def _bars(rounds: Sequence[RoundFacts], values: Sequence[float], colour: str, unit: str, label: str = "") -> Figure:
+    """A bar for each round."""
+    return go.Bar(
+        x=[r.number for r in rounds],
+        y=values,
+        name=label,
+        marker={"color": colour},
+        hovertemplate=f"round %{{x}}{label and f', {label}'}: %{{y:.2f}} {unit}<extra></extra>",
+    )
+
+
+def _axes(figure: Figure, title: str, rounds: Sequence[RoundFacts]) -> None:
     ends = {"range": [rounds[0].number - 0.6, rounds[-1].number + 0.6]} if rounds else {}
     figure.update_xaxes(title_text="round", showgrid=False, zeroline=False, tickformat="d", **ends)
     if len(rounds) <= 25:
         figure.update_xaxes(tick0=1, dtick=1 if len(rounds) <= 12 else 2)
     figure.update_yaxes(title_text=title, gridcolor=GRID, zeroline=False, rangemode="tozero", automargin=True)
-    if percent:
-        figure.update_yaxes(range=[0, 105], ticksuffix=" %", dtick=20)

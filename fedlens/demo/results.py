@@ -69,7 +69,6 @@ class TaskFacts:
         settings: The task's settings, with the server's defaults.
     """
 
-    name: str
     rounds: tuple[RoundFacts, ...]
     abandoned: tuple[str, ...]
     clients: tuple[ClientFacts, ...]
@@ -95,7 +94,6 @@ class TaskFacts:
                     latest[member.client_id] = ClientFacts(name, result.round, before, after)
         order = {client: place for place, client in enumerate(names)}
         return cls(
-            name=response.task.name,
             rounds=tuple(_round(result, names) for result in committed),
             abandoned=tuple(f"round {r.round}: {r.reason}" for r in abandoned),
             clients=tuple(latest[c] for c in sorted(latest, key=lambda c: (order.get(c, len(order)), c))),
@@ -110,12 +108,12 @@ class TaskFacts:
 
 def _round(result: pb.RoundResult, names: Mapping[bytes, str]) -> RoundFacts:
     values = round_values(result)
-    before, after = _both_moments(values)
+    before, after = values["personal"]["before"], values["personal"]["after"]
     return RoundFacts(
         number=result.round,
         model=_accuracy(values["global"]),
-        before=before,
-        after=after,
+        before=_accuracy(before and before["pooled"]),
+        after=_accuracy(after and after["pooled"]),
         bytes_up=values["bytes_received"],
         bytes_down=result.bytes_sent,
         seconds=result.ended_at - result.opened_at,
@@ -134,11 +132,6 @@ _STATES = {
     pb.MEMBER_STATE_LEFT: "left the federation",
     pb.MEMBER_STATE_PENDING: "did not report in time",
 }
-
-
-def _both_moments(values: Mapping[str, Any]) -> tuple[Accuracy | None, Accuracy | None]:
-    before, after = values["personal"]["before"], values["personal"]["after"]
-    return _accuracy(before and before["pooled"]), _accuracy(after and after["pooled"])
 
 
 def _accuracy(sums: Mapping[str, Any] | None) -> Accuracy | None:

@@ -34,7 +34,7 @@ def show_values(found: TensorFile) -> dict[str, Any]:
         "format": str(found.format),
         "sha256": found.sha256.hex(),
         "bytes": found.size,
-        "base": _hex(found.base),
+        "base": found.base and found.base.hex(),
         "elements": sum(tensor.size for tensor in found.tensors.values()),
         "tensors": tensors,
     }
@@ -53,8 +53,8 @@ def diff_values(a: TensorFile, b: TensorFile) -> dict[str, Any]:
     extra = [name for name in b.tensors if name not in a.tensors]
     same = not missing and not extra and a.base == b.base and all(entry["equal"] for entry in tensors)
     return {
-        "a": {"file": str(a.path), "base": _hex(a.base)},
-        "b": {"file": str(b.path), "base": _hex(b.base)},
+        "a": {"file": str(a.path), "base": a.base and a.base.hex()},
+        "b": {"file": str(b.path), "base": b.base and b.base.hex()},
         "equal": same,
         "missing": missing,
         "extra": extra,
@@ -120,7 +120,3 @@ def _distance(a: Array, b: Array) -> Array:
 def _norm(tensor: Array) -> float:
     flat = tensor.astype(np.float64).ravel()
     return sqrt(float(flat @ flat))
-
-
-def _hex(digest: bytes | None) -> str | None:
-    return None if digest is None else digest.hex()

@@ -62,16 +62,7 @@ def bundle_values(bundle: Bundle) -> dict[str, Any]:
         },
         "class_names": list(manifest.class_names),
         "programs": [_program(bundle, program, sizes, damages) for program in manifest.programs],
-        "tensors": [
-            {
-                "name": tensor.name,
-                "shape": list(tensor.shape),
-                "dtype": _dtype(tensor.dtype),
-                "kind": _word(pb.TensorKind.Name(tensor.kind), "TENSOR_KIND_"),
-                "role": _word(pb.TensorRole.Name(tensor.role), "TENSOR_ROLE_"),
-            }
-            for tensor in manifest.tensors
-        ],
+        "tensors": [tensor_values(tensor) for tensor in manifest.tensors],
         "hyper_parameters": [
             {"name": h.name, "default": h.default_value, "minimum": h.minimum, "maximum": h.maximum}
             for h in manifest.hyper_parameters
@@ -84,6 +75,22 @@ def bundle_values(bundle: Bundle) -> dict[str, Any]:
         "part_bytes": sum(sizes.values()),
         "tools": {tool.name: tool.version for tool in manifest.tools},
     }
+
+
+def tensor_values(tensor: pb.ExchangeableTensor) -> dict[str, Any]:
+    """A tensor of a manifest as JSON values."""
+    return {
+        "name": tensor.name,
+        "shape": list(tensor.shape),
+        "dtype": _dtype(tensor.dtype),
+        "kind": _word(pb.TensorKind.Name(tensor.kind), "TENSOR_KIND_"),
+        "role": _word(pb.TensorRole.Name(tensor.role), "TENSOR_ROLE_"),
+    }
+
+
+def format_name(number: pb.ProgramFormat) -> str:
+    """The name of a program's format: `pte`."""
+    return _word(pb.ProgramFormat.Name(number), "PROGRAM_FORMAT_")
 
 
 def unreadable(values: Mapping[str, Any]) -> list[str]:
@@ -104,7 +111,7 @@ def summary(values: Mapping[str, Any]) -> list[tuple[str, str]]:
     photo = values["preprocessing"]
     extent = [f"batches of {values['batch']}", f"the last one {values['last_batch']}"]
     extent += [f"{values[key]} {word}" for key, word in _COUNTS.items() if values[key]]
-    lines = [
+    return [
         ("bundle id", values["id"]),
         ("folder", values["folder"]),
         ("model", f"{values['model'] or 'unnamed'}, {values['class'].replace('_', ' ')}"),
@@ -117,7 +124,6 @@ def summary(values: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("all parts", f"{values['part_bytes']:,} bytes, and a manifest of {values['manifest_bytes']:,}"),
         ("made with", ", ".join(f"{name} {version}" for name, version in values["tools"].items()) or "unknown"),
     ]
-    return lines
 
 
 def program_rows(values: Mapping[str, Any]) -> Iterable[list[str]]:
@@ -157,7 +163,7 @@ def _program(
     files = []
     for file in program.files:
         values: dict[str, Any] = {
-            "format": _word(pb.ProgramFormat.Name(file.format), "PROGRAM_FORMAT_"),
+            "format": format_name(file.format),
             "sha256": file.sha256.hex(),
             "bytes": sizes[file.sha256],
             "error": None,

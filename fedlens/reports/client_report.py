@@ -9,20 +9,7 @@ from typing import Self
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-from fedlens_edge_client.client.events import (
-    Embedded,
-    Enrolled,
-    Event,
-    PhotosSkipped,
-    Retrying,
-    RoundFailed,
-    RoundRefused,
-    RoundReported,
-    RoundStarted,
-    TasksFinished,
-    Trained,
-    Waiting,
-)
+from fedlens_edge_client.client import events
 from fedlens_edge_client.client.waiting import REASONS, Reminder
 from fedlens_edge_client.engines.choice import EngineName
 from fedlens_edge_client.training.evaluation import Evaluation
@@ -68,23 +55,23 @@ class ClientReport:
         if self._console.is_terminal:
             self._progress.stop()
 
-    def happened(self, event: Event) -> None:
+    def happened(self, event: events.Event) -> None:
         """Print an event or update a bar."""
-        if isinstance(event, Embedded):
+        if isinstance(event, events.Embedded):
             self._show_bar("reading new photos", event.done, event.total)
-        elif isinstance(event, Trained):
+        elif isinstance(event, events.Trained):
             self._show_bar(f"training, loss {event.loss:.3f}", event.step, event.steps)
-        elif isinstance(event, PhotosSkipped):
+        elif isinstance(event, events.PhotosSkipped):
             self.skipped(event.skipped)
-        elif isinstance(event, Waiting | Retrying):
+        elif isinstance(event, events.Waiting | events.Retrying):
             self._progress.update(self._bar, visible=False)
         elif (line := _line(event)) is not None:
             self._progress.update(self._bar, visible=False)
             self._print(line)
-        if isinstance(event, Retrying):
+        if isinstance(event, events.Retrying):
             self._waiting = ""
             self._reminder.waits(f"{event.reason}; trying again")
-        elif isinstance(event, Waiting):
+        elif isinstance(event, events.Waiting):
             self._waiting = f"waiting: {self._waits.get(event.reason, event.reason)}"
             self.look()
         else:
@@ -122,25 +109,20 @@ class ClientReport:
         self._console.print(line, markup=False, soft_wrap=True)
 
 
-def _line(event: Event) -> str | None:
+def _line(event: events.Event) -> str | None:
+    where = f"task {event.task}, round {event.round_number}" if isinstance(event, events.RoundEvent) else ""
     match event:
-        case Enrolled():
+        case events.Enrolled():
             return f"enrolled as {event.role}, client {event.client_id.hex()}"
-        case RoundStarted():
-            return (
-                f"task {event.task}, round {event.round_number}: {event.train_photos} photos to train on, "
-                f"{event.test_photos} to test"
-            )
-        case RoundReported():
-            return (
-                f"task {event.task}, round {event.round_number}: reported, {event.upload_bytes} bytes sent"
-                + _accuracy(event.start, event.end)
-            )
-        case RoundFailed():
-            return f"task {event.task}, round {event.round_number}: given up ({event.reason}): {event.detail}"
-        case RoundRefused():
-            return f"task {event.task}, round {event.round_number}: not taken ({event.code}): {event.message}"
-        case TasksFinished():
+        case events.RoundStarted():
+            return f"{where}: {event.train_photos} photos to train on, {event.test_photos} to test"
+        case events.RoundReported():
+            return f"{where}: reported, {event.upload_bytes} bytes sent{_accuracy(event.start, event.end)}"
+        case events.RoundFailed():
+            return f"{where}: given up ({event.reason}): {event.detail}"
+        case events.RoundRefused():
+            return f"{where}: not taken ({event.code}): {event.message}"
+        case events.TasksFinished():
             return "every task has ended"
         case _:
             return None

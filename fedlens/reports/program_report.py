@@ -1,7 +1,6 @@
 """The operators in a program's file, where they run and the memory they need, read without running or loading it."""
 
 from collections import Counter
-from collections.abc import Callable
 from typing import Any
 
 from fedlens_proto.errors import ProgramRefused
@@ -26,15 +25,17 @@ def operator_values(raw: bytes, kind: pb.ProgramFormat) -> dict[str, Any]:
     Raises:
         ProgramRefused: The file is damaged, or it has content that programs may not have.
     """
-    read = _READERS.get(kind)
     try:
-        return {"operators": None} if read is None else read(raw)
+        match kind:
+            case pb.PROGRAM_FORMAT_PT2:
+                return {"operators": pt2.operators(raw)}
+            case pb.PROGRAM_FORMAT_PTE:
+                return _pte(raw)
+            case pb.PROGRAM_FORMAT_ONNX:
+                return {"operators": _onnx(raw)}
     except ModuleNotFoundError:
-        return {"operators": None}
-
-
-def _pt2(raw: bytes) -> dict[str, Any]:
-    return {"operators": pt2.operators(raw)}
+        pass
+    return {"operators": None}
 
 
 def _pte(raw: bytes) -> dict[str, Any]:
@@ -53,7 +54,7 @@ def _pte(raw: bytes) -> dict[str, Any]:
     }
 
 
-def _onnx(raw: bytes) -> dict[str, Any]:
+def _onnx(raw: bytes) -> dict[str, int]:
     from google.protobuf.message import DecodeError
     from onnx import ModelProto
 
@@ -63,11 +64,4 @@ def _onnx(raw: bytes) -> dict[str, Any]:
         raise ProgramRefused(f"program refused: it is no readable ONNX: {error}") from error
     if not model.graph.node:
         raise ProgramRefused("program refused: it is no readable ONNX: it has no operators")
-    return {"operators": pt2.by_frequency(Counter(node.op_type for node in model.graph.node))}
-
-
-_READERS: dict[pb.ProgramFormat, Callable[[bytes], dict[str, Any]]] = {
-    pb.PROGRAM_FORMAT_PT2: _pt2,
-    pb.PROGRAM_FORMAT_PTE: _pte,
-    pb.PROGRAM_FORMAT_ONNX: _onnx,
-}
+    return pt2.by_frequency(Counter(node.op_type for node in model.graph.node))

@@ -9,7 +9,6 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from io import BytesIO
 from pathlib import Path
 from threading import Thread
-from typing import Any
 
 import numpy as np
 import pytest
@@ -45,21 +44,24 @@ def pictures(seed: int, *shape: int) -> NDArray[np.uint8]:
     return np.random.default_rng(seed).integers(0, 256, shape, np.uint8)
 
 
-def offer_cifar(monkeypatch: pytest.MonkeyPatch, mirror: tuple[Path, str], kind: Any) -> dict[str, NDArray[np.uint8]]:
-    """Put a small archive in CIFAR's format on the mirror and have torchvision expect it, checksums and all.
+@pytest.fixture
+def cifar(
+    monkeypatch: pytest.MonkeyPatch, mirror: tuple[Path, str], request: pytest.FixtureRequest
+) -> dict[str, NDArray[np.uint8]]:
+    """A small archive in CIFAR's format on the mirror, which torchvision expects, checksums and all.
 
     Returns:
         The pixels of each batch, uint8 [photos, 3 * 32 * 32].
     """
     folder, address = mirror
+    kind = getattr(request, "param", datasets.CIFAR10)
     content: dict[str, bytes] = {}
     pixels: dict[str, NDArray[np.uint8]] = {}
-    key, classes = ("fine_label_names", 100) if kind is datasets.CIFAR100 else ("label_names", 10)
-    labels_key = "fine_labels" if kind is datasets.CIFAR100 else "labels"
+    prefix, key, classes = ("fine_", "fine_label_names", 100) if kind is datasets.CIFAR100 else ("", "label_names", 10)
     for number, (name, _) in enumerate(kind.train_list + kind.test_list):
         pixels[name] = pictures(number, PER_BATCH, 3 * 32 * 32)
         labels = [(PER_BATCH * number + i) % classes for i in range(PER_BATCH)]
-        content[name] = pickle.dumps({"data": pixels[name], labels_key: labels}, protocol=2)
+        content[name] = pickle.dumps({"data": pixels[name], f"{prefix}labels": labels}, protocol=2)
     content[kind.meta["filename"]] = pickle.dumps({key: [f"class {i}" for i in range(classes)]}, protocol=2)
     with tarfile.open(folder / kind.filename, "w:gz") as archive:
         for name, data in content.items():
@@ -106,32 +108,25 @@ def test_digits_are_written_once(tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "cache").iterdir()] == ["digits"]
 
 
-def test_cifar10_becomes_a_folder_of_its_pixels(
-    tmp_path: Path, mirror: tuple[Path, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    batches = offer_cifar(monkeypatch, mirror, datasets.CIFAR10)
-
+def test_cifar10_becomes_a_folder_of_its_pixels(tmp_path: Path, cifar: dict[str, NDArray[np.uint8]]) -> None:
     folder = photos_of("cifar10", tmp_path / "cache")
 
     # Five batches of four to train on, one to test with; photo i of all is of class i mod 10.
     assert len(list(folder.glob("train/*/*.png"))) == 20
     assert len(list(folder.glob("test/*/*.png"))) == 4
     # Photo 13 is the second one of the fourth batch; on disk come all red values first, then green and blue ones.
-    expected = batches["data_batch_4"][1].reshape(3, 32, 32).transpose(1, 2, 0)
+    expected = cifar["data_batch_4"][1].reshape(3, 32, 32).transpose(1, 2, 0)
     np.testing.assert_array_equal(pixels_of(folder / "train" / "class 3" / "00013.png"), expected)
     assert [path.name for path in (tmp_path / "cache" / "downloads").iterdir()] == []
 
 
-def test_cifar100_has_its_fine_classes(
-    tmp_path: Path, mirror: tuple[Path, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    batches = offer_cifar(monkeypatch, mirror, datasets.CIFAR100)
-
+@pytest.mark.parametrize("cifar", [datasets.CIFAR100], indirect=True)
+def test_cifar100_has_its_fine_classes(tmp_path: Path, cifar: dict[str, NDArray[np.uint8]]) -> None:
     folder = photos_of("cifar100", tmp_path / "cache")
 
     assert len(list((folder / "train").iterdir())) == 100
     # The only test batch comes after one train batch of four.
-    expected = batches["test"][2].reshape(3, 32, 32).transpose(1, 2, 0)
+    expected = cifar["test"][2].reshape(3, 32, 32).transpose(1, 2, 0)
     np.testing.assert_array_equal(pixels_of(folder / "test" / "class 6" / "00002.png"), expected)
 
 
@@ -158,10 +153,8 @@ def test_fashion_mnist_becomes_a_folder_of_grey_pixels(
     assert len(PhotoPool.open(written).class_names) == 10
 
 
-def test_a_damaged_download_is_not_taken(
-    tmp_path: Path, mirror: tuple[Path, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    offer_cifar(monkeypatch, mirror, datasets.CIFAR10)
+@pytest.mark.usefixtures("cifar")
+def test_a_damaged_download_is_not_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(datasets.CIFAR10, "tgz_md5", "0" * 32)
 
     with pytest.raises(SourceUnavailable, match="cifar10 cannot be downloaded"):
@@ -179,10 +172,8 @@ def test_without_a_network_people_learn_where_to_put_the_files(
     assert [path.name for path in (tmp_path / "cache").iterdir()] == ["downloads"]
 
 
-def test_files_that_a_person_has_put_there_are_taken(
-    tmp_path: Path, mirror: tuple[Path, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    offer_cifar(monkeypatch, mirror, datasets.CIFAR10)
+@pytest.mark.usefixtures("cifar")
+def test_files_that_a_person_has_put_there_are_taken(tmp_path: Path, mirror: tuple[Path, str]) -> None:
     downloads = tmp_path / "cache" / "downloads" / "cifar10"
     downloads.mkdir(parents=True)
     (mirror[0] / datasets.CIFAR10.filename).rename(downloads / datasets.CIFAR10.filename)

@@ -92,14 +92,12 @@ def _add(figure: Figure, curve: _Curve, style: tuple[str, str], where: str, *, f
     colour, dash = style
     means = [100 * point.value.mean for point in points]
     deviations = [100 * (point.value.deviation or 0.0) for point in points]
+    band = list(zip(means, deviations, strict=True))
     if few and any(deviations):
         figure.add_trace(
             go.Scatter(
                 x=[*xs, *reversed(xs)],
-                y=[
-                    *(mean + spread for mean, spread in zip(means, deviations, strict=True)),
-                    *(mean - spread for mean, spread in reversed(list(zip(means, deviations, strict=True)))),
-                ],
+                y=[*(mean + spread for mean, spread in band), *(mean - spread for mean, spread in reversed(band))],
                 mode="lines",
                 fill="toself",
                 fillcolor=colour,

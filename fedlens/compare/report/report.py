@@ -8,15 +8,7 @@ from fedlens.compare.plan import StudyPlan
 from fedlens.compare.report import figures, tables
 from fedlens.compare.report.summary import MethodSummary
 from fedlens.compare.study import MethodSection, Study
-from fedlens.reports.page import (
-    incidents,
-    number_table,
-    plot_section,
-    section,
-    setup_and_versions,
-    versions_of,
-    write_page,
-)
+from fedlens.reports import page
 
 CURVES: Mapping[Column, str] = {
     "global_accuracy": "The shared model on test photos that no client trains on. "
@@ -29,14 +21,14 @@ CURVES: Mapping[Column, str] = {
 def write_report(path: Path, study: Study, planned: StudyPlan, summaries: Sequence[MethodSummary]) -> None:
     """Write the report completely or not at all."""
     results = [tables.header(study, summaries), *tables.rows(study, summaries)]
+    found = [("Results", tables.note(study, summaries), results), *tables.more_tables(study, summaries)]
     content = [
-        section("Results", tables.note(study, summaries), number_table(results)),
-        *(section(title, note, number_table(lines)) for title, note, lines in tables.more_tables(study, summaries)),
+        *(page.section(title, note, page.number_table(lines)) for title, note, lines in found),
         *(_plots(summaries, column) for column in CURVES),
-        incidents(f"{summary.label}, {fault}" for summary in summaries for fault in summary.faults),
-        setup_and_versions(_setup(study, planned), versions_of("torch", "numpy", "plotly")),
+        page.incidents(f"{summary.label}, {fault}" for summary in summaries for fault in summary.faults),
+        page.setup_and_versions(_setup(study, planned), page.versions_of("torch", "numpy", "plotly")),
     ]
-    write_page(
+    page.write_page(
         path,
         title=f"FedLens: {study.title or study.name}",
         lead=study.paper or "Methods compared on the same clients, photos and seeds.",
@@ -50,7 +42,7 @@ def _plots(summaries: Sequence[MethodSummary], column: Column) -> str:
     title = TITLES[column].capitalize()
     bytes_note = "The accuracy for the bytes of all clients' updates together, without downloads."
     by_rounds, by_bytes = figures.against_rounds(summaries, column), figures.against_bytes(summaries, column)
-    return plot_section(f"{title} by round", CURVES[column], by_rounds, f"{column}-rounds") + plot_section(
+    return page.plot_section(f"{title} by round", CURVES[column], by_rounds, f"{column}-rounds") + page.plot_section(
         f"{title} by bytes sent", bytes_note, by_bytes, f"{column}-bytes"
     )
 

@@ -61,7 +61,6 @@ class MethodSummary:
     bytes_down: float
     bytes_up_each: float | None
     seconds: float
-    rounds: int
     curves: Mapping[Column, tuple[Point, ...]]
     faults: tuple[str, ...]
     by_seed: Mapping[int, Mapping[Column, float]]
@@ -85,7 +84,6 @@ def summarise(label: str, runs: Sequence[Run]) -> MethodSummary:
         bytes_down=statistics.fmean(_total(run, "bytes_down") for run in runs),
         bytes_up_each=statistics.fmean(sent) if sent else None,
         seconds=statistics.fmean(_total(run, "seconds") for run in runs),
-        rounds=min(map(len, committed)),
         curves={
             "global_accuracy": _curve(committed, "global", 1),
             # Clients start a round from the result of the rounds before.

@@ -46,15 +46,18 @@ def note(study: Study, summaries: Sequence[MethodSummary]) -> str:
     seeds = {value.seeds for summary in summaries for value in summary.columns.values()}
     over = f"mean and deviation over {max(seeds)} seeds" if seeds and max(seeds) > 1 else "one seed"
     stars = f" * {PAPERS}." if study.paper_columns else ""
+    shown = columns_of(summaries)
     examined = (
         " Own people, other clients' people, people never met: each client's model at the end, on the test photos of "
         "the people it learns from, on those of the other clients' people, and on all photos of people who have no "
         "client; means over clients."
+        if any(column in EXAMINED for column in shown)
+        else ""
     )
-    tested = "all photos of people never met" if "unseen_accuracy" in columns_of(summaries) else "all test photos"
+    tested = "all photos of people never met" if "unseen_accuracy" in shown else "all test photos"
     return (
         f"Percent of test photos, {over}. Global: the shared model on {tested}. Personal: each client's own "
-        f"model on its own test photos, mean over clients.{examined if _examined(summaries) else ''}{stars}"
+        f"model on its own test photos, mean over clients.{examined}{stars}"
     )
 
 
@@ -144,10 +147,6 @@ def more_tables(study: Study, summaries: Sequence[MethodSummary]) -> list[tuple[
 def _markdown(lines: Sequence[Sequence[str]]) -> str:
     ruled = [lines[0], ["---", *["---:"] * (len(lines[0]) - 1)], *lines[1:]]
     return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in ruled)
-
-
-def _examined(summaries: Sequence[MethodSummary]) -> bool:
-    return any(column in EXAMINED for column in columns_of(summaries))
 
 
 def _listed(values: Sequence[float | None], form: str) -> str:

@@ -5,11 +5,11 @@ check-in without work until something has changed.
 """
 
 import asyncio
-from collections.abc import Awaitable, Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
 from shutil import copyfile
-from typing import TypeVar
 
 from fedlens_edge_client.client.transport import Transport
 from fedlens_edge_client.emulation.transport_wrapper import TransportWrapper
@@ -24,8 +24,18 @@ from fedlens_server.errors import ServerError
 from fedlens_server.http.uploads import take_update
 from fedlens_server.store import Location, encoding
 
-T = TypeVar("T")
 _BRIEF_BYTES = 1 << 20
+
+
+@contextmanager
+def _refusals() -> Iterator[None]:
+    """Raise `Refused` for a final refusal, as over HTTP."""
+    try:
+        yield
+    except ServerError as error:
+        if error.retry == error_pb2.RETRY_NEVER:
+            raise Refused(error.code, str(error)) from error
+        raise
 
 
 class DirectTransport:
@@ -39,29 +49,22 @@ class DirectTransport:
 
     async def enrol(self, token: str, capabilities: enrolment_pb2.Capabilities) -> enrolment_pb2.EnrolResponse:
         """Enrol this client."""
-
-        async def enrolled() -> enrolment_pb2.EnrolResponse:
+        with _refusals():
             enrolling = clients.enrol(self._federation, self._id, self._grants[token], capabilities)
             role = await asyncio.wrap_future(enrolling)
             return enrolment_pb2.EnrolResponse(role=role)
 
-        return await _refusing(enrolled())
-
     async def check_in(self, request: check_in_pb2.CheckInRequest) -> check_in_pb2.CheckInResponse:
         """Check in; returns at once."""
-
-        async def answer() -> check_in_pb2.CheckInResponse:
+        with _refusals():
             response = check_in_pb2.CheckInResponse()
             # The client gets a copy, as over a wire, and cannot change the engine's message.
             response.CopyFrom(assignments.check_in(self._federation, self._id, request))
             return response
 
-        return await _refusing(answer())
-
     async def fetch(self, sha256: bytes, into: Path, max_bytes: int) -> None:
         """Write a part or blob to the file `into`, and replace what is there."""
-
-        async def fetched() -> int:
+        with _refusals():
             found = assignments.readable(self._federation, self._id, sha256)
             if found.size > max_bytes:
                 raise BadResponse(f"blob {sha256.hex()}: more than the {max_bytes} bytes that were announced")
@@ -69,45 +72,35 @@ class DirectTransport:
                 _copy(found, into)
             else:
                 await asyncio.to_thread(_copy, found, into)
-            return found.size
-
-        assignments.count_sent(self._federation, self._id, sha256, await _refusing(fetched()))
+            assignments.count_sent(self._federation, self._id, sha256, found.size)
 
     async def put_update(
         self, task: int, round_number: int, header: bytes, blob: bytes | Path | None
     ) -> update_pb2.Receipt:
         """Upload an update."""
-        return await _refusing(take_update(self._federation, self._id, task, round_number, header, blob))
+        with _refusals():
+            return await take_update(self._federation, self._id, task, round_number, header, blob)
 
     async def put_evaluation(self, task: int, round_number: int, header: bytes) -> update_pb2.Receipt:
         """Upload an evaluator's results."""
-
-        async def accepted() -> update_pb2.Receipt:
+        with _refusals():
             message = decode_request(update_pb2.UpdateHeader, header[LENGTH.size :])
             digest = sha256(header).digest()
             receipt = evaluation.accept(self._federation, self._id, task, round_number, message, digest)
             return await asyncio.wrap_future(receipt)
 
-        return await _refusing(accepted())
-
     async def report_failure(self, task: int, round_number: int, request: update_pb2.FailureRequest) -> None:
         """Give up an assignment for good."""
-
-        async def accepted() -> None:
+        with _refusals():
             reason, detail = request.reason, request.detail
             failure = updates.accept_failure(self._federation, self._id, task, round_number, reason, detail)
             await asyncio.wrap_future(failure)
 
-        await _refusing(accepted())
-
     async def forget(self) -> enrolment_pb2.ForgetResponse:
         """Delete everything about this client from the round engine."""
-
-        async def forgotten() -> enrolment_pb2.ForgetResponse:
+        with _refusals():
             aggregating = await asyncio.wrap_future(clients.forget(self._federation, self._id))
             return enrolment_pb2.ForgetResponse(aggregating=aggregating)
-
-        return await _refusing(forgotten())
 
     async def close(self) -> None:
         """Do nothing: there is no connection."""
@@ -163,13 +156,3 @@ def _copy(found: Location, into: Path) -> None:
     else:
         assert found.path is not None  # one of the three is set
         copyfile(found.path, into)
-
-
-async def _refusing(call: Awaitable[T]) -> T:
-    """The result of `call`; a final refusal is `Refused`, as over HTTP."""
-    try:
-        return await call
-    except ServerError as error:
-        if error.retry == error_pb2.RETRY_NEVER:
-            raise Refused(error.code, str(error)) from error
-        raise

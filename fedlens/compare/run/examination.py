@@ -22,12 +22,11 @@ from fedlens_proto.v1 import check_in_pb2
 
 
 class _Examined(NamedTuple):
-    """A photo with its class and person."""
+    """A photo with its album entry and class."""
 
+    photo: PoolPhoto
     entry: Photo
     label: int
-    owner: str
-    camera: str
 
 
 @dataclass(frozen=True)
@@ -53,31 +52,27 @@ class Examination:
         if partition.name is not PartitionName.CLIENTS:
             return None
         unseen = frozenset(partition.unseen_owners(pool))
-
-        def examined(label: int, photo: PoolPhoto) -> _Examined:
-            return _Examined(pool.entry(label, photo, is_test=True), label, photo.owner, photo.camera)
-
-        tested = [examined(label, photo) for label, members in enumerate(pool.test) for photo in members]
-        never_seen = [
-            examined(label, photo)
-            for label, members in enumerate(pool.train)
+        photos = [
+            _Examined(photo, pool.entry(label, photo, is_test=True), label)
+            for side in (pool.test, pool.train)
+            for label, members in enumerate(side)
             for photo in members
-            if photo.owner in unseen
+            if side is pool.test or photo.owner in unseen
         ]
         people = [partition.owners_of(pool, index) for index in range(fleet.clients)]
-        return cls([*tested, *never_seen], people, unseen)
+        return cls(photos, people, unseen)
 
     @property
     def entries(self) -> list[Photo]:
         """The album entries to classify."""
-        return [photo.entry for photo in self.photos]
+        return [entry for _, entry, _ in self.photos]
 
     def take(self, index: int, predictions: Mapping[bytes, int]) -> None:
         """Count a client's predictions, which are label indices by the digest of a photo."""
         own = set(self.people[index])
         sums: dict[str, dict[str, Any]] = {}
-        for photo in self.photos:
-            predicted = predictions.get(photo.entry.digest)
+        for photo, entry, label in self.photos:
+            predicted = predictions.get(entry.digest)
             if predicted is None:
                 continue  # the photo is unreadable
             group = "own" if photo.owner in own else "unseen" if photo.owner in self.unseen else "others"
@@ -87,7 +82,7 @@ class Examination:
                 counted.append(found["cameras"].setdefault(photo.camera, {"count": 0, "correct": 0}))
             for each in counted:
                 each["count"] += 1
-                each["correct"] += predicted == photo.label
+                each["correct"] += predicted == label
         self.results[index] = {"client": client_name(index), "people": len(own), **sums}
 
     @property

@@ -6,10 +6,10 @@ others have vanished or are late, it jumps to the next deadline or wake-up.
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
 from statistics import fmean
@@ -53,7 +53,7 @@ class RunFailed(FedlensError):
     """A run did not finish; the text has the reason."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class RunProgress:
     """Committed rounds and the latest accuracies; `personal_accuracy` is the mean over clients."""
 
@@ -119,25 +119,26 @@ async def run(
         stack.callback(federation.subscribe(changed))
         opened = [Bundle.open(folder) for folder in bundles]
         await _create(federation, opened, settings_json)
-        compute = stack.enter_context(ThreadPoolExecutor(1, "study-compute"))
-        disk = stack.enter_context(ThreadPoolExecutor(1, "study-disk"))
-        accuracies = _LatestAccuracies()
-        engines = _Engines(opened, device)
-        examination = Examination.of(fleet)
-        fleet_clients = _Clients(
-            fleet, federation, clock, idle, opened, engines, features, compute, disk, accuracies, examination
+        members = _Members(
+            fleet=fleet,
+            federation=federation,
+            clock=clock,
+            idle=idle,
+            bundles={bundle.id: bundle for bundle in opened},
+            device=device,
+            features=features,
+            compute=stack.enter_context(ThreadPoolExecutor(1, "study-compute")),
+            disk=stack.enter_context(ThreadPoolExecutor(1, "study-disk")),
+            examination=Examination.of(fleet),
         )
-        clients = {
-            index: asyncio.create_task(fleet_clients.take_part(index), name=str(index)) for index in fleet.indices
-        }
+        clients = {index: asyncio.create_task(members.take_part(index), name=str(index)) for index in fleet.indices}
         try:
-            await _drive(federation, clock, idle, clients, accuracies, on_commit, on_round)
+            await members.drive(clients, on_commit, on_round)
         finally:
             for client in clients.values():
                 client.cancel()
             await asyncio.wait(clients.values())
-        result = _result(federation)
-        return result if examination is None else replace(result, examined=examination.values)
+        return _result(federation, members.examination)
 
 
 async def _create(federation: Federation, bundles: list[Bundle], settings_json: str) -> None:
@@ -153,23 +154,6 @@ async def _create(federation: Federation, bundles: list[Bundle], settings_json: 
         protocol=wire.PROTOCOL, name=TASK, manifests=[bundle.raw for bundle in bundles], settings_json=settings_json
     )
     await asyncio.wrap_future(tasks.create(federation, request))
-
-
-class _Engines:
-    """One engine for each bundle, shared by all clients; for the computing thread alone."""
-
-    def __init__(self, bundles: list[Bundle], device: str) -> None:
-        self._bundles = {bundle.id: bundle for bundle in bundles}
-        self._device = device
-        self._engines: dict[bytes, Engine] = {}
-
-    def of(self, bundle: Bundle) -> Engine:
-        """The engine of a bundle; reads programs from the exported folder, because a client's copy may lack some."""
-        from fedlens_edge_client.engines.torch import TorchEngine
-
-        if bundle.id not in self._engines:
-            self._engines[bundle.id] = TorchEngine(self._bundles[bundle.id], self._device)
-        return self._engines[bundle.id]
 
 
 class _LatestAccuracies:
@@ -197,21 +181,22 @@ class _LatestAccuracies:
         return fmean(self._personal) if self._personal else None
 
 
-@dataclass(frozen=True)
-class _Clients:
-    """The clients of a run."""
+@dataclass(frozen=True, kw_only=True)
+class _Members:
+    """The clients of a run, and what they share; `engines`, one for each bundle, are for the computing thread alone."""
 
     fleet: FleetConfig
     federation: Federation
     clock: StudyClock
     idle: IdleClients
-    bundles: list[Bundle]
-    engines: _Engines
+    bundles: dict[bytes, Bundle]
+    device: str
     features: Path | None
     compute: Executor
     disk: Executor
-    accuracies: _LatestAccuracies
     examination: Examination | None
+    engines: dict[bytes, Engine] = field(default_factory=dict)
+    accuracies: _LatestAccuracies = field(default_factory=_LatestAccuracies)
 
     async def take_part(self, index: int) -> None:
         """Run one client until its tasks have ended; then examine its model if there is an examination."""
@@ -232,7 +217,7 @@ class _Clients:
             secret=secret,
             private_generator=partial(private_generator, secret),
             transport=LongPollTransport(transport, self.idle, index),
-            engine_factory=self.engines.of,
+            engine_factory=self._engine,
             cache=cache.folder,
             features=self.features or fleet.features,
             executor=self.compute,
@@ -245,6 +230,14 @@ class _Clients:
             if self.examination is not None and index != EVALUATOR and _has_finished(self.federation):
                 self.examination.take(index, await client.classify(self.examination.entries))
 
+    def _engine(self, bundle: Bundle) -> Engine:
+        from fedlens_edge_client.engines.torch import TorchEngine
+
+        if bundle.id not in self.engines:
+            # Programs come from the exported folder, because a client's copy may lack some.
+            self.engines[bundle.id] = TorchEngine(self.bundles[bundle.id], self.device)
+        return self.engines[bundle.id]
+
     def _heard(self, index: int, cache: Cache, event: Event) -> None:
         self.accuracies.hear(index, event)
         if isinstance(event, RoundReported):
@@ -252,69 +245,58 @@ class _Clients:
 
     @cached_property
     def _cached_bytes(self) -> int:
-        parts = sum(part.size for bundle in self.bundles for part in bundle.manifest.parts)
-        return parts + _CACHED_MODELS * max(bundle.initial().size for bundle in self.bundles)
+        parts = sum(part.size for bundle in self.bundles.values() for part in bundle.manifest.parts)
+        return parts + _CACHED_MODELS * max(bundle.initial().size for bundle in self.bundles.values())
 
-
-async def _drive(
-    federation: Federation,
-    clock: StudyClock,
-    idle: IdleClients,
-    clients: dict[int, asyncio.Task[None]],
-    accuracies: _LatestAccuracies,
-    on_commit: Callable[[RunProgress], None],
-    on_round: Callable[[int, float], None],
-) -> None:
-    """Advance rounds until all clients have ended."""
-    started = time.perf_counter()
-
-    def is_idle() -> bool:
-        return len(idle.waiting) + clock.sleeping + sum(client.done() for client in clients.values()) == len(clients)
-
-    while not all(client.done() for client in clients.values()):
-        for client in clients.values():
-            if client.done():
-                client.result()
-        idle.activity.clear()
+    async def drive(
+        self,
+        clients: Mapping[int, asyncio.Task[None]],
+        on_commit: Callable[[RunProgress], None],
+        on_round: Callable[[int, float], None],
+    ) -> None:
+        """Advance rounds until all clients have ended."""
+        federation, clock, idle = self.federation, self.clock, self.idle
         evaluator = clients.get(EVALUATOR)
-        due = aggregation.due(federation)
-        # The next commit would delete the model that the evaluator is working on.
-        if due and (evaluator is None or evaluator.done() or EVALUATOR in idle.waiting):
-            for key in due:
-                await asyncio.to_thread(aggregation.advance, federation, key)
-                now = time.perf_counter()
-                on_round(key.round, now - started)
-                started = now
-            (task,) = tasks.listed(federation).tasks
-            on_commit(
-                RunProgress(
-                    rounds=task.rounds_committed,
-                    rounds_total=task.rounds_total,
-                    global_accuracy=accuracies.global_accuracy,
-                    personal_accuracy=accuracies.personal_accuracy,
-                )
-            )
-            continue
-        if is_idle():
-            # The last commit may have started work in the store: it has ended when this has.
-            await asyncio.wrap_future(federation.store.submit(lambda transaction: None))
-            await asyncio.sleep(0)
-            if is_idle() and not aggregation.due(federation):
-                times = [
-                    when for when in (clock.next_awake(), aggregation.next_deadline(federation)) if when is not None
-                ]
-                if not times:
-                    raise RunFailed("no client is active and no deadline is set, but the task has not ended")
-                clock.jump(min(times))
-                idle.wake()
-            continue
-        activity = asyncio.create_task(idle.activity.wait())
-        await asyncio.wait(
-            [activity, *(c for c in clients.values() if not c.done())], return_when=asyncio.FIRST_COMPLETED
-        )
-        activity.cancel()
-    for client in clients.values():
-        client.result()
+        started = time.perf_counter()
+
+        def active() -> list[asyncio.Task[None]]:
+            """The clients that have not ended; raises the error of one that failed."""
+            for client in clients.values():
+                if client.done():
+                    client.result()
+            return [client for client in clients.values() if not client.done()]
+
+        def is_idle() -> bool:
+            return len(idle.waiting) + clock.sleeping == sum(not client.done() for client in clients.values())
+
+        while working := active():
+            idle.activity.clear()
+            due = aggregation.due(federation)
+            # The next commit would delete the model that the evaluator is working on.
+            if due and (evaluator is None or evaluator.done() or EVALUATOR in idle.waiting):
+                for key in due:
+                    await asyncio.to_thread(aggregation.advance, federation, key)
+                    now = time.perf_counter()
+                    on_round(key.round, now - started)
+                    started = now
+                (task,) = tasks.listed(federation).tasks
+                accuracies = self.accuracies.global_accuracy, self.accuracies.personal_accuracy
+                on_commit(RunProgress(task.rounds_committed, task.rounds_total, *accuracies))
+            elif is_idle():
+                # The last commit may have started work in the store: it has ended when this has.
+                await asyncio.wrap_future(federation.store.submit(lambda transaction: None))
+                await asyncio.sleep(0)
+                if is_idle() and not aggregation.due(federation):
+                    wakings = clock.next_awake(), aggregation.next_deadline(federation)
+                    times = [when for when in wakings if when is not None]
+                    if not times:
+                        raise RunFailed("no client is active and no deadline is set, but the task has not ended")
+                    clock.jump(min(times))
+                    idle.wake()
+            else:
+                activity = asyncio.create_task(idle.activity.wait())
+                await asyncio.wait([activity, *working], return_when=asyncio.FIRST_COMPLETED)
+                activity.cancel()
 
 
 def _has_finished(federation: Federation) -> bool:
@@ -322,7 +304,7 @@ def _has_finished(federation: Federation) -> bool:
     return task.state == admin_pb2.TASK_STATE_FINISHED
 
 
-def _result(federation: Federation) -> RunResult:
+def _result(federation: Federation, examination: Examination | None) -> RunResult:
     shown = tasks.show(federation, TASK)
     if shown.task.state != admin_pb2.TASK_STATE_FINISHED:
         raise RunFailed(unfinished(shown))
@@ -330,14 +312,18 @@ def _result(federation: Federation) -> RunResult:
     for result in shown.rounds:
         result.ClearField("opened_at")
         result.ClearField("ended_at")
+    return RunResult(shown, _model(federation), None if examination is None else examination.values)
+
+
+def _model(federation: Federation) -> bytes | None:
     try:
         model = tasks.model(federation, TASK)
         found = federation.store.blobs.locate(model.blob_sha256)
     except Unknown:
-        return RunResult(shown, None)
+        return None
     if model.extractors:
-        return RunResult(shown, None)
+        return None
     if found.raw is not None:
-        return RunResult(shown, found.raw)
+        return found.raw
     assert found.path is not None  # one of both is set
-    return RunResult(shown, found.path.read_bytes())
+    return found.path.read_bytes()

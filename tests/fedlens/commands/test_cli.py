@@ -4,13 +4,13 @@ import sys
 from importlib.metadata import version
 from pathlib import Path
 
-from typer.testing import CliRunner
+import pytest
 
-from fedlens.cli import app
+from tests.fedlens.commands.cli import error_text, fedlens
 
 
 def test_the_version_is_that_of_the_installed_package() -> None:
-    result = CliRunner().invoke(app, ["--version"])
+    result = fedlens("--version")
 
     assert (result.exit_code, result.stdout) == (0, f"fedlens {version('fedlens')}\n")
 
@@ -23,3 +23,30 @@ def test_a_shell_completes_the_names_of_commands() -> None:
     ).stdout
 
     assert completed.split() == ["compare"]
+
+
+def test_the_help_of_each_command_imports_nothing_heavy() -> None:
+    program = (
+        "import sys, typer.main\n"
+        "from typer.testing import CliRunner\n"
+        "from fedlens.cli import app\n"
+        "for command in typer.main.get_command(app).commands:\n"
+        "    assert CliRunner().invoke(app, [command, '--help']).exit_code == 0, command\n"
+        "print([name for name in ('torch', 'numpy', 'sqlalchemy', 'aiohttp') if name in sys.modules])"
+    )
+
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["export", "--model", "lenet5", "--classes-from", "photos"],
+        ["fleet", "--server", "https://127.0.0.1:1", "--photos", "photos"],
+        ["demo"],
+    ],
+)
+def test_a_seed_that_no_generator_takes_is_refused(command: list[str]) -> None:
+    assert "4294967295" in error_text(fedlens(*command, "--seed", 1 << 32), status=2)

@@ -1,15 +1,14 @@
+import asyncio
 import os
 import signal
-import subprocess
 import sys
 from io import StringIO
 from pathlib import Path
 
 import pytest
 from rich.console import Console
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
-from fedlens.cli import app
 from fedlens.reports.client_report import ClientReport
 from fedlens_edge_client.client import client as client_module
 from fedlens_edge_client.client.events import Retrying, Waiting
@@ -20,7 +19,7 @@ from fedlens_proto.v1 import manifest_pb2 as pb
 from tests.edge_client.fakes import TOKEN, FakeServer, answering, fedavg_plan, refusal
 from tests.edge_client.linear import LinearEngine, make_bundle
 from tests.edge_client.photo_folders import add_photos, make_album
-from tests.fedlens.threaded_server import running
+from tests.fedlens.commands.cli import error_text, fedlens
 
 
 @pytest.fixture
@@ -29,21 +28,20 @@ def bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bundle:
     return make_bundle(tmp_path / "bundle")
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def photos(tmp_path: Path) -> Path:
     return make_album(tmp_path / "photos")
 
 
-def fedlens(server: str, folder: Path, *more: str, token: str | None = TOKEN) -> Result:
-    arguments = ["client", "--server", server, "--photos", str(folder / "photos"), "--state", str(folder / "state")]
-    environment = {"FEDLENS_ENROLMENT_TOKEN": token, "COLUMNS": "200"}
-    return CliRunner().invoke(app, [*arguments, *more], env=environment)
+async def client(folder: Path, *more: object, server: str = "https://127.0.0.1:1", token: str | None = TOKEN) -> Result:
+    folders = ("--photos", folder / "photos", "--state", folder / "state")
+    command = ("client", "--server", server, *folders, *more)
+    return await asyncio.to_thread(fedlens, *command, FEDLENS_ENROLMENT_TOKEN=token)
 
 
-@pytest.mark.usefixtures("photos")
-def test_a_client_takes_part_until_the_end_and_says_what_happens(bundle: Bundle, tmp_path: Path) -> None:
-    with running(FakeServer(bundle, fedavg_plan(20), rounds=2)) as server:
-        result = fedlens(server.url, tmp_path)
+async def test_a_client_takes_part_until_the_end_and_says_what_happens(bundle: Bundle, tmp_path: Path) -> None:
+    async with FakeServer(bundle, fedavg_plan(20), rounds=2) as server:
+        result = await client(tmp_path, server=server.url)
 
     assert result.exit_code == 0, result.output
     assert "enrolled as trainer" in result.stdout
@@ -54,78 +52,65 @@ def test_a_client_takes_part_until_the_end_and_says_what_happens(bundle: Bundle,
     assert list(server.updates) == [1, 2]
 
 
-@pytest.mark.usefixtures("photos")
-def test_once_ends_after_one_round(bundle: Bundle, tmp_path: Path) -> None:
-    with running(FakeServer(bundle, fedavg_plan(), rounds=2)) as server:
-        result = fedlens(server.url, tmp_path, "--once", "--task", "7")
+async def test_once_ends_after_one_round(bundle: Bundle, tmp_path: Path) -> None:
+    async with FakeServer(bundle, fedavg_plan(), rounds=2) as server:
+        result = await client(tmp_path, "--once", "--task", "7", server=server.url)
 
     assert result.exit_code == 0
     assert list(server.updates) == [1]
     assert server.check_ins[0].task == 7
 
 
-@pytest.mark.usefixtures("photos")
-def test_a_token_can_come_from_a_file_and_is_needed_only_the_first_time(bundle: Bundle, tmp_path: Path) -> None:
+async def test_a_token_can_come_from_a_file_and_is_needed_only_the_first_time(bundle: Bundle, tmp_path: Path) -> None:
     (tmp_path / "token").write_text(f"{TOKEN}\n")
-    with running(FakeServer(bundle, fedavg_plan(), rounds=2)) as server:
-        first = fedlens(server.url, tmp_path, "--once", "--token-file", str(tmp_path / "token"), token=None)
-        second = fedlens(server.url, tmp_path, "--once", token=None)
+    async with FakeServer(bundle, fedavg_plan(), rounds=2) as server:
+        first = await client(tmp_path, "--once", "--token-file", tmp_path / "token", server=server.url, token=None)
+        second = await client(tmp_path, "--once", server=server.url, token=None)
 
     assert (first.exit_code, second.exit_code) == (0, 0)
     assert server.calls["clients"] == 1
 
 
-@pytest.mark.usefixtures("photos")
-def test_a_wrong_token_ends_with_the_reason(bundle: Bundle, tmp_path: Path) -> None:
-    with running(FakeServer(bundle, fedavg_plan())) as server:
-        result = fedlens(server.url, tmp_path, token="wrong")
+async def test_a_wrong_token_ends_with_the_reason(bundle: Bundle, tmp_path: Path) -> None:
+    async with FakeServer(bundle, fedavg_plan()) as server:
+        result = await client(tmp_path, server=server.url, token="wrong")
 
     assert result.exit_code == 1
     assert result.stderr == "fedlens: the server refuses (forbidden): this enrolment token is not known\n"
 
 
-@pytest.mark.usefixtures("photos")
-@pytest.mark.parametrize(("content", "named"), [(None, "cannot be read as an enrolment token"), ("\n", "is empty")])
-def test_a_token_file_that_is_no_token_is_named(tmp_path: Path, content: str | None, named: str) -> None:
-    path = tmp_path / "token"
-    _ = content is None or path.write_text(content)
-    result = fedlens("https://127.0.0.1:1", tmp_path, "--token-file", str(path))
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ([], "is not enrolled with https://127.0.0.1:1 yet; give an enrolment token (--token-file FILE)"),
+        (["--token-file", "gone"], "gone cannot be read as an enrolment token"),
+        (["--token-file", os.devnull], f"{os.devnull} is empty"),
+        (["--server", "http://fl.example.org"], "plain HTTP would show the secret"),
+        (["--photos", "nowhere"], "nowhere is no folder"),
+        (["--photos", "empty"], "empty holds no photo: put photos"),
+    ],
+)
+async def test_a_mistake_is_told_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], told: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "empty" / "cat").mkdir(parents=True)
 
-    assert result.exit_code == 1
-    assert named in result.stderr
+    result = await client(tmp_path, *arguments, token=None)
 
-
-@pytest.mark.usefixtures("photos")
-def test_without_token_the_command_says_that_one_is_needed(bundle: Bundle, tmp_path: Path) -> None:
-    with running(FakeServer(bundle, fedavg_plan())) as server:
-        result = fedlens(server.url, tmp_path, token=None)
-
-    assert result.exit_code == 1
-    assert "give an enrolment token" in result.stderr
-
-
-def test_an_empty_photo_folder_is_named_with_what_to_do(tmp_path: Path) -> None:
-    (tmp_path / "photos" / "cat").mkdir(parents=True)
-    result = fedlens("https://127.0.0.1:1", tmp_path)
-
-    assert result.exit_code == 1
-    assert f"{tmp_path / 'photos'} holds no photo: put photos" in result.stderr
+    assert told in error_text(result)
+    assert (result.stdout, result.stderr.count("\n")) == ("", 1)
 
 
-def test_a_photo_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
-    result = fedlens("https://127.0.0.1:1", tmp_path)
-
-    assert result.exit_code == 1
-    assert "is no folder" in result.stderr
-
-
-def test_photos_that_cannot_be_used_are_counted_and_named_once(bundle: Bundle, photos: Path, tmp_path: Path) -> None:
+async def test_photos_that_cannot_be_used_are_counted_and_named_once(
+    bundle: Bundle, photos: Path, tmp_path: Path
+) -> None:
     for index in range(7):
         (photos / "cat" / f"phone-{index}.heic").write_bytes(b"x")
     (photos / "dog" / "[broken].jpg").write_bytes(b"x")
     add_photos(photos, "horse", 1)
-    with running(FakeServer(bundle, fedavg_plan(), rounds=2)) as server:
-        result = fedlens(server.url, tmp_path)
+    async with FakeServer(bundle, fedavg_plan(), rounds=2) as server:
+        result = await client(tmp_path, server=server.url)
 
     assert result.exit_code == 0
     shown = ", ".join(f"cat/phone-{index}.heic" for index in range(5))
@@ -134,20 +119,23 @@ def test_photos_that_cannot_be_used_are_counted_and_named_once(bundle: Bundle, p
     assert "(class 'horse' is not in the model): horse/0-000.png" in result.stdout
 
 
-@pytest.mark.usefixtures("photos")
-def test_trouble_on_the_way_is_told_while_the_command_goes_on(bundle: Bundle, tmp_path: Path) -> None:
+async def test_trouble_on_the_way_is_told_while_the_command_goes_on(bundle: Bundle, tmp_path: Path) -> None:
     server = FakeServer(bundle, fedavg_plan())
     server.troubles.append(("clients", answering(lambda: refusal(503, "unavailable", "starting", 3, 1))))
-    with running(server):
-        result = fedlens(server.url, tmp_path)
+    async with server:
+        result = await client(tmp_path, server=server.url)
 
     assert result.exit_code == 0
     assert "unavailable: starting; trying again" in result.stdout
 
 
-def test_a_client_says_why_it_waits_at_once_and_every_half_minute_again(tmp_path: Path) -> None:
+def report_to(shown: StringIO, now: list[float], engine: EngineName = EngineName.TORCH) -> ClientReport:
+    return ClientReport(Console(file=shown, width=300), Path("photos"), engine, now=lambda: now[0])
+
+
+def test_a_client_says_why_it_waits_at_once_and_every_half_minute_again() -> None:
     shown, now = StringIO(), [0.0]
-    with ClientReport(Console(file=shown, width=300), tmp_path, now=lambda: now[0]) as report:
+    with report_to(shown, now) as report:
         report.happened(Waiting("population", 1000))
         for now[0] in (25.0, 29.9, 30.0, 31.0, 60.0):
             report.look()
@@ -156,9 +144,9 @@ def test_a_client_says_why_it_waits_at_once_and_every_half_minute_again(tmp_path
     assert shown.getvalue().splitlines() == [line, f"{line} (for 30 s)", f"{line} (for 60 s)"]
 
 
-def test_a_request_that_fails_again_and_again_is_told_every_half_minute(tmp_path: Path) -> None:
+def test_a_request_that_fails_again_and_again_is_told_every_half_minute() -> None:
     shown, now = StringIO(), [0.0]
-    with ClientReport(Console(file=shown, width=300), tmp_path, now=lambda: now[0]) as report:
+    with report_to(shown, now) as report:
         for now[0] in (0.0, 0.5, 12.0, 40.0):
             report.happened(Retrying("connection failed", 0.5, 1))
         # The next one may have succeeded: the server holds a poll for a while before it answers.
@@ -171,74 +159,47 @@ def test_a_request_that_fails_again_and_again_is_told_every_half_minute(tmp_path
     assert third.startswith("waiting: this client's part of the round is done")
 
 
-def test_photos_of_classes_that_the_model_does_not_know_end_the_command_with_both_names(
+async def test_photos_of_classes_that_the_model_does_not_know_end_the_command_with_both_names(
     bundle: Bundle, tmp_path: Path
 ) -> None:
-    add_photos(tmp_path / "photos", "horse", 2)
-    with running(FakeServer(bundle, fedavg_plan(), rounds=2)) as server:
-        result = fedlens(server.url, tmp_path)
+    add_photos(tmp_path / "horses", "horse", 2)
+    async with FakeServer(bundle, fedavg_plan(), rounds=2) as server:
+        result = await client(tmp_path, "--photos", tmp_path / "horses", server=server.url)
 
-    assert result.exit_code == 1
-    assert "no photo is of a class that the model knows (cat, dog); the photos are of horse" in result.stderr
+    assert "no photo is of a class that the model knows (cat, dog); the photos are of horse" in error_text(result)
     # The server learns no name of a class that it does not have.
     assert server.failures[1].detail == "no photo is of a class of the bundle"
 
 
-@pytest.mark.usefixtures("photos")
-def test_a_round_that_is_given_up_is_an_error_of_once(bundle: Bundle, tmp_path: Path) -> None:
+async def test_a_round_that_is_given_up_is_an_error_of_once(bundle: Bundle, tmp_path: Path) -> None:
     plan = fedavg_plan()
     plan.statistics.add()
-    with running(FakeServer(bundle, plan)) as server:
-        result = fedlens(server.url, tmp_path, "--once")
+    async with FakeServer(bundle, plan) as server:
+        result = await client(tmp_path, "--once", server=server.url)
 
     assert result.exit_code == 1
     assert "given up (unsupported): not supported: the question 'unset'" in result.stdout
 
 
-@pytest.mark.usefixtures("photos")
-def test_an_address_without_encryption_is_refused(tmp_path: Path) -> None:
-    result = fedlens("http://fl.example.org", tmp_path)
-
-    assert result.exit_code == 1
-    assert "plain HTTP would show the secret" in result.stderr
-
-
-@pytest.mark.usefixtures("photos")
-def test_control_c_ends_a_waiting_client_cleanly(bundle: Bundle, tmp_path: Path) -> None:
-    with running(FakeServer(bundle, fedavg_plan(), rounds=0, hold_s=30.0)) as server:
+async def test_control_c_ends_a_waiting_client_cleanly(bundle: Bundle, tmp_path: Path) -> None:
+    async with FakeServer(bundle, fedavg_plan(), rounds=0, hold_s=30.0) as server:
         command = [sys.executable, "-c", "from fedlens.cli import main; main()", "client", "--server", server.url]
-        folders = ["--photos", str(tmp_path / "photos"), "--state", str(tmp_path / "state")]
-        process = subprocess.Popen(
-            command + folders,
-            env=os.environ | {"FEDLENS_ENROLMENT_TOKEN": TOKEN},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        command += ["--photos", str(tmp_path / "photos"), "--state", str(tmp_path / "state")]
+        token, pipe = {"FEDLENS_ENROLMENT_TOKEN": TOKEN}, asyncio.subprocess.PIPE
+        process = await asyncio.create_subprocess_exec(*command, env=os.environ | token, stdout=pipe, stderr=pipe)
         assert process.stdout is not None
-        enrolled = process.stdout.readline()
+        enrolled = await process.stdout.readline()
         process.send_signal(signal.SIGINT)
-        _, errors = process.communicate()
+        _, errors = await process.communicate()
 
-    assert "enrolled as trainer" in enrolled
+    assert b"enrolled as trainer" in enrolled
     assert process.returncode == 130
-    assert errors == "fedlens: stopped; nothing is lost, the same command goes on from here\n"
+    assert errors == b"fedlens: stopped; nothing is lost, the same command goes on from here\n"
 
 
-@pytest.mark.usefixtures("photos")
-def test_a_mistake_is_told_in_one_line(tmp_path: Path) -> None:
-    result = fedlens("https://127.0.0.1:1", tmp_path, token=None)
-
-    assert result.exit_code == 1
-    assert result.stdout == ""
-    assert result.stderr.count("\n") == 1
-    assert "is not enrolled with https://127.0.0.1:1 yet; give an enrolment token (--token-file FILE)" in result.stderr
-
-
-def test_a_client_with_executorch_tells_that_engine_and_why_there_may_be_no_task(tmp_path: Path) -> None:
+def test_a_client_with_executorch_tells_that_engine_and_why_there_may_be_no_task() -> None:
     shown = StringIO()
-    console = Console(file=shown, width=300)
-    with ClientReport(console, tmp_path, EngineName.EXECUTORCH) as report:
+    with report_to(shown, [0.0], EngineName.EXECUTORCH) as report:
         report.happened(Waiting("no_task", 1000))
 
     assert "made with `fedlens export --target pte` from a frozen backbone" in shown.getvalue()

@@ -6,13 +6,18 @@ import re
 import signal
 import subprocess
 import time
-from html.parser import HTMLParser
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from fedlens.digits import write_digits
 from tests.fedlens.compare.conftest import FEDLENS, STUDY, Carried, fedlens
+
+# The study of the docs takes half a minute, on busy cores a few.
+pytestmark = pytest.mark.timeout(300)
 
 CAMERAS = re.compile(r'name = "camera-iid".*\nper_class = 3')
 # One in five has no client.
@@ -20,16 +25,23 @@ PEOPLE = 'name = "clients"\nunseen = 0.2'
 GROUPS = {"own", "others", "unseen"}
 
 
-def with_bundles(carried: Carried, folder: Path) -> Path:
-    """A study's folder with the bundles that the study of the docs has left."""
-    out = folder / "out"
-    out.mkdir()
-    (out / "bundles").symlink_to(carried.out / "bundles")
-    return out
+def study_in(folder: Path, *more: str, carried: Carried | None = None, text: str = STUDY) -> list[str]:
+    """Arguments for a study in a new folder, perhaps with the bundles that the study of the docs has left."""
+    folder.mkdir()
+    (folder / "small.toml").write_text("\n".join([text, *more]))
+    if carried is not None:
+        (folder / "out").mkdir()
+        (folder / "out" / "bundles").symlink_to(carried.out / "bundles")
+    cache = (folder if carried is None else carried.out.parent) / "cache"
+    return ["compare", str(folder / "small.toml"), "--out", str(folder / "out"), "--cache", str(cache)]
+
+
+def results_in(out: Path) -> Any:
+    return json.loads((out / "results.json").read_text())
 
 
 def test_runs_that_work_are_reported_beside_those_that_fail(carried: Carried) -> None:
-    results = json.loads((carried.out / "results.json").read_text())
+    results = results_in(carried.out)
 
     assert carried.status == 1, carried.printed
     assert {(run["label"], run["seed"]) for run in results["runs"]} == {
@@ -41,9 +53,7 @@ def test_runs_that_work_are_reported_beside_those_that_fail(carried: Carried) ->
 
 
 def test_the_raw_results_hold_settings_sums_bytes_and_times_of_each_round(carried: Carried) -> None:
-    results = json.loads((carried.out / "results.json").read_text())
-
-    run = next(run for run in results["runs"] if (run["label"], run["seed"]) == ("small-updates", 1))
+    run = next(run for run in results_in(carried.out)["runs"] if (run["label"], run["seed"]) == ("small-updates", 1))
     assert run["settings"]["codec"] == "f16" and run["settings"]["rounds"] == 2
     # Two rounds, and one more in which every client evaluates.
     first, second, last = run["rounds"]
@@ -58,7 +68,7 @@ def test_the_raw_results_hold_settings_sums_bytes_and_times_of_each_round(carrie
 
 
 def test_updates_of_half_the_size_are_half_the_bytes(carried: Carried) -> None:
-    runs = json.loads((carried.out / "results.json").read_text())["runs"]
+    runs = results_in(carried.out)["runs"]
 
     sent = {run["label"]: run["rounds"][0]["bytes_up"] for run in runs if run["seed"] == 1}
 
@@ -90,21 +100,17 @@ def test_the_line_of_a_finished_run_says_what_the_table_says(carried: Carried) -
 def test_the_report_stands_alone_and_has_a_plot_for_each_question(carried: Carried) -> None:
     report = (carried.out / "report.html").read_text(encoding="utf-8")
 
-    loads: list[str] = []
-
-    class Reader(HTMLParser):
-        def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-            loads.extend(value or "" for name, value in attrs if name in ("src", "href"))
-
-    Reader().feed(report)
-    assert loads == ["data:,"]
+    assert "default-src 'none'" in report
+    tags = re.sub(r"(<script[^>]*>).*?</script>", r"\1", report, flags=re.DOTALL)
+    assert not re.search(r"""<[a-z]+ [^>]*(src|href)=["'](?!data:)""", tags)
     for curve in ("global_accuracy", "personal_accuracy"):
         for against in ("rounds", "bytes"):
             assert f'id="plot-{curve}-{against}"' in report
 
 
-def test_the_same_command_does_nothing_again_but_what_has_failed(carried: Carried) -> None:
+def test_a_run_leaves_its_result_and_model_and_is_not_repeated_by_the_same_command(carried: Carried) -> None:
     results = [carried.out / "runs" / "plain" / f"seed-{seed}" / "result.json" for seed in (1, 2)]
+    assert {path.name for path in results[0].parent.iterdir()} == {"result.json", "model.blob", "fingerprint"}
     before = [path.stat().st_mtime_ns for path in results]
 
     again = fedlens(*carried.arguments, "--method", "plain")
@@ -112,12 +118,6 @@ def test_the_same_command_does_nothing_again_but_what_has_failed(carried: Carrie
     assert again.returncode == 0, again.stderr
     assert "2 of them done before" in again.stdout
     assert [path.stat().st_mtime_ns for path in results] == before
-
-
-def test_a_run_leaves_its_result_and_model_and_nothing_else(carried: Carried) -> None:
-    names = {path.name for path in (carried.out / "runs" / "plain" / "seed-1").iterdir()}
-
-    assert names == {"result.json", "model.blob", "fingerprint"}
 
 
 @pytest.mark.parametrize(
@@ -138,59 +138,88 @@ def test_what_cannot_be_done_is_told_in_a_sentence(arguments: list[str], words: 
     assert "Traceback" not in done.stderr
 
 
-def test_a_task_that_the_engine_would_refuse_ends_a_study_before_its_first_run(
-    carried: Carried, tmp_path: Path
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        (
+            'method = "pfedsim"\noptions = { varient = "paper" }',
+            "methods.wrong: options.varient: found set, must be left out",
+        ),
+        pytest.param(
+            'method = "fedprox"\nobjective = "proximate"',
+            "objective 'proximate' is unknown; there are cross_entropy, proximal",
+            marks=pytest.mark.slow,
+        ),
+    ],
+)
+def test_a_task_or_bundle_that_cannot_be_made_ends_a_study_before_its_first_run(
+    carried: Carried, tmp_path: Path, wrong: str, words: str
 ) -> None:
-    out = with_bundles(carried, tmp_path)
-    study = tmp_path / "small.toml"
-    study.write_text(f'{STUDY}\n[methods.wrong]\nmethod = "pfedsim"\noptions = {{ varient = "paper" }}\n')
-
-    done = fedlens("compare", str(study), "--out", str(out), "--cache", str(carried.out.parent / "cache"))
+    done = fedlens(*study_in(tmp_path / "wrong", "[methods.wrong]", wrong, carried=carried), "--seed", "1")
 
     assert done.returncode == 1
-    assert "methods.wrong: options.varient: found set, must be left out" in done.stderr
-    assert not (out / "runs").exists()
+    assert words in done.stdout + done.stderr
+    assert not (tmp_path / "wrong" / "out" / "runs").exists()
 
 
-@pytest.mark.slow
-def test_a_bundle_that_cannot_be_exported_ends_a_study_before_its_first_run(carried: Carried, tmp_path: Path) -> None:
-    out = with_bundles(carried, tmp_path)
-    study = tmp_path / "small.toml"
-    study.write_text(f'{STUDY}\n[methods.wrong]\nmethod = "fedprox"\nobjective = "proximate"\n')
-
-    arguments = ["--seed", "1", "--out", str(out), "--cache", str(carried.out.parent / "cache")]
-    done = fedlens("compare", str(study), *arguments)
-
-    assert done.returncode == 1
-    assert "objective 'proximate' is unknown; there are cross_entropy, proximal" in done.stdout
-    assert not (out / "runs").exists()
+def interrupted(arguments: list[str], how: signal.Signals, when: Callable[[], bool]) -> tuple[int, str]:
+    """Send a signal to all processes of a study; gives the exit status and the output."""
+    pipe = subprocess.PIPE
+    running = subprocess.Popen([FEDLENS, *arguments], stdout=pipe, text=True, start_new_session=True)
+    until = time.monotonic() + 90
+    while not when() and time.monotonic() < until:
+        assert running.poll() is None
+        with suppress(subprocess.TimeoutExpired):
+            running.wait(0.02)
+    os.killpg(running.pid, how)
+    printed, _ = running.communicate(timeout=30)
+    return running.returncode, printed
 
 
 @pytest.mark.slow
 def test_ctrl_c_ends_a_study_and_the_same_command_goes_on_to_the_same_results(carried: Carried, tmp_path: Path) -> None:
-    study = tmp_path / "small.toml"
-    study.write_text(STUDY)
-    arguments = ["compare", str(study), "--out", str(tmp_path / "out"), "--cache", str(tmp_path / "cache")]
-    arguments += ["--method", "plain", "--workers", "1"]
-    running = subprocess.Popen([FEDLENS, *arguments], stdout=subprocess.PIPE, text=True, env={**os.environ})
-    store = tmp_path / "out" / "runs" / "plain" / "seed-1" / "server"
-    until = time.monotonic() + 90
-    while not store.exists() and time.monotonic() < until:
-        assert running.poll() is None
-        time.sleep(0.02)
-    running.send_signal(signal.SIGINT)
-    printed, _ = running.communicate(timeout=30)
+    arguments = [*study_in(tmp_path / "stopped"), "--method", "plain", "--workers", "1"]
+    run = Path("out/runs/plain/seed-1")
 
-    assert running.returncode == 130, printed
+    status, printed = interrupted(arguments, signal.SIGINT, (tmp_path / "stopped" / run / "server").exists)
+
+    assert status == 130, printed
     assert "the same command goes on from here" in printed
     done = fedlens(*arguments)
     assert done.returncode == 0, done.stderr
-    model = Path("runs/plain/seed-1/model.blob")
-    assert (tmp_path / "out" / model).read_bytes() == (carried.out / model).read_bytes()
+    model = run / "model.blob"
+    assert (tmp_path / "stopped" / model).read_bytes() == (carried.out.parent / model).read_bytes()
+
+
+@pytest.mark.slow
+def test_a_study_killed_in_a_run_goes_on_to_the_results_of_one_that_was_not(tmp_path: Path) -> None:
+    # Each client keeps its classifier, which only it has.
+    kept = ["[methods.kept]", 'method = "fedper"', "rounds = 12"]
+    killed, calm = ([*study_in(tmp_path / name, *kept), "--method", "kept", "--seed", "1"] for name in ("one", "other"))
+    times = tmp_path / "one" / "out" / "runs" / "kept" / "seed-1" / "times.jsonl"
+
+    def rounds_done() -> int:
+        return len(times.read_text().splitlines()) if times.is_file() else 0
+
+    status, _ = interrupted(killed, signal.SIGKILL, lambda: rounds_done() >= 3)
+    before = rounds_done()
+    done = [fedlens(*arguments) for arguments in (killed, calm)]
+
+    assert status == -signal.SIGKILL
+    assert 3 <= before < 13
+    assert [each.returncode for each in done] == [0, 0], done
+    results = [results_in(tmp_path / name / "out") for name in ("one", "other")]
+    for found in results:
+        (run,) = found["runs"]
+        assert len(run["rounds"]) == 13
+        for entry in run["rounds"]:
+            # How long it took, and what was sent down, of which an interrupted round sends some again.
+            del entry["seconds"], entry["bytes_down"]
+    assert results[0] == results[1]
 
 
 def test_a_study_of_people_tells_of_own_others_and_unseen_ones_by_camera(carried: Carried, tmp_path: Path) -> None:
-    out = with_bundles(carried, tmp_path)
+    out = tmp_path / "people" / "out"
     digits = write_digits(tmp_path / "digits") / "train"
     # Five people with five photos of each digit, of which one is to test with; the last one has another camera.
     rows = [
@@ -201,14 +230,13 @@ def test_a_study_of_people_tells_of_own_others_and_unseen_ones_by_camera(carried
     (tmp_path / "people.csv").write_text("\n".join(["file,person,camera", *rows]) + "\n")
     values, replaced = CAMERAS.subn(PEOPLE, STUDY)
     assert replaced == 1
-    study = tmp_path / "people.toml"
-    study.write_text(values + '\n[methods.pooled]\nmethod = "fedavg"\nclients = 1\n')
+    pooled = ["[methods.pooled]", 'method = "fedavg"', "clients = 1"]
+    study = study_in(tmp_path / "people", *pooled, carried=carried, text=values)
 
-    arguments = ["--photos", str(tmp_path), "--seed", "1", "--method", "plain", "--method", "pooled"]
-    done = fedlens("compare", str(study), *arguments, "--out", str(out))
+    done = fedlens(*study, "--photos", str(tmp_path), "--seed", "1", "--method", "plain", "--method", "pooled")
 
     assert done.returncode == 0, done.stdout + done.stderr
-    plain, pooled = json.loads((out / "results.json").read_text())["runs"]
+    plain, pooled = results_in(out)["runs"]
     counts = [{group: client[group]["count"] for group in client.keys() & GROUPS} for client in plain["examination"]]
     assert counts == [{"own": 10, "others": 30, "unseen": 50}] * 4
     (everybody,) = pooled["examination"]

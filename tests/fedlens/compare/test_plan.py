@@ -21,11 +21,11 @@ def source(tmp_path: Path) -> Path:
     return write_files(tmp_path / "photos", dict.fromkeys(CLASSES, 30))
 
 
-def study(source: Path, *, pretrain_classes: int = 0, **model: Any) -> Study:
+def study(source: Path, *, pretrain_classes: int = 0, tables: dict[str, Any] | None = None, **model: Any) -> Study:
     values = tomllib.loads(STUDY)
     values["photos"] = {"source": str(source), "pretrain_classes": pretrain_classes}
     values["model"] |= {"names": ["resnet18"], "input_size": 32, **model}
-    return parse_study(values, Path(), "small.toml")
+    return parse_study(values | (tables or {}), Path(), "small.toml")
 
 
 def planned(wanted: Study, folder: Path, out: Path) -> StudyPlan:
@@ -59,20 +59,16 @@ def test_a_run_depends_on_what_is_in_the_file_of_weights_and_not_on_where_it_is(
 
 
 def test_a_method_may_have_clients_and_a_head_of_its_own(tmp_path: Path, source: Path) -> None:
-    values = study(source, head="hidden").model_dump(exclude_defaults=True, mode="json")
     plain = {"method": "fedavg"}
-    values["methods"] = {"plain": plain, "pooled": plain | {"clients": 1}, "linear": plain | {"head": "linear"}}
+    methods = {"plain": plain, "pooled": plain | {"clients": 1}, "linear": plain | {"head": "linear"}}
 
-    found = planned(parse_study(values, Path(), "small.toml"), tmp_path, tmp_path / "out").runs
+    found = planned(study(source, head="hidden", tables={"methods": methods}), tmp_path, tmp_path / "out").runs
 
     first = {run.label: run for run in reversed(found)}
     fleets = {label: (run.fleet.clients, run.fleet.partition.clients) for label, run in first.items()}
     assert fleets == {"plain": (4, 4), "pooled": (1, 1), "linear": (4, 4)}
-    assert {label: run.bundles[0].head for label, run in first.items()} == {
-        "plain": "hidden",
-        "pooled": "hidden",
-        "linear": "linear",
-    }
+    heads = {label: run.bundles[0].head for label, run in first.items()}
+    assert heads == {"plain": "hidden", "pooled": "hidden", "linear": "linear"}
     assert len({run.fingerprint for run in found}) == len(found)
 
 
@@ -103,10 +99,8 @@ def test_a_file_of_weights_that_is_not_there_is_named(tmp_path: Path, source: Pa
 def test_all_runs_of_a_study_share_the_photos_that_its_partition_makes(tmp_path: Path) -> None:
     for label in CLASSES:
         add_photos(tmp_path / "photos", label, 10)
-    values = tomllib.loads(STUDY)
-    values["photos"] = {"source": str(tmp_path / "photos")}
-    values["partition"] = {"name": "feature-skew"}
-    runs = planned(parse_study(values, Path(), "small.toml"), tmp_path, tmp_path / "out").runs
+    skewed = study(tmp_path / "photos", tables={"partition": {"name": "feature-skew"}})
+    runs = planned(skewed, tmp_path, tmp_path / "out").runs
 
     first, other = ([photo.path for photo in run.fleet.album(1).photos(0).photos] for run in runs[:2])
 

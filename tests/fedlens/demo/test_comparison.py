@@ -42,33 +42,45 @@ def compared(fleet: FleetConfig, engine: LinearEngine) -> Comparison:
     return compare(fleet, engine, KNOWS_CATS, alone=TRAINING, pooled=TRAINING)
 
 
-def test_all_ways_answer_the_same_test_photos(compared: Comparison, fleet: FleetConfig) -> None:
+@pytest.fixture(scope="module")
+def facts() -> TaskFacts:
+    return TaskFacts.of(sample_answer(), NAMES)
+
+
+@pytest.fixture(scope="module")
+def told(compared: Comparison, facts: TaskFacts) -> tuple[str, str]:
+    return sections(compared, facts)
+
+
+def test_all_ways_answer_the_same_test_photos(compared: Comparison) -> None:
     # One in five of each owner's photos: two cats and one dog.
     assert sorted(compared.labels.tolist()) == [0, 0, 1]
     assert {path.parent.name for path in compared.paths} == {"cat", "dog"}
     assert [len(answers.labels) for answers in (compared.together, *compared.alone)] == [3, 3, 3]
 
 
-def test_who_trains_alone_on_one_class_knows_that_class_alone(compared: Comparison) -> None:
+def test_who_trains_alone_on_one_class_knows_that_class_and_a_server_with_all_photos_both(
+    compared: Comparison,
+) -> None:
     anna, ben = compared.alone
 
     assert anna.labels.tolist() == [0, 0, 0]
     assert ben.labels.tolist() == [1, 1, 1]
     # Anna is right about 2 of 3 photos, Ben about 1 of 3.
     assert compared.alone_accuracy == pytest.approx(0.5)
+    assert compared.pooled is not None and compared.pooled.accuracy() == 1.0
 
 
-def test_a_server_with_all_photos_knows_both_classes(compared: Comparison) -> None:
-    assert compared.pooled is not None
-    assert compared.pooled.accuracy() == 1.0
-
-
-def test_the_shared_model_is_tested_as_it_is(fleet: FleetConfig, engine: LinearEngine) -> None:
+def test_the_shared_model_alone_is_tested_as_it_is_and_its_report_begins_with_its_figures(
+    fleet: FleetConfig, engine: LinearEngine, facts: TaskFacts
+) -> None:
     found = compare(fleet, engine, KNOWS_BOTH, alone=None, pooled=None)
 
     assert found.together.accuracy() == 1.0
     assert found.mistakes == []
     assert (found.alone, found.pooled) == ((), None)
+    ways, details = sections(found, facts)
+    assert (ways, "By class" in details, "By client" in details) == ("", True, False)
 
 
 def test_clients_are_tested_on_their_own_photos(compared: Comparison) -> None:
@@ -87,8 +99,7 @@ def test_the_bytes_of_a_server_are_those_of_the_train_photos(compared: Compariso
 def test_the_same_seed_trains_the_same_models(compared: Comparison, fleet: FleetConfig, engine: LinearEngine) -> None:
     again = compare(fleet, engine, KNOWS_CATS, alone=TRAINING, pooled=TRAINING)
 
-    assert again.pooled is not None
-    assert compared.pooled is not None
+    assert again.pooled is not None and compared.pooled is not None
     assert np.array_equal(again.pooled.probabilities, compared.pooled.probabilities)
 
 
@@ -100,8 +111,8 @@ def test_the_surest_mistakes_come_first(compared: Comparison) -> None:
     assert replace(compared, together=answers).mistakes == [2, 1]
 
 
-def test_a_report_begins_with_the_three_ways_and_their_bytes(compared: Comparison) -> None:
-    ways, details = sections(compared, TaskFacts.of(sample_answer(), NAMES))
+def test_a_report_begins_with_the_three_ways_and_their_bytes(compared: Comparison, told: tuple[str, str]) -> None:
+    ways, details = told
 
     # Ten committed rounds of 20 clients, less one update: 199 x 247,400 bytes are 49.2 MB, 246 kB a client and round.
     for text in ("Together, without sharing photos", "nothing sent", "49.2 MB of weights sent", "246 kB in a round"):
@@ -111,8 +122,8 @@ def test_a_report_begins_with_the_three_ways_and_their_bytes(compared: Compariso
         assert f"<h2>{text}</h2>" in details
 
 
-def test_a_report_shows_what_is_still_wrong_and_says_that_the_pictures_are_inside(compared: Comparison) -> None:
-    _, details = sections(compared, TaskFacts.of(sample_answer(), NAMES))
+def test_a_report_shows_what_is_still_wrong_and_says_that_the_pictures_are_inside(told: tuple[str, str]) -> None:
+    _, details = told
 
     # The model that knows cats alone takes the one dog for a cat.
     assert details.count('src="data:image/jpeg;base64,') == 1
@@ -121,13 +132,11 @@ def test_a_report_shows_what_is_still_wrong_and_says_that_the_pictures_are_insid
     assert "do not pass it on where the photos are private" in details
 
 
-def test_a_report_shows_which_class_is_taken_for_which(compared: Comparison) -> None:
-    _, details = sections(compared, TaskFacts.of(sample_answer(), NAMES))
-
+def test_a_report_shows_which_class_is_taken_for_which(told: tuple[str, str]) -> None:
     # Two cats are cats; the one dog is taken for a cat. A full row has the darkest shade, 55 %.
     cats = '<tr><th scope="row">cat</th><td style="--part: 55%">2</td><td></td></tr>'
     dogs = '<tr><th scope="row">dog</th><td style="--part: 55%">1</td><td></td></tr>'
-    assert cats + dogs in details
+    assert cats + dogs in told[1]
 
 
 def test_of_many_classes_those_that_are_mixed_up_most_are_shown(compared: Comparison) -> None:
@@ -144,19 +153,7 @@ def test_of_many_classes_those_that_are_mixed_up_most_are_shown(compared: Compar
     assert "The 30 classes that are confused most." in shown
 
 
-def test_a_report_without_other_ways_begins_with_its_figures(fleet: FleetConfig, engine: LinearEngine) -> None:
-    shared_alone = compare(fleet, engine, KNOWS_BOTH, alone=None, pooled=None)
-
-    ways, details = sections(shared_alone, TaskFacts.of(sample_answer(), NAMES))
-
-    assert ways == ""
-    assert "By client" not in details
-    assert "By class" in details
-
-
-def test_a_class_folder_of_markup_is_text(compared: Comparison) -> None:
-    named = replace(compared, class_names=("<b>", "dog"))
-
-    _, details = sections(named, TaskFacts.of(sample_answer(), NAMES))
+def test_a_class_folder_of_markup_is_text(compared: Comparison, facts: TaskFacts) -> None:
+    _, details = sections(replace(compared, class_names=("<b>", "dog")), facts)
 
     assert "taken for &lt;b&gt;" in details

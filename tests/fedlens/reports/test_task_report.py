@@ -6,6 +6,7 @@ from fedlens.reports import task_report
 from fedlens_proto.v1 import admin_pb2 as pb
 from fedlens_proto.v1 import update_pb2
 
+REPORTED = pb.MEMBER_STATE_REPORTED
 START, END = update_pb2.EVALUATION_MOMENT_START, update_pb2.EVALUATION_MOMENT_END
 
 
@@ -22,12 +23,8 @@ def sample() -> pb.RoundResult:
         round=3,
         state=pb.ROUND_STATE_COMMITTED,
         members=[
-            member(
-                1, pb.MEMBER_STATE_REPORTED, bytes_received=1000, evaluations=[sums(START, 10, 2), sums(END, 10, 8)]
-            ),
-            member(
-                2, pb.MEMBER_STATE_REPORTED, bytes_received=500, evaluations=[sums(START, 30, 18), sums(END, 30, 30)]
-            ),
+            member(1, REPORTED, bytes_received=1000, evaluations=[sums(START, 10, 2), sums(END, 10, 8)]),
+            member(2, REPORTED, bytes_received=500, evaluations=[sums(START, 30, 18), sums(END, 30, 30)]),
             member(3, pb.MEMBER_STATE_QUARANTINED, "tensor 'fc' holds a NaN"),
             member(4, pb.MEMBER_STATE_FAILED, "no-photos"),
             member(5, pb.MEMBER_STATE_PENDING),
@@ -77,18 +74,18 @@ def test_a_round_in_which_nothing_was_measured_has_no_ratios() -> None:
 
 
 def test_precision_and_recall_come_from_what_all_members_sent_together() -> None:
-    # Of three cats two are seen as cats and one as a dog; the dog is seen as a cat; nothing is an emu.
-    # Precision: cats 2/3, dogs 0/1: mean 1/3. Recall: 2/3 and 0: mean 1/3. No photo is an emu: left out.
+    # Of four cats three are seen as cats and one as a dog; both dogs are seen as cats; nothing is an emu.
+    # Precision: cats 3/5, dogs 0/1. Recall: 3/4 and 0/2. No photo is an emu: left out of both means.
     result = sample()
-    end = sums(END, 4, 2)
-    end.confusion[:] = [2, 1, 0, 1, 0, 0, 0, 0, 0]
-    result.personal.extend([sums(START, 4, 0), end])
+    end = sums(END, 6, 3)
+    end.confusion[:] = [3, 1, 0, 2, 0, 0, 0, 0, 0]
+    result.personal.extend([sums(START, 6, 0), end])
     after = task_report.round_values(result)["personal"]["after"]["pooled"]
 
-    assert after["confusion"] == [[2, 1, 0], [1, 0, 0], [0, 0, 0]]
-    assert (after["count"], after["accuracy"]) == (4, 0.5)
-    assert after["macro_precision"] == pytest.approx(1 / 3)
-    assert after["macro_recall"] == pytest.approx(1 / 3)
+    assert after["confusion"] == [[3, 1, 0], [2, 0, 0], [0, 0, 0]]
+    assert (after["count"], after["accuracy"]) == (6, 0.5)
+    assert after["macro_precision"] == pytest.approx((3 / 5 + 0) / 2)
+    assert after["macro_recall"] == pytest.approx((3 / 4 + 0) / 2)
     assert "confusion" not in task_report.round_values(result)["personal"]["before"]["pooled"]
 
 

@@ -1,15 +1,13 @@
 """The final examination: the model that each client has at the end, on everybody's photos."""
 
-import json
 from dataclasses import replace
-from hashlib import sha256
 from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
 
-from fedlens.compare.run.running import RunProgress, RunResult, run
+from fedlens.compare.run.running import RunResult, run
 from fedlens.digits import write_digits
 from fedlens_edge_client.emulation.fleet.config import FleetConfig
 from fedlens_edge_client.emulation.fleet.messages import client_name
@@ -17,13 +15,10 @@ from fedlens_edge_client.emulation.partitions import Partition, PartitionName, P
 from fedlens_export.exporting import Training, whole_model_bundle
 from fedlens_proto.manifest import Bundle
 from tests.edge_client.emulation.fleets import fleet_of
+from tests.fedlens.compare.run.runs import Stopped, settings, stop_after
 from tests.integration.federation import SIDE
 
-PEOPLE, CLIENTS = 6, 2
-
-
-class Stopped(Exception):
-    """Somebody pulls the plug."""
+PEOPLE, CLIENTS, ROUNDS = 6, 2, 4
 
 
 @pytest.fixture(scope="module")
@@ -58,22 +53,10 @@ def fleet(pool: PhotoPool, state: Path, clients: int = CLIENTS) -> FleetConfig:
     return fleet_of(pool, partition, state, shares_downloads=False)
 
 
-def settings(method: str, clients: int = CLIENTS) -> str:
-    return json.dumps(
-        {
-            "method": method,
-            "rounds": 4,
-            "epochs": 3,
-            "population": clients,
-            "seed": sha256(b"examination").hexdigest(),
-            "personal_evaluation": True,
-            "hyper": {"lr_extractor": 0.1, "lr_classifier": 0.1},
-        }
-    )
-
-
-async def examined(pool: PhotoPool, bundle: Bundle, state: Path, method: str, clients: int = CLIENTS) -> RunResult:
-    return await run(fleet(pool, state, clients), settings(method, clients), (bundle.folder,))
+async def examined(members: FleetConfig, bundle: Bundle, method: str, stopped_after: int | None = None) -> RunResult:
+    rates = {"lr_extractor": 0.1, "lr_classifier": 0.1}
+    task = settings(members.clients, method=method, rounds=ROUNDS, epochs=3, personal_evaluation=True, hyper=rates)
+    return await run(members, task, (bundle.folder,), on_commit=stop_after(stopped_after))
 
 
 def of_group(answer: RunResult, group: str) -> list[tuple[int, int]]:
@@ -86,7 +69,7 @@ async def test_on_their_own_people_clients_are_as_good_as_in_the_last_personal_e
     tmp_path: Path, pool: PhotoPool, bundle: Bundle, method: str
 ) -> None:
     members = fleet(pool, tmp_path)
-    answer = await run(members, settings(method), (bundle.folder,))
+    answer = await examined(members, bundle, method)
 
     measured = {member.client_id: member.evaluations[0] for member in answer.shown.rounds[-1].members}
     # Two people with one test photo of each of ten digits.
@@ -94,7 +77,7 @@ async def test_on_their_own_people_clients_are_as_good_as_in_the_last_personal_e
 
 
 async def test_every_photo_counts_for_the_people_whose_it_is(tmp_path: Path, pool: PhotoPool, bundle: Bundle) -> None:
-    answer = await examined(pool, bundle, tmp_path, "fedavg")
+    answer = await examined(fleet(pool, tmp_path), bundle, "fedavg")
 
     # All have one model: to one client the others' people are the other's own. Two people that have no client: 30
     # photos each, on which the evaluator has measured that very model.
@@ -111,7 +94,7 @@ async def test_every_photo_counts_for_the_people_whose_it_is(tmp_path: Path, poo
 
 
 async def test_a_client_with_everybodys_photos_knows_no_others(tmp_path: Path, pool: PhotoPool, bundle: Bundle) -> None:
-    answer = await examined(pool, bundle, tmp_path, "fedavg", clients=1)
+    answer = await examined(fleet(pool, tmp_path, clients=1), bundle, "fedavg")
 
     assert answer.examined is not None
     (client,) = answer.examined
@@ -122,22 +105,16 @@ async def test_a_client_with_everybodys_photos_knows_no_others(tmp_path: Path, p
 async def test_a_run_that_is_interrupted_after_its_last_round_is_examined_all_the_same(
     tmp_path: Path, pool: PhotoPool, bundle: Bundle
 ) -> None:
-    def stop_after_the_last(committed: RunProgress) -> None:
-        if committed.rounds == committed.rounds_total:
-            raise Stopped
-
     with pytest.raises(Stopped):
-        await run(fleet(pool, tmp_path / "twice"), settings("pfedsim"), (bundle.folder,), on_commit=stop_after_the_last)
-    resumed = await examined(pool, bundle, tmp_path / "twice", "pfedsim")
-    calm = await examined(pool, bundle, tmp_path / "once", "pfedsim")
+        await examined(fleet(pool, tmp_path / "twice"), bundle, "pfedsim", stopped_after=ROUNDS)
+    resumed = await examined(fleet(pool, tmp_path / "twice"), bundle, "pfedsim")
+    calm = await examined(fleet(pool, tmp_path / "once"), bundle, "pfedsim")
 
     assert resumed.examined == calm.examined is not None
 
 
 async def test_clients_that_are_no_people_are_not_examined(tmp_path: Path, pool: PhotoPool, bundle: Bundle) -> None:
     partition = Partition(name=PartitionName.CAMERA_IID, seed=1, clients=CLIENTS, per_class=2)
-    members = replace(fleet(pool, tmp_path), partition=partition)
-
-    answer = await run(members, settings("fedavg"), (bundle.folder,))
+    answer = await examined(replace(fleet(pool, tmp_path), partition=partition), bundle, "fedavg")
 
     assert answer.examined is None

@@ -1,27 +1,22 @@
 """One run: interrupted, disturbed and late, always the same."""
 
-import json
 from dataclasses import replace
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from fedlens.compare.run.running import RunFailed, RunProgress, run
+from fedlens.compare.run.running import RunFailed, RunResult, run
 from fedlens.digits import write_digits
 from fedlens_edge_client.emulation.faults import FaultEntry, FaultKind, FaultPlan
 from fedlens_edge_client.emulation.fleet.config import FleetConfig
 from fedlens_edge_client.emulation.partitions import Partition, PartitionName, PhotoPool
 from fedlens_proto.v1 import admin_pb2
 from tests.edge_client.emulation.fleets import fleet_of
+from tests.fedlens.compare.run.runs import Stopped, settings, stop_after
 from tests.integration import federation
 
 CLIENTS = 3
-
-
-class Stopped(Exception):
-    """Somebody pulls the plug."""
 
 
 @pytest.fixture(scope="module")
@@ -40,31 +35,22 @@ def fleet(pool: PhotoPool, state: Path, *faults: FaultEntry) -> FleetConfig:
     return fleet_of(pool, partition, state, plan=FaultPlan(fault=faults), shares_downloads=False)
 
 
-def settings(**changes: Any) -> str:
-    seed = sha256(b"running").hexdigest()
-    plain = {"method": "fedavg", "rounds": 3, "population": CLIENTS, "deadline_s": 60, "seed": seed}
-    return json.dumps(plain | changes)
+async def ran(
+    fleet: FleetConfig, bundle: Path, rounds: int, stopped_after: int | None = None, **others: Any
+) -> RunResult:
+    task = settings(CLIENTS, rounds=rounds, deadline_s=60, **others)
+    return await run(fleet, task, (bundle,), on_commit=stop_after(stopped_after))
 
 
 async def test_a_run_that_was_interrupted_goes_on_to_the_same_bytes(
     tmp_path: Path, pool: PhotoPool, bundle: Path
 ) -> None:
-    def stop_after_the_first(committed: RunProgress) -> None:
-        if committed.rounds == 1:
-            raise Stopped
-
     with pytest.raises(Stopped):
-        await run(fleet(pool, tmp_path / "twice"), settings(), (bundle,), on_commit=stop_after_the_first)
-    again: list[int] = []
-    resumed = await run(
-        fleet(pool, tmp_path / "twice"),
-        settings(),
-        (bundle,),
-        on_commit=lambda committed: again.append(committed.rounds),
-    )
-    calm = await run(fleet(pool, tmp_path / "once"), settings(), (bundle,))
+        await ran(fleet(pool, tmp_path / "twice"), bundle, 3, stopped_after=1)
+    # A resumed run repeats no round: it is not stopped once more.
+    resumed = await ran(fleet(pool, tmp_path / "twice"), bundle, 3, stopped_after=1)
+    calm = await ran(fleet(pool, tmp_path / "once"), bundle, 3)
 
-    assert again == [2, 3]
     assert resumed.model == calm.model is not None
     for result in (*resumed.shown.rounds, *calm.shown.rounds):
         result.ClearField("bytes_sent")
@@ -72,7 +58,7 @@ async def test_a_run_that_was_interrupted_goes_on_to_the_same_bytes(
 
 
 async def test_every_round_of_the_global_model_is_measured(tmp_path: Path, pool: PhotoPool, bundle: Path) -> None:
-    answer = await run(fleet(pool, tmp_path), settings(rounds=5), (bundle,))
+    answer = await ran(fleet(pool, tmp_path), bundle, 5)
 
     assert [getattr(result, "global")[0].count for result in answer.shown.rounds] == [40] * 5
 
@@ -83,7 +69,7 @@ async def test_a_client_that_is_late_takes_no_time_and_one_that_is_too_late_is_l
     late = FaultEntry(client=0, round=1, kind=FaultKind.DELAY, seconds=50.0)
     too_late = FaultEntry(client=1, round=2, kind=FaultKind.DELAY, seconds=70.0)
 
-    answer = await run(fleet(pool, tmp_path, late, too_late), settings(rounds=2), (bundle,))
+    answer = await ran(fleet(pool, tmp_path, late, too_late), bundle, 2)
 
     reported = [
         sum(member.state == admin_pb2.MEMBER_STATE_REPORTED for member in result.members)
@@ -96,4 +82,4 @@ async def test_a_task_that_fails_is_told_with_its_reason(tmp_path: Path, pool: P
     gone = [FaultEntry(client=i, round=1, kind=FaultKind.VANISH) for i in range(CLIENTS)]
 
     with pytest.raises(RunFailed, match=r"failed after 0 of 2 rounds: 1 rounds were abandoned .* 0 valid updates"):
-        await run(fleet(pool, tmp_path, *gone), settings(rounds=2, max_consecutive_abandoned=1), (bundle,))
+        await ran(fleet(pool, tmp_path, *gone), bundle, 2, max_consecutive_abandoned=1)

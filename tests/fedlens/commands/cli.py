@@ -1,0 +1,17 @@
+"""The command line in this process."""
+
+from typer.testing import CliRunner, Result
+
+from fedlens.cli import app
+
+
+def fedlens(*arguments: object, **environment: str | None) -> Result:
+    """Run a command on a wide terminal."""
+    return CliRunner().invoke(app, [str(each) for each in arguments], env={"COLUMNS": "300"} | environment)
+
+
+def error_text(result: Result, status: int = 1) -> str:
+    """The error text of a command that ends with this status, in one line."""
+    assert result.exit_code == status, result.output
+    assert "Traceback" not in result.stderr
+    return " ".join(result.stderr.split())
