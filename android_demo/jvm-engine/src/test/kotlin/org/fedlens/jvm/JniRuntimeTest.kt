@@ -30,10 +30,13 @@ class JniRuntimeTest {
     val folder = TemporaryFolder()
 
     private val bundle: Bundle = Bundle.open(Vectors.file("bundle"))
-    private val file: File = bundle.programFile("embed", ProgramFormat.PROGRAM_FORMAT_PTE)
+    private val file: File = program("embed")
     private val photo = TensorSpec("photo", Dtype.DTYPE_FLOAT32, listOf(1, 3, 16, 16))
     private val features = TensorSpec("features", Dtype.DTYPE_FLOAT32, listOf(1, 16))
     private val form = ProgramForm("embed", listOf(photo), listOf(features))
+
+    private fun program(name: String) =
+        bundle.part(Manifests.programPart(bundle.manifest, name, ProgramFormat.PROGRAM_FORMAT_PTE))
 
     @Before
     fun aRuntimeIsThere() = PhoneNumbers.assumeRuntime()
@@ -61,7 +64,7 @@ class JniRuntimeTest {
 
     @Test
     fun `an operator that the runtime does not have is named`() {
-        val raw = bundle.programFile("step", ProgramFormat.PROGRAM_FORMAT_PTE).readBytes()
+        val raw = program("step").readBytes()
         val text = String(raw, Charsets.ISO_8859_1).replace("aten::gather", "aten::gathex")
         val step = Manifests.program(bundle.manifest, "step")
         val (inputs, outputs) =

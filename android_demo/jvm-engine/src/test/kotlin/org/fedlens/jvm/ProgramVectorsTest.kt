@@ -143,7 +143,7 @@ class ProgramVectorsTest {
                 inputs.indexOfFirst { it.kind == out.kind && it.name == out.name }
             }
         val form = ProgramForm(name, inputs.map(::spec), message.outputsList.map(::spec), replaced)
-        val file = bundle.programFile(name, ProgramFormat.PROGRAM_FORMAT_PTE)
+        val file = bundle.part(Manifests.programPart(bundle.manifest, name, ProgramFormat.PROGRAM_FORMAT_PTE))
         JniRuntime().load(form, file).use { use(inputs, message.outputsList, it) }
     }
 

@@ -23,16 +23,6 @@ public class Bundle private constructor(
     public fun part(digest: ByteArray): File = File(File(folder, PARTS_FOLDER), digest.toHex())
 
     /**
-     * The file of a program in one format.
-     *
-     * @throws ManifestException The bundle has no such program, or not in that format.
-     */
-    public fun programFile(
-        name: String,
-        format: ProgramFormat,
-    ): File = part(Manifests.programPart(manifest, name, format))
-
-    /**
      * The initial weights, one tensor for each of `manifest.tensors`.
      *
      * @throws BlobException The part is not a blob.

@@ -67,9 +67,6 @@ public class BlobException(
 
         /** A well-formed delta whose base is another blob, or has other tensors, than the one it is added to. */
         UNEXPECTED,
-
-        /** The bytes have the wrong SHA-256. */
-        WRONG_DIGEST,
     }
 }
 
@@ -136,12 +133,6 @@ public class WireException(
     public enum class Reason {
         /** The bytes are not a message of this type. */
         DAMAGED,
-
-        /** It has a protocol version that this program does not speak. */
-        UNKNOWN_PROTOCOL,
-
-        /** Bytes are missing. */
-        TRUNCATED,
 
         /** It is longer than allowed. */
         TOO_LARGE,

@@ -23,7 +23,12 @@ public class UpdateFrame(
 
     init {
         val raw = header.toByteArray()
-        if (raw.size > MAX_HEADER_BYTES) throw headerTooLong(raw.size.toLong())
+        if (raw.size > MAX_HEADER_BYTES) {
+            throw WireException(
+                Reason.TOO_LARGE,
+                "header of ${raw.size} bytes; at most $MAX_HEADER_BYTES are allowed",
+            )
+        }
         val named = !header.blobSha256.isEmpty
         if (named != (blob != null) || (!named && header.blobSize != 0L)) {
             throw WireException(Reason.INCONSISTENT, "the header of an update and its blob do not belong together")
@@ -70,30 +75,5 @@ public class UpdateFrame(
     public companion object {
         /** Maximum size of a header in bytes, without the four bytes of its length. */
         public const val MAX_HEADER_BYTES: Int = 64 shl 10
-
-        /**
-         * Parse and check a body.
-         *
-         * @throws WireException The header is damaged, too long, or does not name the blob behind it.
-         * @throws BlobException The bytes after the header are not a blob.
-         */
-        public fun read(body: ByteArray): UpdateFrame {
-            if (body.size < Int.SIZE_BYTES) {
-                throw WireException(Reason.TRUNCATED, "an update of ${body.size} bytes has no header")
-            }
-            val length = ByteBuffer.wrap(body).order(ByteOrder.LITTLE_ENDIAN).getInt()
-            if (length !in 0..MAX_HEADER_BYTES) throw headerTooLong(Integer.toUnsignedLong(length))
-            val end = Int.SIZE_BYTES + length
-            if (body.size < end) {
-                throw WireException(Reason.TRUNCATED, "an update of ${body.size} bytes; its header alone needs $end")
-            }
-            val raw = body.copyOfRange(Int.SIZE_BYTES, end)
-            val header = Wire.decodeRequest(UpdateHeader.parser(), raw, UpdateHeader::getProtocol)
-            val blob = if (body.size > end) Blob.fromBytes(body.copyOfRange(end, body.size)) else null
-            return UpdateFrame(header, blob)
-        }
-
-        private fun headerTooLong(found: Long) =
-            WireException(Reason.TOO_LARGE, "header of $found bytes; at most $MAX_HEADER_BYTES are allowed")
     }
 }

@@ -31,29 +31,6 @@ public object Wire {
             throw WireException(WireException.Reason.DAMAGED, "no readable message: ${error.message}", error)
         }
 
-    /**
-     * [decode] for a request, whose protocol version must be supported.
-     *
-     * @param protocol Field 1 of the message.
-     * @throws WireException The bytes are not such a message, or have another protocol version.
-     */
-    public fun <M : MessageLite> decodeRequest(
-        parser: Parser<M>,
-        body: ByteArray,
-        protocol: (M) -> Int,
-    ): M {
-        val message = decode(parser, body)
-        val found = protocol(message)
-        if (found != PROTOCOL) {
-            throw WireException(
-                WireException.Reason.UNKNOWN_PROTOCOL,
-                "protocol is ${if (found == 0) "unset" else Integer.toUnsignedString(found)}; " +
-                    "this version speaks $PROTOCOL",
-            )
-        }
-        return message
-    }
-
     /** The enrolment request of the client with id [clientId], 32 bytes. */
     internal fun enrolment(
         clientId: ByteArray,

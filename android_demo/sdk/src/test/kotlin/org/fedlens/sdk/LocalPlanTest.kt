@@ -6,6 +6,7 @@ import org.fedlens.proto.v1.UpdateHeader
 import org.fedlens.sdk.blob.Blob
 import org.fedlens.sdk.blob.BlobWriter
 import org.fedlens.sdk.blob.Differences
+import org.fedlens.sdk.blob.openChecked
 import org.junit.Assert.assertArrayEquals
 import org.junit.Assert.assertEquals
 import org.junit.Test
@@ -51,7 +52,8 @@ class LocalPlanTest {
     @Test
     fun `the download is the set of the vectors, and the new client state is selected as in them`() {
         val set = assignment.getSets(0)
-        val download = Blob.openChecked(Vectors.file("pass/global.blob"), set.sha256.toByteArray())
+        val download = openChecked(Vectors.file("pass/global.blob"))
+        assertArrayEquals(set.sha256.toByteArray(), download.digest)
         assertEquals(set.size, download.size)
         assertEquals(vectors.getAsJsonObject("sets").tensors(set.name).content(), download.tensors.content())
         val trained = vectors.tensors("trained")
@@ -65,7 +67,7 @@ class LocalPlanTest {
     @Test
     fun `from the trained weights the upload follows byte by byte`() {
         val upload = assignment.localPlan.upload
-        val base = Blob.openChecked(Vectors.file("pass/global.blob"))
+        val base = openChecked(Vectors.file("pass/global.blob"))
         val trained = vectors.tensors("trained")
         val names = Manifests.select(manifest.tensorsList, upload.tensors).map { it.name }
         val selected = names.associateWith(trained::getValue)

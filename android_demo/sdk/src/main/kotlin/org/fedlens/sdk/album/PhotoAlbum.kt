@@ -106,26 +106,8 @@ public class PhotoAlbum private constructor(
         remove("")
     }
 
-    /** The photo with this id; null if it is gone. */
-    public fun find(id: Long): AlbumPhoto? = list("WHERE id = ?", id).firstOrNull()
-
     /** Every photo, newest first. */
     public fun all(): List<AlbumPhoto> = list("ORDER BY id DESC")
-
-    /** The photos of one class, newest first. */
-    public fun labelled(label: String): List<AlbumPhoto> = list("WHERE label = ? ORDER BY id DESC", label)
-
-    /** The photos that have no class yet, newest first. */
-    public fun unlabelled(): List<AlbumPhoto> = list("WHERE label IS NULL ORDER BY id DESC")
-
-    /** The number of photos of each class, by name. */
-    public fun countByLabel(): Map<String, Int> =
-        database
-            .transaction { db ->
-                db.query(
-                    "SELECT label, count(*) FROM photo WHERE label IS NOT NULL GROUP BY label ORDER BY label",
-                ) { it.text(0) to it.long(1).toInt() }
-            }.toMap()
 
     /** The labelled photos. Copies of the same content are numbered by class and file name. */
     override fun photos(): AlbumSnapshot {

@@ -3,7 +3,6 @@ package org.fedlens.sdk.blob
 import org.fedlens.sdk.BlobException
 import org.fedlens.sdk.BlobException.Reason
 import org.fedlens.sdk.newSha256
-import org.fedlens.sdk.toHex
 import java.io.File
 import java.io.OutputStream
 import java.io.RandomAccessFile
@@ -107,30 +106,6 @@ public class Blob private constructor(
                 if (layout.size > size) throw truncated(size)
                 Blob(opened.channel.map(FileChannel.MapMode.READ_ONLY, 0, size), layout, digest?.copyOf())
             }
-
-        /**
-         * Map a blob's file into memory after checking everything, as [fromBytes] does.
-         *
-         * @param digest SHA-256 that the file must have; null: any.
-         * @throws BlobException The file is not a blob, or has another digest.
-         * @throws java.io.IOException The file cannot be read.
-         */
-        public fun openChecked(
-            file: File,
-            digest: ByteArray? = null,
-        ): Blob {
-            // Checks the mapped bytes: the file could change between two reads.
-            val unchecked = open(file)
-            val checker = BlobChecker()
-            unchecked.forEachChunk(checker::feed)
-            checker.finish()
-            val found = checker.digest()
-            if (digest != null && !digest.contentEquals(found)) {
-                val message = "the blob is ${found.toHex()}, not ${digest.toHex()}"
-                throw BlobException(Reason.WRONG_DIGEST, message)
-            }
-            return Blob(unchecked.buffer, unchecked.layout, found)
-        }
 
         private fun readLayout(
             file: RandomAccessFile,

@@ -9,9 +9,6 @@ import org.fedlens.sdk.PhotoException.Reason
  * project's own, because every client must compute the same bytes.
  */
 public object Photos {
-    /** Version of the rule, as in manifests. */
-    public const val PREPROCESSING_VERSION: Int = 1
-
     /** Maximum number of pixels of a photo. */
     public const val MAX_PIXELS: Long = 178_956_970
 

@@ -48,13 +48,15 @@ class PhotoAlbumTest {
 
     private fun files() = checkNotNull(File(folder.root, "photos").list()).toSet()
 
-    private fun names(photos: List<AlbumPhoto>) = photos.map { it.name }
+    private fun labels() = album.all().map { it.name to it.label }
+
+    private fun find(id: Long) = album.all().firstOrNull { it.id == id }
 
     @Test
     fun `a photo is copied, known by its content and there after the album was opened again`() {
         val added = album.add(photo(1), "one.bmp")
         reopen()
-        val found = checkNotNull(album.find(added.id))
+        val found = checkNotNull(find(added.id))
         assertArrayEquals(photo(1), found.file.readBytes())
         assertArrayEquals(sha256(photo(1)), found.sha256)
         assertEquals(
@@ -65,24 +67,18 @@ class PhotoAlbumTest {
     }
 
     @Test
-    fun `photos are listed by class with counts, and those without a class apart, newest first`() {
+    fun `all photos are listed newest first, and a snapshot has those with a class`() {
         album.add(photo(1), "1", "cat")
         val second = album.add(photo(2), "2")
         album.add(photo(3), "3", "cat")
-        album.add(photo(4), "4", "dog")
-        album.add(photo(5), "5")
-        assertEquals(mapOf("cat" to 2, "dog" to 1), album.countByLabel())
-        assertEquals(listOf("3", "1"), names(album.labelled("cat")))
-        assertEquals(listOf("5", "2"), names(album.unlabelled()))
-        assertEquals(listOf("5", "4", "3", "2", "1"), names(album.all()))
-        assertEquals(3, album.photos().photos.size)
+        assertEquals(listOf("3" to "cat", "2" to null, "1" to "cat"), labels())
+        assertEquals(2, album.photos().photos.size)
 
         album.label(second.id, "dog")
-        assertEquals(mapOf("cat" to 2, "dog" to 2), album.countByLabel())
-        album.label(second.id, "cat")
-        assertEquals(mapOf("cat" to 3, "dog" to 1), album.countByLabel())
+        assertEquals(listOf("3" to "cat", "2" to "dog", "1" to "cat"), labels())
+        assertEquals(listOf("cat", "cat", "dog"), album.photos().photos.map { it.label }.sorted())
         album.label(second.id, null)
-        assertEquals(listOf("5", "2"), names(album.unlabelled()))
+        assertEquals(listOf("3" to "cat", "2" to null, "1" to "cat"), labels())
     }
 
     @Test
@@ -90,7 +86,7 @@ class PhotoAlbumTest {
         val id = album.add(photo(1), "1").id
         album.suggest(id, "cat", 0.75)
         album.label(id, "dog")
-        val found = checkNotNull(album.find(id))
+        val found = checkNotNull(find(id))
         assertEquals(listOf("dog", "cat", 0.75), listOf(found.label, found.suggested, found.probability))
     }
 
@@ -138,7 +134,7 @@ class PhotoAlbumTest {
         val (one, two) = listOf(1, 2).map { album.add(photo(it), "$it", "cat") }
         album.delete(one.id)
         assertEquals(listOf(one.sha256.toHex()), deleted)
-        assertNull(album.find(one.id))
+        assertNull(find(one.id))
         assertEquals(setOf(two.sha256.toHex()), files())
         album.add(photo(3), "3")
         album.deleteAll()

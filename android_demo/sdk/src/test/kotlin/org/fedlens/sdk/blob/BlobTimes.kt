@@ -24,7 +24,7 @@ public fun main(arguments: Array<String>) {
     val (blob, folder, turns) = arguments
     val source = File(blob)
     val arrays =
-        Blob.openChecked(source).tensors.mapValues { (_, tensor) -> tensor.shape to (tensor as FloatTensor).toArray() }
+        openChecked(source).tensors.mapValues { (_, tensor) -> tensor.shape to (tensor as FloatTensor).toArray() }
     val turn = Turn(source, File(folder, "turn"), arrays)
     val works =
         mapOf<String, () -> Any>(
@@ -67,7 +67,8 @@ private class Turn(
     fun through(floats: Dtype) {
         val tensors = arrays.mapValues { (_, found) -> FloatTensor.of(found.first, found.second) }
         val written = target.outputStream().use { into: OutputStream -> BlobWriter.write(into, tensors, floats) }
-        val read = Blob.openChecked(target, written.digest)
+        val read = openChecked(target)
+        check(read.digest.contentEquals(written.digest))
         for ((name, tensor) in read.tensors) (tensor as FloatTensor).read(0, arrays.getValue(name).second)
     }
 

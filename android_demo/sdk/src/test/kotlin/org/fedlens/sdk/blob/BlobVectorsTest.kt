@@ -6,7 +6,6 @@ import org.fedlens.proto.v1.Dtype
 import org.fedlens.sdk.BlobException
 import org.fedlens.sdk.Vectors
 import org.fedlens.sdk.content
-import org.fedlens.sdk.hex
 import org.fedlens.sdk.objects
 import org.fedlens.sdk.string
 import org.fedlens.sdk.tensors
@@ -24,8 +23,9 @@ class BlobVectorsTest {
     fun `every blob of the vectors reads as what it must, bit by bit`() {
         assertEquals(16, blobs.size)
         for (vector in blobs) {
-            val found = Blob.openChecked(file(vector), vector.hex("sha256"))
+            val found = openChecked(file(vector))
             assertEquals(vector.string("name"), vector.tensors("decoded").content(), found.tensors.content())
+            assertEquals(vector.string("sha256"), found.digest.toHex())
             assertEquals(vector.string("sha256"), Blob.open(file(vector)).digest.toHex())
             assertEquals(file(vector).length(), found.size)
         }
@@ -45,7 +45,7 @@ class BlobVectorsTest {
         val differences = blobs.filter { it.has("base_file") }
         assertEquals(3, differences.size)
         for (vector in differences) {
-            val base = Blob.openChecked(Vectors.file("blobs/" + vector.string("base_file")))
+            val base = openChecked(Vectors.file("blobs/" + vector.string("base_file")))
             val taken = Differences.subtract(vector.tensors("trained"), base.tensors)
             assertEquals(vector.tensors("tensors").content(), taken.content())
             val written = BlobWriter.encode(taken, floats(vector), base.digest)
@@ -61,7 +61,7 @@ class BlobVectorsTest {
         for (vector in index.objects("refused")) {
             val name = vector.string("name")
             val whole = assertThrows(name, BlobException::class.java) { Blob.fromBytes(file(vector).readBytes()) }
-            val mapped = assertThrows(name, BlobException::class.java) { Blob.openChecked(file(vector)) }
+            val mapped = assertThrows(name, BlobException::class.java) { openChecked(file(vector)) }
             val pieces = assertThrows(name, BlobException::class.java) { fedInPieces(file(vector).readBytes()) }
             assertEquals(name, listOf(whole.reason, whole.reason), listOf(mapped.reason, pieces.reason))
         }

@@ -30,6 +30,7 @@ import org.fedlens.sdk.TransportException
 import org.fedlens.sdk.UpdateFrame
 import org.fedlens.sdk.Vectors
 import org.fedlens.sdk.net.Transport
+import org.fedlens.sdk.readUpdate
 import org.fedlens.sdk.sha256
 import org.fedlens.sdk.toHex
 import java.io.ByteArrayOutputStream
@@ -89,7 +90,7 @@ class FakeServer(
 
     fun count(call: String): Int = calls.count { it == call }
 
-    fun update(round: Long): UpdateFrame = UpdateFrame.read(updates.getValue(round))
+    fun update(round: Long): UpdateFrame = readUpdate(updates.getValue(round))
 
     /** The transport to this server for the client with this secret. */
     fun transport(secret: ByteArray): Transport = Way(KeyedHash.clientId(secret).toHex())

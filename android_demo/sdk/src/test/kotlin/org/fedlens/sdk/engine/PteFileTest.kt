@@ -24,12 +24,15 @@ class PteFileTest {
 
     private val bundle = Bundle.open(Vectors.file("bundle"))
     private val form = Slots(Manifests.program(bundle.manifest, "predict")).form
-    private val raw = bundle.programFile("predict", ProgramFormat.PROGRAM_FORMAT_PTE).readBytes()
+    private val raw = file("predict").readBytes()
+
+    private fun file(program: String) =
+        bundle.part(Manifests.programPart(bundle.manifest, program, ProgramFormat.PROGRAM_FORMAT_PTE))
 
     @Test
     fun `every program of the vectors is what its manifest says`() {
         for (program in bundle.manifest.programsList) {
-            PteFile.check(Slots(program).form, bundle.programFile(program.name, ProgramFormat.PROGRAM_FORMAT_PTE))
+            PteFile.check(Slots(program).form, file(program.name))
         }
     }
 

@@ -31,6 +31,7 @@ import org.fedlens.sdk.KeyedHash
 import org.fedlens.sdk.TransportException.Reason
 import org.fedlens.sdk.UpdateFrame
 import org.fedlens.sdk.Wire
+import org.fedlens.sdk.readUpdate
 import org.junit.Assert.assertArrayEquals
 import org.junit.Assert.assertEquals
 import org.junit.Assert.assertFalse
@@ -100,7 +101,7 @@ class HttpTransportTest {
                 assertEquals("a-token", enrolled.enrolmentToken)
                 assertEquals(ByteString.copyFrom(KeyedHash.clientId(SECRET)), enrolled.clientId)
                 assertEquals(capabilities, enrolled.capabilities)
-                assertEquals(evaluation.header, UpdateFrame.read(requests[2].body.readByteArray()).header)
+                assertEquals(evaluation.header, readUpdate(requests[2].body.readByteArray()).header)
                 assertEquals(failure, FailureRequest.parseFrom(requests[3].body.readByteArray()))
                 assertEquals(1, ForgetRequest.parseFrom(requests[4].body.readByteArray()).protocol)
                 // One connection carries them all.

@@ -89,7 +89,7 @@ abstract class PhotoDecoderContract(
     @Test
     fun `every photo of the vectors becomes the expected numbers`() {
         assertEquals(44, index.objects("photos").size)
-        assertEquals(Photos.PREPROCESSING_VERSION, index.int("version"))
+        assertEquals(1, index.int("version"))
         for (vector in index.objects("photos")) {
             val name = vector.string("expected")
             val content = Vectors.bytes("photos/${vector.string("photo")}")
