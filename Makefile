@@ -25,8 +25,8 @@ VENV := $(REPO)/.venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 # Two tests at a time, of one thread each: more threads than cores wait for each other. Those of one file stay together,
-# since they share what is slow to make.
-PYTEST := OMP_NUM_THREADS=1 '$(BIN)/pytest' -n 2 --dist loadfile
+# since they share what is slow to make; files run in the order that tests/conftest.py gives them.
+PYTEST := OMP_NUM_THREADS=1 '$(BIN)/pytest' -n 2 --dist loadfile --no-loadscope-reorder
 
 .PHONY: help demo test test-slow test-ci same size check bench docs vectors android proto freeze-wire pins clean install
 

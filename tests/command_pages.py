@@ -51,12 +51,9 @@ def trimmed(text: str) -> str:
 
 def main() -> None:
     """Write the blocks of the page anew."""
-    text_of = printed()
-
-    def block(found: re.Match[str]) -> str:
-        return f"<!-- help: {found['command']} -->\n```text\n{text_of[found['command']]}```\n"
-
-    PAGE.write_text(_BLOCK.sub(block, PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    blocks = {name: f"<!-- help: {name} -->\n```text\n{text}```\n" for name, text in printed().items()}
+    page = PAGE.read_text(encoding="utf-8")
+    PAGE.write_text(_BLOCK.sub(lambda found: blocks[found["command"]], page), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -8,6 +8,12 @@ import pytest
 from fedlens_proto.manifest import Bundle
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Run files with slow tests first: one that began last would keep a single worker busy to the end."""
+    slow = {item.path for item in items if item.get_closest_marker("slow") or item.get_closest_marker("long")}
+    items.sort(key=lambda item: item.path not in slow)
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _ctrl_c_is_heeded() -> Iterator[None]:
     """Whoever runs the tests in the background of a script has SIGINT ignored, and child processes inherit that."""

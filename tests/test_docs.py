@@ -3,11 +3,14 @@
 import configparser
 import re
 import tomllib
+from itertools import chain
 from pathlib import Path
 
 import pytest
 
 from fedlens.admin_client import Profile
+from fedlens_export import exporting, objectives
+from fedlens_export.programs import optimisers
 from fedlens_server.config import load
 
 REPOSITORY = Path(__file__).parent.parent
@@ -16,16 +19,11 @@ DOCS = REPOSITORY / "docs"
 
 def test_every_link_leads_to_a_file_and_to_a_heading_in_it() -> None:
     pages = [*DOCS.rglob("*.md"), *(REPOSITORY / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md"))]
-    links = [
-        (page, path, anchor)
-        for page in pages
-        for path, anchor in re.findall(r"\]\((?!https?:)([^)#]*)#?([^)]*)\)", page.read_text(encoding="utf-8"))
-    ]
+    link = re.compile(r"\]\((?!https?:)([^)#]*)#?([^)]*)\)")
+    links = [(page, *found) for page in pages for found in link.findall(page.read_text(encoding="utf-8"))]
 
     assert len(links) > 100
-    assert [
-        f"{page.name}: {path}#{anchor}" for page, path, anchor in links if not _there(page.parent / path, page, anchor)
-    ] == []
+    assert [link for link in links if not _there(*link)] == []
 
 
 def test_every_page_stands_in_the_index_once_with_a_line_about_it() -> None:
@@ -80,32 +78,23 @@ def test_the_unit_lets_the_server_write_where_the_sample_config_says(tmp_path: P
 
 @pytest.mark.parametrize("optimiser", ["sgd", "adam"])
 def test_the_table_of_hyper_parameters_is_the_programs(optimiser: str) -> None:
-    from fedlens_export import objectives
-    from fedlens_export.programs import optimisers
-
     page = (DOCS / "bundle.md").read_text(encoding="utf-8")
-    of_all = [
-        *optimisers.OPTIMISERS[optimiser].hyper,
-        *(hyper for objective in objectives.OBJECTIVES.values() for hyper in objective.hyper),
-    ]
-
-    for hyper in of_all:
+    of_objectives = (objective.hyper for objective in objectives.OBJECTIVES.values())
+    for hyper in chain(optimisers.OPTIMISERS[optimiser].hyper, *of_objectives):
         (row,) = [line for line in page.splitlines() if line.startswith("| `") and f"`{hyper.name}`" in line]
         numbers = [float(found) for found in re.findall(r"(?<![\w.])\d+(?:\.\d+)?(?:e-?\d+)?", row)]
         assert {hyper.default, hyper.minimum, hyper.maximum} <= set(numbers), row
 
 
 def test_the_page_on_bundles_names_every_model_and_objective() -> None:
-    from fedlens_export import exporting, objectives
-
     page = (DOCS / "bundle.md").read_text(encoding="utf-8")
 
     assert [name for name in (*exporting.MODELS, *objectives.OBJECTIVES) if f"`{name}`" not in page] == []
 
 
-def _there(path: Path, page: Path, anchor: str) -> bool:
-    """Tell whether a link from `page` has a target: a file, or a heading by the name that GitHub gives it."""
-    target = page if path == page.parent else path
+def _there(page: Path, path: str, anchor: str) -> bool:
+    """Tell whether a link of a page has a target: a file, or a heading by the name that GitHub gives it."""
+    target = page.parent / path if path else page
     if not anchor:
         return target.exists()
     headings = re.findall(r"^#+ (.*)$", target.read_text(encoding="utf-8"), re.MULTILINE)

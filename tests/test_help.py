@@ -5,9 +5,20 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests import command_pages
 
-HEAVY = ("torch", "torchvision", "numpy", "sqlalchemy", "aiohttp", "PIL", "sklearn", "plotly")
+SHOW_HELP = """
+from typer.testing import CliRunner
+from fedlens.cli import app
+assert CliRunner().invoke(app, ["--help"]).exit_code == 0
+"""
+IMPORT_THE_SERVER = """
+import importlib, pkgutil, fedlens_server
+for module in pkgutil.walk_packages(fedlens_server.__path__, "fedlens_server."):
+    "migrations" in module.name or importlib.import_module(module.name)
+"""
 
 
 def test_the_page_of_commands_shows_every_command_with_the_help_that_the_program_prints() -> None:
@@ -29,26 +40,14 @@ def test_the_installed_program_prints_the_help_of_the_page() -> None:
     assert command_pages.trimmed(done.stdout) == command_pages.shown()["fedlens task model"]
 
 
-def test_help_loads_nothing_heavy() -> None:
-    script = (
-        "import sys; from typer.testing import CliRunner; from fedlens.cli import app; "
-        "assert CliRunner().invoke(app, ['--help']).exit_code == 0; "
-        f"print([name for name in {HEAVY} if name in sys.modules])"
-    )
+@pytest.mark.parametrize(
+    ("script", "heavy"),
+    [
+        (SHOW_HELP, {"torch", "torchvision", "numpy", "sqlalchemy", "aiohttp", "PIL", "sklearn", "plotly"}),
+        (IMPORT_THE_SERVER, {"torch", "torchvision", "PIL", "fedlens_edge_client"}),
+    ],
+)
+def test_help_and_the_server_load_nothing_heavy(script: str, heavy: set[str]) -> None:
+    command = [sys.executable, "-c", f"{script}\nimport sys; print({heavy} & sys.modules.keys())"]
 
-    loaded = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True).stdout
-
-    assert loaded.strip() == "[]"
-
-
-def test_the_servers_package_loads_no_torch() -> None:
-    script = (
-        "import importlib, pkgutil, sys, fedlens_server\n"
-        "for module in pkgutil.walk_packages(fedlens_server.__path__, 'fedlens_server.'):\n"
-        "    'migrations' in module.name or importlib.import_module(module.name)\n"
-        "print([name for name in ('torch', 'torchvision', 'PIL', 'fedlens_edge_client') if name in sys.modules])"
-    )
-
-    loaded = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True).stdout
-
-    assert loaded.strip() == "[]"
+    assert subprocess.run(command, check=True, capture_output=True, text=True).stdout == "set()\n"

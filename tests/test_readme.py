@@ -2,7 +2,6 @@
 
 import os
 import re
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +10,8 @@ import numpy as np
 import pytest
 from PIL import Image
 from sklearn.datasets import load_digits
+
+from tests.integration.processes import free_ports
 
 README = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")
 PHOTOS_PER_CLASS = 40
@@ -25,7 +26,8 @@ def test_the_readme_can_be_read_at_a_sitting() -> None:
 def test_a_federation_by_hand_learns_and_predicts(tmp_path: Path) -> None:
     _put_digits(tmp_path / "photos" / "anna", first=0)
     _put_digits(tmp_path / "photos" / "ben", first=PHOTOS_PER_CLASS)
-    (tmp_path / "script").write_text(_on_free_ports(_by_hand()))
+    (script,) = re.findall(r"<!-- by hand -->\n```bash\n(.*?)```\n", README, re.DOTALL)
+    (tmp_path / "script").write_text(_on_free_ports(script))
     environment = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "OMP_NUM_THREADS": "1"}
 
     finished = subprocess.run(
@@ -38,11 +40,6 @@ def test_a_federation_by_hand_learns_and_predicts(tmp_path: Path) -> None:
     predicted = re.findall(r"photos/anna/(\d)/\d+1\.png\W+(\d)\b", finished.stdout)
     assert len(predicted) == len(CLASSES) * PHOTOS_PER_CLASS // 10
     assert np.mean([truth == guess for truth, guess in predicted]) > 0.7
-
-
-def _by_hand() -> str:
-    (script,) = re.findall(r"<!-- by hand -->\n```bash\n(.*?)```\n", README, re.DOTALL)
-    return str(script)
 
 
 def _put_digits(folder: Path, first: int) -> None:
@@ -58,8 +55,7 @@ def _put_digits(folder: Path, first: int) -> None:
 
 def _on_free_ports(script: str) -> str:
     """The script with other ports than the usual ones, which may be taken on this machine."""
-    with socket.create_server(("127.0.0.1", 0)) as clients, socket.create_server(("127.0.0.1", 0)) as operators:
-        port, admin_port = clients.getsockname()[1], operators.getsockname()[1]
+    port, admin_port = free_ports(2)
     assert "fedlens serve --init server\n" in script
     return script.replace("--init server\n", f"--init server --port {port} --admin-port {admin_port}\n").replace(
         ":8443", f":{port}"

@@ -3,6 +3,7 @@
 import ast
 import re
 import subprocess
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,6 @@ PACKAGES = {
     "fedlens_edge_client": REPOSITORY / "edge_client" / "fedlens_edge_client",
     "fedlens_export": REPOSITORY / "export" / "fedlens_export",
 }
-_COMMENT = re.compile(r"/\*.*?\*/|(?<!:)//[^\n]*", re.DOTALL)
 MAX_FILE_BYTES = 1_000_000
 MAX_MODULE_LINES = 400
 MAX_CONFTEST_LINES = 150
@@ -25,20 +25,16 @@ MAX_CONFTEST_LINES = 150
 PRIVATE = re.compile(
     r"/(?:home|Users|root|work)/\w|/tmp/\w|\bC:\\|index-url\s*=|(?:https?://)?\b(?:pypi|files\.pythonhosted|download\.pytorch)\.org"
 )
+# Libraries that a package must do without; `fedlens` may import everything.
 FORBIDDEN = {
-    "fedlens_proto": (
-        "fedlens",
-        "fedlens_server",
-        "fedlens_edge_client",
-        "fedlens_export",
-        "torch",
-        "sqlalchemy",
-        "aiohttp",
-    ),
-    "fedlens_server": ("fedlens", "fedlens_edge_client", "fedlens_export", "torch", "torchvision", "PIL"),
-    "fedlens_edge_client": ("fedlens", "fedlens_server", "fedlens_export", "sqlalchemy"),
-    "fedlens_export": ("fedlens", "fedlens_server", "fedlens_edge_client", "sqlalchemy", "aiohttp"),
+    "fedlens_proto": {"torch", "sqlalchemy", "aiohttp"},
+    "fedlens_server": {"torch", "torchvision", "PIL"},
+    "fedlens_edge_client": {"sqlalchemy"},
+    "fedlens_export": {"sqlalchemy", "aiohttp"},
 }
+_COMMENT = re.compile(r"/\*.*?\*/|(?<!:)//[^\n]*", re.DOTALL)
+_UNFINISHED = re.compile(r"\b(TODO|FIXME|XXX)\b|raise NotImplementedError")
+_METHOD = re.compile("|".join(rf"\b{name.replace('_', '[_ -]?')}\b" for name in METHODS), re.IGNORECASE)
 
 
 def kept_files() -> list[Path]:
@@ -62,13 +58,28 @@ def modules(package: str) -> list[Path]:
 
 def kotlin() -> list[Path]:
     """Kotlin that people write, with Gradle's scripts."""
-    return [path for path in kept_files() if path.suffix in {".kt", ".kts"}]
+    found = [path for path in kept_files() if path.suffix in {".kt", ".kts"}]
+    assert len(found) > 40
+    return found
 
 
-def imported(path: Path) -> set[str]:
+MODULES = [path for package in PACKAGES for path in modules(package)]
+
+
+def faults(paths: Iterable[Path], fault: Callable[[str], object]) -> dict[str, object]:
+    """The faults in the texts of files, by file; nothing for a file without any."""
+    texts = {str(path.relative_to(REPOSITORY)): path.read_text(encoding="utf-8", errors="replace") for path in paths}
+    return {name: found for name, text in texts.items() if (found := fault(text))}
+
+
+def longer_than(lines: int) -> Callable[[str], object]:
+    return lambda text: len(text.splitlines()) > lines
+
+
+def imported(text: str) -> set[str]:
     """Top-level names of everything that a module imports, also inside functions."""
     names: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Import):
             names |= {alias.name.partition(".")[0] for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
@@ -76,9 +87,9 @@ def imported(path: Path) -> set[str]:
     return names
 
 
-def code(path: Path) -> str:
+def code(text: str) -> str:
     """A module without comments and docstrings."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
+    tree = ast.parse(text)
     for node in ast.walk(tree):
         documented = isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
         if documented and ast.get_docstring(node) is not None:
@@ -87,128 +98,53 @@ def code(path: Path) -> str:
 
 
 def test_no_file_names_a_place_on_somebodys_machine_or_a_package_index() -> None:
-    found = [
-        f"{path.relative_to(REPOSITORY)}: {match[0]}"
-        for path in kept_files()
-        if path != Path(__file__)
-        for match in [PRIVATE.search(path.read_bytes().decode("utf-8", "replace"))]
-        if match
-    ]
-
-    assert found == []
+    assert faults([path for path in kept_files() if path != Path(__file__)], PRIVATE.search) == {}
 
 
 def test_no_file_is_larger_than_a_megabyte() -> None:
     assert [str(path) for path in kept_files() if path.stat().st_size > MAX_FILE_BYTES] == []
 
 
-@pytest.mark.parametrize("package", PACKAGES)
-def test_every_package_says_that_it_is_typed(package: str) -> None:
-    assert (PACKAGES[package] / "py.typed").is_file()
+def test_every_package_says_that_it_is_typed() -> None:
+    assert [package for package, folder in PACKAGES.items() if not (folder / "py.typed").is_file()] == []
 
 
 @pytest.mark.parametrize("package", FORBIDDEN)
 def test_imports_point_the_way_the_design_says(package: str) -> None:
-    wrong = {
-        str(path.relative_to(REPOSITORY)): bad
-        for path in modules(package)
-        if (bad := sorted(imported(path) & set(FORBIDDEN[package])))
-    }
+    others = PACKAGES.keys() - {package, "fedlens_proto"}
 
-    assert wrong == {}
+    assert faults(modules(package), lambda text: imported(text) & (others | FORBIDDEN[package])) == {}
 
 
-def test_nothing_of_the_client_imports_the_emulation_of_fleets() -> None:
-    emulation = PACKAGES["fedlens_edge_client"] / "emulation"
-    named = re.compile(r"fedlens_edge_client\.emulation|from fedlens_edge_client import [^\n]*\bemulation\b")
-
-    assert [
-        str(path.relative_to(REPOSITORY))
-        for path in modules("fedlens_edge_client")
-        if emulation not in path.parents and named.search(code(path))
-    ] == []
+def test_nothing_is_left_half_done() -> None:
+    assert faults([*MODULES, *kotlin()], _UNFINISHED.search) == {}
 
 
-@pytest.mark.parametrize("package", PACKAGES)
-def test_every_module_says_what_it_holds(package: str) -> None:
-    silent = [
-        str(path.relative_to(REPOSITORY))
-        for path in modules(package)
-        if ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) in (None, "", "TODO.")
-    ]
+def test_no_module_is_too_long_to_be_read_at_a_sitting() -> None:
+    written = [path for path in kotlin() if "src/test" not in path.as_posix()]
 
-    assert silent == []
+    assert faults([*MODULES, *written], longer_than(MAX_MODULE_LINES)) == {}
 
 
-@pytest.mark.parametrize("package", PACKAGES)
-def test_nothing_is_left_half_done(package: str) -> None:
-    unfinished = re.compile(r"\b(TODO|FIXME|XXX)\b|raise NotImplementedError")
-
-    assert [str(path) for path in modules(package) if unfinished.search(path.read_text(encoding="utf-8"))] == []
+def test_shared_fixtures_stay_few() -> None:
+    assert faults((REPOSITORY / "tests").rglob("conftest.py"), longer_than(MAX_CONFTEST_LINES)) == {}
 
 
-@pytest.mark.parametrize("package", PACKAGES)
-def test_no_module_is_too_long_to_be_read_at_a_sitting(package: str) -> None:
-    lengths = {
-        str(p.relative_to(REPOSITORY)): len(p.read_text(encoding="utf-8").splitlines()) for p in modules(package)
-    }
+def test_every_folder_of_tests_is_a_package() -> None:
+    folders = {path.parent for path in (REPOSITORY / "tests").rglob("*.py")}
 
-    assert {name: length for name, length in lengths.items() if length > MAX_MODULE_LINES} == {}
-
-
-def test_no_file_of_kotlin_is_half_done_or_too_long_to_be_read_at_a_sitting() -> None:
-    unfinished = re.compile(r"\b(TODO|FIXME|XXX)\b")
-    texts = {str(path.relative_to(REPOSITORY)): path.read_text(encoding="utf-8") for path in kotlin()}
-
-    assert len(texts) > 40
-    assert [name for name, text in texts.items() if unfinished.search(text)] == []
-    lengths = {name: len(text.splitlines()) for name, text in texts.items() if "/src/test/" not in name}
-    assert {name: length for name, length in lengths.items() if length > MAX_MODULE_LINES} == {}
-
-
-@pytest.mark.parametrize("conftest", sorted((REPOSITORY / "tests").rglob("conftest.py")), ids=str)
-def test_shared_fixtures_stay_few(conftest: Path) -> None:
-    assert len(conftest.read_text(encoding="utf-8").splitlines()) <= MAX_CONFTEST_LINES
-
-
-@pytest.mark.parametrize("folder", [path for path in (REPOSITORY / "tests").rglob("*") if path.is_dir()], ids=str)
-def test_every_folder_of_tests_is_a_package(folder: Path) -> None:
-    assert not list(folder.glob("*.py")) or (folder / "__init__.py").is_file()
+    assert [str(folder) for folder in folders if not (folder / "__init__.py").is_file()] == []
 
 
 def test_methods_are_known_by_name_in_their_own_folder_alone() -> None:
     methods = PACKAGES["fedlens_server"] / "methods"
-    names = sorted(METHODS)
-    others = [
-        path
-        for package in ("fedlens_proto", "fedlens_server", "fedlens_edge_client")
-        for path in modules(package)
-        if methods not in path.parents
-    ]
+    packages = ("fedlens_proto", "fedlens_server", "fedlens_edge_client")
+    others = [path for package in packages for path in modules(package) if methods not in path.parents]
 
-    assert "fedavg" in names
+    assert "fedavg" in METHODS
     # Citing a method's paper in a comment is fine; no code may tell one method from another.
-    found = {
-        str(path.relative_to(REPOSITORY)): name
-        for path in others
-        for text in [code(path)]
-        for name in names
-        if re.search(rf"\b{name}\b", text, re.IGNORECASE)
-    }
-    assert found == {}
-
-
-def test_kotlin_knows_no_method_by_name() -> None:
-    # As above, comments may cite a paper.
-    names = re.compile("|".join(rf"\b{name.replace('_', '[_ -]?')}\b" for name in METHODS), re.IGNORECASE)
-    found = {
-        str(path.relative_to(REPOSITORY)): match[0]
-        for path in kotlin()
-        for match in [names.search(_COMMENT.sub("", path.read_text(encoding="utf-8")))]
-        if match
-    }
-
-    assert found == {}
+    assert faults(others, lambda text: _METHOD.search(code(text))) == {}
+    assert faults(kotlin(), lambda text: _METHOD.search(_COMMENT.sub("", text))) == {}
 
 
 def test_every_package_that_is_installed_is_pinned() -> None:

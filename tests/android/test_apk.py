@@ -21,10 +21,6 @@ built = pytest.mark.skipif(
 )
 
 
-def test_files_of_an_app_may_be_in_the_apk() -> None:
-    apk.check(FILES)
-
-
 @pytest.mark.parametrize(
     ("name", "content"),
     [
@@ -39,6 +35,8 @@ def test_files_of_an_app_may_be_in_the_apk() -> None:
     ],
 )
 def test_what_does_not_belong_into_an_apk_is_refused_and_named(name: str, content: bytes) -> None:
+    apk.check(FILES)
+
     with pytest.raises(apk.NotPackaged, match=name):
         apk.check({**FILES, name: content})
 
@@ -48,8 +46,7 @@ def test_equal_files_give_equal_bytes_whatever_their_order(tmp_path: Path) -> No
     apk.write_archive(tmp_path / "b.apk", dict(reversed(FILES.items())))
 
     assert (tmp_path / "a.apk").read_bytes() == (tmp_path / "b.apk").read_bytes()
-    with zipfile.ZipFile(tmp_path / "a.apk") as archive:
-        assert {name: archive.read(name) for name in archive.namelist()} == FILES
+    assert files_of(tmp_path / "a.apk") == FILES
 
 
 @pytest.mark.parametrize("length", range(1, 5))
@@ -124,16 +121,14 @@ def test_the_guides_app_is_shrunk_without_a_warning_and_reads_and_writes_the_sam
     assert len(whole.splitlines()) == 6
     assert read_with([tmp_path / "shrunk.jar"]) == whole
     assert (tmp_path / "shrunk.jar").stat().st_size < sum(path.stat().st_size for path in archives) / 2
-    with zipfile.ZipFile(tmp_path / "shrunk.jar") as shrunk:
-        assert "org/fedlens/example/LearningJob.class" in shrunk.namelist()
+    assert "org/fedlens/example/LearningJob.class" in files_of(tmp_path / "shrunk.jar")
 
 
 @built
 def test_the_aar_has_what_an_app_needs() -> None:
     (aar,) = (apk.HERE / "sdk" / "target").glob("sdk-*.aar")
 
-    with zipfile.ZipFile(aar) as archive:
-        files = {name: archive.read(name) for name in archive.namelist()}
+    files = files_of(aar)
 
     assert {"AndroidManifest.xml", "R.txt", "classes.jar", "proguard.txt"} <= set(files)
     assert b'package="org.fedlens.sdk"' in files["AndroidManifest.xml"]
@@ -147,3 +142,8 @@ def read_with(archives: list[Path]) -> str:
     assert java is not None
     command = [java, "-cp", os.pathsep.join(map(str, archives)), "org.fedlens.example.ReadingKt", str(VECTORS)]
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+def files_of(archive: Path) -> dict[str, bytes]:
+    with zipfile.ZipFile(archive) as opened:
+        return {name: opened.read(name) for name in opened.namelist()}

@@ -13,25 +13,14 @@ CATALOGUE = tomllib.loads((ANDROID / "gradle" / "libs.versions.toml").read_text(
 POM = {"m": "http://maven.apache.org/POM/4.0.0"}
 
 
-def pom_text(path: str) -> str:
-    """The text of one element of the root pom."""
-    found = ElementTree.parse(ANDROID / "pom.xml").findtext(path, namespaces=POM)
-    assert found is not None, path
-    return found
+def test_gradle_and_maven_build_with_one_version() -> None:
+    root = ElementTree.parse(ANDROID / "pom.xml")
+    tools = ("kotlin", "coroutines", "okhttp", "protobuf")
+    of_maven = {tool: root.findtext(f"m:properties/m:{tool}.version", namespaces=POM) for tool in tools}
+    of_maven["fedlens"] = root.findtext("m:version", namespaces=POM)
 
-
-@pytest.mark.parametrize(
-    ("version", "element"),
-    [
-        ("fedlens", "m:version"),
-        ("kotlin", "m:properties/m:kotlin.version"),
-        ("coroutines", "m:properties/m:coroutines.version"),
-        ("okhttp", "m:properties/m:okhttp.version"),
-        ("protobuf", "m:properties/m:protobuf.version"),
-    ],
-)
-def test_gradle_and_maven_build_with_one_version(version: str, element: str) -> None:
-    assert CATALOGUE["versions"][version] == pom_text(element)
+    assert None not in of_maven.values()
+    assert CATALOGUE["versions"] == CATALOGUE["versions"] | of_maven
 
 
 def test_apps_get_the_release_of_executorch_that_lowers_their_programs() -> None:
@@ -53,23 +42,17 @@ def test_every_library_of_the_catalogue_is_of_a_version_in_it() -> None:
 
 
 @pytest.mark.parametrize("module", ["sdk", "app"])
-def test_gradle_leaves_the_tests_to_maven(module: str) -> None:
-    script = (ANDROID / module / "build.gradle.kts").read_text(encoding="utf-8")
-
-    assert "hostTests[HostTestBuilder.UNIT_TEST_TYPE]?.enable = false" in script
-    assert "testImplementation" not in script
-
-
-@pytest.mark.parametrize("module", ["sdk", "app"])
-def test_what_a_module_takes_from_the_catalogue_is_in_it(module: str) -> None:
+def test_gradle_takes_what_the_catalogue_has_and_leaves_the_tests_to_maven(module: str) -> None:
     script = (ANDROID / module / "build.gradle.kts").read_text(encoding="utf-8")
     kinds = {"versions.": "versions", "plugins.": "plugins", "": "libraries"}
-    names = {kind: {name.replace("-", ".") for name in CATALOGUE[kind]} for kind in kinds.values()}
+    named = {f"{kind}{name}".replace("-", ".") for kind, table in kinds.items() for name in CATALOGUE[table]}
 
-    taken = re.findall(r"libs\.(versions\.|plugins\.|)([a-z.]+?)(?:\.get\(\)|\))", script)
+    taken = set(re.findall(r"libs\.((?:versions\.|plugins\.|)[a-z.]+?)(?:\.get\(\)|\))", script))
 
     assert taken
-    assert [f"libs.{prefix}{name}" for prefix, name in taken if name not in names[kinds[prefix]]] == []
+    assert taken <= named
+    assert "hostTests[HostTestBuilder.UNIT_TEST_TYPE]?.enable = false" in script
+    assert "testImplementation" not in script
 
 
 def test_every_module_that_gradle_includes_is_one_of_mavens() -> None:

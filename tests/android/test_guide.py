@@ -9,6 +9,7 @@ from tests.android import guide
 
 ANDROID = guide.REPOSITORY / "android_demo"
 SDK = ANDROID / "sdk" / "src" / "main"
+PAGE = guide.GUIDE.read_text(encoding="utf-8")
 NAME = "{http://schemas.android.com/apk/res/android}name"
 
 
@@ -22,9 +23,8 @@ def test_the_guides_code_is_the_examples_which_is_compiled() -> None:
 
 
 def test_the_guides_dependencies_are_those_of_the_sdk() -> None:
-    page = guide.GUIDE.read_text(encoding="utf-8")
     catalogue = tomllib.loads((ANDROID / "gradle" / "libs.versions.toml").read_text(encoding="utf-8"))
-    (block,) = re.findall(r"<!-- gradle -->\n```kotlin\n(.*?)```", page, re.DOTALL)
+    (block,) = re.findall(r"<!-- gradle -->\n```kotlin\n(.*?)```", PAGE, re.DOTALL)
 
     # protoc alone is a tool of the build.
     needed = {
@@ -38,9 +38,8 @@ def test_the_guides_dependencies_are_those_of_the_sdk() -> None:
 
 
 def test_every_reason_in_the_guide_is_one_that_a_client_ends_with() -> None:
-    page = guide.GUIDE.read_text(encoding="utf-8")
     errors = (SDK / "kotlin" / "org" / "fedlens" / "sdk" / "FedLensException.kt").read_text(encoding="utf-8")
-    _, _, table = page.partition("| `error.reason` |")
+    _, _, table = PAGE.partition("| `error.reason` |")
     table, _, _ = table.partition("\n\n")
 
     named = set(re.findall(r"`([A-Z_]{5,})`", table))
@@ -50,7 +49,6 @@ def test_every_reason_in_the_guide_is_one_that_a_client_ends_with() -> None:
 
 
 def test_every_permission_that_is_asked_for_is_explained() -> None:
-    page = guide.GUIDE.read_text(encoding="utf-8")
     manifests = [SDK / "AndroidManifest.xml", *ANDROID.glob("*/src/main/AndroidManifest.xml")]
 
     asked = {
@@ -60,22 +58,14 @@ def test_every_permission_that_is_asked_for_is_explained() -> None:
     }
 
     assert "INTERNET" in asked
-    assert [name for name in sorted(asked) if f"| `{name}` |" not in page] == []
+    assert [name for name in sorted(asked) if f"| `{name}` |" not in PAGE] == []
 
 
 def test_every_kotlin_name_in_the_guide_is_in_the_sdk() -> None:
-    page = guide.GUIDE.read_text(encoding="utf-8")
-    prose = re.sub(r"```.*?```", "", page, flags=re.DOTALL)
+    prose = re.sub(r"```.*?```", "", PAGE, flags=re.DOTALL)
     code = "\n".join(path.read_text(encoding="utf-8") for path in Path(SDK / "kotlin").rglob("*.kt"))
 
-    named = {
-        *re.findall(r"`client\.(\w+)", prose),
-        *re.findall(r"`album\.(\w+)", prose),
-        *re.findall(r"`ClientSettings\((\w+)", prose),
-        *re.findall(r"`ClientSettings\.(\w+)", prose),
-        *re.findall(r"`Policy\((\w+)", prose),
-        *re.findall(r"`(?:Callbacks|Running)\.(\w+)", prose),
-    }
+    named = set(re.findall(r"`(?:client\.|album\.|ClientSettings[.(]|Policy\(|Callbacks\.|Running\.)(\w+)", prose))
 
     assert {"journal", "forget", "pins", "policy", "upload", "cancel"} <= named
     assert [name for name in sorted(named) if not re.search(rf"\b(?:fun|val) (?:<[^>]*> )?{name}\b", code)] == []

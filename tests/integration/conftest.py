@@ -1,9 +1,7 @@
 """Fixtures of all federations of these tests."""
 
-import tarfile
 from collections.abc import Callable, Iterator
 from functools import cache
-from itertools import takewhile
 from pathlib import Path
 
 import pytest
@@ -12,12 +10,11 @@ from PIL import Image
 from sklearn.datasets import load_digits
 from torch import nn
 
-from fedlens_export.exporting import Training, whole_model_bundle
 from fedlens_export.models.classified import Classified
 from tests.integration import federation
 from tests.integration.processes import ServerProcess
+from tests.phone_photos import CIFAR10, first_of_each_class
 
-CIFAR10 = Path(__file__).parents[3] / "shared" / "data" / "cifar10-images.tar.xz"
 NewBundle = Callable[[str, str], Path]
 
 
@@ -39,17 +36,10 @@ def cifar10(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if not CIFAR10.exists():
         pytest.skip("the CIFAR-10 photos are not beside the repository (../shared/data/cifar10-images.tar.xz)")
     root = tmp_path_factory.mktemp("cifar10")
-    taken: dict[str, int] = {}  # photos by class, in the archive's order
-    with tarfile.open(CIFAR10) as archive:
-        for member in takewhile(lambda member: member.name.startswith("test"), archive):
-            content = archive.extractfile(member)
-            name = Path(member.name).parent.name
-            if content is None or taken.setdefault(name, 0) == 24:
-                continue
-            folder = root / str(list(taken).index(name))
-            folder.mkdir(exist_ok=True)
-            (folder / Path(member.name).name).write_bytes(content.read())
-            taken[name] += 1
+    for label, photos in enumerate(first_of_each_class(24).values()):
+        (root / str(label)).mkdir()
+        for name, raw in photos.items():
+            (root / str(label) / name).write_bytes(raw)
     return root
 
 
@@ -81,11 +71,9 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> NewBundle:
             nn.Flatten(),
             nn.Linear(channels * ((federation.SIDE - 1) // 2) ** 2, 12),
         )
-        training = Training(class_names=tuple(str(digit) for digit in range(10)), batch=16, objective=objective)
         folder = tmp_path_factory.mktemp(f"{name}-{objective}") / "bundle"
-        return whole_model_bundle(
-            folder, Classified(extractor, nn.Linear(12, 10)), training, federation.SIDE, name=name
-        ).folder
+        model = Classified(extractor, nn.Linear(12, 10))
+        return federation.digits_bundle(folder, model, name, objective=objective).folder
 
     return export
 
@@ -95,16 +83,12 @@ def concatenating(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """A network of two layers, with ONNX; and one classifier on at most three of its first layers."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(1)
-        model = nn.Sequential(
-            nn.Flatten(), nn.Linear(3 * federation.SIDE * federation.SIDE, 16), nn.ReLU(), nn.Linear(16, 10)
-        )
-    classes = tuple(str(digit) for digit in range(10))
+        pixels = 3 * federation.SIDE * federation.SIDE
+        model = nn.Sequential(nn.Flatten(), nn.Linear(pixels, 16), nn.ReLU(), nn.Linear(16, 10))
     folder = tmp_path_factory.mktemp("export")
-    ordinary = Training(class_names=classes, batch=16, onnx=True)
-    concatenated = Training(class_names=classes, batch=16, concatenated=3)
     return [
-        whole_model_bundle(folder / str(i), model, training, federation.SIDE, name="two layers").folder
-        for i, training in enumerate((ordinary, concatenated))
+        federation.digits_bundle(folder / "ordinary", model, "two layers", onnx=True).folder,
+        federation.digits_bundle(folder / "concatenated", model, "two layers", concatenated=3).folder,
     ]
 
 

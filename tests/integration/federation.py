@@ -3,49 +3,39 @@
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from torch import nn
 
-from fedlens_edge_client.client.client import EdgeClient
 from fedlens_edge_client.client.events import Event
-from fedlens_edge_client.client.http_transport import HttpTransport, trust
-from fedlens_edge_client.client.retrying import Backoff
-from fedlens_edge_client.engines.torch import TorchEngine
-from fedlens_edge_client.storage.album import AlbumSnapshot
-from fedlens_edge_client.storage.folder_album import FolderAlbum
+from fedlens_edge_client.emulation.partitions import Partition, PartitionName
 from fedlens_export.exporting import Training, whole_model_bundle
 from fedlens_proto import keyed_hash
 from fedlens_proto.manifest import Bundle
+from tests.integration import two_drivers
 from tests.integration.processes import ServerProcess
 
 SIDE = 8
 FLEET_KEY = bytes(range(32))
 TASK_SEED = "5e" * 32
+CODECS = ("--codec", "int8", "--difference", "--download-codec", "int8", "--download-difference")
 OnEvent = Callable[[int, Event], None]
 
 
+def digits_bundle(folder: Path, model: nn.Module, name: str, **training: Any) -> Bundle:
+    """The bundle of a network for digits of 8 x 8 pixels."""
+    given = Training(class_names=tuple(str(digit) for digit in range(10)), batch=16, **training)
+    return whole_model_bundle(folder, model, given, SIDE, name=name)
+
+
 def tiny_bundle(folder: Path) -> Bundle:
-    """Digits of 8 x 8 pixels, one linear layer."""
+    """One linear layer."""
     model = nn.Sequential(nn.Flatten(), nn.Linear(3 * SIDE * SIDE, 10))
     for parameter in model.parameters():
         nn.init.zeros_(parameter)
-    training = Training(class_names=tuple(str(digit) for digit in range(10)), batch=16)
-    return whole_model_bundle(folder, model, training, SIDE, name="tiny")
-
-
-@dataclass(frozen=True)
-class ShareAlbum:
-    """Every n-th photo of a folder: what one of n clients has."""
-
-    folder: FolderAlbum
-    index: int
-    clients: int
-
-    def photos(self, round_number: int) -> AlbumSnapshot:
-        snapshot = self.folder.photos(round_number)
-        return AlbumSnapshot(photos=snapshot.photos[self.index :: self.clients], skipped=snapshot.skipped)
+    return digits_bundle(folder, model, "tiny")
 
 
 def secret(index: int) -> bytes:
@@ -53,42 +43,17 @@ def secret(index: int) -> bytes:
     return keyed_hash.fleet_secret(FLEET_KEY, 1, index)
 
 
-def client(
-    server: ServerProcess,
-    folder: Path,
-    photos: Path,
-    index: int,
-    clients: int,
-    on_event: Callable[[Event], None] | None = None,
-    executor: ThreadPoolExecutor | None = None,
-) -> EdgeClient:
-    """Client `index` of `clients`, with its state in `folder`."""
-    backoff = Backoff(first_s=0.02, most_s=0.2, give_up_after_s=60)
-    transport = HttpTransport(server.url, secret(index), ssl_context=trust(server.ca), backoff=backoff)
-    return EdgeClient(
-        server.url,
-        folder / f"client-{index}",
-        ShareAlbum(FolderAlbum(photos), index, clients),
-        enrolment_token=server.token("trainer"),
-        secret=secret(index),
-        transport=transport,
-        engine_factory=TorchEngine,
-        on_event=on_event,
-        executor=executor,
-    )
-
-
 async def run_clients(
     server: ServerProcess, folder: Path, photos: Path, clients: int, on_event: OnEvent = lambda index, event: None
 ) -> None:
-    """Run all clients until the server has no more work for them."""
+    """Run all clients, which share the photos, until the server has no more work for them."""
+    shares = Partition(name=PartitionName.DIRICHLET, seed=3, clients=clients, beta=1000)
+    fleet = two_drivers.fleet(folder, photos, clients, partition=shares)
 
     async def run(index: int, executor: ThreadPoolExecutor) -> None:
-        def tell(event: Event) -> None:
-            on_event(index, event)
-
-        async with client(server, folder, photos, index, clients, tell, executor) as member:
-            await member.run()
+        tell = partial(on_event, index)
+        async with two_drivers.member(server, fleet, index, executor=executor, on_event=tell) as client:
+            await client.run()
 
     with ThreadPoolExecutor(1) as executor:
         await asyncio.gather(*(run(index, executor) for index in range(clients)))

@@ -3,7 +3,6 @@
 import asyncio
 import fcntl
 import json
-import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -16,6 +15,8 @@ from typing import Any
 import pytest
 
 from bench import maven
+from tests.integration.deaths import Death as Death
+from tests.integration.deaths import Fate as Fate
 
 ANDROID = maven.ANDROID
 # Photos as the decoders under test have decoded them; see `tests/phone_photos.py`.
@@ -38,19 +39,16 @@ def build() -> None:
         pytest.skip(f"the Kotlin client is built with Maven: {reason}")
     with (ANDROID / "pom.xml").open("rb") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
+        # A folder's own time tells of deleted files.
+        changed = max(source.stat().st_mtime for source in _sources())
         built = [PHOTOS / "photos.json", ANDROID / "jvm-engine" / "target" / "classpath.txt"]
-        if not all(file.exists() and file.stat().st_mtime > _changed() for file in built):
+        if not all(file.exists() and file.stat().st_mtime > changed for file in built):
             rmtree(PHOTOS, ignore_errors=True)
             decoders = ["-Dtest=BitmapDecoderTest,ImageIoDecoderTest", "-Dsurefire.failIfNoSpecifiedTests=false"]
             python = f"-Dfedlens.python={sys.executable}"
             command = ["mvn", "-q", "-pl", "jvm-engine", "-am", *decoders, python, "package"]
             done = subprocess.run(command, cwd=ANDROID, capture_output=True, text=True, timeout=BUILD_TIMEOUT_S)
             assert done.returncode == 0, f"{' '.join(command)}: {done.stdout[-4000:]}{done.stderr[-4000:]}"
-
-
-def _changed() -> float:
-    """The time of the last change of a source; a folder's own time tells of deleted files."""
-    return max(source.stat().st_mtime for source in _sources())
 
 
 def _sources() -> Iterator[Path]:
@@ -70,52 +68,6 @@ def class_path() -> str:
     if reason := maven.no_runtime():
         pytest.skip(f"the Kotlin client has no runtime here: {reason}")
     return maven.class_path("jvm-engine")
-
-
-@dataclass(frozen=True)
-class Death:
-    """The moment at which a life ends.
-
-    Attributes:
-        step: What the client was about to do, or had just done.
-        count: The how-manieth time.
-        later_s: So many seconds after that.
-    """
-
-    step: str
-    count: int = 1
-    later_s: float = 0.0
-
-
-class Fate:
-    """Kills a process when its time has come."""
-
-    def __init__(self, death: Death | None = None) -> None:
-        """None: it lives."""
-        self._death = death
-        self._left = 0 if death is None else death.count
-        self._process: asyncio.subprocess.Process | None = None
-
-    def hangs_over(self, process: asyncio.subprocess.Process) -> None:
-        """This is the process."""
-        self._process = process
-
-    def step(self, name: str) -> bool:
-        """Another step; whether it was the last one."""
-        if self._death is None or self._death.step != name:
-            return False
-        self._left -= 1
-        if self._left:
-            return False
-        if self._death.later_s:
-            asyncio.get_running_loop().call_later(self._death.later_s, self._kill)
-            return False
-        self._kill()
-        return True
-
-    def _kill(self) -> None:
-        if self._process is not None and self._process.returncode is None:
-            self._process.send_signal(signal.SIGKILL)
 
 
 @dataclass
@@ -147,21 +99,23 @@ async def live(*options: str | Path, fate: Fate | None = None, on_line: OnLine =
     )
     assert process.stdout is not None
     assert process.stderr is not None
-    life = Life()
+    life, fate = Life(), fate or Fate()
+
+    def kill() -> None:
+        if process.returncode is None:
+            process.kill()
+
+    fate.kill = kill
     try:
-        if fate is not None:
-            fate.hangs_over(process)
         errors = asyncio.create_task(process.stderr.read())
         async for raw in process.stdout:
             line = json.loads(raw)
             (life.events if "event" in line else life.states).append(line)
             on_line(line)
-            if fate is not None:
-                fate.step(line.get("event") or line["state"])
+            fate.step(line.get("event") or line["state"])
         life.errors = (await errors).decode()
         life.status = await process.wait()
     finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
+        kill()
+        await process.wait()
     return life

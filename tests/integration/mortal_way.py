@@ -11,7 +11,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from fedlens_edge_client.client.http_transport import trust
-from tests.integration.kotlin_client import Fate
+from tests.integration.deaths import Fate
 
 _PASSED_ON = ("Authorization", "Content-Type", "Range")
 _PASSED_BACK = ("Content-Type", "Content-Range")

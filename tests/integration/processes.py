@@ -32,15 +32,11 @@ class ServerProcess(server_process.ServerProcess):
 
 
 def run_fedlens(*arguments: str) -> str:
-    """Run the command line as a user would; gives what it printed."""
-    done = subprocess.run([FEDLENS, *arguments], capture_output=True, text=True, env=plain_environment())
+    """Run the command line as a user would, without colours and with one thread; gives what it printed."""
+    plain = {**os.environ, "NO_COLOR": "1", "TERM": "dumb", "OMP_NUM_THREADS": "1"}
+    done = subprocess.run([FEDLENS, *arguments], capture_output=True, text=True, env=plain)
     assert done.returncode == 0, f"fedlens {' '.join(arguments)}: {done.stdout}{done.stderr}"
     return done.stdout
-
-
-def plain_environment() -> dict[str, str]:
-    """This process's environment, for output without colours and with one thread a process."""
-    return {**os.environ, "NO_COLOR": "1", "TERM": "dumb", "OMP_NUM_THREADS": "1"}
 
 
 def free_ports(count: int) -> list[int]:

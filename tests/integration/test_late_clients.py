@@ -1,126 +1,83 @@
 """A client that enrols when a task is under way, over HTTP, for the methods whose phases differ."""
 
 import asyncio
-import json
-from functools import partial
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
+from unittest.mock import ANY
 
 import pytest
 
-from fedlens.admin_client import AdminClient
-from fedlens_edge_client.client.events import Enrolled
-from fedlens_edge_client.client.http_transport import HttpTransport, trust
-from fedlens_edge_client.engines.torch import TorchEngine
-from fedlens_edge_client.training.label_distribution import private_generator
-from fedlens_proto.manifest import Bundle
-from fedlens_proto.v1 import admin_pb2, update_pb2
+from fedlens_edge_client.client.transport import Transport
+from fedlens_edge_client.emulation.transport_wrapper import TransportWrapper
+from fedlens_proto.v1 import admin_pb2, enrolment_pb2, update_pb2
 from tests.integration import two_drivers
 from tests.integration.conftest import NewBundle
 from tests.integration.processes import ServerProcess
 
-CLIENTS, LATE = 8, 7
-TASK = "with a late client"
+LATE = two_drivers.CLIENTS - 1
 
 
-class Doors:
-    """Lets the last client in after the first upload of the others, and them on when it has enrolled."""
+class HeldTransport(TransportWrapper):
+    """Lets the late client enrol after the first upload of the others, and nobody upload in round 2 before that."""
 
-    def __init__(self) -> None:
-        self.uploaded = asyncio.Event()
-        self.enrolled = asyncio.Event()
+    def __init__(self, inner: Transport, index: int, uploaded: asyncio.Event, enrolled: asyncio.Event) -> None:
+        super().__init__(inner)
+        self._uploaded, self._enrolled = uploaded, enrolled
+        if index == LATE:
+            self.enrol = self._enrol_late
 
-
-class HeldTransport(HttpTransport):
-    """Sends nothing of a second round before the late client is there."""
-
-    doors: Doors
+    async def _enrol_late(self, token: str, capabilities: enrolment_pb2.Capabilities) -> enrolment_pb2.EnrolResponse:
+        await self._uploaded.wait()
+        response = await self._inner.enrol(token, capabilities)
+        self._enrolled.set()
+        return response
 
     async def put_update(
         self, task: int, round_number: int, header: bytes, blob: bytes | Path | None
     ) -> update_pb2.Receipt:
-        """As `HttpTransport.put_update`."""
         if round_number > 1:
-            await self.doors.enrolled.wait()
+            await self._enrolled.wait()
         receipt = await super().put_update(task, round_number, header, blob)
-        self.doors.uploaded.set()
+        self._uploaded.set()
         return receipt
 
 
-async def take_part_with_a_late_client(
-    server: ServerProcess, folder: Path, photos: Path, settings: dict[str, Any], bundles: list[Path]
-) -> list[admin_pb2.RoundResult]:
-    """The task's rounds once it has finished."""
-    fleet = two_drivers.fleet(folder, photos, CLIENTS)
-    opened = {bundle.id: bundle for bundle in map(Bundle.open, bundles)}
-    engines = {digest: TorchEngine(bundle) for digest, bundle in opened.items()}
-    admin = AdminClient(server.profile)
-    whole = {"population": LATE, "epochs": 1, "deadline_s": 60, "seed": sha256(TASK.encode()).hexdigest(), **settings}
-    await asyncio.to_thread(admin.create_task, TASK, list(opened.values()), json.dumps(whole))
-    doors = Doors()
-
-    async def take_part(index: int) -> None:
-        if index == LATE:
-            await doors.uploaded.wait()
-        secret = fleet.secret(index)
-        transport = HeldTransport(server.url, secret, ssl_context=trust(server.ca), backoff=two_drivers.BACKOFF)
-        transport.doors = doors
-        async with two_drivers.member(
-            server.url,
-            server.token("trainer"),
-            fleet,
-            index,
-            transport,
-            lambda bundle: engines[bundle.id],
-            private=partial(private_generator, secret),
-            on_event=lambda event: doors.enrolled.set() if index == LATE and isinstance(event, Enrolled) else None,
-        ) as client:
-            await client.run()
-
-    await asyncio.gather(*(take_part(index) for index in range(CLIENTS)))
-    shown = await asyncio.to_thread(admin.show, TASK)
-    assert shown.task.state == admin_pb2.TASK_STATE_FINISHED
-    return list(shown.rounds)
-
-
-def reported(result: admin_pb2.RoundResult) -> int:
-    return [member.state for member in result.members].count(admin_pb2.MEMBER_STATE_REPORTED)
+# In pFedSim it trains from the next round and is evaluated; in FedConcat it has no cluster and joins the classifier.
+CONCAT = {"clusters": 2, "extractor_rounds": 2, "classifier_rounds": 2}
+CASES: list[tuple[str, dict[str, Any], list[int], list[Any]]] = [
+    (
+        "pfedsim",
+        {"rounds": 4, "options": {"warm_up": 0.25}, "personal_evaluation": True},
+        [0, 1, 1, 1, 2],
+        [LATE, ANY, *[LATE + 1] * 3],
+    ),
+    ("fedconcat", {"rounds": 5, "options": CONCAT}, [0, 1, 1, 2, 2], [LATE, LATE, LATE, LATE + 1, LATE + 1]),
+]
 
 
 @pytest.mark.slow
-async def test_in_pfedsim_a_late_client_trains_from_the_next_round_and_is_evaluated(
-    tmp_path: Path, photos: Path, exported: NewBundle, server: ServerProcess
+@pytest.mark.parametrize(("method", "more", "phases", "reported"), CASES)
+async def test_a_late_client_takes_part_as_soon_as_its_method_can_use_it(
+    tmp_path: Path,
+    photos: Path,
+    exported: NewBundle,
+    concatenating: list[Path],
+    server: ServerProcess,
+    method: str,
+    more: dict[str, Any],
+    phases: list[int],
+    reported: list[Any],
 ) -> None:
-    settings = {
-        "method": "pfedsim",
-        "rounds": 4,
-        "options": {"warm_up": 0.25},
-        "hyper": {"lr_extractor": 0.05, "lr_classifier": 0.05},
-        "personal_evaluation": True,
-    }
+    settings = two_drivers.settings(method, population=LATE, deadline_s=60, **more)
+    bundles = concatenating if method == "fedconcat" else [exported("small", "cross_entropy")]
+    uploaded, enrolled = asyncio.Event(), asyncio.Event()
 
-    rounds = await take_part_with_a_late_client(
-        server, tmp_path, photos, settings, [exported("small", "cross_entropy")]
-    )
+    def held(transport: Transport, index: int) -> Transport:
+        return HeldTransport(transport, index, uploaded, enrolled)
 
-    assert [result.phase for result in rounds] == [0, 1, 1, 1, 2]
-    assert (reported(rounds[0]), reported(rounds[-1])) == (LATE, CLIENTS)
-    assert all(reported(result) == CLIENTS for result in rounds[2:])
+    http = await two_drivers.over_http(server, two_drivers.fleet(tmp_path, photos), settings, bundles, wrapped=held)
 
-
-@pytest.mark.slow
-async def test_in_fedconcat_a_late_client_has_no_cluster_and_joins_the_classifier(
-    tmp_path: Path, photos: Path, concatenating: list[Path], server: ServerProcess
-) -> None:
-    settings = {
-        "method": "fedconcat",
-        "rounds": 5,
-        "options": {"clusters": 2, "extractor_rounds": 2, "classifier_rounds": 2},
-        "hyper": {"lr_extractor": 0.1, "lr_classifier": 0.1},
-    }
-
-    rounds = await take_part_with_a_late_client(server, tmp_path, photos, settings, concatenating)
-
-    assert [result.phase for result in rounds] == [0, 1, 1, 2, 2]
-    assert [reported(result) for result in rounds] == [LATE, LATE, LATE, CLIENTS, CLIENTS]
+    assert http.shown.task.state == admin_pb2.TASK_STATE_FINISHED
+    assert [result.phase for result in http.shown.rounds] == phases
+    counts = [two_drivers.states(result).count(admin_pb2.MEMBER_STATE_REPORTED) for result in http.shown.rounds]
+    assert counts == reported

@@ -1,23 +1,20 @@
 """Every method with real clients, over HTTP and in a study: the same bytes, also with clients that fail.
 
-Those with more than one phase have tests of their own.
+So a number of `fedlens compare` is a statement about the product. FedConcat has tests of its own.
 """
 
-import json
-from dataclasses import replace
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from fedlens_edge_client.emulation.faults import FaultEntry, FaultKind, FaultPlan
+from fedlens_edge_client.emulation.faults import FaultKind
 from fedlens_proto.v1 import admin_pb2
 from tests.integration import two_drivers
 from tests.integration.conftest import NewBundle
 from tests.integration.processes import ServerProcess
 
-CLIENTS = 8
+KINDS = (FaultKind.VANISH, FaultKind.NAN, FaultKind.DUPLICATE)
 WEIGHT = {"options": {"weight": True}}
 CASES = [
     ("fedclassavg", ["small", "wide"], "supcon", {}),
@@ -44,32 +41,47 @@ async def test_a_study_and_the_server_give_the_same_bytes_with_clients_that_vani
     objective: str,
     more: dict[str, Any],
 ) -> None:
-    settings = {
-        "method": method,
-        "rounds": 2,
-        "population": CLIENTS,
-        "epochs": 1,
-        "deadline_s": 6,
-        "personal_evaluation": True,
-        "seed": sha256(method.encode()).hexdigest(),
-        **more,
-        "hyper": {"lr_extractor": 0.05, "lr_classifier": 0.05, **more.get("hyper", {})},
-    }
-    kinds = (FaultKind.VANISH, FaultKind.NAN, FaultKind.DUPLICATE)
-    fleet = two_drivers.fleet(
-        tmp_path / "http",
-        images,
-        CLIENTS,
-        plan=FaultPlan(fault=tuple(FaultEntry(client=i, round=1, kind=kind) for i, kind in enumerate(kinds))),
-        models=tuple(models) if len(models) > 1 else (),
-    )
-    bundles = [exported(name, objective) for name in models]
+    settings = two_drivers.settings(method, personal_evaluation=True, **more)
+    faults = [(index, 1, kind) for index, kind in enumerate(KINDS)]
+    fleet = two_drivers.fleet(tmp_path / "http", images, faults=faults, models=tuple(models))
 
-    http = await two_drivers.over_http(server, fleet, json.dumps(settings), bundles)
-    study = await two_drivers.in_a_study(replace(fleet, state=tmp_path / "study"), json.dumps(settings), bundles)
+    study = await two_drivers.both(server, fleet, settings, [exported(name, objective) for name in models])
 
-    two_drivers.assert_same(study, http)
-    assert http.shown.task.state == admin_pb2.TASK_STATE_FINISHED
-    assert [len(found.members) for found in http.shown.rounds] == [CLIENTS] * 3
+    assert [len(found.members) for found in study.shown.rounds] == [two_drivers.CLIENTS] * 3
     has_global = method in HAS_GLOBAL_MODEL or more.get("options", {}).get("weight", False)
-    assert (http.model is not None) == has_global
+    assert (study.model is not None) == has_global
+
+
+async def test_so_do_both_phases_of_pfedsim(
+    tmp_path: Path, images: Path, exported: NewBundle, server: ServerProcess
+) -> None:
+    more = {"rounds": 4, "epochs": 2, "cohort": 6, "options": {"warm_up": 0.25}, "personal_evaluation": True}
+    # In the cohorts of both personal rounds somebody vanishes, sends NaN or comes twice; one vanishes in the warm-up.
+    faults = [(index, 3, kind) for index, kind in enumerate(KINDS)]
+    faults += [(index, 1, FaultKind.VANISH) for index in (4, 5, 6)]
+    fleet = two_drivers.fleet(tmp_path / "http", images, faults=faults)
+    bundles = [exported("small", "cross_entropy")]
+
+    study = await two_drivers.both(server, fleet, two_drivers.settings("pfedsim", **more), bundles)
+
+    assert study.model is None
+    assert [found.phase for found in study.shown.rounds] == [0, 1, 1, 1, 2]
+    states = set(two_drivers.states(study.shown.rounds[2]))
+    assert {admin_pb2.MEMBER_STATE_REPORTED, admin_pb2.MEMBER_STATE_QUARANTINED} <= states
+    # The last phase: everybody evaluates the mix of its own.
+    assert len(study.shown.rounds[4].members) == two_drivers.CLIENTS
+
+
+async def test_so_does_a_cohort_with_every_fault_beside_an_evaluator(
+    tmp_path: Path, photos: Path, bundle: Path, server: ServerProcess
+) -> None:
+    more = {"rounds": 3, "population": 5, "cohort": 4, "epochs": 2, "confusion": True, "personal_evaluation": True}
+    # Whoever is in the cohort of the first round: each client has one fault there, and one comes twice in the second.
+    kinds = (*KINDS, FaultKind.CORRUPT, FaultKind.DUPLICATE)
+    faults = [*((index, 1, kind) for index, kind in enumerate(kinds)), (0, 2, FaultKind.DUPLICATE)]
+    fleet = two_drivers.fleet(tmp_path / "http", photos, 5, faults, evaluator_token="evaluator")
+
+    study = await two_drivers.both(server, fleet, two_drivers.settings("fedavg", **more), [bundle])
+
+    assert study.model is not None
+    assert len({member.reason for member in study.shown.rounds[0].members}) > 1

@@ -8,7 +8,7 @@ writes `drawn.json` beside this module: a list of `finding.record`, with an `id`
 import argparse
 import json
 import random
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,21 +17,13 @@ from tests.mutants.operators import functions
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
-_CLIENT = (
-    *("local_pass", "requirements", "sources", "kept", "features", "extracted", "cache", "outbox", "state"),
-    *("assignments", "client", "delivery", "header", "evaluation", "label_distribution"),
-    *("engines/feed", "engines/running", "engines/loaded", "engines/program"),
+# The rooms from which mutants are drawn.
+ROOMS = (
+    *("server/fedlens_server/engine", "server/fedlens_server/store", "server/fedlens_server/http"),
+    *("edge_client/fedlens_edge_client/client", "edge_client/fedlens_edge_client/training"),
+    *("edge_client/fedlens_edge_client/storage", "edge_client/fedlens_edge_client/engines"),
+    "proto/fedlens_proto",
 )
-
-
-def files(root: Path) -> list[str]:
-    """The modules from which mutants are drawn."""
-    server = root / "server" / "fedlens_server"
-    wiring = {server / f"{name}.py" for name in ("__init__", "init", "daemon", "app")}
-    paths = {*server.glob("*.py"), *(server / "store").glob("*.py")} - wiring
-    paths |= {root / "edge_client" / "fedlens_edge_client" / f"{name}.py" for name in _CLIENT}
-    paths |= set((root / "proto" / "fedlens_proto").glob("*.py"))
-    return sorted(path.relative_to(root).as_posix() for path in paths)
 
 
 def draw(sources: Mapping[str, str], seed: int, count: int) -> list[dict[str, Any]]:
@@ -51,8 +43,8 @@ def shares(sizes: Mapping[str, int], count: int) -> dict[str, int]:
     total = sum(sizes.values())
     count = min(count, total)
     whole = {name: size * count // total for name, size in sizes.items()}
-    left: Iterable[str] = sorted(sizes, key=lambda name: (-(sizes[name] * count % total), name))
-    return whole | {name: whole[name] + 1 for name in list(left)[: count - sum(whole.values())]}
+    by_remainder = sorted(sizes, key=lambda name: (-(sizes[name] * count % total), name))
+    return whole | {name: whole[name] + 1 for name in by_remainder[: count - sum(whole.values())]}
 
 
 def main() -> None:
@@ -62,7 +54,8 @@ def main() -> None:
     parser.add_argument("--count", type=int, required=True)
     parser.add_argument("--tree", type=Path, default=ROOT)
     arguments = parser.parse_args()
-    sources = {path: (arguments.tree / path).read_text(encoding="utf-8") for path in files(arguments.tree)}
+    paths = [path for room in ROOMS for path in (arguments.tree / room).glob("*.py")]
+    sources = {path.relative_to(arguments.tree).as_posix(): path.read_text(encoding="utf-8") for path in paths}
     drawn = draw(sources, arguments.seed, arguments.count)
     lines = ",\n".join(json.dumps(one) for one in drawn)
     (HERE / "drawn.json").write_text(f"[\n{lines}\n]\n", encoding="utf-8")

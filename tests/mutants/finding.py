@@ -4,6 +4,7 @@ import re
 from collections.abc import Mapping
 from difflib import SequenceMatcher
 from functools import cache
+from operator import attrgetter, itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ ROOTS = ("server", "edge_client", "proto", "fedlens")
 MIN_WORDS = 0.5  # names that two functions share, by Dice
 MIN_TEXT = 0.7  # tokens that two statements share, and two operators with their operands
 Record = Mapping[str, Any]
+_text = attrgetter("statement", "expression")
 
 
 def record(function: Function, index: int) -> dict[str, Any]:
@@ -51,41 +53,37 @@ class Tree:
         listed = next((self._functions[key] for key in keys if key in self._functions), None)
         name = listed or self._renamed(record["function"])
         words = frozenset(self._renamed(record["words"]).split())
-        likeness = [2 * len(words & one.words) / (len(words) + len(one.words) or 1) for one in self.functions]
-        best: tuple[tuple[bool, float, bool], Function, list[Operator]] | None = None
-        for like, function in zip(likeness, self.functions, strict=True):
+        likeness = {f: 2 * len(words & f.words) / (len(words) + len(f.words) or 1) for f in self.functions}
+        candidates = []
+        for function, like in likeness.items():
             namesake = like >= MIN_WORDS and function.name.rpartition(".")[2] == name.rpartition(".")[2]
             if function.name == name if listed else namesake:
                 score, found = self._most_alike(record, function)
                 rank = (function.name == name, score + like, function.path == record["path"])
-                if found and (best is None or rank > best[0]):
-                    best = rank, function, found
+                candidates += [(rank, function, found)] if found else []
+        nearest = max(likeness, key=likeness.__getitem__)
+        _, function, found = max(candidates, key=itemgetter(0), default=(None, nearest, []))
         place, count = record["twin"]
-        if best is not None and len(best[2]) == count:
-            return best[1], best[2][place]
-        nearest = self.functions[max(range(len(likeness)), key=likeness.__getitem__)]
-        return f"most alike is {nearest.path}:{nearest.name} with {max(likeness):.2f} of its names"
+        if len(found) == count:
+            return function, found[place]
+        return f"most alike is {nearest.path}:{nearest.name} with {likeness[nearest]:.2f} of its names"
 
     def _most_alike(self, record: Record, function: Function) -> tuple[float, list[Operator]]:
         """The operators, all of one text, most like a drawn one, if none of its neighbours is more like them."""
         statement, expression = self._renamed(record["statement"]), self._renamed(record["expression"])
         others = [self._renamed(other) for other in record["others"]]
-        score, text = 0.0, ("", "")
         same = [operator for operator in function.operators if operator.change == record["change"]]
+        scores = [(0.0, ("", ""))]
         for found in same:
-            like = _alike(expression, found.expression)
-            parts = (like, _alike(statement, found.statement))
-            neighbour = any(_alike(other, found.expression) > like for other in others)
-            if min(parts) >= MIN_TEXT and not neighbour and sum(parts) > score:
-                score, text = sum(parts), _text(found)
+            parts = _alike(expression, found.expression), _alike(statement, found.statement)
+            neighbour = any(_alike(other, found.expression) > parts[0] for other in others)
+            if min(parts) >= MIN_TEXT and not neighbour:
+                scores.append((sum(parts), _text(found)))
+        score, text = max(scores, key=itemgetter(0))
         return score, [operator for operator in same if _text(operator) == text]
 
     def _renamed(self, text: str) -> str:
         return re.sub(r"\w+", lambda word: self._words.get(word[0], word[0]), text)
-
-
-def _text(operator: Operator) -> tuple[str, str]:
-    return operator.statement, operator.expression
 
 
 @cache

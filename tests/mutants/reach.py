@@ -29,13 +29,9 @@ class Recorder:
     def __init__(self, measured: coverage.Coverage) -> None:
         self._measured = measured
         self._running = ""
-        self._failed: set[str] = set()
-        self._tests: dict[str, tuple[float, list[str]]] = {}  # seconds but for shared fixtures, and these fixtures
+        self.failed: set[str] = set()
+        self.tests: dict[str, tuple[float, list[str]]] = {}  # seconds but for shared fixtures, and these fixtures
         self.fixtures: dict[str, float] = {}
-
-    def passed(self) -> dict[str, tuple[float, list[str]]]:
-        """The tests that passed."""
-        return {test: found for test, found in self._tests.items() if test not in self._failed}
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
@@ -47,7 +43,7 @@ class Recorder:
                     value.cache_clear()
         self._running = item.nodeid
         self._measured.switch_context(item.nodeid)
-        self._tests[item.nodeid] = (0.0, [])
+        self.tests[item.nodeid] = (0.0, [])
         return (yield)
 
     @pytest.hookimpl(wrapper=True)
@@ -62,22 +58,22 @@ class Recorder:
         finally:
             self._measured.switch_context(self._running)
             self.fixtures[fixture] = perf_counter() - begun
-            seconds, shared = self._tests[self._running]
-            self._tests[self._running] = (seconds - self.fixtures[fixture], shared)
+            seconds, shared = self.tests[self._running]
+            self.tests[self._running] = (seconds - self.fixtures[fixture], shared)
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_call(self, item: pytest.Function) -> Iterator[None]:
         """Note which shared fixtures a test has."""
         found = item._fixtureinfo.name2fixturedefs.values()
-        self._tests[item.nodeid][1].extend(_name(defs[-1]) for defs in found if defs[-1].scope != "function")
+        self.tests[item.nodeid][1].extend(_name(defs[-1]) for defs in found if defs[-1].scope != "function")
         return (yield)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Keep outcome and seconds."""
-        seconds, shared = self._tests[report.nodeid]
-        self._tests[report.nodeid] = (seconds + report.duration, shared)
+        seconds, shared = self.tests[report.nodeid]
+        self.tests[report.nodeid] = (seconds + report.duration, shared)
         if not report.passed:
-            self._failed.add(report.nodeid)
+            self.failed.add(report.nodeid)
 
 
 def _name(fixture: pytest.FixtureDef[object]) -> str:
@@ -99,8 +95,8 @@ def main(folder: Path) -> None:
     pytest.main([*OPTIONS, *ELSEWHERE], plugins=[recorder])
     measured.stop()
     measured.save()
-    found = {"tests": recorder.passed(), "fixtures": recorder.fixtures}
-    (folder / "tests.json").write_text(json.dumps(found, indent=0))
+    passed = {test: found for test, found in recorder.tests.items() if test not in recorder.failed}
+    (folder / "tests.json").write_text(json.dumps({"tests": passed, "fixtures": recorder.fixtures}, indent=0))
 
 
 if __name__ == "__main__":

@@ -72,11 +72,10 @@ def copied(tree: Path) -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix=f"{tree.name}-mutants-", dir=tree.parent) as folder:
         shutil.copytree(tree, folder, ignore=_MADE, symlinks=True, dirs_exist_ok=True)
         copy = Path(folder)
-        for package in _PACKAGES:  # which may be installed from elsewhere
-            (init,) = (path for part in SOURCES for path in copy.glob(f"{part}/{package}/__init__.py"))
-            with changed(init, "raise SystemExit(9)"):
-                if run(copy, ["-c", f"import {package}"])[0] != 9:
-                    raise SystemExit(f"{package} is not imported from the copy {copy}")
+        # They may be installed from elsewhere.
+        _, places = run(copy, ["-c", f"import {', '.join(_PACKAGES)}; print({'.__path__, '.join(_PACKAGES)}.__path__)"])
+        if places.count(f"{copy}/") != len(_PACKAGES):
+            raise SystemExit(f"some packages are not imported from the copy: {places}")
         yield copy
 
 
@@ -157,8 +156,7 @@ def run_all(root: Path, results: Path, only: list[str] | None) -> None:
     wanted = [one for one in drawn if (one["id"] in only if only else one["id"] not in done)]
     folder = results.with_suffix("")
     folder.mkdir(parents=True, exist_ok=True)
-    renamed = HERE / "renamed.json"
-    tree = Tree(root, json.loads(renamed.read_text(encoding="utf-8")) if renamed.exists() else {})
+    tree = Tree(root, json.loads((HERE / "renamed.json").read_text(encoding="utf-8")))
     with copied(root) as copy:
         if not (folder / "tests.json").exists():
             print(run(copy, [str(HERE / "reach.py"), str(folder.resolve())], limit_s=None)[1])

@@ -33,22 +33,35 @@ class Counter:
             return False
         return self.phase == OPEN
 '''
+SPLIT = "def is_new(client, known, most):\n    return client not in known and len(known) < most\n"
+GONE = "gone"
 RENAMED = {
     "words": {"Desk": "Counter", "known": "members", "state": "phase"},
     "functions": {"Desk.admit": "Counter.let_in"},
 }
 
 
-def tree(root: Path, path: str, source: str, renamed: dict[str, dict[str, str]] | None = None) -> Tree:
-    (root / path).parent.mkdir(parents=True)
-    (root / path).write_text(source, encoding="utf-8")
-    return Tree(root, renamed or {})
+def tree(root: Path, source: str, renamed: dict[str, dict[str, str]]) -> Tree:
+    path = root / "edge_client" / "rooms" / "counter.py"
+    path.parent.mkdir(parents=True)
+    path.write_text(source, encoding="utf-8")
+    return Tree(root, renamed)
 
 
 def drawn(change: str, source: str = BEFORE) -> list[Record]:
-    """The records of every operator of a change, in the text's order."""
-    found = functions("server/desk.py", source)
-    return [record(f, i) for f in found for i, operator in enumerate(f.operators) if operator.change == change]
+    """The records of every operator of a change in the only function of a text."""
+    (found,) = functions("server/desk.py", source)
+    indices = [i for i, operator in enumerate(found.operators) if operator.change == change]
+    return [{"id": f"{number:03}", **record(found, index)} for number, index in enumerate(indices, 1)]
+
+
+def place(later: Tree, kept: Record) -> str:
+    """The function and the operator that are found, or `GONE`."""
+    found = later.find(kept)
+    if isinstance(found, str):
+        assert found.startswith("most alike is edge_client/rooms/counter.py:")
+        return GONE
+    return f"{found[0].name}: {found[1].expression}"
 
 
 @pytest.mark.parametrize(
@@ -66,7 +79,7 @@ def drawn(change: str, source: str = BEFORE) -> list[Record]:
         ("warnings.warn(a + b)", []),
         ("x = TheError(a + b)", []),
     ],
-)  # fmt: skip
+)
 def test_each_operator_of_a_function_gives_a_mutant_but_for_those_of_messages(line: str, mutants: list[str]) -> None:
     source = f"y = 1 + z\ndef f(a=1):\n    {line}\n"
 
@@ -92,75 +105,43 @@ def test_what_is_left_over_goes_to_the_largest_remainders() -> None:
     assert shares({"a": 10, "b": 7, "c": 3}, 7) == {"a": 4, "b": 2, "c": 1}
 
 
-@pytest.mark.parametrize("change", ["not in to in", "and to or", "< to <=", "return False to True"])
-def test_an_operator_is_found_after_a_move_and_renames(tmp_path: Path, change: str) -> None:
-    (kept,) = drawn(change)
-
-    found = tree(tmp_path, "edge_client/rooms/counter.py", AFTER, RENAMED).find(kept)
-
-    assert not isinstance(found, str)
-    function, operator = found
-    assert (function.path, function.name) == ("edge_client/rooms/counter.py", "Counter.let_in")
-    assert operator.change == change
-
-
-def test_of_several_alike_the_one_with_the_same_operands_is_found(tmp_path: Path) -> None:
-    later = tree(tmp_path, "fedlens/counter.py", AFTER, RENAMED)
-
-    found = [later.find(kept) for kept in drawn("== to !=")]
-
-    assert [one if isinstance(one, str) else one[1].expression for one in found] == [
-        "self.phase == FAILED",
-        "self.phase == OPEN",
-    ]
-
-
-def test_a_class_may_have_another_name_that_no_table_has(tmp_path: Path) -> None:
-    (kept,) = drawn("< to <=")
-
-    assert not isinstance(tree(tmp_path, "proto/a.py", BEFORE.replace("Desk", "Counter")).find(kept), str)
-
-
-def test_where_a_function_was_split_the_table_says_by_id_where_an_operator_went(tmp_path: Path) -> None:
-    kept = {"id": "007", **drawn("not in to in")[0]}
-    split = "def is_new(client, known, most):\n    return client not in known and len(known) < most\n"
-
-    unlisted = tree(tmp_path / "unlisted", "server/desk.py", split).find(kept)
-    listed = tree(tmp_path / "listed", "server/desk.py", split, {"functions": {"007": "is_new"}}).find(kept)
-
-    assert isinstance(unlisted, str)
-    assert not isinstance(listed, str)
-
-
 @pytest.mark.parametrize(
-    "source",
+    ("change", "later", "renamed", "expected"),
     [
-        BEFORE.replace("self.state == FAILED", "self.failed"),  # the other == is another
-        BEFORE.replace("self.state == FAILED", "self.state != FAILED"),
-        BEFORE.replace("admit", "let_in"),
-        "def admit(client, seats):\n    if seats.state == FAILED:\n        seats.append(client)\n",
+        ("not in to in", AFTER, RENAMED, ["Counter.let_in: client not in members"]),
+        ("and to or", AFTER, RENAMED, ["Counter.let_in: client not in members and len(members) < self.most"]),
+        ("< to <=", AFTER, RENAMED, ["Counter.let_in: len(members) < self.most"]),
+        ("return False to True", AFTER, RENAMED, ["Counter.let_in: return False"]),
+        # Of several alike the one with the same operands.
+        ("== to !=", AFTER, RENAMED, ["Counter.let_in: self.phase == FAILED", "Counter.let_in: self.phase == OPEN"]),
+        # A class may have another name that no table has, a function may not.
+        ("< to <=", BEFORE.replace("Desk", "Counter"), {}, ["Counter.admit: len(known) < self.most"]),
+        ("< to <=", BEFORE.replace("admit", "let_in"), {}, [GONE]),
+        # What is rewritten is gone; the other == is another.
+        ("== to !=", BEFORE.replace("state == FAILED", "failed"), {}, [GONE, "Desk.admit: self.state == OPEN"]),
+        ("== to !=", BEFORE.replace("== FAILED", "!= FAILED"), {}, [GONE, "Desk.admit: self.state == OPEN"]),
+        ("== to !=", "def admit(client, seats):\n    if seats.state == FAILED:\n        client()\n", {}, [GONE, GONE]),
+        # Where a function was split, the table says by id where an operator went.
+        ("not in to in", SPLIT, {}, [GONE]),
+        ("not in to in", SPLIT, {"functions": {"001": "is_new"}}, ["is_new: client not in known"]),
     ],
 )
-def test_what_is_rewritten_is_gone(tmp_path: Path, source: str) -> None:
-    kept = drawn("== to !=")[0]
+def test_an_operator_is_found_after_a_move_and_renames_unless_it_is_gone(
+    tmp_path: Path, change: str, later: str, renamed: dict[str, dict[str, str]], expected: list[str]
+) -> None:
+    later_tree = tree(tmp_path, later, renamed)
 
-    found = tree(tmp_path, "server/desk.py", source).find(kept)
-
-    assert isinstance(found, str)
-    assert "most alike is server/desk.py:" in found
+    assert [place(later_tree, kept) for kept in drawn(change)] == expected
 
 
 def test_one_of_two_with_the_same_text_is_gone_when_there_is_one(tmp_path: Path) -> None:
     twice = "def f(a, b):\n    if a < b:\n        go(a)\n    stop(b)\n    if a < b:\n        go(b)\n"
-    first, second = drawn("< to <=", twice)
-    same = tree(tmp_path / "same", "server/desk.py", twice)
-    once = tree(tmp_path / "once", "server/desk.py", twice.replace("    if a < b:\n        go(b)\n", ""))
+    both = drawn("< to <=", twice)
+    same = tree(tmp_path / "same", twice, {})
+    once = tree(tmp_path / "once", twice.replace("    if a < b:\n        go(b)\n", ""), {})
 
-    places = [found[1].place.lineno for kept in (first, second) if not isinstance(found := same.find(kept), str)]
-
-    assert places == [2, 5]
-    assert isinstance(once.find(first), str)
-    assert isinstance(once.find(second), str)
+    assert [found[1].lines for kept in both if not isinstance(found := same.find(kept), str)] == [(2, 2), (5, 5)]
+    assert [place(once, kept) for kept in both] == [GONE, GONE]
 
 
 def test_a_mutant_is_imported_from_the_copy_and_the_tree_stays_as_it_is(tmp_path: Path) -> None:

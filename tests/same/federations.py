@@ -19,7 +19,9 @@ from tests.same.tree import Tree
 HERE = Path(__file__).parent
 CLIENTS, PHOTOS = 3, 24
 _KEY, _KOTLIN_SECRET = bytes(range(32)), bytes(range(32, 64))
-_RATES = ["--hyper", "lr_extractor=0.05", "--hyper", "lr_classifier=0.05"]
+_RATES = "--hyper lr_extractor=0.05 --hyper lr_classifier=0.05"
+
+Arguments = list[str | Path]
 
 
 @dataclass(frozen=True)
@@ -53,61 +55,48 @@ def _study(tree: Tree, folder: Path) -> Iterator[Entry]:
 def _over_http(tree: Tree, folder: Path, photos: Path, *, kotlin: bool) -> Iterator[Entry]:
     """Tasks one after another on one server; fleets are the same clients each time, the last one has a phone more."""
     whole, concatenated, frozen = folder / "lenet5", folder / "concatenated", folder / "frozen"
-    classes: list[str | Path] = ["--classes-from", photos, "--batch", "16"]
-    lenet5: list[str | Path] = ["--model", "lenet5_bn", "--input-size", "16", *classes]
+    classes: Arguments = ["--classes-from", photos, "--batch", "16"]
+    lenet5: Arguments = ["--model", "lenet5_bn", "--input-size", "16", *classes]
     tree.fedlens("export", *lenet5, "--out", whole)
     tree.fedlens("export", *lenet5, "--concatenated", "2", "--out", concatenated)
-    own = ["--model", "own_model:model", "--head", "fc1,fc2", "--input-size", str(own_model.SIDE), "--target", "pte"]
-    tree.fedlens("export", *own, "--normalise", "none", "--out", frozen, *classes, cwd=folder)
-    tasks: dict[str, list[str | Path]] = {
-        "fedavg": ["--bundle", whole, "--codec", "f16", "--rounds", "3", "--evaluate-every", "1"],
-        "pfedsim": ["--bundle", whole, "--rounds", "4", "--set", "options.warm_up=0.5", "--personal-evaluation"],
-        "fedconcat": [
-            *("--bundle", whole, "--bundle", concatenated, "--rounds", "4"),
-            *("--set", "options.clusters=2", "--set", "options.extractor_rounds=2"),
-            *("--set", "options.classifier_rounds=1"),
-        ],
-        "executorch": ["--bundle", frozen, "--rounds", "2", "--personal-evaluation"],
-        "kotlin": ["--bundle", frozen, "--rounds", "2", "--codec", "int8", "--difference"],
+    own = f"--model own_model:model --head fc1,fc2 --input-size {own_model.SIDE} --target pte --normalise none"
+    tree.fedlens("export", *own.split(), "--out", frozen, *classes, cwd=folder)
+    clusters = "--rounds 4 --set options.clusters=2 --set options.extractor_rounds=2 --set options.classifier_rounds=1"
+    tasks: dict[str, tuple[list[Path], str]] = {
+        "fedavg": ([whole], "--codec f16 --rounds 3 --evaluate-every 1"),
+        "pfedsim": ([whole], "--rounds 4 --set options.warm_up=0.5 --personal-evaluation"),
+        "fedconcat": ([whole, concatenated], clusters),
+        "executorch": ([frozen], "--rounds 2 --personal-evaluation"),
+        "kotlin": ([frozen], "--rounds 2 --codec int8 --difference"),
     }
-    for name, options in tasks.items():
+    for name, (bundles, options) in tasks.items():
         if name == "kotlin" and not kotlin:
             yield Entry("http/kotlin", "left out: there is no Maven, npm or JDK")
             continue
         # A server of its own, as a task waits for everybody that ever enrolled.
         with tree.server(folder / name) as url:
-            yield from _task(tree, folder / name, url, photos, name, options)
+            given: Arguments = [part for bundle in bundles for part in ("--bundle", bundle)]
+            yield from _task(tree, folder / name, url, photos, name, [*given, *options.split()])
 
 
-def _task(tree: Tree, folder: Path, url: str, photos: Path, name: str, options: list[str | Path]) -> Iterator[Entry]:
+def _task(tree: Tree, folder: Path, url: str, photos: Path, name: str, options: Arguments) -> Iterator[Entry]:
     clients = CLIENTS + (name == "kotlin")
-    admin: list[str | Path] = ["--admin", folder / "admin.toml"]
-    seed = sha256(name.encode()).hexdigest()
+    admin: Arguments = ["--admin", folder / "admin.toml"]
     method = name if name in ("pfedsim", "fedconcat") else "fedavg"
-    numbers = ["--population", str(clients), "--min-reports", str(clients), "--epochs", "1", "--deadline", "600"]
-    tree.fedlens("task", "create", name, "--method", method, "--seed", seed, *numbers, *_RATES, *options, *admin)
+    numbers = f"--population {clients} --min-reports {clients} --epochs 1 --deadline 600 {_RATES}"
+    named = [name, "--method", method, "--seed", sha256(name.encode()).hexdigest()]
+    tree.fedlens("task", "create", *named, *numbers.split(), *options, *admin)
     state = folder / "fleet"
     state.mkdir()
     (state / "fleet.key").write_text(_KEY.hex() + "\n", encoding="ascii")
-    access: list[str | Path] = ["--server", url, "--ca", folder / "ca.pem", "--token-file", folder / "trainer.token"]
-    fleet: list[str | Path] = [
-        "--photos",
-        photos,
-        "--clients",
-        str(CLIENTS),
-        "--per-class",
-        "4",
-        "--state",
-        state,
-        "--workers",
-        "1",
-    ]
-    if name == "executorch":
-        fleet += ["--engine", "executorch,torch"]
-    if name == "fedavg":
-        fleet += ["--evaluator-token-file", folder / "evaluator.token"]
+    access: Arguments = ["--server", url, "--ca", folder / "ca.pem", "--token-file", folder / "trainer.token"]
+    more: dict[str, Arguments] = {
+        "executorch": ["--engine", "executorch,torch"],
+        "fedavg": ["--evaluator-token-file", folder / "evaluator.token"],
+    }
+    fleet: Arguments = ["--photos", photos, *f"--clients {CLIENTS} --per-class 4 --workers 1".split(), "--state", state]
     phone = _start_phone(tree, folder, photos, access) if name == "kotlin" else None
-    tree.fedlens("fleet", *access, *fleet)
+    tree.fedlens("fleet", *access, *fleet, *more.get(name, []))
     if phone is not None and phone.wait():
         raise AssertionError(f"the Kotlin client ended with status {phone.returncode}")
     values = json.loads(tree.fedlens("task", "show", name, "--json", *admin))
@@ -120,7 +109,7 @@ def _task(tree: Tree, folder: Path, url: str, photos: Path, name: str, options: 
     yield from _entries(tree, f"http/{name}", values, model if model.exists() else None)
 
 
-def _start_phone(tree: Tree, folder: Path, photos: Path, access: list[str | Path]) -> "subprocess.Popen[bytes]":
+def _start_phone(tree: Tree, folder: Path, photos: Path, access: Arguments) -> "subprocess.Popen[bytes]":
     secret = folder / "secret"
     secret.write_bytes(_KOTLIN_SECRET)
     options = [*access, "--album", photos, "--state", folder / "phone", "--secret-file", secret]
