@@ -105,6 +105,7 @@ def test_programs_in_a_bundle_are_canonical(mobilenet: Bundle) -> None:
         assert pt2.canonical(raw) == raw
 
 
+@pytest.mark.slow
 def test_two_processes_in_two_folders_export_the_same_bytes(tmp_path: Path, whole_model: Bundle) -> None:
     script = tmp_path / "elsewhere" / "export.py"
     script.parent.mkdir()

@@ -98,6 +98,7 @@ def assert_near(found: RunResult, expected: RunResult, tolerance: float) -> None
         np.testing.assert_allclose(array, theirs[name], rtol=0, atol=tolerance, err_msg=name)
 
 
+@pytest.mark.slow
 async def test_after_one_epoch_a_fleet_of_both_engines_has_the_model_of_one(
     tmp_path: Path, photos: Path, digits_bundle: Path, server: ServerProcess
 ) -> None:

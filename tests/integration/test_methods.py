@@ -17,8 +17,8 @@ from tests.integration.processes import ServerProcess
 KINDS = (FaultKind.VANISH, FaultKind.NAN, FaultKind.DUPLICATE)
 WEIGHT = {"options": {"weight": True}}
 CASES = [
-    ("fedclassavg", ["small", "wide"], "supcon", {}),
-    pytest.param("fedavg", ["small"], "cross_entropy", {}, marks=pytest.mark.slow),
+    pytest.param("fedclassavg", ["small", "wide"], "supcon", {}, marks=pytest.mark.slow),
+    ("fedavg", ["small"], "cross_entropy", {}),
     pytest.param("fedns", ["small"], "cross_entropy", {}, marks=pytest.mark.slow),
     pytest.param("fedavg_last_fc", ["small"], "cross_entropy", {}, marks=pytest.mark.slow),
     pytest.param("fedclassavg", ["small"], "classifier_proximal", WEIGHT, marks=pytest.mark.slow),

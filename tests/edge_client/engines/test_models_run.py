@@ -14,13 +14,11 @@ from fedlens_export.programs import lowering, optimisers, parity, steps
 from fedlens_proto.v1 import manifest_pb2 as pb
 
 
-def _marks(name: str) -> list[pytest.MarkDecorator]:
-    if name == "small_residual":
-        return []
-    return [pytest.mark.slow if name.startswith("small_") else pytest.mark.long]
+def _mark(name: str) -> pytest.MarkDecorator:
+    return pytest.mark.slow if name.startswith("small_") else pytest.mark.long
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=_marks(name)) for name in whole_models.MODELS[3:]])
+@pytest.mark.parametrize("name", [pytest.param(name, marks=_mark(name)) for name in whole_models.MODELS[3:]])
 def test_a_step_writes_over_nothing_that_is_read_later(name: str) -> None:
     network = Network(whole_models.build(name, 4, 32, seed=0), (3, 32, 32), CENTRED)
     objective, optimiser = objectives.by_name("supcon"), optimisers.by_name("adam")

@@ -17,7 +17,7 @@ from fedlens.digits import write_digits
 from tests.fedlens.compare.conftest import FEDLENS, STUDY, Carried, fedlens
 
 # The study of the docs takes half a minute, on busy cores a few.
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 CAMERAS = re.compile(r'name = "camera-iid".*\nper_class = 3')
 # One in five has no client.
@@ -121,34 +121,15 @@ def test_a_run_leaves_its_result_and_model_and_is_not_repeated_by_the_same_comma
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["nowhere.toml"], "no such file, and no preset of that name"),
-        (["fedns", "--method", "fedsgd"], "--method: found 'fedsgd', must be one of"),
-        (["fedns", "--seed", "3", "--seed", "3"], "--seed: found 3 more than once"),
-        (["fedns", "--photos", "nowhere"], "nowhere is no folder"),
-        (["fedns", "--photos", "digits", "--device", "tpu"], "--device: found 'tpu'"),
-    ],
-)
-def test_what_cannot_be_done_is_told_in_a_sentence(arguments: list[str], words: str, tmp_path: Path) -> None:
-    done = fedlens("compare", *arguments, "--out", str(tmp_path / "out"), "--cache", str(tmp_path / "cache"))
-
-    assert done.returncode == 1
-    assert words in done.stderr
-    assert "Traceback" not in done.stderr
-
-
-@pytest.mark.parametrize(
     ("wrong", "words"),
     [
         (
             'method = "pfedsim"\noptions = { varient = "paper" }',
             "methods.wrong: options.varient: found set, must be left out",
         ),
-        pytest.param(
+        (
             'method = "fedprox"\nobjective = "proximate"',
             "objective 'proximate' is unknown; there are cross_entropy, proximal",
-            marks=pytest.mark.slow,
         ),
     ],
 )
@@ -176,7 +157,6 @@ def interrupted(arguments: list[str], how: signal.Signals, when: Callable[[], bo
     return running.returncode, printed
 
 
-@pytest.mark.slow
 def test_ctrl_c_ends_a_study_and_the_same_command_goes_on_to_the_same_results(carried: Carried, tmp_path: Path) -> None:
     arguments = [*study_in(tmp_path / "stopped"), "--method", "plain", "--workers", "1"]
     run = Path("out/runs/plain/seed-1")
@@ -191,7 +171,6 @@ def test_ctrl_c_ends_a_study_and_the_same_command_goes_on_to_the_same_results(ca
     assert (tmp_path / "stopped" / model).read_bytes() == (carried.out.parent / model).read_bytes()
 
 
-@pytest.mark.slow
 def test_a_study_killed_in_a_run_goes_on_to_the_results_of_one_that_was_not(tmp_path: Path) -> None:
     # Each client keeps its classifier, which only it has.
     kept = ["[methods.kept]", 'method = "fedper"', "rounds = 12"]

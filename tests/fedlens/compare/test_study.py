@@ -18,7 +18,7 @@ from fedlens.compare.study import (
     parse_study,
     presets,
 )
-from tests.fedlens.compare.conftest import PAGE, STUDY
+from tests.fedlens.compare.conftest import PAGE, STUDY, fedlens
 
 
 def raw() -> dict[str, Any]:
@@ -177,3 +177,21 @@ def test_the_page_lists_every_key_of_a_study() -> None:
         *(f".{name}" for name in MethodSection.model_fields),
     ]
     assert [key for key in keys if f"{key}`" not in page] == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["nowhere.toml"], "no such file, and no preset of that name"),
+        (["fedns", "--method", "fedsgd"], "--method: found 'fedsgd', must be one of"),
+        (["fedns", "--seed", "3", "--seed", "3"], "--seed: found 3 more than once"),
+        (["fedns", "--photos", "nowhere"], "nowhere is no folder"),
+        (["fedns", "--photos", "digits", "--device", "tpu"], "--device: found 'tpu'"),
+    ],
+)
+def test_what_cannot_be_done_is_told_in_a_sentence(arguments: list[str], words: str, tmp_path: Path) -> None:
+    done = fedlens("compare", *arguments, "--out", str(tmp_path / "out"), "--cache", str(tmp_path / "cache"))
+
+    assert done.returncode == 1
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr
