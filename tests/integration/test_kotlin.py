@@ -218,7 +218,7 @@ def federations(server: ServerProcess, albums: list[Path], tmp_path_factory: pyt
     return Federation(server, albums, tmp_path_factory.mktemp("federations"))
 
 
-@pytest.mark.parametrize("method", list(OBJECTIVES))
+@pytest.mark.parametrize("method", ["fedavg", pytest.param("fedclassavg", marks=pytest.mark.long), "pfedsim"])
 async def test_a_kotlin_client_leads_to_the_same_bytes_as_a_python_client_in_its_place(
     federations: Federation, exported: Callable[[str], Path], method: str
 ) -> None:

@@ -15,7 +15,7 @@ from fedlens_proto.v1 import manifest_pb2 as pb
 
 
 def _mark(name: str) -> pytest.MarkDecorator:
-    return pytest.mark.slow if name.startswith("small_") else pytest.mark.long
+    return pytest.mark.slow if name == "small_residual" else pytest.mark.long
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=_mark(name)) for name in whole_models.MODELS[3:]])
