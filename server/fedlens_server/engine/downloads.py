@@ -339,6 +339,7 @@ def _spec(spec: TensorSpec, floats: blob_pb2.Dtype) -> TensorSpec:
 
 
 def _named(name: str, entry: BlobSet) -> BlobSet:
-    named = BlobSet(name=name)
-    named.MergeFrom(entry)
+    named = BlobSet()
+    named.CopyFrom(entry)
+    named.name = name
     return named

@@ -173,22 +173,30 @@ def _assign(distances: Rows, limit: int) -> Labels:
 def _cheapest_chain(cost: Rows, start: int, ends: Labels) -> list[int]:
     """The nodes of the shortest path from `start` to any of `ends`, by Bellman and Ford; no node is repeated.
 
-    Only rounding, which grows with the distances, can make a cycle negative; a path that comes back to one of its own
-    nodes is therefore never shorter.
+    Only rounding, which grows with the distances, can make a cycle negative. The steps of each iteration are therefore
+    stored apart: they lead back to `start` whatever was rounded, and a cycle on the way is cut out.
     """
     nodes = len(cost)
     length = np.full(nodes, np.inf)
     length[start] = 0.0
-    chains = {start: [start]}
+    steps: list[Labels] = []  # by iteration, each node's predecessor; -1: no shorter path found
     for _ in range(nodes - 1):
         reached = length[:, None] + cost
-        nearest, best = reached.argmin(0).tolist(), reached.min(0)
-        shorter = [k for k in np.flatnonzero(best < length - 1e-15).tolist() if k not in chains[nearest[k]]]
-        if not shorter:
+        nearest = reached.argmin(0)
+        best = reached[nearest, np.arange(nodes)]
+        shorter = best < length - 1e-15
+        if not shorter.any():
             break
-        length[shorter] = best[shorter]
-        chains |= {k: [*chains[nearest[k]], k] for k in shorter}
-    return chains[int(ends[length[ends].argmin()])]
+        length = np.where(shorter, best, length)
+        steps.append(np.where(shorter, nearest, -1))
+    chain = [int(ends[length[ends].argmin()])]
+    for before in reversed(steps):
+        node = int(before[chain[-1]])
+        if node in chain:
+            del chain[chain.index(node) + 1 :]
+        elif node >= 0:
+            chain.append(node)
+    return chain[::-1]
 
 
 def _distances(rows: Rows, centres: Rows) -> Rows:
