@@ -57,13 +57,11 @@ def server_generator(task_seed: bytes, round_number: int) -> np.random.Generator
     return np.random.Generator(np.random.PCG64(int.from_bytes(digest, "little")))
 
 
-def photo_rank(seed: bytes, stage: int, epoch: int, photo: bytes, copy: int = 0) -> bytes:
-    """The key by which the photos of one epoch are sorted, ascending."""
-    return photo_ranks(seed, stage, epoch, [(photo, copy)])[0]
-
-
 def photo_ranks(seed: bytes, stage: int, epoch: int, entries: Iterable[tuple[bytes, int]]) -> list[bytes]:
-    """`photo_rank` of each (photo, copy), without repeated work: hashing can take most of a short epoch."""
+    """The keys by which the (photo, copy) entries of one epoch are sorted, ascending.
+
+    All at once, because hashing can take most of a short epoch.
+    """
     header = b"fedlens/order/v1" + seed + struct.pack("<II", stage, epoch)
     return [sha256(header + photo + _pack_copy(copy)).digest() for photo, copy in entries]
 

@@ -51,7 +51,7 @@ def test_the_ranks_of_an_epoch_are_those_of_its_photos_and_their_copies() -> Non
         h(beginning + PHOTO + b"\2\1\0\0"),
         h(beginning + CLIENT + bytes(4)),
     ]
-    assert keyed_hash.photo_rank(SEED, 1, 2, PHOTO, 258) == ranks[1]
+    assert keyed_hash.photo_ranks(SEED, 1, 2, [(PHOTO, 258)]) == [ranks[1]]
 
 
 def test_the_servers_generator_is_pcg64_of_a_hash() -> None:

@@ -78,10 +78,7 @@ def test_an_epoch_takes_the_photos_in_the_order_of_their_keyed_hashes(engine: Li
     run(engine, fedavg_plan(epochs=2))
 
     entries = photo_set(10).entries
-    orders = [
-        sorted(range(10), key=lambda row, epoch=epoch: keyed_hash.photo_rank(SEED, 0, epoch, entries[row][0], 0))
-        for epoch in (0, 1)
-    ]
+    orders = [sorted(range(10), key=keyed_hash.photo_ranks(SEED, 0, epoch, entries).__getitem__) for epoch in (0, 1)]
     expected = [order[start : start + BATCH] for order in orders for start in (0, 4, 8)]
     assert engine.batches == [expected]
     # Ten photos in batches of four.
@@ -178,7 +175,7 @@ def test_fine_tuning_starts_where_the_plan_starts_and_changes_nothing_else(engin
     assert engine.weights[1] is engine.weights[2]
     # Ten photos in batches of four: three steps an epoch, in the order of a stage after those of the plan.
     entries = photo_set(10).entries
-    order = sorted(range(10), key=lambda row: keyed_hash.photo_rank(SEED, 1, 0, entries[row][0], 0))
+    order = sorted(range(10), key=keyed_hash.photo_ranks(SEED, 1, 0, entries).__getitem__)
     assert (len(fine_tuned), len(trained)) == (6, 3)
     assert seen == [(step, 9) for step in range(1, 10)]
     assert fine_tuned[0] == order[:BATCH]

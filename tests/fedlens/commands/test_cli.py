@@ -3,9 +3,12 @@ import subprocess
 import sys
 from importlib.metadata import version
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
+from fedlens.commands.options import EngineChoice
+from fedlens_edge_client.engines.choice import EngineName
 from tests.fedlens.commands.cli import error_text, fedlens
 
 
@@ -23,6 +26,10 @@ def test_a_shell_completes_the_names_of_commands() -> None:
     ).stdout
 
     assert completed.split() == ["compare"]
+
+
+def test_commands_offer_every_engine() -> None:
+    assert get_args(EngineChoice) == tuple(EngineName)
 
 
 def test_the_help_of_each_command_imports_nothing_heavy() -> None:
