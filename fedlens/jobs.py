@@ -85,18 +85,22 @@ def run_jobs(
             _end(connection, process)
 
 
-def seldom(report: Report) -> Callable[[Any, bool], None]:
-    """A `report` that leaves out values within `REPORT_EVERY_S`; it takes a value, and whether it is the last one."""
+def throttled(report: Report) -> Callable[[Any, bool], None]:
+    """Limit reports to one every `REPORT_EVERY_S`.
+
+    Returns:
+        A function of a value and of whether it is the last one; the last one is always reported.
+    """
     reported = 0.0
 
-    def report_seldom(value: Any, is_last: bool) -> None:
+    def report_throttled(value: Any, is_last: bool) -> None:
         nonlocal reported
         now = time.monotonic()
         if is_last or now - reported >= REPORT_EVERY_S:
             reported = now
             report(value)
 
-    return report_seldom
+    return report_throttled
 
 
 def exit_text(code: int | None) -> str:

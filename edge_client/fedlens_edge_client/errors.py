@@ -22,7 +22,7 @@ from collections.abc import Iterable, Sequence
 from fedlens_proto.v1 import update_pb2
 
 
-def some(names: Sequence[str], most: int) -> str:
+def abbreviated(names: Sequence[str], most: int) -> str:
     """The first names of a list, and the number of the others."""
     return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
@@ -88,7 +88,7 @@ class NoKnownClass(AssignmentFailed):
     def __init__(self, found: Iterable[str], known: Iterable[str]) -> None:
         """`found` are the classes of the album, `known` those of the bundle."""
         super().__init__(update_pb2.FAILURE_REASON_NO_PHOTOS, "no photo is of a class of the bundle")
-        classes, labels = (some(sorted(names), 10) for names in (known, found))
+        classes, labels = (abbreviated(sorted(names), 10) for names in (known, found))
         self.advice = (
             f"no photo is of a class that the model knows ({classes}); the photos are of {labels}: give class folders "
             "the model's names, or take part in another task"

@@ -9,7 +9,7 @@ from fedlens.compare import results
 from fedlens.compare.plan import FEATURES, RunPlan
 from fedlens.compare.report.summary import run_columns
 from fedlens.compare.run import running
-from fedlens.jobs import Report, seldom
+from fedlens.jobs import Report, throttled
 
 TIMES_FILE, FINGERPRINT_FILE, MODEL_FILE = "times.jsonl", "fingerprint", "model.blob"
 
@@ -27,7 +27,7 @@ def carry_out(study_folder: Path, plan: RunPlan, device: str, report: Report) ->
         shutil.rmtree(plan.folder, ignore_errors=True)
         plan.folder.mkdir(parents=True)
         mark.write_text(plan.fingerprint, encoding="utf-8")
-    committed = seldom(report)
+    committed = throttled(report)
     with (plan.folder / TIMES_FILE).open("a", encoding="utf-8") as times:
 
         def ended(number: int, seconds: float) -> None:

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from fedlens.errors import FedlensError
-from fedlens.jobs import Job, JobProgress, Report, run_jobs, seldom
+from fedlens.jobs import Job, JobProgress, Report, run_jobs, throttled
 from fedlens_edge_client.client.client import DEFAULT_CACHE_BYTES
 from fedlens_edge_client.engines.choice import ABILITIES, EngineName
 from fedlens_edge_client.storage.album import AlbumSnapshot, Photo
@@ -66,7 +66,7 @@ def _embed_part(
     from fedlens_edge_client.engines.choice import make_engine
     from fedlens_edge_client.training import photo_set
 
-    count = seldom(report)
+    count = throttled(report)
     with closing(FeatureCache.in_folder(features, DEFAULT_CACHE_BYTES)) as cache:
         engine = make_engine(engine_name, Bundle.open(bundle))
         photo_set.prepare(

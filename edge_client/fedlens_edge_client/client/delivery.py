@@ -24,10 +24,10 @@ class Delivery:
     """Sends results and failures of one client to its server.
 
     Attributes:
-        transport: Sends.
-        outbox: Holds the results.
-        disk: The thread in which the outbox is used.
-        emit: Takes the outcome of each assignment.
+        transport: The connection to the server.
+        outbox: The results that the server has not acknowledged yet.
+        disk: The thread that reads and writes the outbox.
+        emit: Called with the outcome of each assignment.
     """
 
     transport: Transport

@@ -28,11 +28,11 @@ class Fetcher:
     """Brings the bundle and the downloads that a client needs into its cache; keeps one bundle open.
 
     Attributes:
-        transport: Fetches.
-        cache: Takes what was fetched.
-        policy: The bundles that may be opened.
-        program_format: Selects the files of a bundle's programs.
-        emit: Takes events.
+        transport: The connection to the server.
+        cache: The folder of downloaded parts and blobs.
+        policy: The rules on which bundles may be opened.
+        program_format: The format of the program files to fetch.
+        emit: Called with each event.
     """
 
     transport: Transport

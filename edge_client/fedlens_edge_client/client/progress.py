@@ -15,9 +15,9 @@ class Progress:
     """Forwards the events of one round to the event loop; for use in the computing thread only.
 
     Attributes:
-        check: Raises if the work must end.
-        emit: Called in `loop`.
-        loop: The event loop.
+        check: Raises an error if the work must end.
+        emit: Called in `loop` with each event.
+        loop: The client's event loop.
     """
 
     check: Callable[[], None]

@@ -35,11 +35,11 @@ class MadeViews:
     """`Views` of photos, computed by the bundle's program on first use.
 
     Attributes:
-        engine: Runs the program.
+        engine: The engine that runs the program.
         photos: float32 [N, 3, H, W] in 0..1.
-        digests: Of the photos.
-        seed: Of the assignment.
-        max_cached_bytes: Bound for the views that stay in memory.
+        digests: The photos' digests, in the same order.
+        seed: The assignment's seed.
+        max_cached_bytes: The most bytes of views to keep in memory.
     """
 
     engine: Engine

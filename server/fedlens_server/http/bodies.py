@@ -37,7 +37,7 @@ async def read_body(request: web.Request, endpoint: str, stall_s: float) -> byte
     while piece := await reader.some():
         body += piece
         if len(body) > limit:
-            raise TooLarge(f"more than the {limit} bytes that {request.method} {request.path} takes were sent")
+            raise TooLarge(f"more than {limit} bytes were sent; {request.method} {request.path} takes at most {limit}")
     return body
 
 

@@ -12,7 +12,7 @@ from typing import Self
 from fedlens_edge_client.emulation.fleet import worker
 from fedlens_edge_client.emulation.fleet.config import FleetConfig
 from fedlens_edge_client.emulation.fleet.messages import Message, WorkerEnded
-from fedlens_edge_client.errors import EdgeClientError, some
+from fedlens_edge_client.errors import EdgeClientError, abbreviated
 
 END_TIMEOUT_S = 10.0
 
@@ -105,7 +105,7 @@ class FleetProcesses:
             if code is not None and code < 0
             else f"ended with status {code}"
         )
-        clients = some([self._config.name(index) for index in self._config.clients_of_worker(number)], 5)
+        clients = abbreviated([self._config.name(index) for index in self._config.clients_of_worker(number)], 5)
         return f"worker {number} (process {process.pid}; {clients}) {how}"
 
 

@@ -14,7 +14,7 @@ from fedlens_edge_client.emulation.fleet.running import run_fleet
 from fedlens_edge_client.emulation.fleet.status import FleetStatus
 from fedlens_edge_client.emulation.partitions import PhotoPool
 from fedlens_edge_client.engines.choice import EngineName
-from fedlens_edge_client.errors import some
+from fedlens_edge_client.errors import abbreviated
 
 EXIT_FAILED = 1
 SHOWN_TROUBLES = 10
@@ -99,7 +99,7 @@ def say_oddities(pool: PhotoPool, console: Console) -> None:
 
 def say_left_out(reason: str, files: tuple[str, ...], console: Console) -> None:
     """Print the number of files that are left out, and the first names."""
-    say(console, f"left out {len(files)} {reason}: {some(files, 3)}")
+    say(console, f"left out {len(files)} {reason}: {abbreviated(files, 3)}")
 
 
 def _summarise(status: FleetStatus, config: FleetConfig, console: Console) -> None:

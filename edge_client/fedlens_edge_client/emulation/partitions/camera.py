@@ -39,7 +39,7 @@ def draw(random: np.random.Generator, members: tuple[PoolPhoto, ...], count: int
 
 @dataclass(frozen=True)
 class DrawnAlbum:
-    """What albums with other photos in every round share.
+    """The base of albums whose photos are drawn from a pool, round by round.
 
     Attributes:
         per_class: n, at least 1.

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from fedlens_edge_client.emulation.partitions.listing import ByClass, Listing, PoolPhoto, PoolUnusable
-from fedlens_edge_client.errors import some
+from fedlens_edge_client.errors import abbreviated
 from fedlens_proto import photos
 
 _LOOSE = "photos outside the clients' folders"
@@ -96,4 +96,4 @@ def _holds_photos(folder: Path) -> bool:
 
 
 def _named(folders: Iterable[Path]) -> str:
-    return some([folder.name for folder in folders], 5)
+    return abbreviated([folder.name for folder in folders], 5)
