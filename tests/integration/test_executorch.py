@@ -121,7 +121,7 @@ CASES: list[tuple[str, list[str], dict[str, Any]]] = [
     ("pfedsim", ["cross_entropy"], {"options": {"warm_up": 0.5}}),
     ("fedprox", ["proximal"], {"hyper": {"mu": 0.1}}),
     ("fedper", ["cross_entropy"], {}),
-    ("fedrep", ["cross_entropy"], {"options": {"classifier_epochs": 2}}),
+    ("fedrep", ["cross_entropy"], {"options": {"extractor_epochs": 2}}),
     ("local_only", ["cross_entropy"], {}),
     (
         "fedconcat",

@@ -9,25 +9,32 @@ from typing import Any
 import pytest
 
 from fedlens_edge_client.emulation.faults import FaultKind
-from fedlens_proto.v1 import admin_pb2
+from fedlens_proto.v1 import admin_pb2, update_pb2
 from tests.integration import two_drivers
 from tests.integration.conftest import NewBundle
 from tests.integration.processes import ServerProcess
 
 KINDS = (FaultKind.VANISH, FaultKind.NAN, FaultKind.DUPLICATE)
 WEIGHT = {"options": {"weight": True}}
+FINE_TUNED = {"personal_fine_tuning": True}
 CASES = [
     pytest.param("fedclassavg", ["small", "wide"], "supcon", {}, marks=pytest.mark.slow),
     ("fedavg", ["small"], "cross_entropy", {}),
     pytest.param("fedns", ["small"], "cross_entropy", {}, marks=pytest.mark.slow),
     pytest.param("fedavg_last_fc", ["small"], "cross_entropy", {}, marks=pytest.mark.slow),
     pytest.param("fedclassavg", ["small"], "classifier_proximal", WEIGHT, marks=pytest.mark.slow),
-    pytest.param("fedprox", ["small"], "proximal", {"hyper": {"mu": 0.1}}, marks=pytest.mark.slow),
+    pytest.param("fedprox", ["small"], "proximal", {"hyper": {"mu": 0.1}, **FINE_TUNED}, marks=pytest.mark.slow),
     pytest.param("fedper", ["small"], "cross_entropy", {}, marks=pytest.mark.slow),
-    pytest.param("fedrep", ["small"], "cross_entropy", {"options": {"classifier_epochs": 2}}, marks=pytest.mark.slow),
+    pytest.param("fedper", ["small"], "cross_entropy", {"batch_norm": "local", **FINE_TUNED}, marks=pytest.mark.slow),
+    ("fedavg", ["small"], "cross_entropy", {"batch_norm": "local_statistics", **FINE_TUNED}),
+    pytest.param("fedrep", ["small"], "cross_entropy", {"options": {"extractor_epochs": 2}}, marks=pytest.mark.slow),
     pytest.param("local_only", ["small", "wide"], "cross_entropy", {}, marks=pytest.mark.slow),
 ]
 HAS_GLOBAL_MODEL = {"fedavg", "fedns", "fedavg_last_fc", "fedprox"}
+
+
+def moments(member: admin_pb2.MemberResult) -> set[update_pb2.EvaluationMoment]:
+    return {entry.moment for entry in member.evaluations}
 
 
 @pytest.mark.parametrize(("method", "models", "objective", "more"), CASES)
@@ -49,7 +56,10 @@ async def test_a_study_and_the_server_give_the_same_bytes_with_clients_that_vani
 
     assert [len(found.members) for found in study.shown.rounds] == [two_drivers.CLIENTS] * 3
     has_global = method in HAS_GLOBAL_MODEL or more.get("options", {}).get("weight", False)
-    assert (study.model is not None) == has_global
+    assert (study.model is not None) == (has_global and "batch_norm" not in more)
+    measured = {moment for member in study.shown.rounds[-1].members for moment in moments(member)}
+    fine_tuned = {update_pb2.EVALUATION_MOMENT_FINE_TUNED} if "personal_fine_tuning" in more else set()
+    assert measured == {update_pb2.EVALUATION_MOMENT_START, *fine_tuned}
 
 
 async def test_so_do_both_phases_of_pfedsim(

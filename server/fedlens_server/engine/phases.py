@@ -18,6 +18,7 @@ from fedlens_server.engine.view import Task, TaskBundle
 from fedlens_server.errors import Malformed
 from fedlens_server.methods import METHODS
 from fedlens_server.planning import task_settings
+from fedlens_server.planning.batch_norm import with_batch_norm
 from fedlens_server.planning.method import Method, Phase, TaskPlan
 from fedlens_server.planning.task_settings import SettingsError, TaskSettings
 
@@ -41,7 +42,7 @@ def plan(settings: TaskSettings, bundles: tuple[TaskBundle, ...]) -> tuple[Metho
         raise SettingsError("manifests", "only bundles that concatenate extractors", "an ordinary one at least")
     for manifest in task.ordinary:
         task_settings.check_hyper_values(settings, manifest)
-    method = make(task)
+    method = with_batch_norm(make, task)
     phases = list(method.phases)
     for phase in phases:
         fitting = [manifest for manifest in task.manifests if phase.takes(manifest)]
@@ -58,6 +59,9 @@ def plan(settings: TaskSettings, bundles: tuple[TaskBundle, ...]) -> tuple[Metho
         last = phases[-1]
         local_plan = evaluation_only(last.local_plan, with_client_state=True)
         assert local_plan is not None  # client state may be used
+        if settings.personal_fine_tuning:
+            local_plan.evaluation.fine_tuning.extend(last.local_plan.stages)
+            local_plan.references.extend(last.local_plan.references)
         phases.append(replace(last, name=PERSONAL_EVALUATION, rounds=1, cohort=None, local_plan=local_plan))
     classes = len(bundles[0].manifest.class_names)
     return method, tuple(settle(settings, phases, classes)), count

@@ -5,12 +5,12 @@ Paper: Collins et al., ICML 2021, https://arxiv.org/abs/2102.07078, Algorithm 1.
     paper      here                        meaning
     phi        state[GLOBAL]               representation: the extractor
     h_i        client state `classifier`   head of client i, which never leaves it
-    tau        options.classifier_epochs   head updates with a frozen extractor: first stage
-               epochs or steps             representation updates with a frozen classifier: second stage
+    tau        epochs or steps             head updates with a frozen extractor: first stage
+               options.extractor_epochs    representation updates with a frozen classifier: second stage
 
 Deviations: clients are weighted by their numbers of examples, not uniformly, as in the comparisons of the papers that
-FedLens reproduces. The head is trained for epochs, not steps. A frozen part has a learning rate of 0; each stage starts
-with fresh optimiser state.
+FedLens reproduces. The extractor is trained for epochs, not steps. A frozen part has a learning rate of 0; each stage
+starts with fresh optimiser state.
 """
 
 from fedlens_server.methods.fedper import sharing_extractor
@@ -18,7 +18,7 @@ from fedlens_server.planning import bundles, options
 from fedlens_server.planning.method import Method, TaskPlan
 from fedlens_server.planning.task_settings import SettingsError
 
-OPTIONS = {"classifier_epochs": options.whole(1, 1_000_000, default=1)}
+OPTIONS = {"extractor_epochs": options.whole(1, 1_000_000, default=1)}
 RATES = ("lr_classifier", "lr_extractor")
 
 
@@ -30,9 +30,9 @@ def for_task(task: TaskPlan) -> Method:
             cannot be set; or a learning rate is 0, so that a stage would train nothing.
     """
     settings = task.settings
-    epochs = options.read(settings, OPTIONS)["classifier_epochs"]
+    epochs = options.read(settings, OPTIONS)["extractor_epochs"]
     extractor_stage, classifier_stage = (settings.stage("step", {**settings.hyper, frozen: 0.0}) for frozen in RATES)
-    classifier_stage.epochs = epochs
+    extractor_stage.epochs = epochs
     method = sharing_extractor(task, [classifier_stage, extractor_stage])
     bundles.need_hyper(task, *RATES)
     for rate in RATES:

@@ -18,8 +18,8 @@ adds up to at most 1 keeps its own extractor. In both cos_c = <phi_ic, phi_jc> /
 
 Deviations: cosines (`reference`: similarities) are at most 0.9999, because equal classifiers would have infinite
 weights. The printed loop runs T + 1 rounds, this one T. Integer buffers (BatchNorm's batch counter) stay the client's
-own: a mean of counts has no meaning. With `batch_norm = "local"` all of BatchNorm, affine parameters and statistics,
-stays the client's own. A forgotten client is in no sum from the next round on.
+own: a mean of counts has no meaning. The authors' code leaves BatchNorm's statistics with the clients, from the first
+round on: the task's setting `batch_norm = "local_statistics"`. A forgotten client is in no sum from the next round on.
 
 State: `global`; for each client that has taken part in personalisation `clients/<id>/model`, the uploaded blob itself,
 and `clients/<id>/slot`, its row in the array `similarity`. The row of a forgotten client is used again.
@@ -35,7 +35,7 @@ from numpy.typing import NDArray
 
 from fedlens_proto.blob import Array
 from fedlens_proto.manifest import select
-from fedlens_proto.v1 import blob_pb2, manifest_pb2
+from fedlens_proto.v1 import blob_pb2
 from fedlens_server.methods.arithmetic.linear_combination import in_order
 from fedlens_server.methods.arithmetic.weighted_sum import Terms, WeightedSum
 from fedlens_server.methods.fedavg import GLOBAL, whole_model_plan, with_mean
@@ -54,15 +54,12 @@ from fedlens_server.planning.task_settings import SettingsError
 
 Matrix = NDArray[np.float64]
 PAPER, REFERENCE = "paper", "reference"
-AVERAGE, LOCAL = "average", "local"
 WARM_UP, PERSONALISE = "warm-up", "personalise"
 PERSONAL, SIMILARITY = "personal", "similarity"
 MOST = 0.9999
 EPSILON = 1e-8
-_BATCH_NORM = (manifest_pb2.TENSOR_KIND_NORM, manifest_pb2.TENSOR_KIND_BUFFER)
 OPTIONS = {
     "variant": options.choice(PAPER, REFERENCE),
-    "batch_norm": options.choice(AVERAGE, LOCAL),
     "warm_up": options.number(0, 1, default=0.5),
 }
 
@@ -201,12 +198,8 @@ def for_task(task: TaskPlan) -> Method:
     if len(matrices) != 1:
         found = f"a classifier with {len(matrices)} weight matrices"
         raise SettingsError("manifests[0]", found, "a model whose classifier is one FC layer for pfedsim")
-    local = _BATCH_NORM if chosen["batch_norm"] == LOCAL else ()
-    mixed = tuple(
-        tensor.name
-        for tensor in select(tensors, bundles.EXTRACTOR)
-        if tensor.kind not in local and tensor.dtype != blob_pb2.DTYPE_INT64
-    )
+    extractor = select(tensors, bundles.EXTRACTOR)
+    mixed = tuple(tensor.name for tensor in extractor if tensor.dtype != blob_pb2.DTYPE_INT64)
     if not mixed:
         raise SettingsError("manifests[0]", "a model without an extractor to mix", "one with one for pfedsim")
     own = tuple(tensor.name for tensor in tensors if tensor.name not in mixed)

@@ -62,6 +62,10 @@ class TaskSettings(BaseModel):
     download_difference: StrictBool = Field(default=False, description="true or false")
     confusion: StrictBool = Field(default=False, description="true or false")
     personal_evaluation: StrictBool = Field(default=False, description="true or false")
+    personal_fine_tuning: StrictBool = Field(default=False, description="true or false")
+    batch_norm: Literal["average", "local_statistics", "local"] = Field(
+        default="average", description='"average", "local_statistics" or "local"'
+    )
     evaluate_every: Count = Field(default=1, description="committed rounds between global evaluations, 1 or more")
     max_consecutive_abandoned: Count = Field(default=5, description="abandoned rounds in a row, 1 or more")
     max_update_norm: Annotated[Number, Field(gt=0)] | None = Field(
@@ -79,6 +83,8 @@ class TaskSettings(BaseModel):
     def _agree(self) -> "TaskSettings":
         if self.epochs is not None and self.steps is not None:
             raise SettingsError("steps", self.steps, "left out when epochs is set")
+        if self.personal_fine_tuning and not self.personal_evaluation:
+            raise SettingsError("personal_fine_tuning", "true", "false where personal_evaluation is false")
         if self.cohort != "all" and self.cohort > self.population:
             raise SettingsError("cohort", self.cohort, f"at most the population, {self.population}")
         members = self.population if self.cohort == "all" else self.cohort

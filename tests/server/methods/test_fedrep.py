@@ -20,17 +20,17 @@ BUNDLE = changed(
     ("settings", "expected"),
     [
         (
-            {"epochs": 2, "options": {"classifier_epochs": 7}, "hyper": {"momentum": 0.9, "lr_extractor": 0.01}},
+            {"epochs": 7, "options": {"extractor_epochs": 2}, "hyper": {"momentum": 0.9, "lr_extractor": 0.01}},
             [
                 (7, 0, {"momentum": 0.9, "lr_extractor": 0.0}),
                 (2, 0, {"momentum": 0.9, "lr_extractor": 0.01, "lr_classifier": 0.0}),
             ],
         ),
         ({}, [(1, 0, {"lr_extractor": 0.0}), (1, 0, {"lr_classifier": 0.0})]),
-        ({"steps": 30}, [(1, 0, {"lr_extractor": 0.0}), (0, 30, {"lr_classifier": 0.0})]),
+        ({"steps": 30}, [(0, 30, {"lr_extractor": 0.0}), (1, 0, {"lr_classifier": 0.0})]),
     ],
 )
-def test_the_classifier_is_trained_for_epochs_first_and_the_extractor_after_it(
+def test_the_classifier_is_trained_first_and_the_extractor_for_epochs_after_it(
     settings: dict[str, Any], expected: list[tuple[int, int, dict[str, float]]]
 ) -> None:
     (phase,) = made("fedrep", BUNDLE, **settings).phases

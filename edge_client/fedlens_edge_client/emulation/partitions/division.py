@@ -165,7 +165,7 @@ def _pooled_halves(division: Division, pool: PhotoPool) -> list[tuple[Labelled, 
     random = np.random.RandomState(division.seed)
     split = splits.dirichlet(_labels(photos), division.clients, division.beta, division.min_photos, random)
     sides = []
-    for train, test in splits.halves(split, random):
+    for train, test in splits.halves(split):
         trained = {photos[i][1].digest for i in train}
         # A file that is in both halves is only trained on.
         apart = [photos[i] for i in test if photos[i][1].digest not in trained]

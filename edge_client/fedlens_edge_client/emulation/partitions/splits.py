@@ -158,13 +158,9 @@ def equally(n: int, clients: int, random: np.random.RandomState) -> Split:
     return list(np.array_split(random.permutation(n), clients))
 
 
-def halves(split: Split, random: np.random.RandomState) -> list[tuple[Indices, Indices]]:
-    """Each client's samples shuffled and cut in halves for training and tests; an odd sample is for tests."""
-    cut = []
-    for indices in split:
-        shuffled = random.permutation(indices)
-        cut.append((shuffled[: len(indices) // 2], shuffled[len(indices) // 2 :]))
-    return cut
+def halves(split: Split) -> list[tuple[Indices, Indices]]:
+    """Each client's samples, in their order, cut in halves for training and tests; an odd sample is for tests."""
+    return [(indices[: len(indices) // 2], indices[len(indices) // 2 :]) for indices in split]
 
 
 def _members(labels: Labels) -> list[Indices]:
