@@ -155,10 +155,11 @@ class Draft:
         tensors = network.describe()
         initial = {**network.weights, **network.buffers}
         hyper = tuple(self.hyper.values())
-        views, is_frozen = self.objective.views, bundle_class == pb.BUNDLE_CLASS_FROZEN_BACKBONE
+        views, is_frozen = training.views, bundle_class == pb.BUNDLE_CLASS_FROZEN_BACKBONE
         if views:
-            self.add(view.view((3, input_size, input_size), 1 if is_frozen else training.batch), {})
-        step = steps.step(network, self.objective, self.optimiser, hyper, training.batch, classes)
+            augmentation = training.augmentation or view.CONTRAST
+            self.add(view.view(augmentation, (3, input_size, input_size), 1 if is_frozen else training.batch), {})
+        step = steps.step(network, self.objective, self.optimiser, hyper, training.batch, classes, views)
         self.add(step, initial, trains_head=is_frozen)
         self.add(steps.predict(network, training.batch, classes), initial)
         self.on_stage("writing the bundle")

@@ -79,34 +79,18 @@ def export_bundle(folder: Path, spec: ExportSpec, on_stage: OnStage = unheard, o
     Raises:
         ExportError: Any of its kinds; nothing was written.
     """
-    check_training(spec)
+    check_spec(spec)
     bundle.check_target(folder)
     classes = len(spec.class_names)
     if ":" in spec.model:
         return _own_bundle(folder, spec, on_stage, on_file)
-    if spec.normalise:
-        raise NotExportable(f"{spec.model} has its own normalisation; --normalise is for models of your own")
     if spec.model in whole_models.MODELS:
-        if spec.head:
-            raise NotExportable(f"{spec.model} has no head to choose: its last FC layer is the classifier")
-        if spec.backbone_weights or spec.pretrain:
-            raise NotExportable(f"{spec.model} has no backbone: it is trained as a whole, from its initial weights")
-        _check_no_pte(spec)
         side = _side(spec.input_size or 32)
         module = whole_models.build(spec.model, classes, side, spec.seed)
         return whole_model_bundle(folder, module, spec, side, name=spec.model, on_stage=on_stage, on_file=on_file)
-    check_choice("model", spec.model, MODELS)
-    head_name = spec.head or backbones.HEADS[0]
-    check_choice("head", head_name, backbones.HEADS)
-    if objectives.by_name(spec.objective).needs_features and head_name != "hidden":
-        raise NotExportable(
-            f"objective {spec.objective!r} compares features, and head {head_name!r} has none; take head 'hidden'"
-        )
     side = _side(spec.input_size or 224)
     backbone = backbones.build(spec.model, side, spec.seed)
     normalisation = backbones.normalisation(spec.model)
-    if spec.backbone_weights and spec.pretrain:
-        raise NotExportable("a backbone is either read from a file or trained on photos; give one of both")
     if spec.pretrain:
         pretrain.train(
             backbone,
@@ -123,7 +107,7 @@ def export_bundle(folder: Path, spec: ExportSpec, on_stage: OnStage = unheard, o
         on_stage("fetching the backbone's weights")
         backbones.load_pretrained(spec.model, backbone)
     features = steps.feature_count(backbone, (3, side, side))
-    head = backbones.build_head(head_name, features, classes, spec.seed)
+    head = backbones.build_head(spec.head or backbones.HEADS[0], features, classes, spec.seed)
     return frozen_backbone_bundle(
         folder,
         backbone,
@@ -135,6 +119,36 @@ def export_bundle(folder: Path, spec: ExportSpec, on_stage: OnStage = unheard, o
         on_stage=on_stage,
         on_file=on_file,
     )
+
+
+def check_spec(spec: ExportSpec) -> None:
+    """Find what is wrong in a spec without building a model.
+
+    Raises:
+        UnknownChoice: There is no model, head, objective, optimiser or augmentation of that name.
+        NotExportable: Settings are out of range, or contradict each other.
+    """
+    check_training(spec)
+    if ":" in spec.model:
+        return
+    check_choice("model", spec.model, MODELS)
+    if spec.normalise:
+        raise NotExportable(f"{spec.model} has its own normalisation; --normalise is for models of your own")
+    if spec.model in whole_models.MODELS:
+        if spec.head:
+            raise NotExportable(f"{spec.model} has no head to choose: its last FC layer is the classifier")
+        if spec.backbone_weights or spec.pretrain:
+            raise NotExportable(f"{spec.model} has no backbone: it is trained as a whole, from its initial weights")
+        _check_no_pte(spec)
+        return
+    head = spec.head or backbones.HEADS[0]
+    check_choice("head", head, backbones.HEADS)
+    if objectives.by_name(spec.objective).needs_features and head != "hidden":
+        raise NotExportable(
+            f"objective {spec.objective!r} compares features, and head {head!r} has none; take head 'hidden'"
+        )
+    if spec.backbone_weights and spec.pretrain:
+        raise NotExportable("a backbone is either read from a file or trained on photos; give one of both")
 
 
 def _own_bundle(folder: Path, spec: ExportSpec, on_stage: OnStage, on_file: OnFile) -> Bundle:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from fedlens_export import objectives
 from fedlens_export.errors import NotExportable, check_choice
-from fedlens_export.programs import calibration, optimisers, pte_program, quantisation
+from fedlens_export.programs import calibration, optimisers, pte_program, quantisation, view
 from fedlens_proto.manifest import MAX_BATCH, MAX_CONCATENATED, MAX_STORED_VIEWS
 
 
@@ -23,8 +23,10 @@ class Training:
         concatenated: Largest number of extractors whose outputs one classifier takes side by side; 0: an ordinary
             bundle.
         seed: Seed of that classifier's weights.
-        stored_views: For a frozen backbone and an objective over views, the number of augmentations of a photo that a
-            client embeds when the photo arrives.
+        augmentation: One of `view.AUGMENTATIONS`, for the views that a step takes: as many as the objective compares,
+            else one. None: `contrast` for an objective over views, else photos as they are.
+        stored_views: For a frozen backbone, the number of augmentations of a photo that a client embeds when the photo
+            arrives.
         pte: Also make programs for phones; for frozen backbones only.
         quantise: One of `quantisation.SCHEMES`, for the frozen backbone on phones; needs `pte`. None: float32.
         calibrate: A folder of photos to take ranges from, best with a sub-folder for each class.
@@ -37,10 +39,16 @@ class Training:
     onnx: bool = False
     concatenated: int = 0
     seed: int = 0
+    augmentation: str | None = None
     stored_views: int = 8
     pte: bool = False
     quantise: str | None = None
     calibrate: Path | None = None
+
+    @property
+    def views(self) -> int:
+        """The number of views of each photo in a step; 0: photos as they are."""
+        return objectives.by_name(self.objective).views or (1 if self.augmentation else 0)
 
 
 def check_training(training: Training) -> None:
@@ -48,7 +56,7 @@ def check_training(training: Training) -> None:
 
     Raises:
         NotExportable: A setting is out of range, or ExecuTorch is needed and not installed.
-        UnknownChoice: There is no objective, optimiser or quantisation of that name.
+        UnknownChoice: There is no objective, augmentation, optimiser or quantisation of that name.
     """
     names: Sequence[str] = training.class_names
     if len(names) < 2 or len(set(names)) != len(names):
@@ -59,9 +67,14 @@ def check_training(training: Training) -> None:
         raise NotExportable(
             f"{training.concatenated} extractors cannot be concatenated; 1 to {MAX_CONCATENATED} can, 0 is for none"
         )
-    views = objectives.by_name(training.objective).views
+    if training.augmentation is not None:
+        check_choice("augmentation", training.augmentation, view.AUGMENTATIONS)
+    views = training.views
     if views and training.concatenated:
-        raise NotExportable(f"objective {training.objective!r} takes views, and concatenated extractors have none")
+        what = (
+            f"augmentation {training.augmentation!r}" if training.augmentation else f"objective {training.objective!r}"
+        )
+        raise NotExportable(f"{what} takes views, and concatenated extractors have none")
     if views and not views <= training.stored_views <= MAX_STORED_VIEWS:
         raise NotExportable(
             f"{training.stored_views} stored views are not allowed; {views} (as many as a step takes) to "

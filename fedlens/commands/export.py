@@ -64,8 +64,15 @@ def export(
             help="Export FedConcat's second bundle: one classifier on at most this number of extractors of the model."
         ),
     ] = 0,
+    augmentation: Annotated[
+        str | None,
+        typer.Option(
+            help="Train on augmented views of the photos: crop-flip, or contrast (crop, flip, colours). Default: "
+            "contrast for supcon, none for the others."
+        ),
+    ] = None,
     stored_views: Annotated[
-        int, typer.Option(help="On a backbone, for supcon: number of augmented views of each photo to embed.")
+        int, typer.Option(help="On a backbone, with augmentation: number of views of each photo to embed.")
     ] = 8,
     target: Annotated[
         Literal["pt2", "pte"],
@@ -120,6 +127,7 @@ def export(
             seed=seed,
             onnx=onnx,
             concatenated=concatenated,
+            augmentation=augmentation,
             stored_views=stored_views,
             pte=target == "pte",
             quantise=quantize,

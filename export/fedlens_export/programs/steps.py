@@ -51,9 +51,18 @@ class Arguments:
 
 
 def step(
-    network: Network, objective: Objective, optimiser: Optimiser, hyper: Sequence[Hyper], batch: int, classes: int
+    network: Network,
+    objective: Objective,
+    optimiser: Optimiser,
+    hyper: Sequence[Hyper],
+    batch: int,
+    classes: int,
+    views: int | None = None,
 ) -> ProgramSource:
     """One local step: gradients by `objective`, then `optimiser`.
+
+    `views` of each photo are its input, by default as many as the objective compares. An objective that compares none
+    takes one view as the photo.
 
     BatchNorm statistics are outputs of kind weight, like all exchangeable tensors; a learning rate of 0 for the
     extractor freezes them too.
@@ -61,6 +70,7 @@ def step(
     roles = {tensor.name: _ROLE_NAMES[tensor.role] for tensor in network.describe()}
     weights, buffers = network.weights, network.buffers
     moments = {f"{moment}/{name}": tensor for moment in optimiser.moments for name, tensor in weights.items()}
+    views = objective.views if views is None else views
     exchanged = slots_of(pb.SLOT_KIND_WEIGHT, {**weights, **buffers})
     state = [
         *slots_of(pb.SLOT_KIND_OPTIMISER, moments),
@@ -72,7 +82,7 @@ def step(
         *exchanged,
         *state,
         *slots_of(pb.SLOT_KIND_REFERENCE, compared),
-        *_batch_slots(network, batch, with_labels=True, views=objective.views),
+        *_batch_slots(network, batch, with_labels=True, views=views),
         *(float_slot(pb.SLOT_KIND_HYPER, name=h.name) for h in hyper),
     )
     outputs = (
@@ -89,10 +99,13 @@ def step(
         statistics = {name: current[name] for name in buffers}
         references = given.named(pb.SLOT_KIND_REFERENCE)
         scalars = given.named(pb.SLOT_KIND_HYPER)
+        rows = given.one(pb.SLOT_KIND_INPUT)
+        if views and not objective.views:
+            rows = rows[:, 0]
         outcome = objective.gradients(
             _Forward(network, statistics),
             trained,
-            Batch(given.one(pb.SLOT_KIND_INPUT), given.one(pb.SLOT_KIND_LABEL), given.one(pb.SLOT_KIND_MASK)),
+            Batch(rows, given.one(pb.SLOT_KIND_LABEL), given.one(pb.SLOT_KIND_MASK)),
             {key: {name: references[f"{key}/{name}"] for name in names} for key, names in covered.items()},
             scalars,
         )

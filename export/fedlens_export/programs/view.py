@@ -1,6 +1,6 @@
 """The program `view`: a random augmentation of photos as a function of uniform random numbers.
 
-FedClassAvg's augmentation (Jang et al., ICPP 2022), which is SupCon's (Khosla et al., NeurIPS 2020, section 4.1), in
+`contrast` is FedClassAvg's (Jang et al., ICPP 2022), which is SupCon's (Khosla et al., NeurIPS 2020, section 4.1), in
 torchvision's terms: RandomResizedCrop(scale 0.2 to 1, ratio 3/4 to 4/3, bilinear), RandomHorizontalFlip(0.5),
 ColorJitter(0.4, 0.4, 0.4, 0.1) with probability 0.8, RandomGrayscale(0.2).
 
@@ -14,17 +14,24 @@ ColorJitter(0.4, 0.4, 0.4, 0.1) with probability 0.8, RandomGrayscale(0.2).
 
 Deviations, so that the number of uniforms is fixed: a side of the crop longer than the photo is cut (torchvision
 draws up to ten times), and the changes of colour have a fixed order, as in the table (that of torchvision is random).
+
+`crop-flip` is the code of NIID-Bench (Li et al., ICDE 2022), which FedConcat's is made from: Pad(4, reflect) for photos
+of 32 pixels, an eighth of the side for others; RandomCrop of the photo's size; RandomHorizontalFlip(0.5).
+
+    uniform  determines
+    0, 1     the top and the left of the crop, in whole pixels of the padded photo
+    2        whether the photo is mirrored
 """
 
+from collections.abc import Callable
 from math import log
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from fedlens_export.programs.steps import ProgramSource, float_slot
 from fedlens_proto.v1 import manifest_pb2 as pb
-
-UNIFORMS = 11
 
 _LEAST_AREA = 0.2
 _LOG_RATIO = log(4 / 3)
@@ -33,25 +40,36 @@ _JITTERED = 0.8
 _STRENGTH = 0.4
 _HUE = 0.1
 _GREY = 0.2
+_PADDED = 8  # the padding is the side divided by this
 
 
-def view(photo_shape: tuple[int, int, int], batch: int) -> ProgramSource:
-    """The program `view` for photos [3, H, W]."""
+def view(augmentation: str, photo_shape: tuple[int, int, int], batch: int) -> ProgramSource:
+    """The program `view` for photos [3, H, W]; `augmentation` is one of `AUGMENTATIONS`."""
+    count, function = AUGMENTATIONS[augmentation]
     photos = float_slot(pb.SLOT_KIND_INPUT, (batch, *photo_shape))
-    uniforms = float_slot(pb.SLOT_KIND_UNIFORM, (batch, UNIFORMS))
+    uniforms = float_slot(pb.SLOT_KIND_UNIFORM, (batch, count))
     views = float_slot(pb.SLOT_KIND_PHOTO, (batch, *photo_shape))
-    return ProgramSource("view", (photos, uniforms), (views,), lambda *given: (augmented(*given),))
+    return ProgramSource("view", (photos, uniforms), (views,), lambda *given: (function(*given),))
+
+
+def shifted(photos: Tensor, uniforms: Tensor) -> Tensor:
+    """One view of each photo by `crop-flip`; `uniforms` is float32 [B, 3], all else as in `augmented`."""
+    height, width = photos.shape[2:]
+    down, across = (torch.floor(uniforms[:, i] * (2 * _padding(side) + 1)) for i, side in enumerate((height, width)))
+    rows = _shifting(down, height)
+    columns = _shifting(across, width, uniforms[:, 2] < _FLIPPED)
+    return _resampled(photos, rows, columns)
 
 
 def augmented(photos: Tensor, uniforms: Tensor) -> Tensor:
-    """One view of each photo, float32 [B, 3, H, W] in 0..1.
+    """One view of each photo by `contrast`, float32 [B, 3, H, W] in 0..1.
 
     Args:
         photos: float32 [B, 3, H, W] in 0..1.
         uniforms: float32 [B, 11] in 0..1, 1 excluded.
     """
     height, width = photos.shape[2:]
-    u = [uniforms[:, i] for i in range(UNIFORMS)]
+    u = [uniforms[:, i] for i in range(uniforms.shape[1])]
     area = height * width * (_LEAST_AREA + (1 - _LEAST_AREA) * u[0])
     ratio = torch.exp(_LOG_RATIO * (2 * u[1] - 1))
     rows = _whole(torch.sqrt(area / ratio), height)
@@ -82,25 +100,45 @@ def resized_crop(photos: Tensor, top: Tensor, rows: Tensor, left: Tensor, column
         columns: Number of columns.
         mirrored: bool [B], whether left and right are exchanged.
     """
+    height, width = photos.shape[2:]
+    return _resampled(photos, _resampling(top, rows, height), _resampling(left, columns, width, mirrored))
+
+
+def _resampled(photos: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
+    """Photos [B, 3, H, W] with new rows and columns, by the weights of the given ones: [B, H, H] and [B, W, W]."""
     batch, colours, height, width = photos.shape
-    across = _resampling(left, columns, width, mirrored).transpose(1, 2)
-    down = _resampling(top, rows, height)
     # Gathering pixels is slow on phones; a product with the weights of all pixels is fast.
-    wide = torch.bmm(photos.reshape(batch, colours * height, width), across)
+    wide = torch.bmm(photos.reshape(batch, colours * height, width), columns.transpose(1, 2))
     wide = wide.reshape(batch, colours, height, width).transpose(1, 2).reshape(batch, height, colours * width)
-    return torch.bmm(down, wide).reshape(batch, height, colours, width).transpose(1, 2)
+    return torch.bmm(rows, wide).reshape(batch, height, colours, width).transpose(1, 2)
 
 
 def _resampling(start: Tensor, length: Tensor, size: int, mirrored: Tensor | None = None) -> Tensor:
     """The weight of each of `size` given pixels in each of `size` new ones, float32 [B, new, given]."""
-    pixels = torch.arange(size, dtype=torch.float32)
-    new = pixels.unsqueeze(0)
-    if mirrored is not None:
-        new = torch.where(mirrored.unsqueeze(1), size - 1 - new, new)
     length = length.unsqueeze(1)
-    inside = ((new + 0.5) * (length / size) - 0.5).clamp(min=0)
-    place = torch.minimum(inside, length - 1) + start.unsqueeze(1)
-    return (1 - (place.unsqueeze(2) - pixels).abs()).clamp(min=0)
+    inside = ((_new_pixels(size, mirrored) + 0.5) * (length / size) - 0.5).clamp(min=0)
+    return _weights(torch.minimum(inside, length - 1) + start.unsqueeze(1), size)
+
+
+def _shifting(start: Tensor, size: int, mirrored: Tensor | None = None) -> Tensor:
+    """As `_resampling`, for a crop of a side padded by reflection, from pixel `start` of the padding on."""
+    place = (_new_pixels(size, mirrored) + start.unsqueeze(1) - _padding(size)).abs()
+    return _weights(size - 1 - (size - 1 - place).abs(), size)
+
+
+def _new_pixels(size: int, mirrored: Tensor | None) -> Tensor:
+    """The numbers of the new pixels, float32 [B or 1, size]."""
+    new = torch.arange(size, dtype=torch.float32).unsqueeze(0)
+    return new if mirrored is None else torch.where(mirrored.unsqueeze(1), size - 1 - new, new)
+
+
+def _weights(place: Tensor, size: int) -> Tensor:
+    """The weight of each of `size` given pixels, by its distance to the places [B, new] of new pixels."""
+    return (1 - (place.unsqueeze(2) - torch.arange(size, dtype=torch.float32)).abs()).clamp(min=0)
+
+
+def _padding(side: int) -> int:
+    return (side + _PADDED // 2) // _PADDED
 
 
 def brightness(photos: Tensor, factor: Tensor) -> Tensor:
@@ -153,3 +191,15 @@ def _each(value: Tensor) -> Tensor:
 
 def _whole(side: Tensor, longest: int) -> Tensor:
     return torch.floor(side + 0.5).clamp(1, longest)
+
+
+class _Augmentation(NamedTuple):
+    """The number of uniforms for a photo, and the function of photos and uniforms."""
+
+    uniforms: int
+    function: Callable[[Tensor, Tensor], Tensor]
+
+
+CONTRAST, CROP_FLIP = "contrast", "crop-flip"
+AUGMENTATIONS = {CONTRAST: _Augmentation(11, augmented), CROP_FLIP: _Augmentation(3, shifted)}
+"""Every augmentation, by name."""

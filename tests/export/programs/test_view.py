@@ -109,7 +109,7 @@ def test_the_largest_crop_leaves_a_photo_as_it_is() -> None:
 @pytest.mark.parametrize("side", [1, 3, 32, 33])
 def test_no_uniform_leads_out_of_a_photo(edge: float, side: int) -> None:
     # Outside there is nothing, which would darken a white photo.
-    found = view.augmented(torch.ones(1, 3, side, side), torch.full((1, view.UNIFORMS), edge))
+    found = view.augmented(torch.ones(1, 3, side, side), torch.full((1, 11), edge))
 
     grey_and_dark = {0.0: 0.6}  # all factors at their least: brightness 0.6
     torch.testing.assert_close(found, torch.full_like(found, grey_and_dark.get(edge, 1.0)), rtol=0, atol=2e-4)
@@ -124,5 +124,28 @@ def test_views_stay_within_0_and_1() -> None:
     assert 0 <= found.min() <= found.max() <= 1
 
 
-def test_the_program_is_vetted_and_gives_the_same_views() -> None:
-    assert difference(view.view((3, 8, 8), 2), {}) <= 1e-6
+@pytest.mark.parametrize("mirrored", [False, True])
+@pytest.mark.parametrize(("side", "top", "left"), [(24, 0, 6), (24, 3, 4), (16, 4, 1), (1, 0, 0)])
+def test_a_crop_with_a_flip_is_torchvisions(side: int, top: int, left: int, *, mirrored: bool) -> None:
+    given = photos(1)[:, :, :side, :side]
+    padding = {24: 3, 16: 2, 1: 0}[side]  # an eighth of the side
+    # In the middle of the interval that gives these whole pixels.
+    places = [(place + 0.5) / (2 * padding + 1) for place in (top, left)]
+
+    found = view.shifted(given, torch.tensor([[*places, 0.49 if mirrored else 0.51]]))
+
+    padded = functional.pad(given, [padding], padding_mode="reflect") if padding else given
+    expected = functional.crop(padded, top, left, side, side)
+    assert torch.equal(found, functional.hflip(expected) if mirrored else expected)
+
+
+@pytest.mark.parametrize("edge", [0.0, 1 - 2.0**-24, 1.0])
+def test_no_uniform_leads_a_shifted_crop_out_of_a_photo(edge: float) -> None:
+    found = view.shifted(torch.ones(1, 3, 33, 33), torch.full((1, 3), edge))
+
+    assert torch.equal(found, torch.ones_like(found))
+
+
+@pytest.mark.parametrize("name", view.AUGMENTATIONS)
+def test_the_program_is_vetted_and_gives_the_same_views(name: str) -> None:
+    assert difference(view.view(name, (3, 8, 8), 2), {}) <= 1e-6
