@@ -19,6 +19,8 @@ export PHOTOS
 # For `make same`: the commit to compare with, and such as --expect study/fedns-encoded.
 BASE ?=
 SAME_ARGS ?=
+# For `make papers`: names of studies; none: all.
+STUDIES ?=
 export BASE
 
 VENV := $(REPO)/.venv
@@ -28,7 +30,7 @@ STAMP := $(VENV)/.installed
 # since they share what is slow to make; files run in the order that tests/conftest.py gives them.
 PYTEST := OMP_NUM_THREADS=1 '$(BIN)/pytest' -n 2 --dist loadfile --no-loadscope-reorder
 
-.PHONY: help demo test test-slow test-ci same size check bench docs vectors android proto freeze-wire pins clean install
+.PHONY: help demo test test-slow test-ci same size check bench papers results docs vectors android proto freeze-wire pins clean install
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
@@ -67,7 +69,8 @@ check: $(STAMP) ## style, types, wire schema, generated code
 	@'$(BIN)/ruff' check
 	'$(BIN)/ruff' format --check
 	'$(BIN)/mypy'
-	'$(BIN)/mypy' -p bench
+	'$(BIN)/mypy' -p bench -p papers
+	'$(BIN)/python' -m papers.pages --check
 	'$(BIN)/mypy' android_demo/apk.py
 	'$(BIN)/pyright'
 	cd proto
@@ -81,6 +84,13 @@ check: $(STAMP) ## style, types, wire schema, generated code
 
 bench: $(STAMP) ## the benchmark table; docs/benchmarks.md is written anew
 	@'$(BIN)/python' -m bench.run
+
+papers: $(STAMP) ## the studies behind docs/results, as far as runs are missing; many hours; PHOTOS=DIR holds the data sets
+	@cd '$(CALLED_FROM)'
+	PYTHONPATH='$(REPO)' '$(BIN)/python' -m papers.run --photos "$${PHOTOS:?name the folder of the data sets: make papers PHOTOS=DIR}" $(STUDIES)
+
+results: $(STAMP) ## the pages of docs/results, from the kept runs
+	@'$(BIN)/python' -m papers.pages
 
 docs: $(STAMP) ## write the commands' --help into docs/commands.md anew, and the example's code into docs/android.md
 	@'$(BIN)/python' -m tests.command_pages

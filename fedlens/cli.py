@@ -4,12 +4,12 @@ from typing import Annotated
 
 import typer
 
-from fedlens.commands import blob, bundle, client, compare, demo, export, fleet, link, predict, serve, task
+from fedlens.commands import blob, bundle, client, compare, demo, export, fleet, link, predict, results, serve, task
 
 app = typer.Typer(name="fedlens", no_args_is_help=True, pretty_exceptions_enable=False)
 for command in (
     *(export.export, serve.serve, client.client, fleet.fleet, link.link),
-    *(predict.predict, compare.compare, demo.demo),
+    *(predict.predict, compare.compare, results.results, demo.demo),
 ):
     app.command()(command)
 for name, group in (("task", task.task_app), ("bundle", bundle.bundle_app), ("blob", blob.blob_app)):

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from fedlens.commands.options import MAX_SEED, reported
+from fedlens.commands.options import MAX_SEED, named_value, reported
 
 
 def compare(
@@ -16,7 +16,9 @@ def compare(
             help="A file (TOML), or a preset: fedns, fedclassavg, pfedsim, fedconcat, phone or people.",
         ),
     ],
-    reduced: Annotated[bool, typer.Option("--reduced", help="Run the study's reduced size, for two cores.")] = False,
+    reduced: Annotated[
+        bool, typer.Option("--reduced/--paper", help="The study's reduced size, for two cores, or its full size.")
+    ] = False,
     photos: Annotated[
         str | None,
         typer.Option(metavar="DIR", help="Photos instead of the study's: a folder, or digits, cifar10 ..."),
@@ -31,12 +33,29 @@ def compare(
         list[int] | None,
         typer.Option(min=0, max=MAX_SEED, help="Seed instead of the study's; may be given several times."),
     ] = None,
+    setting: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="KEY=VALUE", help="Another value in the study, such as partition.beta=0.5; several times."
+        ),
+    ] = None,
+    baseline: Annotated[
+        str | None,
+        typer.Option(
+            metavar="LABEL",
+            help="Method that the others are compared with, seed by seed. Default: the study's, or training alone.",
+        ),
+    ] = None,
     workers: Annotated[int | None, typer.Option(min=1, help="Processes. Default: one per core.")] = None,
     cache: Annotated[
         Path | None,
         typer.Option(metavar="DIR", help="Folder for data sets. Default: fedlens in ~/.cache."),
     ] = None,
     device: Annotated[str, typer.Option(help="Device that trains: cpu or, if there is one, cuda.")] = "cpu",
+    tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Also write TensorBoard's event files.")] = False,
+    mlflow: Annotated[
+        bool, typer.Option("--mlflow", help="Also log all runs to MLflow, at MLFLOW_TRACKING_URI.")
+    ] = False,
 ) -> None:
     """Compare methods on the same clients, photos and seeds, with the server's own round engine.
 
@@ -54,7 +73,11 @@ def compare(
     stopped = "the study was stopped; the same command goes on from here"
     with reported(EdgeClientError, FedlensError, interrupted=stopped):
         wanted = choose(
-            load(study, reduced=reduced), methods=tuple(method or ()), seeds=tuple(seed or ()), photos=photos
+            load(study, reduced=reduced, changes=[named_value(entry, "--set") for entry in setting or ()]),
+            methods=tuple(method or ()),
+            seeds=tuple(seed or ()),
+            photos=photos,
+            baseline=baseline,
         )
         runs = len(wanted.methods) * len(wanted.seeds)
         config = session.SessionConfig(
@@ -62,6 +85,8 @@ def compare(
             cache=cache or default_cache(),
             workers=workers or default_workers(runs),
             device=device,
+            tensorboard=tensorboard,
+            mlflow=mlflow,
         )
         status = session.run_study(wanted, config, Console())
     raise typer.Exit(status)

@@ -59,3 +59,27 @@ def enrolment_token(token_file: Path | None) -> str | None:
     if not token:
         raise StateError(f"{token_file} is empty; it must hold an enrolment token")
     return token
+
+
+def named_value(entry: str, option: str, only_json: str | None = None) -> tuple[str, Any]:
+    """The name and the value of `NAME=VALUE`, which is JSON, or else a text.
+
+    Args:
+        entry: As the user wrote it.
+        option: Name of the option, for errors.
+        only_json: What the value must be, in words, if texts are refused.
+
+    Raises:
+        FedlensError: There is no name or no `=`; or the value is no JSON where only JSON is allowed.
+    """
+    from fedlens.errors import FedlensError
+
+    key, equals, text = entry.partition("=")
+    if not equals or not key:
+        raise FedlensError(f"{option}: found {entry!r}, must be a name, =, and a value")
+    try:
+        return key, json.loads(text)
+    except ValueError:
+        if only_json:
+            raise FedlensError(f"{option} {key}: found {text!r}, must be {only_json}") from None
+        return key, text

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedlens.commands.options import AsJson, print_json, reported
+from fedlens.commands.options import AsJson, named_value, print_json, reported
 
 if TYPE_CHECKING:
     from fedlens.admin_client import AdminClient
@@ -76,9 +76,9 @@ def create(
         }
         settings |= {key: value for key, value in optional.items() if value is not None}
         if hyper:
-            settings["hyper"] = dict(_pair(entry, "--hyper") for entry in hyper)
+            settings["hyper"] = dict(named_value(entry, "--hyper", only_json="a number") for entry in hyper)
         for entry in setting or []:
-            key, value = _pair(entry, "--set")
+            key, value = named_value(entry, "--set")
             table, dot, inner = key.partition(".")
             if dot and table in ("hyper", "options") and isinstance(settings.setdefault(table, {}), dict):
                 settings[table][inner] = value
@@ -96,14 +96,35 @@ def list_tasks(admin: Admin = None, as_json: AsJson = False) -> None:
 
 
 @task_app.command()
-def show(task: TaskName, admin: Admin = None, as_json: AsJson = False) -> None:
+def show(
+    task: TaskName,
+    csv: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Also write the figures of each round as CSV.")
+    ] = None,
+    tensorboard: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Also write the figures as TensorBoard's event files.")
+    ] = None,
+    mlflow: Annotated[
+        bool, typer.Option("--mlflow", help="Also log the figures to MLflow, at MLFLOW_TRACKING_URI.")
+    ] = False,
+    admin: Admin = None,
+    as_json: AsJson = False,
+) -> None:
     """Show a task round by round."""
     with _reported():
-        from fedlens.reports import task_report
+        from fedlens.reports import task_report, tracking
         from fedlens.reports.tables import print_table
 
+        tracking.check_installed(tensorboard=tensorboard is not None, mlflow=mlflow)
         found = _client(admin).show(task)
         rounds = [task_report.round_values(result) for result in found.rounds]
+        tracked = task_report.tracked(found.task, rounds)
+        if csv is not None:
+            tracking.write_csv(csv, ({"round": number, **figures} for number, figures in tracked.rounds))
+        if tensorboard is not None:
+            tracking.write_tensorboard(tensorboard, [tracked])
+        if mlflow:
+            tracking.log_to_mlflow(tracked.name, [tracked])
         if as_json:
             print_json({"task": task_report.task_values(found.task), "rounds": rounds})
             return
@@ -198,20 +219,6 @@ def _client(profile: Path | None) -> "AdminClient":
     if profile is None:
         raise AdminError("no server is given; name its profile with --admin DIR/admin.toml, or in FEDLENS_ADMIN")
     return AdminClient(Profile.read(profile))
-
-
-def _pair(entry: str, option: str) -> tuple[str, Any]:
-    from fedlens.admin_client import AdminError
-
-    key, equals, text = entry.partition("=")
-    if not equals or not key:
-        raise AdminError(f"{option}: found {entry!r}, must be a name, =, and a value")
-    try:
-        return key, json.loads(text)
-    except ValueError:
-        if option == "--hyper":
-            raise AdminError(f"--hyper {key}: found {text!r}, must be a number") from None
-        return key, text
 
 
 def _print_tasks(tasks: list[Any], as_json: bool, one: bool = False) -> None:

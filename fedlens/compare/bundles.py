@@ -57,6 +57,7 @@ class BundleSpec:
     backbone_weights: Path | None = None
     onnx: bool = False
     concatenated: int = 0
+    augmentation: str | None = None
     stored_views: int = 8
     weights: str | None = None
 

@@ -6,6 +6,7 @@ from hashlib import file_digest, sha256
 from pathlib import Path
 
 from fedlens.compare.bundles import WEIGHTS_FILE, BackboneSpec, BundleSpec
+from fedlens.compare.columns import FORM
 from fedlens.compare.photos import StudyPhotos
 from fedlens.compare.study import Study, StudyError
 from fedlens_edge_client.emulation.fleet.config import MADE_PHOTOS, FleetConfig
@@ -24,6 +25,7 @@ class RunPlan:
     Attributes:
         label: Label of the method.
         settings: Settings of the task, as JSON.
+        photos: Digest of the study's photos.
         bundles: Bundles of the task, in order.
         folder: The run's folder, with its result after the run.
         fingerprint: Digest of everything that the result depends on.
@@ -32,6 +34,7 @@ class RunPlan:
     label: str
     seed: int
     settings: str
+    photos: str
     fleet: FleetConfig
     bundles: tuple[BundleSpec, ...]
     folder: Path
@@ -103,8 +106,8 @@ def plan(study: Study, photos: StudyPhotos, out: Path) -> StudyPlan:
             )
             described = (settings, partition.summary, clients, study.evaluator, study.faults.model_dump_json())
             made_of = (photos.digest, names, [bundle.folder for bundle in bundles])
-            fingerprint = sha256(json.dumps([described, made_of]).encode()).hexdigest()
-            runs.append(RunPlan(label, seed, settings, fleet, bundles, folder, fingerprint))
+            fingerprint = sha256(json.dumps([FORM, described, made_of]).encode()).hexdigest()
+            runs.append(RunPlan(label, seed, settings, photos.digest, fleet, bundles, folder, fingerprint))
     needed = dict.fromkeys(bundle for run in runs for bundle in run.bundles)
     return StudyPlan(out, tuple(backbones.values()), tuple(needed), tuple(runs))
 
@@ -159,6 +162,7 @@ def _bundles(
             backbone_weights=out / trained.folder / WEIGHTS_FILE if trained else model.backbone_weights,
             onnx=method.onnx and not concatenated,
             concatenated=concatenated,
+            augmentation=None if concatenated else method.augmentation or model.augmentation,
             stored_views=model.stored_views,
             weights=trained.folder if trained else weights,
         )

@@ -1,4 +1,4 @@
-"""Settings that the round engine would refuse, found between export and the first run."""
+"""Settings that the export or the round engine would refuse, found before hours of work."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,6 +10,24 @@ from fedlens_server.engine.phases import plan
 from fedlens_server.engine.view import TaskBundle
 from fedlens_server.errors import Malformed
 from fedlens_server.planning.task_settings import parse
+
+
+def check_bundles(runs: Sequence[RunPlan]) -> None:
+    """Check the names and settings of each method's bundles before any is exported; seeds change only their weights.
+
+    Raises:
+        StudyError: A bundle cannot be exported; the text names the method's label.
+    """
+    # Late, because torch takes seconds to import.
+    from fedlens_export.errors import ExportError
+    from fedlens_export.exporting import ExportSpec, check_spec
+
+    for label, run in {run.label: run for run in runs}.items():
+        for bundle in run.bundles:
+            try:
+                check_spec(ExportSpec(**bundle.settings))
+            except ExportError as error:
+                raise StudyError(f"methods.{label}: {error}") from error
 
 
 def check(study_folder: Path, runs: Sequence[RunPlan]) -> None:

@@ -1,4 +1,7 @@
-"""A run's results as JSON values, read from the task's own record; only the seconds are measured here."""
+"""A run's results as JSON values, read from the task's own record.
+
+Every value but those under `made` follows from study, photos and seed, on processors of one kind.
+"""
 
 import json
 from collections.abc import Mapping
@@ -6,24 +9,28 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from fedlens.compare.columns import FORM
 from fedlens.compare.plan import RunPlan
 from fedlens.compare.run.running import RunResult
-from fedlens.reports.task_report import round_values
+from fedlens.reports.task_report import MOMENTS, round_values
 from fedlens.whole_file import replacing
 from fedlens_edge_client.emulation.fleet.messages import client_name
 from fedlens_proto.v1 import admin_pb2 as pb
-from fedlens_proto.v1 import update_pb2
 
 
-def run_values(plan: RunPlan, result: RunResult, seconds: Mapping[int, float]) -> dict[str, Any]:
-    """A finished run; `seconds` are those of each round on this machine, by number."""
+def run_values(
+    plan: RunPlan, result: RunResult, seconds: Mapping[int, float], made: Mapping[str, str]
+) -> dict[str, Any]:
+    """A finished run; `seconds` are those of each round by number, `made` says with what and where it was made."""
     names = {plan.fleet.client_id(index).hex(): client_name(index) for index in plan.fleet.indices}
     task = result.shown.task
     values = {
+        "form": FORM,
         "label": plan.label,
         "seed": plan.seed,
         "fingerprint": plan.fingerprint,
         "settings": json.loads(task.settings_json),
+        "photos": plan.photos,
         "partition": plan.fleet.partition.summary,
         "clients": plan.fleet.clients,
         "bundles": [
@@ -32,7 +39,8 @@ def run_values(plan: RunPlan, result: RunResult, seconds: Mapping[int, float]) -
         ],
         "class_names": list(plan.bundles[0].class_names),
         "model_sha256": None if result.model is None else sha256(result.model).hexdigest(),
-        "rounds": [_round(each, names, seconds.get(each.round)) for each in result.shown.rounds],
+        "rounds": [_round(each, names) for each in result.shown.rounds],
+        "made": {**made, "seconds": {number: round(spent, 4) for number, spent in sorted(seconds.items())}},
     }
     return values if result.examined is None else values | {"examination": result.examined}
 
@@ -43,25 +51,24 @@ def write_json(path: Path, values: Any) -> None:
         partial.write_text(json.dumps(values, separators=(",", ":")) + "\n", encoding="utf-8")
 
 
-def _round(result: pb.RoundResult, names: Mapping[str, str], seconds: float | None) -> dict[str, Any]:
+def _round(result: pb.RoundResult, names: Mapping[str, str]) -> dict[str, Any]:
     values = round_values(result)
-    before, after = values["personal"]["before"], values["personal"]["after"]
+    personal = {
+        f"personal_{moment}": _pooled(found and found["pooled"]) for moment, found in values["personal"].items()
+    }
     return {
         **{key: values[key] for key in ("round", "phase", "state", "reason")},
         "global": _pooled(values["global"]),
-        "personal_start": _pooled(before and before["pooled"]),
-        "personal_end": _pooled(after and after["pooled"]),
+        **personal,
         "bytes_up": values["bytes_received"],
         "bytes_down": values["bytes_sent"],
-        "seconds": None if seconds is None else round(seconds, 4),
         "members": [
             {
                 "client": names.get(shown["client"], shown["client"]),
                 **{key: shown[key] for key in ("state", "reason")},
                 "photos": shown["num_examples"],
                 "bytes_up": shown["bytes_received"],
-                "start": _sums(member, update_pb2.EVALUATION_MOMENT_START),
-                "end": _sums(member, update_pb2.EVALUATION_MOMENT_END),
+                **_evaluations(member),
             }
             for shown, member in zip(values["members"], result.members, strict=True)
         ],
@@ -75,7 +82,9 @@ def _pooled(values: dict[str, Any] | None) -> dict[str, Any] | None:
     return {key: values[key] for key in ("count", "correct", "loss")} | {"confusion": values.get("confusion")}
 
 
-def _sums(member: pb.MemberResult, moment: update_pb2.EvaluationMoment) -> dict[str, Any] | None:
-    """A member's sums, also those of a member without test photos."""
-    found = {entry.moment: entry for entry in member.evaluations}.get(moment)
-    return None if found is None else {"count": found.count, "correct": found.correct, "loss": found.loss}
+def _evaluations(member: pb.MemberResult) -> dict[str, dict[str, Any]]:
+    """A member's sums by moment, also those of a member without test photos."""
+    return {
+        MOMENTS[entry.moment]: {"count": entry.count, "correct": entry.correct, "loss": entry.loss}
+        for entry in member.evaluations
+    }

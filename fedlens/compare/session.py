@@ -5,27 +5,30 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
 from fedlens.compare import refusals, results
 from fedlens.compare.bundles import export, pretrain
+from fedlens.compare.kept import RESULTS_FILE, STUDY_FILE, Kept
 from fedlens.compare.photos import study_photos
 from fedlens.compare.plan import StudyPlan, plan
 from fedlens.compare.progress import StudyProgress
-from fedlens.compare.report import tables
+from fedlens.compare.report import exports, tables
 from fedlens.compare.report.report import write_report
-from fedlens.compare.report.summary import MethodSummary, summarise
+from fedlens.compare.report.summary import MethodSummary
 from fedlens.compare.study import Study, StudyError
 from fedlens.compare.work import carry_out
 from fedlens.jobs import Job, JobEnded, run_jobs
 from fedlens.locked_folder import locked
+from fedlens.reports import tracking
 from fedlens_edge_client.emulation.fleet.display import say
 from fedlens_edge_client.emulation.fleet.session import Interrupts
 from fedlens_edge_client.emulation.partitions import PhotoPool
 
 EXIT_FAILED = 1
-RESULTS_FILE, REPORT_FILE, TABLE_FILE = "results.json", "report.html", "table.md"
+REPORT_FILE, TABLE_FILE, TENSORBOARD = "report.html", "table.md", "tensorboard"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,12 +40,16 @@ class SessionConfig:
         cache: Folder for data sets.
         workers: Processes.
         device: Torch's name of the device that runs programs.
+        tensorboard: Also write TensorBoard's event files.
+        mlflow: Also log the runs to MLflow.
     """
 
     out: Path
     cache: Path
     workers: int
     device: str = "cpu"
+    tensorboard: bool = False
+    mlflow: bool = False
 
 
 def run_study(study: Study, config: SessionConfig, console: Console) -> int:
@@ -55,15 +62,20 @@ def run_study(study: Study, config: SessionConfig, console: Console) -> int:
         StudyError: The study or, with the exported bundles, the round engine refuses a setting.
         FolderInUse: Another study uses the folder.
         SourceUnavailable, EdgeClientError: The photos cannot be had or used.
+        TrackerMissing: TensorBoard or MLflow is asked for and not installed.
     """
     _check_device(config.device)
+    tracking.check_installed(tensorboard=config.tensorboard, mlflow=config.mlflow)
     with locked(config.out, "study"):
         photos = study_photos(study.photos, config.cache, config.out)
         planned = plan(study, photos, config.out)
         # Find early that a pool cannot serve the partition, which divides it for all clients at once.
         for run in {(run.seed, run.fleet.clients): run for run in planned.runs}.values():
             run.fleet.album(0)
+        results.write_json(config.out / STUDY_FILE, _described(study))
         done = sum(run.is_done for run in planned.runs)
+        if done < len(planned.runs):
+            refusals.check_bundles(planned.runs)
         _introduce(console, study, photos.pool, planned, done)
         with Interrupts() as interrupts:
             failures = _work(planned, config, console, done, interrupts)
@@ -77,6 +89,10 @@ def run_study(study: Study, config: SessionConfig, console: Console) -> int:
             say(console, "stopped; the same command goes on from here")
             return interrupts.exit_status
     return EXIT_FAILED if failures else 0
+
+
+def _described(study: Study) -> dict[str, Any]:
+    return study.model_dump(mode="json", exclude_defaults=True)
 
 
 def _check_device(device: str) -> None:
@@ -133,14 +149,18 @@ def _work(
 
 
 def _write(study: Study, planned: StudyPlan, config: SessionConfig, failures: dict[str, str]) -> list[MethodSummary]:
-    """Write raw results, table and report, if a run is done."""
+    """Write raw results, tables, report and what else is asked for, if a run is done."""
     runs = [json.loads(run.result.read_text(encoding="utf-8")) for run in planned.runs if run.is_done]
     if not runs:
         return []
-    described = study.model_dump(mode="json", exclude_defaults=True)
-    results.write_json(config.out / RESULTS_FILE, {"study": described, "failures": failures, "runs": runs})
-    by_label = {label: [run for run in runs if run["label"] == label] for label in study.methods}
-    summaries = [summarise(label, found) for label, found in by_label.items() if found]
+    results.write_json(config.out / RESULTS_FILE, {"study": _described(study), "failures": failures, "runs": runs})
+    summaries = Kept(study, runs).summaries
     (config.out / TABLE_FILE).write_text(tables.markdown(study, summaries), encoding="utf-8")
+    exports.write_csv_files(config.out, study, runs, summaries)
     write_report(config.out / REPORT_FILE, study, planned, summaries)
+    tracked = list(map(exports.tracked, runs))
+    if config.tensorboard:
+        tracking.write_tensorboard(config.out / TENSORBOARD, tracked)
+    if config.mlflow:
+        tracking.log_to_mlflow(study.name, tracked)
     return summaries

@@ -8,6 +8,7 @@ the changes for the reduced size. `[variants.<name>]` holds settings of a varian
 
 import json
 import tomllib
+from collections.abc import Sequence
 from hashlib import sha256
 from importlib import resources
 from pathlib import Path
@@ -95,6 +96,7 @@ class ModelSection(_Section):
     head: Literal["linear", "hidden"] | None = _key('"linear" or "hidden"', default=None)
     backbone_weights: Path | None = _key("the path of a file", default=None, strict=False)
     pretrain_epochs: int = _key("an integer from 1", default=5, ge=1)
+    augmentation: str | None = _key('"crop-flip" or "contrast"', default=None)
     stored_views: int = _key("an integer from 1", default=8, ge=1)
 
 
@@ -105,6 +107,7 @@ class MethodSection(_WithSettings):
     objective: str = _key("the name of an objective", default="cross_entropy", min_length=1)
     optimiser: str | None = _key('"sgd" or "adam"', default=None)
     head: Literal["linear", "hidden"] | None = _key('"linear" or "hidden"', default=None)
+    augmentation: str | None = _key('"crop-flip" or "contrast"', default=None)
     clients: int | None = _key(_CLIENTS, default=None, ge=1, le=100_000)
     models: tuple[str, ...] | None = _key("names of models, one or more", default=None, min_length=1, strict=False)
     concatenated: int = _key("the maximum number of concatenated extractors, an integer from 0", default=0, ge=0)
@@ -127,6 +130,7 @@ class Study(_WithSettings):
     partition: PartitionSection = _key("a table, [partition]")
     model: ModelSection = _key("a table, [model]")
     evaluator: bool = _key("true or false", default=True)
+    baseline: str | None = _key("the label of a method", default=None)
     faults: FaultPlan = _key("a fault plan", default=FaultPlan())
     methods: dict[str, MethodSection] = _key("tables, [methods.<label>], one or more", min_length=1)
 
@@ -138,6 +142,8 @@ class Study(_WithSettings):
         for label in self.methods:
             if not label or len(label) > 60 or not label.replace("-", "").replace("_", "").replace(".", "").isalnum():
                 raise ValueError(f"methods: found label {label!r}, must be letters, digits, -, _ and .")
+        if self.baseline is not None and self.baseline not in self.methods:
+            raise ValueError(f"baseline: found {self.baseline!r}, must be one of {', '.join(self.methods)}")
         return self
 
     def task_settings(self, label: str, seed: int) -> str:
@@ -151,6 +157,7 @@ class Study(_WithSettings):
         if own.clients is not None:
             base.pop("cohort", None)  # it counts other clients
         merged = {"confusion": True, "personal_evaluation": True, **base, **own.settings}
+        merged.setdefault("personal_fine_tuning", merged["personal_evaluation"])
         for key in ("hyper", "options"):
             if isinstance(self.settings.get(key), dict) and isinstance(own.settings.get(key), dict):
                 merged[key] = {**self.settings[key], **own.settings[key]}
@@ -185,15 +192,20 @@ def presets() -> tuple[str, ...]:
     return tuple(sorted(entry.name.removesuffix(".toml") for entry in folder.iterdir() if entry.name.endswith(".toml")))
 
 
-def load(study: str, *, reduced: bool = False) -> Study:
+def load(study: str, *, reduced: bool = False, changes: Sequence[tuple[str, Any]] = ()) -> Study:
     """Read a preset by its name, or a file by its path; relative paths in a file start at its folder.
+
+    Args:
+        study: The name or the path.
+        reduced: Return the reduced size.
+        changes: Other values, by key with a dot after each table's name; each replaces that of the chosen size.
 
     Raises:
         StudyError: There is no such study, it is not TOML, or a key is missing, unknown or out of range.
     """
     if study in presets():
         text = resources.files("fedlens.compare").joinpath(_PRESETS, f"{study}.toml").read_text(encoding="utf-8")
-        return parse_study(tomllib.loads(text), Path(), study, reduced=reduced)
+        return parse_study(tomllib.loads(text), Path(), study, reduced=reduced, changes=changes)
     path = Path(study)
     try:
         raw = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -205,25 +217,38 @@ def load(study: str, *, reduced: bool = False) -> Study:
         raise StudyError(f"{path.name}: not valid TOML: {error}") from error
     except (OSError, UnicodeDecodeError) as error:
         raise StudyError(f"{study}: cannot be read: {error}") from error
-    return parse_study(raw, path.parent, path.name, reduced=reduced)
+    return parse_study(raw, path.parent, path.name, reduced=reduced, changes=changes)
 
 
-def parse_study(raw: dict[str, Any], folder: Path, source: str, *, reduced: bool = False) -> Study:
-    """Check both sizes of a study; returns the full or the reduced one.
+def parse_study(
+    raw: dict[str, Any], folder: Path, source: str, *, reduced: bool = False, changes: Sequence[tuple[str, Any]] = ()
+) -> Study:
+    """Check both sizes of a study; returns the full or the reduced one, with changes as in `load`.
 
     Raises:
         StudyError: As `load`.
     """
     full = dict(raw)
-    changes = full.pop("reduced", None)
-    if changes is None:
+    smaller = full.pop("reduced", None)
+    sizes = [(full, source)]
+    if smaller is None:
         if reduced:
             raise StudyError(f"{source}: reduced: found nothing, must be a table, [reduced], for the reduced size")
-        return _validated(full, folder, source)
-    if not isinstance(changes, dict):
-        raise StudyError(f"{source}: reduced: found {changes!r}, must be a table, [reduced]")
-    sizes = _validated(full, folder, source), _validated(_merged(full, changes), folder, f"{source} with [reduced]")
-    return sizes[reduced]
+    elif not isinstance(smaller, dict):
+        raise StudyError(f"{source}: reduced: found {smaller!r}, must be a table, [reduced]")
+    else:
+        sizes.append((_merged(full, smaller), f"{source} with [reduced]"))
+    checked = [_validated(size, folder, name) for size, name in sizes]
+    if not changes:
+        return checked[reduced]
+    changed, _ = sizes[reduced]
+    for key, value in changes:
+        *tables, last = key.split(".")
+        nested = {last: value}
+        for table in reversed(tables):
+            nested = {table: nested}
+        changed = _merged(changed, nested)
+    return _validated(changed, folder, f"{source} with --set")
 
 
 def _merged(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
@@ -284,12 +309,32 @@ def _with_paths(study: Study, folder: Path) -> Study:
     return study.model_copy(update={"photos": photos, "model": model})
 
 
-def choose(study: Study, *, methods: tuple[str, ...], seeds: tuple[int, ...], photos: str | None) -> Study:
-    """The study with some of its methods, other seeds, or other photos.
+def with_baseline(study: Study, baseline: str) -> Study:
+    """The study with a method as its baseline.
+
+    Raises:
+        StudyError: The study has no such method.
+    """
+    if baseline not in study.methods:
+        raise StudyError(f"--baseline: found {baseline!r}, must be one of {', '.join(study.methods)}")
+    return study.model_copy(update={"baseline": baseline})
+
+
+def choose(
+    study: Study,
+    *,
+    methods: tuple[str, ...] = (),
+    seeds: tuple[int, ...] = (),
+    photos: str | None = None,
+    baseline: str | None = None,
+) -> Study:
+    """The study with some of its methods, other seeds, other photos, or another baseline.
 
     Raises:
         StudyError: The study has no such method, a seed is repeated, or there are no photos.
     """
+    if baseline is not None:
+        study = with_baseline(study, baseline)
     for label in methods:
         if label not in study.methods:
             raise StudyError(f"--method: found {label!r}, must be one of {', '.join(study.methods)}")

@@ -10,6 +10,7 @@ from fedlens.compare.plan import FEATURES, RunPlan
 from fedlens.compare.report.summary import run_columns
 from fedlens.compare.run import running
 from fedlens.jobs import Report, throttled
+from fedlens.reports.made import made
 
 TIMES_FILE, FINGERPRINT_FILE, MODEL_FILE = "times.jsonl", "fingerprint", "model.blob"
 
@@ -49,7 +50,7 @@ def carry_out(study_folder: Path, plan: RunPlan, device: str, report: Report) ->
         (plan.folder / MODEL_FILE).write_bytes(result.model)
     # Seconds by round; those of a resumed round count from its last start.
     lines = (plan.folder / TIMES_FILE).read_text(encoding="utf-8").splitlines()
-    values = results.run_values(plan, result, dict(map(json.loads, lines)))
+    values = results.run_values(plan, result, dict(map(json.loads, lines)), made())
     results.write_json(plan.result, values)
     rounds, columns = result.shown.task.rounds_total, run_columns(values)
     # The last model is evaluated after its commit; the table shows that evaluation.

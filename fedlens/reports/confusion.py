@@ -13,12 +13,20 @@ MOST_CLASSES = 30
 _MOST_SHADE = 55
 
 
-def confusion_section(counts: NDArray[np.int64], class_names: Sequence[str]) -> str:
+def confusion_section(
+    counts: NDArray[np.int64],
+    class_names: Sequence[str],
+    *,
+    title: str = "Confusion matrix",
+    model: str = "the shared model",
+) -> str:
     """A card with the matrix; of more than 30 classes it shows those that are confused most.
 
     Args:
         counts: Test photos by true class, the row, and predicted class, the column: int64 [C, C].
         class_names: C names.
+        title: Title of the card.
+        model: Whose predictions they are, in words.
     """
     wrong = counts.sum(0) + counts.sum(1) - 2 * counts.diagonal()
     shown = np.sort(np.argsort(-wrong, kind="stable")[:MOST_CLASSES])
@@ -30,11 +38,11 @@ def confusion_section(counts: NDArray[np.int64], class_names: Sequence[str]) -> 
     )
     left_out = f" The {len(shown)} classes that are confused most." if len(shown) < len(counts) else ""
     note = (
-        "Test photos by true class (rows) and the shared model's prediction (columns): everything beside the diagonal "
-        f"is wrong.{left_out}"
+        f"Test photos by true class (rows) and the prediction of {model} (columns): everything beside the diagonal is "
+        f"wrong.{left_out}"
     )
     table = f'<table class="confusion"><thead><tr><td></td>{head}</tr></thead><tbody>{body}</tbody></table>'
-    return section("Confusion matrix", note, f'<div class="wide">{table}</div>')
+    return section(title, note, f'<div class="wide">{table}</div>')
 
 
 def _cell(row: NDArray[np.int64], predicted: int) -> str:

@@ -2,20 +2,22 @@
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from math import isqrt, sqrt
 from statistics import fmean
 from typing import Any
 
+from fedlens.reports.tracking import Tracked
 from fedlens_proto.v1 import admin_pb2 as pb
 from fedlens_proto.v1 import update_pb2
 
-_MOMENTS = {
+MOMENTS = {
     update_pb2.EVALUATION_MOMENT_START: "before",
     update_pb2.EVALUATION_MOMENT_END: "after",
     update_pb2.EVALUATION_MOMENT_FINE_TUNED: "fine_tuned",
 }
+"""Names of the moments of an evaluation."""
 
 
 def task_values(task: pb.Task) -> dict[str, Any]:
@@ -63,7 +65,7 @@ def round_values(result: pb.RoundResult) -> dict[str, Any]:
                 (e for m in result.members for e in m.evaluations if e.moment == moment),
                 (e for e in result.personal if e.moment == moment),
             )
-            for moment, name in _MOMENTS.items()
+            for moment, name in MOMENTS.items()
         },
         "global": _sums(getattr(result, "global")),
         "bytes_received": sum(member.bytes_received for member in result.members),
@@ -140,8 +142,32 @@ def _member_values(member: pb.MemberResult) -> dict[str, Any]:
         "reason": member.reason or None,
         "num_examples": member.num_examples,
         "bytes_received": member.bytes_received,
-        "evaluations": {_MOMENTS[e.moment]: _sums([e]) for e in member.evaluations if e.moment in _MOMENTS},
+        "evaluations": {MOMENTS[e.moment]: _sums([e]) for e in member.evaluations if e.moment in MOMENTS},
     }
+
+
+def figures(values: Mapping[str, Any]) -> dict[str, float]:
+    """Accuracies and bytes of a round, as `round_values` has it, by name; what was not measured is left out."""
+    found = {"bytes_up": values["bytes_received"], "bytes_down": values["bytes_sent"]}
+    sums = {"global": values["global"]}
+    for moment, personal in values["personal"].items():
+        if personal is not None:
+            found[f"personal_{moment}_accuracy"] = personal["mean_accuracy"]
+            sums[f"pooled_{moment}"] = personal["pooled"]
+    measures = ("accuracy", "mean_loss", "macro_precision", "macro_recall")
+    return found | {
+        f"{name}_{measure}": each[measure]
+        for name, each in sums.items()
+        if each is not None
+        for measure in measures
+        if measure in each
+    }
+
+
+def tracked(task: pb.Task, rounds: Iterable[Mapping[str, Any]]) -> Tracked:
+    """The figures of a task's committed rounds, which are as `round_values` has them."""
+    committed = [entry for entry in rounds if entry["state"] == "committed"]
+    return Tracked(task.name, json.loads(task.settings_json or "{}"), [(e["round"], figures(e)) for e in committed])
 
 
 def unfinished(response: pb.ShowTaskResponse) -> str:
@@ -176,14 +202,20 @@ def _sums(entries: Iterable[update_pb2.EvaluationSums]) -> dict[str, Any] | None
     if count == 0:
         return None
     correct, loss = sum(entry.correct for entry in listed), sum(entry.loss for entry in listed)
-    values = {"count": count, "correct": correct, "loss": loss, "accuracy": correct / count, "mean_loss": loss / count}
     numbers = [sum(cells) for cells in zip(*(entry.confusion for entry in listed), strict=True)]
-    if not numbers:
-        return values
     classes = isqrt(len(numbers))
-    confusion = [numbers[i : i + classes] for i in range(0, len(numbers), classes)]
-    precision, recall = macro(confusion)
-    return {**values, "macro_precision": precision, "macro_recall": recall, "confusion": confusion}
+    confusion = [numbers[i : i + classes] for i in range(0, len(numbers), classes or 1)]
+    return with_ratios({"count": count, "correct": correct, "loss": loss, "confusion": confusion})
+
+
+def with_ratios(sums: Mapping[str, Any]) -> dict[str, Any]:
+    """Sums over test photos with accuracy and mean loss; with a confusion matrix also macro precision and recall."""
+    values = {key: sums[key] for key in ("count", "correct", "loss")}
+    values |= {"accuracy": sums["correct"] / sums["count"], "mean_loss": sums["loss"] / sums["count"]}
+    if not sums["confusion"]:
+        return values
+    precision, recall = macro(sums["confusion"])
+    return {**values, "macro_precision": precision, "macro_recall": recall, "confusion": sums["confusion"]}
 
 
 def _personal(values: dict[str, Any] | None) -> str:

@@ -3,12 +3,15 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import numpy as np
+
 from fedlens.compare.columns import TITLES, Column
 from fedlens.compare.plan import StudyPlan
 from fedlens.compare.report import figures, tables
 from fedlens.compare.report.summary import MethodSummary
 from fedlens.compare.study import MethodSection, Study
 from fedlens.reports import page
+from fedlens.reports.confusion import confusion_section
 
 CURVES: Mapping[Column, str] = {
     "global_accuracy": "The shared model on test photos that no client trains on. "
@@ -25,6 +28,7 @@ def write_report(path: Path, study: Study, planned: StudyPlan, summaries: Sequen
     content = [
         *(page.section(title, note, page.number_table(lines)) for title, note, lines in found),
         *(_plots(summaries, column) for column in CURVES),
+        *_confusions(planned, summaries),
         page.incidents(f"{summary.label}, {fault}" for summary in summaries for fault in summary.faults),
         page.setup_and_versions(_setup(study, planned), page.versions_of("torch", "numpy", "plotly")),
     ]
@@ -45,6 +49,21 @@ def _plots(summaries: Sequence[MethodSummary], column: Column) -> str:
     return page.plot_section(f"{title} by round", CURVES[column], by_rounds, f"{column}-rounds") + page.plot_section(
         f"{title} by bytes sent", bytes_note, by_bytes, f"{column}-bytes"
     )
+
+
+def _confusions(planned: StudyPlan, summaries: Sequence[MethodSummary]) -> list[str]:
+    """A card for each method: the last global model's matrix or, without one, that of all clients' models together."""
+    names = planned.runs[0].fleet.pool.class_names
+    return [
+        confusion_section(
+            np.array(summary.confusion, np.int64),
+            names,
+            title=f"Confusion matrix: {summary.label}",
+            model="the shared model" if "global_accuracy" in summary.columns else "each client's own model",
+        )
+        for summary in summaries
+        if summary.confusion is not None
+    ]
 
 
 def _setup(study: Study, planned: StudyPlan) -> dict[str, str]:

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fedlens.compare.columns import COLUMNS, EXAMINED, Column
+from fedlens.compare.columns import COLUMNS, EXAMINED, MOMENTS, Column
 from fedlens.reports.task_report import macro
 
 Run = Mapping[str, Any]  # as `results.run_values` gives it
@@ -52,6 +52,7 @@ class MethodSummary:
         curves: Curves of `global_accuracy` and `personal_accuracy`.
         faults: A line for each abandoned round and each member without a used update.
         by_seed: Columns of each seed's run.
+        confusion: Test photos by true and predicted class, summed over seeds, as `run_confusion`; None without one.
         by_camera: Accuracy over all clients' photos together, by group of the final examination and camera.
     """
 
@@ -64,13 +65,14 @@ class MethodSummary:
     curves: Mapping[Column, tuple[Point, ...]]
     faults: tuple[str, ...]
     by_seed: Mapping[int, Mapping[Column, float]]
+    confusion: Sequence[Sequence[int]] | None
     by_camera: Mapping[tuple[Column, str], Value]
 
 
 def summarise(label: str, runs: Sequence[Run]) -> MethodSummary:
     """The summary of a method's runs, one for each seed, at least one."""
     each = [run_columns(run) for run in runs]
-    committed = [_committed(run) for run in runs]
+    rounds = [committed(run) for run in runs]
     sent = [per_client for run in runs if (per_client := _sent_by_a_client(run)) is not None]
     cameras = [_by_camera(run) for run in runs]
     return MethodSummary(
@@ -83,13 +85,14 @@ def summarise(label: str, runs: Sequence[Run]) -> MethodSummary:
         bytes_up=statistics.fmean(_total(run, "bytes_up") for run in runs),
         bytes_down=statistics.fmean(_total(run, "bytes_down") for run in runs),
         bytes_up_each=statistics.fmean(sent) if sent else None,
-        seconds=statistics.fmean(_total(run, "seconds") for run in runs),
+        seconds=statistics.fmean(sum(run["made"]["seconds"].values()) for run in runs),
         curves={
-            "global_accuracy": _curve(committed, "global", 1),
+            "global_accuracy": _curve(rounds, "global", 1),
             # Clients start a round from the result of the rounds before.
-            "personal_accuracy": _curve(committed, "personal_start", 0),
+            "personal_accuracy": _curve(rounds, "personal_before", 0),
         },
         faults=tuple(fault for run in runs for fault in _faults(run)),
+        confusion=_summed([matrix for run in runs if (matrix := run_confusion(run)) is not None]),
         by_seed={run["seed"]: found for run, found in zip(runs, each, strict=True)},
         by_camera={
             key: Value.of([found[key] for found in cameras if key in found])
@@ -103,26 +106,55 @@ def summarise(label: str, runs: Sequence[Run]) -> MethodSummary:
 def run_columns(run: Run) -> dict[Column, float]:
     """The figures at the end of one run: of the last model that was measured globally, and of the last personal round.
 
-    A personal accuracy, or one of the final examination, is the mean over clients; precision and recall are of all
-    clients' test photos together.
+    A personal accuracy, or one of the final examination, is the mean over clients; pooled accuracy, precision and
+    recall are of all clients' test photos together.
     """
     found: dict[Column, float] = {}
-    rounds = _committed(run)
+    rounds = committed(run)
     tested = [entry["global"] for entry in rounds if entry["global"]]
     if tested:
         found["global_accuracy"] = tested[-1]["correct"] / tested[-1]["count"]
         if tested[-1]["confusion"]:
             found["global_precision"], found["global_recall"] = macro(tested[-1]["confusion"])
-    if run["settings"]["personal_evaluation"] and rounds and rounds[-1]["personal_start"]:
-        pooled = rounds[-1]["personal_start"]
-        starts = [member["start"] for member in rounds[-1]["members"] if member["start"] and member["start"]["count"]]
-        found["personal_accuracy"] = statistics.fmean(start["correct"] / start["count"] for start in starts)
-        if pooled["confusion"]:
-            found["personal_precision"], found["personal_recall"] = macro(pooled["confusion"])
+    if run["settings"]["personal_evaluation"] and rounds and rounds[-1]["personal_before"]:
+        for moment in MOMENTS:
+            sums = _last_trained(run) if moment.key == "last" else _of_members(rounds[-1], moment.key)
+            if tested := [each for each in sums.values() if each["count"]]:
+                found[moment.mean] = statistics.fmean(each["correct"] / each["count"] for each in tested)
+                found[moment.pooled] = sum(each["correct"] for each in tested) / sum(each["count"] for each in tested)
+        if confusion := rounds[-1]["personal_before"]["confusion"]:
+            found["personal_precision"], found["personal_recall"] = macro(confusion)
     for column, group in EXAMINED.items():
-        sums = [client[group] for client in run.get("examination", ()) if group in client]
-        if sums:
-            found[column] = statistics.fmean(each["correct"] / each["count"] for each in sums)
+        examined = [client[group] for client in run.get("examination", ()) if group in client]
+        if examined:
+            found[column] = statistics.fmean(each["correct"] / each["count"] for each in examined)
+    return found
+
+
+def run_confusion(run: Run) -> Sequence[Sequence[int]] | None:
+    """The last confusion matrix of the global model; without one, that of the personal models before training."""
+    found: Sequence[Sequence[int]] | None = None
+    for what in ("personal_before", "global"):
+        for entry in committed(run):
+            if entry[what] and entry[what]["confusion"]:
+                found = entry[what]["confusion"]
+    return found
+
+
+def _summed(matrices: Sequence[Sequence[Sequence[int]]]) -> Sequence[Sequence[int]] | None:
+    return [[sum(cells) for cells in zip(*rows, strict=True)] for rows in zip(*matrices, strict=True)] or None
+
+
+def _of_members(entry: Mapping[str, Any], moment: str) -> dict[str, Mapping[str, int]]:
+    """The sums of a round's members at a moment, by client."""
+    return {member["client"]: member[moment] for member in entry["members"] if moment in member}
+
+
+def _last_trained(run: Run) -> dict[str, Mapping[str, int]]:
+    """Each client's sums with the model of its own last training; before any training, with what it would use."""
+    found = _of_members(committed(run)[-1], "before")
+    for entry in run["rounds"]:
+        found |= _of_members(entry, "after")
     return found
 
 
@@ -137,7 +169,7 @@ def _by_camera(run: Run) -> dict[tuple[Column, str], float]:
 
 
 def _sent_by_a_client(run: Run) -> float | None:
-    sent = [m["bytes_up"] for e in _committed(run) for m in e["members"] if m["state"] == "reported" and m["photos"]]
+    sent = [m["bytes_up"] for e in committed(run) for m in e["members"] if m["state"] == "reported" and m["photos"]]
     return statistics.fmean(sent) if sent else None
 
 
@@ -167,12 +199,14 @@ def _measured(rounds: Iterable[Mapping[str, Any]], what: str, after: int) -> dic
     return found
 
 
-def _committed(run: Run) -> list[Mapping[str, Any]]:
+def committed(run: Run) -> list[Mapping[str, Any]]:
+    """The entries of committed rounds, in order."""
     return [entry for entry in run["rounds"] if entry["state"] == "committed"]
 
 
 def _total(run: Run, what: str) -> float:
-    return sum(entry[what] or 0 for entry in run["rounds"])
+    total: float = sum(entry[what] for entry in run["rounds"])
+    return total
 
 
 def _faults(run: Run) -> Iterable[str]:

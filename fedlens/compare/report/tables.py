@@ -5,7 +5,8 @@ from collections.abc import Mapping, Sequence
 from rich.table import Table
 from rich.text import Text
 
-from fedlens.compare.columns import COLUMNS, EXAMINED, TITLES, Column
+from fedlens.compare.columns import COLUMNS, EXAMINED, MAIN, MOMENTS, TITLES, Column
+from fedlens.compare.report.differences import CONFIDENCE, Difference, baseline_of, differences
 from fedlens.compare.report.summary import MethodSummary, Value
 from fedlens.compare.study import Study
 from fedlens.reports.tables import readable_bytes
@@ -62,27 +63,69 @@ def note(study: Study, summaries: Sequence[MethodSummary]) -> str:
 
 
 def columns_of(summaries: Sequence[MethodSummary]) -> list[Column]:
-    """The columns that at least one method has."""
-    return [column for column in COLUMNS if any(column in summary.columns for summary in summaries)]
+    """The columns of the main table that at least one method has."""
+    return [column for column in MAIN if any(column in summary.columns for summary in summaries)]
+
+
+def moment_table(summaries: Sequence[MethodSummary]) -> list[list[str]]:
+    """Header and rows: personal accuracy at all moments, mean over clients and pooled; empty with a single moment."""
+    shown = [m for m in MOMENTS if any(m.mean in summary.columns for summary in summaries)]
+    columns = [*(moment.mean for moment in shown), *(moment.pooled for moment in shown)]
+    if len(shown) < 2:
+        return []
+    return [
+        ["method", *(TITLES[column] for column in columns)],
+        *([summary.label, *(_percent(summary.columns.get(column)) for column in columns)] for summary in summaries),
+    ]
+
+
+def difference_table(study: Study, summaries: Sequence[MethodSummary]) -> list[list[str]]:
+    """Header and rows: each method's paired difference to its baseline; empty without a method that has one."""
+    lines = [
+        [found.label, found.baseline, TITLES[found.column], str(found.seeds), *_gain(found)]
+        for found in differences(study, summaries)
+    ]
+    return [["method", "minus", "column", "seeds", "difference (95 %)", "p"], *lines] if lines else []
+
+
+def column_table(study: Study, summaries: Sequence[MethodSummary], columns: Sequence[Column]) -> list[list[str]]:
+    """Header and rows: these columns, and each method's paired difference to its baseline in each of them."""
+    paired = {(found.label, found.column): found for found in differences(study, summaries, columns)}
+    lines = [["method", *(text for column in columns for text in (TITLES[column], "over the baseline (95 %)", "p"))]]
+    for summary in summaries:
+        line = [summary.label]
+        for column in columns:
+            found = paired.get((summary.label, column))
+            line += [_percent(summary.columns.get(column)), *(("-", "-") if found is None else _gain(found))]
+        lines.append(line)
+    return lines
+
+
+def _gain(found: Difference) -> tuple[str, str]:
+    """The difference with its interval, in points, and p."""
+    within = (
+        "" if found.interval is None else " ({:+.1f} to {:+.1f})".format(*(100 * bound for bound in found.interval))
+    )
+    return f"{100 * found.mean:+.1f}{within}", "-" if found.p is None else f"{found.p:.2g}"
 
 
 def seed_table(study: Study, summaries: Sequence[MethodSummary]) -> list[list[str]]:
-    """Header and rows: accuracies by seed, and each one's gain over training alone; empty for a single seed."""
+    """Header and rows: accuracies by seed, and each one's gain over the baseline; empty for a single seed."""
     shown: list[Column] = [column for column in columns_of(summaries) if column.endswith("_accuracy")]
     seeds = study.seeds
     if len(seeds) == 1:
         return []
     found = {summary.label: summary.by_seed for summary in summaries}
     names = ", ".join(map(str, seeds))
-    lines = [["method", *(title for c in shown for title in (f"{TITLES[c]}: seeds {names}", "over alone"))]]
+    lines = [["method", *(title for c in shown for title in (f"{TITLES[c]}: seeds {names}", "over the baseline"))]]
     for label, by_seed in found.items():
-        alone = found.get(_alone(study, label) or "", {})
+        baseline = found.get(baseline_of(study, label) or "", {})
         line = [label]
         for column in shown:
-            own, other = ([of.get(seed, {}).get(column) for seed in seeds] for of in (by_seed, alone))
+            own, other = ([of.get(seed, {}).get(column) for seed in seeds] for of in (by_seed, baseline))
             pairs = zip(own, other, strict=True)
             gains = [None if a is None or b is None else a - b for a, b in pairs]
-            line += [_listed(own, "{:.1f}"), "-" if alone is by_seed else _listed(gains, "{:+.1f}")]
+            line += [_listed(own, "{:.1f}"), "-" if baseline is by_seed else _listed(gains, "{:+.1f}")]
         lines.append(line)
     return lines
 
@@ -94,20 +137,6 @@ def camera_table(summaries: Sequence[MethodSummary]) -> list[list[str]]:
     for summary in summaries if keys else ():
         lines.append([summary.label, *(_percent(summary.by_camera.get(key)) for key in keys)])
     return lines
-
-
-def _alone(study: Study, label: str) -> str | None:
-    """The method of clients that train alone with the same head and models, to compare a method with."""
-
-    def kind(name: str) -> tuple[object, ...]:
-        return study.methods[name].head or study.model.head, study.models_of(name)
-
-    alike = (
-        other
-        for other, method in study.methods.items()
-        if method.method == "local_only" and study.clients_of(other) == study.clients and kind(other) == kind(label)
-    )
-    return next(alike, None)
 
 
 def rich_table(study: Study, summaries: Sequence[MethodSummary], width: int) -> Table:
@@ -122,12 +151,14 @@ def rich_table(study: Study, summaries: Sequence[MethodSummary], width: int) -> 
     return table
 
 
-def markdown(study: Study, summaries: Sequence[MethodSummary]) -> str:
-    """All tables as a Markdown page."""
+def markdown(study: Study, summaries: Sequence[MethodSummary], columns: Sequence[Column] = ()) -> str:
+    """All tables as a Markdown page; with `columns` one table of these, with paired differences to the baseline."""
+    if columns:
+        return f"# {study.title or study.name}\n\n{markdown_table(column_table(study, summaries, columns))}\n"
     lines = [header(study, summaries), *rows(study, summaries)]
-    text = f"# {study.title or study.name}\n\n{_markdown(lines)}\n\n{note(study, summaries)}\n"
+    text = f"# {study.title or study.name}\n\n{markdown_table(lines)}\n\n{note(study, summaries)}\n"
     for title, explanation, table in more_tables(study, summaries):
-        text += f"\n## {title}\n\n{_markdown(table)}\n\n{explanation}\n"
+        text += f"\n## {title}\n\n{markdown_table(table)}\n\n{explanation}\n"
     if faults := [f"- {summary.label}, {fault}" for summary in summaries for fault in summary.faults]:
         text += "\nWhat went wrong on the way:\n\n" + "\n".join(faults) + "\n"
     return text
@@ -135,16 +166,30 @@ def markdown(study: Study, summaries: Sequence[MethodSummary]) -> str:
 
 def more_tables(study: Study, summaries: Sequence[MethodSummary]) -> list[tuple[str, str, list[list[str]]]]:
     """Title, explanation and lines of each further table that is not empty."""
-    alone = "Percent; over alone: the gain over the method whose clients train alone with the same head and models."
+    chosen = study.baseline or "the method whose clients train alone with the same head and models"
+    moments = (
+        "Percent of each client's own test photos at the end, the mean over clients and of all photos pooled. First "
+        "with the model that a client would use; then after one more local training from there; last with the model "
+        "of the client's own last training."
+    )
+    gains = f"Percent; the baseline is {chosen}."
+    paired = (
+        f"In points, paired by seed; the baseline is {chosen}. The interval holds the true difference with "
+        f"{CONFIDENCE:.0%} confidence (Student's t), p is of the paired t-test. Of many pairs, some have a small p by "
+        "chance."
+    )
     cameras = "Percent of the photos that were taken with a camera, over all clients together."
     found = [
-        ("Seed by seed", alone, seed_table(study, summaries)),
+        ("Before and after training", moments, moment_table(summaries)),
+        ("Differences", paired, difference_table(study, summaries)),
+        ("Seed by seed", gains, seed_table(study, summaries)),
         ("By camera", cameras, camera_table(summaries)),
     ]
     return [each for each in found if each[2]]
 
 
-def _markdown(lines: Sequence[Sequence[str]]) -> str:
+def markdown_table(lines: Sequence[Sequence[str]]) -> str:
+    """A table in Markdown, from a header line and rows that begin with a name."""
     ruled = [lines[0], ["---", *["---:"] * (len(lines[0]) - 1)], *lines[1:]]
     return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in ruled)
 

@@ -22,26 +22,31 @@ def entry(number: int, *, up: int, model: int | None, state: str = "committed", 
         "state": state,
         "reason": "too few" if state == "abandoned" else None,
         "global": None if model is None else sums(model, 10),
-        "personal_start": sums(personal, 10),
+        "personal_before": sums(personal, 10),
+        "personal_after": None,
+        "personal_fine_tuned": None,
         "bytes_up": up,
         "bytes_down": 2 * up,
-        "seconds": 0.5,
         "members": [
-            member(0, "reported", up=up, start={"count": 4, "correct": 4}),
-            member(1, "failed", up=0, start={"count": 6, "correct": 3}),
+            member(0, "reported", up=up, before=(4, 4)),
+            member(1, "failed", up=0, before=(3, 6)),
         ],
     }
 
 
-def member(index: int, state: str, *, up: int, start: dict[str, int] | None = None, photos: int = 5) -> dict[str, Any]:
+def member(index: int, state: str, *, up: int = 0, photos: int = 5, **right: tuple[int, int]) -> dict[str, Any]:
+    """A member of a round; `right` are right test photos, and all of them, by moment."""
     reason = None if state == "reported" else "no photos"
-    who = {"client": f"client {index}", "state": state, "reason": reason}
-    return who | {"photos": photos, "bytes_up": up, "start": start}
+    who = {"client": f"client {index}", "state": state, "reason": reason, "photos": photos, "bytes_up": up}
+    measured = {moment: {"count": count, "correct": correct, "loss": 1.0} for moment, (correct, count) in right.items()}
+    return who | measured
 
 
 def run(seed: int, *models: int | None) -> dict[str, Any]:
     rounds = [entry(i, up=100, model=model, personal=i) for i, model in enumerate(models, start=1)]
-    return {"seed": seed, "settings": {"personal_evaluation": True}, "rounds": rounds}
+    seconds = {entry["round"]: 0.5 for entry in rounds}
+    settings = {"personal_evaluation": True}
+    return {"seed": seed, "settings": settings, "rounds": rounds, "made": {"seconds": seconds}}
 
 
 def test_mean_and_deviation_are_over_seeds() -> None:
@@ -54,7 +59,31 @@ def test_mean_and_deviation_are_over_seeds() -> None:
 
 def test_a_personal_accuracy_is_the_mean_over_clients_and_not_over_photos() -> None:
     # 4 of 4 and 3 of 6: (1 + 0.5) / 2, where all photos together would be 7 of 10.
-    assert run_columns(run(1, 3))["personal_accuracy"] == pytest.approx(0.75)
+    found = run_columns(run(1, 3))
+
+    assert found["personal_accuracy"] == pytest.approx(0.75)
+    assert found["pooled_accuracy"] == pytest.approx(0.7)
+
+
+def test_each_client_is_judged_by_what_it_would_use_what_that_becomes_and_what_it_last_trained() -> None:
+    ended = run(1, 3, 3, 3)
+    first, second, last = ended["rounds"]
+    first["members"] = [member(0, "reported", after=(1, 4)), member(1, "reported", after=(2, 10))]
+    second["members"] = [member(0, "reported", after=(3, 4))]
+    last["members"] = [
+        member(0, "reported", photos=0, before=(2, 4), fine_tuned=(4, 4)),
+        member(1, "reported", photos=0, before=(5, 10), fine_tuned=(6, 10)),
+        member(2, "reported", photos=0, before=(1, 2), fine_tuned=(1, 2)),  # never drawn: it trained nothing
+        member(3, "reported", photos=0, before=(0, 0), fine_tuned=(0, 0)),  # without test photos
+    ]
+
+    found = run_columns(ended)
+
+    columns = ("accuracy", "fine_tuned_accuracy", "last_accuracy")
+    assert [found[f"personal_{column}"] for column in columns] == pytest.approx(
+        [(0.5 + 0.5 + 0.5) / 3, (1 + 0.6 + 0.5) / 3, (0.75 + 0.2 + 0.5) / 3]
+    )
+    assert [found[f"pooled_{column}"] for column in columns] == pytest.approx([8 / 16, 11 / 16, (3 + 2 + 1) / 16])
 
 
 def test_a_global_point_counts_its_own_rounds_bytes_and_a_personal_one_those_before() -> None:
@@ -137,7 +166,7 @@ def test_gains_are_told_seed_by_seed_over_the_line_that_trains_alone_with_the_sa
 
     header, alone, together, linear = seed_table(study, summaries)
 
-    assert header[:3] == ["method", "global accuracy: seeds 1, 2", "over alone"]
+    assert header[:3] == ["method", "global accuracy: seeds 1, 2", "over the baseline"]
     assert alone[:3] == ["alone", "20.0 40.0", "-"]
     assert together[:3] == ["together", "50.0 40.0", "+30.0 +0.0"]
     assert linear[:3] == ["linear", "60.0 70.0", "-"]

@@ -1,0 +1,116 @@
+"""Results of finished runs, read again: a study's `results.json`, or runs that were kept one by one.
+
+A study that is going on has `study.json` and the results of its finished runs. A folder of kept runs has `study.json`
+and, for each run, `<label>/seed-<n>.json.gz`: what a study's own folder has as `runs/<label>/seed-<n>/result.json`.
+"""
+
+import gzip
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from fedlens.compare.columns import COLUMNS, FORM, TITLES, Column
+from fedlens.compare.report.summary import MethodSummary, Run, summarise
+from fedlens.compare.study import MethodSection, Study, StudyError
+
+RESULTS_FILE, STUDY_FILE = "results.json", "study.json"
+KEPT, FINISHED = "*/seed-*.json.gz", "runs/*/seed-*/result.json"
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A study and those of its runs that are finished, by label and seed."""
+
+    study: Study
+    runs: Sequence[Run]
+
+    @property
+    def summaries(self) -> list[MethodSummary]:
+        """The summary of each method that has a run, in the study's order."""
+        by_label = {label: [run for run in self.runs if run["label"] == label] for label in self.study.methods}
+        return [summarise(label, found) for label, found in by_label.items() if found]
+
+
+def load(path: Path) -> Kept:
+    """Read the results of a study: its folder, also while it is going on, its `results.json`, or a folder of kept runs.
+
+    Raises:
+        StudyError: There are no results, they cannot be read, or they have another form.
+    """
+    if (path / STUDY_FILE).is_file() and not (path / RESULTS_FILE).is_file():
+        study = read(path / STUDY_FILE)
+        runs = [read(file) for file in sorted((*path.glob(KEPT), *path.glob(FINISHED)))]
+    else:
+        whole = read(path / RESULTS_FILE if path.is_dir() else path)
+        study, runs = (whole.get("study"), whole.get("runs", [])) if isinstance(whole, dict) else (None, [])
+    for run in runs:
+        if not isinstance(run, dict) or run.get("form") != FORM:
+            found = run.get("form", 1) if isinstance(run, dict) else "none"
+            raise StudyError(
+                f"{path}: results of form {found}, but this version reads form {FORM}: run the study again, or read "
+                "them with the version that made them"
+            )
+    try:
+        return Kept(Study.model_validate(study), runs)
+    except ValidationError as error:
+        raise StudyError(f"{path}: not the results of a study: {error.errors()[0]['msg']}") from error
+
+
+def load_all(paths: Sequence[Path]) -> Kept:
+    """The results of several studies of the same photos as one, with the settings of the first.
+
+    Raises:
+        StudyError: As `load`; or they are of other photos or partitions, or two have different runs of one name.
+    """
+    studies = [load(path) for path in paths]
+    first = studies[0]
+    methods: dict[str, MethodSection] = {}
+    runs: dict[tuple[str, int], Run] = {}
+    for path, kept in zip(paths, studies, strict=True):
+        for run in kept.runs:
+            for what in ("photos", "class_names"):
+                if first.runs and run[what] != first.runs[0][what]:
+                    raise StudyError(
+                        f"{path}: made with other photos than {paths[0]}; their accuracies cannot be compared: give "
+                        "studies that were run with the same --photos"
+                    )
+            known = runs.setdefault((run["label"], run["seed"]), run)
+            if known["fingerprint"] != run["fingerprint"]:
+                raise StudyError(
+                    f"{path}: another {run['label']}, seed {run['seed']}, than in {paths[0]}: give one of both"
+                )
+        methods |= {label: method for label, method in kept.study.methods.items() if label not in methods}
+    seeds = tuple(sorted({seed for _, seed in runs}))
+    study = first.study.model_copy(update={"methods": methods, "seeds": seeds or first.study.seeds})
+    return Kept(study, list(runs.values()))
+
+
+def column(name: str) -> Column:
+    """The column of this name or title.
+
+    Raises:
+        StudyError: There is none.
+    """
+    for known in COLUMNS:
+        if name in (known, TITLES[known]):
+            return known
+    raise StudyError(f"--column: found {name!r}, must be one of {', '.join(COLUMNS)}")
+
+
+def read(path: Path) -> Any:
+    """JSON values of a file, perhaps compressed.
+
+    Raises:
+        StudyError: There is no such file, or it cannot be read.
+    """
+    try:
+        raw = path.read_bytes()
+        return json.loads(gzip.decompress(raw) if path.suffix == ".gz" else raw)
+    except FileNotFoundError as error:
+        raise StudyError(f"{path}: there are no results; give the folder of a study, or its {RESULTS_FILE}") from error
+    except (OSError, ValueError, EOFError) as error:
+        raise StudyError(f"{path}: cannot be read as results: {error}") from error

@@ -1,0 +1,40 @@
+"""What results were made with and where: versions, the commit of a checkout, and the processor."""
+
+import platform
+import subprocess
+from collections.abc import Mapping
+from importlib.metadata import version
+from pathlib import Path
+
+_CPU_INFO = Path("/proc/cpuinfo")
+_ROOT = Path(__file__).parents[2]  # of a checkout
+
+
+def made() -> Mapping[str, str]:
+    """The versions of FedLens, torch, numpy and Python; the processor; the commit, in a git checkout."""
+    found = {name: version(name) for name in ("fedlens", "torch", "numpy")}
+    found |= {"python": platform.python_version(), "system": f"{platform.system()} on {platform.machine()}"}
+    if (processor := _processor()) is not None:
+        found["processor"] = processor
+    if (_ROOT / "pyproject.toml").is_file() and (commit := _commit(_ROOT)) is not None:
+        found["commit"] = commit
+    return found
+
+
+def _processor() -> str | None:
+    try:
+        lines = _CPU_INFO.read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.processor() or None
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return f"{len(names)} x {names[0]}" if names else None
+
+
+def _commit(folder: Path) -> str | None:
+    """The commit of the checkout that holds this folder, marked if tracked files have changed since; else None."""
+    describe = ("git", "-C", str(folder), "describe", "--always", "--abbrev=40", "--exclude=*", "--dirty")
+    try:
+        found = subprocess.run(describe, capture_output=True, text=True, timeout=10, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return found.stdout.strip()

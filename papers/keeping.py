@@ -1,0 +1,42 @@
+"""Finished runs, kept one by one: compressed, and the same bytes for the same results."""
+
+import gzip
+import json
+from pathlib import Path
+
+from fedlens.compare.kept import KEPT, STUDY_FILE, read
+from fedlens.compare.plan import RESULT_FILE, RUNS
+from fedlens.compare.results import write_json
+from fedlens.whole_file import replacing
+
+_SUFFIX = ".json.gz"
+
+
+def keep(study_folder: Path, into: Path) -> int:
+    """Keep the finished runs of a study's folder; returns the number of runs that are new or have changed.
+
+    Raises:
+        StudyError: A file of the study cannot be read.
+    """
+    new = 0
+    for result in sorted(study_folder.glob(f"{RUNS}/*/seed-*/{RESULT_FILE}")):
+        place = into / result.parents[1].name / f"{result.parent.name}{_SUFFIX}"
+        run = read(result)
+        if place.is_file() and read(place)["fingerprint"] == run["fingerprint"]:
+            continue
+        place.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(place) as partial:
+            partial.write_bytes(gzip.compress(json.dumps(run, separators=(",", ":")).encode(), mtime=0))
+        new += 1
+    if new:
+        write_json(into / STUDY_FILE, read(study_folder / STUDY_FILE))
+    return new
+
+
+def restore(kept: Path, study_folder: Path) -> None:
+    """Put kept runs into a study's folder, so that `fedlens compare` does not repeat them."""
+    for place in kept.glob(KEPT):
+        result = study_folder / RUNS / place.parent.name / place.name.removesuffix(_SUFFIX) / RESULT_FILE
+        if not result.is_file():
+            result.parent.mkdir(parents=True, exist_ok=True)
+            write_json(result, read(place))

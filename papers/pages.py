@@ -1,0 +1,177 @@
+"""The pages of `docs/results`, made from templates so that every number in them comes from a kept run: `make results`.
+
+A template is a page in Markdown in which `{{ ... }}` calls one of the functions of `Numbers`. What was not run is a
+dash.
+"""
+
+import argparse
+import sys
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+
+import jinja2
+
+from fedlens.compare.columns import TITLES, Column
+from fedlens.compare.kept import Kept, column, load
+from fedlens.compare.report.differences import Difference, differences
+from fedlens.compare.report.summary import MethodSummary, Value
+from fedlens.compare.report.tables import markdown_table
+from fedlens.compare.study import with_baseline
+from fedlens.reports.tables import readable_bytes
+
+HERE = Path(__file__).parent
+TEMPLATES, RESULTS = HERE / "templates", HERE / "results"
+PAGES = HERE.parent / "docs" / "results"
+MISSING = "-"
+_NOTE = "<!-- Made by `make results` from papers/templates/{}: change that file. -->\n"
+
+
+class Numbers:
+    """The functions of a template; all accuracies and differences are in percent."""
+
+    def __init__(self, results: Path) -> None:
+        """`results` has a folder of kept runs for each study."""
+        self._results = results
+        self._kept = cache(self._load)
+
+    def mean(self, study: str, label: str, name: str, *, deviation: bool = True) -> str:
+        """The mean of a column over seeds, with its deviation."""
+        value = self._columns(study, label).get(column(name))
+        if value is None:
+            return MISSING
+        spread = f" ± {100 * value.deviation:.1f}" if deviation and value.deviation is not None else ""
+        return f"{100 * value.mean:.1f}{spread}"
+
+    def seeds(self, study: str, label: str, name: str, over: str | None = None) -> str:
+        """A column of every seed, in order; with `over` its difference to another method."""
+        own, other = (self._by_seed(study, each, column(name)) for each in (label, over or label))
+        if over is None:
+            return ", ".join(f"{100 * value:.1f}" for value in own.values()) or MISSING
+        return ", ".join(f"{100 * (own[seed] - other[seed]):+.1f}" for seed in own if seed in other) or MISSING
+
+    def gain(self, study: str, label: str, over: str, name: str) -> str:
+        """The paired difference to another method: `+2.1 (0.4 to 3.8, p = .03, n = 3)`."""
+        found = self._difference(study, label, over, column(name))
+        if found is None:
+            return MISSING
+        text = f"{100 * found.mean:+.1f}"
+        if found.interval is None or found.p is None:
+            return f"{text} (n = {found.seeds})"
+        low, high = (100 * bound for bound in found.interval)
+        return f"{text} ({low:+.1f} to {high:+.1f}, {p_value(found.p)}, n = {found.seeds})"
+
+    def sent(self, study: str, label: str) -> str:
+        """The bytes that a client sends in a round in which it trains."""
+        summary = self._summary(study, label)
+        return MISSING if summary is None or summary.bytes_up_each is None else readable_bytes(summary.bytes_up_each)
+
+    def runs(self, study: str) -> str:
+        """The number of kept runs of a study."""
+        return str(len(self._kept(study).runs)) if self._has(study) else "0"
+
+    def made(self, study: str) -> str:
+        """With what and on what the kept runs were made."""
+        if not self._has(study):
+            return "no run yet"
+        runs = [run["made"] for run in self._kept(study).runs]
+        found = {
+            key: sorted({run[key] for run in runs if key in run})
+            for key in ("processor", "python", "torch", "numpy", "commit")
+        }
+        commits = [commit[:10] for commit in found.pop("commit")]
+        listed = [
+            " and ".join(values) if key == "processor" else f"{key} {' and '.join(values)}"
+            for key, values in found.items()
+        ]
+        hours = sum(sum(run["seconds"].values()) for run in runs) / 3600
+        return f"{', '.join(listed)}; commits {', '.join(commits)}; {len(runs)} runs, {hours:.1f} hours of one core"
+
+    def table(self, study: str, labels: Sequence[str], columns: Sequence[str], baseline: str | None = None) -> str:
+        """A table of methods and columns; with a baseline, each one's paired difference to it."""
+        titles = [title for name in columns for title in ([name, f"over {baseline}"] if baseline else [name])]
+        lines = [["method", *titles]]
+        for label in labels:
+            cells = [
+                text
+                for name in columns
+                for text in (
+                    [self.mean(study, label, name), self.gain(study, label, baseline, name)]
+                    if baseline
+                    else [self.mean(study, label, name)]
+                )
+            ]
+            lines.append([label, *cells])
+        return markdown_table(lines)
+
+    def published(self, study: str, labels: Sequence[str]) -> str:
+        """A table of the columns in which the paper has numbers, each beside its own and the difference of both."""
+        lines = [["method", "measured", "here", "paper", "difference"]]
+        for label in labels:
+            known = self._kept(study).study.methods[label].published if self._has(study) else {}
+            for name, number in known.items():
+                value = self._columns(study, label).get(name)
+                difference = MISSING if value is None else f"{100 * value.mean - number:+.1f}"
+                lines.append([label, TITLES[name], self.mean(study, label, name), f"{number:g}", difference])
+        return markdown_table(lines)
+
+    def _load(self, study: str) -> Kept:
+        return load(self._results / study)
+
+    def _has(self, study: str) -> bool:
+        return (self._results / study).is_dir()
+
+    def _summary(self, study: str, label: str) -> MethodSummary | None:
+        if not self._has(study):
+            return None
+        return next((summary for summary in self._kept(study).summaries if summary.label == label), None)
+
+    def _columns(self, study: str, label: str) -> Mapping[Column, Value]:
+        summary = self._summary(study, label)
+        return {} if summary is None else summary.columns
+
+    def _by_seed(self, study: str, label: str, name: Column) -> dict[int, float]:
+        summary = self._summary(study, label)
+        by_seed = {} if summary is None else summary.by_seed
+        return {seed: values[name] for seed, values in sorted(by_seed.items()) if name in values}
+
+    def _difference(self, study: str, label: str, over: str, name: Column) -> Difference | None:
+        if self._summary(study, label) is None or self._summary(study, over) is None:
+            return None
+        kept = self._kept(study)
+        found = differences(with_baseline(kept.study, over), kept.summaries, [name])
+        return next((each for each in found if each.label == label), None)
+
+
+def p_value(p: float) -> str:
+    """`p = .03`; below a thousandth `p < .001`."""
+    return "p < .001" if p < 0.001 else f"p = {p:.2g}".replace("0.", ".")
+
+
+def page(template: Path, results: Path) -> str:
+    """The page that a template gives with these kept runs."""
+    numbers = Numbers(results)
+    environment = jinja2.Environment(undefined=jinja2.StrictUndefined, keep_trailing_newline=True, autoescape=False)
+    functions = {name: getattr(numbers, name) for name in vars(Numbers) if not name.startswith("_")}
+    text = environment.from_string(template.read_text(encoding="utf-8"), globals=functions).render()
+    return _NOTE.format(template.name) + text
+
+
+def main() -> int:
+    """Write the pages, or with `--check` say which of them are stale."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="write nothing; fail if a page is stale")
+    check = parser.parse_args().check
+    stale = 0
+    for template in sorted(TEMPLATES.glob("*.md")):
+        place, text = PAGES / template.name, page(template, RESULTS)
+        if check and place.read_text(encoding="utf-8") != text:
+            print(f"{place} is stale: run `make results`", file=sys.stderr)
+            stale += 1
+        elif not check:
+            place.write_text(text, encoding="utf-8")
+    return int(stale > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

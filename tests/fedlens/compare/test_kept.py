@@ -1,0 +1,153 @@
+"""Results that are read again: whole studies, runs kept one by one, and what does not belong together."""
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedlens.compare.kept import Kept, column, load, load_all
+from fedlens.compare.study import StudyError
+from papers.keeping import keep, restore
+from tests.fedlens.compare.conftest import fedlens
+from tests.fedlens.compare.report.test_differences import study
+from tests.fedlens.compare.report.test_summary import run
+
+
+def made(label: str, seed: int, right: int, **changes: Any) -> dict[str, Any]:
+    """A run that is right in so many of 10 photos."""
+    named = {"form": 2, "label": label, "fingerprint": f"{label} {seed} {right}", "photos": "a" * 64}
+    return run(seed, right) | named | {"class_names": ["0", "1"], "partition": "p", "clients": 2} | changes
+
+
+def folder(path: Path, *runs: dict[str, Any]) -> Path:
+    """A study's folder, as `fedlens compare` leaves it."""
+    described = study().model_dump(mode="json", exclude_defaults=True)
+    for each in runs:
+        place = path / "runs" / each["label"] / f"seed-{each['seed']}"
+        place.mkdir(parents=True)
+        (place / "result.json").write_text(json.dumps(each))
+    (path / "study.json").write_text(json.dumps(described))
+    (path / "results.json").write_text(json.dumps({"study": described, "failures": {}, "runs": runs}))
+    return path
+
+
+RUNS = [made("alone", 1, 2), made("alone", 2, 2), made("together", 1, 3), made("together", 2, 5)]
+
+
+def test_kept_runs_give_the_same_summaries_as_the_whole_study(tmp_path: Path) -> None:
+    whole = folder(tmp_path / "out", *RUNS)
+
+    assert keep(whole, tmp_path / "kept") == 4
+
+    assert {path.name for path in (tmp_path / "kept" / "alone").iterdir()} == {"seed-1.json.gz", "seed-2.json.gz"}
+    (whole / "study.json").unlink()
+    assert load(tmp_path / "kept").summaries == load(whole).summaries == load(whole / "results.json").summaries
+
+
+def test_a_run_is_kept_once_and_again_when_it_has_changed(tmp_path: Path) -> None:
+    out, kept = folder(tmp_path / "out", *RUNS[:1]), tmp_path / "kept"
+    keep(out, kept)
+    before = (kept / "alone" / "seed-1.json.gz").read_bytes()
+
+    assert keep(out, kept) == 0
+    assert (kept / "alone" / "seed-1.json.gz").read_bytes() == before
+    (out / "runs" / "alone" / "seed-1" / "result.json").write_text(json.dumps(made("alone", 1, 9)))
+    assert keep(out, kept) == 1
+    assert json.loads(gzip.decompress((kept / "alone" / "seed-1.json.gz").read_bytes()))["fingerprint"] == "alone 1 9"
+
+
+def test_kept_runs_go_back_to_where_a_study_finds_them(tmp_path: Path) -> None:
+    keep(folder(tmp_path / "out", *RUNS), tmp_path / "kept")
+
+    restore(tmp_path / "kept", tmp_path / "again")
+
+    for label, seed in (("alone", 1), ("together", 2)):
+        result = Path("runs") / label / f"seed-{seed}" / "result.json"
+        assert json.loads((tmp_path / "again" / result).read_text()) == json.loads(
+            (tmp_path / "out" / result).read_text()
+        )
+
+
+def test_studies_of_the_same_photos_are_read_as_one(tmp_path: Path) -> None:
+    one, other = folder(tmp_path / "one", *RUNS[:2]), folder(tmp_path / "other", *RUNS[2:])
+
+    both = load_all([one, other])
+
+    assert both.summaries == Kept(study(), RUNS).summaries
+    assert both.study.seeds == (1, 2)
+
+
+def test_studies_of_other_photos_are_refused(tmp_path: Path) -> None:
+    one, other = folder(tmp_path / "one", RUNS[0]), folder(tmp_path / "other", made("together", 1, 3, photos="b" * 64))
+
+    with pytest.raises(StudyError, match=r"other: made with other photos than .*one; .* run with the same --photos"):
+        load_all([one, other])
+
+
+def test_two_runs_of_one_name_that_differ_are_refused(tmp_path: Path) -> None:
+    one, other = folder(tmp_path / "one", RUNS[0]), folder(tmp_path / "other", made("alone", 1, 7))
+
+    with pytest.raises(StudyError, match=r"other: another alone, seed 1, than in .*one: give one of both"):
+        load_all([one, other])
+
+
+def test_results_of_an_older_form_are_refused_with_what_to_do(tmp_path: Path) -> None:
+    older = made("alone", 1, 2)
+    del older["form"]
+
+    with pytest.raises(StudyError, match=r"out: results of form 1, but this version reads form 2: run the study again"):
+        load(folder(tmp_path / "out", older))
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("nothing", None, "there are no results; give the folder of a study"),
+        ("results.json", "[", "cannot be read as results"),
+        ("results.json", '{"study": {}, "runs": []}', "not the results of a study"),
+        ("results.json", "[]", "not the results of a study"),
+    ],
+)
+def test_what_is_not_results_is_refused(tmp_path: Path, name: str, content: str | None, words: str) -> None:
+    if content is not None:
+        (tmp_path / name).write_text(content)
+
+    with pytest.raises(StudyError, match=words):
+        load(tmp_path / name)
+
+
+def test_a_column_has_a_name_and_a_title() -> None:
+    assert column("pooled_accuracy") == column("pooled accuracy") == "pooled_accuracy"
+    with pytest.raises(StudyError, match=r"--column: found 'accuracy', must be one of global_accuracy, "):
+        column("accuracy")
+
+
+def test_the_command_shows_chosen_columns_against_a_baseline_and_writes_csv(tmp_path: Path) -> None:
+    whole = folder(tmp_path / "out", *RUNS)
+    chosen = ["--column", "global_accuracy", "--baseline", "together", "--csv", str(tmp_path / "csv")]
+
+    done = fedlens("results", str(whole), *chosen)
+
+    assert done.returncode == 0, done.stderr
+    assert "| alone | 20.0 ± 0.0 | -20.0 (-147.1 to +107.1) | 0.3 |" in done.stdout
+    lines = (tmp_path / "csv" / "results.csv").read_text().splitlines()
+    assert lines[0] == "method,seed,column,value" and "together,2,global_accuracy,0.5" in lines
+    assert (tmp_path / "csv" / "differences.csv").read_text().startswith("method,baseline,column,seeds,difference,")
+    assert "together,1,1,100,200,0.75,0.3," in (tmp_path / "csv" / "rounds.csv").read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--column", "accuracy"], "--column: found 'accuracy', must be one of"),
+        (["--baseline", "best"], "--baseline: found 'best', must be one of alone, together"),
+    ],
+)
+def test_a_wrong_name_is_one_line(tmp_path: Path, arguments: list[str], words: str) -> None:
+    done = fedlens("results", str(folder(tmp_path / "out", *RUNS)), *arguments)
+
+    assert done.returncode == 1
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("fedlens: ") and words in line

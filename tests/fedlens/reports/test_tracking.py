@@ -1,0 +1,64 @@
+"""Figures in the files of researchers' tools, read back with these tools."""
+
+import csv
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tensorboard.backend.event_processing.event_accumulator import (  # type: ignore[import-untyped]
+    EventAccumulator,
+)
+
+from fedlens.reports import tracking
+from fedlens.reports.tracking import Tracked, TrackerMissing, check_installed, write_csv, write_tensorboard
+
+RUN = Tracked(
+    "fedavg/seed-1", {"rounds": 2}, [(1, {"global_accuracy": 0.25}), (3, {"global_accuracy": 0.5, "loss": 2})]
+)
+
+
+def scalars(folder: Path) -> dict[str, list[tuple[int, float]]]:
+    """What TensorBoard reads from a folder."""
+    found: Any = EventAccumulator(str(folder))
+    found.Reload()
+    return {
+        tag: [(event.step, float(event.tensor_proto.float_val[0])) for event in found.Tensors(tag)]
+        for tag in found.Tags()["tensors"]
+    }
+
+
+def test_tensorboard_reads_each_figure_at_its_round(tmp_path: Path) -> None:
+    write_tensorboard(tmp_path, [RUN])
+
+    assert scalars(tmp_path / "fedavg" / "seed-1") == {
+        "global_accuracy": [(1, 0.25), (3, 0.5)],
+        "loss": [(3, 2.0)],
+    }
+
+
+def test_written_again_nothing_is_there_twice(tmp_path: Path) -> None:
+    write_tensorboard(tmp_path, [RUN])
+    write_tensorboard(tmp_path, [RUN])
+
+    assert len(scalars(tmp_path / "fedavg" / "seed-1")["global_accuracy"]) == 2
+
+
+def test_a_csv_has_a_column_for_every_figure_and_no_value_where_there_is_none(tmp_path: Path) -> None:
+    write_csv(tmp_path / "rounds.csv", ({"round": number, **found} for number, found in RUN.rounds))
+
+    with (tmp_path / "rounds.csv").open(newline="") as file:
+        assert list(csv.DictReader(file)) == [
+            {"round": "1", "global_accuracy": "0.25", "loss": ""},
+            {"round": "3", "global_accuracy": "0.5", "loss": "2"},
+        ]
+
+
+def test_a_tool_that_is_missing_is_named_before_any_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        tracking, "find_spec", lambda name: None if name == "mlflow" else importlib.util.find_spec(name)
+    )
+
+    check_installed(tensorboard=True, mlflow=False)
+    with pytest.raises(TrackerMissing, match="mlflow is not installed: pip install mlflow"):
+        check_installed(tensorboard=True, mlflow=True)

@@ -1,0 +1,86 @@
+"""Pages from kept runs: every function of a template, on a small study."""
+
+import itertools
+from pathlib import Path
+
+import jinja2
+import pytest
+
+from papers.keeping import keep
+from papers.pages import p_value, page
+from papers.run import command, studies
+from tests.fedlens.compare.test_kept import RUNS, folder
+
+
+@pytest.fixture
+def results(tmp_path: Path) -> Path:
+    keep(folder(tmp_path / "out", *RUNS), tmp_path / "results" / "small")
+    return tmp_path / "results"
+
+
+def rendered(results: Path, text: str) -> str:
+    template = results / "small.md"
+    template.write_text(text)
+    note, _, found = page(template, results).partition("\n")
+    assert note == "<!-- Made by `make results` from papers/templates/small.md: change that file. -->"
+    return found
+
+
+@pytest.mark.parametrize(
+    ("call", "expected"),
+    [
+        # Of ten photos 3 and 5 are right, alone 2 and 2.
+        ("mean('small', 'together', 'global_accuracy')", "40.0 ± 14.1"),
+        ("mean('small', 'together', 'global accuracy', deviation=False)", "40.0"),
+        ("seeds('small', 'together', 'global_accuracy')", "30.0, 50.0"),
+        ("seeds('small', 'together', 'global_accuracy', over='alone')", "+10.0, +30.0"),
+        ("gain('small', 'together', 'alone', 'global_accuracy')", "+20.0 (-107.1 to +147.1, p = .3, n = 2)"),
+        ("gain('small', 'together', 'together', 'global_accuracy')", "-"),
+        ("sent('small', 'together')", "100 bytes"),
+        ("runs('small')", "4"),
+        ("mean('small', 'together', 'unseen_accuracy')", "-"),
+        ("mean('small', 'other', 'global_accuracy')", "-"),
+        ("mean('nothing', 'alone', 'global_accuracy')", "-"),
+        ("gain('nothing', 'together', 'alone', 'global_accuracy')", "-"),
+        ("runs('nothing')", "0"),
+        ("made('nothing')", "no run yet"),
+    ],
+)
+def test_a_number_comes_from_the_kept_runs_and_what_was_not_run_is_a_dash(
+    results: Path, call: str, expected: str
+) -> None:
+    assert rendered(results, f"It is {{{{ {call} }}}}.\n") == f"It is {expected}.\n"
+
+
+def test_a_table_has_a_line_for_each_method_with_its_difference(results: Path) -> None:
+    found = rendered(results, "{{ table('small', ['alone', 'together'], ['global accuracy'], baseline='alone') }}\n")
+
+    assert found.splitlines() == [
+        "| method | global accuracy | over alone |",
+        "| --- | ---: | ---: |",
+        "| alone | 20.0 ± 0.0 | - |",
+        "| together | 40.0 ± 14.1 | +20.0 (-107.1 to +147.1, p = .3, n = 2) |",
+    ]
+
+
+def test_a_misspelt_function_fails_instead_of_leaving_a_hole(results: Path) -> None:
+    with pytest.raises(jinja2.UndefinedError, match="'men' is undefined"):
+        rendered(results, "{{ men('small', 'alone', 'global_accuracy') }}")
+
+
+@pytest.mark.parametrize(
+    ("p", "text"), [(0.0004, "p < .001"), (0.0042, "p = .0042"), (0.31, "p = .31"), (1.0, "p = 1")]
+)
+def test_small_ps_are_bounds(p: float, text: str) -> None:
+    assert p_value(p) == text
+
+
+def test_every_study_is_a_command_that_compare_understands(tmp_path: Path) -> None:
+    from fedlens.compare.study import load
+
+    for name, study in studies().items():
+        _, verb, preset, *rest = command(study, Path("photos"), tmp_path / name, 2)
+        assert verb == "compare"
+        chosen = [value for option, value in itertools.pairwise(rest) if option == "--method"]
+        known = load(preset, reduced="--reduced" in rest).methods
+        assert set(chosen) <= set(known), name
