@@ -1,7 +1,7 @@
 """The pages of `docs/results`, made from templates so that every number in them comes from a kept run: `make results`.
 
 A template is a page in Markdown in which `{{ ... }}` calls one of the functions of `Numbers`. What was not run is a
-dash.
+dash; a page of which a whole study is missing is left as it is.
 """
 
 import argparse
@@ -28,11 +28,16 @@ _NOTE = "<!-- Made by `make results` from papers/templates/{}: change that file.
 
 
 class Numbers:
-    """The functions of a template; all accuracies and differences are in percent."""
+    """The functions of a template; all accuracies and differences are in percent.
+
+    Attributes:
+        missing: The studies that were asked for and have no run.
+    """
 
     def __init__(self, results: Path) -> None:
         """`results` has a folder of kept runs for each study."""
         self._results = results
+        self.missing: set[str] = set()
         self._kept = cache(self._load)
 
     def mean(self, study: str, label: str, name: str, *, deviation: bool = True) -> str:
@@ -119,7 +124,10 @@ class Numbers:
         return load(self._results / study)
 
     def _has(self, study: str) -> bool:
-        return (self._results / study).is_dir()
+        found = (self._results / study).is_dir()
+        if not found:
+            self.missing.add(study)
+        return found
 
     def _summary(self, study: str, label: str) -> MethodSummary | None:
         if not self._has(study):
@@ -148,13 +156,13 @@ def p_value(p: float) -> str:
     return "p < .001" if p < 0.001 else f"p = {p:.2g}".replace("0.", ".")
 
 
-def page(template: Path, results: Path) -> str:
-    """The page that a template gives with these kept runs."""
+def page(template: Path, results: Path) -> str | None:
+    """The page that a template gives with these kept runs; None while a study that it asks for has no run."""
     numbers = Numbers(results)
     environment = jinja2.Environment(undefined=jinja2.StrictUndefined, keep_trailing_newline=True, autoescape=False)
     functions = {name: getattr(numbers, name) for name in vars(Numbers) if not name.startswith("_")}
     text = environment.from_string(template.read_text(encoding="utf-8"), globals=functions).render()
-    return _NOTE.format(template.name) + text
+    return None if numbers.missing else _NOTE.format(template.name) + text
 
 
 def main() -> int:
@@ -165,6 +173,8 @@ def main() -> int:
     stale = 0
     for template in sorted(TEMPLATES.glob("*.md")):
         place, text = PAGES / template.name, page(template, RESULTS)
+        if text is None:
+            continue
         if check and place.read_text(encoding="utf-8") != text:
             print(f"{place} is stale: run `make results`", file=sys.stderr)
             stale += 1

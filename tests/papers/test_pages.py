@@ -21,7 +21,9 @@ def results(tmp_path: Path) -> Path:
 def rendered(results: Path, text: str) -> str:
     template = results / "small.md"
     template.write_text(text)
-    note, _, found = page(template, results).partition("\n")
+    text = page(template, results)
+    assert text is not None
+    note, _, found = text.partition("\n")
     assert note == "<!-- Made by `make results` from papers/templates/small.md: change that file. -->"
     return found
 
@@ -40,16 +42,29 @@ def rendered(results: Path, text: str) -> str:
         ("runs('small')", "4"),
         ("mean('small', 'together', 'unseen_accuracy')", "-"),
         ("mean('small', 'other', 'global_accuracy')", "-"),
-        ("mean('nothing', 'alone', 'global_accuracy')", "-"),
-        ("gain('nothing', 'together', 'alone', 'global_accuracy')", "-"),
-        ("runs('nothing')", "0"),
-        ("made('nothing')", "no run yet"),
     ],
 )
 def test_a_number_comes_from_the_kept_runs_and_what_was_not_run_is_a_dash(
     results: Path, call: str, expected: str
 ) -> None:
     assert rendered(results, f"It is {{{{ {call} }}}}.\n") == f"It is {expected}.\n"
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "mean('nothing', 'alone', 'global_accuracy')",
+        "gain('nothing', 'together', 'alone', 'global_accuracy')",
+        "published('nothing', ['alone'])",
+        "runs('nothing')",
+        "made('nothing')",
+    ],
+)
+def test_there_is_no_page_while_a_study_has_no_run(results: Path, call: str) -> None:
+    template = results / "small.md"
+    template.write_text(f"{{{{ mean('small', 'alone', 'global_accuracy') }}}}, {{{{ {call} }}}}\n")
+
+    assert page(template, results) is None
 
 
 def test_a_table_has_a_line_for_each_method_with_its_difference(results: Path) -> None:
