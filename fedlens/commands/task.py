@@ -205,11 +205,11 @@ def model(
 
 @contextmanager
 def _reported() -> Iterator[None]:
-    from fedlens.admin_client import AdminError
+    from fedlens.errors import FedlensError
     from fedlens_export.errors import ExportError
     from fedlens_proto.errors import ProtoError
 
-    with reported(AdminError, ExportError, ProtoError):
+    with reported(FedlensError, ExportError, ProtoError):
         yield
 
 
