@@ -1,8 +1,8 @@
-"""Rounds of LeNet-5 in a study: 10 clients of 250 images each, batch 32, five epochs, in one process.
+"""Rounds of two studies in one process: ten clients of 250 images, and pFedSim at its paper's size.
 
-Floor: a plain PyTorch loop with the images in memory, which does each client's local work: evaluate on 10 photos,
-train, evaluate again; then the mean. FedLens: a round of `fedlens compare`, from commit to commit: the round engine
-with its database, whole clients with theirs, bundles' programs, checks of what is uploaded.
+Floor: a plain PyTorch loop with the images in memory, which does each client's local work: evaluate, train, evaluate
+again; then the mean. FedLens: a round of `fedlens compare`, from commit to commit: the round engine with its database,
+whole clients with theirs, bundles' programs, checks of what is uploaded.
 
 Both are taken in turns, and once more by the time of all processors together: a study's clients and its server do some
 of their work beside the training, in other threads, which the clock on the wall does not show on a machine that idles.
@@ -11,16 +11,17 @@ of their work beside the training, in other threads, which the clock on the wall
 import asyncio
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from bench.emulated_round import BATCH, CLASSES, CLIENTS, PER_CLASS, RATE, SIDE, draw_photos, train
-from bench.fleets import fleet
+from bench.emulated_round import BATCH, CLASSES, CLIENTS, PER_CLASS, RATE, SIDE, train
+from bench.fleets import draw_noise, fleet
 from bench.row import Row, Sample, against_floor, differences
 from fedlens.compare.run import running
 from fedlens_edge_client.emulation.partitions import Partition, PartitionName, PhotoPool
@@ -28,9 +29,52 @@ from fedlens_edge_client.engines.memory import keep_freed_memory
 from fedlens_export.exporting import ExportSpec, export_bundle
 from fedlens_export.models import whole_models
 
-# Turns rather than blocks, so that a change of the machine's speed meets both alike.
-TURNS = 5
-EPOCHS, ROUNDS, UNMEASURED = 5, 5, 2
+EPOCHS, UNMEASURED = 5, 2
+
+
+@dataclass(frozen=True)
+class _Case:
+    """A study's round: `members` of `clients` with so many photos a class train for five epochs and are evaluated."""
+
+    name: str
+    model: str
+    settings: Mapping[str, object]
+    clients: int
+    members: int
+    per_class: int
+    test_per_class: int
+    rounds: int
+    turns: int  # rather than blocks, so that a change of the machine's speed meets both alike
+    most: float
+
+
+CASES = (
+    _Case(
+        name=f"a study's LeNet-5 round, {CLIENTS} clients x {PER_CLASS * CLASSES} images, batch {BATCH}, 5 epochs",
+        model="lenet5",
+        settings={"method": "fedavg"},
+        clients=CLIENTS,
+        members=CLIENTS,
+        per_class=PER_CLASS,
+        test_per_class=1,
+        rounds=5,
+        turns=5,
+        most=1.1,
+    ),
+    # The paper's 200 rounds differ from these only in number: half of them warm up.
+    _Case(
+        name="a round of the pFedSim study, 10 of 100 clients x (300 + 300) images, batch 32, 5 epochs",
+        model="lenet5_bn",
+        settings={"method": "pfedsim", "cohort": 10, "batch_norm": "local_statistics"},
+        clients=100,
+        members=10,
+        per_class=30,
+        test_per_class=30,
+        rounds=12,
+        turns=2,
+        most=1.2,
+    ),
+)
 
 
 class _Times:
@@ -62,44 +106,53 @@ class _Times:
         return Sample(tuple(self._processors))
 
 
-def measure(folder: Path) -> list[Row]:
-    """The one row."""
+def measure(folder: Path) -> Iterator[Row]:
+    """One row for each case."""
     keep_freed_memory()
     torch.set_num_threads(1)
-    draw_photos(folder / "photos")
-    names = tuple(sorted(path.name for path in (folder / "photos" / "train").iterdir()))
-    export_bundle(folder / "bundle", ExportSpec(model="lenet5", class_names=names, batch=BATCH))
+    for case in CASES:
+        yield _measured(folder / case.model, case)
+
+
+def _measured(folder: Path, case: _Case) -> Row:
+    generator = np.random.default_rng(0)
+    names = [f"class {label}" for label in range(CLASSES)]
+    for side, count in (("train", case.per_class), ("test", case.test_per_class)):
+        for name in names:
+            draw_noise(folder / "photos" / side / name, count, SIDE, generator)
+    export_bundle(folder / "bundle", ExportSpec(model=case.model, class_names=tuple(names), batch=BATCH))
     floor, study = _Times(), _Times()
-    for number in range(TURNS):
+    for number in range(case.turns):
         with floor.turn() as ended:
-            _plain(ended)
+            _plain(case, ended)
         with study.turn() as ended:
-            _study(folder, f"study {number}", ended)
-    name = f"a study's LeNet-5 round, {CLIENTS} clients x {PER_CLASS * CLASSES} images, batch {BATCH}, {EPOCHS} epochs"
+            _study(folder, case, f"study {number}", ended)
     beside = study.wall.median - floor.wall.median
     by_processor = study.processor.median / floor.processor.median
     note = f"{beside:.0f} ms a round beside the local work; {by_processor:.2f}x by processor time"
-    return [against_floor(name, floor.wall, study.wall, 1.1, "plain loop with the same local work", note=note)]
+    floor_is = "plain loop with the same local work"
+    return against_floor(case.name, floor.wall, study.wall, case.most, floor_is, note=note)
 
 
-def _study(folder: Path, state: str, ended: Callable[[], None]) -> None:
-    partition = Partition(name=PartitionName.CAMERA_IID, seed=0, clients=CLIENTS, per_class=PER_CLASS, test_per_class=1)
+def _study(folder: Path, case: _Case, state: str, ended: Callable[[], None]) -> None:
+    given = {"per_class": case.per_class, "test_per_class": case.test_per_class}
+    partition = Partition(name=PartitionName.CAMERA_IID, seed=0, clients=case.clients, **given)
     where = {"server": "", "token": "trainer", "workers": 1, "shares_downloads": False}
-    members = fleet(PhotoPool.open(folder / "photos"), partition, CLIENTS, folder / state, **where)
+    members = fleet(PhotoPool.open(folder / "photos"), partition, case.clients, folder / state, **where)
     rates = {"lr_extractor": RATE, "lr_classifier": RATE}
-    settings = {"method": "fedavg", "rounds": ROUNDS, "population": CLIENTS, "epochs": EPOCHS, "hyper": rates}
+    settings = {"rounds": case.rounds, "population": case.clients, "epochs": EPOCHS, "hyper": rates, **case.settings}
     bundles = (folder / "bundle",)
     asyncio.run(running.run(members, json.dumps(settings), bundles, on_round=lambda number, seconds: ended()))
 
 
-def _plain(ended: Callable[[], None]) -> None:
+def _plain(case: _Case, ended: Callable[[], None]) -> None:
     torch.manual_seed(0)
-    images = torch.rand(CLIENTS, PER_CLASS * CLASSES, 3, SIDE, SIDE)
-    labels = torch.randint(CLASSES, (CLIENTS, PER_CLASS * CLASSES))
-    test = torch.rand(CLASSES, 3, SIDE, SIDE)
-    model = whole_models.build("lenet5", CLASSES, SIDE, seed=0)
+    images = torch.rand(case.members, case.per_class * CLASSES, 3, SIDE, SIDE)
+    labels = torch.randint(CLASSES, images.shape[:2])
+    test = torch.rand(case.test_per_class * CLASSES, 3, SIDE, SIDE)
+    model = whole_models.build(case.model, CLASSES, SIDE, seed=0)
     weights = {name: value.clone() for name, value in model.state_dict().items()}
-    for _ in range(ROUNDS):
+    for _ in range(case.rounds):
         updates = [_local_work(model, weights, x, y, test) for x, y in zip(images, labels, strict=True)]
         weights = {name: torch.from_numpy(np.mean([update[name] for update in updates], axis=0)) for name in weights}
         ended()
@@ -110,11 +163,14 @@ def _local_work(
 ) -> dict[str, np.ndarray]:
     model.load_state_dict(start)
     _evaluate(model, test)
+    model.train()
     trained = train(model, start, images, labels, EPOCHS)
     _evaluate(model, test)
     return trained
 
 
 def _evaluate(model: nn.Module, test: Tensor) -> int:
+    model.eval()
     with torch.inference_mode():
-        return int((model((test - 0.5) * 4).argmax(1) == 0).sum())
+        right = [int((model((batch - 0.5) * 4).argmax(1) == 0).sum()) for batch in torch.split(test, BATCH)]
+    return sum(right)
