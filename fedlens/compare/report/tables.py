@@ -19,7 +19,7 @@ _LEFT_OUT = (*(title for column, title in TITLES.items() if "accuracy" not in co
 
 def header(study: Study, summaries: Sequence[MethodSummary]) -> list[str]:
     """The names of the columns; a star marks the paper's own."""
-    shown = columns_of(summaries)
+    shown = columns_of(study, summaries)
     titles = [f"{TITLES[column]}{' *' if column in study.paper_columns else ''}" for column in shown]
     published = [f"published {TITLES[column]}" for column in _published(study)]
     return ["method", *titles, *published, "sent by clients", PER_ROUND, "sent to clients", "time of a run"]
@@ -27,7 +27,7 @@ def header(study: Study, summaries: Sequence[MethodSummary]) -> list[str]:
 
 def rows(study: Study, summaries: Sequence[MethodSummary]) -> list[list[str]]:
     """A row for each method, under `header`."""
-    shown = columns_of(summaries)
+    shown = columns_of(study, summaries)
     return [
         [
             summary.label,
@@ -47,7 +47,7 @@ def note(study: Study, summaries: Sequence[MethodSummary]) -> str:
     seeds = {value.seeds for summary in summaries for value in summary.columns.values()}
     over = f"mean and deviation over {max(seeds)} seeds" if seeds and max(seeds) > 1 else "one seed"
     stars = f" * {PAPERS}." if study.paper_columns else ""
-    shown = columns_of(summaries)
+    shown = columns_of(study, summaries)
     examined = (
         " Own people, other clients' people, people never met: each client's model at the end, on the test photos of "
         "the people it learns from, on those of the other clients' people, and on all photos of people who have no "
@@ -62,9 +62,13 @@ def note(study: Study, summaries: Sequence[MethodSummary]) -> str:
     )
 
 
-def columns_of(summaries: Sequence[MethodSummary]) -> list[Column]:
-    """The columns of the main table that at least one method has."""
-    return [column for column in MAIN if any(column in summary.columns for summary in summaries)]
+def columns_of(study: Study, summaries: Sequence[MethodSummary]) -> list[Column]:
+    """The columns of the main table, and those that the paper has numbers for, that at least one method has."""
+    return [
+        column
+        for column in COLUMNS
+        if column in (*MAIN, *study.paper_columns) and any(column in summary.columns for summary in summaries)
+    ]
 
 
 def moment_table(summaries: Sequence[MethodSummary]) -> list[list[str]]:
@@ -111,7 +115,7 @@ def _gain(found: Difference) -> tuple[str, str]:
 
 def seed_table(study: Study, summaries: Sequence[MethodSummary]) -> list[list[str]]:
     """Header and rows: accuracies by seed, and each one's gain over the baseline; empty for a single seed."""
-    shown: list[Column] = [column for column in columns_of(summaries) if column.endswith("_accuracy")]
+    shown: list[Column] = [column for column in columns_of(study, summaries) if column.endswith("_accuracy")]
     seeds = study.seeds
     if len(seeds) == 1:
         return []
