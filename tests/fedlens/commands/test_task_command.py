@@ -1,6 +1,7 @@
 """`fedlens task` against a server in this process."""
 
 import asyncio
+import csv
 import json
 from collections import OrderedDict
 from collections.abc import AsyncIterator
@@ -130,6 +131,20 @@ async def test_a_task_is_shown_round_by_round(server: Server) -> None:
     assert [entry["state"] for entry in rounds] == ["committed", "open"]
     pooled = {"count": 4, "correct": 3, "loss": 2.0, "accuracy": 0.75, "mean_loss": 0.5}
     assert rounds[0]["personal"]["after"]["pooled"] == pooled
+
+
+async def test_the_figures_of_committed_rounds_are_written_for_other_tools(server: Server, tmp_path: Path) -> None:
+    await with_one_round(server)
+
+    shown = await task("show", "demo", "--csv", str(tmp_path / "r.csv"), "--tensorboard", str(tmp_path / "board"))
+
+    assert shown.exit_code == 0
+    with (tmp_path / "r.csv").open(newline="") as file:
+        (row,) = csv.DictReader(file)
+    assert (row["round"], row["personal_before_accuracy"], row["pooled_after_accuracy"]) == ("1", "0.25", "0.75")
+    assert [path.name.split(".")[:3] for path in (tmp_path / "board" / "demo").iterdir()] == [
+        ["events", "out", "tfevents"]
+    ]
 
 
 async def test_what_a_client_says_of_its_failure_is_shown_as_it_is(server: Server) -> None:
