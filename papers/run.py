@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 import tomllib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,25 @@ def command(study: dict[str, Any], photos: Path, out: Path, workers: int) -> lis
     return [fedlens, "compare", *study["arguments"], *where]
 
 
+def carry_out(line: Sequence[str], out: Path, kept: Path) -> int:
+    """Carry out a study by its command line, without the runs that are kept; keeps each new one when it has ended.
+
+    Returns:
+        The command's exit status.
+    """
+    restore(kept, out)
+    # Other work on the machine goes first. A study says itself what runs and how long that will take.
+    running = subprocess.Popen(["nice", "-n", "19", *line], env={**os.environ, "OMP_NUM_THREADS": "1"})
+    while True:
+        try:
+            status = running.wait(LOOK_S)
+        except subprocess.TimeoutExpired:
+            keep(out, kept)
+        else:
+            keep(out, kept)
+            return status
+
+
 def main() -> int:
     """Carry out studies; returns the status of the last one that failed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -45,18 +65,8 @@ def main() -> int:
     for name in given.names or studies():
         if name not in studies():
             parser.error(f"found {name!r}, must be one of {', '.join(studies())}")
-        out, kept = given.out / name, RESULTS / name
-        restore(kept, out)
-        # Other work on the machine goes first. A study says itself what runs and how long that will take.
-        line = ["nice", "-n", "19", *command(studies()[name], given.photos, out, given.workers)]
-        running = subprocess.Popen(line, env={**os.environ, "OMP_NUM_THREADS": "1"})
-        while True:
-            try:
-                status = running.wait(LOOK_S) or status
-                break
-            except subprocess.TimeoutExpired:
-                keep(out, kept)
-        keep(out, kept)
+        line = command(studies()[name], given.photos, given.out / name, given.workers)
+        status = carry_out(line, given.out / name, RESULTS / name) or status
     return status
 
 

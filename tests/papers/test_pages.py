@@ -1,6 +1,5 @@
 """Pages from kept runs: every function of a template, on a small study."""
 
-import itertools
 from pathlib import Path
 
 import jinja2
@@ -8,7 +7,6 @@ import pytest
 
 from papers.keeping import keep
 from papers.pages import p_value, page
-from papers.run import command, studies
 from tests.fedlens.compare.test_kept import RUNS, folder
 
 
@@ -88,14 +86,3 @@ def test_a_misspelt_function_fails_instead_of_leaving_a_hole(results: Path) -> N
 )
 def test_small_ps_are_bounds(p: float, text: str) -> None:
     assert p_value(p) == text
-
-
-def test_every_study_is_a_command_that_compare_understands(tmp_path: Path) -> None:
-    from fedlens.compare.study import load
-
-    for name, study in studies().items():
-        _, verb, preset, *rest = command(study, Path("photos"), tmp_path / name, 2)
-        assert verb == "compare"
-        chosen = [value for option, value in itertools.pairwise(rest) if option == "--method"]
-        known = load(preset, reduced="--reduced" in rest).methods
-        assert set(chosen) <= set(known), name

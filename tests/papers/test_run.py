@@ -1,0 +1,48 @@
+"""Studies that are carried out: their command lines, and runs that are kept while others go on."""
+
+import itertools
+import sys
+from pathlib import Path
+
+from fedlens.compare.kept import load
+from fedlens.compare.study import load as load_study
+from papers.run import carry_out, command, studies
+from tests.fedlens.compare.test_kept import RUNS, folder
+
+# Leaves one more finished run, if it finds those before it, and fails as a study does that was stopped.
+STUDY = """
+import shutil, sys
+from pathlib import Path
+source, out = map(Path, sys.argv[1:])
+results = sorted(path.relative_to(source) for path in source.glob("runs/*/*/result.json"))
+missing = [path for path in results if not (out / path).is_file()]
+out.mkdir(exist_ok=True)
+shutil.copy(source / "study.json", out)
+(out / missing[0]).parent.mkdir(parents=True)
+shutil.copy(source / missing[0], out / missing[0])
+sys.exit(len(missing) - 1)
+"""
+
+
+def test_every_study_is_a_command_that_compare_understands(tmp_path: Path) -> None:
+    for name, study in studies().items():
+        _, verb, preset, *rest = command(study, Path("photos"), tmp_path / name, 2)
+        assert verb == "compare"
+        chosen = [value for option, value in itertools.pairwise(rest) if option == "--method"]
+        known = load_study(preset, reduced="--reduced" in rest).methods
+        assert set(chosen) <= set(known), name
+
+
+def test_each_run_is_kept_and_a_new_folder_goes_on_from_the_kept_ones(tmp_path: Path) -> None:
+    source, kept = folder(tmp_path / "source", *RUNS), tmp_path / "kept"
+    seen = []
+
+    for attempt in itertools.count():
+        out = tmp_path / f"out {attempt}"  # as on another machine
+        status = carry_out([sys.executable, "-c", STUDY, str(source), str(out)], out, kept)
+        seen.append((status, len(load(kept).runs)))
+        if status == 0:
+            break
+
+    assert seen == [(3, 1), (2, 2), (1, 3), (0, 4)]
+    assert load(kept).summaries == load(source).summaries
