@@ -6,6 +6,7 @@ from pathlib import Path
 
 from fedlens.compare.kept import load
 from fedlens.compare.study import load as load_study
+from papers.again import differing
 from papers.run import carry_out, command, studies
 from tests.fedlens.compare.test_kept import RUNS, folder
 
@@ -46,3 +47,11 @@ def test_each_run_is_kept_and_a_new_folder_goes_on_from_the_kept_ones(tmp_path: 
 
     assert seen == [(3, 1), (2, 2), (1, 3), (0, 4)]
     assert load(kept).summaries == load(source).summaries
+
+
+def test_what_differs_between_two_runs_is_named() -> None:
+    first, second = RUNS[0], RUNS[0] | {"made": {"seconds": {}}, "seed": 7, "clients": 2}
+    second = second | {"rounds": [{**second["rounds"][0], "bytes_down": 1, "bytes_up": 99}]}
+
+    assert differing(first, first) == []
+    assert differing(first, second) == ["seed", "rounds/0/bytes_up"]

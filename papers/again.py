@@ -1,0 +1,56 @@
+"""Repeat a kept run of each study and compare both: `python -m papers.again --photos DIR [STUDY ...]`.
+
+Everything must be the same but `made`, and the bytes sent down: a run that was stopped sends some of them twice.
+"""
+
+import argparse
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from fedlens.compare.kept import KEPT, read
+from fedlens.compare.plan import RESULT_FILE, RUNS
+from papers.run import RESULTS, carry_out, command, studies
+
+
+def differing(one: Any, other: Any, place: str = "") -> list[str]:
+    """The places in which the values of two runs differ, such as `rounds/3/bytes_up`."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        keys = [key for key in {**one, **other} if key not in ("made", "bytes_down")]
+        return [found for key in keys for found in differing(one.get(key), other.get(key), f"{place}/{key}")]
+    if isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
+        pairs = enumerate(zip(one, other, strict=True))
+        return [found for i, (a, b) in pairs for found in differing(a, b, f"{place}/{i}")]
+    return [] if one == other else [place.removeprefix("/")]
+
+
+def repeat(study: dict[str, Any], kept: Path, photos: Path) -> list[str]:
+    """Repeat the kept run in the file `kept`; returns the places that differ."""
+    label, seed = kept.parent.name, kept.name.removeprefix("seed-").removesuffix(".json.gz")
+    with tempfile.TemporaryDirectory(prefix="fedlens-again-") as folder:
+        out = Path(folder) / "out"
+        line = [*command(study, photos, out, 1), "--method", label, "--seed", seed]
+        if status := carry_out(line, out, Path(folder) / "kept"):
+            return [f"the command failed with status {status}"]
+        return differing(read(kept), read(out / RUNS / label / f"seed-{seed}" / RESULT_FILE))
+
+
+def main() -> int:
+    """Repeat the first kept run of each study; returns 1 if one differs."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--photos", type=Path, required=True, help="folder of the data sets")
+    parser.add_argument("names", nargs="*", help=f"of {', '.join(studies())}; default: all")
+    given = parser.parse_args()
+    failed = False
+    for name in given.names or studies():
+        for kept in sorted((RESULTS / name).glob(KEPT))[:1]:
+            places = repeat(studies()[name], kept, given.photos)
+            shown = f"differs in {', '.join(places[:5])}" if places else "the same"
+            print(f"{name}, {kept.parent.name}, {kept.name}: {shown}")
+            failed = failed or bool(places)
+    return int(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
