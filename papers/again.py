@@ -25,12 +25,19 @@ def differing(one: Any, other: Any, place: str = "") -> list[str]:
     return [] if one == other else [place.removeprefix("/")]
 
 
+def without_choice(study: dict[str, Any]) -> dict[str, Any]:
+    """The study without the methods and seeds that its arguments choose."""
+    given = study["arguments"]
+    chosen = {i + k for i, each in enumerate(given) if each in ("--method", "--seed") for k in (0, 1)}
+    return study | {"arguments": [each for i, each in enumerate(given) if i not in chosen]}
+
+
 def repeat(study: dict[str, Any], kept: Path, photos: Path) -> list[str]:
     """Repeat the kept run in the file `kept`; returns the places that differ."""
     label, seed = kept.parent.name, kept.name.removeprefix("seed-").removesuffix(".json.gz")
     with tempfile.TemporaryDirectory(prefix="fedlens-again-") as folder:
         out = Path(folder) / "out"
-        line = [*command(study, photos, out, 1), "--method", label, "--seed", seed]
+        line = [*command(without_choice(study), photos, out, 1), "--method", label, "--seed", seed]
         if status := carry_out(line, out, Path(folder) / "kept"):
             return [f"the command failed with status {status}"]
         return differing(read(kept), read(out / RUNS / label / f"seed-{seed}" / RESULT_FILE))

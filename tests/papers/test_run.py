@@ -6,7 +6,7 @@ from pathlib import Path
 
 from fedlens.compare.kept import load
 from fedlens.compare.study import load as load_study
-from papers.again import differing
+from papers.again import differing, without_choice
 from papers.run import carry_out, command, studies
 from tests.fedlens.compare.test_kept import RUNS, folder
 
@@ -55,3 +55,9 @@ def test_what_differs_between_two_runs_is_named() -> None:
 
     assert differing(first, first) == []
     assert differing(first, second) == ["seed", "rounds/0/bytes_up"]
+
+
+def test_a_repeated_run_is_the_only_one_of_its_study() -> None:
+    study = {"arguments": ["fedconcat", "--paper", "--seed", "1", "--method", "a", "--method", "b", "--set", "x=1"]}
+
+    assert without_choice(study)["arguments"] == ["fedconcat", "--paper", "--set", "x=1"]
