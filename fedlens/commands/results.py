@@ -30,13 +30,14 @@ def results(
     from rich.markdown import Markdown
 
     from fedlens.compare import kept
+    from fedlens.compare.columns import Column
     from fedlens.compare.report import exports, tables
     from fedlens.compare.study import with_baseline
     from fedlens.errors import FedlensError
 
     with reported(FedlensError):
         found = kept.load_all(studies)
-        columns = [kept.column(name) for name in column or ()]
+        columns: list[Column] = [kept.column(name) for name in column or ()]
         study = found.study if baseline is None else with_baseline(found.study, baseline)
         console = Console()
         text = tables.markdown(study, found.summaries, columns)

@@ -3,7 +3,7 @@
 import math
 import statistics
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from scipy import stats  # type: ignore[import-untyped]  # it ships no types
 
@@ -77,6 +77,6 @@ def _difference(label: str, baseline: str, column: Column, pairs: Sequence[tuple
     mean = math.fsum(gains) / len(gains)
     if len(gains) == 1 or statistics.stdev(gains) < _EQUAL:  # nothing to judge the mean by
         return Difference(label, baseline, column, len(gains), mean, None, None)
-    test = stats.ttest_1samp(gains, 0.0)
+    test: Any = stats.ttest_1samp(gains, 0.0)
     low, high = test.confidence_interval(CONFIDENCE)
     return Difference(label, baseline, column, len(gains), mean, (float(low), float(high)), float(test.pvalue))

@@ -74,7 +74,7 @@ def columns_of(study: Study, summaries: Sequence[MethodSummary]) -> list[Column]
 def moment_table(summaries: Sequence[MethodSummary]) -> list[list[str]]:
     """Header and rows: personal accuracy at all moments, mean over clients and pooled; empty with a single moment."""
     shown = [m for m in MOMENTS if any(m.mean in summary.columns for summary in summaries)]
-    columns = [*(moment.mean for moment in shown), *(moment.pooled for moment in shown)]
+    columns: list[Column] = [*(moment.mean for moment in shown), *(moment.pooled for moment in shown)]
     if len(shown) < 2:
         return []
     return [
