@@ -28,7 +28,7 @@ from tests.server.fakes import SEED, SETTINGS, Bench
         ({"cohort": 2, "min_reports": 3}, "min_reports: found 3, must be at most the clients of a round, 2"),
         ({"epochs": 1, "steps": 1}, "steps: found 1, must be left out when epochs is set"),
         ({"codec": "zip"}, 'codec: found "zip", must be "f32", "f16" or "int8"'),
-        ({"epoch": 3}, "epoch: found 3, must be left out: there is no such setting (there are codec, cohort"),
+        ({"epoch": 3}, "epoch: found 3, must be left out: there is no such setting (there are batch_norm, codec"),
         ({"hyper": {"lr": 0.1}}, "hyper.lr: found 0.1, must be a hyper-parameter of the bundle: lr_classifier, moment"),
         ({"hyper": {"momentum": 2}}, "hyper.momentum: found 2, must be from 0 to 1"),
         ({"hyper": {"momentum": "x"}}, 'hyper.momentum: found "x", must be numbers by name'),
