@@ -154,7 +154,7 @@ def _plain(case: _Case, ended: Callable[[], None]) -> None:
     weights = {name: value.clone() for name, value in model.state_dict().items()}
     for _ in range(case.rounds):
         updates = [_local_work(model, weights, x, y, test) for x, y in zip(images, labels, strict=True)]
-        weights = {name: torch.from_numpy(np.mean([update[name] for update in updates], axis=0)) for name in weights}
+        weights = {name: torch.as_tensor(np.mean([update[name] for update in updates], axis=0)) for name in weights}
         ended()
 
 
