@@ -84,12 +84,17 @@ def moment_table(summaries: Sequence[MethodSummary]) -> list[list[str]]:
 
 
 def difference_table(study: Study, summaries: Sequence[MethodSummary]) -> list[list[str]]:
-    """Header and rows: each method's paired difference to its baseline; empty without a method that has one."""
-    lines = [
-        [found.label, found.baseline, TITLES[found.column], str(found.seeds), *_gain(found)]
-        for found in differences(study, summaries)
-    ]
-    return [["method", "minus", "column", "seeds", "difference (95 %)", "p"], *lines] if lines else []
+    """Header and rows: each method's paired differences to its baseline; empty without a method that has one."""
+    found = {(each.label, each.column): each for each in differences(study, summaries)}
+    shown: list[Column] = [column for column in COLUMNS if any(column == each for _, each in found)]
+    lines = [["method", "minus", *(TITLES[column] for column in shown)]]
+    for label in dict.fromkeys(label for label, _ in found):
+        line = [label, baseline_of(study, label) or "-"]
+        for column in shown:
+            gain, p = _gain(found[label, column]) if (label, column) in found else ("-", "-")
+            line.append(gain if p == "-" else f"{gain}, p {p}")
+        lines.append(line)
+    return lines if found else []
 
 
 def column_table(study: Study, summaries: Sequence[MethodSummary], columns: Sequence[Column]) -> list[list[str]]:
