@@ -1,7 +1,7 @@
 """The pages of `docs/results`, made from templates so that every number in them comes from a kept run: `make results`.
 
 A template is a page in Markdown in which `{{ ... }}` calls one of the functions of `Numbers`. What was not run is a
-dash; a page of which a whole study is missing is left as it is.
+dash; a page is left as it is while one of its studies lacks a run.
 """
 
 import argparse
@@ -31,7 +31,7 @@ class Numbers:
     """The functions of a template; all accuracies and differences are in percent.
 
     Attributes:
-        missing: The studies that were asked for and have no run.
+        missing: The studies that were asked for and lack a run.
     """
 
     def __init__(self, results: Path) -> None:
@@ -89,8 +89,7 @@ class Numbers:
             " and ".join(values) if key == "processor" else f"{key} {' and '.join(values)}"
             for key, values in found.items()
         ]
-        hours = sum(sum(run["seconds"].values()) for run in runs) / 3600
-        return f"{', '.join(listed)}; commits {', '.join(commits)}; {len(runs)} runs, {hours:.1f} hours of one core"
+        return f"{', '.join(listed)}; commit {' and '.join(commits)}; {len(runs)} runs"
 
     def table(self, study: str, labels: Sequence[str], columns: Sequence[str], baseline: str | None = None) -> str:
         """A table of methods and columns; with a baseline, each one's paired difference to it."""
@@ -125,7 +124,7 @@ class Numbers:
 
     def _has(self, study: str) -> bool:
         found = (self._results / study).is_dir()
-        if not found:
+        if not found or not self._kept(study).is_complete:
             self.missing.add(study)
         return found
 
@@ -157,7 +156,7 @@ def p_value(p: float) -> str:
 
 
 def page(template: Path, results: Path) -> str | None:
-    """The page that a template gives with these kept runs; None while a study that it asks for has no run."""
+    """The page that a template gives with these kept runs; None while a study that it asks for lacks a run."""
     numbers = Numbers(results)
     environment = jinja2.Environment(undefined=jinja2.StrictUndefined, keep_trailing_newline=True, autoescape=False)
     functions = {name: getattr(numbers, name) for name in vars(Numbers) if not name.startswith("_")}

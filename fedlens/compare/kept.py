@@ -29,6 +29,12 @@ class Kept:
     runs: Sequence[Run]
 
     @property
+    def is_complete(self) -> bool:
+        """True if every method has a run for every seed."""
+        wanted = {(label, seed) for label in self.study.methods for seed in self.study.seeds}
+        return wanted <= {(run["label"], run["seed"]) for run in self.runs}
+
+    @property
     def summaries(self) -> list[MethodSummary]:
         """The summary of each method that has a run, in the study's order."""
         by_label = {label: [run for run in self.runs if run["label"] == label] for label in self.study.methods}

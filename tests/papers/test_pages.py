@@ -65,6 +65,14 @@ def test_there_is_no_page_while_a_study_has_no_run(results: Path, call: str) -> 
     assert page(template, results) is None
 
 
+def test_there_is_no_page_while_a_study_lacks_a_run(results: Path) -> None:
+    (results / "small" / "together" / "seed-2.json.gz").unlink()
+    template = results / "small.md"
+    template.write_text("{{ mean('small', 'alone', 'global_accuracy') }}\n")
+
+    assert page(template, results) is None
+
+
 def test_a_table_has_a_line_for_each_method_with_its_difference(results: Path) -> None:
     found = rendered(results, "{{ table('small', ['alone', 'together'], ['global accuracy'], baseline='alone') }}\n")
 

@@ -24,7 +24,7 @@ def made(label: str, seed: int, right: int, **changes: Any) -> dict[str, Any]:
 
 def folder(path: Path, *runs: dict[str, Any]) -> Path:
     """A study's folder, as `fedlens compare` leaves it."""
-    described = study().model_dump(mode="json", exclude_defaults=True)
+    described = study(seeds=[1, 2]).model_dump(mode="json", exclude_defaults=True)
     for each in runs:
         place = path / "runs" / each["label"] / f"seed-{each['seed']}"
         place.mkdir(parents=True)
