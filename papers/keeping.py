@@ -29,7 +29,10 @@ def keep(study_folder: Path, into: Path) -> int:
             partial.write_bytes(gzip.compress(json.dumps(run, separators=(",", ":")).encode(), mtime=0))
         new += 1
     if new:
-        write_json(into / STUDY_FILE, read(study_folder / STUDY_FILE))
+        study = read(study_folder / STUDY_FILE)
+        # Where somebody's photos lie is nobody's business; their digest is in each run.
+        study["photos"]["source"] = Path(study["photos"]["source"]).name
+        write_json(into / STUDY_FILE, study)
     return new
 
 

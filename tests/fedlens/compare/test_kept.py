@@ -25,6 +25,7 @@ def made(label: str, seed: int, right: int, **changes: Any) -> dict[str, Any]:
 def folder(path: Path, *runs: dict[str, Any]) -> Path:
     """A study's folder, as `fedlens compare` leaves it."""
     described = study(seeds=[1, 2]).model_dump(mode="json", exclude_defaults=True)
+    described["photos"]["source"] = "/where/somebody/keeps/digits"
     for each in runs:
         place = path / "runs" / each["label"] / f"seed-{each['seed']}"
         place.mkdir(parents=True)
@@ -42,6 +43,7 @@ def test_kept_runs_give_the_same_summaries_as_the_whole_study(tmp_path: Path) ->
 
     assert keep(whole, tmp_path / "kept") == 4
 
+    assert json.loads((tmp_path / "kept" / "study.json").read_text())["photos"]["source"] == "digits"
     assert {path.name for path in (tmp_path / "kept" / "alone").iterdir()} == {"seed-1.json.gz", "seed-2.json.gz"}
     (whole / "study.json").unlink()
     assert load(tmp_path / "kept").summaries == load(whole).summaries == load(whole / "results.json").summaries
