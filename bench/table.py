@@ -4,11 +4,11 @@ import json
 import platform
 from collections.abc import Sequence
 from importlib.metadata import version
-from pathlib import Path
 
 from rich.table import Table
 
 from bench.row import Row
+from fedlens.reports.made import processor
 
 COLUMNS = ("measure", "floor", "measured", "ratio or value", "target", "met?")
 _TOOLS = ("numpy", "torch", "aiohttp", "SQLAlchemy")
@@ -51,11 +51,7 @@ def as_json(rows: Sequence[Row]) -> str:
 
 def machine() -> str:
     """Processor, cores and versions."""
-    cpu = next(
-        (line.partition(":")[2].strip() for line in _lines(Path("/proc/cpuinfo")) if line.startswith("model name")),
-        platform.machine(),
-    )
-    cores = sum(line.startswith("processor") for line in _lines(Path("/proc/cpuinfo")))
+    cores, cpu = processor()
     tools = ", ".join(f"{name} {version(name)}" for name in _TOOLS)
     return f"{cores} cores of {cpu}, Python {platform.python_version()}, {tools}"
 
@@ -72,7 +68,3 @@ def _values(row: Row) -> dict[str, object]:
         "met": row.is_met,
         "note": row.note,
     }
-
-
-def _lines(path: Path) -> list[str]:
-    return path.read_text().splitlines() if path.exists() else []

@@ -5,6 +5,8 @@ FedlensError
 ├── BlobFileError       a file of tensors cannot be read or written
 ├── SourceUnavailable   a study's photos cannot be had
 ├── StudyError          a study cannot be used
+├── TrackerMissing      a tool for figures by round is not installed
+├── NotWritten          a file of figures cannot be written
 ├── FolderInUse         an output folder cannot be used
 ├── DemoFailed          the demo's task did not finish
 ├── EmbeddingFailed     photos' features could not be computed

@@ -34,13 +34,14 @@ def without_choice(study: dict[str, Any]) -> dict[str, Any]:
 
 def repeat(study: dict[str, Any], kept: Path, photos: Path) -> list[str]:
     """Repeat the kept run in the file `kept`; returns the places that differ."""
-    label, seed = kept.parent.name, kept.name.removeprefix("seed-").removesuffix(".json.gz")
+    run = read(kept)
+    label, seed = run["label"], str(run["seed"])
     with tempfile.TemporaryDirectory(prefix="fedlens-again-") as folder:
         out = Path(folder) / "out"
         line = [*command(without_choice(study), photos, out, 1), "--method", label, "--seed", seed]
         if status := carry_out(line, out, Path(folder) / "kept"):
             return [f"the command failed with status {status}"]
-        return differing(read(kept), read(out / RUNS / label / f"seed-{seed}" / RESULT_FILE))
+        return differing(run, read(out / RUNS / label / f"seed-{seed}" / RESULT_FILE))
 
 
 def main() -> int:

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import os
 from pathlib import Path
 
 from fedlens.compare.kept import KEPT, STUDY_FILE, read
@@ -21,6 +22,8 @@ def keep(study_folder: Path, into: Path) -> int:
     new = 0
     for result in sorted(study_folder.glob(f"{RUNS}/*/seed-*/{RESULT_FILE}")):
         place = into / result.parents[1].name / f"{result.parent.name}{_SUFFIX}"
+        if place.is_file() and place.stat().st_mtime_ns >= result.stat().st_mtime_ns:
+            continue  # looked at every few seconds, over hours
         run = read(result)
         if place.is_file() and read(place)["fingerprint"] == run["fingerprint"]:
             continue
@@ -43,3 +46,4 @@ def restore(kept: Path, study_folder: Path) -> None:
         if not result.is_file():
             result.parent.mkdir(parents=True, exist_ok=True)
             write_json(result, read(place))
+            os.utime(result, ns=(place.stat().st_atime_ns, place.stat().st_mtime_ns))  # as old as what is kept

@@ -7,6 +7,7 @@ dash; a page is left as it is while one of its studies lacks a run.
 import argparse
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from fedlens.compare.columns import TITLES, Column
 from fedlens.compare.kept import Kept, column, load
 from fedlens.compare.report.differences import Difference, differences
 from fedlens.compare.report.summary import MethodSummary, Value
-from fedlens.compare.report.tables import markdown_table
+from fedlens.compare.report.tables import markdown_table, percent
 from fedlens.compare.study import with_baseline
 from fedlens.reports.tables import readable_bytes
 
@@ -27,26 +28,25 @@ MISSING = "-"
 _NOTE = "<!-- Made by `make results` from papers/templates/{}: change that file. -->\n"
 
 
+class RunMissing(Exception):
+    """A page asks for a study that lacks a run."""
+
+
 class Numbers:
     """The functions of a template; all accuracies and differences are in percent.
 
-    Attributes:
-        missing: The studies that were asked for and lack a run.
+    Each raises `RunMissing` for a study that lacks a run.
     """
 
     def __init__(self, results: Path) -> None:
         """`results` has a folder of kept runs for each study."""
         self._results = results
-        self.missing: set[str] = set()
         self._kept = cache(self._load)
 
     def mean(self, study: str, label: str, name: str, *, deviation: bool = True) -> str:
         """The mean of a column over seeds, with its deviation."""
         value = self._columns(study, label).get(column(name))
-        if value is None:
-            return MISSING
-        spread = f" ± {100 * value.deviation:.1f}" if deviation and value.deviation is not None else ""
-        return f"{100 * value.mean:.1f}{spread}"
+        return percent(value if deviation or value is None else replace(value, deviation=None))
 
     def seeds(self, study: str, label: str, name: str, over: str | None = None) -> str:
         """A column of every seed, in order; with `over` its difference to another method."""
@@ -73,12 +73,10 @@ class Numbers:
 
     def runs(self, study: str) -> str:
         """The number of kept runs of a study."""
-        return str(len(self._kept(study).runs)) if self._has(study) else "0"
+        return str(len(self._kept(study).runs))
 
     def made(self, study: str) -> str:
         """With what and on what the kept runs were made."""
-        if not self._has(study):
-            return "no run yet"
         runs = [run["made"] for run in self._kept(study).runs]
         found = {
             key: sorted({run[key] for run in runs if key in run})
@@ -93,44 +91,34 @@ class Numbers:
 
     def table(self, study: str, labels: Sequence[str], columns: Sequence[str], baseline: str | None = None) -> str:
         """A table of methods and columns; with a baseline, each one's paired difference to it."""
-        titles = [title for name in columns for title in ([name, f"over {baseline}"] if baseline else [name])]
+        titles = [title for name in columns for title in (name, *([f"over {baseline}"] if baseline else []))]
         lines = [["method", *titles]]
         for label in labels:
-            cells = [
-                text
-                for name in columns
-                for text in (
-                    [self.mean(study, label, name), self.gain(study, label, baseline, name)]
-                    if baseline
-                    else [self.mean(study, label, name)]
-                )
-            ]
-            lines.append([label, *cells])
+            line = [label]
+            for name in columns:
+                line.append(self.mean(study, label, name))
+                if baseline:
+                    line.append(self.gain(study, label, baseline, name))
+            lines.append(line)
         return markdown_table(lines)
 
     def published(self, study: str, labels: Sequence[str]) -> str:
         """A table of the columns in which the paper has numbers, each beside its own and the difference of both."""
         lines = [["method", "measured", "here", "paper", "difference"]]
         for label in labels:
-            known = self._kept(study).study.methods[label].published if self._has(study) else {}
-            for name, number in known.items():
+            for name, number in self._kept(study).study.methods[label].published.items():
                 value = self._columns(study, label).get(name)
                 difference = MISSING if value is None else f"{100 * value.mean - number:+.1f}"
                 lines.append([label, TITLES[name], self.mean(study, label, name), f"{number:g}", difference])
         return markdown_table(lines)
 
     def _load(self, study: str) -> Kept:
-        return load(self._results / study)
-
-    def _has(self, study: str) -> bool:
-        found = (self._results / study).is_dir()
-        if not found or not self._kept(study).is_complete:
-            self.missing.add(study)
-        return found
+        folder = self._results / study
+        if not folder.is_dir() or not (kept := load(folder)).is_complete:
+            raise RunMissing(study)
+        return kept
 
     def _summary(self, study: str, label: str) -> MethodSummary | None:
-        if not self._has(study):
-            return None
         return next((summary for summary in self._kept(study).summaries if summary.label == label), None)
 
     def _columns(self, study: str, label: str) -> Mapping[Column, Value]:
@@ -143,9 +131,9 @@ class Numbers:
         return {seed: values[name] for seed, values in sorted(by_seed.items()) if name in values}
 
     def _difference(self, study: str, label: str, over: str, name: Column) -> Difference | None:
-        if self._summary(study, label) is None or self._summary(study, over) is None:
-            return None
         kept = self._kept(study)
+        if over not in kept.study.methods:
+            return None
         found = differences(with_baseline(kept.study, over), kept.summaries, [name])
         return next((each for each in found if each.label == label), None)
 
@@ -160,8 +148,11 @@ def page(template: Path, results: Path) -> str | None:
     numbers = Numbers(results)
     environment = jinja2.Environment(undefined=jinja2.StrictUndefined, keep_trailing_newline=True, autoescape=False)
     functions = {name: getattr(numbers, name) for name in vars(Numbers) if not name.startswith("_")}
-    text = environment.from_string(template.read_text(encoding="utf-8"), globals=functions).render()
-    return None if numbers.missing else _NOTE.format(template.name) + text
+    try:
+        text = environment.from_string(template.read_text(encoding="utf-8"), globals=functions).render()
+    except RunMissing:
+        return None
+    return _NOTE.format(template.name) + text
 
 
 def main() -> int:

@@ -43,5 +43,4 @@ def results(
         text = tables.markdown(study, found.summaries, columns)
         console.print(Markdown(text) if console.is_terminal else text, soft_wrap=True, markup=False, highlight=False)
         if csv is not None:
-            csv.mkdir(parents=True, exist_ok=True)
             exports.write_csv_files(csv, study, found.runs, found.summaries)

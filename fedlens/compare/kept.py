@@ -8,6 +8,7 @@ import gzip
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,7 @@ class Kept:
         wanted = {(label, seed) for label in self.study.methods for seed in self.study.seeds}
         return wanted <= {(run["label"], run["seed"]) for run in self.runs}
 
-    @property
+    @cached_property
     def summaries(self) -> list[MethodSummary]:
         """The summary of each method that has a run, in the study's order."""
         by_label = {label: [run for run in self.runs if run["label"] == label] for label in self.study.methods}
@@ -70,7 +71,7 @@ def load_all(paths: Sequence[Path]) -> Kept:
     """The results of several studies of the same photos as one, with the settings of the first.
 
     Raises:
-        StudyError: As `load`; or they are of other photos or partitions, or two have different runs of one name.
+        StudyError: As `load`; or they are of other photos, or two have different runs of one name.
     """
     studies = [load(path) for path in paths]
     first = studies[0]

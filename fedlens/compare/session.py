@@ -158,9 +158,8 @@ def _write(study: Study, planned: StudyPlan, config: SessionConfig, failures: di
     (config.out / TABLE_FILE).write_text(tables.markdown(study, summaries), encoding="utf-8")
     exports.write_csv_files(config.out, study, runs, summaries)
     write_report(config.out / REPORT_FILE, study, planned, summaries)
-    tracked = list(map(exports.tracked, runs))
     if config.tensorboard:
-        tracking.write_tensorboard(config.out / TENSORBOARD, tracked)
+        tracking.write_tensorboard(config.out / TENSORBOARD, map(exports.tracked, runs))
     if config.mlflow:
-        tracking.log_to_mlflow(study.name, tracked)
+        tracking.log_to_mlflow(study.name, map(exports.tracked, runs))
     return summaries

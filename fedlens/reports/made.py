@@ -1,5 +1,6 @@
 """What results were made with and where: versions, the commit of a checkout, and the processor."""
 
+import os
 import platform
 import subprocess
 from collections.abc import Mapping
@@ -14,20 +15,18 @@ def made() -> Mapping[str, str]:
     """The versions of FedLens, torch, numpy and Python; the processor; the commit, in a git checkout."""
     found = {name: version(name) for name in ("fedlens", "torch", "numpy")}
     found |= {"python": platform.python_version(), "system": f"{platform.system()} on {platform.machine()}"}
-    if (processor := _processor()) is not None:
-        found["processor"] = processor
+    cores, name = processor()
+    found["processor"] = f"{cores} x {name}"
     if (_ROOT / "pyproject.toml").is_file() and (commit := _commit(_ROOT)) is not None:
         found["commit"] = commit
     return found
 
 
-def _processor() -> str | None:
-    try:
-        lines = _CPU_INFO.read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return platform.processor() or None
+def processor() -> tuple[int, str]:
+    """The number of cores, and the processor's name or, where the system does not tell it, its architecture."""
+    lines = _CPU_INFO.read_text(encoding="utf-8").splitlines() if _CPU_INFO.is_file() else []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return f"{len(names)} x {names[0]}" if names else None
+    return os.cpu_count() or 1, names[0] if names else platform.machine()
 
 
 def _commit(folder: Path) -> str | None:

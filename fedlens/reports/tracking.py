@@ -13,6 +13,10 @@ from fedlens.whole_file import replacing
 Rows = Iterable[Mapping[str, object]]
 
 
+class NotWritten(FedlensError):
+    """A file of figures cannot be written; the text names it and the reason."""
+
+
 class TrackerMissing(FedlensError):
     """A tool is not installed; the text says how to install it."""
 
@@ -33,13 +37,21 @@ class Tracked:
 
 
 def write_csv(path: Path, rows: Rows, columns: Sequence[str] = ()) -> None:
-    """Write a table completely or not at all: these columns, and then one for every other key."""
+    """Write a table completely or not at all, and its folder: these columns, and then one for every other key.
+
+    Raises:
+        NotWritten: The file cannot be written.
+    """
     listed = [dict(row) for row in rows]
     columns = list(dict.fromkeys([*columns, *(key for row in listed for key in row)]))
-    with replacing(path) as partial, partial.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, columns, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(listed)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(path) as partial, partial.open("w", encoding="utf-8", newline="") as file:
+            writer = csv.DictWriter(file, columns, lineterminator="\n")
+            writer.writeheader()
+            writer.writerows(listed)
+    except OSError as error:
+        raise NotWritten(f"{path} cannot be written: {error.strerror}; name another file") from error
 
 
 def check_installed(*, tensorboard: bool, mlflow: bool) -> None:

@@ -31,7 +31,7 @@ def rows(study: Study, summaries: Sequence[MethodSummary]) -> list[list[str]]:
     return [
         [
             summary.label,
-            *(_percent(summary.columns.get(column)) for column in shown),
+            *(percent(summary.columns.get(column)) for column in shown),
             *(_given(study.methods[summary.label].published, column) for column in _published(study)),
             readable_bytes(summary.bytes_up),
             "-" if summary.bytes_up_each is None else readable_bytes(summary.bytes_up_each),
@@ -79,7 +79,7 @@ def moment_table(summaries: Sequence[MethodSummary]) -> list[list[str]]:
         return []
     return [
         ["method", *(TITLES[column] for column in columns)],
-        *([summary.label, *(_percent(summary.columns.get(column)) for column in columns)] for summary in summaries),
+        *([summary.label, *(percent(summary.columns.get(column)) for column in columns)] for summary in summaries),
     ]
 
 
@@ -105,7 +105,7 @@ def column_table(study: Study, summaries: Sequence[MethodSummary], columns: Sequ
         line = [summary.label]
         for column in columns:
             found = paired.get((summary.label, column))
-            line += [_percent(summary.columns.get(column)), *(("-", "-") if found is None else _gain(found))]
+            line += [percent(summary.columns.get(column)), *(("-", "-") if found is None else _gain(found))]
         lines.append(line)
     return lines
 
@@ -144,7 +144,7 @@ def camera_table(summaries: Sequence[MethodSummary]) -> list[list[str]]:
     keys = list(dict.fromkeys(key for summary in summaries for key in summary.by_camera))
     lines = [["method", *(f"{TITLES[column]}, {camera}" for column, camera in keys)]] if keys else []
     for summary in summaries if keys else ():
-        lines.append([summary.label, *(_percent(summary.by_camera.get(key)) for key in keys)])
+        lines.append([summary.label, *(percent(summary.by_camera.get(key)) for key in keys)])
     return lines
 
 
@@ -209,7 +209,8 @@ def _listed(values: Sequence[float | None], form: str) -> str:
     return " ".join("-" if value is None else form.format(100 * value) for value in values)
 
 
-def _percent(value: Value | None) -> str:
+def percent(value: Value | None) -> str:
+    """The mean in percent, with its deviation over seeds; a dash for None."""
     if value is None:
         return "-"
     deviation = "" if value.deviation is None else f" ± {100 * value.deviation:.1f}"

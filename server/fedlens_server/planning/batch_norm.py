@@ -20,10 +20,7 @@ from fedlens_server.planning.task_settings import SettingsError
 NORMS = "norms"
 _STATISTICS = manifest_pb2.TENSOR_KIND_BUFFER
 _OWN = {"average": (), "local_statistics": (_STATISTICS,), "local": (manifest_pb2.TENSOR_KIND_NORM, _STATISTICS)}
-_KINDS = (
-    *(manifest_pb2.TENSOR_KIND_CONV, manifest_pb2.TENSOR_KIND_LINEAR),
-    *(manifest_pb2.TENSOR_KIND_NORM, manifest_pb2.TENSOR_KIND_BUFFER),
-)
+_KINDS = (manifest_pb2.TENSOR_KIND_CONV, manifest_pb2.TENSOR_KIND_LINEAR, *_OWN["local"])
 
 
 def with_batch_norm(make: Callable[[TaskPlan], Method], task: TaskPlan) -> Method:
@@ -47,11 +44,12 @@ def with_batch_norm(make: Callable[[TaskPlan], Method], task: TaskPlan) -> Metho
         if any(held.intersection(reference.tensors) for reference in manifest.references):
             found = f'"{setting}" with objective {manifest.objective!r}, which compares BatchNorm\'s weights'
             raise SettingsError("batch_norm", found, '"average" or "local_statistics"')
-    method = make(replace(task, manifests=tuple(_without(manifest, own) for manifest in task.manifests)))
-    shared = [tensor.name for tensor in _without(task.ordinary[0], own).tensors]
+    shared = replace(task, manifests=tuple(_without(manifest, own) for manifest in task.manifests))
+    method = make(shared)
+    names = [tensor.name for tensor in shared.ordinary[0].tensors]
 
     def begin(phase: Phase, state: MethodState, tools: Tools) -> MethodState:
-        initial = {name: tools.initial[name] for name in shared}
+        initial = {name: tools.initial[name] for name in names}
         return method.begin(phase, state, replace(tools, initial=initial))
 
     def download(phase: Phase, state: MethodState, client: bytes | None) -> Mapping[str, TensorSet] | None:

@@ -146,9 +146,13 @@ def test_the_command_shows_chosen_columns_against_a_baseline_and_writes_csv(tmp_
     [
         (["--column", "accuracy"], "--column: found 'accuracy', must be one of"),
         (["--baseline", "best"], "--baseline: found 'best', must be one of alone, together"),
+        (["--csv", "out/results.json"], "out/results.json/results.csv cannot be written: "),
     ],
 )
-def test_a_wrong_name_is_one_line(tmp_path: Path, arguments: list[str], words: str) -> None:
+def test_a_wrong_name_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], words: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
     done = fedlens("results", str(folder(tmp_path / "out", *RUNS)), *arguments)
 
     assert done.returncode == 1
