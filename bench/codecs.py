@@ -25,7 +25,7 @@ from fedlens_export.models import backbones
 from fedlens_proto import blob
 from fedlens_proto.difference import Differences
 from fedlens_proto.manifest import Bundle
-from fedlens_proto.v1 import blob_pb2, update_pb2
+from fedlens_proto.v1 import blob_pb2
 
 FEATURES, CLASSES, BATCH = 512, 10, 16
 CLIENTS, ROUNDS, PER_CLASS, TEST_PER_CLASS, WORKERS = 10, 20, 12, 15, 2
@@ -92,7 +92,7 @@ def _outcome(bundle: Bundle, photos: PhotoPool, codecs: Mapping[str, Any], folde
         run_fleet(fleet(photos, partition, CLIENTS, folder / "fleet", **where))
         members = server.admin.show("bench").rounds[ROUNDS].members
     sums = [each for member in members for each in member.evaluations]
-    assert all(each.moment == update_pb2.EVALUATION_MOMENT_START for each in sums)
+    assert all(each.label == "start" for each in sums)
     count = sum(each.count for each in sums)
     return 100 * sum(each.correct for each in sums) / count, sum(each.loss for each in sums) / count
 

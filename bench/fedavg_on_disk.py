@@ -14,8 +14,9 @@ from bench import models
 from bench.row import Row, against_floor, in_turns
 from fedlens_proto.blob import Array, Blob
 from fedlens_proto.v1 import assignment_pb2
-from fedlens_server.methods.fedavg import GLOBAL, with_mean
-from fedlens_server.planning.method import Aggregate, MethodState, Phase, Tools, Update
+from fedlens_server.methods.fedavg import with_mean
+from fedlens_server.planning.local_plans import WEIGHTS
+from fedlens_server.planning.method import GLOBAL, Aggregate, Phase, State, Tools, Update
 from fedlens_server.store import Location
 from fedlens_server.store.tensors import StoredTensors
 
@@ -39,7 +40,7 @@ def measure(folder: Path) -> list[Row]:
     return [against_floor(name, summed, averaged, 2.0, "memory-mapped float32 sum", unit="s")]
 
 
-def _aggregate(paths: list[Path]) -> MethodState:
+def _aggregate(paths: list[Path]) -> State:
     with stored_updates(paths) as (current, updates):
         return aggregated(with_mean, current, updates)
 
@@ -53,7 +54,7 @@ def stored_updates(paths: list[Path]) -> Iterator[tuple[StoredTensors, list[Upda
         Update(
             client=tensors.digest,
             num_examples=100 + 10 * i,
-            tensors=tensors,
+            values={WEIGHTS: tensors},
             sent={GLOBAL: stored[0]},
             class_counts=(10 + i,) * 10,
         )
@@ -65,8 +66,8 @@ def stored_updates(paths: list[Path]) -> Iterator[tuple[StoredTensors, list[Upda
         yield stored[0], updates
 
 
-def aggregated(aggregate: Aggregate, current: StoredTensors, updates: list[Update]) -> MethodState:
+def aggregated(aggregate: Aggregate, current: StoredTensors, updates: list[Update]) -> State:
     """The state after a round."""
-    phase = Phase(name="train", rounds=1, cohort=None, local_plan=assignment_pb2.LocalPlan())
+    phase = Phase(name="train", rounds=1, cohort=None, plan=assignment_pb2.LocalPlan())
     tools = Tools(generator=np.random.default_rng(0), population=(), initial=current)
-    return aggregate(phase, {GLOBAL: current}, updates, tools)
+    return aggregate(phase, State(shared={GLOBAL: current}), updates, tools)

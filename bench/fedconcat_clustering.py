@@ -14,9 +14,8 @@ import numpy as np
 
 from bench.row import Row, in_turns
 from fedlens_proto.v1 import assignment_pb2
-from fedlens_server.methods.fedavg import GLOBAL
 from fedlens_server.methods.fedconcat import CLUSTER, FedConcat
-from fedlens_server.planning.method import MethodState, Phase, Tools, Update
+from fedlens_server.planning.method import GLOBAL, Phase, State, Tools, Update
 
 CLIENTS, CLASSES, PHOTOS = 10_000, 10, 200
 K, MOST = 5, 8
@@ -29,7 +28,7 @@ def measure(folder: Path) -> list[Row]:
     generator = np.random.default_rng(0)
     counts = np.stack([generator.multinomial(PHOTOS, p) for p in generator.dirichlet([0.5] * CLASSES, CLIENTS)])
     updates = [
-        Update(client=sha256(str(i).encode()).digest(), num_examples=PHOTOS, tensors={}, class_counts=tuple(row))
+        Update(client=sha256(str(i).encode()).digest(), num_examples=PHOTOS, class_counts=tuple(row))
         for i, row in enumerate(counts.tolist())
     ]
     rows = counts / PHOTOS
@@ -61,8 +60,8 @@ def measure(folder: Path) -> list[Row]:
     return found
 
 
-def _cluster(updates: list[Update], clusters: int | None) -> MethodState:
+def _cluster(updates: list[Update], clusters: int | None) -> State:
     method = FedConcat(clusters=clusters, most_clusters=MOST)
-    phase = Phase(name=CLUSTER, rounds=1, cohort=None, local_plan=assignment_pb2.LocalPlan())
+    phase = Phase(name=CLUSTER, rounds=1, cohort=None, plan=assignment_pb2.LocalPlan())
     tools = Tools(generator=np.random.default_rng(0), population=(), initial={})
-    return method.aggregate(phase, {GLOBAL: {}}, updates, tools)
+    return method.aggregate(phase, State(shared={GLOBAL: {}}), updates, tools)

@@ -62,10 +62,12 @@ def inert_bundle(shapes: Shapes, folder: Path) -> Bundle:
     digests = {name: sha256(content).digest() for name, content in contents.items()}
     for name, content in contents.items():
         (folder / PARTS_FOLDER / digests[name].hex()).write_bytes(content)
-    inputs = [
+    weights = [
         pb.Slot(kind=pb.SLOT_KIND_WEIGHT, name=name, dtype=blob_pb2.DTYPE_FLOAT32, shape=shape)
         for name, shape in shapes.items()
     ]
+    rows = pb.Slot(kind=pb.SLOT_KIND_INPUT, dtype=blob_pb2.DTYPE_FLOAT32, shape=[16, 3, 32, 32])
+    loss = pb.Slot(kind=pb.SLOT_KIND_LOSS, dtype=blob_pb2.DTYPE_FLOAT32)
     logits = pb.Slot(kind=pb.SLOT_KIND_LOGITS, dtype=blob_pb2.DTYPE_FLOAT32, shape=[16, 10])
     manifest = pb.Manifest(
         format=1,
@@ -84,17 +86,19 @@ def inert_bundle(shapes: Shapes, folder: Path) -> Bundle:
             )
             for name, shape in shapes.items()
         ],
-        objective="cross_entropy",
-        optimiser="sgd",
         last_batch=pb.LAST_BATCH_MASKED,
         programs=[
             pb.Program(
                 name=name,
-                inputs=inputs,
-                outputs=[*inputs, logits] if name == "step" else [logits],
+                inputs=[*weights, rows],
+                outputs=outputs,
                 files=[pb.ProgramFile(format=pb.PROGRAM_FORMAT_PT2, sha256=digests[name])],
+                objective=objective,
             )
-            for name in ("step", "predict")
+            for name, outputs, objective in (
+                ("step", [*weights, loss, logits], "cross_entropy"),
+                ("predict", [logits], ""),
+            )
         ],
         initial=digests["initial"],
         parts=[

@@ -14,7 +14,8 @@ from fedlens_export.exporting import ExportSpec, export_bundle
 from fedlens_export.models import whole_models as networks
 from fedlens_proto.blob import Array
 from fedlens_server.methods import METHODS
-from fedlens_server.planning.method import MethodState, TaskPlan, Tools, Update
+from fedlens_server.planning.local_plans import WEIGHTS
+from fedlens_server.planning.method import State, TaskPlan, Tools, Update
 from fedlens_server.planning.task_settings import TaskSettings
 
 CLIENTS, MEMBERS, FEATURES = 1000, 100, 512
@@ -33,18 +34,18 @@ def similarity(folder: Path) -> list[Row]:
     generator = np.random.default_rng(0)
     ids = [i.to_bytes(32, "big") for i in range(CLIENTS)]
     tools = Tools(generator=generator, population=tuple(ids), initial=bundle.initial())
-    state = method.begin(phase, {}, tools)
+    state = method.begin(phase, State(), tools)
     for start in range(0, CLIENTS, MEMBERS):
         state = method.aggregate(phase, state, _updates(generator, ids[start : start + MEMBERS]), tools)
     updates = _updates(generator, sorted(ids[i] for i in generator.permutation(CLIENTS)[:MEMBERS]))
-    phi = np.array([update.tensors["fc.weight"] for update in updates], np.float64).swapaxes(0, 1)
+    phi = np.array([update.values[WEIGHTS]["fc.weight"] for update in updates], np.float64).swapaxes(0, 1)
 
     def cosines() -> Array:
         norms = np.linalg.norm(phi, axis=2)
         found: Array = phi @ phi.swapaxes(1, 2) / (norms[:, :, None] * norms[:, None, :])
         return found
 
-    def rule() -> MethodState:
+    def rule() -> State:
         return method.aggregate(phase, state, updates, tools)
 
     floor, measured = in_turns(REPEATS, cosines, rule, scale=1000)
@@ -87,7 +88,7 @@ def _updates(generator: np.random.Generator, ids: list[bytes]) -> list[Update]:
         Update(
             client=client,
             num_examples=1,
-            tensors={name: generator.standard_normal(shape, np.float32) for name, shape in shapes.items()},
+            values={WEIGHTS: {name: generator.standard_normal(shape, np.float32) for name, shape in shapes.items()}},
         )
         for client in ids
     ]

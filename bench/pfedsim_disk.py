@@ -19,7 +19,8 @@ from bench.row import Row, Sample, against_target, differences
 from bench.server_process import Server, cpu_seconds, serving, written_bytes
 from fedlens_edge_client.client.http_transport import HttpTransport
 from fedlens_proto import keyed_hash
-from fedlens_server.methods.pfedsim import SIMILARITY
+from fedlens_server.methods.arithmetic.client_matrix import SLOT
+from fedlens_server.methods.pfedsim import MODEL, SIMILARITY
 from fedlens_server.store import PendingBlob, Store, method_state
 
 CLIENTS, MEMBERS, SHARED, ROUNDS = 1000, 10, 16, 4
@@ -90,14 +91,12 @@ def _season(data: Path, blobs: list[Path]) -> None:
         matrix = np.where(groups[:, None] == groups, np.float32(0.5), np.float32(0.0))
         np.fill_diagonal(matrix, 1.0)
         old, _ = method_state.load(store, TASK)
-        new = dict(old) | {SIMILARITY: matrix}
-        for k, client in enumerate(ids):
-            new[f"clients/{client.hex()}/slot"] = k
         with ExitStack() as open_blobs:
             for blob in stored:
                 store.submit(lambda transaction, blob=blob: transaction.place(blob)).result()  # type: ignore[misc]
             tensors = [store.tensors(digest) for digest in digests]
-            new |= {f"clients/{client.hex()}/model": tensors[k % SHARED] for k, client in enumerate(ids)}
+            entries = {client: {SLOT: k, MODEL: tensors[k % SHARED]} for k, client in enumerate(ids)}
+            new = old.with_clients(entries).with_shared(**{SIMILARITY: matrix})
             prepared = method_state.prepare(store, old, new, open_blobs)
             store.submit(lambda transaction: method_state.save(transaction, TASK, prepared)).result()
     finally:

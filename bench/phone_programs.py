@@ -31,8 +31,10 @@ from fedlens_export.exporting import ExportSpec, Training, export_bundle, frozen
 from fedlens_export.models import backbones
 from fedlens_export.network import Network
 from fedlens_export.programs import optimisers, parity
+from fedlens_export.programs.steps import hyper as hyper_of
 from fedlens_export.programs.steps import step
-from fedlens_proto.manifest import Bundle
+from fedlens_proto import slots
+from fedlens_proto.manifest import Bundle, program
 from fedlens_proto.v1 import manifest_pb2 as pb
 
 BATCH, CLASSES, STEPS = 16, 10, 60
@@ -155,7 +157,8 @@ def _compare_steps(folder: Path, objective: str) -> tuple[Sample, Sample, Sample
     )
     batches = np.split(generator.permutation(count), STEPS)
     references = {
-        reference.name: {name: initial[name] for name in reference.tensors} for reference in bundle.manifest.references
+        reference: {slots.tensor_of(slot): initial[slots.tensor_of(slot)] for slot in taken}
+        for reference, taken in slots.references(program(bundle.manifest, "step")).items()
     }
 
     eager = _eager(objective, initial, features, rows.labels, batches)
@@ -180,9 +183,9 @@ def _eager(
 ) -> Callable[[], dict[str, NDArray[np.float32]]]:
     """Calls the function that `step` was traced from for every batch, and gives the new weights."""
     local, optimiser = objectives.by_name(objective), optimisers.SGD
-    hyper = {h.name: h for h in (*optimiser.hyper, *local.hyper)}
+    hyper = hyper_of(local, optimiser)
     network = Network(backbones.build_head("hidden", FEATURES, CLASSES, seed=0), (FEATURES,))
-    source = step(network, local, optimiser, tuple(hyper.values()), BATCH, CLASSES)
+    source = step(network, local, optimiser, BATCH, CLASSES)
     known = {name: torch.from_numpy(value.copy()) for name, value in initial.items()}
     examples = parity.examples(source, known, hyper, seed=0)
     first = [_first(slot, known, example) for slot, example in zip(source.inputs, examples, strict=True)]

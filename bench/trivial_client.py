@@ -8,13 +8,15 @@ from pathlib import Path
 
 from bench.server_process import Server
 from fedlens_edge_client.client.http_transport import HttpTransport
-from fedlens_proto import keyed_hash, wire
+from fedlens_proto import keyed_hash, plans, wire
 from fedlens_proto.v1 import assignment_pb2, check_in_pb2, enrolment_pb2, update_pb2
 from fedlens_proto.v1 import manifest_pb2 as pb
 
 HOLD_MS = 25_000
 ABLE = enrolment_pb2.Capabilities(
-    formats=[pb.PROGRAM_FORMAT_PT2], bundle_classes=[pb.BUNDLE_CLASS_WHOLE_MODEL, pb.BUNDLE_CLASS_FROZEN_BACKBONE]
+    formats=[pb.PROGRAM_FORMAT_PT2],
+    bundle_classes=[pb.BUNDLE_CLASS_WHOLE_MODEL, pb.BUNDLE_CLASS_FROZEN_BACKBONE],
+    plan_format=plans.FORMAT,
 )
 Upload = Callable[[int, int], bytes | Path]  # client, round
 
@@ -107,23 +109,16 @@ async def _report(
 ) -> None:
     for blob_set in assignment.sets:
         await cache.get(transport, blob_set)
-    plan = assignment.local_plan.evaluation
-    moments = [
-        moment
-        for moment, asked in (
-            (update_pb2.EVALUATION_MOMENT_START, plan.at_start),
-            (update_pb2.EVALUATION_MOMENT_END, plan.at_end),
-        )
-        if asked
-    ]
+    plan = assignment.local_plan
     digest, size = (sha256(blob).digest(), len(blob)) if isinstance(blob, bytes) else known(blob)
     header = update_pb2.UpdateHeader(
         protocol=wire.PROTOCOL,
         phase=assignment.phase,
         bundle=assignment.bundle,
         num_examples=1,
-        evaluations=[update_pb2.EvaluationSums(moment=moment, count=1, correct=1, loss=0.5) for moment in moments],
-        blob_sha256=digest,
-        blob_size=size,
+        evaluations=[
+            update_pb2.EvaluationSums(label=each.label, count=1, correct=1, loss=0.5) for each in plan.evaluations
+        ],
+        uploads=[update_pb2.UploadedBlob(name=each.name, sha256=digest, size=size) for each in plan.uploads],
     )
-    await transport.put_update(assignment.task, assignment.round, wire.frame_update(header), blob)
+    await transport.put_update(assignment.task, assignment.round, wire.frame_update(header), [blob])

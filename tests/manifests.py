@@ -12,9 +12,15 @@ def slot(kind: pb.SlotKind, name: str = "", shape: tuple[int, ...] = ()) -> pb.S
 
 
 def program(name: str, content: bytes, *inputs: pb.Slot) -> pb.Program:
-    """A program of a bundle with batches of four and two classes."""
+    """A program of a bundle with batches of four and two classes; `step` trains the weights that it takes."""
     file = pb.ProgramFile(format=pb.PROGRAM_FORMAT_PT2, sha256=sha256(content).digest())
-    return pb.Program(name=name, inputs=inputs, outputs=[slot(pb.SLOT_KIND_LOGITS, shape=(4, 2))], files=[file])
+    logits = slot(pb.SLOT_KIND_LOGITS, shape=(4, 2))
+    if name != "step":
+        outputs = [logits] if name == "predict" else [slot(pb.SLOT_KIND_FEATURES, shape=(1, 3))]
+        return pb.Program(name=name, inputs=inputs, outputs=outputs, files=[file])
+    weights = [each for each in inputs if each.kind == pb.SLOT_KIND_WEIGHT]
+    trained = [*weights, slot(pb.SLOT_KIND_LOSS), logits]
+    return pb.Program(name=name, inputs=inputs, outputs=trained, files=[file], objective="softmax")
 
 
 def classifier(shapes: Mapping[str, tuple[int, ...]]) -> list[pb.ExchangeableTensor]:

@@ -4,9 +4,11 @@ from collections import OrderedDict
 from hashlib import sha256
 from pathlib import Path
 
+from PIL import Image
 from torch import nn
 
 from fedlens_export.exporting import Training, frozen_backbone_bundle
+from fedlens_export.models.classified import Classified
 from fedlens_export.network import Normalisation
 from fedlens_proto.manifest import Bundle
 from fedlens_proto.v1 import manifest_pb2 as pb
@@ -14,6 +16,7 @@ from fedlens_proto.v1 import manifest_pb2 as pb
 SIDE = 8
 FEATURES = 12
 BATCH = 4
+PUBLIC_ROWS = 6
 CLASSES = ("cat", "dog", "emu")
 NOTHING = Normalisation((0.0, 0.0, 0.0), (1.0, 1.0, 1.0))
 
@@ -34,6 +37,32 @@ def linear_bundle(folder: Path, classes: tuple[str, ...] = CLASSES, batch: int =
         name="phone",
         normalisation=NOTHING,
     )
+
+
+def deriving_bundle(folder: Path) -> Bundle:
+    """8 x 8 photos become 3 features, the means of their colours; FC 3, ReLU, FC 2, all weights 0, and public photos.
+
+    It has every kind of program: three candidates are compared and blended, a teacher is distilled from, class means
+    and predictions are derived, and prototypes predict.
+    """
+    public = folder / "public"
+    public.mkdir(parents=True)
+    for i in range(PUBLIC_ROWS):
+        Image.new("RGB", (SIDE, SIDE), (i, 2 * i, 255)).save(public / f"{i}.png")
+    head = Classified(nn.Linear(3, 3), nn.Linear(3, 2))
+    for parameter in head.parameters():
+        nn.init.zeros_(parameter)
+    training = Training(
+        class_names=CLASSES[:2],
+        batch=BATCH,
+        pte=True,
+        objective="distil",
+        candidates=3,
+        public=public,
+        programs=("class_sums", "class_means", "predict_nearest", "dual_update"),
+    )
+    backbone = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    return frozen_backbone_bundle(folder / "bundle", backbone, head, training, SIDE, normalisation=NOTHING)
 
 
 def pte_of(bundle: Bundle, program: str) -> bytes:

@@ -22,7 +22,10 @@ from fedlens_edge_client.engines.executorch import ExecutorchEngine
 from fedlens_edge_client.engines.torch import TorchEngine
 from fedlens_export.exporting import Training, frozen_backbone_bundle
 from fedlens_export.models import backbones
+from fedlens_proto import slots
+from fedlens_proto.blob import Array
 from fedlens_proto.manifest import Bundle, program
+from fedlens_proto.slots import ProgramKind, batch_of, kind_of, tensor_of
 from fedlens_proto.v1 import blob_pb2
 from fedlens_proto.v1 import manifest_pb2 as pb
 from tests.vectors.forms import array, arrays, document
@@ -36,6 +39,8 @@ CASES = {
     "classifier_proximal": replace(TRAINING, objective="classifier_proximal"),
     "supcon": replace(TRAINING, objective="supcon"),
     "concatenated": replace(TRAINING, concatenated=2),
+    # Models, losses and class means that are compared, blended and derived.
+    "candidates": replace(TRAINING, objective="prototypes", candidates=2, programs=("dual_update",)),
     "proximal_int8": replace(TRAINING, objective="proximal", quantise="int8"),
 }
 
@@ -105,13 +110,7 @@ def _training(bundle: Bundle, engine: Engine, generator: np.random.Generator) ->
     weights = {name: np.array(value) for name, value in bundle.initial().items()}
     for tensor in manifest.tensors:
         assert tensor.dtype == blob_pb2.DTYPE_FLOAT32
-    references = {
-        reference.name: {
-            name: weights[name] + generator.standard_normal(weights[name].shape, np.float32) / np.float32(50)
-            for name in reference.tensors
-        }
-        for reference in manifest.references
-    }
+    references = _near(program(manifest, "step"), weights, generator)
     width = next(slot for slot in program(manifest, "predict").inputs if slot.kind == pb.SLOT_KIND_INPUT).shape[1]
     views = generator.standard_normal((ROWS, max(1, manifest.views), width), np.float32)
     labels = generator.integers(0, len(CLASSES), ROWS)
@@ -135,7 +134,43 @@ def _training(bundle: Bundle, engine: Engine, generator: np.random.Generator) ->
         "trained": arrays(trained),
         "logits": array(engine.predict(trained, rows.inputs)),
         "torch": {"trained": arrays(by_torch)},
+        "derived": _derived(engine, weights, rows, generator),
     }
+
+
+def _near(of: pb.Program, weights: dict[str, Array], generator: np.random.Generator) -> dict[str, dict[str, Array]]:
+    """Every reference of a program: weights that are near the given ones, and tables of numbers in 0..1."""
+
+    def made(slot: pb.Slot) -> Array:
+        name, shape = tensor_of(slot), tuple(slot.shape)
+        if name in weights:
+            away: Array = generator.standard_normal(shape, np.float32) / np.float32(50)
+            return weights[name] + away
+        return generator.random(shape, np.float32)
+
+    return {name: {tensor_of(slot): made(slot) for slot in found} for name, found in slots.references(of).items()}
+
+
+def _derived(engine: Engine, weights: dict[str, Array], rows: Rows, generator: np.random.Generator) -> list[Any]:
+    """Each program that derives, with its arguments and its result."""
+    found = []
+    for each in engine.bundle.manifest.programs:
+        if kind_of(each) != ProgramKind.DERIVE:
+            continue
+        references = _near(each, weights, generator)
+        # Of several models that may be absent, only the first is there.
+        references = {name: tensors for name, tensors in references.items() if name not in each.optional[1:]}
+        over = rows if batch_of(each) else None
+        result = engine.derive(each.name, {}, references, over)
+        found.append(
+            {
+                "program": each.name,
+                "over_rows": over is not None,
+                "references": {name: arrays(tensors) for name, tensors in references.items()},
+                "result": arrays(result),
+            }
+        )
+    return found
 
 
 def main(folder: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from fedlens.admin_client import Profile
 from fedlens_export import exporting, objectives
-from fedlens_export.programs import optimisers
+from fedlens_export.programs import optimisers, steps
 from fedlens_server.config import load
 
 REPOSITORY = Path(__file__).parent.parent
@@ -79,8 +79,8 @@ def test_the_unit_lets_the_server_write_where_the_sample_config_says(tmp_path: P
 @pytest.mark.parametrize("optimiser", ["sgd", "adam"])
 def test_the_table_of_hyper_parameters_is_the_programs(optimiser: str) -> None:
     page = (DOCS / "bundle.md").read_text(encoding="utf-8")
-    of_objectives = (objective.hyper for objective in objectives.OBJECTIVES.values())
-    for hyper in chain(optimisers.OPTIMISERS[optimiser].hyper, *of_objectives):
+    rule = optimisers.OPTIMISERS[optimiser]
+    for hyper in chain.from_iterable(steps.hyper(each, rule).values() for each in objectives.OBJECTIVES.values()):
         (row,) = [line for line in page.splitlines() if line.startswith("| `") and f"`{hyper.name}`" in line]
         numbers = [float(found) for found in re.findall(r"(?<![\w.])\d+(?:\.\d+)?(?:e-?\d+)?", row)]
         assert {hyper.default, hyper.minimum, hyper.maximum} <= set(numbers), row

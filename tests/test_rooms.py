@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from fedlens_server.methods import METHODS
 from tests.test_repository import PACKAGES, REPOSITORY, modules
 
 MAX_FILES = 15
@@ -144,3 +145,41 @@ def test_no_test_uses_a_private_name_of_a_room_that_it_does_not_mirror() -> None
         found[str(path)] = list(uses_of_private_names(path, own))
 
     assert {path: names for path, names in found.items() if names} == {}
+
+
+@pytest.mark.parametrize("room", ["engine", "store", "http"])
+def test_the_server_beside_its_methods_has_no_method_of_its_own(room: str) -> None:
+    names = "|".join([*METHODS, "concatenated"])
+    named = re.compile(names.replace("_", "[_ -]?"), re.IGNORECASE)
+    inside = {module: path for module, path in files().items() if top_room(module) == f"fedlens_server.{room}"}
+
+    found = {module: named.findall(path.read_text(encoding="utf-8")) for module, path in inside.items()}
+
+    assert len(inside) > 5
+    assert {module: names for module, names in found.items() if names} == {}
+
+
+def test_clients_of_both_languages_know_no_method_by_its_name() -> None:
+    named = re.compile("|".join(METHODS).replace("_", "[_ -]?"), re.IGNORECASE)
+    # Docstrings and comments may say from which paper something is.
+    python = {
+        module: without_docstrings(path) for module, path in files().items() if module.startswith("fedlens_edge_client")
+    }
+    sources = (REPOSITORY / "android_demo").rglob("src/main/**/*.kt")
+    kotlin = {str(path): path.read_text(encoding="utf-8") for path in sources}
+
+    found = {name: named.findall(code) for name, code in (python | kotlin).items()}
+
+    assert min(len(python), len(kotlin)) > 50
+    assert {name: names for name, names in found.items() if names} == {}
+
+
+def without_docstrings(path: Path) -> str:
+    """The code of a file, without docstrings and comments."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            node.body = [
+                each for each in node.body if not (isinstance(each, ast.Expr) and isinstance(each.value, ast.Constant))
+            ]
+    return ast.unparse(tree)

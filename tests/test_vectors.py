@@ -25,7 +25,7 @@ from fedlens_proto.blob import Blob, encode
 from fedlens_proto.difference import Differences
 from fedlens_proto.manifest import program
 from fedlens_proto.v1 import blob_pb2, manifest_pb2, update_pb2
-from tests.vectors import make, port, programs
+from tests.vectors import make, port, port_plans, programs
 from tests.vectors.forms import Files, array_of
 
 README = (make.FOLDER / "README.md").read_text(encoding="utf-8")
@@ -45,7 +45,7 @@ def differing(found: Files, expected: Files) -> list[str]:
 
 def is_computed(name: str) -> bool:
     """Tell whether an exporter or a program made a file: another machine may give other last bits."""
-    return name == "programs.json" or name.startswith(("bundle/", "pass/"))
+    return name == "programs.json" or name.startswith(("bundle/", "plan/"))
 
 
 def assert_close(found: Any, expected: Any, where: str = "") -> None:
@@ -56,13 +56,13 @@ def assert_close(found: Any, expected: Any, where: str = "") -> None:
         np.testing.assert_allclose(left, right, rtol=0, atol=programs.TOLERANCE * scale, err_msg=where)
     elif isinstance(expected, dict):
         assert found.keys() == expected.keys(), where
-        for key in expected.keys() - {"blob_sha256", "loss"} if "evaluations" in where else expected.keys():
+        for key in expected.keys() - {"loss"} if "evaluations" in where else expected.keys():
             assert_close(found[key], expected[key], f"{where}/{key}")
     elif isinstance(expected, list):
         assert len(found) == len(expected), where
         for index, (left, right) in enumerate(zip(found, expected, strict=True)):
             assert_close(left, right, f"{where}/{index}")
-    elif not where.endswith("/blob_sha256"):
+    elif not where.endswith("/sha256"):
         assert found == expected, where
 
 
@@ -72,29 +72,33 @@ def test_the_committed_vectors_are_what_this_version_gives() -> None:
     assert differing(make.exact(), committed) == [], "run `make vectors` and look at what has changed"
 
 
-def test_programs_and_the_pass_give_what_is_committed() -> None:
+def test_programs_and_the_plan_give_what_is_committed() -> None:
     bundle = make.committed_bundle()
 
     found = programs.files(bundle, TorchEngine(bundle))
 
     assert found.keys() == {name for name in make.written() if is_computed(name) and not name.startswith("bundle/")}
-    for name in ("programs.json", "pass/pass.json"):
+    for name in ("programs.json", "plan/plan.json"):
         assert_close(json.loads(found[name]), read(name), name)
-    unchanged = [name for name in found if name.startswith("pass/album/")]
+    unchanged = [name for name in found if name.startswith("plan/album/")]
     assert {name: found[name] for name in unchanged} == {name: raw(name) for name in unchanged}
 
 
-def test_the_passs_upload_follows_from_its_trained_tensors_to_the_byte() -> None:
-    listing = read("pass/pass.json")
-    base = Blob.from_bytes(raw("pass/global.blob"))
-    trained = {name: array_of(form) for name, form in listing["trained"].items()}
+def test_the_plans_uploads_follow_from_their_tensors_to_the_byte() -> None:
+    listing = read("plan/plan.json")
+    base = Blob.from_bytes(raw("plan/global.blob"))
+    tensors = {name: {key: array_of(form) for key, form in forms.items()} for name, forms in listing["uploads"].items()}
 
-    blob = encode(Differences(trained, base), floats=blob_pb2.DTYPE_FLOAT16, base=base.digest)
+    blobs = {name: encode(each) for name, each in tensors.items()}
+    difference = Differences(tensors["weights"], base)
+    blobs["weights"] = encode(difference, floats=blob_pb2.DTYPE_FLOAT16, base=base.digest)
 
     header = ParseDict(listing["header"], update_pb2.UpdateHeader())
-    assert raw("pass/upload.blob") == blob
-    assert header.blob_sha256 == sha256(blob).digest()
-    assert raw("pass/update.bin") == wire.frame_update(header) + blob
+    assert {name: raw(f"plan/upload-{name}.blob") for name in blobs} == blobs
+    assert [(each.name, each.sha256) for each in header.uploads] == [
+        (name, sha256(blob).digest()) for name, blob in blobs.items()
+    ]
+    assert raw("plan/update.bin") == wire.frame_update(header) + b"".join(blobs.values())
 
 
 @pytest.mark.slow
@@ -138,18 +142,23 @@ def test_programs_for_phones_give_what_is_committed() -> None:
             close(output, expected[slot.name] if slot.name else expected)
             if slot.name:
                 carried[programs.kind_of(slot)][slot.name] = output
+    for case in listing["derive"]:
+        given = {kind: named(forms) for kind, forms in case["inputs"].items()}
+        for output, form in zip(run(case["name"], given), case["outputs"].values(), strict=True):
+            by_row = len(output) != len(array_of(form)) if output.ndim else False
+            close(output[: case["real_rows"]] if by_row else output, form)
     for case in listing["predict"]:
         rows = {kind: {"": array_of(case[kind])} for kind in ("input", "mask")}
         close(run("predict", {"weight": named(case["weight"]), **rows})[0], case["logits"])
 
 
 @pytest.mark.slow
-def test_the_pass_on_a_phones_engine_gives_what_is_committed() -> None:
+def test_the_plan_on_a_phones_engine_gives_what_is_committed() -> None:
     bundle = make.committed_bundle()
 
     found = programs.files(bundle, ExecutorchEngine(bundle))
 
-    assert_close(json.loads(found["pass/pass.json"]), read("pass/pass.json"), "pass/pass.json")
+    assert_close(json.loads(found["plan/plan.json"]), read("plan/plan.json"), "plan/plan.json")
 
 
 def test_everything_together_is_small() -> None:
@@ -206,7 +215,7 @@ def test_a_port_draws_what_every_client_draws() -> None:
     for case in draws["client_ids"]:
         assert sha256(b"fedlens/client/v1" + bytes.fromhex(case["secret"])).hexdigest() == case["id"]
     for case in orders["epochs"]:
-        assert port.order(bytes.fromhex(orders["seed"]), case["stage"], case["epoch"], entries) == case["order"]
+        assert port.order(bytes.fromhex(orders["seed"]), case["training"], case["epoch"], entries) == case["order"]
     for case in draws["view_uniforms"]:
         uniforms = array_of(case["uniforms"]).tolist()
         drawn = port.words(bytes.fromhex(case["seed"]), bytes.fromhex(case["photo"]), case["view"], len(uniforms))
@@ -214,8 +223,48 @@ def test_a_port_draws_what_every_client_draws() -> None:
     for case in draws["view_choices"]:
         chosen = port.choice(bytes.fromhex(case["seed"]), bytes.fromhex(case["photo"]), case["stored"], case["count"])
         assert chosen == case["chosen"]
+    for case in draws["step_uniforms"]:
+        numbers = array_of(case["uniforms"]).tolist()
+        place = (case["training"], case["step"], case["slot"])
+        assert port_plans.uniforms(bytes.fromhex(case["seed"]), *place, len(numbers)) == numbers
+    for case in draws["validation_photos"]:
+        photo = bytes.fromhex(case["photo"])
+        assert [p for p in range(1, 51) if port_plans.is_validation(photo, p)] == case["percents"]
     for case in draws["test_photos"]:
         assert (int(case["photo"][:16], 16) % 5 == 0) == case["is_test"]
+
+
+@pytest.mark.parametrize("case", read("plans.json")["plans"], ids=lambda case: case["name"])
+def test_a_port_carries_out_every_plan(case: dict[str, Any]) -> None:
+    plan = case["assignment"]["local_plan"]
+    asked = {kind for statistic in plan.get("statistics", []) for kind in statistic}
+
+    run = port_plans.Run(read("plans.json"), case)
+
+    assert run.batches == case["batches"]
+    assert run.losses == array_of(case["losses"]).tolist()
+    trains = any(each.get("train", {}).get("rows") == "ROWS_TRAIN" for each in plan.get("instructions", []))
+    assert case["num_examples"] == (sum(run.counts) if trains or "class_counts" in asked else 0)
+    assert case["class_counts"] == run.counts
+    found = [run.evaluation(each) for each in plan.get("evaluations", [])]
+    for mine, theirs in zip(found, case["evaluations"], strict=True):
+        assert mine.pop("loss") == pytest.approx(theirs["loss"], abs=1e-8)
+        assert mine["confusion"][0] + mine["confusion"][3] == theirs["correct"]
+        expected = {key: theirs[key] for key in ("label", "count")}
+        assert mine == expected | {"confusion": theirs["confusion"] if "confusion" in asked else mine["confusion"]}
+    keeps = {each["state"]: run.chosen(each) for each in plan.get("keeps", [])}
+    assert keeps == {name: port_plans.tensors_of(forms) for name, forms in case["keeps"].items()}
+    assert {each["name"]: run.blob(each).hex() for each in plan.get("uploads", [])} == case["uploads"]
+
+
+def test_every_code_of_a_refused_plan_has_a_vector() -> None:
+    page = (make.FOLDER.parents[1] / "docs" / "local-plan.md").read_text(encoding="utf-8")
+    codes = {
+        code for row in re.findall(r"^\| (`.+?) \|", page, re.MULTILINE) for code in re.findall("`([a-z-]+)`", row)
+    }
+    instructions = {"assemble", "train", "derive"}
+
+    assert {case["code"] for case in read("plans.json")["refused_plans"]} == codes - instructions
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ class Policy:
         most_epsilon: Largest epsilon for noisy shares; a larger one adds too little noise.
         answer_exactly_after_noise: A server that has noisy shares of the same classes may learn class counts and
             confusion, although these undo the noise.
+        tables: Names of the tables that the server may learn; None: all. See `what-leaves-the-device.md`.
         bundles: Digests of the only manifests that may run here; None trusts the server's choice.
     """
 
@@ -27,4 +28,5 @@ class Policy:
     least_epsilon: float = 0.0
     most_epsilon: float = inf
     answer_exactly_after_noise: bool = False
+    tables: frozenset[str] | None = frozenset()
     bundles: frozenset[bytes] | None = None

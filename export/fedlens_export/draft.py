@@ -1,6 +1,6 @@
 """An unfinished bundle: programs are lowered and compared one by one, and written together at the end."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 from importlib.metadata import version
@@ -9,9 +9,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from fedlens_export import bundle, objectives
+from fedlens_export import bundle, objectives, public_photos
 from fedlens_export.errors import NotExportable
-from fedlens_export.hyper import Hyper
 from fedlens_export.network import Network
 from fedlens_export.programs import (
     concatenated,
@@ -24,6 +23,7 @@ from fedlens_export.programs import (
     steps,
     view,
 )
+from fedlens_export.programs.derivations.derivation import Setting
 from fedlens_export.programs.pte_program import Delegation
 from fedlens_export.programs.steps import ProgramSource
 from fedlens_export.report import FileReport, OnFile, OnStage
@@ -32,6 +32,9 @@ from fedlens_proto import blob
 from fedlens_proto.manifest import FORMAT, Bundle
 from fedlens_proto.photos import PREPROCESSING_VERSION
 from fedlens_proto.v1 import manifest_pb2 as pb
+
+DERIVE_BATCH = 64
+"""Rows in a run of programs that derive: without gradients, larger batches are faster."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +63,15 @@ class Draft:
         if self.objective.needs_features:
             network.check_features()
         self.optimiser = optimisers.by_name(training.optimiser)
-        self.hyper: dict[str, Hyper] = {h.name: h for h in (*self.optimiser.hyper, *self.objective.hyper)}
+        self.public: pb.PublicRows | None = None
+        self.hyper = steps.hyper(self.objective, self.optimiser)
+        for derivation in training.derivations:
+            for hyper in derivation.hyper:
+                if self.hyper.setdefault(hyper.name, hyper) != hyper:
+                    raise NotExportable(
+                        f"program {derivation.name!r} and objective {self.objective.name!r} each have a "
+                        f"hyper-parameter {hyper.name!r}; take one of both"
+                    )
 
     def add(
         self,
@@ -105,6 +116,10 @@ class Draft:
                 name=name,
                 inputs=source.inputs,
                 outputs=source.outputs,
+                makes=source.makes,
+                optional=source.optional,
+                objective=source.objective,
+                optimiser=source.optimiser,
                 files=[pb.ProgramFile(format=file.format, sha256=self.add_part(file.raw)) for file in files],
             )
         )
@@ -114,6 +129,27 @@ class Draft:
         digest = sha256(content).digest()
         self.parts[digest] = content
         return digest
+
+    def add_public(self, side: int, as_rows: Callable[[Tensor], Tensor] = lambda photo: photo) -> None:
+        """Add the public photos, if the settings name any.
+
+        Args:
+            side: Of the photos, in pixels.
+            as_rows: From a photo, float32 [1, 3, side, side] in 0..1, to a row as programs take it.
+
+        Raises:
+            NotExportable: There is no readable photo.
+        """
+        if self.training.public is None:
+            return
+        self.on_stage("reading the public photos")
+        found = public_photos.load(self.training.public, side, self.training.class_names)
+        if found.unreadable:
+            self.on_stage(f"note: left out of the public photos, because unreadable: {found.unreadable}")
+        with torch.no_grad():
+            rows = torch.cat([as_rows(photo) for photo in torch.split(found.photos, 1)])
+        content = blob.encode({"input": rows.numpy(), "label": found.labels})
+        self.public = pb.PublicRows(sha256=self.add_part(content), rows=len(rows))
 
     def _compare(
         self,
@@ -143,7 +179,7 @@ class Draft:
         self.on_file(FileReport(source.name, file.format, size, difference, allowed, after_epoch, file.delegation))
 
     def write(self, folder: Path, bundle_class: pb.BundleClass, name: str, input_size: int) -> Bundle:
-        """Add `step`, `predict` and the initial weights, and write the whole."""
+        """Add programs that train, predict and derive, and the initial weights, and write the whole."""
         training, network = self.training, self.network
         classes = len(training.class_names)
         network.describe()  # refuses layers that cannot be exchanged, before the model runs
@@ -154,14 +190,16 @@ class Draft:
             network = concatenated.classifier(network, training.concatenated, training.seed)
         tensors = network.describe()
         initial = {**network.weights, **network.buffers}
-        hyper = tuple(self.hyper.values())
         views, is_frozen = training.views, bundle_class == pb.BUNDLE_CLASS_FROZEN_BACKBONE
         if views:
             augmentation = training.augmentation or view.CONTRAST
             self.add(view.view(augmentation, (3, input_size, input_size), 1 if is_frozen else training.batch), {})
-        step = steps.step(network, self.objective, self.optimiser, hyper, training.batch, classes, views)
-        self.add(step, initial, trains_head=is_frozen)
+        for source in steps.trains(network, self.objective, self.optimiser, training.batch, classes, views):
+            self.add(source, initial, trains_head=is_frozen and source.name == "step")
         self.add(steps.predict(network, training.batch, classes), initial)
+        setting = Setting(network, DERIVE_BATCH, classes, training.candidates)
+        for derivation in training.derivations:
+            self.add(derivation.build(setting), initial)
         self.on_stage("writing the bundle")
         manifest = pb.Manifest(
             format=FORMAT,
@@ -171,13 +209,7 @@ class Draft:
             class_names=training.class_names,
             batch=training.batch,
             tensors=tensors,
-            objective=self.objective.name,
-            optimiser=self.optimiser.name,
-            hyper_parameters=[h.message() for h in hyper],
-            references=[
-                pb.Reference(name=reference.name, tensors=steps.referred(network, reference))
-                for reference in self.objective.references
-            ],
+            hyper_parameters=[h.message() for h in self.hyper.values()],
             last_batch=pb.LAST_BATCH_FILLED if network.has_batch_norm else pb.LAST_BATCH_MASKED,
             programs=self.programs,
             initial=self.add_part(blob.encode({key: tensor.numpy() for key, tensor in initial.items()})),
@@ -186,6 +218,7 @@ class Draft:
             concatenated=training.concatenated,
             views=views,
             stored_views=training.stored_views if views and is_frozen else 0,
+            public=self.public,
         )
         manifest.parts.extend(pb.Part(sha256=digest, size=len(raw)) for digest, raw in sorted(self.parts.items()))
         return bundle.write(folder, manifest, self.parts)

@@ -228,6 +228,7 @@ def whole_model_bundle(
     _check_no_pte(training)
     network = Network(model, (3, input_size, input_size), normalisation)
     draft = Draft(network, training, on_stage, on_file)
+    draft.add_public(input_size)
     return draft.write(folder, pb.BUNDLE_CLASS_WHOLE_MODEL, name, input_size)
 
 
@@ -271,6 +272,7 @@ def frozen_backbone_bundle(
     embed = steps.embed(backbone, normalisation, shape)
     frozen = steps.frozen_tensors(backbone)
     draft.add(embed, frozen, for_phones=for_phones)
+    draft.add_public(input_size, lambda photo: embed.function(*frozen.values(), photo)[0])
     if frozen:
         draft.frozen = draft.add_part(blob.encode({key: tensor.numpy() for key, tensor in frozen.items()}))
     return draft.write(folder, pb.BUNDLE_CLASS_FROZEN_BACKBONE, name, input_size)

@@ -7,15 +7,18 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
+from torch.nn import functional
 
 from fedlens_export.errors import NotExportable
-from fedlens_export.models.classified import Classified
+from fedlens_export.models.classified import FeatureModel
 from fedlens_proto.v1 import blob_pb2
 from fedlens_proto.v1 import manifest_pb2 as pb
 
 Tensors = dict[str, Tensor]
 References = Mapping[str, Tensors]
-"""Tensors that an objective compares with, by name of reference and of weight."""
+"""Tensors that an objective compares with, by name of reference and of tensor. Under `PRESENT`, by name of each
+optional reference, a scalar: 1 if it is there, else 0."""
+PRESENT = ""
 DTYPES = {torch.float32: blob_pb2.DTYPE_FLOAT32, torch.int64: blob_pb2.DTYPE_INT64}
 
 _NORMS = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)
@@ -76,6 +79,15 @@ class Network:
         """True if a row's result depends on the other rows of its batch while training."""
         return any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in self.module.modules())
 
+    @property
+    def classifier(self) -> nn.Linear:
+        """The last FC layer.
+
+        Raises:
+            NotExportable: There is none.
+        """
+        return self._classifier()[1]
+
     def __call__(self, weights: Tensors, buffers: Tensors, inputs: Tensor, *, training: bool) -> tuple[Tensor, Tensors]:
         """The module's output for these tensors, and the new buffers; no argument is modified."""
         return self._called(weights, buffers, inputs, training)
@@ -86,7 +98,7 @@ class Network:
         """The classifier's inputs before their ReLU, float32 [N, F], the output, and the new buffers.
 
         Raises:
-            NotExportable: The module is not `Classified`.
+            NotExportable: The module is no `FeatureModel`.
         """
         self.check_features()
         (features, logits), after = self._called(weights, buffers, inputs, training, with_features=True)
@@ -98,12 +110,23 @@ class Network:
         Raises:
             NotExportable: It does not.
         """
-        if not isinstance(self.module, Classified):
+        if not isinstance(self.module, FeatureModel):
             raise NotExportable(
                 f"the objective compares features, and {type(self.module).__name__} does not return them; take a model "
-                "that ends in FC 512 and a classifier, such as small_plain or resnet18_whole, a backbone with head "
+                "that does, such as lenet5, small_plain or resnet18_whole, a backbone with head "
                 "'hidden', or in code of your own a Classified(extractor, classifier)"
             )
+
+    def classify(self, weights: Tensors, features: Tensor) -> Tensor:
+        """Logits of the classifier alone for its inputs, float32 [N, F], after their ReLU.
+
+        Raises:
+            NotExportable: The module is no `FeatureModel`.
+        """
+        self.check_features()
+        name, _ = self._classifier()
+        found: Tensor = functional.linear(features, weights[f"{name}.weight"], weights.get(f"{name}.bias"))
+        return found
 
     def _called(
         self, weights: Tensors, buffers: Tensors, inputs: Tensor, training: bool, **options: bool
@@ -121,20 +144,24 @@ class Network:
         Raises:
             NotExportable: There is no FC layer, or a layer or dtype that cannot be exchanged.
         """
-        linears = [name for name, module in self.module.named_modules() if isinstance(module, nn.Linear)]
-        if not linears:
-            raise NotExportable("the model has no FC layer (nn.Linear), so it has no classifier")
+        classifier, _ = self._classifier()
         described = [
             pb.ExchangeableTensor(
                 name=f"{owner}.{name}" if owner else name,
                 dtype=_dtype(f"{owner}.{name}", tensor),
                 shape=tensor.shape,
                 kind=kind,
-                role=pb.TENSOR_ROLE_CLASSIFIER if owner == linears[-1] else pb.TENSOR_ROLE_EXTRACTOR,
+                role=pb.TENSOR_ROLE_CLASSIFIER if owner == classifier else pb.TENSOR_ROLE_EXTRACTOR,
             )
             for owner, name, tensor, kind in _leaves(self.module)
         ]
         return sorted(described, key=lambda tensor: tensor.name)
+
+    def _classifier(self) -> tuple[str, nn.Linear]:
+        linears = [(name, module) for name, module in self.module.named_modules() if isinstance(module, nn.Linear)]
+        if not linears:
+            raise NotExportable("the model has no FC layer (nn.Linear), so it has no classifier")
+        return linears[-1]
 
 
 def _leaves(module: nn.Module) -> Iterator[tuple[str, str, Tensor, pb.TensorKind]]:

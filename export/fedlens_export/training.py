@@ -4,10 +4,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedlens_export import objectives
+from fedlens_export import objectives, public_photos
 from fedlens_export.errors import NotExportable, check_choice
-from fedlens_export.programs import calibration, optimisers, pte_program, quantisation, view
+from fedlens_export.programs import calibration, derivations, optimisers, pte_program, quantisation, view
+from fedlens_export.programs.derivations import OF_CANDIDATES
+from fedlens_export.programs.derivations.derivation import Derivation
 from fedlens_proto.manifest import MAX_BATCH, MAX_CONCATENATED, MAX_STORED_VIEWS
+
+MAX_CANDIDATES = 64
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,6 +34,10 @@ class Training:
         pte: Also make programs for phones; for frozen backbones only.
         quantise: One of `quantisation.SCHEMES`, for the frozen backbone on phones; needs `pte`. None: float32.
         calibrate: A folder of photos to take ranges from, best with a sub-folder for each class.
+        candidates: Largest number of models that a client compares and blends, as IFCA, FedSoft and FedFomo need; 0: no
+            programs for that.
+        public: A folder of photos that all clients get, best with a sub-folder for each class. None: no public photos.
+        programs: Further programs, of `derivations.DERIVATIONS`.
     """
 
     class_names: tuple[str, ...]
@@ -44,6 +52,15 @@ class Training:
     pte: bool = False
     quantise: str | None = None
     calibrate: Path | None = None
+    candidates: int = 0
+    public: Path | None = None
+    programs: tuple[str, ...] = ()
+
+    @property
+    def derivations(self) -> tuple[Derivation, ...]:
+        """The programs that derive, and further ones that predict, each once."""
+        named = dict.fromkeys((*objectives.by_name(self.objective).programs, *self.programs))
+        return (*(OF_CANDIDATES if self.candidates else ()), *map(derivations.by_name, named))
 
     @property
     def views(self) -> int:
@@ -75,12 +92,22 @@ def check_training(training: Training) -> None:
             f"augmentation {training.augmentation!r}" if training.augmentation else f"objective {training.objective!r}"
         )
         raise NotExportable(f"{what} takes views, and concatenated extractors have none")
+    if training.concatenated and objectives.by_name(training.objective).needs_features:
+        raise NotExportable(
+            f"objective {training.objective!r} needs the features of one model, and the classifier of concatenated "
+            "extractors has none; take another objective for this bundle"
+        )
     if views and not views <= training.stored_views <= MAX_STORED_VIEWS:
         raise NotExportable(
             f"{training.stored_views} stored views are not allowed; {views} (as many as a step takes) to "
             f"{MAX_STORED_VIEWS} are"
         )
     optimisers.by_name(training.optimiser)
+    if not 0 <= training.candidates <= MAX_CANDIDATES:
+        raise NotExportable(
+            f"{training.candidates} candidates cannot be compared; 1 to {MAX_CANDIDATES} can, 0 is for none"
+        )
+    _check_public(training)
     if training.pte:
         pte_program.check_installed()
     if training.quantise:
@@ -92,3 +119,15 @@ def check_training(training: Training) -> None:
         calibration.check(training.calibrate)
     elif training.calibrate:
         raise NotExportable("--calibrate is for quantising; add --quantize int8, or leave it out")
+
+
+def _check_public(training: Training) -> None:
+    over_public = [derivation.name for derivation in training.derivations if derivation.over_public]
+    if over_public and not training.public:
+        raise NotExportable(
+            f"program {over_public[0]!r} runs over public photos; give a folder of them with --public DIR"
+        )
+    if training.public and training.concatenated:
+        raise NotExportable("a bundle that concatenates extractors has no public photos; leave out --public")
+    if training.public:
+        public_photos.check(training.public)

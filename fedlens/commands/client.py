@@ -27,6 +27,10 @@ def client(
         list[str] | None,
         typer.Option(help="Name of a model to train; may be given several times. Default: any."),
     ] = None,
+    allow_table: Annotated[
+        list[str] | None,
+        typer.Option(help="Name of a table that the server may learn; may be given several times. Default: none."),
+    ] = None,
     engine: Annotated[EngineChoice, typer.Option(help=ENGINE_HELP)] = "torch",
     once: Annotated[bool, typer.Option("--once", help="End after one round.")] = False,
     task: Annotated[int | None, typer.Option(min=1, help="Id of the only task to take part in. Default: all.")] = None,
@@ -44,6 +48,7 @@ def client(
     from fedlens_edge_client.client.events import RoundFailed, RoundRefused
     from fedlens_edge_client.engines.choice import EngineName, check_installed
     from fedlens_edge_client.errors import AlbumError, EdgeClientError
+    from fedlens_edge_client.policy import Policy
     from fedlens_edge_client.storage.folder_album import FolderAlbum
 
     console = Console(highlight=False)
@@ -64,6 +69,7 @@ def client(
                 ca=ca,
                 task=task,
                 models=model or (),
+                policy=Policy(tables=frozenset(allow_table or ())),
                 engine=EngineName(engine),
                 on_event=report.happened,
             )

@@ -13,7 +13,8 @@ def compare(
         str,
         typer.Argument(
             metavar="STUDY",
-            help="A file (TOML), or a preset: fedns, fedclassavg, pfedsim, fedconcat, phone or people.",
+            help="A file (TOML), or a preset: fedns, fedclassavg, pfedsim, fedconcat, each of the last three also with "
+            "-baselines, phone or people.",
         ),
     ],
     reduced: Annotated[

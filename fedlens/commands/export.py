@@ -33,7 +33,12 @@ def export(
     ] = None,
     batch: Annotated[int, typer.Option(help="Photos in a training step.")] = 32,
     objective: Annotated[
-        str, typer.Option(help="cross_entropy, proximal, classifier_proximal, supcon or supcon_raw.")
+        str,
+        typer.Option(
+            help="cross_entropy, proximal, classifier_proximal, supcon, supcon_raw, dynamic, moon, restricted_softmax, "
+            "calibrated_logits, meta_fo, meta_hf, prototypes, distil, distil_probabilities, distil_scores, "
+            "distil_scores_squared or generated; see docs/bundle.md."
+        ),
     ] = "cross_entropy",
     optimiser: Annotated[str, typer.Option(help="sgd or adam.")] = "sgd",
     head: Annotated[
@@ -74,6 +79,21 @@ def export(
     stored_views: Annotated[
         int, typer.Option(help="On a backbone, with augmentation: number of views of each photo to embed.")
     ] = 8,
+    candidates: Annotated[
+        int, typer.Option(help="Add programs that compare and blend at most this number of models.")
+    ] = 0,
+    public: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Public photos for all clients; sub-folders named like classes label them."),
+    ] = None,
+    program: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="A further program, besides the objective's own: class_sums, class_means, predict_nearest, "
+            "predictions, scores, norm_sums, norm_statistics or dual_update. May be given several times.",
+        ),
+    ] = None,
     target: Annotated[
         Literal["pt2", "pte"],
         typer.Option(help="pt2: programs for computers; pte: for phones too (ExecuTorch), of frozen backbones only."),
@@ -132,6 +152,9 @@ def export(
             pte=target == "pte",
             quantise=quantize,
             calibrate=calibrate,
+            candidates=candidates,
+            public=public,
+            programs=tuple(program or ()),
         )
         with console.status(f"exporting {model}") as status:
 
@@ -182,6 +205,8 @@ def _describe(console: "Console", bundle: "Bundle", files: "Sequence[FileReport]
         f"weights     {sum(prod(t.shape) for t in manifest.tensors)}, {sizes[manifest.initial] / 1000:.0f} kB"
     )
     print_plainly(f"programs    {programs}{frozen}")
+    if manifest.HasField("public"):
+        print_plainly(f"public      {manifest.public.rows} photos, {sizes[manifest.public.sha256] / 1000:.0f} kB")
     print_plainly(f"classes     {len(manifest.class_names)}: {', '.join(manifest.class_names)}")
     print_plainly(f"bundle id   {bundle.id.hex()}")
     print_plainly(f"folder      {bundle.folder}")

@@ -11,6 +11,9 @@ from fedlens.whole_file import replacing
 from fedlens_proto.manifest import MANIFEST_FILE
 
 WEIGHTS_FILE = "weights.pt"
+_IDENTIFYING = ("weights", "public_digest")
+# Only these programs change a bundle's name, so that a bundle without them has the name that it always had.
+_ADDED = ("candidates", "programs", "public")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +47,7 @@ class BundleSpec:
 
     Attributes:
         weights: Identifies the contents of `backbone_weights` in any folder.
+        public_digest: Identifies the photos in `public` likewise.
     """
 
     model: str
@@ -59,7 +63,11 @@ class BundleSpec:
     concatenated: int = 0
     augmentation: str | None = None
     stored_views: int = 8
+    candidates: int = 0
+    programs: tuple[str, ...] = ()
+    public: Path | None = None
     weights: str | None = None
+    public_digest: str | None = None
 
     @property
     def folder(self) -> str:
@@ -70,14 +78,14 @@ class BundleSpec:
     def name(self) -> str:
         """A name for people, which identifies all settings."""
         concatenated = f"-x{self.concatenated}" if self.concatenated else ""
-        named = self.settings | {"backbone_weights": self.weights}
-        key = {name: str(value) for name, value in named.items()}
+        named = self.settings | {"backbone_weights": self.weights, "public": self.public_digest}
+        key = {name: str(value) for name, value in named.items() if value or name not in _ADDED}
         return f"{self.model}-{self.objective}{concatenated}-s{self.seed}-{_short(sorted(key.items()))}"
 
     @property
     def settings(self) -> dict[str, Any]:
         """The arguments of `ExportSpec`."""
-        return {name: value for name, value in asdict(self).items() if name != "weights"}
+        return {name: value for name, value in asdict(self).items() if name not in _IDENTIFYING}
 
 
 def export(study_folder: Path, spec: BundleSpec, on_stage: Report) -> None:

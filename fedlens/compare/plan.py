@@ -10,7 +10,6 @@ from fedlens.compare.columns import FORM
 from fedlens.compare.photos import StudyPhotos
 from fedlens.compare.study import Study, StudyError
 from fedlens_edge_client.emulation.fleet.config import MADE_PHOTOS, FleetConfig
-from fedlens_edge_client.emulation.partitions import PhotoPool
 
 # A study has nothing to hide; with a fixed key it has the same clients everywhere.
 FLEET_KEY = sha256(b"fedlens/study/fleet-key").digest()
@@ -85,7 +84,7 @@ def plan(study: Study, photos: StudyPhotos, out: Path) -> StudyPlan:
         for label in study.methods:
             clients = study.clients_of(label)
             partition = study.partition.partition(seed, clients)
-            bundles = tuple(_bundles(study, label, seed, photos.pool, backbones, weights, out))
+            bundles = tuple(_bundles(study, label, seed, photos, backbones, weights, out))
             settings = study.task_settings(label, seed)
             names = study.models_of(label)
             folder = out / RUNS / label / f"seed-{seed}"
@@ -113,14 +112,14 @@ def plan(study: Study, photos: StudyPhotos, out: Path) -> StudyPlan:
 
 
 def _backbone(study: Study, photos: StudyPhotos, model: str) -> BackboneSpec | None:
-    if photos.public is None:
+    if photos.pretraining is None:
         return None
     if study.model.backbone_weights is not None:
         raise StudyError("model.backbone_weights: found a file with photos.pretrain_classes; set one of them")
     return BackboneSpec(
         model=model,
-        photos=photos.public,
-        photos_digest=photos.public_digest,
+        photos=photos.pretraining.folder,
+        photos_digest=photos.pretraining.digest,
         side=study.model.input_size or DEFAULT_SIDE,
         epochs=study.model.pretrain_epochs,
     )
@@ -141,20 +140,25 @@ def _bundles(
     study: Study,
     label: str,
     seed: int,
-    pool: PhotoPool,
+    photos: StudyPhotos,
     backbones: dict[str, BackboneSpec],
     weights: str | None,
     out: Path,
 ) -> list[BundleSpec]:
-    method, model = study.methods[label], study.model
+    method, model, wanted = study.methods[label], study.model, study.bundles_of(label)
+    if wanted.public and photos.public is None:
+        raise StudyError(
+            f"photos.public_per_class: found 0, must be 1 or more for methods.{label}, which trains on public photos"
+        )
 
     def bundle(name: str, concatenated: int) -> BundleSpec:
         trained = backbones.get(name)
         return BundleSpec(
             model=name,
-            class_names=pool.class_names,
+            class_names=photos.pool.class_names,
             batch=model.batch,
-            objective=method.objective,
+            # The classifier of concatenated extractors has no features, and no other models to be compared with.
+            objective=(method.objective or "cross_entropy") if concatenated else wanted.objective,
             optimiser=method.optimiser or model.optimiser,
             seed=seed,
             input_size=model.input_size or (DEFAULT_SIDE if trained else None),
@@ -164,6 +168,10 @@ def _bundles(
             concatenated=concatenated,
             augmentation=None if concatenated else method.augmentation or model.augmentation,
             stored_views=model.stored_views,
+            candidates=0 if concatenated else wanted.candidates,
+            programs=() if concatenated else wanted.programs,
+            public=photos.public.folder if photos.public and wanted.public and not concatenated else None,
+            public_digest=photos.public.digest if photos.public and wanted.public and not concatenated else None,
             weights=trained.folder if trained else weights,
         )
 

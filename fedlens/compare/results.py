@@ -12,7 +12,7 @@ from typing import Any
 from fedlens.compare.columns import FORM
 from fedlens.compare.plan import RunPlan
 from fedlens.compare.run.running import RunResult
-from fedlens.reports.task_report import MOMENTS, round_values
+from fedlens.reports.task_report import LABELS, round_values
 from fedlens.whole_file import replacing
 from fedlens_edge_client.emulation.fleet.messages import client_name
 from fedlens_proto.v1 import admin_pb2 as pb
@@ -53,9 +53,7 @@ def write_json(path: Path, values: Any) -> None:
 
 def _round(result: pb.RoundResult, names: Mapping[str, str]) -> dict[str, Any]:
     values = round_values(result)
-    personal = {
-        f"personal_{moment}": _pooled(found and found["pooled"]) for moment, found in values["personal"].items()
-    }
+    personal = {f"personal_{name}": _pooled(found and found["pooled"]) for name, found in values["personal"].items()}
     return {
         **{key: values[key] for key in ("round", "phase", "state", "reason")},
         "global": _pooled(values["global"]),
@@ -64,11 +62,11 @@ def _round(result: pb.RoundResult, names: Mapping[str, str]) -> dict[str, Any]:
         "bytes_down": values["bytes_sent"],
         "members": [
             {
+                **_evaluations(member),
                 "client": names.get(shown["client"], shown["client"]),
                 **{key: shown[key] for key in ("state", "reason")},
                 "photos": shown["num_examples"],
                 "bytes_up": shown["bytes_received"],
-                **_evaluations(member),
             }
             for shown, member in zip(values["members"], result.members, strict=True)
         ],
@@ -83,8 +81,8 @@ def _pooled(values: dict[str, Any] | None) -> dict[str, Any] | None:
 
 
 def _evaluations(member: pb.MemberResult) -> dict[str, dict[str, Any]]:
-    """A member's sums by moment, also those of a member without test photos."""
+    """A member's sums by label, also those of a member without test photos."""
     return {
-        MOMENTS[entry.moment]: {"count": entry.count, "correct": entry.correct, "loss": entry.loss}
+        LABELS.get(entry.label, entry.label): {"count": entry.count, "correct": entry.correct, "loss": entry.loss}
         for entry in member.evaluations
     }

@@ -2,13 +2,15 @@
 
 Beside the keys of the models below, a study takes a task's settings (`rounds`, `epochs`, `codec` ...) for all methods,
 and each table `[methods.<label>]` takes them for one method. `docs/compare.md` describes all keys. `[reduced]` holds
-the changes for the reduced size. `[variants.<name>]` holds settings of a variant: every method runs in each variant as
-`<label>.<name>`, except methods with `variants = false`.
+the changes for the reduced size. `base` names a preset, whose values hold where the file has none. `[variants.<name>]`
+holds settings of a variant: every method runs in each variant as `<label>.<name>`, except methods with
+`variants = false`.
 """
 
 import json
 import tomllib
 from collections.abc import Sequence
+from dataclasses import replace
 from hashlib import sha256
 from importlib import resources
 from pathlib import Path
@@ -23,7 +25,8 @@ from fedlens_edge_client.emulation.faults import FaultPlan
 from fedlens_edge_client.emulation.partitions import BadPartition, Partition, PartitionName
 from fedlens_edge_client.emulation.settings_errors import explain, nearest
 from fedlens_server.errors import Malformed
-from fedlens_server.methods import METHODS
+from fedlens_server.methods import METHODS, bundle_settings
+from fedlens_server.planning.bundle_settings import BundleSettings
 from fedlens_server.planning.task_settings import TaskSettings, parse
 
 MAX_SEED = (1 << 32) - 1
@@ -49,13 +52,14 @@ class _Section(BaseModel):
 
 
 class PhotosSection(_Section):
-    """`[photos]`: the photos of clients, evaluator and pre-training."""
+    """`[photos]`: the photos of clients, evaluator and pre-training, and those that all clients get."""
 
     source: str | None = _key(_SOURCE, default=None, min_length=1)
     train_per_class: int | None = _key("an integer from 1, or left out for all", default=None, ge=1)
     test_per_class: int | None = _key("an integer from 1, or left out for all", default=None, ge=1)
     pretrain_classes: int = _key("an integer from 0", default=0, ge=0)
     pretrain_per_class: int | None = _key("an integer from 1, or left out for all", default=None, ge=1)
+    public_per_class: int = _key("an integer from 0", default=0, ge=0)
 
 
 class _WithSettings(BaseModel):
@@ -104,7 +108,7 @@ class MethodSection(_WithSettings):
     """`[methods.<label>]`: one row of the results, and its task's settings."""
 
     method: str = _key("the name of a method", min_length=1)
-    objective: str = _key("the name of an objective", default="cross_entropy", min_length=1)
+    objective: str | None = _key("the name of an objective", default=None, min_length=1)
     optimiser: str | None = _key('"sgd" or "adam"', default=None)
     head: Literal["linear", "hidden"] | None = _key('"linear" or "hidden"', default=None)
     augmentation: str | None = _key('"crop-flip" or "contrast"', default=None)
@@ -112,6 +116,9 @@ class MethodSection(_WithSettings):
     models: tuple[str, ...] | None = _key("names of models, one or more", default=None, min_length=1, strict=False)
     concatenated: int = _key("the maximum number of concatenated extractors, an integer from 0", default=0, ge=0)
     onnx: bool = _key("true or false", default=False)
+    candidates: int | None = _key("the number of models that clients compare, an integer from 0", default=None, ge=0)
+    programs: tuple[str, ...] | None = _key("names of further programs", default=None, strict=False)
+    public: bool | None = _key("true or false", default=None)
     published: dict[Column, float] = _key(
         f"percentages by column, out of {', '.join(COLUMNS)}", default={}, strict=False
     )
@@ -172,6 +179,14 @@ class Study(_WithSettings):
             raise StudyError(f"methods.{label}.method: found {own.method!r}, must be one of {known}")
         return text
 
+    def bundles_of(self, label: str) -> BundleSettings:
+        """The settings of one method's bundles: its own, else those that the method needs."""
+        own = self.methods[label]
+        options = {**self.settings.get("options", {}), **own.settings.get("options", {})}
+        given = {name: getattr(own, name) for name in ("objective", "candidates", "programs", "public")}
+        found = {name: value for name, value in given.items() if value is not None}
+        return replace(bundle_settings(own.method, options), **found)
+
     def clients_of(self, label: str) -> int:
         """The number of clients in one method's runs."""
         return self.methods[label].clients or self.clients
@@ -204,8 +219,7 @@ def load(study: str, *, reduced: bool = False, changes: Sequence[tuple[str, Any]
         StudyError: There is no such study, it is not TOML, or a key is missing, unknown or out of range.
     """
     if study in presets():
-        text = resources.files("fedlens.compare").joinpath(_PRESETS, f"{study}.toml").read_text(encoding="utf-8")
-        return parse_study(tomllib.loads(text), Path(), study, reduced=reduced, changes=changes)
+        return parse_study(_preset(study), Path(), study, reduced=reduced, changes=changes)
     path = Path(study)
     try:
         raw = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -220,6 +234,10 @@ def load(study: str, *, reduced: bool = False, changes: Sequence[tuple[str, Any]
     return parse_study(raw, path.parent, path.name, reduced=reduced, changes=changes)
 
 
+def _preset(name: str) -> dict[str, Any]:
+    return tomllib.loads(resources.files("fedlens.compare").joinpath(_PRESETS, f"{name}.toml").read_text("utf-8"))
+
+
 def parse_study(
     raw: dict[str, Any], folder: Path, source: str, *, reduced: bool = False, changes: Sequence[tuple[str, Any]] = ()
 ) -> Study:
@@ -229,6 +247,10 @@ def parse_study(
         StudyError: As `load`.
     """
     full = dict(raw)
+    if (base := full.pop("base", None)) is not None:
+        if base not in presets():
+            raise StudyError(f"{source}: base: found {base!r}, must be a preset: {', '.join(presets())}")
+        full = _merged(_preset(base), full)
     smaller = full.pop("reduced", None)
     sizes = [(full, source)]
     if smaller is None:

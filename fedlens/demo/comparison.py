@@ -144,8 +144,9 @@ def compare(
 
     def trained(photos: PhotoSet, how: Training, index: int) -> Predictions:
         seed = sha256(b"fedlens/demo/comparison/v1" + struct.pack("<QQ", fleet.partition.seed, index)).digest()
-        stage = assignment_pb2.Stage(program=STEP, epochs=how.epochs)
-        order = local_training.batches(photos, seed, 0, stage, engine.bundle.manifest)
+        manifest = engine.bundle.manifest
+        train = assignment_pb2.Train(program=STEP, epochs=how.epochs)
+        order = local_training.batches(photos, seed, 0, train, manifest.batch, manifest.last_batch)
         rows = photos.training_rows(engine, seed)
         return predictions(engine.train(STEP, engine.bundle.initial(), rows, order, how.hyper, {}))
 

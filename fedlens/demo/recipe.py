@@ -8,7 +8,7 @@ from fedlens.demo.comparison import Training
 from fedlens.demo.results import TaskFacts
 from fedlens.demo.scale import Scale
 from fedlens_edge_client.emulation.fleet.config import FleetConfig
-from fedlens_proto.manifest import Bundle
+from fedlens_proto.manifest import Bundle, program
 
 DEADLINE_S = 120.0
 
@@ -84,7 +84,8 @@ class Recipe:
             "Model": f"{manifest.model}{frozen}: {weights:,} weights train, sent as {self.codec} in both directions; "
             f"photos of {manifest.preprocessing.width} x {manifest.preprocessing.height} pixels",
             "Local training": f"{scale.epochs} epochs on the round's photos, batches of {manifest.batch}, "
-            f"{manifest.optimiser.upper()}, learning rate {self.learning_rate}, momentum {self.momentum:g}",
+            f"{program(manifest, 'step').optimiser.upper()}, learning rate {self.learning_rate}, "
+            f"momentum {self.momentum:g}",
             "Programs are run by": ", ".join(fleet.engines),
             "Seed": str(fleet.partition.seed),
         }

@@ -6,6 +6,7 @@ from typing import Any
 
 from fedlens.reports.blob_report import shape_text
 from fedlens.reports.program_report import operator_values
+from fedlens_proto import slots
 from fedlens_proto.errors import ManifestError, ProgramRefused
 from fedlens_proto.manifest import MANIFEST_FILE, Bundle
 from fedlens_proto.v1 import blob_pb2
@@ -37,7 +38,7 @@ def bundle_values(bundle: Bundle) -> dict[str, Any]:
     manifest = bundle.manifest
     sizes = {part.sha256: part.size for part in manifest.parts}
     damages = dict(bundle.damaged_parts())
-    used = {manifest.initial, manifest.frozen}
+    used = {manifest.initial, manifest.frozen, manifest.public.sha256}
     used.update(file.sha256 for program in manifest.programs for file in program.files)
 
     def part(digest: bytes) -> dict[str, Any] | None:
@@ -48,8 +49,6 @@ def bundle_values(bundle: Bundle) -> dict[str, Any]:
         "folder": str(bundle.folder),
         "model": manifest.model or None,
         "class": _word(pb.BundleClass.Name(manifest.bundle_class), "BUNDLE_CLASS_"),
-        "objective": manifest.objective or None,
-        "optimiser": manifest.optimiser or None,
         "batch": manifest.batch,
         "last_batch": _word(pb.LastBatch.Name(manifest.last_batch), "LAST_BATCH_"),
         "views": manifest.views or None,
@@ -67,9 +66,10 @@ def bundle_values(bundle: Bundle) -> dict[str, Any]:
             {"name": h.name, "default": h.default_value, "minimum": h.minimum, "maximum": h.maximum}
             for h in manifest.hyper_parameters
         ],
-        "references": [{"name": r.name, "tensors": list(r.tensors)} for r in manifest.references],
         "initial": part(manifest.initial),
         "frozen": part(manifest.frozen),
+        "public": part(manifest.public.sha256),
+        "public_rows": manifest.public.rows or None,
         "unused": [part(digest) for digest in sizes if digest not in used],
         "manifest_bytes": len(bundle.raw),
         "part_bytes": sum(sizes.values()),
@@ -95,7 +95,7 @@ def format_name(number: pb.ProgramFormat) -> str:
 
 def unreadable(values: Mapping[str, Any]) -> list[str]:
     """A line for each unreadable part."""
-    parts = [(word, values[key]) for key, word in (("initial", "initial weights"), ("frozen", "frozen tensors"))]
+    parts = [(word, values[key]) for key, word in _PARTS.items()]
     parts += [("unused", part) for part in values["unused"]]
     programs = [
         f"program {program['name']!r} as .{file['format']}: {file['error']}"
@@ -111,16 +111,23 @@ def summary(values: Mapping[str, Any]) -> list[tuple[str, str]]:
     photo = values["preprocessing"]
     extent = [f"batches of {values['batch']}", f"the last one {values['last_batch']}"]
     extent += [f"{values[key]} {word}" for key, word in _COUNTS.items() if values[key]]
+    trains = [f"{each['name']}: {each['objective']}, {each['optimiser']}" for each in _with(values, "objective")]
+    derives = [f"{each['name']}: {each['makes']}" for each in _with(values, "makes")]
+    references = [
+        f"{program['name']}: {each['name']} ({len(each['tensors'])} tensors{', optional' if each['optional'] else ''})"
+        for program in values["programs"]
+        for each in program["references"]
+    ]
     return [
         ("bundle id", values["id"]),
         ("folder", values["folder"]),
         ("model", f"{values['model'] or 'unnamed'}, {values['class'].replace('_', ' ')}"),
-        ("trains by", f"{values['objective'] or 'unnamed'}, {values['optimiser'] or 'unnamed'}; {', '.join(extent)}"),
+        ("trains by", f"{'; '.join(trains) or 'nothing'}; {', '.join(extent)}"),
+        ("derives", "; ".join(derives) or "nothing"),
         ("photos", f"{photo['height']} x {photo['width']} pixels, preprocessing version {photo['version']}"),
         ("classes", f"{len(values['class_names'])}: {', '.join(values['class_names'])}"),
-        ("references", _references(values["references"])),
-        ("initial weights", _part(values["initial"])),
-        ("frozen tensors", _part(values["frozen"])),
+        ("references", "; ".join(references) or "none"),
+        *((word, _part(values[key])) for key, word in _PARTS.items()),
         ("all parts", f"{values['part_bytes']:,} bytes, and a manifest of {values['manifest_bytes']:,}"),
         ("made with", ", ".join(f"{name} {version}" for name, version in values["tools"].items()) or "unknown"),
     ]
@@ -154,6 +161,7 @@ def hyper_rows(values: Mapping[str, Any]) -> Iterable[list[str]]:
         yield [hyper["name"], f"{hyper['default']:g}", f"{hyper['minimum']:g} to {hyper['maximum']:g}"]
 
 
+_PARTS = {"initial": "initial weights", "frozen": "frozen tensors", "public": "public rows"}
 _COUNTS = {"views": "views", "stored_views": "stored views", "concatenated": "extractors side by side"}
 
 
@@ -177,6 +185,13 @@ def _program(
         files.append(values)
     return {
         "name": program.name,
+        "objective": program.objective or None,
+        "optimiser": program.optimiser or None,
+        "makes": program.makes or None,
+        "references": [
+            {"name": name, "tensors": [slots.tensor_of(slot) for slot in taken], "optional": name in program.optional}
+            for name, taken in slots.references(program).items()
+        ],
         "inputs": [_slot(slot) for slot in program.inputs],
         "outputs": [_slot(slot) for slot in program.outputs],
         "files": files,
@@ -201,8 +216,9 @@ def _operators(counts: Mapping[str, int] | None) -> str:
     return f"{sum(counts.values())} ({names})" if counts else "0"
 
 
-def _references(references: Sequence[Mapping[str, Any]]) -> str:
-    return "; ".join(f"{r['name']} ({len(r['tensors'])} tensors)" for r in references) or "none"
+def _with(values: Mapping[str, Any], key: str) -> list[Mapping[str, Any]]:
+    """The programs that have this."""
+    return [program for program in values["programs"] if program[key]]
 
 
 def _part(part: Mapping[str, Any] | None) -> str:

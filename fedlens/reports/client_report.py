@@ -117,7 +117,8 @@ def _line(event: events.Event) -> str | None:
         case events.RoundStarted():
             return f"{where}: {event.train_photos} photos to train on, {event.test_photos} to test"
         case events.RoundReported():
-            return f"{where}: reported, {event.upload_bytes} bytes sent{_accuracy(event.start, event.end)}"
+            accuracy = _accuracy(event.evaluations.get("start"), event.evaluations.get("trained"))
+            return f"{where}: reported, {event.upload_bytes} bytes sent{accuracy}"
         case events.RoundFailed():
             return f"{where}: given up ({event.reason}): {event.detail}"
         case events.RoundRefused():

@@ -12,12 +12,8 @@ from fedlens.reports.tracking import Tracked
 from fedlens_proto.v1 import admin_pb2 as pb
 from fedlens_proto.v1 import update_pb2
 
-MOMENTS = {
-    update_pb2.EVALUATION_MOMENT_START: "before",
-    update_pb2.EVALUATION_MOMENT_END: "after",
-    update_pb2.EVALUATION_MOMENT_FINE_TUNED: "fine_tuned",
-}
-"""Names of the moments of an evaluation."""
+LABELS = {"start": "before", "trained": "after", "fine_tuned": "fine_tuned"}
+"""Names of the usual evaluations by label; others are named by their label."""
 
 
 def task_values(task: pb.Task) -> dict[str, Any]:
@@ -61,11 +57,11 @@ def round_values(result: pb.RoundResult) -> dict[str, Any]:
         "reason": result.reason or None,
         "counts": dict(sorted(states.items())),
         "personal": {
-            name: personal_values(
-                (e for m in result.members for e in m.evaluations if e.moment == moment),
-                (e for e in result.personal if e.moment == moment),
+            LABELS.get(label, label): personal_values(
+                (e for m in result.members for e in m.evaluations if e.label == label),
+                (e for e in result.personal if e.label == label),
             )
-            for moment, name in MOMENTS.items()
+            for label in dict.fromkeys([*LABELS, *(e.label for m in result.members for e in m.evaluations)])
         },
         "global": _sums(getattr(result, "global")),
         "bytes_received": sum(member.bytes_received for member in result.members),
@@ -82,7 +78,7 @@ def personal_values(
     """Personal results of several clients: pooled sums, and mean and population deviation of their accuracies.
 
     Args:
-        sums: Each client's results at one moment; those without test photos do not count.
+        sums: Each client's results with one label; those without test photos do not count.
         together: Their sum with confusion matrices, if the server sends it.
 
     Returns:
@@ -142,7 +138,7 @@ def _member_values(member: pb.MemberResult) -> dict[str, Any]:
         "reason": member.reason or None,
         "num_examples": member.num_examples,
         "bytes_received": member.bytes_received,
-        "evaluations": {MOMENTS[e.moment]: _sums([e]) for e in member.evaluations if e.moment in MOMENTS},
+        "evaluations": {LABELS.get(e.label, e.label): _sums([e]) for e in member.evaluations},
     }
 
 
@@ -150,10 +146,10 @@ def figures(values: Mapping[str, Any]) -> dict[str, float]:
     """Accuracies and bytes of a round, as `round_values` has it, by name; what was not measured is left out."""
     found = {"bytes_up": values["bytes_received"], "bytes_down": values["bytes_sent"]}
     sums = {"global": values["global"]}
-    for moment, personal in values["personal"].items():
+    for name, personal in values["personal"].items():
         if personal is not None:
-            found[f"personal_{moment}_accuracy"] = personal["mean_accuracy"]
-            sums[f"pooled_{moment}"] = personal["pooled"]
+            found[f"personal_{name}_accuracy"] = personal["mean_accuracy"]
+            sums[f"pooled_{name}"] = personal["pooled"]
     measures = ("accuracy", "mean_loss", "macro_precision", "macro_recall")
     return found | {
         f"{name}_{measure}": each[measure]

@@ -4,6 +4,7 @@ ProtoError
 ├── BlobError       bytes that are no well-formed blob, or not the expected one
 ├── ManifestError   a bundle that cannot be used
 ├── PhotoUnreadable a file that cannot be decoded as a photo
+├── PlanRefused     a local plan that does not fit a bundle
 ├── ProgramRefused  a program file that is not safe to load
 └── WireError       a message that cannot be read
 """
@@ -23,6 +24,19 @@ class ManifestError(ProtoError):
 
 class PhotoUnreadable(ProtoError):
     """A file that cannot be decoded as a photo; leave it out and say so."""
+
+
+class PlanRefused(ProtoError):
+    """A local plan that does not fit the bundle, or that this version cannot carry out.
+
+    Attributes:
+        code: The kind of fault, equal in every language.
+    """
+
+    def __init__(self, code: str, text: str) -> None:
+        """`text` says what was found and what was expected."""
+        super().__init__(text)
+        self.code = code
 
 
 class ProgramRefused(ProtoError):

@@ -7,7 +7,9 @@ Each use has its own domain string, so that a hash made for one purpose cannot s
     assignment seed   s = H("fedlens/assignment/v1" || task seed || u64 round || id)
     cohort            the m smallest ids by H("fedlens/cohort/v1" || task seed || u64 round || id)
     server generator  PCG64 seeded from H("fedlens/server/v1" || task seed || u64 round)
-    photo order       ascending H("fedlens/order/v1" || s || u32 stage || u32 epoch || photo digest || u32 copy)
+    photo order       ascending H("fedlens/order/v1" || s || u32 t || u32 epoch || photo digest || u32 copy)
+    step uniforms     words of H("fedlens/step/v1" || s || u32 t || u32 step || u32 slot || u32 block)
+    validation photo  first 8 bytes, big-endian, of H("fedlens/validation/v1" || photo digest)
     view uniforms     words of H("fedlens/view/v1" || s || photo digest || u32 view || u32 block)
     choice of views   as in `view_choice`, by the words of view 0 as integers
     fleet secret      HMAC-SHA256(fleet key, "fedlens/fleet/v1" || u64 seed || u64 index)
@@ -57,18 +59,33 @@ def server_generator(task_seed: bytes, round_number: int) -> np.random.Generator
     return np.random.Generator(np.random.PCG64(int.from_bytes(digest, "little")))
 
 
-def photo_ranks(seed: bytes, stage: int, epoch: int, entries: Iterable[tuple[bytes, int]]) -> list[bytes]:
+def photo_ranks(seed: bytes, training: int, epoch: int, entries: Iterable[tuple[bytes, int]]) -> list[bytes]:
     """The keys by which the (photo, copy) entries of one epoch are sorted, ascending.
 
-    All at once, because hashing can take most of a short epoch.
+    All at once, because hashing can take most of a short epoch. `training` is the number, from 0, of the instruction
+    `train` in the local plan.
     """
-    header = b"fedlens/order/v1" + seed + struct.pack("<II", stage, epoch)
+    header = b"fedlens/order/v1" + seed + struct.pack("<II", training, epoch)
     return [sha256(header + photo + _pack_copy(copy)).digest() for photo, copy in entries]
 
 
 def view_uniforms(seed: bytes, photo: bytes, view: int, count: int) -> NDArray[np.float32]:
     """Random numbers for one augmented view of one photo, float32[count] in [0, 1), multiples of 2^-24."""
-    return (_view_words(seed, photo, view, count) >> 8).astype(np.float32) / np.float32(2**24)
+    return _uniforms(_view_words(seed, photo, view, count))
+
+
+def step_uniforms(seed: bytes, training: int, step: int, slot: int, count: int) -> NDArray[np.float32]:
+    """Random numbers for one step of training, float32[count] in [0, 1), multiples of 2^-24.
+
+    Args:
+        seed: Of the assignment.
+        training: As in `photo_ranks`.
+        step: Number of the step, from 0.
+        slot: Number of the input among those of kind `SLOT_KIND_UNIFORM`, from 0.
+        count: How many.
+    """
+    header = b"fedlens/step/v1" + seed + struct.pack("<III", training, step, slot)
+    return _uniforms(_words(header, count))
 
 
 def view_choice(seed: bytes, photo: bytes, stored: int, count: int) -> list[int]:
@@ -89,8 +106,20 @@ def is_test_photo(photo: bytes) -> bool:
     return int.from_bytes(photo[:8], "big") % 5 == 0
 
 
+def is_validation_photo(photo: bytes, percent: int) -> bool:
+    """True if a photo outside the test set is for validation, the same in every round, for about `percent` of 100."""
+    return int.from_bytes(sha256(b"fedlens/validation/v1" + photo).digest()[:8], "big") % 100 < percent
+
+
+def _uniforms(words: NDArray[np.uint32]) -> NDArray[np.float32]:
+    return (words >> 8).astype(np.float32) / np.float32(2**24)
+
+
 def _view_words(seed: bytes, photo: bytes, view: int, count: int) -> NDArray[np.uint32]:
-    header = b"fedlens/view/v1" + seed + photo + struct.pack("<I", view)
+    return _words(b"fedlens/view/v1" + seed + photo + struct.pack("<I", view), count)
+
+
+def _words(header: bytes, count: int) -> NDArray[np.uint32]:
     blocks = range(-(-count // _WORDS_PER_BLOCK))
     stream = b"".join(sha256(header + struct.pack("<I", block)).digest() for block in blocks)
     return np.frombuffer(stream, "<u4", count)

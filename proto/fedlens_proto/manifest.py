@@ -13,6 +13,7 @@ from typing import Self
 
 from google.protobuf.message import DecodeError
 
+from fedlens_proto import slots
 from fedlens_proto.blob import Blob, Layout, TensorSpec
 from fedlens_proto.errors import BlobError, ManifestError
 from fedlens_proto.v1 import assignment_pb2, blob_pb2
@@ -131,6 +132,17 @@ def program(manifest: pb.Manifest, name: str) -> pb.Program:
     raise ManifestError(f"the bundle has no program {name!r}; it has {known}")
 
 
+def objective(manifest: pb.Manifest) -> str:
+    """What program `step` minimises."""
+    return program(manifest, "step").objective
+
+
+def takes_views(found: pb.Program, manifest: pb.Manifest) -> bool:
+    """True if the program trains on augmented views of photos instead of rows as `predict` takes them."""
+    given, plain = slots.input_of(found), slots.input_of(program(manifest, "predict"))
+    return given is not None and plain is not None and len(given.shape) > len(plain.shape)
+
+
 def program_part(manifest: pb.Manifest, name: str, kind: pb.ProgramFormat) -> bytes:
     """The digest of a program's file in one format.
 
@@ -185,8 +197,10 @@ def _check(manifest: pb.Manifest) -> None:
     _need(all(part.size > 0 for part in manifest.parts), "a part has no size")
     _need(manifest.initial in parts, "initial is not among the parts")
     _need(not manifest.frozen or manifest.frozen in parts, "frozen is not among the parts")
-    _check_scalars_and_references(manifest)
+    _check_scalars(manifest)
     _check_programs(manifest, parts)
+    slots.check_programs(manifest)
+    _check_public(manifest, parts)
 
 
 def _check_tensors(manifest: pb.Manifest) -> None:
@@ -204,21 +218,13 @@ def _check_tensors(manifest: pb.Manifest) -> None:
         raise ManifestError(f"no blob can hold the exchangeable tensors: {error}") from error
 
 
-def _check_scalars_and_references(manifest: pb.Manifest) -> None:
+def _check_scalars(manifest: pb.Manifest) -> None:
     hypers = [h.name for h in manifest.hyper_parameters]
     _need(all(hypers) and len(set(hypers)) == len(hypers), f"hyper-parameters need a name, each once: {hypers}")
     for hyper in manifest.hyper_parameters:
         low, value, high = hyper.minimum, hyper.default_value, hyper.maximum
         in_order = isfinite(low) and isfinite(high) and low <= value <= high
         _need(in_order, f"hyper-parameter {hyper.name!r}: default {value} is not within {low} to {high}")
-    references = [r.name for r in manifest.references]
-    _need(
-        all(references) and len(set(references)) == len(references), f"references need a name, each once: {references}"
-    )
-    known = {t.name for t in manifest.tensors}
-    for reference in manifest.references:
-        unknown = sorted(set(reference.tensors) - known)
-        _need(not unknown, f"reference {reference.name!r} names tensors that are not exchangeable: {unknown}")
 
 
 def _check_programs(manifest: pb.Manifest, parts: set[bytes]) -> None:
@@ -252,6 +258,14 @@ def _check_programs(manifest: pb.Manifest, parts: set[bytes]) -> None:
                 _need(bool(manifest.frozen), f"{where}: the bundle has no frozen tensors")
             if slot.kind == pb.SLOT_KIND_HYPER:
                 _need(slot.name in hypers, f"{where}: no hyper-parameter of that name")
+
+
+def _check_public(manifest: pb.Manifest, parts: set[bytes]) -> None:
+    if not manifest.HasField("public"):
+        return
+    _need(manifest.public.sha256 in parts, "public is not among the parts")
+    _need(manifest.public.rows > 0, "public has no rows")
+    _need(not manifest.concatenated, "a bundle that concatenates extractors cannot have public rows")
 
 
 def _check_concatenated(manifest: pb.Manifest) -> None:

@@ -10,17 +10,18 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 from google.protobuf.message import Message
 
 from fedlens_edge_client.errors import Refused
-from fedlens_proto import keyed_hash, wire
+from fedlens_proto import keyed_hash, plans, wire
 from fedlens_proto.manifest import Bundle
 from fedlens_proto.v1 import assignment_pb2, check_in_pb2, enrolment_pb2, error_pb2, update_pb2
 
+_FLOAT32 = assignment_pb2.CODEC_FLOAT32
 TOKEN = "come-in"
 TASK = 7
 SEED = bytes(range(32))
@@ -83,8 +84,8 @@ class FakeServer:
         return parse_body(self.updates[round_number])[0]
 
     def blob(self, round_number: int) -> bytes:
-        """The blob of an accepted update."""
-        return parse_body(self.updates[round_number])[1]
+        """The first blob of an accepted update."""
+        return parse_body(self.updates[round_number])[1][0]
 
     def assignment(self) -> assignment_pb2.Assignment:
         """The present response to a check-in."""
@@ -148,7 +149,13 @@ class FakeServer:
         await asyncio.sleep(min(self.hold_s, message.hold_ms / 1000))
         if self.round_number > self.rounds:
             given = self.assignment()
-            model = check_in_pb2.CurrentModel(task=self.task, bundle=given.bundle, sets=given.sets)
+            model = check_in_pb2.CurrentModel(
+                task=self.task,
+                bundle=given.bundle,
+                sets=given.sets,
+                rules=plans.start_rules(self.plan),
+                extractors=self.plan.extractors,
+            )
             return reply(check_in_pb2.CheckInResponse(finished=check_in_pb2.Finished(models=[model])))
         return reply(check_in_pb2.CheckInResponse(assignment=self.assignment()))
 
@@ -178,12 +185,13 @@ class FakeServer:
             return refusal(409, "update-differs", "another update is here")
         if known is None and number != self.round_number:
             return refusal(409, "round-closed", "the round is over")
-        header, blob = parse_body(body)
-        if header.blob_size != len(blob) or (blob and header.blob_sha256 != sha256(blob).digest()):
-            return refusal(422, "update-invalid", "the blob is not what the header says")
+        header, blobs = parse_body(body)
+        if [upload.sha256 for upload in header.uploads] != [sha256(blob).digest() for blob in blobs]:
+            return refusal(422, "update-invalid", "a blob is not what the header says")
         self.updates[number] = body
-        if blob and self.plan.upload.codec == assignment_pb2.CODEC_FLOAT32 and not self.plan.upload.tensors.names:
-            self.sets["global"] = blob
+        for upload, blob in zip(self.plan.uploads, blobs, strict=True):
+            if upload.name == "weights" and upload.codec == _FLOAT32 and not upload.tensors.names:
+                self.sets["global"] = blob
         return reply(update_pb2.Receipt(body_sha256=sha256(body).digest()))
 
     async def _evaluation(self, request: web.Request) -> web.StreamResponse:
@@ -204,11 +212,16 @@ def client_of(request: web.Request) -> bytes:
     return keyed_hash.client_id(urlsafe_b64decode(value + "="))
 
 
-def parse_body(body: bytes) -> tuple[update_pb2.UpdateHeader, bytes]:
-    """Header and blob of an update."""
+def parse_body(body: bytes) -> tuple[update_pb2.UpdateHeader, list[bytes]]:
+    """Header and blobs of an update."""
     (length,) = wire.LENGTH.unpack_from(body)
     end = wire.LENGTH.size + length
-    return wire.decode_request(update_pb2.UpdateHeader, body[wire.LENGTH.size : end]), body[end:]
+    header, blobs = wire.decode_request(update_pb2.UpdateHeader, body[wire.LENGTH.size : end]), []
+    for upload in header.uploads:
+        blobs.append(body[end : end + upload.size])
+        end += upload.size
+    assert end == len(body)
+    return header, blobs
 
 
 def reply(message: Message, status: int = 200) -> web.Response:
@@ -262,12 +275,54 @@ def cut_after(raw: bytes, count: int) -> Trouble:
 def fedavg_plan(epochs: int = 1, asking: str = "") -> assignment_pb2.LocalPlan:
     """Train everything from `global` and send everything, and what the statistic of this name asks for."""
     return assignment_pb2.LocalPlan(
-        start=[assignment_pb2.StartRule(source=assignment_pb2.SetSource(download="global"))],
-        stages=[assignment_pb2.Stage(program="step", epochs=epochs)],
-        upload=assignment_pb2.Upload(codec=assignment_pb2.CODEC_FLOAT32),
-        evaluation=assignment_pb2.EvaluationPlan(at_start=True, at_end=True),
-        statistics=[assignment_pb2.ClientStatistic(**{asking: {}})] if asking else [],
+        format=plans.FORMAT,
+        instructions=[
+            assemble("start", assignment_pb2.Rule(source=assignment_pb2.Source(download="global"))),
+            train("trained", "start", epochs=epochs),
+        ],
+        uploads=[assignment_pb2.Upload(name="weights", value="trained", codec=_FLOAT32)],
+        evaluations=[assignment_pb2.Evaluation(label=value, value=value) for value in ("start", "trained")],
+        statistics=[assignment_pb2.Statistic(**{asking: {}})] if asking else [],
     )
+
+
+def evaluation_plan() -> assignment_pb2.LocalPlan:
+    """Evaluate `global`, as evaluators do."""
+    plan = fedavg_plan()
+    del plan.instructions[1:], plan.uploads[:], plan.evaluations[1:]
+    return plan
+
+
+def assemble(value: str, *rules: assignment_pb2.Rule) -> assignment_pb2.Instruction:
+    """Weights from several sources."""
+    return assignment_pb2.Instruction(value=value, assemble=assignment_pb2.Assemble(rules=rules))
+
+
+def train(value: str, start: str, **fields: Any) -> assignment_pb2.Instruction:
+    """Training with `step` over the train photos."""
+    given = {"program": "step", "rows": assignment_pb2.ROWS_TRAIN} | fields
+    return assignment_pb2.Instruction(value=value, train=assignment_pb2.Train(start=start, **given))
+
+
+def train_of(plan: assignment_pb2.LocalPlan) -> assignment_pb2.Train:
+    """The first training of a plan."""
+    return next(each.train for each in plan.instructions if each.HasField("train"))
+
+
+def start_of(plan: assignment_pb2.LocalPlan) -> assignment_pb2.Source:
+    """The source of the first rule of a plan."""
+    return plans.start_rules(plan)[0].source
+
+
+def keep_all(plan: assignment_pb2.LocalPlan, state: str) -> assignment_pb2.Keep:
+    """Have a plan keep what it trained as client state."""
+    return plan.keeps.add(state=state, value="trained")
+
+
+def fine_tune(plan: assignment_pb2.LocalPlan, epochs: int) -> None:
+    """Have a plan train its start once more, after its other instructions, and only evaluate that."""
+    plan.instructions.append(train("fine_tuned", "start", epochs=epochs))
+    plan.evaluations.add(label="fine_tuned", value="fine_tuned")
 
 
 class BlobSource:

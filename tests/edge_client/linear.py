@@ -52,8 +52,12 @@ def make_bundle(
         for name, shape in shapes.items()
     ]
     loss = manifest_pb2.Slot(kind=manifest_pb2.SLOT_KIND_LOSS, dtype=F32)
+    logits = _slot(manifest_pb2.SLOT_KIND_LOGITS, "", BATCH, 2)
     row = _slot(manifest_pb2.SLOT_KIND_INPUT, "", BATCH, concatenated * WIDTH or inputs)
-    programs = {"step": ([*weights, row], [*weights, loss]), "predict": ([*weights, row], [loss])}
+    taken = [*weights, row, *(_slot(manifest_pb2.SLOT_KIND_HYPER, name) for name in ("lr", "mu"))]
+    if with_reference:
+        taken += [_slot(manifest_pb2.SLOT_KIND_REFERENCE, f"global/{name}", *shape) for name, shape in shapes.items()]
+    programs = {"step": (taken, [*weights, loss, logits]), "predict": ([*weights, row], [logits])}
     if frozen:
         programs["embed"] = ([row], [loss])
     if concatenated:
@@ -80,13 +84,13 @@ def make_bundle(
             manifest_pb2.HyperParameter(name="lr", default_value=0.1, minimum=0.0, maximum=1e38),
             manifest_pb2.HyperParameter(name="mu", default_value=0.0, minimum=0.0, maximum=10.0),
         ],
-        references=[manifest_pb2.Reference(name="global", tensors=list(shapes))] if with_reference else [],
         last_batch=last_batch,
         programs=[
             manifest_pb2.Program(
                 name=name,
                 inputs=taken,
                 outputs=given,
+                objective="softmax" if name == "step" else "",
                 files=[
                     manifest_pb2.ProgramFile(
                         format=manifest_pb2.PROGRAM_FORMAT_PT2, sha256=part(name.encode() + bytes(2000))
@@ -146,6 +150,7 @@ class LinearEngine:
         hyper: Mapping[str, float],
         references: Mapping[str, Mapping[str, Array]],
         on_step: Callable[[float], None] | None = None,
+        uniforms: Callable[[int, int, int], NDArray[np.float32]] | None = None,
     ) -> dict[str, Array]:
         self._load(program)
         values = {h.name: h.default_value for h in self._bundle.manifest.hyper_parameters} | dict(hyper)
@@ -185,8 +190,23 @@ class LinearEngine:
             trained[name] = trained[name] - lr * (gradient + pull)
         return -float(scaled[np.arange(len(labels)), labels].mean())
 
-    def predict(self, weights: Mapping[str, Array], inputs: NDArray[np.float32]) -> NDArray[np.float32]:
-        self._load("predict")
+    def derive(
+        self,
+        program: str,
+        hyper: Mapping[str, float],
+        references: Mapping[str, Mapping[str, Array]],
+        rows: Rows | None = None,
+    ) -> dict[str, Array]:
+        raise AssertionError("no plan of these tests derives anything; see `vectors.plan_arithmetic`")
+
+    def predict(
+        self,
+        weights: Mapping[str, Array],
+        inputs: NDArray[np.float32],
+        program: str = "predict",
+        references: Mapping[str, Mapping[str, Array]] | None = None,
+    ) -> NDArray[np.float32]:
+        self._load(program)
         logits: NDArray[np.float32] = inputs.reshape(len(inputs), -1) @ weights["fc.weight"].T + weights["fc.bias"]
         return logits
 

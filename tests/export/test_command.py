@@ -51,16 +51,31 @@ def test_a_bundle_gets_onnx_and_is_concatenated_as_told(tmp_path: Path) -> None:
     assert Bundle.open(tmp_path / "with").manifest.concatenated == 2
 
 
+def test_programs_for_candidates_public_photos_and_more_are_added_as_told(tmp_path: Path, coloured: Path) -> None:
+    more = ["--candidates", "1", "--public", str(coloured), "--program", "scores", "--program", "predictions"]
+
+    result = export(tmp_path, "--input-size", "16", "--no-onnx", *more)
+
+    found = [p.name for p in Bundle.open(tmp_path / "b").manifest.programs]
+    derived = ["compare", "least", "importance", "gain", "blend", "scores", "predictions"]
+    assert found == ["step", "predict", *derived]
+    # 32 photos of 3 x 16 x 16 float32, and their labels.
+    assert "32 photos, 99 kB" in result.stdout
+    assert "because unreadable: 1" in result.stderr
+
+
 @pytest.mark.parametrize(
     ("changed", "reason"),
     [
         (["--model", "lenet6"], "model 'lenet6' is unknown; there are fedns_cnn, lenet5, lenet5_bn, small_plain, "),
         (["--classes-from", "gone"], "gone is no folder"),
         (["--input-size", "8"], "at least 16 pixels"),
-        (["--objective", "supcon"], "SmallCnn does not return them; take a model that ends in FC 512 and a classifier"),
         (["--model", "small_plain", "--objective", "supcon", "--stored-views", "1"], "1 stored views are not allowed"),
         (["--model", "alexnet", "--objective", "supcon"], "compares features, and head 'linear' has none; take"),
         (["--target", "pte"], "phones train FC layers only"),
+        (["--candidates", "-1"], "-1 candidates cannot be compared; 1 to 64 can"),
+        (["--public", "gone"], "no public photos: gone is no folder"),
+        (["--program", "means"], "program 'means' is unknown; there are class_sums, class_means, "),
         (["--concatenated", "65"], "65 extractors cannot be concatenated; 1 to 64 can"),
         (["--model", "mobilenet_v3_small", "--backbone-weights", "gone.pth"], "gone.pth cannot be read"),
         (["--model", "resnet18", "--backbone-weights", os.devnull], "null cannot be read as a state dict: it"),

@@ -1,8 +1,10 @@
 """Fixtures of all federations of these tests."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
+from shutil import copyfile
+from typing import Any
 
 import pytest
 import torch
@@ -11,11 +13,13 @@ from sklearn.datasets import load_digits
 from torch import nn
 
 from fedlens_export.models.classified import Classified
+from fedlens_server.methods import bundle_settings
 from tests.integration import federation
 from tests.integration.processes import ServerProcess
 from tests.phone_photos import CIFAR10, first_of_each_class
 
-NewBundle = Callable[[str, str], Path]
+NewBundle = Callable[..., Path]
+FittingBundles = Callable[[str, Mapping[str, Any]], list[Path]]
 
 
 @pytest.fixture(scope="session")
@@ -58,10 +62,10 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def exported(tmp_path_factory: pytest.TempPathFactory) -> NewBundle:
-    """The bundle of a convolutional network, `small` or `wide`, with an objective."""
+    """The bundle of a convolutional network, `small` or `wide`, with an objective and other settings of training."""
 
     @cache
-    def export(name: str, objective: str) -> Path:
+    def export(name: str, objective: str, **training: Any) -> Path:
         channels = {"small": 3, "wide": 5}[name]
         torch.manual_seed(4)
         extractor = nn.Sequential(
@@ -73,9 +77,35 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> NewBundle:
         )
         folder = tmp_path_factory.mktemp(f"{name}-{objective}") / "bundle"
         model = Classified(extractor, nn.Linear(12, 10))
-        return federation.digits_bundle(folder, model, name, objective=objective).folder
+        return federation.digits_bundle(folder, model, name, objective=objective, **training).folder
 
     return export
+
+
+@pytest.fixture(scope="session")
+def public(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two digits of each class, as public photos."""
+    root = tmp_path_factory.mktemp("public")
+    for folder in sorted(photos.iterdir()):
+        (root / folder.name).mkdir()
+        for file in sorted(folder.iterdir())[:2]:
+            copyfile(file, root / folder.name / file.name)
+    return root
+
+
+@pytest.fixture(scope="session")
+def fitting(exported: NewBundle, public: Path) -> FittingBundles:
+    """The bundles for a method and options; each program is exported once for all tests."""
+
+    def bundles(method: str, options: Mapping[str, Any]) -> list[Path]:
+        needed = bundle_settings(method, options)
+        training: dict[str, Any] = {"candidates": needed.candidates} if needed.candidates else {}
+        training |= {"programs": needed.programs} if needed.programs else {}
+        training |= {"public": public} if needed.public else {}
+        ordinary = exported("small", needed.objective, **training)
+        return [ordinary, exported("small", "cross_entropy", concatenated=3)] if method == "fedconcat" else [ordinary]
+
+    return bundles
 
 
 @pytest.fixture(scope="session")

@@ -11,7 +11,7 @@ from unittest.mock import patch
 
 from fedlens_edge_client.client import client as client_module
 from fedlens_edge_client.client.http_transport import HttpTransport, trust
-from fedlens_edge_client.client.transport import Transport
+from fedlens_edge_client.client.transport import Blobs, Transport
 from fedlens_edge_client.emulation.fleet.config import FleetConfig
 from fedlens_edge_client.emulation.transport_wrapper import TransportWrapper
 from fedlens_edge_client.engines.torch import TorchEngine
@@ -45,11 +45,9 @@ class MortalTransport(TransportWrapper):
         await self._inner.fetch(sha256, into, max_bytes)
         self._fate.step("fetched")
 
-    async def put_update(
-        self, task: int, round_number: int, header: bytes, blob: bytes | Path | None
-    ) -> update_pb2.Receipt:
+    async def put_update(self, task: int, round_number: int, header: bytes, blobs: Blobs) -> update_pb2.Receipt:
         self._fate.step("upload")
-        receipt = await super().put_update(task, round_number, header, blob)
+        receipt = await super().put_update(task, round_number, header, blobs)
         self._fate.step("uploaded")
         return receipt
 
@@ -65,11 +63,11 @@ class MortalOutbox(Outbox):
         self,
         assignment: assignment_pb2.Assignment,
         header: update_pb2.UpdateHeader,
-        upload: EncodedTensors | None,
-        keep: Mapping[str, EncodedTensors],
+        uploads: Sequence[EncodedTensors],
+        keeps: Mapping[str, EncodedTensors],
     ) -> Result:
         self._fate.step("store")
-        result = super().put(assignment, header, upload, keep)
+        result = super().put(assignment, header, uploads, keeps)
         self._fate.step("stored")
         return result
 

@@ -25,6 +25,7 @@ from fedlens_export.models import backbones
 from fedlens_proto.blob import Array, Blob
 from fedlens_proto.manifest import Bundle
 from fedlens_proto.v1 import admin_pb2
+from fedlens_server.methods import bundle_settings
 from tests.integration import two_drivers
 from tests.integration.federation import SIDE
 from tests.integration.processes import ServerProcess
@@ -34,7 +35,7 @@ CLIENTS = 4
 CLASSES = tuple(str(digit) for digit in range(10))
 PHONES = (EngineName.EXECUTORCH,)
 MIXED = (EngineName.TORCH, EngineName.EXECUTORCH)
-NewBundle = Callable[[str], Path]
+NewBundle = Callable[..., Path]
 
 
 @pytest.fixture(scope="session")
@@ -48,7 +49,7 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> NewBundle:
     """By objective, the bundle of a frozen convolution and a head of two layers; `concatenated` is FedConcat's."""
 
     @cache
-    def export(objective: str) -> Path:
+    def export(objective: str, candidates: int = 0) -> Path:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(5)
             backbone = nn.Sequential(nn.Conv2d(3, 6, 3, stride=2), nn.ReLU(), nn.Flatten())
@@ -61,6 +62,7 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> NewBundle:
             stored_views=2,
             concatenated=concatenated,
             onnx=objective == "cross_entropy",
+            candidates=candidates,
             pte=True,
         )
         folder = tmp_path_factory.mktemp(objective) / "bundle"
@@ -123,6 +125,9 @@ CASES: list[tuple[str, list[str], dict[str, Any]]] = [
     ("fedper", ["cross_entropy"], {}),
     ("fedrep", ["cross_entropy"], {"options": {"extractor_epochs": 2}}),
     ("local_only", ["cross_entropy"], {}),
+    ("ditto", ["proximal"], {}),
+    ("ifca", ["cross_entropy"], {"options": {"clusters": 5}}),
+    ("fedproto", ["prototypes"], {}),
     (
         "fedconcat",
         ["cross_entropy", "concatenated"],
@@ -152,7 +157,8 @@ async def test_a_federation_of_phones_gives_what_one_of_torch_gives(
     more: dict[str, Any],
     engines: tuple[EngineName, ...],
 ) -> None:
-    bundles = [exported(objective) for objective in objectives]
+    candidates = bundle_settings(method, more.get("options", {})).candidates
+    bundles = [exported(objective, candidates=candidates) for objective in objectives]
     fleet = two_drivers.fleet(tmp_path / "http", photos, CLIENTS, engines=engines)
 
     phones = await two_drivers.over_http(server, fleet, settings(method, **more), bundles)

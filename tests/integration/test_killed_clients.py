@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.integration import two_drivers
-from tests.integration.conftest import NewBundle
+from tests.integration.conftest import FittingBundles, NewBundle
 from tests.integration.deaths import Death
 from tests.integration.killed_client import live_and_die
 from tests.integration.processes import ServerProcess
@@ -27,6 +27,11 @@ CASES: list[tuple[str, list[str], str, dict[str, Any]]] = [
     ("local_only", ["small", "wide"], "cross_entropy", {}),
     ("pfedsim", ["small"], "cross_entropy", {"options": {"warm_up": 0.25}}),
     ("fedconcat", [], "", {"options": NOISY}),
+    # Two trainings and client state; tables beside weights; a table alone, and what the client keeps of it.
+    ("ditto", [], "", {}),
+    ("ifca", [], "", {"options": {"clusters": 2}}),
+    ("fedproto", [], "", {}),
+    ("feddyn", [], "", {"hyper": {"alpha": 0.1}, "options": {"dual": "client"}}),
 ]
 
 
@@ -51,14 +56,17 @@ async def test_updates_state_and_noise_survive_a_client_that_is_killed_again_and
     photos: Path,
     exported: NewBundle,
     concatenating: list[Path],
+    fitting: FittingBundles,
     server: ServerProcess,
     method: str,
     models: list[str],
     objective: str,
     more: dict[str, Any],
 ) -> None:
-    bundles = [exported(name, objective) for name in models] or concatenating
     personal = method != "fedconcat"
+    bundles = [exported(name, objective) for name in models] or concatenating
+    if personal and not models:
+        bundles = fitting(method, more.get("options", {}))
     settings = two_drivers.settings(
         method, rounds=6, population=CLIENTS, deadline_s=100, personal_evaluation=personal, **more
     )

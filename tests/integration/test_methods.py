@@ -1,6 +1,6 @@
 """Every method with real clients, over HTTP and in a study: the same bytes, also with clients that fail.
 
-So a number of `fedlens compare` is a statement about the product. FedConcat has tests of its own.
+So a number of `fedlens compare` is a statement about the product. FedConcat has more tests of its own.
 """
 
 from pathlib import Path
@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from fedlens_edge_client.emulation.faults import FaultKind
-from fedlens_proto.v1 import admin_pb2, update_pb2
+from fedlens_proto.v1 import admin_pb2
+from fedlens_server.methods import METHODS
 from tests.integration import two_drivers
-from tests.integration.conftest import NewBundle
+from tests.integration.conftest import FittingBundles, NewBundle
 from tests.integration.processes import ServerProcess
 
 KINDS = (FaultKind.VANISH, FaultKind.NAN, FaultKind.DUPLICATE)
@@ -30,11 +31,44 @@ CASES = [
     pytest.param("fedrep", ["small"], "cross_entropy", {"options": {"extractor_epochs": 2}}, marks=pytest.mark.slow),
     pytest.param("local_only", ["small", "wide"], "cross_entropy", {}, marks=pytest.mark.slow),
 ]
+CENTRES = {"clusters": 2}
+CONCATENATED = {"clusters": 2, "extractor_rounds": 2, "classifier_rounds": 1}
+# Those with plans of other instructions than FedAvg's, or with state of their own on the server; their bundles are what
+# the method says.
+OTHERS: list[tuple[str, dict[str, Any], bool]] = [  # the last: there is a global model
+    ("ditto", {}, True),
+    ("fedap", {"options": {"warm_up": 0.4}}, False),
+    ("fedap", {"options": {"warm_up": 0.4, "statistics": "recomputed"}}, False),
+    ("fedavgm", {}, True),
+    ("fedbn", {}, False),
+    ("fedconcat", {"options": {**CONCATENATED, "clustering": "ifca"}}, False),
+    ("fedconcat", {"options": {**CONCATENATED, "clustering": "fedsoft"}, "hyper": {"mu": 0.1}}, False),
+    ("fedconcat", {"options": {**CONCATENATED, "clustering": "fesem"}, "hyper": {"mu": 0.1}}, False),
+    ("feddyn", {"hyper": {"alpha": 0.1}}, True),
+    ("feddyn", {"hyper": {"alpha": 0.1}, "options": {"dual": "client"}}, True),
+    ("fedfomo", {"options": {"share_models": True, "others": 2}}, False),
+    ("fedgen", {}, True),
+    ("fedlc", {}, True),
+    ("fedmd", {}, False),
+    ("fedproto", {}, False),
+    ("fedrs", {}, True),
+    ("fedsoft", {"options": CENTRES}, False),
+    ("fesem", {"options": CENTRES}, False),
+    ("ifca", {"options": CENTRES}, False),
+    ("ifca", {"options": {**CENTRES, "averaging": "gradients", "share_extractor": True}}, False),
+    ("kt_pfl", {}, False),
+    ("kt_pfl", {"options": {"weight": True}}, False),
+    ("moon", {}, True),
+    ("per_fedavg", {}, True),
+    ("scaffold", {}, True),
+]
+# Each has another instruction, or another kind of rows; the rest is long.
+KINDS_OF_PLANS = {"fedproto", "ifca", "kt_pfl"}
 HAS_GLOBAL_MODEL = {"fedavg", "fedns", "fedavg_last_fc", "fedprox"}
 
 
-def moments(member: admin_pb2.MemberResult) -> set[update_pb2.EvaluationMoment]:
-    return {entry.moment for entry in member.evaluations}
+def labels(member: admin_pb2.MemberResult) -> set[str]:
+    return {entry.label for entry in member.evaluations}
 
 
 @pytest.mark.parametrize(("method", "models", "objective", "more"), CASES)
@@ -57,9 +91,54 @@ async def test_a_study_and_the_server_give_the_same_bytes_with_clients_that_vani
     assert [len(found.members) for found in study.shown.rounds] == [two_drivers.CLIENTS] * 3
     has_global = method in HAS_GLOBAL_MODEL or more.get("options", {}).get("weight", False)
     assert (study.model is not None) == (has_global and "batch_norm" not in more)
-    measured = {moment for member in study.shown.rounds[-1].members for moment in moments(member)}
-    fine_tuned = {update_pb2.EVALUATION_MOMENT_FINE_TUNED} if "personal_fine_tuning" in more else set()
-    assert measured == {update_pb2.EVALUATION_MOMENT_START, *fine_tuned}
+    measured = {label for member in study.shown.rounds[-1].members for label in labels(member)}
+    assert measured == {"start", *(["fine_tuned"] if "personal_fine_tuning" in more else [])}
+
+
+def title(method: str, more: dict[str, Any]) -> str:
+    """The name of a case, such as `feddyn-client`."""
+    return "-".join([method, *(str(value) for value in more.get("options", {}).values() if isinstance(value, str))])
+
+
+def test_every_method_is_among_the_cases() -> None:
+    cases = {getattr(case, "values", case)[0] for case in CASES} | {method for method, *_ in OTHERS}
+
+    assert cases | {"pfedsim"} == set(METHODS)
+
+
+@pytest.mark.parametrize(
+    ("method", "more", "has_global"),
+    [
+        pytest.param(
+            *case,
+            id=title(case[0], case[1]),
+            marks=pytest.mark.slow if case[0] in KINDS_OF_PLANS else pytest.mark.long,
+        )
+        for case in OTHERS
+    ],
+)
+async def test_so_does_a_method_with_a_plan_of_its_own(
+    tmp_path: Path,
+    photos: Path,
+    fitting: FittingBundles,
+    server: ServerProcess,
+    method: str,
+    more: dict[str, Any],
+    has_global: bool,
+) -> None:
+    settings = two_drivers.settings(method, **{"rounds": 3, "personal_evaluation": method != "fedconcat", **more})
+    # By the second round there is a state, of clients and of the server, for what goes wrong to be seen in.
+    faults = [(index, 2, kind) for index, kind in enumerate(KINDS)]
+    fleet = two_drivers.fleet(tmp_path / "http", photos, faults=faults)
+
+    study = await two_drivers.both(server, fleet, settings, fitting(method, more.get("options", {})))
+
+    assert [len(found.members) for found in study.shown.rounds][:3] == [two_drivers.CLIENTS] * 3
+    states = two_drivers.states(study.shown.rounds[1])
+    # One sent NaN, in a table if it sent one; one was not seen; of what came twice the server took one.
+    assert states.count(admin_pb2.MEMBER_STATE_QUARANTINED) == 1
+    assert states.count(admin_pb2.MEMBER_STATE_REPORTED) == two_drivers.CLIENTS - 2
+    assert (study.model is not None) == has_global
 
 
 async def test_so_do_both_phases_of_pfedsim(

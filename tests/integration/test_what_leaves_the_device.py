@@ -9,30 +9,45 @@ import pytest
 
 from fedlens.compare.run import running
 from fedlens.compare.run.direct_transport import DirectTransport
+from fedlens_edge_client.client.transport import Blobs
 from fedlens_edge_client.emulation.partitions import Partition, PartitionName
 from fedlens_proto.blob import Blob
 from fedlens_proto.manifest import Bundle
 from fedlens_proto.v1 import manifest_pb2, update_pb2
 from fedlens_proto.wire import LENGTH
 from fedlens_server.methods import METHODS
+from fedlens_server.planning.local_plans import WEIGHTS
 from tests.integration import two_drivers
-from tests.integration.conftest import NewBundle
+from tests.integration.conftest import FittingBundles
 
 PAGE = Path(__file__).parents[2] / "docs" / "what-leaves-the-device.md"
 CLIENTS = 3
 CONCAT = {"clusters": 2, "extractor_rounds": 1, "classifier_rounds": 1}
-OBJECTIVES = {"fedprox": "proximal", "fedclassavg": "classifier_proximal"}
 # What a method and variant, as the page names them, needs in its settings.
 NEEDED: dict[tuple[str, str], dict[str, Any]] = {
     ("fedprox", ""): {"hyper": {"mu": 0.1}},
     ("fedclassavg", "weight"): {"options": {"weight": True}},
+    ("fedap", ""): {"options": {"warm_up": 0.5}},
+    ("fedap", "recomputed"): {"options": {"warm_up": 0.5, "statistics": "recomputed"}},
+    ("feddyn", ""): {"hyper": {"alpha": 0.1}},
+    ("feddyn", "client"): {"hyper": {"alpha": 0.1}, "options": {"dual": "client"}},
+    ("fedfomo", ""): {"options": {"share_models": True, "others": 2}},
+    ("fedsoft", ""): {"options": {"clusters": 2}},
+    ("fesem", ""): {"options": {"clusters": 2}},
+    ("ifca", ""): {"options": {"clusters": 2}},
+    ("kt_pfl", "weight"): {"options": {"weight": True}},
     ("fedconcat", ""): {"options": CONCAT},
     ("fedconcat", "inferred"): {"options": {**CONCAT, "labels": "inferred", "random_images": 20}},
+    ("fedconcat", "bias"): {"options": {**CONCAT, "labels": "bias"}},
     ("fedconcat", "noisy"): {"options": {**CONCAT, "labels": "noisy", "epsilon": 2.0}},
 }
 ALWAYS = {"protocol", "phase", "bundle", "num_examples"}
 ANSWERS = {"class_counts": "class counts", "label_distribution": "noisy shares"}
-MOMENTS = {update_pb2.EVALUATION_MOMENT_START: "start", update_pb2.EVALUATION_MOMENT_END: "end"}
+# The page's words by label.
+EVALUATED = {
+    **{"start": "start", "trained": "end", "fine_tuned": "fine-tuned"},
+    **{name: name for name in ("nearest", "personal")},
+}
 Sent = tuple[str, str, str]  # tensors, answers, evaluated
 
 
@@ -53,24 +68,30 @@ class Recorder:
     sent: dict[int, set[Sent]] = field(default_factory=dict)  # by index of the phase
     plain: list[set[str]] = field(default_factory=list)  # other fields of headers
 
-    def note(self, raw: bytes, blob: bytes | Path | None) -> None:
+    def note(self, raw: bytes, blobs: Blobs) -> None:
         header = update_pb2.UpdateHeader.FromString(raw[LENGTH.size :])
         fields = {descriptor.name for descriptor, _ in header.ListFields()}
         answers = ", ".join(said for name, said in ANSWERS.items() if name in fields) or "-"
-        evaluated = ", ".join(MOMENTS[sums.moment] for sums in header.evaluations) or "-"
-        tensors = self.part(header.bundle, blob)
+        evaluated = ", ".join(EVALUATED[sums.label] for sums in header.evaluations) or "-"
+        named = zip([upload.name for upload in header.uploads], blobs, strict=True)
+        parts = [self.part(header.bundle, blob) if name == WEIGHTS else f"table `{name}`" for name, blob in named]
+        tensors = ", ".join(parts) or "none"
         self.sent.setdefault(header.phase, set()).add((tensors, answers, evaluated))
-        self.plain.append(fields - ANSWERS.keys() - {"evaluations", "blob_sha256", "blob_size"})
+        self.plain.append(fields - ANSWERS.keys() - {"evaluations", "uploads"})
 
-    def part(self, bundle: bytes, blob: bytes | Path | None) -> str:
+    def part(self, bundle: bytes, blob: bytes | Path) -> str:
         """The part of the model's tensors that a blob holds."""
-        if blob is None:
-            return "none"
         held = set(Blob.from_bytes(blob) if isinstance(blob, bytes) else Blob.open(blob))
         described = self.bundles[bundle].manifest.tensors
         classifier = {t.name for t in described if t.role == manifest_pb2.TENSOR_ROLE_CLASSIFIER}
         extractor = {t.name for t in described if t.role == manifest_pb2.TENSOR_ROLE_EXTRACTOR}
-        parts = {"classifier": classifier, "extractor": extractor, "all": extractor | classifier}
+        statistics = {t.name for t in described if t.kind == manifest_pb2.TENSOR_KIND_BUFFER}
+        norm = {t.name for t in described if t.kind == manifest_pb2.TENSOR_KIND_NORM}
+        every = extractor | classifier
+        parts = {
+            **{"classifier": classifier, "extractor": extractor, "all": every},
+            **{"all but BatchNorm": every - statistics - norm, "BatchNorm's statistics": statistics},
+        }
         return next(part for part, names in parts.items() if held == names)
 
 
@@ -83,27 +104,26 @@ def test_the_page_speaks_of_every_method() -> None:
 async def test_clients_send_what_the_page_says_and_nothing_else(
     tmp_path: Path,
     photos: Path,
-    exported: NewBundle,
     concatenating: list[Path],
+    fitting: FittingBundles,
     monkeypatch: pytest.MonkeyPatch,
     method: str,
     variant: str,
 ) -> None:
-    small = exported("small", OBJECTIVES.get(method, "cross_entropy"))
-    folders = concatenating if method == "fedconcat" else [small]
+    needed = NEEDED.get((method, variant), {})
+    folders = concatenating if method == "fedconcat" else fitting(method, needed.get("options", {}))
     recorder = Recorder({bundle.id: bundle for bundle in map(Bundle.open, folders)})
     send = DirectTransport.put_update
 
     async def recorded(
-        self: DirectTransport, task: int, round_number: int, header: bytes, blob: bytes | Path | None
+        self: DirectTransport, task: int, round_number: int, header: bytes, blobs: Blobs
     ) -> update_pb2.Receipt:
-        recorder.note(header, blob)
-        return await send(self, task, round_number, header, blob)
+        recorder.note(header, blobs)
+        return await send(self, task, round_number, header, blobs)
 
     monkeypatch.setattr(DirectTransport, "put_update", recorded)
     photos_of = Partition(name=PartitionName.CAMERA_IID, seed=3, clients=CLIENTS, per_class=2, test_per_class=1)
     fleet = two_drivers.fleet(tmp_path, photos, CLIENTS, partition=photos_of, shares_downloads=True)
-    needed = NEEDED.get((method, variant), {})
 
     await running.run(fleet, two_drivers.settings(method, rounds=3, population=CLIENTS, **needed), tuple(folders))
 

@@ -27,6 +27,7 @@ from fedlens_edge_client.emulation.fleet.messages import EVALUATOR
 from fedlens_edge_client.emulation.partitions import Partition, PartitionName, PhotoPool
 from fedlens_edge_client.engines import Engine
 from fedlens_edge_client.engines.choice import EngineName, make_engine
+from fedlens_edge_client.policy import Policy
 from fedlens_edge_client.training.label_distribution import private_generator
 from fedlens_proto.manifest import Bundle
 from fedlens_proto.v1 import admin_pb2
@@ -38,6 +39,7 @@ BACKOFF = Backoff(first_s=0.02, most_s=0.2, give_up_after_s=60)
 TIMES = ("opened_at", "ended_at", "bytes_sent")
 Planned = tuple[int, int, FaultKind]  # a client's index, a round, and what goes wrong there
 Elsewhere = Mapping[int, Callable[[], Awaitable[None]]]
+Wrapped = Callable[[Transport, int], Transport]
 
 
 def settings(method: str, **more: Any) -> str:
@@ -78,6 +80,7 @@ def member(server: ServerProcess, fleet: FleetConfig, index: int, **changes: Any
         "transport": HttpTransport(server.url, secret, ssl_context=trust(server.ca), backoff=BACKOFF),
         "cache": fleet.cache(index),
         "features": fleet.features,
+        "policy": Policy(tables=None),
     }
     return EdgeClient(server.url, fleet.folder(index), fleet.album(index), **(defaults | changes))
 
@@ -88,11 +91,11 @@ async def over_http(
     settings_json: str,
     bundles: list[Path],
     elsewhere: Elsewhere = MappingProxyType({}),
-    wrapped: Callable[[Transport, int], Transport] = lambda transport, index: transport,
+    wrapped: Wrapped = lambda transport, index: transport,
 ) -> RunResult:
     """The task as the real server tells of it, once it has ended; comparable with what `in_a_study` gives.
 
-    What is in `elsewhere` is called in place of a client that would run here.
+    What is in `elsewhere` is called in place of a client that would run here; `wrapped` wraps the others' transports.
     """
     opened = {bundle.id: bundle for bundle in map(Bundle.open, bundles)}
 
@@ -146,13 +149,14 @@ async def both(
     settings_json: str,
     bundles: list[Path],
     elsewhere: Elsewhere = MappingProxyType({}),
+    wrapped: Wrapped = lambda transport, index: transport,
 ) -> RunResult:
     """The task as a study tells of it, after a check that the real server tells the same to the last bit.
 
     These are rounds, members, updates, evaluations and the model. An evaluator over HTTP may miss a model while it
     evaluates another; what it has not missed is the same. The study's state lies in `study` beside the fleet's.
     """
-    http = await over_http(server, fleet, settings_json, bundles, elsewhere)
+    http = await over_http(server, fleet, settings_json, bundles, elsewhere, wrapped)
     study = await in_a_study(replace(fleet, state=fleet.state.with_name("study")), settings_json, bundles)
 
     assert study.model == http.model

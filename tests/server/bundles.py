@@ -55,6 +55,7 @@ def tiny_bundle(
     if with_counter:
         tensors["bn.batches"] = np.array(3, np.int64)
     program = f"program of {model}".encode()
+    logits = _slot(manifest_pb2.SLOT_KIND_LOGITS, 4, classes)
     manifest = manifest_pb2.Manifest(
         format=1,
         bundle_class=manifest_pb2.BUNDLE_CLASS_WHOLE_MODEL,
@@ -62,25 +63,24 @@ def tiny_bundle(
         preprocessing=manifest_pb2.Preprocessing(version=1, height=8, width=8),
         class_names=[f"{class_prefix} {i}" for i in range(classes)],
         batch=4,
-        objective="cross_entropy",
-        optimiser="sgd",
         hyper_parameters=[
             manifest_pb2.HyperParameter(name="lr_classifier", default_value=0.1, minimum=0.0, maximum=10.0),
             manifest_pb2.HyperParameter(name="momentum", default_value=0.0, minimum=0.0, maximum=1.0),
         ],
-        references=[manifest_pb2.Reference(name=name, tensors=sorted(tensors)) for name in references],
         last_batch=manifest_pb2.LAST_BATCH_MASKED,
         programs=[
             manifest_pb2.Program(
                 name=name,
                 inputs=[_slot(manifest_pb2.SLOT_KIND_INPUT, 4, features)],
-                outputs=[_slot(manifest_pb2.SLOT_KIND_LOGITS, 4, classes)],
+                outputs=outputs,
                 files=[manifest_pb2.ProgramFile(format=kind, sha256=sha256(program).digest()) for kind in formats],
             )
-            for name in ("predict", "step")
+            for name, outputs in (("predict", [logits]), ("step", [_slot(manifest_pb2.SLOT_KIND_LOSS), logits]))
         ],
     )
-    return sealed(manifest, tensors, program)
+    manifest.programs[1].objective, manifest.programs[1].optimiser = "cross_entropy", "sgd"
+    bundle = sealed(manifest, tensors, program)
+    return with_references(bundle, dict.fromkeys(references, sorted(tensors))) if references else bundle
 
 
 def sealed(manifest: manifest_pb2.Manifest, tensors: Mapping[str, blob.Array], program: bytes) -> TinyBundle:
@@ -91,7 +91,39 @@ def sealed(manifest: manifest_pb2.Manifest, tensors: Mapping[str, blob.Array], p
     manifest.tensors.extend(_exchangeable(name, value) for name, value in sorted(tensors.items()))
     manifest.parts.extend(manifest_pb2.Part(sha256=digest, size=size) for digest, size in parts)
     manifest.initial = sha256(initial).digest()
+    refit(manifest)
     return TinyBundle(manifest.SerializeToString(deterministic=True), (initial, program), initial)
+
+
+def refit(manifest: manifest_pb2.Manifest) -> None:
+    """Have `step` and `predict` take the manifest's tensors, and `step` its hyper-parameters, and train the former."""
+    weights = [
+        manifest_pb2.Slot(kind=manifest_pb2.SLOT_KIND_WEIGHT, name=tensor.name, dtype=tensor.dtype, shape=tensor.shape)
+        for tensor in manifest.tensors
+    ]
+    scalars = [_slot(manifest_pb2.SLOT_KIND_HYPER, name=hyper.name) for hyper in manifest.hyper_parameters]
+    replaced = (manifest_pb2.SLOT_KIND_WEIGHT, manifest_pb2.SLOT_KIND_HYPER)
+    for program in manifest.programs:
+        trains = program.name == "step"
+        if trains or program.name == "predict":
+            inputs = [slot for slot in program.inputs if slot.kind not in replaced]
+            outputs = [slot for slot in program.outputs if slot.kind not in replaced]
+            del program.inputs[:], program.outputs[:]
+            program.inputs.extend([*weights, *inputs, *(scalars if trains else ())])
+            program.outputs.extend([*(weights if trains else ()), *outputs])
+
+
+def with_references(bundle: TinyBundle, references: Mapping[str, Sequence[str]]) -> TinyBundle:
+    """The bundle whose `step` takes these tensors of each reference, too."""
+    manifest = bundle.parsed
+    tensors = {tensor.name: tensor for tensor in manifest.tensors}
+    (step,) = (program for program in manifest.programs if program.name == "step")
+    for reference, names in references.items():
+        for name in names:
+            like = tensors[name]
+            kind = manifest_pb2.SLOT_KIND_REFERENCE
+            step.inputs.add(kind=kind, name=f"{reference}/{name}", dtype=like.dtype, shape=like.shape)
+    return TinyBundle(manifest.SerializeToString(deterministic=True), bundle.parts, bundle.initial)
 
 
 def _exchangeable(name: str, value: blob.Array) -> manifest_pb2.ExchangeableTensor:
@@ -106,5 +138,5 @@ def _exchangeable(name: str, value: blob.Array) -> manifest_pb2.ExchangeableTens
     )
 
 
-def _slot(kind: manifest_pb2.SlotKind, *shape: int) -> manifest_pb2.Slot:
-    return manifest_pb2.Slot(kind=kind, dtype=blob_pb2.DTYPE_FLOAT32, shape=shape)
+def _slot(kind: manifest_pb2.SlotKind, *shape: int, name: str = "") -> manifest_pb2.Slot:
+    return manifest_pb2.Slot(kind=kind, name=name, dtype=blob_pb2.DTYPE_FLOAT32, shape=shape)

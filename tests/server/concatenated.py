@@ -18,7 +18,7 @@ def concatenated(extractors: int, *, width: int = 3, fill: float = 0.5) -> TinyB
     for tensor in manifest.tensors:
         if tensor.role == pb.TENSOR_ROLE_EXTRACTOR:
             extract.inputs.add(kind=pb.SLOT_KIND_EXTRACTOR, name=tensor.name, dtype=tensor.dtype, shape=tensor.shape)
-    extract.inputs.append(manifest.programs[0].inputs[0])
+    extract.inputs.extend(slot for slot in manifest.programs[0].inputs if slot.kind == pb.SLOT_KIND_INPUT)
     floats = blob_pb2.DTYPE_FLOAT32
     extract.outputs.add(kind=pb.SLOT_KIND_FEATURES, dtype=floats, shape=(manifest.batch, D))
     for other in manifest.programs[:2]:

@@ -3,19 +3,22 @@
 import asyncio
 import json
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from hashlib import sha256
+from io import BytesIO
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
 import pytest
 
-from fedlens_proto import blob, wire
+from fedlens_proto import blob, plans, wire
 from fedlens_proto.v1 import admin_pb2, assignment_pb2, check_in_pb2, enrolment_pb2, manifest_pb2, update_pb2
 from fedlens_server.engine import aggregation, assignments, clients, evaluation, recovery, rounds, tasks, updates
 from fedlens_server.engine.clients import TokenGrant
 from fedlens_server.engine.updates import Membership, ReceivedUpdate
 from fedlens_server.engine.view import Member, RoundKey, Task
+from fedlens_server.planning.local_plans import WEIGHTS
 from fedlens_server.store import Store
 from fedlens_server.store.blobs import full
 from tests.server.bundles import TinyBundle, tiny_bundle
@@ -26,10 +29,13 @@ EVALUATORS = TokenGrant(name="evaluators", role=enrolment_pb2.CLIENT_ROLE_EVALUA
 CAPABILITIES = enrolment_pb2.Capabilities(
     formats=[manifest_pb2.PROGRAM_FORMAT_PT2],
     bundle_classes=[manifest_pb2.BUNDLE_CLASS_FROZEN_BACKBONE, manifest_pb2.BUNDLE_CLASS_WHOLE_MODEL],
+    plan_format=plans.FORMAT,
 )
 # Of a client that runs `.pte` alone.
 PHONE = enrolment_pb2.Capabilities(
-    formats=[manifest_pb2.PROGRAM_FORMAT_PTE], bundle_classes=[manifest_pb2.BUNDLE_CLASS_WHOLE_MODEL]
+    formats=[manifest_pb2.PROGRAM_FORMAT_PTE],
+    bundle_classes=[manifest_pb2.BUNDLE_CLASS_WHOLE_MODEL],
+    plan_format=plans.FORMAT,
 )
 SEED = "5eed" * 16
 SETTINGS = {"method": "fedavg", "rounds": 3, "population": 2, "deadline_s": 60, "seed": SEED}
@@ -69,14 +75,30 @@ def update_of(
     tensors: Mapping[str, blob.Array] | None,
     num_examples: int = 10,
     *,
-    evaluations: Sequence[update_pb2.EvaluationSums] = (),
+    tables: Mapping[str, Mapping[str, blob.Array]] | None = None,
+    evaluations: Sequence[update_pb2.EvaluationSums] | None = None,
     class_counts: Sequence[int] = (),
     label_distribution: Sequence[float] = (),
     floats: blob.pb.Dtype = blob.pb.DTYPE_FLOAT32,
     base: bytes | None = None,
 ) -> tuple[update_pb2.UpdateHeader, bytes]:
-    """Header and blob as a client would send them; with a base the tensors are differences to it."""
-    raw = b"" if tensors is None else blob.encode(tensors, floats=floats, base=base)
+    """Header and blobs as a client would send them.
+
+    Args:
+        assignment: What the client answers.
+        tensors: Trained weights; with a base their differences to it. None: it uploads none.
+        num_examples: Photos trained on.
+        tables: Its other uploads by name, behind the weights.
+        evaluations: None: of each that is asked for, a client without test photos.
+        class_counts: Photos of each class.
+        label_distribution: Noisy shares.
+        floats: Type of the weights on the wire.
+        base: Digest of the base.
+    """
+    if evaluations is None:
+        evaluations = [update_pb2.EvaluationSums(label=each.label) for each in assignment.local_plan.evaluations]
+    blobs = {} if tensors is None else {WEIGHTS: blob.encode(tensors, floats=floats, base=base)}
+    blobs |= {name: blob.encode(table) for name, table in (tables or {}).items()}
     header = update_pb2.UpdateHeader(
         protocol=wire.PROTOCOL,
         phase=assignment.phase,
@@ -85,15 +107,17 @@ def update_of(
         class_counts=class_counts,
         label_distribution=label_distribution,
         evaluations=evaluations,
-        blob_sha256=sha256(raw).digest() if raw else b"",
-        blob_size=len(raw),
+        uploads=[
+            update_pb2.UploadedBlob(name=name, sha256=sha256(raw).digest(), size=len(raw))
+            for name, raw in blobs.items()
+        ],
     )
-    return header, raw
+    return header, b"".join(blobs.values())
 
 
 def evaluation_of(assignment: assignment_pb2.Assignment, **fields: Any) -> update_pb2.UpdateHeader:
     """What an evaluator sends: 8 of 10 photos right, but for these fields."""
-    sums = update_pb2.EvaluationSums(moment=update_pb2.EVALUATION_MOMENT_START, count=10, correct=8, loss=2.0)
+    sums = update_pb2.EvaluationSums(label="global", count=10, correct=8, loss=2.0)
     found = {"phase": assignment.phase, "bundle": assignment.bundle, "evaluations": [sums], **fields}
     return update_pb2.UpdateHeader(protocol=wire.PROTOCOL, **found)
 
@@ -193,18 +217,18 @@ class Bench:
     def send(
         self, client: bytes, assignment: assignment_pb2.Assignment, header: update_pb2.UpdateHeader, raw: bytes
     ) -> update_pb2.Receipt:
-        """Upload an update, begun when the client got its assignment."""
+        """Upload an update, begun when the client got its assignment; `raw` are its blobs, one after another."""
         body = wire.frame_update(header) + raw
         key = (client, assignment.task, assignment.round)
         membership = self.begun.get(key) or updates.expect(self.federation, *key)
-        with self.store.incoming() as incoming:
-            if raw:
-                incoming.write(raw)
+        with ExitStack() as open_blobs:
+            blobs, stream = [], BytesIO(raw)
+            for upload in header.uploads:
+                incoming = open_blobs.enter_context(self.store.incoming())
+                incoming.write(stream.read(upload.size))
+                blobs.append(incoming.finish(upload.sha256))
             received = ReceivedUpdate(
-                header=header,
-                body_sha256=sha256(body).digest(),
-                body_size=len(body),
-                blob=incoming.finish(header.blob_sha256) if raw else None,
+                header=header, body_sha256=sha256(body).digest(), body_size=len(body), blobs=tuple(blobs)
             )
             return updates.accept(self.federation, membership, received).result()
 

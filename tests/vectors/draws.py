@@ -2,8 +2,6 @@
 
 import base64
 from hashlib import sha256
-from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,7 +11,6 @@ from fedlens_edge_client.training import local_training
 from fedlens_edge_client.training.evaluation import evaluate
 from fedlens_edge_client.training.photo_set import PhotoSet
 from fedlens_proto import keyed_hash
-from fedlens_proto.manifest import Bundle
 from fedlens_proto.v1 import assignment_pb2, manifest_pb2
 from tests.vectors.forms import Files, array, document, message
 
@@ -52,7 +49,7 @@ def _draws() -> dict[str, Any]:
         "orders": {
             "seed": _SEED.hex(),
             "entries": [{"photo": photo.hex(), "copy": copy} for photo, copy in _ENTRIES],
-            "epochs": [_order(stage, epoch) for stage, epoch in ((0, 0), (0, 1), (1, 0), (300, 70_000))],
+            "epochs": [_order(training, epoch) for training, epoch in ((0, 0), (0, 1), (1, 0), (300, 70_000))],
         },
         "batches": [
             _batches(count, batch, last, steps)
@@ -79,6 +76,20 @@ def _draws() -> dict[str, Any]:
             for photo in _PHOTOS[:3]
             for stored, count in ((8, 2), (2, 2), (64, 16), (1, 1))
         ],
+        "step_uniforms": [
+            {
+                "seed": _SEED.hex(),
+                "training": training,
+                "step": step,
+                "slot": slot,
+                "uniforms": array(keyed_hash.step_uniforms(_SEED, training, step, slot, count)),
+            }
+            for training, step, slot, count in ((0, 0, 0, 1), (0, 0, 0, 11), (0, 1, 0, 4), (1, 0, 2, 9))
+        ],
+        "validation_photos": [
+            {"photo": photo.hex(), "percents": [p for p in range(1, 51) if keyed_hash.is_validation_photo(photo, p)]}
+            for photo in (*_PHOTOS, bytes(32), b"\xff" * 32)
+        ],
         "test_photos": [
             {"photo": photo.hex(), "is_test": keyed_hash.is_test_photo(photo)}
             for photo in (*_PHOTOS, bytes(32), b"\xff" * 32)
@@ -86,10 +97,10 @@ def _draws() -> dict[str, Any]:
     }
 
 
-def _order(stage: int, epoch: int) -> dict[str, Any]:
-    ranks = keyed_hash.photo_ranks(_SEED, stage, epoch, _ENTRIES)
+def _order(training: int, epoch: int) -> dict[str, Any]:
+    ranks = keyed_hash.photo_ranks(_SEED, training, epoch, _ENTRIES)
     return {
-        "stage": stage,
+        "training": training,
         "epoch": epoch,
         "ranks": [rank.hex() for rank in ranks],
         "order": sorted(range(len(ranks)), key=ranks.__getitem__),
@@ -100,15 +111,14 @@ def _batches(count: int, batch: int, last: manifest_pb2.LastBatch, steps: int) -
     """The rows of each step; with 0 steps, those of two epochs."""
     entries = tuple((photo, 0) for photo in _PHOTOS[:count])
     photos = PhotoSet(entries, Rows(np.zeros((count, 1), np.float32), np.zeros(count, np.int64)))
-    stage = assignment_pb2.Stage(steps=steps) if steps else assignment_pb2.Stage(epochs=2)
-    bundle = manifest_pb2.Manifest(batch=batch, last_batch=last)
+    train = assignment_pb2.Train(steps=steps) if steps else assignment_pb2.Train(epochs=2)
     return {
         "photos": [photo.hex() for photo, _ in entries],
         "batch": batch,
         "last_batch": manifest_pb2.LastBatch.Name(last),
-        "stage": 1,
-        **message(stage),
-        "rows": [rows.tolist() for rows in local_training.batches(photos, _SEED, 1, stage, bundle)],
+        "training": 1,
+        **message(train),
+        "rows": [rows.tolist() for rows in local_training.batches(photos, _SEED, 1, train, batch, last)],
     }
 
 
@@ -119,9 +129,7 @@ def _evaluation() -> dict[str, Any]:
         np.float32,
     )
     labels = np.array([2, 0, 1, 0, 1, 0, 2], np.int64)
-    bundle = Bundle(manifest_pb2.Manifest(class_names=["a", "b", "c"]), b"", Path())
-    engine: Any = SimpleNamespace(bundle=bundle, predict=lambda weights, inputs: logits)
-    found = evaluate(engine, {}, Rows(logits, labels), with_confusion=True)
+    found = evaluate(lambda inputs: logits, Rows(logits, labels), 3, with_confusion=True)
     return {
         "logits": array(logits),
         "labels": array(labels),

@@ -16,9 +16,9 @@ Files = dict[str, bytes]
 """Contents by path below `tests/vectors/`."""
 
 
-def document(content: Any) -> bytes:
-    """A JSON file: ASCII, one space of indentation, keys as they come."""
-    return (json.dumps(content, indent=1, ensure_ascii=True, allow_nan=False) + "\n").encode()
+def document(content: Any, indent: int | None = 1) -> bytes:
+    """A JSON file: ASCII, one space of indentation or all on one line, keys as they come."""
+    return (json.dumps(content, indent=indent, ensure_ascii=True, allow_nan=False) + "\n").encode()
 
 
 def array(values: NDArray[Any]) -> dict[str, Any]:

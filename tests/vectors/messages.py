@@ -20,7 +20,7 @@ _BASE = sha256(b"the model of the round before").digest()
 
 _FC = assignment_pb2.TensorSelector(kinds=[manifest_pb2.TENSOR_KIND_LINEAR], names=["fc.bias", "fc.weight"])
 _CLASSIFIER = assignment_pb2.TensorSelector(roles=[manifest_pb2.TENSOR_ROLE_CLASSIFIER])
-_GLOBAL = assignment_pb2.SetSource(download="global")
+_GLOBAL = assignment_pb2.Source(download="global")
 
 
 def _full_assignment() -> assignment_pb2.Assignment:
@@ -39,28 +39,74 @@ def _full_assignment() -> assignment_pb2.Assignment:
             pb.BlobSet(name="extractor-0", sha256=sha256(b"an extractor").digest(), size=4096),
         ],
         local_plan=pb.LocalPlan(
-            start=[
-                pb.StartRule(tensors=_CLASSIFIER, source=pb.SetSource(kept="mine", download="initial")),
-                pb.StartRule(source=_GLOBAL),
+            format=1,
+            instructions=[
+                pb.Instruction(
+                    value="start",
+                    assemble=pb.Assemble(
+                        rules=[
+                            pb.Rule(tensors=_CLASSIFIER, source=pb.Source(state="mine", download="initial")),
+                            pb.Rule(source=_GLOBAL),
+                        ]
+                    ),
+                ),
+                pb.Instruction(
+                    value="trained",
+                    train=pb.Train(
+                        program="step",
+                        start="start",
+                        epochs=2,
+                        hyper_values=hyper(lr_classifier=0.05, momentum=0.9),
+                        bindings=[
+                            pb.Binding(reference="global", source=pb.Source(value="start")),
+                            pb.Binding(reference="old", source=pb.Source(state="mine", download="global")),
+                            pb.Binding(reference="counts", source=pb.Source(label_counts=True)),
+                        ],
+                        rows=pb.ROWS_TRAIN,
+                    ),
+                ),
+                pb.Instruction(
+                    value="distilled",
+                    train=pb.Train(
+                        program="distil",
+                        start="trained",
+                        steps=10,
+                        hyper_values=hyper(lr_extractor=0),
+                        bindings=[pb.Binding(reference="teacher", source=pb.Source(download="teacher"))],
+                        rows=pb.ROWS_PUBLIC,
+                    ),
+                ),
+                pb.Instruction(
+                    value="sums",
+                    derive=pb.Derive(
+                        program="class_sums",
+                        hyper_values=hyper(temperature=10),
+                        bindings=[pb.Binding(reference="model", source=pb.Source(value="distilled"))],
+                        rows=pb.ROWS_VALIDATION,
+                    ),
+                ),
             ],
-            references=[
-                pb.ReferenceBinding(name="global", start=True),
-                pb.ReferenceBinding(name="old", set=pb.SetSource(kept="mine", download="global")),
-                pb.ReferenceBinding(name="counts", label_counts=True),
-            ],
-            stages=[
-                pb.Stage(program="step", epochs=2, hyper_values=hyper(lr_classifier=0.05, momentum=0.9)),
-                pb.Stage(program="step", steps=10, hyper_values=hyper(lr_extractor=0)),
-            ],
-            keep=[pb.Keep(set="mine", tensors=_CLASSIFIER)],
-            upload=pb.Upload(tensors=_FC, codec=pb.CODEC_INT8, base_set="global"),
-            statistics=[
-                pb.ClientStatistic(class_counts=pb.ClassCounts()),
-                pb.ClientStatistic(label_distribution=pb.LabelDistribution(epsilon=0.5)),
-                pb.ClientStatistic(confusion=pb.Confusion()),
-            ],
-            evaluation=pb.EvaluationPlan(at_start=True, at_end=True, fine_tuning=[pb.Stage(program="step", steps=1)]),
+            validation_percent=20,
             extractors=["extractor-0", "extractor-1"],
+            keeps=[pb.Keep(state="mine", value="trained", tensors=_CLASSIFIER)],
+            uploads=[
+                pb.Upload(name="weights", value="trained", tensors=_FC, codec=pb.CODEC_INT8, base="global"),
+                pb.Upload(name="sums", value="sums", codec=pb.CODEC_FLOAT32),
+            ],
+            evaluations=[
+                pb.Evaluation(label="start", value="start"),
+                pb.Evaluation(
+                    label="nearest",
+                    value="distilled",
+                    program="predict_nearest",
+                    bindings=[pb.Binding(reference="prototypes", source=pb.Source(download="prototypes"))],
+                ),
+            ],
+            statistics=[
+                pb.Statistic(class_counts=pb.ClassCounts()),
+                pb.Statistic(label_distribution=pb.LabelDistribution(epsilon=0.5)),
+                pb.Statistic(confusion=pb.Confusion()),
+            ],
         ),
         answer=pb.ANSWER_UPDATE,
     )
@@ -76,9 +122,10 @@ def _evaluator_assignment() -> assignment_pb2.Assignment:
         time_left_ms=1,
         sets=[pb.BlobSet(name="global", sha256=_MODEL, size=10_880)],
         local_plan=pb.LocalPlan(
-            start=[pb.StartRule(source=_GLOBAL)],
-            evaluation=pb.EvaluationPlan(at_start=True),
-            statistics=[pb.ClientStatistic()],
+            format=1,
+            instructions=[pb.Instruction(value="m", assemble=pb.Assemble(rules=[pb.Rule(source=_GLOBAL)]))],
+            evaluations=[pb.Evaluation(label="global", value="m")],
+            statistics=[pb.Statistic()],
         ),
         answer=pb.ANSWER_EVALUATION,
     )
@@ -93,10 +140,8 @@ def _header() -> update_pb2.UpdateHeader:
         num_examples=70,
         class_counts=[50, 0, 20],
         evaluations=[
-            pb.EvaluationSums(
-                moment=pb.EVALUATION_MOMENT_START, count=9, correct=4, loss=9.75, confusion=[2, 1, 0, 1, 2, 0, 3, 0, 0]
-            ),
-            pb.EvaluationSums(moment=pb.EVALUATION_MOMENT_END, count=9, correct=0, loss=0.1),
+            pb.EvaluationSums(label="start", count=9, correct=4, loss=9.75, confusion=[2, 1, 0, 1, 2, 0, 3, 0, 0]),
+            pb.EvaluationSums(label="nearest", count=9, correct=0, loss=0.1),
         ],
         label_distribution=[0.625, -0.125, 0.1],
     )
@@ -107,9 +152,15 @@ def _messages() -> dict[str, Message]:
         formats=[manifest_pb2.PROGRAM_FORMAT_PTE],
         bundle_classes=[manifest_pb2.BUNDLE_CLASS_FROZEN_BACKBONE],
         models=["mobilenet_v3_small"],
+        plan_format=1,
+        tables=["means", "scores"],
     )
     current = check_in_pb2.CurrentModel(
-        task=7, bundle=_BUNDLE, sets=[assignment_pb2.BlobSet(name="global", sha256=_MODEL, size=10_880)]
+        task=7,
+        bundle=_BUNDLE,
+        sets=[assignment_pb2.BlobSet(name="global", sha256=_MODEL, size=10_880)],
+        rules=[assignment_pb2.Rule(source=assignment_pb2.Source(state="model", download="global"))],
+        extractors=["extractor-0"],
     )
     wait = check_in_pb2.Wait(
         retry_after_ms=1500, reason=check_in_pb2.WAIT_REASON_NEXT_ROUND, models=[current, check_in_pb2.CurrentModel()]
@@ -204,34 +255,43 @@ def files() -> Files:
 
 
 def _updates() -> Files:
-    """The bodies of an update with a blob, of one that uploads nothing, and of an evaluation."""
-    tensors = {"fc.weight": np.array([[0.5, -1.0], [0.25, 127.0]], np.float32)}
-    blob = encode(tensors)
-    with_blob = _header()
-    with_blob.blob_sha256, with_blob.blob_size = sha256(blob).digest(), len(blob)
+    """The bodies of an update with two blobs, of one that uploads nothing, and of an evaluation."""
+    tensors = {
+        "weights": {"fc.weight": np.array([[0.5, -1.0], [0.25, 127.0]], np.float32)},
+        "means": {"mean": np.array([0.75, -3.0], np.float32)},
+    }
+    blobs = {name: encode(each) for name, each in tensors.items()}
+    uploading = _header()
+    for name, raw in blobs.items():
+        uploading.uploads.add(name=name, sha256=sha256(raw).digest(), size=len(raw))
     without = update_pb2.UpdateHeader(protocol=1, bundle=_BUNDLE, num_examples=70)
     evaluation = update_pb2.UpdateHeader(protocol=1, bundle=_BUNDLE, evaluations=_header().evaluations)
     bodies = {
-        "update": ("PUT /v1/tasks/7/rounds/3/update", with_blob, blob),
-        "update-without-a-blob": ("PUT /v1/tasks/7/rounds/3/update", without, b""),
-        "evaluation": ("PUT /v1/tasks/7/rounds/3/evaluation", evaluation, b""),
+        "update": ("PUT /v1/tasks/7/rounds/3/update", uploading),
+        "update-without-a-blob": ("PUT /v1/tasks/7/rounds/3/update", without),
+        "evaluation": ("PUT /v1/tasks/7/rounds/3/evaluation", evaluation),
     }
     found: Files = {}
     listed = []
-    for name, (address, header, rest) in bodies.items():
-        framed = wire.frame_update(header)
-        found[f"updates/{name}.bin"] = framed + rest
+    for name, (address, header) in bodies.items():
+        body, placed = wire.frame_update(header), []
+        header_bytes = len(body) - wire.LENGTH.size
+        for upload in header.uploads:
+            raw = blobs[upload.name]
+            placed.append(
+                {"name": upload.name, "offset": len(body), "bytes": len(raw), "tensors": arrays(tensors[upload.name])}
+            )
+            body += raw
+        found[f"updates/{name}.bin"] = body
         listed.append(
             {
                 "name": name,
                 "file": f"{name}.bin",
                 "request": address,
-                "header_bytes": len(framed) - wire.LENGTH.size,
+                "header_bytes": header_bytes,
                 "header": message(header),
-                "blob_offset": len(framed),
-                "blob_bytes": len(rest),
-                "tensors": arrays(tensors) if rest else {},
-                "receipt": message(update_pb2.Receipt(body_sha256=sha256(framed + rest).digest())),
+                "blobs": placed,
+                "receipt": message(update_pb2.Receipt(body_sha256=sha256(body).digest())),
             }
         )
     found["updates/updates.json"] = document({"updates": listed})

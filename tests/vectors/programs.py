@@ -2,7 +2,7 @@
 
 import tempfile
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -21,17 +21,22 @@ from fedlens_export.exporting import Training, frozen_backbone_bundle
 from fedlens_export.models.classified import Classified
 from fedlens_export.programs import lowering
 from fedlens_proto import wire
-from fedlens_proto.blob import Blob, encode
+from fedlens_proto.blob import FLOATS, Blob, encode
 from fedlens_proto.difference import Differences
 from fedlens_proto.manifest import Bundle, program
-from fedlens_proto.v1 import assignment_pb2, blob_pb2, manifest_pb2
+from fedlens_proto.slots import ProgramKind, batch_of, makes_rows
+from fedlens_proto.slots import kind_of as kind_of_program
+from fedlens_proto.v1 import assignment_pb2, manifest_pb2
 from tests.vectors.forms import Files, array, arrays, document, encoded, hyper, message
 from tests.vectors.pictures import png
+from tests.vectors.plans import assemble, derive, plan, source, train, upload
 
 CLASSES = ("cat", "dog", "emu")
 SIDE, BATCH, FEATURES, HIDDEN = 16, 4, 16, 6
+# Real rows of a run of a program that derives; the other rows are NaN.
+_REAL = 5
 TOLERANCE = 1e-5
-_SEED = sha256(b"the seed of the pass").digest()
+_SEED = sha256(b"the seed of the plan").digest()
 _FORMATS = {manifest_pb2.PROGRAM_FORMAT_PT2: "pt2", manifest_pb2.PROGRAM_FORMAT_PTE: "pte"}
 
 
@@ -62,13 +67,26 @@ def _exported(folder: Path) -> Bundle:
     for seed, tensor in enumerate((*backbone.parameters(), *head.parameters())):
         with torch.no_grad():
             tensor.copy_(drawn(*tensor.shape, seed=seed))
-    training = Training(class_names=CLASSES, batch=BATCH, objective="proximal", pte=True)
+    public = folder.with_name("public")
+    for name, raw in _album().items():
+        if name < "cat/09":
+            (public / name).parent.mkdir(parents=True, exist_ok=True)
+            (public / name).write_bytes(raw)
+    training = Training(
+        class_names=CLASSES,
+        batch=BATCH,
+        objective="proximal",
+        pte=True,
+        candidates=2,
+        public=public,
+        programs=("predictions",),
+    )
     return frozen_backbone_bundle(folder, backbone, head, training, SIDE, name="vectors")
 
 
 def files(bundle: Bundle, engine: Engine) -> Files:
     """Results of programs and of local training with this bundle, by this engine."""
-    return _programs(bundle) | _pass(bundle, engine)
+    return _programs(bundle) | _plan(bundle, engine)
 
 
 def _programs(bundle: Bundle) -> Files:
@@ -142,9 +160,51 @@ def _programs(bundle: Bundle) -> Files:
             "hyper": scalars,
             "batches": steps,
         },
+        "derive": _derived(bundle, call, initial, exchanged),
         "predict": [{"weight": arrays(exchanged), "input": array(rows), "mask": array(mask), "logits": array(logits)}],
     }
     return {"programs.json": document(listing)}
+
+
+_Values = Mapping[str, NDArray[Any]]
+_Call = Callable[[str, Mapping[str, _Values]], dict[str, dict[str, NDArray[Any]]]]
+
+
+def _derived(bundle: Bundle, call: _Call, first: _Values, second: _Values) -> list[dict[str, Any]]:
+    """One run of each program that derives, with `first` as candidate 0, `second` as candidate 1, and no base."""
+    generator = np.random.Generator(np.random.PCG64(6))
+    tables: dict[str, _Values] = {}
+    models = {"candidate-0": first, "candidate-1": second, "model": second, "base": {}}
+    found = []
+    for each in bundle.manifest.programs:
+        if kind_of_program(each) != ProgramKind.DERIVE:
+            continue
+        given: dict[str, dict[str, NDArray[Any]]] = {}
+        batch = batch_of(each)
+        for slot in each.inputs:
+            reference, _, tensor = slot.name.partition("/")
+            value: Any = np.zeros(tuple(slot.shape), np.float32)
+            if slot.kind == manifest_pb2.SLOT_KIND_REFERENCE:
+                value = {**models, **tables}[reference].get(tensor, value)
+            elif slot.kind == manifest_pb2.SLOT_KIND_PRESENT:
+                value = np.array(slot.name != "base", np.float32)
+            elif slot.kind == manifest_pb2.SLOT_KIND_HYPER:
+                defaults = {hyper.name: hyper.default_value for hyper in bundle.manifest.hyper_parameters}
+                value = np.array(defaults[slot.name], np.float32)
+            elif slot.kind == manifest_pb2.SLOT_KIND_INPUT:
+                value = generator.standard_normal(tuple(slot.shape)).astype(np.float32)
+                value[_REAL:] = np.nan
+            elif slot.kind == manifest_pb2.SLOT_KIND_LABEL:
+                value = generator.integers(0, len(CLASSES), batch)
+            elif slot.kind == manifest_pb2.SLOT_KIND_MASK:
+                value = (np.arange(batch) < _REAL).astype(np.float32)
+            given.setdefault(kind_of(slot), {})[slot.name] = value
+        (made,) = call(each.name, given).values()
+        tables |= {each.makes: made} | ({"scores": made} if each.makes in ("choice", "scores") else {})
+        shown = {kind: arrays(values) for kind, values in given.items()}
+        real = made if not makes_rows(each) else {name: value[:_REAL] for name, value in made.items()}
+        found.append({"name": each.name, "real_rows": min(batch, _REAL), "inputs": shown, "outputs": arrays(real)})
+    return found
 
 
 def kind_of(slot: manifest_pb2.Slot) -> str:
@@ -157,6 +217,8 @@ def _described(bundle: Bundle, each: manifest_pb2.Program) -> dict[str, Any]:
     return {
         "name": each.name,
         "files": files,
+        "makes": each.makes,
+        "optional": list(each.optional),
         "inputs": [message(slot) for slot in each.inputs],
         "outputs": [message(slot) for slot in each.outputs],
     }
@@ -177,6 +239,8 @@ def _album() -> Files:
 def _assignment(bundle: Bundle, blob: bytes) -> assignment_pb2.Assignment:
     pb = assignment_pb2
     classifier = pb.TensorSelector(roles=[manifest_pb2.TENSOR_ROLE_CLASSIFIER])
+    near = pb.Binding(reference="global", source=source(value="start"))
+    models = {"candidate_0": source("global"), "candidate_1": source(value="trained")}
     return pb.Assignment(
         task=3,
         round=2,
@@ -184,30 +248,47 @@ def _assignment(bundle: Bundle, blob: bytes) -> assignment_pb2.Assignment:
         seed=_SEED,
         time_left_ms=60_000,
         sets=[pb.BlobSet(name="global", sha256=sha256(blob).digest(), size=len(blob))],
-        local_plan=pb.LocalPlan(
-            start=[pb.StartRule(source=pb.SetSource(download="global"))],
-            references=[pb.ReferenceBinding(name="global", start=True)],
-            stages=[
-                pb.Stage(program="step", epochs=2, hyper_values=hyper(lr_extractor=0, lr_classifier=0.1, momentum=0.5)),
-                pb.Stage(program="step", steps=4, hyper_values=hyper(lr_extractor=0.05, lr_classifier=0.05, mu=0.1)),
+        local_plan=plan(
+            assemble("start"),
+            train(
+                "first",
+                epochs=2,
+                hyper_values=hyper(lr_extractor=0, lr_classifier=0.1, momentum=0.5),
+                bindings=[near],
+            ),
+            train(
+                start="first",
+                steps=4,
+                hyper_values=hyper(lr_extractor=0.05, lr_classifier=0.05, mu=0.1),
+                bindings=[near],
+            ),
+            derive("l", "compare", pb.ROWS_TRAIN, **models),
+            derive("choice", "least", losses=source(value="l")),
+            derive("chosen", "blend", scores=source(value="choice"), **models),
+            derive("p", "predictions", pb.ROWS_PUBLIC, model=source(value="trained")),
+            keeps=[
+                pb.Keep(state="mine", value="trained", tensors=classifier),
+                pb.Keep(state="chosen", value="chosen"),
             ],
-            keep=[pb.Keep(set="mine", tensors=classifier)],
-            upload=pb.Upload(codec=pb.CODEC_FLOAT16, base_set="global"),
+            uploads=[
+                upload(codec=pb.CODEC_FLOAT16, base="global"),
+                upload("choice", "choice"),
+                upload("p", "predictions"),
+            ],
+            evaluations=[pb.Evaluation(label=name, value=name) for name in ("start", "trained", "chosen")],
             statistics=[
-                pb.ClientStatistic(class_counts=pb.ClassCounts()),
-                pb.ClientStatistic(confusion=pb.Confusion()),
+                pb.Statistic(class_counts=pb.ClassCounts()),
+                pb.Statistic(confusion=pb.Confusion()),
             ],
-            evaluation=pb.EvaluationPlan(at_start=True, at_end=True),
         ),
         answer=pb.ANSWER_UPDATE,
     )
 
 
-def _pass(bundle: Bundle, engine: Engine) -> Files:
+def _plan(bundle: Bundle, engine: Engine) -> Files:
     initial = bundle.initial()
     blob = encode({name: value * np.float32(0.75) for name, value in initial.items()})
     assignment = _assignment(bundle, blob)
-    plan = assignment.local_plan
     album = _album()
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder) / "album"
@@ -222,33 +303,40 @@ def _pass(bundle: Bundle, engine: Engine) -> Files:
     result = local_training.execute(
         assignment, engine, photos, {"global": base}, lambda name: None, lambda step, steps, loss: losses.append(loss)
     )
-    assert result.upload is not None
-    raw = encode(Differences(result.upload, base), floats=blob_pb2.DTYPE_FLOAT16, base=base.digest)
+    sent = {
+        each.name: encode(Differences(result.uploads[each.name], base), floats=FLOATS[each.codec], base=base.digest)
+        if each.base
+        else encode(result.uploads[each.name])
+        for each in assignment.local_plan.uploads
+    }
     no_answers: Any = None
-    composed = header.compose(
-        assignment, bundle.manifest, result, EncodedTensors(sha256(raw).digest(), len(raw), raw), no_answers
-    )
+    stored = {name: EncodedTensors(sha256(raw).digest(), len(raw), raw) for name, raw in sent.items()}
+    composed = header.compose(assignment, bundle.manifest, result, stored, no_answers)
+    trainings = [each.train for each in assignment.local_plan.instructions if each.HasField("train")]
     listing = {
         "assignment": message(assignment),
         "sets": {"global": arrays(base)},
         "train": _rows(photos.train, album),
         "test": _rows(photos.test, album),
-        "stages": [
-            [rows.tolist() for rows in local_training.batches(photos.train, _SEED, index, stage, bundle.manifest)]
-            for index, stage in enumerate(plan.stages)
+        "batches": [
+            [
+                rows.tolist()
+                for rows in local_training.batches(photos.train, _SEED, number, each, BATCH, bundle.manifest.last_batch)
+            ]
+            for number, each in enumerate(trainings)
         ],
         "losses": array(np.array(losses, np.float32)),
-        "trained": arrays(result.upload),
-        "kept": {name: arrays(tensors) for name, tensors in result.keep.items()},
+        "uploads": {name: arrays(tensors) for name, tensors in result.uploads.items()},
+        "keeps": {name: arrays(tensors) for name, tensors in result.keeps.items()},
         "header": message(composed),
     }
     return {
-        **{f"pass/album/{name}": content for name, content in album.items()},
-        "pass/assignment.bin": encoded(assignment),
-        "pass/global.blob": blob,
-        "pass/upload.blob": raw,
-        "pass/update.bin": wire.frame_update(composed) + raw,
-        "pass/pass.json": document(listing),
+        **{f"plan/album/{name}": content for name, content in album.items()},
+        "plan/assignment.bin": encoded(assignment),
+        "plan/global.blob": blob,
+        **{f"plan/upload-{name}.blob": raw for name, raw in sent.items()},
+        "plan/update.bin": wire.frame_update(composed) + b"".join(sent.values()),
+        "plan/plan.json": document(listing),
     }
 
 

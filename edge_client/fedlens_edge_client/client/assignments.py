@@ -27,7 +27,7 @@ from fedlens_proto.blob import FLOATS, Array, Blob
 from fedlens_proto.difference import Differences
 from fedlens_proto.errors import BlobError
 from fedlens_proto.manifest import Bundle
-from fedlens_proto.v1 import assignment_pb2, blob_pb2, check_in_pb2, manifest_pb2, update_pb2
+from fedlens_proto.v1 import assignment_pb2, blob_pb2, check_in_pb2, update_pb2
 
 T = TypeVar("T")
 
@@ -90,11 +90,10 @@ class Assignments:
         requirements.check_policy(assignment, self.policy)
         async with self._turn:
             bundle = await self.fetcher.open(assignment.bundle)
-            requirements.check(assignment, bundle.manifest)
+            requirements.check(assignment, bundle.manifest, self.policy)
             plan = assignment.local_plan
             requirements.check_earlier_answers(plan, bundle.manifest, self.noisy_answers, self.policy)
-            stages = (*plan.stages, *plan.evaluation.fine_tuning)
-            await self.fetcher.obtain_programs(bundle, {stage.program for stage in stages})
+            await self.fetcher.obtain_programs(bundle, plan)
             sets = self._needed(plan, assignment.task, assignment.sets, bundle)
             with ExitStack() as held:
                 await self.fetcher.hold_sets(sets.values(), held)
@@ -144,40 +143,23 @@ class Assignments:
         """Assemble a current model from its sets and client state, and run `compute` on it in the thread."""
         async with self._turn:
             bundle = await self.fetcher.open(model.bundle)
-            await self.fetcher.obtain_programs(bundle, set())
-            last = self._last_plan(model, bundle.manifest)
-            if last is None:
-                sets = {entry.name: entry for entry in model.sets}
-            else:
-                sets = self._needed(last, model.task, model.sets, bundle)
+            plan = requirements.assembling(model, bundle.manifest)
+            await self.fetcher.obtain_programs(bundle, plan)
+            sets = self._needed(plan, model.task, model.sets, bundle)
             with ExitStack() as held:
                 await self.fetcher.hold_sets(sets.values(), held)
-                return await self.compute.run(lambda: compute(self._assemble(model.task, last, bundle, sets)))
-
-    def _last_plan(
-        self, model: check_in_pb2.CurrentModel, bundle: manifest_pb2.Manifest
-    ) -> assignment_pb2.LocalPlan | None:
-        """The start rules of the last training, unless they need downloads that the current phase lacks."""
-        stored = self.client_state.start_rules(model.task)
-        if stored is None:
-            return None
-        last = assignment_pb2.LocalPlan.FromString(stored)
-        wanted = sources.needed(last, bundle, partial(self.client_state.current, model.task))
-        names = {entry.name for entry in model.sets}
-        return last if wanted - set(last.extractors) <= names | {manifest.INITIAL} else None
+                return await self.compute.run(lambda: compute(self._assemble(model.task, plan, bundle, sets)))
 
     def _assemble(
         self,
         task: int,
-        last: assignment_pb2.LocalPlan | None,
+        plan: assignment_pb2.LocalPlan,
         bundle: Bundle,
         sets: Mapping[str, assignment_pb2.BlobSet],
     ) -> _Model:
-        engine = self._load(bundle)
-        downloads = self._downloads(assignment_pb2.LocalPlan() if last is None else last, sets)
-        plan = sources.starting_from(downloads, bundle.manifest) if last is None else last
-        found = sources.Sources(bundle.manifest, downloads, partial(self.client_state.current, task))
-        return _Model(engine, found.start(plan.start), [sets.get(name) for name in plan.extractors])
+        found = sources.Sources(self._downloads(plan, sets), partial(self.client_state.current, task))
+        weights = local_training.assemble(plan.instructions[0], bundle.manifest, found)
+        return _Model(self._load(bundle), weights, [sets.get(name) for name in plan.extractors])
 
     def _compute(
         self,
@@ -258,16 +240,16 @@ class Assignments:
     ) -> Result:
         """Store tensors first, then the rows that name them."""
         plan = assignment.local_plan
-        upload: EncodedTensors | None = None
+        uploads: dict[str, EncodedTensors] = {}
         try:
-            if result.upload is not None:
-                tensors, base = self._to_send(plan.upload, sets, result.upload)
-                upload = self.files.store(tensors, FLOATS[plan.upload.codec], base)
-            keep = {name: self.files.store(tensors, blob_pb2.DTYPE_FLOAT32) for name, tensors in result.keep.items()}
+            for upload in plan.uploads:
+                tensors, base = self._to_send(upload, sets, result.uploads[upload.name])
+                uploads[upload.name] = self.files.store(tensors, FLOATS[upload.codec], base)
+            keeps = {name: self.files.store(tensors, blob_pb2.DTYPE_FLOAT32) for name, tensors in result.keeps.items()}
         except BlobError as error:
             raise AssignmentFailed(update_pb2.FAILURE_REASON_NON_FINITE, str(error)) from error
-        composed = header.compose(assignment, bundle.manifest, result, upload, self.noisy_answers)
-        return self.outbox.put(assignment, composed, upload, keep)
+        composed = header.compose(assignment, bundle.manifest, result, uploads, self.noisy_answers)
+        return self.outbox.put(assignment, composed, tuple(uploads.values()), keeps)
 
     def _to_send(
         self,
@@ -276,7 +258,7 @@ class Assignments:
         trained: Mapping[str, Array],
     ) -> tuple[Mapping[str, Array], bytes | None]:
         """The tensors to upload; for a delta, with the digest of its base."""
-        name = upload.base_set
+        name = upload.base
         if not name:
             return trained, None
         base = self.fetcher.read(sets[name])

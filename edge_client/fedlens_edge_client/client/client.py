@@ -44,7 +44,7 @@ from fedlens_edge_client.storage.state_folder import StateFolder
 from fedlens_edge_client.storage.tensor_files import TensorFiles
 from fedlens_edge_client.training import requirements
 from fedlens_edge_client.training.label_distribution import NoisyAnswers, PrivateGenerator
-from fedlens_proto import wire
+from fedlens_proto import plans, wire
 from fedlens_proto.errors import ProtoError
 from fedlens_proto.manifest import Bundle
 from fedlens_proto.v1 import assignment_pb2, check_in_pb2, enrolment_pb2
@@ -122,8 +122,8 @@ class EdgeClient:
         self._folder = state
         self._album = album
         self._token, self._ca, self._task = enrolment_token, ca, task
-        self._capabilities = requirements.capabilities(engine, models)
-        self._abilities = " ".join((engine, *self._capabilities.models))
+        self._capabilities = requirements.capabilities(engine, models, policy)
+        self._abilities = " ".join((engine, *self._capabilities.models, *self._capabilities.tables))
         self._policy = policy or Policy()
         self._emit: Callable[[Event], None] = on_event or (lambda event: None)
         self._secret, self._given_transport = secret, transport
@@ -343,14 +343,24 @@ class EdgeClient:
         return sum(not photo.is_test for photo in self._album.photos(0).photos)
 
     def _remember_model(self, assignment: assignment_pb2.Assignment) -> None:
-        """Replace this task's entry by the sets that the plan starts from; keep the others."""
-        model = check_in_pb2.CurrentModel(task=assignment.task, bundle=assignment.bundle, sets=assignment.sets)
+        """Replace this task's entry by what the plan starts from, unless it needs values to do so; keep the others."""
+        plan = assignment.local_plan
+        rules = plans.start_rules(plan)
+        if not rules or any(rule.source.value for rule in rules):
+            return
+        model = check_in_pb2.CurrentModel(
+            task=assignment.task,
+            bundle=assignment.bundle,
+            sets=assignment.sets,
+            rules=rules,
+            extractors=plan.extractors,
+        )
         others = [other for other in self._models if other.task != model.task]
         self._models = sorted([*others, model], key=lambda model: model.task)
 
     def _model_of(self, task: int | None) -> check_in_pb2.CurrentModel:
         for model in self._models:
-            if model.sets and task in (None, model.task):
+            if model.rules and task in (None, model.task):
                 return model
         raise ModelError("the server has named no model for this client yet; check in first (run or run_once)")
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 from fedlens_edge_client.background import CancellableExecutor
 from fedlens_edge_client.client.events import Event, RoundFailed, RoundRefused, RoundReported
@@ -51,7 +50,7 @@ class Delivery:
             if result.answer == assignment_pb2.ANSWER_EVALUATION:
                 receipt = await self.transport.put_evaluation(result.task, result.round_number, result.header)
             else:
-                receipt = await self.transport.put_update(result.task, result.round_number, result.header, result.blob)
+                receipt = await self.transport.put_update(result.task, result.round_number, result.header, result.blobs)
         except Refused as refusal:
             if refusal.code == "unauthorised":
                 raise
@@ -90,16 +89,15 @@ class Delivery:
 
 def _reported(result: Result) -> RoundReported:
     header = update_pb2.UpdateHeader.FromString(result.header[wire.LENGTH.size :])
-    sums = {s.moment: Evaluation(s.count, s.correct, s.loss, tuple(s.confusion) or None) for s in header.evaluations}
-    blob_bytes = result.blob.stat().st_size if isinstance(result.blob, Path) else len(result.blob or b"")
     return RoundReported(
         task=result.task,
         round_number=result.round_number,
         num_examples=header.num_examples,
-        upload_bytes=len(result.header) + blob_bytes,
-        start=sums.get(update_pb2.EVALUATION_MOMENT_START),
-        end=sums.get(update_pb2.EVALUATION_MOMENT_END),
-        fine_tuned=sums.get(update_pb2.EVALUATION_MOMENT_FINE_TUNED),
+        upload_bytes=len(result.header) + sum(blob.size for blob in header.uploads),
+        evaluations={
+            sums.label: Evaluation(sums.count, sums.correct, sums.loss, tuple(sums.confusion) or None)
+            for sums in header.evaluations
+        },
     )
 
 

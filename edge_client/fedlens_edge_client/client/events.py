@@ -95,9 +95,7 @@ class RoundReported(RoundEvent):
 
     num_examples: int
     upload_bytes: int  # of the request's body
-    start: Evaluation | None
-    end: Evaluation | None
-    fine_tuned: Evaluation | None = None
+    evaluations: Mapping[str, Evaluation]  # by label, in the local plan's order
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,14 +12,14 @@ from fedlens_edge_client.policy import Policy
 from fedlens_edge_client.storage.cache import Cache, Shortcut
 from fedlens_edge_client.storage.restoring import restore
 from fedlens_edge_client.training import requirements
-from fedlens_proto import manifest
+from fedlens_proto import manifest, plans
 from fedlens_proto.blob import Blob
 from fedlens_proto.errors import BlobError, ManifestError
 from fedlens_proto.keyed_hash import DIGEST_BYTES
 from fedlens_proto.manifest import Bundle
 from fedlens_proto.v1 import assignment_pb2, manifest_pb2, update_pb2
 
-# Programs that a client runs besides those of a plan's stages.
+# Programs that a client runs besides those that a plan names.
 _ALWAYS = frozenset({"embed", "extract", "predict", "view"})
 
 
@@ -67,18 +67,21 @@ class Fetcher:
             raise AssignmentFailed(update_pb2.FAILURE_REASON_BUNDLE, str(error)) from error
         return self._bundle
 
-    async def obtain_programs(self, bundle: Bundle, stages: set[str]) -> None:
-        """Fetch the open bundle's programs for these stages, and those for features, views and predictions."""
+    async def obtain_programs(self, bundle: Bundle, plan: assignment_pb2.LocalPlan) -> None:
+        """Fetch what a plan needs of the open bundle, and the programs for features, views and predictions."""
+        named = plans.programs(plan) | _ALWAYS
         sizes = {part.sha256: part.size for part in bundle.manifest.parts}
         wanted = {
             file.sha256: sizes[file.sha256]
             for program in bundle.manifest.programs
             for file in program.files
-            if program.name in stages | _ALWAYS and file.format == self.program_format
+            if program.name in named and file.format == self.program_format
         }
         # Programs of other formats contain the frozen tensors.
         if bundle.manifest.frozen and self.program_format == manifest_pb2.PROGRAM_FORMAT_PT2:
             wanted[bundle.manifest.frozen] = sizes[bundle.manifest.frozen]
+        if plans.reads_rows(plan, assignment_pb2.ROWS_PUBLIC):
+            wanted[bundle.manifest.public.sha256] = sizes[bundle.manifest.public.sha256]
         missing = {digest: size for digest, size in wanted.items() if digest not in self._held}
         await self._hold(missing, self._parts)
         self._held |= missing.keys()

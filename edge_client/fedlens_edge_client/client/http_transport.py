@@ -15,6 +15,7 @@ import aiohttp
 from google.protobuf.message import Message
 
 from fedlens_edge_client.client.retrying import Backoff, OnRetry, TryAgain, repeat
+from fedlens_edge_client.client.transport import Blobs
 from fedlens_edge_client.errors import BadResponse, Refused, Untrusted
 from fedlens_proto import keyed_hash, wire
 from fedlens_proto.errors import WireError
@@ -92,14 +93,10 @@ class HttpTransport:
 
         await repeat(attempt, self._backoff, self._on_retry)
 
-    async def put_update(
-        self, task: int, round_number: int, header: bytes, blob: bytes | Path | None
-    ) -> update_pb2.Receipt:
+    async def put_update(self, task: int, round_number: int, header: bytes, blobs: Blobs) -> update_pb2.Receipt:
         """As `Transport.put_update`."""
         path = f"/v1/tasks/{task}/rounds/{round_number}/update"
-        if isinstance(blob, Path):
-            return await self._call("PUT", path, header, update_pb2.Receipt, blob=blob)
-        return await self._call("PUT", path, header + (blob or b""), update_pb2.Receipt)
+        return await self._call("PUT", path, header, update_pb2.Receipt, blobs=blobs)
 
     async def put_evaluation(self, task: int, round_number: int, header: bytes) -> update_pb2.Receipt:
         """As `Transport.put_evaluation`."""
@@ -122,15 +119,14 @@ class HttpTransport:
             self._session = None
 
     async def _call(
-        self, method: str, path: str, body: bytes, kind: type[M], *, blob: Path | None = None, hold_s: float = 0.0
+        self, method: str, path: str, body: bytes, kind: type[M], *, blobs: Blobs = (), hold_s: float = 0.0
     ) -> M:
         async def attempt() -> M:
             headers = {"Content-Type": wire.MEDIA_TYPE}
-            data: bytes | AsyncIterator[bytes] = body
-            if blob is not None:
-                found = await asyncio.to_thread(blob.stat)
-                headers["Content-Length"] = str(len(body) + found.st_size)
-                data = _stream(body, blob)
+            data: bytes | AsyncIterator[bytes] = b"".join([body, *(blob for blob in blobs if isinstance(blob, bytes))])
+            if any(isinstance(blob, Path) for blob in blobs):
+                headers["Content-Length"] = str(len(body) + await asyncio.to_thread(_bytes_of, blobs))
+                data = _stream(body, blobs)
             async with self._request(method, path, headers, data, hold_s) as response:
                 if response.status != HTTPStatus.OK:
                     raise await _error(response)
@@ -204,11 +200,19 @@ def trust(ca: Path | None) -> ssl.SSLContext:
         raise Untrusted(f"{ca} cannot be read as certificates (PEM): {error}") from error
 
 
-async def _stream(header: bytes, blob: Path) -> AsyncIterator[bytes]:
+def _bytes_of(blobs: Blobs) -> int:
+    return sum(blob.stat().st_size if isinstance(blob, Path) else len(blob) for blob in blobs)
+
+
+async def _stream(header: bytes, blobs: Blobs) -> AsyncIterator[bytes]:
     yield header
-    with blob.open("rb") as file:
-        while chunk := await asyncio.to_thread(file.read, _CHUNK_BYTES):
-            yield chunk
+    for blob in blobs:
+        if isinstance(blob, bytes):
+            yield blob
+            continue
+        with blob.open("rb") as file:
+            while chunk := await asyncio.to_thread(file.read, _CHUNK_BYTES):
+                yield chunk
 
 
 async def _message(response: aiohttp.ClientResponse, kind: type[M], limit: int) -> M:

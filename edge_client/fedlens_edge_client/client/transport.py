@@ -1,9 +1,13 @@
 """The interface of transports: the calls of the protocol. `http_transport.py` implements it over HTTP."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
 from fedlens_proto.v1 import check_in_pb2, enrolment_pb2, update_pb2
+
+Blobs = Sequence[bytes | Path]
+"""The blobs of an update, in the order of its header; large ones are files."""
 
 
 class Transport(Protocol):
@@ -31,16 +35,14 @@ class Transport(Protocol):
         """
         ...
 
-    async def put_update(
-        self, task: int, round_number: int, header: bytes, blob: bytes | Path | None
-    ) -> update_pb2.Receipt:
+    async def put_update(self, task: int, round_number: int, header: bytes, blobs: Blobs) -> update_pb2.Receipt:
         """Send a result; return when the server has it on its disk.
 
         Args:
             task: Of the assignment.
             round_number: Of the assignment.
             header: As `wire.frame_update` returns it.
-            blob: The body after the header: bytes, a file, or nothing.
+            blobs: The body after the header.
         """
         ...
 

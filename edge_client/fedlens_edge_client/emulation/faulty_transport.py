@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fedlens_edge_client.client.transport import Transport
+from fedlens_edge_client.client.transport import Blobs, Transport
 from fedlens_edge_client.emulation.faults import FaultKind, FaultPlan
 from fedlens_edge_client.emulation.transport_wrapper import TransportWrapper
 from fedlens_edge_client.errors import BadResponse
@@ -61,9 +61,7 @@ class FaultyTransport(TransportWrapper):
         )
         return check_in_pb2.CheckInResponse(wait=wait)
 
-    async def put_update(
-        self, task: int, round_number: int, header: bytes, blob: bytes | Path | None
-    ) -> update_pb2.Receipt:
+    async def put_update(self, task: int, round_number: int, header: bytes, blobs: Blobs) -> update_pb2.Receipt:
         """As the inner transport, with this round's fault.
 
         Raises:
@@ -73,27 +71,27 @@ class FaultyTransport(TransportWrapper):
         match fault.kind if fault else None:
             case FaultKind.DELAY if fault:
                 await self._sleep(fault.seconds)
-            case FaultKind.NAN if blob is not None:
-                header, blob = await asyncio.to_thread(with_nan, header, blob)
-            case FaultKind.CORRUPT if blob is not None:
-                blob = await asyncio.to_thread(with_flipped_byte, blob)
+            case FaultKind.NAN if blobs:
+                header, blobs = await asyncio.to_thread(with_nan, header, blobs)
+            case FaultKind.CORRUPT if blobs:
+                blobs = [await asyncio.to_thread(with_flipped_byte, blobs[0]), *blobs[1:]]
             case FaultKind.DUPLICATE:
-                first = await self._inner.put_update(task, round_number, header, blob)
-                second = await self._inner.put_update(task, round_number, header, blob)
+                first = await self._inner.put_update(task, round_number, header, blobs)
+                second = await self._inner.put_update(task, round_number, header, blobs)
                 if first != second:
                     raise BadResponse("an update sent twice got two different receipts")
                 return second
-        return await self._inner.put_update(task, round_number, header, blob)
+        return await self._inner.put_update(task, round_number, header, blobs)
 
 
-def with_nan(header: bytes, blob: bytes | Path) -> tuple[bytes, bytes]:
-    """The update with a NaN as the first element, or scale, of its first float tensor, and with the new digest.
+def with_nan(header: bytes, blobs: Blobs) -> tuple[bytes, Blobs]:
+    """The update with a NaN as the first element, or scale, of the last blob's first float tensor, with the new digest.
 
     Args:
         header: Result of `wire.frame_update`.
-        blob: A blob with at least one float tensor.
+        blobs: At least one; the last has a float tensor. Tables come after weights.
     """
-    raw, layout = _read(blob)
+    raw, layout = _read(blobs[-1])
     start, nan = next(
         (offset, _NAN[spec.dtype])
         for spec, offset in zip(layout.specs, layout.offsets, strict=True)
@@ -101,8 +99,8 @@ def with_nan(header: bytes, blob: bytes | Path) -> tuple[bytes, bytes]:
     )
     raw[start : start + len(nan)] = nan
     message = wire.decode(update_pb2.UpdateHeader, header[wire.LENGTH.size :])
-    message.blob_sha256 = sha256(raw).digest()
-    return wire.frame_update(message), bytes(raw)
+    message.uploads[-1].sha256 = sha256(raw).digest()
+    return wire.frame_update(message), [*blobs[:-1], bytes(raw)]
 
 
 def with_flipped_byte(blob: bytes | Path) -> bytes:

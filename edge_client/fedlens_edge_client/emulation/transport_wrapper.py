@@ -1,8 +1,6 @@
 """A transport around another one."""
 
-from pathlib import Path
-
-from fedlens_edge_client.client.transport import Transport
+from fedlens_edge_client.client.transport import Blobs, Transport
 from fedlens_proto.v1 import check_in_pb2, update_pb2
 
 
@@ -23,8 +21,6 @@ class TransportWrapper:
         """As the inner transport."""
         return await self._inner.check_in(request)
 
-    async def put_update(
-        self, task: int, round_number: int, header: bytes, blob: bytes | Path | None
-    ) -> update_pb2.Receipt:
+    async def put_update(self, task: int, round_number: int, header: bytes, blobs: Blobs) -> update_pb2.Receipt:
         """As the inner transport."""
-        return await self._inner.put_update(task, round_number, header, blob)
+        return await self._inner.put_update(task, round_number, header, blobs)

@@ -9,11 +9,12 @@ EdgeClientError
     ├── BadInput        weights, rows, batches or hyper-parameters that the bundle does not allow
     ├── RuntimeMissing  the library that the engine needs is not installed
     ├── NoSuchDevice    this machine has no such device
-    └── NonFinite       training or evaluation gave a NaN or an infinity
+    └── NonFinite       a program gave a NaN or an infinity
 """
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Protocol
 
 import numpy as np
@@ -131,19 +132,24 @@ class Engine(Protocol):
         hyper: Mapping[str, float],
         references: Mapping[str, Mapping[str, Array]],
         on_step: Callable[[float], None] | None = None,
+        uniforms: Callable[[int, int, int], NDArray[np.float32]] | None = None,
     ) -> dict[str, Array]:
-        """Run one stage of a local plan; optimiser state and step counters start at zero.
+        """Run a program that trains; optimiser state and step counters start at zero.
 
         Args:
-            program: Name of a step program, such as `step`.
+            program: Name of the program, such as `step`.
             weights: Every exchangeable tensor of the manifest; not modified.
             rows: The photos to train on.
-            batches: For each step the indices into `rows`, int64 [n], 1 <= n <= batch. The engine pads and masks
-                shorter batches; with `LAST_BATCH_FILLED` in the manifest, each batch must have exactly `batch` rows.
+            batches: For each step the indices into `rows`, int64 [n], 1 <= n <= the program's batch. The engine pads
+                and masks shorter batches; with `LAST_BATCH_FILLED` in the manifest, each batch must be full.
             hyper: Hyper-parameters by name; others have the manifest's defaults.
-            references: The tensors of each reference of the manifest.
+            references: The tensors of each reference of the program. One that the program lists as optional may be
+                missing: its tensors are then zeros, its presence 0. A reference of which the program takes the rows of
+                a batch has a tensor with a row for each of `rows`.
             on_step: Called after every step with its loss, the mean over the real rows. An exception that it raises
                 ends the training and reaches the caller; this is how to cancel.
+            uniforms: From number of the step, number of the input (both from 0) and n to float32 [n] in 0..1, for a
+                program that takes random numbers.
 
         Returns:
             New arrays for every exchangeable tensor.
@@ -154,15 +160,48 @@ class Engine(Protocol):
         """
         ...
 
-    def predict(self, weights: Mapping[str, Array], inputs: NDArray[np.float32]) -> NDArray[np.float32]:
+    def derive(
+        self,
+        program: str,
+        hyper: Mapping[str, float],
+        references: Mapping[str, Mapping[str, Array]],
+        rows: Rows | None = None,
+    ) -> dict[str, Array]:
+        """Run a program that derives a table or weights, over rows as they stand, or once without rows.
+
+        Args:
+            program: Name of the program.
+            hyper: As in `train`.
+            references: As in `train`.
+            rows: At least one row, if the program runs over rows; their views are not used. The last batch is short.
+
+        Returns:
+            New arrays, by name of tensor: accumulators after the last batch, or results, [N, ...] if the program gives
+            one for each row.
+
+        Raises:
+            BadInput: An argument that the manifest does not allow.
+            NonFinite: A resulting tensor holds a NaN or an infinity.
+        """
+        ...
+
+    def predict(
+        self,
+        weights: Mapping[str, Array],
+        inputs: NDArray[np.float32],
+        program: str = "predict",
+        references: Mapping[str, Mapping[str, Array]] = MappingProxyType({}),
+    ) -> NDArray[np.float32]:
         """The logits of these weights, float32 [N, classes].
 
         Args:
             weights: Every exchangeable tensor of the manifest.
             inputs: As `Rows.inputs`, N >= 1.
+            program: Name of a program that predicts.
+            references: As in `train`.
 
         Raises:
-            BadInput: Weights or inputs do not match the manifest.
+            BadInput: Weights, inputs or references do not match the manifest.
             NonFinite: The logits hold a NaN or an infinity.
         """
         ...

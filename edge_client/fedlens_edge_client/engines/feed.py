@@ -1,6 +1,7 @@
 """A program's arguments: weights, batches and hyper-parameters as tensors, checked against its slots."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 
 import numpy as np
 import torch
@@ -13,26 +14,49 @@ from fedlens_proto.blob import Array
 from fedlens_proto.v1 import blob_pb2
 from fedlens_proto.v1 import manifest_pb2 as pb
 
-_NUMPY = {blob_pb2.DTYPE_FLOAT32: np.dtype(np.float32), blob_pb2.DTYPE_INT64: np.dtype(np.int64)}
+References = Mapping[str, Mapping[str, Array]]
+Uniforms = Callable[[int, int, int], NDArray[np.float32]]
+_OF_BATCH = (
+    *(pb.SLOT_KIND_INPUT, pb.SLOT_KIND_LABEL, pb.SLOT_KIND_MASK),
+    *(pb.SLOT_KIND_TARGET, pb.SLOT_KIND_UNIFORM),
+)
+NUMPY = {blob_pb2.DTYPE_FLOAT32: np.dtype(np.float32), blob_pb2.DTYPE_INT64: np.dtype(np.int64)}
 
 
 class Feed:
-    """The input tensors of a program, refilled for each batch without allocation."""
+    """The input tensors of a program that change from batch to batch, refilled without allocation.
 
-    def __init__(self, program: LoadedProgram, rows: Rows, classes: int, filled: bool) -> None:
+    Attributes:
+        batch: Rows of a run.
+        count: Rows in all.
+    """
+
+    def __init__(
+        self,
+        program: LoadedProgram,
+        rows: Rows,
+        classes: int,
+        references: References = MappingProxyType({}),
+        *,
+        filled: bool = False,
+        uniforms: Uniforms | None = None,
+    ) -> None:
         """Check rows against a program with one slot of kind `SLOT_KIND_INPUT`.
 
         Args:
             program: Runs the batches.
             rows: The source of the batches.
             classes: Upper bound of the labels, exclusive.
+            references: Of some the program takes the rows of each batch.
             filled: Every batch must be full, as trainable BatchNorm requires.
+            uniforms: As in `Engine.train`.
 
         Raises:
-            BadInput: The rows do not match the program.
+            BadInput: Rows, references or uniforms do not match the program.
         """
         slot = program.inputs[program.index(program.inputs, pb.SLOT_KIND_INPUT)]
-        self.batch, self.count, self.filled = slot.shape[0], len(rows.labels), filled
+        self.batch, self.count = slot.shape[0], len(rows.labels)
+        self._filled, self._draw = filled, uniforms
         if rows.views is None:
             check_array("the rows' inputs", rows.inputs, (self.count, *slot.shape[1:]), slot.dtype)
         elif rows.views.shape != (self.count, *slot.shape[1:]):
@@ -42,45 +66,74 @@ class Feed:
         wrong = rows.labels[(rows.labels < 0) | (rows.labels >= classes)]
         if len(wrong):
             raise BadInput(f"label {wrong[0]} is not one of 0 to {classes - 1}")
-        self._rows = rows
-        self.inputs = torch.zeros(tuple(slot.shape))
-        self.labels = torch.zeros(self.batch, dtype=torch.int64)
-        self.mask = torch.ones(self.batch)
-        self._inputs, self._labels, self._mask = self.inputs.numpy(), self.labels.numpy(), self.mask.numpy()
-        self._real = self.batch
+        self._views, self._tensors = rows.views, {}
+        self._rows: list[tuple[Array, Array]] = []  # all rows, and those of the batch
+        for each in program.inputs:
+            if each.kind not in _OF_BATCH:
+                continue
+            tensor = self._tensors[each.kind, each.name] = zeros(each)
+            if each.kind == pb.SLOT_KIND_INPUT:
+                self._inputs = tensor.numpy()
+                if rows.views is None:
+                    self._rows.append((rows.inputs, self._inputs))
+            elif each.kind == pb.SLOT_KIND_LABEL:
+                self._rows.append((rows.labels, tensor.numpy()))
+            elif each.kind == pb.SLOT_KIND_TARGET:
+                whole = bound(each, references, program.optional, (self.count, *each.shape[1:]))
+                if whole is not None:
+                    self._rows.append((whole, tensor.numpy()))
+        self._masks = [t.numpy() for (kind, _), t in self._tensors.items() if kind == pb.SLOT_KIND_MASK]
+        self._uniforms = [t.numpy() for (kind, _), t in self._tensors.items() if kind == pb.SLOT_KIND_UNIFORM]
+        if self._uniforms and uniforms is None:
+            raise BadInput(f"program {program.name!r} takes random numbers, and none are given")
+        self._batches = 0
+
+    def tensor(self, slot: pb.Slot) -> Tensor:
+        """The tensor of a slot that changes from batch to batch."""
+        return self._tensors[slot.kind, slot.name]
 
     def fill(self, indices: NDArray[np.int64]) -> None:
-        """Put these rows first and mask the rest.
+        """Put these rows first and mask the rest; draw new random numbers.
 
         Raises:
             BadInput: The batch has too many or too few rows, or an index is out of range.
         """
         real = len(indices)
-        if not 1 <= real <= self.batch or (self.filled and real != self.batch):
-            allowed = f"exactly {self.batch}" if self.filled else f"1 to {self.batch}"
+        if not 1 <= real <= self.batch or (self._filled and real != self.batch):
+            allowed = f"exactly {self.batch}" if self._filled else f"1 to {self.batch}"
             raise BadInput(f"a batch of {real} rows; the bundle takes {allowed}")
         if indices.min() < 0 or indices.max() >= self.count:
             raise BadInput(f"a batch asks for a row outside 0 to {self.count - 1}")
         # Rows of an earlier batch may remain behind these; programs mask their inputs, so they have no effect.
-        if self._rows.views is None:
-            self._rows.inputs.take(indices, axis=0, out=self._inputs[:real], mode="clip")
-        else:
-            self._rows.views.take(indices, self._inputs[:real])
-        self._rows.labels.take(indices, out=self._labels[:real], mode="clip")
-        if real != self._real:
-            self._mask[:real] = 1
-            self._mask[real:] = 0
-            self._real = real
+        for whole, part in self._rows:
+            whole.take(indices, axis=0, out=part[:real], mode="clip")
+        if self._views is not None:
+            self._views.take(indices, self._inputs[:real])
+        for mask in self._masks:
+            mask[:real], mask[real:] = 1, 0
+        if self._draw is not None:
+            for number, uniforms in enumerate(self._uniforms):
+                uniforms.reshape(-1)[:] = self._draw(self._batches, number, uniforms.size)
+        self._batches += 1
 
 
 def argument(
     slot: pb.Slot,
-    feed: Feed,
+    feed: Feed | None,
     weights: Mapping[str, Array],
     hyper: Mapping[str, float],
-    references: Mapping[str, Mapping[str, Array]],
+    references: References,
+    optional: Sequence[str],
 ) -> Tensor:
-    """The value of a slot at the start of a stage; later only batches and carried values change.
+    """The value of a slot before the first batch; later only batches and carried values change.
+
+    Args:
+        slot: An input of a program.
+        feed: Its rows; None: it takes none.
+        weights: Its weights, or the tensors of its extractor.
+        hyper: Its hyper-parameters.
+        references: Those that are bound.
+        optional: Names of those that need not be.
 
     Raises:
         BadInput: A tensor is missing, or has another shape or dtype.
@@ -92,32 +145,47 @@ def argument(
         case pb.SLOT_KIND_EXTRACTOR:
             return tensor(slot, weights, "the extractor")
         case pb.SLOT_KIND_REFERENCE:
-            reference, _, name = slot.name.partition("/")
-            if reference not in references:
-                raise BadInput(f"reference {reference!r} is missing; the bundle's step compares with it")
-            return tensor(slot, references[reference], f"reference {reference!r}", name)
-        case pb.SLOT_KIND_OPTIMISER | pb.SLOT_KIND_COUNTER:
-            return torch.zeros(tuple(slot.shape), dtype=DTYPES[slot.dtype])
-        case pb.SLOT_KIND_INPUT:
-            return feed.inputs
-        case pb.SLOT_KIND_LABEL:
-            return feed.labels
-        case pb.SLOT_KIND_MASK:
-            return feed.mask
+            found = bound(slot, references, optional, tuple(slot.shape))
+            return zeros(slot) if found is None else copied(found)
+        case pb.SLOT_KIND_PRESENT:
+            return torch.tensor(float(slot.name in references))
+        case pb.SLOT_KIND_OPTIMISER | pb.SLOT_KIND_COUNTER | pb.SLOT_KIND_ACCUMULATOR:
+            return zeros(slot)
         case pb.SLOT_KIND_HYPER:
             return torch.tensor(hyper[slot.name], dtype=torch.float32)
-        case _:
-            raise BundleUnusable(f"an input of kind {pb.SlotKind.Name(slot.kind)} is not known to this engine")
+    if feed is None or slot.kind not in _OF_BATCH:
+        raise BundleUnusable(f"an input of kind {pb.SlotKind.Name(slot.kind)} is not known to this engine")
+    return feed.tensor(slot)
 
 
-def tensor(slot: pb.Slot, tensors: Mapping[str, Array], where: str, name: str = "") -> Tensor:
-    """A copy of the tensor for a slot, by `name` or else the slot's own name; errors as in `check_array`."""
-    name = name or slot.name
+def bound(slot: pb.Slot, references: References, optional: Sequence[str], shape: tuple[int, ...]) -> Array | None:
+    """The tensor of a reference for a slot; None: the reference is optional, and not bound."""
+    reference, _, name = slot.name.partition("/")
+    if reference in references:
+        return _checked(references[reference], name, f"reference {reference!r}", shape, slot.dtype)
+    if reference not in optional:
+        raise BadInput(f"reference {reference!r} is missing; the program needs it")
+    return None
+
+
+def zeros(slot: pb.Slot) -> Tensor:
+    """A tensor of zeros for a slot."""
+    return torch.zeros(tuple(slot.shape), dtype=DTYPES[slot.dtype])
+
+
+def tensor(slot: pb.Slot, tensors: Mapping[str, Array], where: str) -> Tensor:
+    """A copy of the tensor for a slot; errors as in `check_array`."""
+    return copied(_checked(tensors, slot.name, where, tuple(slot.shape), slot.dtype))
+
+
+def _checked(
+    tensors: Mapping[str, Array], name: str, where: str, shape: tuple[int, ...], dtype: blob_pb2.Dtype
+) -> Array:
     if name not in tensors:
         raise BadInput(f"tensor {name!r} is missing from {where}")
     array = tensors[name]
-    check_array(f"tensor {name!r} of {where}", array, tuple(slot.shape), slot.dtype)
-    return copied(array)
+    check_array(f"tensor {name!r} of {where}", array, shape, dtype)
+    return array
 
 
 def copied(array: Array) -> Tensor:
@@ -131,6 +199,6 @@ def check_array(what: str, array: Array, shape: Sequence[int], dtype: blob_pb2.D
     Raises:
         BadInput: The array does not match.
     """
-    wanted = _NUMPY[dtype]
+    wanted = NUMPY[dtype]
     if tuple(array.shape) != tuple(shape) or array.dtype != wanted:
         raise BadInput(f"{what}: found {array.dtype}{list(array.shape)}, the bundle takes {wanted}{list(shape)}")

@@ -25,11 +25,13 @@ class LoadedProgram(ABC):
         name: As in the manifest.
         inputs: The slots of the arguments, in order.
         outputs: The slots of the results, in order.
+        optional: The references that need not be bound.
     """
 
-    def __init__(self, name: str, inputs: Sequence[pb.Slot], outputs: Sequence[pb.Slot]) -> None:
+    def __init__(self, message: pb.Program) -> None:
         """Take the manifest's slots, without tensors that the file contains."""
-        self.name, self.inputs, self.outputs = name, inputs, outputs
+        self.name, self.outputs, self.optional = message.name, message.outputs, message.optional
+        self.inputs: Sequence[pb.Slot] = message.inputs
         self._checked = False
 
     @abstractmethod

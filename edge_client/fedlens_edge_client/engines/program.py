@@ -18,8 +18,11 @@ from fedlens_proto.v1 import manifest_pb2 as pb
 
 # Raised by torch for an operator with arguments that it does not take.
 _CONTRADICTIONS = (RuntimeError, TypeError, ValueError, IndexError)
-# Inputs that do not change between the steps of a stage.
-_CONSTANT = (pb.SLOT_KIND_HYPER, pb.SLOT_KIND_REFERENCE, pb.SLOT_KIND_FROZEN, pb.SLOT_KIND_EXTRACTOR)
+# Inputs that do not change between the batches of an instruction.
+_CONSTANT = (
+    *(pb.SLOT_KIND_HYPER, pb.SLOT_KIND_REFERENCE, pb.SLOT_KIND_PRESENT),
+    *(pb.SLOT_KIND_FROZEN, pb.SLOT_KIND_EXTRACTOR),
+)
 
 
 class Program(LoadedProgram):
@@ -34,7 +37,7 @@ class Program(LoadedProgram):
             BundleUnusable: The file is missing, refused, or contradicts the manifest.
         """
         message, raw = read(bundle, name, pb.PROGRAM_FORMAT_PT2)
-        super().__init__(name, message.inputs, message.outputs)
+        super().__init__(message)
         try:
             graph = _load(name, pt2.canonical(raw))
         except ProgramRefused as error:

@@ -30,9 +30,9 @@ class PteProgram(LoadedProgram):
             BundleUnusable: The runtime refuses it, or it contradicts the manifest.
             RuntimeMissing: ExecuTorch is not installed.
         """
+        super().__init__(message)
         # The file contains the frozen tensors.
-        inputs = [slot for slot in message.inputs if slot.kind != pb.SLOT_KIND_FROZEN]
-        super().__init__(message.name, inputs, message.outputs)
+        self.inputs = [slot for slot in message.inputs if slot.kind != pb.SLOT_KIND_FROZEN]
         self._raw = raw  # the runtime reads from these bytes as long as the program lives
         try:
             library = runtime()

@@ -3,7 +3,8 @@
 import math
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 
 import numpy as np
 import torch
@@ -11,15 +12,19 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedlens_edge_client.engines import BadInput, NonFinite, Rows
-from fedlens_edge_client.engines.feed import Feed, argument, check_array, copied
+from fedlens_edge_client.engines.feed import NUMPY, Feed, References, Uniforms, argument, check_array, copied
 from fedlens_edge_client.engines.loaded import LoadedProgram
+from fedlens_proto import manifest
 from fedlens_proto.blob import Array
-from fedlens_proto.manifest import Bundle
+from fedlens_proto.manifest import Bundle, takes_views
 from fedlens_proto.v1 import blob_pb2
 from fedlens_proto.v1 import manifest_pb2 as pb
 
-# Outputs that become the inputs of the next step.
-_CARRIED = (pb.SLOT_KIND_WEIGHT, pb.SLOT_KIND_OPTIMISER, pb.SLOT_KIND_COUNTER)
+# Outputs that become the inputs of the next batch.
+_CARRIED = (
+    *(pb.SLOT_KIND_WEIGHT, pb.SLOT_KIND_OPTIMISER, pb.SLOT_KIND_COUNTER),
+    pb.SLOT_KIND_ACCUMULATOR,
+)
 
 
 class ProgramEngine(ABC):
@@ -108,34 +113,29 @@ class ProgramEngine(ABC):
         rows: Rows,
         batches: Iterable[NDArray[np.int64]],
         hyper: Mapping[str, float],
-        references: Mapping[str, Mapping[str, Array]],
+        references: References,
         on_step: Callable[[float], None] | None = None,
+        uniforms: Uniforms | None = None,
     ) -> dict[str, Array]:
         """As `Engine.train`."""
-        loaded = self._program(program)
+        loaded, bundle = self._program(program), self._bundle.manifest
         loss_at = loaded.index(loaded.outputs, pb.SLOT_KIND_LOSS)
         values = self._hyper(hyper)
-        if bool(self._bundle.manifest.views) != (rows.views is not None):
-            raise BadInput(f"the bundle's step takes {self._bundle.manifest.views or 'no'} views of each photo")
-        filled = self._bundle.manifest.last_batch == pb.LAST_BATCH_FILLED
-        feed = Feed(loaded, rows, len(self._bundle.manifest.class_names), filled)
-        arguments = [argument(slot, feed, weights, values, references) for slot in loaded.inputs]
-        where = {(slot.kind, slot.name): i for i, slot in enumerate(loaded.inputs)}
-        carried = [(i, where[slot.kind, slot.name]) for i, slot in enumerate(loaded.outputs) if slot.kind in _CARRIED]
+        views = takes_views(manifest.program(bundle, program), bundle)
+        if views != (rows.views is not None):
+            raise BadInput(f"{program} takes {bundle.views if views else 'no'} views of each photo")
+        filled = bundle.last_batch == pb.LAST_BATCH_FILLED
+        feed = Feed(loaded, rows, len(bundle.class_names), references, filled=filled, uniforms=uniforms)
+        arguments = [argument(slot, feed, weights, values, references, loaded.optional) for slot in loaded.inputs]
         with torch.inference_mode():
-            prepared = loaded.prepare(arguments)
-            for number, batch in enumerate(batches, start=1):
-                feed.fill(batch)
-                results = loaded.run(arguments, prepared)
-                for source, target in carried:
-                    arguments[target] = results[source]
+            for number, results in enumerate(_runs(loaded, feed, arguments, batches), start=1):
                 loss = results[loss_at].item()
                 if not math.isfinite(loss):
                     raise NonFinite(f"the loss of step {number} is {loss}; a smaller learning rate may help")
                 if on_step is not None:
                     on_step(loss)
             trained = {
-                slot.name: np.ascontiguousarray(value.cpu().numpy()).reshape(value.shape)
+                slot.name: _array(value)
                 for slot, value in zip(loaded.inputs, arguments, strict=True)
                 if slot.kind == pb.SLOT_KIND_WEIGHT
             }
@@ -144,33 +144,57 @@ class ProgramEngine(ABC):
                 raise NonFinite(f"tensor {name!r} holds a NaN or an infinity after training")
         return trained
 
-    def predict(self, weights: Mapping[str, Array], inputs: NDArray[np.float32]) -> NDArray[np.float32]:
+    def derive(
+        self, program: str, hyper: Mapping[str, float], references: References, rows: Rows | None = None
+    ) -> dict[str, Array]:
+        """As `Engine.derive`."""
+        loaded = self._program(program)
+        feed = None
+        if any(slot.kind == pb.SLOT_KIND_INPUT for slot in loaded.inputs):
+            if rows is None or not len(rows.labels):
+                raise BadInput(f"program {program!r} runs over rows, and there are none")
+            # Over rows as they are, without views.
+            feed = self._feed(loaded, Rows(rows.inputs, rows.labels), references)
+        elif rows is not None:
+            raise BadInput(f"program {program!r} runs without rows")
+        found = _outputs(loaded, feed, {}, self._hyper(hyper), references)
+        for name, array in found.items():
+            if not np.isfinite(array).all():
+                raise NonFinite(f"tensor {name!r} of program {program!r} holds a NaN or an infinity")
+        return found
+
+    def predict(
+        self,
+        weights: Mapping[str, Array],
+        inputs: NDArray[np.float32],
+        program: str = "predict",
+        references: References = MappingProxyType({}),
+    ) -> NDArray[np.float32]:
         """As `Engine.predict`."""
-        return self._in_batches("predict", pb.SLOT_KIND_LOGITS, weights, inputs, "the logits")
+        return self._of_rows(program, weights, inputs, references, "the logits")
 
     def extract(self, extractor: Mapping[str, Array], inputs: NDArray[np.float32]) -> NDArray[np.float32]:
         """As `Engine.extract`."""
-        return self._in_batches("extract", pb.SLOT_KIND_FEATURES, extractor, inputs, "the extractor's outputs")
+        return self._of_rows("extract", extractor, inputs, {}, "the extractor's outputs")
 
-    def _in_batches(
-        self, name: str, kind: pb.SlotKind, weights: Mapping[str, Array], inputs: NDArray[np.float32], what: str
+    def _of_rows(
+        self,
+        program: str,
+        weights: Mapping[str, Array],
+        inputs: NDArray[np.float32],
+        references: References,
+        what: str,
     ) -> NDArray[np.float32]:
-        """The output of this kind for each row, float32 [N, ...]."""
-        program = self._program(name)
-        at = program.index(program.outputs, kind)
-        classes = len(self._bundle.manifest.class_names)
-        feed = Feed(program, Rows(inputs, np.zeros(len(inputs), np.int64)), classes, filled=False)
-        arguments = [argument(slot, feed, weights, {}, {}) for slot in program.inputs]
-        found = np.empty((feed.count, *program.outputs[at].shape[1:]), np.float32)
-        with torch.inference_mode():
-            prepared = program.prepare(arguments)
-            for start in range(0, feed.count, feed.batch):
-                batch = np.arange(start, min(start + feed.batch, feed.count))
-                feed.fill(batch)
-                found[batch] = program.run(arguments, prepared)[at].cpu().numpy()[: len(batch)]
+        """The only output of a program for each row, float32 [N, ...]."""
+        loaded = self._program(program)
+        feed = self._feed(loaded, Rows(inputs, np.zeros(len(inputs), np.int64)), references)
+        (found,) = _outputs(loaded, feed, weights, {}, references).values()
         if not np.isfinite(found).all():
             raise NonFinite(f"{what} hold a NaN or an infinity")
         return found
+
+    def _feed(self, loaded: LoadedProgram, rows: Rows, references: References) -> Feed:
+        return Feed(loaded, rows, len(self._bundle.manifest.class_names), references)
 
     def _program(self, name: str) -> LoadedProgram:
         with self._loading:
@@ -193,3 +217,49 @@ class ProgramEngine(ABC):
             if not low <= value <= high:
                 raise BadInput(f"hyper-parameter {name!r} is {value}; allowed are {low} to {high}")
         return {name: given.get(name, h.default_value) for name, h in known.items()}
+
+
+def _runs(
+    loaded: LoadedProgram, feed: Feed, arguments: list[Tensor], batches: Iterable[NDArray[np.int64]]
+) -> Iterator[Sequence[Tensor]]:
+    """The results of each batch; outputs that replace an input are put into `arguments`."""
+    where = {(slot.kind, slot.name): i for i, slot in enumerate(loaded.inputs)}
+    carried = [(i, where[slot.kind, slot.name]) for i, slot in enumerate(loaded.outputs) if slot.kind in _CARRIED]
+    prepared = loaded.prepare(arguments)
+    for batch in batches:
+        feed.fill(batch)
+        results = loaded.run(arguments, prepared)
+        for source, target in carried:
+            arguments[target] = results[source]
+        yield results
+
+
+def _outputs(
+    loaded: LoadedProgram,
+    feed: Feed | None,
+    weights: Mapping[str, Array],
+    hyper: Mapping[str, float],
+    references: References,
+) -> dict[str, Array]:
+    """The outputs of a program that does not train, by name: for each row, or at the end."""
+    arguments = [argument(slot, feed, weights, hyper, references, loaded.optional) for slot in loaded.inputs]
+    with torch.inference_mode():
+        if feed is None:
+            results = loaded.run(arguments, loaded.prepare(arguments))
+            return {slot.name: _array(result) for slot, result in zip(loaded.outputs, results, strict=True)}
+        batches = np.split(np.arange(feed.count), range(feed.batch, feed.count, feed.batch))
+        of_rows = [(i, slot) for i, slot in enumerate(loaded.outputs) if slot.kind not in _CARRIED]
+        found = {slot.name: np.empty((feed.count, *slot.shape[1:]), NUMPY[slot.dtype]) for _, slot in of_rows}
+        for batch, results in zip(batches, _runs(loaded, feed, arguments, batches), strict=True):
+            for place, slot in of_rows:
+                found[slot.name][batch] = results[place].cpu().numpy()[: len(batch)]
+        ends = {
+            slot.name: _array(value)
+            for slot, value in zip(loaded.inputs, arguments, strict=True)
+            if slot.kind == pb.SLOT_KIND_ACCUMULATOR
+        }
+    return found | ends
+
+
+def _array(value: Tensor) -> Array:
+    return np.ascontiguousarray(value.cpu().numpy()).reshape(value.shape)

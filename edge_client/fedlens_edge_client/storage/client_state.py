@@ -29,21 +29,12 @@ class ClientState:
         )
         return self._files.open(*rows[0]) if rows else None
 
-    def start_rules(self, task: int) -> bytes | None:
-        """A serialised local plan that holds only the start rules and extractors of this task's last training."""
-        rows = self._folder.select("SELECT local_plan FROM start_rules WHERE task = ?", task)
-        return bytes(rows[0][0]) if rows else None
-
     def put(self, db: sqlite3.Connection, task: int, round_number: int, state: Mapping[str, EncodedTensors]) -> None:
         """Write new state of a round, not yet current."""
         db.executemany(
             "INSERT OR REPLACE INTO client_state VALUES (?, ?, ?, 0, ?, ?)",
             [(task, name, round_number, stored.sha256, stored.inline) for name, stored in state.items()],
         )
-
-    def put_start_rules(self, db: sqlite3.Connection, task: int, rules: bytes) -> None:
-        """Write start rules in the form that `start_rules` returns."""
-        db.execute("INSERT OR REPLACE INTO start_rules VALUES (?, ?)", (task, rules))
 
     def make_current(self, db: sqlite3.Connection, task: int, round_number: int) -> None:
         """Replace current state by the new state of this round."""

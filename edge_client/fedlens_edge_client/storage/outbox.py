@@ -5,7 +5,7 @@ So a crash at any moment neither loses a result nor trains twice.
 """
 
 import sqlite3
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -28,7 +28,7 @@ class Result:
         answer: Kind of the result; it selects the endpoint.
         header: Framed, as at the start of the body.
         body_sha256: Digest that the receipt must contain.
-        blob: The rest of the body: bytes, a file, or nothing.
+        blobs: The rest of the body, in the header's order; large ones are files.
     """
 
     task: int
@@ -36,7 +36,7 @@ class Result:
     answer: assignment_pb2.Answer
     header: bytes
     body_sha256: bytes
-    blob: bytes | Path | None
+    blobs: tuple[bytes | Path, ...]
 
 
 class Outbox:
@@ -53,30 +53,33 @@ class Outbox:
         self,
         assignment: assignment_pb2.Assignment,
         header: update_pb2.UpdateHeader,
-        upload: EncodedTensors | None,
-        keep: Mapping[str, EncodedTensors],
+        uploads: Sequence[EncodedTensors],
+        keeps: Mapping[str, EncodedTensors],
     ) -> Result:
         """Write a result and its client state to disk in one transaction."""
         framed = wire.frame_update(header)
         body = sha256(framed)
-        if upload is not None:
+        for upload in uploads:
             body.update(self._files.open(upload.sha256, upload.inline).raw)
-        stored = (None, None) if upload is None else (upload.sha256, upload.inline)
-        row = (assignment.task, assignment.round, assignment.answer, framed, body.digest(), *stored)
+        key = (assignment.task, assignment.round)
+        row = (*key, assignment.answer, framed, body.digest())
+        blobs = [(upload.sha256, upload.inline) for upload in uploads]
         with self._folder.transaction() as db:
-            db.execute("INSERT INTO outbox VALUES (?, ?, ?, ?, ?, ?, ?)", row)
-            self._client_state.put(db, assignment.task, assignment.round, keep)
-            plan = assignment.local_plan
-            # A plan that only asks for statistics may start from any weights; do not predict with them.
-            if plan.stages or plan.HasField("evaluation"):
-                rules = assignment_pb2.LocalPlan(start=plan.start, extractors=plan.extractors)
-                self._client_state.put_start_rules(db, assignment.task, rules.SerializeToString())
-        return self._result(row)
+            db.execute("INSERT INTO outbox VALUES (?, ?, ?, ?, ?)", row)
+            numbered = [(*key, position, *blob) for position, blob in enumerate(blobs)]
+            db.executemany("INSERT INTO outbox_blobs VALUES (?, ?, ?, ?, ?)", numbered)
+            self._client_state.put(db, *key, keeps)
+        return self._result(row, blobs)
 
     def first(self) -> Result | None:
         """The oldest result that awaits its receipt."""
         rows = self._folder.select("SELECT * FROM outbox ORDER BY rowid LIMIT 1")
-        return self._result(rows[0]) if rows else None
+        if not rows:
+            return None
+        blobs = self._folder.select(
+            "SELECT blob_sha256, blob FROM outbox_blobs WHERE task = ? AND round = ? ORDER BY position", *rows[0][:2]
+        )
+        return self._result(rows[0], blobs)
 
     def delivered(self, result: Result) -> None:
         """Remove a result that the server has; its client state becomes current."""
@@ -89,17 +92,18 @@ class Outbox:
     def _remove(self, result: Result, settle: Callable[[sqlite3.Connection, int, int], None]) -> None:
         with self._folder.transaction() as db:
             settle(db, result.task, result.round_number)
-            db.execute("DELETE FROM outbox WHERE task = ? AND round = ?", (result.task, result.round_number))
+            for table in ("outbox", "outbox_blobs"):
+                db.execute(f"DELETE FROM {table} WHERE task = ? AND round = ?", (result.task, result.round_number))
         self._sweep()
 
-    def _result(self, row: tuple[Any, ...]) -> Result:
-        task, round_number, answer, header, body_sha256, digest, inline = row
-        blob = self._files.path(digest) if inline is None and digest is not None else inline
-        return Result(task, round_number, answer, header, body_sha256, blob)
+    def _result(self, row: Sequence[Any], blobs: Iterable[tuple[bytes, bytes | None]]) -> Result:
+        held = [self._files.path(digest) if inline is None else inline for digest, inline in blobs]
+        task, round_number, answer, header, body_sha256 = row
+        return Result(task, round_number, answer, header, body_sha256, tuple(held))
 
     def _sweep(self) -> None:
         named = self._folder.select(
-            "SELECT blob_sha256 FROM outbox WHERE blob_sha256 NOT NULL AND blob IS NULL "
+            "SELECT blob_sha256 FROM outbox_blobs WHERE blob IS NULL "
             "UNION SELECT blob_sha256 FROM client_state WHERE blob IS NULL"
         )
         self._files.sweep([digest for (digest,) in named])

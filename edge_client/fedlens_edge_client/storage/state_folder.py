@@ -24,14 +24,16 @@ _SCHEMA = """
 CREATE TABLE meta (key TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID;
 CREATE TABLE outbox (
     task INTEGER, round INTEGER, answer INTEGER NOT NULL, header BLOB NOT NULL, body_sha256 BLOB NOT NULL,
-    blob_sha256 BLOB, blob BLOB,
     PRIMARY KEY (task, round)
+);
+CREATE TABLE outbox_blobs (
+    task INTEGER, round INTEGER, position INTEGER, blob_sha256 BLOB NOT NULL, blob BLOB,
+    PRIMARY KEY (task, round, position)
 );
 CREATE TABLE client_state (
     task INTEGER, name TEXT, round INTEGER, is_current INTEGER NOT NULL, blob_sha256 BLOB NOT NULL, blob BLOB,
     PRIMARY KEY (task, name, round, is_current)
 );
-CREATE TABLE start_rules (task INTEGER PRIMARY KEY, local_plan BLOB NOT NULL);
 CREATE TABLE photo_digests (path BLOB PRIMARY KEY, size INTEGER, mtime_ns INTEGER, sha256 BLOB NOT NULL) WITHOUT ROWID;
 """
 
@@ -112,7 +114,7 @@ class StateFolder:
         """
         with self.transaction() as database:
             database.execute("DELETE FROM meta WHERE key = 'enrolment'")
-            for table in ("outbox", "client_state", "start_rules"):
+            for table in ("outbox", "outbox_blobs", "client_state"):
                 database.execute(f"DELETE FROM {table}")
 
     def erase(self) -> None:

@@ -1,13 +1,12 @@
 """Evaluation of weights on photos, as sums; the arithmetic is the same for every engine."""
 
-from collections.abc import Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedlens_edge_client.engines import Engine, Rows
-from fedlens_proto.blob import Array
+from fedlens_edge_client.engines import Rows
 
 
 @dataclass(frozen=True)
@@ -27,18 +26,18 @@ class Evaluation:
     confusion: tuple[int, ...] | None = None
 
 
-def evaluate(engine: Engine, weights: Mapping[str, Array], rows: Rows, *, with_confusion: bool = False) -> Evaluation:
-    """Evaluate weights on rows; without rows, all sums are 0.
-
-    Raises:
-        BadInput: Weights or rows do not match the manifest.
-        NonFinite: The logits hold a NaN or an infinity.
-    """
-    classes = len(engine.bundle.manifest.class_names)
+def evaluate(
+    predict: Callable[[NDArray[np.float32]], NDArray[np.float32]],
+    rows: Rows,
+    classes: int,
+    *,
+    with_confusion: bool = False,
+) -> Evaluation:
+    """Evaluate the logits that `predict` gives for the rows' inputs; without rows, all sums are 0."""
     if not len(rows.labels):
         nothing = (0,) * classes**2 if with_confusion else None
         return Evaluation(count=0, correct=0, loss=0.0, confusion=nothing)
-    likelihoods = log_softmax(engine.predict(weights, rows.inputs))
+    likelihoods = log_softmax(predict(rows.inputs))
     predicted = likelihoods.argmax(axis=1)
     loss = -likelihoods[np.arange(len(rows.labels)), rows.labels].sum()
     counts = np.bincount(rows.labels * classes + predicted, minlength=classes**2)

@@ -1,5 +1,7 @@
 """The header of an update: evaluations and client statistics as far as the local plan asks for them."""
 
+from collections.abc import Mapping
+
 from fedlens_edge_client.storage.tensor_files import EncodedTensors
 from fedlens_edge_client.training.label_distribution import NoisyAnswers
 from fedlens_edge_client.training.local_training import TrainingResult
@@ -11,7 +13,7 @@ def compose(
     assignment: assignment_pb2.Assignment,
     bundle: manifest_pb2.Manifest,
     result: TrainingResult,
-    upload: EncodedTensors | None,
+    uploads: Mapping[str, EncodedTensors],
     noisy_answers: NoisyAnswers,
 ) -> update_pb2.UpdateHeader:
     """Compose the header for an assignment's result; a noisy answer in it is on disk when this returns."""
@@ -21,8 +23,11 @@ def compose(
         bundle=assignment.bundle,
         num_examples=result.num_examples,
         evaluations=[
-            update_pb2.EvaluationSums(moment=moment, **vars(found))
-            for moment, found in sorted(result.evaluations.items())
+            update_pb2.EvaluationSums(label=label, **vars(found)) for label, found in result.evaluations.items()
+        ],
+        uploads=[
+            update_pb2.UploadedBlob(name=name, sha256=upload.sha256, size=upload.size)
+            for name, upload in uploads.items()
         ],
     )
     for statistic in assignment.local_plan.statistics:
@@ -31,7 +36,4 @@ def compose(
         elif statistic.HasField("label_distribution"):
             epsilon = statistic.label_distribution.epsilon
             header.label_distribution[:] = noisy_answers.answer(bundle.class_names, result.class_counts, epsilon)
-    if upload is not None:
-        header.blob_sha256 = upload.sha256
-        header.blob_size = upload.size
     return header

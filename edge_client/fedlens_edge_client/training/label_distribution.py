@@ -10,7 +10,6 @@ import random
 import struct
 from collections.abc import Callable, Sequence
 from hashlib import sha256
-from math import isfinite
 
 from fedlens_edge_client.storage.state_folder import StateFolder
 
@@ -29,17 +28,12 @@ def private_generator(secret: bytes, names: bytes) -> random.Random:
     return random.Random(sha256(b"fedlens/private/v2" + names + secret).digest())
 
 
-def is_usable(epsilon: float) -> bool:
-    """Tell whether epsilon is above 0 and noise of scale 1/epsilon is finite."""
-    return isfinite(epsilon) and epsilon > 0 and isfinite(1000 / epsilon)
-
-
 def noisy_shares(counts: Sequence[int], epsilon: float, generator: random.Random) -> tuple[float, ...]:
     """Each count's share of all with Laplace(0, 1/epsilon) noise; may be negative, need not add up to 1.
 
     Args:
         counts: Photos of each class, not all 0.
-        epsilon: As `is_usable` allows.
+        epsilon: As `plan_check.is_usable` allows.
         generator: Source of the noise.
     """
     total = sum(counts)

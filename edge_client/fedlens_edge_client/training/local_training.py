@@ -1,21 +1,25 @@
 """Local training: execute an assignment's local plan, a pure function of the assignment, photos, downloads and state.
 
-The plan is data; nothing here knows a method. `requirements.py` refuses unknown parts of a plan beforehand.
+The plan is a short program as data; nothing here knows a method. `fedlens_proto.plan_check` refuses unknown parts of a
+plan beforehand.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedlens_edge_client.engines import Engine
+from fedlens_edge_client.engines import Engine, Rows
 from fedlens_edge_client.errors import AssignmentFailed
 from fedlens_edge_client.training.evaluation import Evaluation, evaluate
-from fedlens_edge_client.training.photo_set import PhotoSet, PreparedPhotos
-from fedlens_edge_client.training.sources import Sources, Tensors
-from fedlens_proto import keyed_hash, manifest
+from fedlens_edge_client.training.photo_set import PhotoSet, PreparedPhotos, public_photos, without_validation
+from fedlens_edge_client.training.sources import ClientStateOf, Sources, Tensors
+from fedlens_proto import keyed_hash, plans
 from fedlens_proto.blob import Array
+from fedlens_proto.manifest import program, select, takes_views
+from fedlens_proto.slots import batch_of
 from fedlens_proto.v1 import assignment_pb2, manifest_pb2, update_pb2
 
 OnStep = Callable[[int, int, float], None]
@@ -28,16 +32,16 @@ class TrainingResult:
     Attributes:
         num_examples: Train photos that the result depends on.
         class_counts: Train photos of each class, in label order, whether requested or not.
-        evaluations: By moment.
-        keep: New client state by name.
-        upload: Tensors to send; None unless requested.
+        evaluations: By label, in the plan's order.
+        keeps: New client state by name.
+        uploads: Tensors to send, by name in the plan's order.
     """
 
     num_examples: int
     class_counts: tuple[int, ...]
-    evaluations: dict[update_pb2.EvaluationMoment, Evaluation]
-    keep: dict[str, dict[str, Array]]
-    upload: dict[str, Array] | None
+    evaluations: dict[str, Evaluation]
+    keeps: dict[str, Tensors]
+    uploads: dict[str, Tensors]
 
 
 def execute(
@@ -45,10 +49,10 @@ def execute(
     engine: Engine,
     photos: PreparedPhotos,
     downloads: Mapping[str, Tensors],
-    client_state: Callable[[str], Tensors | None],
+    client_state: ClientStateOf,
     on_step: OnStep = lambda step, steps, loss: None,
 ) -> TrainingResult:
-    """Execute a local plan that `requirements.check` has accepted.
+    """Execute a local plan that `plan_check.check` has accepted.
 
     Args:
         assignment: Provides the seed and the local plan.
@@ -63,104 +67,161 @@ def execute(
         AssignmentFailed: There are no photos to train on, or tensors do not fit the bundle.
         EngineError: A program failed, or gave a NaN.
     """
-    plan = assignment.local_plan
-    trains = bool(plan.stages or plan.evaluation.fine_tuning)
-    statistics = {statistic.WhichOneof("kind") for statistic in plan.statistics}
-    counts_labels = not statistics.isdisjoint({"class_counts", "label_distribution"})
-    if (trains or counts_labels) and not photos.train.entries:
+    plan, bundle = assignment.local_plan, engine.bundle.manifest
+    train, validation = without_validation(photos.train, plan.validation_percent)
+    rows = {assignment_pb2.ROWS_TRAIN: train, assignment_pb2.ROWS_VALIDATION: validation}
+    trains = plans.reads_rows(plan, assignment_pb2.ROWS_TRAIN)
+    asked = {statistic.WhichOneof("kind") for statistic in plan.statistics}
+    counts_labels = not asked.isdisjoint({"class_counts", "label_distribution"})
+    if (trains or counts_labels or plans.reads_rows(plan, assignment_pb2.ROWS_VALIDATION)) and not train.entries:
         raise AssignmentFailed(update_pb2.FAILURE_REASON_NO_PHOTOS, "there is no labelled train photo")
-    bundle = engine.bundle.manifest
-    sources = Sources(bundle, downloads, client_state)
-    start = sources.start(plan.start)
-    counts = np.bincount(photos.train.rows.labels, minlength=len(bundle.class_names))
-    references = {binding.name: sources.reference(binding, start, counts) for binding in plan.references}
-    train = _training(assignment, engine, photos.train, references, on_step)
-    evaluations = {}
+    if plans.reads_rows(plan, assignment_pb2.ROWS_PUBLIC):
+        rows[assignment_pb2.ROWS_PUBLIC] = public_photos(engine.bundle)
+    counts = np.bincount(train.rows.labels, minlength=len(bundle.class_names))
+    values: dict[str, Tensors] = {}
+    sources = Sources(downloads, client_state, values, counts.astype(np.float32))
+    run = _Run(assignment, engine, rows, sources, values, on_step)
+    for index, instruction in enumerate(plan.instructions):
+        values[instruction.value] = run.make(instruction)
+        read = plans.still_read(plan, index)
+        for name in values.keys() - read:
+            del values[name]
+    evaluations = {each.label: run.evaluate(each, photos.test.rows, "confusion" in asked) for each in plan.evaluations}
 
-    def measure(moment: update_pb2.EvaluationMoment, weights: Tensors) -> None:
-        evaluations[moment] = evaluate(engine, weights, photos.test.rows, with_confusion="confusion" in statistics)
+    def selected(name: str, selector: assignment_pb2.TensorSelector) -> Tensors:
+        tensors = values[name]
+        chosen = {tensor.name for tensor in select(bundle.tensors, selector)}
+        return tensors if not selector.ByteSize() else {key: tensors[key] for key in tensors if key in chosen}
 
-    if plan.evaluation.at_start:
-        measure(update_pb2.EVALUATION_MOMENT_START, start)
-    if plan.evaluation.fine_tuning:
-        # Numbered after the plan's stages, so that they take the photos in another order.
-        fine_tuned = train(start, plan.evaluation.fine_tuning, len(plan.stages))
-        measure(update_pb2.EVALUATION_MOMENT_FINE_TUNED, fine_tuned)
-    trained = train(start, plan.stages, 0)
-    if plan.evaluation.at_end:
-        measure(update_pb2.EVALUATION_MOMENT_END, trained)
+    ran = any(each.train.rows == assignment_pb2.ROWS_TRAIN for each in plan.instructions)
     return TrainingResult(
-        num_examples=len(photos.train) if plan.stages or counts_labels else 0,
+        num_examples=len(train) if ran or counts_labels else 0,
         class_counts=tuple(int(count) for count in counts),
         evaluations=evaluations,
-        keep={keep.set: _selected(trained, bundle, keep.tensors) for keep in plan.keep},
-        upload=_selected(trained, bundle, plan.upload.tensors) if plan.HasField("upload") else None,
+        keeps={keep.state: selected(keep.value, keep.tensors) for keep in plan.keeps},
+        uploads={upload.name: selected(upload.value, upload.tensors) for upload in plan.uploads},
     )
 
 
-def batches(
-    photos: PhotoSet, seed: bytes, stage_index: int, stage: assignment_pb2.Stage, bundle: manifest_pb2.Manifest
-) -> Iterator[NDArray[np.int64]]:
-    """The rows of each step of a stage, int64 [n], 1 <= n <= batch.
+def assemble(
+    instruction: assignment_pb2.Instruction, bundle: manifest_pb2.Manifest, sources: Sources
+) -> dict[str, Array]:
+    """The weights that an `assemble` instruction makes; errors as `Sources.take`."""
+    made: dict[str, Array] = {}
+    for use in plans.instruction_uses(instruction, bundle):
+        made |= sources.take(use) or {}
+    return made
 
-    Keyed hashes order the photos of an epoch. The last batch of an epoch is short or, with `LAST_BATCH_FILLED`, filled
-    cyclically from the start of the epoch's order.
+
+def batches(
+    photos: PhotoSet,
+    seed: bytes,
+    training: int,
+    train: assignment_pb2.Train,
+    batch: int,
+    last_batch: manifest_pb2.LastBatch,
+) -> Iterator[NDArray[np.int64]]:
+    """The rows of each step of a training, int64 [n], 1 <= n <= batch.
+
+    Keyed hashes order the photos of an epoch; `training` counts the plan's trainings from 0. The last batch of an epoch
+    is short or, with `LAST_BATCH_FILLED`, filled cyclically from the start of the epoch's order.
     """
-    left = steps_of(stage, len(photos), bundle.batch)
-    fills = bundle.last_batch == manifest_pb2.LAST_BATCH_FILLED
+    left = steps_of(train, len(photos), batch)
+    fills = last_batch == manifest_pb2.LAST_BATCH_FILLED
     epoch = 0
     while left:
-        ranks = keyed_hash.photo_ranks(seed, stage_index, epoch, photos.entries)
+        ranks = keyed_hash.photo_ranks(seed, training, epoch, photos.entries)
         order = np.array(sorted(range(len(ranks)), key=ranks.__getitem__), np.int64)
-        for first in range(0, len(order), bundle.batch)[:left]:
-            batch = order[first : first + bundle.batch]
-            if fills and len(batch) < bundle.batch:
-                batch = np.concatenate([batch, np.resize(order, bundle.batch - len(batch))])
-            yield batch
+        for first in range(0, len(order), batch)[:left]:
+            rows = order[first : first + batch]
+            if fills and len(rows) < batch:
+                rows = np.concatenate([rows, np.resize(order, batch - len(rows))])
+            yield rows
             left -= 1
         epoch += 1
 
 
-def steps_of(stage: assignment_pb2.Stage, num_examples: int, batch: int) -> int:
-    """The number of steps of a stage."""
-    return stage.steps if stage.HasField("steps") else stage.epochs * -(-num_examples // batch)
+def steps_of(train: assignment_pb2.Train, num_examples: int, batch: int) -> int:
+    """The number of steps of a training."""
+    return train.steps if train.HasField("steps") else train.epochs * -(-num_examples // batch)
 
 
-def _training(
-    assignment: assignment_pb2.Assignment,
-    engine: Engine,
-    photos: PhotoSet,
-    references: Mapping[str, Tensors],
-    on_step: OnStep,
-) -> Callable[[dict[str, Array], Sequence[assignment_pb2.Stage], int], dict[str, Array]]:
-    """A function that runs stages, numbered from its third argument on, starting from the weights in its first."""
-    bundle, plan = engine.bundle.manifest, assignment.local_plan
-    rows = photos.training_rows(engine, assignment.seed)
-    total = sum(steps_of(stage, len(photos), bundle.batch) for stage in (*plan.stages, *plan.evaluation.fine_tuning))
-    done = 0
+@dataclass
+class _Run:
+    """The state of one run of a plan."""
 
-    def count(loss: float) -> None:
-        nonlocal done
-        done += 1
-        on_step(done, total, loss)
+    assignment: assignment_pb2.Assignment
+    engine: Engine
+    rows: Mapping[assignment_pb2.Rows, PhotoSet]
+    sources: Sources
+    values: Mapping[str, Tensors]
+    on_step: OnStep
+    _trainings: int = field(default=0, init=False)
+    _steps_done: int = field(default=0, init=False)
+    _viewed: Rows | None = field(default=None, init=False)  # a photo's views are the same in all of a plan
 
-    def train(weights: dict[str, Array], stages: Sequence[assignment_pb2.Stage], first: int) -> dict[str, Array]:
-        for index, stage in enumerate(stages, start=first):
-            weights = engine.train(
-                stage.program,
-                weights,
-                rows,
-                batches(photos, assignment.seed, index, stage, bundle),
-                {hyper.name: hyper.value for hyper in stage.hyper_values},
-                references,
-                count,
-            )
-        return weights
+    def make(self, instruction: assignment_pb2.Instruction) -> Tensors:
+        """The value of an instruction."""
+        match instruction.WhichOneof("kind"):
+            case "assemble":
+                return assemble(instruction, self._bundle, self.sources)
+            case "train":
+                return self._train(instruction.train)
+            case _:
+                derive = instruction.derive
+                over = self.rows[derive.rows].rows if derive.rows else None
+                return self.engine.derive(
+                    derive.program, _hyper(derive.hyper_values), self._references(derive.program, derive.bindings), over
+                )
 
-    return train
+    def evaluate(self, evaluation: assignment_pb2.Evaluation, test: Rows, with_confusion: bool) -> Evaluation:
+        """The sums of one evaluation over the test photos."""
+        name = evaluation.program or plans.PREDICT
+        references = self._references(name, evaluation.bindings)
+        predict = partial(self.engine.predict, self.values[evaluation.value], program=name, references=references)
+        return evaluate(predict, test, len(self._bundle.class_names), with_confusion=with_confusion)
+
+    @property
+    def _bundle(self) -> manifest_pb2.Manifest:
+        return self.engine.bundle.manifest
+
+    def _train(self, train: assignment_pb2.Train) -> Tensors:
+        photos, seed, number = self.rows[train.rows], self.assignment.seed, self._trainings
+        self._trainings += 1
+        rows = photos.rows
+        if takes_views(program(self._bundle, train.program), self._bundle):
+            rows = self._viewed = self._viewed or photos.training_rows(self.engine, seed)
+        total = self._steps()
+
+        def count(loss: float) -> None:
+            self._steps_done += 1
+            self.on_step(self._steps_done, total, loss)
+
+        return self.engine.train(
+            train.program,
+            self.values[train.start],
+            rows,
+            batches(photos, seed, number, train, self._batch(train), self._bundle.last_batch),
+            _hyper(train.hyper_values),
+            self._references(train.program, train.bindings),
+            count,
+            partial(keyed_hash.step_uniforms, seed, number),
+        )
+
+    def _steps(self) -> int:
+        """The number of steps of the whole plan."""
+        found = [each.train for each in self.assignment.local_plan.instructions if each.HasField("train")]
+        return sum(steps_of(train, len(self.rows[train.rows]), self._batch(train)) for train in found)
+
+    def _batch(self, train: assignment_pb2.Train) -> int:
+        return batch_of(program(self._bundle, train.program))
+
+    def _references(self, name: str, bindings: Sequence[assignment_pb2.Binding]) -> dict[str, Tensors]:
+        """The tensors of each reference that is bound to something."""
+        uses = plans.bound(program(self._bundle, name), bindings, self._bundle)
+        taken = {binding.reference: self.sources.take(use) for binding, use in zip(bindings, uses, strict=True)}
+        return {reference: tensors for reference, tensors in taken.items() if tensors is not None}
 
 
-def _selected(
-    tensors: Tensors, bundle: manifest_pb2.Manifest, selector: assignment_pb2.TensorSelector
-) -> dict[str, Array]:
-    return {tensor.name: tensors[tensor.name] for tensor in manifest.select(bundle.tensors, selector)}
+def _hyper(values: Sequence[assignment_pb2.HyperValue]) -> dict[str, float]:
+    return {hyper.name: hyper.value for hyper in values}

@@ -1,7 +1,7 @@
 """The rows of an album's snapshot for programs; each photo is decoded and embedded only once."""
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
@@ -11,16 +11,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedlens_edge_client.engines import Engine, Rows, Views
+from fedlens_edge_client.errors import AssignmentFailed
 from fedlens_edge_client.storage.album import AlbumSnapshot, Photo
 from fedlens_edge_client.storage.feature_cache import FeatureCache
 from fedlens_edge_client.storage.folder_album import UNREADABLE
 from fedlens_edge_client.training import features, views
-from fedlens_proto import photos
-from fedlens_proto.errors import PhotoUnreadable
-from fedlens_proto.v1 import manifest_pb2
+from fedlens_proto import keyed_hash, photos
+from fedlens_proto.blob import Blob
+from fedlens_proto.errors import BlobError, PhotoUnreadable
+from fedlens_proto.manifest import Bundle
+from fedlens_proto.v1 import manifest_pb2, update_pb2
 
 CHANGED = "photos that have changed or gone since the album was read"
 _STORE_EVERY = 64
+# Fewer photos are not divided into some to train on and some for validation.
+_LEAST_DIVIDED = 5
 
 
 @dataclass(frozen=True)
@@ -40,6 +45,12 @@ class PhotoSet:
     def __len__(self) -> int:
         """The number of photos."""
         return len(self.entries)
+
+    def at(self, indices: Sequence[int]) -> "PhotoSet":
+        """These photos of the set."""
+        rows = Rows(self.rows.inputs[indices], self.rows.labels[indices])
+        stored = None if self.stored_views is None else self.stored_views[indices]
+        return PhotoSet(tuple(self.entries[i] for i in indices), rows, stored)
 
     def training_rows(self, engine: Engine, seed: bytes) -> Rows:
         """The rows, with the views for this assignment seed if the bundle's steps take views.
@@ -128,6 +139,36 @@ def prepare(
         return PhotoSet(tuple((photo.digest, photo.copy) for photo in mine), Rows(inputs, classes), stored)
 
     return PreparedPhotos(chosen(False), chosen(True), {why: tuple(sorted(names)) for why, names in skipped.items()})
+
+
+def without_validation(photos: PhotoSet, percent: int) -> tuple[PhotoSet, PhotoSet]:
+    """The photos to train on and those for validation, about `percent` of 100 and the same in every round.
+
+    Both are all photos if there are fewer than 5, if one of them would be empty, or if `percent` is 0.
+    """
+    validation = [i for i, (digest, _) in enumerate(photos.entries) if keyed_hash.is_validation_photo(digest, percent)]
+    if len(photos) < _LEAST_DIVIDED or not 0 < len(validation) < len(photos):
+        return photos, photos
+    return photos.at(sorted(set(range(len(photos))).difference(validation))), photos.at(validation)
+
+
+def public_photos(bundle: Bundle) -> PhotoSet:
+    """The bundle's public photos, in their order.
+
+    Raises:
+        AssignmentFailed: Their blob is damaged, or does not hold them.
+    """
+    public = bundle.manifest.public
+    try:
+        found = Blob.open(bundle.part(public.sha256), public.sha256)
+        inputs, labels = np.array(found["input"]), np.array(found["label"])
+    except (BlobError, KeyError) as error:
+        raise AssignmentFailed(
+            update_pb2.FAILURE_REASON_BUNDLE, f"the public photos cannot be read: {error}"
+        ) from error
+    if len(inputs) != public.rows or labels.shape != (public.rows,):
+        raise AssignmentFailed(update_pb2.FAILURE_REASON_BUNDLE, f"there are not {public.rows} public photos")
+    return PhotoSet(tuple((bytes(keyed_hash.DIGEST_BYTES), i) for i in range(len(inputs))), Rows(inputs, labels))
 
 
 def _values(

@@ -5,16 +5,27 @@ from collections.abc import Iterable
 from fedlens_edge_client.engines.choice import ABILITIES, EngineName
 from fedlens_edge_client.errors import AssignmentFailed
 from fedlens_edge_client.policy import Policy
-from fedlens_edge_client.training.label_distribution import NoisyAnswers, is_usable
-from fedlens_proto import keyed_hash, manifest
-from fedlens_proto.blob import FLOATS
-from fedlens_proto.v1 import assignment_pb2, enrolment_pb2, manifest_pb2, update_pb2
+from fedlens_edge_client.training.label_distribution import NoisyAnswers
+from fedlens_proto import keyed_hash, plan_check, plans
+from fedlens_proto.errors import PlanRefused
+from fedlens_proto.v1 import assignment_pb2, check_in_pb2, enrolment_pb2, manifest_pb2, update_pb2
+
+_MODEL = "model"
+_BESIDE_NOISE = "nothing measured exactly is answered beside a label distribution, whose noise it would undo"
 
 
-def capabilities(engine: EngineName, models: Iterable[str] = ()) -> enrolment_pb2.Capabilities:
+def capabilities(
+    engine: EngineName, models: Iterable[str] = (), policy: Policy | None = None
+) -> enrolment_pb2.Capabilities:
     """The capabilities that a client sends when it enrols; without `models` it takes bundles of any model."""
-    able = ABILITIES[engine]
-    return enrolment_pb2.Capabilities(formats=[able.program_format], bundle_classes=able.bundle_classes, models=models)
+    able, tables = ABILITIES[engine], (policy or Policy()).tables
+    return enrolment_pb2.Capabilities(
+        formats=[able.program_format],
+        bundle_classes=able.bundle_classes,
+        models=models,
+        plan_format=plans.FORMAT,
+        tables=["*"] if tables is None else sorted(tables),
+    )
 
 
 def check_pinned(bundle: bytes, policy: Policy) -> None:
@@ -35,7 +46,7 @@ def check_policy(assignment: assignment_pb2.Assignment, policy: Policy) -> None:
     """
     plan = assignment.local_plan
     asks = {ask.WhichOneof("kind") for ask in plan.statistics}
-    evaluates = plan.evaluation.at_start or plan.evaluation.at_end or bool(plan.evaluation.fine_tuning)
+    evaluates = bool(plan.evaluations)
     if not policy.answer_class_counts and "class_counts" in asks:
         raise _forbidden("class counts are not answered")
     if not policy.answer_evaluation and evaluates:
@@ -45,9 +56,7 @@ def check_policy(assignment: assignment_pb2.Assignment, policy: Policy) -> None:
     if "label_distribution" in asks:
         _check_label_distribution(plan, policy)
         if asks & {"class_counts", "confusion"} or evaluates:
-            raise _forbidden(
-                "nothing measured exactly is answered beside a label distribution, whose noise it would undo"
-            )
+            raise _forbidden(_BESIDE_NOISE)
 
 
 def check_earlier_answers(
@@ -60,6 +69,7 @@ def check_earlier_answers(
     """
     exact = {"class_counts": "class counts", "confusion": "confusion matrices"}
     asked = [exact[question] for ask in plan.statistics if (question := ask.WhichOneof("kind")) in exact]
+    asked += _exact_tables(plan, bundle)
     if asked and not policy.answer_exactly_after_noise and answers.has(bundle.class_names):
         raise _forbidden(
             f"{asked[0]} are not answered to a server that has a label distribution of the same classes, whose noise "
@@ -79,109 +89,65 @@ def _check_label_distribution(plan: assignment_pb2.LocalPlan, policy: Policy) ->
             )
 
 
-def check(assignment: assignment_pb2.Assignment, bundle: manifest_pb2.Manifest) -> None:
-    """Refuse an assignment that this version or the bundle does not support, naming the first such part.
+def check(assignment: assignment_pb2.Assignment, bundle: manifest_pb2.Manifest, policy: Policy) -> None:
+    """Refuse an assignment that this version, the bundle or the policy does not support, naming the first such part.
 
     Raises:
-        AssignmentFailed: With reason `unsupported`.
+        AssignmentFailed: With reason `unsupported`, or `policy` for a table that is not allowed.
     """
     plan = assignment.local_plan
-    sets = {entry.name for entry in assignment.sets} | {manifest.INITIAL}
     if len(assignment.seed) != keyed_hash.DIGEST_BYTES:
-        raise _unsupported(f"a seed of {len(assignment.seed)} bytes")
-    if not plan.start:
-        raise _unsupported("a local plan without start rules")
-    for rule in plan.start:
-        _check_source(rule.source, sets)
-    _check_asks(plan)
-    _check_answer(assignment)
-    _check_references(plan, bundle, sets)
-    if len(plan.extractors) != bundle.concatenated:
-        raise _unsupported(f"{len(plan.extractors)} extractors; the bundle takes {bundle.concatenated} side by side")
-    for stage in (*plan.stages, *plan.evaluation.fine_tuning):
-        _check_stage(stage, bundle)
-    names = [keep.set for keep in plan.keep]
-    if "" in names or len(set(names)) != len(names):
-        raise _unsupported(f"kept sets must have names, each once: {names}")
+        raise _unsupported(f"not supported: a seed of {len(assignment.seed)} bytes")
+    _check_plan(plan, bundle, assignment.answer, assignment.sets)
+    for table in plans.tables(plan, bundle).values():
+        if policy.tables is not None and table.makes not in policy.tables:
+            raise _forbidden(f"table {table.makes!r} is not answered; allow it with --allow-table {table.makes}")
+    if _asks(plan, "label_distribution") and _exact_tables(plan, bundle):
+        raise _forbidden(_BESIDE_NOISE)
 
 
-def _check_asks(plan: assignment_pb2.LocalPlan) -> None:
-    asked: set[str] = set()
-    for ask in plan.statistics:
-        question = ask.WhichOneof("kind")
-        if question is None:
-            raise _unsupported("the question 'unset'")
-        if question in asked:
-            raise _unsupported(f"the question {question!r} asked twice")
-        asked.add(question)
-        epsilon = ask.label_distribution.epsilon
-        if question == "label_distribution" and not is_usable(epsilon):
-            raise _unsupported(f"a label distribution with epsilon {epsilon:g}, which must be above 0 and finite")
+def assembling(model: check_in_pb2.CurrentModel, bundle: manifest_pb2.Manifest) -> assignment_pb2.LocalPlan:
+    """The local plan that puts the client's current model together, as its only instruction.
+
+    Raises:
+        AssignmentFailed: The model cannot be put together in this bundle.
+    """
+    instruction = assignment_pb2.Instruction(value=_MODEL, assemble=assignment_pb2.Assemble(rules=model.rules))
+    plan = assignment_pb2.LocalPlan(
+        format=plans.FORMAT,
+        instructions=[instruction],
+        extractors=model.extractors,
+        evaluations=[assignment_pb2.Evaluation(label=_MODEL, value=_MODEL)],
+    )
+    _check_plan(plan, bundle, assignment_pb2.ANSWER_EVALUATION, model.sets)
+    return plan
 
 
-def _check_answer(assignment: assignment_pb2.Assignment) -> None:
-    plan = assignment.local_plan
-    if assignment.answer not in (assignment_pb2.ANSWER_UPDATE, assignment_pb2.ANSWER_EVALUATION):
-        raise _unsupported(f"an answer of kind {assignment.answer}")
-    if not plan.HasField("upload"):
-        return
-    if assignment.answer == assignment_pb2.ANSWER_EVALUATION:
-        raise _unsupported("an upload with an evaluation")
-    if plan.upload.codec not in FLOATS:
-        raise _unsupported(f"upload codec {plan.upload.codec or 'unset'}")
-    if plan.upload.base_set and plan.upload.base_set not in {entry.name for entry in assignment.sets}:
-        raise _unsupported(
-            f"an upload as difference from set {plan.upload.base_set!r}, which is not among the assignment's"
-        )
+def _check_plan(
+    plan: assignment_pb2.LocalPlan,
+    bundle: manifest_pb2.Manifest,
+    answer: assignment_pb2.Answer,
+    sets: Iterable[assignment_pb2.BlobSet],
+) -> None:
+    try:
+        plan_check.check(plan, bundle, answer=answer, sets={entry.name for entry in sets})
+    except PlanRefused as error:
+        raise _unsupported(str(error)) from error
 
 
-def _check_references(plan: assignment_pb2.LocalPlan, bundle: manifest_pb2.Manifest, sets: set[str]) -> None:
-    known = {reference.name for reference in bundle.references}
-    bound = [binding.name for binding in plan.references]
-    if len(set(bound)) != len(bound):
-        raise _unsupported(f"a reference bound twice: {bound}")
-    if unknown := sorted(set(bound) - known):
-        raise _unsupported(f"reference {unknown[0]!r}, which the bundle does not have")
-    trains = plan.stages or plan.evaluation.fine_tuning
-    if trains and (missing := sorted(known - set(bound))):
-        raise _unsupported(f"a local plan that leaves the bundle's reference {missing[0]!r} unbound")
-    for binding in plan.references:
-        source = binding.WhichOneof("source")
-        if source is None:
-            raise _unsupported(f"reference {binding.name!r} without a source")
-        if source == "set":
-            _check_source(binding.set, sets)
+def _asks(plan: assignment_pb2.LocalPlan, statistic: str) -> bool:
+    return any(ask.WhichOneof("kind") == statistic for ask in plan.statistics)
 
 
-def _check_stage(stage: assignment_pb2.Stage, bundle: manifest_pb2.Manifest) -> None:
-    known = [program.name for program in bundle.programs]
-    if stage.program not in known:
-        raise _unsupported(f"program {stage.program!r}; the bundle has {', '.join(known)}")
-    outputs = {slot.kind for slot in manifest.program(bundle, stage.program).outputs}
-    if manifest_pb2.SLOT_KIND_WEIGHT not in outputs:
-        raise _unsupported(f"program {stage.program!r} as a stage; it trains nothing")
-    if stage.WhichOneof("length") is None:
-        raise _unsupported("a stage without epochs or steps")
-    ranges = {hyper.name: hyper for hyper in bundle.hyper_parameters}
-    for value in stage.hyper_values:
-        allowed = ranges.get(value.name)
-        if allowed is None:
-            raise _unsupported(f"hyper-parameter {value.name!r}, which the bundle does not have")
-        if not allowed.minimum <= value.value <= allowed.maximum:
-            raise _unsupported(
-                f"hyper-parameter {value.name!r} = {value.value}; allowed are {allowed.minimum} to {allowed.maximum}"
-            )
-
-
-def _check_source(source: assignment_pb2.SetSource, sets: set[str]) -> None:
-    if not source.kept and not source.download:
-        raise _unsupported("a source that names no set")
-    if source.download and source.download not in sets:
-        raise _unsupported(f"set {source.download!r}, which is not among the assignment's")
+def _exact_tables(plan: assignment_pb2.LocalPlan, bundle: manifest_pb2.Manifest) -> list[str]:
+    """The uploaded tables that are measured on the client's own photos."""
+    tables = plans.tables(plan, bundle)
+    exact = [upload.name for upload in plan.uploads if plans.is_about_photos(plan, upload.value)]
+    return [f"table {tables[name].makes!r}" for name in exact]
 
 
 def _unsupported(what: str) -> AssignmentFailed:
-    return AssignmentFailed(update_pb2.FAILURE_REASON_UNSUPPORTED, f"not supported: {what}")
+    return AssignmentFailed(update_pb2.FAILURE_REASON_UNSUPPORTED, what)
 
 
 def _forbidden(what: str) -> AssignmentFailed:

@@ -1,133 +1,97 @@
-"""Sources of a local plan's tensors: client state, and downloads that stand in for missing or unfit state.
+"""Sources of a local plan's tensors: values, downloads, client state, and label counts.
 
-Client state may belong to another bundle, because a client can name other models at any time.
+Client state may belong to another bundle, because a client can name other models at any time; then, or where there is
+none yet, the other source of the plan stands in for it.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-
-import numpy as np
-from numpy.typing import NDArray
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
 from fedlens_edge_client.errors import AssignmentFailed
-from fedlens_proto import manifest
+from fedlens_proto import plans
 from fedlens_proto.blob import Array
-from fedlens_proto.v1 import assignment_pb2, blob_pb2, manifest_pb2, update_pb2
-
-# Tensor name used by the label-count reference.
-LABEL_COUNTS = "label_counts"
+from fedlens_proto.layout import DTYPES
+from fedlens_proto.plans import Use
+from fedlens_proto.slots import LABEL_COUNTS
+from fedlens_proto.v1 import assignment_pb2, manifest_pb2, update_pb2
 
 Tensors = Mapping[str, Array]
+ClientStateOf = Callable[[str], Tensors | None]
 
 
-def needed(
-    plan: assignment_pb2.LocalPlan, bundle: manifest_pb2.Manifest, client_state: Callable[[str], Tensors | None]
-) -> set[str]:
-    """Names of the downloads that a plan reads; without stand-ins for client state that fits the bundle."""
-    found = Sources(bundle, {}, client_state).downloaded(plan)
-    return (found | {*plan.extractors, plan.upload.base_set}) - {""}
-
-
-def starting_from(sets: Mapping[str, Tensors], bundle: manifest_pb2.Manifest) -> assignment_pb2.LocalPlan:
-    """Start rules that take each tensor from the first set that has it, and from the initial weights last."""
-    plan = assignment_pb2.LocalPlan()
-    for name in sorted(sets, key=lambda name: name == manifest.INITIAL):
-        exchangeable = [tensor.name for tensor in bundle.tensors if tensor.name in sets[name]]
-        if exchangeable:  # a rule without names would select every tensor
-            rule = plan.start.add(source=assignment_pb2.SetSource(download=name))
-            rule.tensors.names.extend(exchangeable)
-    return plan
-
-
+@dataclass(frozen=True)
 class Sources:
-    """The sources of a local plan's tensors."""
+    """The sources of one run of a local plan.
 
-    def __init__(
-        self,
-        bundle: manifest_pb2.Manifest,
-        downloads: Mapping[str, Tensors],
-        client_state: Callable[[str], Tensors | None],
-    ) -> None:
-        """Downloads by name; `client_state` returns None for a name without state."""
-        self._bundle = bundle
-        self._tensors = {tensor.name: tensor for tensor in bundle.tensors}
-        self._downloads = downloads
-        self._client_state = client_state
+    Attributes:
+        downloads: Sets by name.
+        client_state: Returns client state by name, None if there is none yet.
+        values: Made by earlier instructions, by name.
+        label_counts: Number of train photos of each class, float32 [classes]; None where none are known.
+    """
 
-    def downloaded(self, plan: assignment_pb2.LocalPlan) -> set[str]:
-        """Names of the downloads that the start rules and references of a plan read."""
-        read = [*self._selected(plan.start)]
-        read += [(binding.set, self._referred(binding)) for binding in plan.references if binding.HasField("set")]
-        return {source.download for source, names in read if names and self._usable(source, names) is None}
+    downloads: Mapping[str, Tensors]
+    client_state: ClientStateOf
+    values: Mapping[str, Tensors] = field(default_factory=dict)
+    label_counts: Array | None = None
 
-    def start(self, rules: Iterable[assignment_pb2.StartRule]) -> dict[str, Array]:
-        """Every exchangeable tensor, each from the first rule that selects it.
+    def take(self, use: Use) -> dict[str, Array] | None:
+        """The tensors of a use; None where an optional one finds nothing that fits.
 
         Raises:
-            AssignmentFailed: A tensor is missing, or does not fit the bundle.
+            AssignmentFailed: A tensor is missing or does not fit.
         """
-        weights: dict[str, Array] = {}
-        for source, names in self._selected(rules):
-            weights |= self._take(source, names)
-        if missing := self._tensors.keys() - weights.keys():
-            raise AssignmentFailed(
-                update_pb2.FAILURE_REASON_UNSUPPORTED, f"no start rule selects tensor {min(missing)!r} of the bundle"
-            )
-        return weights
-
-    def reference(
-        self, binding: assignment_pb2.ReferenceBinding, start: dict[str, Array], counts: NDArray[np.int64]
-    ) -> Tensors:
-        """The tensors of a reference; errors as in `start`."""
-        if binding.HasField("label_counts"):
-            return {LABEL_COUNTS: counts.astype(np.float32)}
-        names = self._referred(binding)
-        if binding.HasField("start"):
-            return {name: start[name] for name in names}
-        return self._take(binding.set, names)
-
-    def _selected(
-        self, rules: Iterable[assignment_pb2.StartRule]
-    ) -> Iterator[tuple[assignment_pb2.SetSource, list[str]]]:
-        """Each rule's source with the tensors that no earlier rule selects."""
-        taken: set[str] = set()
-        for rule in rules:
-            names = [tensor.name for tensor in manifest.select(self._bundle.tensors, rule.tensors)]
-            yield rule.source, [name for name in names if name not in taken]
-            taken.update(names)
-
-    def _referred(self, binding: assignment_pb2.ReferenceBinding) -> list[str]:
-        return next(list(ref.tensors) for ref in self._bundle.references if ref.name == binding.name)
-
-    def _usable(self, source: assignment_pb2.SetSource, names: list[str]) -> Tensors | None:
-        """The client state of a source; None if there is none, or it does not fit and a download stands in for it."""
-        found = self._client_state(source.kept) if source.kept else None
-        if found is None or not source.download:
-            return found
-        return found if all(self._fault(found, name) is None for name in names) else None
-
-    def _take(self, source: assignment_pb2.SetSource, names: list[str]) -> dict[str, Array]:
-        if not names:
-            return {}
-        found, what = self._usable(source, names), f"client state {source.kept!r}"
-        if found is None:
-            if not source.download:
-                raise AssignmentFailed(update_pb2.FAILURE_REASON_INTERNAL, f"there is no {what} yet")
-            what = f"downloaded set {source.download!r}"
-            found = self._downloads.get(source.download)
-            if found is None:
-                raise AssignmentFailed(update_pb2.FAILURE_REASON_UNSUPPORTED, f"there is no {what}")
-        for name in names:
-            if fault := self._fault(found, name):
-                raise AssignmentFailed(update_pb2.FAILURE_REASON_UNSUPPORTED, f"{what}{fault}")
-        return {name: found[name] for name in names}
-
-    def _fault(self, found: Tensors, name: str) -> str | None:
-        """The fault of a tensor, as text to follow the name of its source; None if it fits."""
-        wanted = self._tensors[name]
-        if name not in found:
-            return f" has no tensor {name!r}"
-        tensor = found[name]
-        kind = np.dtype(np.float32 if wanted.dtype == blob_pb2.DTYPE_FLOAT32 else np.int64)
-        if tensor.shape == tuple(wanted.shape) and tensor.dtype == kind:
+        state = _usable_state(use, self.client_state)
+        if state is not None:
+            return _taken(use, state)
+        found, what = self._other(use.source)
+        fault = f"there is no {what}" if found is None else _fault(use, found, what)
+        if found is not None and fault is None:
+            return _taken(use, found)
+        if use.is_optional:
             return None
-        return f": tensor {name!r} is {tensor.dtype}{list(tensor.shape)}, the bundle has {kind}{list(wanted.shape)}"
+        raise AssignmentFailed(update_pb2.FAILURE_REASON_UNSUPPORTED, str(fault))
+
+    def _other(self, source: assignment_pb2.Source) -> tuple[Tensors | None, str]:
+        """What stands in for client state, and its name for errors."""
+        match source.WhichOneof("other"):
+            case "value":
+                return self.values.get(source.value), f"value {source.value!r}"
+            case "download":
+                return self.downloads.get(source.download), f"downloaded set {source.download!r}"
+            case "label_counts" if self.label_counts is not None:
+                return {LABEL_COUNTS: self.label_counts}, "label counts"
+            case _:
+                return self.client_state(source.state), f"client state {source.state!r}"
+
+
+def needed(plan: assignment_pb2.LocalPlan, bundle: manifest_pb2.Manifest, client_state: ClientStateOf) -> set[str]:
+    """Names of the downloads that a plan reads; without stand-ins for client state that fits."""
+    found = {
+        use.source.download
+        for use in plans.uses(plan, bundle)
+        if use.tensors and _usable_state(use, client_state) is None
+    }
+    return (found | {*plan.extractors, *(upload.base for upload in plan.uploads)}) - {""}
+
+
+def _usable_state(use: Use, client_state: ClientStateOf) -> Tensors | None:
+    """The client state of a use, if every tensor of it fits."""
+    found = client_state(use.source.state) if use.source.state and use.tensors else None
+    return found if found is not None and _fault(use, found, "") is None else None
+
+
+def _taken(use: Use, found: Tensors) -> dict[str, Array]:
+    return {spec.name: found[spec.name] for spec in use.tensors}
+
+
+def _fault(use: Use, found: Tensors, what: str) -> str | None:
+    """The first tensor that is missing or does not fit, in words; None: all fit."""
+    for spec in use.tensors:
+        if spec.name not in found:
+            return f"{what} has no tensor {spec.name!r}"
+        tensor = found[spec.name]
+        if tensor.shape != spec.shape or tensor.dtype != DTYPES[spec.dtype]:
+            has, wanted = f"{tensor.dtype}{list(tensor.shape)}", f"{DTYPES[spec.dtype]}{list(spec.shape)}"
+            return f"{what}: tensor {spec.name!r} is {has}, needed is {wanted}"
+    return None

@@ -8,7 +8,11 @@ FEATURES = 512
 """Inputs of the classifier of every such model by name: classifiers of different models can be averaged."""
 
 
-class Classified(nn.Module):
+class FeatureModel(nn.Module):
+    """A model whose call takes `with_features`, and then returns what enters the ReLU before its classifier, too."""
+
+
+class Classified(FeatureModel):
     """`classifier(relu(extractor(x)))`.
 
     Contrastive objectives compare the features before the ReLU.

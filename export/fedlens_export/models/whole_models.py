@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from fedlens_export.errors import NotExportable, check_choice
 from fedlens_export.models import small_models, torchvision_models
+from fedlens_export.models.classified import FeatureModel
 
 MIN_SIDE = 16
 """The least side of photos, in pixels: 16 - 4 = 12, / 2 = 6, - 4 = 2, / 2 = 1."""
@@ -29,7 +30,7 @@ _LAYERS: dict[str, tuple[tuple[int, int], tuple[int, int], bool]] = {
 MODELS = (*_LAYERS, *small_models.MODELS, *torchvision_models.WHOLE)
 
 
-class SmallCnn(nn.Module):
+class SmallCnn(FeatureModel):
     """Two convolutions and three FC layers."""
 
     def __init__(self, channels: Sequence[int], hidden: Sequence[int], classes: int, side: int, norm: bool) -> None:
@@ -44,13 +45,16 @@ class SmallCnn(nn.Module):
         self.fc2 = nn.Linear(hidden[0], hidden[1])
         self.fc3 = nn.Linear(hidden[1], classes)
 
-    def forward(self, photos: Tensor) -> Tensor:
-        """Logits, float32 [N, classes], of normalised photos, float32 [N, 3, side, side]."""
+    def forward(self, photos: Tensor, *, with_features: bool = False) -> Tensor | tuple[Tensor, Tensor]:
+        """Logits, float32 [N, classes], of normalised photos, float32 [N, 3, side, side].
+
+        With `with_features` the features before the last ReLU, float32 [N, F], and the logits.
+        """
         x = torch.max_pool2d(torch.relu(self.norm1(self.conv1(photos))), 2)
         x = torch.max_pool2d(torch.relu(self.norm2(self.conv2(x))), 2)
-        x = torch.relu(self.fc1(x.flatten(1)))
-        logits: Tensor = self.fc3(torch.relu(self.fc2(x)))
-        return logits
+        features: Tensor = self.fc2(torch.relu(self.fc1(x.flatten(1))))
+        logits: Tensor = self.fc3(torch.relu(features))
+        return (features, logits) if with_features else logits
 
 
 def build(name: str, classes: int, side: int, seed: int) -> nn.Module:

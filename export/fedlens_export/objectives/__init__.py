@@ -4,7 +4,20 @@ It may import `network`, `hyper` and `errors`. Begin with `objective.py`.
 """
 
 from fedlens_export.errors import check_choice
-from fedlens_export.objectives import classifier_proximal, cross_entropy, proximal, supcon
+from fedlens_export.objectives import (
+    calibrated_logits,
+    classifier_proximal,
+    cross_entropy,
+    distil,
+    dynamic,
+    generated,
+    meta,
+    moon,
+    prototypes,
+    proximal,
+    restricted_softmax,
+    supcon,
+)
 from fedlens_export.objectives.objective import Objective
 
 OBJECTIVES = {
@@ -15,6 +28,18 @@ OBJECTIVES = {
         classifier_proximal.OBJECTIVE,
         supcon.NORMALISED,
         supcon.RAW,
+        dynamic.OBJECTIVE,
+        moon.OBJECTIVE,
+        restricted_softmax.OBJECTIVE,
+        calibrated_logits.OBJECTIVE,
+        meta.FIRST_ORDER,
+        meta.EXACT,
+        prototypes.OBJECTIVE,
+        distil.DIVERGENCE,
+        distil.PROBABILITIES,
+        distil.SCORES,
+        distil.SCORES_SQUARED,
+        generated.OBJECTIVE,
     )
 }
 

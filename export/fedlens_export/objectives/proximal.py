@@ -44,19 +44,19 @@ def differences(weights: Mapping[str, Tensor], centre: Mapping[str, Tensor]) -> 
 
 def squared(difference: Mapping[str, Tensor], mu: Tensor) -> Pull:
     """FedProx's `mu/2 * ||d||^2`, over all tensors together."""
-    return Pull(mu * 0.5 * _squares(difference), dict.fromkeys(difference, mu))
+    return Pull(mu * 0.5 * squares(difference), dict.fromkeys(difference, mu))
 
 
 def distance(difference: Mapping[str, Tensor], rho: Tensor) -> Pull:
     """The unsquared norm `rho * ||d||` over all tensors together (FedClassAvg's paper); its gradient at 0 is 0."""
-    norm = torch.sqrt(_squares(difference))
+    norm = torch.sqrt(squares(difference))
     slope = torch.where(norm > 0, rho / torch.where(norm > 0, norm, 1.0), 0.0)
     return Pull(rho * norm, dict.fromkeys(difference, slope))
 
 
 def mean_squared(difference: Mapping[str, Tensor], mu: Tensor) -> Pull:
     """`mu/2 *` the sum over tensors of the mean of `d^2` (FedClassAvg's code)."""
-    means = [_squares({name: d}) * (1 / d.numel()) for name, d in difference.items()]
+    means = [squares({name: d}) * (1 / d.numel()) for name, d in difference.items()]
     slopes = {name: mu * (1 / d.numel()) for name, d in difference.items()}
     return Pull(mu * 0.5 * torch.stack(means).sum(), slopes)
 
@@ -71,9 +71,15 @@ def pulled(outcome: Outcome, difference: Mapping[str, Tensor], *pulls: Pull) -> 
     return Outcome(gradients, loss, outcome.logits, outcome.buffers)
 
 
-def _squares(difference: Mapping[str, Tensor]) -> Tensor:
+def squares(difference: Mapping[str, Tensor]) -> Tensor:
+    """The sum of the squares of all tensors together, a scalar."""
+    return inner(difference, difference)
+
+
+def inner(left: Mapping[str, Tensor], right: Mapping[str, Tensor]) -> Tensor:
+    """The inner product of all tensors of `left` with those of `right`, a scalar."""
     # Two sums: one over everything is sequential in ExecuTorch and loses digits.
-    return torch.stack([(d * d).sum(-1).sum() for d in difference.values()]).sum()
+    return torch.stack([(tensor * right[name]).sum(-1).sum() for name, tensor in left.items()]).sum()
 
 
 def gradients(forward: Forward, weights: Tensors, batch: Batch, references: References, hyper: Scalars) -> Outcome:

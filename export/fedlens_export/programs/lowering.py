@@ -99,10 +99,18 @@ def _split(whole: Tensor, size: int, dim: int = 0) -> list[Tensor]:
     return [torch.narrow(whole, dim, start, min(size, whole.shape[dim] - start)) for start in starts]
 
 
+def _slice_backward(gradient: Tensor, sizes: Sequence[int], dim: int, start: int, end: int, step: int) -> Tensor:
+    assert step == 1, step
+    after = sizes[dim] - min(end, sizes[dim])
+    return torch.constant_pad_nd(gradient, [0, 0] * (len(sizes) - 1 - dim) + [start, after])
+
+
 # XNNPACK on phones delegates products of two inputs only in their batched form. On a CPU both are equally fast.
 _DECOMPOSITIONS: dict[torch._ops.OpOverload[..., Any], Callable[..., Any]] = {
     torch.ops.aten.mm.default: _mm,
     torch.ops.aten.addmm.default: _addmm,
     # So that each result of an operator is one tensor, never a list.
     torch.ops.aten.split.Tensor: _split,
+    # Only a second derivative has it, of concatenation; its own decompositions write into a tensor.
+    torch.ops.aten.slice_backward.default: _slice_backward,
 }

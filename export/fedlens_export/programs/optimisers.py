@@ -12,7 +12,7 @@ stay there, so that weights of -0 stay too.)
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -34,6 +34,7 @@ class Optimiser:
         prepare: From hyper-parameters, learning rate, `on` and the number of steps, with this one, to the scalars of a
             role.
         update: From a weight, its gradient, its moments and the scalars of its role to the new weight and moments.
+        rates: The name of each role's learning rate.
     """
 
     name: str
@@ -42,6 +43,7 @@ class Optimiser:
     hyper: tuple[Hyper, ...]
     prepare: Callable[[Scalars, Tensor, Tensor, Tensor], Scalars]
     update: Callable[[Tensor, Tensor, Sequence[Tensor], Scalars], tuple[Tensor, Sequence[Tensor]]]
+    rates: Mapping[str, str] = field(default_factory=lambda: {role: f"lr_{role}" for role in ROLES})
 
     def step(
         self,
@@ -65,10 +67,10 @@ class Optimiser:
         Returns:
             New weights, moments and steps.
         """
-        on = {role: is_on(hyper, role) for role in ROLES}
+        on = {role: self.is_on(hyper, role) for role in ROLES}
         after = {role: count + on[role] for role, count in steps.items()}
         scalars = {
-            role: self.prepare(hyper, hyper[f"lr_{role}"], on[role], after.get(role, on[role])) for role in ROLES
+            role: self.prepare(hyper, hyper[self.rates[role]], on[role], after.get(role, on[role])) for role in ROLES
         }
         new_weights: Tensors = {}
         new_moments: Tensors = {}
@@ -78,10 +80,9 @@ class Optimiser:
             new_moments.update({f"{moment}/{name}": t for moment, t in zip(self.moments, new, strict=True)})
         return new_weights, new_moments, after
 
-
-def is_on(hyper: Scalars, role: str) -> Tensor:
-    """1 if the role trains, 0 if it is frozen, float32 scalar."""
-    return (hyper[f"lr_{role}"] > 0).to(torch.float32)
+    def is_on(self, hyper: Scalars, role: str) -> Tensor:
+        """1 if the role trains, 0 if it is frozen, float32 scalar."""
+        return (hyper[self.rates[role]] > 0).to(torch.float32)
 
 
 def by_name(name: str) -> Optimiser:
@@ -165,5 +166,19 @@ ADAM = Optimiser(
     update=_update_adam,
 )
 """Kingma and Ba, ICLR 2015, arXiv:1412.6980, Algorithm 1; weight decay is added to the gradient, as torch does."""
+
+
+def plain(rate: Hyper) -> Optimiser:
+    """Gradient descent without momentum: w = w - rate * g, for both roles."""
+    return Optimiser(
+        name="sgd",
+        moments=(),
+        counts=False,
+        hyper=(rate,),
+        prepare=lambda _hyper, lr, _on, _steps: {"lr": lr},
+        update=lambda weight, gradient, _moments, s: (torch.addcmul(weight, gradient, s["lr"], value=-1), ()),
+        rates=dict.fromkeys(ROLES, rate.name),
+    )
+
 
 OPTIMISERS = {optimiser.name: optimiser for optimiser in (SGD, ADAM)}

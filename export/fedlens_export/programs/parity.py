@@ -9,6 +9,7 @@ from fedlens_export.errors import ParityBroken
 from fedlens_export.hyper import Hyper
 from fedlens_export.programs import lowering
 from fedlens_export.programs.steps import ProgramSource
+from fedlens_proto.slots import tensor_of
 from fedlens_proto.v1 import blob_pb2
 from fedlens_proto.v1 import manifest_pb2 as pb
 
@@ -160,8 +161,8 @@ def _trained(
             if slot.kind in _FED_BACK:
                 at_start = known[slot.name] if slot.kind == pb.SLOT_KIND_WEIGHT else torch.zeros_like(given[place])
                 given[place] = state.get((slot.kind, slot.name), at_start)
-            elif slot.kind == pb.SLOT_KIND_REFERENCE:
-                given[place] = known[slot.name.partition("/")[2]]
+            elif slot.kind == pb.SLOT_KIND_REFERENCE and tensor_of(slot) in known:
+                given[place] = known[tensor_of(slot)]
             elif slot.kind == pb.SLOT_KIND_MASK and masked and batch == EPOCH_BATCHES - 1:
                 given[place][len(given[place]) // 2 + 1 :] = 0.0
             elif slot.kind == pb.SLOT_KIND_HYPER and slot.name in _EPOCH_HYPER:
@@ -205,7 +206,7 @@ def examples(
 ) -> tuple[Tensor, ...]:
     """Arguments of a program; the same seed gives the same arguments."""
     generator = torch.Generator().manual_seed(seed)
-    classes = next((slot.shape[1] for slot in source.outputs if slot.kind == pb.SLOT_KIND_LOGITS), 1)
+    classes = next((slot.shape[1] for slot in source.outputs if slot.kind == pb.SLOT_KIND_LOGITS), 2)
     return tuple(_example(slot, known, hyper, int(classes), generator) for slot in source.inputs)
 
 
@@ -217,7 +218,9 @@ def _example(
         case pb.SLOT_KIND_WEIGHT | pb.SLOT_KIND_FROZEN | pb.SLOT_KIND_EXTRACTOR:
             return known[slot.name].clone()
         case pb.SLOT_KIND_REFERENCE:
-            return known[slot.name.partition("/")[2]] + 0.01 * torch.rand(shape, generator=generator)
+            weight = known.get(tensor_of(slot), torch.zeros(shape))
+            spread = 0.01 if tensor_of(slot) in known else 1.0
+            return weight + (spread * torch.rand(shape, generator=generator)).to(weight.dtype)
         case pb.SLOT_KIND_OPTIMISER:
             return 1e-3 * torch.rand(shape, generator=generator)
         case pb.SLOT_KIND_COUNTER:
@@ -226,7 +229,7 @@ def _example(
             return torch.tensor(hyper[slot.name].default)
         case pb.SLOT_KIND_LABEL:
             return torch.randint(0, classes, shape, generator=generator)
-        case pb.SLOT_KIND_MASK:
+        case pb.SLOT_KIND_MASK | pb.SLOT_KIND_PRESENT:
             return torch.ones(shape)
         case _:
             if slot.dtype != blob_pb2.DTYPE_FLOAT32:

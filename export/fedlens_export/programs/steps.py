@@ -8,13 +8,15 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from fedlens_export.hyper import ROLES, Hyper
-from fedlens_export.network import DTYPES, Network, Normalisation, Tensors
-from fedlens_export.objectives.objective import Batch, Objective, Reference, without_padding
-from fedlens_export.programs.optimisers import Optimiser, is_on
+from fedlens_export.network import DTYPES, PRESENT, Network, Normalisation, References, Tensors
+from fedlens_export.objectives.objective import ALL, Batch, Objective, Reference, Sizes, Train, without_padding
+from fedlens_export.programs import optimisers
+from fedlens_export.programs.optimisers import Optimiser
 from fedlens_proto.v1 import blob_pb2
 from fedlens_proto.v1 import manifest_pb2 as pb
 
 _ROLE_NAMES = {pb.TENSOR_ROLE_EXTRACTOR: "extractor", pb.TENSOR_ROLE_CLASSIFIER: "classifier"}
+_KIND_NAMES = {pb.TensorKind.Value(f"TENSOR_KIND_{kind.upper()}"): kind for kind in ALL}
 _SCALAR = torch.zeros(())
 
 
@@ -27,12 +29,20 @@ class ProgramSource:
         inputs: In calling order.
         outputs: In the order of the returned tuple.
         function: From tensors to a tuple of tensors, in those orders; it modifies none of its inputs.
+        makes: As in a manifest.
+        optional: References that may be unbound.
+        objective: Name of the objective; empty: the program does not train.
+        optimiser: Name of the optimiser; empty: the program does not train.
     """
 
     name: str
     inputs: tuple[pb.Slot, ...]
     outputs: tuple[pb.Slot, ...]
     function: Callable[..., tuple[Tensor, ...]]
+    makes: str = ""
+    optional: tuple[str, ...] = ()
+    objective: str = ""
+    optimiser: str = ""
 
 
 class Arguments:
@@ -49,15 +59,56 @@ class Arguments:
         """The tensors of all slots of a kind, by name."""
         return {name: tensor for (k, name), tensor in self._found.items() if k == kind}
 
+    def references(self) -> References:
+        """The tensors of all references, with their rows of a public set, and the presence of optional ones."""
+        found: dict[str, Tensors] = {PRESENT: self.named(pb.SLOT_KIND_PRESENT)}
+        for kind in (pb.SLOT_KIND_REFERENCE, pb.SLOT_KIND_TARGET):
+            for key, tensor in self.named(kind).items():
+                reference, _, name = key.partition("/")
+                found.setdefault(reference, {})[name] = tensor
+        return found
+
+
+def trains(
+    network: Network, objective: Objective, optimiser: Optimiser, batch: int, classes: int, views: int
+) -> list[ProgramSource]:
+    """`step`, and every further program with which the objective trains."""
+    first = step(network, objective, optimiser, batch, classes, views)
+    further = [
+        step(
+            network,
+            train.objective,
+            _optimiser(train, optimiser),
+            max(1, batch // train.divisor),
+            classes,
+            # Public rows are not augmented.
+            0 if any(reference.of_rows for reference in train.objective.references) else views,
+            train.name,
+        )
+        for train in objective.trains
+    ]
+    return [first, *further]
+
+
+def hyper(objective: Objective, optimiser: Optimiser) -> dict[str, Hyper]:
+    """Every hyper-parameter of the programs in `trains`, by name."""
+    own = [*optimiser.hyper, *objective.hyper]
+    further = [h for train in objective.trains for h in (*_optimiser(train, optimiser).hyper, *train.objective.hyper)]
+    return {h.name: h for h in (*own, *further)}
+
+
+def _optimiser(train: Train, optimiser: Optimiser) -> Optimiser:
+    return optimiser if train.rate is None else optimisers.plain(train.rate)
+
 
 def step(
     network: Network,
     objective: Objective,
     optimiser: Optimiser,
-    hyper: Sequence[Hyper],
     batch: int,
     classes: int,
     views: int | None = None,
+    name: str = "step",
 ) -> ProgramSource:
     """One local step: gradients by `objective`, then `optimiser`.
 
@@ -76,14 +127,15 @@ def step(
         *slots_of(pb.SLOT_KIND_OPTIMISER, moments),
         *slots_of(pb.SLOT_KIND_COUNTER, dict.fromkeys(ROLES, _SCALAR) if optimiser.counts else {}),
     ]
-    covered = {reference.name: referred(network, reference) for reference in objective.references}
-    compared = {f"{reference}/{name}": weights[name] for reference, names in covered.items() for name in names}
+    compared = [slot for reference in objective.references for slot in reference_slots(network, reference, batch)]
+    uniforms = [float_slot(pb.SLOT_KIND_UNIFORM, (batch, objective.uniforms))] if objective.uniforms else []
     inputs = (
         *exchanged,
         *state,
-        *slots_of(pb.SLOT_KIND_REFERENCE, compared),
-        *_batch_slots(network, batch, with_labels=True, views=views),
-        *(float_slot(pb.SLOT_KIND_HYPER, name=h.name) for h in hyper),
+        *sorted(compared, key=lambda slot: (slot.kind, slot.name)),
+        *row_slots(network, batch, with_labels=True, views=views),
+        *uniforms,
+        *(float_slot(pb.SLOT_KIND_HYPER, name=h.name) for h in (*optimiser.hyper, *objective.hyper)),
     )
     outputs = (
         *exchanged,
@@ -97,7 +149,6 @@ def step(
         current = given.named(pb.SLOT_KIND_WEIGHT)
         trained = {name: current[name] for name in weights}
         statistics = {name: current[name] for name in buffers}
-        references = given.named(pb.SLOT_KIND_REFERENCE)
         scalars = given.named(pb.SLOT_KIND_HYPER)
         rows = given.one(pb.SLOT_KIND_INPUT)
         if views and not objective.views:
@@ -105,8 +156,13 @@ def step(
         outcome = objective.gradients(
             _Forward(network, statistics),
             trained,
-            Batch(rows, given.one(pb.SLOT_KIND_LABEL), given.one(pb.SLOT_KIND_MASK)),
-            {key: {name: references[f"{key}/{name}"] for name in names} for key, names in covered.items()},
+            Batch(
+                rows,
+                given.one(pb.SLOT_KIND_LABEL),
+                given.one(pb.SLOT_KIND_MASK),
+                given.one(pb.SLOT_KIND_UNIFORM) if uniforms else None,
+            ),
+            given.references(),
             scalars,
         )
         new_weights, new_moments, steps = optimiser.step(
@@ -118,7 +174,7 @@ def step(
             scalars,
         )
         new_buffers = {
-            name: torch.where(is_on(scalars, roles[name]) > 0, after, statistics[name])
+            name: torch.where(optimiser.is_on(scalars, roles[name]) > 0, after, statistics[name])
             for name, after in outcome.buffers.items()
         }
         results = {
@@ -130,13 +186,34 @@ def step(
         }
         return tuple(results[slot.kind][slot.name] for slot in outputs)
 
-    return ProgramSource("step", inputs, outputs, function)
+    return ProgramSource(
+        name,
+        inputs,
+        outputs,
+        function,
+        optional=tuple(reference.name for reference in objective.references if reference.optional),
+        objective=objective.name,
+        optimiser=optimiser.name,
+    )
 
 
-def referred(network: Network, reference: Reference) -> list[str]:
-    """The trained weights that a reference covers, sorted."""
-    roles = {tensor.name: _ROLE_NAMES[tensor.role] for tensor in network.describe()}
-    return [name for name in network.weights if roles[name] in reference.roles]
+def reference_slots(network: Network, reference: Reference, batch: int = 0) -> list[pb.Slot]:
+    """The slots of a reference's tensors, sorted by name, and of its presence; `batch` is for tables of rows."""
+    if reference.table:
+        kind = pb.SLOT_KIND_TARGET if reference.of_rows else pb.SLOT_KIND_REFERENCE
+        rows = (batch,) if reference.of_rows else ()
+        sizes = Sizes(network.classifier.out_features, network.classifier.in_features)
+        shapes = {name: (*rows, *shape(sizes)) for name, shape in sorted(reference.table.items())}
+        tensors = [float_slot(kind, shape, f"{reference.name}/{name}") for name, shape in shapes.items()]
+    else:
+        named = {**network.weights, **network.buffers}
+        chosen = [t.name for t in network.describe() if _covers(reference, t)]
+        tensors = slots_of(pb.SLOT_KIND_REFERENCE, {f"{reference.name}/{name}": named[name] for name in chosen})
+    return [*tensors, *([float_slot(pb.SLOT_KIND_PRESENT, name=reference.name)] if reference.optional else [])]
+
+
+def _covers(reference: Reference, tensor: pb.ExchangeableTensor) -> bool:
+    return _ROLE_NAMES[tensor.role] in reference.roles and _KIND_NAMES[tensor.kind] in reference.kinds
 
 
 @dataclass(frozen=True)
@@ -152,13 +229,20 @@ class _Forward:
     def with_features(self, trained: Tensors, rows: Tensor) -> tuple[Tensor, Tensor, Tensors]:
         return self.network.with_features(trained, self.buffers, rows, training=True)
 
+    def frozen_features(self, reference: Tensors, rows: Tensor) -> Tensor:
+        features, _, _ = self.network.with_features(reference, {}, rows, training=False)
+        return features
+
+    def classify(self, trained: Tensors, features: Tensor) -> Tensor:
+        return self.network.classify(trained, features)
+
 
 def predict(network: Network, batch: int, classes: int) -> ProgramSource:
     """Logits of a batch in evaluation mode; a row of padding counts as a row of zeros."""
     weights, buffers = network.weights, network.buffers
     inputs = (
         *slots_of(pb.SLOT_KIND_WEIGHT, {**weights, **buffers}),
-        *_batch_slots(network, batch, with_labels=False),
+        *row_slots(network, batch, with_labels=False),
     )
 
     def function(*tensors: Tensor) -> tuple[Tensor, ...]:
@@ -217,7 +301,8 @@ def float_slot(kind: pb.SlotKind, shape: Sequence[int] = (), name: str = "") -> 
     return pb.Slot(kind=kind, name=name, dtype=blob_pb2.DTYPE_FLOAT32, shape=shape)
 
 
-def _batch_slots(network: Network, batch: int, *, with_labels: bool, views: int = 0) -> list[pb.Slot]:
+def row_slots(network: Network, batch: int, *, with_labels: bool, views: int = 0) -> list[pb.Slot]:
+    """The slots of a batch: its input, its labels if they are taken, and its mask."""
     shape = (batch, views, *network.input_shape) if views else (batch, *network.input_shape)
     label = pb.Slot(kind=pb.SLOT_KIND_LABEL, dtype=blob_pb2.DTYPE_INT64, shape=(batch,))
     return [

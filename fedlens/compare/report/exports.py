@@ -9,7 +9,7 @@ from fedlens.compare.columns import COLUMNS
 from fedlens.compare.report.differences import differences
 from fedlens.compare.report.summary import MethodSummary, Run, committed
 from fedlens.compare.study import Study
-from fedlens.reports.task_report import MOMENTS, figures, with_ratios
+from fedlens.reports.task_report import LABELS, figures, with_ratios
 from fedlens.reports.tracking import Tracked, write_csv
 
 RESULTS_CSV, DIFFERENCES_CSV, ROUNDS_CSV = "results.csv", "differences.csv", "rounds.csv"
@@ -53,12 +53,12 @@ def _difference_rows(study: Study, summaries: Sequence[MethodSummary]) -> Iterat
 def _as_shown(entry: Mapping[str, Any]) -> dict[str, Any]:
     """A round of a study's results in the form of `round_values`, as far as `figures` reads it."""
     personal: dict[str, Any] = {}
-    for moment in MOMENTS.values():
-        tested = [member[moment] for member in entry["members"] if member.get(moment, {}).get("count")]
-        pooled = entry[f"personal_{moment}"]
+    for name in LABELS.values():
+        tested = [member[name] for member in entry["members"] if member.get(name, {}).get("count")]
+        pooled = entry[f"personal_{name}"]
         if pooled is not None:
             mean = statistics.fmean(each["correct"] / each["count"] for each in tested)
-            personal[moment] = {"mean_accuracy": mean, "pooled": with_ratios(pooled)}
+            personal[name] = {"mean_accuracy": mean, "pooled": with_ratios(pooled)}
     measured = entry["global"]
     return {
         "global": None if measured is None else with_ratios(measured),

@@ -71,7 +71,7 @@ def _setup(study: Study, planned: StudyPlan) -> dict[str, str]:
     train, test = (sum(map(len, side)) for side in (fleet.pool.train, fleet.pool.test))
     shared = {key.replace("_", " "): _shown(value) for key, value in sorted(study.settings.items())}
     own = {
-        f"of {label}": ", ".join([method.method, method.objective, *_own(method)])
+        f"of {label}": ", ".join([method.method, study.bundles_of(label).objective, *_own(method)])
         for label, method in study.methods.items()
     }
     return {

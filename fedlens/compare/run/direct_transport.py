@@ -11,7 +11,7 @@ from hashlib import sha256
 from pathlib import Path
 from shutil import copyfile
 
-from fedlens_edge_client.client.transport import Transport
+from fedlens_edge_client.client.transport import Blobs, Transport
 from fedlens_edge_client.emulation.transport_wrapper import TransportWrapper
 from fedlens_edge_client.errors import BadResponse, Refused
 from fedlens_proto import keyed_hash
@@ -74,12 +74,10 @@ class DirectTransport:
                 await asyncio.to_thread(_copy, found, into)
             assignments.count_sent(self._federation, self._id, sha256, found.size)
 
-    async def put_update(
-        self, task: int, round_number: int, header: bytes, blob: bytes | Path | None
-    ) -> update_pb2.Receipt:
+    async def put_update(self, task: int, round_number: int, header: bytes, blobs: Blobs) -> update_pb2.Receipt:
         """Upload an update."""
         with _refusals():
-            return await take_update(self._federation, self._id, task, round_number, header, blob)
+            return await take_update(self._federation, self._id, task, round_number, header, blobs)
 
     async def put_evaluation(self, task: int, round_number: int, header: bytes) -> update_pb2.Receipt:
         """Upload an evaluator's results."""

@@ -18,6 +18,7 @@ from fedlens_edge_client.emulation.fleet.messages import client_name
 from fedlens_edge_client.emulation.partitions import PartitionName, PoolPhoto
 from fedlens_edge_client.emulation.transport_wrapper import TransportWrapper
 from fedlens_edge_client.storage.album import Photo
+from fedlens_proto import plans
 from fedlens_proto.v1 import check_in_pb2
 
 
@@ -109,10 +110,15 @@ class EvaluatedModelTransport(TransportWrapper):
         kind = response.WhichOneof("result")
         if kind == "assignment":
             assignment = response.assignment
+            plan = assignment.local_plan
             self._file.unlink(missing_ok=True)
-            if assignment.local_plan.HasField("evaluation") and not assignment.local_plan.stages:
+            if plan.evaluations and not plan.keeps and not plan.uploads:
                 evaluated = check_in_pb2.CurrentModel(
-                    task=assignment.task, bundle=assignment.bundle, sets=assignment.sets
+                    task=assignment.task,
+                    bundle=assignment.bundle,
+                    sets=assignment.sets,
+                    rules=plans.start_rules(plan),
+                    extractors=plan.extractors,
                 )
                 with replacing(self._file) as partial:
                     partial.write_bytes(evaluated.SerializeToString())

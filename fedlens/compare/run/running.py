@@ -27,6 +27,7 @@ from fedlens_edge_client.emulation.faulty_transport import FaultyTransport
 from fedlens_edge_client.emulation.fleet.config import FleetConfig
 from fedlens_edge_client.emulation.fleet.messages import EVALUATOR
 from fedlens_edge_client.engines import Engine
+from fedlens_edge_client.policy import Policy
 from fedlens_edge_client.storage.cache import Cache
 from fedlens_edge_client.training.label_distribution import private_generator
 from fedlens_proto import wire
@@ -165,9 +166,13 @@ class _LatestAccuracies:
         self._personal: list[float] = []
 
     def hear(self, index: int, event: Event) -> None:
-        if not isinstance(event, RoundReported) or event.start is None or not event.start.count:
+        if not isinstance(event, RoundReported):
             return
-        accuracy = event.start.correct / event.start.count
+        # Evaluators measure the global model, trainers what they start from.
+        start = event.evaluations.get("global" if index == EVALUATOR else "start")
+        if start is None or not start.count:
+            return
+        accuracy = start.correct / start.count
         if index == EVALUATOR:
             self.global_accuracy = accuracy
             return
@@ -213,6 +218,7 @@ class _Members:
             fleet.album(index),
             enrolment_token="evaluator" if index == EVALUATOR else "trainer",
             models=fleet.models_of(index),
+            policy=Policy(tables=None),
             on_event=lambda event: self._heard(index, cache, event),
             secret=secret,
             private_generator=partial(private_generator, secret),

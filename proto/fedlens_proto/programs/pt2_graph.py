@@ -22,15 +22,15 @@ OPERATORS = frozenset(
     _log_softmax_backward_data.default _to_copy.default _unsafe_view.default abs.default add.Tensor addcmul.default
     amax.default arange.default bitwise_and.Tensor bmm.default cat.default clamp.default clone.default
     constant_pad_nd.default convolution.default convolution_backward.default detach.default div.Scalar div.Tensor
-    eq.Tensor exp.default expand.default floor.default ge.Scalar gt.Scalar hardsigmoid.default
+    eq.Tensor exp.default expand.default floor.default gather.default ge.Scalar gt.Scalar hardsigmoid.default
     hardsigmoid_backward.default hardswish.default hardswish_backward.default hardtanh.default log.default lt.Scalar
     max_pool2d_with_indices.default max_pool2d_with_indices_backward.default maximum.default mean.dim minimum.default
     mul.Scalar mul.Tensor native_batch_norm.default native_batch_norm_backward.default ne.Tensor neg.default
-    nll_loss_backward.default nll_loss_forward.default ones_like.default permute.default pow.Tensor_Scalar
+    nll_loss_backward.default nll_loss_forward.default ones.default ones_like.default permute.default pow.Tensor_Scalar
     pow.Tensor_Tensor relu.default round.default rsqrt.default rsub.Scalar scalar_tensor.default select.int
     sigmoid.default silu.default slice.Tensor sqrt.default squeeze.dim stack.default sub.Tensor sum.default
     sum.dim_IntList t.default threshold_backward.default transpose.int unsqueeze.default view.default where.self
-    zeros_like.default
+    zeros.default zeros_like.default
     """.split()
 )
 """Every operator of programs of this version: steps, predictions, views, and the backbones by name, also quantised. All

@@ -20,6 +20,13 @@ class Answer(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     ANSWER_UNSPECIFIED: _ClassVar[Answer]
     ANSWER_UPDATE: _ClassVar[Answer]
     ANSWER_EVALUATION: _ClassVar[Answer]
+
+class Rows(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    ROWS_UNSPECIFIED: _ClassVar[Rows]
+    ROWS_TRAIN: _ClassVar[Rows]
+    ROWS_VALIDATION: _ClassVar[Rows]
+    ROWS_PUBLIC: _ClassVar[Rows]
 CODEC_UNSPECIFIED: Codec
 CODEC_FLOAT32: Codec
 CODEC_FLOAT16: Codec
@@ -27,6 +34,10 @@ CODEC_INT8: Codec
 ANSWER_UNSPECIFIED: Answer
 ANSWER_UPDATE: Answer
 ANSWER_EVALUATION: Answer
+ROWS_UNSPECIFIED: Rows
+ROWS_TRAIN: Rows
+ROWS_VALIDATION: Rows
+ROWS_PUBLIC: Rows
 
 class TensorSelector(_message.Message):
     __slots__ = ("names", "kinds", "roles")
@@ -38,33 +49,33 @@ class TensorSelector(_message.Message):
     roles: _containers.RepeatedScalarFieldContainer[_manifest_pb2.TensorRole]
     def __init__(self, names: _Optional[_Iterable[str]] = ..., kinds: _Optional[_Iterable[_Union[_manifest_pb2.TensorKind, str]]] = ..., roles: _Optional[_Iterable[_Union[_manifest_pb2.TensorRole, str]]] = ...) -> None: ...
 
-class SetSource(_message.Message):
-    __slots__ = ("kept", "download")
-    KEPT_FIELD_NUMBER: _ClassVar[int]
+class Source(_message.Message):
+    __slots__ = ("state", "value", "download", "label_counts")
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    VALUE_FIELD_NUMBER: _ClassVar[int]
     DOWNLOAD_FIELD_NUMBER: _ClassVar[int]
-    kept: str
+    LABEL_COUNTS_FIELD_NUMBER: _ClassVar[int]
+    state: str
+    value: str
     download: str
-    def __init__(self, kept: _Optional[str] = ..., download: _Optional[str] = ...) -> None: ...
+    label_counts: bool
+    def __init__(self, state: _Optional[str] = ..., value: _Optional[str] = ..., download: _Optional[str] = ..., label_counts: _Optional[bool] = ...) -> None: ...
 
-class StartRule(_message.Message):
+class Rule(_message.Message):
     __slots__ = ("tensors", "source")
     TENSORS_FIELD_NUMBER: _ClassVar[int]
     SOURCE_FIELD_NUMBER: _ClassVar[int]
     tensors: TensorSelector
-    source: SetSource
-    def __init__(self, tensors: _Optional[_Union[TensorSelector, _Mapping]] = ..., source: _Optional[_Union[SetSource, _Mapping]] = ...) -> None: ...
+    source: Source
+    def __init__(self, tensors: _Optional[_Union[TensorSelector, _Mapping]] = ..., source: _Optional[_Union[Source, _Mapping]] = ...) -> None: ...
 
-class ReferenceBinding(_message.Message):
-    __slots__ = ("name", "start", "set", "label_counts")
-    NAME_FIELD_NUMBER: _ClassVar[int]
-    START_FIELD_NUMBER: _ClassVar[int]
-    SET_FIELD_NUMBER: _ClassVar[int]
-    LABEL_COUNTS_FIELD_NUMBER: _ClassVar[int]
-    name: str
-    start: bool
-    set: SetSource
-    label_counts: bool
-    def __init__(self, name: _Optional[str] = ..., start: _Optional[bool] = ..., set: _Optional[_Union[SetSource, _Mapping]] = ..., label_counts: _Optional[bool] = ...) -> None: ...
+class Binding(_message.Message):
+    __slots__ = ("reference", "source")
+    REFERENCE_FIELD_NUMBER: _ClassVar[int]
+    SOURCE_FIELD_NUMBER: _ClassVar[int]
+    reference: str
+    source: Source
+    def __init__(self, reference: _Optional[str] = ..., source: _Optional[_Union[Source, _Mapping]] = ...) -> None: ...
 
 class HyperValue(_message.Message):
     __slots__ = ("name", "value")
@@ -74,35 +85,89 @@ class HyperValue(_message.Message):
     value: float
     def __init__(self, name: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
 
-class Stage(_message.Message):
-    __slots__ = ("program", "epochs", "steps", "hyper_values")
+class Assemble(_message.Message):
+    __slots__ = ("rules",)
+    RULES_FIELD_NUMBER: _ClassVar[int]
+    rules: _containers.RepeatedCompositeFieldContainer[Rule]
+    def __init__(self, rules: _Optional[_Iterable[_Union[Rule, _Mapping]]] = ...) -> None: ...
+
+class Train(_message.Message):
+    __slots__ = ("program", "start", "epochs", "steps", "hyper_values", "bindings", "rows")
     PROGRAM_FIELD_NUMBER: _ClassVar[int]
+    START_FIELD_NUMBER: _ClassVar[int]
     EPOCHS_FIELD_NUMBER: _ClassVar[int]
     STEPS_FIELD_NUMBER: _ClassVar[int]
     HYPER_VALUES_FIELD_NUMBER: _ClassVar[int]
+    BINDINGS_FIELD_NUMBER: _ClassVar[int]
+    ROWS_FIELD_NUMBER: _ClassVar[int]
     program: str
+    start: str
     epochs: int
     steps: int
     hyper_values: _containers.RepeatedCompositeFieldContainer[HyperValue]
-    def __init__(self, program: _Optional[str] = ..., epochs: _Optional[int] = ..., steps: _Optional[int] = ..., hyper_values: _Optional[_Iterable[_Union[HyperValue, _Mapping]]] = ...) -> None: ...
+    bindings: _containers.RepeatedCompositeFieldContainer[Binding]
+    rows: Rows
+    def __init__(self, program: _Optional[str] = ..., start: _Optional[str] = ..., epochs: _Optional[int] = ..., steps: _Optional[int] = ..., hyper_values: _Optional[_Iterable[_Union[HyperValue, _Mapping]]] = ..., bindings: _Optional[_Iterable[_Union[Binding, _Mapping]]] = ..., rows: _Optional[_Union[Rows, str]] = ...) -> None: ...
+
+class Derive(_message.Message):
+    __slots__ = ("program", "hyper_values", "bindings", "rows")
+    PROGRAM_FIELD_NUMBER: _ClassVar[int]
+    HYPER_VALUES_FIELD_NUMBER: _ClassVar[int]
+    BINDINGS_FIELD_NUMBER: _ClassVar[int]
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    program: str
+    hyper_values: _containers.RepeatedCompositeFieldContainer[HyperValue]
+    bindings: _containers.RepeatedCompositeFieldContainer[Binding]
+    rows: Rows
+    def __init__(self, program: _Optional[str] = ..., hyper_values: _Optional[_Iterable[_Union[HyperValue, _Mapping]]] = ..., bindings: _Optional[_Iterable[_Union[Binding, _Mapping]]] = ..., rows: _Optional[_Union[Rows, str]] = ...) -> None: ...
+
+class Instruction(_message.Message):
+    __slots__ = ("value", "assemble", "train", "derive")
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    ASSEMBLE_FIELD_NUMBER: _ClassVar[int]
+    TRAIN_FIELD_NUMBER: _ClassVar[int]
+    DERIVE_FIELD_NUMBER: _ClassVar[int]
+    value: str
+    assemble: Assemble
+    train: Train
+    derive: Derive
+    def __init__(self, value: _Optional[str] = ..., assemble: _Optional[_Union[Assemble, _Mapping]] = ..., train: _Optional[_Union[Train, _Mapping]] = ..., derive: _Optional[_Union[Derive, _Mapping]] = ...) -> None: ...
 
 class Keep(_message.Message):
-    __slots__ = ("set", "tensors")
-    SET_FIELD_NUMBER: _ClassVar[int]
+    __slots__ = ("state", "value", "tensors")
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    VALUE_FIELD_NUMBER: _ClassVar[int]
     TENSORS_FIELD_NUMBER: _ClassVar[int]
-    set: str
+    state: str
+    value: str
     tensors: TensorSelector
-    def __init__(self, set: _Optional[str] = ..., tensors: _Optional[_Union[TensorSelector, _Mapping]] = ...) -> None: ...
+    def __init__(self, state: _Optional[str] = ..., value: _Optional[str] = ..., tensors: _Optional[_Union[TensorSelector, _Mapping]] = ...) -> None: ...
 
 class Upload(_message.Message):
-    __slots__ = ("tensors", "codec", "base_set")
+    __slots__ = ("name", "value", "tensors", "codec", "base")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    VALUE_FIELD_NUMBER: _ClassVar[int]
     TENSORS_FIELD_NUMBER: _ClassVar[int]
     CODEC_FIELD_NUMBER: _ClassVar[int]
-    BASE_SET_FIELD_NUMBER: _ClassVar[int]
+    BASE_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    value: str
     tensors: TensorSelector
     codec: Codec
-    base_set: str
-    def __init__(self, tensors: _Optional[_Union[TensorSelector, _Mapping]] = ..., codec: _Optional[_Union[Codec, str]] = ..., base_set: _Optional[str] = ...) -> None: ...
+    base: str
+    def __init__(self, name: _Optional[str] = ..., value: _Optional[str] = ..., tensors: _Optional[_Union[TensorSelector, _Mapping]] = ..., codec: _Optional[_Union[Codec, str]] = ..., base: _Optional[str] = ...) -> None: ...
+
+class Evaluation(_message.Message):
+    __slots__ = ("label", "value", "program", "bindings")
+    LABEL_FIELD_NUMBER: _ClassVar[int]
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    PROGRAM_FIELD_NUMBER: _ClassVar[int]
+    BINDINGS_FIELD_NUMBER: _ClassVar[int]
+    label: str
+    value: str
+    program: str
+    bindings: _containers.RepeatedCompositeFieldContainer[Binding]
+    def __init__(self, label: _Optional[str] = ..., value: _Optional[str] = ..., program: _Optional[str] = ..., bindings: _Optional[_Iterable[_Union[Binding, _Mapping]]] = ...) -> None: ...
 
 class ClassCounts(_message.Message):
     __slots__ = ()
@@ -118,7 +183,7 @@ class Confusion(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
-class ClientStatistic(_message.Message):
+class Statistic(_message.Message):
     __slots__ = ("class_counts", "label_distribution", "confusion")
     CLASS_COUNTS_FIELD_NUMBER: _ClassVar[int]
     LABEL_DISTRIBUTION_FIELD_NUMBER: _ClassVar[int]
@@ -128,35 +193,25 @@ class ClientStatistic(_message.Message):
     confusion: Confusion
     def __init__(self, class_counts: _Optional[_Union[ClassCounts, _Mapping]] = ..., label_distribution: _Optional[_Union[LabelDistribution, _Mapping]] = ..., confusion: _Optional[_Union[Confusion, _Mapping]] = ...) -> None: ...
 
-class EvaluationPlan(_message.Message):
-    __slots__ = ("at_start", "at_end", "fine_tuning")
-    AT_START_FIELD_NUMBER: _ClassVar[int]
-    AT_END_FIELD_NUMBER: _ClassVar[int]
-    FINE_TUNING_FIELD_NUMBER: _ClassVar[int]
-    at_start: bool
-    at_end: bool
-    fine_tuning: _containers.RepeatedCompositeFieldContainer[Stage]
-    def __init__(self, at_start: _Optional[bool] = ..., at_end: _Optional[bool] = ..., fine_tuning: _Optional[_Iterable[_Union[Stage, _Mapping]]] = ...) -> None: ...
-
 class LocalPlan(_message.Message):
-    __slots__ = ("start", "references", "stages", "keep", "upload", "statistics", "evaluation", "extractors")
-    START_FIELD_NUMBER: _ClassVar[int]
-    REFERENCES_FIELD_NUMBER: _ClassVar[int]
-    STAGES_FIELD_NUMBER: _ClassVar[int]
-    KEEP_FIELD_NUMBER: _ClassVar[int]
-    UPLOAD_FIELD_NUMBER: _ClassVar[int]
-    STATISTICS_FIELD_NUMBER: _ClassVar[int]
-    EVALUATION_FIELD_NUMBER: _ClassVar[int]
+    __slots__ = ("format", "instructions", "validation_percent", "extractors", "keeps", "uploads", "evaluations", "statistics")
+    FORMAT_FIELD_NUMBER: _ClassVar[int]
+    INSTRUCTIONS_FIELD_NUMBER: _ClassVar[int]
+    VALIDATION_PERCENT_FIELD_NUMBER: _ClassVar[int]
     EXTRACTORS_FIELD_NUMBER: _ClassVar[int]
-    start: _containers.RepeatedCompositeFieldContainer[StartRule]
-    references: _containers.RepeatedCompositeFieldContainer[ReferenceBinding]
-    stages: _containers.RepeatedCompositeFieldContainer[Stage]
-    keep: _containers.RepeatedCompositeFieldContainer[Keep]
-    upload: Upload
-    statistics: _containers.RepeatedCompositeFieldContainer[ClientStatistic]
-    evaluation: EvaluationPlan
+    KEEPS_FIELD_NUMBER: _ClassVar[int]
+    UPLOADS_FIELD_NUMBER: _ClassVar[int]
+    EVALUATIONS_FIELD_NUMBER: _ClassVar[int]
+    STATISTICS_FIELD_NUMBER: _ClassVar[int]
+    format: int
+    instructions: _containers.RepeatedCompositeFieldContainer[Instruction]
+    validation_percent: int
     extractors: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, start: _Optional[_Iterable[_Union[StartRule, _Mapping]]] = ..., references: _Optional[_Iterable[_Union[ReferenceBinding, _Mapping]]] = ..., stages: _Optional[_Iterable[_Union[Stage, _Mapping]]] = ..., keep: _Optional[_Iterable[_Union[Keep, _Mapping]]] = ..., upload: _Optional[_Union[Upload, _Mapping]] = ..., statistics: _Optional[_Iterable[_Union[ClientStatistic, _Mapping]]] = ..., evaluation: _Optional[_Union[EvaluationPlan, _Mapping]] = ..., extractors: _Optional[_Iterable[str]] = ...) -> None: ...
+    keeps: _containers.RepeatedCompositeFieldContainer[Keep]
+    uploads: _containers.RepeatedCompositeFieldContainer[Upload]
+    evaluations: _containers.RepeatedCompositeFieldContainer[Evaluation]
+    statistics: _containers.RepeatedCompositeFieldContainer[Statistic]
+    def __init__(self, format: _Optional[int] = ..., instructions: _Optional[_Iterable[_Union[Instruction, _Mapping]]] = ..., validation_percent: _Optional[int] = ..., extractors: _Optional[_Iterable[str]] = ..., keeps: _Optional[_Iterable[_Union[Keep, _Mapping]]] = ..., uploads: _Optional[_Iterable[_Union[Upload, _Mapping]]] = ..., evaluations: _Optional[_Iterable[_Union[Evaluation, _Mapping]]] = ..., statistics: _Optional[_Iterable[_Union[Statistic, _Mapping]]] = ...) -> None: ...
 
 class Difference(_message.Message):
     __slots__ = ("sha256", "size", "base")

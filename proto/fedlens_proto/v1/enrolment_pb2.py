@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from fedlens_proto.v1 import manifest_pb2 as fedlens__proto_dot_v1_dot_manifest__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n fedlens_proto/v1/enrolment.proto\x12\x10\x66\x65\x64lens_proto.v1\x1a\x1f\x66\x65\x64lens_proto/v1/manifest.proto\"\x87\x01\n\x0c\x43\x61pabilities\x12\x30\n\x07\x66ormats\x18\x01 \x03(\x0e\x32\x1f.fedlens_proto.v1.ProgramFormat\x12\x35\n\x0e\x62undle_classes\x18\x02 \x03(\x0e\x32\x1d.fedlens_proto.v1.BundleClass\x12\x0e\n\x06models\x18\x03 \x03(\t\"\x82\x01\n\x0c\x45nrolRequest\x12\x10\n\x08protocol\x18\x01 \x01(\r\x12\x17\n\x0f\x65nrolment_token\x18\x02 \x01(\t\x12\x11\n\tclient_id\x18\x03 \x01(\x0c\x12\x34\n\x0c\x63\x61pabilities\x18\x04 \x01(\x0b\x32\x1e.fedlens_proto.v1.Capabilities\";\n\rEnrolResponse\x12*\n\x04role\x18\x01 \x01(\x0e\x32\x1c.fedlens_proto.v1.ClientRole\"!\n\rForgetRequest\x12\x10\n\x08protocol\x18\x01 \x01(\r\"%\n\x0e\x46orgetResponse\x12\x13\n\x0b\x61ggregating\x18\x01 \x01(\x08*]\n\nClientRole\x12\x1b\n\x17\x43LIENT_ROLE_UNSPECIFIED\x10\x00\x12\x17\n\x13\x43LIENT_ROLE_TRAINER\x10\x01\x12\x19\n\x15\x43LIENT_ROLE_EVALUATOR\x10\x02\x42\x18\n\x14org.fedlens.proto.v1P\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n fedlens_proto/v1/enrolment.proto\x12\x10\x66\x65\x64lens_proto.v1\x1a\x1f\x66\x65\x64lens_proto/v1/manifest.proto\"\xac\x01\n\x0c\x43\x61pabilities\x12\x30\n\x07\x66ormats\x18\x01 \x03(\x0e\x32\x1f.fedlens_proto.v1.ProgramFormat\x12\x35\n\x0e\x62undle_classes\x18\x02 \x03(\x0e\x32\x1d.fedlens_proto.v1.BundleClass\x12\x0e\n\x06models\x18\x03 \x03(\t\x12\x13\n\x0bplan_format\x18\x04 \x01(\r\x12\x0e\n\x06tables\x18\x05 \x03(\t\"\x82\x01\n\x0c\x45nrolRequest\x12\x10\n\x08protocol\x18\x01 \x01(\r\x12\x17\n\x0f\x65nrolment_token\x18\x02 \x01(\t\x12\x11\n\tclient_id\x18\x03 \x01(\x0c\x12\x34\n\x0c\x63\x61pabilities\x18\x04 \x01(\x0b\x32\x1e.fedlens_proto.v1.Capabilities\";\n\rEnrolResponse\x12*\n\x04role\x18\x01 \x01(\x0e\x32\x1c.fedlens_proto.v1.ClientRole\"!\n\rForgetRequest\x12\x10\n\x08protocol\x18\x01 \x01(\r\"%\n\x0e\x46orgetResponse\x12\x13\n\x0b\x61ggregating\x18\x01 \x01(\x08*]\n\nClientRole\x12\x1b\n\x17\x43LIENT_ROLE_UNSPECIFIED\x10\x00\x12\x17\n\x13\x43LIENT_ROLE_TRAINER\x10\x01\x12\x19\n\x15\x43LIENT_ROLE_EVALUATOR\x10\x02\x42\x18\n\x14org.fedlens.proto.v1P\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,16 +33,16 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'fedlens_proto.v1.enrolment_
 if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._loaded_options = None
   _globals['DESCRIPTOR']._serialized_options = b'\n\024org.fedlens.proto.v1P\001'
-  _globals['_CLIENTROLE']._serialized_start=493
-  _globals['_CLIENTROLE']._serialized_end=586
+  _globals['_CLIENTROLE']._serialized_start=530
+  _globals['_CLIENTROLE']._serialized_end=623
   _globals['_CAPABILITIES']._serialized_start=88
-  _globals['_CAPABILITIES']._serialized_end=223
-  _globals['_ENROLREQUEST']._serialized_start=226
-  _globals['_ENROLREQUEST']._serialized_end=356
-  _globals['_ENROLRESPONSE']._serialized_start=358
-  _globals['_ENROLRESPONSE']._serialized_end=417
-  _globals['_FORGETREQUEST']._serialized_start=419
-  _globals['_FORGETREQUEST']._serialized_end=452
-  _globals['_FORGETRESPONSE']._serialized_start=454
-  _globals['_FORGETRESPONSE']._serialized_end=491
+  _globals['_CAPABILITIES']._serialized_end=260
+  _globals['_ENROLREQUEST']._serialized_start=263
+  _globals['_ENROLREQUEST']._serialized_end=393
+  _globals['_ENROLRESPONSE']._serialized_start=395
+  _globals['_ENROLRESPONSE']._serialized_end=454
+  _globals['_FORGETREQUEST']._serialized_start=456
+  _globals['_FORGETREQUEST']._serialized_end=489
+  _globals['_FORGETRESPONSE']._serialized_start=491
+  _globals['_FORGETRESPONSE']._serialized_end=528
 # @@protoc_insertion_point(module_scope)

@@ -18,14 +18,18 @@ CLIENT_ROLE_TRAINER: ClientRole
 CLIENT_ROLE_EVALUATOR: ClientRole
 
 class Capabilities(_message.Message):
-    __slots__ = ("formats", "bundle_classes", "models")
+    __slots__ = ("formats", "bundle_classes", "models", "plan_format", "tables")
     FORMATS_FIELD_NUMBER: _ClassVar[int]
     BUNDLE_CLASSES_FIELD_NUMBER: _ClassVar[int]
     MODELS_FIELD_NUMBER: _ClassVar[int]
+    PLAN_FORMAT_FIELD_NUMBER: _ClassVar[int]
+    TABLES_FIELD_NUMBER: _ClassVar[int]
     formats: _containers.RepeatedScalarFieldContainer[_manifest_pb2.ProgramFormat]
     bundle_classes: _containers.RepeatedScalarFieldContainer[_manifest_pb2.BundleClass]
     models: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, formats: _Optional[_Iterable[_Union[_manifest_pb2.ProgramFormat, str]]] = ..., bundle_classes: _Optional[_Iterable[_Union[_manifest_pb2.BundleClass, str]]] = ..., models: _Optional[_Iterable[str]] = ...) -> None: ...
+    plan_format: int
+    tables: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, formats: _Optional[_Iterable[_Union[_manifest_pb2.ProgramFormat, str]]] = ..., bundle_classes: _Optional[_Iterable[_Union[_manifest_pb2.BundleClass, str]]] = ..., models: _Optional[_Iterable[str]] = ..., plan_format: _Optional[int] = ..., tables: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class EnrolRequest(_message.Message):
     __slots__ = ("protocol", "enrolment_token", "client_id", "capabilities")

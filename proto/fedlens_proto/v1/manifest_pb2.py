@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from fedlens_proto.v1 import blob_pb2 as fedlens__proto_dot_v1_dot_blob__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1f\x66\x65\x64lens_proto/v1/manifest.proto\x12\x10\x66\x65\x64lens_proto.v1\x1a\x1b\x66\x65\x64lens_proto/v1/blob.proto\"u\n\x04Slot\x12(\n\x04kind\x18\x01 \x01(\x0e\x32\x1a.fedlens_proto.v1.SlotKind\x12\x0c\n\x04name\x18\x02 \x01(\t\x12&\n\x05\x64type\x18\x03 \x01(\x0e\x32\x17.fedlens_proto.v1.Dtype\x12\r\n\x05shape\x18\x04 \x03(\x04\"N\n\x0bProgramFile\x12/\n\x06\x66ormat\x18\x01 \x01(\x0e\x32\x1f.fedlens_proto.v1.ProgramFormat\x12\x0e\n\x06sha256\x18\x02 \x01(\x0c\"\x96\x01\n\x07Program\x12\x0c\n\x04name\x18\x01 \x01(\t\x12&\n\x06inputs\x18\x02 \x03(\x0b\x32\x16.fedlens_proto.v1.Slot\x12\'\n\x07outputs\x18\x03 \x03(\x0b\x32\x16.fedlens_proto.v1.Slot\x12,\n\x05\x66iles\x18\x04 \x03(\x0b\x32\x1d.fedlens_proto.v1.ProgramFile\"\xb1\x01\n\x12\x45xchangeableTensor\x12\x0c\n\x04name\x18\x01 \x01(\t\x12&\n\x05\x64type\x18\x02 \x01(\x0e\x32\x17.fedlens_proto.v1.Dtype\x12\r\n\x05shape\x18\x03 \x03(\x04\x12*\n\x04kind\x18\x04 \x01(\x0e\x32\x1c.fedlens_proto.v1.TensorKind\x12*\n\x04role\x18\x05 \x01(\x0e\x32\x1c.fedlens_proto.v1.TensorRole\"W\n\x0eHyperParameter\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x15\n\rdefault_value\x18\x02 \x01(\x01\x12\x0f\n\x07minimum\x18\x03 \x01(\x01\x12\x0f\n\x07maximum\x18\x04 \x01(\x01\"*\n\tReference\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07tensors\x18\x02 \x03(\t\"$\n\x04Part\x12\x0e\n\x06sha256\x18\x01 \x01(\x0c\x12\x0c\n\x04size\x18\x02 \x01(\x04\"?\n\rPreprocessing\x12\x0f\n\x07version\x18\x01 \x01(\r\x12\x0e\n\x06height\x18\x02 \x01(\r\x12\r\n\x05width\x18\x03 \x01(\r\",\n\x0bToolVersion\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\t\"\x93\x05\n\x08Manifest\x12\x0e\n\x06\x66ormat\x18\x01 \x01(\r\x12\x33\n\x0c\x62undle_class\x18\x02 \x01(\x0e\x32\x1d.fedlens_proto.v1.BundleClass\x12\r\n\x05model\x18\x03 \x01(\t\x12\x36\n\rpreprocessing\x18\x04 \x01(\x0b\x32\x1f.fedlens_proto.v1.Preprocessing\x12\x13\n\x0b\x63lass_names\x18\x05 \x03(\t\x12\r\n\x05\x62\x61tch\x18\x06 \x01(\r\x12\x35\n\x07tensors\x18\x07 \x03(\x0b\x32$.fedlens_proto.v1.ExchangeableTensor\x12\x11\n\tobjective\x18\x08 \x01(\t\x12\x11\n\toptimiser\x18\t \x01(\t\x12:\n\x10hyper_parameters\x18\n \x03(\x0b\x32 .fedlens_proto.v1.HyperParameter\x12/\n\nreferences\x18\x0b \x03(\x0b\x32\x1b.fedlens_proto.v1.Reference\x12/\n\nlast_batch\x18\x0c \x01(\x0e\x32\x1b.fedlens_proto.v1.LastBatch\x12+\n\x08programs\x18\r \x03(\x0b\x32\x19.fedlens_proto.v1.Program\x12\x0f\n\x07initial\x18\x0e \x01(\x0c\x12\x0e\n\x06\x66rozen\x18\x0f \x01(\x0c\x12%\n\x05parts\x18\x10 \x03(\x0b\x32\x16.fedlens_proto.v1.Part\x12,\n\x05tools\x18\x11 \x03(\x0b\x32\x1d.fedlens_proto.v1.ToolVersion\x12\r\n\x05views\x18\x12 \x01(\r\x12\x14\n\x0cstored_views\x18\x13 \x01(\r\x12\x14\n\x0c\x63oncatenated\x18\x14 \x01(\r*k\n\x0b\x42undleClass\x12\x1c\n\x18\x42UNDLE_CLASS_UNSPECIFIED\x10\x00\x12 \n\x1c\x42UNDLE_CLASS_FROZEN_BACKBONE\x10\x01\x12\x1c\n\x18\x42UNDLE_CLASS_WHOLE_MODEL\x10\x02*\x85\x01\n\nTensorKind\x12\x1b\n\x17TENSOR_KIND_UNSPECIFIED\x10\x00\x12\x14\n\x10TENSOR_KIND_CONV\x10\x01\x12\x16\n\x12TENSOR_KIND_LINEAR\x10\x02\x12\x14\n\x10TENSOR_KIND_NORM\x10\x03\x12\x16\n\x12TENSOR_KIND_BUFFER\x10\x04*`\n\nTensorRole\x12\x1b\n\x17TENSOR_ROLE_UNSPECIFIED\x10\x00\x12\x19\n\x15TENSOR_ROLE_EXTRACTOR\x10\x01\x12\x1a\n\x16TENSOR_ROLE_CLASSIFIER\x10\x02*U\n\tLastBatch\x12\x1a\n\x16LAST_BATCH_UNSPECIFIED\x10\x00\x12\x15\n\x11LAST_BATCH_MASKED\x10\x01\x12\x15\n\x11LAST_BATCH_FILLED\x10\x02*x\n\rProgramFormat\x12\x1e\n\x1aPROGRAM_FORMAT_UNSPECIFIED\x10\x00\x12\x16\n\x12PROGRAM_FORMAT_PT2\x10\x01\x12\x16\n\x12PROGRAM_FORMAT_PTE\x10\x02\x12\x17\n\x13PROGRAM_FORMAT_ONNX\x10\x03*\xf4\x02\n\x08SlotKind\x12\x19\n\x15SLOT_KIND_UNSPECIFIED\x10\x00\x12\x14\n\x10SLOT_KIND_WEIGHT\x10\x01\x12\x14\n\x10SLOT_KIND_FROZEN\x10\x02\x12\x17\n\x13SLOT_KIND_OPTIMISER\x10\x03\x12\x17\n\x13SLOT_KIND_REFERENCE\x10\x04\x12\x13\n\x0fSLOT_KIND_INPUT\x10\x05\x12\x13\n\x0fSLOT_KIND_LABEL\x10\x06\x12\x12\n\x0eSLOT_KIND_MASK\x10\x07\x12\x13\n\x0fSLOT_KIND_HYPER\x10\x08\x12\x12\n\x0eSLOT_KIND_LOSS\x10\t\x12\x14\n\x10SLOT_KIND_LOGITS\x10\n\x12\x15\n\x11SLOT_KIND_COUNTER\x10\x0b\x12\x16\n\x12SLOT_KIND_FEATURES\x10\x0c\x12\x15\n\x11SLOT_KIND_UNIFORM\x10\r\x12\x17\n\x13SLOT_KIND_EXTRACTOR\x10\x0e\x12\x13\n\x0fSLOT_KIND_PHOTO\x10\x0f\x42\x18\n\x14org.fedlens.proto.v1P\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1f\x66\x65\x64lens_proto/v1/manifest.proto\x12\x10\x66\x65\x64lens_proto.v1\x1a\x1b\x66\x65\x64lens_proto/v1/blob.proto\"u\n\x04Slot\x12(\n\x04kind\x18\x01 \x01(\x0e\x32\x1a.fedlens_proto.v1.SlotKind\x12\x0c\n\x04name\x18\x02 \x01(\t\x12&\n\x05\x64type\x18\x03 \x01(\x0e\x32\x17.fedlens_proto.v1.Dtype\x12\r\n\x05shape\x18\x04 \x03(\x04\"N\n\x0bProgramFile\x12/\n\x06\x66ormat\x18\x01 \x01(\x0e\x32\x1f.fedlens_proto.v1.ProgramFormat\x12\x0e\n\x06sha256\x18\x02 \x01(\x0c\"\xdd\x01\n\x07Program\x12\x0c\n\x04name\x18\x01 \x01(\t\x12&\n\x06inputs\x18\x02 \x03(\x0b\x32\x16.fedlens_proto.v1.Slot\x12\'\n\x07outputs\x18\x03 \x03(\x0b\x32\x16.fedlens_proto.v1.Slot\x12,\n\x05\x66iles\x18\x04 \x03(\x0b\x32\x1d.fedlens_proto.v1.ProgramFile\x12\r\n\x05makes\x18\x05 \x01(\t\x12\x10\n\x08optional\x18\x06 \x03(\t\x12\x11\n\tobjective\x18\x07 \x01(\t\x12\x11\n\toptimiser\x18\x08 \x01(\t\"\xb1\x01\n\x12\x45xchangeableTensor\x12\x0c\n\x04name\x18\x01 \x01(\t\x12&\n\x05\x64type\x18\x02 \x01(\x0e\x32\x17.fedlens_proto.v1.Dtype\x12\r\n\x05shape\x18\x03 \x03(\x04\x12*\n\x04kind\x18\x04 \x01(\x0e\x32\x1c.fedlens_proto.v1.TensorKind\x12*\n\x04role\x18\x05 \x01(\x0e\x32\x1c.fedlens_proto.v1.TensorRole\"W\n\x0eHyperParameter\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x15\n\rdefault_value\x18\x02 \x01(\x01\x12\x0f\n\x07minimum\x18\x03 \x01(\x01\x12\x0f\n\x07maximum\x18\x04 \x01(\x01\"*\n\nPublicRows\x12\x0e\n\x06sha256\x18\x01 \x01(\x0c\x12\x0c\n\x04rows\x18\x02 \x01(\x04\"$\n\x04Part\x12\x0e\n\x06sha256\x18\x01 \x01(\x0c\x12\x0c\n\x04size\x18\x02 \x01(\x04\"?\n\rPreprocessing\x12\x0f\n\x07version\x18\x01 \x01(\r\x12\x0e\n\x06height\x18\x02 \x01(\r\x12\r\n\x05width\x18\x03 \x01(\r\",\n\x0bToolVersion\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\t\"\xea\x04\n\x08Manifest\x12\x0e\n\x06\x66ormat\x18\x01 \x01(\r\x12\x33\n\x0c\x62undle_class\x18\x02 \x01(\x0e\x32\x1d.fedlens_proto.v1.BundleClass\x12\r\n\x05model\x18\x03 \x01(\t\x12\x36\n\rpreprocessing\x18\x04 \x01(\x0b\x32\x1f.fedlens_proto.v1.Preprocessing\x12\x13\n\x0b\x63lass_names\x18\x05 \x03(\t\x12\r\n\x05\x62\x61tch\x18\x06 \x01(\r\x12\x35\n\x07tensors\x18\x07 \x03(\x0b\x32$.fedlens_proto.v1.ExchangeableTensor\x12:\n\x10hyper_parameters\x18\x08 \x03(\x0b\x32 .fedlens_proto.v1.HyperParameter\x12/\n\nlast_batch\x18\t \x01(\x0e\x32\x1b.fedlens_proto.v1.LastBatch\x12+\n\x08programs\x18\n \x03(\x0b\x32\x19.fedlens_proto.v1.Program\x12\x0f\n\x07initial\x18\x0b \x01(\x0c\x12\x0e\n\x06\x66rozen\x18\x0c \x01(\x0c\x12%\n\x05parts\x18\r \x03(\x0b\x32\x16.fedlens_proto.v1.Part\x12,\n\x05tools\x18\x0e \x03(\x0b\x32\x1d.fedlens_proto.v1.ToolVersion\x12\r\n\x05views\x18\x0f \x01(\r\x12\x14\n\x0cstored_views\x18\x10 \x01(\r\x12\x14\n\x0c\x63oncatenated\x18\x11 \x01(\r\x12,\n\x06public\x18\x12 \x01(\x0b\x32\x1c.fedlens_proto.v1.PublicRows*k\n\x0b\x42undleClass\x12\x1c\n\x18\x42UNDLE_CLASS_UNSPECIFIED\x10\x00\x12 \n\x1c\x42UNDLE_CLASS_FROZEN_BACKBONE\x10\x01\x12\x1c\n\x18\x42UNDLE_CLASS_WHOLE_MODEL\x10\x02*\x85\x01\n\nTensorKind\x12\x1b\n\x17TENSOR_KIND_UNSPECIFIED\x10\x00\x12\x14\n\x10TENSOR_KIND_CONV\x10\x01\x12\x16\n\x12TENSOR_KIND_LINEAR\x10\x02\x12\x14\n\x10TENSOR_KIND_NORM\x10\x03\x12\x16\n\x12TENSOR_KIND_BUFFER\x10\x04*`\n\nTensorRole\x12\x1b\n\x17TENSOR_ROLE_UNSPECIFIED\x10\x00\x12\x19\n\x15TENSOR_ROLE_EXTRACTOR\x10\x01\x12\x1a\n\x16TENSOR_ROLE_CLASSIFIER\x10\x02*U\n\tLastBatch\x12\x1a\n\x16LAST_BATCH_UNSPECIFIED\x10\x00\x12\x15\n\x11LAST_BATCH_MASKED\x10\x01\x12\x15\n\x11LAST_BATCH_FILLED\x10\x02*x\n\rProgramFormat\x12\x1e\n\x1aPROGRAM_FORMAT_UNSPECIFIED\x10\x00\x12\x16\n\x12PROGRAM_FORMAT_PT2\x10\x01\x12\x16\n\x12PROGRAM_FORMAT_PTE\x10\x02\x12\x17\n\x13PROGRAM_FORMAT_ONNX\x10\x03*\xd2\x03\n\x08SlotKind\x12\x19\n\x15SLOT_KIND_UNSPECIFIED\x10\x00\x12\x14\n\x10SLOT_KIND_WEIGHT\x10\x01\x12\x14\n\x10SLOT_KIND_FROZEN\x10\x02\x12\x17\n\x13SLOT_KIND_OPTIMISER\x10\x03\x12\x17\n\x13SLOT_KIND_REFERENCE\x10\x04\x12\x13\n\x0fSLOT_KIND_INPUT\x10\x05\x12\x13\n\x0fSLOT_KIND_LABEL\x10\x06\x12\x12\n\x0eSLOT_KIND_MASK\x10\x07\x12\x13\n\x0fSLOT_KIND_HYPER\x10\x08\x12\x12\n\x0eSLOT_KIND_LOSS\x10\t\x12\x14\n\x10SLOT_KIND_LOGITS\x10\n\x12\x15\n\x11SLOT_KIND_COUNTER\x10\x0b\x12\x16\n\x12SLOT_KIND_FEATURES\x10\x0c\x12\x15\n\x11SLOT_KIND_UNIFORM\x10\r\x12\x17\n\x13SLOT_KIND_EXTRACTOR\x10\x0e\x12\x13\n\x0fSLOT_KIND_PHOTO\x10\x0f\x12\x15\n\x11SLOT_KIND_PRESENT\x10\x10\x12\x14\n\x10SLOT_KIND_TARGET\x10\x11\x12\x19\n\x15SLOT_KIND_ACCUMULATOR\x10\x12\x12\x14\n\x10SLOT_KIND_RESULT\x10\x13\x42\x18\n\x14org.fedlens.proto.v1P\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,36 +33,36 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'fedlens_proto.v1.manifest_p
 if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._loaded_options = None
   _globals['DESCRIPTOR']._serialized_options = b'\n\024org.fedlens.proto.v1P\001'
-  _globals['_BUNDLECLASS']._serialized_start=1558
-  _globals['_BUNDLECLASS']._serialized_end=1665
-  _globals['_TENSORKIND']._serialized_start=1668
-  _globals['_TENSORKIND']._serialized_end=1801
-  _globals['_TENSORROLE']._serialized_start=1803
-  _globals['_TENSORROLE']._serialized_end=1899
-  _globals['_LASTBATCH']._serialized_start=1901
-  _globals['_LASTBATCH']._serialized_end=1986
-  _globals['_PROGRAMFORMAT']._serialized_start=1988
-  _globals['_PROGRAMFORMAT']._serialized_end=2108
-  _globals['_SLOTKIND']._serialized_start=2111
-  _globals['_SLOTKIND']._serialized_end=2483
+  _globals['_BUNDLECLASS']._serialized_start=1588
+  _globals['_BUNDLECLASS']._serialized_end=1695
+  _globals['_TENSORKIND']._serialized_start=1698
+  _globals['_TENSORKIND']._serialized_end=1831
+  _globals['_TENSORROLE']._serialized_start=1833
+  _globals['_TENSORROLE']._serialized_end=1929
+  _globals['_LASTBATCH']._serialized_start=1931
+  _globals['_LASTBATCH']._serialized_end=2016
+  _globals['_PROGRAMFORMAT']._serialized_start=2018
+  _globals['_PROGRAMFORMAT']._serialized_end=2138
+  _globals['_SLOTKIND']._serialized_start=2141
+  _globals['_SLOTKIND']._serialized_end=2607
   _globals['_SLOT']._serialized_start=82
   _globals['_SLOT']._serialized_end=199
   _globals['_PROGRAMFILE']._serialized_start=201
   _globals['_PROGRAMFILE']._serialized_end=279
   _globals['_PROGRAM']._serialized_start=282
-  _globals['_PROGRAM']._serialized_end=432
-  _globals['_EXCHANGEABLETENSOR']._serialized_start=435
-  _globals['_EXCHANGEABLETENSOR']._serialized_end=612
-  _globals['_HYPERPARAMETER']._serialized_start=614
-  _globals['_HYPERPARAMETER']._serialized_end=701
-  _globals['_REFERENCE']._serialized_start=703
-  _globals['_REFERENCE']._serialized_end=745
-  _globals['_PART']._serialized_start=747
-  _globals['_PART']._serialized_end=783
-  _globals['_PREPROCESSING']._serialized_start=785
-  _globals['_PREPROCESSING']._serialized_end=848
-  _globals['_TOOLVERSION']._serialized_start=850
-  _globals['_TOOLVERSION']._serialized_end=894
-  _globals['_MANIFEST']._serialized_start=897
-  _globals['_MANIFEST']._serialized_end=1556
+  _globals['_PROGRAM']._serialized_end=503
+  _globals['_EXCHANGEABLETENSOR']._serialized_start=506
+  _globals['_EXCHANGEABLETENSOR']._serialized_end=683
+  _globals['_HYPERPARAMETER']._serialized_start=685
+  _globals['_HYPERPARAMETER']._serialized_end=772
+  _globals['_PUBLICROWS']._serialized_start=774
+  _globals['_PUBLICROWS']._serialized_end=816
+  _globals['_PART']._serialized_start=818
+  _globals['_PART']._serialized_end=854
+  _globals['_PREPROCESSING']._serialized_start=856
+  _globals['_PREPROCESSING']._serialized_end=919
+  _globals['_TOOLVERSION']._serialized_start=921
+  _globals['_TOOLVERSION']._serialized_end=965
+  _globals['_MANIFEST']._serialized_start=968
+  _globals['_MANIFEST']._serialized_end=1586
 # @@protoc_insertion_point(module_scope)

@@ -59,6 +59,10 @@ class SlotKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     SLOT_KIND_UNIFORM: _ClassVar[SlotKind]
     SLOT_KIND_EXTRACTOR: _ClassVar[SlotKind]
     SLOT_KIND_PHOTO: _ClassVar[SlotKind]
+    SLOT_KIND_PRESENT: _ClassVar[SlotKind]
+    SLOT_KIND_TARGET: _ClassVar[SlotKind]
+    SLOT_KIND_ACCUMULATOR: _ClassVar[SlotKind]
+    SLOT_KIND_RESULT: _ClassVar[SlotKind]
 BUNDLE_CLASS_UNSPECIFIED: BundleClass
 BUNDLE_CLASS_FROZEN_BACKBONE: BundleClass
 BUNDLE_CLASS_WHOLE_MODEL: BundleClass
@@ -93,6 +97,10 @@ SLOT_KIND_FEATURES: SlotKind
 SLOT_KIND_UNIFORM: SlotKind
 SLOT_KIND_EXTRACTOR: SlotKind
 SLOT_KIND_PHOTO: SlotKind
+SLOT_KIND_PRESENT: SlotKind
+SLOT_KIND_TARGET: SlotKind
+SLOT_KIND_ACCUMULATOR: SlotKind
+SLOT_KIND_RESULT: SlotKind
 
 class Slot(_message.Message):
     __slots__ = ("kind", "name", "dtype", "shape")
@@ -115,16 +123,24 @@ class ProgramFile(_message.Message):
     def __init__(self, format: _Optional[_Union[ProgramFormat, str]] = ..., sha256: _Optional[bytes] = ...) -> None: ...
 
 class Program(_message.Message):
-    __slots__ = ("name", "inputs", "outputs", "files")
+    __slots__ = ("name", "inputs", "outputs", "files", "makes", "optional", "objective", "optimiser")
     NAME_FIELD_NUMBER: _ClassVar[int]
     INPUTS_FIELD_NUMBER: _ClassVar[int]
     OUTPUTS_FIELD_NUMBER: _ClassVar[int]
     FILES_FIELD_NUMBER: _ClassVar[int]
+    MAKES_FIELD_NUMBER: _ClassVar[int]
+    OPTIONAL_FIELD_NUMBER: _ClassVar[int]
+    OBJECTIVE_FIELD_NUMBER: _ClassVar[int]
+    OPTIMISER_FIELD_NUMBER: _ClassVar[int]
     name: str
     inputs: _containers.RepeatedCompositeFieldContainer[Slot]
     outputs: _containers.RepeatedCompositeFieldContainer[Slot]
     files: _containers.RepeatedCompositeFieldContainer[ProgramFile]
-    def __init__(self, name: _Optional[str] = ..., inputs: _Optional[_Iterable[_Union[Slot, _Mapping]]] = ..., outputs: _Optional[_Iterable[_Union[Slot, _Mapping]]] = ..., files: _Optional[_Iterable[_Union[ProgramFile, _Mapping]]] = ...) -> None: ...
+    makes: str
+    optional: _containers.RepeatedScalarFieldContainer[str]
+    objective: str
+    optimiser: str
+    def __init__(self, name: _Optional[str] = ..., inputs: _Optional[_Iterable[_Union[Slot, _Mapping]]] = ..., outputs: _Optional[_Iterable[_Union[Slot, _Mapping]]] = ..., files: _Optional[_Iterable[_Union[ProgramFile, _Mapping]]] = ..., makes: _Optional[str] = ..., optional: _Optional[_Iterable[str]] = ..., objective: _Optional[str] = ..., optimiser: _Optional[str] = ...) -> None: ...
 
 class ExchangeableTensor(_message.Message):
     __slots__ = ("name", "dtype", "shape", "kind", "role")
@@ -152,13 +168,13 @@ class HyperParameter(_message.Message):
     maximum: float
     def __init__(self, name: _Optional[str] = ..., default_value: _Optional[float] = ..., minimum: _Optional[float] = ..., maximum: _Optional[float] = ...) -> None: ...
 
-class Reference(_message.Message):
-    __slots__ = ("name", "tensors")
-    NAME_FIELD_NUMBER: _ClassVar[int]
-    TENSORS_FIELD_NUMBER: _ClassVar[int]
-    name: str
-    tensors: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, name: _Optional[str] = ..., tensors: _Optional[_Iterable[str]] = ...) -> None: ...
+class PublicRows(_message.Message):
+    __slots__ = ("sha256", "rows")
+    SHA256_FIELD_NUMBER: _ClassVar[int]
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    sha256: bytes
+    rows: int
+    def __init__(self, sha256: _Optional[bytes] = ..., rows: _Optional[int] = ...) -> None: ...
 
 class Part(_message.Message):
     __slots__ = ("sha256", "size")
@@ -187,7 +203,7 @@ class ToolVersion(_message.Message):
     def __init__(self, name: _Optional[str] = ..., version: _Optional[str] = ...) -> None: ...
 
 class Manifest(_message.Message):
-    __slots__ = ("format", "bundle_class", "model", "preprocessing", "class_names", "batch", "tensors", "objective", "optimiser", "hyper_parameters", "references", "last_batch", "programs", "initial", "frozen", "parts", "tools", "views", "stored_views", "concatenated")
+    __slots__ = ("format", "bundle_class", "model", "preprocessing", "class_names", "batch", "tensors", "hyper_parameters", "last_batch", "programs", "initial", "frozen", "parts", "tools", "views", "stored_views", "concatenated", "public")
     FORMAT_FIELD_NUMBER: _ClassVar[int]
     BUNDLE_CLASS_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
@@ -195,10 +211,7 @@ class Manifest(_message.Message):
     CLASS_NAMES_FIELD_NUMBER: _ClassVar[int]
     BATCH_FIELD_NUMBER: _ClassVar[int]
     TENSORS_FIELD_NUMBER: _ClassVar[int]
-    OBJECTIVE_FIELD_NUMBER: _ClassVar[int]
-    OPTIMISER_FIELD_NUMBER: _ClassVar[int]
     HYPER_PARAMETERS_FIELD_NUMBER: _ClassVar[int]
-    REFERENCES_FIELD_NUMBER: _ClassVar[int]
     LAST_BATCH_FIELD_NUMBER: _ClassVar[int]
     PROGRAMS_FIELD_NUMBER: _ClassVar[int]
     INITIAL_FIELD_NUMBER: _ClassVar[int]
@@ -208,6 +221,7 @@ class Manifest(_message.Message):
     VIEWS_FIELD_NUMBER: _ClassVar[int]
     STORED_VIEWS_FIELD_NUMBER: _ClassVar[int]
     CONCATENATED_FIELD_NUMBER: _ClassVar[int]
+    PUBLIC_FIELD_NUMBER: _ClassVar[int]
     format: int
     bundle_class: BundleClass
     model: str
@@ -215,10 +229,7 @@ class Manifest(_message.Message):
     class_names: _containers.RepeatedScalarFieldContainer[str]
     batch: int
     tensors: _containers.RepeatedCompositeFieldContainer[ExchangeableTensor]
-    objective: str
-    optimiser: str
     hyper_parameters: _containers.RepeatedCompositeFieldContainer[HyperParameter]
-    references: _containers.RepeatedCompositeFieldContainer[Reference]
     last_batch: LastBatch
     programs: _containers.RepeatedCompositeFieldContainer[Program]
     initial: bytes
@@ -228,4 +239,5 @@ class Manifest(_message.Message):
     views: int
     stored_views: int
     concatenated: int
-    def __init__(self, format: _Optional[int] = ..., bundle_class: _Optional[_Union[BundleClass, str]] = ..., model: _Optional[str] = ..., preprocessing: _Optional[_Union[Preprocessing, _Mapping]] = ..., class_names: _Optional[_Iterable[str]] = ..., batch: _Optional[int] = ..., tensors: _Optional[_Iterable[_Union[ExchangeableTensor, _Mapping]]] = ..., objective: _Optional[str] = ..., optimiser: _Optional[str] = ..., hyper_parameters: _Optional[_Iterable[_Union[HyperParameter, _Mapping]]] = ..., references: _Optional[_Iterable[_Union[Reference, _Mapping]]] = ..., last_batch: _Optional[_Union[LastBatch, str]] = ..., programs: _Optional[_Iterable[_Union[Program, _Mapping]]] = ..., initial: _Optional[bytes] = ..., frozen: _Optional[bytes] = ..., parts: _Optional[_Iterable[_Union[Part, _Mapping]]] = ..., tools: _Optional[_Iterable[_Union[ToolVersion, _Mapping]]] = ..., views: _Optional[int] = ..., stored_views: _Optional[int] = ..., concatenated: _Optional[int] = ...) -> None: ...
+    public: PublicRows
+    def __init__(self, format: _Optional[int] = ..., bundle_class: _Optional[_Union[BundleClass, str]] = ..., model: _Optional[str] = ..., preprocessing: _Optional[_Union[Preprocessing, _Mapping]] = ..., class_names: _Optional[_Iterable[str]] = ..., batch: _Optional[int] = ..., tensors: _Optional[_Iterable[_Union[ExchangeableTensor, _Mapping]]] = ..., hyper_parameters: _Optional[_Iterable[_Union[HyperParameter, _Mapping]]] = ..., last_batch: _Optional[_Union[LastBatch, str]] = ..., programs: _Optional[_Iterable[_Union[Program, _Mapping]]] = ..., initial: _Optional[bytes] = ..., frozen: _Optional[bytes] = ..., parts: _Optional[_Iterable[_Union[Part, _Mapping]]] = ..., tools: _Optional[_Iterable[_Union[ToolVersion, _Mapping]]] = ..., views: _Optional[int] = ..., stored_views: _Optional[int] = ..., concatenated: _Optional[int] = ..., public: _Optional[_Union[PublicRows, _Mapping]] = ...) -> None: ...

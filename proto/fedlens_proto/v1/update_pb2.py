@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1d\x66\x65\x64lens_proto/v1/update.proto\x12\x10\x66\x65\x64lens_proto.v1\"\x85\x01\n\x0e\x45valuationSums\x12\x32\n\x06moment\x18\x01 \x01(\x0e\x32\".fedlens_proto.v1.EvaluationMoment\x12\r\n\x05\x63ount\x18\x02 \x01(\x04\x12\x0f\n\x07\x63orrect\x18\x03 \x01(\x04\x12\x0c\n\x04loss\x18\x04 \x01(\x01\x12\x11\n\tconfusion\x18\x05 \x03(\x04\"\xe6\x01\n\x0cUpdateHeader\x12\x10\n\x08protocol\x18\x01 \x01(\r\x12\r\n\x05phase\x18\x02 \x01(\r\x12\x0e\n\x06\x62undle\x18\x03 \x01(\x0c\x12\x14\n\x0cnum_examples\x18\x04 \x01(\x04\x12\x14\n\x0c\x63lass_counts\x18\x05 \x03(\x04\x12\x35\n\x0b\x65valuations\x18\x06 \x03(\x0b\x32 .fedlens_proto.v1.EvaluationSums\x12\x13\n\x0b\x62lob_sha256\x18\x07 \x01(\x0c\x12\x11\n\tblob_size\x18\x08 \x01(\x04\x12\x1a\n\x12label_distribution\x18\t \x03(\x01\"\x1e\n\x07Receipt\x12\x13\n\x0b\x62ody_sha256\x18\x01 \x01(\x0c\"c\n\x0e\x46\x61ilureRequest\x12\x10\n\x08protocol\x18\x01 \x01(\r\x12/\n\x06reason\x18\x02 \x01(\x0e\x32\x1f.fedlens_proto.v1.FailureReason\x12\x0e\n\x06\x64\x65tail\x18\x03 \x01(\t\"\x11\n\x0f\x46\x61ilureResponse*\x8f\x01\n\x10\x45valuationMoment\x12!\n\x1d\x45VALUATION_MOMENT_UNSPECIFIED\x10\x00\x12\x1b\n\x17\x45VALUATION_MOMENT_START\x10\x01\x12\x19\n\x15\x45VALUATION_MOMENT_END\x10\x02\x12 \n\x1c\x45VALUATION_MOMENT_FINE_TUNED\x10\x03*\xdf\x01\n\rFailureReason\x12\x1e\n\x1a\x46\x41ILURE_REASON_UNSPECIFIED\x10\x00\x12\x1c\n\x18\x46\x41ILURE_REASON_NO_PHOTOS\x10\x01\x12\x19\n\x15\x46\x41ILURE_REASON_BUNDLE\x10\x02\x12\x1e\n\x1a\x46\x41ILURE_REASON_UNSUPPORTED\x10\x03\x12\x19\n\x15\x46\x41ILURE_REASON_POLICY\x10\x04\x12\x1d\n\x19\x46\x41ILURE_REASON_NON_FINITE\x10\x05\x12\x1b\n\x17\x46\x41ILURE_REASON_INTERNAL\x10\x06\x42\x18\n\x14org.fedlens.proto.v1P\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1d\x66\x65\x64lens_proto/v1/update.proto\x12\x10\x66\x65\x64lens_proto.v1\"`\n\x0e\x45valuationSums\x12\r\n\x05label\x18\x01 \x01(\t\x12\r\n\x05\x63ount\x18\x02 \x01(\x04\x12\x0f\n\x07\x63orrect\x18\x03 \x01(\x04\x12\x0c\n\x04loss\x18\x04 \x01(\x01\x12\x11\n\tconfusion\x18\x05 \x03(\x04\":\n\x0cUploadedBlob\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06sha256\x18\x02 \x01(\x0c\x12\x0c\n\x04size\x18\x03 \x01(\x04\"\xef\x01\n\x0cUpdateHeader\x12\x10\n\x08protocol\x18\x01 \x01(\r\x12\r\n\x05phase\x18\x02 \x01(\r\x12\x0e\n\x06\x62undle\x18\x03 \x01(\x0c\x12\x14\n\x0cnum_examples\x18\x04 \x01(\x04\x12\x14\n\x0c\x63lass_counts\x18\x05 \x03(\x04\x12\x35\n\x0b\x65valuations\x18\x06 \x03(\x0b\x32 .fedlens_proto.v1.EvaluationSums\x12/\n\x07uploads\x18\x07 \x03(\x0b\x32\x1e.fedlens_proto.v1.UploadedBlob\x12\x1a\n\x12label_distribution\x18\x08 \x03(\x01\"\x1e\n\x07Receipt\x12\x13\n\x0b\x62ody_sha256\x18\x01 \x01(\x0c\"c\n\x0e\x46\x61ilureRequest\x12\x10\n\x08protocol\x18\x01 \x01(\r\x12/\n\x06reason\x18\x02 \x01(\x0e\x32\x1f.fedlens_proto.v1.FailureReason\x12\x0e\n\x06\x64\x65tail\x18\x03 \x01(\t\"\x11\n\x0f\x46\x61ilureResponse*\xdf\x01\n\rFailureReason\x12\x1e\n\x1a\x46\x41ILURE_REASON_UNSPECIFIED\x10\x00\x12\x1c\n\x18\x46\x41ILURE_REASON_NO_PHOTOS\x10\x01\x12\x19\n\x15\x46\x41ILURE_REASON_BUNDLE\x10\x02\x12\x1e\n\x1a\x46\x41ILURE_REASON_UNSUPPORTED\x10\x03\x12\x19\n\x15\x46\x41ILURE_REASON_POLICY\x10\x04\x12\x1d\n\x19\x46\x41ILURE_REASON_NON_FINITE\x10\x05\x12\x1b\n\x17\x46\x41ILURE_REASON_INTERNAL\x10\x06\x42\x18\n\x14org.fedlens.proto.v1P\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -32,18 +32,18 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'fedlens_proto.v1.update_pb2
 if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._loaded_options = None
   _globals['DESCRIPTOR']._serialized_options = b'\n\024org.fedlens.proto.v1P\001'
-  _globals['_EVALUATIONMOMENT']._serialized_start=573
-  _globals['_EVALUATIONMOMENT']._serialized_end=716
-  _globals['_FAILUREREASON']._serialized_start=719
-  _globals['_FAILUREREASON']._serialized_end=942
-  _globals['_EVALUATIONSUMS']._serialized_start=52
-  _globals['_EVALUATIONSUMS']._serialized_end=185
-  _globals['_UPDATEHEADER']._serialized_start=188
-  _globals['_UPDATEHEADER']._serialized_end=418
-  _globals['_RECEIPT']._serialized_start=420
-  _globals['_RECEIPT']._serialized_end=450
-  _globals['_FAILUREREQUEST']._serialized_start=452
-  _globals['_FAILUREREQUEST']._serialized_end=551
-  _globals['_FAILURERESPONSE']._serialized_start=553
-  _globals['_FAILURERESPONSE']._serialized_end=570
+  _globals['_FAILUREREASON']._serialized_start=604
+  _globals['_FAILUREREASON']._serialized_end=827
+  _globals['_EVALUATIONSUMS']._serialized_start=51
+  _globals['_EVALUATIONSUMS']._serialized_end=147
+  _globals['_UPLOADEDBLOB']._serialized_start=149
+  _globals['_UPLOADEDBLOB']._serialized_end=207
+  _globals['_UPDATEHEADER']._serialized_start=210
+  _globals['_UPDATEHEADER']._serialized_end=449
+  _globals['_RECEIPT']._serialized_start=451
+  _globals['_RECEIPT']._serialized_end=481
+  _globals['_FAILUREREQUEST']._serialized_start=483
+  _globals['_FAILUREREQUEST']._serialized_end=582
+  _globals['_FAILURERESPONSE']._serialized_start=584
+  _globals['_FAILURERESPONSE']._serialized_end=601
 # @@protoc_insertion_point(module_scope)

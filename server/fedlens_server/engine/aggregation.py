@@ -5,10 +5,11 @@ It starts from what `closing` froze, so that running it again after a crash give
 
 import logging
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import cache
 
 from fedlens_proto.v1 import admin_pb2
-from fedlens_server.engine import method_calls, rounds
+from fedlens_server.engine import evaluation, method_calls, rounds
 from fedlens_server.engine.method_calls import MethodFailed, of_method
 from fedlens_server.engine.rounds import NO_ROUND
 from fedlens_server.engine.view import Federation, Member, Round, RoundKey, Task
@@ -92,32 +93,35 @@ def _aggregate(
     if current.phase >= task.method_phases:
         return PreparedState(task.values), ""
     phase = task.phases[current.phase]
-    tools = method_calls.tools(federation, task, current.number, current.population)
+    tools = method_calls.tools(federation, task, current.phase, current.number, current.population)
     try:
         new = of_method(lambda: task.method.aggregate(phase, task.values, _opened(updates, open_blobs), tools))
         following = task.phase_of(task.committed + 1)
         if current.phase < following < task.method_phases:
-            new = of_method(lambda: task.method.begin(task.phases[following], new, tools))
+            later = method_calls.tools(federation, task, following, current.number, current.population)
+            later = replace(later, generator=tools.generator)
+            new = of_method(lambda: task.method.begin(task.phases[following], new, later))
         return of_method(lambda: method_state.prepare(federation.store, task.values, new, open_blobs)), ""
     except (NothingToAggregate, MethodFailed) as error:
         return None, str(error)
 
 
 def _updates(federation: Federation, task: Task, current: Round) -> list[Update]:
-    base_set = task.phases[current.phase].local_plan.upload.base_set
+    bases = {upload.name: upload.base for upload in task.phases[current.phase].plan.uploads}
     stored = cache(federation.store.tensors)  # each set is shared by the updates of all to whom it was sent
 
     def update(client: bytes, member: Member) -> Update:
         sent = {item.name: stored(item.sha256) for item in member.sets}
-        tensors: TensorSet = {}
-        if member.blob is not None:
-            found = federation.store.tensors(member.blob)
-            tensors = RestoredTensors(sent[base_set], found) if base_set else found
+        values: dict[str, TensorSet] = {}
+        for name, digest in member.blobs.items():
+            found = federation.store.tensors(digest)
+            values[name] = RestoredTensors(sent[bases[name]], found) if bases[name] else found
         return Update(
             client=client,
             num_examples=member.num_examples,
-            tensors=tensors,
+            values=values,
             sent=sent,
+            evaluations=evaluation.OfMember(federation.store, current.key, client),
             class_counts=member.class_counts,
             label_distribution=member.label_distribution,
         )
@@ -133,8 +137,8 @@ def _opened(updates: list[Update], open_blobs: ExitStack) -> list[Update]:
     """The updates, with their files and the files of the downloads held open until `open_blobs` is closed."""
     blobs: dict[int, StoredTensors] = {}
     for update in updates:
-        tensors = update.tensors.differences if isinstance(update.tensors, RestoredTensors) else update.tensors
-        found = [each for each in (tensors, *update.sent.values()) if isinstance(each, StoredTensors)]
+        uploaded = (each.differences if isinstance(each, RestoredTensors) else each for each in update.values.values())
+        found = [each for each in (*uploaded, *update.sent.values()) if isinstance(each, StoredTensors)]
         blobs |= {id(each): each for each in found}
     for blob in blobs.values():
         open_blobs.enter_context(blob.opened())

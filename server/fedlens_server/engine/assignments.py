@@ -5,13 +5,14 @@ from functools import partial
 from fedlens_proto import keyed_hash
 from fedlens_proto.manifest import INITIAL, initial_set
 from fedlens_proto.v1 import admin_pb2, assignment_pb2, check_in_pb2, enrolment_pb2
-from fedlens_server.engine import evaluation, phases
+from fedlens_server.engine import evaluation
 from fedlens_server.engine.downloads import fetchable
 from fedlens_server.engine.method_calls import MethodFailed, of_method
-from fedlens_server.engine.view import BlobSets, Client, Federation, Task
+from fedlens_server.engine.view import Client, Federation, Task
 from fedlens_server.errors import Unknown
 from fedlens_server.methods.arithmetic.weighted_sum import WeightedSum
-from fedlens_server.planning.method import NothingToAggregate, TensorSet
+from fedlens_server.planning.local_plans import rule, source
+from fedlens_server.planning.method import GLOBAL, NothingToAggregate, TensorSet
 from fedlens_server.store import Location, StoredTensors
 
 _RETRY_AFTER_MS = {
@@ -41,7 +42,7 @@ def check_in(
         assignment = _assignment(federation, task, client)
         if assignment is not None:
             return check_in_pb2.CheckInResponse(assignment=assignment)
-    models = [model for task in tasks if (model := _current_model(task, client)) is not None]
+    models = [model for task in tasks if (model := current_model(task, client)) is not None]
     if tasks and all(task.ended for task in tasks):
         return check_in_pb2.CheckInResponse(finished=check_in_pb2.Finished(models=models))
     reason = _wait_reason(tasks, client)
@@ -65,7 +66,8 @@ def readable(federation: Federation, client_id: bytes, digest: bytes) -> Locatio
                 return federation.store.blobs.locate(digest)
         current = task.round
         member = current.members.get(client.id) if current is not None else None
-        sets = list(current_sets(task, client) or ())
+        current_one = current_model(task, client)
+        sets = list(current_one.sets) if current_one is not None else []
         if member is not None and member.state == admin_pb2.MEMBER_STATE_PENDING:
             sets += member.sets
         if client.role == enrolment_pb2.CLIENT_ROLE_EVALUATOR and task.evaluation is not None:
@@ -88,39 +90,46 @@ def count_sent(federation: Federation, client: bytes, digest: bytes, byte_count:
             return
 
 
-def current_sets(task: Task, client: Client) -> BlobSets | None:
-    """The blobs that a client would use now; None: the method has none for it, or none that are stored.
+def current_model(task: Task, client: Client) -> check_in_pb2.CurrentModel | None:
+    """The model that a client would use now; None: the method has none for it, or none that is stored.
 
     Computing every weighted sum only to advertise it is too expensive; the client's own model is advertised instead.
     """
-    cache = task.current_sets  # before the values: a commit in between replaces it, and what is cached goes with it
+    cache = task.current_models  # before the values: a commit in between replaces it, and what is cached goes with it
     cached = cache.get(client.id)
     if cached is not None:
         return cached
     committed, values = task.committed, task.values
-    if not values and task.next_round == 1:
-        return None  # it has not begun
-    phase = task.method_phase(task.phase_of(committed))
-    asked = client.id if client.role == enrolment_pb2.CLIENT_ROLE_TRAINER else None
+    index = task.phase_of(committed)
+    phase, bundle = task.method_phase(index), task.bundle_for(client, index)
+    is_trainer = client.role == enrolment_pb2.CLIENT_ROLE_TRAINER
+    rules = phase.model_rules if is_trainer else (rule(source(download=GLOBAL)),)
+    if bundle is None or not task.has_begun or not rules:
+        return None
     try:
-        downloaded = of_method(partial(task.method.download, phase, values, asked))
+        downloaded = of_method(partial(task.method.download, phase, values, client.id if is_trainer else None))
     except (MethodFailed, NothingToAggregate):
         return None
     if downloaded is None:
         return None
-    stored = {name: _stored(tensors) for name, tensors in sorted(downloaded.items())}
-    sets = tuple(
+    if not is_trainer and not evaluation.is_whole(downloaded, bundle.manifest):
+        return None
+    wanted = {each.source.download for each in rules} - {""}
+    stored = {name: _stored(downloaded[name]) for name in sorted(downloaded.keys() & {*wanted, *phase.plan.extractors})}
+    sets = [
         assignment_pb2.BlobSet(name=name, sha256=tensors.digest, size=tensors.size)
         for name, tensors in stored.items()
         if tensors is not None
-    )
-    if len(sets) < len(stored):
+    ]
+    if INITIAL in wanted and INITIAL not in stored:
+        sets.append(initial_set(bundle.manifest))
+    if len(sets) < len(wanted | stored.keys()):
         return None
-    if INITIAL in phases.download_names(phase.local_plan) and INITIAL not in stored:
-        bundle = task.bundle_for(client, task.phase_of(committed))
-        sets += () if bundle is None else (initial_set(bundle.manifest),)
-    cache[client.id] = sets
-    return sets
+    extractors = phase.plan.extractors
+    cache[client.id] = check_in_pb2.CurrentModel(
+        task=task.id, bundle=bundle.id, sets=sets, rules=rules, extractors=extractors
+    )
+    return cache[client.id]
 
 
 def _stored(tensors: TensorSet | None) -> StoredTensors | None:
@@ -153,7 +162,7 @@ def _assignment(federation: Federation, task: Task, client: Client) -> assignmen
         seed=keyed_hash.assignment_seed(task.seed, current.number, client.id),
         time_left_ms=int(left * 1000),
         sets=member.sets,
-        local_plan=task.phases[current.phase].local_plan,
+        local_plan=task.phases[current.phase].plan,
         answer=assignment_pb2.ANSWER_UPDATE,
     )
 
@@ -176,14 +185,6 @@ def _evaluation(task: Task, client: Client) -> assignment_pb2.Assignment | None:
         local_plan=evaluation.local_plan(task, model),
         answer=assignment_pb2.ANSWER_EVALUATION,
     )
-
-
-def _current_model(task: Task, client: Client) -> check_in_pb2.CurrentModel | None:
-    bundle = task.bundle_for(client, task.phase_of(task.committed))
-    sets = current_sets(task, client)
-    if bundle is None or sets is None:
-        return None
-    return check_in_pb2.CurrentModel(task=task.id, bundle=bundle.id, sets=sets)
 
 
 def _wait_reason(tasks: list[Task], client: Client) -> check_in_pb2.WaitReason:

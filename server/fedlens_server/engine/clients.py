@@ -11,6 +11,7 @@ from fedlens_server.engine.garbage import Holding
 from fedlens_server.engine.view import Client, Federation, Member, Round, operation
 from fedlens_server.errors import Forbidden, Malformed, Unknown
 from fedlens_server.store import Transaction, method_state, schema
+from fedlens_server.store.method_state import Key
 
 _clients, _members = schema.clients.c, schema.members.c
 _INSERT = insert(schema.clients)
@@ -53,13 +54,13 @@ def enrol(
     raw = capabilities.SerializeToString(deterministic=True)
     known = federation.clients.get(client)
     if known is not None:
-        enrolled = Client.of(client, federation.authenticate(client).role, capabilities)
+        enrolled = Client(id=client, role=federation.authenticate(client).role, capabilities=capabilities)
         if enrolled == known:
             return known.role
         transaction.later(_UPDATE_CAPABILITIES, {"client": client, "found": raw})
     else:
         _use_grant(federation, transaction, grant)
-        enrolled = Client.of(client, grant.role, capabilities)
+        enrolled = Client(id=client, role=grant.role, capabilities=capabilities)
         row = {"id": client, "role": grant.role, "token": grant.name, "capabilities": raw, "revoked": False}
         transaction.later(_INSERT, {**row, "enrolled_at": federation.clock.now()})
 
@@ -67,7 +68,7 @@ def enrol(
         federation.clients[client] = enrolled
         for task in federation.tasks.values():
             federation.note_eligible(task, enrolled)
-            task.current_sets.pop(client, None)
+            task.current_models.pop(client, None)
         rounds.start_ready(federation)
 
     transaction.after_commit(follow)
@@ -111,16 +112,16 @@ def forget(federation: Federation, transaction: Transaction, client: bytes) -> b
     for row in transaction.execute(select(_members.task, _members.round).where(_members.client == client)).all():
         if (row.task, row.round) not in current_keys:
             transaction.later(view.LEAVE_ENDED_ROUND, {"t": row.task, "r": row.round, "c": client})
-    freed = {member.blob for _, member in memberships if member.blob is not None}
-    dropped: dict[int, frozenset[str]] = {}  # entries of the state by task
+    freed = {digest for _, member in memberships for digest in member.blobs.values()}
+    dropped: dict[int, frozenset[Key]] = {}  # entries of the state by task
     instead: dict[int, Holding] = {}
     for task in federation.tasks.values():
         if task.round is not None and task.round.closing:
             continue  # from its state the client goes with the end of the round
-        names = dropped[task.id] = method_state.of_clients(task.values, {client})
-        method_state.remove(transaction, task.id, names)
-        freed |= {task.state_blobs[name] for name in names if name in task.state_blobs}
-        kept = {name: digest for name, digest in task.state_blobs.items() if name not in names}
+        keys = dropped[task.id] = method_state.of_clients(task.values, {client})
+        method_state.remove(transaction, task.id, keys)
+        freed |= {task.state_blobs[key] for key in keys if key in task.state_blobs}
+        kept = {key: digest for key, digest in task.state_blobs.items() if key not in keys}
         instead[task.id] = Holding(kept, _without(task.round, client), task.evaluation)
     garbage.delete_now(federation, transaction, freed, instead)
 
@@ -129,10 +130,10 @@ def forget(federation: Federation, transaction: Transaction, client: bytes) -> b
         del federation.clients[client]
         for task in federation.tasks.values():
             task.eligible.discard(client)
-            task.current_sets.pop(client, None)
-            if names := dropped.get(task.id):
-                task.values = {name: value for name, value in task.values.items() if name not in names}
-                task.state_blobs = {name: blob for name, blob in task.state_blobs.items() if name not in names}
+            task.current_models.pop(client, None)
+            if keys := dropped.get(task.id):
+                task.values = method_state.without_clients(task.values, {client})
+                task.state_blobs = {key: blob for key, blob in task.state_blobs.items() if key not in keys}
 
     transaction.after_commit(follow)
     _leave_open_rounds(federation, transaction, client)
@@ -145,6 +146,8 @@ def _check_capabilities(capabilities: enrolment_pb2.Capabilities) -> None:
         raise Malformed(f"capabilities.formats: found {sorted(formats)}, must be one or more known formats")
     if not classes or not classes <= set(manifest_pb2.BundleClass.values()) - {0}:
         raise Malformed(f"capabilities.bundle_classes: found {sorted(classes)}, must be one or more known classes")
+    if capabilities.plan_format < 1:
+        raise Malformed("capabilities.plan_format: found 0 or nothing, must be 1 or more")
 
 
 def _use_grant(federation: Federation, transaction: Transaction, grant: TokenGrant) -> None:

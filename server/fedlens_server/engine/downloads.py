@@ -7,7 +7,8 @@ it need only the difference:
     R_t = the set itself                                    where there is no R_{t-1}, or no shorter way from it
     R_t = float32(R_{t-1} + decode(encode(set - R_{t-1})))  otherwise
 
-The difference is taken to what clients hold, not to the set before, so what a codec loses does not add up.
+The difference is taken to what clients hold, not to the set before, so what a codec loses does not add up. A set with a
+tensor that clients do not exchange, such as a table, is float32 and whole.
 
 A weighted sum is not stored: its blob is computed on demand from a stored recipe, which says which tensors of which
 stored blobs are added up with which weights. The recipe is a row of the database as long as a round or an evaluation
@@ -32,10 +33,11 @@ from fedlens_proto.difference import Differences, Sums
 from fedlens_proto.errors import BlobError
 from fedlens_proto.manifest import INITIAL
 from fedlens_proto.v1 import assignment_pb2, blob_pb2
-from fedlens_server.engine.view import BlobSets, Federation, Round, Task
+from fedlens_server.engine.view import Federation, Round, Task
 from fedlens_server.methods.arithmetic.weighted_sum import WeightedSum
 from fedlens_server.planning.method import TensorSet
 from fedlens_server.store import ComputedBlob, Location, PendingBlob, StoredTensors, Transaction, encoding, schema
+from fedlens_server.store.columns import BlobSets
 
 log = logging.getLogger(__name__)
 BlobSet = assignment_pb2.BlobSet
@@ -77,6 +79,7 @@ class Downloads:
         self._digests = digests or {}
         settings = task.settings
         self._floats = blob_pb2.DTYPE_FLOAT32 if exact else FLOATS[settings.wire_download_codec]
+        self._exchangeable = {tensor.name for bundle in task.bundles for tensor in bundle.manifest.tensors}
         self._by_difference = settings.download_difference and not exact
         self._bases = _shared(before) if before is not None else {}
         self._members: dict[bytes, dict[str, StoredTensors | BlobSet]] = {}
@@ -111,7 +114,8 @@ class Downloads:
         def entry(name: str, tensors: StoredTensors | BlobSet) -> BlobSet:
             if isinstance(tensors, BlobSet):
                 return _named(name, tensors)
-            if name == INITIAL:  # clients keep that part of the bundle; other bytes of it would only be more
+            # Clients keep the bundle's initial weights; other bytes of them would only be more.
+            if name == INITIAL or not self._is_encoded(tensors):
                 return BlobSet(name=name, sha256=tensors.digest, size=tensors.size)
             if self._by_difference and name in shared:
                 if name not in by_difference:
@@ -129,10 +133,15 @@ class Downloads:
     def _not_stored(self, tensors: TensorSet) -> BlobSet:
         if id(tensors) in self._written:
             return self._written[id(tensors)][1]
-        recipe = _recipe_of(tensors) if self._floats == blob_pb2.DTYPE_FLOAT32 else None
-        found = self._encode(tensors, self._floats) if recipe is None else self._computed(recipe)
+        floats = self._floats if self._is_encoded(tensors) else blob_pb2.DTYPE_FLOAT32
+        recipe = _recipe_of(tensors) if floats == blob_pb2.DTYPE_FLOAT32 else None
+        found = self._encode(tensors, floats) if recipe is None else self._computed(recipe)
         self._written[id(tensors)] = tensors, found
         return found
+
+    def _is_encoded(self, tensors: TensorSet) -> bool:
+        """Tell whether the task's codec and differences are for a set: one of weights, not a table."""
+        return all(name in self._exchangeable for name in tensors)
 
     def _computed(self, recipe: str) -> BlobSet:
         """A set that is computed on demand; its recipe is stored in this transaction.
@@ -202,9 +211,13 @@ def fetchable(sets: BlobSets) -> set[bytes]:
     return found
 
 
-def holds(tensors: StoredTensors, wanted: Iterable[TensorSpec]) -> bool:
+def holds(tensors: TensorSet, wanted: Iterable[TensorSpec]) -> bool:
     """Tell whether a set has all these tensors, in whatever type they are stored."""
-    shapes = {spec.name: spec.shape for spec in tensors.layout.specs}
+    layout: Layout | None = getattr(tensors, "layout", None)  # saves reading them
+    if layout is None:
+        shapes = {name: value.shape for name, value in tensors.items()}
+    else:
+        shapes = {spec.name: spec.shape for spec in layout.specs}
     return all(shapes.get(spec.name) == spec.shape for spec in wanted)
 
 

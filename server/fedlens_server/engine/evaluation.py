@@ -2,29 +2,31 @@
 
 import json
 import logging
-from collections.abc import Iterable
-from functools import partial
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cached_property, partial
 from typing import Any
 
 from sqlalchemy import insert, select
 
-from fedlens_proto.v1 import assignment_pb2, enrolment_pb2, update_pb2
+from fedlens_proto.manifest import specs
+from fedlens_proto.v1 import assignment_pb2, enrolment_pb2, manifest_pb2, update_pb2
 from fedlens_server.engine import phases, vetting
-from fedlens_server.engine.downloads import Downloads
+from fedlens_server.engine.downloads import Downloads, holds
 from fedlens_server.engine.method_calls import MethodFailed, of_method
-from fedlens_server.engine.view import Federation, GlobalModel, Round, Task, operation
+from fedlens_server.engine.view import Federation, GlobalModel, Round, RoundKey, Task, operation
 from fedlens_server.errors import Forbidden, RoundClosed, Unknown, UpdateDiffers, UpdateInvalid
-from fedlens_server.planning.method import MethodState, NothingToAggregate
-from fedlens_server.store import Transaction, schema
+from fedlens_server.planning.method import GLOBAL, NothingToAggregate, State, TensorSet
+from fedlens_server.store import Store, Transaction, schema
 
 log = logging.getLogger(__name__)
 _INSERT = insert(schema.evaluations)
 _columns = schema.evaluations.c
+_members = schema.members.c
 _EVALUATORS = b""  # as the client whose sets evaluators get
 
 
 def model_after(
-    federation: Federation, transaction: Transaction, task: Task, current: Round, values: MethodState, committed: int
+    federation: Federation, transaction: Transaction, task: Task, current: Round, values: State, committed: int
 ) -> GlobalModel | None:
     """The model that evaluators get once a round has committed `values`: a new one where that is due, if there is one.
 
@@ -43,9 +45,7 @@ def model_after(
 
 def local_plan(task: Task, model: GlobalModel) -> assignment_pb2.LocalPlan:
     """The plan by which evaluators measure a global model."""
-    found = phases.evaluation_only(task.phases[model.phase].local_plan, with_client_state=False)
-    assert found is not None  # there is a global model
-    return phases.with_confusion(found, task.settings)
+    return phases.global_evaluation(task.settings, task.phases[model.phase])
 
 
 @operation()
@@ -87,10 +87,8 @@ def accept(
             raise RoundClosed(f"round {number} of task {task_id} is not evaluated any more, round {model.round} is")
         raise Unknown(f"round {number} of task {task_id} is not to be evaluated")
     bundle = task.bundle_for(known, model.phase)
-    if bundle is None or header.bundle != bundle.id or header.phase != model.phase or header.blob_sha256:
+    if bundle is None or header.bundle != bundle.id or header.phase != model.phase or header.uploads:
         raise UpdateInvalid("an evaluation names bundle and phase of its assignment and holds sums only")
-    if not header.evaluations:
-        raise UpdateInvalid("evaluations: none found, sums of moment start were asked for")
     if fault := vetting.statistics_fault(header, local_plan(task, model), len(bundle.manifest.class_names)):
         raise UpdateInvalid(fault)
     row_of = {"task": task_id, "round": number, "client": client, "body_sha256": body_sha256}
@@ -102,7 +100,7 @@ def accept(
 def to_json(all_sums: Iterable[update_pb2.EvaluationSums]) -> str:
     """Evaluation sums for the database."""
     rows: list[list[Any]] = [
-        [sums.moment, sums.count, sums.correct, sums.loss, *([list(sums.confusion)] if sums.confusion else [])]
+        [sums.label, sums.count, sums.correct, sums.loss, *([list(sums.confusion)] if sums.confusion else [])]
         for sums in all_sums
     ]
     return json.dumps(rows)
@@ -110,38 +108,69 @@ def to_json(all_sums: Iterable[update_pb2.EvaluationSums]) -> str:
 
 def from_json(text: str) -> list[update_pb2.EvaluationSums]:
     """The evaluation sums that `to_json` wrote."""
-    names = ("moment", "count", "correct", "loss", "confusion")  # the last one is there only where it was sent
+    names = ("label", "count", "correct", "loss", "confusion")  # the last one is there only where it was sent
     return [update_pb2.EvaluationSums(**dict(zip(names, values, strict=False))) for values in json.loads(text)]
 
 
 def add_up(all_sums: Iterable[update_pb2.EvaluationSums]) -> list[update_pb2.EvaluationSums]:
-    """Sums over clients, by moment ascending."""
-    totals: dict[update_pb2.EvaluationMoment, update_pb2.EvaluationSums] = {}
+    """Sums over clients, by label in the order of the first client."""
+    totals: dict[str, update_pb2.EvaluationSums] = {}
     for sums in all_sums:
-        total = totals.setdefault(sums.moment, update_pb2.EvaluationSums(moment=sums.moment))
+        total = totals.setdefault(sums.label, update_pb2.EvaluationSums(label=sums.label))
         total.count += sums.count
         total.correct += sums.correct
         total.loss += sums.loss
         if sums.confusion:
             before = total.confusion or [0] * len(sums.confusion)
             total.confusion[:] = [a + b for a, b in zip(before, sums.confusion, strict=True)]
-    return [totals[moment] for moment in sorted(totals)]
+    return list(totals.values())
+
+
+def is_whole(downloaded: Mapping[str, TensorSet], manifest: manifest_pb2.Manifest) -> bool:
+    """Tell whether the sets for evaluators hold a global model for a bundle."""
+    return GLOBAL in downloaded and holds(downloaded[GLOBAL], specs(manifest.tensors))
+
+
+class OfMember(Mapping[str, update_pb2.EvaluationSums]):
+    """The evaluations of a member by label, read from the database when they are needed."""
+
+    def __init__(self, store: Store, key: RoundKey, client: bytes) -> None:
+        """Of this client in this round."""
+        self._store = store
+        self._row = (_members.task == key.task, _members.round == key.round, _members.client == client)
+
+    @cached_property
+    def _by_label(self) -> dict[str, update_pb2.EvaluationSums]:
+        (row,) = self._store.read(select(_members.evaluations).where(*self._row))
+        return {sums.label: sums for sums in from_json(row.evaluations)}
+
+    def __getitem__(self, label: str) -> update_pb2.EvaluationSums:
+        """The sums with this label."""
+        return self._by_label[label]
+
+    def __iter__(self) -> Iterator[str]:
+        """Labels, in the local plan's order."""
+        return iter(self._by_label)
+
+    def __len__(self) -> int:
+        """The number of evaluations."""
+        return len(self._by_label)
 
 
 def without_confusion(sums: update_pb2.EvaluationSums) -> update_pb2.EvaluationSums:
     """The same sums without a confusion matrix: a thousand members' matrices are too much for one message."""
-    return update_pb2.EvaluationSums(moment=sums.moment, count=sums.count, correct=sums.correct, loss=sums.loss)
+    return update_pb2.EvaluationSums(label=sums.label, count=sums.count, correct=sums.correct, loss=sums.loss)
 
 
 def _global_model(
-    federation: Federation, transaction: Transaction, task: Task, current: Round, values: MethodState
+    federation: Federation, transaction: Transaction, task: Task, current: Round, values: State
 ) -> GlobalModel | None:
     """The global model after a round; None: the method has none."""
     phase = task.phases[current.phase]
-    evaluated = phases.evaluation_only(phase.local_plan, with_client_state=False)
-    downloaded = of_method(partial(task.method.download, phase, values, None))
-    if evaluated is None or downloaded is None or phases.download_names(evaluated) - downloaded.keys():
+    downloaded = of_method(partial(task.method.download, phase, values, None)) or {}
+    if not all(is_whole(downloaded, bundle.manifest) for bundle in task.bundles_of(current.phase)):
         return None
+    used = {name: downloaded[name] for name in (GLOBAL, *phase.plan.extractors) if name in downloaded}
     downloads = Downloads(federation, transaction, task, None, exact=True)
-    of_method(partial(downloads.add, _EVALUATORS, downloaded))
+    of_method(partial(downloads.add, _EVALUATORS, used))
     return GlobalModel(round=current.number, phase=current.phase, sets=of_method(downloads.sets)[_EVALUATORS])

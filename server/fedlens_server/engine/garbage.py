@@ -6,12 +6,13 @@ from typing import NamedTuple
 from fedlens_server.engine import downloads
 from fedlens_server.engine.view import Federation, GlobalModel, Round, Task
 from fedlens_server.store import Transaction
+from fedlens_server.store.method_state import Key
 
 
 class Holding(NamedTuple):
     """The owners of a task's blobs, apart from its bundles."""
 
-    state_blobs: Mapping[str, bytes]
+    state_blobs: Mapping[Key, bytes]
     round: Round | None
     evaluation: GlobalModel | None
 
@@ -91,6 +92,5 @@ def _held(task: Task, holding: Holding) -> set[bytes]:
     if holding.round is not None:
         for member in holding.round.members.values():
             found |= downloads.fetchable(member.sets)
-            if member.blob is not None:
-                found.add(member.blob)
+            found.update(member.blobs.values())
     return found

@@ -44,14 +44,13 @@ def of_method(call: Callable[[], T]) -> T:
         raise MethodFailed(f"the method failed: {type(error).__name__}: {error}") from error
 
 
-def tools(federation: Federation, task: Task, number: int, population: tuple[bytes, ...]) -> Tools:
-    """The tools of a method in a round; number 0 is before the first."""
-    tensors, first, concatenated = federation.store.tensors, task.plan.ordinary[0], task.plan.concatenated
+def tools(federation: Federation, task: Task, phase: int, number: int, population: tuple[bytes, ...]) -> Tools:
+    """The tools of a method in a round of a phase, by its index; number 0 is before the first."""
+    first = task.bundles_of(phase)[0].manifest
     return Tools(
         generator=keyed_hash.server_generator(task.seed, number),
         population=population,
-        initial=tensors(first.initial),
-        initial_concatenated=tensors(concatenated[0].initial) if concatenated else None,
+        initial=federation.store.tensors(first.initial),
         infer=Inference(first, federation.store),
         photo_shape=(3, first.preprocessing.height, first.preprocessing.width),
     )

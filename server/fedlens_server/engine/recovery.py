@@ -9,10 +9,10 @@ from fedlens_proto import manifest as manifests
 from fedlens_proto.errors import ManifestError
 from fedlens_proto.v1 import admin_pb2, enrolment_pb2
 from fedlens_server.clock import Clock
-from fedlens_server.engine import downloads, garbage, phases, rounds, view
+from fedlens_server.engine import downloads, garbage, phases, rounds
 from fedlens_server.engine.view import Client, Federation, GlobalModel, Member, Round, Task, TaskBundle
 from fedlens_server.errors import Malformed, StorageFull, StoreUnusable
-from fedlens_server.store import Store, method_state, schema
+from fedlens_server.store import Store, columns, method_state, schema
 
 
 def load(store: Store, clock: Clock) -> Federation:
@@ -24,7 +24,7 @@ def load(store: Store, clock: Clock) -> Federation:
     federation = Federation(store, clock)
     for row in store.read(select(schema.clients)):
         capabilities = enrolment_pb2.Capabilities.FromString(row.capabilities)
-        federation.clients[row.id] = Client.of(row.id, row.role, capabilities, row.revoked)
+        federation.clients[row.id] = Client(id=row.id, role=row.role, capabilities=capabilities, revoked=row.revoked)
     federation.forgotten = {row.id for row in store.read(select(schema.forgotten))}
     downloads.load_computed(federation)
     for row in store.read(select(schema.tasks).order_by(schema.tasks.c.id)):
@@ -46,10 +46,12 @@ def load(store: Store, clock: Clock) -> Federation:
 
 def _task(federation: Federation, row: Row[Any]) -> Task:
     store, task_id = federation.store, row.id
-    columns = schema.task_bundles.c
+    of_bundle = schema.task_bundles.c
     bundles = tuple(
         TaskBundle(bundle.manifest, manifests.parse(bundle.manifest))
-        for bundle in store.read(select(schema.task_bundles).where(columns.task == task_id).order_by(columns.position))
+        for bundle in store.read(
+            select(schema.task_bundles).where(of_bundle.task == task_id).order_by(of_bundle.position)
+        )
     )
     task = phases.task_of(row, bundles)
     last = store.read(select(func.max(schema.rounds.c.number).label("number")).where(schema.rounds.c.task == task_id))
@@ -61,7 +63,7 @@ def _task(federation: Federation, row: Row[Any]) -> Task:
         task.evaluation = GlobalModel(
             round=row.evaluation_round,
             phase=row.evaluation_phase,
-            sets=view.sets_from_json(row.evaluation_sets, store.blobs.size),
+            sets=columns.sets_from_json(row.evaluation_sets, store.blobs.size),
             evaluated_by={evaluator.client for evaluator in evaluators},
         )
     task.round = _round(federation, task)

@@ -13,22 +13,23 @@ from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
 from contextlib import ExitStack, suppress
 from functools import partial
+from itertools import product
 from typing import NamedTuple
 
 from sqlalchemy import insert, update
 
-from fedlens_proto import keyed_hash
+from fedlens_proto import keyed_hash, plans
 from fedlens_proto.manifest import INITIAL
-from fedlens_proto.v1 import admin_pb2
-from fedlens_server.engine import downloads, evaluation, garbage, method_calls, phases, view
+from fedlens_proto.v1 import admin_pb2, assignment_pb2
+from fedlens_server.engine import downloads, evaluation, garbage, method_calls, view
 from fedlens_server.engine.downloads import Digests, Downloads
 from fedlens_server.engine.garbage import Holding
 from fedlens_server.engine.method_calls import MethodFailed, of_method
 from fedlens_server.engine.view import Federation, GlobalModel, Member, Round, RoundKey, Task, operation
 from fedlens_server.errors import StorageFull, Unavailable
-from fedlens_server.planning.method import MethodState, NothingToAggregate, Phase, TensorSet
-from fedlens_server.store import Transaction, method_state, schema
-from fedlens_server.store.method_state import PreparedState
+from fedlens_server.planning.method import NothingToAggregate, State, TensorSet
+from fedlens_server.store import Transaction, columns, method_state, schema
+from fedlens_server.store.method_state import Key, PreparedState
 
 log = logging.getLogger(__name__)
 RETRY_S = 5.0
@@ -59,7 +60,7 @@ class Cohort(NamedTuple):
 
     phase: int
     population: tuple[bytes, ...]
-    values: MethodState
+    values: State
     downloads: Mapping[bytes, Mapping[str, TensorSet]]
     sitting_out: frozenset[bytes]
     digests: Digests
@@ -68,8 +69,8 @@ class Cohort(NamedTuple):
 class _Remaining(NamedTuple):
     """A task's state without forgotten clients: its values, its blobs by entry, and the blobs of those clients."""
 
-    values: MethodState
-    blobs: dict[str, bytes]
+    values: State
+    blobs: dict[Key, bytes]
     freed: frozenset[bytes]
 
 
@@ -97,10 +98,9 @@ def start(federation: Federation, transaction: Transaction, task_id: int) -> Non
         if _can_start(task):
             population = tuple(sorted(task.eligible))
             try:
-                begun = of_method(
-                    lambda: task.method.begin(task.phases[0], {}, method_calls.tools(federation, task, 0, population))
-                )
-                prepared = of_method(lambda: method_state.prepare(federation.store, {}, begun, open_blobs))
+                tools = method_calls.tools(federation, task, 0, 0, population)
+                begun = of_method(lambda: task.method.begin(task.phases[0], State(), tools))
+                prepared = of_method(lambda: method_state.prepare(federation.store, State(), begun, open_blobs))
             except (MethodFailed, NothingToAggregate) as error:
                 failed = running._replace(state=admin_pb2.TASK_STATE_FAILED, reason=str(error))
                 _go_on(federation, transaction, task, failed, remaining, task.evaluation)
@@ -210,14 +210,13 @@ def _without_forgotten(
 ) -> _Remaining:
     """Save a state, None: the present one, without forgotten clients, who also leave the task's round."""
     owned = method_state.of_clients(task.values, federation.forgotten)
-    freed = {task.state_blobs[name] for name in owned if name in task.state_blobs}
+    freed = {task.state_blobs[key] for key in owned if key in task.state_blobs}
     saved = method_state.without(prepared or PreparedState(task.values), federation.forgotten)
     method_state.save(transaction, task.id, saved)
     if (current := task.round) is not None:
         for client in current.members.keys() & federation.forgotten:
             transaction.later(view.LEAVE_ENDED_ROUND, {"t": task.id, "r": current.number, "c": client})
-            if (blob := current.members[client].blob) is not None:
-                freed.add(blob)
+            freed.update(current.members[client].blobs.values())
     return _Remaining(saved.values, method_state.blobs_after(task.state_blobs, saved), frozenset(freed))
 
 
@@ -263,7 +262,7 @@ def _go_on(
             **standing._asdict(),
             evaluation_round=model.round if model else None,
             evaluation_phase=model.phase if model else None,
-            evaluation_sets=view.sets_to_json(model.sets) if model else None,
+            evaluation_sets=columns.sets_to_json(model.sets) if model else None,
         )
     )
     holding = Holding(remaining.blobs, following, model)
@@ -273,7 +272,7 @@ def _go_on(
         for name, value in standing._asdict().items():
             setattr(task, name, value)
         task.values, task.state_blobs, task.evaluation = remaining.values, remaining.blobs, model
-        task.current_sets = {}  # after the values, so that what is cached in it belongs to them
+        task.current_models = {}  # after the values, so that what is cached in it belongs to them
         task.round = following
         if following is not None:
             task.next_round = following.number + 1
@@ -293,7 +292,7 @@ def _write_end(federation: Federation, transaction: Transaction, current: Round,
     )
 
 
-def _draw(task: Task, values: MethodState, committed: int) -> Cohort:
+def _draw(task: Task, values: State, committed: int) -> Cohort:
     """Draw the cohort of the round that follows so many committed ones.
 
     No client is drawn that sits the phase out: where many do, rounds would have too few members, or none.
@@ -323,7 +322,7 @@ def _open(
     federation: Federation,
     transaction: Transaction,
     task: Task,
-    values: MethodState,
+    values: State,
     committed: int,
     cohort: Cohort | None,
 ) -> Round | None:
@@ -333,14 +332,13 @@ def _open(
         MethodFailed, NothingToAggregate, StorageFull: The method gives no downloads.
     """
     same = cohort is not None and cohort.population == tuple(sorted(task.eligible))
-    if cohort is None or not same or cohort.values.keys() != values.keys():
+    if cohort is None or not same or cohort.values.clients.keys() != values.clients.keys():
         digests = {} if cohort is None else cohort.digests
         cohort = _draw(task, values, committed)._replace(digests=digests)
     if not cohort.population:
         return None  # resumes when a client enrols
-    phase = task.phases[cohort.phase]
     members = _members(federation, transaction, task, cohort)
-    _check_bases(federation, task, phase, members)
+    _check_bases(federation, task, task.phases[cohort.phase].plan, members)
     now = federation.clock.now()
     current = Round(
         task=task.id,
@@ -365,29 +363,36 @@ def _open(
 
 def _members(federation: Federation, transaction: Transaction, task: Task, cohort: Cohort) -> dict[bytes, Member]:
     """The members of a round, with their downloads encoded."""
-    needed = phases.download_names(task.phases[cohort.phase].local_plan)
+    plan = task.phases[cohort.phase].plan
+    needed = {each.id: plans.downloads(plan, each.manifest) for each in task.bundles_of(cohort.phase)}
+    named = {each.id: plans.all_downloads(plan, each.manifest) for each in task.bundles_of(cohort.phase)}
     encoded = Downloads(federation, transaction, task, task.round, cohort.digests)
     bundles: dict[bytes, bytes] = {}
     for client, downloaded in cohort.downloads.items():
         bundle = task.bundle_for(federation.clients[client], cohort.phase)
         assert bundle is not None  # it is eligible
         bundles[client] = bundle.id
-        if INITIAL in needed and INITIAL not in downloaded:
+        if INITIAL in named[bundle.id] and INITIAL not in downloaded:
             downloaded = {**downloaded, INITIAL: federation.store.tensors(bundle.manifest.initial)}
-        if missing := sorted(needed - downloaded.keys()):
+        if missing := sorted(needed[bundle.id] - downloaded.keys()):
             raise MethodFailed(f"the method's download lacks set {missing[0]!r}, which its local plan names")
         of_method(partial(encoded.add, client, downloaded))
     return {client: Member(bundle=bundles[client], sets=sets) for client, sets in of_method(encoded.sets).items()}
 
 
-def _check_bases(federation: Federation, task: Task, phase: Phase, members: Mapping[bytes, Member]) -> None:
+def _check_bases(
+    federation: Federation, task: Task, plan: assignment_pb2.LocalPlan, members: Mapping[bytes, Member]
+) -> None:
     """Check that the sets to which clients send differences hold the tensors that they send."""
-    name, seen = phase.local_plan.upload.base_set, set[tuple[bytes, bytes]]()
-    for member in members.values() if name else ():
-        layout = phases.upload_layout(phase.local_plan, task.bundle(member.bundle).manifest)
-        digest = next((item.sha256 for item in member.sets if item.name == name), b"")
-        if layout is None or (digest, member.bundle) in seen:
+    seen = set[tuple[str, bytes, bytes]]()
+    based = [upload for upload in plan.uploads if upload.base]
+    for member, upload in product(members.values(), based):
+        digest = next(item.sha256 for item in member.sets if item.name == upload.base)
+        if (upload.name, digest, member.bundle) in seen:
             continue
-        seen.add((digest, member.bundle))
-        if not digest or not downloads.holds(federation.store.tensors(digest), layout.specs):
-            raise MethodFailed(f"the method's download lacks tensors in {name!r}, to which clients send differences")
+        seen.add((upload.name, digest, member.bundle))
+        layout = plans.upload_layout(plan, upload, task.bundle(member.bundle).manifest)
+        if not downloads.holds(federation.store.tensors(digest), layout.specs):
+            raise MethodFailed(
+                f"the method's download lacks tensors in {upload.base!r}, to which clients send differences"
+            )

@@ -17,6 +17,7 @@ from fedlens_server.engine import evaluation, phases, rounds
 from fedlens_server.engine.view import Federation, Task, TaskBundle, operation
 from fedlens_server.errors import Malformed, TaskDiffers, Unknown
 from fedlens_server.planning import task_settings
+from fedlens_server.planning.method import GLOBAL
 from fedlens_server.store import PendingBlob, StoredTensors, Transaction, schema
 
 MAX_NAME = 100
@@ -168,24 +169,19 @@ def model(federation: Federation, name_or_id: str) -> admin_pb2.TaskModelRespons
     """The current global model of a task; reads the database.
 
     Raises:
-        Unknown: No such task; or its method has no global model, none yet, or one whose trained tensors are not a
-            single blob.
+        Unknown: No such task; or its method has no global model, none yet, or one that is not stored as one blob.
     """
     task = find(federation, name_or_id)
     index = min(task.phase_of(task.committed), task.method_phases - 1)
     bundle = task.bundles_of(index)[0]
     phase = task.phases[index]
-    downloaded = task.method.download(phase, task.values, None) if task.values else None
+    downloaded = task.method.download(phase, task.values, None) if task.has_begun else None
     stored = {name: found for name, found in (downloaded or {}).items() if isinstance(found, StoredTensors)}
-    extractors = {name: stored.pop(name, None) for name in phase.local_plan.extractors}
-    sets = list(stored.values())
-    if len(sets) == 1:
-        digest = sets[0].digest
-    elif not task.values and task.state == admin_pb2.TASK_STATE_WAITING:
+    extractors = {name: stored.get(name) for name in phase.plan.extractors}
+    if GLOBAL in stored:
+        digest = stored[GLOBAL].digest
+    elif not task.has_begun and task.state == admin_pb2.TASK_STATE_WAITING:
         digest = bundle.manifest.initial
-    elif sets:
-        found = f"{len(sets)} blobs, {', '.join(sorted(stored))}"
-        raise Unknown(f"the global model of task {task.name!r} is made of {found}; it cannot be fetched as one")
     else:
         raise Unknown(f"task {task.name!r} has no global model")
     rounds = schema.rounds.c

@@ -7,9 +7,10 @@ from typing import Any, TypeVar
 
 from sqlalchemy import select
 
+from fedlens_proto import plans
 from fedlens_proto.blob import Layout
 from fedlens_proto.v1 import admin_pb2, assignment_pb2, update_pb2
-from fedlens_server.engine import evaluation, phases, vetting, view
+from fedlens_server.engine import evaluation, vetting, view
 from fedlens_server.engine.view import Federation, Member, Round, Task, TaskBundle, operation
 from fedlens_server.errors import (
     AlreadyFailed,
@@ -29,12 +30,12 @@ B = TypeVar("B")
 
 @dataclass(frozen=True, kw_only=True)
 class ReceivedUpdate:
-    """An update whose body has been read and whose blob, where there is one, is well-formed and expected."""
+    """An update whose body has been read and whose blobs are well-formed and expected."""
 
     header: update_pb2.UpdateHeader
     body_sha256: bytes
     body_size: int  # bytes of the whole body
-    blob: PendingBlob | None = None
+    blobs: tuple[PendingBlob, ...] = ()  # in the order of the local plan's uploads
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,21 +69,22 @@ class Membership:
     @property
     def local_plan(self) -> assignment_pb2.LocalPlan:
         """The local plan of the assignment."""
-        return self.task.phases[self.phase].local_plan
+        return self.task.phases[self.phase].plan
 
     @property
-    def layout(self) -> Layout | None:
-        """The layout of the update's blob, exact but for the digest of its base; None: no blob is uploaded."""
+    def layouts(self) -> tuple[Layout, ...]:
+        """The layout of each uploaded blob, exact but for the digest of its base."""
         layouts, key = self.task.upload_layouts, (self.phase, self.member.bundle)
         if key not in layouts:
-            layouts[key] = phases.upload_layout(self.local_plan, self.bundle.manifest)
+            plan, manifest = self.local_plan, self.bundle.manifest
+            layouts[key] = tuple(plans.upload_layout(plan, upload, manifest) for upload in plan.uploads)
         return layouts[key]
 
     @property
-    def base(self) -> bytes | None:
-        """Digest of the blob to which the client sends the difference; None: it sends tensors."""
-        name = self.local_plan.upload.base_set
-        return next((item.sha256 for item in self.member.sets if name and item.name == name), None)
+    def bases(self) -> tuple[bytes | None, ...]:
+        """For each upload the digest of the blob to which the client sends the difference; None: it sends tensors."""
+        sets = {item.name: item.sha256 for item in self.member.sets}
+        return tuple(sets.get(upload.base) for upload in self.local_plan.uploads)
 
     @property
     def is_open(self) -> bool:
@@ -145,20 +147,14 @@ def accept(federation: Federation, membership: Membership, received: ReceivedUpd
         UpdateInvalid: Header or norm are not acceptable; the member is now quarantined.
         StorageFull: Nothing was stored.
     """
-    member, blob = membership.member, received.blob
-    needed = membership.task.settings.max_update_norm is not None or membership.base is not None
-    if blob is None or not needed or not membership.is_open or member.body_sha256 is not None:
-        return _store(federation, membership, received, None)
+    member, blobs = membership.member, received.blobs
+    needed = membership.task.settings.max_update_norm is not None or any(membership.bases)
+    if not blobs or not needed or not membership.is_open or member.body_sha256 is not None:
+        return _store(federation, membership, received, ())
     computing = federation.norms.submit(
-        vetting.update_norm,
-        federation.store,
-        membership.local_plan,
-        membership.bundle,
-        member.sets,
-        membership.base,
-        blob,
+        vetting.upload_norms, federation.store, membership.local_plan, membership.bundle, member.sets, blobs
     )
-    return _then(computing, lambda norm: _store(federation, membership, received, norm))
+    return _then(computing, lambda norms: _store(federation, membership, received, norms))
 
 
 @operation(lambda membership, *_: membership.client)
@@ -167,9 +163,9 @@ def _store(
     transaction: Transaction,
     membership: Membership,
     received: ReceivedUpdate,
-    norm: float | None,
+    norms: tuple[float, ...],
 ) -> update_pb2.Receipt:
-    """Store an update; `norm` is that of its difference, None: not needed."""
+    """Store an update; `norms` are those of its uploads, none: not needed."""
     _check_enrolled(federation, membership.client)
     receipt = update_pb2.Receipt(body_sha256=received.body_sha256)
     if membership.member.state == admin_pb2.MEMBER_STATE_REPORTED:
@@ -177,14 +173,14 @@ def _store(
             return receipt
         raise _differs(membership.number)
     membership.require_open()
-    header, blob = received.header, received.blob
-    fault = vetting.update_fault(membership.task, membership.phase, membership.bundle, header, blob is not None, norm)
+    header, blobs = received.header, received.blobs
+    fault = vetting.update_fault(membership.task, membership.phase, membership.bundle, header, norms)
     if fault is not None:
         transaction.refuse(UpdateInvalid(fault))
         state = admin_pb2.MEMBER_STATE_QUARANTINED
         _write(federation, transaction, membership, state=state, reason=fault, body_sha256=received.body_sha256)
         return receipt
-    if blob is not None:
+    for blob in blobs:
         transaction.place(blob)
     _write(
         federation,
@@ -197,7 +193,7 @@ def _store(
         class_counts=tuple(header.class_counts) or None,
         label_distribution=tuple(header.label_distribution) or None,
         evaluations=evaluation.to_json(header.evaluations),
-        blob=blob.digest if blob is not None else None,
+        blobs={upload.name: blob.digest for upload, blob in zip(header.uploads, blobs, strict=True)},
     )
     return receipt
 

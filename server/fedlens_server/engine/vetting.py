@@ -1,15 +1,20 @@
 """Vetting of updates: whether header, statistics and norm are what the assignment asked for."""
 
+from collections.abc import Mapping, Sequence
+from functools import partial
 from math import inf, isfinite, prod, sqrt
 
 import numpy as np
 
+from fedlens_proto import plans
+from fedlens_proto.layout import Layout
 from fedlens_proto.v1 import assignment_pb2, blob_pb2, update_pb2
 from fedlens_server.engine import phases
-from fedlens_server.engine.view import BlobSets, Task, TaskBundle
-from fedlens_server.planning.method import span
+from fedlens_server.engine.view import Task, TaskBundle
+from fedlens_server.planning.method import TensorSet, span
 from fedlens_server.planning.task_settings import MAX_COUNT
 from fedlens_server.store import Location, PendingBlob, RestoredTensors, Store, StoredTensors
+from fedlens_server.store.columns import BlobSets
 
 # Noise of an epsilon above 1e-7 stays below it. Distances to larger shares drown those between all others; from 1e154
 # on they are infinite.
@@ -18,25 +23,33 @@ _SPAN = 1 << 16
 
 
 def update_fault(
-    task: Task, phase: int, bundle: TaskBundle, header: update_pb2.UpdateHeader, has_blob: bool, norm: float | None
+    task: Task, phase: int, bundle: TaskBundle, header: update_pb2.UpdateHeader, norms: Sequence[float]
 ) -> str | None:
-    """The reason why an update is not acceptable; None: it is. `norm` is that of `update_norm`, None: not needed."""
-    settings, local_plan = task.settings, task.phases[phase].local_plan
+    """The reason why an update is not acceptable; None: it is. `norms` as of `upload_norms`, none: not needed."""
+    settings, local_plan = task.settings, task.phases[phase].plan
     if header.phase != phase:
         return f"phase: found {header.phase}, the round is of phase {phase}"
     if header.bundle != bundle.id:
         return f"bundle: found {header.bundle.hex()[:80] or 'none'}, the assignment has {bundle.id.hex()}"
-    if local_plan.HasField("upload") != has_blob:
-        return "a blob came where none was asked for" if has_blob else "a blob was expected, none came"
+    if reason := uploads_fault(header, local_plan):
+        return reason
     if header.num_examples > settings.max_photos_per_client:
         return f"num_examples: found {header.num_examples}, at most {settings.max_photos_per_client} are allowed"
     if reason := statistics_fault(header, local_plan, len(bundle.manifest.class_names)):
         return reason
-    if norm is not None and not isfinite(norm):
-        return "the difference and what it is added to give an infinity"
-    if settings.max_update_norm is not None and norm is not None and not norm <= settings.max_update_norm:
-        return f"the update's difference has norm {norm:g}, at most {settings.max_update_norm:g} is allowed"
+    for upload, norm in zip(local_plan.uploads, norms, strict=False):
+        if not isfinite(norm):
+            return f"upload {upload.name!r}: the difference and what it is added to give an infinity"
+    most = settings.max_update_norm
+    if most is not None and norms and not norms[0] <= most:
+        return f"upload {local_plan.uploads[0].name!r} has norm {norms[0]:g}, at most {most:g} is allowed"
     return None
+
+
+def uploads_fault(header: update_pb2.UpdateHeader, local_plan: assignment_pb2.LocalPlan) -> str | None:
+    """The reason why the uploads that a header lists are not those of the plan; None: they are."""
+    found, asked = [upload.name for upload in header.uploads], [upload.name for upload in local_plan.uploads]
+    return None if found == asked else f"uploads: found {_listed(found)}, asked for were {_listed(asked)}"
 
 
 def statistics_fault(header: update_pb2.UpdateHeader, local_plan: assignment_pb2.LocalPlan, classes: int) -> str | None:
@@ -48,37 +61,47 @@ def statistics_fault(header: update_pb2.UpdateHeader, local_plan: assignment_pb2
     )
 
 
-def update_norm(
+def upload_norms(
     store: Store,
     local_plan: assignment_pb2.LocalPlan,
     bundle: TaskBundle,
     sets: BlobSets,
-    base: bytes | None,
-    blob: PendingBlob,
-) -> float:
-    """The L2 norm, in float64, of an upload's difference to what was downloaded, over all its float tensors.
+    blobs: Sequence[PendingBlob],
+) -> tuple[float, ...]:
+    """The L2 norm of each upload, in float64, over its float tensors.
 
-    Tensors that start from client state alone are left out: the server does not know their start.
+    Of a tensor that starts from a download its difference to that counts, of any other the tensor itself.
 
     Args:
         store: Holds the downloads.
         local_plan: Of the client's phase.
         bundle: The client's.
         sets: The client's downloads.
-        base: Digest of the blob to which the upload is the difference; None: it is none.
-        blob: The upload.
+        blobs: The uploads, in the plan's order.
 
     Returns:
-        Infinity if the upload is a difference that with its base gives an infinity.
+        Infinity for an upload that is a difference and with its base gives an infinity.
     """
-    location = Location(blob.size, raw=blob.raw, path=blob.path)
-    sent = StoredTensors(blob.digest, blob.size, lambda _: location)
-    uploaded = sent if base is None else RestoredTensors(store.tensors(base), sent)
     downloads = {item.name: store.tensors(item.sha256) for item in sets}
+    norms = []
+    for upload, blob in zip(local_plan.uploads, blobs, strict=False):
+        location = Location(blob.size, raw=blob.raw, path=blob.path)
+        sent = StoredTensors(blob.digest, blob.size, partial(_located, location))
+        starts = plans.starts(local_plan, upload, bundle.manifest)
+        uploaded = RestoredTensors(downloads[upload.base], sent) if upload.base else sent
+        norms.append(_norm(sent.layout, uploaded, {name: downloads.get(source) for name, source in starts.items()}))
+    return tuple(norms)
+
+
+def _located(location: Location, _: bytes) -> Location:
+    return location
+
+
+def _norm(layout: Layout, uploaded: TensorSet, starts: Mapping[str, TensorSet | None]) -> float:
+    """The norm of an upload of this layout, given the download that each tensor starts from, if it is there."""
     total = 0.0
-    bases = phases.base_sets(local_plan, bundle.manifest)
-    for spec in sent.layout.specs:
-        start = downloads.get(bases.get(spec.name, ""))
+    for spec in layout.specs:
+        start = starts.get(spec.name)
         if spec.dtype == blob_pb2.DTYPE_INT64:
             continue
         size = prod(spec.shape)
@@ -87,10 +110,15 @@ def update_norm(
             values = span(uploaded, spec.name, a, b)
             if not np.isfinite(values).all():
                 return inf
+            difference = values.astype(np.float64)
             if start is not None and spec.name in start:
-                difference = np.subtract(values, span(start, spec.name, a, b), dtype=np.float64)
-                total += float(difference @ difference)
+                difference -= span(start, spec.name, a, b)
+            total += float(difference @ difference)
     return sqrt(total)
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(repr(name) for name in names)[:200] or "none"
 
 
 def _counts_fault(header: update_pb2.UpdateHeader, classes: int | None) -> str | None:
@@ -115,9 +143,9 @@ def _shares_fault(header: update_pb2.UpdateHeader, classes: int | None) -> str |
 
 
 def _sums_fault(header: update_pb2.UpdateHeader, local_plan: assignment_pb2.LocalPlan, classes: int) -> str | None:
-    found, asked = [sums.moment for sums in header.evaluations], phases.moments(local_plan)
-    if found != sorted(set(found)) or not set(found) <= set(asked):
-        return f"evaluations: found moments {found}, asked for were {asked}"
+    found, asked = [sums.label for sums in header.evaluations], [each.label for each in local_plan.evaluations]
+    if found != asked:
+        return f"evaluations: found {_listed(found)}, asked for were {_listed(asked)}"
     for sums in header.evaluations:
         if sums.count > MAX_COUNT or sums.correct > sums.count:
             return f"evaluations: {sums.correct} of {sums.count} photos right"

@@ -6,7 +6,7 @@ after a commit, never a promise that is not on disk.
 
 import json
 import threading
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, update_wrapper
@@ -16,45 +16,23 @@ from typing import Any, Concatenate, NamedTuple, ParamSpec, Self, TypeVar
 from sqlalchemy import Row, bindparam, update
 from sqlalchemy.dialects.sqlite import insert
 
+from fedlens_proto import plans
 from fedlens_proto.blob import Layout
-from fedlens_proto.v1 import admin_pb2, assignment_pb2, enrolment_pb2, manifest_pb2
+from fedlens_proto.v1 import admin_pb2, check_in_pb2, enrolment_pb2, manifest_pb2
 from fedlens_server.clock import Clock
 from fedlens_server.errors import Forbidden, Unauthorised
-from fedlens_server.planning.method import Method, MethodState, Phase, TaskPlan
+from fedlens_server.planning.method import Method, Phase, State, TaskPlan
 from fedlens_server.planning.task_settings import TaskSettings
-from fedlens_server.store import Store, Transaction, schema
+from fedlens_server.store import Store, Transaction, columns, schema
+from fedlens_server.store.columns import BlobSets
+from fedlens_server.store.method_state import Key
 
 ENDED = (admin_pb2.TASK_STATE_FINISHED, admin_pb2.TASK_STATE_STOPPED, admin_pb2.TASK_STATE_FAILED)
-BlobSets = tuple[assignment_pb2.BlobSet, ...]
+ANY_TABLE = "*"
+"""As one of a client's tables: it sends any."""
 _LISTS = ("class_counts", "label_distribution")  # columns of JSON
 P = ParamSpec("P")
 T = TypeVar("T")
-
-
-def sets_to_json(sets: BlobSets) -> str:
-    """Sets for the database: by name the digest; with a difference a list of digest, difference and base."""
-    return json.dumps(
-        {
-            item.name: [item.sha256.hex(), item.difference.sha256.hex(), item.difference.base.hex()]
-            if item.HasField("difference")
-            else item.sha256.hex()
-            for item in sets
-        },
-        sort_keys=True,
-    )
-
-
-def sets_from_json(text: str, size: Callable[[bytes], int]) -> BlobSets:
-    """The sets that `sets_to_json` wrote; `size` gives the bytes of each blob by digest."""
-    sets = []
-    for name, written in json.loads(text).items():
-        digest, *difference = [bytes.fromhex(each) for each in ([written] if isinstance(written, str) else written)]
-        found = assignment_pb2.BlobSet(name=name, sha256=digest, size=size(digest))
-        if difference:
-            found.difference.sha256, found.difference.base = difference
-            found.difference.size = size(difference[0])
-        sets.append(found)
-    return tuple(sets)
 
 
 class RoundKey(NamedTuple):
@@ -78,24 +56,12 @@ class Client:
 
     id: bytes
     role: enrolment_pb2.ClientRole
-    formats: frozenset[manifest_pb2.ProgramFormat]
-    bundle_classes: frozenset[manifest_pb2.BundleClass]
-    models: frozenset[str] = frozenset()  # the models whose bundles it takes; empty: any
+    capabilities: enrolment_pb2.Capabilities
     revoked: bool = False
 
-    @classmethod
-    def of(
-        cls, id: bytes, role: enrolment_pb2.ClientRole, capabilities: enrolment_pb2.Capabilities, revoked: bool = False
-    ) -> Self:
-        """A client with these capabilities."""
-        return cls(
-            id=id,
-            role=role,
-            formats=frozenset(capabilities.formats),
-            bundle_classes=frozenset(capabilities.bundle_classes),
-            models=frozenset(capabilities.models),
-            revoked=revoked,
-        )
+    def sends(self, tables: Collection[str]) -> bool:
+        """Tell whether the client lets all these tables leave the device."""
+        return ANY_TABLE in self.capabilities.tables or all(name in self.capabilities.tables for name in tables)
 
 
 @dataclass(frozen=True)
@@ -123,8 +89,9 @@ class TaskBundle:
 
     def runs_on(self, client: Client) -> bool:
         """Tell whether the client takes this model, and its engine loads every program of the bundle in one format."""
-        takes_model = not client.models or self.manifest.model in client.models
-        loads = self.manifest.bundle_class in client.bundle_classes and not self.formats.isdisjoint(client.formats)
+        able, manifest = client.capabilities, self.manifest
+        takes_model = not able.models or manifest.model in able.models
+        loads = manifest.bundle_class in able.bundle_classes and not self.formats.isdisjoint(able.formats)
         return takes_model and loads
 
 
@@ -142,20 +109,22 @@ class Member:
     class_counts: tuple[int, ...] | None = None
     label_distribution: tuple[float, ...] | None = None
     evaluations: str = "[]"  # JSON, as `evaluation.to_json` writes it; in the view always empty
-    blob: bytes | None = None  # digest
+    blobs: Mapping[str, bytes] = field(default_factory=dict)  # digest by upload, in the local plan's order
 
     def columns(self) -> dict[str, Any]:
         """The values for the database."""
         values = {each.name: getattr(self, each.name) for each in fields(self)}
         lists = {name: json.dumps(values[name]) for name in _LISTS if values[name] is not None}
-        return values | lists | {"sets": sets_to_json(self.sets)}
+        blobs = columns.digests_to_json(self.blobs)
+        return values | lists | {"sets": columns.sets_to_json(self.sets), "blobs": blobs}
 
     @classmethod
     def of_row(cls, row: Row[Any], size: Callable[[bytes], int]) -> Self:
         """The member that `columns` described; `size` gives the bytes of a blob by digest."""
         values: dict[str, Any] = {each.name: getattr(row, each.name) for each in fields(cls)}
         values |= {name: tuple(json.loads(values[name])) for name in _LISTS if values[name] is not None}
-        return cls(**values | {"sets": sets_from_json(row.sets, size), "evaluations": "[]"})
+        sets, blobs = columns.sets_from_json(row.sets, size), columns.digests_from_json(row.blobs)
+        return cls(**values | {"sets": sets, "blobs": blobs, "evaluations": "[]"})
 
 
 @dataclass(kw_only=True)
@@ -216,18 +185,32 @@ class Task:
     abandoned: int = 0
     next_round: int = 1
     round: Round | None = None
-    values: MethodState = field(default_factory=dict)  # the method's state
-    state_blobs: dict[str, bytes] = field(default_factory=dict)  # digest by entry of the state
+    values: State = field(default_factory=State)  # the method's state
+    state_blobs: dict[Key, bytes] = field(default_factory=dict)  # digest by entry of the state
     evaluation: GlobalModel | None = None
     eligible: set[bytes] = field(default_factory=set)  # ids of enrolled trainers that can run it
-    current_sets: dict[bytes, BlobSets] = field(default_factory=dict)  # by client, of these values; made when asked
-    # By phase and bundle; made when asked, then the same for the life of the task.
-    upload_layouts: dict[tuple[int, bytes], Layout | None] = field(default_factory=dict)
+    # By client, of these values; made when asked.
+    current_models: dict[bytes, check_in_pb2.CurrentModel] = field(default_factory=dict)
+    # By phase and bundle, in the order of the uploads; made when asked, then the same for the life of the task.
+    upload_layouts: dict[tuple[int, bytes], tuple[Layout, ...]] = field(default_factory=dict)
 
     @property
     def plan(self) -> TaskPlan:
         """The task as methods see it."""
         return TaskPlan(settings=self.settings, manifests=tuple(bundle.manifest for bundle in self.bundles))
+
+    @cached_property
+    def tables(self) -> frozenset[str]:
+        """Names of the tables that clients upload, in any phase."""
+        uploaded = (
+            plans.tables(phase.plan, self.bundles_of(i)[0].manifest).values() for i, phase in enumerate(self.phases)
+        )
+        return frozenset(value.makes for values in uploaded for value in values)
+
+    @property
+    def has_begun(self) -> bool:
+        """True once the method has a state."""
+        return self.next_round > 1 or bool(self.values.shared or self.values.clients)
 
     @property
     def ended(self) -> bool:
@@ -265,7 +248,11 @@ class Task:
         return next((bundle for bundle in self.bundles_of(phase) if bundle.runs_on(client)), None)
 
     def suits(self, client: Client) -> bool:
-        """Tell whether the client can run a bundle in every phase."""
+        """Tell whether the client can run a bundle in every phase, and sends what it is asked for."""
+        if any(phase.plan.format > client.capabilities.plan_format for phase in self.phases):
+            return False
+        if client.role == enrolment_pb2.CLIENT_ROLE_TRAINER and not client.sends(self.tables):
+            return False
         return all(self.bundle_for(client, phase) is not None for phase in range(len(self.phases)))
 
 

@@ -1,9 +1,10 @@
 """Updates and parts on their way in: checked while they stream, and held in a temporary file unless they are small."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from concurrent.futures import Future
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
+from functools import partial
 from hashlib import sha256
 from io import SEEK_END, BytesIO
 from pathlib import Path
@@ -14,13 +15,13 @@ from fedlens_proto.blob import Checker
 from fedlens_proto.errors import BlobError
 from fedlens_proto.v1 import update_pb2
 from fedlens_proto.wire import LENGTH, MAX_UPDATE_HEADER_BYTES, decode_request
-from fedlens_server.engine import tasks, updates
+from fedlens_server.engine import tasks, updates, vetting
 from fedlens_server.engine.updates import Membership, ReceivedUpdate
 from fedlens_server.engine.view import Federation
 from fedlens_server.errors import Malformed, TooLarge, UpdateInvalid
 from fedlens_server.http.bodies import BodyReader, refuse_encoding, require_message
 from fedlens_server.http.service import Service
-from fedlens_server.store import MAX_ROW_BYTES, IncomingBlob, PendingBlob
+from fedlens_server.store import MAX_ROW_BYTES, IncomingBlob, PendingBlob, Store
 
 BATCH_BYTES = 512 << 10
 _Read = Callable[[], Awaitable[bytes]]  # the next bytes of a body; none at its end
@@ -42,16 +43,16 @@ async def receive_update(
     size = _announced(request, _max_bytes(membership))
     # An update that fits a row is held in memory, as any message is; only files are few.
     slot = service.upload_slot() if _blob_bytes(membership) > MAX_ROW_BYTES else nullcontext()
-    with slot, service.store.incoming() as incoming:
+    with slot, ExitStack() as open_blobs:
         reader = BodyReader(request, service.config.limits.upload_stall_s)
         framed, header = await _read_header(reader, size)
-        body = _Body(incoming, membership, framed)
-        await body.receive(reader.some, header, size - len(framed))
-        return await service.durable(await _end(federation, membership, size, header, body))
+        body = _Body(service.store, open_blobs, membership, framed, header)
+        await body.receive(reader.some, size - len(framed))
+        return await service.durable(await _end(federation, membership, size, body))
 
 
 async def take_update(
-    federation: Federation, client: bytes, task: int, round_number: int, framed: bytes, blob: bytes | Path | None
+    federation: Federation, client: bytes, task: int, round_number: int, framed: bytes, blobs: Sequence[bytes | Path]
 ) -> update_pb2.Receipt:
     """As `receive_update`, with the same checks, for an update that comes without a request.
 
@@ -61,44 +62,44 @@ async def take_update(
         task: Of the assignment.
         round_number: Of the assignment.
         framed: The header behind its length.
-        blob: The bytes behind it, or their file; None: there are none.
+        blobs: What follows the header, as bytes or as files.
 
     Raises:
         ServerError: As `receive_update`.
     """
     membership = updates.expect(federation, client, task, round_number)
-    opened = blob.open("rb") if isinstance(blob, Path) else BytesIO(blob or b"")
-    with federation.store.incoming() as incoming, opened as stream:
-        size = len(framed) + stream.seek(0, SEEK_END)
-        stream.seek(0)
+    with ExitStack() as open_blobs:
+        streams = [open_blobs.enter_context(b.open("rb") if isinstance(b, Path) else BytesIO(b)) for b in blobs]
+        size = len(framed) + sum(stream.seek(0, SEEK_END) for stream in streams)
+        for stream in streams:
+            stream.seek(0)
+        pieces = (piece for stream in streams for piece in iter(partial(stream.read, BATCH_BYTES), b""))
 
         async def some() -> bytes:
-            return stream.read(BATCH_BYTES)
+            return next(pieces, b"")
 
         if size > (most := _max_bytes(membership)):
             raise TooLarge(f"an update of {size} bytes; at most {most} are expected here")
         header = decode_request(update_pb2.UpdateHeader, framed[LENGTH.size :])
-        body = _Body(incoming, membership, framed)
-        await body.receive(some, header, size - len(framed))
-        return await asyncio.wrap_future(await _end(federation, membership, size, header, body))
+        body = _Body(federation.store, open_blobs, membership, framed, header)
+        await body.receive(some, size - len(framed))
+        return await asyncio.wrap_future(await _end(federation, membership, size, body))
 
 
-async def _end(
-    federation: Federation, membership: Membership, size: int, header: update_pb2.UpdateHeader, body: "_Body"
-) -> Future[update_pb2.Receipt]:
+async def _end(federation: Federation, membership: Membership, size: int, body: "_Body") -> Future[update_pb2.Receipt]:
     """Hand a body to the engine; of one with a fault, have the member quarantined."""
     if body.fault is not None:
         # A client that is cut off while waiting must not undo it.
         quarantining = updates.quarantine(federation, membership, body.fault, body.hash.digest())
         await asyncio.shield(asyncio.wrap_future(quarantining))
         raise UpdateInvalid(body.fault)
-    blob = await _finish(body.incoming, header.blob_sha256) if header.blob_sha256 else None
-    received = ReceivedUpdate(header=header, body_sha256=body.hash.digest(), body_size=size, blob=blob)
+    blobs = tuple([await _finish(blob.incoming, blob.checker.digest) for blob in body.blobs])
+    received = ReceivedUpdate(header=body.header, body_sha256=body.hash.digest(), body_size=size, blobs=blobs)
     return updates.accept(federation, membership, received)
 
 
 def _blob_bytes(membership: Membership) -> int:
-    return membership.layout.size if membership.layout is not None else 0
+    return sum(layout.size for layout in membership.layouts)
 
 
 def _max_bytes(membership: Membership) -> int:
@@ -132,46 +133,73 @@ async def receive_part(request: web.Request, service: Service, digest: bytes) ->
         await service.durable(tasks.put_part(federation, await _finish(incoming, digest)))
 
 
-class _Body:
-    """The body of an update. After the first fault of its blob the rest is still read, for the digest."""
+class _Blob:
+    """A blob of an update; it ends where the update's header says so."""
 
-    def __init__(self, incoming: IncomingBlob, membership: Membership, framed: bytes) -> None:
-        self.fault: str | None = None
+    def __init__(self, listed: update_pb2.UploadedBlob, incoming: IncomingBlob, checker: Checker) -> None:
+        self.listed = listed
         self.incoming = incoming
-        layout = membership.layout
-        self._has_blob = layout is not None
-        self._checker = Checker(layout.specs if layout is not None else (), membership.base)
-        self.hash = sha256(framed)
+        self.checker = checker
 
-    async def receive(self, read: _Read, header: update_pb2.UpdateHeader, size: int) -> None:
-        self.fault = _contradiction(header, self._has_blob, size)
+    @property
+    def missing(self) -> int:
+        return self.listed.size - self.incoming.size
+
+    def take(self, piece: memoryview) -> None:
+        """Check and store the next bytes.
+
+        Raises:
+            BlobError: They are not those of the expected blob.
+        """
+        self.checker.feed(piece)
+        self.incoming.write(piece)
+        if not self.missing:
+            self.checker.finish()
+            if self.checker.digest != self.listed.sha256:
+                found, said = self.checker.digest.hex(), self.listed.sha256.hex()
+                raise BlobError(f"the blob's SHA-256 is {found}, its header says {said}")
+
+
+class _Body:
+    """The body of an update. After the first fault of its blobs the rest is still read, for the digest."""
+
+    def __init__(
+        self,
+        store: Store,
+        open_blobs: ExitStack,
+        membership: Membership,
+        framed: bytes,
+        header: update_pb2.UpdateHeader,
+    ) -> None:
+        self.header = header
+        self.hash = sha256(framed)
+        self.fault = vetting.uploads_fault(header, membership.local_plan)
+        self.blobs = [
+            _Blob(listed, open_blobs.enter_context(store.incoming()), Checker(layout.specs, base))
+            for listed, layout, base in zip(header.uploads, membership.layouts, membership.bases, strict=False)
+        ]
+
+    async def receive(self, read: _Read, size: int) -> None:
+        self.fault = self.fault or _contradiction(self.header, size)
+        received = 0
         async for pieces in _batches(read, size):
-            if self.incoming.in_memory and self.incoming.size + sum(map(len, pieces)) <= MAX_ROW_BYTES:
+            received += sum(map(len, pieces))
+            if received <= MAX_ROW_BYTES:
                 self._take(pieces)
             else:
                 await asyncio.to_thread(self._take, pieces)
-        if self.fault is None and header.blob_sha256:
-            self.fault = self._end(header.blob_sha256)
 
     def _take(self, pieces: list[bytes]) -> None:
         for piece in pieces:
             self.hash.update(piece)
-            if self.fault is None:
+            left = memoryview(piece)
+            while left and self.fault is None:
+                blob = next(blob for blob in self.blobs if blob.missing)
+                taken, left = left[: blob.missing], left[blob.missing :]
                 try:
-                    self._checker.feed(piece)
+                    blob.take(taken)
                 except BlobError as error:
-                    self.fault = str(error)
-                else:
-                    self.incoming.write(piece)
-
-    def _end(self, digest: bytes) -> str | None:
-        try:
-            self._checker.finish()
-        except BlobError as error:
-            return str(error)
-        if self._checker.digest != digest:
-            return f"the blob's SHA-256 is {self._checker.digest.hex()}, its header says {digest.hex()}"
-        return None
+                    self.fault = f"upload {blob.listed.name!r}: {error}"
 
 
 def _announced(request: web.Request, limit: int) -> int:
@@ -194,18 +222,14 @@ async def _read_header(reader: BodyReader, size: int) -> tuple[bytes, update_pb2
     return prefix + raw, decode_request(update_pb2.UpdateHeader, raw)
 
 
-def _contradiction(header: update_pb2.UpdateHeader, has_blob: bool, size: int) -> str | None:
-    if not header.blob_sha256:
-        if has_blob:
-            return "a blob was asked for, and the header names none"
-        return f"{size} bytes behind a header that names no blob" if size else None
-    if not has_blob:
-        return "a blob was sent where none was asked for"
-    if len(header.blob_sha256) != sha256().digest_size:
-        return f"blob_sha256 has {len(header.blob_sha256)} bytes, must have 32"
-    if header.blob_size != size:
-        return f"the header says that the blob has {header.blob_size} bytes, {size} were sent"
-    return None
+def _contradiction(header: update_pb2.UpdateHeader, size: int) -> str | None:
+    for upload in header.uploads:
+        if len(upload.sha256) != sha256().digest_size:
+            return f"upload {upload.name!r}: its SHA-256 has {len(upload.sha256)} bytes, must have 32"
+        if not upload.size:
+            return f"upload {upload.name!r}: found a size of 0 bytes, must be that of a blob"
+    listed = sum(upload.size for upload in header.uploads)
+    return None if listed == size else f"the header lists blobs of {listed} bytes, {size} were sent"
 
 
 async def _batches(read: _Read, size: int) -> AsyncIterator[list[bytes]]:

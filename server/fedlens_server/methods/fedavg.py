@@ -3,7 +3,7 @@
 Paper: McMahan et al., AISTATS 2017, https://arxiv.org/abs/1602.05629, Algorithm 1.
 
     paper      here           meaning
-    w_t        state[GLOBAL]  model at the start of round t
+    w_t        shared[GLOBAL] model at the start of round t
     S_t        updates        clients whose updates arrived
     w_{t+1}^k  tensors[k]     model of client k after its local training
     n_k        counts[k]      photos that client k trained on in this round
@@ -31,9 +31,8 @@ from fedlens_server.methods.arithmetic.linear_combination import (
     uploaded,
 )
 from fedlens_server.planning import bundles, options
-from fedlens_server.planning.method import Aggregate, Method, MethodState, Phase, TaskPlan, TensorSet, Tools, Update
-
-GLOBAL = "global"
+from fedlens_server.planning.local_plans import START, assemble, plan, rule, source, train, upload
+from fedlens_server.planning.method import GLOBAL, Aggregate, Method, Phase, State, TaskPlan, TensorSet, Tools, Update
 
 
 def average(tensors: Sequence[Tensor], counts: Sequence[int]) -> NDArray[Any]:
@@ -67,36 +66,32 @@ def average_set(updates: Sequence[Update], current: TensorSet) -> dict[str, Arra
     return {name: average(uploaded(ordered, name, current[name]), counts) for name in current}
 
 
-def with_mean(phase: Phase, state: MethodState, updates: Sequence[Update], tools: Tools) -> MethodState:
+def with_mean(phase: Phase, state: State, updates: Sequence[Update], tools: Tools) -> State:
     """The state with its global set replaced by the mean of the updates: FedAvg's aggregation.
 
     Raises:
         NothingToAggregate: No client trained on any photo.
     """
-    return {**state, GLOBAL: average_set(updates, state[GLOBAL])}
+    return state.with_shared(**{GLOBAL: average_set(updates, state.shared[GLOBAL])})
 
 
-def whole_model_plan(
-    task: TaskPlan, download: str = GLOBAL, statistics: Sequence[pb.ClientStatistic] = ()
-) -> pb.LocalPlan:
+def whole_model_plan(task: TaskPlan, download: str = GLOBAL, statistics: Sequence[pb.Statistic] = ()) -> pb.LocalPlan:
     """The local plan: download the set `download`, a model, train it, upload all of it, report `statistics`.
 
-    A reference `global` of the bundle's objective is bound to the download.
+    A reference `global` of the bundle's objective is bound to the weights that the training starts from.
     """
-    downloaded = pb.SetSource(download=download)
-    return pb.LocalPlan(
-        start=[pb.StartRule(source=downloaded)],
-        references=bundles.bind(task.ordinary[0], GLOBAL, downloaded),
-        stages=[task.settings.stage("step")],
-        upload=task.settings.upload(download),
+    settings = task.settings
+    return plan(
+        assemble(START, rule(source(download=download))),
+        train(settings, bindings=bundles.bind(task.ordinary[0], GLOBAL, source(value=START))),
+        uploads=[upload(settings, base=download)],
         statistics=statistics,
-        evaluation=pb.EvaluationPlan(at_start=True, at_end=True),
     )
 
 
 def single_phase(task: TaskPlan, local_plan: pb.LocalPlan) -> tuple[Phase, ...]:
     """One phase of all rounds of the task."""
-    return (Phase(name="train", rounds=task.settings.rounds, cohort=task.settings.cohort_size, local_plan=local_plan),)
+    return (Phase(name="train", rounds=task.settings.rounds, cohort=task.settings.cohort_size, plan=local_plan),)
 
 
 def sharing_global_set(
@@ -117,11 +112,12 @@ def sharing_global_set(
         aggregate: The aggregation; FedAvg's by default.
     """
 
-    def begin(phase: Phase, state: MethodState, tools: Tools) -> MethodState:
-        return {GLOBAL: tools.initial if names is None else {name: tools.initial[name] for name in sorted(names)}}
+    def begin(phase: Phase, state: State, tools: Tools) -> State:
+        initial = tools.initial if names is None else {name: tools.initial[name] for name in sorted(names)}
+        return State(shared={GLOBAL: initial})
 
-    def download(phase: Phase, state: MethodState, client: bytes | None) -> Mapping[str, TensorSet] | None:
-        return {GLOBAL: state[GLOBAL]} if has_model or client is not None else None
+    def download(phase: Phase, state: State, client: bytes | None) -> Mapping[str, TensorSet] | None:
+        return {GLOBAL: state.shared[GLOBAL]} if has_model or client is not None else None
 
     return Method(phases=single_phase(task, local_plan), begin=begin, download=download, aggregate=aggregate)
 

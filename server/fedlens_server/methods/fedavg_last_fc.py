@@ -3,7 +3,7 @@
 Paper: FedNS, section 3.2, Equation 4, Algorithm 2.
 
     paper      here                meaning
-    w_t        state[GLOBAL]       model at the start of round t
+    w_t        shared[GLOBAL]      model at the start of round t
     S          updates             clients whose updates arrived
     n_k^c      class_counts[k, c]  photos of class c at client k
     n_k, n     counts[k], n        photos of client k; of all clients together
@@ -31,9 +31,10 @@ from fedlens_server.methods.arithmetic.linear_combination import (
     linear_combination,
     uploaded,
 )
-from fedlens_server.methods.fedavg import GLOBAL, average, sharing_global_set, whole_model_plan
+from fedlens_server.methods.fedavg import average, sharing_global_set, whole_model_plan
 from fedlens_server.planning import bundles, options
-from fedlens_server.planning.method import Method, MethodState, Phase, TaskPlan, TensorSet, Tools, Update
+from fedlens_server.planning.local_plans import CLASS_COUNTS
+from fedlens_server.planning.method import GLOBAL, Method, Phase, State, TaskPlan, TensorSet, Tools, Update
 from fedlens_server.planning.task_settings import SettingsError
 
 
@@ -92,7 +93,7 @@ def need_rows_of_classes(task: TaskPlan) -> frozenset[str]:
 
 def counting_plan(task: TaskPlan) -> pb.LocalPlan:
     """The local plan of FedAvg with the clients' class counts as a statistic."""
-    return whole_model_plan(task, statistics=[pb.ClientStatistic(class_counts=pb.ClassCounts())])
+    return whole_model_plan(task, statistics=[CLASS_COUNTS])
 
 
 def class_counts_of(updates: Sequence[Update]) -> NDArray[np.int64]:
@@ -100,20 +101,18 @@ def class_counts_of(updates: Sequence[Update]) -> NDArray[np.int64]:
     return np.array([update.class_counts for update in updates], np.int64)
 
 
-def aggregate(
-    classifier: frozenset[str], phase: Phase, state: MethodState, updates: Sequence[Update], tools: Tools
-) -> MethodState:
+def aggregate(classifier: frozenset[str], phase: Phase, state: State, updates: Sequence[Update], tools: Tools) -> State:
     """The state after a round: the mean of the updates, by class in the classifier."""
     ordered = in_order(updates)
     counts = [update.num_examples for update in ordered]
     class_counts = class_counts_of(ordered)
-    current: TensorSet = state[GLOBAL]
+    current: TensorSet = state.shared[GLOBAL]
 
     def mean(name: str) -> Array:
         tensors = uploaded(ordered, name, current[name])
         return average_rows(tensors, class_counts, counts) if name in classifier else average(tensors, counts)
 
-    return {**state, GLOBAL: {name: mean(name) for name in current}}
+    return state.with_shared(**{GLOBAL: {name: mean(name) for name in current}})
 
 
 def for_task(task: TaskPlan) -> Method:

@@ -3,7 +3,7 @@
 Paper: FedClassAvg, Algorithm 1, Equations 3 to 5.
 
     paper      here                      meaning
-    C          state[GLOBAL]             classifier at the start of round t; the reference `global` of the objective
+    C          shared[GLOBAL]            classifier at the start of round t; the reference `global` of the objective
     C_k        tensors[k]                classifier of client k after its local training
     F_k        client state `extractor`  extractor of client k, which never leaves it; at first its bundle's initial one
     |D_k|      counts[k]                 photos n_k of client k
@@ -19,12 +19,11 @@ Equation 3, the mean of the classifiers, is FedAvg's. Deviation: the authors' co
 10 of 100 become all 100; here the cohort is drawn from all clients.
 """
 
-from fedlens_proto.manifest import select
-from fedlens_proto.v1 import assignment_pb2 as pb
-from fedlens_server.methods.fedavg import GLOBAL, sharing_global_set, whole_model_plan
-from fedlens_server.methods.fedper import partial_plan
+from fedlens_proto.manifest import INITIAL, objective, select
+from fedlens_server.methods.fedavg import sharing_global_set, whole_model_plan
 from fedlens_server.planning import bundles, options
-from fedlens_server.planning.method import Method, TaskPlan
+from fedlens_server.planning.local_plans import START, assemble, keep, plan, rule, source, train, upload
+from fedlens_server.planning.method import GLOBAL, Method, TaskPlan
 from fedlens_server.planning.task_settings import SettingsError
 
 OPTIONS = {"weight": options.flag(default=False)}
@@ -48,15 +47,18 @@ def for_task(task: TaskPlan) -> Method:
     has_extractor = bool(select(first.tensors, bundles.EXTRACTOR))
     for i, manifest in enumerate(task.ordinary):
         differs = bool(select(manifest.tensors, bundles.EXTRACTOR)) != has_extractor
-        if differs or {r.name for r in manifest.references} != {r.name for r in first.references}:
+        if differs or bundles.references(manifest) != bundles.references(first):
             allowed = "like the first bundle in having layers before the classifier and a reference or not"
-            raise SettingsError(f"manifests[{i}]", f"model {manifest.model!r}, {manifest.objective!r}", allowed)
+            raise SettingsError(f"manifests[{i}]", f"model {manifest.model!r}, {objective(manifest)!r}", allowed)
     if weight:
         return sharing_global_set(task, whole_model_plan(task))
-    stages = [settings.stage("step")]
-    local_plan = partial_plan(task, bundles.CLASSIFIER, bundles.EXTRACTOR, OWN_EXTRACTOR, stages)
-    local_plan.references.extend(bundles.bind(first, GLOBAL, pb.SetSource(download=GLOBAL)))
-    if not has_extractor:
-        del local_plan.start[1:], local_plan.keep[:]
+    shared, own = source(download=GLOBAL), source(state=OWN_EXTRACTOR, download=INITIAL)
+    own_rules = [rule(own, bundles.EXTRACTOR)] if has_extractor else []
+    local_plan = plan(
+        assemble(START, rule(shared, bundles.CLASSIFIER), *own_rules),
+        train(settings, bindings=bundles.bind(first, GLOBAL, shared)),
+        keeps=[keep(OWN_EXTRACTOR, tensors=bundles.EXTRACTOR)] if has_extractor else [],
+        uploads=[upload(settings, tensors=bundles.CLASSIFIER, base=GLOBAL)],
+    )
     names = bundles.names(task, bundles.CLASSIFIER)
     return sharing_global_set(task, local_plan, names=names, has_model=not has_extractor)

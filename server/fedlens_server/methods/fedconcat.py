@@ -3,17 +3,23 @@
 Paper: FedConcat, section 3.3, Algorithm 1; -ID: appendix B; DP- and balanced clusters: appendix D.
 
     paper      here                        meaning
-    K          state["clusters"]           number of clusters, given or by the elbow
+    K          shared["clusters"]          number of clusters, given or by the elbow
     q_k        rows of `clustering`        label distribution of client k: exact, noisy or inferred
-    w^j        state["cluster_<j>"]        model of cluster j; in the last phase its extractor alone
-    j(k)       clients/<id>/cluster        cluster of client k
+    w^j        shared["cluster_<j>"]       model of cluster j; in the last phase its extractor alone
+    j(k)       clients[id]["cluster"]      cluster of client k
     n_k        counts[k]                   photos that client k trained on in this round
     S          updates                     clients whose updates arrived
-    C          state[GLOBAL]               new classifier on K * d features; before, the clusters' first model
+    C          shared[GLOBAL]              new classifier on K * d features; before, the clusters' first model
+    b_k        values["weights"]           bias of client k's classifier after the first round (-IB)
     epsilon    options.epsilon             of the Laplace noise that each client adds to its distribution (DP-)
 
 Phases: `cluster` is one round of all clients; `extract` averages within the clusters, weighted by n_k; `concatenate`
 trains C on the frozen extractors, `classifier_steps` batches per client and round, and takes the unweighted mean.
+
+-IB (appendix D.10; labels "bias"): the clients train one round by SGD without momentum and upload the classifier; its
+bias gives q_k = (b_k - b_0) / (steps * learning rate) + softmax(b_0), which is clustered as it is. `clustering` other
+than "labels" has the rounds of FeSEM, IFCA or FedSoft in place of `cluster` and `extract`; their centres are the models
+w^j, and a task's rounds have no 1 for `cluster`.
 
 Rounds: `rounds` = 1 + `extractor_rounds` + `classifier_rounds`; a task may leave one of the two out.
 
@@ -23,57 +29,67 @@ numbered by their lowest client id. With noisy labels no client evaluates, becau
 noise hides. The classifier of an exported bundle has room for more extractors than K; absent features are zeros.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import inf
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedlens_proto.blob import Array
-from fedlens_proto.manifest import INITIAL, program
 from fedlens_proto.v1 import assignment_pb2 as pb
-from fedlens_proto.v1 import manifest_pb2
-from fedlens_server.methods.arithmetic import clustering, inferred_labels
+from fedlens_server.methods import fedconcat_settings, fedsoft, fesem, ifca
+from fedlens_server.methods.arithmetic import clustering, inferred_labels, plain_sgd
+from fedlens_server.methods.arithmetic.centres import centre
 from fedlens_server.methods.arithmetic.clustering import Rows
 from fedlens_server.methods.arithmetic.linear_combination import in_order
-from fedlens_server.methods.fedavg import GLOBAL, average_set, whole_model_plan
+from fedlens_server.methods.fedavg import average_set, whole_model_plan
+from fedlens_server.methods.fedconcat_settings import (
+    BIAS,
+    BY_BIAS,
+    COUNTS,
+    ELBOW,
+    INFERRED,
+    LABELS,
+    NOISY,
+    OPTIONS,
+    WEIGHT,
+)
 from fedlens_server.planning import bundles, options
+from fedlens_server.planning.bundle_settings import BundleSettings, ByOptions, always, comparing
+from fedlens_server.planning.local_plans import (
+    CLASS_COUNTS,
+    START,
+    WEIGHTS,
+    assemble,
+    label_distribution,
+    plan,
+    rule,
+    source,
+    train,
+    upload,
+)
 from fedlens_server.planning.method import (
+    GLOBAL,
     Method,
-    MethodState,
     NothingToAggregate,
     Phase,
+    State,
     TaskPlan,
     TensorSet,
     Tools,
     Update,
 )
-from fedlens_server.planning.task_settings import SettingsError, TaskSettings
+from fedlens_server.planning.task_settings import SettingsError
 
 CLUSTER, EXTRACT, CONCATENATE = "cluster", "extract", "concatenate"
-COUNTS, NOISY, INFERRED = "counts", "noisy", "inferred"
-ELBOW = "elbow"
-WEIGHT, BIAS = "classifier.weight", "classifier.bias"  # the tensors of every bundle that concatenates extractors
-
-OPTIONS = {
-    "labels": options.choice(COUNTS, NOISY, INFERRED),
-    "epsilon": options.Option(
-        allowed="a number above 0",
-        accepts=lambda value: options.is_number(value, 0, inf) and 0 < value < inf,
-    ),
-    "random_images": options.whole(1, 1_000_000),  # default: as many as in the paper
-    "clusters": options.Option(
-        allowed=f'a whole number, 1 or more, or "{ELBOW}"',
-        accepts=lambda value: value == ELBOW or (isinstance(value, int) and options.is_number(value, 1, inf)),
-        default=5,
-    ),
-    "balanced": options.flag(default=False),
-    "extractor_rounds": options.whole(1, 1_000_000),
-    "classifier_rounds": options.whole(1, 1_000_000),
-    "classifier_steps": options.whole(1, 1_000_000, default=3),
-    "start": options.choice("fresh", "clusters"),
+CLUSTERS = "clusters"  # shared entry
+PLACE = "cluster"  # entry of each client
+METHODS = {"fesem": fesem.for_task, "ifca": ifca.for_task, "fedsoft": fedsoft.for_task}
+BUNDLES: dict[Any, ByOptions] = {
+    "fesem": always(fesem.OBJECTIVE),
+    "ifca": comparing(CLUSTERS),
+    "fedsoft": comparing(CLUSTERS, fedsoft.OBJECTIVE),
 }
 
 
@@ -106,31 +122,45 @@ class FedConcat:
     extractor: frozenset[str] = frozenset()  # names of the ordinary bundle's tensors
     weight: str = ""
     bias: str = ""
+    steps_of: Callable[[int], int] = int  # local steps of a client with so many photos
+    rate: float = 1.0  # of the classifier
+    clustered: Method | None = None  # takes the place of the first two phases
 
-    def begin(self, phase: Phase, state: MethodState, tools: Tools) -> MethodState:
+    def begin(self, phase: Phase, state: State, tools: Tools) -> State:
         """The initial model; then that model, or the averaged one, for each cluster; then the new classifier."""
         if phase.name == CLUSTER:
-            return {GLOBAL: tools.initial}
-        models = [_cluster(j) for j in range(state["clusters"])]
-        others = {name: value for name, value in state.items() if name not in (GLOBAL, *models)}
+            return State(shared={GLOBAL: tools.initial})
+        entries: dict[str, TensorSet]
+        if phase.name == EXTRACT and self.clustered is not None:
+            return self.clustered.begin(phase, state, tools)
+        if self.clustered is not None and self.clusters is not None:
+            found = {_cluster(j): state.shared[centre(j)] for j in range(self.clusters)}
+            state = State(shared={CLUSTERS: self.clusters, **found})
         if phase.name == EXTRACT:
-            return {**others, **dict.fromkeys(models, state[GLOBAL])}
-        extractors = {model: {name: state[model][name] for name in sorted(self.extractor)} for model in models}
-        return {**others, **extractors, GLOBAL: self._new_classifier([state[model] for model in models], tools)}
+            entries = {_cluster(j): state.shared[GLOBAL] for j in range(state.shared[CLUSTERS])}
+        else:
+            models = _models(state)
+            entries = {name: {key: model[key] for key in sorted(self.extractor)} for name, model in models.items()}
+            entries[GLOBAL] = self._new_classifier(list(models.values()), tools)
+        return replace(state, shared={CLUSTERS: state.shared[CLUSTERS], **entries})
 
-    def download(self, phase: Phase, state: MethodState, client: bytes | None) -> Mapping[str, TensorSet] | None:
+    def download(self, phase: Phase, state: State, client: bytes | None) -> Mapping[str, TensorSet] | None:
         """The model of the client's cluster; in the last phase the classifier with all extractors."""
         if phase.name == CONCATENATE:
-            return {name: state[name] for name in (GLOBAL, *map(_cluster, range(state["clusters"])))}
+            return {GLOBAL: state.shared[GLOBAL], **_models(state)}
         if client is None:
             return None
+        if self.clustered is not None:
+            return self.clustered.download(phase, state, client)
         if phase.name == EXTRACT:
-            cluster = state.get(_place(client))
-            return None if cluster is None else {GLOBAL: state[_cluster(cluster)]}
-        return {GLOBAL: state[GLOBAL]} if self.labels == INFERRED else {}
+            cluster = state.of(client).get(PLACE)
+            return None if cluster is None else {GLOBAL: state.shared[_cluster(cluster)]}
+        return {GLOBAL: state.shared[GLOBAL]} if self.labels in (INFERRED, BY_BIAS) else {}
 
-    def aggregate(self, phase: Phase, state: MethodState, updates: Sequence[Update], tools: Tools) -> MethodState:
+    def aggregate(self, phase: Phase, state: State, updates: Sequence[Update], tools: Tools) -> State:
         """The clusters; then the mean within each cluster; then the unweighted mean of the classifier."""
+        if phase.name == EXTRACT and self.clustered is not None:
+            return self.clustered.aggregate(phase, state, updates, tools)
         trained = [update for update in in_order(updates) if update.num_examples > 0]
         if not trained:
             raise NothingToAggregate("no client trained on any photo")
@@ -138,14 +168,14 @@ class FedConcat:
             return self._clustered(state, trained, tools)
         if phase.name == CONCATENATE:
             alike = [replace(update, num_examples=1) for update in trained]
-            return {**state, GLOBAL: average_set(alike, state[GLOBAL])}
-        new = dict(state)
-        for j in range(state["clusters"]):
-            if members := [update for update in trained if state.get(_place(update.client)) == j]:
-                new[_cluster(j)] = average_set(members, state[_cluster(j)])
-        return new
+            return state.with_shared(**{GLOBAL: average_set(alike, state.shared[GLOBAL])})
+        new = {}
+        for j in range(state.shared[CLUSTERS]):
+            if members := [update for update in trained if state.of(update.client).get(PLACE) == j]:
+                new[_cluster(j)] = average_set(members, state.shared[_cluster(j)])
+        return state.with_shared(**new)
 
-    def _clustered(self, state: MethodState, updates: Sequence[Update], tools: Tools) -> MethodState:
+    def _clustered(self, state: State, updates: Sequence[Update], tools: Tools) -> State:
         rows = self._rows(updates, tools)
         usable = np.flatnonzero(np.isfinite(rows).all(1)).tolist()
         if not usable:
@@ -154,9 +184,11 @@ class FedConcat:
         most = min(self.most_clusters, len(updates))
         wanted = clustering.k_by_elbow(rows, most, tools.generator) if self.clusters is None else self.clusters
         found = clustering.k_means(rows, wanted, tools.generator, balanced=self.balanced)
-        places = {_place(update.client): int(j) for update, j in zip(updates, found.labels, strict=True)}
-        start = average_set(updates, state[GLOBAL]) if self.labels == INFERRED else state[GLOBAL]
-        return {**state, **places, GLOBAL: start, "clusters": len(found.centres)}
+        places = {update.client: {PLACE: int(j)} for update, j in zip(updates, found.labels, strict=True)}
+        start = state.shared[GLOBAL]
+        if self.labels == INFERRED:
+            start = average_set(updates, start)
+        return state.with_clients(places).with_shared(**{GLOBAL: start, CLUSTERS: len(found.centres)})
 
     def _rows(self, updates: Sequence[Update], tools: Tools) -> Rows:
         """The label distribution of each client, float64 [clients, classes]."""
@@ -164,21 +196,32 @@ class FedConcat:
             return clustering.label_distributions(np.array([update.class_counts for update in updates]))
         if self.labels == NOISY:
             return np.array([update.label_distribution for update in updates], np.float64)
+        if self.labels == BY_BIAS:
+            return np.array([self._from_bias(update) for update in updates])
         assert tools.infer is not None  # the task's bundles have ONNX
-        models = [update.tensors for update in updates]
+        models = [update.values[WEIGHTS] for update in updates]
         return inferred_labels.label_distributions(
             tools.infer, models, self.random_images, tools.photo_shape, tools.generator
         )
 
+    def _from_bias(self, update: Update) -> Rows:
+        before, after = update.sent[GLOBAL][self.bias], update.values[WEIGHTS][self.bias]
+        return inferred_labels.from_bias(before, after, self.steps_of(update.num_examples), self.rate)
+
     def _new_classifier(self, models: Sequence[TensorSet], tools: Tools) -> TensorSet:
-        initial = tools.initial_concatenated
-        assert initial is not None  # the task has such a bundle
+        initial = tools.initial
         if not self.from_clusters:
             return initial
         weight, bias = concatenate([model[self.weight] for model in models], [model[self.bias] for model in models])
         room = np.zeros(initial[WEIGHT].shape, np.float32)
         room[:, : weight.shape[1]] = weight
         return {WEIGHT: room, BIAS: bias}
+
+
+def bundle_settings(options: Mapping[str, Any]) -> BundleSettings:
+    """The settings of its ordinary bundles: those of the method that clusters."""
+    clustering = options.get("clustering")
+    return BUNDLES[clustering](options) if clustering in BUNDLES else BundleSettings()
 
 
 def for_task(task: TaskPlan) -> Method:
@@ -191,14 +234,17 @@ def for_task(task: TaskPlan) -> Method:
     settings = task.settings
     chosen = options.read(settings, OPTIONS)
     labels = chosen["labels"]
-    _check_bundles(task)
-    _check_labels(settings, chosen)
+    fedconcat_settings.check_bundles(task)
+    fedconcat_settings.check_labels(settings, chosen)
     if labels == INFERRED:
         bundles.need_onnx(task)
-    extractor_rounds, classifier_rounds = _rounds(settings, chosen)
+    if labels == BY_BIAS:
+        plain_sgd.need_plain_sgd(task)
+    extractor_rounds, classifier_rounds = fedconcat_settings.rounds(settings, chosen)
     clusters = None if chosen["clusters"] == ELBOW else chosen["clusters"]
-    _check_clusters(task, clusters)
-    weight, bias = _classifier_names(task)
+    fedconcat_settings.check_clusters(task, clusters)
+    weight, bias = fedconcat_settings.classifier_names(task)
+    batch = plain_sgd.batch_of(task)
     method = FedConcat(
         labels=labels,
         random_images=chosen["random_images"] or inferred_labels.IMAGES,
@@ -209,155 +255,86 @@ def for_task(task: TaskPlan) -> Method:
         extractor=bundles.names(task, bundles.EXTRACTOR),
         weight=weight,
         bias=bias,
+        steps_of=lambda num_examples: plain_sgd.steps_of(settings, num_examples, batch),
+        rate=plain_sgd.rates(task, [bias])[bias] if labels == BY_BIAS else 1.0,
+        clustered=_clustered(task, chosen, extractor_rounds),
     )
-    # With noisy labels exact results would reveal what the noise hides.
-    evaluation = pb.EvaluationPlan() if labels == NOISY else pb.EvaluationPlan(at_start=True, at_end=True)
-    train = whole_model_plan(task)
-    train.evaluation.CopyFrom(evaluation)
-    first = train if labels == INFERRED else _statistics_plan(labels, chosen["epsilon"])
     last = _classifier_plan(task, chosen["classifier_steps"], method.most_clusters)
-    last.evaluation.CopyFrom(evaluation)
     size = settings.cohort_size
-    phases = (
-        Phase(name=CLUSTER, rounds=1, cohort=None, local_plan=first),
-        Phase(name=EXTRACT, rounds=extractor_rounds, cohort=size, local_plan=train),
-        Phase(name=CONCATENATE, rounds=classifier_rounds, cohort=size, local_plan=last, concatenated=True),
-    )
+    classify = Phase(name=CONCATENATE, rounds=classifier_rounds, cohort=size, plan=last)
+    if method.clustered is not None:
+        phases: tuple[Phase, ...] = (replace(method.clustered.phases[0], name=EXTRACT), classify)
+    else:
+        extract = whole_model_plan(task)
+        first = Phase(name=CLUSTER, rounds=1, cohort=None, plan=_first_plan(task, labels, chosen["epsilon"], extract))
+        phases = (first, Phase(name=EXTRACT, rounds=extractor_rounds, cohort=size, plan=extract), classify)
     return Method(phases=phases, begin=method.begin, download=method.download, aggregate=method.aggregate)
+
+
+def _clustered(task: TaskPlan, chosen: Mapping[str, Any], rounds: int) -> Method | None:
+    """The method that trains the clusters in place of the first two phases; None: clusters are by labels.
+
+    Raises:
+        SettingsError: An option is for clusters by labels, or the method refuses the task.
+    """
+    name = chosen["clustering"]
+    if name == LABELS:
+        return None
+    for option in ("labels", "epsilon", "random_images", "balanced"):
+        if chosen[option] != OPTIONS[option].default:
+            allowed = f'left out, since options.clustering is "{name}"'
+            raise SettingsError(f"options.{option}", repr(chosen[option]), allowed)
+    if chosen["clusters"] == ELBOW:
+        raise SettingsError("options.clusters", f'"{ELBOW}"', f'a number, since options.clustering is "{name}"')
+    given = {"method": name, "rounds": rounds, "options": {"clusters": chosen["clusters"]}}
+    return METHODS[name](replace(task, settings=task.settings.model_copy(update=given)))
+
+
+def _first_plan(task: TaskPlan, labels: str, epsilon: float | None, extract: pb.LocalPlan) -> pb.LocalPlan:
+    """The local plan of the clustering round."""
+    if labels == INFERRED:
+        return extract
+    if labels != BY_BIAS:
+        return _statistics_plan(labels, epsilon)
+    # The momentum of the task is for all other rounds.
+    others = {name: value for name, value in task.settings.hyper.items() if name != "momentum"}
+    plain = replace(task, settings=task.settings.model_copy(update={"hyper": others}))
+    return plan(
+        assemble(START, rule(source(download=GLOBAL))),
+        train(
+            task.settings,
+            hyper=plain_sgd.without_momentum(plain),
+            bindings=bundles.bind(task.ordinary[0], GLOBAL, source(value=START)),
+        ),
+        uploads=[upload(task.settings, tensors=bundles.CLASSIFIER, base=GLOBAL)],
+    )
 
 
 def _statistics_plan(labels: str, epsilon: float | None) -> pb.LocalPlan:
     """The local plan that only reports the client's labels."""
-    counts = pb.ClientStatistic(class_counts=pb.ClassCounts())
-    noisy = pb.ClientStatistic(label_distribution=pb.LabelDistribution(epsilon=epsilon or 0.0))
-    return pb.LocalPlan(
-        start=[pb.StartRule(source=pb.SetSource(download=INITIAL))],
-        statistics=[counts if labels == COUNTS else noisy],
-    )
+    statistic = CLASS_COUNTS if labels == COUNTS else label_distribution(epsilon or 0.0)
+    return plan(statistics=[statistic], evaluations=())
 
 
 def _classifier_plan(task: TaskPlan, steps: int, extractors: int) -> pb.LocalPlan:
     """The local plan that trains the common classifier on frozen extractors."""
-    manifest, downloaded = task.concatenated[0], pb.SetSource(download=GLOBAL)
+    manifest = task.concatenated[0]
     # Its objective may have fewer hyper-parameters than the models' objective.
     known = {hyper.name for hyper in manifest.hyper_parameters}
     hyper = {name: value for name, value in task.settings.hyper.items() if name in known}
-    stage = task.settings.stage("step", hyper)
-    stage.steps = steps
-    return pb.LocalPlan(
-        start=[pb.StartRule(source=downloaded)],
-        references=bundles.bind(manifest, GLOBAL, downloaded),
-        stages=[stage],
-        upload=task.settings.upload(GLOBAL),
+    bindings = bundles.bind(manifest, GLOBAL, source(value=START))
+    return plan(
+        assemble(START, rule(source(download=GLOBAL))),
+        train(task.settings, steps=steps, hyper=hyper, bindings=bindings),
+        uploads=[upload(task.settings, base=GLOBAL)],
         extractors=[_cluster(j) for j in range(extractors)],
     )
-
-
-def _check_bundles(task: TaskPlan) -> None:
-    """Require bundles of one model, and bundles that concatenate extractors of that model.
-
-    Raises:
-        SettingsError: A bundle is missing or differs.
-    """
-    if not task.ordinary:
-        raise SettingsError("manifests", "only bundles that concatenate extractors", "an ordinary one too")
-    bundles.need_equal(task)
-    if not task.concatenated:
-        raise SettingsError(
-            "manifests", "no bundle that concatenates extractors", "one more, made by fedlens export --concatenated K"
-        )
-    first = task.concatenated[0]
-    needed = [(t.name, list(t.shape)) for t in bundles.tensors(task, bundles.EXTRACTOR)]
-    for i, manifest in enumerate(task.manifests):
-        if not manifest.concatenated:
-            continue
-        taken = [
-            (slot.name, list(slot.shape))
-            for slot in program(manifest, "extract").inputs
-            if slot.kind == manifest_pb2.SLOT_KIND_EXTRACTOR
-        ]
-        if taken != needed:
-            found = "a bundle that concatenates other extractors than the first ordinary bundle's"
-            raise SettingsError(f"manifests[{i}]", found, "one of the same model")
-        if manifest.tensors != first.tensors or manifest.initial != first.initial:
-            found = "a bundle with another classifier than the first one that concatenates"
-            raise SettingsError(f"manifests[{i}]", found, "one with equal tensors and weights")
-        if sorted(tensor.name for tensor in manifest.tensors) != [BIAS, WEIGHT]:
-            found = f"a classifier of {', '.join(tensor.name for tensor in manifest.tensors)}"
-            raise SettingsError(f"manifests[{i}]", found, f"one of {BIAS} and {WEIGHT}")
-
-
-def _classifier_names(task: TaskPlan) -> tuple[str, str]:
-    """The names of weight and bias of the first ordinary bundle's classifier.
-
-    Raises:
-        SettingsError: The classifier has no bias.
-    """
-    by_rank = {len(tensor.shape): tensor.name for tensor in bundles.tensors(task, bundles.CLASSIFIER)}
-    if sorted(by_rank) != [1, 2]:
-        raise SettingsError("manifests[0]", "a classifier without a bias", "one with weight and bias for fedconcat")
-    return by_rank[2], by_rank[1]
-
-
-def _check_labels(settings: TaskSettings, chosen: Mapping[str, Any]) -> None:
-    """Require the settings of the chosen source of labels, and refuse those of the other sources.
-
-    Raises:
-        SettingsError: A setting is missing or belongs to another source.
-    """
-    labels, epsilon = chosen["labels"], chosen["epsilon"]
-    if labels == NOISY and epsilon is None:
-        raise SettingsError("options.epsilon", "nothing", 'a number above 0, since options.labels is "noisy"')
-    if labels != NOISY and epsilon is not None:
-        raise SettingsError("options.epsilon", epsilon, f'left out, since options.labels is "{labels}"')
-    if labels != INFERRED and chosen["random_images"] is not None:
-        allowed = f'left out, since options.labels is "{labels}"'
-        raise SettingsError("options.random_images", chosen["random_images"], allowed)
-    if labels == NOISY:
-        for key in ("personal_evaluation", "confusion"):
-            if getattr(settings, key):
-                raise SettingsError(key, "true", 'false, since options.labels is "noisy": exact results undo the noise')
-
-
-def _rounds(settings: TaskSettings, chosen: Mapping[str, Any]) -> tuple[int, int]:
-    """The rounds of the second and third phase; with the clustering round they add up to the task's rounds.
-
-    Raises:
-        SettingsError: They do not add up, or both are unset.
-    """
-    extractor, classifier = chosen["extractor_rounds"], chosen["classifier_rounds"]
-    if extractor is None and classifier is None:
-        allowed = "set, or options.classifier_rounds; rounds = 1 + extractor_rounds + classifier_rounds"
-        raise SettingsError("options.extractor_rounds", "nothing", allowed)
-    left = settings.rounds - 1
-    extractor = left - classifier if extractor is None else extractor
-    classifier = left - extractor if classifier is None else classifier
-    if min(extractor, classifier) < 1 or extractor + classifier != left:
-        given = [f"{name} {chosen[name]}" for name in ("extractor_rounds", "classifier_rounds") if chosen[name]]
-        allowed = f"1 for clustering + extractor_rounds + classifier_rounds, each 1 or more, with {' and '.join(given)}"
-        raise SettingsError("rounds", settings.rounds, allowed)
-    return extractor, classifier
-
-
-def _check_clusters(task: TaskPlan, clusters: int | None) -> None:
-    """Require a client and a place for an extractor for each cluster.
-
-    Raises:
-        SettingsError: There are more clusters.
-    """
-    if clusters is None:
-        return
-    if clusters > task.settings.population:
-        raise SettingsError("options.clusters", clusters, f"at most the population, {task.settings.population}")
-    room = task.concatenated[0].concatenated
-    if clusters > room:
-        allowed = f"at most {room}, the extractors that the concatenated bundle has room for"
-        raise SettingsError("options.clusters", clusters, allowed)
 
 
 def _cluster(j: int) -> str:
     return f"cluster_{j}"
 
 
-def _place(client: bytes) -> str:
-    return f"clients/{client.hex()}/cluster"
+def _models(state: State) -> dict[str, TensorSet]:
+    """The model of each cluster, by name of its entry."""
+    return {_cluster(j): state.shared[_cluster(j)] for j in range(state.shared[CLUSTERS])}

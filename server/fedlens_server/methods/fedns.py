@@ -51,10 +51,10 @@ from fedlens_server.methods.arithmetic.linear_combination import (
     read,
     uploaded,
 )
-from fedlens_server.methods.fedavg import GLOBAL, average, sharing_global_set
+from fedlens_server.methods.fedavg import average, sharing_global_set
 from fedlens_server.methods.fedavg_last_fc import average_rows, class_counts_of, counting_plan, need_rows_of_classes
 from fedlens_server.planning import bundles, options
-from fedlens_server.planning.method import Method, MethodState, Phase, TaskPlan, TensorSet, Tools, Update
+from fedlens_server.planning.method import GLOBAL, Method, Phase, State, TaskPlan, TensorSet, Tools, Update
 
 Layers = Sequence[tuple[str, str | None]]  # names of weight and bias
 SLACK = 1e-9
@@ -175,15 +175,15 @@ def aggregate(
     classifier: frozenset[str],
     layers: Layers,
     phase: Phase,
-    state: MethodState,
+    state: State,
     updates: Sequence[Update],
     tools: Tools,
-) -> MethodState:
+) -> State:
     """The state after a round: by node in the layers before the last, by class in the last, else by examples."""
     ordered = in_order(updates)
     counts = [update.num_examples for update in ordered]
     class_counts = class_counts_of(ordered)
-    current: TensorSet = state[GLOBAL]
+    current: TensorSet = state.shared[GLOBAL]
     new: dict[str, Array] = {}
 
     def tensors(name: str) -> list[LazyTensor]:
@@ -199,7 +199,7 @@ def aggregate(
     for name in current.keys() - new.keys():
         by_class = name in classifier
         new[name] = average_rows(tensors(name), class_counts, counts) if by_class else average(tensors(name), counts)
-    return {**state, GLOBAL: {name: new[name] for name in current}}
+    return state.with_shared(**{GLOBAL: {name: new[name] for name in current}})
 
 
 def for_task(task: TaskPlan) -> Method:

@@ -3,7 +3,7 @@
 Paper: Arivazhagan et al. 2019, https://arxiv.org/abs/1912.00818, Algorithms 1 and 2.
 
     paper    here                       meaning
-    W_B      state[GLOBAL]              base layers: the extractor, averaged by numbers of examples
+    W_B      shared[GLOBAL]             base layers: the extractor, averaged by numbers of examples
     W_P_j    client state `classifier`  personalisation layers of client j, which never leave it
     gamma_j  n_j / n                    weight of client j in the mean
 
@@ -11,42 +11,17 @@ The classifier is the last FC layer, K_P = 1 in the paper's notation. A client w
 bundle's initial classifier.
 """
 
-from collections.abc import Sequence
-
 from fedlens_proto.manifest import INITIAL
 from fedlens_proto.v1 import assignment_pb2 as pb
-from fedlens_server.methods.fedavg import GLOBAL, sharing_global_set
+from fedlens_server.methods.fedavg import sharing_global_set
 from fedlens_server.planning import bundles, options
-from fedlens_server.planning.method import Method, TaskPlan
+from fedlens_server.planning.local_plans import START, assemble, keep, plan, rule, source, train, upload
+from fedlens_server.planning.method import GLOBAL, Method, TaskPlan
 
 OWN_CLASSIFIER = "classifier"
 
 
-def partial_plan(
-    task: TaskPlan, shared: pb.TensorSelector, own: pb.TensorSelector, kept: str, stages: Sequence[pb.Stage]
-) -> pb.LocalPlan:
-    """The local plan that downloads and uploads the tensors `shared` and has the client keep the others, `own`.
-
-    Args:
-        task: The task.
-        shared: The tensors of the set `global`.
-        own: All other tensors, at first the bundle's initial ones.
-        kept: The name of their set in the client state.
-        stages: The local training.
-    """
-    return pb.LocalPlan(
-        start=[
-            pb.StartRule(tensors=shared, source=pb.SetSource(download=GLOBAL)),
-            pb.StartRule(tensors=own, source=pb.SetSource(kept=kept, download=INITIAL)),
-        ],
-        stages=stages,
-        keep=[pb.Keep(set=kept, tensors=own)],
-        upload=task.settings.upload(GLOBAL, shared),
-        evaluation=pb.EvaluationPlan(at_start=True, at_end=True),
-    )
-
-
-def sharing_extractor(task: TaskPlan, stages: Sequence[pb.Stage]) -> Method:
+def sharing_extractor(task: TaskPlan, *trainings: pb.Instruction) -> Method:
     """The method of one phase that trains a shared extractor with the clients' own classifiers.
 
     Raises:
@@ -55,7 +30,13 @@ def sharing_extractor(task: TaskPlan, stages: Sequence[pb.Stage]) -> Method:
     bundles.need_no_references(task)
     bundles.need_equal(task)
     bundles.need_tensors(task, bundles.EXTRACTOR, "layers before the classifier")
-    local_plan = partial_plan(task, bundles.EXTRACTOR, bundles.CLASSIFIER, OWN_CLASSIFIER, stages)
+    own = source(state=OWN_CLASSIFIER, download=INITIAL)
+    local_plan = plan(
+        assemble(START, rule(source(download=GLOBAL), bundles.EXTRACTOR), rule(own, bundles.CLASSIFIER)),
+        *trainings,
+        keeps=[keep(OWN_CLASSIFIER, tensors=bundles.CLASSIFIER)],
+        uploads=[upload(task.settings, tensors=bundles.EXTRACTOR, base=GLOBAL)],
+    )
     return sharing_global_set(task, local_plan, names=bundles.names(task, bundles.EXTRACTOR), has_model=False)
 
 
@@ -66,4 +47,4 @@ def for_task(task: TaskPlan) -> Method:
         SettingsError: The task sets options, or its bundles' extractors cannot be averaged.
     """
     options.read(task.settings, {})
-    return sharing_extractor(task, [task.settings.stage("step")])
+    return sharing_extractor(task, train(task.settings))

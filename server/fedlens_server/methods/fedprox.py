@@ -3,7 +3,7 @@
 Paper: Li et al., MLSys 2020, https://arxiv.org/abs/1812.06127, Algorithm 2.
 
     paper   here                 meaning
-    w^t     state[GLOBAL]        model at the start of round t; the reference `global` of the objective
+    w^t     shared[GLOBAL]       model at the start of round t; the reference `global` of the objective
     mu      hyper-parameter mu   strength of the proximal term, > 0
     h_k     the bundle's step    F_k(w) + mu/2 ||w - w^t||^2, objective `proximal`
 

@@ -6,9 +6,9 @@ client's own model at the start of the round: a pull towards it shortens the ste
 """
 
 from fedlens_proto.manifest import INITIAL
-from fedlens_proto.v1 import assignment_pb2 as pb
 from fedlens_server.methods.fedavg import single_phase
-from fedlens_server.planning import options
+from fedlens_server.planning import bundles, options
+from fedlens_server.planning.local_plans import START, assemble, bind, keep, plan, rule, source, train
 from fedlens_server.planning.method import Method, TaskPlan
 
 OWN_MODEL = "model"
@@ -21,16 +21,15 @@ def for_task(task: TaskPlan) -> Method:
         SettingsError: The task sets options.
     """
     options.read(task.settings, {})
-    local_plan = pb.LocalPlan(
-        start=[pb.StartRule(source=pb.SetSource(kept=OWN_MODEL, download=INITIAL))],
-        references=[pb.ReferenceBinding(name=each.name, start=True) for each in task.ordinary[0].references],
-        stages=[task.settings.stage("step")],
-        keep=[pb.Keep(set=OWN_MODEL)],
-        evaluation=pb.EvaluationPlan(at_start=True, at_end=True),
+    references = sorted(bundles.references(task.ordinary[0]))
+    local_plan = plan(
+        assemble(START, rule(source(state=OWN_MODEL, download=INITIAL))),
+        train(task.settings, bindings=[bind(reference, source(value=START)) for reference in references]),
+        keeps=[keep(OWN_MODEL)],
     )
     return Method(
         phases=single_phase(task, local_plan),
-        begin=lambda phase, state, tools: {},
+        begin=lambda phase, state, tools: state,
         download=lambda phase, state, client: None if client is None else {},
         aggregate=lambda phase, state, updates, tools: state,
     )

@@ -21,8 +21,8 @@ weights. The printed loop runs T + 1 rounds, this one T. Integer buffers (BatchN
 own: a mean of counts has no meaning. The authors' code leaves BatchNorm's statistics with the clients, from the first
 round on: the task's setting `batch_norm = "local_statistics"`. A forgotten client is in no sum from the next round on.
 
-State: `global`; for each client that has taken part in personalisation `clients/<id>/model`, the uploaded blob itself,
-and `clients/<id>/slot`, its row in the array `similarity`. The row of a forgotten client is used again.
+State: `global` and the array `similarity`; of each client that has taken part in personalisation `model`, the uploaded
+blob itself, and `slot`, its row in the array. The row of a forgotten client is used again.
 """
 
 from collections.abc import Mapping, Sequence
@@ -36,15 +36,18 @@ from numpy.typing import NDArray
 from fedlens_proto.blob import Array
 from fedlens_proto.manifest import select
 from fedlens_proto.v1 import blob_pb2
+from fedlens_server.methods.arithmetic.client_matrix import SLOT, Matrix, grown, size_of, slots_of, with_new
 from fedlens_server.methods.arithmetic.linear_combination import in_order
 from fedlens_server.methods.arithmetic.weighted_sum import Terms, WeightedSum
-from fedlens_server.methods.fedavg import GLOBAL, whole_model_plan, with_mean
+from fedlens_server.methods.fedavg import whole_model_plan, with_mean
 from fedlens_server.planning import bundles, options
+from fedlens_server.planning.local_plans import WEIGHTS
 from fedlens_server.planning.method import (
+    GLOBAL,
     Method,
-    MethodState,
     NothingToAggregate,
     Phase,
+    State,
     TaskPlan,
     TensorSet,
     Tools,
@@ -52,10 +55,10 @@ from fedlens_server.planning.method import (
 )
 from fedlens_server.planning.task_settings import SettingsError
 
-Matrix = NDArray[np.float64]
 PAPER, REFERENCE = "paper", "reference"
 WARM_UP, PERSONALISE = "warm-up", "personalise"
 PERSONAL, SIMILARITY = "personal", "similarity"
+MODEL = "model"  # entry of each client, beside `slot`
 MOST = 0.9999
 EPSILON = 1e-8
 OPTIONS = {
@@ -134,51 +137,47 @@ class _PFedSim:
     mixed: tuple[str, ...]  # tensors that are summed over clients
     own: tuple[str, ...]  # all other tensors, which stay the client's own
 
-    def begin(self, phase: Phase, state: MethodState, tools: Tools) -> MethodState:
+    def begin(self, phase: Phase, state: State, tools: Tools) -> State:
         """The bundle's initial weights as the global model, from which every client starts."""
-        return state if GLOBAL in state else {GLOBAL: tools.initial}
+        return state if GLOBAL in state.shared else State(shared={GLOBAL: tools.initial})
 
-    def download(self, phase: Phase, state: MethodState, client: bytes | None) -> Mapping[str, TensorSet] | None:
+    def download(self, phase: Phase, state: State, client: bytes | None) -> Mapping[str, TensorSet] | None:
         """The global model; in personalisation the client's own weighted sum, and no model for evaluators."""
         if phase.name == WARM_UP:
-            return {GLOBAL: state[GLOBAL]}
+            return {GLOBAL: state.shared[GLOBAL]}
         if client is None:
             return None
-        model = state.get(_model(client.hex()))
-        return {PERSONAL: state[GLOBAL] if model is None else self._weighted_sum(state, client.hex(), model)}
+        model = state.of(client).get(MODEL)
+        return {PERSONAL: state.shared[GLOBAL] if model is None else self._weighted_sum(state, client, model)}
 
-    def aggregate(self, phase: Phase, state: MethodState, updates: Sequence[Update], tools: Tools) -> MethodState:
+    def aggregate(self, phase: Phase, state: State, updates: Sequence[Update], tools: Tools) -> State:
         """The mean of the updates; in personalisation the clients' models and their similarities."""
         if phase.name == WARM_UP:
             return with_mean(phase, state, updates, tools)
         trained = [update for update in in_order(updates) if update.num_examples > 0]
         if not trained:
             raise NothingToAggregate("no client trained on any photo")
-        known = _slots(state)
-        new = [update.client.hex() for update in trained if update.client.hex() not in known]
-        free = sorted(set(range(len(known) + len(new))) - set(known.values()))
-        joined = dict(zip(new, free, strict=False))
-        slots = known | joined
+        known = slots_of(state)
+        slots = with_new(known, [update.client for update in trained])
         matrix = updated(
-            _grown(state.get(SIMILARITY, np.eye(0)), known, max(slots.values()) + 1),
-            [slots[update.client.hex()] for update in trained],
-            [update.tensors[self.classifier] for update in trained],
+            grown(state.shared.get(SIMILARITY), known, np.eye(size_of(slots))),
+            [slots[update.client] for update in trained],
+            [update.values[WEIGHTS][self.classifier] for update in trained],
             self.variant,
         )
-        entries: dict[str, object] = {f"clients/{client}/slot": slot for client, slot in joined.items()}
-        entries |= {_model(update.client.hex()): update.tensors for update in trained}
-        return {**state, **entries, SIMILARITY: matrix.astype(np.float32)}
+        entries = {update.client: {SLOT: slots[update.client], MODEL: update.values[WEIGHTS]} for update in trained}
+        return state.with_clients(entries).with_shared(**{SIMILARITY: matrix.astype(np.float32)})
 
-    def _weighted_sum(self, state: MethodState, client: str, model: TensorSet) -> TensorSet:
+    def _weighted_sum(self, state: State, client: bytes, model: TensorSet) -> TensorSet:
         """The weighted sum for a client with this model; the model itself where no other has a weight."""
-        slots = _slots(state)
+        slots = slots_of(state)
         clients = sorted(slots)  # so that no sum depends on the order in which clients joined
-        row = state[SIMILARITY][slots[client], [slots[each] for each in clients]]
+        row = state.shared[SIMILARITY][slots[client], [slots[each] for each in clients]]
         weights = mixing_weights(row, clients.index(client), self.variant)
         chosen = np.flatnonzero(weights)
         if len(chosen) == 1:
             return model
-        terms: Terms = tuple((float(weights[k]), state[_model(clients[k])]) for k in chosen)
+        terms: Terms = tuple((float(weights[k]), state.clients[clients[k]][MODEL]) for k in chosen)
         own: Terms = ((1.0, model),)
         return WeightedSum(dict.fromkeys(self.mixed, terms) | dict.fromkeys(self.own, own), advertised=model)
 
@@ -207,25 +206,8 @@ def for_task(task: TaskPlan) -> Method:
     warm_up = floor(Fraction(str(chosen["warm_up"])) * settings.rounds)  # 0.29 of 100 is 29, not 28.99...
     planned = [(WARM_UP, GLOBAL, warm_up), (PERSONALISE, PERSONAL, settings.rounds - warm_up)]
     phases = tuple(
-        Phase(name=name, rounds=rounds, cohort=settings.cohort_size, local_plan=whole_model_plan(task, download))
+        Phase(name=name, rounds=rounds, cohort=settings.cohort_size, plan=whole_model_plan(task, download))
         for name, download, rounds in planned
         if rounds
     )
     return Method(phases=phases, begin=method.begin, download=method.download, aggregate=method.aggregate)
-
-
-def _model(client: str) -> str:
-    return f"clients/{client}/model"
-
-
-def _slots(state: MethodState) -> dict[str, int]:
-    """The matrix row of each client, by its id in hex."""
-    return {name.removeprefix("clients/")[:64]: slot for name, slot in state.items() if name.endswith("/slot")}
-
-
-def _grown(matrix: Array, slots: Mapping[str, int], size: int) -> Matrix:
-    """The matrix with room for `size` clients; unused rows and columns are those of the identity."""
-    result: Matrix = np.eye(size)
-    used = np.array(sorted(slots.values()), np.intp)
-    result[np.ix_(used, used)] = np.asarray(matrix, np.float64)[np.ix_(used, used)]
-    return result

@@ -11,10 +11,13 @@ aggregates a model without these tensors, and there is no global model, because 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
+from fedlens_proto import plans
 from fedlens_proto.manifest import INITIAL, select
+from fedlens_proto.slots import references, tensor_of
 from fedlens_proto.v1 import assignment_pb2 as pb
 from fedlens_proto.v1 import manifest_pb2
-from fedlens_server.planning.method import Method, MethodState, Phase, TaskPlan, TensorSet, Tools
+from fedlens_server.planning.local_plans import keep, rule, source
+from fedlens_server.planning.method import Method, Phase, State, TaskPlan, TensorSet, Tools
 from fedlens_server.planning.task_settings import SettingsError
 
 NORMS = "norms"
@@ -39,23 +42,27 @@ def with_batch_norm(make: Callable[[TaskPlan], Method], task: TaskPlan) -> Metho
         raise SettingsError("batch_norm", found, '"average": all clients run the same extractors')
     if not any(select(manifest.tensors, own) for manifest in task.ordinary):
         raise SettingsError("batch_norm", f'"{setting}"', '"average": no bundle has BatchNorm')
-    for manifest in task.ordinary:
-        held = {tensor.name for tensor in select(manifest.tensors, own)}
-        if any(held.intersection(reference.tensors) for reference in manifest.references):
-            found = f'"{setting}" with objective {manifest.objective!r}, which compares BatchNorm\'s weights'
-            raise SettingsError("batch_norm", found, '"average" or "local_statistics"')
     shared = replace(task, manifests=tuple(_without(manifest, own) for manifest in task.manifests))
     method = make(shared)
+    run = {name for phase in method.phases for name in plans.programs(phase.plan)}
+    for manifest in task.ordinary:
+        held = {tensor.name for tensor in select(manifest.tensors, own)}
+        for program in (each for each in manifest.programs if each.name in run):
+            compared = {tensor_of(slot) for found in references(program).values() for slot in found}
+            if held & compared:
+                named = program.objective or program.name
+                found = f'"{setting}" with objective {named!r}, which compares BatchNorm\'s weights'
+                raise SettingsError("batch_norm", found, '"average" or "local_statistics"')
     names = [tensor.name for tensor in shared.ordinary[0].tensors]
 
-    def begin(phase: Phase, state: MethodState, tools: Tools) -> MethodState:
+    def begin(phase: Phase, state: State, tools: Tools) -> State:
         initial = {name: tools.initial[name] for name in names}
         return method.begin(phase, state, replace(tools, initial=initial))
 
-    def download(phase: Phase, state: MethodState, client: bytes | None) -> Mapping[str, TensorSet] | None:
+    def download(phase: Phase, state: State, client: bytes | None) -> Mapping[str, TensorSet] | None:
         return None if client is None else method.download(phase, state, client)
 
-    phases = tuple(replace(phase, local_plan=_keeping(phase.local_plan, own, task.ordinary)) for phase in method.phases)
+    phases = tuple(_keeping(phase, own, task.ordinary) for phase in method.phases)
     return replace(method, phases=phases, begin=begin, download=download)
 
 
@@ -68,23 +75,35 @@ def _without(manifest: manifest_pb2.Manifest, own: pb.TensorSelector) -> manifes
     return reduced
 
 
-def _keeping(
-    local_plan: pb.LocalPlan, own: pb.TensorSelector, manifests: Sequence[manifest_pb2.Manifest]
-) -> pb.LocalPlan:
-    """The plan with the tensors `own` in the client state, unless they never leave the client anyway."""
-    if not local_plan.HasField("upload") or not any(
-        tensor.kind in own.kinds
-        for manifest in manifests
-        for tensor in select(manifest.tensors, local_plan.upload.tensors)
-    ):
-        return local_plan
-    keeping = pb.LocalPlan()
-    keeping.CopyFrom(local_plan)
-    del keeping.start[:]
-    keeping.start.append(pb.StartRule(tensors=own, source=pb.SetSource(kept=NORMS, download=INITIAL)))
-    keeping.start.extend(local_plan.start)
-    keeping.keep.add(set=NORMS, tensors=own)
-    kinds = [kind for kind in keeping.upload.tensors.kinds or _KINDS if kind not in own.kinds]
-    del keeping.upload.tensors.kinds[:]
-    keeping.upload.tensors.kinds.extend(kinds)
-    return keeping
+def _keeping(phase: Phase, own: pb.TensorSelector, manifests: Sequence[manifest_pb2.Manifest]) -> Phase:
+    """The phase with the tensors `own` in the client state, unless they never leave the client anyway."""
+    plan = pb.LocalPlan()
+    plan.CopyFrom(phase.plan)
+    derived = {instruction.value for instruction in plan.instructions if instruction.HasField("derive")}
+    weights = [upload for upload in plan.uploads if upload.value not in derived]
+    leaving = [upload for upload in weights if _selects(upload.tensors, own, manifests)]
+    for upload in leaving:
+        plan.keeps.append(keep(NORMS, upload.value, own))
+        kinds = [kind for kind in upload.tensors.kinds or _KINDS if kind not in own.kinds]
+        del upload.tensors.kinds[:]
+        upload.tensors.kinds.extend(kinds)
+    if not leaving:
+        return phase
+    for instruction in plan.instructions:
+        if instruction.HasField("assemble"):
+            rules = _starting(instruction.assemble.rules, own, manifests[0])
+            instruction.assemble.CopyFrom(pb.Assemble(rules=rules))
+    return replace(phase, plan=plan, model=None if phase.model is None else _starting(phase.model, own, manifests[0]))
+
+
+def _starting(rules: Sequence[pb.Rule], own: pb.TensorSelector, manifest: manifest_pb2.Manifest) -> tuple[pb.Rule, ...]:
+    """The rules with the tensors `own` from the client state that they read for them, else from `norms`."""
+    held = {tensor.name for tensor in select(manifest.tensors, own)}
+    sources = [each.source for each, tensors in plans.selected(rules, manifest) if held & {t.name for t in tensors}]
+    if not sources or sources[0].value:
+        return tuple(rules)
+    return rule(source(state=sources[0].state or NORMS, download=INITIAL), own), *rules
+
+
+def _selects(selector: pb.TensorSelector, own: pb.TensorSelector, manifests: Sequence[manifest_pb2.Manifest]) -> bool:
+    return any(tensor.kind in own.kinds for manifest in manifests for tensor in select(manifest.tensors, selector))

@@ -2,13 +2,32 @@
 
 from collections.abc import Iterator, Sequence
 
-from fedlens_proto.manifest import program, select
+from fedlens_proto import slots
+from fedlens_proto.manifest import objective, program, select
 from fedlens_proto.v1 import assignment_pb2, manifest_pb2
-from fedlens_server.planning.method import TaskPlan
-from fedlens_server.planning.task_settings import SettingsError, TaskSettings
+from fedlens_server.planning import local_plans
+from fedlens_server.planning.method import Phase, TaskPlan
+from fedlens_server.planning.task_settings import Number, SettingsError, TaskSettings
 
 CLASSIFIER = assignment_pb2.TensorSelector(roles=[manifest_pb2.TENSOR_ROLE_CLASSIFIER])
 EXTRACTOR = assignment_pb2.TensorSelector(roles=[manifest_pb2.TENSOR_ROLE_EXTRACTOR])
+
+
+def need_phases(task: TaskPlan, phases: Sequence[Phase]) -> None:
+    """Require a bundle for each phase and a phase for each bundle.
+
+    Raises:
+        SettingsError: No bundle takes as many extractors as a phase has, or no phase has as many as a bundle takes.
+    """
+    method = task.settings.method
+    for phase in phases:
+        if not any(phase.takes(manifest) for manifest in task.manifests):
+            found = f"none that concatenates {len(phase.plan.extractors)} extractors"
+            raise SettingsError("manifests", found, f"one too, for phase {phase.name!r} of {method}")
+    for i, manifest in enumerate(task.manifests):
+        if not any(phase.takes(manifest) for phase in phases):
+            found = f"a bundle that concatenates {manifest.concatenated} extractors"
+            raise SettingsError(f"manifests[{i}]", found, f"one that a phase of {method} uses")
 
 
 def need_equal(task: TaskPlan) -> None:
@@ -67,9 +86,9 @@ def need_objective(task: TaskPlan, objectives: Sequence[str]) -> None:
         SettingsError: A bundle was exported with another one.
     """
     for i, manifest in _ordinary(task):
-        if manifest.objective not in objectives:
+        if (found := objective(manifest)) not in objectives:
             allowed = f"one of {', '.join(objectives)} for {task.settings.method}; export the bundle so"
-            raise SettingsError(f"manifests[{i}].objective", f"{manifest.objective!r}", allowed)
+            raise SettingsError(f"manifests[{i}].objective", f"{found!r}", allowed)
 
 
 def need_no_references(task: TaskPlan) -> None:
@@ -79,8 +98,8 @@ def need_no_references(task: TaskPlan) -> None:
         SettingsError: A bundle's objective has a reference.
     """
     for i, manifest in _ordinary(task):
-        if manifest.references:
-            found = f"{manifest.objective!r}, which wants reference {manifest.references[0].name!r}"
+        if wanted := sorted(references(manifest)):
+            found = f"{objective(manifest)!r}, which wants reference {wanted[0]!r}"
             allowed = f"one without references for {task.settings.method}, such as cross_entropy"
             raise SettingsError(f"manifests[{i}].objective", found, allowed)
 
@@ -113,19 +132,51 @@ def need_hyper(task: TaskPlan, *needed: str) -> None:
                 raise SettingsError(f"manifests[{i}].hyper_parameters", ", ".join(known) or "none", allowed)
 
 
+def need_programs(task: TaskPlan, programs: Sequence[str], export: str) -> None:
+    """Require these programs in each bundle; `export` are the options with which an export makes them.
+
+    Raises:
+        SettingsError: A bundle lacks one.
+    """
+    for i, manifest in _ordinary(task):
+        known = {each.name for each in manifest.programs}
+        for name in programs:
+            if name not in known:
+                allowed = f"one with it for {task.settings.method}; export the bundle with {export}"
+                raise SettingsError(f"manifests[{i}]", f"a bundle without program {name!r}", allowed)
+
+
+def candidates(task: TaskPlan) -> int:
+    """The number of models that the bundles' shared programs compare; 0: there are no such programs."""
+    compared = [references(each, "compare") for each in task.ordinary if "compare" in {p.name for p in each.programs}]
+    if len(compared) < len(task.ordinary):
+        return 0
+    return min(sum(name.startswith("candidate-") for name in names) for names in compared)
+
+
+def hyper_of(task: TaskPlan, name: str) -> dict[str, Number]:
+    """The hyper-parameters that a task sets and that a program of its first ordinary bundle takes."""
+    slots = program(task.ordinary[0], name).inputs
+    known = {slot.name for slot in slots if slot.kind == manifest_pb2.SLOT_KIND_HYPER}
+    return {name: value for name, value in task.settings.hyper.items() if name in known}
+
+
 def hyper_value(settings: TaskSettings, manifest: manifest_pb2.Manifest, name: str) -> float:
     """The value of a hyper-parameter in local training: the task's, else the bundle's default, else 0."""
     defaults = {hyper.name: hyper.default_value for hyper in manifest.hyper_parameters}
     return float(settings.hyper.get(name, defaults.get(name, 0.0)))
 
 
+def references(manifest: manifest_pb2.Manifest, name: str = "step") -> frozenset[str]:
+    """The names of a program's references."""
+    return frozenset(slots.references(program(manifest, name)))
+
+
 def bind(
-    manifest: manifest_pb2.Manifest, name: str, source: assignment_pb2.SetSource
-) -> list[assignment_pb2.ReferenceBinding]:
-    """The binding of reference `name` to a set; empty if the bundle's objective has no such reference."""
-    if name not in {reference.name for reference in manifest.references}:
-        return []
-    return [assignment_pb2.ReferenceBinding(name=name, set=source)]
+    manifest: manifest_pb2.Manifest, reference: str, source: assignment_pb2.Source
+) -> list[assignment_pb2.Binding]:
+    """The binding of a reference of `step`; empty if it has no such reference."""
+    return [local_plans.bind(reference, source)] if reference in references(manifest) else []
 
 
 def _ordinary(task: TaskPlan) -> Iterator[tuple[int, manifest_pb2.Manifest]]:

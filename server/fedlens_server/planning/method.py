@@ -3,26 +3,24 @@
 HTTP, storage, the round engine and the clients know no method by name. A method says as data what clients do (the local
 plan of each phase) and computes the server's state from their updates. It does no I/O and keeps nothing between calls:
 everything that changes is in the state.
-
-The state maps names to tensor sets, arrays (float32 or int64) and plain values that JSON can hold. Entries under
-`clients/<id in hex>/` belong to one client and are deleted when that client is forgotten. An entry that is the same
-object as before is not written again. `update.tensors` itself as an entry keeps the uploaded blob, by its digest; a
-delta upload is reconstructed and stored in full.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedlens_proto import plans
 from fedlens_proto.blob import Array
-from fedlens_proto.v1 import assignment_pb2, manifest_pb2
-from fedlens_server.planning.task_settings import TaskSettings
+from fedlens_proto.v1 import assignment_pb2, manifest_pb2, update_pb2
+from fedlens_server.planning.task_settings import SettingsError, TaskSettings
 
 TensorSet = Mapping[str, Array]
-MethodState = Mapping[str, Any]  # name -> TensorSet | Array | int | float | str | list
+GLOBAL = "global"
+"""Name of the set that holds the global model, for evaluators and for those who use the model."""
+Entry = Any  # TensorSet | Array (float32 or int64) | a value that JSON can hold
 
 
 class NothingToAggregate(Exception):
@@ -31,10 +29,19 @@ class NothingToAggregate(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class TaskPlan:
-    """The operator's settings of a task, and the manifests of its bundles, already checked."""
+    """The operator's settings of a task, and the manifests of its bundles, already checked.
+
+    Raises:
+        SettingsError: All bundles concatenate extractors.
+    """
 
     settings: TaskSettings
     manifests: tuple[manifest_pb2.Manifest, ...]
+
+    def __post_init__(self) -> None:
+        """Require an ordinary bundle."""
+        if not self.ordinary:
+            raise SettingsError("manifests", "only bundles that concatenate extractors", "an ordinary one at least")
 
     @property
     def ordinary(self) -> tuple[manifest_pb2.Manifest, ...]:
@@ -48,49 +55,110 @@ class TaskPlan:
 
 
 @dataclass(frozen=True, kw_only=True)
+class State:
+    """The state of a method on the server, by name of the entry.
+
+    An entry that is the same object as before is not written again. A set of `update.values` itself as an entry keeps
+    the uploaded blob, by its digest; a delta upload is reconstructed and stored in full.
+
+    Attributes:
+        shared: The entries that belong to no client.
+        clients: The entries of each client by its id; the server deletes them when it forgets the client.
+    """
+
+    shared: Mapping[str, Entry] = field(default_factory=dict)
+    clients: Mapping[bytes, Mapping[str, Entry]] = field(default_factory=dict)
+
+    def with_shared(self, **entries: Entry) -> "State":
+        """The state with these shared entries added or replaced."""
+        return replace(self, shared={**self.shared, **entries})
+
+    def with_clients(self, entries: Mapping[bytes, Mapping[str, Entry]]) -> "State":
+        """The state with these entries of clients added or replaced; their other entries stay."""
+        merged = {client: {**self.clients.get(client, {}), **own} for client, own in entries.items()}
+        return replace(self, clients={**self.clients, **merged})
+
+    def of(self, client: bytes) -> Mapping[str, Entry]:
+        """The entries of a client; empty if it has none."""
+        return self.clients.get(client, {})
+
+
+@dataclass(frozen=True, kw_only=True)
 class Phase:
-    """Consecutive rounds with the same local plan for all clients."""
+    """Consecutive rounds with the same local plan for all clients.
+
+    Attributes:
+        name: The phase's name in messages and results.
+        rounds: Committed rounds.
+        cohort: Clients per round; None: all.
+        plan: The local plan of its trainers.
+        model: The rules by which a client puts together the model to predict with, from client state and downloads;
+            None: those of the plan's first assembled weights.
+    """
 
     name: str
-    rounds: int  # committed rounds
-    cohort: int | None  # clients per round; None: all
-    local_plan: assignment_pb2.LocalPlan
-    concatenated: bool = False  # use the bundles that concatenate extractors instead of the ordinary ones
+    rounds: int
+    cohort: int | None
+    plan: assignment_pb2.LocalPlan
+    model: tuple[assignment_pb2.Rule, ...] | None = None
+
+    @property
+    def model_rules(self) -> tuple[assignment_pb2.Rule, ...]:
+        """The rules of the model to predict with; empty: there is none in this phase."""
+        return tuple(plans.start_rules(self.plan)) if self.model is None else self.model
 
     def takes(self, manifest: manifest_pb2.Manifest) -> bool:
         """Tell whether clients run this bundle in the phase."""
-        return bool(manifest.concatenated) == self.concatenated
+        return len(self.plan.extractors) == manifest.concatenated
 
 
 @dataclass(frozen=True, kw_only=True)
 class Update:
-    """The upload of one client in a round."""
+    """The results of one client in a round.
 
-    client: bytes  # id, 32 bytes
-    num_examples: int  # photos trained on in this round
-    tensors: TensorSet  # empty if the local plan uploads nothing; read lazily
-    # The client's downloads of this round by name, decoded as the client decoded them; read lazily. A set that several
-    # clients downloaded is one object.
+    Attributes:
+        client: Id, 32 bytes.
+        num_examples: Photos trained on in this round.
+        values: The uploaded sets by name of the upload, read lazily, with differences added to their base.
+        sent: The client's downloads by name, decoded as the client decoded them, read lazily. A set that several
+            clients downloaded is one object.
+        evaluations: By label.
+        class_counts: Photos of each class; None: not in the local plan.
+        label_distribution: Noisy share of each class; None: not in the local plan.
+    """
+
+    client: bytes
+    num_examples: int
+    values: Mapping[str, TensorSet] = field(default_factory=dict)
     sent: Mapping[str, TensorSet] = field(default_factory=dict)
-    class_counts: tuple[int, ...] | None = None  # None: not in the local plan
-    label_distribution: tuple[float, ...] | None = None  # noisy, by class; None: not in the local plan
+    evaluations: Mapping[str, update_pb2.EvaluationSums] = field(default_factory=dict)
+    class_counts: tuple[int, ...] | None = None
+    label_distribution: tuple[float, ...] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Tools:
-    """Inputs of a method's functions beside state and updates."""
+    """Inputs of a method's functions beside state and updates; `the bundle` is the first one that the phase takes.
+
+    Attributes:
+        generator: Source of random numbers, from the task's seed and the round.
+        population: Ids of all enrolled trainers that can run the task, ascending.
+        initial: The initial weights of the bundle.
+        infer: Logits, float32 [N, classes], of photos, float32 [N, 3, H, W] in 0..1, with the given weights in the
+            bundle, which must have ONNX (`bundles.need_onnx`). None: no inference.
+        photo_shape: Of one photo in the bundle.
+    """
 
     generator: np.random.Generator
-    population: tuple[bytes, ...]  # ids of all enrolled trainers that can run the task, ascending
-    initial: TensorSet  # the initial weights of the task's first ordinary bundle
-    initial_concatenated: TensorSet | None = None  # of the first bundle that concatenates extractors, if any
-    # Logits, float32 [N, classes], of photos, float32 [N, 3, H, W] in 0..1, with the given weights in the first
-    # ordinary bundle, which must have ONNX (`bundles.need_onnx`). None: no inference.
+    population: tuple[bytes, ...]
+    initial: TensorSet
     infer: Callable[[TensorSet, NDArray[np.float32]], NDArray[np.float32]] | None = None
-    photo_shape: tuple[int, int, int] = (3, 0, 0)  # of one photo in that bundle
+    photo_shape: tuple[int, int, int] = (3, 0, 0)
 
 
-Aggregate = Callable[[Phase, MethodState, Sequence[Update], Tools], MethodState]
+Begin = Callable[[Phase, State, Tools], State]
+Download = Callable[[Phase, State, bytes | None], Mapping[str, TensorSet] | None]
+Aggregate = Callable[[Phase, State, Sequence[Update], Tools], State]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,16 +168,17 @@ class Method:
     Attributes:
         phases: In order.
         begin: The state at the start of a phase; the given one is empty before the first phase.
-        download: The tensor sets for a client, by the names in its local plan; None: the client sits the phase out.
-            With None as the client, the global model for evaluators; None: there is no global model. Return sets of
-            the state itself where possible: the server stores others only for members of a round.
+        download: The sets for a client by the names in its local plan, all but `initial` and those only in optional
+            references; None: the client sits the phase out. With None as the client, the sets for evaluators, `global`
+            being the global model; None: there is no global model. Return sets of the state itself where possible: the
+            server stores others only for members of a round.
         aggregate: The state after a round. It depends on the set of updates, not on their order; the server passes
             them ascending by client id. Raises `NothingToAggregate` if they give no new state.
     """
 
     phases: tuple[Phase, ...]
-    begin: Callable[[Phase, MethodState, Tools], MethodState]
-    download: Callable[[Phase, MethodState, bytes | None], Mapping[str, TensorSet] | None]
+    begin: Begin
+    download: Download
     aggregate: Aggregate
 
 

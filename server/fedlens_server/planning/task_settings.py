@@ -1,7 +1,6 @@
 """The settings of a task: a JSON object from the operator."""
 
 import json
-from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -98,24 +97,14 @@ class TaskSettings(BaseModel):
         return None if self.cohort == "all" else self.cohort
 
     @property
+    def wire_codec(self) -> assignment_pb2.Codec:
+        """The codec of uploads."""
+        return _CODECS[self.codec]
+
+    @property
     def wire_download_codec(self) -> assignment_pb2.Codec:
         """The codec of downloads."""
         return _CODECS[self.download_codec]
-
-    def upload(self, base: str, tensors: assignment_pb2.TensorSelector | None = None) -> assignment_pb2.Upload:
-        """An upload of these tensors (None: all), encoded as the task says; a delta is to the set `base`."""
-        base_set = base if self.difference else ""
-        return assignment_pb2.Upload(tensors=tensors, codec=_CODECS[self.codec], base_set=base_set)
-
-    def stage(self, program: str, hyper: Mapping[str, Number] | None = None) -> assignment_pb2.Stage:
-        """A stage of `program` for the task's epochs or steps, by default one epoch.
-
-        `hyper`: values of hyper-parameters by name; None: the task's.
-        """
-        chosen = self.hyper if hyper is None else hyper
-        values = [assignment_pb2.HyperValue(name=name, value=value) for name, value in sorted(chosen.items())]
-        epochs = None if self.steps is not None else self.epochs or 1
-        return assignment_pb2.Stage(program=program, epochs=epochs, steps=self.steps, hyper_values=values)
 
     def public_json(self) -> str:
         """The settings with defaults and without the seed, for operators."""

@@ -1,35 +1,42 @@
-"""Storage of a method's state: tensor sets and arrays as blobs, plain values as JSON, by name."""
+"""Storage of a method's state: tensor sets and arrays as blobs, plain values as JSON, by client and name."""
 
 import json
-import re
 from collections.abc import Collection, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 from sqlalchemy import delete, select
 from sqlalchemy.dialects.sqlite import insert
 
-from fedlens_server.planning.method import MethodState
+from fedlens_server.planning.method import State
 from fedlens_server.store import PendingBlob, Store, StoredTensors, Transaction, schema
 
 TENSORS, ARRAY, PLAIN = "tensors", "array", "plain"
+SHARED = b""
+"""As the client of an entry that belongs to none."""
 _ARRAY_NAME = "value"
-_OWNED = re.compile("clients/([0-9a-f]{64})/")
 _upsert = insert(schema.state_entries)
 _UPSERT = _upsert.on_conflict_do_update(
-    index_elements=["task", "name"],
+    index_elements=["task", "client", "name"],
     set_={column: _upsert.excluded[column] for column in ("kind", "blob", "value")},
 )
 _entries = schema.state_entries.c
 
 
+class Key(NamedTuple):
+    """The key of an entry."""
+
+    client: bytes
+    name: str
+
+
 @dataclass(frozen=True)
-class Entry:
+class Row:
     """A row of the table `state_entries`."""
 
-    name: str
+    key: Key
     kind: str
     blob: bytes | None
     value: str | None
@@ -39,13 +46,13 @@ class Entry:
 class PreparedState:
     """A new state whose blobs are written and wait for the transaction that stores them."""
 
-    values: MethodState
-    changed: tuple[Entry, ...] = ()
+    values: State
+    changed: tuple[Row, ...] = ()
     blobs: tuple[PendingBlob, ...] = ()
-    removed: frozenset[str] = frozenset()
+    removed: frozenset[Key] = field(default_factory=frozenset)
 
 
-def prepare(store: Store, old: MethodState, new: MethodState, open_blobs: ExitStack) -> PreparedState:
+def prepare(store: Store, old: State, new: State, open_blobs: ExitStack) -> PreparedState:
     """Write the new entries of a state; entries that are the same object as in `old` are not written again.
 
     Args:
@@ -59,8 +66,9 @@ def prepare(store: Store, old: MethodState, new: MethodState, open_blobs: ExitSt
         BlobError: A tensor has a NaN or an infinity, or a type that cannot be stored.
         StorageFull: There is no room.
     """
-    values: dict[str, Any] = {}
-    changed: list[Entry] = []
+    before, after = _by_key(old), _by_key(new)
+    values: dict[Key, Any] = {}
+    changed: list[Row] = []
     blobs: list[PendingBlob] = []
 
     def write(tensors: Mapping[str, Any]) -> StoredTensors:
@@ -68,78 +76,99 @@ def prepare(store: Store, old: MethodState, new: MethodState, open_blobs: ExitSt
         blobs.append(blob)
         return StoredTensors(blob.digest, blob.size, store.blobs.locate)
 
-    for name, value in new.items():
-        if name in old and old[name] is value:
-            values[name] = value
+    for key, value in after.items():
+        if key in before and before[key] is value:
+            values[key] = value
         elif isinstance(value, Mapping):
             stored = value if isinstance(value, StoredTensors) else write(value)
-            values[name] = stored
-            changed.append(Entry(name, TENSORS, stored.digest, None))
+            values[key] = stored
+            changed.append(Row(key, TENSORS, stored.digest, None))
         elif isinstance(value, np.ndarray):
             stored = write({_ARRAY_NAME: value})
-            values[name] = _as_stored(value)
-            changed.append(Entry(name, ARRAY, stored.digest, None))
+            values[key] = _as_stored(value)
+            changed.append(Row(key, ARRAY, stored.digest, None))
         else:
             text = json.dumps(value, allow_nan=False)
-            values[name] = json.loads(text)
-            changed.append(Entry(name, PLAIN, None, text))
-    return PreparedState(values, tuple(changed), tuple(blobs), frozenset(old.keys() - new.keys()))
+            values[key] = json.loads(text)
+            changed.append(Row(key, PLAIN, None, text))
+    return PreparedState(_state(values), tuple(changed), tuple(blobs), frozenset(before.keys() - after.keys()))
 
 
 def without(prepared: PreparedState, clients: Collection[bytes]) -> PreparedState:
     """The same state without the entries of these clients; their blobs are not stored and their rows are removed."""
-    names = of_clients(prepared.values, clients)
-    changed = tuple(entry for entry in prepared.changed if entry.name not in names)
-    named = {entry.blob for entry in changed}
+    changed = tuple(row for row in prepared.changed if row.key.client not in clients)
+    named = {row.blob for row in changed}
     return PreparedState(
-        {name: value for name, value in prepared.values.items() if name not in names},
+        without_clients(prepared.values, clients),
         changed,
         tuple(blob for blob in prepared.blobs if blob.digest in named),
-        prepared.removed | names,
+        prepared.removed | of_clients(prepared.values, clients),
     )
+
+
+def without_clients(state: State, clients: Collection[bytes]) -> State:
+    """The state without the entries of these clients."""
+    return replace(state, clients={client: own for client, own in state.clients.items() if client not in clients})
+
+
+def of_clients(state: State, clients: Collection[bytes]) -> frozenset[Key]:
+    """The keys of the entries that belong to these clients."""
+    return frozenset(key for key in _by_key(state) if key.client in clients)
 
 
 def save(transaction: Transaction, task: int, prepared: PreparedState) -> None:
     """Store the new state in a transaction."""
     for blob in prepared.blobs:
         transaction.place(blob)
-    for entry in prepared.changed:
-        row = {"task": task, "name": entry.name, "kind": entry.kind, "blob": entry.blob, "value": entry.value}
-        transaction.later(_UPSERT, row)
+    for row in prepared.changed:
+        transaction.later(
+            _UPSERT, {"task": task, **row.key._asdict(), "kind": row.kind, "blob": row.blob, "value": row.value}
+        )
     remove(transaction, task, prepared.removed)
 
 
-def remove(transaction: Transaction, task: int, names: Collection[str]) -> None:
+def remove(transaction: Transaction, task: int, keys: Collection[Key]) -> None:
     """Delete entries in a transaction."""
-    for name in names:
-        transaction.execute(delete(schema.state_entries).where(_entries.task == task, _entries.name == name))
+    for client, name in keys:
+        of_key = (_entries.task == task, _entries.client == client, _entries.name == name)
+        transaction.execute(delete(schema.state_entries).where(*of_key))
 
 
-def load(store: Store, task: int) -> tuple[MethodState, dict[str, bytes]]:
-    """The stored state of a task, and the blob digests of its tensor sets and arrays by name."""
-    values: dict[str, Any] = {}
-    blobs: dict[str, bytes] = {}
-    for row in store.read(select(schema.state_entries).where(_entries.task == task).order_by(_entries.name)):
+def load(store: Store, task: int) -> tuple[State, dict[Key, bytes]]:
+    """The stored state of a task, and the blob digests of its tensor sets and arrays."""
+    values: dict[Key, Any] = {}
+    blobs: dict[Key, bytes] = {}
+    rows = select(schema.state_entries).where(_entries.task == task).order_by(_entries.client, _entries.name)
+    for row in store.read(rows):
+        key = Key(row.client, row.name)
         if row.kind == PLAIN:
-            values[row.name] = json.loads(row.value)
+            values[key] = json.loads(row.value)
         else:
-            blobs[row.name] = row.blob
+            blobs[key] = row.blob
             tensors = store.tensors(row.blob)
-            values[row.name] = tensors if row.kind == TENSORS else _as_stored(tensors[_ARRAY_NAME])
-    return values, blobs
+            values[key] = tensors if row.kind == TENSORS else _as_stored(tensors[_ARRAY_NAME])
+    return _state(values), blobs
 
 
-def blobs_after(blobs: Mapping[str, bytes], prepared: PreparedState) -> dict[str, bytes]:
-    """The blob digests of the new state by name, given those of the old state."""
-    new = {entry.name: entry.blob for entry in prepared.changed}
-    merged = {name: digest for name, digest in blobs.items() if name in prepared.values} | new
-    return {name: digest for name, digest in merged.items() if digest is not None}
+def blobs_after(blobs: Mapping[Key, bytes], prepared: PreparedState) -> dict[Key, bytes]:
+    """The blob digests of the new state, given those of the old state."""
+    kept = _by_key(prepared.values)
+    new = {row.key: row.blob for row in prepared.changed}
+    merged = {key: digest for key, digest in blobs.items() if key in kept} | new
+    return {key: digest for key, digest in merged.items() if digest is not None}
 
 
-def of_clients(values: MethodState, clients: Collection[bytes]) -> frozenset[str]:
-    """The names of the entries that belong to these clients."""
-    owned = ((name, _OWNED.match(name)) for name in values)
-    return frozenset(name for name, found in owned if found and bytes.fromhex(found[1]) in clients)
+def _by_key(state: State) -> dict[Key, Any]:
+    shared = {Key(SHARED, name): entry for name, entry in state.shared.items()}
+    owned = {Key(client, name): entry for client, own in state.clients.items() for name, entry in own.items()}
+    return shared | owned
+
+
+def _state(values: Mapping[Key, Any]) -> State:
+    clients: dict[bytes, dict[str, Any]] = {}
+    for (client, name), entry in values.items():
+        clients.setdefault(client, {})[name] = entry
+    return State(shared=clients.pop(SHARED, {}), clients=clients)
 
 
 def _as_stored(value: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

@@ -84,6 +84,7 @@ state_entries = sa.Table(
     "state_entries",
     metadata,
     sa.Column("task", sa.Integer, sa.ForeignKey("tasks.id"), primary_key=True),
+    sa.Column("client", sa.LargeBinary, primary_key=True),  # id; empty: the entry belongs to no client
     sa.Column("name", sa.Text, primary_key=True),
     sa.Column("kind", sa.Text, nullable=False),  # tensors | array | plain
     sa.Column("blob", sa.LargeBinary, sa.ForeignKey("blobs.digest")),  # of tensors and arrays
@@ -107,8 +108,8 @@ rounds = sa.Table(
     ),  # JSON [id in hex] of clients without a download; empty afterwards
 )
 
-# One row per member, also its idempotency record; kept as long as the task. The uploaded blob, `blob`, is deleted when
-# the round ends.
+# One row per member, also its idempotency record; kept as long as the task. The uploaded blobs, `blobs`, are deleted
+# when the round ends.
 members = sa.Table(
     "members",
     metadata,
@@ -124,8 +125,8 @@ members = sa.Table(
     sa.Column("num_examples", sa.Integer, nullable=False),
     sa.Column("class_counts", sa.Text),  # JSON
     sa.Column("label_distribution", sa.Text),  # JSON
-    sa.Column("evaluations", sa.Text, nullable=False),  # JSON [[moment, count, correct, loss, confusion?]]
-    sa.Column("blob", sa.LargeBinary),
+    sa.Column("evaluations", sa.Text, nullable=False),  # JSON [[label, count, correct, loss, confusion?]]
+    sa.Column("blobs", sa.Text, nullable=False),  # JSON {name of the upload: digest in hex}
     sa.ForeignKeyConstraint(["task", "round"], ["rounds.task", "rounds.number"]),
     sa.Index("ix_members_client", "client"),
 )
@@ -137,6 +138,6 @@ evaluations = sa.Table(
     sa.Column("round", sa.Integer, primary_key=True),
     sa.Column("client", sa.LargeBinary, primary_key=True),
     sa.Column("body_sha256", sa.LargeBinary, nullable=False),
-    sa.Column("evaluations", sa.Text, nullable=False),  # JSON [[moment, count, correct, loss, confusion?]]
+    sa.Column("evaluations", sa.Text, nullable=False),  # JSON [[label, count, correct, loss, confusion?]]
     sa.ForeignKeyConstraint(["task", "round"], ["rounds.task", "rounds.number"]),
 )

@@ -36,11 +36,16 @@ from tests.edge_client.fakes import (
     TASK,
     FakeServer,
     answering,
+    evaluation_plan,
     fedavg_plan,
+    fine_tune,
     hang_up,
+    keep_all,
     parse_body,
     refusal,
     reply,
+    start_of,
+    train_of,
 )
 from tests.edge_client.federation import Federation, Heard
 from tests.edge_client.linear import LinearEngine, make_bundle
@@ -72,11 +77,11 @@ async def test_training_lowers_the_loss_on_test_photos(federation: Federation) -
     await federation.run(fedavg_plan(epochs=20))
 
     (outcome,) = federation.events.of(RoundReported)
-    assert outcome.start is not None and outcome.end is not None
+    start, trained = outcome.evaluations["start"], outcome.evaluations["trained"]
     # Zero weights give each of two classes probability 1/2: log 2 for each of 4 photos.
-    assert outcome.start.loss == pytest.approx(4 * np.log(2))
-    assert outcome.end.loss < outcome.start.loss
-    assert outcome.end.correct == outcome.end.count == 4
+    assert start.loss == pytest.approx(4 * np.log(2))
+    assert trained.loss < start.loss
+    assert trained.correct == trained.count == 4
 
 
 async def test_what_was_downloaded_once_is_not_fetched_again(federation: Federation) -> None:
@@ -115,16 +120,15 @@ async def test_a_relabelled_photo_counts_for_its_new_class(federation: Federatio
 
 async def test_a_header_has_confusion_matrices_and_the_fine_tuned_evaluation(federation: Federation) -> None:
     plan = fedavg_plan(asking="confusion")
-    plan.evaluation.fine_tuning.add(program="step", epochs=3)
+    fine_tune(plan, epochs=3)
     server = await federation.run(plan)
 
     sums = server.header(1).evaluations
-    assert [entry.moment for entry in sums] == [1, 2, 3]
+    assert [entry.label for entry in sums] == ["start", "trained", "fine_tuned"]
     assert [sum(entry.confusion) for entry in sums] == [entry.count for entry in sums] == [4, 4, 4]
     assert [entry.confusion[0] + entry.confusion[3] for entry in sums] == [entry.correct for entry in sums]
     (reported,) = federation.events.of(RoundReported)
-    assert reported.fine_tuned is not None
-    assert reported.fine_tuned.loss == sums[2].loss
+    assert reported.evaluations["fine_tuned"].loss == sums[2].loss
 
 
 async def test_unusable_photos_are_told_and_left_out(federation: Federation, photos: Path, events: Heard) -> None:
@@ -168,13 +172,13 @@ async def test_an_album_without_train_photos_gives_the_round_up(federation: Fede
 
 
 async def test_an_evaluator_evaluates_all_its_photos_and_trains_on_none(bundle: Bundle, federation: Federation) -> None:
-    plan = assignment_pb2.LocalPlan(start=fedavg_plan().start, evaluation=assignment_pb2.EvaluationPlan(at_start=True))
-    server = FakeServer(bundle, plan, answer=assignment_pb2.ANSWER_EVALUATION, role=enrolment_pb2.CLIENT_ROLE_EVALUATOR)
+    answer, role = assignment_pb2.ANSWER_EVALUATION, enrolment_pb2.CLIENT_ROLE_EVALUATOR
+    server = FakeServer(bundle, evaluation_plan(), answer=answer, role=role)
     async with server, federation.client(server) as client:
         await client.run()
 
-    header, blob = parse_body(server.evaluations[1])
-    assert (header.num_examples, header.evaluations[0].count, blob) == (0, 20, b"")
+    header, blobs = parse_body(server.evaluations[1])
+    assert (header.num_examples, header.evaluations[0].count, blobs) == (0, 20, [])
     assert server.check_ins[0].num_examples == 0
     assert not server.updates
 
@@ -258,9 +262,9 @@ async def test_client_state_survives_the_process(federation: Federation) -> None
 def _personal_plan() -> assignment_pb2.LocalPlan:
     """Everything is kept; only the bias is sent."""
     plan = fedavg_plan(5)
-    plan.start[0].source.kept = "mine"
-    plan.keep.add(set="mine")
-    plan.upload.tensors.names.append("fc.bias")
+    start_of(plan).state = "mine"
+    keep_all(plan, "mine")
+    plan.uploads[0].tensors.names.append("fc.bias")
     return plan
 
 
@@ -268,7 +272,7 @@ async def test_large_tensors_are_files_that_are_gone_after_the_receipt(federatio
     # 2 x 20,000 float32 weights are 160 kB, more than a row takes.
     bundle = make_bundle(tmp_path / "wide", features=20_000)
     plan = fedavg_plan()
-    plan.keep.add(set="mine")
+    keep_all(plan, "mine")
     async with federation.joined(plan, bundle=bundle) as (server, client):
         server.troubles.append(("update", answering(_stopped)))
         with pytest.raises(BadResponse):
@@ -291,10 +295,10 @@ async def test_a_policy_is_stronger_than_an_assignment(federation: Federation) -
 
 async def test_a_nan_in_training_is_reported_and_nothing_uploaded(federation: Federation, tmp_path: Path) -> None:
     plan = fedavg_plan(3)
-    plan.references.add(name="global").start = True
+    train_of(plan).bindings.add(reference="global").source.value = "start"
     # The second step's pull is about 10 * 1e37, times 1e38: beyond float32.
-    plan.stages[0].hyper_values.add(name="lr", value=1e38)
-    plan.stages[0].hyper_values.add(name="mu", value=10.0)
+    train_of(plan).hyper_values.add(name="lr", value=1e38)
+    train_of(plan).hyper_values.add(name="mu", value=10.0)
     server = await federation.run(plan, bundle=make_bundle(tmp_path / "proximal", with_reference=True))
 
     assert len(federation.events.of(RoundFailed)) == 1
@@ -404,7 +408,7 @@ async def test_cancelling_while_the_state_folder_is_opened_leaves_it_free(photos
 async def test_cancelling_during_training_leaves_nothing_half_done(federation: Federation) -> None:
     training = asyncio.Event()
     plan = fedavg_plan()
-    plan.stages[0].steps = 1_000_000
+    train_of(plan).steps = 1_000_000
 
     def watch(event: Event) -> None:
         if isinstance(event, Trained):
@@ -417,7 +421,7 @@ async def test_cancelling_during_training_leaves_nothing_half_done(federation: F
             running.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await running
-        plan.stages[0].steps = 2
+        train_of(plan).steps = 2
         outcome = await federation.one_round(server)
 
     assert isinstance(outcome, RoundReported)
@@ -426,7 +430,7 @@ async def test_cancelling_during_training_leaves_nothing_half_done(federation: F
 
 async def test_the_event_loop_stays_free_while_training(federation: Federation) -> None:
     plan = fedavg_plan()
-    plan.stages[0].steps = 3000
+    train_of(plan).steps = 3000
     gaps = []
     async with federation.joined(plan) as (_, client):
         running = asyncio.create_task(client.run_once())

@@ -34,32 +34,32 @@ def whole(federation: Federation, tmp_path: Path) -> Federation:
         (assignment_pb2.CODEC_INT8, INT8, 4e-3),
     ],
 )
-@pytest.mark.parametrize("base_set", ["global", ""])
+@pytest.mark.parametrize("base", ["global", ""])
 async def test_a_client_sends_what_it_trained_in_the_codec_and_as_the_delta_that_the_plan_names(
     whole: Federation,
     tmp_path: Path,
     codec: assignment_pb2.Codec,
     floats: blob_pb2.Dtype,
     error: float,
-    base_set: str,
+    base: str,
 ) -> None:
     plan = fedavg_plan()
     exact = Blob.from_bytes((await whole.run(plan)).blob(1))
-    plan.upload.codec, plan.upload.base_set = codec, base_set
+    plan.uploads[0].codec, plan.uploads[0].base = codec, base
 
     sent = Blob.from_bytes((await whole.run(plan, state=tmp_path / "other")).blob(1))
 
     initial = whole.bundle.initial()
-    assert sent.layout.base == (initial.digest if base_set else None)
+    assert sent.layout.base == (initial.digest if base else None)
     assert {spec.name: spec.dtype for spec in sent.layout.specs}["fc.weight"] == floats
-    found = Sums(initial, sent) if base_set else sent
+    found = Sums(initial, sent) if base else sent
     for name in exact:
         np.testing.assert_allclose(found[name], exact[name], atol=error * np.abs(exact[name]).max())
 
 
 async def test_a_client_that_has_the_base_fetches_the_delta_alone(whole: Federation) -> None:
     plan = fedavg_plan()
-    plan.upload.tensors.names.append("fc.weight")  # the fake server then keeps `global` as it is
+    plan.uploads[0].tensors.names.append("fc.weight")  # the fake server then keeps `global` as it is
     initial = whole.bundle.initial()
     moved = {name: value + np.float32(0.25) for name, value in initial.items()}
     raw = blob.encode(Differences(moved, initial), floats=INT8, base=initial.digest)

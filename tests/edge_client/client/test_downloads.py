@@ -42,7 +42,7 @@ def with_phone_programs(bundle: Bundle, tmp_path: Path) -> Bundle:
     other.CopyFrom(next(program for program in manifest.programs if program.name == "step"))
     other.name = "another-step"
     del other.files[:]
-    add(b"no stage runs this", other.files, manifest_pb2.PROGRAM_FORMAT_PT2)
+    add(b"no plan runs this", other.files, manifest_pb2.PROGRAM_FORMAT_PT2)
     manifest.parts.sort(key=lambda part: part.sha256)
     (tmp_path / "bundle" / "manifest.pb").write_bytes(manifest.SerializeToString(deterministic=True))
     return Bundle.open(tmp_path / "bundle")
@@ -55,7 +55,7 @@ def with_phone_programs(bundle: Bundle, tmp_path: Path) -> Bundle:
         ({}, manifest_pb2.PROGRAM_FORMAT_PT2),
     ],
 )
-async def test_a_client_fetches_the_programs_of_its_own_format_for_the_stages_of_the_plan_alone(
+async def test_a_client_fetches_the_programs_of_its_own_format_for_the_plan_alone(
     with_phone_programs: Bundle, federation: Federation, arguments: dict[str, Any], kind: manifest_pb2.ProgramFormat
 ) -> None:
     manifest = with_phone_programs.manifest

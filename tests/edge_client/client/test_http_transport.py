@@ -107,7 +107,7 @@ async def test_a_never_answer_and_one_without_advice_are_raised_with_their_code(
 ) -> None:
     server.troubles.append(("update", answering(lambda: refusal(409, "round-closed", "too late", retry))))
     with pytest.raises(Refused, match="too late") as caught:
-        await transport.put_update(7, 1, b"header", None)
+        await transport.put_update(7, 1, b"header", ())
 
     assert caught.value.code == "round-closed"
     assert server.calls["update"] == 1
@@ -231,7 +231,7 @@ async def test_an_update_streams_from_its_file_with_its_length(tmp_path: Path) -
         return reply(update_pb2.Receipt())
 
     async with serving(take) as url, transport_to(url) as transport:
-        await transport.put_update(7, 1, b"header", tmp_path / "blob")
+        await transport.put_update(7, 1, b"header", [tmp_path / "blob"])
 
     assert received == [(str(6 + len(blob)), b"header" + blob)]
 
@@ -245,11 +245,9 @@ async def test_an_update_costs_at_most_700_bytes_more_than_its_payload() -> None
             bundle=bytes([255]) * 32,
             num_examples=250,
             evaluations=[
-                update_pb2.EvaluationSums(moment=moment, count=50, correct=40, loss=1.5)
-                for moment in (update_pb2.EVALUATION_MOMENT_START, update_pb2.EVALUATION_MOMENT_END)
+                update_pb2.EvaluationSums(label=label, count=50, correct=40, loss=1.5) for label in ("start", "trained")
             ],
-            blob_sha256=bytes([255]) * 32,
-            blob_size=blob_size,
+            uploads=[update_pb2.UploadedBlob(name="weights", sha256=bytes([255]) * 32, size=blob_size)],
         )
     )
     read = asyncio.get_running_loop().create_future()
@@ -269,7 +267,7 @@ async def test_an_update_costs_at_most_700_bytes_more_than_its_payload() -> None
     async with await asyncio.start_server(count, "127.0.0.1", 0) as listener:
         port = listener.sockets[0].getsockname()[1]
         async with transport_to(f"http://127.0.0.1:{port}") as transport:
-            await transport.put_update(123, 4567, header, bytes(blob_size))
+            await transport.put_update(123, 4567, header, [bytes(blob_size)])
 
     assert payload < blob_size
     assert await read <= payload + 700

@@ -17,7 +17,11 @@ from tests.edge_client.emulation.transports import RecordingTransport
 
 BLOB = blob.encode({"fc.weight": np.ones((2, 3), np.float32), "steps": np.array([5])})
 HEADER = wire.frame_update(
-    update_pb2.UpdateHeader(protocol=1, num_examples=4, blob_sha256=sha256(BLOB).digest(), blob_size=len(BLOB))
+    update_pb2.UpdateHeader(
+        protocol=1,
+        num_examples=4,
+        uploads=[update_pb2.UploadedBlob(name="weights", sha256=sha256(BLOB).digest(), size=len(BLOB))],
+    )
 )
 
 
@@ -89,7 +93,7 @@ async def test_without_a_fault_an_update_passes_unchanged(tmp_path: Path) -> Non
     path = tmp_path / "blob"
     path.write_bytes(BLOB)
 
-    await faulty(tmp_path, "nan", server).put_update(1, 1, HEADER, path)
+    await faulty(tmp_path, "nan", server).put_update(1, 1, HEADER, [path])
 
     assert server.bodies == [HEADER + BLOB]
 
@@ -127,13 +131,13 @@ def test_a_wrong_entry_names_the_key_what_was_found_and_what_is_allowed(
 async def test_a_nan_blob_keeps_everything_else_in_order(tmp_path: Path) -> None:
     server = RecordingTransport()
 
-    await faulty(tmp_path, "nan", server).put_update(1, 2, HEADER, BLOB)
+    await faulty(tmp_path, "nan", server).put_update(1, 2, HEADER, [BLOB])
 
     (body,) = server.bodies
     header = update_pb2.UpdateHeader.FromString(body[4 : len(HEADER)])
     sent = body[len(HEADER) :]
-    assert header.blob_sha256 == sha256(sent).digest()
-    assert (header.num_examples, header.blob_size) == (4, len(BLOB))
+    assert header.uploads[0].sha256 == sha256(sent).digest()
+    assert (header.num_examples, header.uploads[0].size) == (4, len(BLOB))
     with pytest.raises(BlobError, match=r"'fc\.weight' holds a NaN"):
         blob.Blob.from_bytes(sent)
 
@@ -141,7 +145,7 @@ async def test_a_nan_blob_keeps_everything_else_in_order(tmp_path: Path) -> None
 def test_an_int8_blob_gets_a_nan_as_its_first_scale() -> None:
     raw = blob.encode({"fc.weight": np.ones((2, 3), np.float32)}, floats=blob_pb2.DTYPE_INT8)
 
-    _, sent = with_nan(HEADER, raw)
+    _, (sent,) = with_nan(HEADER, [raw])
 
     with pytest.raises(BlobError, match="a scale that is a NaN"):
         blob.Blob.from_bytes(sent)
@@ -150,7 +154,7 @@ def test_an_int8_blob_gets_a_nan_as_its_first_scale() -> None:
 async def test_a_corrupt_blob_is_well_formed_but_has_another_digest(tmp_path: Path) -> None:
     server = RecordingTransport()
 
-    await faulty(tmp_path, "corrupt", server).put_update(1, 2, HEADER, BLOB)
+    await faulty(tmp_path, "corrupt", server).put_update(1, 2, HEADER, [BLOB])
 
     sent = server.bodies[0][len(HEADER) :]
     assert server.bodies[0].startswith(HEADER)
@@ -160,7 +164,7 @@ async def test_a_corrupt_blob_is_well_formed_but_has_another_digest(tmp_path: Pa
 async def test_a_duplicate_is_sent_twice(tmp_path: Path) -> None:
     server = RecordingTransport()
 
-    receipt = await faulty(tmp_path, "duplicate", server).put_update(1, 2, HEADER, BLOB)
+    receipt = await faulty(tmp_path, "duplicate", server).put_update(1, 2, HEADER, [BLOB])
 
     assert server.bodies == [HEADER + BLOB] * 2
     assert receipt.body_sha256 == sha256(HEADER + BLOB).digest()
@@ -168,7 +172,7 @@ async def test_a_duplicate_is_sent_twice(tmp_path: Path) -> None:
 
 async def test_a_duplicate_with_another_receipt_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(BadResponse, match="two different receipts"):
-        await faulty(tmp_path, "duplicate", RecordingTransport(forgetful=True)).put_update(1, 2, HEADER, BLOB)
+        await faulty(tmp_path, "duplicate", RecordingTransport(forgetful=True)).put_update(1, 2, HEADER, [BLOB])
 
 
 async def test_a_delayed_update_is_not_sent_before_its_time(tmp_path: Path) -> None:
@@ -176,7 +180,7 @@ async def test_a_delayed_update_is_not_sent_before_its_time(tmp_path: Path) -> N
     loop = asyncio.get_running_loop()
     start = loop.time()
 
-    await faulty(tmp_path, "delay", server, "seconds = 0.05\n").put_update(1, 2, HEADER, BLOB)
+    await faulty(tmp_path, "delay", server, "seconds = 0.05\n").put_update(1, 2, HEADER, [BLOB])
 
     assert loop.time() - start >= 0.05
     assert server.bodies == [HEADER + BLOB]

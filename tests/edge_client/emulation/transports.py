@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable
 from hashlib import sha256
 from pathlib import Path
 
+from fedlens_edge_client.client.transport import Blobs
 from fedlens_proto.v1 import assignment_pb2, check_in_pb2, enrolment_pb2, update_pb2
 
 
@@ -42,20 +43,17 @@ class RecordingTransport:
     async def fetch(self, sha256: bytes, into: Path, max_bytes: int) -> None:
         raise AssertionError("no test fetches anything")
 
-    async def put_update(
-        self, task: int, round_number: int, header: bytes, blob: bytes | Path | None
-    ) -> update_pb2.Receipt:
+    async def put_update(self, task: int, round_number: int, header: bytes, blobs: Blobs) -> update_pb2.Receipt:
         self.calls.append("update begins")
         await self._takes_updates()
         self.calls.append("update ends")
-        self.bodies.append(
-            header + (await asyncio.to_thread(blob.read_bytes) if isinstance(blob, Path) else blob or b"")
-        )
+        parts = [await asyncio.to_thread(b.read_bytes) if isinstance(b, Path) else b for b in blobs]
+        self.bodies.append(b"".join([header, *parts]))
         salt = bytes([len(self.bodies)]) if self._forgetful else b""
         return update_pb2.Receipt(body_sha256=sha256(self.bodies[-1] + salt).digest())
 
     async def put_evaluation(self, task: int, round_number: int, header: bytes) -> update_pb2.Receipt:
-        return await self.put_update(task, round_number, header, None)
+        return await self.put_update(task, round_number, header, ())
 
     async def report_failure(self, task: int, round_number: int, request: update_pb2.FailureRequest) -> None:
         self.bodies.append(request.SerializeToString())

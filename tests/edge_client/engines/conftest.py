@@ -7,6 +7,7 @@ from fedlens_export.exporting import Training, frozen_backbone_bundle, whole_mod
 from fedlens_export.models import backbones, whole_models
 from fedlens_export.network import Normalisation
 from fedlens_proto.manifest import Bundle
+from tests.phone_bundles import deriving_bundle
 
 CLASSES = ("cat", "dog", "emu")
 BATCH = 4
@@ -34,6 +35,12 @@ def cnn(tmp_path_factory: pytest.TempPathFactory) -> TorchEngine:
     model = whole_models.build("lenet5", len(CLASSES), 16, seed=0)
     folder = tmp_path_factory.mktemp("engine") / "cnn"
     return TorchEngine(whole_model_bundle(folder, model, Training(class_names=CLASSES, batch=BATCH), 16))
+
+
+@pytest.fixture(scope="session")
+def deriving(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+    """A bundle for phones with every kind of program; see `phone_bundles.deriving_bundle`."""
+    return deriving_bundle(tmp_path_factory.mktemp("engine"))
 
 
 class TinyNorm(nn.Module):

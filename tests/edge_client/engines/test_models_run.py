@@ -22,8 +22,8 @@ def _mark(name: str) -> pytest.MarkDecorator:
 def test_a_step_writes_over_nothing_that_is_read_later(name: str) -> None:
     network = Network(whole_models.build(name, 4, 32, seed=0), (3, 32, 32), CENTRED)
     objective, optimiser = objectives.by_name("supcon"), optimisers.by_name("adam")
-    hyper = {h.name: h for h in (*optimiser.hyper, *objective.hyper)}
-    source = steps.step(network, objective, optimiser, tuple(hyper.values()), 4, 4)
+    hyper = steps.hyper(objective, optimiser)
+    source = steps.step(network, objective, optimiser, 4, 4)
     given = parity.examples(source, {**network.weights, **network.buffers}, hyper, seed=3)
     raw = lowering.lower("step", source.function, given)
     parity.compare(source, lowering.load(raw), {**network.weights, **network.buffers}, hyper)

@@ -4,6 +4,7 @@ import math
 import shutil
 import zipfile
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,10 @@ def stepped(engine: Engine, **changes: Any) -> Weights:
         "references": {"global": start},
     }
     return engine.train(**(given | changes))
+
+
+def evaluated(engine: Engine, weights: Weights, rows: Rows) -> Evaluation:
+    return evaluate(partial(engine.predict, weights), rows, len(engine.bundle.manifest.class_names))
 
 
 def whole_batches(count: int, size: int = 4) -> list[NDArray[np.int64]]:
@@ -157,7 +162,7 @@ def test_evaluation_sums_over_rows_in_any_number_of_batches(head: TorchEngine) -
     weights["classifier.bias"] = np.array([0, math.log(2), 0], np.float32)
     labels = np.array([0, 1, 1, 2, 1, 0, 1])
 
-    found = evaluate(head, weights, Rows(np.ones((7, 12), np.float32), labels))
+    found = evaluated(head, weights, Rows(np.ones((7, 12), np.float32), labels))
 
     assert (found.count, found.correct) == (7, 4)
     assert found.loss == pytest.approx(4 * math.log(2) + 3 * math.log(4), rel=1e-6)
@@ -166,7 +171,7 @@ def test_evaluation_sums_over_rows_in_any_number_of_batches(head: TorchEngine) -
 def test_no_rows_evaluate_to_nothing(head: TorchEngine) -> None:
     nothing = Rows(np.empty((0, 12), np.float32), np.empty(0, np.int64))
 
-    assert evaluate(head, initial(head), nothing) == Evaluation(0, 0, 0.0)
+    assert evaluated(head, initial(head), nothing) == Evaluation(0, 0, 0.0)
 
 
 def test_embedding_a_photo_gives_its_features(head: TorchEngine) -> None:
@@ -211,7 +216,7 @@ def test_wrong_weights_are_named(head: TorchEngine, change: Callable[[Weights], 
     with pytest.raises(BadInput, match=reason):
         stepped(head, weights=change(initial(head)))
     with pytest.raises(BadInput, match=reason):
-        evaluate(head, change(initial(head)), rows_of((12,), 4))
+        evaluated(head, change(initial(head)), rows_of((12,), 4))
 
 
 FEATURES = np.zeros((4, 12), np.float32)
@@ -256,7 +261,7 @@ def test_with_trainable_batch_norm_every_batch_must_be_full(norm: TorchEngine) -
 
 
 def test_evaluation_with_batch_norm_takes_any_number_of_rows(norm: TorchEngine) -> None:
-    assert evaluate(norm, initial(norm), rows_of((3, 2, 2), 5)).count == 5
+    assert evaluated(norm, initial(norm), rows_of((3, 2, 2), 5)).count == 5
 
 
 def test_training_that_diverges_says_at_which_step(cnn: TorchEngine) -> None:
@@ -277,7 +282,7 @@ def test_logits_that_are_not_finite_are_no_evaluation(head: TorchEngine) -> None
     weights = {name: np.full_like(array, 3e38) for name, array in initial(head).items()}
 
     with pytest.raises(NonFinite, match="logits"):
-        evaluate(head, weights, rows_of((12,), 4))
+        evaluated(head, weights, rows_of((12,), 4))
 
 
 def test_a_photo_of_another_size_cannot_be_embedded(head: TorchEngine) -> None:
@@ -318,7 +323,7 @@ def test_a_damaged_program_is_not_loaded(head_bundle: Bundle, tmp_path: Path) ->
     path.write_bytes(path.read_bytes().replace(b"torch.ops.aten.relu.default", b"torch.ops.aten.RELU.default"))
 
     with pytest.raises(BundleUnusable, match="program 'predict' cannot be used: program refused"):
-        evaluate(TorchEngine(bundle), initial(TorchEngine(bundle)), rows_of((12,), 4))
+        evaluated(TorchEngine(bundle), initial(TorchEngine(bundle)), rows_of((12,), 4))
 
 
 def test_what_is_missing_is_told_without_where_it_should_be(head_bundle: Bundle, tmp_path: Path) -> None:
@@ -327,7 +332,7 @@ def test_what_is_missing_is_told_without_where_it_should_be(head_bundle: Bundle,
     bundle.program_file("predict", pb.PROGRAM_FORMAT_PT2).unlink()
 
     with pytest.raises(BundleUnusable, match=r"program 'predict' cannot be read: No such file or directory$"):
-        evaluate(TorchEngine(bundle), initial(TorchEngine(bundle)), rows_of((12,), 4))
+        evaluated(TorchEngine(bundle), initial(TorchEngine(bundle)), rows_of((12,), 4))
 
 
 def test_a_program_with_other_slots_than_its_manifest_says_is_refused(head_bundle: Bundle) -> None:
@@ -361,7 +366,7 @@ def test_a_program_that_contradicts_itself_ends_as_an_error_of_the_bundle(head_b
             archive.writestr(member, content)
 
     with pytest.raises(BundleUnusable, match="program 'predict' cannot be run: RuntimeError"):
-        evaluate(TorchEngine(bundle), initial(TorchEngine(bundle)), rows_of((12,), 4))
+        evaluated(TorchEngine(bundle), initial(TorchEngine(bundle)), rows_of((12,), 4))
 
 
 def test_torch_runs_on_one_thread(head: TorchEngine) -> None:

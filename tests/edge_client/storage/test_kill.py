@@ -1,6 +1,7 @@
 """Clients that are killed in the middle of a round: the next process goes on, and the server gets the same bytes."""
 
 import asyncio
+import signal
 import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -10,7 +11,7 @@ from aiohttp import web
 
 from fedlens_proto.manifest import Bundle
 from fedlens_proto.v1 import assignment_pb2
-from tests.edge_client.fakes import FakeServer, fedavg_plan, hang_up
+from tests.edge_client.fakes import FakeServer, fedavg_plan, hang_up, keep_all, parse_body, start_of, train
 from tests.edge_client.federation import Federation
 from tests.edge_client.linear import make_bundle
 
@@ -21,8 +22,17 @@ pytestmark = pytest.mark.usefixtures("photos")
 def plan() -> assignment_pb2.LocalPlan:
     """Goes on from the client state, at first from the initial weights, and sends and keeps what it trained."""
     result = fedavg_plan(3)
-    result.start[0].source.CopyFrom(assignment_pb2.SetSource(kept="mine", download="initial"))
-    result.keep.add(set="mine")
+    start_of(result).CopyFrom(assignment_pb2.Source(state="mine", download="initial"))
+    keep_all(result, "mine")
+    return result
+
+
+def two_trainings() -> assignment_pb2.LocalPlan:
+    """Trains twice, keeps both results and sends both."""
+    result = plan()
+    result.instructions.append(train("second", "trained", epochs=1))
+    result.keeps.add(state="also-mine", value="second")
+    result.uploads.add(name="second", value="second", codec=assignment_pb2.CODEC_FLOAT32)
     return result
 
 
@@ -102,3 +112,23 @@ async def test_a_client_killed_between_two_rounds_keeps_its_state(federation: Fe
         await one_round(server, tmp_path)
 
     assert server.updates == undisturbed.updates
+
+
+async def test_a_client_killed_between_two_instructions_delivers_all_blobs_once_with_all_its_state(
+    federation: Federation, tmp_path: Path
+) -> None:
+    undisturbed = await federation.run(two_trainings(), rounds=2)
+
+    async with federation.server(two_trainings(), rounds=2) as server:
+        dying = await start(server, tmp_path, "dies-in-second")
+        await dying.communicate()
+        sent_before = server.calls["update"]
+        await one_round(server, tmp_path)
+        await killed_at(server, tmp_path, "update")
+        await one_round(server, tmp_path, "no-training")
+
+    assert (dying.returncode, sent_before) == (-signal.SIGKILL, 0)
+    assert [len(parse_body(body)[1]) for body in server.updates.values()] == [2, 2]
+    # The second round starts from what the first has kept: one file of state without the other would show here.
+    assert server.updates == undisturbed.updates
+    assert server.calls["update"] == 3

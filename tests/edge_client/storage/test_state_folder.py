@@ -110,7 +110,7 @@ class Stores:
 
     def put(self, task: int, round_number: int, state: dict[str, EncodedTensors]) -> Result:
         assignment = assignment_pb2.Assignment(task=task, round=round_number, answer=assignment_pb2.ANSWER_UPDATE)
-        return self.outbox.put(assignment, update_pb2.UpdateHeader(protocol=1), None, state)
+        return self.outbox.put(assignment, update_pb2.UpdateHeader(protocol=1), (), state)
 
     def store(self, value: float, count: int = 100_000) -> EncodedTensors:
         """Tensors that are a file, unless `count` is small."""
@@ -149,10 +149,10 @@ def test_a_result_is_read_as_it_was_written(stores: Stores, state: StateFolder) 
     assignment = assignment_pb2.Assignment(task=3, round=4, answer=assignment_pb2.ANSWER_EVALUATION)
     for count in (3, 100_000):
         upload = stores.store(1, count)
-        result = stores.outbox.put(assignment, update_pb2.UpdateHeader(protocol=1), upload, {})
+        result = stores.outbox.put(assignment, update_pb2.UpdateHeader(protocol=1), [upload], {})
 
         assert opened(state).outbox.first() == result
-        assert result.blob == (upload.inline or stores.files.path(upload.sha256))
+        assert result.blobs == (upload.inline or stores.files.path(upload.sha256),)
         stores.outbox.refused(result)
 
 

@@ -11,7 +11,7 @@ from fedlens_edge_client.client.events import Embedded
 from fedlens_edge_client.storage.album import Photo
 from fedlens_proto import blob
 from fedlens_proto.v1 import assignment_pb2
-from tests.edge_client.fakes import fedavg_plan
+from tests.edge_client.fakes import fedavg_plan, keep_all, start_of
 from tests.edge_client.federation import Federation
 from tests.edge_client.linear import make_bundle
 from tests.edge_client.photo_folders import add_photos
@@ -34,9 +34,9 @@ def entry(path: Path) -> Photo:
 def keeping() -> assignment_pb2.LocalPlan:
     """A plan whose trained tensors stay with the client; the server's `global` stays all zeros."""
     plan = fedavg_plan(30)
-    plan.start[0].source.kept = "mine"
-    plan.keep.add(set="mine")
-    plan.upload.tensors.names.append("fc.bias")
+    start_of(plan).state = "mine"
+    keep_all(plan, "mine")
+    plan.uploads[0].tensors.names.append("fc.bias")
     return plan
 
 

@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 
 from fedlens_edge_client.client.events import Downloaded, RoundReported
+from fedlens_edge_client.errors import ModelError
 from fedlens_proto import blob
 from fedlens_proto.manifest import Bundle
 from fedlens_proto.v1 import assignment_pb2
-from tests.edge_client.fakes import fedavg_plan
+from tests.edge_client.fakes import assemble, fedavg_plan, keep_all, start_of
 from tests.edge_client.federation import Federation, Heard
 from tests.edge_client.linear import make_bundle
 
@@ -18,8 +19,8 @@ from tests.edge_client.linear import make_bundle
 def keeping(fallback: str) -> assignment_pb2.LocalPlan:
     """Goes on from its client state, at first from `fallback`, and sends what it trained."""
     plan = fedavg_plan()
-    plan.start[0].source.CopyFrom(assignment_pb2.SetSource(kept="mine", download=fallback))
-    plan.keep.add(set="mine")
+    start_of(plan).CopyFrom(assignment_pb2.Source(state="mine", download=fallback))
+    keep_all(plan, "mine")
     return plan
 
 
@@ -101,10 +102,10 @@ async def test_without_a_fallback_the_round_fails_with_what_does_not_fit(federat
     async with federation.joined(keeping("initial"), rounds=2) as (server, client):
         await client.run_once()
         server.bundle = other
-        server.plan.start[0].source.ClearField("download")
+        start_of(server.plan).ClearField("download")
         await client.run_once()
 
-    unfit = "client state 'mine': tensor 'fc.weight' is float32[2, 3], the bundle has float32[2, 48]"
+    unfit = "client state 'mine': tensor 'fc.weight' is float32[2, 3], needed is float32[2, 48]"
     assert server.failures[2].detail == unfit
 
 
@@ -120,13 +121,14 @@ async def test_a_prediction_fetches_no_fallback_either(federation: Federation, c
     assert sha256(later).digest() not in fetched(federation.events)
 
 
-async def test_a_prediction_between_two_phases_goes_by_the_downloads_of_the_new_one(
+async def test_a_prediction_between_two_phases_goes_by_the_rules_of_the_new_one(
     federation: Federation, cat: Path
 ) -> None:
     # The last plan started from `global`, which the server's models do not have any more.
     async with federation.joined() as (server, client):
         await client.run_once()
         server.sets = {"personal": weights(0.0)}
+        start_of(server.plan).download = "personal"
         await client.run_once()
         predicted = await client.predict(cat)
 
@@ -134,28 +136,24 @@ async def test_a_prediction_between_two_phases_goes_by_the_downloads_of_the_new_
 
 
 async def test_a_plan_that_only_asks_says_nothing_about_the_model(federation: Federation, cat: Path) -> None:
-    plan = assignment_pb2.LocalPlan()
-    plan.start.add().source.download = "initial"
+    plan = assignment_pb2.LocalPlan(format=1)
     plan.statistics.add().class_counts.SetInParent()
-    sure = blob.encode({"fc.bias": np.array([80, 0], np.float32), "fc.weight": np.zeros((2, 3), np.float32)})
-    async with federation.joined(plan) as (server, client):
+    async with federation.joined(plan) as (_, client):
         await client.run_once()
-        server.sets = {"personal": sure}
-        await client.run_once()
-        predicted = await client.predict(cat)
-
-    # The initial weights are zeros; those of the server's model are sure of cats.
-    assert predicted["cat"] == 1.0
+        with pytest.raises(ModelError, match="no model for this client yet"):
+            await client.predict(cat)
 
 
-async def test_before_the_first_plan_a_prediction_takes_each_tensor_from_a_set_that_has_it(
-    bundle: Bundle, federation: Federation, cat: Path
+async def test_a_model_is_put_together_by_rules_from_downloads_and_initial_weights(
+    federation: Federation, cat: Path
 ) -> None:
-    async with federation.joined(rounds=0) as (server, client):
-        server.sets = {
-            "initial": bundle.initial().raw.tobytes(),
-            "some": blob.encode({"fc.bias": np.array([80, 0], np.float32)}),
-        }
+    plan = fedavg_plan()
+    bias = assignment_pb2.Rule(source=assignment_pb2.Source(state="never-kept", download="some"))
+    bias.tensors.names.append("fc.bias")
+    initial = assignment_pb2.Rule(source=assignment_pb2.Source(download="initial"))
+    plan.instructions[0].CopyFrom(assemble("start", bias, initial))
+    async with federation.joined(plan, rounds=0) as (server, client):
+        server.sets = {"some": blob.encode({"fc.bias": np.array([80, 0], np.float32)})}
         await client.run_once()
         predicted = await client.predict(cat)
 

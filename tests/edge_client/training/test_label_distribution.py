@@ -9,7 +9,8 @@ import pytest
 
 from fedlens_edge_client import FolderAlbum, Policy
 from fedlens_edge_client.storage.state_folder import StateFolder
-from fedlens_edge_client.training.label_distribution import NoisyAnswers, is_usable, noisy_shares, private_generator
+from fedlens_edge_client.training.label_distribution import NoisyAnswers, noisy_shares, private_generator
+from fedlens_proto.plan_check import is_usable
 from fedlens_proto.v1 import assignment_pb2, update_pb2
 from tests.edge_client.fakes import fedavg_plan
 from tests.edge_client.federation import Federation
@@ -20,7 +21,7 @@ DIGITS = ("0", "1")
 
 def asking(epsilon: float) -> assignment_pb2.LocalPlan:
     """Asks for nothing but the noisy distribution."""
-    plan = assignment_pb2.LocalPlan(start=fedavg_plan().start)
+    plan = assignment_pb2.LocalPlan(format=1)
     plan.statistics.add().label_distribution.epsilon = epsilon
     return plan
 

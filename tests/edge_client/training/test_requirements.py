@@ -1,22 +1,26 @@
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from fedlens_edge_client.engines.choice import EngineName
 from fedlens_edge_client.errors import AssignmentFailed
 from fedlens_edge_client.policy import Policy
+from fedlens_edge_client.storage.state_folder import StateFolder
 from fedlens_edge_client.training import requirements
+from fedlens_edge_client.training.label_distribution import NoisyAnswers
 from fedlens_proto.manifest import Bundle
-from fedlens_proto.v1 import assignment_pb2, update_pb2
-from tests.edge_client.fakes import SEED, fedavg_plan
-from tests.edge_client.linear import make_bundle
+from fedlens_proto.v1 import assignment_pb2, manifest_pb2, update_pb2
+from tests.edge_client.fakes import SEED, fedavg_plan, start_of, train_of
+from tests.vectors import plan_arithmetic, plans
 
-CONFUSION = assignment_pb2.ClientStatistic(confusion=assignment_pb2.Confusion())
+CONFUSION = assignment_pb2.Statistic(confusion=assignment_pb2.Confusion())
 Change = Callable[[assignment_pb2.Assignment], object]
 
 
-def noisy_of(epsilon: float) -> assignment_pb2.ClientStatistic:
-    return assignment_pb2.ClientStatistic(label_distribution=assignment_pb2.LabelDistribution(epsilon=epsilon))
+def noisy_of(epsilon: float) -> assignment_pb2.Statistic:
+    return assignment_pb2.Statistic(label_distribution=assignment_pb2.LabelDistribution(epsilon=epsilon))
 
 
 def assignment(bundle: Bundle) -> assignment_pb2.Assignment:
@@ -34,74 +38,33 @@ def assignment(bundle: Bundle) -> assignment_pb2.Assignment:
 def test_an_ordinary_assignment_is_accepted(bundle: Bundle) -> None:
     requirements.check_pinned(bundle.id, Policy(bundles=frozenset({bundle.id})))
     requirements.check_policy(assignment(bundle), Policy())
-    requirements.check(assignment(bundle), bundle.manifest)
+    requirements.check(assignment(bundle), bundle.manifest, Policy())
 
 
 @pytest.mark.parametrize(
     ("change", "named"),
     [
-        (lambda a: a.local_plan.statistics.add().label_distribution.SetInParent(), "epsilon 0, which must be above 0"),
         (lambda a: a.local_plan.statistics.append(noisy_of(1e-310)), "above 0 and finite"),
-        (lambda a: a.local_plan.statistics.append(noisy_of(float("nan"))), "epsilon nan"),
-        (lambda a: a.local_plan.statistics.extend([CONFUSION, CONFUSION]), "the question 'confusion' asked twice"),
-        (lambda a: a.local_plan.statistics.add(), "the question 'unset'"),
-        (lambda a: setattr(a.local_plan.upload, "codec", 99), "upload codec 99"),
-        (lambda a: setattr(a.local_plan.upload, "codec", 0), "upload codec unset"),
-        (lambda a: setattr(a.local_plan.upload, "base_set", "x"), "difference from set 'x', which is not among"),
-        (lambda a: a.local_plan.evaluation.fine_tuning.add(), "program ''; the bundle has"),
-        (lambda a: a.local_plan.extractors.append("cluster_0"), "1 extractors; the bundle takes 0 side by side"),
-        (lambda a: a.local_plan.ClearField("start"), "without start rules"),
-        (lambda a: a.local_plan.start[0].ClearField("source"), "names no set"),
-        (lambda a: setattr(a.local_plan.start[0].source, "download", "x"), "set 'x', which is not among"),
-        (lambda a: setattr(a.local_plan.stages[0], "program", "collect"), "program 'collect'; the bundle has"),
-        (lambda a: setattr(a.local_plan.stages[0], "program", "predict"), "it trains nothing"),
-        (lambda a: a.local_plan.stages[0].ClearField("epochs"), "without epochs or steps"),
-        (lambda a: a.local_plan.stages[0].hyper_values.add(name="rho"), "hyper-parameter 'rho'"),
-        (lambda a: a.local_plan.stages[0].hyper_values.add(name="mu", value=11), r"'mu' = 11\.0; allowed are 0\.0 to"),
-        (lambda a: a.local_plan.stages[0].hyper_values.add(name="mu", value=float("nan")), "'mu' = nan"),
-        (lambda a: a.local_plan.references.add(name="w"), "reference 'w'"),
-        (lambda a: a.local_plan.keep.add(), "kept sets must have names"),
+        (lambda a: setattr(train_of(a.local_plan), "program", "collect"), "program 'collect'; it has"),
+        (lambda a: setattr(start_of(a.local_plan), "download", "x"), r"set \['x'\], which is not among"),
         (lambda a: setattr(a, "answer", 0), "an answer of kind 0"),
-        (lambda a: setattr(a, "answer", assignment_pb2.ANSWER_EVALUATION), "an upload with an evaluation"),
         (lambda a: setattr(a, "seed", b"short"), "a seed of 5 bytes"),
     ],
 )
-def test_what_is_not_known_is_refused_by_name(bundle: Bundle, change: Change, named: str) -> None:
+def test_a_plan_that_cannot_be_carried_out_is_refused(bundle: Bundle, change: Change, named: str) -> None:
     changed = assignment(bundle)
     change(changed)
     with pytest.raises(AssignmentFailed, match=named) as caught:
-        requirements.check(changed, bundle.manifest)
+        requirements.check(changed, bundle.manifest, Policy())
 
     assert caught.value.reason == update_pb2.FAILURE_REASON_UNSUPPORTED
 
 
-def tune_instead(assignment: assignment_pb2.Assignment) -> None:
-    assignment.local_plan.evaluation.fine_tuning.extend(assignment.local_plan.stages)
-    assignment.local_plan.ClearField("stages")
-
-
-@pytest.mark.parametrize(
-    ("change", "named"),
-    [
-        (lambda a: None, "reference 'global' unbound"),
-        (tune_instead, "reference 'global' unbound"),
-        (lambda a: a.local_plan.references.add(name="global"), "without a source"),
-        (lambda a: a.local_plan.references.extend([assignment_pb2.ReferenceBinding(name="global")] * 2), "twice"),
-    ],
-)
-def test_the_bundles_references_must_be_bound(tmp_path: Path, change: Change, named: str) -> None:
-    bundle = make_bundle(tmp_path / "b", with_reference=True)
-    changed = assignment(bundle)
-    change(changed)
-    with pytest.raises(AssignmentFailed, match=named):
-        requirements.check(changed, bundle.manifest)
-
-
 def test_the_initial_weights_are_a_set_that_every_bundle_brings_along(bundle: Bundle) -> None:
     changed = assignment(bundle)
-    changed.local_plan.start[0].source.CopyFrom(assignment_pb2.SetSource(kept="mine", download="initial"))
+    start_of(changed.local_plan).CopyFrom(assignment_pb2.Source(state="mine", download="initial"))
 
-    requirements.check(changed, bundle.manifest)
+    requirements.check(changed, bundle.manifest, Policy())
 
 
 @pytest.mark.parametrize(
@@ -125,7 +88,7 @@ def test_a_policy_refuses_with_its_own_reason(bundle: Bundle, policy: Policy, na
 def noisy(bundle: Bundle, epsilon: float) -> assignment_pb2.Assignment:
     """Asks for nothing but the label distribution."""
     asking = assignment(bundle)
-    asking.local_plan.ClearField("evaluation")
+    asking.local_plan.ClearField("evaluations")
     asking.local_plan.statistics.append(noisy_of(epsilon))
     return asking
 
@@ -156,9 +119,7 @@ def test_a_policy_refuses_a_label_distribution(bundle: Bundle, policy: Policy, n
     [
         lambda a: a.local_plan.statistics.add().class_counts.SetInParent(),
         lambda a: a.local_plan.statistics.append(CONFUSION),
-        lambda a: setattr(a.local_plan.evaluation, "at_start", True),
-        lambda a: setattr(a.local_plan.evaluation, "at_end", True),
-        lambda a: a.local_plan.evaluation.fine_tuning.add(),
+        lambda a: a.local_plan.evaluations.add(label="start", value="start"),
     ],
 )
 def test_nothing_exact_is_answered_beside_a_label_distribution(bundle: Bundle, change: Change) -> None:
@@ -168,3 +129,63 @@ def test_nothing_exact_is_answered_beside_a_label_distribution(bundle: Bundle, c
         requirements.check_policy(asking, Policy())
 
     assert caught.value.reason == update_pb2.FAILURE_REASON_POLICY
+
+
+def measuring(manifest: manifest_pb2.Manifest) -> assignment_pb2.Assignment:
+    """Sends the table `sums`, measured on the client's own photos."""
+    plan = plans.plan(
+        plans.assemble("start"),
+        plans.derive("s", "sums", assignment_pb2.ROWS_TRAIN, model=plans.source(value="start")),
+        uploads=[plans.upload("s", "sums")],
+        evaluations=[],
+    )
+    return assignment_pb2.Assignment(
+        seed=SEED,
+        sets=[assignment_pb2.BlobSet(name="global", sha256=bytes(32), size=1)],
+        local_plan=plan,
+        answer=assignment_pb2.ANSWER_UPDATE,
+    )
+
+
+@pytest.fixture
+def manifest() -> manifest_pb2.Manifest:
+    return plan_arithmetic.manifest_of(manifest_pb2.LAST_BATCH_MASKED, bytes(32), 1)
+
+
+@pytest.mark.parametrize("tables", [frozenset({"sums"}), None])
+def test_a_table_is_answered_if_the_owner_allows_its_name(
+    manifest: manifest_pb2.Manifest, tables: frozenset[str] | None
+) -> None:
+    requirements.check(measuring(manifest), manifest, Policy(tables=tables))
+
+
+def test_no_table_is_answered_unless_the_owner_allows_it(manifest: manifest_pb2.Manifest) -> None:
+    with pytest.raises(AssignmentFailed, match="table 'sums' is not answered; allow it with --allow-table") as caught:
+        requirements.check(measuring(manifest), manifest, Policy())
+
+    assert caught.value.reason == update_pb2.FAILURE_REASON_POLICY
+
+
+def test_a_table_about_own_photos_counts_as_exact_beside_and_after_noise(
+    manifest: manifest_pb2.Manifest, tmp_path: Path
+) -> None:
+    asking, allowed = measuring(manifest), Policy(tables=None)
+    asking.local_plan.statistics.append(noisy_of(1.0))
+    with pytest.raises(AssignmentFailed, match="beside a label distribution"):
+        requirements.check(asking, manifest, allowed)
+    with closing(StateFolder.open(tmp_path / "state", "https://fl.example.org")) as state:
+        answers = NoisyAnswers(state)
+        plan = measuring(manifest).local_plan
+        requirements.check_earlier_answers(plan, manifest, answers, allowed)
+        answers.answer(manifest.class_names, [1, 1], 1.0)
+
+        with pytest.raises(AssignmentFailed, match="table 'sums' are not answered to a server that has a label"):
+            requirements.check_earlier_answers(plan, manifest, answers, allowed)
+
+
+def test_capabilities_tell_the_language_and_the_tables() -> None:
+    some, every = Policy(tables=frozenset({"sums", "means"})), Policy(tables=None)
+    told = [requirements.capabilities(EngineName.TORCH, (), policy) for policy in (None, some, every)]
+
+    assert [list(each.tables) for each in told] == [[], ["means", "sums"], ["*"]]
+    assert {each.plan_format for each in told} == {1}

@@ -23,13 +23,13 @@ from fedlens_proto import keyed_hash
 from fedlens_proto.manifest import Bundle
 from fedlens_proto.photos import as_input, load
 from fedlens_proto.v1 import assignment_pb2
-from tests.edge_client.fakes import SEED, fedavg_plan
+from tests.edge_client.fakes import SEED, fedavg_plan, train_of
 from tests.edge_client.federation import Federation
 
 CLASSES = ("cat", "dog")
 SIDE = 16
 STORED = 4
-REFERENCE = assignment_pb2.ReferenceBinding(name="global", set=assignment_pb2.SetSource(download="global"))
+REFERENCE = assignment_pb2.Binding(reference="global", source=assignment_pb2.Source(download="global"))
 
 
 class Counting(TorchEngine):
@@ -174,7 +174,7 @@ def test_a_photo_that_disappears_while_it_is_augmented_is_left_out(
 @pytest.mark.parametrize("kind", ["whole_bundle", "frozen_bundle"])
 async def test_a_client_learns_from_views(kind: str, request: pytest.FixtureRequest, federation: Federation) -> None:
     plan = fedavg_plan(4)
-    plan.references.append(REFERENCE)
+    train_of(plan).bindings.append(REFERENCE)
 
     server = await federation.run(plan, rounds=2, bundle=request.getfixturevalue(kind), engine_factory=None)
 

@@ -43,6 +43,23 @@ def test_multiply_adds_are_counted_right() -> None:
     assert multiply_adds(whole_models.build("small_plain", 10, 32, seed=0), 32) == 1_815_552
 
 
+@pytest.mark.parametrize("name", ["lenet5", "lenet5_bn", "small_plain"])
+def test_features_are_what_enters_the_relu_before_the_classifier(name: str) -> None:
+    network = Network(whole_models.build(name, CLASSES, 16, seed=0), (3, 16, 16), CENTRED)
+    photos = torch.rand(BATCH, 3, 16, 16)
+
+    features, logits, _ = network.with_features(network.weights, network.buffers, photos, training=False)
+
+    torch.testing.assert_close(network.classifier(features.relu()), logits)
+    torch.testing.assert_close(network.classify(network.weights, features.relu()), logits)
+    torch.testing.assert_close(network(network.weights, network.buffers, photos, training=False)[0], logits)
+
+
+def test_a_model_that_does_not_return_features_is_told_so() -> None:
+    with pytest.raises(NotExportable, match=r"Linear does not return them; take a model that does, such as lenet5"):
+        Network(nn.Linear(3, CLASSES), (3,)).check_features()
+
+
 @pytest.mark.parametrize("name", small_models.MODELS)
 def test_a_small_model_costs_at_most_two_million_multiply_adds(name: str) -> None:
     assert multiply_adds(whole_models.build(name, 10, 32, seed=0), 32) <= 2_000_000

@@ -1,9 +1,6 @@
 """Objectives against the worked cases, against torch's own differentiation, and at the edges."""
 
-import json
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -11,24 +8,9 @@ import torch
 from torch import Tensor
 
 from fedlens_export.objectives import proximal, supcon
+from tests.export.objectives.worked import golden
 
 PULLS = [proximal.squared, proximal.distance, proximal.mean_squared]
-GOLDEN = Path(__file__).parents[4] / "shared" / "golden"
-
-
-def golden(case: str) -> tuple[dict[str, Tensor], Callable[[Any, Any], None]]:
-    """A worked case, float64, and a comparison within its own tolerance."""
-    path = GOLDEN / f"{case}.npz"
-    if not path.is_file():
-        pytest.skip("the worked cases are not beside the repository")
-    arrays = np.load(path)
-    meta = json.loads(str(arrays["meta_json"]))
-    tensors = {name: torch.from_numpy(arrays[name]) for name in arrays.files if name != "meta_json"}
-
-    def close(found: Any, expected: Any) -> None:
-        np.testing.assert_allclose(np.asarray(found), np.asarray(expected), rtol=meta["rtol"], atol=meta["atol"])
-
-    return tensors, close
 
 
 def contrast(

@@ -4,7 +4,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedlens_export import objectives
 from fedlens_export.models import whole_models
 from fedlens_export.network import CENTRED, Network
 from fedlens_export.objectives import supcon
@@ -97,16 +96,3 @@ def test_batch_norm_sees_both_views() -> None:
 
     torch.testing.assert_close(local.weight("extractor.layers.0.1.running_mean"), expected, rtol=1e-4, atol=1e-6)
     assert local.weight("extractor.layers.0.1.num_batches_tracked").item() == 1
-
-
-def test_objectives_say_what_they_compare_and_how_many_views_they_take() -> None:
-    said = {o.name: ([(r.name, r.roles) for r in o.references], o.views) for o in objectives.OBJECTIVES.values()}
-
-    classifier = [("global", ("classifier",))]
-    assert said == {
-        "cross_entropy": ([], 0),
-        "proximal": ([("global", ("extractor", "classifier"))], 0),
-        "classifier_proximal": (classifier, 0),
-        "supcon": (classifier, 2),
-        "supcon_raw": (classifier, 2),
-    }

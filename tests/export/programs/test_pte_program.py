@@ -174,9 +174,8 @@ def _step(
 ) -> tuple[ProgramSource, Mapping[str, Tensor], dict[str, Hyper]]:
     chosen, rule = objectives.by_name(objective), optimisers.by_name(optimiser)
     network = Network(backbones.build_head(head, features, 10, seed=0), (features,))
-    hyper = (*rule.hyper, *chosen.hyper)
-    source = steps.step(network, chosen, rule, hyper, batch, 10)
-    return source, network.weights, {h.name: h for h in hyper}
+    source = steps.step(network, chosen, rule, batch, 10)
+    return source, network.weights, steps.hyper(chosen, rule)
 
 
 def test_a_step_that_drifts_over_an_epoch_is_not_shipped() -> None:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from fedlens_export import objectives
+from fedlens_export.hyper import Hyper
 from fedlens_export.models import whole_models
 from fedlens_export.models.classified import Classified
 from fedlens_export.network import CENTRED, Network
@@ -30,8 +31,11 @@ class Local:
     @classmethod
     def of(cls, network: Network, objective: str = "cross_entropy", optimiser: str = "sgd", **hyper: float) -> "Local":
         chosen, rule = objectives.by_name(objective), optimisers.by_name(optimiser)
-        scalars = {h.name: h for h in (*rule.hyper, *chosen.hyper)}
-        source = steps.step(network, chosen, rule, tuple(scalars.values()), BATCH, CLASSES)
+        source = steps.step(network, chosen, rule, BATCH, CLASSES)
+        return cls.running(source, network, steps.hyper(chosen, rule), **hyper)
+
+    @classmethod
+    def running(cls, source: ProgramSource, network: Network, scalars: dict[str, Hyper], **hyper: float) -> "Local":
         given = parity.examples(source, {**network.weights, **network.buffers}, scalars, seed=5)
         arguments = {(slot.kind, slot.name): tensor for slot, tensor in zip(source.inputs, given, strict=True)}
         for kind, name in arguments:

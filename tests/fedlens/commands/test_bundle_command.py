@@ -89,13 +89,16 @@ def test_json_has_everything_of_the_manifest(bundle: Bundle) -> None:
     values = shown(bundle.folder)
 
     assert values["id"] == bundle.id.hex()
-    assert (values["class"], values["objective"], values["optimiser"]) == ("frozen_backbone", "proximal", "sgd")
+    assert values["class"] == "frozen_backbone"
+    (step,) = (program for program in values["programs"] if program["name"] == "step")
+    assert (step["objective"], step["optimiser"], step["makes"]) == ("proximal", "sgd", None)
     assert (values["class_names"], values["batch"], values["last_batch"]) == (["cat", "[dog]"], 4, "masked")
     assert values["preprocessing"] == {"version": 1, "height": 16, "width": 16}
     weight = {"name": "classifier.weight", "shape": [2, 18], "dtype": "float32", "kind": "linear", "role": "classifier"}
     assert weight in values["tensors"]
     assert {"name": "mu", "default": 0.01, "minimum": 0.0, "maximum": 1000.0} in values["hyper_parameters"]
-    assert values["references"] == [{"name": "global", "tensors": ["classifier.bias", "classifier.weight"]}]
+    tensors = ["classifier.bias", "classifier.weight"]
+    assert step["references"] == [{"name": "global", "tensors": tensors, "optional": False}]
     assert values["tools"].keys() >= {"fedlens", "torch"}
     assert values["initial"]["sha256"] == bundle.manifest.initial.hex()
     assert values["part_bytes"] == sum(file.stat().st_size for file in (bundle.folder / "parts").iterdir())

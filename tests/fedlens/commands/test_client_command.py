@@ -47,7 +47,7 @@ async def test_a_client_takes_part_until_the_end_and_says_what_happens(bundle: B
     assert "enrolled as trainer" in result.stdout
     assert "task 7, round 1: 16 photos to train on, 4 to test" in result.stdout
     # Zero weights call everything a cat, which half of the four test photos are.
-    assert "task 7, round 1: reported, 265 bytes sent; right on 4 test photos: 50.0% -> 100.0%" in result.stdout
+    assert "task 7, round 1: reported, 288 bytes sent; right on 4 test photos: 50.0% -> 100.0%" in result.stdout
     assert "every task has ended" in result.stdout
     assert list(server.updates) == [1, 2]
 
@@ -178,7 +178,7 @@ async def test_a_round_that_is_given_up_is_an_error_of_once(bundle: Bundle, tmp_
         result = await client(tmp_path, "--once", server=server.url)
 
     assert result.exit_code == 1
-    assert "given up (unsupported): not supported: the question 'unset'" in result.stdout
+    assert "given up (unsupported): not supported: a statistic of no kind" in result.stdout
 
 
 async def test_control_c_ends_a_waiting_client_cleanly(bundle: Bundle, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from fedlens_export.exporting import ExportSpec, export_bundle
 from fedlens_proto import blob
 from fedlens_proto.manifest import Bundle
 from fedlens_proto.v1 import manifest_pb2
-from tests.edge_client.fakes import TOKEN, FakeServer, fedavg_plan
+from tests.edge_client.fakes import TOKEN, FakeServer, fedavg_plan, train_of
 from tests.edge_client.photo_folders import add_photos, make_album
 from tests.fedlens.commands.cli import error_text, fedlens
 
@@ -39,7 +39,7 @@ def trained(bundle: Bundle, tmp_path_factory: pytest.TempPathFactory) -> bytes:
     plan = fedavg_plan(30)
     rates = [hyper.name for hyper in bundle.manifest.hyper_parameters if hyper.name.startswith("lr")]
     for rate in rates:
-        plan.stages[0].hyper_values.add(name=rate, value=0.05)
+        train_of(plan).hyper_values.add(name=rate, value=0.05)
     folders = ("--photos", folder / "photos", "--state", folder / "state")
 
     async def train() -> bytes:

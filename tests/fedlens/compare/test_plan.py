@@ -2,6 +2,7 @@
 
 import tomllib
 from collections.abc import Sequence
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +88,55 @@ def test_a_run_depends_on_whose_the_photos_are(tmp_path: Path) -> None:
     assert digest(two) == digest(two) != digest(["ann", "cleo"] * 8)
 
 
+def digests(photos: StudyPhotos) -> list[bytes]:
+    return [photo.digest for side in (photos.pool.train, photos.pool.test) for of in side for photo in of]
+
+
+def test_no_client_has_a_public_photo(tmp_path: Path, source: Path) -> None:
+    with_all = PhotosSection(source=str(source), public_per_class=3)
+    private = study_photos(with_all.model_copy(update={"public_per_class": 0}), tmp_path / "cache", tmp_path / "none")
+
+    photos = study_photos(with_all, tmp_path / "cache", tmp_path / "made")
+
+    assert photos.public is not None and private.public is None
+    files = sorted(photos.public.folder.glob("*/*"))
+    public = [sha256(file.read_bytes()).digest() for file in files]
+    assert [file.parent.name for file in files] == [name for name in CLASSES for _ in range(3)]
+    assert sorted([*public, *digests(photos)]) == sorted(digests(private))
+
+
+def test_public_photos_are_those_that_clients_leave_if_they_leave_any(tmp_path: Path, source: Path) -> None:
+    limited = PhotosSection(source=str(source), train_per_class=20)
+
+    before, after = (
+        study_photos(limited.model_copy(update={"public_per_class": count}), tmp_path / "cache", tmp_path / "made")
+        for count in (0, 2)
+    )
+
+    assert (after.public is not None, after.digest) == (True, before.digest)
+    with pytest.raises(
+        StudyError, match=r"photos.public_per_class: found 30, must be at most \d+, the train photos of"
+    ):
+        study_photos(limited.model_copy(update={"public_per_class": 30}), tmp_path / "cache", tmp_path / "made")
+
+
+def test_only_a_method_that_wants_public_photos_gets_them_and_without_any_says_so(tmp_path: Path, source: Path) -> None:
+    methods = {"plain": {"method": "fedavg"}, "distilled": {"method": "kt_pfl"}, "again": {"method": "kt_pfl"}}
+    wanted = study(source, names=["lenet5"], tables={"methods": methods})
+    photos = wanted.photos.model_copy(update={"public_per_class": 1})
+
+    found = planned(wanted.model_copy(update={"photos": photos}), tmp_path, tmp_path / "out").runs
+
+    assert {run.label: run.bundles[0].public is not None for run in found} == {
+        "plain": False,
+        "distilled": True,
+        "again": True,
+    }
+    assert found[1].bundles == found[2].bundles
+    with pytest.raises(StudyError, match=r"photos.public_per_class: found 0, .* for methods.distilled"):
+        planned(wanted, tmp_path, tmp_path / "out")
+
+
 def test_a_file_of_weights_that_is_not_there_is_named(tmp_path: Path, source: Path) -> None:
     wanted = study(source, backbone_weights=str(tmp_path / "none.pt"))
 
@@ -110,11 +160,12 @@ def test_all_runs_of_a_study_share_the_photos_that_its_partition_makes(tmp_path:
 
 
 def copied(photos: StudyPhotos) -> dict[str, bytes]:
-    assert photos.public is not None
-    return {str(path.relative_to(photos.public)): path.read_bytes() for path in photos.public.glob("*/[!.]*")}
+    assert photos.pretraining is not None
+    folder = photos.pretraining.folder
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.glob("*/[!.]*")}
 
 
-def test_a_public_photo_is_there_in_whole_or_not_at_all(
+def test_a_photo_for_pretraining_is_there_in_whole_or_not_at_all(
     tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     section = study(source, pretrain_classes=2).photos

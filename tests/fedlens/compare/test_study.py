@@ -18,6 +18,7 @@ from fedlens.compare.study import (
     parse_study,
     presets,
 )
+from fedlens_server.planning.bundle_settings import BundleSettings
 from tests.fedlens.compare.conftest import PAGE, STUDY, fedlens
 
 
@@ -40,7 +41,10 @@ def changed(key: str, value: Any) -> dict[str, Any]:
     return values
 
 
-REDUCED = ("fedns", "fedclassavg", "pfedsim", "fedconcat", "phone")
+REDUCED = (
+    *("fedns", "fedclassavg", "pfedsim", "fedconcat", "phone"),
+    *("fedclassavg-baselines", "pfedsim-baselines", "fedconcat-baselines"),
+)
 
 
 @pytest.mark.parametrize("name", REDUCED)
@@ -79,7 +83,7 @@ def test_a_study_without_photos_of_its_own_takes_those_of_the_command_line_or_sa
         ("partition/beta", 0.5, "'beta' is no setting of partition camera-iid; it has per_class, test_per_class"),
         ("partition/per_class", "many", "per_class of partition camera-iid is 'many'; allowed is a number"),
         ("model/batch", 1.5, "model.batch: found 1.5, must be an integer from 1"),
-        ("methods/plain/method", "fedsgd", "methods.plain.method: found 'fedsgd', must be one of fedavg"),
+        ("methods/plain/method", "fedsgd", "methods.plain.method: found 'fedsgd', must be one of ditto, fedap, fedavg"),
         ("methods/plain/objektive", "x", "methods.plain.objektive: unknown key; did you mean objective?"),
         ("methods/plain/clients", 0, "methods.plain.clients: found 0, must be an integer from 1 to 100000"),
         ("methods/plain/head", "deep", 'methods.plain.head: found \'deep\', must be "linear" or "hidden"'),
@@ -88,6 +92,9 @@ def test_a_study_without_photos_of_its_own_takes_those_of_the_command_line_or_sa
         ("methods/plain/published", {"accuracy": 1.0}, "methods.plain.published"),
         ("faults", {"fault": [{"client": 0}]}, "faults.fault[0].round: found nothing, must be"),
         ("baseline", "other", "baseline: found 'other', must be one of plain, small-updates"),
+        ("base", "fedsgd", "base: found 'fedsgd', must be a preset: fedclassavg, "),
+        ("photos/public_per_class", -1, "photos.public_per_class: found -1, must be an integer from 0"),
+        ("methods/plain/candidates", -1, "methods.plain.candidates: found -1, must be the number of models"),
         ("reduced", {"clients": 0}, "small.toml with [reduced]: clients: found 0"),
         ("variants", {"f16": {"codec": "f8"}}, "methods.plain.f16: codec"),
     ],
@@ -128,6 +135,43 @@ def test_a_wrong_value_from_the_command_line_is_named(tmp_path: Path, key: str, 
         load(str(tmp_path / "small.toml"), changes=[(key, value)])
 
     assert words in str(caught.value)
+
+
+def test_a_study_takes_from_its_base_what_it_does_not_say_itself() -> None:
+    values = {
+        "base": "pfedsim",
+        "name": "mine",
+        "clients": 12,
+        "methods": {"own": {"method": "fedbn", "variants": False}},
+    }
+
+    full, reduced = (parsed(values, reduced=reduced) for reduced in (False, True))
+    base = load("pfedsim")
+
+    assert list(full.methods) == [*base.methods, "own"]
+    assert (full.name, full.clients, full.model) == ("mine", 12, base.model)
+    assert reduced.settings["rounds"] == load("pfedsim", reduced=True).settings["rounds"] != full.settings["rounds"]
+
+
+def test_a_method_has_the_bundles_that_it_needs_unless_the_study_says_others() -> None:
+    values = raw()
+    values["methods"] = {
+        "plain": {"method": "fedavg"},
+        "distilled": {"method": "kt_pfl"},
+        "weighted": {"method": "kt_pfl", "options": {"weight": True}},
+        "centres": {"method": "ifca", "options": {"clusters": 3}},
+        "own": {"method": "ifca", "candidates": 7, "objective": "proximal", "programs": ["class_sums"]},
+    }
+
+    study = parsed(values)
+
+    assert {label: study.bundles_of(label) for label in study.methods} == {
+        "plain": BundleSettings(),
+        "distilled": BundleSettings(objective="distil", public=True),
+        "weighted": BundleSettings(),
+        "centres": BundleSettings(candidates=3),
+        "own": BundleSettings(candidates=7, objective="proximal", programs=("class_sums",)),
+    }
 
 
 def test_a_baseline_that_the_study_does_not_have_is_refused() -> None:

@@ -9,8 +9,8 @@ IDS = [bytes([i]) * 32 for i in range(CLIENTS)]
 NAMES = {client: f"client {i + 1}" for i, client in enumerate(IDS)}
 
 
-def sums(moment: update_pb2.EvaluationMoment, correct: int, count: int) -> update_pb2.EvaluationSums:
-    return update_pb2.EvaluationSums(moment=moment, count=count, correct=correct, loss=float(count - correct))
+def sums(label: str, correct: int, count: int) -> update_pb2.EvaluationSums:
+    return update_pb2.EvaluationSums(label=label, count=count, correct=correct, loss=float(count - correct))
 
 
 def sample_answer() -> admin_pb2.ShowTaskResponse:
@@ -38,8 +38,8 @@ def sample_answer() -> admin_pb2.ShowTaskResponse:
             before = int(100 * np.clip(share - 0.1 + random.normal(0, 0.03), 0, 1))
             member.num_examples = int(random.integers(80, 130))
             member.bytes_received = 247_400
-            member.evaluations.append(sums(update_pb2.EVALUATION_MOMENT_START, before, 100))
-            member.evaluations.append(sums(update_pb2.EVALUATION_MOMENT_END, min(before + 7, 100), 100))
+            member.evaluations.append(sums("start", before, 100))
+            member.evaluations.append(sums("trained", min(before + 7, 100), 100))
         committed = getattr(result, "global")
-        committed.append(sums(update_pb2.EVALUATION_MOMENT_START, int(share * 360), 360))
+        committed.append(sums("global", int(share * 360), 360))
     return answer

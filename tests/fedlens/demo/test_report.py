@@ -52,8 +52,8 @@ def test_personal_results_are_pooled_over_members() -> None:
     result = answer.rounds.add(round=1, state=admin_pb2.ROUND_STATE_COMMITTED)
     for correct, count in ((1, 4), (3, 4)):
         member = result.members.add(client_id=bytes([correct]) * 32, state=admin_pb2.MEMBER_STATE_REPORTED)
-        member.evaluations.add(moment=1, count=count, correct=correct)
-        member.evaluations.add(moment=2, count=count, correct=4)
+        member.evaluations.add(label="start", count=count, correct=correct)
+        member.evaluations.add(label="trained", count=count, correct=4)
 
     (facts,) = TaskFacts.of(answer, {}).rounds
 

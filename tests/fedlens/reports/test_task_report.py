@@ -7,11 +7,11 @@ from fedlens_proto.v1 import admin_pb2 as pb
 from fedlens_proto.v1 import update_pb2
 
 REPORTED = pb.MEMBER_STATE_REPORTED
-START, END = update_pb2.EVALUATION_MOMENT_START, update_pb2.EVALUATION_MOMENT_END
+START, END = "start", "trained"
 
 
-def sums(moment: update_pb2.EvaluationMoment, count: int, correct: int, loss: float = 0.0) -> update_pb2.EvaluationSums:
-    return update_pb2.EvaluationSums(moment=moment, count=count, correct=correct, loss=loss)
+def sums(label: str, count: int, correct: int, loss: float = 0.0) -> update_pb2.EvaluationSums:
+    return update_pb2.EvaluationSums(label=label, count=count, correct=correct, loss=loss)
 
 
 def member(index: int, state: pb.MemberState, reason: str = "", **fields: object) -> pb.MemberResult:
@@ -31,7 +31,7 @@ def sample() -> pb.RoundResult:
         ],
         bytes_sent=4096,
     )
-    getattr(result, "global").append(sums(END, 50, 40, 25.0))
+    getattr(result, "global").append(sums("global", 50, 40, 25.0))
     return result
 
 
@@ -89,10 +89,13 @@ def test_precision_and_recall_come_from_what_all_members_sent_together() -> None
     assert "confusion" not in task_report.round_values(result)["personal"]["before"]["pooled"]
 
 
-def test_a_round_tells_what_was_measured_after_stages_that_were_thrown_away() -> None:
+@pytest.mark.parametrize("label", ["fine_tuned", "nearest"])
+def test_a_round_tells_of_every_evaluation_by_its_label(label: str) -> None:
     result = sample()
-    result.members[0].evaluations.append(sums(update_pb2.EVALUATION_MOMENT_FINE_TUNED, 10, 9))
+    result.members[0].evaluations.append(sums(label, 10, 9))
     values = task_report.round_values(result)
 
-    assert values["personal"]["fine_tuned"]["mean_accuracy"] == pytest.approx(0.9)
-    assert values["members"][0]["evaluations"]["fine_tuned"]["correct"] == 9
+    assert values["personal"][label]["mean_accuracy"] == pytest.approx(0.9)
+    assert values["members"][0]["evaluations"][label]["correct"] == 9
+    assert task_report.figures(values)[f"personal_{label}_accuracy"] == pytest.approx(0.9)
+    assert len(task_report.round_row(values)) == len(task_report.ROUND_COLUMNS)

@@ -13,23 +13,33 @@ from fedlens_server.engine import phases, vetting
 from fedlens_server.errors import Malformed, UpdateInvalid
 from fedlens_server.methods import METHODS
 from fedlens_server.methods.fedavg import sharing_global_set, whole_model_plan, with_mean
-from fedlens_server.planning.method import Method, MethodState, Phase, TaskPlan, Tools, Update
+from fedlens_server.planning.local_plans import (
+    CONFUSION,
+    FINE_TUNED,
+    START,
+    TRAINED,
+    evaluate,
+    label_distribution,
+    plan,
+    train,
+)
+from fedlens_server.planning.method import Method, Phase, State, TaskPlan, Tools, Update
+from fedlens_server.planning.task_settings import TaskSettings
 from fedlens_server.store import schema
 from tests.server.bundles import tiny_bundle
 from tests.server.fakes import ALICE, BOB, EVALUATORS, EVE, Bench, evaluation_of
 
-START, END = update_pb2.EVALUATION_MOMENT_START, update_pb2.EVALUATION_MOMENT_END
-FINE_TUNED = update_pb2.EVALUATION_MOMENT_FINE_TUNED
 Change = Callable[[assignment_pb2.LocalPlan], object]
 
 
 @pytest.fixture
 def asking(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Bench]:
-    """Start FedAvg with a changed local plan and these settings; its state keeps the label distributions."""
+    """Start FedAvg with a changed local plan and these settings; its state keeps the distributions and evaluations."""
 
-    def aggregate(phase: Phase, state: MethodState, updates: Sequence[Update], tools: Tools) -> MethodState:
+    def aggregate(phase: Phase, state: State, updates: Sequence[Update], tools: Tools) -> State:
         shares = [list(update.label_distribution or ()) for update in updates]
-        return {**with_mean(phase, state, updates, tools), "shares": shares}
+        evaluated = [{label: sums.correct for label, sums in update.evaluations.items()} for update in updates]
+        return with_mean(phase, state, updates, tools).with_shared(shares=shares, evaluated=evaluated)
 
     def started(change: Change, **settings: object) -> Bench:
         def for_task(task: TaskPlan) -> Method:
@@ -53,16 +63,21 @@ def noisy(asking: Callable[..., Bench]) -> Bench:
     return asking(ask_noisily, confusion=True)
 
 
-def sums(moment: update_pb2.EvaluationMoment, *confusion: int) -> update_pb2.EvaluationSums:
+def sums(label: str, *confusion: int) -> update_pb2.EvaluationSums:
     """Of a two-class problem; the sums that belong to a confusion matrix."""
     count, correct = sum(confusion), confusion[0] + confusion[3]
-    return update_pb2.EvaluationSums(
-        moment=moment, count=count, correct=correct, loss=float(count), confusion=confusion
-    )
+    return update_pb2.EvaluationSums(label=label, count=count, correct=correct, loss=float(count), confusion=confusion)
 
 
 def report(bench: Bench, client: bytes, *evaluations: update_pb2.EvaluationSums, shares: Sequence[float] = ()) -> None:
     bench.report(client, evaluations=evaluations, label_distribution=shares)
+
+
+def commit(bench: Bench, *evaluations: update_pb2.EvaluationSums) -> None:
+    """A round in which Alice and Bob measure the same."""
+    for client in (ALICE, BOB):
+        report(bench, client, *evaluations)
+    bench.advance()
 
 
 def questions(local_plan: assignment_pb2.LocalPlan) -> list[str | None]:
@@ -73,11 +88,11 @@ def test_the_setting_asks_for_confusion_wherever_something_is_evaluated(bench: B
     bench.start(confusion=True, personal_evaluation=True, rounds=1)
     bench.enrol([EVE], EVALUATORS)
     training = bench.assignment(ALICE).local_plan
-    bench.commit()
+    commit(bench, sums(START, 1, 0, 0, 1), sums(TRAINED, 1, 0, 0, 1))
 
     assert questions(training) == ["confusion"]
     personal = bench.assignment(ALICE).local_plan
-    assert (questions(personal), len(personal.stages)) == (["confusion"], 0)
+    assert (questions(personal), len(personal.instructions)) == (["confusion"], 1)
     assert questions(bench.assignment(EVE).local_plan) == ["confusion"]
 
 
@@ -85,24 +100,24 @@ def test_without_the_setting_nobody_is_asked_for_confusion(bench: Bench) -> None
     assert questions(bench.start().assignment(ALICE).local_plan) == []
 
 
-def test_confusion_matrices_are_shown_added_up_by_moment(bench: Bench) -> None:
+def test_confusion_matrices_are_shown_added_up_by_label(bench: Bench) -> None:
     bench.start(confusion=True)
     bench.enrol([EVE], EVALUATORS)
-    report(bench, ALICE, sums(START, 1, 1, 0, 2), sums(END, 2, 0, 0, 2))
-    report(bench, BOB, sums(START, 0, 3, 1, 0))
+    report(bench, ALICE, sums(START, 1, 1, 0, 2), sums(TRAINED, 2, 0, 0, 2))
+    report(bench, BOB, sums(START, 0, 3, 1, 0), sums(TRAINED, 0, 0, 3, 1))
     bench.advance()
-    bench.evaluate(EVE, evaluation_of(bench.assignment(EVE), evaluations=[sums(START, 5, 1, 2, 4)]))
+    bench.evaluate(EVE, evaluation_of(bench.assignment(EVE), evaluations=[sums("global", 5, 1, 2, 4)]))
     bench.reopen()
 
     shown = bench.show().rounds[0]
-    # 1 + 0, 1 + 3, 0 + 1, 2 + 0
-    assert [(s.moment, s.count, s.correct, list(s.confusion)) for s in shown.personal] == [
+    # 1 + 0, 1 + 3, 0 + 1, 2 + 0 and 2 + 0, 0 + 0, 0 + 3, 2 + 1
+    assert [(s.label, s.count, s.correct, list(s.confusion)) for s in shown.personal] == [
         (START, 8, 3, [1, 4, 1, 2]),
-        (END, 4, 4, [2, 0, 0, 2]),
+        (TRAINED, 8, 5, [2, 0, 3, 3]),
     ]
     assert [list(s.confusion) for s in getattr(shown, "global")] == [[5, 1, 2, 4]]
     # A thousand members' matrices would be too long a message.
-    assert [len(s.confusion) for member in shown.members for s in member.evaluations] == [0, 0, 0]
+    assert [len(s.confusion) for member in shown.members for s in member.evaluations] == [0, 0, 0, 0]
 
 
 def header_of(*evaluations: update_pb2.EvaluationSums, **statistics: Any) -> update_pb2.UpdateHeader:
@@ -112,18 +127,10 @@ def header_of(*evaluations: update_pb2.EvaluationSums, **statistics: Any) -> upd
 
 
 def right(count: int, correct: int, *confusion: int) -> update_pb2.EvaluationSums:
-    return update_pb2.EvaluationSums(moment=START, count=count, correct=correct, confusion=confusion)
+    return update_pb2.EvaluationSums(label=START, count=count, correct=correct, confusion=confusion)
 
 
-EVERYTHING = assignment_pb2.LocalPlan(
-    evaluation=assignment_pb2.EvaluationPlan(
-        at_start=True, at_end=True, fine_tuning=[assignment_pb2.Stage(program="step", epochs=1)]
-    ),
-    statistics=[
-        assignment_pb2.ClientStatistic(label_distribution=assignment_pb2.LabelDistribution(epsilon=1.0)),
-        assignment_pb2.ClientStatistic(confusion=assignment_pb2.Confusion()),
-    ],
-)
+EVERYTHING = plan(evaluations=[evaluate(START)], statistics=[label_distribution(1.0), CONFUSION])
 
 
 @pytest.mark.parametrize(
@@ -158,28 +165,40 @@ def test_answers_that_are_not_what_was_asked_for_are_named(header: update_pb2.Up
     ],
 )
 def test_answers_that_were_not_asked_for_are_named(header: update_pb2.UpdateHeader, named: str) -> None:
-    evaluations_only = assignment_pb2.LocalPlan(evaluation=EVERYTHING.evaluation)
+    evaluations_only = plan(evaluations=EVERYTHING.evaluations)
 
     assert vetting.statistics_fault(header, evaluations_only, classes=2) == named
 
 
-def test_what_was_asked_for_is_accepted_also_of_stages_that_were_thrown_away() -> None:
-    header = header_of(sums(START, 1, 0, 0, 1), sums(END, 0, 0, 0, 0), sums(FINE_TUNED, 2, 1, 0, 0))
-
-    assert vetting.statistics_fault(header, EVERYTHING, classes=2) is None
+def test_what_was_asked_for_is_accepted() -> None:
+    assert vetting.statistics_fault(header_of(sums(START, 1, 0, 0, 1)), EVERYTHING, classes=2) is None
 
 
-def test_stages_to_fine_tuning_reach_clients_and_are_checked_like_others(asking: Callable[..., Bench]) -> None:
+def test_evaluations_of_further_values_reach_clients_the_operator_and_the_method(
+    asking: Callable[..., Bench],
+) -> None:
     def tune(program: str, local_plan: assignment_pb2.LocalPlan) -> None:
-        local_plan.evaluation.fine_tuning.add(program=program, epochs=1)
+        tuning = train(TaskSettings(method="asking", rounds=1, population=1), FINE_TUNED, start=TRAINED)
+        tuning.train.program = program
+        local_plan.instructions.append(tuning)
+        local_plan.evaluations.append(evaluate("nearest", FINE_TUNED))
 
     with pytest.raises(Malformed, match="the bundle has no program 'sleep'"):
         asking(partial(tune, "sleep"))
-    bench = asking(partial(tune, "step"), confusion=True)
-    report(bench, ALICE, sums(FINE_TUNED, 1, 1, 1, 1))
+    bench = asking(partial(tune, "step"), rounds=1)
+    for client, correct in ((ALICE, 2), (BOB, 3)):
+        labels = (START, TRAINED, "nearest")
+        found = [update_pb2.EvaluationSums(label=each, count=5, correct=correct, loss=1.0) for each in labels]
+        report(bench, client, *found)
+    bench.advance()
 
-    assert len(bench.assignment(BOB).local_plan.evaluation.fine_tuning) == 1
-    assert [s.moment for s in bench.show().rounds[0].personal] == [FINE_TUNED]
+    assert [(s.label, s.count, s.correct) for s in bench.show().rounds[0].personal] == [
+        (START, 10, 5),
+        (TRAINED, 10, 5),
+        ("nearest", 10, 5),
+    ]
+    alices = {START: 2, TRAINED: 2, "nearest": 2}
+    assert bench.task.values.shared["evaluated"] == [alices, dict.fromkeys(alices, 3)]
 
 
 def test_a_noisy_distribution_reaches_the_method_also_after_a_restart(noisy: Bench) -> None:
@@ -189,7 +208,7 @@ def test_a_noisy_distribution_reaches_the_method_also_after_a_restart(noisy: Ben
     noisy.advance()
 
     # Doubles as they were sent, ascending by client.
-    assert noisy.task.values["shares"] == [[0.75, -0.5], [1e-17, 1.25]]
+    assert noisy.task.values.shared["shares"] == [[0.75, -0.5], [1e-17, 1.25]]
 
 
 def test_a_member_without_its_noisy_distribution_is_quarantined(noisy: Bench) -> None:
@@ -215,13 +234,13 @@ def test_a_task_with_noisy_distributions_asks_its_trainers_for_nothing_exact(noi
     noisy.advance()
 
     assert questions(told) == ["label_distribution"]
-    assert not told.HasField("evaluation")
+    assert not told.evaluations
     # The evaluator's photos are nobody's secret.
     assert questions(noisy.assignment(EVE).local_plan) == ["confusion"]
 
 
 def test_an_evaluation_in_such_a_task_is_quarantined(noisy: Bench) -> None:
-    with pytest.raises(UpdateInvalid, match=r"found moments \[1\], asked for were \[\]"):
+    with pytest.raises(UpdateInvalid, match="evaluations: found 'start', asked for were none"):
         report(noisy, ALICE, sums(START, 1, 0, 0, 1), shares=[0.5, 0.5])
 
 
@@ -245,18 +264,19 @@ def test_a_method_without_a_usable_epsilon_is_refused(asking: Callable[..., Benc
     def ask(local_plan: assignment_pb2.LocalPlan) -> None:
         local_plan.statistics.add().label_distribution.epsilon = epsilon
 
-    with pytest.raises(Malformed, match=r"phase 'train': epsilon is .*, must be above 0 and finite"):
+    with pytest.raises(Malformed, match=r"phase 'train': .* epsilon .*; it must be above 0 and finite"):
         asking(ask)
 
 
 def test_a_header_with_three_confusion_matrices_of_a_hundred_classes_fits() -> None:
-    # 10,000 photos a moment, spread as unevenly as costs most bytes: 78 numbers of 128 need two bytes each.
+    # 10,000 photos an evaluation, spread as unevenly as costs most bytes: 78 numbers of 128 need two bytes each.
     numbers = [128] * 78 + [0] * (100 * 100 - 78)
     evaluations = [
-        update_pb2.EvaluationSums(moment=moment, count=sum(numbers), correct=128, confusion=numbers, loss=1.0)
-        for moment in (START, END, FINE_TUNED)
+        update_pb2.EvaluationSums(label=label, count=sum(numbers), correct=128, confusion=numbers, loss=1.0)
+        for label in (START, TRAINED, FINE_TUNED)
     ]
-    header = header_of(*evaluations, bundle=bytes(32), blob_sha256=bytes(32), class_counts=[10] * 100)
+    uploads = [update_pb2.UploadedBlob(name="weights", sha256=bytes(32), size=1 << 40)]
+    header = header_of(*evaluations, bundle=bytes(32), uploads=uploads, class_counts=[10] * 100)
 
     assert len(wire.frame_update(header)) < wire.MAX_UPDATE_HEADER_BYTES
     assert 3 * 100**2 <= phases.MAX_CONFUSION_NUMBERS

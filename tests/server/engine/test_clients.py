@@ -113,7 +113,7 @@ def test_nothing_is_left_of_a_forgotten_client_but_its_id(running: Bench) -> Non
     running.report(BOB)
     running.advance()
     running.report(ALICE, 7.0)
-    second = running.member(ALICE).blob
+    (second,) = running.member(ALICE).blobs.values()
 
     assert running.forget(ALICE) is False
 

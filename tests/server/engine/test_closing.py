@@ -36,7 +36,7 @@ def test_an_update_that_comes_while_its_round_is_closing_does_not_enter(closing:
 
     np.testing.assert_array_equal(closing.model()["fc.bias"], [1.0, 1.0])
     assert closing.members()[BOB].state == admin_pb2.MEMBER_STATE_PENDING
-    assert header.blob_sha256 not in closing.store.blobs.sizes
+    assert header.uploads[0].sha256 not in closing.store.blobs.sizes
 
 
 def test_a_bad_blob_or_a_failure_changes_nothing_in_a_closing_round(closing: Bench) -> None:
@@ -68,7 +68,7 @@ def gather(bench: Bench, **changes: object) -> None:
     bench.start(tiny_bundle(references=["global"]), method="patchwork", **changes)
     for client, value in ((ALICE, 1.0), (BOB, 2.0)):
         assignment = bench.assignment(client)
-        base = assignment.sets[0].sha256 if assignment.local_plan.upload.base_set else None
+        base = assignment.sets[0].sha256 if assignment.local_plan.uploads[0].base else None
         biases = {"fc.bias": np.full(2, value, np.float32)}  # the difference to 0 is the same
         bench.upload(client, biases, class_counts=[5, 5], base=base)
 
@@ -123,7 +123,8 @@ def test_what_was_kept_of_a_client_forgotten_while_a_round_closes_goes_with_the_
 
 def _as_assigned(bench: Bench) -> assignment_pb2.Assignment:
     """The assignments that members got while the round was open."""
-    return assignment_pb2.Assignment(task=1, round=1, phase=0, bundle=bench.task.bundles[0].id)
+    plan = bench.task.phases[0].plan
+    return assignment_pb2.Assignment(task=1, round=1, phase=0, bundle=bench.task.bundles[0].id, local_plan=plan)
 
 
 def test_a_round_one_of_whose_files_is_gone_is_abandoned_and_the_next_one_opens(bench: Bench) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from contextlib import nullcontext
+from dataclasses import replace
 from hashlib import sha256
 from typing import Any
 
@@ -9,15 +10,16 @@ import numpy as np
 import pytest
 
 from fedlens_proto import blob
-from fedlens_proto import manifest as manifests
 from fedlens_proto.blob import Array, Blob
 from fedlens_proto.difference import Differences, Sums
 from fedlens_proto.v1 import admin_pb2, assignment_pb2, blob_pb2, update_pb2
-from fedlens_server.engine import assignments, phases, tasks
-from fedlens_server.errors import Malformed, Unknown, UpdateInvalid
+from fedlens_server.engine import assignments, tasks
+from fedlens_server.errors import Unknown, UpdateInvalid
+from fedlens_server.methods import METHODS
+from fedlens_server.methods.fedavg import sharing_global_set, whole_model_plan
+from fedlens_server.planning.method import Method, Phase, State, TaskPlan, TensorSet
 from tests.server.bundles import tiny_bundle
 from tests.server.fakes import ALICE, BOB, EVALUATORS, EVE, Bench, update_of
-from tests.server.patchwork import BIAS
 
 INT8, FLOAT32, FLOAT16 = blob_pb2.DTYPE_INT8, blob_pb2.DTYPE_FLOAT32, blob_pb2.DTYPE_FLOAT16
 
@@ -74,15 +76,15 @@ def both_report(bench: Bench, shift: float = 1.0) -> None:
 def test_an_upload_is_asked_for_as_the_difference_to_what_was_downloaded(bench: Bench) -> None:
     start(bench, codec="int8", difference=True)
 
-    upload = bench.assignment(ALICE).local_plan.upload
+    (upload,) = bench.assignment(ALICE).local_plan.uploads
     expected = bench.expect()
+    (layout,), (base,) = expected.layouts, expected.bases
 
-    assert (upload.codec, upload.base_set) == (assignment_pb2.CODEC_INT8, "global")
-    assert expected.base == downloaded(bench, ALICE).sha256
+    assert (upload.codec, upload.base) == (assignment_pb2.CODEC_INT8, "global")
+    assert base == downloaded(bench, ALICE).sha256
     header, raw = difference_of(bench, ALICE, trained(bench.tensors(bench.assignment(ALICE)), 1.0))
-    assert expected.layout is not None
-    assert expected.layout.size == len(raw) == header.blob_size
-    checker = blob.Checker(expected.layout.specs, expected.base)
+    assert layout.size == len(raw) == header.uploads[0].size
+    checker = blob.Checker(layout.specs, base)
     checker.feed(raw)
     assert checker.finish().size == len(raw)
 
@@ -129,7 +131,7 @@ def test_a_difference_sent_again_gets_its_receipt_even_after_the_round(bench: Be
     expected = bench.expect()
     receipts.append(bench.send(ALICE, assignment, header, raw))
 
-    assert expected.base == base
+    assert expected.bases == (base,)
     assert receipts[0] == receipts[1]
 
 
@@ -296,7 +298,7 @@ def gather(bench: Bench) -> None:
     for client, value in ((ALICE, 2.0), (BOB, 4.0)):
         assignment = bench.assignment(client)
         sent: Mapping[str, Array] = {"fc.bias": np.full(2, value, np.float32)}
-        base = assignment.sets[0].sha256 if assignment.local_plan.upload.base_set else None
+        base = assignment.sets[0].sha256 if assignment.local_plan.uploads[0].base else None
         if base is not None:
             sent = Differences(sent, bench.store.tensors(base))
         bench.upload(client, sent, class_counts=[4, 6], floats=INT8, base=base)
@@ -329,24 +331,21 @@ def test_a_set_that_not_all_members_share_is_offered_without_a_difference(patchw
     np.testing.assert_array_equal(Blob.from_bytes(raw_of(patchwork, ALICE, sets["own"].sha256))["fc.bias"], [2.0, 2.0])
 
 
-def test_a_base_that_the_pass_does_not_download_is_refused_by_name(patchwork: Bench) -> None:
-    with pytest.raises(Malformed, match=r"phase 'gather': differences to set 'mine' are uploaded, .*\['shared'\]"):
-        start_patchwork(patchwork, difference=True, options={"base": "mine"})
+def test_a_base_that_lacks_what_is_uploaded_fails_the_task_by_name(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def biased(task: TaskPlan) -> Method:
+        local_plan = whole_model_plan(task)
+        local_plan.uploads[0].base = "biases"
 
+        def download(phase: Phase, state: State, client: bytes | None) -> Mapping[str, TensorSet]:
+            return {"global": state.shared["global"], "biases": {"fc.bias": np.zeros(2, np.float32)}}
 
-def test_a_base_that_need_not_hold_what_is_uploaded_is_refused_by_name() -> None:
-    manifest = manifests.parse(tiny_bundle().manifest)
-    local_plan = assignment_pb2.LocalPlan(
-        start=[
-            assignment_pb2.StartRule(tensors=BIAS, source=assignment_pb2.SetSource(download="biases")),
-            assignment_pb2.StartRule(source=assignment_pb2.SetSource(download="global")),
-        ],
-        upload=assignment_pb2.Upload(codec=assignment_pb2.CODEC_FLOAT32, base_set="global"),
-    )
+        return replace(sharing_global_set(task, local_plan), download=download)
 
-    with pytest.raises(
-        Malformed, match=r"difference of \['fc.bias'\] to set 'global' is uploaded, which need not hold"
-    ):
-        phases.check(local_plan, manifest, "train")
-    local_plan.upload.tensors.names.append("fc.weight")
-    phases.check(local_plan, manifest, "train")
+    monkeypatch.setitem(METHODS, "biased", biased)
+    start(bench, method="biased")
+
+    task = bench.show().task
+    assert task.state == admin_pb2.TASK_STATE_FAILED
+    assert task.reason == "the method's download lacks tensors in 'biases', to which clients send differences"

@@ -114,7 +114,7 @@ def test_a_method_whose_download_lacks_a_set_fails_its_task_with_the_sets_name(
     def for_task(task: TaskPlan) -> Method:
         return replace(
             sharing_global_set(task, whole_model_plan(task)),
-            download=lambda phase, state, client: {"something": state["global"]},
+            download=lambda phase, state, client: {"something": state.shared["global"]},
         )
 
     monkeypatch.setitem(METHODS, "forgetful", for_task)

@@ -240,8 +240,8 @@ def test_personal_evaluation_is_one_more_phase_for_everyone(bench: Bench) -> Non
 
     for client in (ALICE, BOB):
         assignment = bench.assignment(client)
-        assert (assignment.phase, len(assignment.local_plan.stages)) == (1, 0)
-        sums = [update_pb2.EvaluationSums(moment=update_pb2.EVALUATION_MOMENT_START, count=5, correct=3, loss=1.5)]
+        assert (assignment.phase, [each.value for each in assignment.local_plan.instructions]) == (1, ["start"])
+        sums = [update_pb2.EvaluationSums(label="start", count=5, correct=3, loss=1.5)]
         bench.upload(client, num_examples=0, evaluations=sums)
     bench.advance()
 
@@ -325,7 +325,7 @@ def test_who_waits_is_told_of_a_new_round_and_of_its_end(running: Bench) -> None
 
 def test_uploads_are_deleted_one_round_after_theirs(running: Bench) -> None:
     running.report(ALICE, 1.0)
-    uploaded = running.member(ALICE).blob
+    (uploaded,) = running.member(ALICE).blobs.values()
     running.report(BOB, 2.0)
     running.advance()
     assert uploaded in running.store.blobs.sizes

@@ -8,7 +8,7 @@ import pytest
 
 from fedlens_proto.blob import Array
 from fedlens_server.methods import METHODS, fedns
-from fedlens_server.planning.method import Method, MethodState, Phase, TaskPlan, Tools, Update
+from fedlens_server.planning.method import Method, Phase, State, TaskPlan, Tools, Update
 from tests.server.fakes import ALICE, BOB, Bench
 from tests.server.networks import network, weights
 
@@ -48,7 +48,7 @@ def test_what_was_sent_alike_to_all_is_held_once(bench: Bench, monkeypatch: pyte
     def watched(task: TaskPlan) -> Method:
         method = fedns.for_task(task)
 
-        def aggregate(phase: Phase, state: MethodState, updates: Sequence[Update], tools: Tools) -> MethodState:
+        def aggregate(phase: Phase, state: State, updates: Sequence[Update], tools: Tools) -> State:
             seen.extend(updates)
             return method.aggregate(phase, state, updates, tools)
 

@@ -11,12 +11,12 @@ from fedlens_server.engine import assignments, tasks
 from fedlens_server.errors import Malformed, Unknown
 from fedlens_server.methods import METHODS
 from fedlens_server.methods.fedavg import sharing_global_set, whole_model_plan
-from fedlens_server.planning.method import Method, MethodState, Phase, TaskPlan, Tools
+from fedlens_server.planning.method import Method, Phase, State, TaskPlan, Tools
 from tests.server.bundles import TinyBundle, tiny_bundle
 from tests.server.concatenated import concatenated
 from tests.server.fakes import ALICE, BOB, CAPABILITIES, EVALUATORS, EVE, Bench
 from tests.server.methods.tasks import changed
-from tests.server.networks import network
+from tests.server.networks import network, weights
 
 LENET = network()
 RESNET = changed(network(width=5), model="resnet")
@@ -102,6 +102,8 @@ def test_a_client_that_waits_is_told_of_them_too(both: Bench) -> None:
 
     assert model.bundle == RESNET.id
     assert sets(model) == sets(assignment)
+    (rule,) = model.rules
+    assert (rule.source.state, rule.source.download) == ("model", "initial")
 
 
 def test_before_a_task_begins_there_is_no_model(alone: Bench) -> None:
@@ -139,17 +141,38 @@ def test_a_classifier_is_shared_by_clients_with_different_extractors(bench: Benc
     np.testing.assert_array_equal(bench.tensors(alices)["fc.bias"], [5.0, 5.0])
 
 
+def test_of_a_model_that_is_shared_in_part_evaluators_are_told_nothing_and_trainers_how_to_complete_it(
+    bench: Bench,
+) -> None:
+    bench.make(LENET, method="fedper", rounds=1)
+    bench.enrol([EVE], EVALUATORS)
+    bench.enrol([ALICE, BOB])
+    for client in (ALICE, BOB):
+        bench.upload(
+            client, {name: weights(1.0)[name] for name in ("bn.batches", "bn.mean", "bn.weight", "conv.weight")}
+        )
+    bench.advance()
+
+    assert not bench.check_in(EVE).finished.models
+    (model,) = bench.check_in(ALICE).finished.models
+    assert sorted(sets(model)) == ["global", "initial"]
+    assert [(rule.source.state, rule.source.download) for rule in model.rules] == [
+        ("", "global"),
+        ("classifier", "initial"),
+    ]
+
+
 def stacking_method(task: TaskPlan) -> Method:
     """A round of FedAvg, then one in which nothing but the concatenated classifier is trained."""
     train, stacked = whole_model_plan(task), whole_model_plan(task)
     stacked.extractors.extend(["one", "two"])
     phases = (
-        Phase(name="train", rounds=1, cohort=None, local_plan=train),
-        Phase(name="stack", rounds=1, cohort=None, local_plan=stacked, concatenated=True),
+        Phase(name="train", rounds=1, cohort=None, plan=train),
+        Phase(name="stack", rounds=1, cohort=None, plan=stacked),
     )
 
-    def begin(phase: Phase, state: MethodState, tools: Tools) -> MethodState:
-        return {"global": tools.initial if phase.name == "train" else tools.initial_concatenated}
+    def begin(phase: Phase, state: State, tools: Tools) -> State:
+        return State(shared={"global": tools.initial})
 
     return replace(sharing_global_set(task, train), phases=phases, begin=begin)
 
@@ -184,9 +207,12 @@ def test_an_evaluator_gets_the_extractors_with_the_bundle(bench: Bench) -> None:
         bench.commit()
 
     assignment = bench.assignment(EVE)
+    bench.evaluate(EVE, number=2)
+    (model,) = bench.check_in(EVE).finished.models
 
-    assert assignment.bundle == stacked.id
-    assert list(assignment.local_plan.extractors) == ["one", "two"]
+    assert assignment.bundle == model.bundle == stacked.id
+    assert list(assignment.local_plan.extractors) == list(model.extractors) == ["one", "two"]
+    assert [rule.source.download for rule in model.rules] == ["global"]
 
 
 def test_who_cannot_run_a_bundle_in_every_phase_takes_no_part(bench: Bench) -> None:
@@ -201,10 +227,18 @@ def test_who_cannot_run_a_bundle_in_every_phase_takes_no_part(bench: Bench) -> N
 @pytest.mark.parametrize(
     ("method", "bundles", "message"),
     [
-        ("stacking", [LENET], "manifests: found only ordinary bundles, must be one that concatenates extractors too"),
+        (
+            "stacking",
+            [LENET],
+            "manifests: found none that concatenates 2 extractors, must be one too, for phase",
+        ),
         ("stacking", [concatenated(2)], "manifests: found only bundles that concatenate extractors, must be an ordin"),
-        ("stacking", [LENET, concatenated(3)], "phase 'stack': .* 3 .* 2"),
-        ("fedavg", [LENET, concatenated(2)], "manifests: found one that concatenates extractors, must be ordinary"),
+        ("stacking", [LENET, concatenated(3)], "manifests: found none that concatenates 2 extractors"),
+        (
+            "fedavg",
+            [LENET, concatenated(2)],
+            r"\[1\]: found a bundle that concatenates 2 extractors, must be one that",
+        ),
         ("local_only", [LENET, tiny_bundle(class_prefix="kind")], "class names differ from those of the first bundle"),
     ],
 )

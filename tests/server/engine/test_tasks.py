@@ -15,7 +15,7 @@ from tests.server.fakes import SEED, SETTINGS, Bench
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"method": "fedmagic"}, "method: found 'fedmagic', must be one of fedavg"),
+        ({"method": "fedmagic"}, "method: found 'fedmagic', must be one of ditto"),
         ({"rounds": 0}, "rounds: found 0, must be rounds to commit, 1 to 1000000"),
         ({"rounds": "ten"}, 'rounds: found "ten", must be'),
         ({"rounds": True}, "rounds: found true, must be"),
@@ -161,15 +161,15 @@ def test_bundles_of_one_task_must_agree(bench: Bench, second: TinyBundle, messag
 
 
 def test_a_reference_that_the_method_does_not_give_is_named(bench: Bench) -> None:
-    with pytest.raises(Malformed, match=r"the bundle's step wants reference \['previous'\]"):
+    with pytest.raises(Malformed, match=r"phase 'train': .*program 'step' needs reference \['previous'\]"):
         bench.make(tiny_bundle(references=["global", "previous"]))
 
 
-def test_the_proximal_reference_is_bound_to_the_download(bench: Bench) -> None:
+def test_the_proximal_reference_is_bound_to_the_weights_that_the_training_starts_from(bench: Bench) -> None:
     bench.make(tiny_bundle(references=["global"]))
 
     (phase,) = bench.task.phases
-    assert phase.local_plan.references[0].set.download == "global"
+    assert phase.plan.instructions[1].train.bindings[0].source.value == "start"
 
 
 def test_a_model_of_a_task_that_has_not_started_is_the_initial_one(bench: Bench) -> None:

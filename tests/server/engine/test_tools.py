@@ -8,7 +8,7 @@ import pytest
 
 from fedlens_proto import keyed_hash
 from fedlens_server.methods import METHODS, fedavg
-from fedlens_server.planning.method import Method, MethodState, Phase, TaskPlan, Tools, Update
+from fedlens_server.planning.method import Method, Phase, State, TaskPlan, Tools, Update
 from tests.server.fakes import SEED, Bench, client_ids
 
 IDS = client_ids(9)
@@ -18,15 +18,15 @@ def for_task(task: TaskPlan) -> Method:
     """FedAvg that keeps what it was given."""
     method = fedavg.for_task(task)
 
-    def begin(phase: Phase, state: MethodState, tools: Tools) -> MethodState:
-        return {**method.begin(phase, state, tools), "begun": tools.generator.random(3, np.float32)}
+    def begin(phase: Phase, state: State, tools: Tools) -> State:
+        return method.begin(phase, state, tools).with_shared(begun=tools.generator.random(3, np.float32))
 
-    def aggregate(phase: Phase, state: MethodState, updates: Sequence[Update], tools: Tools) -> MethodState:
+    def aggregate(phase: Phase, state: State, updates: Sequence[Update], tools: Tools) -> State:
         given = {
             "drawn": tools.generator.random(3, np.float32),
             "population": [client.hex() for client in tools.population],
         }
-        return {**state, **method.aggregate(phase, state, updates, tools), **given}
+        return method.aggregate(phase, state, updates, tools).with_shared(**given)
 
     return replace(method, begin=begin, aggregate=aggregate)
 
@@ -42,7 +42,7 @@ def noting(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Bench:
 
 
 def value(bench: Bench, name: str) -> np.ndarray:
-    return np.asarray(bench.task.values[name])
+    return np.asarray(bench.task.values.shared[name])
 
 
 def commit(bench: Bench) -> None:

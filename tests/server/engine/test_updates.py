@@ -42,10 +42,14 @@ def weights(value: float) -> dict[str, np.ndarray]:
     }
 
 
+def sums(label: str, **numbers: Any) -> update_pb2.EvaluationSums:
+    return update_pb2.EvaluationSums(label=label, **numbers)
+
+
 def received(assignment: assignment_pb2.Assignment, value: float, body: bytes) -> ReceivedUpdate:
     header, raw = update_of(assignment, weights(value))
-    stored = PendingBlob(header.blob_sha256, len(raw), raw=raw)
-    return ReceivedUpdate(header=header, body_sha256=sha256(body).digest(), body_size=len(raw), blob=stored)
+    stored = PendingBlob(header.uploads[0].sha256, len(raw), raw=raw)
+    return ReceivedUpdate(header=header, body_sha256=sha256(body).digest(), body_size=len(raw), blobs=(stored,))
 
 
 def send(bench: Bench, assignment: assignment_pb2.Assignment, value: float = 1.0, client: bytes = ALICE):
@@ -63,7 +67,7 @@ def test_an_update_sent_again_gets_the_same_receipt_and_counts_once_even_when_th
     running.reopen()
 
     assert due == []
-    assert running.expect().layout is not None
+    assert len(running.expect().layouts) == 1
     assert send(running, assignment) == second == first
 
 
@@ -121,9 +125,8 @@ def test_foreign_tasks_rounds_and_members_are_refused(running: Bench) -> None:
 def test_an_expectation_is_the_uploads_exact_layout(bench: Bench, codec: str, floats: str) -> None:
     bench.start(BUNDLE, codec=codec)
 
-    layout = bench.expect().layout
+    (layout,) = bench.expect().layouts
 
-    assert layout is not None
     assert [str(spec) for spec in layout.specs] == [
         "bn.batches int64[]",
         f"fc.bias {floats}[2]",
@@ -139,11 +142,13 @@ def test_an_expectation_is_the_uploads_exact_layout(bench: Bench, codec: str, fl
         ({"num_examples": 10**9}, "num_examples: found 1000000000, at most 1000000"),
         ({"num_examples": 2**64 - 1}, "num_examples: found 18446744073709551615"),
         ({"class_counts": [5, 5]}, "class_counts came where none were asked for"),
-        ({"evaluations": [update_pb2.EvaluationSums(moment=1, count=2**63)]}, "photos right"),
-        ({"evaluations": [update_pb2.EvaluationSums(moment=1, count=1, correct=2)]}, "2 of 1 photos right"),
-        ({"evaluations": [update_pb2.EvaluationSums(moment=2, count=1, loss=float("nan"))]}, "a loss of nan"),
-        ({"evaluations": [update_pb2.EvaluationSums(moment=2), update_pb2.EvaluationSums(moment=1)]}, "moments"),
-        ({"evaluations": [update_pb2.EvaluationSums(moment=7)]}, "moments"),
+        ({"evaluations": [sums("start", count=2**63), sums("trained")]}, "photos right"),
+        ({"evaluations": [sums("start", count=1, correct=2), sums("trained")]}, "2 of 1 photos right"),
+        ({"evaluations": [sums("start"), sums("trained", count=1, loss=float("nan"))]}, "a loss of nan"),
+        ({"evaluations": [sums("trained"), sums("start")]}, "found 'trained', 'start', asked for were 'start', 'train"),
+        ({"evaluations": [sums("start")]}, "evaluations: found 'start', asked for were 'start', 'trained'"),
+        ({"evaluations": []}, "evaluations: found none, asked for were 'start', 'trained'"),
+        ({"evaluations": [sums("start"), sums("trained"), sums("trained")]}, "evaluations: found"),
     ],
 )
 def test_an_unacceptable_header_quarantines_the_member(running: Bench, change: dict[str, Any], reason: str) -> None:
@@ -159,7 +164,7 @@ def test_an_unacceptable_header_quarantines_the_member(running: Bench, change: d
     found = running.members()[ALICE]
     assert found.state == admin_pb2.MEMBER_STATE_QUARANTINED
     assert reason in found.reason
-    assert header.blob_sha256 not in running.store.blobs.sizes
+    assert header.uploads[0].sha256 not in running.store.blobs.sizes
 
 
 @pytest.mark.parametrize(
@@ -215,6 +220,14 @@ def test_an_update_too_far_from_its_download_is_quarantined(
         send(bench, bench.assignment(BOB), far, client=BOB)
 
 
+def test_of_tensors_that_may_start_from_client_state_the_norm_is_their_own(patchwork: Bench) -> None:
+    # From 0.5 to 2.0 two biases move by sqrt(2 * 1.5^2) = 2.12; their own norm is sqrt(2 * 2^2) = 2.83.
+    patchwork.start(tiny_bundle(references=("global",), fill=0.5), method="patchwork", max_update_norm=2.5)
+
+    with pytest.raises(UpdateInvalid, match=r"norm 2\.82843, at most 2\.5 is allowed"):
+        patchwork.upload(ALICE, {"fc.bias": np.full(2, 2.0, np.float32)}, class_counts=[4, 6])
+
+
 def test_updates_with_a_bound_on_their_norm_share_a_commit(bench: Bench) -> None:
     bench.start(BUNDLE, max_update_norm=3.0)
     gate = threading.Event()
@@ -261,7 +274,7 @@ def test_a_client_reads_its_sets_and_bundle_and_nothing_else(running: Bench) -> 
     for raw in BUNDLE.parts:
         assert assignments.readable(running.federation, BOB, sha256(raw).digest()).size == len(raw)
     assert assignments.readable(running.federation, BOB, assignment.sets[0].sha256).size == assignment.sets[0].size
-    for digest in (header.blob_sha256, b"\0" * 32, b"short", b""):
+    for digest in (header.uploads[0].sha256, b"\0" * 32, b"short", b""):
         with pytest.raises(Unknown):
             assignments.readable(running.federation, BOB, digest)
         with pytest.raises(Unknown):
@@ -289,7 +302,14 @@ def test_an_evaluation_of_a_round_that_another_has_followed_is_refused(evaluatin
 
 @pytest.mark.parametrize(
     "change",
-    [{"bundle": b"\1" * 32}, {"phase": 3}, {"evaluations": []}, {"class_counts": [1]}, {"blob_sha256": b"\1" * 32}],
+    [
+        {"bundle": b"\1" * 32},
+        {"phase": 3},
+        {"evaluations": []},
+        {"evaluations": [sums("start")]},
+        {"class_counts": [1]},
+        {"uploads": [update_pb2.UploadedBlob(name="weights")]},
+    ],
 )
 def test_an_unacceptable_evaluation_is_refused(evaluating: Bench, change: dict[str, object]) -> None:
     with pytest.raises(UpdateInvalid):

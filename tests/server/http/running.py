@@ -17,7 +17,7 @@ import aiohttp
 import numpy as np
 from aiohttp import web
 
-from fedlens_proto import keyed_hash
+from fedlens_proto import keyed_hash, plans
 from fedlens_proto.blob import encode
 from fedlens_proto.v1 import admin_pb2, assignment_pb2, check_in_pb2, enrolment_pb2, error_pb2, manifest_pb2, update_pb2
 from fedlens_proto.wire import MEDIA_TYPE, frame_update
@@ -156,7 +156,10 @@ def round_path(assignment: assignment_pb2.Assignment) -> str:
 
 def enrolment(token: str, client_id: bytes) -> bytes:
     capabilities = enrolment_pb2.Capabilities(
-        formats=[manifest_pb2.PROGRAM_FORMAT_PT2], bundle_classes=[manifest_pb2.BUNDLE_CLASS_WHOLE_MODEL]
+        formats=[manifest_pb2.PROGRAM_FORMAT_PT2],
+        bundle_classes=[manifest_pb2.BUNDLE_CLASS_WHOLE_MODEL],
+        plan_format=plans.FORMAT,
+        tables=["*"],
     )
     return enrolment_pb2.EnrolRequest(
         protocol=1, enrolment_token=token, client_id=client_id, capabilities=capabilities
@@ -185,13 +188,17 @@ def update(assignment: assignment_pb2.Assignment, blob: bytes | None = None, **f
         "phase": assignment.phase,
         "num_examples": 10,
         "evaluations": [
-            update_pb2.EvaluationSums(moment=update_pb2.EVALUATION_MOMENT_START, count=4, correct=1, loss=5.0),
-            update_pb2.EvaluationSums(moment=update_pb2.EVALUATION_MOMENT_END, count=4, correct=3, loss=2.0),
+            update_pb2.EvaluationSums(label="start", count=4, correct=1, loss=5.0),
+            update_pb2.EvaluationSums(label="trained", count=4, correct=3, loss=2.0),
         ],
-        "blob_sha256": sha256(blob).digest(),
-        "blob_size": len(blob),
+        "uploads": [listed(blob)],
     }
     return frame_update(update_pb2.UpdateHeader(**(header | fields))) + blob
+
+
+def listed(blob: bytes, **fields: Any) -> update_pb2.UploadedBlob:
+    """A blob of weights as a header lists it, but for these fields."""
+    return update_pb2.UploadedBlob(**{"name": "weights", "sha256": sha256(blob).digest(), "size": len(blob), **fields})
 
 
 def config(folder: Path, **limits: Any) -> Config:

@@ -124,10 +124,9 @@ async def test_a_weighted_sum_whose_source_is_lost_meanwhile_ends_the_connection
     server: Server, caplog: pytest.LogCaptureFixture
 ) -> None:
     (client, _, path), _ = await mixing(server, WIDTH)
-    for name, tensors in server.service.federation.tasks[1].values.items():
-        if name.endswith("/model"):
-            with server.service.store.blobs.path(tensors.digest).open("r+b") as file:
-                file.truncate(1_200_000)
+    for entries in server.service.federation.tasks[1].values.clients.values():
+        with server.service.store.blobs.path(entries["model"].digest).open("r+b") as file:
+            file.truncate(1_200_000)
 
     with pytest.raises(Exception, match=r"payload|closed|disconnected"):
         await client.send("GET", path)

@@ -15,10 +15,8 @@ async def evaluation(server: Server) -> tuple[Client, assignment_pb2.Assignment,
 
 
 def measured(assignment: assignment_pb2.Assignment, correct: int) -> bytes:
-    moment = update_pb2.EVALUATION_MOMENT_START
-    if assignment.local_plan.evaluation.at_end:
-        moment = update_pb2.EVALUATION_MOMENT_END
-    sums = update_pb2.EvaluationSums(moment=moment, count=50, correct=correct, loss=12.5)
+    (asked,) = assignment.local_plan.evaluations
+    sums = update_pb2.EvaluationSums(label=asked.label, count=50, correct=correct, loss=12.5)
     header = update_pb2.UpdateHeader(protocol=1, bundle=assignment.bundle, phase=assignment.phase, evaluations=[sums])
     return frame_update(header)
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from hashlib import sha256
 from pathlib import Path
@@ -15,7 +15,19 @@ from sqlalchemy import text
 from fedlens_proto.blob import encode
 from fedlens_proto.v1 import admin_pb2, assignment_pb2, error_pb2, update_pb2
 from fedlens_proto.wire import LENGTH, MAX_UPDATE_HEADER_BYTES, frame_update
-from tests.server.http.running import Client, Server, connected, head, round_path, running, trained, until, update
+from tests.server import profiles
+from tests.server.http.running import (
+    Client,
+    Server,
+    connected,
+    head,
+    listed,
+    round_path,
+    running,
+    trained,
+    until,
+    update,
+)
 
 LARGE = 200_000  # features; 2 * 200 000 * 4 bytes reach a temporary file before they are all there
 
@@ -76,10 +88,13 @@ BAD_BLOBS = {
     "the blob's base is not the expected one": encode(ONES, base=bytes(32)),
 }
 BAD_HEADERS: dict[str, dict[str, Any]] = {
-    "the header says that the blob has 1 bytes": {"blob_size": 1},
-    "the blob's SHA-256 is": {"blob_sha256": bytes(32)},
-    "blob_sha256 has 3 bytes, must have 32": {"blob_sha256": b"abc"},
-    "a blob was asked for": {"blob_sha256": b"", "blob_size": 0},
+    "the header lists blobs of 1 bytes": {"uploads": [listed(trained(), size=1)]},
+    "the blob's SHA-256 is": {"uploads": [listed(trained(), sha256=bytes(32))]},
+    "its SHA-256 has 3 bytes, must have 32": {"uploads": [listed(trained(), sha256=b"abc")]},
+    "found a size of 0 bytes": {"uploads": [listed(trained(), size=0)]},
+    "uploads: found none, asked for were 'weights'": {"uploads": []},
+    "uploads: found 'table', asked for were 'weights'": {"uploads": [listed(trained(), name="table")]},
+    "uploads: found 'weights', 'weights', asked for were 'weights'": {"uploads": [listed(trained())] * 2},
     "bundle": {"bundle": bytes(32)},
 }
 
@@ -220,6 +235,71 @@ async def test_concurrent_updates_are_all_accepted(server: Server) -> None:
     await _round_after(first, assignment)
     shown = await server.show()
     assert [entry.state for entry in shown.rounds[0].members] == [admin_pb2.MEMBER_STATE_REPORTED] * 8
+
+
+@pytest.fixture
+def knowing_profiles() -> Iterator[None]:
+    """The server knows the method Profiles."""
+    with profiles.registered():
+        yield
+
+
+async def profiling(server: Server) -> tuple[Client, assignment_pb2.Assignment]:
+    """A member, one of two, of a round that asks for weights and a profile."""
+    await server.create(profiles.bundle(LARGE), method="profiles")
+    client, _ = [await server.client(index) for index in (1, 2)]
+    return client, await client.assignment()
+
+
+def two_uploads(assignment: assignment_pb2.Assignment, table: bytes | None = None, **fields: Any) -> bytes:
+    """Weights and a profile, for `LARGE` features; `fields` are those of the profile in the header."""
+    weights, table = trained(LARGE), encode(profiles.profile(1.0, LARGE)) if table is None else table
+    uploads = [listed(weights), listed(table, **{"name": "profile", **fields})]
+    return update(assignment, weights, uploads=uploads) + table
+
+
+@pytest.mark.usefixtures("knowing_profiles")
+async def test_several_blobs_follow_one_another_in_a_body_and_are_stored_each_by_itself(server: Server) -> None:
+    client, assignment = await profiling(server)
+    body = two_uploads(assignment)
+
+    first, again = await client.upload(assignment, body), await client.upload(assignment, body)
+
+    assert (first.status, first.body) == (200, again.body)
+    stored = server.service.store.blobs.sizes
+    for raw in (trained(LARGE), encode(profiles.profile(1.0, LARGE))):
+        assert stored[sha256(raw).digest()] == len(raw)
+    assert server.temporary_files() == []
+
+
+PROFILE = encode(profiles.profile(1.0, LARGE))
+BAD_TABLES: dict[str, tuple[bytes, dict[str, Any]]] = {
+    "upload 'profile': tensor 'sums' holds a NaN or an infinity": (
+        PROFILE[:-4] + np.array([np.nan], "<f4").tobytes(),
+        {},
+    ),
+    "upload 'profile': tensor sums float32[2, 3] found": (encode(profiles.profile(1.0)), {}),
+    "upload 'profile': blob truncated": (PROFILE[:-1], {}),
+    "upload 'profile': the blob's SHA-256 is": (PROFILE, {"sha256": bytes(32)}),
+    "upload 'profile': tensor 'counts' is missing": (trained(LARGE), {}),
+    "the header lists blobs of": (PROFILE + b"\0", {"size": len(PROFILE)}),
+    "asked for were 'weights', 'profile'": (PROFILE, {"name": "losses"}),
+}
+
+
+@pytest.mark.usefixtures("knowing_profiles")
+@pytest.mark.parametrize("reason", BAD_TABLES)
+async def test_one_bad_blob_of_several_is_422_and_nothing_of_the_update_stays(server: Server, reason: str) -> None:
+    client, assignment = await profiling(server)
+    before = set(server.service.store.blobs.sizes)
+    table, fields = BAD_TABLES[reason]
+
+    answer = await client.upload(assignment, two_uploads(assignment, table, **fields))
+
+    assert answer.outcome == (422, "update-invalid")
+    assert reason in answer.error.message
+    assert set(server.service.store.blobs.sizes) == before
+    assert server.temporary_files() == []
 
 
 @asynccontextmanager

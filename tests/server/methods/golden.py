@@ -1,4 +1,4 @@
-"""The worked cases that methods are checked with, where they are at hand: `../shared/golden` beside the repository."""
+"""The worked cases that methods are checked with, where they are at hand: `../shared/golden*` beside the repository."""
 
 import json
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-FOLDER = Path(__file__).parents[4] / "shared" / "golden"
+FOLDER = Path(__file__).parents[4] / "shared"
 Arrays = dict[str, NDArray[Any]]
 
 
@@ -30,9 +30,9 @@ class Case:
 
 def cases(kind: str) -> list[Case]:
     """All cases whose name begins so; the test is skipped where there are none."""
-    found = [_read(path) for path in sorted(FOLDER.glob(f"{kind}*.npz"))]
+    found = [_read(path) for path in sorted(FOLDER.glob(f"golden*/{kind}*.npz"))]
     if not found:
-        pytest.skip("the worked cases (../shared/golden) are not here")
+        pytest.skip("the worked cases (../shared/golden*) are not here")
     return found
 
 

@@ -8,9 +8,10 @@ import numpy as np
 
 from fedlens_proto.v1 import manifest_pb2
 from fedlens_server.methods import METHODS
-from fedlens_server.planning.method import Method, MethodState, TaskPlan, TensorSet, Tools, Update
+from fedlens_server.planning.local_plans import WEIGHTS
+from fedlens_server.planning.method import Method, State, TaskPlan, TensorSet, Tools, Update
 from fedlens_server.planning.task_settings import TaskSettings
-from tests.server.bundles import TinyBundle
+from tests.server.bundles import TinyBundle, refit, with_references
 from tests.server.fakes import ALICE, BOB, CAROL
 from tests.server.networks import network, weights
 
@@ -32,29 +33,32 @@ def changed(bundle: TinyBundle, **fields: Any) -> TinyBundle:
     for name in fields:
         manifest.ClearField(name)
     manifest.MergeFrom(manifest_pb2.Manifest(**fields))
+    refit(manifest)
     return TinyBundle(manifest.SerializeToString(deterministic=True), bundle.parts, bundle.initial)
 
 
 def with_reference(bundle: TinyBundle, objective: str, tensors: Sequence[str], mu: float = 0.1) -> TinyBundle:
     """The bundle with an objective whose step has the reference `global` of these tensors, and mu."""
-    return changed(
-        bundle,
-        objective=objective,
-        references=[manifest_pb2.Reference(name="global", tensors=tensors)],
+    manifest = bundle.parsed
+    (step,) = (program for program in manifest.programs if program.name == "step")
+    step.objective = objective
+    with_mu = changed(
+        TinyBundle(manifest.SerializeToString(), bundle.parts, bundle.initial),
         hyper_parameters=[
             manifest_pb2.HyperParameter(name="lr_classifier", default_value=0.1, maximum=10.0),
             manifest_pb2.HyperParameter(name="mu", default_value=mu, maximum=1000.0),
         ],
     )
+    return with_references(with_mu, {"global": tensors})
 
 
 PROXIMAL = with_reference(network(), "proximal", ALL)
 SUPCON = with_reference(network(), "supcon", CLASSIFIER)
 
 
-def begun(method: Method, initial: float = 0.0) -> MethodState:
+def begun(method: Method, initial: float = 0.0) -> State:
     """The state at the start of the first phase, all weights `initial`."""
-    return method.begin(method.phases[0], {}, tools(initial))
+    return method.begin(method.phases[0], State(), tools(initial))
 
 
 def tools(initial: float = 0.0, **changed: Any) -> Tools:
@@ -65,7 +69,8 @@ def tools(initial: float = 0.0, **changed: Any) -> Tools:
 
 def update(client: bytes, tensors: TensorSet | None = None, photos: int = 1, **statistics: Any) -> Update:
     """A client's upload."""
-    return Update(client=client, num_examples=photos, tensors=tensors or {}, **statistics)
+    values = {} if tensors is None else {WEIGHTS: tensors}
+    return Update(client=client, num_examples=photos, values=values, **statistics)
 
 
 def uploads(sent: Mapping[bytes, TensorSet]) -> list[Update]:
@@ -73,7 +78,7 @@ def uploads(sent: Mapping[bytes, TensorSet]) -> list[Update]:
     return [update(client, tensors) for client, tensors in sent.items()]
 
 
-def after(method: Method, state: MethodState, updates: Sequence[Update], phase: int = 0, **given: Any) -> MethodState:
+def after(method: Method, state: State, updates: Sequence[Update], phase: int = 0, **given: Any) -> State:
     """The state after a round, in which clients were sent what `download` gives; `given` are tools."""
     now = method.phases[phase]
     updates = [replace(each, sent=method.download(now, state, each.client) or {}) for each in updates]

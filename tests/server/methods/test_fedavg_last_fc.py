@@ -53,14 +53,14 @@ def test_it_agrees_with_the_worked_cases() -> None:
 def test_clients_are_asked_for_their_class_counts() -> None:
     (phase,) = made("fedavg_last_fc").phases
 
-    assert [ask.WhichOneof("kind") for ask in phase.local_plan.statistics] == ["class_counts"]
+    assert [ask.WhichOneof("kind") for ask in phase.plan.statistics] == ["class_counts"]
 
 
 def test_only_the_classifier_counts_by_class() -> None:
     method = made("fedavg_last_fc")
     sent = [update(ALICE, weights(2.0), 4, class_counts=(1, 3)), update(BOB, weights(6.0), 4, class_counts=(3, 1))]
 
-    found = after(method, begun(method), sent)["global"]
+    found = after(method, begun(method), sent).shared["global"]
 
     # Class 0: (1 * 2 + 3 * 6) / 4 = 5; class 1: (3 * 2 + 1 * 6) / 4 = 3; all else (4 * 2 + 4 * 6) / 8 = 4.
     np.testing.assert_array_equal(found["fc.bias"], [5.0, 3.0])

@@ -1,5 +1,6 @@
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -7,10 +8,11 @@ import pytest
 
 from fedlens_proto.v1 import manifest_pb2
 from fedlens_server.engine import tasks
+from fedlens_server.engine.phases import asks, settle
 from fedlens_server.errors import Unknown
 from fedlens_server.methods.fedconcat import concatenate
-from fedlens_server.planning.method import Method, MethodState, NothingToAggregate, TensorSet, Update
-from fedlens_server.planning.task_settings import SettingsError
+from fedlens_server.planning.method import Method, NothingToAggregate, State, TensorSet, Update
+from fedlens_server.planning.task_settings import SettingsError, TaskSettings
 from tests.server.bundles import TinyBundle
 from tests.server.concatenated import concatenated
 from tests.server.fakes import ALICE, BOB, CAROL, DAVE, Bench, update_of
@@ -59,15 +61,17 @@ class Run:
 
     def __init__(self, method: Method, infer: Any = None) -> None:
         self.method = method
-        self.tools = tools(7.0, initial_concatenated=classifier(5.0), infer=infer, photo_shape=(3, 2, 2))
-        self.state = method.begin(method.phases[0], {}, self.tools)
+        self.tools = tools(7.0, infer=infer, photo_shape=(3, 2, 2))
+        self.state = method.begin(method.phases[0], State(), self.tools)
 
-    def round(self, phase: int, updates: Sequence[Update]) -> MethodState:
+    def round(self, phase: int, updates: Sequence[Update]) -> State:
         self.state = self.method.aggregate(self.method.phases[phase], self.state, updates, self.tools)
         return self.state
 
-    def begin(self, phase: int) -> MethodState:
-        self.state = self.method.begin(self.method.phases[phase], self.state, self.tools)
+    def begin(self, phase: int) -> State:
+        initial = classifier(5.0) if self.method.phases[phase].plan.extractors else weights(7.0)
+        given = replace(self.tools, initial=initial)
+        self.state = self.method.begin(self.method.phases[phase], self.state, given)
         return self.state
 
     def download(self, phase: int, client: bytes | None) -> Mapping[str, TensorSet] | None:
@@ -75,7 +79,7 @@ class Run:
 
     def clusters(self) -> list[int | None]:
         """The cluster of each client."""
-        return [self.state.get(f"clients/{client.hex()}/cluster") for client in IDS]
+        return [self.state.of(client).get("cluster") for client in IDS]
 
     def clustered(self, counts: Sequence[tuple[int, int]] = TWO_KINDS) -> "Run":
         """After the first phase, in which the clients have these class counts."""
@@ -102,17 +106,17 @@ def test_the_worked_cases_of_concatenated_classifiers_come_out() -> None:
 def test_the_phases_are_the_papers() -> None:
     cluster, extract, last = method(cohort=3).phases
 
-    assert [(p.name, p.rounds, p.cohort, p.concatenated) for p in (cluster, extract, last)] == [
-        ("cluster", 1, None, False),
-        ("extract", 2, 3, False),
-        ("concatenate", 3, 3, True),
+    assert [(p.name, p.rounds, p.cohort, len(p.plan.extractors)) for p in (cluster, extract, last)] == [
+        ("cluster", 1, None, 0),
+        ("extract", 2, 3, 0),
+        ("concatenate", 3, 3, 3),
     ]
-    assert not cluster.local_plan.stages and not cluster.local_plan.HasField("upload")
-    assert [ask.WhichOneof("kind") for ask in cluster.local_plan.statistics] == ["class_counts"]
-    assert [stage.epochs for stage in extract.local_plan.stages] == [1]
-    assert [stage.steps for stage in last.local_plan.stages] == [3]
-    assert list(last.local_plan.extractors) == ["cluster_0", "cluster_1", "cluster_2"]
-    assert not extract.local_plan.statistics and not last.local_plan.statistics
+    assert not cluster.plan.instructions and not cluster.plan.uploads
+    assert [ask.WhichOneof("kind") for ask in cluster.plan.statistics] == ["class_counts"]
+    assert [each.train.epochs for each in extract.plan.instructions[1:]] == [1]
+    assert [each.train.steps for each in last.plan.instructions[1:]] == [3]
+    assert list(last.plan.extractors) == ["cluster_0", "cluster_1", "cluster_2"]
+    assert not extract.plan.statistics and not last.plan.statistics
 
 
 def test_the_last_phase_leaves_out_what_its_bundle_has_no_hyper_parameter_for() -> None:
@@ -120,21 +124,22 @@ def test_the_last_phase_leaves_out_what_its_bundle_has_no_hyper_parameter_for() 
 
     phases = method(network(), fewer, hyper={"lr_classifier": 0.5, "momentum": 0.25}).phases
 
-    names = [[value.name for value in phase.local_plan.stages[0].hyper_values] for phase in phases[1:]]
+    names = [[value.name for value in phase.plan.instructions[1].train.hyper_values] for phase in phases[1:]]
     assert names == [["lr_classifier", "momentum"], ["lr_classifier"]]
 
 
 def test_noisy_labels_are_asked_for_with_epsilon_and_nothing_exact_beside_them() -> None:
-    phases = method(options={"labels": "noisy", "epsilon": 2}).phases
+    noisy = method(options={"labels": "noisy", "epsilon": 2}).phases
+    phases = settle(TaskSettings.model_validate(SETTINGS), noisy, 2)
 
-    assert [ask.label_distribution.epsilon for ask in phases[0].local_plan.statistics] == [2.0]
-    assert not any(p.local_plan.evaluation.at_start or p.local_plan.evaluation.at_end for p in phases)
+    assert [ask.label_distribution.epsilon for ask in phases[0].plan.statistics] == [2.0]
+    assert not any(p.plan.evaluations or asks(p.plan, "class_counts") for p in phases)
 
 
 def test_inferring_trains_and_uploads_in_the_first_round_and_asks_nothing() -> None:
-    first = inferring().phases[0].local_plan
+    first = inferring().phases[0].plan
 
-    assert len(first.stages) == 1 and first.HasField("upload") and not first.statistics
+    assert len(first.instructions) == 2 and first.uploads and not first.statistics
 
 
 @pytest.mark.parametrize(
@@ -152,9 +157,9 @@ def test_clients_with_like_labels_share_a_cluster_which_starts_from_the_initial_
 ) -> None:
     run = Run(method(options=options)).clustered(counts)
 
-    assert (run.clusters(), run.state["clusters"]) == (expected, max(expected) + 1)
-    assert [value(run.state[f"cluster_{j}"]) for j in set(expected)] == [7.0] * len(set(expected))
-    assert "global" not in run.state
+    assert (run.clusters(), run.state.shared["clusters"]) == (expected, max(expected) + 1)
+    assert [value(run.state.shared[f"cluster_{j}"]) for j in set(expected)] == [7.0] * len(set(expected))
+    assert "global" not in run.state.shared
 
 
 def test_noisy_rows_are_clustered_as_they_come() -> None:
@@ -184,7 +189,7 @@ def test_clients_are_grouped_by_how_their_models_answer_and_all_clusters_start_f
 
     assert run.clusters() == [0, 1, 0, 1]
     # (10 * 1 + 10 * 2 + 10 * 3 + 30 * 4) / 60 = 3
-    assert [value(run.state[f"cluster_{j}"]) for j in range(2)] == [3.0, 3.0]
+    assert [value(run.state.shared[f"cluster_{j}"]) for j in range(2)] == [3.0, 3.0]
 
 
 def test_a_client_whose_model_answers_with_infinities_has_no_cluster_and_counts_nowhere() -> None:
@@ -196,7 +201,7 @@ def test_a_client_whose_model_answers_with_infinities_has_no_cluster_and_counts_
 
     assert run.clusters() == [0, None, 1, None]
     # (1 + 3) / 2
-    assert [value(run.state[f"cluster_{j}"]) for j in range(2)] == [2.0, 2.0]
+    assert [value(run.state.shared[f"cluster_{j}"]) for j in range(2)] == [2.0, 2.0]
 
 
 def test_no_clusters_come_of_infinities_alone() -> None:
@@ -208,13 +213,13 @@ def test_no_clusters_come_of_infinities_alone() -> None:
 
 def test_a_cluster_averages_its_own_by_photos_and_one_without_participants_keeps_its_model() -> None:
     run = Run(method()).clustered()
-    before = run.state["cluster_1"]
+    before = run.state.shared["cluster_1"]
 
     run.round(1, [update(CAROL, weights(4.0), photos=30), update(ALICE, weights(8.0), photos=10)])
 
     # (30 * 4 + 10 * 8) / 40 = 5
-    assert value(run.state["cluster_0"]) == 5.0
-    assert run.state["cluster_1"] is before
+    assert value(run.state.shared["cluster_0"]) == 5.0
+    assert run.state.shared["cluster_1"] is before
 
 
 def test_order_of_arrival_changes_nothing() -> None:
@@ -228,7 +233,7 @@ def test_order_of_arrival_changes_nothing() -> None:
         run.round(1, sent[::order])
         run.begin(2)
 
-    one, other = (run.state["global"]["classifier.weight"] for run in runs)
+    one, other = (run.state.shared["global"]["classifier.weight"] for run in runs)
     np.testing.assert_array_equal(one, other)
     assert runs[0].clusters() == runs[1].clusters()
 
@@ -257,9 +262,9 @@ def test_the_last_phase_freezes_extractors_alone_and_starts_afresh() -> None:
 
     state = run.begin(2)
 
-    assert sorted(state["cluster_0"]) == EXTRACTOR
-    assert [value(state[f"cluster_{j}"]) for j in range(2)] == [1.0, 2.0]
-    np.testing.assert_array_equal(state["global"]["classifier.weight"], np.full((2, 6), 5))
+    assert sorted(state.shared["cluster_0"]) == EXTRACTOR
+    assert [value(state.shared[f"cluster_{j}"]) for j in range(2)] == [1.0, 2.0]
+    np.testing.assert_array_equal(state.shared["global"]["classifier.weight"], np.full((2, 6), 5))
     assert (run.download(2, None) or {}).keys() == (run.download(2, ALICE) or {}).keys()
 
 
@@ -268,7 +273,7 @@ def test_the_last_phase_may_start_from_the_clusters_classifiers() -> None:
     sent = {ALICE: weights(1.0, fc=((1, 2), (3, 4))), BOB: weights(2.0, fc=((5, 6), (7, 8)))}
     run.round(1, uploads(sent))
 
-    classifier = run.begin(2)["global"]
+    classifier = run.begin(2).shared["global"]
 
     # There is room for a third extractor, whose features are zeros.
     np.testing.assert_array_equal(classifier["classifier.weight"], [[1, 2, 5, 6, 0, 0], [3, 4, 7, 8, 0, 0]])
@@ -282,14 +287,14 @@ def test_the_classifier_becomes_the_unweighted_mean() -> None:
 
     run.round(2, [update(ALICE, classifier(1.0), photos=1000), update(BOB, classifier(2.0), photos=1)])
 
-    np.testing.assert_array_equal(run.state["global"]["classifier.bias"], [1.5, 1.5])
-    assert run.state["cluster_0"] is not None
+    np.testing.assert_array_equal(run.state.shared["global"]["classifier.bias"], [1.5, 1.5])
+    assert run.state.shared["cluster_0"] is not None
 
 
 def test_a_client_without_photos_counts_nowhere() -> None:
     run = Run(method())
     run.round(0, [*counted({ALICE: (9, 1), BOB: (1, 9)}), update(CAROL, photos=0, class_counts=(0, 0))])
-    assert f"clients/{CAROL.hex()}/cluster" not in run.state
+    assert CAROL not in run.state.clients
 
     run.begin(1)
     with pytest.raises(NothingToAggregate, match="no client trained on any photo"):
@@ -313,7 +318,7 @@ def test_rounds_that_are_left_out_follow_from_the_others(
         ({"options": {"clusters": 0}}, 'options.clusters: found 0, must be a whole number, 1 or more, or "elbow"'),
         ({"options": {"clusters": "knee"}}, "options.clusters: found 'knee'"),
         ({"options": {"clusters": True}}, "options.clusters: found True"),
-        ({"options": {"labels": "true"}}, 'options.labels: found \'true\', must be "counts", "noisy" or "inferred"'),
+        ({"options": {"labels": "true"}}, 'options.labels: found \'true\', must be "counts", "noisy", "inf'),
         ({"options": {"labels": "noisy"}}, "options.epsilon: found nothing, must be a number above 0"),
         ({"options": {"labels": "noisy", "epsilon": 0}}, "options.epsilon: found 0, must be a number above 0"),
         ({"options": {"epsilon": 1}}, 'options.epsilon: found 1, must be left out, since options.labels is "counts"'),

@@ -188,7 +188,7 @@ def test_each_kind_of_tensor_is_aggregated_in_its_own_way() -> None:
         update(BOB, {**weights(6.0), **CONV}, 4, class_counts=(3, 1)),
     ]
 
-    found = after(method, begun(method), sent)["global"]
+    found = after(method, begun(method), sent).shared["global"]
 
     # Var[0, 0, 3] = 2, Var[0, 0, 6] = 8: shares 0.2 and 0.8 of 3 and 6. The classifier by class, BatchNorm by photos.
     np.testing.assert_allclose(found["conv.weight"], [[0, 0, 5.4]] * 2, rtol=1e-6)
@@ -214,7 +214,7 @@ def test_whichever_update_came_first_the_bytes_are_the_same(name: str) -> None:
         for client, photos, counts in ((ALICE, 7, (3, 4)), (BOB, 11, (9, 2)), (CAROL, 13, (6, 7)))
     ]
 
-    one = after(method, begun(method), sent)["global"]
-    other = after(method, begun(method), [sent[2], sent[0], sent[1]])["global"]
+    one = after(method, begun(method), sent).shared["global"]
+    other = after(method, begun(method), [sent[2], sent[0], sent[1]]).shared["global"]
 
     assert all(one[tensor].tobytes() == other[tensor].tobytes() for tensor in one)

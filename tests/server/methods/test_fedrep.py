@@ -35,10 +35,12 @@ def test_the_classifier_is_trained_first_and_the_extractor_for_epochs_after_it(
 ) -> None:
     (phase,) = made("fedrep", BUNDLE, **settings).phases
 
+    _, head, extractor = phase.plan.instructions
     assert [
-        (stage.epochs, stage.steps, {value.name: value.value for value in stage.hyper_values})
-        for stage in phase.local_plan.stages
+        (each.train.epochs, each.train.steps, {value.name: value.value for value in each.train.hyper_values})
+        for each in (head, extractor)
     ] == expected
+    assert (head.train.start, extractor.train.start, extractor.value) == ("start", head.value, "trained")
 
 
 def test_a_learning_rate_of_0_is_refused() -> None:

@@ -1,4 +1,5 @@
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from math import log, sqrt
 from typing import Any
 
@@ -11,7 +12,7 @@ from hypothesis.extra import numpy as hnp
 from fedlens_proto.blob import Array
 from fedlens_server.methods.arithmetic.weighted_sum import WeightedSum
 from fedlens_server.methods.pfedsim import PAPER, REFERENCE, mixing_weights, similarities, updated
-from fedlens_server.planning.method import Method, MethodState, NothingToAggregate, TensorSet
+from fedlens_server.planning.method import Method, NothingToAggregate, State, TensorSet
 from tests.server.fakes import ALICE, BOB, CAROL, DAVE
 from tests.server.methods.golden import cases
 from tests.server.methods.tasks import after, made, tools, update, uploads
@@ -151,15 +152,15 @@ def pfedsim(rounds: int = 4, **options: Any) -> Method:
     return made("pfedsim", rounds=rounds, options=options)
 
 
-def run(method: Method, *rounds: Mapping[bytes, TensorSet]) -> MethodState:
+def run(method: Method, *rounds: Mapping[bytes, TensorSet]) -> State:
     """The state after these rounds of the last phase, all others skipped."""
-    state = method.begin(method.phases[-1], {}, tools())
+    state = method.begin(method.phases[-1], State(), tools())
     for sent in rounds:
         state = after(method, state, uploads(sent), phase=-1)
     return state
 
 
-def personal(method: Method, state: MethodState, client: bytes) -> TensorSet:
+def personal(method: Method, state: State, client: bytes) -> TensorSet:
     return (method.download(method.phases[-1], state, client) or {})["personal"]
 
 
@@ -200,10 +201,10 @@ def test_who_was_alone_in_its_round_gets_its_own_upload_back_and_others_the_glob
     method = pfedsim()
     state = run(method, {ALICE: weights(1.0, LEFT)}, {BOB: weights(5.0, RIGHT)})
 
-    assert personal(method, state, ALICE) is state[f"clients/{ALICE.hex()}/model"]
-    assert personal(method, state, CAROL) is state["global"]
+    assert personal(method, state, ALICE) is state.clients[ALICE]["model"]
+    assert personal(method, state, CAROL) is state.shared["global"]
     assert method.download(method.phases[1], state, None) is None
-    assert method.download(method.phases[0], state, None) == {"global": state["global"]}
+    assert method.download(method.phases[0], state, None) == {"global": state.shared["global"]}
 
 
 def test_similarities_of_earlier_rounds_stay_and_models_are_the_last_ones() -> None:
@@ -222,7 +223,7 @@ def test_similarities_of_earlier_rounds_stay_and_models_are_the_last_ones() -> N
 def test_a_forgotten_client_is_mixed_in_no_more_and_its_row_goes_to_the_next_one_without_its_similarities() -> None:
     method = pfedsim(warm_up=0)
     state = run(method, {ALICE: weights(1.0, LEFT), BOB: weights(5.0, LEFT), CAROL: weights(9.0, LEFT)})
-    state = {name: value for name, value in state.items() if BOB.hex() not in name}
+    state = replace(state, clients={client: own for client, own in state.clients.items() if client != BOB})
 
     left = personal(method, state, ALICE)
     state = after(method, state, [update(DAVE, weights(7.0, LEFT))], phase=-1)
@@ -230,8 +231,8 @@ def test_a_forgotten_client_is_mixed_in_no_more_and_its_row_goes_to_the_next_one
     # Alice and Carol: (1 * 1 + EQUAL * 9) / (1 + EQUAL)
     expected = np.full((2, 3), (1 + EQUAL * 9) / (1 + EQUAL))
     np.testing.assert_allclose(left["conv.weight"], expected, rtol=1e-6)
-    assert state["similarity"].shape == (3, 3)
-    assert personal(method, state, DAVE) is state[f"clients/{DAVE.hex()}/model"]
+    assert state.shared["similarity"].shape == (3, 3)
+    assert personal(method, state, DAVE) is state.clients[DAVE]["model"]
     np.testing.assert_array_equal(personal(method, state, ALICE)["conv.weight"], left["conv.weight"])
 
 
@@ -240,9 +241,9 @@ def test_updates_in_another_order_give_the_same_state() -> None:
 
     state, again = (run(pfedsim(warm_up=0), dict(each)) for each in (sent.items(), reversed(sent.items())))
 
-    np.testing.assert_array_equal(state["similarity"], again["similarity"])
+    np.testing.assert_array_equal(state.shared["similarity"], again.shared["similarity"])
     for found in (state, again):
-        assert [found[f"clients/{client.hex()}/slot"] for client in sent] == [0, 1, 2]
+        assert [found.clients[client]["slot"] for client in sent] == [0, 1, 2]
 
 
 def test_nobody_with_photos_gives_no_new_state() -> None:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from fedlens_proto.v1 import assignment_pb2 as pb
+from fedlens_server.planning.method import State
 from tests.server.bundles import TinyBundle, tiny_bundle
 from tests.server.fakes import ALICE, BOB
 from tests.server.methods.tasks import ALL, CLASSIFIER, EXTRACTOR, PROXIMAL, SUPCON, after, begun, changed, made, update
@@ -15,7 +16,12 @@ from tests.server.networks import network, weights
 def plan(method: str, *bundles: TinyBundle, **settings: Any) -> pb.LocalPlan:
     """The local plan of the only phase."""
     (phase,) = made(method, *bundles, **settings).phases
-    return phase.local_plan
+    return phase.plan
+
+
+def rules(plan: pb.LocalPlan) -> list[pb.Rule]:
+    """The rules of the weights that the plan starts from."""
+    return list(plan.instructions[0].assemble.rules)
 
 
 @pytest.mark.parametrize(
@@ -36,13 +42,14 @@ def test_the_set_is_averaged_by_photos_and_evaluated_if_it_is_a_whole_model(
 
     state = after(method, first, [update(ALICE, sent[0], 1), update(BOB, sent[1], 3)])
 
-    assert sorted(first["global"]) == sorted(state["global"]) == shared
+    assert sorted(first.shared["global"]) == sorted(state.shared["global"]) == shared
     expected = weights(5.0) | {"bn.batches": np.array(6)}  # (1 * 2 + 3 * 6) / 4; of the counter the maximum
     for tensor in shared:
-        np.testing.assert_array_equal(state["global"][tensor], expected[tensor])
-    assert method.download(phase, state, ALICE) == {"global": state["global"]}
-    assert method.download(phase, state, None) == ({"global": state["global"]} if is_model else None)
-    assert phase.local_plan.upload.HasField("tensors") == bool(phase.local_plan.keep) == (not is_model)
+        np.testing.assert_array_equal(state.shared["global"][tensor], expected[tensor])
+    assert method.download(phase, state, ALICE) == {"global": state.shared["global"]}
+    assert method.download(phase, state, None) == ({"global": state.shared["global"]} if is_model else None)
+    (sent_back,) = phase.plan.uploads
+    assert sent_back.HasField("tensors") == bool(phase.plan.keeps) == (not is_model)
 
 
 @pytest.mark.parametrize(
@@ -51,30 +58,36 @@ def test_the_set_is_averaged_by_photos_and_evaluated_if_it_is_a_whole_model(
 def test_what_is_not_shared_is_kept(name: str, bundle: TinyBundle, kept: str) -> None:
     found = plan(name, bundle)
 
-    shared, own = found.start
-    assert shared.source == pb.SetSource(download="global")
-    assert own.source == pb.SetSource(kept=kept, download="initial")
-    assert list(found.keep) == [pb.Keep(set=kept, tensors=own.tensors)]
-    assert found.upload.tensors == shared.tensors
+    shared, own = rules(found)
+    assert shared.source == pb.Source(download="global")
+    assert own.source == pb.Source(state=kept, download="initial")
+    assert list(found.keeps) == [pb.Keep(state=kept, value="trained", tensors=own.tensors)]
+    assert [upload.tensors for upload in found.uploads] == [shared.tensors]
 
 
-@pytest.mark.parametrize(("name", "bundle"), [("fedprox", PROXIMAL), ("fedclassavg", SUPCON)])
-def test_the_reference_is_the_set_that_was_sent(name: str, bundle: TinyBundle) -> None:
-    found = plan(name, bundle, hyper={"mu": 0.5})
+@pytest.mark.parametrize(
+    ("name", "bundle", "source"),
+    [("fedprox", PROXIMAL, pb.Source(value="start")), ("fedclassavg", SUPCON, pb.Source(download="global"))],
+)
+def test_the_reference_is_what_was_sent(name: str, bundle: TinyBundle, source: pb.Source) -> None:
+    train = plan(name, bundle, hyper={"mu": 0.5}).instructions[1].train
 
-    assert list(found.references) == [pb.ReferenceBinding(name="global", set=pb.SetSource(download="global"))]
-    assert list(found.stages[0].hyper_values) == [pb.HyperValue(name="mu", value=0.5)]
+    assert list(train.bindings) == [pb.Binding(reference="global", source=source)]
+    assert list(train.hyper_values) == [pb.HyperValue(name="mu", value=0.5)]
 
 
 def test_without_training_together_a_client_goes_on_from_its_own_model_and_the_server_knows_nothing() -> None:
     method, found = made("local_only"), plan("local_only", PROXIMAL)
     (phase,), state = method.phases, begun(method)
 
-    assert list(found.start) == [pb.StartRule(source=pb.SetSource(kept="model", download="initial"))]
-    assert list(found.references) == [pb.ReferenceBinding(name="global", start=True)]
-    assert list(found.keep) == [pb.Keep(set="model")]
-    assert not found.HasField("upload") and not found.statistics
-    assert after(method, state, [update(ALICE, {})]) == method.download(phase, state, ALICE) == {}
+    assert rules(found) == [pb.Rule(source=pb.Source(state="model", download="initial"))]
+    assert list(found.instructions[1].train.bindings) == [
+        pb.Binding(reference="global", source=pb.Source(value="start"))
+    ]
+    assert list(found.keeps) == [pb.Keep(state="model", value="trained")]
+    assert not found.uploads and not found.statistics
+    assert after(method, state, [update(ALICE)]) == state == State()
+    assert method.download(phase, state, ALICE) == {}
     assert method.download(phase, state, None) is None
 
 
@@ -97,4 +110,4 @@ def test_models_that_are_not_averaged_may_differ() -> None:
 def test_a_model_that_is_all_classifier_keeps_nothing() -> None:
     found = plan("fedclassavg", tiny_bundle())
 
-    assert (len(found.start), len(found.keep)) == (1, 0)
+    assert (len(rules(found)), len(found.keeps)) == (1, 0)

@@ -11,7 +11,7 @@ from fedlens_proto import keyed_hash
 from fedlens_proto.v1 import admin_pb2, assignment_pb2, check_in_pb2
 from fedlens_server.engine import assignments
 from fedlens_server.methods import METHODS
-from fedlens_server.planning.method import MethodState, TensorSet
+from fedlens_server.planning.method import State, TensorSet
 from fedlens_server.store import IncomingBlob, PendingBlob, method_state
 from tests.server.bundles import tiny_bundle
 from tests.server.fakes import ALICE, BOB, CAROL, EVALUATORS, EVE, SEED, Bench, client_ids, update_of
@@ -65,27 +65,21 @@ def gather(bench: Bench, late: list[bytes], **changed: Any) -> Bench:
     return bench
 
 
-def stored(bench: Bench) -> MethodState:
+def stored(bench: Bench) -> State:
     return method_state.load(bench.store, 1)[0]
-
-
-def of_clients(bench: Bench) -> list[str]:
-    return [name for name in stored(bench) if name.startswith("clients/")]
 
 
 def test_the_local_plan_reaches_the_client_as_the_method_wrote_it(started: Bench) -> None:
     local_plan = started.assignment(ALICE).local_plan
 
-    assert local_plan.start[0].source == assignment_pb2.SetSource(kept="mine", download="shared")
-    assert local_plan.references[0].set.download == "shared"
-    assert [keep.set for keep in local_plan.keep] == ["mine"]
+    assert local_plan == started.federation.tasks[1].phases[0].plan
+    assert [keep.state for keep in local_plan.keeps] == ["mine"]
     assert local_plan.statistics[0].HasField("class_counts")
 
 
 def test_an_upload_of_selected_tensors_is_what_is_expected(started: Bench) -> None:
-    layout = started.expect().layout
+    (layout,) = started.expect().layouts
 
-    assert layout is not None
     assert [str(spec) for spec in layout.specs] == ["fc.bias float32[2]"]
 
 
@@ -93,7 +87,7 @@ def test_plain_values_arrays_and_sets_are_the_same_after_a_restart(gathered: Ben
     gathered.reopen()
     stitch(gathered, ALICE, BOB)
 
-    state = stored(gathered)
+    state = stored(gathered).shared
     assert state["log"] == ["gather", "gather 2 of 2", "stitch", "stitch 2 of 3"]
     assert state["scale"] == 0.1
     # Photos of both clients: 2 * [3, 1]
@@ -105,10 +99,10 @@ def test_plain_values_arrays_and_sets_are_the_same_after_a_restart(gathered: Ben
 def test_an_uploaded_blob_enters_the_state_by_digest_and_stays(gathered: Bench) -> None:
     assignment = gathered.assignment(ALICE)
 
-    assert sorted(item.name for item in assignment.sets) == ["own", "shared"]
+    assert sorted(item.name for item in assignment.sets) == ["global", "own"]
     np.testing.assert_array_equal(gathered.tensors(assignment, "own")["fc.bias"], [1.0, 1.0])
     # (4 * 1 + 4 * 3) / 8
-    np.testing.assert_array_equal(gathered.tensors(assignment, "shared")["fc.bias"], [2.0, 2.0])
+    np.testing.assert_array_equal(gathered.tensors(assignment, "global")["fc.bias"], [2.0, 2.0])
 
 
 def test_entries_that_do_not_change_are_not_written_again(gathered: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -161,10 +155,10 @@ def test_a_forgotten_clients_state_is_gone_at_once(gathered: Bench) -> None:
 
     gathered.forget(ALICE)
 
-    assert of_clients(gathered) == [f"clients/{BOB.hex()}/bias"]
+    assert stored(gathered).clients.keys() == {BOB}
     assert alices not in gathered.store.blobs.sizes
     gathered.reopen()
-    assert of_clients(gathered) == [f"clients/{BOB.hex()}/bias"]
+    assert stored(gathered).clients.keys() == {BOB}
 
 
 def test_class_counts_that_do_not_add_up_are_quarantined(started: Bench) -> None:
@@ -180,12 +174,13 @@ def test_evaluators_get_only_what_can_be_downloaded(gathered: Bench) -> None:
     assignment = gathered.assignment(EVE)
 
     assert assignment.answer == assignment_pb2.ANSWER_EVALUATION
-    assert assignment.local_plan.start[0].source == assignment_pb2.SetSource(download="shared")
-    assert not assignment.local_plan.stages
+    (model,) = assignment.local_plan.instructions
+    assert [rule.source for rule in model.assemble.rules] == [assignment_pb2.Source(download="global")]
+    assert [each.label for each in assignment.local_plan.evaluations] == ["global"]
 
 
 def test_a_bundle_without_the_reference_is_refused_when_the_task_is_made(bench: Bench) -> None:
-    with pytest.raises(Exception, match=r"phase 'gather': the bundle's step has no reference \['global'\]"):
+    with pytest.raises(Exception, match=r"phase 'gather': .*program 'step' has no reference 'global'"):
         bench.make(method="patchwork")
 
 

@@ -9,7 +9,7 @@ from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any, Never, TypeVar
 
-from fedlens_edge_client.client.transport import Transport
+from fedlens_edge_client.client.transport import Blobs, Transport
 from fedlens_edge_client.emulation.fleet.client_executor import ClientExecutor
 from fedlens_proto.v1 import check_in_pb2, enrolment_pb2, update_pb2
 
@@ -43,11 +43,9 @@ class StoppableTransport:
         """As the inner transport."""
         await self._unless_stopping(self._inner.fetch(sha256, into, max_bytes))
 
-    async def put_update(
-        self, task: int, round_number: int, header: bytes, blob: bytes | Path | None
-    ) -> update_pb2.Receipt:
+    async def put_update(self, task: int, round_number: int, header: bytes, blobs: Blobs) -> update_pb2.Receipt:
         """As the inner transport; a call that has begun may end."""
-        call = self._inner.put_update(task, round_number, header, blob)
+        call = self._inner.put_update(task, round_number, header, blobs)
         return await self._unless_stopping(call, UPLOAD_GRACE_S)
 
     async def put_evaluation(self, task: int, round_number: int, header: bytes) -> update_pb2.Receipt:

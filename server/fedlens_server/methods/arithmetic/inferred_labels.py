@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from fedlens_proto.blob import Array
 from fedlens_server.methods.arithmetic.clustering import Rows
@@ -66,3 +66,23 @@ def label_distributions(
         drawn = generator.random((count, *photo_shape), np.float32)
         total = total + np.stack([count * mean_softmax(infer(model, drawn)) for model in models])
     return np.asarray(total / images, np.float64)
+
+
+def from_bias(before: ArrayLike, after: ArrayLike, steps: int, rate: float) -> NDArray[np.float64]:
+    """The share of each class from a classifier's bias, before and after plain SGD from equal features, float64[C].
+
+    Args:
+        before: b_0, float[C].
+        after: b_k, float[C].
+        steps: Local steps, at least 1.
+        rate: Learning rate of the bias, above 0.
+
+    Returns:
+        `(b_k - b_0) / (steps * rate) + softmax(b_0)`; entries may be negative, and need not add up to 1.
+
+    Source: FedConcat, appendix D.10; Ramakrishna and Dan 2022.
+    """
+    start = np.asarray(before, np.float64)
+    exponentials = np.exp(start - start.max())
+    moved = (np.asarray(after, np.float64) - start) / (steps * rate)
+    return np.asarray(moved + exponentials / exponentials.sum(), np.float64)

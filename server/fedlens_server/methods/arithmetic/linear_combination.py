@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedlens_proto.blob import Array
+from fedlens_server.planning.local_plans import WEIGHTS
 from fedlens_server.planning.method import NothingToAggregate, TensorSet, Update, span
 
 # 64 Ki elements: sum and product, 512 KiB each in float64, stay in a core's L2 cache.
@@ -48,8 +49,8 @@ class Block(NamedTuple):
 
 
 def uploaded(updates: Sequence[Update], name: str, like: Array) -> list[LazyTensor]:
-    """One tensor of each update, with the shape and type of `like`."""
-    return [LazyTensor(update.tensors, name, like.shape, like.dtype) for update in updates]
+    """One tensor of each upload of weights, with the shape and type of `like`."""
+    return [LazyTensor(update.values[WEIGHTS], name, like.shape, like.dtype) for update in updates]
 
 
 def in_order(updates: Sequence[Update]) -> list[Update]:

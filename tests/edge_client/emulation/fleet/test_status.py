@@ -24,7 +24,7 @@ from fedlens_edge_client.emulation.fleet.status import FleetStatus
 
 
 def reported(round_number: int) -> RoundReported:
-    return RoundReported(1, round_number, num_examples=10, upload_bytes=500, start=None, end=None)
+    return RoundReported(1, round_number, num_examples=10, upload_bytes=500, evaluations={})
 
 
 def heard(*said: tuple[int, Event]) -> FleetStatus:

@@ -38,7 +38,7 @@ class Member:
             await self.transport.check_in(check_in_pb2.CheckInRequest())
             await asyncio.wrap_future(self.executor.submit(self._train))
             await asyncio.wrap_future(self.executor.submit(self.disk.append, "outbox"))
-            await self.transport.put_update(1, 1, b"", None)
+            await self.transport.put_update(1, 1, b"", ())
             await asyncio.wrap_future(self.executor.submit(self.disk.append, "receipt"))
 
     def _train(self) -> None:

@@ -42,7 +42,7 @@ class LearningActivity : ScreenActivity() {
     private fun measured(entries: List<JournalEntry>): List<JournalEntry.Upload> =
         entries
             .filterIsInstance<JournalEntry.Upload>()
-            .filter { it.outcome == JournalEntry.Outcome.DELIVERED && (it.start.isMeasured || it.end.isMeasured) }
+            .filter { it.outcome == JournalEntry.Outcome.DELIVERED && (it.start.isMeasured || it.trained.isMeasured) }
             .asReversed()
 
     private fun show(measured: List<JournalEntry.Upload>) {
@@ -52,9 +52,9 @@ class LearningActivity : ScreenActivity() {
         if (last == null) return
         findViewById<TextView>(R.id.round_title).text = getString(R.string.last_round, last.round)
         showSums(last.start, R.id.before, R.id.before_sums)
-        showSums(last.end, R.id.after, R.id.after_sums)
+        showSums(last.trained, R.id.after, R.id.after_sums)
         findViewById<AccuracyChart>(R.id.chart).points =
-            measured.map { AccuracyChart.Point(it.round.toString(), it.start.accuracy, it.end.accuracy) }
+            measured.map { AccuracyChart.Point(it.round.toString(), it.start.accuracy, it.trained.accuracy) }
     }
 
     private fun showSums(
@@ -71,6 +71,10 @@ class LearningActivity : ScreenActivity() {
                 getString(R.string.right_of, sums.correct, sums.count)
             }
     }
+
+    private val JournalEntry.Upload.start get() = evaluations[Labels.START]
+
+    private val JournalEntry.Upload.trained get() = evaluations[Labels.TRAINED]
 
     private val Evaluation?.isMeasured get() = this != null && count > 0
 

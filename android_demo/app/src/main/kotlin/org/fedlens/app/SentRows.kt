@@ -75,11 +75,12 @@ internal class SentRows(
     private fun tensors(entry: JournalEntry): List<String> =
         when {
             entry !is JournalEntry.Upload -> emptyList()
-            entry.tensors.isEmpty() -> listOf(activity.getString(R.string.no_tensors))
-            else -> {
-                val text = if (entry.isDifference) R.string.tensor_difference else R.string.tensor
-                entry.tensors.map { activity.getString(text, it.name, shape(it), type(it)) }
-            }
+            entry.sent.isEmpty() -> listOf(activity.getString(R.string.no_tensors))
+            else ->
+                entry.sent.flatMap { blob ->
+                    val text = if (blob.isDifference) R.string.tensor_difference else R.string.tensor
+                    blob.tensors.map { activity.getString(text, it.name, shape(it), type(it)) }
+                }
         }
 
     private fun shape(tensor: TensorSpec): String = tensor.shape.joinToString(" × ").ifEmpty { "1" }
@@ -103,18 +104,22 @@ internal class SentRows(
             if (upload.labelDistribution.isNotEmpty()) {
                 add(activity.getString(R.string.answer_shares, byClass(upload.labelDistribution, number::format)))
             }
-            evaluation(R.string.answer_before, upload.start)
-            evaluation(R.string.answer_after, upload.end)
-            evaluation(R.string.answer_fine_tuned, upload.fineTuning)
+            for ((label, sums) in upload.evaluations) {
+                add(evaluation(label, sums))
+                if (sums.confusion != null) add(activity.getString(R.string.answer_confusion))
+            }
         }
 
-    private fun MutableList<String>.evaluation(
-        text: Int,
-        sums: Evaluation?,
-    ) {
-        if (sums == null) return
-        add(activity.getString(text, sums.correct, sums.count, number.format(sums.loss)))
-        if (sums.confusion != null) add(activity.getString(R.string.answer_confusion))
+    private fun evaluation(
+        label: String,
+        sums: Evaluation,
+    ): String {
+        val loss = number.format(sums.loss)
+        return when (label) {
+            Labels.START -> activity.getString(R.string.answer_before, sums.correct, sums.count, loss)
+            Labels.TRAINED -> activity.getString(R.string.answer_after, sums.correct, sums.count, loss)
+            else -> activity.getString(R.string.answer_other, label, sums.correct, sums.count, loss)
+        }
     }
 
     private val number

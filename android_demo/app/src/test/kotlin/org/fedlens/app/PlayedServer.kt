@@ -11,26 +11,29 @@ import okhttp3.tls.HandshakeCertificates
 import okhttp3.tls.HeldCertificate
 import okio.Buffer
 import org.fedlens.proto.v1.Answer
+import org.fedlens.proto.v1.Assemble
 import org.fedlens.proto.v1.Assignment
+import org.fedlens.proto.v1.Binding
 import org.fedlens.proto.v1.BlobSet
 import org.fedlens.proto.v1.CheckInResponse
 import org.fedlens.proto.v1.ClassCounts
 import org.fedlens.proto.v1.ClientRole
-import org.fedlens.proto.v1.ClientStatistic
 import org.fedlens.proto.v1.Codec
 import org.fedlens.proto.v1.CurrentModel
 import org.fedlens.proto.v1.EnrolResponse
-import org.fedlens.proto.v1.EvaluationPlan
+import org.fedlens.proto.v1.Evaluation
 import org.fedlens.proto.v1.FailureResponse
 import org.fedlens.proto.v1.Finished
 import org.fedlens.proto.v1.ForgetResponse
 import org.fedlens.proto.v1.HyperValue
+import org.fedlens.proto.v1.Instruction
 import org.fedlens.proto.v1.LocalPlan
 import org.fedlens.proto.v1.Receipt
-import org.fedlens.proto.v1.ReferenceBinding
-import org.fedlens.proto.v1.SetSource
-import org.fedlens.proto.v1.Stage
-import org.fedlens.proto.v1.StartRule
+import org.fedlens.proto.v1.Rows
+import org.fedlens.proto.v1.Rule
+import org.fedlens.proto.v1.Source
+import org.fedlens.proto.v1.Statistic
+import org.fedlens.proto.v1.Train
 import org.fedlens.proto.v1.UpdateHeader
 import org.fedlens.proto.v1.Upload
 import org.fedlens.proto.v1.Wait
@@ -59,7 +62,7 @@ internal class PlayedServer(
     private val server = MockWebServer()
     private val blobs = HashMap<String, ByteArray>()
     private val manifest = vector("bundle/manifest.pb").readBytes()
-    private var model = vector("pass/global.blob").readBytes()
+    private var model = vector("plan/global.blob").readBytes()
 
     /** Bodies of updates as they arrived, in the order of arrival. */
     val updates = CopyOnWriteArrayList<ByteArray>()
@@ -168,6 +171,7 @@ internal class PlayedServer(
             .setTask(TASK)
             .setBundle(sha256(manifest))
             .addSets(global())
+            .addRules(rule())
             .build()
 
     private fun global() =
@@ -192,17 +196,37 @@ internal class PlayedServer(
     private fun localPlan() =
         LocalPlan
             .newBuilder()
-            .addStart(StartRule.newBuilder().setSource(SetSource.newBuilder().setDownload("global")))
-            .addReferences(ReferenceBinding.newBuilder().setName("global").setStart(true))
-            .addStages(
-                Stage
+            .setFormat(1)
+            .addInstructions(instruction("start").setAssemble(Assemble.newBuilder().addRules(rule())))
+            .addInstructions(instruction("trained").setTrain(train()))
+            .addUploads(
+                Upload
                     .newBuilder()
-                    .setProgram("step")
-                    .setEpochs(epochs)
-                    .addHyperValues(HyperValue.newBuilder().setName("lr_classifier").setValue(RATE)),
-            ).setUpload(Upload.newBuilder().setCodec(Codec.CODEC_FLOAT32))
-            .addStatistics(ClientStatistic.newBuilder().setClassCounts(ClassCounts.getDefaultInstance()))
-            .setEvaluation(EvaluationPlan.newBuilder().setAtStart(true).setAtEnd(true))
+                    .setName("weights")
+                    .setValue("trained")
+                    .setCodec(Codec.CODEC_FLOAT32),
+            ).addStatistics(Statistic.newBuilder().setClassCounts(ClassCounts.getDefaultInstance()))
+            .addEvaluations(Evaluation.newBuilder().setLabel("start").setValue("start"))
+            .addEvaluations(Evaluation.newBuilder().setLabel("trained").setValue("trained"))
+
+    private fun instruction(value: String) = Instruction.newBuilder().setValue(value)
+
+    private fun rule() = Rule.newBuilder().setSource(Source.newBuilder().setDownload("global"))
+
+    private fun train() =
+        Train
+            .newBuilder()
+            .setProgram("step")
+            .setStart("start")
+            .setEpochs(epochs)
+            .setRows(Rows.ROWS_TRAIN)
+            .addHyperValues(HyperValue.newBuilder().setName("lr_classifier").setValue(RATE))
+            .addBindings(
+                Binding
+                    .newBuilder()
+                    .setReference("global")
+                    .setSource(Source.newBuilder().setValue("start")),
+            )
 
     private fun receive(body: ByteArray): Receipt {
         updates += body

@@ -44,9 +44,7 @@ internal fun lineOf(event: Event): String =
                 "round" to event.round,
                 "num_examples" to event.numExamples,
                 "upload_bytes" to event.uploadBytes,
-                "start" to event.start?.let(::sums),
-                "end" to event.end?.let(::sums),
-                "fine_tuning" to event.fineTuning?.let(::sums),
+                "evaluations" to event.evaluations.mapValues { (_, found) -> sums(found) },
             )
         is Event.RoundFailed ->
             jsonLine(

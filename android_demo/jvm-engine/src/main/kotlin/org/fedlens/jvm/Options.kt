@@ -1,6 +1,7 @@
 package org.fedlens.jvm
 
 import org.fedlens.sdk.ClientSettings
+import org.fedlens.sdk.Policy
 import org.fedlens.sdk.net.Backoff
 import org.fedlens.sdk.store.FileSecret
 import java.io.File
@@ -27,6 +28,7 @@ internal class Options private constructor(
             val defaults = ClientSettings()
             return ClientSettings(
                 enrolmentToken = token(),
+                policy = policy(),
                 pins = all("--pin"),
                 ca = one("--ca")?.let(::File),
                 task = number("--task"),
@@ -36,6 +38,11 @@ internal class Options private constructor(
                 holdMs = defaults.holdMs,
             )
         }
+
+    private fun policy(): () -> Policy {
+        val policy = Policy(allowTables = all("--allow-table").toSet())
+        return { policy }
+    }
 
     private fun token(): String? {
         val file = one("--token-file") ?: return System.getenv(TOKEN_VARIABLE)
@@ -71,6 +78,7 @@ object on a line of its own. Ctrl-C ends it cleanly; the same command then conti
   --pin sha256/BASE64    Public key to require in the server's certificate chain; may be given several times.
   --secret-file FILE     File with the client's secret, created if missing. Default: secret in the state folder.
   --model NAME           Model that this client trains; may be given several times. Default: any.
+  --allow-table NAME     Table, such as prototypes, that may be uploaded; may be given several times. Default: none.
   --task ID              Work only for the task with this id.
   --rounds N, --once     End after N rounds, or after one.
   --give-up-after S      End when a request has failed for S seconds. Default: never.
@@ -92,6 +100,7 @@ Exit status: 0 success; 1 failure, or the last requested round was given up or r
                 "--pin",
                 "--secret-file",
                 "--model",
+                "--allow-table",
                 "--task",
                 "--rounds",
                 "--give-up-after",

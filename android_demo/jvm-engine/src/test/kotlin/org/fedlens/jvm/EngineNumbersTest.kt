@@ -102,6 +102,7 @@ class EngineNumbersTest(
             batches.asSequence(),
             hyper.keySet().associateWith { hyper[it].asDouble },
             references.keySet().associateWith { references.tensors(it) },
+            null,
             onStep,
         )
     }

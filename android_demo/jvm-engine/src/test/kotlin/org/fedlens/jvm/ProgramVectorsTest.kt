@@ -1,5 +1,6 @@
 package org.fedlens.jvm
 
+import com.google.gson.JsonObject
 import org.fedlens.proto.v1.Assignment
 import org.fedlens.proto.v1.ProgramFormat
 import org.fedlens.proto.v1.Slot
@@ -34,7 +35,7 @@ class ProgramVectorsTest {
 
     private val bundle = Bundle.open(Vectors.file("bundle"))
     private val programs = Vectors.json("programs.json")
-    private val vectors = Vectors.json("pass/pass.json")
+    private val vectors = Vectors.json("plan/plan.json")
 
     @Before
     fun aRuntimeIsThere() = PhoneNumbers.assumeRuntime()
@@ -103,29 +104,69 @@ class ProgramVectorsTest {
     }
 
     @Test
-    fun `the stages of the local plan give its losses and its trained weights`() {
-        val assignment = Assignment.parseFrom(Vectors.bytes("pass/assignment.bin"))
+    fun `programs that derive give the results of the vectors`() {
+        for (vector in programs.objects("derive")) {
+            val name = vector["name"].asString
+            val inputs = vector.getAsJsonObject("inputs")
+            val present = inputs.getAsJsonObject("present")?.entrySet().orEmpty()
+            val absent = present.filter { it.value.floats()[0] == 0f }.map { it.key }
+            val references =
+                inputs
+                    .tensors("reference")
+                    .entries
+                    .groupBy({ it.key.substringBefore('/') }) { it.key.substringAfter('/') to it.value }
+                    .mapValues { it.value.toMap() }
+            val hyper = inputs.getAsJsonObject("hyper")?.entrySet().orEmpty()
+            val found =
+                engine().use { engine ->
+                    engine.derive(
+                        name,
+                        hyper.associate { it.key to it.value.floats()[0].toDouble() },
+                        references - absent.toSet(),
+                        realRows(inputs, vector["real_rows"].asInt),
+                    )
+                }
+            val expected = vector.tensors("outputs")
+            assertEquals(name, expected.keys, found.keys)
+            for ((tensor, values) in expected) assertNear(tensor, values.floats(), found.getValue(tensor).floats())
+        }
+    }
+
+    private fun realRows(
+        inputs: JsonObject,
+        count: Int,
+    ): Rows? {
+        if (count == 0) return null
+        val labels = inputs.getAsJsonObject("label")[""].longs()
+        val features = inputs.getAsJsonObject("input")[""].floats()
+        return Rows(features.copyOf(features.size / labels.size * count), labels.copyOf(count))
+    }
+
+    @Test
+    fun `the trainings of the local plan give its losses and its trained weights`() {
+        val assignment = Assignment.parseFrom(Vectors.bytes("plan/assignment.bin"))
         val train = vectors.getAsJsonObject("train")
         val rows = Rows(train["features"].floats(), train.list("labels").ints().map { it.toLong() }.toLongArray())
         val start = vectors.getAsJsonObject("sets").tensors("global")
         val losses = mutableListOf<Float>()
         var weights: Map<String, Tensor> = start
         engine().use { engine ->
-            for ((stage, batches) in assignment.localPlan.stagesList.zip(vectors.list("stages"))) {
+            val trainings = assignment.localPlan.instructionsList.filter { it.hasTrain() }
+            for ((training, batches) in trainings.map { it.train }.zip(vectors.list("batches"))) {
                 weights =
                     engine.train(
-                        stage.program,
+                        training.program,
                         weights,
                         rows,
                         batches.asJsonArray.map { it.asJsonArray.ints().toIntArray() }.asSequence(),
-                        stage.hyperValuesList.associate { it.name to it.value },
+                        training.hyperValuesList.associate { it.name to it.value },
                         mapOf("global" to start),
-                        losses::add,
+                        onStep = losses::add,
                     )
             }
         }
         assertNear("losses", vectors["losses"].floats(), losses.toFloatArray())
-        val trained = vectors.tensors("trained")
+        val trained = vectors.getAsJsonObject("uploads").tensors("weights")
         assertEquals(trained.keys, weights.keys)
         for ((name, tensor) in trained) assertNear(name, tensor.floats(), weights.getValue(name).floats())
     }

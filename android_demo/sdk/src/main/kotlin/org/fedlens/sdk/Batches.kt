@@ -1,39 +1,39 @@
 package org.fedlens.sdk
 
 import org.fedlens.proto.v1.LastBatch
-import org.fedlens.proto.v1.Stage
+import org.fedlens.proto.v1.Train
 
-/** The photos of each step of a stage. */
+/** The photos of each step of a training. */
 public object Batches {
     /**
      * The rows of each step, computed lazily.
      *
      * The photos of an epoch are sorted by keyed hash. The last batch of an epoch is short, or, if the bundle says so,
-     * filled cyclically from the start of the epoch's order. A stage counted in steps continues into the next epoch.
+     * filled cyclically from the start of the epoch's order. A training counted in steps continues into the next epoch.
      *
-     * @param entries The train photos in the order of the album; rows are indices into it.
+     * @param entries The photos to train on, sorted; rows are indices into them.
      * @param seed The assignment's seed, 32 bytes.
-     * @param stageIndex Index from 0; the stages of the fine-tuned evaluation come after all others.
-     * @param batch Rows per step, from the manifest, at least 1.
+     * @param training Number of the instruction in the local plan among those that train, from 0.
+     * @param batch Rows per step of its program, at least 1.
      * @return The rows of each step: 1 to [batch] of them, exactly [batch] if batches are filled.
      */
     public fun of(
         entries: List<AlbumEntry>,
         seed: ByteArray,
-        stageIndex: Int,
-        stage: Stage,
+        training: Int,
+        train: Train,
         batch: Int,
         lastBatch: LastBatch,
     ): Sequence<IntArray> {
         require(batch > 0) { "a batch has at least one row, found $batch" }
-        val steps = steps(stage, entries.size, batch)
+        val steps = steps(train, entries.size, batch)
         require(steps == 0L || entries.isNotEmpty()) { "$steps steps without a photo" }
         val fills = lastBatch == LastBatch.LAST_BATCH_FILLED
         return sequence {
             var left = steps
             var epoch = 0
             while (left > 0) {
-                val order = KeyedHash.photoOrder(seed, stageIndex, epoch, entries)
+                val order = KeyedHash.photoOrder(seed, training, epoch, entries)
                 var first = 0
                 while (first < order.size && left > 0) {
                     val rows = if (fills) batch else minOf(batch, order.size - first)
@@ -47,15 +47,15 @@ public object Batches {
         }
     }
 
-    /** The number of steps that a stage takes with this many train photos. */
+    /** The number of steps of a training on this many photos. */
     public fun steps(
-        stage: Stage,
+        train: Train,
         photos: Int,
         batch: Int,
     ): Long =
-        if (stage.hasSteps()) {
-            Integer.toUnsignedLong(stage.steps)
+        if (train.hasSteps()) {
+            Integer.toUnsignedLong(train.steps)
         } else {
-            Integer.toUnsignedLong(stage.epochs) * ((photos.toLong() + batch - 1) / batch)
+            Integer.toUnsignedLong(train.epochs) * ((photos.toLong() + batch - 1) / batch)
         }
 }

@@ -9,6 +9,7 @@ import org.fedlens.proto.v1.Finished
 import org.fedlens.proto.v1.Wait
 import org.fedlens.proto.v1.WaitReason
 import org.fedlens.sdk.net.Transport
+import org.fedlens.sdk.plan.Plans
 import org.fedlens.sdk.store.Journal
 import org.fedlens.sdk.store.Result
 import org.fedlens.sdk.store.StateFolder
@@ -28,7 +29,7 @@ internal class ClientLoop(
 ) {
     private val settings = configuration.settings
     private val pacing = Pacing()
-    private val models = settings.models.joinToString(" ").toByteArray()
+    private val abilities get() = Requirements.capabilities(settings.models, settings.policy())
     private var role: Role? = storedRole()
     private var current = Finished.parseFrom(state.get(CURRENT) ?: ByteArray(0))
     private var mayHaveResult = true
@@ -76,9 +77,9 @@ internal class ClientLoop(
     /** Deliver the result in the outbox, or take part in one round if there is none. */
     suspend fun runOnce(): Event.Outcome = recovering { nextOutcome() }
 
-    /** The last announced model of [task], or of the first task, that has tensors. */
+    /** The last announced model of [task], or of the first task, that can be put together. */
     private fun model(task: Long?): CurrentModel? =
-        current.modelsList.find { it.setsCount > 0 && (task == null || it.task == task) }
+        current.modelsList.find { it.rulesCount > 0 && (task == null || it.task == task) }
 
     /** Enrol if necessary and ask once for the current model, without starting work. */
     suspend fun learnOfModel() {
@@ -109,9 +110,10 @@ internal class ClientLoop(
     private fun learnFrom(response: CheckInResponse) {
         when (response.resultCase) {
             CheckInResponse.ResultCase.ASSIGNMENT -> {
-                val model = modelOf(response.assignment)
-                val others = current.modelsList.filter { it.task != model.task }
-                remember((others + model).sortedBy { it.task })
+                modelOf(response.assignment)?.let { model ->
+                    val others = current.modelsList.filter { it.task != model.task }
+                    remember((others + model).sortedBy { it.task })
+                }
             }
             CheckInResponse.ResultCase.WAIT -> remember(response.wait.modelsList)
             CheckInResponse.ResultCase.FINISHED -> remember(response.finished.modelsList)
@@ -119,14 +121,19 @@ internal class ClientLoop(
         }
     }
 
-    // The client's current model is the one that local training starts from.
-    private fun modelOf(assignment: Assignment) =
-        CurrentModel
+    /** The model that a local plan starts from; null if there is none without values of the plan. */
+    private fun modelOf(assignment: Assignment): CurrentModel? {
+        val rules = Plans.startRules(assignment.localPlan)
+        if (rules.isEmpty() || rules.any { it.source.hasValue() }) return null
+        return CurrentModel
             .newBuilder()
             .setTask(assignment.task)
             .setBundle(assignment.bundle)
             .addAllSets(assignment.setsList)
+            .addAllRules(rules)
+            .addAllExtractors(assignment.localPlan.extractorsList)
             .build()
+    }
 
     private suspend fun nextOutcome(): Event.Outcome {
         enrol()
@@ -156,7 +163,7 @@ internal class ClientLoop(
                 "${configuration.folder} is not enrolled with ${configuration.server} yet; give an enrolment token",
             )
         reporter.enter(ClientState.Enrolling)
-        val capabilities = Requirements.capabilities(settings.models)
+        val capabilities = abilities
         val bytes = Wire.enrolment(state.clientId, token, capabilities).serializedSize.toLong()
         val entry = journal.enrolment(capabilities, bytes)
         val found = journal.following(entry) { transport.enrol(token, capabilities) }.role
@@ -164,7 +171,7 @@ internal class ClientLoop(
             Role.entries.find { it.onTheWire == found } ?: throw badResponse(
                 "the server enrols this client with a role that this version does not know",
             )
-        state.set(ROLE to given.word.toByteArray(), MODELS to models)
+        state.set(ROLE to given.word.toByteArray(), CAPABILITIES to capabilities.toByteArray())
         role = given
         reporter.report(Event.Enrolled(state.clientId.toHex(), given.word))
     }
@@ -242,9 +249,9 @@ internal class ClientLoop(
 
     private fun storedRole(): Role? {
         val word = state.get(ROLE)?.let { String(it) }
-        // A client whose models have changed must enrol again.
-        val enrolledWith = state.get(MODELS) ?: ByteArray(0)
-        return Role.entries.find { it.word == word }?.takeIf { enrolledWith.contentEquals(models) }
+        // A client whose models or allowed tables have changed must enrol again.
+        val enrolledWith = state.get(CAPABILITIES) ?: ByteArray(0)
+        return Role.entries.find { it.word == word }?.takeIf { enrolledWith.contentEquals(abilities.toByteArray()) }
     }
 
     private fun badResponse(message: String) = TransportException(TransportException.Reason.BAD_ANSWER, message)
@@ -260,7 +267,7 @@ internal class ClientLoop(
     private companion object {
         // StateFolder.reset() deletes ROLE and CURRENT.
         const val ROLE = "role"
-        const val MODELS = "models"
+        const val CAPABILITIES = "capabilities"
         const val CURRENT = "current"
         const val REPEATED_ASSIGNMENT_PAUSE_MS = 5_000L
         const val NANOS_PER_MS = 1_000_000L

@@ -1,7 +1,7 @@
 package org.fedlens.sdk
 
-import org.fedlens.proto.v1.EvaluationMoment
 import org.fedlens.proto.v1.EvaluationSums
+import org.fedlens.proto.v1.UpdateHeader
 import kotlin.math.exp
 import kotlin.math.ln
 
@@ -21,11 +21,11 @@ public class Evaluation(
     public val confusion: LongArray?,
 ) {
     /** This evaluation as a message in the header of an update. */
-    public fun toSums(moment: EvaluationMoment): EvaluationSums {
+    public fun toSums(label: String): EvaluationSums {
         val sums =
             EvaluationSums
                 .newBuilder()
-                .setMoment(moment)
+                .setLabel(label)
                 .setCount(count)
                 .setCorrect(correct)
                 .setLoss(loss)
@@ -34,6 +34,13 @@ public class Evaluation(
     }
 
     public companion object {
+        /** The evaluations in the header of an update, by label, in the local plan's order. */
+        internal fun of(header: UpdateHeader): Map<String, Evaluation> =
+            header.evaluationsList.associate { sums ->
+                val confusion = sums.confusionList.toLongArray().takeIf { it.isNotEmpty() }
+                sums.label to Evaluation(sums.count, sums.correct, sums.loss, confusion)
+            }
+
         /**
          * The sums over these rows; all 0 without rows.
          *

@@ -61,15 +61,16 @@ public sealed interface Event {
     /** The end of an assignment, or of all tasks. */
     public sealed interface Outcome : Event
 
-    /** The server has stored the result; [uploadBytes] is the size of the request's body. */
+    /**
+     * The server has stored the result; [uploadBytes] is the size of the request's body, [evaluations] are by label, in
+     * the local plan's order.
+     */
     public data class RoundReported(
         val task: Long,
         val round: Long,
         val numExamples: Long,
         val uploadBytes: Long,
-        val start: Evaluation?,
-        val end: Evaluation?,
-        val fineTuning: Evaluation?,
+        val evaluations: Map<String, Evaluation>,
     ) : Outcome
 
     /** The client gave up the assignment and told the server why. */

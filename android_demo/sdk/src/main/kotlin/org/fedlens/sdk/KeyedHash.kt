@@ -11,8 +11,10 @@ import java.util.Base64
  * 32 bytes.
  *
  *     client id        H("fedlens/client/v1" || secret)
- *     order of photos  ascending H("fedlens/order/v1" || seed || u32 stage || u32 epoch || photo || u32 copy)
- *     uniforms         words of H("fedlens/view/v1" || seed || photo || u32 view || u32 block)
+ *     order of photos  ascending H("fedlens/order/v1" || seed || u32 training || u32 epoch || photo || u32 copy)
+ *     step uniforms    words of H("fedlens/step/v1" || seed || u32 training || u32 step || u32 slot || u32 block)
+ *     validation       first 8 bytes, big-endian, of H("fedlens/validation/v1" || photo)
+ *     view uniforms    words of H("fedlens/view/v1" || seed || photo || u32 view || u32 block)
  *     choice of views  by the words of view 0, see [viewChoice]
  *
  * Functions throw an [IllegalArgumentException] for a value that is not 32 bytes long: callers check external input.
@@ -23,6 +25,7 @@ public object KeyedHash {
 
     private const val WORDS_PER_BLOCK = 8
     private const val TEST_SHARE = 5
+    private const val PERCENT = 100L
 
     /** The public id, 32 bytes, of the client that holds [secret]. */
     public fun clientId(secret: ByteArray): ByteArray = hash("fedlens/client/v1", sized(secret, "secret"))
@@ -31,17 +34,21 @@ public object KeyedHash {
     public fun authorization(secret: ByteArray): String =
         "Bearer " + Base64.getUrlEncoder().withoutPadding().encodeToString(sized(secret, "secret"))
 
-    /** The sort key, 32 bytes, of a photo within an epoch; keys are compared as unsigned bytes, ascending. */
+    /**
+     * The sort key, 32 bytes, of a photo within an epoch; keys are compared as unsigned bytes, ascending.
+     *
+     * @param training Number of the instruction `train` in the local plan, from 0.
+     */
     public fun photoRank(
         seed: ByteArray,
-        stage: Int,
+        training: Int,
         epoch: Int,
         photo: ByteArray,
         copy: Int,
     ): ByteArray {
         sized(seed, "seed")
         sized(photo, "photo")
-        return hash("fedlens/order/v1", seed, littleEndian(stage, epoch), photo, littleEndian(copy))
+        return hash("fedlens/order/v1", seed, littleEndian(training, epoch), photo, littleEndian(copy))
     }
 
     /**
@@ -51,11 +58,11 @@ public object KeyedHash {
      */
     public fun photoOrder(
         seed: ByteArray,
-        stage: Int,
+        training: Int,
         epoch: Int,
         entries: List<AlbumEntry>,
     ): IntArray {
-        val ranks = entries.map { photoRank(seed, stage, epoch, it.photo, it.copy) }
+        val ranks = entries.map { photoRank(seed, training, epoch, it.photo, it.copy) }
         return entries.indices.sortedWith { a, b -> compareUnsigned(ranks[a], ranks[b]) }.toIntArray()
     }
 
@@ -65,10 +72,22 @@ public object KeyedHash {
         photo: ByteArray,
         view: Int,
         count: Int,
-    ): FloatArray {
-        val words = viewWords(seed, photo, view, count)
-        return FloatArray(count) { (words[it] ushr 8) / (1 shl 24).toFloat() }
-    }
+    ): FloatArray = uniforms(viewWords(seed, photo, view, count))
+
+    /**
+     * [count] uniform random numbers for one step of training, in [0, 1), multiples of 2^-24.
+     *
+     * @param training As in [photoRank].
+     * @param step Number of the step, from 0.
+     * @param slot Number of the input among the program's random ones, from 0.
+     */
+    public fun stepUniforms(
+        seed: ByteArray,
+        training: Int,
+        step: Int,
+        slot: Int,
+        count: Int,
+    ): FloatArray = uniforms(words("fedlens/step/v1", sized(seed, "seed") + littleEndian(training, step, slot), count))
 
     /**
      * [count] distinct indices, each in 0 until [stored], of the stored views that local training uses for a photo.
@@ -97,6 +116,15 @@ public object KeyedHash {
         return java.lang.Long.remainderUnsigned(first, TEST_SHARE.toLong()) == 0L
     }
 
+    /** True if a photo outside the test set is for validation, the same in every round, for about [percent] of 100. */
+    public fun isValidationPhoto(
+        photo: ByteArray,
+        percent: Int,
+    ): Boolean {
+        val first = ByteBuffer.wrap(hash("fedlens/validation/v1", sized(photo, "photo"))).getLong()
+        return java.lang.Long.remainderUnsigned(first, PERCENT) < percent
+    }
+
     /** Compare unsigned bytes lexicographically; a prefix comes first. */
     public fun compareUnsigned(
         left: ByteArray,
@@ -117,9 +145,19 @@ public object KeyedHash {
     ): IntArray {
         sized(seed, "seed")
         sized(photo, "photo")
+        return words("fedlens/view/v1", seed + photo + littleEndian(view), count)
+    }
+
+    private fun uniforms(words: IntArray) = FloatArray(words.size) { (words[it] ushr 8) / (1 shl 24).toFloat() }
+
+    private fun words(
+        domain: String,
+        header: ByteArray,
+        count: Int,
+    ): IntArray {
         val words = IntArray(count)
         for (first in 0 until count step WORDS_PER_BLOCK) {
-            val block = hash("fedlens/view/v1", seed, photo, littleEndian(view, first / WORDS_PER_BLOCK))
+            val block = hash(domain, header, littleEndian(first / WORDS_PER_BLOCK))
             val here = minOf(WORDS_PER_BLOCK, count - first)
             ByteBuffer
                 .wrap(block)

@@ -15,6 +15,7 @@ import org.fedlens.proto.v1.TensorRole
 import org.fedlens.sdk.ManifestException.Reason
 import org.fedlens.sdk.blob.Layout
 import org.fedlens.sdk.blob.TensorSpec
+import org.fedlens.sdk.plan.ProgramCheck
 
 /** The check that no field of a manifest is missing, out of range, or in conflict with another. */
 internal class ManifestCheck(
@@ -40,8 +41,9 @@ internal class ManifestCheck(
         checkTensors()
         checkParts()
         checkHyperParameters()
-        checkReferences()
         checkPrograms()
+        ProgramCheck(manifest).run()
+        checkPublic()
     }
 
     private fun checkTensors() {
@@ -85,17 +87,6 @@ internal class ManifestCheck(
         }
     }
 
-    private fun checkReferences() {
-        val names = manifest.referencesList.map { it.name }
-        need("" !in names && isEachOnce(names)) { "references need a name, each once: $names" }
-        val known = manifest.tensorsList.mapTo(HashSet()) { it.name }
-        for (reference in manifest.referencesList) {
-            val unknown = reference.tensorsList.filter { it !in known }
-            val what = "reference '${reference.name}'"
-            need(unknown.isEmpty()) { "$what names tensors that are not exchangeable: $unknown" }
-        }
-    }
-
     private fun checkPrograms() {
         need(programs.size == manifest.programsCount) { "a program occurs twice" }
         val needed = setOf("step", "predict") + if (isFrozenBackbone) setOf("embed") else emptySet()
@@ -135,6 +126,13 @@ internal class ManifestCheck(
             needPart(file.sha256) { "a file of $what is not among the parts" }
             need(file.formatValue != ProgramFormat.PROGRAM_FORMAT_UNSPECIFIED_VALUE) { "a file of $what has no format" }
         }
+    }
+
+    private fun checkPublic() {
+        if (!manifest.hasPublic()) return
+        needPart(manifest.public.sha256) { "public is not among the parts" }
+        need(manifest.public.rows > 0) { "public has ${unsigned(manifest.public.rows)} rows" }
+        need(manifest.concatenated == 0) { "a bundle that concatenates extractors cannot have public rows" }
     }
 
     /** Check that `step` and `predict` take the concatenated outputs of the extractors. */

@@ -80,7 +80,7 @@ public object Manifests {
     }
 
     /**
-     * The digests of the parts needed to run programs in these formats: their files, the initial weights and, for
+     * The digests of the parts needed to run programs in these formats: their files, the initial weights, public photos and, for
      * `.pt2` programs only, the frozen tensors; null: every part.
      */
     public fun parts(
@@ -90,6 +90,7 @@ public object Manifests {
         if (formats == null) return manifest.partsList.map { it.sha256.toByteArray() }
         val wanted = LinkedHashSet<ByteString>()
         wanted += manifest.initial
+        if (manifest.hasPublic()) wanted += manifest.public.sha256
         if (!manifest.frozen.isEmpty && ProgramFormat.PROGRAM_FORMAT_PT2 in formats) wanted += manifest.frozen
         for (program in manifest.programsList) {
             for (file in program.filesList) {

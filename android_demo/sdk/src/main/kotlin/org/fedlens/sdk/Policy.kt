@@ -2,7 +2,7 @@ package org.fedlens.sdk
 
 /**
  * The owner's limits on what a server may learn, whatever it asks. The default allows everything that this version
- * supports.
+ * supports, except tables.
  *
  * @property upload True if trained weights may be uploaded; otherwise assignments with an upload are refused with
  *     reason `policy`, and the client still receives models.
@@ -14,6 +14,8 @@ package org.fedlens.sdk
  * @property mostEpsilon Largest epsilon of a noisy share: less noise would hide too little.
  * @property answerExactlyAfterNoise True if a server that has noisy shares of the same classes may also learn class
  *     counts and confusion, which undo the noise.
+ * @property allowTables Names of the tables, such as `prototypes`, that may be uploaded. The exporter of a bundle names
+ *     them, so pin [bundles] to be sure of their content.
  * @property bundles Digests, in lower-case hexadecimal, of the only manifests that may run here; null: any that the
  *     server chooses.
  */
@@ -26,5 +28,6 @@ public data class Policy(
     val leastEpsilon: Double = 0.0,
     val mostEpsilon: Double = Double.POSITIVE_INFINITY,
     val answerExactlyAfterNoise: Boolean = false,
+    val allowTables: Set<String> = emptySet(),
     val bundles: Set<String>? = null,
 )

@@ -9,15 +9,15 @@ import java.nio.ByteOrder
 
 /**
  * The body of `PUT .../update` and `PUT .../evaluation`: the length of the header as a little-endian u32, the header,
- * and the blob, if there is one.
+ * and the blobs, one after another.
  *
- * @property header The header; it names the blob by digest and size, or no blob.
- * @property blob The uploaded blob; null: none.
- * @throws WireException The header is too long, or does not name this blob.
+ * @property header The header; it names every blob by digest and size.
+ * @property blobs The uploaded blobs, in the order of the header.
+ * @throws WireException The header is too long, or does not name these blobs.
  */
 public class UpdateFrame(
     public val header: UpdateHeader,
-    public val blob: Blob?,
+    public val blobs: List<Blob>,
 ) {
     private val prefix: ByteArray
 
@@ -29,18 +29,22 @@ public class UpdateFrame(
                 "header of ${raw.size} bytes; at most $MAX_HEADER_BYTES are allowed",
             )
         }
-        val named = !header.blobSha256.isEmpty
-        if (named != (blob != null) || (!named && header.blobSize != 0L)) {
-            throw WireException(Reason.INCONSISTENT, "the header of an update and its blob do not belong together")
-        }
-        if (blob != null && header.blobSize != blob.size) {
+        if (header.uploadsCount != blobs.size) {
             throw WireException(
                 Reason.INCONSISTENT,
-                "a blob of ${blob.size} bytes, the header says ${java.lang.Long.toUnsignedString(header.blobSize)}",
+                "${blobs.size} blobs, the header of the update names ${header.uploadsCount}",
             )
         }
-        if (blob != null && !header.blobSha256.toByteArray().contentEquals(blob.digest)) {
-            throw WireException(Reason.INCONSISTENT, "the header of an update names another blob")
+        for ((named, blob) in header.uploadsList.zip(blobs)) {
+            if (named.size != blob.size) {
+                throw WireException(
+                    Reason.INCONSISTENT,
+                    "a blob of ${blob.size} bytes, the header says ${java.lang.Long.toUnsignedString(named.size)}",
+                )
+            }
+            if (!named.sha256.toByteArray().contentEquals(blob.digest)) {
+                throw WireException(Reason.INCONSISTENT, "the header of an update names another blob")
+            }
         }
         prefix =
             ByteBuffer
@@ -52,13 +56,13 @@ public class UpdateFrame(
     }
 
     /** Size of the whole body in bytes: its `Content-Length`. */
-    public val size: Long get() = prefix.size + (blob?.size ?: 0)
+    public val size: Long get() = prefix.size + blobs.sumOf { it.size }
 
     /** SHA-256, 32 bytes, of the whole body, which the server's receipt must repeat. */
     public fun digest(): ByteArray {
         val digest = newSha256()
         digest.update(prefix)
-        blob?.forEachChunk(digest::update)
+        for (blob in blobs) blob.forEachChunk(digest::update)
         return digest.digest()
     }
 
@@ -69,7 +73,7 @@ public class UpdateFrame(
      */
     public fun writeTo(stream: OutputStream) {
         stream.write(prefix)
-        blob?.writeTo(stream)
+        for (blob in blobs) blob.writeTo(stream)
     }
 
     public companion object {

@@ -12,7 +12,6 @@ import org.fedlens.proto.v1.Preprocessing
 import org.fedlens.proto.v1.Program
 import org.fedlens.proto.v1.ProgramFile
 import org.fedlens.proto.v1.ProgramFormat
-import org.fedlens.proto.v1.Reference
 import org.fedlens.proto.v1.Slot
 import org.fedlens.proto.v1.SlotKind
 import org.fedlens.proto.v1.TensorRole
@@ -40,7 +39,7 @@ class BundleTest {
         val bundle = Bundle.open(Vectors.file("bundle"))
         val listed = checkNotNull(Vectors.file("bundle/parts").list()).toSet()
         assertEquals(listed, bundle.manifest.partsList.map { it.sha256.toByteArray().toHex() }.toSet())
-        val assignment = Assignment.parseFrom(Vectors.bytes("pass/assignment.bin"))
+        val assignment = Assignment.parseFrom(Vectors.bytes("plan/assignment.bin"))
         assertArrayEquals(assignment.bundle.toByteArray(), bundle.id)
         val wanted = TensorSpec.ofTensors(bundle.manifest.tensorsList)
         assertEquals(wanted, bundle.initial().layout.specs)
@@ -56,6 +55,8 @@ class BundleTest {
             val program = Manifests.program(manifest, vector.string("name"))
             assertEquals(slots(vector.objects("inputs")), program.inputsList)
             assertEquals(slots(vector.objects("outputs")), program.outputsList)
+            assertEquals(vector.string("makes"), program.makes)
+            assertEquals(vector.list("optional").map { it.asString }, program.optionalList)
             for ((suffix, path) in vector.getAsJsonObject("files").entrySet()) {
                 val format = ProgramFormat.valueOf("PROGRAM_FORMAT_" + suffix.uppercase())
                 val part = Manifests.programPart(manifest, program.name, format)
@@ -67,7 +68,7 @@ class BundleTest {
     @Test
     fun `a client of phones needs the parts of its format, and no frozen ones`() {
         val parts = Manifests.parts(manifest, setOf(ProgramFormat.PROGRAM_FORMAT_PTE)).map { it.toHex() }
-        assertEquals(4, parts.size) // embed, step, predict and the initial weights
+        assertEquals(manifest.programsCount + 2, parts.size) // every program, initial weights, public photos
         copyBundle(parts)
         Bundle.open(folder.root, setOf(ProgramFormat.PROGRAM_FORMAT_PTE))
         assertReason(Reason.PART_MISSING) { Bundle.open(folder.root) }
@@ -139,8 +140,6 @@ class BundleTest {
                 "hyper-parameter out of range" to { hyper { defaultValue = -1.0 } },
                 "hyper-parameter without an end" to { hyper { maximum = Double.POSITIVE_INFINITY } },
                 "hyper-parameter not a number" to { hyper { defaultValue = Double.NaN } },
-                "reference without a name" to { addReferences(Reference.getDefaultInstance()) },
-                "reference to nothing" to { addReferences(Reference.newBuilder().setName("r").addTensors("nothing")) },
                 "program twice" to { addPrograms(getPrograms(0)) },
                 "no step" to { removePrograms(programsList.indexOfFirst { it.name == "step" }) },
                 "no embed" to { removePrograms(programsList.indexOfFirst { it.name == "embed" }) },

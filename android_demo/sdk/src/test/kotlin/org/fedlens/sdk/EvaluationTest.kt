@@ -1,6 +1,5 @@
 package org.fedlens.sdk
 
-import org.fedlens.proto.v1.EvaluationMoment
 import org.junit.Assert.assertEquals
 import org.junit.Assert.assertNull
 import org.junit.Test
@@ -25,6 +24,7 @@ class EvaluationTest {
         assertEquals(ln(4.0), found.loss, 1e-15)
         assertEquals(0L, found.correct)
         assertNull(found.confusion)
-        assertEquals(1L, found.toSums(EvaluationMoment.EVALUATION_MOMENT_END).count)
+        val sums = found.toSums("trained")
+        assertEquals("trained" to 1L, sums.label to sums.count)
     }
 }

@@ -1,7 +1,7 @@
 package org.fedlens.sdk
 
 import org.fedlens.proto.v1.LastBatch
-import org.fedlens.proto.v1.Stage
+import org.fedlens.proto.v1.Train
 import org.junit.Assert.assertArrayEquals
 import org.junit.Assert.assertEquals
 import org.junit.Assert.assertThrows
@@ -34,10 +34,11 @@ class KeyedHashTest {
         val orders = draws.getAsJsonObject("orders")
         val entries = orders.objects("entries").map { AlbumEntry(it.hex("photo"), it.int("copy")) }
         for (vector in orders.objects("epochs")) {
-            val (stage, epoch) = vector.int("stage") to vector.int("epoch")
-            val ranks = entries.map { KeyedHash.photoRank(orders.hex("seed"), stage, epoch, it.photo, it.copy).toHex() }
+            val (training, epoch) = vector.int("training") to vector.int("epoch")
+            val seed = orders.hex("seed")
+            val ranks = entries.map { KeyedHash.photoRank(seed, training, epoch, it.photo, it.copy).toHex() }
             assertEquals(vector.list("ranks").map { it.asString }, ranks)
-            val order = KeyedHash.photoOrder(orders.hex("seed"), stage, epoch, entries)
+            val order = KeyedHash.photoOrder(orders.hex("seed"), training, epoch, entries)
             assertEquals(vector.list("order").ints(), order.toList())
         }
     }
@@ -48,10 +49,10 @@ class KeyedHashTest {
         assertEquals(8, draws.objects("batches").size)
         for (vector in draws.objects("batches")) {
             val entries = vector.list("photos").map { AlbumEntry(it.asString.unhex()) }
-            val length = Stage.newBuilder()
+            val length = Train.newBuilder()
             if (vector.has("steps")) length.setSteps(vector.int("steps")) else length.setEpochs(vector.int("epochs"))
             val last = LastBatch.valueOf(vector.string("last_batch"))
-            val rows = Batches.of(entries, seed, vector.int("stage"), length.build(), vector.int("batch"), last)
+            val rows = Batches.of(entries, seed, vector.int("training"), length.build(), vector.int("batch"), last)
             assertEquals(vector.list("rows").map { it.asJsonArray.ints() }, rows.map { it.toList() }.toList())
         }
     }
@@ -62,6 +63,24 @@ class KeyedHashTest {
             val wanted = vector.get("uniforms").floats()
             val found = KeyedHash.viewUniforms(vector.hex("seed"), vector.hex("photo"), vector.int("view"), wanted.size)
             assertArrayEquals(wanted, found, 0f)
+        }
+    }
+
+    @Test
+    fun `uniform numbers of steps are those of the vectors, bit by bit`() {
+        for (vector in draws.objects("step_uniforms")) {
+            val wanted = vector.get("uniforms").floats()
+            val (training, step, slot) = listOf("training", "step", "slot").map(vector::int)
+            val found = KeyedHash.stepUniforms(vector.hex("seed"), training, step, slot, wanted.size)
+            assertArrayEquals(wanted, found, 0f)
+        }
+    }
+
+    @Test
+    fun `photos are set apart for validation as in the vectors`() {
+        for (vector in draws.objects("validation_photos")) {
+            val found = (1..50).filter { KeyedHash.isValidationPhoto(vector.hex("photo"), it) }
+            assertEquals(vector.list("percents").ints(), found)
         }
     }
 
@@ -84,7 +103,8 @@ class KeyedHashTest {
     @Test
     fun `nothing of the draws is left out`() {
         val known =
-            setOf("client_ids", "assignment_seeds", "orders", "batches", "view_uniforms", "view_choices", "test_photos")
+            setOf("client_ids", "assignment_seeds", "orders", "batches", "view_uniforms", "view_choices") +
+                setOf("step_uniforms", "validation_photos", "test_photos")
         assertEquals(known, draws.keySet())
     }
 

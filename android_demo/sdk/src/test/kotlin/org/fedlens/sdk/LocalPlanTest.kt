@@ -14,14 +14,14 @@ import java.io.ByteArrayOutputStream
 
 /** The parts of a local plan that need no program. */
 class LocalPlanTest {
-    private val vectors = Vectors.json("pass/pass.json")
-    private val assignment = Assignment.parseFrom(Vectors.bytes("pass/assignment.bin"))
+    private val vectors = Vectors.json("plan/plan.json")
+    private val assignment = Assignment.parseFrom(Vectors.bytes("plan/assignment.bin"))
     private val manifest = Manifests.parse(Vectors.bytes("bundle/manifest.pb"))
 
     @Test
     fun `the assignment reads as what its json says`() {
         assertEquals(JsonMessages.of<Assignment>(vectors.getAsJsonObject("assignment")), assignment)
-        assertArrayEquals(Vectors.bytes("pass/assignment.bin"), assignment.toByteArray())
+        assertArrayEquals(Vectors.bytes("plan/assignment.bin"), assignment.toByteArray())
     }
 
     @Test
@@ -36,53 +36,53 @@ class LocalPlanTest {
     }
 
     @Test
-    fun `the steps of each stage take the rows of the vectors`() {
+    fun `the steps of each training take the rows of the vectors`() {
         val train = vectors.getAsJsonObject("train").objects("photos").map(::entry)
-        val stages = assignment.localPlan.stagesList
+        val trainings = assignment.localPlan.instructionsList.filter { it.hasTrain() }
         val rows =
-            stages.mapIndexed { i, stage ->
+            trainings.mapIndexed { i, each ->
                 Batches
-                    .of(train, assignment.seed.toByteArray(), i, stage, manifest.batch, manifest.lastBatch)
+                    .of(train, assignment.seed.toByteArray(), i, each.train, manifest.batch, manifest.lastBatch)
                     .map { it.toList() }
                     .toList()
             }
-        assertEquals(vectors.list("stages").map { stage -> stage.asJsonArray.map { it.asJsonArray.ints() } }, rows)
+        assertEquals(vectors.list("batches").map { each -> each.asJsonArray.map { it.asJsonArray.ints() } }, rows)
     }
 
     @Test
-    fun `the download is the set of the vectors, and the new client state is selected as in them`() {
+    fun `the download is the set of the vectors`() {
         val set = assignment.getSets(0)
-        val download = openChecked(Vectors.file("pass/global.blob"))
+        val download = openChecked(Vectors.file("plan/global.blob"))
         assertArrayEquals(set.sha256.toByteArray(), download.digest)
         assertEquals(set.size, download.size)
         assertEquals(vectors.getAsJsonObject("sets").tensors(set.name).content(), download.tensors.content())
-        val trained = vectors.tensors("trained")
-        for (keep in assignment.localPlan.keepList) {
-            val names = Manifests.select(manifest.tensorsList, keep.tensors).map { it.name }
-            val newState = names.associateWith(trained::getValue)
-            assertEquals(vectors.getAsJsonObject("kept").tensors(keep.set).content(), newState.content())
-        }
     }
 
     @Test
-    fun `from the trained weights the upload follows byte by byte`() {
-        val upload = assignment.localPlan.upload
-        val base = openChecked(Vectors.file("pass/global.blob"))
-        val trained = vectors.tensors("trained")
-        val names = Manifests.select(manifest.tensorsList, upload.tensors).map { it.name }
-        val selected = names.associateWith(trained::getValue)
-        val floats = checkNotNull(BlobWriter.floatsOf(upload.codec))
-        val raw = BlobWriter.encode(Differences.subtract(selected, base.tensors), floats, base.digest)
-        assertArrayEquals(Vectors.bytes("pass/upload.blob"), raw)
+    fun `from the tensors of the vectors the uploads and the update follow byte by byte`() {
+        val base = openChecked(Vectors.file("plan/global.blob"))
+        val blobs =
+            assignment.localPlan.uploadsList.map { upload ->
+                val tensors = vectors.getAsJsonObject("uploads").tensors(upload.name)
+                val floats = checkNotNull(BlobWriter.floatsOf(upload.codec))
+                val raw =
+                    if (upload.base.isEmpty()) {
+                        BlobWriter.encode(tensors, floats)
+                    } else {
+                        BlobWriter.encode(Differences.subtract(tensors, base.tensors), floats, base.digest)
+                    }
+                assertArrayEquals(upload.name, Vectors.bytes("plan/upload-${upload.name}.blob"), raw)
+                Blob.fromBytes(raw)
+            }
         val header = JsonMessages.of<UpdateHeader>(vectors.getAsJsonObject("header"))
-        val body = ByteArrayOutputStream().also(UpdateFrame(header, Blob.fromBytes(raw))::writeTo)
-        assertArrayEquals(Vectors.bytes("pass/update.bin"), body.toByteArray())
+        val body = ByteArrayOutputStream().also(UpdateFrame(header, blobs)::writeTo)
+        assertArrayEquals(Vectors.bytes("plan/update.bin"), body.toByteArray())
     }
 
     /** Entries with their class, sorted; files with the same bytes are copies 0, 1, ... */
     private fun album(): List<Pair<AlbumEntry, String>> {
         val seen = HashMap<String, Int>()
-        val files = Vectors.file("pass/album").walk().filter { it.isFile }.sorted()
+        val files = Vectors.file("plan/album").walk().filter { it.isFile }.sorted()
         return files
             .map { file ->
                 val digest = sha256(file.readBytes())

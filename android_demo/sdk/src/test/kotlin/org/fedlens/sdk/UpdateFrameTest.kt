@@ -18,10 +18,13 @@ class UpdateFrameTest {
         for (vector in updates) {
             val body = body(vector.string("file"))
             val header = JsonMessages.of<UpdateHeader>(vector.getAsJsonObject("header"))
-            val frame = UpdateFrame(header, readUpdate(body).blob)
+            val frame = UpdateFrame(header, readUpdate(body).blobs)
             assertArrayEquals(body, ByteArrayOutputStream().also(frame::writeTo).toByteArray())
             assertEquals(body.size.toLong(), frame.size)
-            assertEquals(vector.tensors("tensors").content(), frame.blob?.tensors.orEmpty().content())
+            assertEquals(vector.objects("blobs").map { it.string("name") }, header.uploadsList.map { it.name })
+            for ((wanted, blob) in vector.objects("blobs").zip(frame.blobs)) {
+                assertEquals(wanted.tensors("tensors").content(), blob.tensors.content())
+            }
             val receipt = JsonMessages.of<Receipt>(vector.getAsJsonObject("receipt"))
             assertArrayEquals(receipt.bodySha256.toByteArray(), frame.digest())
         }
@@ -30,19 +33,21 @@ class UpdateFrameTest {
     @Test
     fun `a header that names another blob, or none, is refused`() {
         val frame = readUpdate(body("update.bin"))
-        val another = frame.header.toBuilder().setBlobSha256(ByteString.copyFrom(ByteArray(32)))
-        val longer = frame.header.toBuilder().setBlobSize(frame.header.blobSize + 1)
+        val named = frame.header.getUploads(0)
+        val digest = ByteString.copyFrom(ByteArray(32))
+        val another = frame.header.toBuilder().setUploads(0, named.toBuilder().setSha256(digest))
+        val longer = frame.header.toBuilder().setUploads(0, named.toBuilder().setSize(named.size + 1))
         for (header in listOf(another.build(), longer.build(), UpdateHeader.getDefaultInstance())) {
-            val error = assertThrows(WireException::class.java) { UpdateFrame(header, frame.blob) }
+            val error = assertThrows(WireException::class.java) { UpdateFrame(header, frame.blobs) }
             assertEquals(WireException.Reason.INCONSISTENT, error.reason)
         }
-        assertThrows(WireException::class.java) { UpdateFrame(frame.header, null) }
+        assertThrows(WireException::class.java) { UpdateFrame(frame.header, emptyList()) }
     }
 
     @Test
     fun `a header above 64 KiB is refused`() {
         val counts = UpdateHeader.newBuilder().setProtocol(1).addAllClassCounts(List(70_000) { 1L })
-        val error = assertThrows(WireException::class.java) { UpdateFrame(counts.build(), null) }
+        val error = assertThrows(WireException::class.java) { UpdateFrame(counts.build(), emptyList()) }
         assertEquals(WireException.Reason.TOO_LARGE, error.reason)
     }
 

@@ -10,6 +10,7 @@ internal fun readUpdate(body: ByteArray): UpdateFrame {
     val bytes = ByteBuffer.wrap(body).order(ByteOrder.LITTLE_ENDIAN)
     val header = UpdateHeader.parseFrom(ByteArray(bytes.getInt()).also { bytes.get(it) })
     check(header.protocol == Wire.PROTOCOL) { "protocol ${header.protocol}" }
-    val blob = ByteArray(bytes.remaining()).also { bytes.get(it) }
-    return UpdateFrame(header, if (blob.isEmpty()) null else Blob.fromBytes(blob))
+    val blobs = header.uploadsList.map { named -> ByteArray(named.size.toInt()).also { bytes.get(it) } }
+    check(!bytes.hasRemaining()) { "${bytes.remaining()} bytes behind the blobs" }
+    return UpdateFrame(header, blobs.map(Blob::fromBytes))
 }

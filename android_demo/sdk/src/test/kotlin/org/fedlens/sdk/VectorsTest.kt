@@ -17,7 +17,7 @@ class VectorsTest {
                 Vectors.json("photos/photos.json").list("refused").map { "photos/refused/${it.asString}" } +
                 // Each is hashed when the bundle is opened.
                 checkNotNull(Vectors.file("bundle/parts").list()).map { "bundle/parts/$it" } +
-                named("pass/pass.json", "pass/album", "file")
+                named("plan/plan.json", "plan/album", "file")
         val found =
             Vectors.folder
                 .walk()
@@ -53,13 +53,15 @@ class VectorsTest {
             setOf(
                 "draws.json",
                 "evaluation.json",
-                "passes.json",
+                "plans.json",
                 "programs.json",
                 "bundle/manifest.pb",
-                "pass/assignment.bin",
-                "pass/global.blob",
-                "pass/upload.blob",
-                "pass/update.bin",
+                "plan/assignment.bin",
+                "plan/global.blob",
+                "plan/upload-choice.blob",
+                "plan/upload-predictions.blob",
+                "plan/upload-weights.blob",
+                "plan/update.bin",
             )
     }
 }

@@ -1,5 +1,7 @@
 package org.fedlens.sdk.blob
 
+import org.fedlens.proto.v1.Dtype
+
 /**
  * A tensor whose elements are read in runs, in row-major order, so that it need not fit into the heap.
  *
@@ -64,6 +66,10 @@ public interface LongTensor : Tensor {
         ): LongTensor = LongArrayTensor(shape, values)
     }
 }
+
+/** The form of a tensor in memory, where floats are float32. */
+internal fun Tensor.spec(name: String): TensorSpec =
+    TensorSpec(name, if (this is LongTensor) Dtype.DTYPE_INT64 else Dtype.DTYPE_FLOAT32, shape)
 
 /** Number of elements that are read, computed and written at a time. */
 internal const val RUN_ELEMENTS = 1 shl 13

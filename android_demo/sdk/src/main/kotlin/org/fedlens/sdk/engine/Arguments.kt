@@ -1,6 +1,5 @@
 package org.fedlens.sdk.engine
 
-import org.fedlens.proto.v1.Dtype
 import org.fedlens.proto.v1.Slot
 import org.fedlens.proto.v1.SlotKind
 import org.fedlens.sdk.blob.FloatTensor
@@ -9,9 +8,11 @@ import org.fedlens.sdk.blob.RUN_ELEMENTS
 import org.fedlens.sdk.blob.Tensor
 import org.fedlens.sdk.blob.TensorSpec
 import org.fedlens.sdk.blob.forEachRun
+import org.fedlens.sdk.blob.spec
+import org.fedlens.sdk.plan.tensor
 
 /**
- * The arguments of a program at the start of a stage; later only batches and carried state change.
+ * The arguments of a program before the first batch; later only batches and carried state change.
  *
  * Failures are an [org.fedlens.sdk.EngineException]: a tensor is missing or has another shape or type, or the program
  * has an input of an unknown kind.
@@ -29,17 +30,18 @@ internal class Arguments(
     fun write() {
         for ((index, slot) in program.inputs.withIndex()) {
             when (slot.kind) {
-                SlotKind.SLOT_KIND_WEIGHT -> copy(index, slot, weights, "the weights", slot.name)
-                SlotKind.SLOT_KIND_EXTRACTOR -> copy(index, slot, weights, "the extractor", slot.name)
+                SlotKind.SLOT_KIND_WEIGHT -> copy(index, checked(slot, slot.name, weights, "the weights"))
+                SlotKind.SLOT_KIND_EXTRACTOR -> copy(index, checked(slot, slot.name, weights, "the extractor"))
                 SlotKind.SLOT_KIND_REFERENCE -> {
-                    val reference = slot.name.substringBefore('/')
-                    val tensors =
-                        references[reference]
-                            ?: badInput("reference '$reference' is missing; the bundle's step compares with it")
-                    copy(index, slot, tensors, "reference '$reference'", slot.name.substringAfter('/', ""))
+                    val tensor = program.bound(slot, references, slot.shapeList)
+                    if (tensor == null) program.fill(index, 0) else copy(index, tensor)
                 }
-                SlotKind.SLOT_KIND_OPTIMISER, SlotKind.SLOT_KIND_COUNTER -> program.fill(index, 0)
-                SlotKind.SLOT_KIND_INPUT, SlotKind.SLOT_KIND_LABEL, SlotKind.SLOT_KIND_MASK -> Unit
+                SlotKind.SLOT_KIND_PRESENT -> program.fill(index, if (slot.name in references) 1 else 0)
+                SlotKind.SLOT_KIND_OPTIMISER, SlotKind.SLOT_KIND_COUNTER, SlotKind.SLOT_KIND_ACCUMULATOR ->
+                    program.fill(index, 0)
+                SlotKind.SLOT_KIND_INPUT, SlotKind.SLOT_KIND_LABEL, SlotKind.SLOT_KIND_MASK,
+                SlotKind.SLOT_KIND_TARGET, SlotKind.SLOT_KIND_UNIFORM,
+                -> Unit
                 SlotKind.SLOT_KIND_HYPER -> {
                     val value =
                         hyper[slot.name] ?: unusable("program '${program.name}' needs a value for '${slot.name}'")
@@ -53,18 +55,8 @@ internal class Arguments(
 
     private fun copy(
         index: Int,
-        slot: Slot,
-        tensors: Map<String, Tensor>,
-        where: String,
-        name: String,
+        tensor: Tensor,
     ) {
-        val tensor = tensors[name] ?: badInput("tensor '$name' is missing from $where")
-        val type = if (tensor is LongTensor) Dtype.DTYPE_INT64 else Dtype.DTYPE_FLOAT32
-        val found = TensorSpec(name, type, tensor.shape)
-        val wanted = TensorSpec(name, slot.dtype, slot.shapeList)
-        if (found != wanted) {
-            badInput("tensor '$name' of $where: found ${found.form}, the bundle takes ${wanted.form}")
-        }
         when (tensor) {
             is FloatTensor -> {
                 val target = program.floatArgument(index)
@@ -82,4 +74,30 @@ internal class Arguments(
             }
         }
     }
+}
+
+/** The tensor of a reference for a slot, of this shape; null: the reference is optional, and not bound. */
+internal fun SlottedProgram.bound(
+    slot: Slot,
+    references: Map<String, Map<String, Tensor>>,
+    shape: List<Long>,
+): Tensor? {
+    val reference = slot.name.substringBefore('/')
+    val tensors = references[reference]
+    if (tensors != null) return checked(slot, slot.tensor, tensors, "reference '$reference'", shape)
+    if (reference !in optional) badInput("reference '$reference' is missing; program '$name' needs it")
+    return null
+}
+
+private fun checked(
+    slot: Slot,
+    name: String,
+    tensors: Map<String, Tensor>,
+    where: String,
+    shape: List<Long> = slot.shapeList,
+): Tensor {
+    val tensor = tensors[name] ?: badInput("tensor '$name' is missing from $where")
+    val (found, wanted) = tensor.spec(name) to TensorSpec(name, slot.dtype, shape)
+    if (found != wanted) badInput("tensor '$name' of $where: found ${found.form}, the bundle takes ${wanted.form}")
+    return tensor
 }

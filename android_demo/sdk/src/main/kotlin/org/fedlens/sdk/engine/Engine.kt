@@ -34,15 +34,18 @@ public interface Engine : Closeable {
     ): FloatArray
 
     /**
-     * Run one stage of local training; optimiser state and step counters start at zero.
+     * Run a program that trains; optimiser state and step counters start at zero.
      *
-     * @param program Name of a step program, such as `step`.
+     * @param program Name of the program, such as `step`.
      * @param weights Every exchangeable tensor of the manifest.
      * @param rows The photos to train on.
-     * @param batches For each step, indices into [rows]: 1 up to the manifest's batch, or exactly that many under
+     * @param batches For each step, indices into [rows]: 1 up to the program's batch, or exactly that many under
      *     `LAST_BATCH_FILLED`. Shorter batches are padded and masked.
      * @param hyper Hyper-parameters by name; missing ones take the manifest's default.
-     * @param references The tensors of each reference of the manifest.
+     * @param references The tensors of each reference of the program. One that the program lists as optional may be
+     *     missing: its tensors are then zeros, its presence 0. Of one whose rows the program takes, a tensor has a row
+     *     for each of [rows].
+     * @param uniforms Random numbers, for a program that takes some.
      * @param onStep Called after every step with its loss, a mean over the real rows. To cancel the training, throw:
      *     the exception reaches the caller.
      * @return New tensors for every exchangeable tensor.
@@ -54,18 +57,39 @@ public interface Engine : Closeable {
         batches: Sequence<IntArray>,
         hyper: Map<String, Double> = emptyMap(),
         references: Map<String, Map<String, Tensor>> = emptyMap(),
+        uniforms: Uniforms? = null,
         onStep: (Float) -> Unit = {},
+    ): Map<String, Tensor>
+
+    /**
+     * Run a program that derives a table or weights, over rows as they stand, or once without rows.
+     *
+     * @param hyper As in [train].
+     * @param references As in [train].
+     * @param rows At least one row if the program runs over rows, without their views; else null.
+     * @return New tensors, by name: accumulators after the last batch, or results, [n, ...] if there is one for each
+     *     row.
+     */
+    public fun derive(
+        program: String,
+        hyper: Map<String, Double> = emptyMap(),
+        references: Map<String, Map<String, Tensor>> = emptyMap(),
+        rows: Rows? = null,
     ): Map<String, Tensor>
 
     /**
      * The logits of these weights.
      *
      * @param inputs Inputs as [Rows.inputs], at least one row.
+     * @param program Name of a program that predicts.
+     * @param references As in [train].
      * @return [n, classes].
      */
     public fun predict(
         weights: Map<String, Tensor>,
         inputs: FloatArray,
+        program: String = "predict",
+        references: Map<String, Map<String, Tensor>> = emptyMap(),
     ): FloatArray
 
     /**
@@ -93,6 +117,21 @@ public class Rows(
     public val labels: LongArray,
     public val views: Views? = null,
 )
+
+/** The random numbers of a training, in [0, 1). */
+public fun interface Uniforms {
+    /**
+     * [count] numbers for a step of the training.
+     *
+     * @param step Number of the step, from 0.
+     * @param slot Number of the input among the program's random ones, from 0.
+     */
+    public fun of(
+        step: Int,
+        slot: Int,
+        count: Int,
+    ): FloatArray
+}
 
 /** Augmented views of each row's photo, for a bundle whose `step` takes several. */
 public interface Views {

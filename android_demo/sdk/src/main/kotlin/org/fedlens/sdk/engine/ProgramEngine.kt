@@ -15,6 +15,8 @@ import org.fedlens.sdk.blob.FloatTensor
 import org.fedlens.sdk.blob.LongTensor
 import org.fedlens.sdk.blob.Tensor
 import org.fedlens.sdk.newSha256
+import org.fedlens.sdk.plan.spec
+import org.fedlens.sdk.plan.takesViews
 import org.fedlens.sdk.sha256
 import org.fedlens.sdk.toHex
 import java.io.File
@@ -100,18 +102,18 @@ public class ProgramEngine(
         batches: Sequence<IntArray>,
         hyper: Map<String, Double>,
         references: Map<String, Map<String, Tensor>>,
+        uniforms: Uniforms?,
         onStep: (Float) -> Unit,
     ): Map<String, Tensor> {
         val loaded = program(program)
         val lossAt = loaded.outputIndex(SlotKind.SLOT_KIND_LOSS)
         val values = hyperParameters(hyper)
-        if ((manifest.views != 0) != (rows.views != null)) {
-            badInput(
-                "the bundle's step takes ${if (manifest.views == 0) "no" else "${manifest.views}"} views of each photo",
-            )
+        val takesViews = Manifests.program(manifest, program).takesViews(manifest)
+        if (takesViews != (rows.views != null)) {
+            badInput("program '$program' takes ${if (takesViews) "${manifest.views}" else "no"} views of each photo")
         }
         val fills = manifest.lastBatch == LastBatch.LAST_BATCH_FILLED
-        val feed = Feed(loaded, rows, rows.labels.size, manifest.classNamesCount, fills)
+        val feed = Feed(loaded, rows, rows.labels.size, manifest.classNamesCount, fills, references, uniforms)
         Arguments(loaded, weights, values, references).write()
         for ((number, batch) in batches.withIndex()) {
             feed.fill(batch)
@@ -122,65 +124,99 @@ public class ProgramEngine(
             }
             onStep(loss)
         }
-        return trained(loaded)
+        return carried(loaded, SlotKind.SLOT_KIND_WEIGHT)
     }
 
-    private fun trained(program: SlottedProgram): Map<String, Tensor> {
-        val found = LinkedHashMap<String, Tensor>()
-        for ((index, slot) in program.inputs.withIndex()) {
-            if (slot.kind != SlotKind.SLOT_KIND_WEIGHT) continue
-            found[slot.name] =
-                if (slot.dtype == Dtype.DTYPE_INT64) {
-                    val values = program.longArgument(index)
-                    LongTensor.of(slot.shapeList, LongArray(values.remaining()).also(values::get))
-                } else {
-                    val values = program.floatArgument(index).toArray()
-                    if (!values.areFinite()) {
-                        nonFinite(
-                            "tensor '${slot.name}' holds a NaN or an infinity after training",
-                        )
-                    }
-                    FloatTensor.of(slot.shapeList, values)
-                }
+    override fun derive(
+        program: String,
+        hyper: Map<String, Double>,
+        references: Map<String, Map<String, Tensor>>,
+        rows: Rows?,
+    ): Map<String, Tensor> {
+        val loaded = program(program)
+        val count = rows?.labels?.size ?: 0
+        if (loaded.inputs.any { it.kind == SlotKind.SLOT_KIND_INPUT } != (count > 0)) {
+            badInput("program '$program' runs ${if (count > 0) "without" else "over"} rows; there are $count")
         }
-        return found
+        val feed =
+            rows?.let {
+                // Over rows as they are, without views.
+                val plain = Rows(it.inputs, it.labels)
+                Feed(loaded, plain, count, manifest.classNamesCount, references = references)
+            }
+        Arguments(loaded, emptyMap(), hyperParameters(hyper), references).write()
+        return results(loaded, feed) + carried(loaded, SlotKind.SLOT_KIND_ACCUMULATOR)
     }
 
     override fun predict(
         weights: Map<String, Tensor>,
         inputs: FloatArray,
-    ): FloatArray = inBatches("predict", SlotKind.SLOT_KIND_LOGITS, weights, inputs, "the logits")
+        program: String,
+        references: Map<String, Map<String, Tensor>>,
+    ): FloatArray = ofRows(program, weights, inputs, references, "the logits")
 
     override fun extract(
         extractor: Map<String, Tensor>,
         inputs: FloatArray,
-    ): FloatArray = inBatches("extract", SlotKind.SLOT_KIND_FEATURES, extractor, inputs, "the extractor's outputs")
+    ): FloatArray = ofRows("extract", extractor, inputs, emptyMap(), "the extractor's outputs")
 
-    /** The output of this kind for every row, computed in batches. */
-    private fun inBatches(
+    /** The only output of a program, for every row. */
+    private fun ofRows(
         name: String,
-        kind: SlotKind,
         weights: Map<String, Tensor>,
         inputs: FloatArray,
+        references: Map<String, Map<String, Tensor>>,
         what: String,
     ): FloatArray {
         val program = program(name)
-        val at = program.outputIndex(kind)
         val (_, width) = program.inputs[program.inputIndex(SlotKind.SLOT_KIND_INPUT)].rowsAndWidth()
         val count = inputs.size / width
         if (count == 0) badInput("there are no rows to compute ${what.removePrefix("the ")} of")
-        val feed = Feed(program, Rows(inputs, LongArray(count)), count, manifest.classNamesCount, filled = false)
-        val (rows, outputWidth) = program.outputs[at].rowsAndWidth()
-        if (rows != feed.batch) unusable("program '$name' gives $rows rows for ${feed.batch}")
-        Arguments(program, weights).write()
-        val found = FloatArray(count * outputWidth)
-        for (start in 0 until count step feed.batch) {
-            val real = minOf(feed.batch, count - start)
-            feed.fill(IntArray(real) { start + it })
+        val rows = Rows(inputs, LongArray(count))
+        val feed = Feed(program, rows, count, manifest.classNamesCount, references = references)
+        Arguments(program, weights, references = references).write()
+        val found = results(program, feed).values.singleOrNull() as? FloatTensor
+        return (found ?: unusable("program '$name' does not give one float32 tensor")).toArray()
+    }
+
+    /** The outputs that replace no input, by name, for every row of [feed]; null: once, without rows. */
+    private fun results(
+        program: SlottedProgram,
+        feed: Feed?,
+    ): Map<String, Tensor> {
+        val outputs = program.outputs.withIndex().filter { (_, slot) -> slot.kind != SlotKind.SLOT_KIND_ACCUMULATOR }
+        val found =
+            outputs.map { (index, slot) ->
+                if (feed != null && slot.rowsAndWidth().first != feed.batch) {
+                    unusable("program '${program.name}' gives ${slot.shapeList} for ${feed.batch} rows")
+                }
+                Collected(program, index, slot.spec("", feed?.count?.toLong()).shape)
+            }
+        for (start in 0 until (feed?.count ?: 1) step (feed?.batch ?: 1)) {
+            val real = feed?.let { minOf(it.batch, it.count - start) } ?: 1
+            feed?.fill(IntArray(real) { start + it })
             program.run()
-            program.floatResult(at).get(found, start * outputWidth, real * outputWidth)
+            for (each in found) each.take(start, real, isWhole = feed == null)
         }
-        if (!found.areFinite()) nonFinite("$what hold a NaN or an infinity")
+        return outputs.zip(found) { (_, slot), each -> slot.name to each.tensor(describe(slot)) }.toMap()
+    }
+
+    /** The inputs of this kind, by name, as the last run left them. */
+    private fun carried(
+        program: SlottedProgram,
+        kind: SlotKind,
+    ): Map<String, Tensor> {
+        val found = LinkedHashMap<String, Tensor>()
+        for ((index, slot) in program.inputs.withIndex()) {
+            if (slot.kind != kind) continue
+            found[slot.name] =
+                if (slot.dtype == Dtype.DTYPE_INT64) {
+                    val values = program.longArgument(index)
+                    LongTensor.of(slot.shapeList, LongArray(values.remaining()).also(values::get))
+                } else {
+                    finite(describe(slot), slot.shapeList, program.floatArgument(index).toArray())
+                }
+        }
         return found
     }
 
@@ -253,6 +289,34 @@ public class ProgramEngine(
         val index: Int,
     )
 
+    /** An output of a program, for every row. */
+    private class Collected(
+        private val program: SlottedProgram,
+        private val index: Int,
+        private val shape: List<Long>,
+    ) {
+        private val count = Math.toIntExact(shape.fold(1L, Math::multiplyExact))
+        private val isLong = program.outputs[index].dtype == Dtype.DTYPE_INT64
+        private val longs = LongArray(if (isLong) count else 0)
+        private val floats = FloatArray(if (isLong) 0 else count)
+
+        /** Copy the last run's first [rows] rows to row [start], or all of it. */
+        fun take(
+            start: Int,
+            rows: Int,
+            isWhole: Boolean,
+        ) {
+            val width = if (isWhole) count else count / shape[0].toInt()
+            if (isLong) {
+                program.longResult(index).get(longs, start * width, rows * width)
+            } else {
+                program.floatResult(index).get(floats, start * width, rows * width)
+            }
+        }
+
+        fun tensor(name: String): Tensor = if (isLong) LongTensor.of(shape, longs) else finite(name, shape, floats)
+    }
+
     private companion object {
         val FORMAT = ProgramFormat.PROGRAM_FORMAT_PTE
 
@@ -264,6 +328,15 @@ public class ProgramEngine(
         fun FloatBuffer.toArray(): FloatArray = FloatArray(remaining()).also(::get)
 
         fun FloatArray.areFinite(): Boolean = all { it.isFinite() }
+
+        fun finite(
+            name: String,
+            shape: List<Long>,
+            values: FloatArray,
+        ): FloatTensor {
+            if (!values.areFinite()) nonFinite("tensor $name holds a NaN or an infinity")
+            return FloatTensor.of(shape, values)
+        }
 
         fun nonFinite(message: String): Nothing = throw EngineException(Reason.NON_FINITE, message)
     }

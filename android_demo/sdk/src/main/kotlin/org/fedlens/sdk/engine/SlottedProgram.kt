@@ -22,6 +22,9 @@ internal class SlottedProgram(
     val name: String get() = slots.form.name
     val inputs: List<Slot> get() = slots.inputs
     val outputs: List<Slot> get() = slots.outputs
+
+    /** The references that need not be bound. */
+    val optional: Set<String> get() = slots.optional
     private val arguments = views(slots.form.inputs, loaded.arguments)
     private val results = views(slots.form.outputs, loaded.results)
 
@@ -37,11 +40,13 @@ internal class SlottedProgram(
     fun floatArgument(index: Int): FloatBuffer = floats(arguments[index], inputs[index])
 
     /** The memory of an int64 argument, from its first element to its last. */
-    fun longArgument(index: Int): LongBuffer =
-        (arguments[index] as? LongBuffer)?.fromStart() ?: wrongType(inputs[index], "int64")
+    fun longArgument(index: Int): LongBuffer = longs(arguments[index], inputs[index])
 
     /** The memory of a float32 result, from its first element to its last. */
     fun floatResult(index: Int): FloatBuffer = floats(results[index], outputs[index])
+
+    /** The memory of an int64 result, from its first element to its last. */
+    fun longResult(index: Int): LongBuffer = longs(results[index], outputs[index])
 
     /** Sets every element of an argument to [value]. */
     fun fill(
@@ -58,6 +63,11 @@ internal class SlottedProgram(
         buffer: Any,
         slot: Slot,
     ): FloatBuffer = (buffer as? FloatBuffer)?.fromStart() ?: wrongType(slot, "float32")
+
+    private fun longs(
+        buffer: Any,
+        slot: Slot,
+    ): LongBuffer = (buffer as? LongBuffer)?.fromStart() ?: wrongType(slot, "int64")
 
     private fun wrongType(
         slot: Slot,
@@ -90,7 +100,7 @@ internal class Slots(
 ) {
     val inputs: List<Slot> = program.inputsList.filter { it.kind != SlotKind.SLOT_KIND_FROZEN }
     val outputs: List<Slot> = program.outputsList
-
+    val optional: Set<String> = program.optionalList.toSet()
     val form: ProgramForm
 
     init {

@@ -2,7 +2,6 @@ package org.fedlens.sdk.store
 
 import org.fedlens.proto.v1.BlobHeader
 import org.fedlens.proto.v1.Capabilities
-import org.fedlens.proto.v1.EvaluationMoment
 import org.fedlens.proto.v1.FailureReason
 import org.fedlens.proto.v1.FailureRequest
 import org.fedlens.proto.v1.UpdateHeader
@@ -11,6 +10,8 @@ import org.fedlens.sdk.Evaluation
 import org.fedlens.sdk.UpdateFrame
 import org.fedlens.sdk.blob.TensorSpec
 import org.fedlens.sdk.store.JournalEntry.Outcome
+import java.io.ByteArrayInputStream
+import java.io.ByteArrayOutputStream
 
 /**
  * The log of what left this phone: every result, failure report and enrolment, kept until the client is erased. An
@@ -41,8 +42,9 @@ public class Journal internal constructor(
         round: Long,
         update: UpdateFrame,
     ): Long {
-        val tensors = update.blob?.layout?.header
-        return add(db, UPLOAD, task, round, update.size, update.header.toByteArray(), tensors)
+        val sent = ByteArrayOutputStream()
+        for (blob in update.blobs) BlobHeader.parseFrom(blob.layout.header).writeDelimitedTo(sent)
+        return add(db, UPLOAD, task, round, update.size, update.header.toByteArray(), sent.toByteArray())
     }
 
     /** Record a failure report before it is sent; return its id, for [ended]. */
@@ -132,7 +134,9 @@ public class Journal internal constructor(
         val message = row.bytes(7)
         return when (row.text(0)) {
             ENROLMENT ->
-                JournalEntry.Enrolment(id, outcome, timeMs, bytes, Capabilities.parseFrom(message).modelsList.toList())
+                Capabilities.parseFrom(message).let {
+                    JournalEntry.Enrolment(id, outcome, timeMs, bytes, it.modelsList.toList(), it.tablesList.toList())
+                }
             FAILURE -> {
                 val request = FailureRequest.parseFrom(message)
                 val reason = reason(request.reason)
@@ -140,7 +144,7 @@ public class Journal internal constructor(
             }
             else -> {
                 val header = UpdateHeader.parseFrom(message)
-                val sent = row.bytesOrNull(8)?.let(BlobHeader::parseFrom) ?: BlobHeader.getDefaultInstance()
+                val sent = ByteArrayInputStream(row.bytes(8))
                 JournalEntry.Upload(
                     id,
                     outcome,
@@ -148,14 +152,11 @@ public class Journal internal constructor(
                     bytes,
                     task = row.long(5),
                     round = row.long(6),
-                    tensors = sent.tensorsList.map { TensorSpec(it.name, it.dtype, it.shapeList.toList()) },
-                    isDifference = !sent.base.isEmpty,
+                    sent = header.uploadsList.map { sent(it.name, BlobHeader.parseDelimitedFrom(sent)) },
                     numExamples = header.numExamples,
                     classCounts = header.classCountsList.toList(),
                     labelDistribution = header.labelDistributionList.toList(),
-                    start = evaluation(header, EvaluationMoment.EVALUATION_MOMENT_START),
-                    end = evaluation(header, EvaluationMoment.EVALUATION_MOMENT_END),
-                    fineTuning = evaluation(header, EvaluationMoment.EVALUATION_MOMENT_FINE_TUNED),
+                    evaluations = Evaluation.of(header),
                 )
             }
         }
@@ -171,15 +172,13 @@ public class Journal internal constructor(
             db.run("UPDATE journal SET outcome = ? WHERE outcome = ?", Outcome.DROPPED.name, Outcome.WAITING.name)
         }
 
-        /** The evaluation of one moment in the header of an update; null if there is none. */
-        fun evaluation(
-            header: UpdateHeader,
-            moment: EvaluationMoment,
-        ): Evaluation? =
-            header.evaluationsList.firstOrNull { it.moment == moment }?.let { sums ->
-                val confusion = sums.confusionList.toLongArray().takeIf { it.isNotEmpty() }
-                Evaluation(sums.count, sums.correct, sums.loss, confusion)
-            }
+        private fun sent(
+            name: String,
+            header: BlobHeader,
+        ): JournalEntry.Sent {
+            val tensors = header.tensorsList.map { TensorSpec(it.name, it.dtype, it.shapeList.toList()) }
+            return JournalEntry.Sent(name, tensors, isDifference = !header.base.isEmpty)
+        }
 
         private fun reason(reported: FailureReason): AssignmentException.Reason =
             when (reported) {

@@ -40,6 +40,7 @@ public sealed interface JournalEntry {
      * An enrolment of this phone.
      *
      * @property models Names of the models that the phone offers to train; empty: any.
+     * @property tables Names of the tables that it may upload.
      */
     public class Enrolment internal constructor(
         override val id: Long,
@@ -47,19 +48,31 @@ public sealed interface JournalEntry {
         override val timeMs: Long,
         override val bytes: Long,
         public val models: List<String>,
+        public val tables: List<String>,
     ) : JournalEntry
+
+    /**
+     * One blob of a result.
+     *
+     * @property name As in the local plan, such as `weights`.
+     * @property tensors Name, type and shape of its tensors.
+     * @property isDifference True if they are a delta to a downloaded set.
+     */
+    public class Sent internal constructor(
+        public val name: String,
+        public val tensors: List<TensorSpec>,
+        public val isDifference: Boolean,
+    )
 
     /**
      * The result of a round.
      *
-     * @property tensors Name, type and shape of the tensors sent; empty: none.
-     * @property isDifference True if the tensors are a delta to the downloaded model.
+     * @property sent The blobs, in the order of the local plan; empty: none.
      * @property numExamples Number of photos trained on.
      * @property classCounts Number of photos of each class, in label order; empty if not sent.
      * @property labelDistribution Noisy share of each class, in label order; empty if not sent.
-     * @property start Evaluation on test photos before training; null if not sent.
-     * @property end Evaluation after training; null if not sent.
-     * @property fineTuning Fine-tuned evaluation: after a training whose weights were discarded; null if not sent.
+     * @property evaluations Evaluations on test photos by label, in the order of the local plan: usually `start`, before
+     *     training, and `trained`.
      */
     public class Upload internal constructor(
         override val id: Long,
@@ -68,14 +81,11 @@ public sealed interface JournalEntry {
         override val bytes: Long,
         public val task: Long,
         public val round: Long,
-        public val tensors: List<TensorSpec>,
-        public val isDifference: Boolean,
+        public val sent: List<Sent>,
         public val numExamples: Long,
         public val classCounts: List<Long>,
         public val labelDistribution: List<Double>,
-        public val start: Evaluation?,
-        public val end: Evaluation?,
-        public val fineTuning: Evaluation?,
+        public val evaluations: Map<String, Evaluation>,
     ) : JournalEntry
 
     /**

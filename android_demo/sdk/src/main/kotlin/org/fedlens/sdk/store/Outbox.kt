@@ -2,9 +2,8 @@ package org.fedlens.sdk.store
 
 import org.fedlens.proto.v1.Answer
 import org.fedlens.proto.v1.Assignment
-import org.fedlens.proto.v1.EvaluationMoment
-import org.fedlens.proto.v1.LocalPlan
 import org.fedlens.proto.v1.UpdateHeader
+import org.fedlens.sdk.Evaluation
 import org.fedlens.sdk.Event
 import org.fedlens.sdk.StateException
 import org.fedlens.sdk.UpdateFrame
@@ -33,9 +32,7 @@ internal class Result(
             round,
             header.numExamples,
             update.size,
-            start = Journal.evaluation(header, EvaluationMoment.EVALUATION_MOMENT_START),
-            end = Journal.evaluation(header, EvaluationMoment.EVALUATION_MOMENT_END),
-            fineTuning = Journal.evaluation(header, EvaluationMoment.EVALUATION_MOMENT_FINE_TUNED),
+            Evaluation.of(header),
         )
     }
 }
@@ -61,13 +58,13 @@ internal class Outbox(
     fun put(
         assignment: Assignment,
         header: UpdateHeader,
-        upload: StoredBlob?,
-        newState: Map<String, StoredBlob>,
+        uploads: List<StoredBlob>,
+        keeps: Map<String, StoredBlob>,
     ): Result {
-        val update = UpdateFrame(header, upload?.let { files.open(it.sha256, it.inline) })
+        val update = UpdateFrame(header, uploads.map { files.open(it.sha256, it.inline) })
         val result = Result(assignment.task, assignment.round, assignment.answer, update, update.digest())
         try {
-            state.transaction { insert(it, assignment, result, upload, newState) }
+            state.transaction { insert(it, assignment, result, uploads, keeps) }
         } catch (error: StateException) {
             // If the disk is too full for the row, its files must not stay either.
             sweep()
@@ -78,30 +75,31 @@ internal class Outbox(
 
     /** The oldest result without a receipt. */
     fun first(): Result? {
-        val row =
+        val (stored, blobs) =
             state.transaction { db ->
-                db.query(
-                    "SELECT task, round, answer, header, body_sha256, blob_sha256, blob FROM outbox " +
-                        "ORDER BY place LIMIT 1",
-                ) {
-                    Stored(
-                        it.long(0),
-                        it.long(1),
-                        it.long(2),
-                        it.bytes(3),
-                        it.bytes(4),
-                        it.bytesOrNull(5),
-                        it.bytesOrNull(6),
-                    )
-                }
+                val row =
+                    db.query("SELECT task, round, answer, header, body_sha256 FROM outbox ORDER BY place LIMIT 1") {
+                        Stored(it.long(0), it.long(1), it.long(2), it.bytes(3), it.bytes(4))
+                    }
+                row.firstOrNull() to row.firstOrNull()?.let { blobs(db, it.task, it.round) }.orEmpty()
             }
-        return row.firstOrNull()?.let { stored ->
-            val blob = stored.blobSha256?.let { files.open(it, stored.inline) }
-            val answer = Answer.forNumber(stored.answer.toInt()) ?: Answer.ANSWER_UPDATE
-            val update = UpdateFrame(UpdateHeader.parseFrom(stored.header), blob)
-            Result(stored.task, stored.round, answer, update, stored.bodySha256)
-        }
+        if (stored == null) return null
+        val answer = Answer.forNumber(stored.answer.toInt()) ?: Answer.ANSWER_UPDATE
+        val opened = blobs.map { (digest, inline) -> files.open(digest, inline) }
+        val update = UpdateFrame(UpdateHeader.parseFrom(stored.header), opened)
+        return Result(stored.task, stored.round, answer, update, stored.bodySha256)
     }
+
+    private fun blobs(
+        db: Statements,
+        task: Long,
+        round: Long,
+    ): List<Pair<ByteArray, ByteArray?>> =
+        db.query(
+            "SELECT blob_sha256, blob FROM outbox_blobs WHERE task = ? AND round = ? ORDER BY position",
+            task,
+            round,
+        ) { it.bytes(0) to it.bytesOrNull(1) }
 
     /** Remove a delivered result; its client state becomes current. */
     fun delivered(result: Result) {
@@ -117,29 +115,29 @@ internal class Outbox(
         db: Statements,
         assignment: Assignment,
         result: Result,
-        upload: StoredBlob?,
-        newState: Map<String, StoredBlob>,
+        uploads: List<StoredBlob>,
+        keeps: Map<String, StoredBlob>,
     ) {
         db.run(
-            "INSERT INTO outbox (task, round, answer, header, body_sha256, blob_sha256, blob, journal) " +
-                "VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+            "INSERT INTO outbox (task, round, answer, header, body_sha256, journal) VALUES (?, ?, ?, ?, ?, ?)",
             result.task,
             result.round,
             assignment.answerValue.toLong(),
             result.update.header.toByteArray(),
             result.bodySha256,
-            upload?.sha256,
-            upload?.inline,
             journal.upload(db, result.task, result.round, result.update),
         )
-        clientState.put(db, result.task, result.round, newState)
-        val plan = assignment.localPlan
-        // Query-only plans load arbitrary weights; do not predict with them.
-        if (plan.stagesCount > 0 || plan.hasEvaluation()) {
-            val rules =
-                LocalPlan.newBuilder().addAllStart(plan.startList).addAllExtractors(plan.extractorsList)
-            clientState.putStartRules(db, result.task, rules.build())
+        for ((position, upload) in uploads.withIndex()) {
+            db.run(
+                "INSERT INTO outbox_blobs VALUES (?, ?, ?, ?, ?)",
+                result.task,
+                result.round,
+                position.toLong(),
+                upload.sha256,
+                upload.inline,
+            )
         }
+        clientState.put(db, result.task, result.round, keeps)
     }
 
     private fun leave(
@@ -156,6 +154,7 @@ internal class Outbox(
                 ) { it.long(0) }
             settle(db)
             db.run("DELETE FROM outbox WHERE task = ? AND round = ?", result.task, result.round)
+            db.run("DELETE FROM outbox_blobs WHERE task = ? AND round = ?", result.task, result.round)
             entries.forEach { journal.ended(db, it, outcome) }
         }
         sweep()
@@ -165,7 +164,7 @@ internal class Outbox(
         val named =
             state.transaction { db ->
                 db.query(
-                    "SELECT blob_sha256 FROM outbox WHERE blob_sha256 NOT NULL AND blob IS NULL " +
+                    "SELECT blob_sha256 FROM outbox_blobs WHERE blob IS NULL " +
                         "UNION SELECT blob_sha256 FROM client_state WHERE blob IS NULL",
                 ) { it.bytes(0) }
             }
@@ -178,7 +177,5 @@ internal class Outbox(
         val answer: Long,
         val header: ByteArray,
         val bodySha256: ByteArray,
-        val blobSha256: ByteArray?,
-        val inline: ByteArray?,
     )
 }

@@ -97,13 +97,16 @@ internal class StateFolder private constructor(
                 """CREATE TABLE outbox (
                     place INTEGER PRIMARY KEY AUTOINCREMENT, task INTEGER NOT NULL, round INTEGER NOT NULL,
                     answer INTEGER NOT NULL, header BLOB NOT NULL, body_sha256 BLOB NOT NULL,
-                    blob_sha256 BLOB, blob BLOB, journal INTEGER NOT NULL, UNIQUE (task, round)
+                    journal INTEGER NOT NULL, UNIQUE (task, round)
+                )""",
+                """CREATE TABLE outbox_blobs (
+                    task INTEGER, round INTEGER, position INTEGER, blob_sha256 BLOB NOT NULL, blob BLOB,
+                    PRIMARY KEY (task, round, position)
                 )""",
                 """CREATE TABLE client_state (
                     task INTEGER, name TEXT, round INTEGER, is_current INTEGER NOT NULL,
                     blob_sha256 BLOB NOT NULL, blob BLOB, PRIMARY KEY (task, name, round, is_current)
                 )""",
-                "CREATE TABLE start_rules (task INTEGER PRIMARY KEY, local_plan BLOB NOT NULL)",
                 """CREATE TABLE journal (
                     id INTEGER PRIMARY KEY AUTOINCREMENT, kind TEXT NOT NULL, outcome TEXT NOT NULL,
                     time_ms INTEGER NOT NULL, task INTEGER, round INTEGER, bytes INTEGER NOT NULL,
@@ -186,8 +189,8 @@ internal class StateFolder private constructor(
         private fun resetRows(db: Statements) {
             db.run("DELETE FROM meta WHERE key IN ('role', 'current')")
             db.run("DELETE FROM outbox")
+            db.run("DELETE FROM outbox_blobs")
             db.run("DELETE FROM client_state")
-            db.run("DELETE FROM start_rules")
             Journal.dropWaiting(db)
         }
 

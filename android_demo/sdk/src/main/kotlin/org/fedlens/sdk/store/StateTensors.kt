@@ -1,6 +1,5 @@
 package org.fedlens.sdk.store
 
-import org.fedlens.proto.v1.LocalPlan
 import org.fedlens.sdk.blob.Blob
 
 /**
@@ -30,17 +29,6 @@ internal class StateTensors(
         return found.firstOrNull()?.let { (digest, inline) -> files.open(digest, inline) }
     }
 
-    /**
-     * The start rules and extractors of this task's last local plan, as a plan with nothing else; null if there was
-     * none.
-     */
-    fun startRules(task: Long): LocalPlan? =
-        state
-            .transaction { db ->
-                db.query("SELECT local_plan FROM start_rules WHERE task = ?", task) { it.bytes(0) }
-            }.firstOrNull()
-            ?.let(LocalPlan::parseFrom)
-
     /** Write the tensors of a result, not yet current. */
     fun put(
         db: Statements,
@@ -58,15 +46,6 @@ internal class StateTensors(
                 stored.inline,
             )
         }
-    }
-
-    /** Write the start rules that [startRules] returns. */
-    fun putStartRules(
-        db: Statements,
-        task: Long,
-        rules: LocalPlan,
-    ) {
-        db.run("INSERT OR REPLACE INTO start_rules VALUES (?, ?)", task, rules.toByteArray())
     }
 
     /** Make the tensors of this round current, in place of earlier ones. */

@@ -12,16 +12,12 @@ import org.fedlens.proto.v1.CurrentModel
 import org.fedlens.proto.v1.Dtype
 import org.fedlens.proto.v1.LocalPlan
 import org.fedlens.proto.v1.Manifest
-import org.fedlens.proto.v1.SetSource
-import org.fedlens.proto.v1.StartRule
-import org.fedlens.proto.v1.TensorSelector
 import org.fedlens.proto.v1.Upload
 import org.fedlens.sdk.AssignmentException
 import org.fedlens.sdk.AssignmentException.Reason
 import org.fedlens.sdk.BlobException
 import org.fedlens.sdk.Bundle
 import org.fedlens.sdk.Event
-import org.fedlens.sdk.Manifests
 import org.fedlens.sdk.Policy
 import org.fedlens.sdk.album.Album
 import org.fedlens.sdk.blob.BlobWriter
@@ -104,15 +100,14 @@ internal class Assignments(
         Requirements.checkPolicy(assignment, policy)
         return turn.withLock {
             val bundle = open(assignment.bundle.toByteArray(), policy)
-            Requirements.check(assignment, bundle.manifest)
+            Requirements.check(assignment, bundle.manifest, policy)
             val plan = assignment.localPlan
             val sets =
                 withContext(worker) {
                     Requirements.checkEarlierAnswers(plan, bundle.manifest, noisyAnswers, policy)
                     needed(plan, assignment.task, assignment.setsList, bundle.manifest)
                 }
-            val stages = plan.stagesList + plan.evaluation.fineTuningList
-            obtainPrograms(bundle, stages.mapTo(HashSet()) { it.program })
+            obtainParts(bundle, plan)
             // Held until the result is stored, because a delta is computed from its base then.
             Pins().use { pins ->
                 fetching.sets(sets.values, pins)
@@ -125,7 +120,7 @@ internal class Assignments(
     }
 
     /**
-     * The probability of each class, in label order, by the weights that the next local training would start from;
+     * The probability of each class, in label order, by the current model;
      * waits for a training that is under way.
      *
      * @throws AssignmentException The model cannot be assembled from its sets.
@@ -138,26 +133,16 @@ internal class Assignments(
     ): Map<String, Double> =
         turn.withLock {
             val bundle = open(model.bundle.toByteArray())
-            obtainPrograms(bundle, emptySet())
-            val (last, sets) =
-                withContext(worker) {
-                    val last = lastPlan(model, bundle.manifest)
-                    last to
-                        if (last == null) {
-                            model.setsList.associateBy { it.name }
-                        } else {
-                            needed(last, model.task, model.setsList, bundle.manifest)
-                        }
-                }
+            val plan = Requirements.assembling(model, bundle.manifest)
+            obtainParts(bundle, plan)
+            val sets = withContext(worker) { needed(plan, model.task, model.setsList, bundle.manifest) }
             Pins().use { pins ->
                 fetching.sets(sets.values, pins)
                 withContext(worker) {
-                    val engine = load(bundle)
-                    val downloads = downloads(last ?: LocalPlan.getDefaultInstance(), sets)
-                    val plan = last ?: startingFrom(downloads, bundle.manifest)
-                    val sources = Sources(bundle.manifest, downloads, stateOf(model.task))
+                    val sources = Sources(downloads(plan, sets), stateOf(model.task))
+                    val weights = sources.assemble(plan.getInstructions(0), bundle.manifest)
                     val extractors = plan.extractorsList.map { name -> sets[name]?.let { fetching.read(it).tensors } }
-                    Prediction.predict(engine, sources.start(plan.startList), decoder, photo, extractors)
+                    Prediction.predict(load(bundle), weights, decoder, photo, extractors)
                 }
             }
         }
@@ -175,7 +160,7 @@ internal class Assignments(
     ): Int =
         turn.withLock {
             val bundle = open(digest)
-            obtainPrograms(bundle, emptySet())
+            obtainParts(bundle, LocalPlan.getDefaultInstance())
             withContext(worker) {
                 val progress = Progress(currentCoroutineContext(), nanoTime, emit)
                 preparation(bundle, onlyTest, progress).embed()
@@ -212,13 +197,13 @@ internal class Assignments(
         return opened
     }
 
-    /** Fetch and pin these programs, and those that every training needs. */
-    private suspend fun obtainPrograms(
+    /** Fetch and pin what a plan needs of the bundle. */
+    private suspend fun obtainParts(
         bundle: Bundle,
-        stages: Set<String>,
+        plan: LocalPlan,
     ) {
         val pins = parts ?: Pins().also { parts = it }
-        fetching.programs(bundle, stages + EVERY_TRAINING, pins, held)
+        fetching.parts(bundle, plan, pins, held)
     }
 
     /** Run the part of an assignment that needs the photos. */
@@ -255,43 +240,6 @@ internal class Assignments(
         progress.report(isLast = done == total) { Event.Embedded(done, total) }
     }
 
-    /**
-     * The start rules of the last local plan; null if the next one will start otherwise, because the downloads are of
-     * another phase.
-     */
-    private fun lastPlan(
-        model: CurrentModel,
-        manifest: Manifest,
-    ): LocalPlan? {
-        val names = model.setsList.map { it.name }
-        return clientState.startRules(model.task)?.takeIf { last ->
-            val wanted = Sources.needed(last, manifest, stateOf(model.task)) - last.extractorsList.toSet()
-            names.containsAll(wanted - Manifests.INITIAL)
-        }
-    }
-
-    /**
-     * Start rules that take each tensor from the first set that has it, and from the initial weights as a last resort.
-     */
-    private fun startingFrom(
-        sets: Map<String, Tensors>,
-        manifest: Manifest,
-    ): LocalPlan {
-        val plan = LocalPlan.newBuilder()
-        for ((set, tensors) in sets.entries.sortedBy { it.key == Manifests.INITIAL }) {
-            val exchangeable = manifest.tensorsList.map { it.name }.filter { it in tensors }
-            // A rule without names would select every tensor.
-            if (exchangeable.isEmpty()) continue
-            plan.addStart(
-                StartRule
-                    .newBuilder()
-                    .setTensors(TensorSelector.newBuilder().addAllNames(exchangeable))
-                    .setSource(SetSource.newBuilder().setDownload(set)),
-            )
-        }
-        return plan.build()
-    }
-
     /** The sets to fetch, by name: those of [given] and the initial weights that the plan reads. */
     private fun needed(
         plan: LocalPlan,
@@ -322,37 +270,32 @@ internal class Assignments(
         result: TrainingResult,
     ): Result {
         val plan = assignment.localPlan
-        val upload: StoredBlob?
-        val newState: Map<String, StoredBlob>
+        val uploads: Map<String, StoredBlob>
+        val keeps: Map<String, StoredBlob>
         try {
-            upload = result.upload?.let { storeUpload(plan.upload, sets, it) }
-            newState = result.newState.mapValues { (_, tensors) -> files.store(tensors, Dtype.DTYPE_FLOAT32) }
+            uploads = plan.uploadsList.associate { it.name to storeUpload(it, sets, result.uploads.getValue(it.name)) }
+            keeps = result.keeps.mapValues { (_, tensors) -> files.store(tensors, Dtype.DTYPE_FLOAT32) }
         } catch (error: BlobException) {
             throw AssignmentException(Reason.NON_FINITE, error.message.orEmpty(), error)
         }
-        val header = Header.compose(assignment, manifest, result, upload, noisyAnswers)
-        return outbox.put(assignment, header, upload, newState)
+        val header = Header.compose(assignment, manifest, result, uploads, noisyAnswers)
+        return outbox.put(assignment, header, uploads.values.toList(), keeps)
     }
 
-    /** Store the upload: trained tensors, or their delta to a set. */
+    /** Store an upload: tensors, or their delta to a set. */
     private fun storeUpload(
         upload: Upload,
         sets: Map<String, BlobSet>,
-        trained: Tensors,
+        tensors: Tensors,
     ): StoredBlob {
         val floats = checkNotNull(BlobWriter.floatsOf(upload.codec)) { "checked before" }
-        if (upload.baseSet.isEmpty()) return files.store(trained, floats)
-        val base = fetching.read(sets.getValue(upload.baseSet))
-        val unfit = trained.keys.firstOrNull { base.tensors[it]?.shape != trained.getValue(it).shape }
+        if (upload.base.isEmpty()) return files.store(tensors, floats)
+        val base = fetching.read(sets.getValue(upload.base))
+        val unfit = tensors.keys.firstOrNull { base.tensors[it]?.shape != tensors.getValue(it).shape }
         if (unfit != null) {
-            val message = "set '${upload.baseSet}', the base of the upload, lacks '$unfit'"
+            val message = "set '${upload.base}', the base of the upload, lacks '$unfit'"
             throw AssignmentException(Reason.UNSUPPORTED, message)
         }
-        return files.store(Differences.subtract(trained, base.tensors), floats, base.digest)
-    }
-
-    private companion object {
-        /** Programs that every training needs, if the bundle has them. */
-        val EVERY_TRAINING = setOf("embed", "extract", "predict", "view")
+        return files.store(Differences.subtract(tensors, base.tensors), floats, base.digest)
     }
 }

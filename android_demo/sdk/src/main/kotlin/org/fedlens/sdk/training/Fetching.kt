@@ -4,6 +4,8 @@ import com.google.protobuf.ByteString
 import kotlinx.coroutines.currentCoroutineContext
 import kotlinx.coroutines.ensureActive
 import org.fedlens.proto.v1.BlobSet
+import org.fedlens.proto.v1.LocalPlan
+import org.fedlens.proto.v1.Rows
 import org.fedlens.sdk.AssignmentException
 import org.fedlens.sdk.AssignmentException.Reason
 import org.fedlens.sdk.BlobException
@@ -14,6 +16,7 @@ import org.fedlens.sdk.ManifestException
 import org.fedlens.sdk.Manifests
 import org.fedlens.sdk.blob.Blob
 import org.fedlens.sdk.net.Transport
+import org.fedlens.sdk.plan.Plans
 import org.fedlens.sdk.store.Cache
 import org.fedlens.sdk.store.Pins
 import org.fedlens.sdk.store.Shortcut
@@ -48,24 +51,26 @@ internal class Fetching(
     }
 
     /**
-     * Fetch the programs of these names, in the client's format, and keep them until [pins] is closed.
+     * Fetch what a plan needs of the bundle, and the programs for features, views and predictions; keep them until [pins]
+     * is closed.
      *
      * @param held Digests that [pins] keeps already; fetched ones are added.
      */
-    suspend fun programs(
+    suspend fun parts(
         bundle: Bundle,
-        names: Set<String>,
+        plan: LocalPlan,
         pins: Pins,
         held: MutableSet<ByteString>,
     ) {
         val sizes = bundle.manifest.partsList.associate { it.sha256 to it.size }
-        val wanted =
+        val names = Plans.programs(plan) + ALWAYS
+        val files =
             bundle.manifest.programsList
                 .filter { it.name in names }
                 .flatMap { program -> program.filesList.filter { it.format == Requirements.FORMAT } }
                 .map { it.sha256 }
-                .filter { it !in held }
-                .distinct()
+        val rows = listOf(bundle.manifest.public.sha256).filter { Plans.readsRows(plan, Rows.ROWS_PUBLIC) }
+        val wanted = (files + rows).filter { it !in held }.distinct()
         hold(wanted.map { Wanted(it.toByteArray(), sizes.getValue(it)) }, pins)
         held += wanted
     }
@@ -135,4 +140,9 @@ internal class Fetching(
         digest: ByteArray,
         size: Long,
     ) = emit(Event.Downloaded(digest.toHex(), size))
+
+    private companion object {
+        /** Programs that a client runs besides those that a plan names. */
+        val ALWAYS = setOf("embed", "extract", "predict", "view")
+    }
 }

@@ -2,9 +2,10 @@ package org.fedlens.sdk.training
 
 import com.google.protobuf.ByteString
 import org.fedlens.proto.v1.Assignment
-import org.fedlens.proto.v1.ClientStatistic
 import org.fedlens.proto.v1.Manifest
+import org.fedlens.proto.v1.Statistic
 import org.fedlens.proto.v1.UpdateHeader
+import org.fedlens.proto.v1.UploadedBlob
 import org.fedlens.sdk.Wire
 import org.fedlens.sdk.store.NoisyAnswers
 import org.fedlens.sdk.store.StoredBlob
@@ -16,7 +17,7 @@ internal object Header {
         assignment: Assignment,
         manifest: Manifest,
         result: TrainingResult,
-        upload: StoredBlob?,
+        uploads: Map<String, StoredBlob>,
         noisyAnswers: NoisyAnswers,
     ): UpdateHeader {
         val header =
@@ -26,18 +27,21 @@ internal object Header {
                 .setPhase(assignment.phase)
                 .setBundle(assignment.bundle)
                 .setNumExamples(result.numExamples.toLong())
-        for ((moment, found) in result.evaluations.toSortedMap()) header.addEvaluations(found.toSums(moment))
+        for ((label, found) in result.evaluations) header.addEvaluations(found.toSums(label))
         for (statistic in assignment.localPlan.statisticsList) {
             when (statistic.kindCase) {
-                ClientStatistic.KindCase.CLASS_COUNTS -> result.classCounts.forEach(header::addClassCounts)
-                ClientStatistic.KindCase.LABEL_DISTRIBUTION ->
+                Statistic.KindCase.CLASS_COUNTS -> result.classCounts.forEach(header::addClassCounts)
+                Statistic.KindCase.LABEL_DISTRIBUTION ->
                     noisyAnswers
                         .answer(manifest.classNamesList, result.classCounts, statistic.labelDistribution.epsilon)
                         .forEach(header::addLabelDistribution)
                 else -> Unit
             }
         }
-        if (upload != null) header.setBlobSha256(ByteString.copyFrom(upload.sha256)).setBlobSize(upload.size)
+        for ((name, upload) in uploads) {
+            val digest = ByteString.copyFrom(upload.sha256)
+            header.addUploads(UploadedBlob.newBuilder().setName(name).setSha256(digest).setSize(upload.size))
+        }
         return header.build()
     }
 }

@@ -1,24 +1,26 @@
 package org.fedlens.sdk.training
 
 import org.fedlens.proto.v1.Answer
+import org.fedlens.proto.v1.Assemble
 import org.fedlens.proto.v1.Assignment
+import org.fedlens.proto.v1.BlobSet
 import org.fedlens.proto.v1.BundleClass
 import org.fedlens.proto.v1.Capabilities
-import org.fedlens.proto.v1.ClientStatistic
+import org.fedlens.proto.v1.CurrentModel
+import org.fedlens.proto.v1.Evaluation
+import org.fedlens.proto.v1.Instruction
 import org.fedlens.proto.v1.LocalPlan
 import org.fedlens.proto.v1.Manifest
 import org.fedlens.proto.v1.ProgramFormat
-import org.fedlens.proto.v1.ReferenceBinding
-import org.fedlens.proto.v1.SetSource
-import org.fedlens.proto.v1.SlotKind
-import org.fedlens.proto.v1.Stage
+import org.fedlens.proto.v1.Statistic
 import org.fedlens.sdk.AssignmentException
 import org.fedlens.sdk.AssignmentException.Reason
 import org.fedlens.sdk.KeyedHash
-import org.fedlens.sdk.Manifests
 import org.fedlens.sdk.Policy
-import org.fedlens.sdk.blob.BlobWriter
 import org.fedlens.sdk.engine.unfitForPhones
+import org.fedlens.sdk.plan.PlanCheck
+import org.fedlens.sdk.plan.PlanRefused
+import org.fedlens.sdk.plan.Plans
 import org.fedlens.sdk.store.NoisyAnswers
 import org.fedlens.sdk.toHex
 
@@ -28,12 +30,17 @@ internal object Requirements {
     val FORMAT = ProgramFormat.PROGRAM_FORMAT_PTE
 
     /** The capabilities that a client enrols with; [models] are those that it accepts, empty: any. */
-    fun capabilities(models: List<String>): Capabilities =
+    fun capabilities(
+        models: List<String>,
+        policy: Policy,
+    ): Capabilities =
         Capabilities
             .newBuilder()
             .addFormats(FORMAT)
             .addBundleClasses(BundleClass.BUNDLE_CLASS_FROZEN_BACKBONE)
             .addAllModels(models)
+            .setPlanFormat(Plans.FORMAT)
+            .addAllTables(policy.allowTables.sorted())
             .build()
 
     /**
@@ -60,21 +67,18 @@ internal object Requirements {
     ) {
         val plan = assignment.localPlan
         val statistics = plan.statistics()
-        val evaluation = plan.evaluation
-        val evaluates = evaluation.atStart || evaluation.atEnd || evaluation.fineTuningCount > 0
-        permit(policy.upload || !plan.hasUpload()) { "trained weights are not uploaded" }
+        val evaluates = plan.evaluationsCount > 0
+        permit(policy.upload || plan.uploadsCount == 0) { "trained weights are not uploaded" }
         permit(
-            policy.answerClassCounts || ClientStatistic.KindCase.CLASS_COUNTS !in statistics,
+            policy.answerClassCounts || Statistic.KindCase.CLASS_COUNTS !in statistics,
         ) { "class counts are not answered" }
         permit(policy.answerEvaluation || !evaluates) { "evaluation results are not answered" }
-        permit(policy.answerConfusion || ClientStatistic.KindCase.CONFUSION !in statistics) {
+        permit(policy.answerConfusion || Statistic.KindCase.CONFUSION !in statistics) {
             "confusion matrices are not answered"
         }
-        if (ClientStatistic.KindCase.LABEL_DISTRIBUTION in statistics) {
+        if (Statistic.KindCase.LABEL_DISTRIBUTION in statistics) {
             checkLabelDistribution(plan, policy)
-            permit(statistics.none(EXACT::containsKey) && !evaluates) {
-                "nothing measured exactly is answered beside a label distribution, whose noise it would undo"
-            }
+            permit(statistics.none(EXACT::containsKey) && !evaluates) { BESIDE_NOISE }
         }
     }
 
@@ -89,7 +93,7 @@ internal object Requirements {
         noisyAnswers: NoisyAnswers,
         policy: Policy,
     ) {
-        val exact = plan.statistics().firstNotNullOfOrNull(EXACT::get) ?: return
+        val exact = (plan.statistics().mapNotNull(EXACT::get) + exactTables(plan, manifest)).firstOrNull() ?: return
         permit(policy.answerExactlyAfterNoise || !noisyAnswers.has(manifest.classNamesList)) {
             "$exact are not answered to a server that has a label distribution of the same classes, whose noise they " +
                 "would undo"
@@ -106,28 +110,75 @@ internal object Requirements {
     }
 
     /**
-     * Refuse an assignment that this version does not support; the message names the first reason.
+     * Refuse an assignment that this version, the bundle, the device or the policy does not support; the message names
+     * the first reason.
      *
-     * @throws AssignmentException With reason `UNSUPPORTED`.
+     * @param memory Bytes that a local plan may take.
+     * @throws AssignmentException With reason `UNSUPPORTED`, or `POLICY` for a table that is not allowed.
      */
     fun check(
         assignment: Assignment,
         manifest: Manifest,
+        policy: Policy,
+        memory: Long = Runtime.getRuntime().maxMemory(),
     ) {
         val plan = assignment.localPlan
-        val sets = assignment.setsList.mapTo(HashSet()) { it.name } + Manifests.INITIAL
         need(assignment.seed.size() == KeyedHash.DIGEST_BYTES) { "a seed of ${assignment.seed.size()} bytes" }
-        need(plan.startCount > 0) { "a local plan without start rules" }
-        for (rule in plan.startList) checkSource(rule.source, sets)
-        checkStatistics(plan)
-        checkAnswer(assignment)
-        checkReferences(plan, manifest, sets)
-        need(plan.extractorsCount == manifest.concatenated) {
-            "${plan.extractorsCount} extractors; the bundle takes ${manifest.concatenated} side by side"
+        checkPlan(plan, manifest, assignment.answer, assignment.setsList)
+        val needed = Plans.memory(plan, manifest)
+        need(needed <= memory) { "a local plan that takes $needed bytes of memory; this device gives up to $memory" }
+        for (table in Plans.tables(plan, manifest).values) {
+            permit(table.makes in policy.allowTables) { "table '${table.makes}' is not answered" }
         }
-        for (stage in plan.stagesList + plan.evaluation.fineTuningList) checkStage(stage, manifest)
-        val names = plan.keepList.map { it.set }
-        need("" !in names && names.toSet().size == names.size) { "client state must have names, each once: $names" }
+        permit(plan.statisticsList.none { it.hasLabelDistribution() } || exactTables(plan, manifest).isEmpty()) {
+            BESIDE_NOISE
+        }
+    }
+
+    /**
+     * The local plan that puts a current model together, as its only instruction.
+     *
+     * @throws AssignmentException The model cannot be put together in this bundle.
+     */
+    fun assembling(
+        model: CurrentModel,
+        manifest: Manifest,
+    ): LocalPlan {
+        val assemble = Assemble.newBuilder().addAllRules(model.rulesList)
+        val plan =
+            LocalPlan
+                .newBuilder()
+                .setFormat(Plans.FORMAT)
+                .addInstructions(Instruction.newBuilder().setValue(MODEL).setAssemble(assemble))
+                .addAllExtractors(model.extractorsList)
+                .addEvaluations(Evaluation.newBuilder().setLabel(MODEL).setValue(MODEL))
+                .build()
+        checkPlan(plan, manifest, Answer.ANSWER_EVALUATION, model.setsList)
+        return plan
+    }
+
+    private fun checkPlan(
+        plan: LocalPlan,
+        manifest: Manifest,
+        answer: Answer,
+        sets: List<BlobSet>,
+    ) {
+        try {
+            PlanCheck(plan, manifest, answer, sets.mapTo(HashSet()) { it.name }).run()
+        } catch (refused: PlanRefused) {
+            throw AssignmentException(Reason.UNSUPPORTED, refused.message.orEmpty(), refused)
+        }
+    }
+
+    /** The uploaded tables that are measured on the client's own photos. */
+    private fun exactTables(
+        plan: LocalPlan,
+        manifest: Manifest,
+    ): List<String> {
+        val tables = Plans.tables(plan, manifest)
+        return plan.uploadsList
+            .filter { it.name in tables && Plans.isAboutPhotos(plan, it.value) }
+            .map { "table '${tables.getValue(it.name).makes}'" }
     }
 
     private fun checkLabelDistribution(
@@ -144,94 +195,15 @@ internal object Requirements {
         }
     }
 
-    private fun checkStatistics(plan: LocalPlan) {
-        val seen = HashSet<ClientStatistic.KindCase>()
-        for (statistic in plan.statisticsList) {
-            val kind = statistic.kindCase
-            need(kind != ClientStatistic.KindCase.KIND_NOT_SET) { "the question 'unset'" }
-            need(seen.add(kind)) { "the question '${kind.name.lowercase()}' asked twice" }
-            val epsilon = statistic.labelDistribution.epsilon
-            need(kind != ClientStatistic.KindCase.LABEL_DISTRIBUTION || NoisyAnswers.isUsable(epsilon)) {
-                "a label distribution with epsilon ${number(epsilon)}, which must be above 0 and finite"
-            }
-        }
-    }
-
-    private fun checkAnswer(assignment: Assignment) {
-        need(assignment.answer == Answer.ANSWER_UPDATE || assignment.answer == Answer.ANSWER_EVALUATION) {
-            "an answer of kind ${assignment.answerValue}"
-        }
-        if (!assignment.localPlan.hasUpload()) return
-        val upload = assignment.localPlan.upload
-        need(assignment.answer != Answer.ANSWER_EVALUATION) { "an upload with an evaluation" }
-        need(BlobWriter.floatsOf(upload.codec) != null) {
-            "upload codec ${if (upload.codecValue == 0) "unset" else upload.codecValue.toString()}"
-        }
-        need(upload.baseSet.isEmpty() || assignment.setsList.any { it.name == upload.baseSet }) {
-            "an upload as difference from set '${upload.baseSet}', which is not among the assignment's"
-        }
-    }
-
-    private fun checkReferences(
-        plan: LocalPlan,
-        manifest: Manifest,
-        sets: Set<String>,
-    ) {
-        val known = manifest.referencesList.map { it.name }
-        val bound = plan.referencesList.map { it.name }
-        need(bound.toSet().size == bound.size) { "a reference bound twice: $bound" }
-        val unknown = (bound - known.toSet()).minOrNull()
-        need(unknown == null) { "reference '$unknown', which the bundle does not have" }
-        val missing = (known - bound.toSet()).minOrNull()
-        need(missing == null || plan.stagesCount + plan.evaluation.fineTuningCount == 0) {
-            "a local plan that leaves the bundle's reference '$missing' unbound"
-        }
-        for (binding in plan.referencesList) {
-            when (binding.sourceCase) {
-                ReferenceBinding.SourceCase.SET -> checkSource(binding.set, sets)
-                ReferenceBinding.SourceCase.START, ReferenceBinding.SourceCase.LABEL_COUNTS -> Unit
-                else -> need(false) { "reference '${binding.name}' without a source" }
-            }
-        }
-    }
-
-    private fun checkStage(
-        stage: Stage,
-        manifest: Manifest,
-    ) {
-        val program = manifest.programsList.firstOrNull { it.name == stage.program }
-        need(program != null) {
-            "program '${stage.program}'; the bundle has ${manifest.programsList.joinToString { it.name }}"
-        }
-        need(program.outputsList.any { it.kind == SlotKind.SLOT_KIND_WEIGHT }) {
-            "program '${stage.program}' as a stage; it trains nothing"
-        }
-        need(stage.lengthCase != Stage.LengthCase.LENGTH_NOT_SET) { "a stage without epochs or steps" }
-        for (value in stage.hyperValuesList) {
-            val allowed = manifest.hyperParametersList.firstOrNull { it.name == value.name }
-            need(allowed != null) { "hyper-parameter '${value.name}', which the bundle does not have" }
-            need(value.value in allowed.minimum..allowed.maximum) {
-                "hyper-parameter '${value.name}' = ${number(value.value)}; allowed are ${number(allowed.minimum)} to " +
-                    number(allowed.maximum)
-            }
-        }
-    }
-
-    private fun checkSource(
-        source: SetSource,
-        sets: Set<String>,
-    ) {
-        need(source.kept.isNotEmpty() || source.download.isNotEmpty()) { "a source that names no set" }
-        need(source.download.isEmpty() || source.download in sets) {
-            "set '${source.download}', which is not among the assignment's"
-        }
-    }
+    private const val MODEL = "model"
+    private const val BESIDE_NOISE =
+        "nothing measured exactly is answered beside a label distribution, whose noise it would undo"
 
     /** Statistics with exact values, and their names. */
     private val EXACT =
         mapOf(
-            ClientStatistic.KindCase.CLASS_COUNTS to "class counts",
-            ClientStatistic.KindCase.CONFUSION to "confusion matrices",
+            Statistic.KindCase.CLASS_COUNTS to "class counts",
+            Statistic.KindCase.CONFUSION to "confusion matrices",
         )
 
     private fun LocalPlan.statistics() = statisticsList.mapTo(LinkedHashSet()) { it.kindCase }

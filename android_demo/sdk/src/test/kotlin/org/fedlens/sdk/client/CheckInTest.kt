@@ -14,6 +14,7 @@ import org.fedlens.sdk.ClientState
 import org.fedlens.sdk.Event
 import org.fedlens.sdk.TransportException
 import org.fedlens.sdk.client.FakeServer.Companion.TASK
+import org.fedlens.sdk.plan.Plans
 import org.junit.Assert.assertEquals
 import org.junit.Assert.assertThrows
 import org.junit.Assert.assertTrue
@@ -45,6 +46,7 @@ class CheckInTest {
                 .setTask(task)
                 .setBundle(it.bundle)
                 .addAllSets(it.setsList)
+                .addAllRules(Plans.startRules(it.localPlan))
                 .build()
         }
 

@@ -82,7 +82,7 @@ internal class ClientRun(
         /** 15 photos of three classes; one is there twice. */
         fun vectorPhotos(): List<Photo> {
             val copies = HashMap<String, Int>()
-            val files = Vectors.file("pass/album").walk().filter { it.isFile }
+            val files = Vectors.file("plan/album").walk().filter { it.isFile }
             return files.sortedBy { it.path }.toList().map { file ->
                 val digest = sha256(file.readBytes())
                 val copy = copies.merge(digest.contentToString(), 1, Int::plus)!! - 1

@@ -3,7 +3,9 @@ package org.fedlens.sdk.client
 import com.google.protobuf.ByteString
 import kotlinx.coroutines.CompletableDeferred
 import org.fedlens.proto.v1.Answer
+import org.fedlens.proto.v1.Assemble
 import org.fedlens.proto.v1.Assignment
+import org.fedlens.proto.v1.Binding
 import org.fedlens.proto.v1.BlobSet
 import org.fedlens.proto.v1.Capabilities
 import org.fedlens.proto.v1.CheckInRequest
@@ -12,17 +14,18 @@ import org.fedlens.proto.v1.ClientRole
 import org.fedlens.proto.v1.Codec
 import org.fedlens.proto.v1.CurrentModel
 import org.fedlens.proto.v1.EnrolResponse
-import org.fedlens.proto.v1.EvaluationPlan
+import org.fedlens.proto.v1.Evaluation
 import org.fedlens.proto.v1.FailureRequest
 import org.fedlens.proto.v1.Finished
 import org.fedlens.proto.v1.ForgetResponse
 import org.fedlens.proto.v1.HyperValue
+import org.fedlens.proto.v1.Instruction
 import org.fedlens.proto.v1.LocalPlan
 import org.fedlens.proto.v1.Receipt
-import org.fedlens.proto.v1.ReferenceBinding
-import org.fedlens.proto.v1.SetSource
-import org.fedlens.proto.v1.Stage
-import org.fedlens.proto.v1.StartRule
+import org.fedlens.proto.v1.Rows
+import org.fedlens.proto.v1.Rule
+import org.fedlens.proto.v1.Source
+import org.fedlens.proto.v1.Train
 import org.fedlens.proto.v1.Upload
 import org.fedlens.sdk.Bundle
 import org.fedlens.sdk.KeyedHash
@@ -174,7 +177,7 @@ class FakeServer(
                 if (before != null && !before.contentEquals(body)) throw refused("update-differs", "another is here")
                 if (before == null && round != assignment().round) throw refused("round-closed", "too late")
                 updates[round] = body
-                update.blob?.let { blob -> model = ByteArrayOutputStream().also(blob::writeTo).toByteArray() }
+                update.blobs.singleOrNull()?.let { model = ByteArrayOutputStream().also(it::writeTo).toByteArray() }
                 receipt(body)
             }
 
@@ -231,6 +234,7 @@ class FakeServer(
                 .setTask(TASK)
                 .setBundle(ByteString.copyFrom(bundle.id))
                 .addSets(globalSet())
+                .addRules(globalRule())
         return Finished.newBuilder().addModels(model).build()
     }
 
@@ -243,17 +247,39 @@ class FakeServer(
         fun trainingPlan(epochs: Int = 1): LocalPlan =
             LocalPlan
                 .newBuilder()
-                .addStart(StartRule.newBuilder().setSource(SetSource.newBuilder().setDownload(GLOBAL)))
-                .addReferences(ReferenceBinding.newBuilder().setName("global").setStart(true))
-                .addStages(
-                    Stage
+                .setFormat(1)
+                .addInstructions(
+                    Instruction
                         .newBuilder()
-                        .setProgram("step")
-                        .setEpochs(epochs)
-                        .addHyperValues(HyperValue.newBuilder().setName("lr_classifier").setValue(0.5)),
-                ).setUpload(Upload.newBuilder().setCodec(Codec.CODEC_FLOAT32))
-                .setEvaluation(EvaluationPlan.newBuilder().setAtStart(true).setAtEnd(true))
+                        .setValue("start")
+                        .setAssemble(Assemble.newBuilder().addRules(globalRule())),
+                ).addInstructions(Instruction.newBuilder().setValue("trained").setTrain(train(epochs)))
+                .addUploads(
+                    Upload
+                        .newBuilder()
+                        .setName("weights")
+                        .setValue("trained")
+                        .setCodec(Codec.CODEC_FLOAT32),
+                ).addEvaluations(Evaluation.newBuilder().setLabel("start").setValue("start"))
+                .addEvaluations(Evaluation.newBuilder().setLabel("trained").setValue("trained"))
                 .build()
+
+        private fun globalRule() = Rule.newBuilder().setSource(Source.newBuilder().setDownload(GLOBAL))
+
+        private fun train(epochs: Int) =
+            Train
+                .newBuilder()
+                .setProgram("step")
+                .setStart("start")
+                .setEpochs(epochs)
+                .setRows(Rows.ROWS_TRAIN)
+                .addHyperValues(HyperValue.newBuilder().setName("lr_classifier").setValue(0.5))
+                .addBindings(
+                    Binding
+                        .newBuilder()
+                        .setReference("global")
+                        .setSource(Source.newBuilder().setValue("start")),
+                )
 
         fun refused(
             code: String,

@@ -14,10 +14,9 @@ import org.fedlens.proto.v1.Capabilities
 import org.fedlens.proto.v1.CheckInResponse
 import org.fedlens.proto.v1.ClassCounts
 import org.fedlens.proto.v1.ClientRole
-import org.fedlens.proto.v1.ClientStatistic
-import org.fedlens.proto.v1.EvaluationPlan
 import org.fedlens.proto.v1.FailureReason
 import org.fedlens.proto.v1.LocalPlan
+import org.fedlens.proto.v1.Statistic
 import org.fedlens.proto.v1.Wait
 import org.fedlens.proto.v1.WaitReason
 import org.fedlens.sdk.AssignmentException
@@ -80,7 +79,7 @@ class FedLensClientTest {
     fun `the test photos are evaluated before and after training`() {
         val run = clientOf(FakeServer())
         val outcome = run.client().use { runBlocking { it.runOnce() } } as Event.RoundReported
-        val (start, end) = checkNotNull(outcome.start) to checkNotNull(outcome.end)
+        val (start, end) = outcome.evaluations.getValue("start") to outcome.evaluations.getValue("trained")
         val testPhotos = run.photos.count { it.isTest }.toLong()
         assertEquals(listOf(testPhotos, testPhotos), listOf(start.count, end.count))
         assertNotEquals(start.loss, end.loss, 1e-6)
@@ -147,7 +146,7 @@ class FedLensClientTest {
 
     @Test
     fun `a policy is stronger than an assignment, and read anew for each`() {
-        val statistic = ClientStatistic.newBuilder().setClassCounts(ClassCounts.getDefaultInstance())
+        val statistic = Statistic.newBuilder().setClassCounts(ClassCounts.getDefaultInstance())
         val run = clientOf(FakeServer(trainingPlan().toBuilder().addStatistics(statistic).build(), rounds = 2))
         var policy = Policy(answerClassCounts = false)
         run.client(ClientSettings(TOKEN, policy = { policy })).use { client ->
@@ -195,13 +194,14 @@ class FedLensClientTest {
         val plan =
             LocalPlan
                 .newBuilder()
-                .addAllStart(trainingPlan().startList)
-                .setEvaluation(EvaluationPlan.newBuilder().setAtStart(true))
+                .setFormat(1)
+                .addInstructions(trainingPlan().getInstructions(0))
+                .addEvaluations(trainingPlan().getEvaluations(0))
                 .build()
         val run =
             clientOf(FakeServer(plan, role = ClientRole.CLIENT_ROLE_EVALUATOR, answer = Answer.ANSWER_EVALUATION))
         val outcome = run.client().use { runBlocking { it.runOnce() } } as Event.RoundReported
-        assertEquals(run.photos.size.toLong(), checkNotNull(outcome.start).count)
+        assertEquals(run.photos.size.toLong(), outcome.evaluations.getValue("start").count)
         assertEquals(0L, run.server.checkIns.single().numExamples)
         assertEquals(setOf(1L), run.server.evaluations.keys)
     }

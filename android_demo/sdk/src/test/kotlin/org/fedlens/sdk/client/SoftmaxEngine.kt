@@ -6,6 +6,7 @@ import org.fedlens.sdk.blob.FloatTensor
 import org.fedlens.sdk.blob.Tensor
 import org.fedlens.sdk.engine.Engine
 import org.fedlens.sdk.engine.Rows
+import org.fedlens.sdk.engine.Uniforms
 import kotlin.math.exp
 import kotlin.math.ln
 
@@ -32,6 +33,7 @@ class SoftmaxEngine(
         batches: Sequence<IntArray>,
         hyper: Map<String, Double>,
         references: Map<String, Map<String, Tensor>>,
+        uniforms: Uniforms?,
         onStep: (Float) -> Unit,
     ): Map<String, Tensor> {
         val rate = hyper.getValue("lr_classifier").toFloat()
@@ -59,9 +61,18 @@ class SoftmaxEngine(
             )
     }
 
+    override fun derive(
+        program: String,
+        hyper: Map<String, Double>,
+        references: Map<String, Map<String, Tensor>>,
+        rows: Rows?,
+    ): Map<String, Tensor> = error("not asked here")
+
     override fun predict(
         weights: Map<String, Tensor>,
         inputs: FloatArray,
+        program: String,
+        references: Map<String, Map<String, Tensor>>,
     ): FloatArray =
         (0 until inputs.size / FEATURES)
             .flatMap { logits(weights.floats(BIAS), weights.floats(WEIGHT), inputs, it).asList() }

@@ -143,7 +143,7 @@ class ProgramEngineTest {
             "the rows' inputs: found 79 numbers, the bundle takes float32[5, 16]",
             rows = Rows(FloatArray(79), rows.labels),
         )
-        assertBad("the bundle's step takes no views of each photo", rows = Rows(rows.inputs, rows.labels, NoViews))
+        assertBad("program 'step' takes no views of each photo", rows = Rows(rows.inputs, rows.labels, NoViews))
         assertBad("a batch of 5 rows; the bundle takes 1 to 4", batches = listOf(intArrayOf(0, 1, 2, 3, 4)))
         assertBad("a batch of 0 rows; the bundle takes 1 to 4", batches = listOf(intArrayOf()))
         assertBad("a batch asks for a row outside 0 to 4", batches = listOf(intArrayOf(5)))
@@ -212,10 +212,10 @@ class ProgramEngineTest {
             }
         assertReason(
             Reason.NON_FINITE,
-            "tensor 'extractor.bias' holds a NaN or an infinity after training",
+            "tensor 'extractor.bias' holds a NaN or an infinity",
         ) { train(runtime) }
         engine(runtime).use { engine ->
-            assertReason(Reason.NON_FINITE, "the logits hold") { engine.predict(weights, rows.inputs) }
+            assertReason(Reason.NON_FINITE, "tensor SLOT_KIND_LOGITS holds") { engine.predict(weights, rows.inputs) }
             assertReason(Reason.NON_FINITE, "the features of a photo hold") { engine.embed(FloatArray(768)) }
         }
     }
@@ -296,7 +296,7 @@ class ProgramEngineTest {
         hyper: Map<String, Double> = emptyMap(),
         references: Map<String, Map<String, Tensor>> = this.references,
         onStep: (Float) -> Unit = {},
-    ) = engine(runtime).use { it.train("step", weights, rows, batches.asSequence(), hyper, references, onStep) }
+    ) = engine(runtime).use { it.train("step", weights, rows, batches.asSequence(), hyper, references, null, onStep) }
 
     private fun assertBad(
         text: String,

@@ -74,7 +74,7 @@ class HttpTransportTest {
                     .setReason(FailureReason.FAILURE_REASON_POLICY)
                     .build()
             val capabilities = Capabilities.newBuilder().addFormats(ProgramFormat.PROGRAM_FORMAT_PTE).build()
-            val evaluation = UpdateFrame(UpdateHeader.newBuilder().setProtocol(1).build(), null)
+            val evaluation = UpdateFrame(UpdateHeader.newBuilder().setProtocol(1).build(), emptyList())
             val role = EnrolResponse.newBuilder().setRole(ClientRole.CLIENT_ROLE_TRAINER).build()
             val forgotten = ForgetResponse.newBuilder().setAggregating(true).build()
             val responses = listOf(role, received, received, FailureResponse.getDefaultInstance(), forgotten)
@@ -271,7 +271,7 @@ class HttpTransportTest {
         runTest {
             // The receipt has 34 bytes: 400 ms or more, with pauses of 150.
             val dripping = reply(received).throttleBody(10, 150, TimeUnit.MILLISECONDS)
-            val evaluation = UpdateFrame(UpdateHeader.newBuilder().setProtocol(1).build(), null)
+            val evaluation = UpdateFrame(UpdateHeader.newBuilder().setProtocol(1).build(), emptyList())
             serving(dripping).use { server ->
                 val timeouts = Timeouts(silenceMs = 350, messagesMs = 10)
                 transportTo(server.address, ONCE, timeouts = timeouts)

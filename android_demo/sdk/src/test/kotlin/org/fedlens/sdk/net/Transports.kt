@@ -13,6 +13,7 @@ import org.fedlens.proto.v1.Error
 import org.fedlens.proto.v1.Finished
 import org.fedlens.proto.v1.Retry
 import org.fedlens.proto.v1.UpdateHeader
+import org.fedlens.proto.v1.UploadedBlob
 import org.fedlens.sdk.TransportException
 import org.fedlens.sdk.UpdateFrame
 import org.fedlens.sdk.Wire
@@ -117,8 +118,7 @@ internal fun updateOf(elements: Int): UpdateFrame {
         UpdateHeader
             .newBuilder()
             .setProtocol(Wire.PROTOCOL)
-            .setBlobSha256(ByteString.copyFrom(blob.digest))
-            .setBlobSize(blob.size)
+            .addUploads(UploadedBlob.newBuilder().setSha256(ByteString.copyFrom(blob.digest)).setSize(blob.size))
             .build()
-    return UpdateFrame(header, blob)
+    return UpdateFrame(header, listOf(blob))
 }

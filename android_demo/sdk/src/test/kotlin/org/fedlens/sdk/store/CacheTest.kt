@@ -75,6 +75,8 @@ class CacheTest {
             assertFalse(cache().obtain(wanted(part), fetch = source))
             assertEquals(1, source.fetched)
             Vectors.file("bundle/manifest.pb").copyTo(File(folder.root, "manifest.pb"))
+            val public = bundle.manifest.public.sha256.toByteArray()
+            bundle.part(public).copyTo(cache().file(public))
             val formats = emptySet<ProgramFormat>()
             assertArrayEquals(bundle.initial().digest, Bundle.open(folder.root, formats).initial().digest)
         }

@@ -3,12 +3,9 @@ package org.fedlens.sdk.store
 import org.fedlens.jvm.JdbcDatabase
 import org.fedlens.proto.v1.Answer
 import org.fedlens.proto.v1.Capabilities
-import org.fedlens.proto.v1.EvaluationMoment
 import org.fedlens.proto.v1.EvaluationSums
 import org.fedlens.proto.v1.FailureReason
 import org.fedlens.proto.v1.FailureRequest
-import org.fedlens.proto.v1.LocalPlan
-import org.fedlens.proto.v1.Stage
 import org.fedlens.sdk.AssignmentException
 import org.fedlens.sdk.BlobException
 import org.fedlens.sdk.StateException.Reason
@@ -55,7 +52,7 @@ class OutboxTest {
     @Test
     fun `results leave in the order in which they came`() {
         for ((task, round) in listOf(2L to 1L, 1L to 9L)) {
-            stores.outbox.put(assignment(round, task), header(), null, emptyMap())
+            stores.outbox.put(assignment(round, task), header(), emptyList(), emptyMap())
         }
         val order = List(2) { checkNotNull(stores.outbox.first()).also(stores.outbox::delivered).task }
         assertEquals(listOf(2L, 1L), order)
@@ -65,15 +62,15 @@ class OutboxTest {
     @Test
     fun `a result is the same bytes after the folder was opened again, inline and as a file`() {
         for (count in listOf(3, 20_000)) {
-            val upload = stores.files.store(tensors(4, count), Stores.F32)
-            val put = stores.outbox.put(assignment(count.toLong()), header(upload), upload, emptyMap())
+            val uploads = listOf(4, 5).map { stores.files.store(tensors(it, count), Stores.F32) }
+            val put = stores.outbox.put(assignment(count.toLong()), header(uploads), uploads, emptyMap())
             reopen()
             val found = checkNotNull(stores.outbox.first())
             assertArrayEquals(body(put), body(found))
             assertArrayEquals(put.bodySha256, found.bodySha256)
             assertArrayEquals(put.bodySha256, found.update.digest())
             assertEquals(Answer.ANSWER_UPDATE, found.answer)
-            assertEquals(if (count == 3) 0 else 1, tensorFiles().size)
+            assertEquals(if (count == 3) 0 else 2, tensorFiles().size)
             stores.outbox.delivered(found)
             assertEquals(emptyList<String>(), tensorFiles())
         }
@@ -83,8 +80,8 @@ class OutboxTest {
 
     @Test
     fun `a result of a round is put once`() {
-        stores.outbox.put(assignment(1), header(), null, emptyMap())
-        assertReason(Reason.DAMAGED) { stores.outbox.put(assignment(1), header(), null, emptyMap()) }
+        stores.outbox.put(assignment(1), header(), emptyList(), emptyMap())
+        assertReason(Reason.DAMAGED) { stores.outbox.put(assignment(1), header(), emptyList(), emptyMap()) }
         assertEquals(1, stores.journal.entries().size)
     }
 
@@ -92,7 +89,7 @@ class OutboxTest {
     fun `files that no row names are deleted when the folder is opened`() {
         stores.files.store(tensors(1, 20_000), Stores.F32)
         val named = stores.files.store(tensors(2, 20_000), Stores.F32)
-        stores.outbox.put(assignment(1), header(), null, mapOf("mine" to named))
+        stores.outbox.put(assignment(1), header(), emptyList(), mapOf("mine" to named))
         reopen()
         assertEquals(listOf(stores.files.file(named.sha256).name), tensorFiles())
         assertNull(stores.clientState.current(TASK, "mine"))
@@ -118,29 +115,14 @@ class OutboxTest {
     }
 
     @Test
-    fun `the start rules of the last plan that trains are stored, not those of one that only requests statistics`() {
-        val counting = assignment(1).toBuilder()
-        counting.localPlan = LocalPlan.newBuilder().addExtractors("another").build()
-        val training = assignment(2).toBuilder()
-        val stage = Stage.newBuilder().setProgram("step")
-        training.localPlan = LocalPlan.newBuilder().addExtractors("trained").addStages(stage).build()
-        stores.outbox.put(counting.build(), header(), null, emptyMap())
-        assertNull(stores.clientState.startRules(TASK))
-        stores.outbox.put(training.build(), header(), null, emptyMap())
-        val rules = checkNotNull(stores.clientState.startRules(TASK))
-        assertEquals(listOf("trained"), rules.extractorsList)
-        assertEquals(0, rules.stagesCount)
-    }
-
-    @Test
     fun `a full disk is named, and neither rows nor files of the result stay`() {
-        val upload = stores.files.store(tensors(1, 20_000), Stores.F32)
+        val uploads = listOf(stores.files.store(tensors(1, 20_000), Stores.F32))
         stores.state.transaction { db ->
             val pages = db.query("PRAGMA page_count") { it.long(0) }.single()
             db.query("PRAGMA max_page_count = $pages") { it.long(0) }
         }
         val newState = mapOf("mine" to stores.files.store(tensors(2, 12_000), Stores.F32))
-        assertReason(Reason.NOT_WRITABLE) { stores.outbox.put(assignment(1), header(upload), upload, newState) }
+        assertReason(Reason.NOT_WRITABLE) { stores.outbox.put(assignment(1), header(uploads), uploads, newState) }
         stores.state.transaction { db -> db.query("PRAGMA max_page_count = 1000000") { it.long(0) } }
         assertNull(stores.outbox.first())
         assertEquals(0, stores.journal.entries().size)
@@ -175,20 +157,21 @@ class OutboxTest {
         var now = 1000L
         val journal = Journal(stores.state) { now }
         val outbox = Outbox(stores.state, stores.files, stores.clientState, journal)
-        val enrolled = journal.enrolment(Capabilities.newBuilder().addModels("net").build(), 99)
+        val enrolled = journal.enrolment(Capabilities.newBuilder().addModels("net").addTables("means").build(), 99)
         journal.ended(enrolled, Outcome.DELIVERED)
-        val upload = stores.files.store(tensors(1), Stores.F32, base = ByteArray(32))
+        val difference = stores.files.store(tensors(1), Stores.F32, base = ByteArray(32))
+        val uploads = listOf(difference, stores.files.store(tensors(2), Stores.F32))
         val header =
-            header(upload)
+            header(uploads)
                 .toBuilder()
                 .setNumExamples(5)
                 .addClassCounts(2)
                 .addClassCounts(3)
                 .addLabelDistribution(0.5)
-                .addEvaluations(sums(EvaluationMoment.EVALUATION_MOMENT_START, 1))
-                .addEvaluations(sums(EvaluationMoment.EVALUATION_MOMENT_END, 4))
+                .addEvaluations(sums("start", 1))
+                .addEvaluations(sums("trained", 4))
                 .build()
-        val result = outbox.put(assignment(3), header, upload, emptyMap())
+        val result = outbox.put(assignment(3), header, uploads, emptyMap())
         val request =
             FailureRequest.newBuilder().setReason(FailureReason.FAILURE_REASON_POLICY).setDetail("no").build()
         journal.failure(TASK, 4, request)
@@ -203,17 +186,19 @@ class OutboxTest {
         val outcomes = listOf(failure, sent, enrolment).map { it.outcome }
         assertEquals(listOf(Outcome.WAITING, Outcome.DELIVERED, Outcome.DELIVERED), outcomes)
         assertEquals(AssignmentException.Reason.POLICY to "no", failure.reason to failure.detail)
-        assertEquals(listOf("net"), enrolment.models)
+        assertEquals(listOf("net") to listOf("means"), enrolment.models to enrolment.tables)
         assertEquals(99L, enrolment.bytes)
         assertEquals(result.update.size, sent.bytes)
         assertEquals(TASK to 3L, sent.task to sent.round)
-        assertEquals(listOf(TensorSpec("w", Stores.F32, listOf(3L))), sent.tensors)
-        assertTrue(sent.isDifference)
+        val spec = TensorSpec("w", Stores.F32, listOf(3L))
+        assertEquals(
+            listOf(Triple("upload-0", listOf(spec), true), Triple("upload-1", listOf(spec), false)),
+            sent.sent.map { Triple(it.name, it.tensors, it.isDifference) },
+        )
         assertEquals(5L, sent.numExamples)
         assertEquals(listOf(2L, 3L), sent.classCounts)
         assertEquals(listOf(0.5), sent.labelDistribution)
-        assertEquals(1L to 4L, sent.start?.correct to sent.end?.correct)
-        assertNull(sent.fineTuning)
+        assertEquals(listOf("start" to 1L, "trained" to 4L), sent.evaluations.map { it.key to it.value.correct })
         assertEquals(listOf(failure.id), journal.entries(most = 1).map { it.id })
     }
 
@@ -223,12 +208,11 @@ class OutboxTest {
             header()
                 .toBuilder()
                 .setNumExamples(5)
-                .addEvaluations(sums(EvaluationMoment.EVALUATION_MOMENT_FINE_TUNED, 2))
+                .addEvaluations(sums("fine_tuned", 2))
                 .build()
-        val event = stores.outbox.put(assignment(3), header, null, emptyMap()).reported()
+        val event = stores.outbox.put(assignment(3), header, emptyList(), emptyMap()).reported()
         assertEquals(listOf(TASK, 3L, 5L), listOf(event.task, event.round, event.numExamples))
-        assertEquals(2L, event.fineTuning?.correct)
-        assertNull(event.start)
+        assertEquals(listOf("fine_tuned" to 2L), event.evaluations.map { it.key to it.value.correct })
         assertEquals(4L + header.serializedSize, event.uploadBytes)
     }
 
@@ -242,12 +226,12 @@ class OutboxTest {
     }
 
     private fun sums(
-        moment: EvaluationMoment,
+        label: String,
         correct: Long,
     ): EvaluationSums =
         EvaluationSums
             .newBuilder()
-            .setMoment(moment)
+            .setLabel(label)
             .setCount(9)
             .setCorrect(correct)
             .build()

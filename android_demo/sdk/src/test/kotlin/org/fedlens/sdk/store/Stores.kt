@@ -6,6 +6,7 @@ import org.fedlens.proto.v1.Answer
 import org.fedlens.proto.v1.Assignment
 import org.fedlens.proto.v1.Dtype
 import org.fedlens.proto.v1.UpdateHeader
+import org.fedlens.proto.v1.UploadedBlob
 import org.fedlens.sdk.album.PhotoAlbum
 import org.fedlens.sdk.blob.Blob
 import org.fedlens.sdk.blob.BlobWriter
@@ -29,9 +30,12 @@ internal fun assignment(
         .setAnswer(Answer.ANSWER_UPDATE)
         .build()
 
-internal fun header(upload: StoredBlob? = null): UpdateHeader {
+internal fun header(uploads: List<StoredBlob> = emptyList()): UpdateHeader {
     val header = UpdateHeader.newBuilder().setProtocol(1)
-    upload?.let { header.setBlobSha256(ByteString.copyFrom(it.sha256)).setBlobSize(it.size) }
+    for ((number, upload) in uploads.withIndex()) {
+        val digest = ByteString.copyFrom(upload.sha256)
+        header.addUploads(UploadedBlob.newBuilder().setName("upload-$number").setSha256(digest).setSize(upload.size))
+    }
     return header.build()
 }
 
@@ -73,10 +77,10 @@ internal class Stores(
 
     private fun put(step: Step.Put) {
         val count = if (step.large) LARGE else 3
-        val upload = if (step.upload) files.store(tensors(step.value, count), F32) else null
+        val uploads = if (step.upload) listOf(files.store(tensors(step.value, count), F32)) else emptyList()
         point("between two files")
         val newState = if (step.state) mapOf("mine" to files.store(tensors(-step.value, count), F32)) else emptyMap()
-        outbox.put(assignment(step.round), header(upload), upload, newState)
+        outbox.put(assignment(step.round), header(uploads), uploads, newState)
     }
 
     private fun obtain(blob: Int) =
@@ -93,7 +97,10 @@ internal class Stores(
     fun snapshot(): Snapshot {
         val waiting =
             state.transaction { db ->
-                db.query("SELECT round, blob_sha256, blob FROM outbox ORDER BY place") {
+                db.query(
+                    "SELECT round, blob_sha256, blob FROM outbox LEFT JOIN outbox_blobs USING (task, round) " +
+                        "ORDER BY place",
+                ) {
                     Triple(it.long(0), it.bytesOrNull(1), it.bytesOrNull(2))
                 }
             }

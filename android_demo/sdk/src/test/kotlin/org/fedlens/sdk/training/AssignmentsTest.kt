@@ -6,13 +6,10 @@ import kotlinx.coroutines.Dispatchers
 import kotlinx.coroutines.async
 import kotlinx.coroutines.runBlocking
 import org.fedlens.proto.v1.Answer
+import org.fedlens.proto.v1.Binding
 import org.fedlens.proto.v1.Codec
-import org.fedlens.proto.v1.EvaluationMoment
-import org.fedlens.proto.v1.EvaluationPlan
 import org.fedlens.proto.v1.HyperValue
 import org.fedlens.proto.v1.Keep
-import org.fedlens.proto.v1.LocalPlan
-import org.fedlens.proto.v1.ReferenceBinding
 import org.fedlens.sdk.AssignmentException
 import org.fedlens.sdk.AssignmentException.Reason
 import org.fedlens.sdk.EngineException
@@ -22,6 +19,7 @@ import org.fedlens.sdk.blob.BlobWriter
 import org.fedlens.sdk.blob.FloatTensor
 import org.fedlens.sdk.blob.Tensor
 import org.fedlens.sdk.engine.Rows
+import org.fedlens.sdk.engine.Uniforms
 import org.fedlens.sdk.sha256
 import org.fedlens.sdk.store.Result
 import org.fedlens.sdk.toHex
@@ -46,10 +44,7 @@ internal class AssignmentsTest : TestClients() {
         assertEquals(ByteString.copyFrom(client.bundle.id), header.bundle)
         assertEquals(listOf(8f, 8f), uploaded(result).floats("fc.bias"))
         val (start, end) = header.evaluationsList
-        assertEquals(
-            EvaluationMoment.EVALUATION_MOMENT_START to EvaluationMoment.EVALUATION_MOMENT_END,
-            start.moment to end.moment,
-        )
+        assertEquals("start" to "trained", start.label to end.label)
         assertEquals(4 * ln(2.0), start.loss, 1e-12)
         assertEquals(4L to 4L, end.count to end.correct)
         val waiting = checkNotNull(client.outbox.first())
@@ -96,8 +91,8 @@ internal class AssignmentsTest : TestClients() {
         )) {
             val client = client()
             client.put("base", base)
-            val result = client.carryOut(wholePlan { sending { setCodec(codec).setBaseSet(name) } })
-            val blob = checkNotNull(result.update.blob)
+            val result = client.carryOut(wholePlan { sending { setCodec(codec).setBase(name) } })
+            val blob = result.update.blobs.single()
             assertArrayEquals(if (name.isEmpty()) null else sha256(base), blob.layout.base)
             val floats = checkNotNull(BlobWriter.floatsOf(codec))
             assertEquals(floats, blob.layout.specs.single { it.name == "fc.weight" }.dtype)
@@ -111,10 +106,11 @@ internal class AssignmentsTest : TestClients() {
         val client = client(wide)
         client.put("global", encoded(0f, width = 20_000))
         client.put("base", BlobWriter.encode(filled(1f, 20_000) - "fc.bias"))
-        val result = client.carryOut(wholePlan { addKeep(Keep.newBuilder().setSet("mine")) })
+        val result = client.carryOut(wholePlan { addKeeps(Keep.newBuilder().setState("mine").setValue("trained")) })
         // Kept and uploaded tensors are the same here, so they share a file.
-        assertEquals(listOf(client.hex(result.update.header.blobSha256)), client.state.tensorFolder.list()?.toList())
-        val unfit = client.refusal(wholePlan { sending { baseSet = "base" } })
+        val uploaded = client.hex(result.update.header.getUploads(0).sha256)
+        assertEquals(listOf(uploaded), client.state.tensorFolder.list()?.toList())
+        val unfit = client.refusal(wholePlan { sending { base = "base" } })
         assertEquals("set 'base', the base of the upload, lacks 'fc.bias'", unfit.message)
     }
 
@@ -122,19 +118,19 @@ internal class AssignmentsTest : TestClients() {
     fun `what is not finite is not stored`() {
         val large = HyperValue.newBuilder().setName("lr").setValue(70_000.0)
         val plan =
-            wholePlan { sending { codec = Codec.CODEC_FLOAT16 } }.toBuilder().setStages(
-                0,
-                stage().addHyperValues(large),
-            )
+            wholePlan {
+                sending { codec = Codec.CODEC_FLOAT16 }
+                training { addHyperValues(large) }
+            }
         val client = client()
-        assertEquals(Reason.NON_FINITE, client.refusal(plan.build()).reason)
+        assertEquals(Reason.NON_FINITE, client.refusal(plan).reason)
         assertNull(client.outbox.first())
     }
 
     @Test
     fun `a noisy answer is stored, and exact ones are refused after it`() {
         val client = client()
-        val plan = wholePlan { clearStages().clearUpload().clearEvaluation().addStatistics(labelDistribution(1.0)) }
+        val plan = countingPlan(labelDistribution(1.0))
         val headers = (1L..2).map { client.carryOut(plan, round = it).update.header }
         assertEquals(2, headers[0].labelDistributionCount)
         assertEquals(headers[0].labelDistributionList, headers[1].labelDistributionList)
@@ -158,12 +154,11 @@ internal class AssignmentsTest : TestClients() {
     @Test
     fun `an evaluator evaluates all its photos and trains on none`() {
         val client = client()
-        val plan = wholePlan { clearStages().clearUpload().setEvaluation(EvaluationPlan.newBuilder().setAtStart(true)) }
-        val assignment = client.assignment(plan, answer = Answer.ANSWER_EVALUATION)
+        val assignment = client.assignment(evaluatingPlan(), answer = Answer.ANSWER_EVALUATION)
         val result = runBlocking { client.assignments.carryOut(assignment, onlyTest = true) }
         assertEquals(Answer.ANSWER_EVALUATION, result.answer)
         assertEquals(0L to 20L, result.update.header.numExamples to result.update.header.getEvaluations(0).count)
-        assertNull(result.update.blob)
+        assertEquals(0, result.update.blobs.size)
     }
 
     @Test
@@ -195,8 +190,9 @@ internal class AssignmentsTest : TestClients() {
                         batches: Sequence<IntArray>,
                         hyper: Map<String, Double>,
                         references: Map<String, Map<String, Tensor>>,
+                        uniforms: Uniforms?,
                         onStep: (Float) -> Unit,
-                    ) = super.train(program, weights, rows, batches, hyper, references) { loss ->
+                    ) = super.train(program, weights, rows, batches, hyper, references, uniforms) { loss ->
                         if (steps.size == 1) {
                             training.countDown()
                             cancelled.await()
@@ -220,43 +216,27 @@ internal class AssignmentsTest : TestClients() {
     }
 
     @Test
-    fun `a prediction uses what the next training would start from`() {
+    fun `a prediction is by the rules of the current model`() {
         val client = client()
         val photo = client.album.photos().photos.first { it.label == "cat" }.file
-        assertEquals(
-            mapOf("cat" to 0.5, "dog" to 0.5),
-            runBlocking { client.assignments.predict(client.model(), photo) },
-        )
+        val model = client.model(rule = from("global", state = "mine"))
+        val predict = { runBlocking { client.assignments.predict(model, photo) } }
+        assertEquals(mapOf("cat" to 0.5, "dog" to 0.5), predict())
         client.outbox.delivered(client.carryOut(planWithState("initial")))
-        val predicted = runBlocking { client.assignments.predict(client.model(), photo) }
+        val predicted = predict()
         assertEquals(listOf("cat", "dog"), predicted.keys.toList())
         assertEquals(1.0, predicted.values.sum(), 1e-12)
         assertTrue(predicted.getValue("cat") > 0.9)
-        // Of another phase: the downloads count, as start rules do not name what is there.
-        val next = wholePlan { setStart(0, from("global")) }
-        client.outbox.delivered(client.carryOut(next, round = 2))
-        client.sets.clear()
-        client.put("personal", encoded(0f))
-        assertEquals(0.5, runBlocking { client.assignments.predict(client.model(), photo) }.getValue("cat"), 0.0)
     }
 
     @Test
-    fun `before the first training a prediction takes each tensor from a set that has it`() {
+    fun `a model whose rules leave a tensor out is refused`() {
         val client = client()
-        val photo = client.album.photos().photos.first { it.label == "cat" }.file
-        val sure = FloatTensor.of(listOf(2), floatArrayOf(80f, 0f))
-        client.sets.clear()
-        client.put("initial", encoded(0f))
-        client.put("some", BlobWriter.encode(mapOf("fc.bias" to sure)))
-        val predicted = runBlocking { client.assignments.predict(client.model(), photo) }
-        // With the bias of the initial weights it would be 1/2.
-        assertEquals(1.0, predicted.getValue("cat"), 1e-12)
-        client.sets.remove("initial")
+        val photo = client.album.photos().photos.first().file
+        val model = client.model(rule = from("global", "", "fc.bias"))
         val lacking =
-            assertThrows(AssignmentException::class.java) {
-                runBlocking { client.assignments.predict(client.model(), photo) }
-            }
-        assertEquals("no start rule selects tensor 'fc.weight' of the bundle", lacking.message)
+            assertThrows(AssignmentException::class.java) { runBlocking { client.assignments.predict(model, photo) } }
+        assertEquals("not supported: no rule selects tensor 'fc.weight'", lacking.message)
     }
 
     @Test
@@ -300,10 +280,10 @@ internal class AssignmentsTest : TestClients() {
         assertEquals(batches, client.engines[0].extracted)
         val photo = client.album.photos().photos.first { it.label == "cat" }.file
         client.put("global", uploadedBytes(first))
-        val predicted = runBlocking { client.assignments.predict(client.model(), photo) }
+        val model = client.model(extractors = listOf("first", "absent"))
+        val predicted = runBlocking { client.assignments.predict(model, photo) }
         assertTrue(predicted.getValue("cat") > 0.9)
-        val lacking = LocalPlan.newBuilder().addStart(from("global")).build()
-        assertEquals(Reason.UNSUPPORTED, client.refusal(lacking).reason)
+        assertEquals(Reason.UNSUPPORTED, client.refusal(wholePlan()).reason)
     }
 
     @Test
@@ -341,10 +321,9 @@ internal class AssignmentsTest : TestClients() {
     @Test
     fun `a reference is bound to what the training starts from`() {
         val client = client(SummingBundle(withReference = true))
-        val binding = ReferenceBinding.newBuilder().setName("global").setStart(true)
+        val binding = Binding.newBuilder().setReference("global").setSource(source(value = "start"))
         val pull = HyperValue.newBuilder().setName("mu").setValue(1.0)
-        val result =
-            client.carryOut(wholePlan { addReferences(binding).setStages(0, stage().addHyperValues(pull)) })
+        val result = client.carryOut(wholePlan { training { addBindings(binding).addHyperValues(pull) } })
         // With mu = 1 each step ends where the training began.
         assertEquals(listOf(0f, 0f), uploaded(result).floats("fc.bias"))
     }
@@ -353,5 +332,5 @@ internal class AssignmentsTest : TestClients() {
         mapOf("base.weight" to FloatTensor.of(listOf(2, 3), values))
 
     private fun uploadedBytes(result: Result): ByteArray =
-        ByteArrayOutputStream().also { checkNotNull(result.update.blob).writeTo(it) }.toByteArray()
+        ByteArrayOutputStream().also { result.update.blobs.single().writeTo(it) }.toByteArray()
 }

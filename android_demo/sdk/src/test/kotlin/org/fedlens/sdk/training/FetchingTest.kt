@@ -68,11 +68,8 @@ internal class FetchingTest : TestClients() {
         assertEquals(listOf(true, false), client.engines.map { it.isClosed })
         client.outbox.delivered(second)
         client.serve(SummingBundle())
-        val error = client.refusal(wholePlan { setStart(0, from(kept = "mine")) })
-        assertEquals(
-            "client state 'mine': tensor 'fc.weight' is float32[2, 5], the bundle has float32[2, 3]",
-            error.message,
-        )
+        val error = client.refusal(wholePlan { starting(from(state = "mine")) })
+        assertEquals("there is no client state 'mine' that fits", error.message)
     }
 
     @Test

@@ -1,16 +1,19 @@
 package org.fedlens.sdk.training
 
+import org.fedlens.proto.v1.Assemble
 import org.fedlens.proto.v1.ClassCounts
-import org.fedlens.proto.v1.ClientStatistic
 import org.fedlens.proto.v1.Codec
 import org.fedlens.proto.v1.Confusion
-import org.fedlens.proto.v1.EvaluationPlan
+import org.fedlens.proto.v1.Evaluation
+import org.fedlens.proto.v1.Instruction
 import org.fedlens.proto.v1.LabelDistribution
 import org.fedlens.proto.v1.LocalPlan
-import org.fedlens.proto.v1.SetSource
-import org.fedlens.proto.v1.Stage
-import org.fedlens.proto.v1.StartRule
+import org.fedlens.proto.v1.Rows
+import org.fedlens.proto.v1.Rule
+import org.fedlens.proto.v1.Source
+import org.fedlens.proto.v1.Statistic
 import org.fedlens.proto.v1.TensorSelector
+import org.fedlens.proto.v1.Train
 import org.fedlens.proto.v1.Upload
 import org.fedlens.sdk.blob.FloatTensor
 import org.fedlens.sdk.blob.Tensor
@@ -18,32 +21,74 @@ import org.junit.Assert.assertEquals
 import org.junit.Assert.assertThrows
 
 val SEED = ByteArray(32) { it.toByte() }
-val CLASS_COUNTS: ClientStatistic =
-    ClientStatistic
-        .newBuilder()
-        .setClassCounts(
-            ClassCounts.getDefaultInstance(),
-        ).build()
-val CONFUSION: ClientStatistic = ClientStatistic.newBuilder().setConfusion(Confusion.getDefaultInstance()).build()
+val CLASS_COUNTS: Statistic = Statistic.newBuilder().setClassCounts(ClassCounts.getDefaultInstance()).build()
+val CONFUSION: Statistic = Statistic.newBuilder().setConfusion(Confusion.getDefaultInstance()).build()
 
-fun labelDistribution(epsilon: Double): ClientStatistic =
-    ClientStatistic.newBuilder().setLabelDistribution(LabelDistribution.newBuilder().setEpsilon(epsilon)).build()
+fun labelDistribution(epsilon: Double): Statistic =
+    Statistic.newBuilder().setLabelDistribution(LabelDistribution.newBuilder().setEpsilon(epsilon)).build()
+
+fun source(
+    download: String = "",
+    state: String = "",
+    value: String = "",
+): Source =
+    Source
+        .newBuilder()
+        .setState(state)
+        .apply {
+            if (download.isNotEmpty()) setDownload(download)
+            if (value.isNotEmpty()) setValue(value)
+        }.build()
 
 fun from(
     download: String = "",
-    kept: String = "",
+    state: String = "",
     vararg names: String,
-): StartRule =
-    StartRule
+): Rule =
+    Rule
         .newBuilder()
         .setTensors(TensorSelector.newBuilder().addAllNames(names.toList()))
-        .setSource(SetSource.newBuilder().setDownload(download).setKept(kept))
+        .setSource(source(download, state))
         .build()
 
-fun stage(
+fun assembling(
+    value: String,
+    vararg rules: Rule,
+): Instruction =
+    Instruction
+        .newBuilder()
+        .setValue(value)
+        .setAssemble(Assemble.newBuilder().addAllRules(rules.toList()))
+        .build()
+
+fun training(
     epochs: Int = 1,
     program: String = "step",
-): Stage.Builder = Stage.newBuilder().setProgram(program).setEpochs(epochs)
+    value: String = "trained",
+    start: String = "start",
+    change: Train.Builder.() -> Unit = {},
+): Instruction {
+    val train =
+        Train
+            .newBuilder()
+            .setProgram(program)
+            .setStart(start)
+            .setEpochs(epochs)
+            .setRows(Rows.ROWS_TRAIN)
+            .apply(change)
+    return Instruction
+        .newBuilder()
+        .setValue(value)
+        .setTrain(train)
+        .build()
+}
+
+fun evaluation(label: String): Evaluation =
+    Evaluation
+        .newBuilder()
+        .setLabel(label)
+        .setValue(label)
+        .build()
 
 /** Trains everything from `global` and sends everything. */
 fun wholePlan(
@@ -52,18 +97,45 @@ fun wholePlan(
 ): LocalPlan =
     LocalPlan
         .newBuilder()
-        .addStart(from("global"))
-        .addStages(stage(epochs))
-        .setUpload(Upload.newBuilder().setCodec(Codec.CODEC_FLOAT32))
-        .setEvaluation(EvaluationPlan.newBuilder().setAtStart(true).setAtEnd(true))
+        .setFormat(1)
+        .addInstructions(assembling("start", from("global")))
+        .addInstructions(training(epochs))
+        .addUploads(
+            Upload
+                .newBuilder()
+                .setName("weights")
+                .setValue("trained")
+                .setCodec(Codec.CODEC_FLOAT32),
+        ).addEvaluations(evaluation("start"))
+        .addEvaluations(evaluation("trained"))
         .apply(change)
         .build()
 
-fun LocalPlan.Builder.sending(change: Upload.Builder.() -> Unit): LocalPlan.Builder =
-    setUpload(upload.toBuilder().apply(change))
+/** Only evaluates `global`. */
+fun evaluatingPlan(change: LocalPlan.Builder.() -> Unit = {}): LocalPlan =
+    LocalPlan
+        .newBuilder()
+        .setFormat(1)
+        .addInstructions(assembling("start", from("global")))
+        .addEvaluations(evaluation("start"))
+        .apply(change)
+        .build()
 
-fun LocalPlan.Builder.evaluating(change: EvaluationPlan.Builder.() -> Unit): LocalPlan.Builder =
-    setEvaluation(evaluation.toBuilder().apply(change))
+/** Only asks for a statistic. */
+fun countingPlan(statistic: Statistic): LocalPlan =
+    LocalPlan
+        .newBuilder()
+        .setFormat(1)
+        .addStatistics(statistic)
+        .build()
+
+fun LocalPlan.Builder.starting(vararg rules: Rule): LocalPlan.Builder = setInstructions(0, assembling("start", *rules))
+
+fun LocalPlan.Builder.training(change: Train.Builder.() -> Unit): LocalPlan.Builder =
+    setInstructions(1, training(1, change = change))
+
+fun LocalPlan.Builder.sending(change: Upload.Builder.() -> Unit): LocalPlan.Builder =
+    setUploads(0, getUploads(0).toBuilder().apply(change))
 
 /** Both tensors of a [SummingBundle] with all elements the same. */
 fun filled(

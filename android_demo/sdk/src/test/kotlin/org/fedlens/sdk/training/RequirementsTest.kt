@@ -5,16 +5,17 @@ import org.fedlens.proto.v1.Answer
 import org.fedlens.proto.v1.Assignment
 import org.fedlens.proto.v1.BlobSet
 import org.fedlens.proto.v1.BundleClass
-import org.fedlens.proto.v1.ClientStatistic
-import org.fedlens.proto.v1.HyperValue
-import org.fedlens.proto.v1.Keep
 import org.fedlens.proto.v1.LocalPlan
+import org.fedlens.proto.v1.Manifest
 import org.fedlens.proto.v1.ProgramFormat
-import org.fedlens.proto.v1.ReferenceBinding
-import org.fedlens.proto.v1.Stage
 import org.fedlens.sdk.AssignmentException
 import org.fedlens.sdk.AssignmentException.Reason
+import org.fedlens.sdk.JsonMessages
 import org.fedlens.sdk.Policy
+import org.fedlens.sdk.Vectors
+import org.fedlens.sdk.objects
+import org.fedlens.sdk.plan.Plans
+import org.fedlens.sdk.string
 import org.fedlens.sdk.toHex
 import org.junit.Assert.assertEquals
 import org.junit.Assert.assertThrows
@@ -23,8 +24,6 @@ import org.junit.Test
 
 class RequirementsTest {
     private val bundle = SummingBundle()
-    private val referring = SummingBundle(withReference = true)
-    private val known = "step, predict, another-step, embed"
 
     private fun assignment(
         plan: LocalPlan = wholePlan(),
@@ -42,20 +41,9 @@ class RequirementsTest {
             .apply(change)
             .build()
 
-    private fun stages(change: Stage.Builder.() -> Unit): LocalPlan =
-        wholePlan { setStages(0, getStages(0).toBuilder().apply(change)) }
-
-    private fun hyper(
-        name: String,
-        value: Double,
-    ) = stages { addHyperValues(HyperValue.newBuilder().setName(name).setValue(value)) }
-
-    private fun refusal(
-        assignment: Assignment,
-        of: SummingBundle = bundle,
-    ): String {
+    private fun refusal(assignment: Assignment): String {
         val error =
-            assertThrows(AssignmentException::class.java) { Requirements.check(assignment, of.manifest) }
+            assertThrows(AssignmentException::class.java) { Requirements.check(assignment, bundle.manifest, Policy()) }
         assertEquals(Reason.UNSUPPORTED, error.reason)
         return error.message.orEmpty()
     }
@@ -77,80 +65,57 @@ class RequirementsTest {
         Requirements.checkPinned(bundle.id, Policy(bundles = setOf(bundle.id.toHex())))
         Requirements.checkPolicy(assignment(), Policy())
         Requirements.checkBundle(bundle.manifest)
-        Requirements.check(assignment(), bundle.manifest)
+        Requirements.check(assignment(), bundle.manifest, Policy())
     }
 
     @Test
-    fun `what is not known is refused by name`() {
-        val refused =
-            mapOf(
-                wholePlan { addStatistics(labelDistribution(0.0)) } to
-                    "a label distribution with epsilon 0, which must be above 0 and finite",
-                wholePlan { addStatistics(labelDistribution(1e-310)) } to
-                    "a label distribution with epsilon 1.0E-310, which must be above 0 and finite",
-                wholePlan { addStatistics(labelDistribution(Double.NaN)) } to
-                    "a label distribution with epsilon nan, which must be above 0 and finite",
-                wholePlan { addStatistics(CONFUSION).addStatistics(CONFUSION) } to
-                    "the question 'confusion' asked twice",
-                wholePlan { addStatistics(ClientStatistic.getDefaultInstance()) } to "the question 'unset'",
-                wholePlan { sending { codecValue = 99 } } to "upload codec 99",
-                wholePlan { sending { codecValue = 0 } } to "upload codec unset",
-                wholePlan { sending { baseSet = "x" } } to
-                    "an upload as difference from set 'x', which is not among the assignment's",
-                wholePlan { evaluating { addFineTuning(Stage.getDefaultInstance()) } } to
-                    "program ''; the bundle has $known",
-                wholePlan { addExtractors("cluster_0") } to "1 extractors; the bundle takes 0 side by side",
-                wholePlan { clearStart() } to "a local plan without start rules",
-                wholePlan { setStart(0, from()) } to "a source that names no set",
-                wholePlan { setStart(0, from("x")) } to "set 'x', which is not among the assignment's",
-                stages { program = "collect" } to "program 'collect'; the bundle has $known",
-                stages { program = "predict" } to "program 'predict' as a stage; it trains nothing",
-                stages { clearEpochs() } to "a stage without epochs or steps",
-                hyper("rho", 0.0) to "hyper-parameter 'rho', which the bundle does not have",
-                hyper("mu", 11.0) to "hyper-parameter 'mu' = 11; allowed are 0 to 10",
-                hyper("mu", Double.NaN) to "hyper-parameter 'mu' = nan; allowed are 0 to 10",
-                wholePlan { addReferences(ReferenceBinding.newBuilder().setName("w")) } to
-                    "reference 'w', which the bundle does not have",
-                wholePlan { addKeep(Keep.getDefaultInstance()) } to "client state must have names, each once: []",
-                wholePlan { repeat(2) { addKeep(Keep.newBuilder().setSet("mine")) } } to
-                    "client state must have names, each once: [mine, mine]",
-            )
-        for ((plan, what) in refused) assertEquals("not supported: $what", refusal(assignment(plan)))
-        val others =
-            mapOf(
-                assignment { answerValue = 0 } to "an answer of kind 0",
-                assignment { answer = Answer.ANSWER_EVALUATION } to "an upload with an evaluation",
-                assignment { seed = ByteString.copyFromUtf8("short") } to "a seed of 5 bytes",
-            )
-        for ((changed, what) in others) assertEquals("not supported: $what", refusal(changed))
-    }
-
-    @Test
-    fun `the bundle's references must be bound, for stages that are thrown away too`() {
-        val unbound = "not supported: a local plan that leaves the bundle's reference 'global' unbound"
-        assertEquals(unbound, refusal(assignment(), referring))
-        val fineTuned =
-            wholePlan {
-                evaluating { addFineTuning(stage()) }
-                clearStages()
+    fun `what does not fit the bundle or this device is refused by name`() {
+        assertEquals(
+            "not supported: 1 extractors; the bundle takes 0 side by side",
+            refusal(assignment(wholePlan { addExtractors("cluster_0") })),
+        )
+        val short = assignment { seed = ByteString.copyFromUtf8("short") }
+        assertEquals("not supported: a seed of 5 bytes", refusal(short))
+        // `start` and `trained` have 8 floats each. `step` takes the weights, 4 rows of 3 floats, 4 labels of 8 bytes
+        // and 2 hyper-values, and gives the weights, a loss and 4 times 2 logits.
+        val needed = 4L * (8 + 8) + 4 * (8 + 12 + 2 + 8 + 1 + 8) + 32
+        Requirements.check(assignment(), bundle.manifest, Policy(), memory = needed)
+        val error =
+            assertThrows(AssignmentException::class.java) {
+                Requirements.check(assignment(), bundle.manifest, Policy(), memory = needed - 1)
             }
-        assertEquals(unbound, refusal(assignment(fineTuned), referring))
-        val binding = ReferenceBinding.newBuilder().setName("global")
+        assertEquals(Reason.UNSUPPORTED, error.reason)
+    }
+
+    @Test
+    fun `a table is answered if the policy allows its name, and not beside noisy shares`() {
+        val vector = Vectors.json("plans.json")
+        val manifest =
+            JsonMessages.of<Manifest>(vector.getAsJsonObject("manifests").getAsJsonObject("masked"))
+        val sums = vector.objects("plans").single { it.string("name").startsWith("sums over the train photos") }
+        val plan = JsonMessages.of<Assignment>(sums.getAsJsonObject("assignment")).localPlan
+        val sets = Plans.downloads(plan, manifest).map { BlobSet.newBuilder().setName(it).setSize(1).build() }
+        val allowed = Policy(allowTables = setOf("sums", "means"))
+
+        fun check(
+            plan: LocalPlan,
+            policy: Policy,
+        ) = Requirements.check(assignment(plan) { addAllSets(sets) }, manifest, policy)
+        check(plan, allowed)
+        val refused = assertThrows(AssignmentException::class.java) { check(plan, Policy()) }
+        assertEquals(Reason.POLICY, refused.reason)
+        assertEquals("this client's policy: table 'means' is not answered", refused.message)
+        val beside = plan.toBuilder().clearStatistics().addStatistics(labelDistribution(1.0)).build()
         assertEquals(
-            "not supported: reference 'global' without a source",
-            refusal(assignment(wholePlan { addReferences(binding) }), referring),
+            Reason.POLICY,
+            assertThrows(AssignmentException::class.java) { check(beside, allowed) }.reason,
         )
-        assertEquals(
-            "not supported: a reference bound twice: [global, global]",
-            refusal(assignment(wholePlan { repeat(2) { addReferences(binding) } }), referring),
-        )
-        Requirements.check(assignment(wholePlan { addReferences(binding.setStart(true)) }), referring.manifest)
-        Requirements.check(assignment(wholePlan { clearStages() }), referring.manifest)
     }
 
     @Test
     fun `the initial weights are a set that every bundle brings along`() {
-        Requirements.check(assignment(wholePlan { setStart(0, from("initial", kept = "mine")) }), bundle.manifest)
+        val plan = wholePlan { starting(from("initial", state = "mine")) }
+        Requirements.check(assignment(plan), bundle.manifest, Policy())
     }
 
     @Test
@@ -184,15 +149,15 @@ class RequirementsTest {
 
     @Test
     fun `who uploads nothing still takes part in what sends no weights`() {
-        val plan = wholePlan { clearUpload() }
+        val plan = evaluatingPlan()
         Requirements.checkPolicy(assignment(plan), Policy(upload = false))
-        Requirements.check(assignment(plan), bundle.manifest)
+        Requirements.check(assignment(plan), bundle.manifest, Policy())
     }
 
     private fun noisy(
         epsilon: Double,
         change: LocalPlan.Builder.() -> Unit = {},
-    ) = wholePlan { clearEvaluation().addStatistics(labelDistribution(epsilon)).change() }
+    ) = wholePlan { clearEvaluations().addStatistics(labelDistribution(epsilon)).change() }
 
     @Test
     fun `a label distribution is answered within the policy's epsilons`() {
@@ -218,16 +183,16 @@ class RequirementsTest {
             listOf(
                 noisy(1.0) { addStatistics(CLASS_COUNTS) },
                 noisy(1.0) { addStatistics(CONFUSION) },
-                noisy(1.0) { evaluating { atStart = true } },
-                noisy(1.0) { evaluating { atEnd = true } },
-                noisy(1.0) { evaluating { addFineTuning(stage()) } },
+                noisy(1.0) { addEvaluations(evaluation("start")) },
             )
         for (plan in exact) assertEquals(text, forbidden(plan))
     }
 
     @Test
     fun `capabilities name programs for phones, frozen backbones and the models`() {
-        val capabilities = Requirements.capabilities(listOf("alexnet"))
+        val policy = Policy(allowTables = setOf("means", "choice"))
+        val capabilities = Requirements.capabilities(listOf("alexnet"), policy)
+        assertEquals(1 to listOf("choice", "means"), capabilities.planFormat to capabilities.tablesList)
         assertEquals(listOf(ProgramFormat.PROGRAM_FORMAT_PTE), capabilities.formatsList)
         assertEquals(listOf(BundleClass.BUNDLE_CLASS_FROZEN_BACKBONE), capabilities.bundleClassesList)
         assertEquals(listOf("alexnet"), capabilities.modelsList)

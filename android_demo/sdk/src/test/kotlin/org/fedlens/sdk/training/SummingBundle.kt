@@ -12,7 +12,6 @@ import org.fedlens.proto.v1.Preprocessing
 import org.fedlens.proto.v1.Program
 import org.fedlens.proto.v1.ProgramFile
 import org.fedlens.proto.v1.ProgramFormat
-import org.fedlens.proto.v1.Reference
 import org.fedlens.proto.v1.Slot
 import org.fedlens.proto.v1.SlotKind
 import org.fedlens.proto.v1.TensorKind
@@ -76,7 +75,6 @@ internal class SummingBundle(
         }
         builder.addHyperParameters(hyper("lr", 1.0, 0.0, 1e38))
         builder.addHyperParameters(hyper("mu", 0.0, 0.0, 10.0))
-        if (withReference) builder.addReferences(Reference.newBuilder().setName("global").addAllTensors(shapes.keys))
         programs(shapes, width.toLong()).forEach { (name, slots) -> builder.addPrograms(program(name, slots)) }
         for ((digest, content) in parts) {
             builder.addParts(Part.newBuilder().setSha256(digest).setSize(content.size.toLong()))
@@ -102,12 +100,17 @@ internal class SummingBundle(
         val rows = batch.toLong()
         val row = slot(SlotKind.SLOT_KIND_INPUT, "", listOf(rows, width))
         val seen = if (views == 0) row else slot(SlotKind.SLOT_KIND_INPUT, "", listOf(rows, views.toLong(), width))
+        val label = slot(SlotKind.SLOT_KIND_LABEL, "", listOf(rows), Dtype.DTYPE_INT64)
+        val hyper = listOf("lr", "mu").map { slot(SlotKind.SLOT_KIND_HYPER, it, emptyList()) }
+        val references = shapes.map { (name, shape) -> slot(SlotKind.SLOT_KIND_REFERENCE, "global/$name", shape) }
+        val taken = weights + seen + label + hyper + references.filter { withReference }
+        val logits = slot(SlotKind.SLOT_KIND_LOGITS, "", listOf(rows, 2))
         val loss = slot(SlotKind.SLOT_KIND_LOSS, "", emptyList())
         val photo = listOf(1L, 3L, SIDE.toLong(), SIDE.toLong())
         val input = slot(SlotKind.SLOT_KIND_INPUT, "", photo)
         val found = LinkedHashMap<String, Pair<List<Slot>, List<Slot>>>()
-        found["step"] = weights + seen to weights + loss
-        found["predict"] = weights + row to listOf(slot(SlotKind.SLOT_KIND_LOGITS, "", listOf(rows, 2)))
+        found["step"] = taken to weights + loss + logits
+        found["predict"] = weights + row to listOf(logits)
         found["another-step"] = found.getValue("step")
         found["embed"] = listOf(input) to listOf(slot(SlotKind.SLOT_KIND_FEATURES, "", listOf(1, features.toLong())))
         if (views > 0) {
@@ -118,8 +121,8 @@ internal class SummingBundle(
             val wide = features.toLong()
             val extractor = slot(SlotKind.SLOT_KIND_EXTRACTOR, "base.weight", listOf(EXTRACTED.toLong(), wide))
             val outputs = slot(SlotKind.SLOT_KIND_FEATURES, "", listOf(rows, EXTRACTED.toLong()))
-            val taken = listOf(extractor, slot(SlotKind.SLOT_KIND_INPUT, "", listOf(rows, wide)))
-            found["extract"] = taken to listOf(outputs)
+            val inputs = listOf(extractor, slot(SlotKind.SLOT_KIND_INPUT, "", listOf(rows, wide)))
+            found["extract"] = inputs to listOf(outputs)
         }
         return found
     }
@@ -129,6 +132,7 @@ internal class SummingBundle(
         slots: Pair<List<Slot>, List<Slot>>,
     ): Program {
         val program = Program.newBuilder().setName(name).addAllInputs(slots.first).addAllOutputs(slots.second)
+        if (name.endsWith("step")) program.setObjective("sums").setOptimiser("sgd")
         for (format in programFormats) {
             val file = part("$name as $format of $features features".toByteArray())
             program.addFiles(ProgramFile.newBuilder().setFormat(format).setSha256(file))
@@ -154,12 +158,13 @@ internal class SummingBundle(
         kind: SlotKind,
         name: String,
         shape: List<Long>,
+        dtype: Dtype = Dtype.DTYPE_FLOAT32,
     ): Slot =
         Slot
             .newBuilder()
             .setKind(kind)
             .setName(name)
-            .setDtype(Dtype.DTYPE_FLOAT32)
+            .setDtype(dtype)
             .addAllShape(shape)
             .build()
 

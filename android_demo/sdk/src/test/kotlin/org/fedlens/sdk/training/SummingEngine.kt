@@ -6,6 +6,7 @@ import org.fedlens.sdk.blob.FloatTensor
 import org.fedlens.sdk.blob.Tensor
 import org.fedlens.sdk.engine.Engine
 import org.fedlens.sdk.engine.Rows
+import org.fedlens.sdk.engine.Uniforms
 
 /**
  * Training that can be done by hand, every operation in float32: a photo of class c with features x adds lr * x to row
@@ -52,6 +53,7 @@ internal open class SummingEngine(
         batches: Sequence<IntArray>,
         hyper: Map<String, Double>,
         references: Map<String, Map<String, Tensor>>,
+        uniforms: Uniforms?,
         onStep: (Float) -> Unit,
     ): Map<String, Tensor> {
         programs += program
@@ -97,9 +99,18 @@ internal open class SummingEngine(
         for (j in inputs.indices) trained.getValue("fc.weight")[label * width + j] += lr * inputs[j]
     }
 
+    override fun derive(
+        program: String,
+        hyper: Map<String, Double>,
+        references: Map<String, Map<String, Tensor>>,
+        rows: Rows?,
+    ): Map<String, Tensor> = error("not asked here")
+
     override fun predict(
         weights: Map<String, Tensor>,
         inputs: FloatArray,
+        program: String,
+        references: Map<String, Map<String, Tensor>>,
     ): FloatArray {
         val bias = (weights.getValue("fc.bias") as FloatTensor).toArray()
         val matrix = (weights.getValue("fc.weight") as FloatTensor).toArray()

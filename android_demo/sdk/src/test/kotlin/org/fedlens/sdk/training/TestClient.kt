@@ -16,6 +16,7 @@ import org.fedlens.proto.v1.FailureRequest
 import org.fedlens.proto.v1.ForgetResponse
 import org.fedlens.proto.v1.LocalPlan
 import org.fedlens.proto.v1.Receipt
+import org.fedlens.proto.v1.Rule
 import org.fedlens.sdk.Bundle
 import org.fedlens.sdk.Event
 import org.fedlens.sdk.Policy
@@ -170,12 +171,18 @@ internal class TestClient(
             .setSha256(digest)
             .setSize(server.blobs[digest]?.size?.toLong() ?: 1)
 
-    fun model(task: Long = 7): CurrentModel =
+    fun model(
+        task: Long = 7,
+        rule: Rule = from("global"),
+        extractors: List<String> = emptyList(),
+    ): CurrentModel =
         CurrentModel
             .newBuilder()
             .setTask(task)
             .setBundle(ByteString.copyFrom(bundle.id))
             .addAllSets(sets.map { (name, digest) -> set(name, digest).build() })
+            .addRules(rule)
+            .addAllExtractors(extractors)
             .build()
 
     inline fun <reified E : Event> events(): List<E> = synchronized(events) { events.filterIsInstance<E>() }

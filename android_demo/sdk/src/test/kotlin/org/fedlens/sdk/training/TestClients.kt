@@ -52,9 +52,9 @@ internal abstract class TestClients {
 
     fun planWithState(fallback: String) =
         wholePlan {
-            setStart(0, from(fallback, kept = "mine"))
-            addKeep(Keep.newBuilder().setSet("mine"))
+            starting(from(fallback, state = "mine"))
+            addKeeps(Keep.newBuilder().setState("mine").setValue("trained"))
         }
 
-    fun uploaded(result: Result): Map<String, Tensor> = checkNotNull(result.update.blob).tensors
+    fun uploaded(result: Result): Map<String, Tensor> = result.update.blobs.single().tensors
 }
