@@ -21,9 +21,9 @@ from fedlens_proto.plans import (
     bound,
     downloads,
     made_by,
+    only_optional,
     selected,
     still_read,
-    uses,
 )
 from fedlens_proto.slots import (
     LABEL_COUNTS,
@@ -245,9 +245,9 @@ def _check_uploads(plan: pb.LocalPlan, manifest: manifest_pb2.Manifest, known: M
             total += value.nbytes
             _need(not upload.base, "base", f"{what}: differences are for weights, not for tables")
         elif upload.base:
-            needed = {use.source.download for use in uses(plan, manifest) if not use.is_optional and use.tensors}
-            optional = {use.source.download for use in uses(plan, manifest)} - needed
-            _need(upload.base not in optional, "base", f"{what}: set {upload.base!r} may be missing")
+            _need(
+                upload.base not in only_optional(plan, manifest), "base", f"{what}: set {upload.base!r} may be missing"
+            )
     _need(total <= MAX_TABLE_BYTES, "size", f"tables of {total} bytes are uploaded; allowed are {MAX_TABLE_BYTES}")
 
 

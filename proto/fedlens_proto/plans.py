@@ -114,16 +114,31 @@ def reads_rows(plan: pb.LocalPlan, rows: pb.Rows) -> bool:
     return any(rows in (each.train.rows, each.derive.rows) for each in plan.instructions)
 
 
+def asks(plan: pb.LocalPlan, statistic: str) -> bool:
+    """True if a plan asks for a statistic, such as `confusion`."""
+    return any(each.WhichOneof("kind") == statistic for each in plan.statistics)
+
+
 def downloads(plan: pb.LocalPlan, manifest: manifest_pb2.Manifest) -> set[str]:
     """Names of the sets that a client without state cannot do without."""
-    needed = {use.source.download for use in uses(plan, manifest) if not use.is_optional and use.tensors}
-    return (needed | {upload.base for upload in plan.uploads}) - {""}
+    return (_read_by(uses(plan, manifest)) | {upload.base for upload in plan.uploads}) - {""}
+
+
+def only_optional(plan: pb.LocalPlan, manifest: manifest_pb2.Manifest) -> set[str]:
+    """Names of the sets that a plan reads but can do without."""
+    found = uses(plan, manifest)
+    return {use.source.download for use in found} - _read_by(found)
 
 
 def all_downloads(plan: pb.LocalPlan, manifest: manifest_pb2.Manifest) -> set[str]:
     """Names of the sets that a client may read, optional ones and extractors too."""
     read = {use.source.download for use in uses(plan, manifest) if use.tensors}
     return (read | {*plan.extractors, *(upload.base for upload in plan.uploads)}) - {""}
+
+
+def _read_by(found: Iterable[Use]) -> set[str]:
+    """Names of the downloads of the uses that are not optional."""
+    return {use.source.download for use in found if not use.is_optional and use.tensors}
 
 
 def start_rules(plan: pb.LocalPlan) -> Sequence[pb.Rule]:

@@ -102,7 +102,7 @@ def check(assignment: assignment_pb2.Assignment, bundle: manifest_pb2.Manifest, 
     for table in plans.tables(plan, bundle).values():
         if policy.tables is not None and table.makes not in policy.tables:
             raise _forbidden(f"table {table.makes!r} is not answered; allow it with --allow-table {table.makes}")
-    if _asks(plan, "label_distribution") and _exact_tables(plan, bundle):
+    if plans.asks(plan, "label_distribution") and _exact_tables(plan, bundle):
         raise _forbidden(_BESIDE_NOISE)
 
 
@@ -133,10 +133,6 @@ def _check_plan(
         plan_check.check(plan, bundle, answer=answer, sets={entry.name for entry in sets})
     except PlanRefused as error:
         raise _unsupported(str(error)) from error
-
-
-def _asks(plan: assignment_pb2.LocalPlan, statistic: str) -> bool:
-    return any(ask.WhichOneof("kind") == statistic for ask in plan.statistics)
 
 
 def _exact_tables(plan: assignment_pb2.LocalPlan, bundle: manifest_pb2.Manifest) -> list[str]:

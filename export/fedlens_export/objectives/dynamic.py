@@ -24,7 +24,6 @@ from fedlens_export.objectives.objective import Batch, Forward, Objective, Outco
 
 DUAL = "dual"
 ALPHA = Hyper("alpha", 0.01, 0.0, 1000.0)
-ALPHA = Hyper("alpha", 0.01, 0.0, 1000.0)
 
 
 def corrected(outcome: Outcome, weights: Tensors, references: References, alpha: Tensor) -> Outcome:

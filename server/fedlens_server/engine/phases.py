@@ -94,7 +94,7 @@ def settle(settings: TaskSettings, phases: Sequence[Phase], classes: int) -> lis
         SettingsError: A setting asks for what clients cannot send.
         Malformed: The method asks for exact statistics, which undo the noise of a label distribution.
     """
-    if any(asks(phase.plan, "label_distribution") for phase in phases):
+    if any(plans.asks(phase.plan, "label_distribution") for phase in phases):
         settled = [_without_exact(settings, phase) for phase in phases]
     else:
         settled = [replace(phase, plan=_with_confusion(phase.plan, settings)) for phase in phases]
@@ -116,11 +116,6 @@ def global_evaluation(settings: TaskSettings, phase: Phase) -> pb.LocalPlan:
         extractors=phase.plan.extractors,
     )
     return _with_confusion(evaluated, settings)
-
-
-def asks(plan: pb.LocalPlan, statistic: str) -> bool:
-    """Tell whether the plan asks for a statistic."""
-    return any(each.WhichOneof("kind") == statistic for each in plan.statistics)
 
 
 def check(plan: pb.LocalPlan, manifest: manifest_pb2.Manifest, phase: str) -> None:
@@ -193,7 +188,7 @@ def _drop_unread(plan: pb.LocalPlan) -> None:
 
 def _with_confusion(plan: pb.LocalPlan, settings: TaskSettings) -> pb.LocalPlan:
     """The plan with a confusion matrix for each of its evaluations, if the settings ask for it."""
-    if not settings.confusion or not plan.evaluations or asks(plan, "confusion"):
+    if not settings.confusion or not plan.evaluations or plans.asks(plan, "confusion"):
         return plan
     asking = pb.LocalPlan()
     asking.CopyFrom(plan)
@@ -207,7 +202,7 @@ def _without_exact(settings: TaskSettings, phase: Phase) -> Phase:
         raise SettingsError("personal_evaluation", "true", "false: the method asks for noisy label distributions")
     plan = pb.LocalPlan()
     plan.CopyFrom(phase.plan)
-    exact = [name for name in ("class_counts", "confusion") if asks(plan, name)]
+    exact = [name for name in ("class_counts", "confusion") if plans.asks(plan, name)]
     exact += [f"table {each.name!r}" for each in plan.uploads if plans.is_about_photos(plan, each.value)]
     if exact:
         raise Malformed(f"phase {phase.name!r} asks for {exact[0]} in a task with noisy label distributions")

@@ -9,7 +9,6 @@ import numpy as np
 from fedlens_proto import plans
 from fedlens_proto.layout import Layout
 from fedlens_proto.v1 import assignment_pb2, blob_pb2, update_pb2
-from fedlens_server.engine import phases
 from fedlens_server.engine.view import Task, TaskBundle
 from fedlens_server.planning.method import TensorSet, span
 from fedlens_server.planning.task_settings import MAX_COUNT
@@ -55,8 +54,8 @@ def uploads_fault(header: update_pb2.UpdateHeader, local_plan: assignment_pb2.Lo
 def statistics_fault(header: update_pb2.UpdateHeader, local_plan: assignment_pb2.LocalPlan, classes: int) -> str | None:
     """The first statistic in a header that is not what the plan asks for, in words; None: all are."""
     return (
-        _counts_fault(header, classes if phases.asks(local_plan, "class_counts") else None)
-        or _shares_fault(header, classes if phases.asks(local_plan, "label_distribution") else None)
+        _counts_fault(header, classes if plans.asks(local_plan, "class_counts") else None)
+        or _shares_fault(header, classes if plans.asks(local_plan, "label_distribution") else None)
         or _sums_fault(header, local_plan, classes)
     )
 
@@ -151,7 +150,7 @@ def _sums_fault(header: update_pb2.UpdateHeader, local_plan: assignment_pb2.Loca
             return f"evaluations: {sums.correct} of {sums.count} photos right"
         if not isfinite(sums.loss) or sums.loss < 0 or (sums.count == 0 and sums.loss != 0):
             return f"evaluations: a loss of {sums.loss:g} over {sums.count} photos"
-        if reason := _confusion_fault(sums, classes if phases.asks(local_plan, "confusion") else None):
+        if reason := _confusion_fault(sums, classes if plans.asks(local_plan, "confusion") else None):
             return f"evaluations: {reason}"
     return None
 

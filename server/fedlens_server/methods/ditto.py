@@ -12,8 +12,6 @@ Both train with program `step` of objective `proximal`: the global model with mu
 mu = lambda. The client predicts with its own model.
 """
 
-from dataclasses import replace
-
 from fedlens_server.methods.fedavg import sharing_global_set
 from fedlens_server.planning import bundles, options
 from fedlens_server.planning.local_plans import (
@@ -63,5 +61,4 @@ def for_task(task: TaskPlan) -> Method:
         uploads=[upload(settings, base=GLOBAL)],
         evaluations=[evaluate(TRAINED), evaluate(PERSONAL)],
     )
-    method = sharing_global_set(task, local_plan)
-    return replace(method, phases=tuple(replace(phase, model=(own,)) for phase in method.phases))
+    return sharing_global_set(task, local_plan, model=(own,))

@@ -37,7 +37,7 @@ from fedlens_proto.manifest import program
 from fedlens_proto.v1 import assignment_pb2 as pb
 from fedlens_proto.v1 import blob_pb2, manifest_pb2
 from fedlens_server.methods.arithmetic.client_matrix import SLOT, size_of, slots_of, with_new
-from fedlens_server.methods.arithmetic.linear_combination import in_order
+from fedlens_server.methods.arithmetic.linear_combination import in_order, with_photos
 from fedlens_server.methods.arithmetic.weighted_sum import Terms, WeightedSum
 from fedlens_server.methods.fedavg import whole_model_plan, with_mean
 from fedlens_server.methods.fedbn import keeping_norms
@@ -58,7 +58,6 @@ from fedlens_server.planning.local_plans import (
 from fedlens_server.planning.method import (
     GLOBAL,
     Method,
-    NothingToAggregate,
     Phase,
     State,
     TaskPlan,
@@ -150,9 +149,7 @@ class _FedAP:
         """The mean of the updates; then the weights; then the clients' models."""
         if phase.name == STATISTICS:
             return self._with_mixing(state, in_order(updates))
-        trained = [update for update in in_order(updates) if update.num_examples > 0]
-        if not trained:
-            raise NothingToAggregate("no client trained on any photo")
+        trained = with_photos(updates)
         if phase.name == WARM_UP:
             state = with_mean(phase, state, trained, tools)
         return state.with_clients({update.client: {MODEL: update.values[WEIGHTS]} for update in trained})

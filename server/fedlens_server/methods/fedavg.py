@@ -33,6 +33,7 @@ from fedlens_server.methods.arithmetic.linear_combination import (
 from fedlens_server.planning import bundles, options
 from fedlens_server.planning.local_plans import START, assemble, plan, rule, source, train, upload
 from fedlens_server.planning.method import GLOBAL, Aggregate, Method, Phase, State, TaskPlan, TensorSet, Tools, Update
+from fedlens_server.planning.task_settings import Number
 
 
 def average(tensors: Sequence[Tensor], counts: Sequence[int]) -> NDArray[Any]:
@@ -75,23 +76,43 @@ def with_mean(phase: Phase, state: State, updates: Sequence[Update], tools: Tool
     return state.with_shared(**{GLOBAL: average_set(updates, state.shared[GLOBAL])})
 
 
-def whole_model_plan(task: TaskPlan, download: str = GLOBAL, statistics: Sequence[pb.Statistic] = ()) -> pb.LocalPlan:
-    """The local plan: download the set `download`, a model, train it, upload all of it, report `statistics`.
+def whole_model_plan(
+    task: TaskPlan,
+    download: str = GLOBAL,
+    *,
+    bindings: Iterable[pb.Binding] | None = None,
+    hyper: Mapping[str, Number] | None = None,
+    keeps: Iterable[pb.Keep] = (),
+    statistics: Iterable[pb.Statistic] = (),
+) -> pb.LocalPlan:
+    """The local plan: download a model, train it, upload all of it.
 
-    A reference `global` of the bundle's objective is bound to the weights that the training starts from.
+    Args:
+        task: The task.
+        download: Name of the downloaded set.
+        bindings: Sources of the objective's references; None: `global`, if it has it, is the start of the training.
+        hyper: Hyper-parameters by name; None: the task's.
+        keeps: New client state.
+        statistics: What clients report.
     """
     settings = task.settings
+    if bindings is None:
+        bindings = bundles.bind(task.ordinary[0], GLOBAL, source(value=START))
     return plan(
         assemble(START, rule(source(download=download))),
-        train(settings, bindings=bundles.bind(task.ordinary[0], GLOBAL, source(value=START))),
+        train(settings, hyper=hyper, bindings=bindings),
+        keeps=keeps,
         uploads=[upload(settings, base=download)],
         statistics=statistics,
     )
 
 
-def single_phase(task: TaskPlan, local_plan: pb.LocalPlan) -> tuple[Phase, ...]:
-    """One phase of all rounds of the task."""
-    return (Phase(name="train", rounds=task.settings.rounds, cohort=task.settings.cohort_size, plan=local_plan),)
+def single_phase(
+    task: TaskPlan, local_plan: pb.LocalPlan, model: tuple[pb.Rule, ...] | None = None
+) -> tuple[Phase, ...]:
+    """One phase of all rounds of the task; `model` as in `Phase`."""
+    settings = task.settings
+    return (Phase(name="train", rounds=settings.rounds, cohort=settings.cohort_size, plan=local_plan, model=model),)
 
 
 def sharing_global_set(
@@ -100,6 +121,7 @@ def sharing_global_set(
     *,
     names: Iterable[str] | None = None,
     has_model: bool = True,
+    model: tuple[pb.Rule, ...] | None = None,
     aggregate: Aggregate = with_mean,
 ) -> Method:
     """A method of one phase in which all clients download one set, `global`.
@@ -109,6 +131,7 @@ def sharing_global_set(
         local_plan: The local plan of all clients.
         names: The tensors of the set; None: the whole model.
         has_model: The set is a model that evaluators can evaluate.
+        model: As in `Phase`.
         aggregate: The aggregation; FedAvg's by default.
     """
 
@@ -119,7 +142,7 @@ def sharing_global_set(
     def download(phase: Phase, state: State, client: bytes | None) -> Mapping[str, TensorSet] | None:
         return {GLOBAL: state.shared[GLOBAL]} if has_model or client is not None else None
 
-    return Method(phases=single_phase(task, local_plan), begin=begin, download=download, aggregate=aggregate)
+    return Method(phases=single_phase(task, local_plan, model), begin=begin, download=download, aggregate=aggregate)
 
 
 def for_task(task: TaskPlan) -> Method:

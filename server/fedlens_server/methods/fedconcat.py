@@ -42,7 +42,7 @@ from fedlens_server.methods import fedconcat_settings, fedsoft, fesem, ifca
 from fedlens_server.methods.arithmetic import clustering, inferred_labels, plain_sgd
 from fedlens_server.methods.arithmetic.centres import centre
 from fedlens_server.methods.arithmetic.clustering import Rows
-from fedlens_server.methods.arithmetic.linear_combination import in_order
+from fedlens_server.methods.arithmetic.linear_combination import with_photos
 from fedlens_server.methods.fedavg import average_set, whole_model_plan
 from fedlens_server.methods.fedconcat_settings import (
     BIAS,
@@ -161,9 +161,7 @@ class FedConcat:
         """The clusters; then the mean within each cluster; then the unweighted mean of the classifier."""
         if phase.name == EXTRACT and self.clustered is not None:
             return self.clustered.aggregate(phase, state, updates, tools)
-        trained = [update for update in in_order(updates) if update.num_examples > 0]
-        if not trained:
-            raise NothingToAggregate("no client trained on any photo")
+        trained = with_photos(updates)
         if phase.name == CLUSTER:
             return self._clustered(state, trained, tools)
         if phase.name == CONCATENATE:

@@ -35,30 +35,24 @@ from fedlens_server.methods.arithmetic.client_sums import COUNTED, current_sum
 from fedlens_server.methods.arithmetic.linear_combination import (
     LazyTensor,
     Tensor,
-    in_order,
     linear_combination,
     uploaded,
+    with_photos,
 )
-from fedlens_server.methods.fedavg import average_set, single_phase
+from fedlens_server.methods.fedavg import average_set, single_phase, whole_model_plan
 from fedlens_server.planning import bundles, options
 from fedlens_server.planning.local_plans import (
     START,
     TRAINED,
     WEIGHTS,
-    assemble,
     bind,
     derive,
     keep,
-    plan,
-    rule,
     source,
-    train,
-    upload,
 )
 from fedlens_server.planning.method import (
     GLOBAL,
     Method,
-    NothingToAggregate,
     Phase,
     State,
     TaskPlan,
@@ -127,9 +121,7 @@ class _FedDyn:
 
     def aggregate(self, phase: Phase, state: State, updates: Sequence[Update], tools: Tools) -> State:
         """The duals, their sum, and the corrected plain mean."""
-        taken = [replace(update, num_examples=1) for update in in_order(updates) if update.num_examples > 0]
-        if not taken:
-            raise NothingToAggregate("no client trained on any photo")
+        taken = [replace(update, num_examples=1) for update in with_photos(updates)]
         before, duals = state.shared[GLOBAL], dict(current_sum(state, DUALS, DUAL))
         new = average_set(taken, before)
         m = max(len(tools.population), len(taken))
@@ -155,24 +147,26 @@ class _FedDyn:
 
 def local_plan(task: TaskPlan, *, on_server: bool) -> pb.LocalPlan:
     """The local plan: FedAvg's, with the client's dual from the server or from its own state."""
-    settings, start = task.settings, source(value=START)
+    start = source(value=START)
     dual = source(download=DUAL) if on_server else source(state=DUAL)
-    training = train(settings, hyper=bundles.hyper_of(task, "step"), bindings=[bind(GLOBAL, start), bind(DUAL, dual)])
+    found = whole_model_plan(
+        task,
+        bindings=[bind(GLOBAL, start), bind(DUAL, dual)],
+        hyper=bundles.hyper_of(task, "step"),
+        keeps=[] if on_server else [keep(DUAL, DUAL)],
+    )
+    if on_server:
+        return found
     update = derive(
         DUAL,
         "dual_update",
         bind("start", start),
         bind("trained", source(value=TRAINED)),
         bind(DUAL, dual),
-        hyper=bundles.hyper_of(task, "dual_update") if not on_server else {},
+        hyper=bundles.hyper_of(task, "dual_update"),
     )
-    return plan(
-        assemble(START, rule(source(download=GLOBAL))),
-        training,
-        *([] if on_server else [update]),
-        keeps=[] if on_server else [keep(DUAL, DUAL)],
-        uploads=[upload(settings, base=GLOBAL)],
-    )
+    found.instructions.append(update)
+    return found
 
 
 def for_task(task: TaskPlan) -> Method:

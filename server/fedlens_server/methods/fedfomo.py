@@ -34,7 +34,7 @@ from fedlens_proto.blob import Array
 from fedlens_proto.manifest import INITIAL
 from fedlens_proto.v1 import assignment_pb2 as pb
 from fedlens_server.methods.arithmetic.client_matrix import SLOT, Matrix, grown, size_of, slots_of, with_new
-from fedlens_server.methods.arithmetic.linear_combination import in_order
+from fedlens_server.methods.arithmetic.linear_combination import with_photos
 from fedlens_server.methods.fedavg import single_phase
 from fedlens_server.planning import bundles, options
 from fedlens_server.planning.local_plans import (
@@ -51,7 +51,7 @@ from fedlens_server.planning.local_plans import (
     upload,
     upload_table,
 )
-from fedlens_server.planning.method import Method, NothingToAggregate, Phase, State, TaskPlan, TensorSet, Tools, Update
+from fedlens_server.planning.method import Method, Phase, State, TaskPlan, TensorSet, Tools, Update
 from fedlens_server.planning.task_settings import SettingsError
 
 MODEL = "model"  # client state; also an entry of each client of the last round
@@ -117,9 +117,7 @@ class _FedFomo:
 
     def aggregate(self, phase: Phase, state: State, updates: Sequence[Update], tools: Tools) -> State:
         """The clients' last models, their preferences, and whose models each gets next."""
-        trained = [update for update in in_order(updates) if update.num_examples > 0]
-        if not trained:
-            raise NothingToAggregate("no client trained on any photo")
+        trained = with_photos(updates)
         known, number = slots_of(state), state.shared[ROUND]
         slots = with_new(known, [*tools.population, *(update.client for update in trained)])
         preferences = grown(state.shared.get(PREFERENCES), known, np.eye(size_of(slots)))
@@ -184,11 +182,7 @@ def for_task(task: TaskPlan) -> Method:
     bundles.need_equal(task)
     bundles.need_no_references(task)
     bundles.need_programs(task, ["compare", GAIN, "blend"], "--candidates K")
-    room = bundles.candidates(task)
-    others = chosen["others"] or room
-    if others > room:
-        allowed = f"at most {room}, for which the bundle has room; export it with --candidates {others}"
-        raise SettingsError("options.others", others, allowed)
+    others = bundles.room(task, "others", chosen["others"])
     method = _FedFomo(others=others, random=chosen["random"])
     phases = single_phase(task, local_plan(task, others, chosen["validation_percent"]))
     return Method(phases=phases, begin=method.begin, download=method.download, aggregate=method.aggregate)

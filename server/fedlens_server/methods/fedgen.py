@@ -41,7 +41,7 @@ from fedlens_proto import slots
 from fedlens_proto.blob import Array
 from fedlens_proto.manifest import program, select
 from fedlens_proto.v1 import assignment_pb2 as pb
-from fedlens_server.methods.arithmetic.linear_combination import in_order
+from fedlens_server.methods.arithmetic.linear_combination import with_photos
 from fedlens_server.methods.fedavg import single_phase, with_mean
 from fedlens_server.methods.fedavg_last_fc import class_counts_of
 from fedlens_server.planning import bundles, options
@@ -276,7 +276,7 @@ class _FedGen:
     def aggregate(self, phase: Phase, state: State, updates: Sequence[Update], tools: Tools) -> State:
         """The generator after its training, then FedAvg's mean."""
         averaged = with_mean(phase, state, updates, tools)
-        ordered = [update for update in in_order(updates) if update.num_examples > 0]
+        ordered = with_photos(updates)
         number = state.shared[ROUND] + 1
         training = self._trained(state, ordered, tools.generator)
         known = training["qualified"]

@@ -18,10 +18,10 @@ from collections.abc import Mapping
 
 from fedlens_proto import slots
 from fedlens_proto.v1 import assignment_pb2 as pb
-from fedlens_server.methods.fedavg import sharing_global_set
+from fedlens_server.methods.fedavg import sharing_global_set, whole_model_plan
 from fedlens_server.planning import bundles, options
-from fedlens_server.planning.local_plans import START, assemble, bind, plan, rule, source, train, upload
-from fedlens_server.planning.method import GLOBAL, Method, TaskPlan
+from fedlens_server.planning.local_plans import bind
+from fedlens_server.planning.method import Method, TaskPlan
 from fedlens_server.planning.task_settings import Number, SettingsError
 
 OBJECTIVE = "restricted_softmax"
@@ -37,12 +37,8 @@ def with_label_counts(task: TaskPlan, hyper: Mapping[str, Number]) -> Method:
         SettingsError: The bundles cannot be averaged.
     """
     bundles.need_equal(task)
-    local_plan = plan(
-        assemble(START, rule(source(download=GLOBAL))),
-        train(task.settings, hyper=hyper, bindings=[bind(slots.LABEL_COUNTS, pb.Source(label_counts=True))]),
-        uploads=[upload(task.settings, base=GLOBAL)],
-    )
-    return sharing_global_set(task, local_plan)
+    counts = bind(slots.LABEL_COUNTS, pb.Source(label_counts=True))
+    return sharing_global_set(task, whole_model_plan(task, bindings=[counts], hyper=hyper))
 
 
 def for_task(task: TaskPlan) -> Method:

@@ -27,8 +27,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedlens_proto.v1 import assignment_pb2 as pb
-from fedlens_server.methods.arithmetic.centres import centre, centres_of, mean_set, permuted, room
-from fedlens_server.methods.arithmetic.linear_combination import in_order
+from fedlens_server.methods.arithmetic.centres import centre, centres_of, mean_set, permuted
+from fedlens_server.methods.arithmetic.linear_combination import with_photos
+from fedlens_server.methods.fedavg import single_phase
 from fedlens_server.methods.ifca import LOSSES, OWN_MODEL, comparison, model_rules, need_comparison
 from fedlens_server.planning import bundles, options
 from fedlens_server.planning.local_plans import (
@@ -48,7 +49,6 @@ from fedlens_server.planning.local_plans import (
 from fedlens_server.planning.method import (
     GLOBAL,
     Method,
-    NothingToAggregate,
     Phase,
     State,
     TaskPlan,
@@ -101,9 +101,7 @@ class FedSoft:
 
     def aggregate(self, phase: Phase, state: State, updates: Sequence[Update], tools: Tools) -> State:
         """Each centre is the mean of all models, by importance and numbers of examples."""
-        trained = [update for update in in_order(updates) if update.num_examples > 0]
-        if not trained:
-            raise NothingToAggregate("no client trained on any photo")
+        trained = with_photos(updates)
         importance = np.array([update.values[IMPORTANCE]["score"] for update in trained], np.float64)
         shares = client_shares(importance, [update.num_examples for update in trained])
         models = [update.values[WEIGHTS] for update in trained]
@@ -143,16 +141,9 @@ def for_task(task: TaskPlan) -> Method:
         SettingsError: An option is not allowed, uploads are to be differences, or the bundles have another objective,
             differ, lack a program or compare fewer models.
     """
-    settings = task.settings
-    chosen = options.read(settings, OPTIONS)
+    chosen = options.read(task.settings, OPTIONS)
     bundles.need_objective(task, [OBJECTIVE])
     need_comparison(task, "importance")
-    method = FedSoft(clusters=room(task, chosen["clusters"]), start=chosen["start"])
-    phase = Phase(
-        name="train",
-        rounds=settings.rounds,
-        cohort=settings.cohort_size,
-        plan=local_plan(task, method.clusters, method.start),
-        model=model_rules(),
-    )
-    return Method(phases=(phase,), begin=method.begin, download=method.download, aggregate=method.aggregate)
+    method = FedSoft(clusters=bundles.room(task, "clusters", chosen["clusters"]), start=chosen["start"])
+    phases = single_phase(task, local_plan(task, method.clusters, method.start), model_rules())
+    return Method(phases=phases, begin=method.begin, download=method.download, aggregate=method.aggregate)

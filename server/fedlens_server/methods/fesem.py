@@ -29,14 +29,12 @@ import numpy as np
 
 from fedlens_proto.v1 import assignment_pb2 as pb
 from fedlens_server.methods.arithmetic.centres import centre, centres_of, mean_set, nearest, squared_distances
-from fedlens_server.methods.arithmetic.linear_combination import in_order
-from fedlens_server.methods.fedavg import single_phase
+from fedlens_server.methods.arithmetic.linear_combination import with_photos
+from fedlens_server.methods.fedavg import single_phase, whole_model_plan
 from fedlens_server.planning import bundles, options
-from fedlens_server.planning.local_plans import START, WEIGHTS, assemble, plan, rule, source, train, upload
+from fedlens_server.planning.local_plans import WEIGHTS
 from fedlens_server.planning.method import (
-    GLOBAL,
     Method,
-    NothingToAggregate,
     Phase,
     State,
     TaskPlan,
@@ -90,9 +88,7 @@ class FeSEM:
 
     def aggregate(self, phase: Phase, state: State, updates: Sequence[Update], tools: Tools) -> State:
         """The centres and the clients' places."""
-        trained = [update for update in in_order(updates) if update.num_examples > 0]
-        if not trained:
-            raise NothingToAggregate("no client trained on any photo")
+        trained = with_photos(updates)
         places = {update.client: self.place(state, update.client) for update in trained}
         state = state.with_clients({u.client: {CENTRE: places[u.client], MODEL: u.values[WEIGHTS]} for u in trained})
         if self.variant == PAPER:
@@ -125,12 +121,7 @@ class FeSEM:
 
 def local_plan(task: TaskPlan) -> pb.LocalPlan:
     """The local plan: FedAvg's from the client's centre, towards which it is pulled."""
-    bindings = bundles.bind(task.ordinary[0], GLOBAL, source(value=START))
-    return plan(
-        assemble(START, rule(source(download=CENTRE))),
-        train(task.settings, hyper=bundles.hyper_of(task, "step"), bindings=bindings),
-        uploads=[upload(task.settings, base=CENTRE)],
-    )
+    return whole_model_plan(task, CENTRE, hyper=bundles.hyper_of(task, "step"))
 
 
 def for_task(task: TaskPlan) -> Method:

@@ -37,10 +37,15 @@ from fedlens_server.methods.arithmetic.centres import (
     lazily,
     mean_set,
     permuted,
-    room,
     weighted_mean,
 )
-from fedlens_server.methods.arithmetic.linear_combination import Tensor, in_order, linear_combination, maximum
+from fedlens_server.methods.arithmetic.linear_combination import (
+    Tensor,
+    linear_combination,
+    maximum,
+    with_photos,
+)
+from fedlens_server.methods.fedavg import single_phase
 from fedlens_server.planning import bundles, options
 from fedlens_server.planning.local_plans import (
     START,
@@ -55,7 +60,7 @@ from fedlens_server.planning.local_plans import (
     upload,
     upload_table,
 )
-from fedlens_server.planning.method import Method, NothingToAggregate, Phase, State, TaskPlan, TensorSet, Tools, Update
+from fedlens_server.planning.method import Method, Phase, State, TaskPlan, TensorSet, Tools, Update
 from fedlens_server.planning.task_settings import SettingsError
 
 LOSSES, CHOICE = "losses", "choice"
@@ -114,9 +119,7 @@ class Ifca:
 
     def aggregate(self, phase: Phase, state: State, updates: Sequence[Update], tools: Tools) -> State:
         """Each centre by the clients that chose it."""
-        trained = [update for update in in_order(updates) if update.num_examples > 0]
-        if not trained:
-            raise NothingToAggregate("no client trained on any photo")
+        trained = with_photos(updates)
         choices = [chosen_centre(update.values[CHOICE]["score"]) for update in trained]
         models, counts = [u.values[WEIGHTS] for u in trained], [float(u.num_examples) for u in trained]
         new = {}
@@ -195,7 +198,7 @@ def for_task(task: TaskPlan) -> Method:
     chosen = options.read(task.settings, OPTIONS)
     bundles.need_no_references(task)
     need_comparison(task, "least")
-    clusters = room(task, chosen["clusters"])
+    clusters = bundles.room(task, "clusters", chosen["clusters"])
     if chosen["share_extractor"]:
         bundles.need_tensors(task, bundles.EXTRACTOR, "layers before the classifier")
     method = Ifca(
@@ -204,12 +207,5 @@ def for_task(task: TaskPlan) -> Method:
         server_rate=float(chosen["server_rate"]),
         shared=bundles.names(task, bundles.EXTRACTOR) if chosen["share_extractor"] else frozenset(),
     )
-    settings = task.settings
-    phase = Phase(
-        name="train",
-        rounds=settings.rounds,
-        cohort=settings.cohort_size,
-        plan=local_plan(task, clusters),
-        model=model_rules(),
-    )
-    return Method(phases=(phase,), begin=method.begin, download=method.download, aggregate=method.aggregate)
+    phases = single_phase(task, local_plan(task, clusters), model_rules())
+    return Method(phases=phases, begin=method.begin, download=method.download, aggregate=method.aggregate)

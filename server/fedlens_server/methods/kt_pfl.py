@@ -44,7 +44,7 @@ from fedlens_proto.manifest import INITIAL
 from fedlens_proto.v1 import assignment_pb2 as pb
 from fedlens_proto.v1 import blob_pb2
 from fedlens_server.methods.arithmetic.client_matrix import SLOT, Matrix, grown, size_of, slots_of, with_new
-from fedlens_server.methods.arithmetic.linear_combination import CHUNK, in_order
+from fedlens_server.methods.arithmetic.linear_combination import CHUNK, with_photos
 from fedlens_server.methods.arithmetic.weighted_sum import Terms, WeightedSum
 from fedlens_server.methods.fedavg import single_phase, whole_model_plan
 from fedlens_server.planning import bundles, options
@@ -66,7 +66,6 @@ from fedlens_server.planning.local_plans import (
 from fedlens_server.planning.method import (
     GLOBAL,
     Method,
-    NothingToAggregate,
     Phase,
     State,
     TaskPlan,
@@ -208,9 +207,7 @@ class _KTpFL:
 
     def aggregate(self, phase: Phase, state: State, updates: Sequence[Update], tools: Tools) -> State:
         """The clients' last predictions, or models, and the coefficients that follow from all of them."""
-        ordered = [update for update in in_order(updates) if update.num_examples > 0]
-        if not ordered:
-            raise NothingToAggregate("no client trained on any photo")
+        ordered = with_photos(updates)
         known = slots_of(state)
         slots = with_new(known, [*tools.population, *(update.client for update in ordered)])
         before = state.shared.get(CLIENTS, 0)

@@ -14,9 +14,9 @@ Deviations: features are what enters the classifier, before the ReLU, as in FL-b
 projection head there, which is a matter of the model. One previous model is kept. Both are in evaluation mode.
 """
 
-from fedlens_server.methods.fedavg import sharing_global_set
+from fedlens_server.methods.fedavg import sharing_global_set, whole_model_plan
 from fedlens_server.planning import bundles, options
-from fedlens_server.planning.local_plans import START, assemble, bind, keep, plan, rule, source, train, upload
+from fedlens_server.planning.local_plans import bind, keep, source
 from fedlens_server.planning.method import GLOBAL, Method, TaskPlan
 
 OBJECTIVE = "moon"
@@ -32,14 +32,8 @@ def for_task(task: TaskPlan) -> Method:
     options.read(task.settings, {})
     bundles.need_objective(task, [OBJECTIVE])
     bundles.need_equal(task)
-    shared = source(download=GLOBAL)
-    local_plan = plan(
-        assemble(START, rule(shared)),
-        train(
-            task.settings,
-            bindings=[bind(GLOBAL, shared), bind(PREVIOUS, source(state=PREVIOUS, download=GLOBAL))],
-        ),
-        keeps=[keep(PREVIOUS)],
-        uploads=[upload(task.settings, base=GLOBAL)],
-    )
-    return sharing_global_set(task, local_plan)
+    bindings = [
+        bind(GLOBAL, source(download=GLOBAL)),
+        bind(PREVIOUS, source(state=PREVIOUS, download=GLOBAL)),
+    ]
+    return sharing_global_set(task, whole_model_plan(task, bindings=bindings, keeps=[keep(PREVIOUS)]))

@@ -75,6 +75,5 @@ def for_task(task: TaskPlan) -> Method:
         uploads=[upload(settings, base=GLOBAL)],
         evaluations=[*EVALUATIONS, evaluate(FINE_TUNED)],
     )
-    method = sharing_global_set(task, local_plan, aggregate=with_plain_mean)
     model = (rule(source(state=ADAPTED, download=GLOBAL)),)
-    return replace(method, phases=tuple(replace(phase, model=model) for phase in method.phases))
+    return sharing_global_set(task, local_plan, model=model, aggregate=with_plain_mean)

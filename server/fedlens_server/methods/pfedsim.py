@@ -37,7 +37,7 @@ from fedlens_proto.blob import Array
 from fedlens_proto.manifest import select
 from fedlens_proto.v1 import blob_pb2
 from fedlens_server.methods.arithmetic.client_matrix import SLOT, Matrix, grown, size_of, slots_of, with_new
-from fedlens_server.methods.arithmetic.linear_combination import in_order
+from fedlens_server.methods.arithmetic.linear_combination import with_photos
 from fedlens_server.methods.arithmetic.weighted_sum import Terms, WeightedSum
 from fedlens_server.methods.fedavg import whole_model_plan, with_mean
 from fedlens_server.planning import bundles, options
@@ -45,7 +45,6 @@ from fedlens_server.planning.local_plans import WEIGHTS
 from fedlens_server.planning.method import (
     GLOBAL,
     Method,
-    NothingToAggregate,
     Phase,
     State,
     TaskPlan,
@@ -154,9 +153,7 @@ class _PFedSim:
         """The mean of the updates; in personalisation the clients' models and their similarities."""
         if phase.name == WARM_UP:
             return with_mean(phase, state, updates, tools)
-        trained = [update for update in in_order(updates) if update.num_examples > 0]
-        if not trained:
-            raise NothingToAggregate("no client trained on any photo")
+        trained = with_photos(updates)
         known = slots_of(state)
         slots = with_new(known, [update.client for update in trained])
         matrix = updated(

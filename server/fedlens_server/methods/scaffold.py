@@ -31,15 +31,14 @@ from fedlens_proto.blob import Array
 from fedlens_proto.v1 import manifest_pb2
 from fedlens_server.methods.arithmetic import plain_sgd
 from fedlens_server.methods.arithmetic.client_sums import COUNTED, current_sum
-from fedlens_server.methods.arithmetic.linear_combination import in_order, linear_combination
+from fedlens_server.methods.arithmetic.linear_combination import linear_combination, with_photos
 from fedlens_server.methods.arithmetic.weighted_sum import Terms, WeightedSum
-from fedlens_server.methods.fedavg import average_set, single_phase
+from fedlens_server.methods.fedavg import average_set, single_phase, whole_model_plan
 from fedlens_server.planning import bundles, options
-from fedlens_server.planning.local_plans import START, WEIGHTS, assemble, bind, plan, rule, source, train, upload
+from fedlens_server.planning.local_plans import START, WEIGHTS, bind, source
 from fedlens_server.planning.method import (
     GLOBAL,
     Method,
-    NothingToAggregate,
     Phase,
     State,
     TaskPlan,
@@ -98,9 +97,7 @@ class _Scaffold:
 
     def aggregate(self, phase: Phase, state: State, updates: Sequence[Update], tools: Tools) -> State:
         """The control variates of the round's clients, their sum, and the model."""
-        taken = [update for update in in_order(updates) if update.num_examples > 0]
-        if not taken:
-            raise NothingToAggregate("no client trained on any photo")
+        taken = with_photos(updates)
         before, total = state.shared[GLOBAL], dict(current_sum(state, CONTROLS, CONTROL))
         new = average_set([replace(update, num_examples=1) for update in taken], before)
         for name in self.rates:
@@ -151,10 +148,7 @@ def for_task(task: TaskPlan) -> Method:
         rates=plain_sgd.rates(task, names),
     )
     bindings = [bind(GLOBAL, source(value=START)), bind(DUAL, source(download=CONTROL))]
-    local_plan = plan(
-        assemble(START, rule(source(download=GLOBAL))),
-        train(settings, hyper={**plain_sgd.without_momentum(task), "alpha": 0.0}, bindings=bindings),
-        uploads=[upload(settings, base=GLOBAL)],
-    )
+    hyper = {**plain_sgd.without_momentum(task), "alpha": 0.0}
+    local_plan = whole_model_plan(task, bindings=bindings, hyper=hyper)
     phases = single_phase(task, local_plan)
     return Method(phases=phases, begin=method.begin, download=method.download, aggregate=method.aggregate)

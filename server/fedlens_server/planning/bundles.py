@@ -154,6 +154,19 @@ def candidates(task: TaskPlan) -> int:
     return min(sum(name.startswith("candidate-") for name in names) for names in compared)
 
 
+def room(task: TaskPlan, option: str, wanted: int | None) -> int:
+    """The number of models that an option of the method asks to compare; None: as many as the bundles do.
+
+    Raises:
+        SettingsError: The bundles compare fewer.
+    """
+    most = candidates(task)
+    if wanted is not None and wanted > most:
+        allowed = f"at most {most}, for which the bundle has room; export it with --candidates {wanted}"
+        raise SettingsError(f"options.{option}", wanted, allowed)
+    return wanted or most
+
+
 def hyper_of(task: TaskPlan, name: str) -> dict[str, Number]:
     """The hyper-parameters that a task sets and that a program of its first ordinary bundle takes."""
     slots = program(task.ordinary[0], name).inputs

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from fedlens_proto import plans
 from fedlens_proto.v1 import assignment_pb2 as pb
 from fedlens_proto.v1 import blob_pb2, manifest_pb2
 from fedlens_server.engine import phases
@@ -195,7 +196,7 @@ def test_the_global_model_is_evaluated_with_the_phases_extractors_and_with_confu
     assert [each.source for each in model.assemble.rules] == [GLOBAL]
     assert [(each.label, each.value) for each in found.evaluations] == [("global", model.value)]
     assert list(found.extractors) == ["cluster_0", "cluster_1"]
-    assert phases.asks(found, "confusion")
+    assert plans.asks(found, "confusion")
     phases.check(found, concatenated(2).parsed, "concatenate")
 
 

@@ -6,9 +6,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fedlens_proto import plans
 from fedlens_proto.v1 import manifest_pb2
 from fedlens_server.engine import tasks
-from fedlens_server.engine.phases import asks, settle
+from fedlens_server.engine.phases import settle
 from fedlens_server.errors import Unknown
 from fedlens_server.methods.fedconcat import concatenate
 from fedlens_server.planning.method import Method, NothingToAggregate, State, TensorSet, Update
@@ -133,7 +134,7 @@ def test_noisy_labels_are_asked_for_with_epsilon_and_nothing_exact_beside_them()
     phases = settle(TaskSettings.model_validate(SETTINGS), noisy, 2)
 
     assert [ask.label_distribution.epsilon for ask in phases[0].plan.statistics] == [2.0]
-    assert not any(p.plan.evaluations or asks(p.plan, "class_counts") for p in phases)
+    assert not any(p.plan.evaluations or plans.asks(p.plan, "class_counts") for p in phases)
 
 
 def test_inferring_trains_and_uploads_in_the_first_round_and_asks_nothing() -> None:

@@ -20,9 +20,7 @@ from fedlens_server.methods.arithmetic.linear_combination import (
     maximum,
     read,
 )
-from fedlens_server.planning import bundles
-from fedlens_server.planning.method import State, TaskPlan, TensorSet
-from fedlens_server.planning.task_settings import SettingsError
+from fedlens_server.planning.method import State, TensorSet
 
 
 def centre(k: int) -> str:
@@ -33,19 +31,6 @@ def centre(k: int) -> str:
 def centres_of(state: State, count: int) -> dict[str, TensorSet]:
     """The centres by name."""
     return {centre(k): state.shared[centre(k)] for k in range(count)}
-
-
-def room(task: TaskPlan, wanted: int | None) -> int:
-    """The number of centres, by default as many as the bundles compare.
-
-    Raises:
-        SettingsError: The bundles compare fewer.
-    """
-    most = bundles.candidates(task)
-    if wanted is not None and wanted > most:
-        allowed = f"at most {most}, for which the bundle has room; export it with --candidates {wanted}"
-        raise SettingsError("options.clusters", wanted, allowed)
-    return wanted or most
 
 
 def permuted(initial: TensorSet, count: int, generator: np.random.Generator) -> dict[str, TensorSet]:

@@ -58,6 +58,18 @@ def in_order(updates: Sequence[Update]) -> list[Update]:
     return sorted(updates, key=lambda update: update.client)
 
 
+def with_photos(updates: Sequence[Update]) -> list[Update]:
+    """The updates of clients that trained on photos, ascending by client id.
+
+    Raises:
+        NothingToAggregate: There are none.
+    """
+    found = [update for update in in_order(updates) if update.num_examples > 0]
+    if not found:
+        raise NothingToAggregate("no client trained on any photo")
+    return found
+
+
 def client_weights(counts: Sequence[int]) -> Float64s:
     """The weight of each client in a mean over photos, `n_k / n`, float64[clients].
 
