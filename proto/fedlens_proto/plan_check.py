@@ -158,8 +158,8 @@ def _check_rows(
     plan: pb.LocalPlan,
     manifest: manifest_pb2.Manifest,
 ) -> None:
-    named = f"program {found.name!r} over rows {rows}"
-    _need(rows in allowed, "rows", f"{named}; allowed are {sorted(allowed)}")
+    named = f"program {found.name!r} over {_listed(pb.Rows, [rows])}"
+    _need(rows in allowed, "rows", f"{named}; allowed are {_listed(pb.Rows, allowed)}")
     if rows == pb.ROWS_PUBLIC:
         _need(manifest.HasField("public"), "rows", f"{named}: the bundle has no public rows")
         _need(not takes_views(found, manifest), "rows", f"{named}: it takes views, public rows have none")
@@ -240,7 +240,8 @@ def _check_uploads(plan: pb.LocalPlan, manifest: manifest_pb2.Manifest, known: M
         is_table = value.makes != WEIGHTS
         _need(is_table or not value.is_derived, "upload", f"{what} of weights that were derived; only tables may be")
         allowed = (pb.CODEC_FLOAT32,) if is_table else tuple(FLOATS)
-        _need(upload.codec in allowed, "codec", f"{what} has codec {upload.codec}; allowed are {sorted(allowed)}")
+        found = _listed(pb.Codec, [upload.codec])
+        _need(upload.codec in allowed, "codec", f"{what} has {found}; allowed are {_listed(pb.Codec, allowed)}")
         if is_table:
             total += value.nbytes
             _need(not upload.base, "base", f"{what}: differences are for weights, not for tables")
@@ -308,6 +309,11 @@ def _program(name: str, kind: ProgramKind, manifest: manifest_pb2.Manifest) -> m
 def _value(name: str, known: Mapping[str, Value], where: str) -> Value:
     _need(name in known, "value", f"{where}: value {name!r} is not made before; there are {sorted(known)}")
     return known[name]
+
+
+def _listed(kind: type[pb.Rows] | type[pb.Codec], values: Iterable[int]) -> str:
+    """The names of these values of an enumeration; the number of one that this version does not know."""
+    return ", ".join(kind.Name(each) if each in kind.values() else str(each) for each in sorted(values))
 
 
 def _check_name(what: str, name: str) -> None:
