@@ -40,6 +40,8 @@ MEASURES = {
     "pfedsim-similarity": "bench.pfedsim:similarity",
     "pfedsim-disk": "bench.pfedsim_disk:measure",
     "clustering": "bench.fedconcat_clustering:measure",
+    "derive": "bench.local_plans:derive",
+    "ifca": "bench.local_plans:ifca",
     "phone-steps": "bench.phone_programs:steps",
     "phone-embed": "bench.phone_programs:embeddings",
     "phone-export": "bench.phone_programs:export",

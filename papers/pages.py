@@ -66,6 +66,11 @@ class Numbers:
         low, high = (100 * bound for bound in found.interval)
         return f"{text} ({low:+.1f} to {high:+.1f}, {p_value(found.p)}, n = {found.seeds})"
 
+    def camera(self, study: str, label: str, name: str, camera: str) -> str:
+        """The accuracy of a group of people on the photos of one camera, with its deviation over seeds."""
+        summary = self._summary(study, label)
+        return percent(None if summary is None else summary.by_camera.get((column(name), camera)))
+
     def sent(self, study: str, label: str) -> str:
         """The bytes that a client sends in a round in which it trains."""
         summary = self._summary(study, label)

@@ -1,11 +1,14 @@
 """Settings and fixtures of every test."""
 
 import signal
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from fedlens_proto.manifest import Bundle
+from tests.plugin_packages import look_again
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -20,6 +23,21 @@ def _ctrl_c_is_heeded() -> Iterator[None]:
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """An empty folder of packages, in which Python looks first; what is imported from it is forgotten at the end."""
+    folder = tmp_path / "site"
+    folder.mkdir()
+    with monkeypatch.context() as patched:
+        patched.syspath_prepend(folder)
+        look_again()
+        yield folder
+    look_again()
+    for name, module in list(sys.modules.items()):
+        if folder in Path(getattr(module, "__file__", None) or "/").parents:
+            del sys.modules[name]
 
 
 @pytest.fixture(scope="session")

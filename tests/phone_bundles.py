@@ -39,7 +39,7 @@ def linear_bundle(folder: Path, classes: tuple[str, ...] = CLASSES, batch: int =
     )
 
 
-def deriving_bundle(folder: Path) -> Bundle:
+def deriving_bundle(folder: Path, *, pte: bool = True) -> Bundle:
     """8 x 8 photos become 3 features, the means of their colours; FC 3, ReLU, FC 2, all weights 0, and public photos.
 
     It has every kind of program: three candidates are compared and blended, a teacher is distilled from, class means
@@ -55,7 +55,7 @@ def deriving_bundle(folder: Path) -> Bundle:
     training = Training(
         class_names=CLASSES[:2],
         batch=BATCH,
-        pte=True,
+        pte=pte,
         objective="distil",
         candidates=3,
         public=public,

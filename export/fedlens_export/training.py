@@ -21,7 +21,7 @@ class Training:
     Attributes:
         class_names: In label order, at least two, each once.
         batch: Rows of a step.
-        objective: One of `objectives.OBJECTIVES`.
+        objective: One of `objectives.OBJECTIVES`, or a plug-in.
         optimiser: One of `optimisers.OPTIMISERS`.
         onnx: Also make programs that the server can run; this takes a second or two.
         concatenated: Largest number of extractors whose outputs one classifier takes side by side; 0: an ordinary
@@ -37,7 +37,7 @@ class Training:
         candidates: Largest number of models that a client compares and blends, as IFCA, FedSoft and FedFomo need; 0: no
             programs for that.
         public: A folder of photos that all clients get, best with a sub-folder for each class. None: no public photos.
-        programs: Further programs, of `derivations.DERIVATIONS`.
+        programs: Further programs, of `derivations.DERIVATIONS` or plug-ins.
     """
 
     class_names: tuple[str, ...]

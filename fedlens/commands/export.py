@@ -15,9 +15,10 @@ if TYPE_CHECKING:
     from fedlens_proto.manifest import Bundle
 
 _MODELS = (
-    "Trained as a whole: lenet5, lenet5_bn, fedns_cnn, small_plain, small_residual, small_separable, small_inception. "
-    "Frozen backbones: resnet18, shufflenet_v2, googlenet, alexnet, mobilenet_v3_small, mobilenet_v3_large, "
-    "mobilenet_v2, efficientnet_b0, efficientnet_lite0; the first five trained as a whole: resnet18_whole and so on. "
+    "Trained as a whole: lenet5, lenet5_bn, fedns_cnn, small_plain, small_residual, small_separable, small_inception, "
+    "vgg9, fedns_alexnet. Frozen backbones: resnet18, resnet50, shufflenet_v2, googlenet, alexnet, mobilenet_v3_small, "
+    "mobilenet_v3_large, mobilenet_v2, efficientnet_b0, efficientnet_lite0; the first six trained as a whole: "
+    "resnet18_whole and so on. "
     "Your own: MODULE:FUNCTION, imported from here or PYTHONPATH."
 )
 
@@ -37,7 +38,8 @@ def export(
         typer.Option(
             help="cross_entropy, proximal, classifier_proximal, supcon, supcon_raw, dynamic, moon, restricted_softmax, "
             "calibrated_logits, meta_fo, meta_hf, prototypes, distil, distil_probabilities, distil_scores, "
-            "distil_scores_squared or generated; see docs/bundle.md."
+            "distil_scores_squared or generated, see docs/bundle.md; that of an installed package; or MODULE:NAME, "
+            "imported from here or PYTHONPATH."
         ),
     ] = "cross_entropy",
     optimiser: Annotated[str, typer.Option(help="sgd or adam.")] = "sgd",
@@ -91,7 +93,8 @@ def export(
         typer.Option(
             metavar="NAME",
             help="A further program, besides the objective's own: class_sums, class_means, predict_nearest, "
-            "predictions, scores, norm_sums, norm_statistics or dual_update. May be given several times.",
+            "predictions, scores, norm_sums, norm_statistics, dual_update, or another as for --objective. May be given "
+            "several times.",
         ),
     ] = None,
     target: Annotated[

@@ -28,7 +28,7 @@ TaskName = Annotated[str, typer.Argument(metavar="TASK", help="Name or id of the
 def create(
     name: Annotated[str, typer.Argument(help="Unique name; the same name and content again give the same task.")],
     bundle: Annotated[list[Path], typer.Option(help="Folder of the bundle; may be given several times.")],
-    method: Annotated[str, typer.Option(help="Method of the server.")] = "fedavg",
+    method: Annotated[str, typer.Option(help="Method of the server, or of a package installed there.")] = "fedavg",
     rounds: Annotated[int, typer.Option(help="Rounds to commit.")] = 10,
     population: Annotated[int, typer.Option(help="Trainers to wait for before the first round.")] = 2,
     cohort: Annotated[int | None, typer.Option(help="Clients in a round. Default: all.")] = None,

@@ -82,8 +82,7 @@ def plan(study: Study, photos: StudyPhotos, out: Path) -> StudyPlan:
     runs = []
     for seed in study.seeds:
         for label in study.methods:
-            clients = study.clients_of(label)
-            partition = study.partition.partition(seed, clients)
+            clients, partition = study.clients_of(label), study.partition_of(label, seed)
             bundles = tuple(_bundles(study, label, seed, photos, backbones, weights, out))
             settings = study.task_settings(label, seed)
             names = study.models_of(label)

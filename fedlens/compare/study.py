@@ -25,7 +25,7 @@ from fedlens_edge_client.emulation.faults import FaultPlan
 from fedlens_edge_client.emulation.partitions import BadPartition, Partition, PartitionName
 from fedlens_edge_client.emulation.settings_errors import explain, nearest
 from fedlens_server.errors import Malformed
-from fedlens_server.methods import METHODS, bundle_settings
+from fedlens_server.methods import bundle_settings, by_name
 from fedlens_server.planning.bundle_settings import BundleSettings
 from fedlens_server.planning.task_settings import TaskSettings, parse
 
@@ -113,6 +113,7 @@ class MethodSection(_WithSettings):
     head: Literal["linear", "hidden"] | None = _key('"linear" or "hidden"', default=None)
     augmentation: str | None = _key('"crop-flip" or "contrast"', default=None)
     clients: int | None = _key(_CLIENTS, default=None, ge=1, le=100_000)
+    partition: PartitionSection | None = _key("a table, as [partition]", default=None)
     models: tuple[str, ...] | None = _key("names of models, one or more", default=None, min_length=1, strict=False)
     concatenated: int = _key("the maximum number of concatenated extractors, an integer from 0", default=0, ge=0)
     onnx: bool = _key("true or false", default=False)
@@ -172,11 +173,9 @@ class Study(_WithSettings):
         text = json.dumps(merged, sort_keys=True, default=str)
         try:
             parse(text)
+            by_name(own.method)
         except Malformed as error:
             raise StudyError(f"methods.{label}: {str(error).removeprefix('task settings: ')}") from error
-        if own.method not in METHODS:
-            known = ", ".join(sorted(METHODS))
-            raise StudyError(f"methods.{label}.method: found {own.method!r}, must be one of {known}")
         return text
 
     def bundles_of(self, label: str) -> BundleSettings:
@@ -190,6 +189,19 @@ class Study(_WithSettings):
     def clients_of(self, label: str) -> int:
         """The number of clients in one method's runs."""
         return self.methods[label].clients or self.clients
+
+    def partition_of(self, label: str, seed: int) -> Partition:
+        """The partition of one method's runs: its own, else the study's.
+
+        Raises:
+            StudyError: A setting belongs to another partition, or is out of its range.
+        """
+        own = self.methods[label].partition
+        try:
+            return (own or self.partition).partition(seed, self.clients_of(label))
+        except BadPartition as error:
+            where = "" if own is None else f"methods.{label}."
+            raise StudyError(f"{where}partition: {error}") from error
 
     def models_of(self, label: str) -> tuple[str, ...]:
         """One method's models; client i has the i-th, cyclically."""
@@ -312,11 +324,9 @@ def _validated(raw: dict[str, Any], folder: Path, source: str) -> Study:
                 known = [*TASK_KEYS, *(Study if not where else MethodSection).model_fields]
                 raise StudyError(f"{source}: {where}{key}: unknown key; {nearest(key, known)}")
     try:
-        study.partition.partition(study.seeds[0], study.clients)
         for label in study.methods:
+            study.partition_of(label, study.seeds[0])
             study.task_settings(label, study.seeds[0])
-    except BadPartition as error:
-        raise StudyError(f"{source}: partition: {error}") from error
     except StudyError as error:
         raise StudyError(f"{source}: {error}") from error
     return _with_paths(study, folder)
@@ -355,8 +365,6 @@ def choose(
     Raises:
         StudyError: The study has no such method, a seed is repeated, or there are no photos.
     """
-    if baseline is not None:
-        study = with_baseline(study, baseline)
     for label in methods:
         if label not in study.methods:
             raise StudyError(f"--method: found {label!r}, must be one of {', '.join(study.methods)}")
@@ -367,8 +375,11 @@ def choose(
     changes: dict[str, Any] = {}
     if methods:
         changes["methods"] = {label: study.methods[label] for label in study.methods if label in methods}
+        if study.baseline not in methods:
+            changes["baseline"] = None
     if seeds:
         changes["seeds"] = seeds
     if photos is not None:
         changes["photos"] = study.photos.model_copy(update={"source": photos})
-    return study.model_copy(update=changes)
+    chosen = study.model_copy(update=changes)
+    return chosen if baseline is None else with_baseline(chosen, baseline)

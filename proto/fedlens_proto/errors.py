@@ -5,6 +5,7 @@ ProtoError
 ├── ManifestError   a bundle that cannot be used
 ├── PhotoUnreadable a file that cannot be decoded as a photo
 ├── PlanRefused     a local plan that does not fit a bundle
+├── PluginError     a plug-in that cannot be found or used
 ├── ProgramRefused  a program file that is not safe to load
 └── WireError       a message that cannot be read
 """
@@ -37,6 +38,10 @@ class PlanRefused(ProtoError):
         """`text` says what was found and what was expected."""
         super().__init__(text)
         self.code = code
+
+
+class PluginError(ProtoError):
+    """A plug-in that cannot be found or used; install or correct its package."""
 
 
 class ProgramRefused(ProtoError):

@@ -2,8 +2,9 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 
-from fedlens_proto.layout import FLOATS, Layout, TensorSpec
+from fedlens_proto.layout import DTYPES, FLOATS, Layout, TensorSpec
 from fedlens_proto.manifest import program, select, specs
 from fedlens_proto.slots import (
     WEIGHTS,
@@ -188,6 +189,22 @@ def is_about_photos(plan: pb.LocalPlan, value: str) -> bool:
     return any(is_about_photos(plan, binding.source.value) for binding in derive.bindings if binding.source.value)
 
 
+def memory(plan: pb.LocalPlan, manifest: manifest_pb2.Manifest) -> int:
+    """Bytes of the values that are still read and of the slots of the running program, at most at any time."""
+    sizes = {name: value.nbytes for name, value in made(plan, manifest).items()}
+    live: set[str] = set()
+    peaks = [0]
+    for index, instruction in enumerate(plan.instructions):
+        live.add(instruction.value)
+        running = instruction.train.program or instruction.derive.program
+        slots = _slot_bytes(program(manifest, running)) if running else 0
+        peaks.append(sum(sizes[name] for name in live) + slots)
+        live &= still_read(plan, index)
+    predicting = {each.program or PREDICT for each in plan.evaluations}
+    slots = max((_slot_bytes(program(manifest, name)) for name in predicting), default=0)
+    return max(*peaks, sum(sizes[name] for name in live) + slots)
+
+
 def made_by(instruction: pb.Instruction, manifest: manifest_pb2.Manifest) -> Value:
     """What a checked instruction makes."""
     if not instruction.HasField("derive"):
@@ -217,6 +234,11 @@ def bound(found: manifest_pb2.Program, bindings: Iterable[pb.Binding], manifest:
         )
         for binding in bindings
     ]
+
+
+def _slot_bytes(found: manifest_pb2.Program) -> int:
+    held = [slot for slot in (*found.inputs, *found.outputs) if slot.kind != manifest_pb2.SLOT_KIND_FROZEN]
+    return sum(prod(slot.shape) * DTYPES[slot.dtype].itemsize for slot in held)
 
 
 def _target_rows(slot: manifest_pb2.Slot, manifest: manifest_pb2.Manifest) -> int | None:

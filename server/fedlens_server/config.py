@@ -33,7 +33,7 @@ class _Section(BaseModel):
 
 
 class ServerSection(_Section):
-    """`[server]`: the address for clients, and the storage."""
+    """`[server]`: the address for clients, the storage, and the code that operators may name."""
 
     host: str = _key("Address for clients.", "an address or host name", default="127.0.0.1", min_length=1)
     port: int = _key("Port for clients.", _PORT, default=8443, ge=0, le=65535)
@@ -45,6 +45,11 @@ class ServerSection(_Section):
     )
     behind_proxy: bool = _key(
         "A reverse proxy terminates TLS, so plain HTTP is allowed on any address.", "true or false", default=False
+    )
+    allow_method_modules: bool = _key(
+        "Operators may name a method as `module:NAME`; the server then imports that module.",
+        "true or false",
+        default=False,
     )
     data: Path = _key(
         "Folder of the database and the blobs.", "the path of a folder", default=Path("data"), strict=False

@@ -15,7 +15,7 @@ ServerError
 ├── UpdateInvalid      422  a blob that does not match the local plan
 ├── SlowDown           429  too many requests at once
 ├── StorageFull        507  the disk is full
-├── Unavailable        503  starting or stopping
+├── Unavailable        503  starting or stopping, or a suspended task
 └── StoreUnusable      500  the state folder cannot be opened; the server does not start
 """
 
@@ -101,7 +101,7 @@ class StorageFull(ServerError, status=HTTPStatus.INSUFFICIENT_STORAGE, code="sto
 
 
 class Unavailable(ServerError, status=HTTPStatus.SERVICE_UNAVAILABLE, code="unavailable", retry=RETRY_LATER):
-    """The server is starting or stopping; the same request succeeds later."""
+    """The server is starting or stopping, or the task is suspended; the same request succeeds later."""
 
 
 class StoreUnusable(ServerError, code="store-unusable"):

@@ -25,7 +25,6 @@ from fedlens_export.models import backbones
 from fedlens_proto.blob import Array, Blob
 from fedlens_proto.manifest import Bundle
 from fedlens_proto.v1 import admin_pb2
-from fedlens_server.methods import bundle_settings
 from tests.integration import two_drivers
 from tests.integration.federation import SIDE
 from tests.integration.processes import ServerProcess
@@ -49,7 +48,7 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> NewBundle:
     """By objective, the bundle of a frozen convolution and a head of two layers; `concatenated` is FedConcat's."""
 
     @cache
-    def export(objective: str, candidates: int = 0) -> Path:
+    def export(objective: str) -> Path:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(5)
             backbone = nn.Sequential(nn.Conv2d(3, 6, 3, stride=2), nn.ReLU(), nn.Flatten())
@@ -62,7 +61,6 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> NewBundle:
             stored_views=2,
             concatenated=concatenated,
             onnx=objective == "cross_entropy",
-            candidates=candidates,
             pte=True,
         )
         folder = tmp_path_factory.mktemp(objective) / "bundle"
@@ -126,7 +124,6 @@ CASES: list[tuple[str, list[str], dict[str, Any]]] = [
     ("fedrep", ["cross_entropy"], {"options": {"extractor_epochs": 2}}),
     ("local_only", ["cross_entropy"], {}),
     ("ditto", ["proximal"], {}),
-    ("ifca", ["cross_entropy"], {"options": {"clusters": 5}}),
     ("fedproto", ["prototypes"], {}),
     (
         "fedconcat",
@@ -157,8 +154,7 @@ async def test_a_federation_of_phones_gives_what_one_of_torch_gives(
     more: dict[str, Any],
     engines: tuple[EngineName, ...],
 ) -> None:
-    candidates = bundle_settings(method, more.get("options", {})).candidates
-    bundles = [exported(objective, candidates=candidates) for objective in objectives]
+    bundles = [exported(objective) for objective in objectives]
     fleet = two_drivers.fleet(tmp_path / "http", photos, CLIENTS, engines=engines)
 
     phones = await two_drivers.over_http(server, fleet, settings(method, **more), bundles)

@@ -33,6 +33,8 @@ CASES: list[tuple[str, list[str], str, dict[str, Any]]] = [
     ("fedproto", [], "", {}),
     ("feddyn", [], "", {"hyper": {"alpha": 0.1}, "options": {"dual": "client"}}),
 ]
+# Others have all that their plans and their clients' state have.
+LONG = {"ditto", "feddyn", "fedrep", "local_only"}
 
 
 def deaths(seed: str) -> list[Death]:
@@ -50,7 +52,10 @@ def received(data: Path) -> list[tuple[Any, ...]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("method", "models", "objective", "more"), CASES)
+@pytest.mark.parametrize(
+    ("method", "models", "objective", "more"),
+    [pytest.param(*case, id=case[0], marks=[pytest.mark.long] if case[0] in LONG else []) for case in CASES],
+)
 async def test_updates_state_and_noise_survive_a_client_that_is_killed_again_and_again(
     tmp_path: Path,
     photos: Path,

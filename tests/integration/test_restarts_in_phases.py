@@ -27,19 +27,23 @@ CASES: list[tuple[str, dict[str, Any]]] = [
 
 
 class RestartingTransport(TransportWrapper):
-    """Restarts the server when a client has the first, and again the last, update of a phase to send."""
+    """Restarts the server when clients have the first, and again the last, update of a phase's first round to send."""
 
-    def __init__(self, inner: Transport, server: ServerProcess, updates: dict[int, int]) -> None:
+    def __init__(
+        self, inner: Transport, server: ServerProcess, updates: dict[int, int], restarting: asyncio.Lock
+    ) -> None:
         super().__init__(inner)
         self._server = server
         self._updates = updates  # by phase; of all clients
+        self._restarting = restarting  # of all clients: the last update may be ready before the first restart is over
 
     async def put_update(self, task: int, round_number: int, header: bytes, blobs: Blobs) -> update_pb2.Receipt:
         phase = update_pb2.UpdateHeader.FromString(header[LENGTH.size :]).phase
         self._updates[phase] = self._updates.get(phase, 0) + 1
         if self._updates[phase] in (1, two_drivers.CLIENTS):
-            await asyncio.to_thread(self._server.kill)
-            await asyncio.to_thread(self._server.start)
+            async with self._restarting:
+                await asyncio.to_thread(self._server.kill)
+                await asyncio.to_thread(self._server.start)
         return await super().put_update(task, round_number, header, blobs)
 
 
@@ -52,13 +56,14 @@ async def test_a_server_killed_in_each_phase_ends_with_the_same_bytes(
     settings = two_drivers.settings(method, rounds=3, deadline_s=300, personal_evaluation=method != "fedconcat", **more)
     fleet = two_drivers.fleet(tmp_path / "http", photos)
     updates: dict[int, int] = {}
+    restarting = asyncio.Lock()
 
     study = await two_drivers.both(
         server,
         fleet,
         settings,
         fitting(method, more.get("options", {})),
-        wrapped=lambda transport, index: RestartingTransport(transport, server, updates),
+        wrapped=lambda transport, index: RestartingTransport(transport, server, updates, restarting),
     )
 
     assert updates.keys() == {found.phase for found in study.shown.rounds}

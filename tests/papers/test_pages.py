@@ -1,13 +1,18 @@
 """Pages from kept runs: every function of a template, on a small study."""
 
+import json
+from itertools import pairwise
 from pathlib import Path
 
 import jinja2
 import pytest
 
+from fedlens.compare.report.summary import MethodSummary
+from fedlens.compare.study import choose, load
 from papers.keeping import keep
-from papers.pages import p_value, page
-from tests.fedlens.compare.test_kept import RUNS, folder
+from papers.pages import TEMPLATES, Numbers, p_value, page
+from papers.run import studies
+from tests.fedlens.compare.test_kept import RUNS, folder, made
 
 
 @pytest.fixture
@@ -40,6 +45,7 @@ def rendered(results: Path, text: str) -> str:
         ("runs('small')", "4"),
         ("mean('small', 'together', 'unseen_accuracy')", "-"),
         ("mean('small', 'other', 'global_accuracy')", "-"),
+        ("camera('small', 'alone', 'unseen_accuracy', 'iPhone 7')", "-"),
     ],
 )
 def test_a_number_comes_from_the_kept_runs_and_what_was_not_run_is_a_dash(
@@ -87,6 +93,51 @@ def test_a_table_has_a_line_for_each_method_with_its_difference(results: Path) -
 def test_a_misspelt_function_fails_instead_of_leaving_a_hole(results: Path) -> None:
     with pytest.raises(jinja2.UndefinedError, match="'men' is undefined"):
         rendered(results, "{{ men('small', 'alone', 'global_accuracy') }}")
+
+
+@pytest.fixture(scope="module")
+def every_study(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Kept runs of every study behind the pages, all alike."""
+    kept, runs = tmp_path_factory.mktemp("kept"), Path("runs")
+    for name, entry in studies().items():
+        given = entry["arguments"]
+        options = list(pairwise(given))
+        planned = choose(
+            load(given[0], reduced="--reduced" in given),
+            methods=tuple(value for option, value in options if option == "--method"),
+            seeds=tuple(int(value) for option, value in options if option == "--seed"),
+            photos="photos",
+        )
+        out = kept.parent / "out" / name
+        for label in planned.methods:
+            for seed in planned.seeds:
+                place = out / runs / label / f"seed-{seed}"
+                place.mkdir(parents=True)
+                (place / "result.json").write_text(json.dumps(made(label, seed, seed % 10)))
+        (out / "study.json").write_text(planned.model_dump_json(exclude_defaults=True))
+        keep(out, kept / name)
+    return kept
+
+
+@pytest.mark.parametrize("template", sorted(TEMPLATES.glob("*.md")), ids=lambda path: path.stem)
+def test_a_template_names_methods_of_its_studies(
+    template: Path, every_study: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ask, unknown = Numbers._summary, set()
+
+    def noting(self: Numbers, study: str, label: str) -> MethodSummary | None:
+        found = ask(self, study, label)
+        if found is None:
+            unknown.add((study, label))
+        return found
+
+    monkeypatch.setattr(Numbers, "_summary", noting)
+
+    text = page(template, every_study)
+
+    assert text is not None
+    assert unknown == set()
+    assert "\n\n\n" not in text
 
 
 @pytest.mark.parametrize(

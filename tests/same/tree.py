@@ -84,7 +84,8 @@ class Tree:
     def _command(self) -> list[str]:
         project = tomllib.loads((self.root / "pyproject.toml").read_text(encoding="utf-8"))
         module, function = project["project"]["scripts"]["fedlens"].split(":")
-        return [sys.executable, "-c", f"from {module} import {function}; {function}()"]
+        # Without -P, packages in the folder from which the comparison is run would come before the tree's.
+        return [sys.executable, "-P", "-c", f"from {module} import {function}; {function}()"]
 
     @cached_property
     def _environment(self) -> dict[str, str]:

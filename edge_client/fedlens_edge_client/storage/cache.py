@@ -26,6 +26,8 @@ from fedlens_proto.keyed_hash import DIGEST_BYTES
 PARTS = "parts"
 INCOMING = "incoming"
 _BRIEF_BYTES = 1 << 20
+# Downloads of one client: a request waits for the network more than for the server.
+_AT_A_TIME = 4
 P = ParamSpec("P")
 T = TypeVar("T")
 Fetch = Callable[[bytes, Path, int], Awaitable[None]]
@@ -158,7 +160,7 @@ class Cache:
         stack: ExitStack,
         shortcuts: Mapping[bytes, Shortcut] = MappingProxyType({}),
     ) -> list[bytes]:
-        """Fetch missing parts or blobs and protect all of them from eviction until `stack` is closed.
+        """Fetch missing parts or blobs, a few at a time, and protect all of them until `stack` is closed.
 
         Args:
             wanted: Length by digest.
@@ -173,16 +175,27 @@ class Cache:
             BadResponse: The server sent other bytes twice.
             StateError: The disk is full, or the folder cannot be used.
         """
-        fetched = []
-        for digest, size in wanted.items():
+        turns = asyncio.Semaphore(_AT_A_TIME)
+
+        async def hold(digest: bytes, size: int) -> bool:
+            fetched = False
             # Another process may evict a file before this one pins it.
             while True:
-                if await self.obtain(digest, size, fetch, shortcut=shortcuts.get(digest)):
-                    fetched.append(digest)
+                async with turns:
+                    fetched |= await self.obtain(digest, size, fetch, shortcut=shortcuts.get(digest))
                 if _pin(self.path(digest)):
                     stack.callback(_unpin, self.path(digest))
-                    break
-        return fetched
+                    return fetched
+
+        # Of several failures the first is the reason; the other downloads end with it.
+        each = [asyncio.ensure_future(hold(digest, size)) for digest, size in wanted.items()]
+        try:
+            fetched = await asyncio.gather(*each)
+        finally:
+            for download in each:
+                download.cancel()
+            await asyncio.gather(*each, return_exceptions=True)
+        return [digest for digest, was in zip(wanted, fetched, strict=True) if was]
 
     def trim(self) -> None:
         """Delete unused files, the least recently used first, until the rest is within the limit."""

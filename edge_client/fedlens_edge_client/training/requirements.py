@@ -1,5 +1,6 @@
 """Checks of an assignment against the client's abilities and its owner's policy, before anything is fetched."""
 
+import os
 from collections.abc import Iterable
 
 from fedlens_edge_client.engines.choice import ABILITIES, EngineName
@@ -11,6 +12,7 @@ from fedlens_proto.errors import PlanRefused
 from fedlens_proto.v1 import assignment_pb2, check_in_pb2, enrolment_pb2, manifest_pb2, update_pb2
 
 _MODEL = "model"
+_MEMORY = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 _BESIDE_NOISE = "nothing measured exactly is answered beside a label distribution, whose noise it would undo"
 
 
@@ -89,16 +91,29 @@ def _check_label_distribution(plan: assignment_pb2.LocalPlan, policy: Policy) ->
             )
 
 
-def check(assignment: assignment_pb2.Assignment, bundle: manifest_pb2.Manifest, policy: Policy) -> None:
-    """Refuse an assignment that this version, the bundle or the policy does not support, naming the first such part.
+def check(
+    assignment: assignment_pb2.Assignment, bundle: manifest_pb2.Manifest, policy: Policy, memory: int = _MEMORY
+) -> None:
+    """Refuse an assignment that this version, the bundle, the device or the policy does not support.
+
+    Args:
+        assignment: As the server sent it.
+        bundle: The manifest that it names.
+        policy: The owner's.
+        memory: Bytes that a local plan may take; by default, all of the device's.
 
     Raises:
-        AssignmentFailed: With reason `unsupported`, or `policy` for a table that is not allowed.
+        AssignmentFailed: With reason `unsupported`, or `policy` for a table that is not allowed; it names the first
+            such part.
     """
     plan = assignment.local_plan
     if len(assignment.seed) != keyed_hash.DIGEST_BYTES:
         raise _unsupported(f"not supported: a seed of {len(assignment.seed)} bytes")
     _check_plan(plan, bundle, assignment.answer, assignment.sets)
+    if (needed := plans.memory(plan, bundle)) > memory:
+        raise _unsupported(
+            f"not supported: a local plan that takes {needed} bytes of memory; this device gives up to {memory}"
+        )
     for table in plans.tables(plan, bundle).values():
         if policy.tables is not None and table.makes not in policy.tables:
             raise _forbidden(f"table {table.makes!r} is not answered; allow it with --allow-table {table.makes}")

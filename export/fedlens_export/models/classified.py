@@ -5,7 +5,8 @@ from collections import OrderedDict
 from torch import Tensor, nn
 
 FEATURES = 512
-"""Inputs of the classifier of every such model by name: classifiers of different models can be averaged."""
+"""Inputs of the classifier of every such model by name, but for `fedns_alexnet`: classifiers of different models can be
+averaged."""
 
 
 class FeatureModel(nn.Module):

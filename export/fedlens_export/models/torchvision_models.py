@@ -5,6 +5,9 @@ torchvision's own for photos of 32 pixels too, although one pixel is left at the
 strides leave no pixel, so the authors replace it by three 3 x 3 convolutions and a mean over 3 x 3 fields. All dropout
 is left out, because a step is a function of its arguments alone. GoogLeNet has no auxiliary heads.
 
+FedConcat (Diao et al., AAAI 2024) names ResNet-50 too; its code begins with a 3 x 3 convolution of stride 1, without
+pooling, and has no FC 512.
+
 Frozen backbones give the features before their first FC layer. AlexNet gives the means of its last 256 channels: its FC
 layers are 94 % of its weights, too much to send to a phone. MobileNetV2, MobileNetV3-Large and EfficientNet-B0 are
 backbones only. EfficientNet-B0 skips no block at random during pretraining.
@@ -49,6 +52,7 @@ class _Kind:
 _KINDS = {
     "mobilenet_v3_small": _Kind("mobilenet_v3_small", 576, ("classifier.",), {}),
     "resnet18": _Kind("resnet18", 512, ("fc.",), {}),
+    "resnet50": _Kind("resnet50", 2048, ("fc.",), {}),
     "shufflenet_v2": _Kind("shufflenet_v2_x1_0", 1024, ("fc.",), {}),
     "googlenet": _Kind("googlenet", 1024, ("fc.", "aux1.", "aux2."), {"aux_logits": False, "init_weights": True}),
     "alexnet": _Kind("alexnet", 256, ("classifier.",), {}, least_side=63),

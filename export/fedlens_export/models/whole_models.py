@@ -7,7 +7,8 @@
 Sources: FedNS for `fedns_cnn`; FedConcat's simple CNN for `lenet5`; pFedSim for `lenet5_bn`. Photos have three
 channels; convolutions are unpadded, and nothing is left of photos below 16 pixels.
 
-`small_models` and `torchvision_models` have the others, which end in FC 512, ReLU, and an FC layer `classifier`.
+`small_models`, `torchvision_models` and `paper_models` have the others, which end in FC 512 (4096 in `fedns_alexnet`),
+ReLU, and an FC layer `classifier`.
 """
 
 from collections.abc import Sequence
@@ -16,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from fedlens_export.errors import NotExportable, check_choice
-from fedlens_export.models import small_models, torchvision_models
+from fedlens_export.models import paper_models, small_models, torchvision_models
 from fedlens_export.models.classified import FeatureModel
 
 MIN_SIDE = 16
@@ -27,7 +28,8 @@ _LAYERS: dict[str, tuple[tuple[int, int], tuple[int, int], bool]] = {
     "lenet5": ((6, 16), (120, 84), False),
     "lenet5_bn": ((6, 16), (120, 84), True),
 }
-MODELS = (*_LAYERS, *small_models.MODELS, *torchvision_models.WHOLE)
+MODELS = (*_LAYERS, *small_models.MODELS, *torchvision_models.WHOLE, *paper_models.MODELS)
+_LEAST_SIDE = {**dict.fromkeys(torchvision_models.WHOLE, torchvision_models.MIN_SIDE), **paper_models.LEAST_SIDE}
 
 
 class SmallCnn(FeatureModel):
@@ -65,7 +67,7 @@ def build(name: str, classes: int, side: int, seed: int) -> nn.Module:
         NotExportable: The photos are too small for it.
     """
     check_choice("model", name, MODELS)
-    least = torchvision_models.MIN_SIDE if name in torchvision_models.WHOLE else MIN_SIDE
+    least = _LEAST_SIDE.get(name, MIN_SIDE)
     if side < least:
         raise NotExportable(f"{name} needs photos of at least {least} pixels a side, not {side}")
     with torch.random.fork_rng(devices=[]):
@@ -74,5 +76,7 @@ def build(name: str, classes: int, side: int, seed: int) -> nn.Module:
             return torchvision_models.whole(name, classes)
         if name in small_models.MODELS:
             return small_models.build(name, classes, side)
+        if name in paper_models.MODELS:
+            return paper_models.build(name, classes, side)
         channels, hidden, norm = _LAYERS[name]
         return SmallCnn(channels, hidden, classes, side, norm)

@@ -1,9 +1,9 @@
 """Losses that a local step minimises, one file an objective; a new one adds a line to `OBJECTIVES`.
 
-It may import `network`, `hyper` and `errors`. Begin with `objective.py`.
+It may import `network`, `hyper`, `choices` and `errors`. Begin with `objective.py`.
 """
 
-from fedlens_export.errors import check_choice
+from fedlens_export.choices import chosen
 from fedlens_export.objectives import (
     calibrated_logits,
     classifier_proximal,
@@ -45,10 +45,9 @@ OBJECTIVES = {
 
 
 def by_name(name: str) -> Objective:
-    """An objective.
+    """An objective: ours, of an installed package, or `module:NAME`, whose module is imported.
 
     Raises:
-        UnknownChoice: There is no objective of that name.
+        UnknownChoice: There is no objective of that name, or its package is missing or faulty.
     """
-    check_choice("objective", name, OBJECTIVES)
-    return OBJECTIVES[name]
+    return chosen("objective", name, Objective, OBJECTIVES)

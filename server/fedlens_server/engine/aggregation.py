@@ -70,7 +70,7 @@ def advance(federation: Federation, key: RoundKey) -> None:
 def _times(federation: Federation) -> dict[RoundKey, float]:
     """The time from which each idle round is due, and each task that could not start."""
     # Each is looked at once: the writing thread may end a round at any time.
-    current = [task.round for task in list(federation.tasks.values())]
+    current = [task.round for task in list(federation.tasks.values()) if not task.suspended]
     idle = [each for each in current if each is not None and each.key not in federation.aggregating]
     starts = {key: when for key, when in list(federation.retry_at.items()) if key.round == NO_ROUND}
     return {each.key: _when(federation, each) for each in idle} | starts

@@ -9,7 +9,7 @@ from fedlens_server.engine import evaluation
 from fedlens_server.engine.downloads import fetchable
 from fedlens_server.engine.method_calls import MethodFailed, of_method
 from fedlens_server.engine.view import Client, Federation, Task
-from fedlens_server.errors import Unknown
+from fedlens_server.errors import Unavailable, Unknown
 from fedlens_server.methods.arithmetic.weighted_sum import WeightedSum
 from fedlens_server.planning.local_plans import rule, source
 from fedlens_server.planning.method import GLOBAL, NothingToAggregate, TensorSet
@@ -29,12 +29,13 @@ def check_in(
     """The assignment of a client, or what it waits for. Never holds: to hold, wait for a `Change` and call again.
 
     Raises:
-        Those of `Federation.authenticate`, and
+        Those of `Federation.authenticate`, for a task that is named those of `Federation.task`, and
         Unknown: The task named is none that this client can run.
     """
     client = federation.authenticate(client_id)
     tasks = _tasks(federation, client)
     if request.task:
+        federation.task(request.task)
         tasks = [task for task in tasks if task.id == request.task]
         if not tasks:
             raise Unknown(f"there is no task {request.task} that this client can run")
@@ -43,7 +44,7 @@ def check_in(
         if assignment is not None:
             return check_in_pb2.CheckInResponse(assignment=assignment)
     models = [model for task in tasks if (model := current_model(task, client)) is not None]
-    if tasks and all(task.ended for task in tasks):
+    if tasks and all(task.ended for task in [*tasks, *_suspended(federation)]):
         return check_in_pb2.CheckInResponse(finished=check_in_pb2.Finished(models=models))
     reason = _wait_reason(tasks, client)
     wait = check_in_pb2.Wait(retry_after_ms=_RETRY_AFTER_MS[reason], reason=reason, models=models)
@@ -56,6 +57,7 @@ def readable(federation: Federation, client_id: bytes, digest: bytes) -> Locatio
     Raises:
         Those of `Federation.authenticate`, and
         Unknown: There is no such blob for this client.
+        Unavailable: There may be one, in a task that is suspended.
     """
     client = federation.authenticate(client_id)
     for task in _tasks(federation, client):
@@ -74,6 +76,8 @@ def readable(federation: Federation, client_id: bytes, digest: bytes) -> Locatio
             sets += task.evaluation.sets
         if digest in fetchable(tuple(sets)):
             return federation.store.blobs.locate(digest)
+    if _suspended(federation):
+        raise Unavailable("a task is suspended, and its blobs with it; try again later")
     raise Unknown(f"there is no blob {digest.hex()[:128]} for this client")
 
 
@@ -140,6 +144,11 @@ def _stored(tensors: TensorSet | None) -> StoredTensors | None:
 
 def _tasks(federation: Federation, client: Client) -> list[Task]:
     return [task for _, task in sorted(federation.tasks.items()) if task.suits(client)]
+
+
+def _suspended(federation: Federation) -> list[Task]:
+    """Tasks that may have work for any client later."""
+    return [task for task in list(federation.tasks.values()) if task.suspended]
 
 
 def _assignment(federation: Federation, task: Task, client: Client) -> assignment_pb2.Assignment | None:

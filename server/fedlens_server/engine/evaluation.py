@@ -62,6 +62,7 @@ def accept(
 
     Raises:
         Forbidden: The client is no evaluator.
+        Unavailable: The task is suspended.
         Unknown: No such task or round, or none that is to be evaluated.
         RoundClosed: Another round is evaluated by now.
         UpdateDiffers: A result with other bytes has been received.
@@ -70,8 +71,8 @@ def accept(
     known = federation.clients.get(client)
     if known is None or known.revoked or known.role != enrolment_pb2.CLIENT_ROLE_EVALUATOR:
         raise Forbidden("only an enrolled evaluator sends evaluations")
-    task = federation.tasks.get(task_id)
-    if task is None or not task.suits(known):
+    task = federation.task(task_id)
+    if not task.suits(known):
         raise Unknown(f"there is no task {task_id} that this client can run")
     receipt = update_pb2.Receipt(body_sha256=body_sha256)
     query = select(_columns.body_sha256).where(

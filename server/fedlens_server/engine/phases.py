@@ -5,19 +5,20 @@ matrices, and no tables about photos, from which the noise could be subtracted. 
 model on their own photos.
 """
 
+import logging
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 from sqlalchemy import Row
 
-from fedlens_proto import plan_check, plans
+from fedlens_proto import plan_check, plans, plugins
 from fedlens_proto.errors import PlanRefused
 from fedlens_proto.v1 import assignment_pb2 as pb
 from fedlens_proto.v1 import manifest_pb2
 from fedlens_server.engine.view import Task, TaskBundle
-from fedlens_server.errors import Malformed
-from fedlens_server.methods import METHODS
+from fedlens_server.errors import Malformed, Unavailable
+from fedlens_server.methods import by_name
 from fedlens_server.planning import bundles as checks
 from fedlens_server.planning import local_plans, task_settings
 from fedlens_server.planning.batch_norm import with_batch_norm
@@ -26,6 +27,7 @@ from fedlens_server.planning.method import GLOBAL, Method, Phase, TaskPlan
 from fedlens_server.planning.task_settings import SettingsError, TaskSettings
 
 PERSONAL_EVALUATION = "personal-evaluation"
+log = logging.getLogger(__name__)
 # Confusion matrices of numbers below 128 in a header of 64 KiB; larger numbers take the rest.
 MAX_CONFUSION_NUMBERS = 48_000
 
@@ -35,16 +37,22 @@ def plan(settings: TaskSettings, bundles: tuple[TaskBundle, ...]) -> tuple[Metho
 
     Raises:
         SettingsError: There is no such method, or a setting does not fit it or the bundles.
-        Malformed: A local plan does not fit the bundles, or would undo the noise of a label distribution.
+        Malformed: A local plan does not fit the bundles, or would undo the noise of a label distribution; or the
+            method's package is missing or faulty.
     """
-    make = METHODS.get(settings.method)
-    if make is None:
-        raise SettingsError("method", f"{settings.method[:80]!r}", f"one of {', '.join(sorted(METHODS))}")
+    definition = by_name(settings.method)
     task = TaskPlan(settings=settings, manifests=tuple(bundle.manifest for bundle in bundles))
     for manifest in task.ordinary:
         task_settings.check_hyper_values(settings, manifest)
-    method = with_batch_norm(make, task)
-    phases = list(method.phases)
+    try:
+        method = with_batch_norm(definition.for_task, task)
+        phases = list(method.phases)
+    except Malformed:
+        raise
+    except Exception as error:
+        log.exception("a method failed")
+        found = f"{settings.method!r}, which failed with {type(error).__name__}: {error}"
+        raise SettingsError("method", found, "one that can plan this task") from error
     checks.need_phases(task, phases)
     if settings.personal_evaluation:
         phases.append(_personal_evaluation(settings, phases[-1]))
@@ -61,10 +69,50 @@ def plan(settings: TaskSettings, bundles: tuple[TaskBundle, ...]) -> tuple[Metho
     return method, tuple(settled), len(method.phases)
 
 
-def task_of(row: Row[Any], bundles: tuple[TaskBundle, ...]) -> Task:
-    """A task from its row, without method state and rounds. Errors as in `plan`."""
+def task_of(row: Row[Any], bundles: tuple[TaskBundle, ...], *, method_modules: bool) -> Task:
+    """A task from its row, without method state and rounds.
+
+    Args:
+        row: Of the table `tasks`.
+        bundles: Of the task.
+        method_modules: Import a method that is named as `module:NAME`.
+
+    Raises:
+        SettingsError: The method is named so, and must not be; and as `plan`.
+        Malformed: As `plan`.
+    """
     settings = task_settings.parse(row.settings)
+    if plugins.is_module(settings.method) and not method_modules:
+        allowed = "a name without a colon, or server.allow_method_modules = true in the server's config"
+        raise SettingsError("method", f"{settings.method[:80]!r}", allowed)
     method, planned, method_phases = plan(settings, bundles)
+    return _task(row, bundles, settings, method, planned, method_phases)
+
+
+def suspended(row: Row[Any], bundles: tuple[TaskBundle, ...], fault: str) -> Task:
+    """A task that cannot be planned, so that its method and phases are unknown; `fault` says why.
+
+    Raises:
+        SettingsError: Its settings cannot be read.
+    """
+    settings = task_settings.parse(row.settings)
+    unknown = Phase(name="", rounds=settings.rounds + settings.personal_evaluation, cohort=None, plan=pb.LocalPlan())
+
+    def refuse(*_: object) -> Any:
+        raise Unavailable(f"task {row.name!r} cannot be used without its method: {fault}")
+
+    method = Method(phases=(unknown,), begin=refuse, download=refuse, aggregate=refuse)
+    return replace(_task(row, bundles, settings, method, (unknown,), 1), fault=fault)
+
+
+def _task(
+    row: Row[Any],
+    bundles: tuple[TaskBundle, ...],
+    settings: TaskSettings,
+    method: Method,
+    planned: tuple[Phase, ...],
+    method_phases: int,
+) -> Task:
     return Task(
         id=row.id,
         name=row.name,

@@ -1,6 +1,7 @@
 """Recovery: the database into memory when the server starts, and a sweep of blobs that nothing needs."""
 
 import json
+import logging
 from typing import Any
 
 from sqlalchemy import Row, func, select
@@ -14,14 +15,23 @@ from fedlens_server.engine.view import Client, Federation, GlobalModel, Member, 
 from fedlens_server.errors import Malformed, StorageFull, StoreUnusable
 from fedlens_server.store import Store, columns, method_state, schema
 
+log = logging.getLogger(__name__)
 
-def load(store: Store, clock: Clock) -> Federation:
+
+def load(store: Store, clock: Clock, *, method_modules: bool = True) -> Federation:
     """The federation that a store holds; an open round has its full deadline from now.
 
+    A task whose method is missing or refuses it is suspended.
+
+    Args:
+        store: Holds everything.
+        clock: Gives the time.
+        method_modules: Import methods that tasks name as `module:NAME`. True is for those who make tasks themselves.
+
     Raises:
-        StoreUnusable: This version cannot go on with a task, or there is no room on the disk.
+        StoreUnusable: A task cannot be read, or there is no room on the disk.
     """
-    federation = Federation(store, clock)
+    federation = Federation(store, clock, method_modules=method_modules)
     for row in store.read(select(schema.clients)):
         capabilities = enrolment_pb2.Capabilities.FromString(row.capabilities)
         federation.clients[row.id] = Client(id=row.id, role=row.role, capabilities=capabilities, revoked=row.revoked)
@@ -53,7 +63,11 @@ def _task(federation: Federation, row: Row[Any]) -> Task:
             select(schema.task_bundles).where(of_bundle.task == task_id).order_by(of_bundle.position)
         )
     )
-    task = phases.task_of(row, bundles)
+    try:
+        task = phases.task_of(row, bundles, method_modules=federation.method_modules)
+    except Malformed as error:
+        task = phases.suspended(row, bundles, str(error))
+        log.error("task %r is suspended: %s", row.name, error)
     last = store.read(select(func.max(schema.rounds.c.number).label("number")).where(schema.rounds.c.task == task_id))
     task.next_round = (last[0].number or 0) + 1
     task.values, task.state_blobs = method_state.load(store, task_id)

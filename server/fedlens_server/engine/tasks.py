@@ -60,7 +60,7 @@ def create(federation: Federation, transaction: Transaction, request: admin_pb2.
         insert(schema.task_bundles),
         [{"task": row.id, "position": i, "manifest": bundle.raw} for i, bundle in enumerate(bundles)],
     )
-    task = phases.task_of(row, bundles)
+    task = phases.task_of(row, bundles, method_modules=federation.method_modules)
     for client in federation.clients.values():
         federation.note_eligible(task, client)
 
@@ -105,7 +105,7 @@ def summary(task: Task) -> admin_pb2.Task:
         id=task.id,
         name=task.name,
         state=task.state,
-        reason=task.reason,
+        reason=f"suspended: {task.fault}" if task.suspended else task.reason,
         settings_json=task.settings.public_json(),
         bundles=[bundle.id for bundle in task.bundles],
         rounds_committed=task.committed,

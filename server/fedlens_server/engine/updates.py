@@ -255,12 +255,11 @@ def _membership(federation: Federation, client: bytes, task_id: int, number: int
     """A client's place in a round; asks the database only for a round that has ended.
 
     Raises:
-        Unknown: No such task or round.
+        Those of `Federation.task`, and
+        Unknown: No such round.
         Forbidden: The client is no member of it, or has left it.
     """
-    task = federation.tasks.get(task_id)
-    if task is None:
-        raise Unknown(f"there is no task {task_id}")
+    task = federation.task(task_id)
     current = task.round
     if current is not None and current.number == number:
         if client not in current.members:

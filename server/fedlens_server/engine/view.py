@@ -20,8 +20,8 @@ from fedlens_proto import plans
 from fedlens_proto.blob import Layout
 from fedlens_proto.v1 import admin_pb2, check_in_pb2, enrolment_pb2, manifest_pb2
 from fedlens_server.clock import Clock
-from fedlens_server.errors import Forbidden, Unauthorised
-from fedlens_server.planning.method import Method, Phase, State, TaskPlan
+from fedlens_server.errors import Forbidden, Unauthorised, Unavailable, Unknown
+from fedlens_server.planning.method import Method, Phase, State
 from fedlens_server.planning.task_settings import TaskSettings
 from fedlens_server.store import Store, Transaction, columns, schema
 from fedlens_server.store.columns import BlobSets
@@ -181,6 +181,7 @@ class Task:
     method_phases: int
     state: admin_pb2.TaskState
     reason: str = ""
+    fault: str = ""  # the reason for which this server does not know the method and phases
     committed: int = 0
     abandoned: int = 0
     next_round: int = 1
@@ -193,11 +194,6 @@ class Task:
     current_models: dict[bytes, check_in_pb2.CurrentModel] = field(default_factory=dict)
     # By phase and bundle, in the order of the uploads; made when asked, then the same for the life of the task.
     upload_layouts: dict[tuple[int, bytes], tuple[Layout, ...]] = field(default_factory=dict)
-
-    @property
-    def plan(self) -> TaskPlan:
-        """The task as methods see it."""
-        return TaskPlan(settings=self.settings, manifests=tuple(bundle.manifest for bundle in self.bundles))
 
     @cached_property
     def tables(self) -> frozenset[str]:
@@ -216,6 +212,11 @@ class Task:
     def ended(self) -> bool:
         """True once no round will follow."""
         return self.state in ENDED
+
+    @property
+    def suspended(self) -> bool:
+        """True while nothing of the task changes, until a start of the server at which its method is known again."""
+        return bool(self.fault) and not self.ended
 
     @property
     def rounds_total(self) -> int:
@@ -249,7 +250,7 @@ class Task:
 
     def suits(self, client: Client) -> bool:
         """Tell whether the client can run a bundle in every phase, and sends what it is asked for."""
-        if any(phase.plan.format > client.capabilities.plan_format for phase in self.phases):
+        if self.fault or any(phase.plan.format > client.capabilities.plan_format for phase in self.phases):
             return False
         if client.role == enrolment_pb2.CLIENT_ROLE_TRAINER and not client.sends(self.tables):
             return False
@@ -259,10 +260,11 @@ class Task:
 class Federation:
     """Clients and tasks, with the store and the clock of their server; `recovery.load` makes one."""
 
-    def __init__(self, store: Store, clock: Clock) -> None:
-        """Without clients and tasks."""
+    def __init__(self, store: Store, clock: Clock, *, method_modules: bool) -> None:
+        """Without clients and tasks; `method_modules`: operators may name methods as `module:NAME`."""
         self.store = store
         self.clock = clock
+        self.method_modules = method_modules
         self.clients: dict[bytes, Client] = {}
         self.forgotten: set[bytes] = set()
         self.tasks: dict[int, Task] = {}
@@ -292,6 +294,15 @@ class Federation:
             raise Unauthorised("no client is enrolled with this credential; enrol first")
         if found.revoked:
             raise Forbidden("this client was revoked by the operator")
+        return found
+
+    def task(self, task_id: int) -> Task:
+        """A task; raises `Unknown` if there is none, and `Unavailable` while it is suspended."""
+        found = self.tasks.get(task_id)
+        if found is None:
+            raise Unknown(f"there is no task {task_id}")
+        if found.suspended:
+            raise Unavailable(f"task {task_id} is suspended until its method is installed on the server again")
         return found
 
     def note_eligible(self, task: Task, client: Client) -> None:

@@ -95,7 +95,8 @@ class Service:
 
     async def _start(self) -> None:
         loop = asyncio.get_running_loop()
-        federation = await asyncio.to_thread(recovery.load, self.store, self.clock)
+        modules = self.config.server.allow_method_modules
+        federation = await asyncio.to_thread(recovery.load, self.store, self.clock, method_modules=modules)
         driver = Driver(federation)
 
         def apply(change: Change) -> None:

@@ -1,4 +1,4 @@
-"""The methods by name: the only place that lists them. One file a method; `arithmetic/` holds what several share.
+"""The methods by name: the only place that lists ours. One file a method; `arithmetic/` holds what several share.
 
 They may import `planning`. Begin with `fedavg.py`.
 """
@@ -6,6 +6,9 @@ They may import `planning`. Begin with `fedavg.py`.
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from fedlens_proto import plugins
+from fedlens_proto.errors import PluginError
+from fedlens_server.errors import Malformed
 from fedlens_server.methods import (
     ditto,
     fedap,
@@ -37,7 +40,11 @@ from fedlens_server.methods import (
     scaffold,
 )
 from fedlens_server.planning.bundle_settings import BundleSettings, ByOptions, always, comparing
-from fedlens_server.planning.method import Method, TaskPlan
+from fedlens_server.planning.method import Method, MethodDefinition, TaskPlan
+from fedlens_server.planning.task_settings import SettingsError
+
+GROUP = "fedlens.methods"
+"""The entry points of other packages' methods."""
 
 # Each makes the method for a task, or raises `SettingsError`.
 METHODS: dict[str, Callable[[TaskPlan], Method]] = {
@@ -94,6 +101,28 @@ BUNDLES: dict[str, ByOptions] = {
 }
 
 
+def by_name(name: str) -> MethodDefinition:
+    """A method of ours, of an installed package, or `module:NAME`, whose module is imported.
+
+    Raises:
+        SettingsError: There is no such method.
+        Malformed: Its package is missing or faulty.
+    """
+    plain = always("cross_entropy")
+    ours = {
+        known: MethodDefinition(for_task=make, bundle_settings=BUNDLES.get(known, plain))
+        for known, make in sorted(METHODS.items())
+    }
+    try:
+        found = plugins.find(GROUP, name, MethodDefinition, ours)
+    except PluginError as error:
+        raise Malformed(f"task settings: method: {error}") from error
+    if found is None:
+        allowed = ", ".join(plugins.names(GROUP, ours))
+        raise SettingsError("method", f"{name[:80]!r}", f"one of {allowed}; or install the package that has it")
+    return found
+
+
 def bundle_settings(method: str, options: Mapping[str, Any]) -> BundleSettings:
-    """The settings with which bundles for a method with these options are exported."""
-    return BUNDLES[method](options) if method in BUNDLES else BundleSettings()
+    """The settings with which bundles for a method with these options are exported. Errors as in `by_name`."""
+    return by_name(method).bundle_settings(options)

@@ -31,7 +31,7 @@ import numpy as np
 from fedlens_proto.blob import Array
 from fedlens_proto.v1 import assignment_pb2 as pb
 from fedlens_proto.v1 import manifest_pb2
-from fedlens_server.methods.arithmetic.client_sums import COUNTED, current_sum
+from fedlens_server.methods.arithmetic.client_sums import COUNTED, Computed, current_sum
 from fedlens_server.methods.arithmetic.linear_combination import (
     LazyTensor,
     Tensor,
@@ -137,12 +137,12 @@ class _FedDyn:
 
     def _dual(self, state: State, update: Update) -> TensorSet:
         before, sent, weights = state.of(update.client).get(DUAL), update.sent[GLOBAL], update.values[WEIGHTS]
-        return {
-            name: next_dual(
-                np.zeros_like(sent[name]) if before is None else before[name], weights[name], sent[name], self.alpha
-            )
-            for name in self.trained
-        }
+
+        def computed(name: str) -> Array:
+            start = sent[name]
+            return next_dual(np.zeros_like(start) if before is None else before[name], weights[name], start, self.alpha)
+
+        return Computed(self.trained, computed)
 
 
 def local_plan(task: TaskPlan, *, on_server: bool) -> pb.LocalPlan:

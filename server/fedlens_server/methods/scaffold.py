@@ -30,7 +30,7 @@ import numpy as np
 from fedlens_proto.blob import Array
 from fedlens_proto.v1 import manifest_pb2
 from fedlens_server.methods.arithmetic import plain_sgd
-from fedlens_server.methods.arithmetic.client_sums import COUNTED, current_sum
+from fedlens_server.methods.arithmetic.client_sums import COUNTED, Computed, current_sum
 from fedlens_server.methods.arithmetic.linear_combination import linear_combination, with_photos
 from fedlens_server.methods.arithmetic.weighted_sum import Terms, WeightedSum
 from fedlens_server.methods.fedavg import average_set, single_phase, whole_model_plan
@@ -103,28 +103,27 @@ class _Scaffold:
         for name in self.rates:
             step = np.array([1.0 - self.server_rate, self.server_rate])
             new[name] = linear_combination([before[name], new[name]], step)
-        own = {}
-        for update in taken:
-            control = self._control(update)
-            known = state.of(update.client).get(CONTROL)
-            for name in self.rates:
+        controls = {update.client: self._control(update) for update in taken}
+        for name in self.rates:
+            for client, control in controls.items():
+                known = state.of(client).get(CONTROL)
                 terms = [total[name], control[name]] + ([] if known is None else [known[name]])
                 total[name] = linear_combination(terms, np.array([1.0, 1.0, -1.0][: len(terms)]))
-            own[update.client] = {CONTROL: control}
-        after = state.with_clients(own)
+        after = state.with_clients({client: {CONTROL: control} for client, control in controls.items()})
         counted = sum(CONTROL in entries for entries in after.clients.values())
         population = max(len(tools.population), counted)
         return after.with_shared(**{GLOBAL: new, CONTROLS: total, COUNTED: counted, "population": population})
 
-    def _control(self, update: Update) -> dict[str, Array]:
+    def _control(self, update: Update) -> TensorSet:
         steps = plain_sgd.steps_of(self.settings, update.num_examples, self.batch)
         sent, weights = update.sent[GLOBAL], update.values[WEIGHTS]
-        found = {}
-        for name, rate in self.rates.items():
+
+        def computed(name: str) -> Array:
             before = sent[name]
             had = update.sent[CONTROL][name] if CONTROL in update.sent else np.zeros_like(before)
-            found[name] = next_control(had, before, weights[name], steps, rate)
-        return found
+            return next_control(had, before, weights[name], steps, self.rates[name])
+
+        return Computed(self.rates, computed)
 
 
 def for_task(task: TaskPlan) -> Method:

@@ -15,11 +15,13 @@ from numpy.typing import NDArray
 from fedlens_proto import plans
 from fedlens_proto.blob import Array
 from fedlens_proto.v1 import assignment_pb2, manifest_pb2, update_pb2
+from fedlens_server.planning.bundle_settings import ByOptions, always
 from fedlens_server.planning.task_settings import SettingsError, TaskSettings
 
 TensorSet = Mapping[str, Array]
 GLOBAL = "global"
 """Name of the set that holds the global model, for evaluators and for those who use the model."""
+_PLAIN = always("cross_entropy")
 Entry = Any  # TensorSet | Array (float32 or int64) | a value that JSON can hold
 
 
@@ -180,6 +182,19 @@ class Method:
     begin: Begin
     download: Download
     aggregate: Aggregate
+
+
+@dataclass(frozen=True, kw_only=True)
+class MethodDefinition:
+    """A method before there is a task: the object that an entry point in group `fedlens.methods` names.
+
+    Attributes:
+        for_task: Makes the method for a task, or raises `SettingsError`.
+        bundle_settings: The settings with which a study exports bundles for it, by the options of the task.
+    """
+
+    for_task: Callable[[TaskPlan], Method]
+    bundle_settings: ByOptions = _PLAIN
 
 
 def span(tensors: TensorSet, name: str, start: int, stop: int, buffer: Array | None = None) -> Array:

@@ -39,8 +39,8 @@ def cnn(tmp_path_factory: pytest.TempPathFactory) -> TorchEngine:
 
 @pytest.fixture(scope="session")
 def deriving(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
-    """A bundle for phones with every kind of program; see `phone_bundles.deriving_bundle`."""
-    return deriving_bundle(tmp_path_factory.mktemp("engine"))
+    """A bundle with every kind of program, without those for phones; see `phone_bundles.deriving_bundle`."""
+    return deriving_bundle(tmp_path_factory.mktemp("engine"), pte=False)
 
 
 class TinyNorm(nn.Module):

@@ -17,18 +17,19 @@ from fedlens_proto import slots
 from fedlens_proto.blob import Array, Blob
 from fedlens_proto.manifest import Bundle, program
 from fedlens_proto.v1 import manifest_pb2 as pb
-from tests.phone_bundles import BATCH, PUBLIC_ROWS
+from tests.phone_bundles import BATCH, PUBLIC_ROWS, deriving_bundle
 
 Tensors = dict[str, Array]
 ROWS = 70
 """More than one batch of 64, the last one short."""
 
 
-@pytest.fixture(scope="module", params=list(EngineName))
-def engine(request: pytest.FixtureRequest, deriving: Bundle) -> Engine:
-    if request.param == EngineName.EXECUTORCH:
-        pytest.importorskip("executorch")
-    return make_engine(request.param, deriving)
+@pytest.fixture(scope="module", params=[EngineName.TORCH, pytest.param(EngineName.EXECUTORCH, marks=pytest.mark.slow)])
+def engine(request: pytest.FixtureRequest, deriving: Bundle, tmp_path_factory: pytest.TempPathFactory) -> Engine:
+    if request.param == EngineName.TORCH:
+        return make_engine(request.param, deriving)
+    pytest.importorskip("executorch")
+    return make_engine(request.param, deriving_bundle(tmp_path_factory.mktemp("phone")))
 
 
 def model(**changed: Any) -> Tensors:

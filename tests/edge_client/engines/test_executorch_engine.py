@@ -253,8 +253,9 @@ def test_a_handful_of_mutated_programs_end_in_errors(phone: Bundle, tmp_path: Pa
     assert_none_ends_this_process(phone, tmp_path, "predict", range(1, 9))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("program", ["predict", "step"])
+@pytest.mark.parametrize(
+    "program", [pytest.param("predict", marks=pytest.mark.long), pytest.param("step", marks=pytest.mark.slow)]
+)
 def test_no_mutated_program_ends_the_process_that_asked_for_it(phone: Bundle, tmp_path: Path, program: str) -> None:
     assert_none_ends_this_process(phone, tmp_path, program, range(200))
 

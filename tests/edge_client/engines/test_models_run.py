@@ -8,7 +8,7 @@ from torch.export.pt2_archive._package import load_pt2
 
 from fedlens_edge_client.engines.flat import flat_function
 from fedlens_export import objectives
-from fedlens_export.models import whole_models
+from fedlens_export.models import paper_models, whole_models
 from fedlens_export.network import CENTRED, Network
 from fedlens_export.programs import lowering, optimisers, parity, steps
 from fedlens_proto.v1 import manifest_pb2 as pb
@@ -19,8 +19,10 @@ def _mark(name: str) -> pytest.MarkDecorator:
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=_mark(name)) for name in whole_models.MODELS[3:]])
+@pytest.mark.timeout(600)
 def test_a_step_writes_over_nothing_that_is_read_later(name: str) -> None:
-    network = Network(whole_models.build(name, 4, 32, seed=0), (3, 32, 32), CENTRED)
+    side = max(32, paper_models.LEAST_SIDE.get(name, 0))
+    network = Network(whole_models.build(name, 4, side, seed=0), (3, side, side), CENTRED)
     objective, optimiser = objectives.by_name("supcon"), optimisers.by_name("adam")
     hyper = steps.hyper(objective, optimiser)
     source = steps.step(network, objective, optimiser, 4, 4)

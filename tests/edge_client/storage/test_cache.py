@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fedlens_edge_client.errors import BadResponse, StateError
+from fedlens_edge_client.errors import BadResponse, Refused, StateError
 from fedlens_edge_client.storage import feature_cache
 from fedlens_edge_client.storage.cache import Cache
 from fedlens_edge_client.storage.feature_cache import FeatureCache
@@ -129,6 +129,43 @@ async def test_what_was_held_can_go_afterwards(tmp_path: Path) -> None:
     cache.trim()
 
     assert not cache.has(ABC)
+
+
+async def test_a_round_of_several_models_fetches_four_at_a_time(tmp_path: Path) -> None:
+    contents = [bytes([n]) * 100 for n in range(6)]
+    source, digests = BlobSource(*contents), [sha256(raw).digest() for raw in contents]
+    waiting, four = [0], asyncio.Event()
+
+    async def fetch(digest: bytes, into: Path, max_bytes: int) -> None:
+        waiting[0] += 1
+        assert waiting[0] <= 4
+        if waiting[0] == 4:
+            four.set()
+        await four.wait()  # without four at the same time nothing arrives
+        await source.fetch(digest, into, max_bytes)
+        waiting[0] -= 1
+
+    with ExitStack() as pins:
+        fetched = await Cache(tmp_path, 1000).hold(dict.fromkeys(digests, 100), fetch, pins)
+
+    assert fetched == digests
+
+
+async def test_one_download_that_is_refused_ends_the_others(tmp_path: Path) -> None:
+    ended: list[bytes] = []
+
+    async def fetch(digest: bytes, into: Path, max_bytes: int) -> None:
+        if digest == ABC:
+            raise Refused("unknown", "no such blob")
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.append(digest)
+
+    with ExitStack() as pins, pytest.raises(Refused, match="no such blob"):
+        await Cache(tmp_path, 1000).hold({ABCDEF: 6, ABC: 3}, fetch, pins)
+
+    assert ended == [ABCDEF]
 
 
 def test_features_are_found_by_space_and_photo(tmp_path: Path) -> None:

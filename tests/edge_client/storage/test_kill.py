@@ -73,15 +73,17 @@ async def killed_at(
     killed.set()
 
 
-# 2 x 20,000 float32 weights are more than a row of the outbox takes, so that they are a file.
-@pytest.mark.parametrize(("stored_before", "features"), [(False, 3), (True, 20_000)])
+# 2 x 20,000 float32 weights are more than a row of the outbox takes, so that both uploads are files.
+@pytest.mark.parametrize(
+    ("stored_before", "features", "given"), [(False, 3, plan()), (True, 20_000, two_trainings())], ids=["row", "files"]
+)
 async def test_a_client_killed_between_training_and_receipt_delivers_the_same_bytes_once(
-    federation: Federation, tmp_path: Path, stored_before: bool, features: int
+    federation: Federation, tmp_path: Path, stored_before: bool, features: int, given: assignment_pb2.LocalPlan
 ) -> None:
     bundle = make_bundle(tmp_path / "bundle", features=features)
-    undisturbed = await federation.run(plan(), bundle=bundle)
+    undisturbed = await federation.run(given, bundle=bundle)
 
-    async with FakeServer(bundle, plan()) as server:
+    async with FakeServer(bundle, given) as server:
         await killed_at(server, tmp_path, "update", server.store_update if stored_before else nothing)
         await one_round(server, tmp_path, "no-training")
 

@@ -5,6 +5,7 @@ import stat
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 
 import numpy as np
@@ -145,15 +146,26 @@ def test_results_leave_the_outbox_in_the_order_in_which_they_came(stores: Stores
     assert left == [2, 1]
 
 
-def test_a_result_is_read_as_it_was_written(stores: Stores, state: StateFolder) -> None:
+def test_a_result_of_several_blobs_is_read_as_it_was_written_when_the_folder_is_opened_again(tmp_path: Path) -> None:
     assignment = assignment_pb2.Assignment(task=3, round=4, answer=assignment_pb2.ANSWER_EVALUATION)
-    for count in (3, 100_000):
-        upload = stores.store(1, count)
-        result = stores.outbox.put(assignment, update_pb2.UpdateHeader(protocol=1), [upload], {})
+    with closing(StateFolder.open(tmp_path / "state", SERVER)) as state:
+        stores = opened(state)
+        # Two files with part of a row between them.
+        uploads = [stores.store(1), stores.store(2, count=3), stores.store(3)]
+        put = stores.outbox.put(assignment, update_pb2.UpdateHeader(protocol=1), uploads, {})
 
-        assert opened(state).outbox.first() == result
-        assert result.blobs == (upload.inline or stores.files.path(upload.sha256),)
-        stores.outbox.refused(result)
+    with closing(StateFolder.open(tmp_path / "state", SERVER)) as state:
+        stores = opened(state)
+        found = stores.outbox.first()
+        assert found is not None
+        body = b"".join(blob if isinstance(blob, bytes) else blob.read_bytes() for blob in (found.header, *found.blobs))
+        stores.outbox.delivered(found)
+
+        assert stores.outbox.first() is None
+    assert found == put
+    assert [isinstance(blob, Path) for blob in found.blobs] == [True, False, True]
+    assert sha256(body).digest() == found.body_sha256
+    assert list((tmp_path / "state" / "tensors").iterdir()) == []
 
 
 def test_files_that_no_row_names_are_deleted_when_the_folder_is_opened(stores: Stores, state: StateFolder) -> None:
@@ -176,15 +188,24 @@ def test_new_client_state_replaces_the_one_before_and_its_file(stores: Stores, t
     assert len(list((tmp_path / "state" / "tensors").iterdir())) == 1
 
 
-def test_a_refused_result_leaves_the_client_state_before_it_current(stores: Stores) -> None:
-    results = [stores.put(1, number, {"mine": stores.store(number, count=3)}) for number in (1, 2)]
+def test_a_refused_result_leaves_the_client_state_before_it_current_in_all_its_sets(
+    stores: Stores, tmp_path: Path
+) -> None:
+    # A set in a row and one in a file, which both results keep; and one that only the refused result keeps.
+    delivered = {"mine": stores.store(1, count=3), "large": stores.store(1)}
+    refused = {"mine": stores.store(2, count=3), "large": stores.store(2), "new": stores.store(3)}
+    results = [stores.put(1, number, state) for number, state in enumerate((delivered, refused), 1)]
     stores.outbox.delivered(results[0])
     stores.outbox.refused(results[1])
-    current = stores.client_state.current(1, "mine")
+    current = {name: stores.client_state.current(1, name) for name in refused}
 
-    assert current is not None
-    assert current["w"][0] == 1
+    assert {name: None if state is None else state["w"][0] for name, state in current.items()} == {
+        "mine": 1,
+        "large": 1,
+        "new": None,
+    }
     assert stores.client_state.current(2, "mine") is None
+    assert len(list((tmp_path / "state" / "tensors").iterdir())) == 1
 
 
 def test_stored_tensors_that_are_gone_are_named(stores: Stores) -> None:

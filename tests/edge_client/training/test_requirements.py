@@ -12,7 +12,7 @@ from fedlens_edge_client.training import requirements
 from fedlens_edge_client.training.label_distribution import NoisyAnswers
 from fedlens_proto.manifest import Bundle
 from fedlens_proto.v1 import assignment_pb2, manifest_pb2, update_pb2
-from tests.edge_client.fakes import SEED, fedavg_plan, start_of, train_of
+from tests.edge_client.fakes import SEED, fedavg_plan, start_of, train, train_of
 from tests.vectors import plan_arithmetic, plans
 
 CONFUSION = assignment_pb2.Statistic(confusion=assignment_pb2.Confusion())
@@ -58,6 +58,32 @@ def test_a_plan_that_cannot_be_carried_out_is_refused(bundle: Bundle, change: Ch
         requirements.check(changed, bundle.manifest, Policy())
 
     assert caught.value.reason == update_pb2.FAILURE_REASON_UNSUPPORTED
+
+
+# `start` and `trained` have 8 floats each. `step` takes the weights, 4 rows of 3 floats and 2 hyper-parameters, and
+# gives the weights, a loss and 4 times 2 logits; while it runs, more is taken than by any evaluation.
+NEEDED = 4 * (8 + 8) + 4 * (8 + 12 + 2 + 8 + 1 + 8)
+
+
+def test_a_plan_is_refused_that_takes_more_memory_than_there_is(bundle: Bundle) -> None:
+    requirements.check(assignment(bundle), bundle.manifest, Policy(), memory=NEEDED)
+
+    named = f"takes {NEEDED} bytes of memory; this device gives up to {NEEDED - 1}"
+    with pytest.raises(AssignmentFailed, match=named) as caught:
+        requirements.check(assignment(bundle), bundle.manifest, Policy(), memory=NEEDED - 1)
+
+    assert caught.value.reason == update_pb2.FAILURE_REASON_UNSUPPORTED
+
+
+# Each training is the last to read its start, so that two of the four values are held at a time.
+def test_a_value_that_is_read_no_more_takes_no_memory(bundle: Bundle) -> None:
+    asking = assignment(bundle)
+    plan = asking.local_plan
+    del plan.instructions[1:], plan.evaluations[:]
+    chain = (("one", "start"), ("two", "one"), ("trained", "two"))
+    plan.instructions.extend(train(value, start, epochs=1) for value, start in chain)
+
+    requirements.check(asking, bundle.manifest, Policy(), memory=NEEDED)
 
 
 def test_the_initial_weights_are_a_set_that_every_bundle_brings_along(bundle: Bundle) -> None:

@@ -85,6 +85,7 @@ def test_without_a_network_the_error_says_what_to_do(tmp_path: Path, monkeypatch
     ("name", "torchvisions", "features"),
     [
         ("resnet18", "resnet18", 512),
+        ("resnet50", "resnet50", 2048),
         ("shufflenet_v2", "shufflenet_v2_x1_0", 1024),
         ("googlenet", "googlenet", 1024),
         ("alexnet", "alexnet", 256),

@@ -261,7 +261,7 @@ def test_on_phones_xnnpack_runs_all_of_it_and_only_the_head_travels(exported: Ex
     assert exported.bundle.program_file("embed", pb.PROGRAM_FORMAT_PTE).stat().st_size < 14e6
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_the_command_quantises_it_and_names_what_that_cost(coloured: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"

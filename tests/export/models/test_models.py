@@ -5,10 +5,11 @@ from typing import Any
 
 import pytest
 import torch
+import torchvision  # type: ignore[import-untyped]  # it ships no types
 from torch import Tensor, nn
 
 from fedlens_export.errors import NotExportable
-from fedlens_export.models import backbones, small_models, whole_models
+from fedlens_export.models import backbones, paper_models, small_models, whole_models
 from fedlens_export.network import CENTRED, Network
 from fedlens_export.programs import parity, steps
 from fedlens_proto.v1 import manifest_pb2 as pb
@@ -16,7 +17,8 @@ from tests.export.small import difference
 
 CLASSES = 4
 BATCH = 4
-WITH_512 = whole_models.MODELS[3:]
+LARGE = whole_models.MODELS[3:]
+WITH_512 = tuple(name for name in LARGE if name != "fedns_alexnet")
 QUICK = ("small_separable", "small_inception", "alexnet_whole", "resnet18", "alexnet")
 
 
@@ -60,6 +62,37 @@ def test_a_model_that_does_not_return_features_is_told_so() -> None:
         Network(nn.Linear(3, CLASSES), (3,)).check_features()
 
 
+# vgg9: 3 * 3 * (3 * 32 + 32 * 64 + 64 * 128 + 128 * 128 + 128 * 256 + 256 * 256) + 864 biases = 1,126,080; four by four
+# pixels are left: 4096 * 512 + 512 = 2,097,664; 512 * 512 + 512 = 262,656; 512 * 10 + 10 = 5,130.
+# fedns_alexnet: torchvision's 61,100,840 for 1000 classes, of which 4097 for each of the 990 others.
+# resnet50_whole: torchvision's 25,557,032, less 2048 * 1000 + 1000, with 2048 * 512 + 512 and 5,130.
+@pytest.mark.parametrize(
+    ("name", "side", "parameters"),
+    [("vgg9", 32, 3_491_530), ("fedns_alexnet", 63, 57_044_810), ("resnet50_whole", 32, 24_562_250)],
+)
+def test_a_papers_model_has_its_papers_layers(name: str, side: int, parameters: int) -> None:
+    with torch.device("meta"):
+        model = whole_models.build(name, 10, side, seed=0)
+
+    assert sum(tensor.numel() for tensor in model.parameters()) == parameters
+
+
+@pytest.mark.slow
+def test_fedns_alexnet_is_torchvisions_without_dropout() -> None:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(3)
+        theirs = torchvision.models.alexnet(weights=None, num_classes=CLASSES).eval()
+    network = Network(whole_models.build("fedns_alexnet", CLASSES, 63, seed=3), (3, 63, 63), CENTRED)
+    photos = torch.rand(2, 3, 63, 63)
+
+    features, logits, _ = network.with_features(network.weights, network.buffers, photos, training=True)
+
+    assert features.shape == (2, 4096)
+    torch.testing.assert_close(logits, theirs(CENTRED(photos)))
+    classifier = {t.name: list(t.shape) for t in network.describe() if t.role == pb.TENSOR_ROLE_CLASSIFIER}
+    assert classifier == {"classifier.bias": [CLASSES], "classifier.weight": [CLASSES, 4096]}
+
+
 @pytest.mark.parametrize("name", small_models.MODELS)
 def test_a_small_model_costs_at_most_two_million_multiply_adds(name: str) -> None:
     assert multiply_adds(whole_models.build(name, 10, 32, seed=0), 32) <= 2_000_000
@@ -87,9 +120,12 @@ def test_a_seed_draws_the_same_weights_again(name: str) -> None:
     assert not torch.equal(first["extractor.fc.weight"], other["extractor.fc.weight"])
 
 
-@pytest.mark.parametrize(("name", "least"), [("small_residual", 16), ("resnet18_whole", 32)])
+@pytest.mark.parametrize(
+    ("name", "least"), [("small_residual", 16), ("resnet18_whole", 32), ("vgg9", 16), ("fedns_alexnet", 63)]
+)
 def test_photos_that_are_too_small_are_refused(name: str, least: int) -> None:
-    whole_models.build(name, CLASSES, least, seed=0)
+    with torch.device("meta"):
+        whole_models.build(name, CLASSES, least, seed=0)
 
     with pytest.raises(NotExportable, match=f"{name} needs photos of at least {least} pixels a side, not {least - 1}"):
         whole_models.build(name, CLASSES, least - 1, seed=0)
@@ -100,9 +136,10 @@ def quick_or_slow(names: Sequence[str]) -> list[Any]:
 
 
 # Their steps are tested where the engine's are.
-@pytest.mark.parametrize("name", quick_or_slow(WITH_512))
+@pytest.mark.parametrize("name", quick_or_slow(LARGE))
 def test_a_models_prediction_passes_the_vetting(name: str) -> None:
-    network = Network(whole_models.build(name, CLASSES, 32, seed=0), (3, 32, 32), CENTRED)
+    side = max(32, paper_models.LEAST_SIDE.get(name, 0))
+    network = Network(whole_models.build(name, CLASSES, side, seed=0), (3, side, side), CENTRED)
 
     # Loading vets it, and a NaN breaks the parity.
     found = difference(steps.predict(network, BATCH, CLASSES), {**network.weights, **network.buffers})

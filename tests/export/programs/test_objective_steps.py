@@ -236,14 +236,14 @@ def _lowered(source: ProgramSource, known: dict[str, Tensor], objective: Objecti
     parity.compare_epoch(source, function, known, hyper, masked=pte)
 
 
-# In CI one with tables, a presence and uniforms, and one with targets.
-_FAST = (("generated", "step"), ("distil", "distil"))
+# One with tables, a presence and uniforms, and one with targets; the rest is long.
+_IN_CI = (("generated", "step"), ("distil", "distil"))
 
 
 @pytest.mark.parametrize(
     ("name", "program"),
     [
-        pytest.param(name, program, marks=() if (name, program) in _FAST else pytest.mark.long)
+        pytest.param(name, program, marks=pytest.mark.slow if (name, program) in _IN_CI else pytest.mark.long)
         for name, objective in objectives.OBJECTIVES.items()
         if name not in ("cross_entropy", "proximal", "classifier_proximal", "supcon", "supcon_raw")
         for program in ("step", *(train.name for train in objective.trains))

@@ -253,7 +253,7 @@ def test_a_model_that_is_trained_as_a_whole_is_not_quantised(coloured: Path, tmp
         export_bundle(tmp_path / "out", spec)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_two_exports_of_a_quantised_backbone_give_the_same_bytes(coloured: Path, tmp_path: Path) -> None:
     files: list[FileReport] = []

@@ -2,7 +2,7 @@
 
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
@@ -13,7 +13,7 @@ from fedlens_export.hyper import Hyper
 from fedlens_export.models import whole_models
 from fedlens_export.models.classified import Classified
 from fedlens_export.network import CENTRED, Network
-from fedlens_export.programs import optimisers, parity, steps
+from fedlens_export.programs import lowering, optimisers, parity, steps
 from fedlens_export.programs.steps import ProgramSource
 from fedlens_proto.v1 import manifest_pb2 as pb
 
@@ -228,6 +228,29 @@ def test_batch_norm_statistics_follow_torch() -> None:
     torch.testing.assert_close(local.weight("norm1.running_var"), network.buffers["norm1.running_var"])
     torch.testing.assert_close(local.weight("conv2.weight"), network.weights["conv2.weight"], rtol=1e-4, atol=1e-6)
     assert local.weight("norm2.num_batches_tracked").item() == 2
+
+
+@pytest.mark.parametrize(
+    ("model", "side"),
+    [
+        pytest.param("vgg9", 16, marks=pytest.mark.slow),
+        pytest.param("fedns_alexnet", 63, marks=pytest.mark.long),
+        pytest.param("resnet50_whole", 32, marks=pytest.mark.long),
+    ],
+)
+@pytest.mark.timeout(600)
+def test_the_exported_step_of_a_papers_model_is_torchs(model: str, side: int) -> None:
+    network = Network(whole_models.build(model, CLASSES, side, seed=1), (3, side, side), CENTRED)
+    local = Local.of(network, lr=0.05, momentum=0.0)
+    raw = lowering.lower("step", local.source.function, tuple(local.arguments.values()))
+    local.source = replace(local.source, function=lowering.load(raw))
+
+    loss = local.run()[pb.SLOT_KIND_LOSS, ""].item()
+    expected = plain(network, local, torch.optim.SGD(network.module.parameters(), lr=0.05), 1)
+
+    assert [loss] == pytest.approx(expected, rel=1e-5)
+    for name, tensor in network.weights.items():
+        torch.testing.assert_close(local.weight(name), tensor, rtol=1e-4, atol=1e-6)
 
 
 def test_a_frozen_extractor_keeps_its_batch_norm_statistics() -> None:

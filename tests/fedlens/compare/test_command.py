@@ -167,6 +167,8 @@ def interrupted(arguments: list[str], how: signal.Signals, when: Callable[[], bo
     return running.returncode, printed
 
 
+# What is killed in a run, below, shows more of it.
+@pytest.mark.long
 def test_ctrl_c_ends_a_study_and_the_same_command_goes_on_to_the_same_results(carried: Carried, tmp_path: Path) -> None:
     arguments = [*study_in(tmp_path / "stopped"), "--method", "plain", "--workers", "1"]
     run = Path("out/runs/plain/seed-1")

@@ -20,6 +20,7 @@ from fedlens.compare.study import (
 )
 from fedlens_server.planning.bundle_settings import BundleSettings
 from tests.fedlens.compare.conftest import PAGE, STUDY, fedlens
+from tests.plugin_packages import HALF, METHODS, install
 
 
 def raw() -> dict[str, Any]:
@@ -83,7 +84,11 @@ def test_a_study_without_photos_of_its_own_takes_those_of_the_command_line_or_sa
         ("partition/beta", 0.5, "'beta' is no setting of partition camera-iid; it has per_class, test_per_class"),
         ("partition/per_class", "many", "per_class of partition camera-iid is 'many'; allowed is a number"),
         ("model/batch", 1.5, "model.batch: found 1.5, must be an integer from 1"),
-        ("methods/plain/method", "fedsgd", "methods.plain.method: found 'fedsgd', must be one of ditto, fedap, fedavg"),
+        (
+            "methods/plain/method",
+            "fedsgd",
+            "methods.plain: method: found 'fedsgd', must be one of ditto, fedap, ",
+        ),
         ("methods/plain/objektive", "x", "methods.plain.objektive: unknown key; did you mean objective?"),
         ("methods/plain/clients", 0, "methods.plain.clients: found 0, must be an integer from 1 to 100000"),
         ("methods/plain/head", "deep", 'methods.plain.head: found \'deep\', must be "linear" or "hidden"'),
@@ -172,6 +177,29 @@ def test_a_method_has_the_bundles_that_it_needs_unless_the_study_says_others() -
         "centres": BundleSettings(candidates=3),
         "own": BundleSettings(candidates=7, objective="proximal", programs=("class_sums",)),
     }
+
+
+def test_a_method_may_divide_the_photos_in_another_way() -> None:
+    own = {"clients": 1, "partition": {"name": "dirichlet", "beta": 2.0}}
+    values = changed("methods/plain", {"method": "fedavg", **own})
+
+    study = parsed(values)
+
+    found = study.partition_of("plain", 7)
+    assert (found.name, found.beta, found.clients, found.seed) == ("dirichlet", 2.0, 1, 7)
+    assert study.partition_of("small-updates", 7).name == "camera-iid"
+    values["methods"]["plain"]["partition"] = {"name": "dirichlet", "per_class": 3}
+    with pytest.raises(StudyError, match=r"methods\.plain\.partition: 'per_class' is no setting of"):
+        parsed(values)
+
+
+def test_chosen_methods_without_the_baseline_are_compared_with_training_alone() -> None:
+    study = parsed(changed("baseline", "plain"))
+
+    assert choose(study, methods=("small-updates",)).baseline is None
+    assert choose(study, methods=("small-updates", "plain")).baseline == "plain"
+    with pytest.raises(StudyError, match=r"--baseline: found 'plain', must be one of small-updates"):
+        choose(study, methods=("small-updates",), baseline="plain")
 
 
 def test_a_baseline_that_the_study_does_not_have_is_refused() -> None:
@@ -275,3 +303,18 @@ def test_what_cannot_be_done_is_told_in_a_sentence(arguments: list[str], words: 
     assert done.returncode == 1
     assert words in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("name", ["half", "half_way:METHOD"])
+def test_a_study_takes_a_method_of_another_package_and_exports_the_bundles_that_it_needs(site: Path, name: str) -> None:
+    install(site, "half-way", METHODS, half_way=HALF)
+
+    study = parsed(changed("methods/half", {"method": name, "options": {"part": 0.25}}))
+
+    assert json.loads(study.task_settings("half", 1))["method"] == name
+    assert study.bundles_of("half") == BundleSettings(objective="proximal")
+
+
+def test_a_study_whose_method_is_not_installed_says_which_module_is_missing() -> None:
+    with pytest.raises(StudyError, match=r"methods.half: method: 'half_way:METHOD' cannot be imported: there is no"):
+        parsed(changed("methods/half", {"method": "half_way:METHOD"}))

@@ -263,7 +263,7 @@ def gone(parts: dict[str, list[int]]) -> bool:
     return not any(Path(f"/proc/{pid}").exists() for pids in parts.values() for pid in pids)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_killed_worker_ends_the_command_with_status_1_and_the_reason(running_demo: Demo) -> None:
     process, parts = running_demo
 

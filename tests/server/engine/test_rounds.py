@@ -208,12 +208,12 @@ def test_a_restart_gives_an_open_round_its_full_deadline_and_keeps_reports(runni
     assert running.members()[ALICE].state == admin_pb2.MEMBER_STATE_REPORTED
 
 
-def test_a_task_that_this_version_cannot_go_on_with_is_named_at_the_start(running: Bench) -> None:
+def test_a_task_that_this_version_cannot_read_is_named_at_the_start(running: Bench) -> None:
     tasks = schema.tasks
-    later = update(tasks).values(settings=func.replace(tasks.c.settings, "fedavg", "fedlater"))
+    later = update(tasks).values(settings=func.replace(tasks.c.settings, "deadline_s", "deadline_min"))
     running.store.submit(lambda transaction: transaction.execute(later).close()).result()
 
-    with pytest.raises(StoreUnusable, match=r"task 'task' cannot be taken up: .*method: found 'fedlater'"):
+    with pytest.raises(StoreUnusable, match=r"task 'task' cannot be taken up: .*deadline_min: found 60"):
         running.reopen()
 
 
@@ -353,6 +353,8 @@ def test_a_round_that_ends_while_it_is_looked_at_is_left_out(running: Bench) -> 
 
     class EndsMeanwhile:
         """Its round is there when first asked for, and gone from then on."""
+
+        suspended = False
 
         def __init__(self, task: Task) -> None:
             self._seen = iter([task.round])

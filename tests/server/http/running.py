@@ -201,13 +201,13 @@ def listed(blob: bytes, **fields: Any) -> update_pb2.UploadedBlob:
     return update_pb2.UploadedBlob(**{"name": "weights", "sha256": sha256(blob).digest(), "size": len(blob), **fields})
 
 
-def config(folder: Path, **limits: Any) -> Config:
+def config(folder: Path, *, allow_method_modules: bool = False, **limits: Any) -> Config:
     def hashed(token: str) -> str:
         return sha256(token.encode()).hexdigest()
 
     expired = datetime.fromtimestamp(START, UTC)
     sections = {
-        "server": {"port": 0, "data": "data"},
+        "server": {"port": 0, "data": "data", "allow_method_modules": allow_method_modules},
         "admin": {"port": 0, "token_sha256": hashed(ADMIN_TOKEN)},
         "limits": limits,
         "enrolment": [
@@ -221,9 +221,9 @@ def config(folder: Path, **limits: Any) -> Config:
 
 
 @asynccontextmanager
-async def running(folder: Path, **limits: Any) -> AsyncIterator[Server]:
-    """A server that is ready, with these `[limits]`; everything is closed at the end."""
-    settings, clock = config(folder, **limits), ManualClock()
+async def running(folder: Path, **settings_of: Any) -> AsyncIterator[Server]:
+    """A server that is ready, with a config as of `config`; everything is closed at the end."""
+    settings, clock = config(folder, **settings_of), ManualClock()
     store = Store.open(settings.server.data)
     app = create_app(settings, clock, store)
     service = app[SERVICE]

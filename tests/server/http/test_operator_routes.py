@@ -1,5 +1,6 @@
 """The operators' requests over HTTP."""
 
+import sys
 from hashlib import sha256
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import pytest
 
 from fedlens_proto.blob import Blob
 from fedlens_proto.v1 import admin_pb2, check_in_pb2
+from tests.plugin_packages import HALF
 from tests.server.bundles import tiny_bundle
 from tests.server.http.running import Answer, Server, creation, running, trained, update
 
@@ -128,3 +130,19 @@ async def test_revoking_what_is_no_client_is_refused(server: Server) -> None:
 
     assert malformed.outcome == (400, "malformed")
     assert unknown.outcome == (404, "unknown")
+
+
+@pytest.mark.parametrize(("allowed", "status"), [(False, 400), (True, 200)])
+async def test_a_method_in_a_module_is_imported_only_if_the_config_allows_it(
+    tmp_path: Path, site: Path, allowed: bool, status: int
+) -> None:
+    (site / "half_way.py").write_text(HALF)
+    async with running(tmp_path, allow_method_modules=allowed) as server:
+        bundle = tiny_bundle()
+        for digest, content in bundle.by_digest.items():
+            await server.admin("PUT", f"/v1/admin/parts/{digest.hex()}", content)
+
+        answer = await server.admin("POST", "/v1/admin/tasks", creation(bundle, method="half_way:METHOD"))
+
+    assert answer.status == status
+    assert ("half_way" in sys.modules) is allowed

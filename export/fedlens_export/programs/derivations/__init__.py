@@ -4,7 +4,7 @@ A new one adds a line to `DERIVATIONS`. They import `objectives` and `programs/s
 with `derivation.py`.
 """
 
-from fedlens_export.errors import check_choice
+from fedlens_export.choices import chosen
 from fedlens_export.programs.derivations.blend import BLEND
 from fedlens_export.programs.derivations.class_means import CLASS_MEANS, CLASS_SUMS, PREDICT_NEAREST
 from fedlens_export.programs.derivations.compare import COMPARE
@@ -32,10 +32,9 @@ DERIVATIONS = {
 
 
 def by_name(name: str) -> Derivation:
-    """A program of `DERIVATIONS`.
+    """A program: of `DERIVATIONS`, of an installed package, or `module:NAME`, whose module is imported.
 
     Raises:
-        UnknownChoice: There is none of that name.
+        UnknownChoice: There is none of that name, or its package is missing or faulty.
     """
-    check_choice("program", name, DERIVATIONS)
-    return DERIVATIONS[name]
+    return chosen("program", name, Derivation, DERIVATIONS)

@@ -9,7 +9,7 @@ The sum is carried from round to round by the changes of the round's clients. Wh
 up anew, so that nothing of that client is left in it.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -18,6 +18,28 @@ from fedlens_server.methods.arithmetic.linear_combination import LazyTensor, lin
 from fedlens_server.planning.method import State, TensorSet
 
 COUNTED = "counted"
+
+
+class Computed(Mapping[str, Array]):
+    """Tensors that are computed each time they are read: the sets of a round's clients would not fit into memory."""
+
+    def __init__(self, names: Iterable[str], compute: Callable[[str], Array]) -> None:
+        """`compute` gives a tensor by name."""
+        self._names, self._compute = tuple(names), compute
+
+    def __getitem__(self, name: str) -> Array:
+        """One tensor."""
+        if name not in self._names:
+            raise KeyError(name)
+        return self._compute(name)
+
+    def __iter__(self) -> Iterator[str]:
+        """The names."""
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        """The number of tensors."""
+        return len(self._names)
 
 
 def current_sum(state: State, name: str, entry: str) -> TensorSet:

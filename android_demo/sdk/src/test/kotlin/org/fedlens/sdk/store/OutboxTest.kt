@@ -96,12 +96,18 @@ class OutboxTest {
     }
 
     @Test
-    fun `a refused result leaves the earlier client state current`() {
-        stores.run(Step.Put(1, 1, upload = false, state = true, large = false))
-        stores.run(Step.Put(2, 2, upload = false, state = true, large = false))
+    fun `a refused result leaves the earlier client state current in all its sets`() {
+        // A set in a row and one in a file, which both results keep; and one that only the refused result keeps.
+        for (round in 1..2) {
+            val sets = mapOf("mine" to 3, "large" to 20_000) + if (round == 2) mapOf("new" to 3) else emptyMap()
+            val newState = sets.mapValues { (_, count) -> stores.files.store(tensors(round, count), Stores.F32) }
+            stores.outbox.put(assignment(round.toLong()), header(), emptyList(), newState)
+        }
         stores.run(Step.Deliver)
         stores.run(Step.Refuse)
-        assertEquals(-1, stores.clientState.current(TASK, "mine")?.firstValue())
+        val current = listOf("mine", "large", "new").map { stores.clientState.current(TASK, it)?.firstValue() }
+        assertEquals(listOf(1, 1, null), current)
+        assertEquals(1, tensorFiles().size)
         assertNull(stores.clientState.current(TASK + 1, "mine"))
     }
 
