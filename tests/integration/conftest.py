@@ -47,9 +47,9 @@ def cifar10(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-@pytest.fixture(params=["photos", pytest.param("cifar10", marks=pytest.mark.slow)])
+@pytest.fixture(params=["photos", pytest.param("cifar10", marks=pytest.mark.long)])
 def images(request: pytest.FixtureRequest) -> Path:
-    """The digits; in the slow tests also the photos."""
+    """The digits; in the long tests also the photos."""
     folder: Path = request.getfixturevalue(request.param)
     return folder
 

@@ -136,14 +136,24 @@ CASES: list[tuple[str, list[str], dict[str, Any]]] = [
 ]
 
 
+# Weights alone; views; tables and a prediction of its own; extractors side by side. The rest, and mixed fleets, are long.
+QUICKER = {"fedavg-cross_entropy", "fedclassavg-supcon", "fedproto-prototypes", "fedconcat-cross_entropy"}
+
+
 @pytest.mark.parametrize(
-    "engines",
+    ("method", "objectives", "more", "engines"),
     [
-        pytest.param(PHONES, id="phones", marks=pytest.mark.slow),
-        pytest.param(MIXED, id="mixed", marks=pytest.mark.long),
+        pytest.param(
+            *case,
+            engines,
+            id=f"{title}-{name}",
+            marks=pytest.mark.slow if engines == PHONES and title in QUICKER else pytest.mark.long,
+        )
+        for case in CASES
+        for title in [f"{case[0]}-{case[1][0]}"]
+        for name, engines in (("phones", PHONES), ("mixed", MIXED))
     ],
 )
-@pytest.mark.parametrize(("method", "objectives", "more"), CASES, ids=[f"{m}-{o[0]}" for m, o, _ in CASES])
 async def test_a_federation_of_phones_gives_what_one_of_torch_gives(
     tmp_path: Path,
     photos: Path,

@@ -63,7 +63,7 @@ OTHERS: list[tuple[str, dict[str, Any], bool]] = [  # the last: there is a globa
     ("scaffold", {}, True),
 ]
 # Each has another instruction, or another kind of rows; the rest is long.
-KINDS_OF_PLANS = {"fedproto", "ifca", "kt_pfl"}
+KINDS_OF_PLANS: list[tuple[str, dict[str, Any]]] = [("fedproto", {}), ("ifca", {"options": CENTRES}), ("kt_pfl", {})]
 HAS_GLOBAL_MODEL = {"fedavg", "fedns", "fedavg_last_fc", "fedprox"}
 
 
@@ -112,7 +112,7 @@ def test_every_method_is_among_the_cases() -> None:
         pytest.param(
             *case,
             id=title(case[0], case[1]),
-            marks=pytest.mark.slow if case[0] in KINDS_OF_PLANS else pytest.mark.long,
+            marks=pytest.mark.slow if case[:2] in KINDS_OF_PLANS else pytest.mark.long,
         )
         for case in OTHERS
     ],

@@ -100,7 +100,14 @@ def test_the_page_speaks_of_every_method() -> None:
     assert NEEDED.keys() <= rows().keys()
 
 
-@pytest.mark.parametrize(("method", "variant"), rows())
+# One with weights alone, and one with a table too; the rest is slow.
+_QUICK = [("fedavg", ""), ("fedproto", "")]
+
+
+@pytest.mark.parametrize(
+    ("method", "variant"),
+    [pytest.param(*row, marks=() if row in _QUICK else pytest.mark.slow) for row in rows()],
+)
 async def test_clients_send_what_the_page_says_and_nothing_else(
     tmp_path: Path,
     photos: Path,
