@@ -136,7 +136,7 @@ CASES: list[tuple[str, list[str], dict[str, Any]]] = [
 ]
 
 
-# Weights alone; views; tables and a prediction of its own; extractors side by side. The rest, and mixed fleets, are long.
+# Weights alone; views; a table and its prediction; extractors side by side. The rest, and mixed fleets, are long.
 QUICKER = {"fedavg-cross_entropy", "fedclassavg-supcon", "fedproto-prototypes", "fedconcat-cross_entropy"}
 
 
