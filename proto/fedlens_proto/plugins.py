@@ -59,7 +59,7 @@ def find(group: str, name: str, kind: type[T], built_in: Mapping[str, T]) -> T |
         return _attribute(what, _imported(what, entries[0].value), entries[0].value, kind)
     if name in built_in or not is_module(name):
         return built_in.get(name)
-    with _current_folder_on_path():
+    with current_folder_on_path():
         return _attribute(repr(name), _imported(repr(name), name), name, kind)
 
 
@@ -68,7 +68,8 @@ def _package(entry: EntryPoint) -> str:
 
 
 @contextmanager
-def _current_folder_on_path() -> Iterator[None]:
+def current_folder_on_path() -> Iterator[None]:
+    """Let imports find modules in the current folder first."""
     before = list(sys.path)
     sys.path.insert(0, str(Path.cwd()))
     try:

@@ -6,9 +6,7 @@ From there on the model runs on symbols (`torch.fx`), which record the head; no 
 
 import importlib
 import inspect
-import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +17,7 @@ from torch import Tensor, nn
 from fedlens_export.errors import NotExportable, UnknownChoice, check_choice
 from fedlens_export.models import own_head, state_dict
 from fedlens_export.network import CENTRED, IMAGENET, Normalisation
+from fedlens_proto import plugins
 
 NORMALISATIONS = {
     "none": Normalisation(mean=(0.0, 0.0, 0.0), std=(1.0, 1.0, 1.0)),
@@ -72,7 +71,7 @@ def build(model: str, classes: int, side: int, seed: int) -> nn.Module:
             on the CPU.
     """
     module_name, _, attribute = model.partition(":")
-    with _current_folder_on_path(), torch.random.fork_rng(devices=[]):
+    with plugins.current_folder_on_path(), torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         found = _attribute(_imported(module_name), module_name, attribute)
         made = found if isinstance(found, nn.Module) else _called(model, found, classes, side)
@@ -223,16 +222,6 @@ def _up_to(model: nn.Module, layers: Mapping[str, nn.Linear]) -> nn.Module:
     # Set on the object, so that its tensors keep their names.
     model.forward = features
     return model
-
-
-@contextmanager
-def _current_folder_on_path() -> Iterator[None]:
-    before = list(sys.path)
-    sys.path.insert(0, str(Path.cwd()))
-    try:
-        yield
-    finally:
-        sys.path[:] = before
 
 
 def _imported(name: str) -> Any:
