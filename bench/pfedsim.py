@@ -29,7 +29,7 @@ def similarity(folder: Path) -> list[Row]:
     bundle = models.inert_bundle(models.linear_network(), folder / "bundle")
     settings = TaskSettings(method="pfedsim", rounds=2, population=CLIENTS, cohort=MEMBERS, options={"warm_up": 0})
     task = TaskPlan(settings=settings, manifests=(bundle.manifest,))
-    method = METHODS["pfedsim"](task)
+    method = METHODS["pfedsim"].for_task(task)
     (phase,) = method.phases
     generator = np.random.default_rng(0)
     ids = [i.to_bytes(32, "big") for i in range(CLIENTS)]

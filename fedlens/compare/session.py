@@ -70,7 +70,7 @@ def run_study(study: Study, config: SessionConfig, console: Console) -> int:
         photos = study_photos(study.photos, config.cache, config.out)
         planned = plan(study, photos, config.out)
         # Find early that a pool cannot serve the partition, which divides it for all clients at once.
-        for run in {(run.seed, run.fleet.partition): run for run in planned.runs}.values():
+        for run in {run.fleet.partition: run for run in planned.runs}.values():
             run.fleet.album(0)
         results.write_json(config.out / STUDY_FILE, _described(study))
         done = sum(run.is_done for run in planned.runs)

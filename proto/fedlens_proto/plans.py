@@ -193,7 +193,7 @@ def memory(plan: pb.LocalPlan, manifest: manifest_pb2.Manifest) -> int:
     """Bytes of the values that are still read and of the slots of the running program, at most at any time."""
     sizes = {name: value.nbytes for name, value in made(plan, manifest).items()}
     live: set[str] = set()
-    peaks = [0]
+    peaks: list[int] = []
     for index, instruction in enumerate(plan.instructions):
         live.add(instruction.value)
         running = instruction.train.program or instruction.derive.program
@@ -202,7 +202,7 @@ def memory(plan: pb.LocalPlan, manifest: manifest_pb2.Manifest) -> int:
         live &= still_read(plan, index)
     predicting = {each.program or PREDICT for each in plan.evaluations}
     slots = max((_slot_bytes(program(manifest, name)) for name in predicting), default=0)
-    return max(*peaks, sum(sizes[name] for name in live) + slots)
+    return max([*peaks, sum(sizes[name] for name in live) + slots])
 
 
 def made_by(instruction: pb.Instruction, manifest: manifest_pb2.Manifest) -> Value:

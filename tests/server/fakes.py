@@ -132,7 +132,7 @@ class Bench:
 
     def _open(self) -> None:
         self.store = Store.open(self.folder)
-        self.federation = recovery.load(self.store, self.clock)
+        self.federation = recovery.load(self.store, self.clock, method_modules=True)
         self.begun: dict[tuple[bytes, int, int], Membership] = {}
 
     def close(self) -> None:

@@ -30,7 +30,17 @@ from fedlens_server.planning.local_plans import (
     train,
     upload,
 )
-from fedlens_server.planning.method import GLOBAL, Method, Phase, State, TaskPlan, TensorSet, Tools, Update
+from fedlens_server.planning.method import (
+    GLOBAL,
+    Method,
+    MethodDefinition,
+    Phase,
+    State,
+    TaskPlan,
+    TensorSet,
+    Tools,
+    Update,
+)
 
 BIAS = pb.TensorSelector(names=["fc.bias"])
 
@@ -91,7 +101,7 @@ def aggregate(phase: Phase, state: State, updates: Sequence[Update], tools: Tool
 @contextmanager
 def registered() -> Iterator[None]:
     """Have the server know the method for a while."""
-    METHODS["patchwork"] = for_task
+    METHODS["patchwork"] = MethodDefinition(for_task)
     try:
         yield
     finally:

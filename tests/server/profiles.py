@@ -28,7 +28,17 @@ from fedlens_server.planning.local_plans import (
     upload,
     upload_table,
 )
-from fedlens_server.planning.method import GLOBAL, Method, Phase, State, TaskPlan, TensorSet, Tools, Update
+from fedlens_server.planning.method import (
+    GLOBAL,
+    Method,
+    MethodDefinition,
+    Phase,
+    State,
+    TaskPlan,
+    TensorSet,
+    Tools,
+    Update,
+)
 from tests.server.bundles import CLASSES, FEATURES, TinyBundle, tiny_bundle
 
 PROFILE, PROFILES = "profile", "profiles"
@@ -89,7 +99,7 @@ def aggregate(phase: Phase, state: State, updates: Sequence[Update], tools: Tool
 @contextmanager
 def registered() -> Iterator[None]:
     """Have the server know the method for a while."""
-    METHODS["profiles"] = for_task
+    METHODS["profiles"] = MethodDefinition(for_task)
     try:
         yield
     finally:

@@ -109,7 +109,7 @@ async def run(
         stack.callback(store.close)
         clock, idle = StudyClock(), IdleClients()
         clock.on_sleep = idle.activity.set
-        federation = recovery.load(store, clock)
+        federation = recovery.load(store, clock, method_modules=True)
         stack.callback(federation.close)
         loop = asyncio.get_running_loop()
 

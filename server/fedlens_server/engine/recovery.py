@@ -18,7 +18,7 @@ from fedlens_server.store import Store, columns, method_state, schema
 log = logging.getLogger(__name__)
 
 
-def load(store: Store, clock: Clock, *, method_modules: bool = True) -> Federation:
+def load(store: Store, clock: Clock, *, method_modules: bool = False) -> Federation:
     """The federation that a store holds; an open round has its full deadline from now.
 
     A task whose method is missing or refuses it is suspended.
@@ -26,7 +26,7 @@ def load(store: Store, clock: Clock, *, method_modules: bool = True) -> Federati
     Args:
         store: Holds everything.
         clock: Gives the time.
-        method_modules: Import methods that tasks name as `module:NAME`. True is for those who make tasks themselves.
+        method_modules: Import methods that tasks name as `module:NAME`, which is code of whoever makes the task.
 
     Raises:
         StoreUnusable: A task cannot be read, or there is no room on the disk.

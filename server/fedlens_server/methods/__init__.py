@@ -3,7 +3,7 @@
 They may import `planning`. Begin with `fedavg.py`.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from fedlens_proto import plugins
@@ -39,65 +39,42 @@ from fedlens_server.methods import (
     pfedsim,
     scaffold,
 )
-from fedlens_server.planning.bundle_settings import BundleSettings, ByOptions, always, comparing
-from fedlens_server.planning.method import Method, MethodDefinition, TaskPlan
+from fedlens_server.planning.bundle_settings import BundleSettings, always, comparing
+from fedlens_server.planning.method import MethodDefinition
 from fedlens_server.planning.task_settings import SettingsError
 
 GROUP = "fedlens.methods"
 """The entry points of other packages' methods."""
 
-# Each makes the method for a task, or raises `SettingsError`.
-METHODS: dict[str, Callable[[TaskPlan], Method]] = {
-    "ditto": ditto.for_task,
-    "fedap": fedap.for_task,
-    "fedavg": fedavg.for_task,
-    "fedavg_last_fc": fedavg_last_fc.for_task,
-    "fedavgm": fedavgm.for_task,
-    "fedbn": fedbn.for_task,
-    "fedclassavg": fedclassavg.for_task,
-    "fedconcat": fedconcat.for_task,
-    "feddyn": feddyn.for_task,
-    "fedfomo": fedfomo.for_task,
-    "fedgen": fedgen.for_task,
-    "fedlc": fedlc.for_task,
-    "fedmd": fedmd.for_task,
-    "fedns": fedns.for_task,
-    "fedper": fedper.for_task,
-    "fedproto": fedproto.for_task,
-    "fedprox": fedprox.for_task,
-    "fedrep": fedrep.for_task,
-    "fedrs": fedrs.for_task,
-    "fedsoft": fedsoft.for_task,
-    "fesem": fesem.for_task,
-    "ifca": ifca.for_task,
-    "kt_pfl": kt_pfl.for_task,
-    "local_only": local_only.for_task,
-    "moon": moon.for_task,
-    "per_fedavg": per_fedavg.for_task,
-    "pfedsim": pfedsim.for_task,
-    "scaffold": scaffold.for_task,
-}
-
-# The bundles of methods that need more than cross-entropy.
-BUNDLES: dict[str, ByOptions] = {
-    "ditto": always("proximal"),
-    "fedap": fedap.bundle_settings,
-    "fedconcat": fedconcat.bundle_settings,
-    "feddyn": always("dynamic"),
-    "fedfomo": comparing("others"),
-    "fedgen": always("generated"),
-    "fedlc": always("calibrated_logits"),
-    "fedmd": always("distil_scores", public=True),
-    "fedproto": always("prototypes"),
-    "fedprox": always("proximal"),
-    "fedrs": always("restricted_softmax"),
-    "fedsoft": comparing("clusters", "proximal"),
-    "fesem": always("proximal"),
-    "ifca": comparing("clusters"),
-    "kt_pfl": kt_pfl.bundle_settings,
-    "moon": always("moon"),
-    "per_fedavg": always("meta_fo"),
-    "scaffold": always("dynamic"),
+METHODS: dict[str, MethodDefinition] = {
+    "ditto": MethodDefinition(ditto.for_task, always("proximal")),
+    "fedap": MethodDefinition(fedap.for_task, fedap.bundle_settings),
+    "fedavg": MethodDefinition(fedavg.for_task),
+    "fedavg_last_fc": MethodDefinition(fedavg_last_fc.for_task),
+    "fedavgm": MethodDefinition(fedavgm.for_task),
+    "fedbn": MethodDefinition(fedbn.for_task),
+    "fedclassavg": MethodDefinition(fedclassavg.for_task),
+    "fedconcat": MethodDefinition(fedconcat.for_task, fedconcat.bundle_settings),
+    "feddyn": MethodDefinition(feddyn.for_task, always("dynamic")),
+    "fedfomo": MethodDefinition(fedfomo.for_task, comparing("others")),
+    "fedgen": MethodDefinition(fedgen.for_task, always("generated")),
+    "fedlc": MethodDefinition(fedlc.for_task, always("calibrated_logits")),
+    "fedmd": MethodDefinition(fedmd.for_task, always("distil_scores", public=True)),
+    "fedns": MethodDefinition(fedns.for_task),
+    "fedper": MethodDefinition(fedper.for_task),
+    "fedproto": MethodDefinition(fedproto.for_task, always("prototypes")),
+    "fedprox": MethodDefinition(fedprox.for_task, always("proximal")),
+    "fedrep": MethodDefinition(fedrep.for_task),
+    "fedrs": MethodDefinition(fedrs.for_task, always("restricted_softmax")),
+    "fedsoft": MethodDefinition(fedsoft.for_task, comparing("clusters", "proximal")),
+    "fesem": MethodDefinition(fesem.for_task, always("proximal")),
+    "ifca": MethodDefinition(ifca.for_task, comparing("clusters")),
+    "kt_pfl": MethodDefinition(kt_pfl.for_task, kt_pfl.bundle_settings),
+    "local_only": MethodDefinition(local_only.for_task),
+    "moon": MethodDefinition(moon.for_task, always("moon")),
+    "per_fedavg": MethodDefinition(per_fedavg.for_task, always("meta_fo")),
+    "pfedsim": MethodDefinition(pfedsim.for_task),
+    "scaffold": MethodDefinition(scaffold.for_task, always("dynamic")),
 }
 
 
@@ -108,17 +85,12 @@ def by_name(name: str) -> MethodDefinition:
         SettingsError: There is no such method.
         Malformed: Its package is missing or faulty.
     """
-    plain = always("cross_entropy")
-    ours = {
-        known: MethodDefinition(for_task=make, bundle_settings=BUNDLES.get(known, plain))
-        for known, make in sorted(METHODS.items())
-    }
     try:
-        found = plugins.find(GROUP, name, MethodDefinition, ours)
+        found = plugins.find(GROUP, name, MethodDefinition, METHODS)
     except PluginError as error:
         raise Malformed(f"task settings: method: {error}") from error
     if found is None:
-        allowed = ", ".join(plugins.names(GROUP, ours))
+        allowed = ", ".join(plugins.names(GROUP, METHODS))
         raise SettingsError("method", f"{name[:80]!r}", f"one of {allowed}; or install the package that has it")
     return found
 

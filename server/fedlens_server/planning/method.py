@@ -184,7 +184,7 @@ class Method:
     aggregate: Aggregate
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class MethodDefinition:
     """A method before there is a task: the object that an entry point in group `fedlens.methods` names.
 

@@ -23,7 +23,7 @@ from fedlens_server.planning.local_plans import (
     plan,
     train,
 )
-from fedlens_server.planning.method import Method, Phase, State, TaskPlan, Tools, Update
+from fedlens_server.planning.method import Method, MethodDefinition, Phase, State, TaskPlan, Tools, Update
 from fedlens_server.planning.task_settings import TaskSettings
 from fedlens_server.store import schema
 from tests.server.bundles import tiny_bundle
@@ -47,7 +47,7 @@ def asking(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Bench
             change(local_plan)
             return sharing_global_set(task, local_plan, aggregate=aggregate)
 
-        monkeypatch.setitem(METHODS, "asking", for_task)
+        monkeypatch.setitem(METHODS, "asking", MethodDefinition(for_task))
         return bench.start(method="asking", **settings)
 
     return started

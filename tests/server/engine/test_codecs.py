@@ -17,7 +17,7 @@ from fedlens_server.engine import assignments, tasks
 from fedlens_server.errors import Unknown, UpdateInvalid
 from fedlens_server.methods import METHODS
 from fedlens_server.methods.fedavg import sharing_global_set, whole_model_plan
-from fedlens_server.planning.method import Method, Phase, State, TaskPlan, TensorSet
+from fedlens_server.planning.method import Method, MethodDefinition, Phase, State, TaskPlan, TensorSet
 from tests.server.bundles import tiny_bundle
 from tests.server.fakes import ALICE, BOB, EVALUATORS, EVE, Bench, update_of
 
@@ -343,7 +343,7 @@ def test_a_base_that_lacks_what_is_uploaded_fails_the_task_by_name(
 
         return replace(sharing_global_set(task, local_plan), download=download)
 
-    monkeypatch.setitem(METHODS, "biased", biased)
+    monkeypatch.setitem(METHODS, "biased", MethodDefinition(biased))
     start(bench, method="biased")
 
     task = bench.show().task

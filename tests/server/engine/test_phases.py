@@ -12,7 +12,6 @@ from fedlens_proto.v1 import blob_pb2, manifest_pb2
 from fedlens_server.engine import phases
 from fedlens_server.engine.view import TaskBundle
 from fedlens_server.errors import Malformed
-from fedlens_server.methods import BUNDLES as WANTED
 from fedlens_server.methods import METHODS
 from fedlens_server.methods.fedavg import sharing_global_set
 from fedlens_server.planning.local_plans import (
@@ -30,7 +29,7 @@ from fedlens_server.planning.local_plans import (
     upload,
     upload_table,
 )
-from fedlens_server.planning.method import Method, Phase, TaskPlan
+from fedlens_server.planning.method import Method, MethodDefinition, Phase, TaskPlan
 from fedlens_server.planning.task_settings import SettingsError, TaskSettings
 from tests.server.bundles import TinyBundle
 from tests.server.concatenated import concatenated
@@ -47,7 +46,10 @@ BUNDLES = {
     "fedrep": [changed(network(), hyper_parameters=RATES)],
 }
 # Others run programs that the tiny network lacks; their own tests plan and run them.
-PLANNED = [name for name in METHODS if name in BUNDLES or name not in (*WANTED, "fedbn")]
+PLAIN = METHODS["fedavg"].bundle_settings
+PLANNED = [
+    name for name, found in METHODS.items() if name in BUNDLES or (found.bundle_settings is PLAIN and name != "fedbn")
+]
 OPTIONS = {"fedconcat": {"clusters": 2, "classifier_rounds": 1}}
 SETTINGS = TaskSettings(method="fedavg", rounds=3, population=2)
 GLOBAL = source(download="global")
@@ -71,7 +73,7 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
             phase = Phase(name="train", rounds=1, cohort=None, plan=local_plan, model=model)
             return replace(sharing_global_set(task, local_plan), phases=(phase,))
 
-        monkeypatch.setitem(METHODS, "given", method)
+        monkeypatch.setitem(METHODS, "given", MethodDefinition(method))
         return planned("given", bundles, **settings)
 
     yield run

@@ -10,7 +10,7 @@ from fedlens_server.engine import assignments, tasks
 from fedlens_server.errors import Forbidden, Unknown
 from fedlens_server.methods import METHODS
 from fedlens_server.methods.fedavg import sharing_global_set, whole_model_plan
-from fedlens_server.planning.method import Method, TaskPlan
+from fedlens_server.planning.method import Method, MethodDefinition, TaskPlan
 from tests.server.bundles import tiny_bundle
 from tests.server.fakes import ALICE, BOB, CAROL, EVALUATORS, EVE, PHONE, Bench, evaluation_of
 
@@ -62,7 +62,7 @@ def test_a_method_without_a_global_model_trains_and_has_nothing_to_evaluate(
     def personal(task: TaskPlan) -> Method:
         return sharing_global_set(task, whole_model_plan(task), has_model=False)
 
-    monkeypatch.setitem(METHODS, "personal", personal)
+    monkeypatch.setitem(METHODS, "personal", MethodDefinition(personal))
     bench.start(method="personal")
     bench.enrol([EVE], EVALUATORS)
 
@@ -117,7 +117,7 @@ def test_a_method_whose_download_lacks_a_set_fails_its_task_with_the_sets_name(
             download=lambda phase, state, client: {"something": state.shared["global"]},
         )
 
-    monkeypatch.setitem(METHODS, "forgetful", for_task)
+    monkeypatch.setitem(METHODS, "forgetful", MethodDefinition(for_task))
 
     bench.start(method="forgetful")
 

@@ -8,7 +8,7 @@ import pytest
 
 from fedlens_proto.blob import Array
 from fedlens_server.methods import METHODS, fedns
-from fedlens_server.planning.method import Method, Phase, State, TaskPlan, Tools, Update
+from fedlens_server.planning.method import Method, MethodDefinition, Phase, State, TaskPlan, Tools, Update
 from tests.server.fakes import ALICE, BOB, Bench
 from tests.server.networks import network, weights
 
@@ -54,7 +54,7 @@ def test_what_was_sent_alike_to_all_is_held_once(bench: Bench, monkeypatch: pyte
 
         return replace(method, aggregate=aggregate)
 
-    monkeypatch.setitem(METHODS, "fedns", watched)
+    monkeypatch.setitem(METHODS, "fedns", MethodDefinition(watched))
     bench.start(network(WIDTH), method="fedns", download_codec="int8")
 
     convolve_to(bench, GREAT_AND_SMALL, GREAT_AND_SMALL)

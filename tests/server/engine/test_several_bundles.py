@@ -11,7 +11,7 @@ from fedlens_server.engine import assignments, tasks
 from fedlens_server.errors import Malformed, Unknown
 from fedlens_server.methods import METHODS
 from fedlens_server.methods.fedavg import sharing_global_set, whole_model_plan
-from fedlens_server.planning.method import Method, Phase, State, TaskPlan, Tools
+from fedlens_server.planning.method import Method, MethodDefinition, Phase, State, TaskPlan, Tools
 from tests.server.bundles import TinyBundle, tiny_bundle
 from tests.server.concatenated import concatenated
 from tests.server.fakes import ALICE, BOB, CAPABILITIES, EVALUATORS, EVE, Bench
@@ -179,7 +179,7 @@ def stacking_method(task: TaskPlan) -> Method:
 
 @pytest.fixture(autouse=True)
 def stacking(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(METHODS, "stacking", stacking_method)
+    monkeypatch.setitem(METHODS, "stacking", MethodDefinition(stacking_method))
 
 
 def test_a_phase_that_concatenates_uses_the_bundle_for_that(bench: Bench) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from fedlens_proto import keyed_hash
 from fedlens_server.methods import METHODS, fedavg
-from fedlens_server.planning.method import Method, Phase, State, TaskPlan, Tools, Update
+from fedlens_server.planning.method import Method, MethodDefinition, Phase, State, TaskPlan, Tools, Update
 from tests.server.fakes import SEED, Bench, client_ids
 
 IDS = client_ids(9)
@@ -34,7 +34,7 @@ def for_task(task: TaskPlan) -> Method:
 @pytest.fixture
 def noting(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Bench:
     """A task that has started with eight clients, of whom the last enrolled first; the ninth comes later."""
-    monkeypatch.setitem(METHODS, "noting", for_task)
+    monkeypatch.setitem(METHODS, "noting", MethodDefinition(for_task))
     bench.make(method="noting", population=8, cohort=2)
     bench.enrol(IDS[7::-1])
     bench.enrol(IDS[8:])

@@ -15,7 +15,7 @@ METHODS_PAGE = (DOCS / "methods.md").read_text(encoding="utf-8")
 
 def options_of(method: str) -> Options:
     """The options that the module of a method declares."""
-    found: Options = getattr(inspect.getmodule(METHODS[method]), "OPTIONS", {})
+    found: Options = getattr(inspect.getmodule(METHODS[method].for_task), "OPTIONS", {})
     return found
 
 

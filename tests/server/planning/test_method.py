@@ -11,7 +11,7 @@ from fedlens_proto import keyed_hash
 from fedlens_proto.v1 import admin_pb2, assignment_pb2, check_in_pb2
 from fedlens_server.engine import assignments
 from fedlens_server.methods import METHODS
-from fedlens_server.planning.method import State, TensorSet
+from fedlens_server.planning.method import Method, MethodDefinition, State, TaskPlan, TensorSet
 from fedlens_server.store import IncomingBlob, PendingBlob, method_state
 from tests.server.bundles import tiny_bundle
 from tests.server.fakes import ALICE, BOB, CAROL, EVALUATORS, EVE, SEED, Bench, client_ids, update_of
@@ -185,7 +185,10 @@ def test_a_bundle_without_the_reference_is_refused_when_the_task_is_made(bench: 
 
 
 def test_a_method_that_breaks_ends_the_round_and_not_the_server(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(METHODS, "patchwork", lambda task: replace(for_task(task), aggregate=lambda *_: 1 / 0))
+    def breaking(task: TaskPlan) -> Method:
+        return replace(for_task(task), aggregate=lambda *_: 1 / 0)
+
+    monkeypatch.setitem(METHODS, "patchwork", MethodDefinition(breaking))
 
     gather(bench, [])
 
