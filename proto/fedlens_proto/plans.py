@@ -202,7 +202,8 @@ def memory(plan: pb.LocalPlan, manifest: manifest_pb2.Manifest) -> int:
         live &= still_read(plan, index)
     predicting = {each.program or PREDICT for each in plan.evaluations}
     slots = max((_slot_bytes(program(manifest, name)) for name in predicting), default=0)
-    return max([*peaks, sum(sizes[name] for name in live) + slots])
+    peaks.append(sum(sizes[name] for name in live) + slots)
+    return max(peaks)
 
 
 def made_by(instruction: pb.Instruction, manifest: manifest_pb2.Manifest) -> Value:

@@ -6,13 +6,11 @@ and, as a second set, their own uploaded biases; the others sit out. State: the 
 digest, arrays and plain values.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from fedlens_proto.v1 import assignment_pb2 as pb
-from fedlens_server.methods import METHODS
 from fedlens_server.methods.fedavg import average
 from fedlens_server.methods.fedavg_last_fc import class_counts_of
 from fedlens_server.planning.local_plans import (
@@ -98,11 +96,4 @@ def aggregate(phase: Phase, state: State, updates: Sequence[Update], tools: Tool
     return state.with_clients(own).with_shared(**{GLOBAL: model}, log=log, draws=draws, classes=classes)
 
 
-@contextmanager
-def registered() -> Iterator[None]:
-    """Have the server know the method for a while."""
-    METHODS["patchwork"] = MethodDefinition(for_task)
-    try:
-        yield
-    finally:
-        del METHODS["patchwork"]
+METHOD = MethodDefinition(for_task)

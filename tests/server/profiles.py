@@ -5,15 +5,13 @@ FedAvg whose clients also derive and upload a table `profile` over their photos:
 the training may compare with.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from fedlens_proto.blob import Array
 from fedlens_proto.v1 import assignment_pb2, blob_pb2
 from fedlens_proto.v1 import manifest_pb2 as pb
-from fedlens_server.methods import METHODS
 from fedlens_server.methods.fedavg import with_mean
 from fedlens_server.planning.local_plans import (
     START,
@@ -96,11 +94,4 @@ def aggregate(phase: Phase, state: State, updates: Sequence[Update], tools: Tool
     return with_mean(phase, known, updates, tools).with_shared(**{PROFILES: total})
 
 
-@contextmanager
-def registered() -> Iterator[None]:
-    """Have the server know the method for a while."""
-    METHODS["profiles"] = MethodDefinition(for_task)
-    try:
-        yield
-    finally:
-        del METHODS["profiles"]
+METHOD = MethodDefinition(for_task)

@@ -26,7 +26,7 @@ def load(store: Store, clock: Clock, *, method_modules: bool = False) -> Federat
     Args:
         store: Holds everything.
         clock: Gives the time.
-        method_modules: Import methods that tasks name as `module:NAME`, which is code of whoever makes the task.
+        method_modules: Allow methods named `module:NAME`. Importing one runs code that the task's creator chose.
 
     Raises:
         StoreUnusable: A task cannot be read, or there is no room on the disk.

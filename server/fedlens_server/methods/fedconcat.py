@@ -56,7 +56,7 @@ from fedlens_server.methods.fedconcat_settings import (
     WEIGHT,
 )
 from fedlens_server.planning import bundles, options
-from fedlens_server.planning.bundle_settings import BundleSettings, ByOptions, always, comparing
+from fedlens_server.planning.bundle_settings import BundleSettings, always, comparing
 from fedlens_server.planning.local_plans import (
     CLASS_COUNTS,
     START,
@@ -72,6 +72,7 @@ from fedlens_server.planning.local_plans import (
 from fedlens_server.planning.method import (
     GLOBAL,
     Method,
+    MethodDefinition,
     NothingToAggregate,
     Phase,
     State,
@@ -85,12 +86,12 @@ from fedlens_server.planning.task_settings import SettingsError
 CLUSTER, EXTRACT, CONCATENATE = "cluster", "extract", "concatenate"
 CLUSTERS = "clusters"  # shared entry
 PLACE = "cluster"  # entry of each client
-METHODS = {"fesem": fesem.for_task, "ifca": ifca.for_task, "fedsoft": fedsoft.for_task}
-BUNDLES: dict[Any, ByOptions] = {
-    "fesem": always(fesem.OBJECTIVE),
-    "ifca": comparing(CLUSTERS),
-    "fedsoft": comparing(CLUSTERS, fedsoft.OBJECTIVE),
+CLUSTERED_BY = {
+    "fesem": MethodDefinition(fesem.for_task, always(fesem.OBJECTIVE)),
+    "ifca": MethodDefinition(ifca.for_task, comparing(CLUSTERS)),
+    "fedsoft": MethodDefinition(fedsoft.for_task, comparing(CLUSTERS, fedsoft.OBJECTIVE)),
 }
+"""The methods that may train the clusters in place of the first two phases, by `options.clustering`."""
 
 
 def concatenate(weights: Sequence[Array], biases: Sequence[Array]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
@@ -219,7 +220,7 @@ class FedConcat:
 def bundle_settings(options: Mapping[str, Any]) -> BundleSettings:
     """The settings of its ordinary bundles: those of the method that clusters."""
     clustering = options.get("clustering")
-    return BUNDLES[clustering](options) if clustering in BUNDLES else BundleSettings()
+    return CLUSTERED_BY[clustering].bundle_settings(options) if clustering in CLUSTERED_BY else BundleSettings()
 
 
 def for_task(task: TaskPlan) -> Method:
@@ -285,7 +286,7 @@ def _clustered(task: TaskPlan, chosen: Mapping[str, Any], rounds: int) -> Method
     if chosen["clusters"] == ELBOW:
         raise SettingsError("options.clusters", f'"{ELBOW}"', f'a number, since options.clustering is "{name}"')
     given = {"method": name, "rounds": rounds, "options": {"clusters": chosen["clusters"]}}
-    return METHODS[name](replace(task, settings=task.settings.model_copy(update=given)))
+    return CLUSTERED_BY[name].for_task(replace(task, settings=task.settings.model_copy(update=given)))
 
 
 def _first_plan(task: TaskPlan, labels: str, epsilon: float | None, extract: pb.LocalPlan) -> pb.LocalPlan:

@@ -1,11 +1,10 @@
 """Servers in whose tasks a round is open, or whose methods are made for tests."""
 
-from collections.abc import Iterator
-
 import pytest
 
+from fedlens_server.methods import METHODS
 from tests.server.fakes import Bench
-from tests.server.patchwork import registered
+from tests.server.patchwork import METHOD
 
 
 @pytest.fixture
@@ -15,7 +14,7 @@ def running(bench: Bench) -> Bench:
 
 
 @pytest.fixture
-def patchwork(bench: Bench) -> Iterator[Bench]:
+def patchwork(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Bench:
     """A server that knows the method Patchwork."""
-    with registered():
-        yield bench
+    monkeypatch.setitem(METHODS, "patchwork", METHOD)
+    return bench

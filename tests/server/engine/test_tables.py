@@ -1,6 +1,5 @@
 """Updates of several uploads: what becomes of tables beside weights, and who is asked for them."""
 
-from collections.abc import Iterator
 from hashlib import sha256
 
 import numpy as np
@@ -10,6 +9,7 @@ from fedlens_proto import blob
 from fedlens_proto.v1 import admin_pb2, check_in_pb2, enrolment_pb2, update_pb2
 from fedlens_server.engine import assignments, tasks
 from fedlens_server.errors import Malformed, UpdateInvalid
+from fedlens_server.methods import METHODS
 from tests.server import profiles
 from tests.server.bundles import TinyBundle
 from tests.server.fakes import ALICE, BOB, CAPABILITIES, CAROL, EVALUATORS, EVE, TRAINERS, Bench, update_of
@@ -26,9 +26,9 @@ def enrol(bench: Bench, clients: list[bytes], *tables: str) -> None:
 
 
 @pytest.fixture
-def bench(bench: Bench) -> Iterator[Bench]:
-    with profiles.registered():
-        yield bench
+def bench(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Bench:
+    monkeypatch.setitem(METHODS, "profiles", profiles.METHOD)
+    return bench
 
 
 def start(bench: Bench, **settings: object) -> Bench:

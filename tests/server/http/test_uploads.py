@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from hashlib import sha256
 from pathlib import Path
@@ -15,6 +15,7 @@ from sqlalchemy import text
 from fedlens_proto.blob import encode
 from fedlens_proto.v1 import admin_pb2, assignment_pb2, error_pb2, update_pb2
 from fedlens_proto.wire import LENGTH, MAX_UPDATE_HEADER_BYTES, frame_update
+from fedlens_server.methods import METHODS
 from tests.server import profiles
 from tests.server.http.running import (
     Client,
@@ -238,10 +239,9 @@ async def test_concurrent_updates_are_all_accepted(server: Server) -> None:
 
 
 @pytest.fixture
-def knowing_profiles() -> Iterator[None]:
+def knowing_profiles(monkeypatch: pytest.MonkeyPatch) -> None:
     """The server knows the method Profiles."""
-    with profiles.registered():
-        yield
+    monkeypatch.setitem(METHODS, "profiles", profiles.METHOD)
 
 
 async def profiling(server: Server) -> tuple[Client, assignment_pb2.Assignment]:

@@ -1,6 +1,5 @@
 """The round engine knows no method by name: it runs one that only the tests have."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -15,13 +14,12 @@ from fedlens_server.planning.method import Method, MethodDefinition, State, Task
 from fedlens_server.store import IncomingBlob, PendingBlob, method_state
 from tests.server.bundles import tiny_bundle
 from tests.server.fakes import ALICE, BOB, CAROL, EVALUATORS, EVE, SEED, Bench, client_ids, update_of
-from tests.server.patchwork import for_task, registered
+from tests.server.patchwork import METHOD, for_task
 
 
 @pytest.fixture(autouse=True)
-def patchwork() -> Iterator[None]:
-    with registered():
-        yield
+def patchwork(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(METHODS, "patchwork", METHOD)
 
 
 @pytest.fixture
