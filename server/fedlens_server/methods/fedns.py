@@ -25,7 +25,7 @@ Deviations:
 - A client without photos is no participant.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from math import prod
 from typing import Any
@@ -44,6 +44,7 @@ from fedlens_server.methods.arithmetic.linear_combination import (
     Tensor,
     blocks_of,
     client_weights,
+    even_chunk,
     extent,
     in_order,
     in_threads,
@@ -78,9 +79,10 @@ def node_variances(weights: Sequence[Tensor], previous: Tensor) -> Float64s:
     parts = max(1, -(-columns // CHUNK))
     sums, squares = np.zeros((nodes, parts, len(weights))), np.zeros((nodes, parts, len(weights)))
     scale = np.zeros((nodes, parts))
+    chunk = even_chunk(nodes * columns) if parts == 1 else CHUNK
 
-    def measure(blocks: Sequence[Block]) -> None:
-        room = min(CHUNK, nodes * columns)
+    def measure(blocks: Iterable[Block]) -> None:
+        room = min(chunk, nodes * columns)
         before, moved, buffer = np.empty(room), np.empty(room), np.empty(room, np.float32)
         for block in blocks:
             size, here = extent(block, columns)
@@ -95,7 +97,7 @@ def node_variances(weights: Sequence[Tensor], previous: Tensor) -> Float64s:
                 np.subtract(d, (sums[*at, k] / size[1])[:, None], out=d)
                 squares[*at, k] = np.einsum("ij,ij->i", d, d)
 
-    in_threads(measure, blocks_of(nodes, columns))
+    in_threads(measure, blocks_of(nodes, columns, chunk))
     lengths = np.array([min(CHUNK, columns - i * CHUNK) for i in range(parts)], np.float64)[:, None]
     means = sums.sum(axis=1) / columns
     # The squares are about the mean of each part; add the distances of those means from the node's mean.

@@ -6,8 +6,8 @@ convolution. Sums are in float64 in the given order and cast to float32 once. A 
 """
 
 import os
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from math import prod
 from typing import Any, NamedTuple
 
@@ -20,8 +20,11 @@ from fedlens_server.planning.method import NothingToAggregate, TensorSet, Update
 
 # 64 Ki elements: sum and product, 512 KiB each in float64, stay in a core's L2 cache.
 CHUNK = 1 << 16
+# Sums over many clients do little work for each element. With smaller chunks, threads wait for Python's lock.
+LARGE_CHUNK = 1 << 18
 # One thread computes each element's sum, in the given order, so the number of threads changes no bit of the result.
 THREADS = min(os.cpu_count() or 1, 4)
+_helpers = ThreadPoolExecutor(max(THREADS - 1, 1), "fedlens-sum")
 
 Float64s = NDArray[np.float64]
 
@@ -102,8 +105,8 @@ def linear_combination(
     result = (np.empty(rows * columns, np.float32) if out is None else out[: rows * columns]).reshape(rows, columns)
     clients, overall = np.flatnonzero(by_row.any(axis=0)).tolist(), by_row[0].tolist()
 
-    def add_up(blocks: Sequence[Block]) -> None:
-        room = min(CHUNK, rows * columns)
+    def add_up(blocks: Iterable[Block]) -> None:
+        room = min(chunk, rows * columns)
         total, product = np.empty(room), np.empty(room)
         buffer = np.empty(room, np.float32)
         for block in blocks:
@@ -120,7 +123,8 @@ def linear_combination(
                 np.add(acc, term, out=acc)
             result[block.top : block.bottom, block.left : block.right] = acc
 
-    in_threads(add_up, blocks_of(rows, columns), threads)
+    chunk = even_chunk(rows * columns, threads)
+    in_threads(add_up, blocks_of(rows, columns, chunk), threads)
     return result.reshape(shape)
 
 
@@ -148,26 +152,38 @@ def read(tensor: Tensor, start: int, stop: int, buffer: Array) -> Array:
     return tensor.reshape(-1)[start:stop]
 
 
-def blocks_of(rows: int, columns: int) -> list[Block]:
-    """The blocks of a tensor, of at most `CHUNK` elements each: whole rows, or parts of one long row."""
-    if columns <= CHUNK:
-        step = CHUNK // max(columns, 1)
+def blocks_of(rows: int, columns: int, chunk: int = CHUNK) -> list[Block]:
+    """The blocks of a tensor, of at most `chunk` elements each: whole rows, or parts of one long row."""
+    if columns <= chunk:
+        step = chunk // max(columns, 1)
         return [Block(top, min(top + step, rows), 0, columns) for top in range(0, rows, step)]
     return [
-        Block(row, row + 1, left, min(left + CHUNK, columns))
+        Block(row, row + 1, left, min(left + chunk, columns))
         for row in range(rows)
-        for left in range(0, columns, CHUNK)
+        for left in range(0, columns, chunk)
     ]
 
 
-def in_threads(work: Callable[[Sequence[Block]], None], blocks: Sequence[Block], threads: int = THREADS) -> None:
-    """Call `work` in several threads, each with a part of the blocks."""
-    threads = min(threads, len(blocks))
-    if threads <= 1:
-        work(blocks)
-        return
-    with ThreadPoolExecutor(threads) as pool:
-        list(pool.map(work, [blocks[i::threads] for i in range(threads)]))
+def even_chunk(size: int, threads: int = THREADS) -> int:
+    """At most `LARGE_CHUNK` elements, so that every thread gets as many chunks of a tensor of `size` elements."""
+    if size <= CHUNK:
+        return CHUNK
+    chunks = threads * -(-size // (threads * LARGE_CHUNK))
+    return -(-size // chunks)
+
+
+def in_threads(work: Callable[[Iterable[Block]], None], blocks: Sequence[Block], threads: int = THREADS) -> None:
+    """Call `work` here and in helping threads, each of which takes the next block when it is done with one."""
+    left = iter(blocks)
+    helping = [_helpers.submit(work, left) for _ in range(min(threads, len(blocks)) - 1)]
+    try:
+        work(left)
+    finally:
+        # A helper that has not begun has nothing left to do.
+        begun = [helper for helper in helping if not helper.cancel()]
+        wait(begun)
+    for helper in begun:
+        helper.result()
 
 
 def extent(block: Block, columns: int) -> tuple[tuple[int, int], tuple[int, int]]:
