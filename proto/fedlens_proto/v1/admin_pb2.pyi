@@ -33,6 +33,8 @@ class MemberState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     MEMBER_STATE_FAILED: _ClassVar[MemberState]
     MEMBER_STATE_QUARANTINED: _ClassVar[MemberState]
     MEMBER_STATE_LEFT: _ClassVar[MemberState]
+    MEMBER_STATE_MISSED: _ClassVar[MemberState]
+    MEMBER_STATE_LATE: _ClassVar[MemberState]
 TASK_STATE_UNSPECIFIED: TaskState
 TASK_STATE_WAITING: TaskState
 TASK_STATE_RUNNING: TaskState
@@ -50,6 +52,8 @@ MEMBER_STATE_REPORTED: MemberState
 MEMBER_STATE_FAILED: MemberState
 MEMBER_STATE_QUARANTINED: MemberState
 MEMBER_STATE_LEFT: MemberState
+MEMBER_STATE_MISSED: MemberState
+MEMBER_STATE_LATE: MemberState
 
 class CreateTaskRequest(_message.Message):
     __slots__ = ("protocol", "name", "manifests", "settings_json")

@@ -18,6 +18,10 @@ class WaitReason(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     WAIT_REASON_SUPERSEDED: _ClassVar[WaitReason]
     WAIT_REASON_BUSY: _ClassVar[WaitReason]
     WAIT_REASON_STOPPING: _ClassVar[WaitReason]
+    WAIT_REASON_REST: _ClassVar[WaitReason]
+    WAIT_REASON_NOT_ELIGIBLE: _ClassVar[WaitReason]
+    WAIT_REASON_SITS_OUT: _ClassVar[WaitReason]
+    WAIT_REASON_PAUSED: _ClassVar[WaitReason]
 WAIT_REASON_UNSPECIFIED: WaitReason
 WAIT_REASON_POPULATION: WaitReason
 WAIT_REASON_NEXT_ROUND: WaitReason
@@ -26,18 +30,24 @@ WAIT_REASON_NO_TASK: WaitReason
 WAIT_REASON_SUPERSEDED: WaitReason
 WAIT_REASON_BUSY: WaitReason
 WAIT_REASON_STOPPING: WaitReason
+WAIT_REASON_REST: WaitReason
+WAIT_REASON_NOT_ELIGIBLE: WaitReason
+WAIT_REASON_SITS_OUT: WaitReason
+WAIT_REASON_PAUSED: WaitReason
 
 class CheckInRequest(_message.Message):
-    __slots__ = ("protocol", "task", "num_examples", "hold_ms")
+    __slots__ = ("protocol", "task", "num_examples", "hold_ms", "client_version")
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     TASK_FIELD_NUMBER: _ClassVar[int]
     NUM_EXAMPLES_FIELD_NUMBER: _ClassVar[int]
     HOLD_MS_FIELD_NUMBER: _ClassVar[int]
+    CLIENT_VERSION_FIELD_NUMBER: _ClassVar[int]
     protocol: int
     task: int
     num_examples: int
     hold_ms: int
-    def __init__(self, protocol: _Optional[int] = ..., task: _Optional[int] = ..., num_examples: _Optional[int] = ..., hold_ms: _Optional[int] = ...) -> None: ...
+    client_version: int
+    def __init__(self, protocol: _Optional[int] = ..., task: _Optional[int] = ..., num_examples: _Optional[int] = ..., hold_ms: _Optional[int] = ..., client_version: _Optional[int] = ...) -> None: ...
 
 class CurrentModel(_message.Message):
     __slots__ = ("task", "bundle", "sets", "rules", "extractors")
@@ -54,14 +64,16 @@ class CurrentModel(_message.Message):
     def __init__(self, task: _Optional[int] = ..., bundle: _Optional[bytes] = ..., sets: _Optional[_Iterable[_Union[_assignment_pb2.BlobSet, _Mapping]]] = ..., rules: _Optional[_Iterable[_Union[_assignment_pb2.Rule, _Mapping]]] = ..., extractors: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Wait(_message.Message):
-    __slots__ = ("retry_after_ms", "reason", "models")
+    __slots__ = ("retry_after_ms", "reason", "models", "detail")
     RETRY_AFTER_MS_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     MODELS_FIELD_NUMBER: _ClassVar[int]
+    DETAIL_FIELD_NUMBER: _ClassVar[int]
     retry_after_ms: int
     reason: WaitReason
     models: _containers.RepeatedCompositeFieldContainer[CurrentModel]
-    def __init__(self, retry_after_ms: _Optional[int] = ..., reason: _Optional[_Union[WaitReason, str]] = ..., models: _Optional[_Iterable[_Union[CurrentModel, _Mapping]]] = ...) -> None: ...
+    detail: str
+    def __init__(self, retry_after_ms: _Optional[int] = ..., reason: _Optional[_Union[WaitReason, str]] = ..., models: _Optional[_Iterable[_Union[CurrentModel, _Mapping]]] = ..., detail: _Optional[str] = ...) -> None: ...
 
 class Finished(_message.Message):
     __slots__ = ("models",)
