@@ -30,8 +30,11 @@ def create(
     bundle: Annotated[list[Path], typer.Option(help="Folder of the bundle; may be given several times.")],
     method: Annotated[str, typer.Option(help="Method of the server, or of a package installed there.")] = "fedavg",
     rounds: Annotated[int, typer.Option(help="Rounds to commit.")] = 10,
-    population: Annotated[int, typer.Option(help="Trainers to wait for before the first round.")] = 2,
-    cohort: Annotated[int | None, typer.Option(help="Clients in a round. Default: all.")] = None,
+    goal: Annotated[int | None, typer.Option(help="Updates that a round wants, from the clients that come.")] = None,
+    population: Annotated[
+        int | None, typer.Option(help="Instead of a goal: trainers to wait for; rounds draw from all of them.")
+    ] = None,
+    cohort: Annotated[int | None, typer.Option(help="Clients drawn for a round. Default: all.")] = None,
     deadline: Annotated[float | None, typer.Option(help="Seconds after which a round closes.")] = None,
     min_reports: Annotated[
         int | None, typer.Option(help="Minimum number of updates; a round with fewer is abandoned.")
@@ -59,8 +62,15 @@ def create(
     with _reported():
         from fedlens_proto.manifest import Bundle
 
-        settings: dict[str, Any] = {"method": method, "rounds": rounds, "population": population}
+        drawn = population is not None or cohort is not None
+        settings: dict[str, Any] = {
+            "method": method,
+            "rounds": rounds,
+            "selection": "drawn" if drawn else "arrivals",
+        }
         optional = {
+            "goal": goal,
+            "population": population,
             "cohort": cohort,
             "deadline_s": deadline,
             "min_reports": min_reports,

@@ -32,7 +32,7 @@ from fedlens_server.planning.task_settings import TaskSettings, parse
 MAX_SEED = (1 << 32) - 1
 _PRESETS = "presets"
 # The study determines these settings of a task.
-_NOT_SET = ("method", "population", "seed")
+_NOT_SET = ("method", "population", "seed", "selection")
 TASK_KEYS = tuple(sorted(TaskSettings.model_fields.keys() - set(_NOT_SET)))
 _INSTEAD = {"epochs": "steps", "steps": "epochs"}
 _SOURCE = f"the path of a folder, or one of {', '.join(NAMES)}"

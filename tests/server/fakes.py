@@ -16,8 +16,9 @@ from fedlens_proto import blob, plans, wire
 from fedlens_proto.v1 import admin_pb2, assignment_pb2, check_in_pb2, enrolment_pb2, manifest_pb2, update_pb2
 from fedlens_server.engine import aggregation, assignments, clients, evaluation, recovery, rounds, tasks, updates
 from fedlens_server.engine.clients import TokenGrant
+from fedlens_server.engine.cohorts.members import Member, RoundKey
 from fedlens_server.engine.updates import Membership, ReceivedUpdate
-from fedlens_server.engine.view import Member, RoundKey, Task
+from fedlens_server.engine.view import Task
 from fedlens_server.planning.local_plans import WEIGHTS
 from fedlens_server.store import Store
 from fedlens_server.store.blobs import full
@@ -50,6 +51,8 @@ class ManualClock:
 
     def now(self) -> float:
         return self._now
+
+    elapsed = now
 
     def wind(self, seconds: float) -> None:
         """Let time pass; who sleeps until then wakes."""

@@ -23,6 +23,8 @@ class StudyClock:
         """Seconds since the epoch."""
         return self._now
 
+    elapsed = now
+
     async def sleep_until(self, when: float) -> None:
         """Return when `now()` reaches `when`."""
         if when > self._now:

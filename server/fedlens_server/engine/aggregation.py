@@ -7,12 +7,15 @@ import logging
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import cache
+from math import inf
 
 from fedlens_proto.v1 import admin_pb2
 from fedlens_server.engine import evaluation, method_calls, rounds
+from fedlens_server.engine.arrivals import participation
+from fedlens_server.engine.cohorts.members import Member, Round, RoundKey
 from fedlens_server.engine.method_calls import MethodFailed, of_method
 from fedlens_server.engine.rounds import NO_ROUND
-from fedlens_server.engine.view import Federation, Member, Round, RoundKey, Task
+from fedlens_server.engine.view import Federation, Task
 from fedlens_server.errors import StorageFull
 from fedlens_server.planning.method import NothingToAggregate, TensorSet, Update
 from fedlens_server.store import RestoredTensors, StoredTensors, method_state
@@ -26,14 +29,14 @@ def due(federation: Federation) -> list[RoundKey]:
 
     Such a task has the number `NO_ROUND`.
     """
-    now = federation.clock.now()
+    now = federation.clock.elapsed()
     return sorted(key for key, when in _times(federation).items() if when <= now)
 
 
 def next_deadline(federation: Federation) -> float | None:
     """The next time at which `due` changes without a `Change`, in seconds since the epoch; None: there is none."""
-    now = federation.clock.now()
-    return min((when for when in _times(federation).values() if when > now), default=None)
+    now = federation.clock.elapsed()
+    return min((when for when in _times(federation).values() if now < when < inf), default=None)
 
 
 def advance(federation: Federation, key: RoundKey) -> None:
@@ -61,7 +64,7 @@ def advance(federation: Federation, key: RoundKey) -> None:
             cohort = rounds.next_cohort(federation, task, prepared, reason)
             rounds.end(federation, key, prepared, reason, cohort).result()
     except StorageFull:
-        federation.retry_at[key] = federation.clock.now() + rounds.RETRY_S
+        federation.retry_at[key] = federation.clock.elapsed() + rounds.RETRY_S
         log.exception("task %d, round %d: the disk is full; trying again in %g s", *key, rounds.RETRY_S)
     finally:
         federation.aggregating.discard(key)
@@ -77,9 +80,7 @@ def _times(federation: Federation) -> dict[RoundKey, float]:
 
 
 def _when(federation: Federation, current: Round) -> float:
-    over = current.state == admin_pb2.ROUND_STATE_CLOSING or current.pending == 0
-    earliest = federation.retry_at.get(current.key, 0.0)
-    return earliest if over else max(current.deadline, earliest)
+    return max(federation.tasks[current.task].over_at(current), federation.retry_at.get(current.key, 0.0))
 
 
 def _aggregate(
@@ -93,12 +94,13 @@ def _aggregate(
     if current.phase >= task.method_phases:
         return PreparedState(task.values), ""
     phase = task.phases[current.phase]
-    tools = method_calls.tools(federation, task, current.phase, current.number, current.population)
+    population = participation.population(federation, task) if task.settings.by_arrival else current.population
+    tools = method_calls.tools(federation, task, current.phase, current.number, population)
     try:
         new = of_method(lambda: task.method.aggregate(phase, task.values, _opened(updates, open_blobs), tools))
         following = task.phase_of(task.committed + 1)
         if current.phase < following < task.method_phases:
-            later = method_calls.tools(federation, task, following, current.number, current.population)
+            later = method_calls.tools(federation, task, following, current.number, population)
             later = replace(later, generator=tools.generator)
             new = of_method(lambda: task.method.begin(task.phases[following], new, later))
         return of_method(lambda: method_state.prepare(federation.store, task.values, new, open_blobs)), ""

@@ -6,7 +6,8 @@ from fedlens_proto import keyed_hash
 from fedlens_proto.manifest import INITIAL, initial_set
 from fedlens_proto.v1 import admin_pb2, assignment_pb2, check_in_pb2, enrolment_pb2
 from fedlens_server.engine import evaluation
-from fedlens_server.engine.downloads import fetchable
+from fedlens_server.engine.arrivals import pace, participation, places
+from fedlens_server.engine.cohorts.downloads import fetchable
 from fedlens_server.engine.method_calls import MethodFailed, of_method
 from fedlens_server.engine.view import Client, Federation, Task
 from fedlens_server.errors import Unavailable, Unknown
@@ -33,21 +34,24 @@ def check_in(
         Unknown: The task named is none that this client can run.
     """
     client = federation.authenticate(client_id)
+    federation.presence.saw(client_id, federation.clock.elapsed())
     tasks = _tasks(federation, client)
     if request.task:
         federation.task(request.task)
         tasks = [task for task in tasks if task.id == request.task]
         if not tasks:
             raise Unknown(f"there is no task {request.task} that this client can run")
-    for task in tasks:
+    # A client has one place at a time, over all tasks.
+    held = places.held_place(federation, client_id)
+    for task in tasks if held is None else [held[0]]:
         assignment = _assignment(federation, task, client)
         if assignment is not None:
             return check_in_pb2.CheckInResponse(assignment=assignment)
     models = [model for task in tasks if (model := current_model(task, client)) is not None]
     if tasks and all(task.ended for task in [*tasks, *_suspended(federation)]):
         return check_in_pb2.CheckInResponse(finished=check_in_pb2.Finished(models=models))
-    reason = _wait_reason(tasks, client)
-    wait = check_in_pb2.Wait(retry_after_ms=_RETRY_AFTER_MS[reason], reason=reason, models=models)
+    wait = _wait(federation, tasks, client, request)
+    wait.models.extend(models)
     return check_in_pb2.CheckInResponse(wait=wait)
 
 
@@ -157,12 +161,10 @@ def _assignment(federation: Federation, task: Task, client: Client) -> assignmen
     current = task.round
     if current is None or current.state != admin_pb2.ROUND_STATE_OPEN:
         return None
-    member = current.members.get(client.id)
-    if member is None or member.state != admin_pb2.MEMBER_STATE_PENDING:
+    now = federation.clock.elapsed()
+    if not current.holds_place(client.id, now):
         return None
-    left = current.deadline - federation.clock.now()
-    if left <= 0:
-        return None
+    member, left = current.members[client.id], current.held_until.get(client.id, current.deadline) - now
     return assignment_pb2.Assignment(
         task=task.id,
         round=current.number,
@@ -196,14 +198,43 @@ def _evaluation(task: Task, client: Client) -> assignment_pb2.Assignment | None:
     )
 
 
-def _wait_reason(tasks: list[Task], client: Client) -> check_in_pb2.WaitReason:
-    """The reason of the first task that has not ended."""
+def _wait(
+    federation: Federation, tasks: list[Task], client: Client, request: check_in_pb2.CheckInRequest
+) -> check_in_pb2.Wait:
+    """What a client waits for, by the first task that has not ended."""
     task = next((task for task in tasks if not task.ended), None)
     if task is None:
-        return check_in_pb2.WAIT_REASON_NO_TASK
-    if task.state == admin_pb2.TASK_STATE_WAITING:
-        return check_in_pb2.WAIT_REASON_POPULATION
-    current = task.round  # read once: the writing thread may change it
-    if current is not None and client.id in current.sitting_out:
-        return check_in_pb2.WAIT_REASON_PHASE
-    return check_in_pb2.WAIT_REASON_NEXT_ROUND
+        reason = check_in_pb2.WAIT_REASON_NO_TASK
+    elif task.settings.by_arrival and client.role == enrolment_pb2.CLIENT_ROLE_TRAINER:
+        return _wait_for_place(federation, task, client, request)
+    elif task.state == admin_pb2.TASK_STATE_WAITING:
+        reason = check_in_pb2.WAIT_REASON_POPULATION
+    else:
+        current = task.round  # read once: the writing thread may change it
+        sits_out = current is not None and client.id in current.sitting_out
+        reason = check_in_pb2.WAIT_REASON_PHASE if sits_out else check_in_pb2.WAIT_REASON_NEXT_ROUND
+    return check_in_pb2.Wait(retry_after_ms=_RETRY_AFTER_MS[reason], reason=reason)
+
+
+def _wait_for_place(
+    federation: Federation, task: Task, client: Client, request: check_in_pb2.CheckInRequest
+) -> check_in_pb2.Wait:
+    current = task.round
+    reason = places.obstacle(federation, task, current, client, request)
+    if reason is None:
+        rests = False
+        if current is not None and client.id in task.participations:
+            is_free = places.free_places(task, current, federation.clock.elapsed()) > 0
+            rests = is_free and participation.rests(federation, task, current, client.id)
+        reason = check_in_pb2.WAIT_REASON_REST if rests else check_in_pb2.WAIT_REASON_NEXT_ROUND
+    if reason == check_in_pb2.WAIT_REASON_SITS_OUT:
+        after_s = task.participations[client.id].sits_out_until - federation.clock.now()
+    elif reason == check_in_pb2.WAIT_REASON_NOT_ELIGIBLE:
+        after_s = pace.LONGEST_S
+    else:
+        after_s = pace.pause_s(federation, task)
+    return check_in_pb2.Wait(
+        retry_after_ms=int(1000 * min(max(after_s, pace.SHORTEST_S), pace.LONGEST_S)),
+        reason=reason,
+        detail=places.not_eligible(task, request),
+    )

@@ -7,8 +7,9 @@ from sqlalchemy.dialects.sqlite import insert as insert_or
 
 from fedlens_proto.v1 import admin_pb2, enrolment_pb2, manifest_pb2
 from fedlens_server.engine import garbage, rounds, view
+from fedlens_server.engine.cohorts.members import LEAVE_ENDED_ROUND, Member, Round
 from fedlens_server.engine.garbage import Holding
-from fedlens_server.engine.view import Client, Federation, Member, Round, operation
+from fedlens_server.engine.view import Client, Federation, operation
 from fedlens_server.errors import Forbidden, Malformed, Unknown
 from fedlens_server.store import Transaction, method_state, schema
 from fedlens_server.store.method_state import Key
@@ -106,12 +107,13 @@ def forget(federation: Federation, transaction: Transaction, client: bytes) -> b
         return False
     transaction.execute(delete(schema.clients).where(_clients.id == client))
     transaction.execute(insert_or(schema.forgotten).on_conflict_do_nothing(), {"id": client})
-    transaction.execute(delete(schema.evaluations).where(schema.evaluations.c.client == client))
+    for table in (schema.evaluations, schema.participants):
+        transaction.execute(delete(table).where(table.c.client == client))
     memberships = _memberships(federation, client)
     current_keys = {current.key for current, _ in memberships}
     for row in transaction.execute(select(_members.task, _members.round).where(_members.client == client)).all():
         if (row.task, row.round) not in current_keys:
-            transaction.later(view.LEAVE_ENDED_ROUND, {"t": row.task, "r": row.round, "c": client})
+            transaction.later(LEAVE_ENDED_ROUND, {"t": row.task, "r": row.round, "c": client})
     freed = {digest for _, member in memberships for digest in member.blobs.values()}
     dropped: dict[int, frozenset[Key]] = {}  # entries of the state by task
     instead: dict[int, Holding] = {}
@@ -131,6 +133,7 @@ def forget(federation: Federation, transaction: Transaction, client: bytes) -> b
         for task in federation.tasks.values():
             task.eligible.discard(client)
             task.current_models.pop(client, None)
+            task.participations.pop(client, None)
             if keys := dropped.get(task.id):
                 task.values = method_state.without_clients(task.values, {client})
                 task.state_blobs = {key: blob for key, blob in task.state_blobs.items() if key not in keys}

@@ -11,9 +11,10 @@ from sqlalchemy import insert, select
 from fedlens_proto.manifest import specs
 from fedlens_proto.v1 import assignment_pb2, enrolment_pb2, manifest_pb2, update_pb2
 from fedlens_server.engine import phases, vetting
-from fedlens_server.engine.downloads import Downloads, holds
+from fedlens_server.engine.cohorts.downloads import Downloads, holds
+from fedlens_server.engine.cohorts.members import Round, RoundKey
 from fedlens_server.engine.method_calls import MethodFailed, of_method
-from fedlens_server.engine.view import Federation, GlobalModel, Round, RoundKey, Task, operation
+from fedlens_server.engine.view import Federation, GlobalModel, Task, operation
 from fedlens_server.errors import Forbidden, RoundClosed, Unknown, UpdateDiffers, UpdateInvalid
 from fedlens_server.planning.method import GLOBAL, NothingToAggregate, State, TensorSet
 from fedlens_server.store import Store, Transaction, schema

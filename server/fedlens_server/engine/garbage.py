@@ -3,8 +3,9 @@
 from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
-from fedlens_server.engine import downloads
-from fedlens_server.engine.view import Federation, GlobalModel, Round, Task
+from fedlens_server.engine.cohorts import downloads
+from fedlens_server.engine.cohorts.members import Round
+from fedlens_server.engine.view import Federation, GlobalModel, Task
 from fedlens_server.store import Transaction
 from fedlens_server.store.method_state import Key
 
@@ -90,6 +91,7 @@ def _held(task: Task, holding: Holding) -> set[bytes]:
     if holding.evaluation is not None:
         found |= downloads.fetchable(holding.evaluation.sets)
     if holding.round is not None:
+        found.update(entry.sha256 for entry in holding.round.encoded.copy().values())
         for member in holding.round.members.values():
             found |= downloads.fetchable(member.sets)
             found.update(member.blobs.values())

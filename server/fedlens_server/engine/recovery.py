@@ -2,6 +2,7 @@
 
 import json
 import logging
+from math import inf
 from typing import Any
 
 from sqlalchemy import Row, func, select
@@ -10,8 +11,11 @@ from fedlens_proto import manifest as manifests
 from fedlens_proto.errors import ManifestError
 from fedlens_proto.v1 import admin_pb2, enrolment_pb2
 from fedlens_server.clock import Clock
-from fedlens_server.engine import downloads, garbage, phases, rounds
-from fedlens_server.engine.view import Client, Federation, GlobalModel, Member, Round, Task, TaskBundle
+from fedlens_server.engine import garbage, phases, rounds
+from fedlens_server.engine.arrivals import participation
+from fedlens_server.engine.cohorts import downloads
+from fedlens_server.engine.cohorts.members import Member, Round
+from fedlens_server.engine.view import Client, Federation, GlobalModel, Task, TaskBundle
 from fedlens_server.errors import Malformed, StorageFull, StoreUnusable
 from fedlens_server.store import Store, columns, method_state, schema
 
@@ -80,6 +84,7 @@ def _task(federation: Federation, row: Row[Any]) -> Task:
             sets=columns.sets_from_json(row.evaluation_sets, store.blobs.size),
             evaluated_by={evaluator.client for evaluator in evaluators},
         )
+    task.lengths.extend(_lengths(store, task_id))
     task.round = _round(federation, task)
     return task
 
@@ -92,12 +97,12 @@ def _round(federation: Federation, task: Task) -> Round | None:
         return None
     (row,) = found
     of_round = select(schema.members).where(members.task == task.id, members.round == row.number)
-    return Round(
+    current = Round(
         task=task.id,
         number=row.number,
         phase=row.phase,
         state=row.state,
-        deadline=federation.clock.now() + task.settings.deadline_s,
+        deadline=federation.clock.elapsed() + _left_s(federation, task, row.started_at),
         members={
             member.client: Member.of_row(member, store.blobs.size)
             for member in store.read(of_round.order_by(members.client))
@@ -106,3 +111,29 @@ def _round(federation: Federation, task: Task) -> Round | None:
         population=tuple(row.population[i : i + 32] for i in range(0, len(row.population), 32)),
         bytes_sent=row.bytes_sent,
     )
+    if task.settings.by_arrival:
+        until = federation.clock.elapsed() + task.settings.member_deadline_s
+        current.held_until = dict.fromkeys(current.members, until)
+        participation.load(federation, task, current.members)
+    return current
+
+
+def _left_s(federation: Federation, task: Task, started_at: float | None) -> float:
+    """The time that is left to an open round after a start of the server."""
+    settings = task.settings
+    if not settings.by_arrival:
+        return settings.deadline_s
+    if started_at is None:
+        return inf
+    left = settings.deadline_s - (federation.clock.now() - started_at)
+    return min(max(left, settings.member_deadline_s), settings.deadline_s)
+
+
+def _lengths(store: Store, task_id: int) -> list[float]:
+    """The seconds that the last rounds took, from the first place to the end, the latest last."""
+    found = schema.rounds.c
+    ended = select(found.started_at, found.ended_at).where(
+        found.task == task_id, found.started_at.is_not(None), found.ended_at.is_not(None)
+    )
+    rows = store.read(ended.order_by(found.number.desc()).limit(10))
+    return [row.ended_at - row.started_at for row in reversed(rows)]

@@ -9,25 +9,25 @@ one transaction, so that after a crash there is always exactly one place to go o
 
 import json
 import logging
-from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
 from contextlib import ExitStack, suppress
 from functools import partial
-from itertools import product
+from math import inf
 from typing import NamedTuple
 
 from sqlalchemy import insert, update
 
-from fedlens_proto import keyed_hash, plans
-from fedlens_proto.manifest import INITIAL
-from fedlens_proto.v1 import admin_pb2, assignment_pb2
-from fedlens_server.engine import downloads, evaluation, garbage, method_calls, view
-from fedlens_server.engine.downloads import Digests, Downloads
+from fedlens_proto.v1 import admin_pb2
+from fedlens_server.engine import evaluation, garbage, method_calls, view
+from fedlens_server.engine.arrivals import participation
+from fedlens_server.engine.cohorts import downloads
+from fedlens_server.engine.cohorts.cohort import Cohort, draw, eligible, members_of
+from fedlens_server.engine.cohorts.members import LEAVE_ENDED_ROUND, WRITE_MEMBER, Member, Round, RoundKey, member_row
 from fedlens_server.engine.garbage import Holding
 from fedlens_server.engine.method_calls import MethodFailed, of_method
-from fedlens_server.engine.view import Federation, GlobalModel, Member, Round, RoundKey, Task, operation
+from fedlens_server.engine.view import Federation, GlobalModel, Task, operation
 from fedlens_server.errors import StorageFull, Unavailable
-from fedlens_server.planning.method import NothingToAggregate, State, TensorSet
+from fedlens_server.planning.method import NothingToAggregate, State
 from fedlens_server.store import Transaction, columns, method_state, schema
 from fedlens_server.store.method_state import Key, PreparedState
 
@@ -44,26 +44,6 @@ class Standing(NamedTuple):
     reason: str
     committed: int
     abandoned: int
-
-
-class Cohort(NamedTuple):
-    """The clients of a round that is to open.
-
-    Attributes:
-        phase: Index of the round's phase.
-        population: Eligible clients, ascending by id.
-        values: The method's state that the downloads are of.
-        downloads: By member, ascending by id, the sets that the method gives it.
-        sitting_out: Clients to whom the method gives nothing in this phase, of those that it was asked about.
-        digests: Of computed blobs among the downloads, as far as they have been found.
-    """
-
-    phase: int
-    population: tuple[bytes, ...]
-    values: State
-    downloads: Mapping[bytes, Mapping[str, TensorSet]]
-    sitting_out: frozenset[bytes]
-    digests: Digests
 
 
 class _Remaining(NamedTuple):
@@ -96,9 +76,8 @@ def start(federation: Federation, transaction: Transaction, task_id: int) -> Non
     remaining = _Remaining(task.values, task.state_blobs, frozenset())
     with ExitStack() as open_blobs:
         if _can_start(task):
-            population = tuple(sorted(task.eligible))
             try:
-                tools = method_calls.tools(federation, task, 0, 0, population)
+                tools = method_calls.tools(federation, task, 0, 0, () if task.settings.by_arrival else eligible(task))
                 begun = of_method(lambda: task.method.begin(task.phases[0], State(), tools))
                 prepared = of_method(lambda: method_state.prepare(federation.store, State(), begun, open_blobs))
             except (MethodFailed, NothingToAggregate) as error:
@@ -120,7 +99,7 @@ def close(federation: Federation, transaction: Transaction, key: RoundKey) -> bo
     if current is None or current.key != key:
         return False
     if current.state == admin_pb2.ROUND_STATE_OPEN:
-        if current.pending and federation.clock.now() < current.deadline:
+        if federation.clock.elapsed() < task.over_at(current):
             return False
         transaction.execute(
             update(schema.rounds)
@@ -140,9 +119,11 @@ def next_cohort(federation: Federation, task: Task, prepared: PreparedState | No
     standing = _standing_after(task, prepared, reason)
     if standing.state != admin_pb2.TASK_STATE_RUNNING:
         return None
+    if task.settings.by_arrival:
+        return None  # its round opens empty
     remaining = method_state.without(prepared or PreparedState(task.values), federation.forgotten)
     try:
-        drawn = _draw(task, remaining.values, standing.committed)
+        drawn = draw(task, remaining.values, standing.committed)
     except (MethodFailed, NothingToAggregate, StorageFull):
         return None
     if task.settings.download_codec != "f32":
@@ -174,7 +155,7 @@ def end(
     if current is None or current.key != key or task.ended:
         return
     remaining = _without_forgotten(federation, transaction, task, prepared)
-    _write_end(federation, transaction, current, reason)
+    _write_end(federation, transaction, task, current, reason)
     standing = _standing_after(task, prepared, reason)
     model = task.evaluation
     if prepared is not None:
@@ -188,7 +169,7 @@ def stop(federation: Federation, transaction: Transaction, task: Task) -> None:
     if task.ended:
         return
     if task.round is not None:
-        _write_end(federation, transaction, task.round, "the task was stopped")
+        _write_end(federation, transaction, task, task.round, "the task was stopped")
     remaining = _without_forgotten(federation, transaction, task, None)
     stopped = Standing(admin_pb2.TASK_STATE_STOPPED, "", task.committed, task.abandoned)
     _go_on(federation, transaction, task, stopped, remaining, task.evaluation)
@@ -215,7 +196,7 @@ def _without_forgotten(
     method_state.save(transaction, task.id, saved)
     if (current := task.round) is not None:
         for client in current.members.keys() & federation.forgotten:
-            transaction.later(view.LEAVE_ENDED_ROUND, {"t": task.id, "r": current.number, "c": client})
+            transaction.later(LEAVE_ENDED_ROUND, {"t": task.id, "r": current.number, "c": client})
             freed.update(current.members[client].blobs.values())
     return _Remaining(saved.values, method_state.blobs_after(task.state_blobs, saved), frozenset(freed))
 
@@ -225,14 +206,15 @@ def _start_later(federation: Federation, key: RoundKey, done: Future[None]) -> N
     if error is None:
         return
     log.error("task %d could not start: %s; trying again in %g s", key.task, error, RETRY_S)
-    federation.retry_at[key] = federation.clock.now() + RETRY_S
+    federation.retry_at[key] = federation.clock.elapsed() + RETRY_S
     with suppress(Unavailable):
         # A commit of nothing, which no disk is too full for, tells of it.
         federation.store.submit(lambda transaction: transaction.after_commit(lambda: federation.changed(due=True)))
 
 
 def _can_start(task: Task) -> bool:
-    return task.state == admin_pb2.TASK_STATE_WAITING and len(task.eligible) >= task.settings.population
+    enough = len(task.eligible) >= (task.settings.population or 0)
+    return task.state == admin_pb2.TASK_STATE_WAITING and enough and not task.suspended
 
 
 def _can_resume(task: Task) -> bool:
@@ -282,7 +264,12 @@ def _go_on(
     transaction.after_commit(follow)
 
 
-def _write_end(federation: Federation, transaction: Transaction, current: Round, reason: str) -> None:
+def _write_end(federation: Federation, transaction: Transaction, task: Task, current: Round, reason: str) -> None:
+    if task.settings.by_arrival:
+        participation.missed(transaction, task, current)
+        if current.deadline < inf:
+            length = federation.clock.elapsed() - current.deadline + task.settings.deadline_s
+            transaction.after_commit(lambda: task.lengths.append(length))
     state = admin_pb2.ROUND_STATE_ABANDONED if reason else admin_pb2.ROUND_STATE_COMMITTED
     transaction.execute(
         update(schema.rounds)
@@ -290,32 +277,6 @@ def _write_end(federation: Federation, transaction: Transaction, current: Round,
         .values(state=state, reason=reason, bytes_sent=current.bytes_sent, ended_at=federation.clock.now())
         .values(population=None, sitting_out="[]")
     )
-
-
-def _draw(task: Task, values: State, committed: int) -> Cohort:
-    """Draw the cohort of the round that follows so many committed ones.
-
-    No client is drawn that sits the phase out: where many do, rounds would have too few members, or none.
-
-    Raises:
-        MethodFailed, NothingToAggregate, StorageFull: The method gives no downloads.
-    """
-    population = tuple(sorted(task.eligible))
-    index = task.phase_of(committed)
-    phase = task.method_phase(index)
-    size = task.phases[index].cohort or len(population)
-
-    def given(clients: Iterable[bytes]) -> dict[bytes, Mapping[str, TensorSet] | None]:
-        return {client: of_method(partial(task.method.download, phase, values, client)) for client in clients}
-
-    drawn = found = given(keyed_hash.cohort(task.seed, task.next_round, population, size))
-    if None in found.values():
-        found = given(population)
-        taking_part = [client for client, sets in found.items() if sets is not None]
-        drawn = {client: found[client] for client in keyed_hash.cohort(task.seed, task.next_round, taking_part, size)}
-    members = {client: sets for client, sets in drawn.items() if sets is not None}
-    sitting_out = frozenset(client for client, sets in found.items() if sets is None)
-    return Cohort(index, population, values, members, sitting_out, {})
 
 
 def _open(
@@ -331,21 +292,35 @@ def _open(
     Raises:
         MethodFailed, NothingToAggregate, StorageFull: The method gives no downloads.
     """
-    same = cohort is not None and cohort.population == tuple(sorted(task.eligible))
+    if task.settings.by_arrival:
+        cohort = Cohort(task.phase_of(committed), (), values, {}, frozenset(), {})
+        return _written(federation, transaction, task, cohort, {}, inf)
+    same = cohort is not None and cohort.population == eligible(task)
     if cohort is None or not same or cohort.values.clients.keys() != values.clients.keys():
         digests = {} if cohort is None else cohort.digests
-        cohort = _draw(task, values, committed)._replace(digests=digests)
+        cohort = draw(task, values, committed)._replace(digests=digests)
     if not cohort.population:
         return None  # resumes when a client enrols
-    members = _members(federation, transaction, task, cohort)
-    _check_bases(federation, task, task.phases[cohort.phase].plan, members)
-    now = federation.clock.now()
+    members = members_of(federation, transaction, task, cohort, task.round, {})
+    deadline = federation.clock.elapsed() + task.settings.deadline_s
+    return _written(federation, transaction, task, cohort, members, deadline)
+
+
+def _written(
+    federation: Federation,
+    transaction: Transaction,
+    task: Task,
+    cohort: Cohort,
+    members: dict[bytes, Member],
+    deadline: float,
+) -> Round:
+    """Write a new round with its first members."""
     current = Round(
         task=task.id,
         number=task.next_round,
         phase=cohort.phase,
         state=admin_pb2.ROUND_STATE_OPEN,
-        deadline=now + task.settings.deadline_s,
+        deadline=deadline,
         members=members,
         sitting_out=cohort.sitting_out,
         population=cohort.population,
@@ -355,44 +330,10 @@ def _open(
         "population": b"".join(current.population),
         "sitting_out": json.dumps([client.hex() for client in sorted(current.sitting_out)]),
     }
-    transaction.execute(insert(schema.rounds), {**keys, **clients, "reason": "", "opened_at": now, "bytes_sent": 0})
+    opened_at = federation.clock.now()
+    transaction.execute(
+        insert(schema.rounds), {**keys, **clients, "reason": "", "opened_at": opened_at, "bytes_sent": 0}
+    )
     for client, member in members.items():
-        transaction.later(view.WRITE_MEMBER, view.member_row(current, client, member))
+        transaction.later(WRITE_MEMBER, member_row(current, client, member))
     return current
-
-
-def _members(federation: Federation, transaction: Transaction, task: Task, cohort: Cohort) -> dict[bytes, Member]:
-    """The members of a round, with their downloads encoded."""
-    plan = task.phases[cohort.phase].plan
-    needed = {each.id: plans.downloads(plan, each.manifest) for each in task.bundles_of(cohort.phase)}
-    named = {each.id: plans.all_downloads(plan, each.manifest) for each in task.bundles_of(cohort.phase)}
-    encoded = Downloads(federation, transaction, task, task.round, cohort.digests)
-    bundles: dict[bytes, bytes] = {}
-    for client, downloaded in cohort.downloads.items():
-        bundle = task.bundle_for(federation.clients[client], cohort.phase)
-        assert bundle is not None  # it is eligible
-        bundles[client] = bundle.id
-        if INITIAL in named[bundle.id] and INITIAL not in downloaded:
-            downloaded = {**downloaded, INITIAL: federation.store.tensors(bundle.manifest.initial)}
-        if missing := sorted(needed[bundle.id] - downloaded.keys()):
-            raise MethodFailed(f"the method's download lacks set {missing[0]!r}, which its local plan names")
-        of_method(partial(encoded.add, client, downloaded))
-    return {client: Member(bundle=bundles[client], sets=sets) for client, sets in of_method(encoded.sets).items()}
-
-
-def _check_bases(
-    federation: Federation, task: Task, plan: assignment_pb2.LocalPlan, members: Mapping[bytes, Member]
-) -> None:
-    """Check that the sets to which clients send differences hold the tensors that they send."""
-    seen = set[tuple[str, bytes, bytes]]()
-    based = [upload for upload in plan.uploads if upload.base]
-    for member, upload in product(members.values(), based):
-        digest = next(item.sha256 for item in member.sets if item.name == upload.base)
-        if (upload.name, digest, member.bundle) in seen:
-            continue
-        seen.add((upload.name, digest, member.bundle))
-        layout = plans.upload_layout(plan, upload, task.bundle(member.bundle).manifest)
-        if not downloads.holds(federation.store.tensors(digest), layout.specs):
-            raise MethodFailed(
-                f"the method's download lacks tensors in {upload.base!r}, to which clients send differences"
-            )

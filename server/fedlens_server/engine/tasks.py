@@ -111,7 +111,7 @@ def summary(task: Task) -> admin_pb2.Task:
         rounds_committed=task.committed,
         rounds_total=task.rounds_total,
         enrolled=len(task.eligible),
-        population=task.settings.population,
+        population=task.settings.population or 0,
     )
 
 

@@ -5,13 +5,15 @@ from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from sqlalchemy import select
+from sqlalchemy import select, update
 
 from fedlens_proto import plans
 from fedlens_proto.blob import Layout
 from fedlens_proto.v1 import admin_pb2, assignment_pb2, update_pb2
 from fedlens_server.engine import evaluation, vetting, view
-from fedlens_server.engine.view import Federation, Member, Round, Task, TaskBundle, operation
+from fedlens_server.engine.arrivals import participation
+from fedlens_server.engine.cohorts.members import Member, Round
+from fedlens_server.engine.view import Federation, Task, TaskBundle, operation
 from fedlens_server.errors import (
     AlreadyFailed,
     Forbidden,
@@ -24,6 +26,7 @@ from fedlens_server.errors import (
 from fedlens_server.store import PendingBlob, Transaction, schema
 
 MAX_DETAIL = 1000
+_members = schema.members.c
 A = TypeVar("A")
 B = TypeVar("B")
 
@@ -120,6 +123,14 @@ class Membership:
         if not self.is_open:
             raise RoundClosed(f"round {number} of task {self.task.id} is over")
         return member
+
+
+@operation(lambda client, *_: client)
+def note_late(federation: Federation, transaction: Transaction, client: bytes, task_id: int, number: int) -> None:
+    """Note that a member that missed a round has sent its update after the end; no effect on any other."""
+    row = (_members.task == task_id, _members.round == number, _members.client == client)
+    missed = _members.state == admin_pb2.MEMBER_STATE_MISSED
+    transaction.execute(update(schema.members).where(*row, missed).values(state=admin_pb2.MEMBER_STATE_LATE))
 
 
 def expect(federation: Federation, client: bytes, task_id: int, number: int) -> Membership:
@@ -298,9 +309,14 @@ def _differs(number: int) -> UpdateDiffers:
 
 def _write(federation: Federation, transaction: Transaction, membership: Membership, **changes: Any) -> None:
     """Write how a pending member of an open round has ended."""
-    assert membership.current is not None  # it is open
+    task, current, client = membership.task, membership.current, membership.client
+    assert current is not None  # it is open
     ended = replace(membership.member, **changes)
-    view.write_member(federation, transaction, membership.current, membership.client, ended)
+    view.write_member(federation, transaction, current, client, ended)
+    if task.settings.by_arrival and ended.state == admin_pb2.MEMBER_STATE_REPORTED:
+        participation.reported(transaction, task, client, current.number)
+    elif task.settings.by_arrival and ended.state == admin_pb2.MEMBER_STATE_QUARANTINED:
+        participation.quarantined(transaction, task, client, federation.clock.now())
 
 
 def _then(first: Future[A], follow: Callable[[A], Future[B]]) -> Future[B]:

@@ -4,42 +4,34 @@ It changes only on the writing thread, after a commit. Other threads read it at 
 after a commit, never a promise that is not on disk.
 """
 
-import json
 import threading
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
+from collections import deque
+from collections.abc import Callable, Collection, Hashable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, update_wrapper
 from hashlib import sha256
-from typing import Any, Concatenate, NamedTuple, ParamSpec, Self, TypeVar
-
-from sqlalchemy import Row, bindparam, update
-from sqlalchemy.dialects.sqlite import insert
+from math import ceil, inf
+from typing import Concatenate, ParamSpec, TypeVar
 
 from fedlens_proto import plans
 from fedlens_proto.blob import Layout
 from fedlens_proto.v1 import admin_pb2, check_in_pb2, enrolment_pb2, manifest_pb2
 from fedlens_server.clock import Clock
+from fedlens_server.engine.arrivals.presence import Presence
+from fedlens_server.engine.cohorts.members import WRITE_MEMBER, Member, Participation, Round, RoundKey, member_row
 from fedlens_server.errors import Forbidden, Unauthorised, Unavailable, Unknown
 from fedlens_server.planning.method import Method, Phase, State
 from fedlens_server.planning.task_settings import TaskSettings
-from fedlens_server.store import Store, Transaction, columns, schema
+from fedlens_server.store import Store, Transaction
 from fedlens_server.store.columns import BlobSets
 from fedlens_server.store.method_state import Key
 
 ENDED = (admin_pb2.TASK_STATE_FINISHED, admin_pb2.TASK_STATE_STOPPED, admin_pb2.TASK_STATE_FAILED)
 ANY_TABLE = "*"
 """As one of a client's tables: it sends any."""
-_LISTS = ("class_counts", "label_distribution")  # columns of JSON
 P = ParamSpec("P")
 T = TypeVar("T")
-
-
-class RoundKey(NamedTuple):
-    """One round of one task."""
-
-    task: int
-    round: int
 
 
 @dataclass(frozen=True)
@@ -95,67 +87,6 @@ class TaskBundle:
         return takes_model and loads
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Member:
-    """One client in a round: a row of the table `members`, each field the column of its name."""
-
-    bundle: bytes  # digest
-    sets: BlobSets = ()
-    state: admin_pb2.MemberState = admin_pb2.MEMBER_STATE_PENDING
-    reason: str = ""
-    body_sha256: bytes | None = None
-    bytes_received: int = 0
-    num_examples: int = 0
-    class_counts: tuple[int, ...] | None = None
-    label_distribution: tuple[float, ...] | None = None
-    evaluations: str = "[]"  # JSON, as `evaluation.to_json` writes it; in the view always empty
-    blobs: Mapping[str, bytes] = field(default_factory=dict)  # digest by upload, in the local plan's order
-
-    def columns(self) -> dict[str, Any]:
-        """The values for the database."""
-        values = {each.name: getattr(self, each.name) for each in fields(self)}
-        lists = {name: json.dumps(values[name]) for name in _LISTS if values[name] is not None}
-        blobs = columns.digests_to_json(self.blobs)
-        return values | lists | {"sets": columns.sets_to_json(self.sets), "blobs": blobs}
-
-    @classmethod
-    def of_row(cls, row: Row[Any], size: Callable[[bytes], int]) -> Self:
-        """The member that `columns` described; `size` gives the bytes of a blob by digest."""
-        values: dict[str, Any] = {each.name: getattr(row, each.name) for each in fields(cls)}
-        values |= {name: tuple(json.loads(values[name])) for name in _LISTS if values[name] is not None}
-        sets, blobs = columns.sets_from_json(row.sets, size), columns.digests_from_json(row.blobs)
-        return cls(**values | {"sets": sets, "blobs": blobs, "evaluations": "[]"})
-
-
-@dataclass(kw_only=True)
-class Round:
-    """A round that has not ended."""
-
-    task: int
-    number: int
-    phase: int
-    state: admin_pb2.RoundState
-    deadline: float  # seconds since the epoch
-    members: dict[bytes, Member]  # by client id, ascending
-    sitting_out: frozenset[bytes]
-    population: tuple[bytes, ...]  # eligible clients when it opened, ascending by id
-    bytes_sent: int = 0
-
-    def __post_init__(self) -> None:
-        """Count the members that have neither reported nor failed nor left."""
-        self.pending = sum(member.state == admin_pb2.MEMBER_STATE_PENDING for member in self.members.values())
-
-    @property
-    def key(self) -> RoundKey:
-        """The round's name."""
-        return RoundKey(self.task, self.number)
-
-    @property
-    def closing(self) -> bool:
-        """True once its updates are frozen."""
-        return self.state == admin_pb2.ROUND_STATE_CLOSING
-
-
 @dataclass(frozen=True, kw_only=True)
 class GlobalModel:
     """The global model of a committed round, for evaluators."""
@@ -192,6 +123,10 @@ class Task:
     eligible: set[bytes] = field(default_factory=set)  # ids of enrolled trainers that can run it
     # By client, of these values; made when asked.
     current_models: dict[bytes, check_in_pb2.CurrentModel] = field(default_factory=dict)
+    # Of clients that have asked for a place since the server's start.
+    participations: dict[bytes, Participation] = field(default_factory=dict)
+    # Seconds that the last rounds took from the first place to the end, for the pace of those that wait.
+    lengths: deque[float] = field(default_factory=lambda: deque(maxlen=10))
     # By phase and bundle, in the order of the uploads; made when asked, then the same for the life of the task.
     upload_layouts: dict[tuple[int, bytes], tuple[Layout, ...]] = field(default_factory=dict)
 
@@ -236,6 +171,39 @@ class Task:
         """The phase as the method knows it: personal evaluation looks to it like its last one."""
         return self.phases[min(index, self.method_phases - 1)]
 
+    @property
+    def over_selection(self) -> float:
+        """The number of clients that are asked for each update that is wanted, at least 1.
+
+        Work is thrown away on purpose, so not where a client needs the result of its own.
+        """
+        if self.settings.over_selection is not None:
+            return self.settings.over_selection
+        keeps = any(phase.plan.keeps for phase in self.phases)
+        return 1.0 if keeps or self.values.clients else 1.3
+
+    @property
+    def places(self) -> int:
+        """The places of a round that has a goal."""
+        return ceil((self.settings.goal or 0) * self.over_selection)
+
+    def takes_everyone(self, phase: int) -> bool:
+        """Tell whether a phase, by its index, takes every client that arrives in time, instead of a goal."""
+        return self.phases[phase].cohort is None
+
+    def over_at(self, current: Round) -> float:
+        """When a round may end as it stands, by `Clock.elapsed`; infinite: an update or a place is needed first."""
+        if current.closing:
+            return 0.0
+        if not self.settings.by_arrival:
+            return current.deadline if current.pending else 0.0
+        settings = self.settings
+        enough = not self.takes_everyone(current.phase) and current.reported >= (settings.goal or 0)
+        broken = current.failures >= (settings.max_failures or max(2 * self.places, 10))
+        if enough or broken:
+            return 0.0
+        return current.deadline if current.reported >= settings.min_reports else inf
+
     def bundle(self, digest: bytes) -> TaskBundle:
         """The bundle of this digest."""
         return next(bundle for bundle in self.bundles if bundle.id == digest)
@@ -273,6 +241,7 @@ class Federation:
         self.unreachable: set[bytes] = set()  # blobs, at the last sweep
         self.counting = threading.Lock()  # of bytes sent
         self.norms = ThreadPoolExecutor(1, thread_name_prefix="fedlens-norm")
+        self.presence = Presence()
         self._listeners: list[Callable[[Change], None]] = []
         self._changed: set[int] = set()
         self._due = False
@@ -363,26 +332,6 @@ def operation(
     return decorate
 
 
-_insert = insert(schema.members)
-WRITE_MEMBER = _insert.on_conflict_do_update(
-    index_elements=["task", "round", "client"],
-    set_={each.name: _insert.excluded[each.name] for each in fields(Member)},
-)
-_members = schema.members.c
-_absent = Member(bundle=b"", state=admin_pb2.MEMBER_STATE_LEFT).columns()
-# The row alone knows the bundle.
-LEAVE_ENDED_ROUND = (
-    update(schema.members)
-    .where(_members.task == bindparam("t"), _members.round == bindparam("r"), _members.client == bindparam("c"))
-    .values({name: value for name, value in _absent.items() if name != "bundle"})
-)
-
-
-def member_row(current: Round, client: bytes, member: Member) -> dict[str, Any]:
-    """The values for `WRITE_MEMBER`."""
-    return {"task": current.task, "round": current.number, "client": client, **member.columns()}
-
-
 def write_member(
     federation: Federation, transaction: Transaction, current: Round, client: bytes, member: Member
 ) -> None:
@@ -390,9 +339,11 @@ def write_member(
     transaction.later(WRITE_MEMBER, member_row(current, client, member))
 
     def follow() -> None:
-        current.pending -= current.members[client].state == admin_pb2.MEMBER_STATE_PENDING
+        current.counts[current.members[client].state] -= 1
+        current.counts[member.state] += 1
         current.members[client] = replace(member, evaluations="[]")
         has_left = member.state == admin_pb2.MEMBER_STATE_LEFT
-        federation.changed([current.task] if has_left else (), due=has_left or current.pending == 0)
+        by_arrival = federation.tasks[current.task].settings.by_arrival
+        federation.changed([current.task] if has_left else (), due=has_left or by_arrival or current.pending == 0)
 
     transaction.after_commit(follow)

@@ -59,7 +59,7 @@ async def check_in(request: web.Request) -> web.Response:
     service, client = _authenticated(request)
     message = decode_request(check_in_pb2.CheckInRequest, await _body(request, service, "check-in"))
     ask = partial(assignments.check_in, service.federation, client, message)
-    return responses.message(await service.polls.respond(client, message, ask))
+    return responses.message(await service.polls.respond(client, message, ask, service.places))
 
 
 async def get_blob(request: web.Request) -> web.StreamResponse:

@@ -5,7 +5,9 @@ import logging
 from math import inf
 
 from fedlens_server.engine import aggregation
-from fedlens_server.engine.view import Federation, RoundKey
+from fedlens_server.engine.arrivals.places import Places
+from fedlens_server.engine.cohorts.members import RoundKey
+from fedlens_server.engine.view import Federation
 
 FAILURE_PAUSE_S = 5.0
 _log = logging.getLogger(__name__)
@@ -14,9 +16,10 @@ _log = logging.getLogger(__name__)
 class Driver:
     """Calls of `aggregation.advance` in threads, one a round at a time."""
 
-    def __init__(self, federation: Federation) -> None:
+    def __init__(self, federation: Federation, places: Places) -> None:
         """It runs on the running event loop from now on until `stop`."""
         self._federation = federation
+        self._places = places
         self._clock = federation.clock
         self._changed = asyncio.Event()
         self._stopping = False
@@ -39,12 +42,12 @@ class Driver:
     async def _run(self) -> None:
         while not self._stopping:
             self._changed.clear()
-            now = self._clock.now()
+            now = self._clock.elapsed()
             self._not_before = {key: when for key, when in self._not_before.items() if when > now}
             for key in aggregation.due(self._federation):
                 if key not in self._advancing and key not in self._not_before:
                     self._advancing[key] = asyncio.create_task(self._advance(key))
-            waits = [*self._not_before.values()]
+            waits = [*self._not_before.values(), self._places.next_look()]
             deadline = aggregation.next_deadline(self._federation)
             if deadline is not None and deadline > now:
                 waits.append(deadline)
@@ -54,6 +57,7 @@ class Driver:
 
     async def _wake_at(self, when: float) -> None:
         await self._clock.sleep_until(when)
+        self._places.look()
         self.wake()
 
     async def _advance(self, key: RoundKey) -> None:
@@ -63,7 +67,7 @@ class Driver:
             _log.exception(
                 "round %d of task %d could not be advanced; next try in %g s", key.round, key.task, FAILURE_PAUSE_S
             )
-            self._not_before[key] = self._clock.now() + FAILURE_PAUSE_S
+            self._not_before[key] = self._clock.elapsed() + FAILURE_PAUSE_S
         finally:
             del self._advancing[key]
             self._changed.set()

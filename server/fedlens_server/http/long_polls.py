@@ -5,7 +5,9 @@ clock.
 """
 
 import asyncio
-from collections.abc import Callable, Set
+from collections.abc import Callable, Collection, Set
+from concurrent.futures import Future
+from typing import Protocol
 
 from fedlens_proto.v1 import check_in_pb2
 
@@ -13,6 +15,22 @@ BUSY_RETRY_MS = 5_000
 STOPPING_RETRY_MS = 2_000
 _LONG_HOLD_MS = 1_000
 Ask = Callable[[], check_in_pb2.CheckInResponse]
+
+
+class Seekers(Protocol):
+    """What takes note of clients that look for a place in a round."""
+
+    def ask(self, client_id: bytes, request: check_in_pb2.CheckInRequest) -> Future[None] | None:
+        """Look for a place now; the future ends when that is decided, None: there is none."""
+        ...
+
+    def hold(self, client: bytes, request: check_in_pb2.CheckInRequest) -> None:
+        """Look for a place until `release`."""
+        ...
+
+    def release(self, client: bytes) -> None:
+        """Look for a place no more."""
+        ...
 
 
 class Polls:
@@ -30,7 +48,7 @@ class Polls:
         return len(self._held)
 
     async def respond(
-        self, client: bytes, request: check_in_pb2.CheckInRequest, ask: Ask
+        self, client: bytes, request: check_in_pb2.CheckInRequest, ask: Ask, seekers: Seekers
     ) -> check_in_pb2.CheckInResponse:
         """The response of `ask`, once that is more than a wait, or the time is over.
 
@@ -38,10 +56,14 @@ class Polls:
             client: The client; an older poll of it is ended.
             request: Names the task and the longest time to hold.
             ask: Called at once, and again after each change; an error of it ends the poll.
+            seekers: Look for a place while the client has none.
         """
         if older := self._held.pop(client, None):
             older.end(check_in_pb2.WAIT_REASON_SUPERSEDED)
         response = ask()
+        if response.WhichOneof("result") == "wait" and (decided := seekers.ask(client, request)) is not None:
+            await asyncio.wrap_future(decided)
+            response = ask()
         hold_ms = min(request.hold_ms, self._max_hold_ms)
         if response.WhichOneof("result") != "wait" or hold_ms == 0:
             return response
@@ -49,12 +71,23 @@ class Polls:
             return _wait(response, check_in_pb2.WAIT_REASON_STOPPING, STOPPING_RETRY_MS)
         if len(self._held) >= self._max_polls:
             return _wait(response, check_in_pb2.WAIT_REASON_BUSY, BUSY_RETRY_MS)
-        return await self._hold(client, request.task, hold_ms, ask)
+        seekers.hold(client, request)
+        try:
+            return await self._hold(client, request.task, hold_ms, ask)
+        finally:
+            if client not in self._held:  # else a newer poll of the client looks on
+                seekers.release(client)
 
     def wake(self, tasks: Set[int]) -> None:
         """Ask again for all polls that one of these tasks may concern."""
         for poll in self._held.values():
             if poll.task == 0 or poll.task in tasks:
+                poll.bell.set()
+
+    def wake_clients(self, clients: Collection[bytes]) -> None:
+        """Ask again for the polls of these clients."""
+        for client in clients:
+            if poll := self._held.get(client):
                 poll.bell.set()
 
     def stop(self) -> None:

@@ -11,6 +11,7 @@ from fedlens_proto.v1 import enrolment_pb2
 from fedlens_server.clock import Clock
 from fedlens_server.config import Config
 from fedlens_server.engine import recovery
+from fedlens_server.engine.arrivals.places import Places
 from fedlens_server.engine.clients import TokenGrant
 from fedlens_server.engine.view import Change, Federation
 from fedlens_server.errors import SlowDown, Unavailable
@@ -45,6 +46,7 @@ class Service:
         # The outcome of an engine's operation, once it is on disk; a request that is cut off does not undo it.
         self.durable = Outcomes().of
         self._federation: Federation | None = None
+        self._places: Places | None = None
         self._ending = AsyncExitStack()
         self._starting: asyncio.Task[None]  # since `begin`
         self._uploads = 0
@@ -59,6 +61,12 @@ class Service:
         if self._federation is None or self.state is not ServiceState.READY:
             raise Unavailable(f"the server is {self.state.value}; try again later", RETRY_MS)
         return self._federation
+
+    @property
+    def places(self) -> Places:
+        """Those who ask for places in rounds; errors as in `federation`."""
+        assert self.federation is not None and self._places is not None
+        return self._places
 
     def begin(self) -> None:
         """Start in the background; requests are refused until `ready()` returns."""
@@ -97,10 +105,14 @@ class Service:
         loop = asyncio.get_running_loop()
         modules = self.config.server.allow_method_modules
         federation = await asyncio.to_thread(recovery.load, self.store, self.clock, method_modules=modules)
-        driver = Driver(federation)
+        self._places = places = Places(federation)
+        places.on_given = lambda clients: loop.call_soon_threadsafe(self.polls.wake_clients, clients)
+        driver = Driver(federation, places)
+        places.on_free = lambda: loop.call_soon_threadsafe(driver.wake)
 
         def apply(change: Change) -> None:
             if change.due:
+                places.look()
                 driver.wake()
             if change.tasks:
                 self.polls.wake(change.tasks)
@@ -109,6 +121,7 @@ class Service:
             loop.call_soon_threadsafe(apply, change)
 
         self._ending.push_async_callback(asyncio.to_thread, federation.close)
+        self._ending.push_async_callback(asyncio.to_thread, places.close)
         self._ending.callback(federation.subscribe(changed))
         self._ending.push_async_callback(driver.stop)
         self._federation = federation

@@ -18,7 +18,7 @@ from fedlens_proto.wire import LENGTH, MAX_UPDATE_HEADER_BYTES, decode_request
 from fedlens_server.engine import tasks, updates, vetting
 from fedlens_server.engine.updates import Membership, ReceivedUpdate
 from fedlens_server.engine.view import Federation
-from fedlens_server.errors import Malformed, TooLarge, UpdateInvalid
+from fedlens_server.errors import Malformed, RoundClosed, TooLarge, UpdateInvalid
 from fedlens_server.http.bodies import BodyReader, refuse_encoding, require_message
 from fedlens_server.http.service import Service
 from fedlens_server.store import MAX_ROW_BYTES, IncomingBlob, PendingBlob, Store
@@ -39,7 +39,7 @@ async def receive_update(
     """
     require_message(request)
     federation = service.federation
-    membership = updates.expect(federation, client, task, round_number)
+    membership = await _expected(federation, client, task, round_number)
     size = _announced(request, _max_bytes(membership))
     # An update that fits a row is held in memory, as any message is; only files are few.
     slot = service.upload_slot() if _blob_bytes(membership) > MAX_ROW_BYTES else nullcontext()
@@ -67,7 +67,7 @@ async def take_update(
     Raises:
         ServerError: As `receive_update`.
     """
-    membership = updates.expect(federation, client, task, round_number)
+    membership = await _expected(federation, client, task, round_number)
     with ExitStack() as open_blobs:
         streams = [open_blobs.enter_context(b.open("rb") if isinstance(b, Path) else BytesIO(b)) for b in blobs]
         size = len(framed) + sum(stream.seek(0, SEEK_END) for stream in streams)
@@ -84,6 +84,15 @@ async def take_update(
         body = _Body(federation.store, open_blobs, membership, framed, header)
         await body.receive(some, size - len(framed))
         return await asyncio.wrap_future(await _end(federation, membership, size, body))
+
+
+async def _expected(federation: Federation, client: bytes, task: int, round_number: int) -> Membership:
+    """As `updates.expect`; notes an update that comes late."""
+    try:
+        return updates.expect(federation, client, task, round_number)
+    except RoundClosed:
+        await asyncio.wrap_future(updates.note_late(federation, client, task, round_number))
+        raise
 
 
 async def _end(federation: Federation, membership: Membership, size: int, body: "_Body") -> Future[update_pb2.Receipt]:

@@ -131,8 +131,12 @@ def check_clusters(task: TaskPlan, clusters: int | None) -> None:
     """
     if clusters is None:
         return
-    if clusters > task.settings.population:
-        raise SettingsError("options.clusters", clusters, f"at most the population, {task.settings.population}")
+    settings = task.settings
+    what, clients = (
+        ("min_reports", settings.min_reports) if settings.by_arrival else ("population", settings.population)
+    )
+    if clusters > (clients or 0):
+        raise SettingsError("options.clusters", clusters, f"at most the {what}, {clients}")
     room = task.concatenated[0].concatenated
     if clusters > room:
         allowed = f"at most {room}, the extractors that the concatenated bundle has room for"

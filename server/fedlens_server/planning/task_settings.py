@@ -28,6 +28,8 @@ _CODECS = {
 
 Count = Annotated[StrictInt, Field(ge=1, le=1_000_000)]
 Number = StrictInt | StrictFloat
+Seconds = Annotated[Number, Field(gt=0, le=10_000_000)]
+_SECONDS = "seconds, above 0, at most 10000000"
 CodecName = Literal["f32", "f16", "int8"]
 
 
@@ -39,6 +41,25 @@ class SettingsError(Malformed):
         super().__init__(f"task settings: {key}: found {found}, must be {allowed}")
 
 
+_ONLY = {
+    "drawn": ("population", "cohort", "download_difference"),
+    "arrivals": (
+        *("goal", "over_selection", "member_deadline_s", "max_failures"),
+        *("rest", "patience_s", "presence_s", "eligible"),
+    ),
+}
+"""The settings that belong to one selection and are refused with the other."""
+
+
+class Eligible(BaseModel):
+    """The least that a client must have to get a place."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    num_examples: Annotated[StrictInt, Field(ge=0, le=MAX_COUNT)] = 1
+    client_version: Annotated[StrictInt, Field(ge=0, le=2**32 - 1)] = 0
+
+
 class TaskSettings(BaseModel):
     """The settings of a task; its bundles are separate."""
 
@@ -46,11 +67,26 @@ class TaskSettings(BaseModel):
 
     method: StrictStr = Field(description="name of a method")
     rounds: Count = Field(description="rounds to commit, 1 to 1000000")
-    population: Count = Field(description="trainers to wait for, 1 to 1000000")
+    selection: Literal["drawn", "arrivals"] = Field(default="drawn", description='"drawn" or "arrivals"')
+    population: Count | None = Field(default=None, description="trainers to wait for, 1 to 1000000")
     cohort: Literal["all"] | Count = Field(default="all", description='"all", or clients a round')
-    deadline_s: Annotated[Number, Field(gt=0, le=10_000_000)] = Field(
-        default=3600.0, description="seconds, above 0, at most 10000000"
+    goal: Count | None = Field(default=None, description="updates that a round wants, 1 to 1000000")
+    over_selection: Annotated[Number, Field(ge=1, le=10)] | None = Field(
+        default=None, description="a number from 1 to 10"
     )
+    member_deadline_s: Seconds = Field(default=600.0, description=_SECONDS)
+    max_failures: Count | None = Field(default=None, description="members that fail or are quarantined, 1 or more")
+    rest: Literal["fair"] | Annotated[StrictInt, Field(ge=0, le=1_000_000)] = Field(
+        default="fair", description='"fair", or rounds, 0 to 1000000'
+    )
+    patience_s: Annotated[Number, Field(ge=0, le=10_000_000)] = Field(
+        default=10.0, description="seconds, at least 0, at most 10000000"
+    )
+    presence_s: Seconds = Field(default=7200.0, description=_SECONDS)
+    eligible: Eligible = Field(
+        default=Eligible(), description='an object with "num_examples" and "client_version", 0 or more'
+    )
+    deadline_s: Seconds = Field(default=3600.0, description=_SECONDS)
     min_reports: Count = Field(default=1, description="valid updates that a round needs, 1 or more")
     epochs: Count | None = Field(default=None, description="passes over the photos, 1 or more")
     steps: Count | None = Field(default=None, description="batches, 1 or more")
@@ -78,23 +114,41 @@ class TaskSettings(BaseModel):
     )
     options: dict[StrictStr, bool | int | float | str] = Field(default={}, description="the method's own settings")
 
+    @model_validator(mode="before")
+    @classmethod
+    def _with_half_the_goal(cls, raw: dict[str, Any]) -> dict[str, Any]:
+        goal = raw.get("goal")
+        return {"min_reports": -(-goal // 2), **raw} if type(goal) is int and goal > 0 else raw
+
     @model_validator(mode="after")
     def _agree(self) -> "TaskSettings":
+        other = "arrivals" if self.selection == "drawn" else "drawn"
+        if foreign := [name for name in _ONLY[other] if name in self.model_fields_set]:
+            found = json.dumps(self.model_dump()[foreign[0]])
+            raise SettingsError(foreign[0], found, f'left out with selection "{self.selection}"')
+        wanted = "population" if self.selection == "drawn" else "goal"
+        if getattr(self, wanted) is None:
+            raise SettingsError(wanted, "nothing", str(type(self).model_fields[wanted].description))
         if self.epochs is not None and self.steps is not None:
             raise SettingsError("steps", self.steps, "left out when epochs is set")
         if self.personal_fine_tuning and not self.personal_evaluation:
             raise SettingsError("personal_fine_tuning", "true", "false where personal_evaluation is false")
-        if self.cohort != "all" and self.cohort > self.population:
+        if self.population is not None and self.cohort != "all" and self.cohort > self.population:
             raise SettingsError("cohort", self.cohort, f"at most the population, {self.population}")
-        members = self.population if self.cohort == "all" else self.cohort
-        if self.min_reports > members:
+        members = self.cohort_size or self.population
+        if members is not None and self.min_reports > members:
             raise SettingsError("min_reports", self.min_reports, f"at most the clients of a round, {members}")
         return self
 
     @property
+    def by_arrival(self) -> bool:
+        """True if a round takes the clients that come, instead of drawing its members from all that have enrolled."""
+        return self.selection == "arrivals"
+
+    @property
     def cohort_size(self) -> int | None:
         """Clients per round; None: all."""
-        return None if self.cohort == "all" else self.cohort
+        return self.goal if self.by_arrival else None if self.cohort == "all" else self.cohort
 
     @property
     def wire_codec(self) -> assignment_pb2.Codec:
@@ -107,8 +161,9 @@ class TaskSettings(BaseModel):
         return _CODECS[self.download_codec]
 
     def public_json(self) -> str:
-        """The settings with defaults and without the seed, for operators."""
-        return json.dumps(self.model_dump(exclude={"seed"}), sort_keys=True)
+        """The settings with defaults, without the seed and those of another selection, for operators."""
+        foreign = _ONLY["drawn" if self.by_arrival else "arrivals"]
+        return json.dumps(self.model_dump(exclude={"seed", *foreign}), sort_keys=True)
 
 
 def parse(text: str) -> TaskSettings:

@@ -100,6 +100,7 @@ rounds = sa.Table(
     sa.Column("state", sa.Integer, nullable=False),
     sa.Column("reason", sa.Text, nullable=False),
     sa.Column("opened_at", sa.Float, nullable=False),
+    sa.Column("started_at", sa.Float),  # the first place was given; null: none yet, or the members were drawn
     sa.Column("ended_at", sa.Float),
     sa.Column("bytes_sent", sa.Integer, nullable=False),
     sa.Column("population", sa.LargeBinary),  # ids of the eligible clients; null once the round has ended
@@ -129,6 +130,20 @@ members = sa.Table(
     sa.Column("blobs", sa.Text, nullable=False),  # JSON {name of the upload: digest in hex}
     sa.ForeignKeyConstraint(["task", "round"], ["rounds.task", "rounds.number"]),
     sa.Index("ix_members_client", "client"),
+)
+
+# What a task that selects by arrival knows of a client that it has given a place.
+participants = sa.Table(
+    "participants",
+    metadata,
+    sa.Column("task", sa.Integer, sa.ForeignKey("tasks.id"), primary_key=True),
+    sa.Column("client", sa.LargeBinary, primary_key=True),
+    sa.Column("last_round", sa.Integer, nullable=False),  # in which it reported; 0: none
+    sa.Column("times", sa.Integer, nullable=False),  # rounds in which it reported
+    sa.Column("misses", sa.Integer, nullable=False),  # places in a row without a report
+    sa.Column("quarantines", sa.Integer, nullable=False),
+    sa.Column("sits_out_until", sa.Float, nullable=False),  # seconds since the epoch
+    sa.Index("ix_participants_client", "client"),
 )
 
 evaluations = sa.Table(

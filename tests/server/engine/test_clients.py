@@ -9,7 +9,7 @@ import pytest
 from fedlens_proto.v1 import admin_pb2, enrolment_pb2, manifest_pb2
 from fedlens_server.engine import aggregation, clients, tasks
 from fedlens_server.engine.clients import TokenGrant
-from fedlens_server.engine.view import RoundKey
+from fedlens_server.engine.cohorts.members import RoundKey
 from fedlens_server.errors import Forbidden, Malformed, Unauthorised, Unknown
 from tests.server.fakes import ALICE, BOB, CAPABILITIES, CAROL, EVALUATORS, PHONE, TRAINERS, Bench, client_ids
 

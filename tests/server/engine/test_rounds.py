@@ -13,7 +13,8 @@ from sqlalchemy import func, update
 from fedlens_proto import keyed_hash
 from fedlens_proto.v1 import admin_pb2, check_in_pb2, update_pb2
 from fedlens_server.engine import aggregation, assignments, tasks
-from fedlens_server.engine.view import Change, Round, RoundKey, Task
+from fedlens_server.engine.cohorts.members import Round, RoundKey
+from fedlens_server.engine.view import Change, Task
 from fedlens_server.errors import StoreUnusable, Unknown
 from fedlens_server.store import method_state, schema
 from tests.server.bundles import tiny_bundle
@@ -358,6 +359,7 @@ def test_a_round_that_ends_while_it_is_looked_at_is_left_out(running: Bench) -> 
 
         def __init__(self, task: Task) -> None:
             self._seen = iter([task.round])
+            self.over_at = task.over_at
 
         @property
         def round(self) -> Round | None:

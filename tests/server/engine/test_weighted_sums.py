@@ -12,7 +12,8 @@ from sqlalchemy import select
 
 from fedlens_proto import blob
 from fedlens_proto.v1 import admin_pb2, assignment_pb2, check_in_pb2
-from fedlens_server.engine import aggregation, assignments, downloads
+from fedlens_server.engine import aggregation, assignments
+from fedlens_server.engine.cohorts import downloads
 from fedlens_server.errors import Unknown
 from fedlens_server.store import encoding, schema
 from fedlens_server.store.blobs import ComputedTensors

@@ -168,6 +168,7 @@ def enrolment(token: str, client_id: bytes) -> bytes:
 
 def creation(bundle: TinyBundle, name: str = "demo", **settings: Any) -> bytes:
     given = {"method": "fedavg", "rounds": 3, "population": 2, "seed": "5e" * 32} | settings
+    given = {name: value for name, value in given.items() if value is not None}
     return admin_pb2.CreateTaskRequest(
         protocol=1, name=name, manifests=[bundle.manifest], settings_json=json.dumps(given)
     ).SerializeToString()

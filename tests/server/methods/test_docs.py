@@ -5,6 +5,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel
+
 from fedlens_server.methods import METHODS
 from fedlens_server.planning.options import Options
 from fedlens_server.planning.task_settings import TaskSettings
@@ -51,4 +53,5 @@ def test_every_task_setting_is_on_the_page_with_its_default_and_what_is_allowed(
 
 
 def _default(value: Any) -> str:
+    value = value.model_dump() if isinstance(value, BaseModel) else value
     return "unset" if value is None else f"`{json.dumps(value)}`"

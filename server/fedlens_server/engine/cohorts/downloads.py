@@ -33,7 +33,8 @@ from fedlens_proto.difference import Differences, Sums
 from fedlens_proto.errors import BlobError
 from fedlens_proto.manifest import INITIAL
 from fedlens_proto.v1 import assignment_pb2, blob_pb2
-from fedlens_server.engine.view import Federation, Round, Task
+from fedlens_server.engine.cohorts.members import Round
+from fedlens_server.engine.view import Federation, Task
 from fedlens_server.methods.arithmetic.weighted_sum import WeightedSum
 from fedlens_server.planning.method import TensorSet
 from fedlens_server.store import ComputedBlob, Location, PendingBlob, StoredTensors, Transaction, encoding, schema
@@ -61,6 +62,7 @@ class Downloads:
         task: Task,
         before: Round | None,
         digests: Digests | None = None,
+        encoded: dict[bytes, BlobSet] | None = None,
         *,
         exact: bool = False,
     ) -> None:
@@ -72,6 +74,7 @@ class Downloads:
             task: Its settings say how sets are encoded.
             before: The round whose blobs clients may still hold.
             digests: Of computed blobs, as far as they have been found.
+            encoded: By digest of a stored blob the one that clients get instead; new ones are added.
             exact: Encode nothing.
         """
         self._federation = federation
@@ -85,7 +88,7 @@ class Downloads:
         self._members: dict[bytes, dict[str, StoredTensors | BlobSet]] = {}
         # By `id` of a set, which is held so that it stays its own.
         self._written: dict[int, tuple[TensorSet, BlobSet]] = {}
-        self._encoded: dict[bytes, BlobSet] = {}  # by digest of the stored blob
+        self._encoded = {} if encoded is None else encoded
 
     def add(self, client: bytes, downloaded: Mapping[str, TensorSet]) -> None:
         """Take the sets that the method gives a client.

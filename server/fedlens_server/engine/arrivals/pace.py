@@ -1,0 +1,22 @@
+"""The pause before a client that found no place asks again: twice as many come a round as places are given."""
+
+import random
+from statistics import fmean
+
+from fedlens_server.engine.view import Federation, Task
+
+SHORTEST_S, LONGEST_S = 1.0, 3600.0
+FIRST_LENGTH_S = 60.0
+_generator = random.Random()
+
+
+def pause_s(federation: Federation, task: Task) -> float:
+    """The pause, in seconds: uniform(0.5, 1.5) x present x length of a round / (2 x places).
+
+    Before a first round has ended, a round is taken to last a minute.
+    """
+    settings = task.settings
+    present = federation.presence.count(federation.clock.elapsed(), settings.presence_s)
+    length = fmean(task.lengths) if task.lengths else FIRST_LENGTH_S
+    pause = _generator.uniform(0.5, 1.5) * present * length / (2 * max(1, task.places))
+    return min(max(pause, SHORTEST_S), LONGEST_S)

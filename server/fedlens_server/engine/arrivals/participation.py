@@ -1,0 +1,99 @@
+"""The past rounds of each client in a task that selects by arrival: rows of the table `participants`.
+
+A client rests after a report, so that those who are always here do not take every place. One that left its last two
+places unused counts as resting until it reports.
+"""
+
+from collections.abc import Iterable
+from dataclasses import asdict, fields
+from math import floor
+
+from sqlalchemy import bindparam, select, update
+from sqlalchemy.dialects.sqlite import insert
+
+from fedlens_proto.v1 import admin_pb2
+from fedlens_server.engine.cohorts.members import Participation, Round
+from fedlens_server.engine.view import Federation, Task
+from fedlens_server.store import Transaction, schema
+
+# A first quarantine lasts an hour, each further one twice as long.
+QUARANTINE_S, MAX_QUARANTINE_S = 3600.0, 30 * 86400.0
+_MISSES = 2
+_AT_A_TIME = 500  # clients of one query
+_columns, _members = schema.participants.c, schema.members.c
+_insert = insert(schema.participants)
+_WRITE = _insert.on_conflict_do_update(
+    index_elements=["task", "client"],
+    set_={each.name: _insert.excluded[each.name] for each in fields(Participation)},
+)
+_MISS = (
+    update(schema.members)
+    .where(_members.task == bindparam("t"), _members.round == bindparam("r"), _members.client == bindparam("c"))
+    .values(state=admin_pb2.MEMBER_STATE_MISSED)
+)
+
+
+def load(federation: Federation, task: Task, clients: Iterable[bytes]) -> None:
+    """Bring the participations of these clients into memory, as far as they are not there."""
+    missing = [client for client in clients if client not in task.participations]
+    for start in range(0, len(missing), _AT_A_TIME):
+        some = missing[start : start + _AT_A_TIME]
+        found = dict.fromkeys(some, Participation())
+        for row in federation.store.read(
+            select(schema.participants).where(_columns.task == task.id, _columns.client.in_(some))
+        ):
+            found[row.client] = Participation(**{each.name: getattr(row, each.name) for each in fields(Participation)})
+        for client, participation in found.items():
+            task.participations.setdefault(client, participation)
+
+
+def reported(transaction: Transaction, task: Task, client: bytes, number: int) -> None:
+    """Write that a client has reported in a round."""
+    known = task.participations[client]
+    _write(transaction, task, client, last_round=number, times=known.times + 1, misses=0)
+
+
+def quarantined(transaction: Transaction, task: Task, client: bytes, now: float) -> None:
+    """Write that an update of a client was quarantined; it gets no place for a while from `now`, by `Clock.now`."""
+    quarantines = task.participations[client].quarantines + 1
+    lasts_s = min(QUARANTINE_S * 2 ** (quarantines - 1), MAX_QUARANTINE_S)
+    _write(transaction, task, client, quarantines=quarantines, sits_out_until=now + lasts_s)
+
+
+def missed(transaction: Transaction, task: Task, current: Round) -> None:
+    """Write that the members of a round that are still pending have missed it."""
+    for client, member in current.members.items():
+        if member.state == admin_pb2.MEMBER_STATE_PENDING:
+            transaction.later(_MISS, {"t": current.task, "r": current.number, "c": client})
+            _write(transaction, task, client, misses=task.participations[client].misses + 1)
+
+
+def population(federation: Federation, task: Task) -> tuple[bytes, ...]:
+    """The clients that have a receipt in the task and are not forgotten, ascending by id; reads the database."""
+    rows = federation.store.read(select(_columns.client).where(_columns.task == task.id, _columns.times > 0))
+    return tuple(sorted(row.client for row in rows))
+
+
+def rests(federation: Federation, task: Task, current: Round, client: bytes) -> bool:
+    """Tell whether others go before a client in a round; its participation is in memory."""
+    known = task.participations[client]
+    if task.takes_everyone(current.phase):
+        return False
+    if known.misses >= _MISSES:
+        return True
+    return known.last_round > 0 and current.number - known.last_round <= rest_rounds(federation, task)
+
+
+def rest_rounds(federation: Federation, task: Task) -> int:
+    """The number of rounds for which a client rests after a report."""
+    settings = task.settings
+    if settings.rest != "fair":
+        return settings.rest
+    present = federation.presence.count(federation.clock.elapsed(), settings.presence_s)
+    return floor(present / (2 * task.places))
+
+
+def _write(transaction: Transaction, task: Task, client: bytes, **changes: float) -> None:
+    changed = Participation(**asdict(task.participations[client]) | changes)
+    transaction.later(_WRITE, {"task": task.id, "client": client, **asdict(changed)})
+    transaction.after_commit(lambda: task.participations.__setitem__(client, changed))

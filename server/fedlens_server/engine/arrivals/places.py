@@ -1,0 +1,294 @@
+"""Places in the rounds of tasks that select by arrival: a client that asks while there is room becomes a member.
+
+    free = ceil((goal - reported) * over_selection) - members that hold a place
+
+One thread decides. It takes all that ask by then, reserves places by choosing among them, makes their downloads, and
+writes them in one operation, because operations of one commit do not see each other. A free place goes to a client that
+does not rest, drawn at random among the held polls and those that just came; after `patience_s` also to the resting one
+that reported longest ago.
+"""
+
+import logging
+import random
+import threading
+from collections.abc import Callable, Collection, Iterable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
+from math import ceil, inf
+
+from sqlalchemy import update
+
+from fedlens_proto.v1 import admin_pb2, check_in_pb2, enrolment_pb2
+from fedlens_server.engine import view
+from fedlens_server.engine.arrivals import participation
+from fedlens_server.engine.cohorts import downloads
+from fedlens_server.engine.cohorts.cohort import Cohort, members_of
+from fedlens_server.engine.cohorts.members import WRITE_MEMBER, Round, RoundKey, member_row
+from fedlens_server.engine.method_calls import MethodFailed, of_method
+from fedlens_server.engine.view import Client, Federation, Task
+from fedlens_server.errors import ServerError
+from fedlens_server.planning.method import NothingToAggregate, TensorSet
+from fedlens_server.store import Transaction, schema
+
+log = logging.getLogger(__name__)
+# Members of a round that takes every client.
+MOST_MEMBERS = 100_000
+_rounds = schema.rounds.c
+Request = check_in_pb2.CheckInRequest
+
+
+def free_places(task: Task, current: Round, now: float) -> int:
+    """The number of places that a round has left."""
+    if current.state != admin_pb2.ROUND_STATE_OPEN:
+        return 0
+    if task.takes_everyone(current.phase):
+        return MOST_MEMBERS - len(current.members)
+    wanted = max(0, (task.settings.goal or 0) - current.reported)
+    taken = sum(current.holds_place(client, now) for client in list(current.members))
+    return max(0, ceil(wanted * task.over_selection) - taken)
+
+
+def open_rounds(federation: Federation) -> list[tuple[Task, Round]]:
+    """The open rounds that take arrivals, ascending by task."""
+    current = [(task, task.round) for task in list(federation.tasks.values()) if task.settings.by_arrival]
+    return [(t, r) for t, r in current if r is not None and r.state == admin_pb2.ROUND_STATE_OPEN and not t.suspended]
+
+
+def held_place(federation: Federation, client: bytes) -> tuple[Task, Round] | None:
+    """The round in which a client holds a place; None: it holds none."""
+    now = federation.clock.elapsed()
+    held = ((task, current) for task, current in open_rounds(federation) if current.holds_place(client, now))
+    return next(held, None)
+
+
+def obstacle(
+    federation: Federation, task: Task, current: Round | None, client: Client, request: Request
+) -> check_in_pb2.WaitReason | None:
+    """Why a client cannot get a place in a round, however many are free; None: it can.
+
+    Its participation is in memory, or it has never asked.
+    """
+    known = task.participations.get(client.id)
+    if not_eligible(task, request):
+        return check_in_pb2.WAIT_REASON_NOT_ELIGIBLE
+    if known is not None and federation.clock.now() < known.sits_out_until:
+        return check_in_pb2.WAIT_REASON_SITS_OUT
+    if current is None:
+        return check_in_pb2.WAIT_REASON_NEXT_ROUND
+    if client.id in current.sitting_out:
+        return check_in_pb2.WAIT_REASON_PHASE
+    member = current.members.get(client.id)
+    if member is not None and member.state != admin_pb2.MEMBER_STATE_PENDING:
+        return check_in_pb2.WAIT_REASON_NEXT_ROUND
+    return None
+
+
+def not_eligible(task: Task, request: Request) -> str:
+    """What a client lacks to get a place in a task; empty: nothing."""
+    least = task.settings.eligible
+    if request.num_examples < least.num_examples:
+        return (
+            f"{request.num_examples} labelled train photos; task {task.name!r} takes clients with {least.num_examples}"
+        )
+    if request.client_version < least.client_version:
+        return f"version {request.client_version} of the app; task {task.name!r} needs {least.client_version}"
+    return ""
+
+
+class Places:
+    """Those who ask for a place, and the thread that gives places."""
+
+    def __init__(self, federation: Federation, generator: random.Random | None = None) -> None:
+        """Nobody asks yet. `generator` draws among those who ask."""
+        self._federation = federation
+        self._random = generator or random.Random()
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="fedlens-places")
+        self._guard = threading.Lock()
+        self._asking: dict[bytes, tuple[Request, Future[None]]] = {}
+        self._held: dict[bytes, Request] = {}
+        self._is_due = False
+        self._looked_at = -inf
+        self.on_given: Callable[[Collection[bytes]], object] = lambda clients: None
+        self.on_free: Callable[[], object] = lambda: None  # `next_look` may be earlier now
+
+    def close(self) -> None:
+        """Finish what is under way."""
+        self._pool.shutdown()
+
+    def ask(self, client_id: bytes, request: Request) -> Future[None] | None:
+        """Ask for a place for a client that checks in; None: it could not get one.
+
+        The future ends once it has a place or is not to have one now.
+        """
+        federation = self._federation
+        now = federation.clock.elapsed()
+        client = federation.authenticate(client_id)
+        federation.presence.saw(client_id, now)
+        if client.role != enrolment_pb2.CLIENT_ROLE_TRAINER or held_place(federation, client_id) is not None:
+            return None
+        rooms = [task for task, current in open_rounds(federation) if free_places(task, current, now) > 0]
+        if not any(task.suits(client) and request.task in (0, task.id) for task in rooms):
+            return None
+        decided: Future[None] = Future()
+        with self._guard:
+            _, before = self._asking.get(client_id, (request, None))
+            self._asking[client_id] = request, decided
+        if before is not None:
+            before.set_result(None)
+        self.look()
+        return decided
+
+    def hold(self, client: bytes, request: Request) -> None:
+        """Note that the check-in of a client is held, so that it asks until `release`."""
+        self._held[client] = request
+        self.look()  # for a place that has become free since it asked
+
+    def release(self, client: bytes) -> None:
+        """Note that the check-in of a client is held no more."""
+        self._held.pop(client, None)
+
+    def look(self) -> None:
+        """Have the thread give the places that are free; returns at once."""
+        with self._guard:
+            if self._is_due:
+                return
+            self._is_due = True
+        self._pool.submit(self._give_all)
+
+    def next_look(self) -> float:
+        """When a place may be free for a held poll without a `Change`, by `Clock.elapsed`; infinite: not before one."""
+        times = [inf]
+        for task, current in open_rounds(self._federation):
+            times += list(current.held_until.values())
+            if current.free_since is not None:
+                times.append(current.free_since + task.settings.patience_s)
+        return min(when for when in times if when > self._looked_at)
+
+    def _give_all(self) -> None:
+        with self._guard:
+            self._is_due = False
+            asking, self._asking = self._asking, {}
+        try:
+            left = self._held | {client: request for client, (request, _) in asking.items()}
+            now = self._looked_at = self._federation.clock.elapsed()
+            shares = {
+                task.id: free_places(task, current, now) / max(1, task.places)
+                for task, current in open_rounds(self._federation)
+            }
+            for task, current in sorted(
+                open_rounds(self._federation), key=lambda each: (-shares.get(each[0].id, 0.0), each[0].id)
+            ):
+                given = self._give(task, current, left)
+                left = {client: request for client, request in left.items() if client not in given}
+        except ServerError as error:
+            log.warning("no places were given: %s", error)
+        except Exception:
+            log.exception("no places were given")
+        finally:
+            for _, decided in asking.values():
+                decided.set_result(None)
+
+    def _give(self, task: Task, current: Round, asking: Mapping[bytes, Request]) -> Collection[bytes]:
+        """Give a round's free places to some of those who ask; returns these."""
+        federation, now = self._federation, self._federation.clock.elapsed()
+        free = free_places(task, current, now)
+        if free == 0:
+            current.free_since = None
+        elif current.free_since is None:
+            current.free_since = now
+            self.on_free()
+        known = {client: federation.clients.get(client) for client in asking} if free else {}
+        able = [
+            client.id
+            for client in known.values()
+            if client is not None
+            and client.role == enrolment_pb2.CLIENT_ROLE_TRAINER
+            and not client.revoked
+            and task.suits(client)
+            and asking[client.id].task in (0, task.id)
+            and held_place(federation, client.id) is None
+        ]
+        participation.load(federation, task, able)
+        able = [
+            client
+            for client in able
+            if obstacle(federation, task, current, federation.clients[client], asking[client]) is None
+        ]
+        downloaded: dict[bytes, Mapping[str, TensorSet]] = {}
+        for client in self._in_turn(task, current, able, now):
+            if len(downloaded) == free:
+                break
+            phase = task.method_phase(current.phase)
+            sets = of_method(partial(task.method.download, phase, task.values, client))
+            if sets is None:
+                current.sitting_out |= {client}
+            else:
+                downloaded[client] = sets
+        if not downloaded:
+            return ()
+        again = downloaded.keys() & current.members.keys()
+        fresh = {client: sets for client, sets in downloaded.items() if client not in again}
+        own = (tensors for each in fresh.values() for tensors in each.values())
+        digests = downloads.find_digests(federation, task, own, ())
+        cohort = Cohort(current.phase, (), task.values, fresh, frozenset(), digests)
+        try:
+            given = give(federation, current.key, cohort, again).result()
+        except (MethodFailed, NothingToAggregate) as error:
+            log.error("task %r, round %d: no place could be given: %s", task.name, current.number, error)
+            return ()
+        if free_places(task, current, federation.clock.elapsed()) == 0:
+            current.free_since = None
+        self.on_given(given)
+        return given
+
+    def _in_turn(self, task: Task, current: Round, clients: Iterable[bytes], now: float) -> list[bytes]:
+        """Those to whom places go, in this order."""
+        resting = {client for client in clients if participation.rests(self._federation, task, current, client)}
+        rested = [client for client in clients if client not in resting]
+        self._random.shuffle(rested)
+        if current.free_since is None or now < current.free_since + task.settings.patience_s:
+            return rested
+        return rested + sorted(resting, key=lambda client: (task.participations[client].last_round, client))
+
+
+@view.operation()
+def give(
+    federation: Federation, transaction: Transaction, key: RoundKey, cohort: Cohort, again: Collection[bytes]
+) -> Collection[bytes]:
+    """Make clients members of an open round, each with its own deadline; returns them.
+
+    Args:
+        federation: Holds the task.
+        transaction: Takes the members and their downloads.
+        key: The round; nothing is given if it is not open any more.
+        cohort: The new members.
+        again: Members whose deadline is over and who get a new one.
+    """
+    task, current = federation.tasks[key.task], federation.tasks[key.task].round
+    if current is None or current.key != key or current.closing:
+        return ()
+    enrolled = {client: sets for client, sets in cohort.downloads.items() if client in federation.clients}
+    encoded = dict(current.encoded)
+    members = members_of(federation, transaction, task, cohort._replace(downloads=enrolled), None, encoded)
+    for client, member in members.items():
+        transaction.later(WRITE_MEMBER, member_row(current, client, member))
+    if (first := current.deadline == inf) and members:
+        transaction.execute(
+            update(schema.rounds)
+            .where(_rounds.task == key.task, _rounds.number == key.round)
+            .values(started_at=federation.clock.now())
+        )
+    given = [*members, *again]
+
+    def follow() -> None:
+        now = federation.clock.elapsed()
+        current.encoded = encoded
+        current.members.update(members)
+        current.counts[admin_pb2.MEMBER_STATE_PENDING] += len(members)
+        current.held_until.update(dict.fromkeys(given, now + task.settings.member_deadline_s))
+        if first and members:
+            current.deadline = now + task.settings.deadline_s
+        federation.changed(due=True)
+
+    transaction.after_commit(follow)
+    return given
