@@ -76,8 +76,10 @@ def readable(federation: Federation, client_id: bytes, digest: bytes) -> Locatio
         sets = list(current_one.sets) if current_one is not None else []
         if member is not None and member.state == admin_pb2.MEMBER_STATE_PENDING:
             sets += member.sets
-        if client.role == enrolment_pb2.CLIENT_ROLE_EVALUATOR and task.evaluation is not None:
-            sets += task.evaluation.sets
+        if client.role == enrolment_pb2.CLIENT_ROLE_EVALUATOR:
+            newest = () if task.evaluation is None else (task.evaluation,)
+            for model in (*newest, *task.awaited_evaluations(federation.clock.elapsed())):
+                sets += model.sets
         if digest in fetchable(tuple(sets)):
             return federation.store.blobs.locate(digest)
     if _suspended(federation):
@@ -157,7 +159,7 @@ def _suspended(federation: Federation) -> list[Task]:
 
 def _assignment(federation: Federation, task: Task, client: Client) -> assignment_pb2.Assignment | None:
     if client.role == enrolment_pb2.CLIENT_ROLE_EVALUATOR:
-        return _evaluation(task, client)
+        return _evaluation(federation, task, client)
     current = task.round
     if current is None or current.state != admin_pb2.ROUND_STATE_OPEN:
         return None
@@ -178,10 +180,15 @@ def _assignment(federation: Federation, task: Task, client: Client) -> assignmen
     )
 
 
-def _evaluation(task: Task, client: Client) -> assignment_pb2.Assignment | None:
-    model = task.evaluation
+def _evaluation(federation: Federation, task: Task, client: Client) -> assignment_pb2.Assignment | None:
+    """The model that an evaluator was given and has not answered, else the newest."""
+    now = federation.clock.elapsed()
+    model = next((each for each in task.awaited_evaluations(now) if each.awaits(client.id, now)), task.evaluation)
     if model is None or client.id in model.evaluated_by:
         return None
+    until = model.given_until.get(client.id, now)
+    if until <= now:
+        until = model.given_until[client.id] = now + task.settings.deadline_s
     bundle = task.bundle_for(client, model.phase)
     assert bundle is not None  # the task suits the client
     return assignment_pb2.Assignment(
@@ -190,8 +197,7 @@ def _evaluation(task: Task, client: Client) -> assignment_pb2.Assignment | None:
         phase=model.phase,
         bundle=bundle.id,
         seed=keyed_hash.assignment_seed(task.seed, model.round, client.id),
-        # No deadline ends it, only the next model does; a client that takes longer than a round asks again.
-        time_left_ms=int(task.settings.deadline_s * 1000),
+        time_left_ms=int((until - now) * 1000),
         sets=model.sets,
         local_plan=evaluation.local_plan(task, model),
         answer=assignment_pb2.ANSWER_EVALUATION,

@@ -83,10 +83,13 @@ def accept(
         if row.body_sha256 == body_sha256:
             return receipt
         raise UpdateDiffers(f"round {number}: an evaluation with other bytes has been received; that one counts")
-    model = task.evaluation
+    newest = task.evaluation
+    now = federation.clock.elapsed()
+    given = (each for each in task.awaited_evaluations(now) if each.round == number and each.awaits(client, now))
+    model = next(given, newest)
     if model is None or number != model.round:
-        if model is not None and 1 <= number < model.round:
-            raise RoundClosed(f"round {number} of task {task_id} is not evaluated any more, round {model.round} is")
+        if newest is not None and 1 <= number < newest.round:
+            raise RoundClosed(f"round {number} of task {task_id} is not evaluated any more, round {newest.round} is")
         raise Unknown(f"round {number} of task {task_id} is not to be evaluated")
     bundle = task.bundle_for(known, model.phase)
     if bundle is None or header.bundle != bundle.id or header.phase != model.phase or header.uploads:

@@ -34,6 +34,8 @@ def reachable(federation: Federation, instead: Mapping[int, Holding]) -> set[byt
     found = {digest for digest, until in federation.store.blobs.kept_until.items() if until > now}
     for task in federation.tasks.values():
         found |= _held(task, instead.get(task.id, Holding.of(task)))
+        for model in task.awaited_evaluations(federation.clock.elapsed()):
+            found |= downloads.fetchable(model.sets)
     computed = federation.store.blobs.computed
     return found.union(*(computed[digest].sources for digest in found & computed.keys()))
 

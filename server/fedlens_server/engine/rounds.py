@@ -253,6 +253,8 @@ def _go_on(
     def follow() -> None:
         for name, value in standing._asdict().items():
             setattr(task, name, value)
+        if model is not task.evaluation:
+            task.older_evaluations = task.awaited_evaluations(federation.clock.elapsed())
         task.values, task.state_blobs, task.evaluation = remaining.values, remaining.blobs, model
         task.current_models = {}  # after the values, so that what is cached in it belongs to them
         task.round = following

@@ -95,6 +95,15 @@ class GlobalModel:
     phase: int
     sets: BlobSets
     evaluated_by: set[bytes] = field(default_factory=set)  # ids of evaluators
+    given_until: dict[bytes, float] = field(default_factory=dict)  # by evaluator, by `Clock.elapsed`
+
+    def awaits(self, evaluator: bytes, now: float) -> bool:
+        """Tell whether an evaluator was given this model and may still answer."""
+        return evaluator not in self.evaluated_by and now < self.given_until.get(evaluator, 0.0)
+
+    def awaits_any(self, now: float) -> bool:
+        """Tell whether an evaluator may still answer."""
+        return any(self.awaits(evaluator, now) for evaluator in list(self.given_until))
 
 
 @dataclass(kw_only=True)
@@ -120,6 +129,7 @@ class Task:
     values: State = field(default_factory=State)  # the method's state
     state_blobs: dict[Key, bytes] = field(default_factory=dict)  # digest by entry of the state
     evaluation: GlobalModel | None = None
+    older_evaluations: tuple[GlobalModel, ...] = ()  # that evaluators were given before, and have not answered yet
     eligible: set[bytes] = field(default_factory=set)  # ids of enrolled trainers that can run it
     # By client, of these values; made when asked.
     current_models: dict[bytes, check_in_pb2.CurrentModel] = field(default_factory=dict)
@@ -203,6 +213,11 @@ class Task:
         if enough or broken:
             return 0.0
         return current.deadline if current.reported >= settings.min_reports else inf
+
+    def awaited_evaluations(self, now: float) -> tuple[GlobalModel, ...]:
+        """The models that evaluators were given and may still answer, ascending by round."""
+        models = self.older_evaluations if self.evaluation is None else (*self.older_evaluations, self.evaluation)
+        return tuple(model for model in models if model.awaits_any(now))
 
     def bundle(self, digest: bytes) -> TaskBundle:
         """The bundle of this digest."""

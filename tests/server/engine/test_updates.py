@@ -289,10 +289,25 @@ def evaluating(running: Bench) -> Bench:
     return running
 
 
-def test_an_evaluation_of_a_round_that_another_has_followed_is_refused(evaluating: Bench) -> None:
-    header = evaluation_of(evaluating.assignment(EVE))
+def test_an_evaluator_that_takes_longer_than_a_round_answers(evaluating: Bench) -> None:
+    given = evaluating.assignment(EVE)
     evaluating.commit()
 
+    again = evaluating.assignment(EVE)
+    assert (again.round, again.sets) == (given.round, given.sets)
+    assert assignments.readable(evaluating.federation, EVE, given.sets[0].sha256).size == given.sets[0].size
+    evaluating.evaluate(EVE, evaluation_of(given))
+
+    assert evaluating.show().rounds[0].__getattribute__("global")[0].correct == 8
+    assert evaluating.assignment(EVE).round == 2
+
+
+def test_an_evaluation_after_its_deadline_is_refused_once_another_round_has_followed(evaluating: Bench) -> None:
+    header = evaluation_of(evaluating.assignment(EVE))
+    evaluating.commit()
+    evaluating.clock.wind(60)
+
+    assert evaluating.assignment(EVE).round == 2
     with pytest.raises(RoundClosed):
         evaluating.evaluate(EVE, header)
     for number in (0, 3, 2**64 - 1):
