@@ -87,7 +87,9 @@ def _aggregate(
     federation: Federation, task: Task, current: Round, open_blobs: ExitStack
 ) -> tuple[PreparedState | None, str]:
     """The new state, or the reason for which the round is abandoned."""
-    updates = _updates(federation, task, current)
+    everything = _updates(federation, task, current)
+    updates = [update for update in everything if current.members[update.client].phase == current.phase]
+    late = [update for update in everything if current.members[update.client].phase != current.phase]
     needed = task.settings.min_reports
     if len(updates) < needed:
         return None, f"{len(updates)} valid updates came, {needed} are needed ({_tally(current)})"
@@ -97,7 +99,10 @@ def _aggregate(
     population = participation.population(federation, task) if task.settings.by_arrival else current.population
     tools = method_calls.tools(federation, task, current.phase, current.number, population)
     try:
-        new = of_method(lambda: task.method.aggregate(phase, task.values, _opened(updates, open_blobs), tools))
+        before, admit = task.values, task.method.admit
+        if admit is not None and late:
+            before = of_method(lambda: admit(phase, before, _opened(late, open_blobs), tools))
+        new = of_method(lambda: task.method.aggregate(phase, before, _opened(updates, open_blobs), tools))
         following = task.phase_of(task.committed + 1)
         if current.phase < following < task.method_phases:
             later = method_calls.tools(federation, task, following, current.number, population)
@@ -109,7 +114,7 @@ def _aggregate(
 
 
 def _updates(federation: Federation, task: Task, current: Round) -> list[Update]:
-    bases = {upload.name: upload.base for upload in task.phases[current.phase].plan.uploads}
+    bases = [{upload.name: upload.base for upload in phase.plan.uploads} for phase in task.phases]
     stored = cache(federation.store.tensors)  # each set is shared by the updates of all to whom it was sent
 
     def update(client: bytes, member: Member) -> Update:
@@ -117,7 +122,8 @@ def _updates(federation: Federation, task: Task, current: Round) -> list[Update]
         values: dict[str, TensorSet] = {}
         for name, digest in member.blobs.items():
             found = federation.store.tensors(digest)
-            values[name] = RestoredTensors(sent[bases[name]], found) if bases[name] else found
+            base = bases[member.phase][name]
+            values[name] = RestoredTensors(sent[base], found) if base else found
         return Update(
             client=client,
             num_examples=member.num_examples,

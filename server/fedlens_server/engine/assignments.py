@@ -170,12 +170,12 @@ def _assignment(federation: Federation, task: Task, client: Client) -> assignmen
     return assignment_pb2.Assignment(
         task=task.id,
         round=current.number,
-        phase=current.phase,
+        phase=member.phase,
         bundle=member.bundle,
         seed=keyed_hash.assignment_seed(task.seed, current.number, client.id),
         time_left_ms=int(left * 1000),
         sets=member.sets,
-        local_plan=task.phases[current.phase].plan,
+        local_plan=task.phases[member.phase].plan,
         answer=assignment_pb2.ANSWER_UPDATE,
     )
 

@@ -173,7 +173,7 @@ def _memberships(federation: Federation, client: bytes) -> list[tuple[Round, Mem
 def _leave_open_rounds(federation: Federation, transaction: Transaction, client: bytes) -> None:
     for current, member in _memberships(federation, client):
         if not current.closing:
-            left = Member(bundle=member.bundle, state=admin_pb2.MEMBER_STATE_LEFT)
+            left = Member(bundle=member.bundle, phase=member.phase, state=admin_pb2.MEMBER_STATE_LEFT)
             view.write_member(federation, transaction, current, client, left)
 
 

@@ -52,7 +52,6 @@ class Membership:
 
     task: Task
     number: int
-    phase: int
     client: bytes
     current: Round | None
     ended: Member | None = None
@@ -72,12 +71,12 @@ class Membership:
     @property
     def local_plan(self) -> assignment_pb2.LocalPlan:
         """The local plan of the assignment."""
-        return self.task.phases[self.phase].plan
+        return self.task.phases[self.member.phase].plan
 
     @property
     def layouts(self) -> tuple[Layout, ...]:
         """The layout of each uploaded blob, exact but for the digest of its base."""
-        layouts, key = self.task.upload_layouts, (self.phase, self.member.bundle)
+        layouts, key = self.task.upload_layouts, (self.member.phase, self.member.bundle)
         if key not in layouts:
             plan, manifest = self.local_plan, self.bundle.manifest
             layouts[key] = tuple(plans.upload_layout(plan, upload, manifest) for upload in plan.uploads)
@@ -185,7 +184,7 @@ def _store(
         raise _differs(membership.number)
     membership.require_open()
     header, blobs = received.header, received.blobs
-    fault = vetting.update_fault(membership.task, membership.phase, membership.bundle, header, norms)
+    fault = vetting.update_fault(membership.task, membership.member.phase, membership.bundle, header, norms)
     if fault is not None:
         transaction.refuse(UpdateInvalid(fault))
         state = admin_pb2.MEMBER_STATE_QUARANTINED
@@ -275,7 +274,7 @@ def _membership(federation: Federation, client: bytes, task_id: int, number: int
     if current is not None and current.number == number:
         if client not in current.members:
             raise Forbidden(f"this client is not a member of round {number} of task {task_id}")
-        found = Membership(task=task, number=number, phase=current.phase, client=client, current=current)
+        found = Membership(task=task, number=number, client=client, current=current)
     else:
         found = _ended_membership(federation, client, task, number)
     found.require_present()
@@ -285,16 +284,13 @@ def _membership(federation: Federation, client: bytes, task_id: int, number: int
 def _ended_membership(federation: Federation, client: bytes, task: Task, number: int) -> Membership:
     if not 1 <= number < task.next_round:
         raise Unknown(f"task {task.id} has no round {number}")
-    members, phase = schema.members.c, schema.rounds.c.phase
     rows = federation.store.read(
-        select(schema.members, phase)
-        .select_from(schema.members.join(schema.rounds))
-        .where(members.task == task.id, members.round == number, members.client == client)
+        select(schema.members).where(_members.task == task.id, _members.round == number, _members.client == client)
     )
     if not rows:
         raise Forbidden(f"this client was not a member of round {number} of task {task.id}")
     member = Member.of_row(rows[0], lambda _: 0)  # blobs of its sets may be gone
-    return Membership(task=task, number=number, phase=rows[0].phase, client=client, current=None, ended=member)
+    return Membership(task=task, number=number, client=client, current=None, ended=member)
 
 
 def _check_enrolled(federation: Federation, client: bytes) -> None:
@@ -313,7 +309,8 @@ def _write(federation: Federation, transaction: Transaction, membership: Members
     assert current is not None  # it is open
     ended = replace(membership.member, **changes)
     view.write_member(federation, transaction, current, client, ended)
-    if task.settings.by_arrival and ended.state == admin_pb2.MEMBER_STATE_REPORTED:
+    takes_place = ended.phase == current.phase
+    if task.settings.by_arrival and ended.state == admin_pb2.MEMBER_STATE_REPORTED and takes_place:
         participation.reported(transaction, task, client, current.number)
     elif task.settings.by_arrival and ended.state == admin_pb2.MEMBER_STATE_QUARANTINED:
         participation.quarantined(transaction, task, client, federation.clock.now())

@@ -197,6 +197,11 @@ class Task:
         """The places of a round that has a goal."""
         return ceil((self.settings.goal or 0) * self.over_selection)
 
+    def intake_of(self, phase: int) -> int | None:
+        """The earlier phase, by its index, that a client without downloads in a phase can catch up with; None: none."""
+        name = self.phases[phase].intake
+        return next((i for i, earlier in enumerate(self.phases[:phase]) if earlier.name == name), None)
+
     def takes_everyone(self, phase: int) -> bool:
         """Tell whether a phase, by its index, takes every client that arrives in time, instead of a goal."""
         return self.phases[phase].cohort is None
@@ -354,8 +359,9 @@ def write_member(
     transaction.later(WRITE_MEMBER, member_row(current, client, member))
 
     def follow() -> None:
-        current.counts[current.members[client].state] -= 1
-        current.counts[member.state] += 1
+        if member.phase == current.phase:
+            current.counts[current.members[client].state] -= 1
+            current.counts[member.state] += 1
         current.members[client] = replace(member, evaluations="[]")
         has_left = member.state == admin_pb2.MEMBER_STATE_LEFT
         by_arrival = federation.tasks[current.task].settings.by_arrival

@@ -85,6 +85,7 @@ from fedlens_server.planning.task_settings import SettingsError
 
 CLUSTER, EXTRACT, CONCATENATE = "cluster", "extract", "concatenate"
 CLUSTERS = "clusters"  # shared entry
+CENTRES = "centres"  # shared entry: the label distribution of each cluster, float32 [clusters, classes]
 PLACE = "cluster"  # entry of each client
 CLUSTERED_BY = {
     "fesem": MethodDefinition(fesem.for_task, always(fesem.OBJECTIVE)),
@@ -139,6 +140,7 @@ class FedConcat:
             state = State(shared={CLUSTERS: self.clusters, **found})
         if phase.name == EXTRACT:
             entries = {_cluster(j): state.shared[GLOBAL] for j in range(state.shared[CLUSTERS])}
+            entries |= {name: state.shared[name] for name in (CENTRES, *self._first_download)}  # for who comes late
         else:
             models = _models(state)
             entries = {name: {key: model[key] for key in sorted(self.extractor)} for name, model in models.items()}
@@ -156,7 +158,7 @@ class FedConcat:
         if phase.name == EXTRACT:
             cluster = state.of(client).get(PLACE)
             return None if cluster is None else {GLOBAL: state.shared[_cluster(cluster)]}
-        return {GLOBAL: state.shared[GLOBAL]} if self.labels in (INFERRED, BY_BIAS) else {}
+        return {name: state.shared[name] for name in self._first_download}
 
     def aggregate(self, phase: Phase, state: State, updates: Sequence[Update], tools: Tools) -> State:
         """The clusters; then the mean within each cluster; then the unweighted mean of the classifier."""
@@ -174,6 +176,11 @@ class FedConcat:
                 new[_cluster(j)] = average_set(members, state.shared[_cluster(j)])
         return state.with_shared(**new)
 
+    @property
+    def _first_download(self) -> tuple[str, ...]:
+        """The sets from which clients train whose labels are inferred."""
+        return (GLOBAL,) if self.labels in (INFERRED, BY_BIAS) else ()
+
     def _clustered(self, state: State, updates: Sequence[Update], tools: Tools) -> State:
         rows = self._rows(updates, tools)
         usable = np.flatnonzero(np.isfinite(rows).all(1)).tolist()
@@ -187,7 +194,18 @@ class FedConcat:
         start = state.shared[GLOBAL]
         if self.labels == INFERRED:
             start = average_set(updates, start)
-        return state.with_clients(places).with_shared(**{GLOBAL: start, CLUSTERS: len(found.centres)})
+        centres = np.asarray(found.centres, np.float32)
+        return state.with_clients(places).with_shared(**{GLOBAL: start, CENTRES: centres, CLUSTERS: len(centres)})
+
+    def admit(self, phase: Phase, state: State, updates: Sequence[Update], tools: Tools) -> State:
+        """The state with each of these clients in the cluster whose label distribution is nearest to its own.
+
+        Ours: the paper's clients are all there for the clustering.
+        """
+        rows = self._rows(updates, tools)
+        usable = [(update.client, row) for update, row in zip(updates, rows, strict=True) if np.isfinite(row).all()]
+        apart = {client: np.square(np.asarray(state.shared[CENTRES]) - row).sum(axis=1) for client, row in usable}
+        return state.with_clients({client: {PLACE: int(distances.argmin())} for client, distances in apart.items()})
 
     def _rows(self, updates: Sequence[Update], tools: Tools) -> Rows:
         """The label distribution of each client, float64 [clients, classes]."""
@@ -266,8 +284,15 @@ def for_task(task: TaskPlan) -> Method:
     else:
         extract = whole_model_plan(task)
         first = Phase(name=CLUSTER, rounds=1, cohort=None, plan=_first_plan(task, labels, chosen["epsilon"], extract))
-        phases = (first, Phase(name=EXTRACT, rounds=extractor_rounds, cohort=size, plan=extract), classify)
-    return Method(phases=phases, begin=method.begin, download=method.download, aggregate=method.aggregate)
+        second = Phase(name=EXTRACT, rounds=extractor_rounds, cohort=size, plan=extract, intake=CLUSTER)
+        phases = (first, second, classify)
+    return Method(
+        phases=phases,
+        begin=method.begin,
+        download=method.download,
+        aggregate=method.aggregate,
+        admit=None if method.clustered is not None else method.admit,
+    )
 
 
 def _clustered(task: TaskPlan, chosen: Mapping[str, Any], rounds: int) -> Method | None:

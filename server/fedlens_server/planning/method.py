@@ -96,6 +96,8 @@ class Phase:
         plan: The local plan of its trainers.
         model: The rules by which a client puts together the model to predict with, from client state and downloads;
             None: those of the plan's first assembled weights.
+        intake: Name of an earlier phase whose local plan a client carries out that comes too late for it and so sits
+            this one out; `Method.admit` then takes it in. Empty: it sits the phase out.
     """
 
     name: str
@@ -103,6 +105,7 @@ class Phase:
     cohort: int | None
     plan: assignment_pb2.LocalPlan
     model: tuple[assignment_pb2.Rule, ...] | None = None
+    intake: str = ""
 
     @property
     def model_rules(self) -> tuple[assignment_pb2.Rule, ...]:
@@ -176,12 +179,15 @@ class Method:
             server stores others only for members of a round.
         aggregate: The state after a round. It depends on the set of updates, not on their order; the server passes
             them ascending by client id. Raises `NothingToAggregate` if they give no new state.
+        admit: The state with clients taken in that have caught up with the intake of a phase, given their updates;
+            called before `aggregate`. None: no phase has an intake.
     """
 
     phases: tuple[Phase, ...]
     begin: Begin
     download: Download
     aggregate: Aggregate
+    admit: Aggregate | None = None
 
 
 @dataclass(frozen=True)

@@ -119,6 +119,7 @@ members = sa.Table(
     sa.Column("client", sa.LargeBinary, primary_key=True),
     sa.Column("state", sa.Integer, nullable=False),
     sa.Column("bundle", sa.LargeBinary, nullable=False),
+    sa.Column("phase", sa.Integer, nullable=False),  # whose local plan it carries out
     sa.Column("sets", sa.Text, nullable=False),  # JSON {name: digest in hex}
     sa.Column("reason", sa.Text, nullable=False),
     sa.Column("body_sha256", sa.LargeBinary),

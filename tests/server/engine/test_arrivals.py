@@ -10,8 +10,10 @@ from fedlens_proto.v1 import assignment_pb2, update_pb2
 from fedlens_server.engine import updates
 from fedlens_server.errors import RoundClosed
 from fedlens_server.planning.task_settings import SettingsError
+from tests.server.concatenated import concatenated
 from tests.server.engine.arrivals import Arrivals
 from tests.server.fakes import ALICE, BOB, CAROL, DAVE, EVALUATORS, EVE, client_ids, update_of
+from tests.server.networks import network
 
 EVERYBODY = [ALICE, BOB, CAROL, DAVE, EVE]
 
@@ -430,3 +432,45 @@ def _trained(server: Arrivals, assignment: assignment_pb2.Assignment) -> tuple[u
     """What a client sends that has added 1 to every weight."""
     start = server.tensors(assignment)
     return update_of(assignment, {name: value + 1 for name, value in start.items()})
+
+
+def test_a_client_that_comes_late_has_a_cluster_after_one_round(server: Arrivals) -> None:
+    options = {"clusters": 2, "extractor_rounds": 3, "classifier_rounds": 1}
+    bundles = network(), concatenated(2)
+    settings = {"goal": 2, "min_reports": 2, "rounds": 5, "deadline_s": 60, "rest": 0}
+    server.take(*bundles, method="fedconcat", options=options, **settings)
+    for client, counts in ((ALICE, (9, 1)), (BOB, (1, 9))):  # the clustering is for everyone that comes in time
+        _counts(server, client, counts)
+    server.clock.wind(60)
+    server.advance()
+    for client in (ALICE, BOB):
+        server.report(client)
+
+    late = server.assignment(CAROL)
+    assert (late.phase, server.task.round and server.task.round.phase) == (0, 1)
+    _counts(server, CAROL, (8, 2))
+    server.advance()
+
+    cluster = server.task.values.clients
+    assert cluster[CAROL] == cluster[ALICE] != cluster[BOB]
+    assert (server.assignment(CAROL).round, server.assignment(CAROL).phase) == (3, 1)
+
+
+def test_who_catches_up_takes_no_place(server: Arrivals) -> None:
+    options = {"clusters": 2, "extractor_rounds": 3, "classifier_rounds": 1}
+    settings = {"goal": 2, "min_reports": 2, "rounds": 5, "deadline_s": 60, "rest": 0}
+    server.take(network(), concatenated(2), method="fedconcat", options=options, **settings)
+    for client, counts in ((ALICE, (9, 1)), (BOB, (1, 9))):
+        _counts(server, client, counts)
+    server.clock.wind(60)
+    server.advance()
+
+    phases = [server.assignment(client).phase for client in (CAROL, DAVE, ALICE, EVE, BOB)]
+
+    assert phases == [0, 0, 1, 0, 1]
+
+
+def _counts(server: Arrivals, client: bytes, counts: tuple[int, ...]) -> None:
+    """Answer an assignment that asks for class counts and no weights."""
+    server.assignment(client)
+    server.upload(client, None, sum(counts), class_counts=counts)

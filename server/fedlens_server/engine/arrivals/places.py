@@ -11,7 +11,7 @@ that reported longest ago.
 import logging
 import random
 import threading
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from math import ceil, inf
@@ -23,7 +23,7 @@ from fedlens_server.engine import view
 from fedlens_server.engine.arrivals import participation
 from fedlens_server.engine.cohorts import downloads
 from fedlens_server.engine.cohorts.cohort import Cohort, members_of
-from fedlens_server.engine.cohorts.members import WRITE_MEMBER, Round, RoundKey, member_row
+from fedlens_server.engine.cohorts.members import WRITE_MEMBER, Member, Round, RoundKey, member_row
 from fedlens_server.engine.method_calls import MethodFailed, of_method
 from fedlens_server.engine.view import Client, Federation, Task
 from fedlens_server.errors import ServerError
@@ -35,6 +35,7 @@ log = logging.getLogger(__name__)
 MOST_MEMBERS = 100_000
 _rounds = schema.rounds.c
 Request = check_in_pb2.CheckInRequest
+_Downloads = dict[bytes, Mapping[str, TensorSet]]
 
 
 def free_places(task: Task, current: Round, now: float) -> int:
@@ -44,7 +45,8 @@ def free_places(task: Task, current: Round, now: float) -> int:
     if task.takes_everyone(current.phase):
         return MOST_MEMBERS - len(current.members)
     wanted = max(0, (task.settings.goal or 0) - current.reported)
-    taken = sum(current.holds_place(client, now) for client in list(current.members))
+    members = list(current.members.items())
+    taken = sum(member.phase == current.phase and current.holds_place(client, now) for client, member in members)
     return max(0, ceil(wanted * task.over_selection) - taken)
 
 
@@ -126,8 +128,12 @@ class Places:
         federation.presence.saw(client_id, now)
         if client.role != enrolment_pb2.CLIENT_ROLE_TRAINER or held_place(federation, client_id) is not None:
             return None
-        rooms = [task for task, current in open_rounds(federation) if free_places(task, current, now) > 0]
-        if not any(task.suits(client) and request.task in (0, task.id) for task in rooms):
+        has_room = [
+            task
+            for task, current in open_rounds(federation)
+            if task.intake_of(current.phase) is not None or free_places(task, current, now) > 0
+        ]
+        if not any(task.suits(client) and request.task in (0, task.id) for task in has_room):
             return None
         decided: Future[None] = Future()
         with self._guard:
@@ -197,7 +203,8 @@ class Places:
         elif current.free_since is None:
             current.free_since = now
             self.on_free()
-        known = {client: federation.clients.get(client) for client in asking} if free else {}
+        intake = task.intake_of(current.phase)
+        known = {client: federation.clients.get(client) for client in asking} if free or intake is not None else {}
         able = [
             client.id
             for client in known.values()
@@ -214,25 +221,20 @@ class Places:
             for client in able
             if obstacle(federation, task, current, federation.clients[client], asking[client]) is None
         ]
-        downloaded: dict[bytes, Mapping[str, TensorSet]] = {}
-        for client in self._in_turn(task, current, able, now):
-            if len(downloaded) == free:
-                break
-            phase = task.method_phase(current.phase)
-            sets = of_method(partial(task.method.download, phase, task.values, client))
-            if sets is None:
-                current.sitting_out |= {client}
-            else:
-                downloaded[client] = sets
-        if not downloaded:
+        fresh, late = self._downloads(task, current, self._in_turn(task, current, able, now), free)
+        again = {client for client in fresh if client in current.members}
+        cohorts = [
+            Cohort(phase, (), task.values, sets, frozenset(), self._digests(task, sets))
+            for phase, sets in (
+                (current.phase, {client: sets for client, sets in fresh.items() if client not in again}),
+                (intake, late),
+            )
+            if phase is not None and sets
+        ]
+        if not cohorts and not again:
             return ()
-        again = downloaded.keys() & current.members.keys()
-        fresh = {client: sets for client, sets in downloaded.items() if client not in again}
-        own = (tensors for each in fresh.values() for tensors in each.values())
-        digests = downloads.find_digests(federation, task, own, ())
-        cohort = Cohort(current.phase, (), task.values, fresh, frozenset(), digests)
         try:
-            given = give(federation, current.key, cohort, again).result()
+            given = give(federation, current.key, cohorts, again).result()
         except (MethodFailed, NothingToAggregate) as error:
             log.error("task %r, round %d: no place could be given: %s", task.name, current.number, error)
             return ()
@@ -240,6 +242,34 @@ class Places:
             current.free_since = None
         self.on_given(given)
         return given
+
+    def _downloads(
+        self, task: Task, current: Round, clients: Iterable[bytes], free: int
+    ) -> tuple[_Downloads, _Downloads]:
+        """What so many of the clients download, and what those do that catch up, who take no place."""
+        fresh: _Downloads = {}
+        late: _Downloads = {}
+        intake = task.intake_of(current.phase)
+
+        def given(phase: int, client: bytes) -> Mapping[str, TensorSet] | None:
+            return of_method(partial(task.method.download, task.method_phase(phase), task.values, client))
+
+        for client in clients:
+            if len(fresh) == free and intake is None:
+                break
+            if (sets := given(current.phase, client)) is not None:
+                if len(fresh) < free:
+                    fresh[client] = sets
+            elif intake is not None and (sets := given(intake, client)) is not None:
+                if client not in current.members:
+                    late[client] = sets
+            else:
+                current.sitting_out |= {client}
+        return fresh, late
+
+    def _digests(self, task: Task, downloaded: _Downloads) -> downloads.Digests:
+        own = (tensors for sets in downloaded.values() for tensors in sets.values())
+        return downloads.find_digests(self._federation, task, own, ())
 
     def _in_turn(self, task: Task, current: Round, clients: Iterable[bytes], now: float) -> list[bytes]:
         """Those to whom places go, in this order."""
@@ -253,7 +283,7 @@ class Places:
 
 @view.operation()
 def give(
-    federation: Federation, transaction: Transaction, key: RoundKey, cohort: Cohort, again: Collection[bytes]
+    federation: Federation, transaction: Transaction, key: RoundKey, cohorts: Sequence[Cohort], again: Collection[bytes]
 ) -> Collection[bytes]:
     """Make clients members of an open round, each with its own deadline; returns them.
 
@@ -261,15 +291,17 @@ def give(
         federation: Holds the task.
         transaction: Takes the members and their downloads.
         key: The round; nothing is given if it is not open any more.
-        cohort: The new members.
+        cohorts: The new members, by phase.
         again: Members whose deadline is over and who get a new one.
     """
     task, current = federation.tasks[key.task], federation.tasks[key.task].round
     if current is None or current.key != key or current.closing:
         return ()
-    enrolled = {client: sets for client, sets in cohort.downloads.items() if client in federation.clients}
     encoded = dict(current.encoded)
-    members = members_of(federation, transaction, task, cohort._replace(downloads=enrolled), None, encoded)
+    members: dict[bytes, Member] = {}
+    for cohort in cohorts:
+        enrolled = {client: sets for client, sets in cohort.downloads.items() if client in federation.clients}
+        members |= members_of(federation, transaction, task, cohort._replace(downloads=enrolled), None, encoded)
     for client, member in members.items():
         transaction.later(WRITE_MEMBER, member_row(current, client, member))
     if (first := current.deadline == inf) and members:
@@ -284,7 +316,7 @@ def give(
         now = federation.clock.elapsed()
         current.encoded = encoded
         current.members.update(members)
-        current.counts[admin_pb2.MEMBER_STATE_PENDING] += len(members)
+        current.counts[admin_pb2.MEMBER_STATE_PENDING] += sum(m.phase == current.phase for m in members.values())
         current.held_until.update(dict.fromkeys(given, now + task.settings.member_deadline_s))
         if first and members:
             current.deadline = now + task.settings.deadline_s

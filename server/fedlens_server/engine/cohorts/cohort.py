@@ -102,7 +102,10 @@ def members_of(
         if missing := sorted(needed[bundle.id] - downloaded.keys()):
             raise MethodFailed(f"the method's download lacks set {missing[0]!r}, which its local plan names")
         of_method(partial(made.add, client, downloaded))
-    members = {client: Member(bundle=bundles[client], sets=sets) for client, sets in of_method(made.sets).items()}
+    members = {
+        client: Member(bundle=bundles[client], phase=cohort.phase, sets=sets)
+        for client, sets in of_method(made.sets).items()
+    }
     _check_bases(federation, task, plan, members)
     return members
 

@@ -28,6 +28,7 @@ class Member:
     """One client in a round: a row of the table `members`, each field the column of its name."""
 
     bundle: bytes  # digest
+    phase: int = 0  # whose local plan it carries out: the round's, or an earlier one that it has missed
     sets: BlobSets = ()
     state: admin_pb2.MemberState = admin_pb2.MEMBER_STATE_PENDING
     reason: str = ""
@@ -100,8 +101,8 @@ class Round:
     encoded: dict[bytes, assignment_pb2.BlobSet] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Count the members by state."""
-        self.counts = Counter(member.state for member in self.members.values())
+        """Count the members by state, but for those that catch up with an earlier phase."""
+        self.counts = Counter(member.state for member in self.members.values() if member.phase == self.phase)
 
     @property
     def pending(self) -> int:
@@ -143,11 +144,11 @@ WRITE_MEMBER = _insert.on_conflict_do_update(
 )
 _members = schema.members.c
 _absent = Member(bundle=b"", state=admin_pb2.MEMBER_STATE_LEFT).columns()
-# The row alone knows the bundle.
+# The row alone knows bundle and phase.
 LEAVE_ENDED_ROUND = (
     update(schema.members)
     .where(_members.task == bindparam("t"), _members.round == bindparam("r"), _members.client == bindparam("c"))
-    .values({name: value for name, value in _absent.items() if name != "bundle"})
+    .values({name: value for name, value in _absent.items() if name not in ("bundle", "phase")})
 )
 
 
