@@ -26,7 +26,7 @@ def task_values(task: pb.Task) -> dict[str, Any]:
         "rounds_committed": task.rounds_committed,
         "rounds_total": task.rounds_total,
         "enrolled": task.enrolled,
-        "population": task.population,
+        "population": task.population or None,
         "bundles": [digest.hex() for digest in task.bundles],
         "settings": json.loads(task.settings_json or "{}"),
     }
@@ -43,7 +43,7 @@ def task_row(values: dict[str, Any]) -> list[str]:
         values["state"] + (f": {values['reason']}" if values["reason"] else ""),
         values["settings"].get("method", "-"),
         f"{values['rounds_committed']} of {values['rounds_total']}",
-        f"{values['enrolled']} of {values['population']}",
+        str(values["enrolled"]) + (f" of {values['population']}" if values["population"] else ""),
     ]
 
 

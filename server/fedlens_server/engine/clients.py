@@ -1,5 +1,6 @@
 """Clients: enrolment by token, revoking, forgetting."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from sqlalchemy import bindparam, delete, insert, select, update
@@ -20,6 +21,8 @@ _USES = select(schema.token_uses.c.uses).where(schema.token_uses.c.token == bind
 _USE = insert_or(schema.token_uses).on_conflict_do_update(
     index_elements=["token"], set_={"uses": schema.token_uses.c.uses + 1}
 )
+_SEEN = "last seen"  # as the key of an operation that no other one depends on
+_SAW = update(schema.clients).where(_clients.id == bindparam("client")).values(last_seen=bindparam("at"))
 _UPDATE_CAPABILITIES = (
     update(schema.clients).where(_clients.id == bindparam("client")).values(capabilities=bindparam("found"))
 )
@@ -74,6 +77,14 @@ def enrol(
 
     transaction.after_commit(follow)
     return enrolled.role
+
+
+@operation(lambda seen: _SEEN)
+def note_seen(federation: Federation, transaction: Transaction, seen: Mapping[bytes, float]) -> None:
+    """Store when clients were last seen, by `Clock.elapsed`, for the count of those present after a restart."""
+    started = federation.clock.now() - federation.clock.elapsed()
+    for client, when in seen.items():
+        transaction.later(_SAW, {"client": client, "at": started + when})
 
 
 @operation()

@@ -39,6 +39,8 @@ def load(store: Store, clock: Clock, *, method_modules: bool = False) -> Federat
     for row in store.read(select(schema.clients)):
         capabilities = enrolment_pb2.Capabilities.FromString(row.capabilities)
         federation.clients[row.id] = Client(id=row.id, role=row.role, capabilities=capabilities, revoked=row.revoked)
+        if row.last_seen is not None:
+            federation.presence.restore(row.id, clock.elapsed() - (clock.now() - row.last_seen))
     federation.forgotten = {row.id for row in store.read(select(schema.forgotten))}
     downloads.load_computed(federation)
     for row in store.read(select(schema.tasks).order_by(schema.tasks.c.id)):

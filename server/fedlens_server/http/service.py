@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Iterator, Mapping
-from contextlib import AsyncExitStack, contextmanager
+from contextlib import AsyncExitStack, contextmanager, suppress
 from enum import Enum
 
 from aiohttp import web
@@ -10,11 +10,12 @@ from aiohttp import web
 from fedlens_proto.v1 import enrolment_pb2
 from fedlens_server.clock import Clock
 from fedlens_server.config import Config
-from fedlens_server.engine import recovery
+from fedlens_server.engine import clients, recovery
 from fedlens_server.engine.arrivals.places import Places
+from fedlens_server.engine.arrivals.presence import BUCKET_S
 from fedlens_server.engine.clients import TokenGrant
 from fedlens_server.engine.view import Change, Federation
-from fedlens_server.errors import SlowDown, Unavailable
+from fedlens_server.errors import SlowDown, StorageFull, Unavailable
 from fedlens_server.http.driver import Driver
 from fedlens_server.http.long_polls import Polls
 from fedlens_server.http.outcomes import Outcomes
@@ -123,10 +124,20 @@ class Service:
         self._ending.push_async_callback(asyncio.to_thread, federation.close)
         self._ending.push_async_callback(asyncio.to_thread, places.close)
         self._ending.callback(federation.subscribe(changed))
+        noting = asyncio.create_task(self._note_seen(federation))
+        self._ending.callback(noting.cancel)
         self._ending.push_async_callback(driver.stop)
         self._federation = federation
         if self.state is ServiceState.STARTING:
             self.state = ServiceState.READY
+
+    async def _note_seen(self, federation: Federation) -> None:
+        """Once a minute, store which clients are here."""
+        while True:
+            await self.clock.sleep_until(self.clock.elapsed() + BUCKET_S)
+            if seen := federation.presence.take_unsaved():
+                with suppress(StorageFull):  # they are seen again
+                    await asyncio.wrap_future(clients.note_seen(federation, seen))
 
 
 SERVICE = web.AppKey("service", Service)

@@ -23,6 +23,7 @@ clients = sa.Table(
     sa.Column("capabilities", sa.LargeBinary, nullable=False),  # the canonical message
     sa.Column("enrolled_at", sa.Float, nullable=False),
     sa.Column("revoked", sa.Boolean, nullable=False),
+    sa.Column("last_seen", sa.Float),  # seconds since the epoch, up to an hour old; null: never since it enrolled
 )
 
 # The number of clients that have enrolled with each token, including forgotten clients.

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fedlens_proto.v1 import assignment_pb2, update_pb2
-from fedlens_server.engine import updates
+from fedlens_server.engine import clients, updates
 from fedlens_server.errors import RoundClosed
 from fedlens_server.planning.task_settings import SettingsError
 from tests.server.concatenated import concatenated
@@ -426,6 +426,31 @@ def test_half_the_goal_is_enough_by_default(server: Arrivals) -> None:
     server.take(goal=5)
 
     assert server.task.settings.min_reports == 3
+
+
+def test_those_present_are_known_after_a_restart(server: Arrivals) -> None:
+    server.take(goal=1, min_reports=1, presence_s=3600)
+    crowd = client_ids(50)
+    server.enrol(crowd)
+    server.come(*crowd)
+    clients.note_seen(server.federation, server.federation.presence.take_unsaved()).result()
+    assert server.federation.presence.take_unsaved() == {}
+    server.clock.wind(1800)
+
+    server.reopen()
+
+    presence, now = server.federation.presence, server.clock.elapsed()
+    assert (presence.count(now, 3600), presence.count(now, 600)) == (50, 0)
+
+
+def test_who_stays_is_stored_again_after_an_hour(server: Arrivals) -> None:
+    presence = server.federation.presence
+    stored = []
+    for minute in range(0, 130, 10):
+        presence.saw(ALICE, 60.0 * minute)
+        stored += presence.take_unsaved().values()
+
+    assert stored == [0.0, 3600.0, 7200.0]
 
 
 def _trained(server: Arrivals, assignment: assignment_pb2.Assignment) -> tuple[update_pb2.UpdateHeader, bytes]:
