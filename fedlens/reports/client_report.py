@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from fedlens_edge_client.client import events
-from fedlens_edge_client.client.waiting import REASONS, Reminder
+from fedlens_edge_client.client.waiting import REASONS, Reminder, described
 from fedlens_edge_client.engines.choice import EngineName
 from fedlens_edge_client.training.evaluation import Evaluation
 
@@ -34,7 +34,7 @@ class ClientReport:
     ) -> None:
         """Print to `console`; `photos` is the folder of skipped files, `engine` the client's engine."""
         self._console = console
-        self._waits = REASONS | ({"no_task": _NO_TASK_FOR_PHONES} if engine == EngineName.EXECUTORCH else {})
+        self._no_task = _NO_TASK_FOR_PHONES if engine == EngineName.EXECUTORCH else REASONS["no_task"]
         self._photos = photos
         self._progress = Progress(
             TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), console=console, transient=True
@@ -72,7 +72,7 @@ class ClientReport:
             self._waiting = ""
             self._reminder.waits(f"{event.reason}; trying again")
         elif isinstance(event, events.Waiting):
-            self._waiting = f"waiting: {self._waits.get(event.reason, event.reason)}"
+            self._waiting = f"waiting: {self._no_task if event.reason == 'no_task' else described(event)}"
             self.look()
         else:
             self._waiting = ""

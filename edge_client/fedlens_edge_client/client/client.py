@@ -24,11 +24,10 @@ from fedlens_edge_client.client.events import (
     RoundRefused,
     RoundReported,
     TasksFinished,
-    Waiting,
 )
 from fedlens_edge_client.client.fetching import Fetcher
 from fedlens_edge_client.client.http_transport import HttpTransport
-from fedlens_edge_client.client.pacing import Pacing
+from fedlens_edge_client.client.pacing import Pauses
 from fedlens_edge_client.client.transport import Transport
 from fedlens_edge_client.engines import Engine, EngineError
 from fedlens_edge_client.engines.choice import ABILITIES, EngineName, make_engine
@@ -77,6 +76,7 @@ class EdgeClient:
         ca: Path | None = None,
         task: int | None = None,
         models: Iterable[str] = (),
+        client_version: int = 0,
         policy: Policy | None = None,
         on_event: Callable[[Event], None] | None = None,
         secret: bytes | None = None,
@@ -102,6 +102,7 @@ class EdgeClient:
             ca: Certificates (PEM) to trust instead of the system's.
             task: Take work of this task only.
             models: Names of the models, as in a bundle, that this client trains; none: any model.
+            client_version: Of the app, as its makers count it, 0 to 2^32 - 1; a task may require a least one.
             policy: Limits what the server may learn.
             on_event: Called with every event.
             secret: 32 bytes that identify this client, instead of those in the state folder.
@@ -117,17 +118,21 @@ class EdgeClient:
             disk: Reads and writes the state folder, one call at a time; by default a thread of this client.
             hold_ms: Longest time that the server may hold a check-in until there is work.
             durable: Stored data survives a power failure; otherwise, for studies, only the end of the process.
+
+        Raises:
+            ValueError: `client_version` is out of range.
         """
+        if not 0 <= client_version < 1 << 32:
+            raise ValueError(f"client_version: found {client_version}, must be 0 to {(1 << 32) - 1}")
         self._server = server.rstrip("/")
         self._folder = state
         self._album = album
-        self._token, self._ca, self._task = enrolment_token, ca, task
+        self._token, self._ca, self._task, self._version = enrolment_token, ca, task, client_version
         self._capabilities = requirements.capabilities(engine, models, policy)
         self._abilities = " ".join((engine, *self._capabilities.models, *self._capabilities.tables))
         self._policy = policy or Policy()
         self._emit: Callable[[Event], None] = on_event or (lambda event: None)
-        self._secret, self._given_transport = secret, transport
-        self._private_generator = private_generator
+        self._secret, self._given_transport, self._private_generator = secret, transport, private_generator
         self._engine = engine
         self._cache_folder, self._max_cache_bytes = cache or state / "cache", max_cache_bytes
         tried = self._cache_folder / TRIED
@@ -138,7 +143,6 @@ class EdgeClient:
         self._open = AsyncExitStack()
         self._role: str | None = None
         self._models: list[check_in_pb2.CurrentModel] = []
-        self._pacing = Pacing()
         self._may_have_result, self._enrolled_again = True, False
         self._ended = self._not_provided = (0, 0)  # no task and round have these numbers
 
@@ -250,6 +254,7 @@ class EdgeClient:
         """Open files and folders; `stack` closes them even if the caller is cancelled meanwhile."""
         self._state = StateFolder.open(self._folder, self._server, self._secret, self._durable)
         stack.callback(self._state.close)
+        self._pauses = Pauses(self._state, self._disk, self._emit)
         self._transport = self._given_transport or self._http_transport(stack)
         files = TensorFiles(self._folder / "tensors", self._durable)
         client_state = ClientState(self._state, files)
@@ -295,6 +300,7 @@ class EdgeClient:
             if waiting is not None:
                 return await self._deliver(waiting)
             self._may_have_result = False
+        await self._pauses.go_on()
         while True:
             started = time.monotonic()
             response = await self._check_in()
@@ -306,7 +312,7 @@ class EdgeClient:
                     return outcome
             elif kind == "wait":
                 self._models = list(response.wait.models)
-                await self._wait(response.wait, time.monotonic() - started)
+                await self._pauses.take(response.wait, time.monotonic() - started)
             elif kind == "finished":
                 self._models = list(response.finished.models)
                 self._emit(TasksFinished())
@@ -334,6 +340,7 @@ class EdgeClient:
             task=self._task or 0,
             num_examples=await self._disk.run(self._count_photos),
             hold_ms=self._hold_ms,
+            client_version=self._version,
         )
         return await self._transport.check_in(request)
 
@@ -363,11 +370,6 @@ class EdgeClient:
             if model.rules and task in (None, model.task):
                 return model
         raise ModelError("the server has named no model for this client yet; check in first (run or run_once)")
-
-    async def _wait(self, wait: check_in_pb2.Wait, held_s: float) -> None:
-        name = check_in_pb2.WaitReason.Name(wait.reason) if wait.reason in check_in_pb2.WaitReason.values() else "?"
-        self._emit(Waiting(name.removeprefix("WAIT_REASON_").lower(), wait.retry_after_ms))
-        await asyncio.sleep(self._pacing.pause_s(wait.retry_after_ms, held_s))
 
     async def _take_part(self, assignment: assignment_pb2.Assignment) -> Outcome | None:
         key = (assignment.task, assignment.round)

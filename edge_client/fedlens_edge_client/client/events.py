@@ -27,8 +27,9 @@ class Enrolled(Event):
 class Waiting(Event):
     """There is no work now."""
 
-    reason: str  # population | next_round | phase | no_task | superseded | busy | stopping
+    reason: str  # a key of `waiting.REASONS`
     retry_after_ms: int
+    detail: str = ""  # the server's text beside the reason
 
 
 @dataclass(frozen=True, slots=True)

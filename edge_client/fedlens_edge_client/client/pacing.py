@@ -1,6 +1,14 @@
-"""The pause before the next check-in: as the server asks, within limits."""
+"""The pause before the next check-in: as the server asks, within limits, over the end of a process."""
 
+import asyncio
 import random
+import time
+from collections.abc import Callable
+
+from fedlens_edge_client.background import CancellableExecutor
+from fedlens_edge_client.client.events import Event, Waiting
+from fedlens_edge_client.storage.state_folder import StateFolder
+from fedlens_proto.v1 import check_in_pb2
 
 LONGEST_PAUSE_S = 3600.0
 """Upper bound of the server's wish: a server that asks for a month may have work much earlier."""
@@ -8,6 +16,9 @@ LONGEST_PAUSE_S = 3600.0
 # A server that answers at once with "wait 0 ms" must not make a client spin.
 _SHORTEST_POLL_S = 0.05
 _LONGEST_OWN_PAUSE_S = 30.0
+# Shorter pauses are not worth a write to the disk.
+_LEAST_KEPT_S = 5.0
+_NOT_BEFORE = "not_before"  # in the state folder: seconds since the epoch
 
 
 class Pacing:
@@ -34,3 +45,37 @@ class Pacing:
         self._was_quick = is_quick
         # Clients with the same wait should not all return at the same moment.
         return (asked_s + self._own_pause_s) * random.uniform(1.0, 1.1)
+
+
+class Pauses:
+    """The pauses that the server asks for; a new process goes on with one that an earlier process has begun."""
+
+    def __init__(self, folder: StateFolder, disk: CancellableExecutor, emit: Callable[[Event], None]) -> None:
+        """Keep long pauses in `folder`, and tell `emit` of all."""
+        self._folder = folder
+        self._disk = disk
+        self._emit = emit
+        self._pacing = Pacing()
+        self._is_new = True
+
+    async def take(self, wait: check_in_pb2.Wait, held_s: float) -> None:
+        """Wait as the server says in a response that took `held_s` seconds."""
+        pause_s = self._pacing.pause_s(wait.retry_after_ms, held_s)
+        if pause_s >= _LEAST_KEPT_S:
+            await self._disk.run(self._folder.set, _NOT_BEFORE, str(time.time() + pause_s).encode())
+        name = check_in_pb2.WaitReason.Name(wait.reason) if wait.reason in check_in_pb2.WaitReason.values() else "?"
+        self._emit(Waiting(name.removeprefix("WAIT_REASON_").lower(), wait.retry_after_ms, wait.detail))
+        await asyncio.sleep(pause_s)
+
+    async def go_on(self) -> None:
+        """Wait for the rest of a pause that an earlier process has begun."""
+        if not self._is_new:
+            return
+        kept = await self._disk.run(self._folder.get, _NOT_BEFORE)
+        until_s = 0.0 if kept is None else float(kept)
+        # A clock that was set back must not stop the client for long.
+        left_s = min(until_s - time.time(), LONGEST_PAUSE_S)
+        if left_s > 0:
+            self._emit(Waiting("not_before", int(1000 * left_s)))
+            await asyncio.sleep(left_s)
+        self._is_new = False

@@ -3,6 +3,8 @@
 import time
 from collections.abc import Callable
 
+from fedlens_edge_client.client.events import Waiting
+
 REMIND_S = 30.0
 
 REASONS = {
@@ -13,8 +15,19 @@ REASONS = {
     "superseded": "another process uses this client's identity; end one of them",
     "busy": "the server holds as many polls as it can",
     "stopping": "the server is stopping; it will be back",
+    "rest": "this client took part a short while ago, and others go first",
+    "not_eligible": "the task does not take this client",
+    "sits_out": "an update of this client was not usable; it takes part again later",
+    "paused": "the operator has paused the task",
+    "not_before": "the server asked for a pause, which an earlier run has begun",
 }
 """Texts by the reason of `events.Waiting`."""
+
+
+def described(event: Waiting) -> str:
+    """The reason of a wait, in words."""
+    text = REASONS.get(event.reason, event.reason)
+    return f"{text}: {event.detail}" if event.detail else text
 
 
 class Reminder:

@@ -1,8 +1,10 @@
 import asyncio
 import shutil
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import asynccontextmanager, closing, suppress
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -25,6 +27,7 @@ from fedlens_edge_client.client.events import (
     Trained,
     Waiting,
 )
+from fedlens_edge_client.client.waiting import described
 from fedlens_edge_client.engines import BundleUnusable
 from fedlens_edge_client.errors import AssignmentFailed, BadResponse, ModelError, Refused, StateError
 from fedlens_edge_client.storage.state_folder import StateFolder
@@ -314,6 +317,110 @@ async def test_a_blob_that_is_gone_means_another_check_in_and_then_a_failure(fed
     assert isinstance(outcome, RoundFailed)
     assert server.calls["check-in"] == 2
     assert server.failures[1].reason == update_pb2.FAILURE_REASON_INTERNAL
+
+
+@asynccontextmanager
+async def told_to_wait(federation: Federation, server: FakeServer, **others: Any) -> AsyncIterator[EdgeClient]:
+    """A client, new in this process, that is in its first round until the end of the block."""
+    waits = asyncio.Event()
+
+    def hear(event: Event) -> None:
+        federation.events.append(event)
+        if isinstance(event, Waiting):
+            waits.set()
+
+    async with federation.client(server, on_event=hear, **others) as client:
+        running = asyncio.create_task(client.run_once())
+        await waits.wait()
+        yield client
+        running.cancel()
+        with suppress(asyncio.CancelledError):
+            await running
+
+
+def minute(**fields: Any) -> tuple[str, Callable[..., Any]]:
+    """The server's answer to a check-in: wait for a minute."""
+    wait = check_in_pb2.Wait(retry_after_ms=60_000, reason=check_in_pb2.WAIT_REASON_REST, **fields)
+    return "check-in", answering(lambda: reply(check_in_pb2.CheckInResponse(wait=wait)))
+
+
+async def test_a_new_process_asks_no_earlier_than_the_last_one_was_told(federation: Federation) -> None:
+    async with federation.server() as server:
+        server.troubles.append(minute())
+        async with told_to_wait(federation, server):
+            pass
+        federation.events.clear()
+
+        async with told_to_wait(federation, server):
+            assert server.calls["check-in"] == 1
+
+    (waiting,) = federation.events.of(Waiting)
+    assert waiting.reason == "not_before"
+    assert 50_000 < waiting.retry_after_ms <= 66_000
+
+
+async def test_a_clock_that_was_set_back_does_not_stop_a_client_for_more_than_an_hour(federation: Federation) -> None:
+    async with federation.server() as server:
+        with closing(StateFolder.open(federation.state, server.url)) as folder:
+            folder.set("not_before", str(time.time() + 86_400).encode())
+
+        async with told_to_wait(federation, server):
+            pass
+
+    assert federation.events.of(Waiting) == [Waiting("not_before", 3_600_000)]
+
+
+async def test_a_pause_that_is_over_is_forgotten(federation: Federation) -> None:
+    async with federation.server() as server:
+        with closing(StateFolder.open(federation.state, server.url)) as folder:
+            folder.set("not_before", str(time.time() - 1).encode())
+
+        outcome = await federation.one_round(server)
+
+    assert isinstance(outcome, RoundReported)
+
+
+async def test_a_result_in_the_outbox_does_not_wait(federation: Federation) -> None:
+    async with federation.server() as server:
+        arrived = asyncio.Event()
+
+        async def cut_off(request: web.Request) -> web.StreamResponse:
+            arrived.set()
+            return await hang_up(request)
+
+        server.troubles.append(("update", cut_off))
+        async with federation.client(server) as client:
+            running = asyncio.create_task(client.run_once())
+            await arrived.wait()
+            running.cancel()
+            with suppress(asyncio.CancelledError):
+                await running
+        with closing(StateFolder.open(federation.state, server.url)) as folder:
+            folder.set("not_before", str(time.time() + 3000).encode())
+
+        outcome = await federation.one_round(server)
+
+    assert isinstance(outcome, RoundReported)
+
+
+async def test_a_check_in_tells_the_apps_version_and_a_wait_says_what_is_missing(federation: Federation) -> None:
+    async with federation.server() as server:
+        server.troubles.append(minute(detail="version 6 of the app; task 'photos' needs 7"))
+        async with told_to_wait(federation, server):
+            pass
+    async with federation.server() as server:
+        async with federation.client(server, state=federation.state / "other", client_version=6) as client:
+            await client.run_once()
+
+    assert server.check_ins[-1].client_version == 6
+    (waiting,) = federation.events.of(Waiting)
+    assert described(waiting).endswith("go first: version 6 of the app; task 'photos' needs 7")
+
+
+def test_a_version_that_is_no_unsigned_number_of_32_bits_is_refused(federation: Federation) -> None:
+    for version in (-1, 1 << 32):
+        with pytest.raises(ValueError, match=f"client_version: found {version}, must be 0 to 4294967295"):
+            EdgeClient("http://127.0.0.1:1", federation.state, FolderAlbum(federation.photos), client_version=version)
 
 
 async def test_waiting_is_told_and_lasts_as_long_as_the_server_says(federation: Federation) -> None:

@@ -16,7 +16,7 @@ from fedlens_edge_client.client.events import (
     Trained,
     Waiting,
 )
-from fedlens_edge_client.client.waiting import REASONS
+from fedlens_edge_client.client.waiting import described
 from fedlens_edge_client.emulation.fleet.messages import EVALUATOR, ClientEnded, Happened, Message, client_name
 
 RoundId = tuple[int, int]  # task, round
@@ -87,7 +87,7 @@ class FleetStatus:
         if not events or len(events) < len(self.idle):
             return None
         reasons = Counter(
-            (f"waiting: {REASONS.get(event.reason, event.reason)}", True)
+            (f"waiting: {described(event)}", True)
             if isinstance(event, Waiting)
             else (f"{event.reason}; trying again", False)
             for event in events
@@ -132,6 +132,6 @@ def _activity(name: str, event: Event) -> str | None:
         case Retrying():
             return f"{name}: {event.reason}; again in {event.delay_s:.1f} s"
         case Waiting():
-            return f"waiting: {REASONS.get(event.reason, event.reason)}"
+            return f"waiting: {described(event)}"
         case _:
             return None
