@@ -358,6 +358,18 @@ def test_who_is_revoked_or_forgotten_frees_a_place(server: Arrivals) -> None:
     assert server.has_place(CAROL)
 
 
+def test_who_is_forgotten_while_a_round_closes_has_left_it(server: Arrivals) -> None:
+    server.take(goal=1, min_reports=1, over_selection=2)
+    server.assignment(ALICE)
+    server.report(BOB)
+    server.freeze()
+
+    server.forget(ALICE)
+    server.advance()
+
+    assert (server.state(ALICE), server.ends) == ("left", ["committed", "open"])
+
+
 def test_a_phase_for_everyone_takes_all_that_come_until_its_deadline(server: Arrivals) -> None:
     server.take(goal=2, min_reports=1, rounds=1, personal_evaluation=True, deadline_s=100)
     for client in (ALICE, BOB):

@@ -61,9 +61,9 @@ def quarantined(transaction: Transaction, task: Task, client: bytes, now: float)
 
 
 def missed(transaction: Transaction, task: Task, current: Round) -> None:
-    """Write that the members of a round that are still pending have missed it."""
+    """Write that the members of a round that are still pending have missed it, but for forgotten ones."""
     for client, member in current.members.items():
-        if member.state == admin_pb2.MEMBER_STATE_PENDING:
+        if member.state == admin_pb2.MEMBER_STATE_PENDING and client in task.participations:
             transaction.later(_MISS, {"t": current.task, "r": current.number, "c": client})
             _write(transaction, task, client, misses=task.participations[client].misses + 1)
 
