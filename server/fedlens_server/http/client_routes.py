@@ -59,7 +59,10 @@ async def check_in(request: web.Request) -> web.Response:
     service, client = _authenticated(request)
     message = decode_request(check_in_pb2.CheckInRequest, await _body(request, service, "check-in"))
     ask = partial(assignments.check_in, service.federation, client, message)
-    return responses.message(await service.polls.respond(client, message, ask, service.places))
+    response = await service.polls.respond(client, message, ask, service.places)
+    if response.HasField("assignment") and (request.transport is None or request.transport.is_closing()):
+        service.places.give_back(client)
+    return responses.message(response)
 
 
 async def get_blob(request: web.Request) -> web.StreamResponse:

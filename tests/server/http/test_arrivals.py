@@ -1,5 +1,7 @@
 """Places over HTTP: given to who asks, to a poll that is held, and back when a deadline is over."""
 
+import asyncio
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -70,3 +72,19 @@ async def test_an_update_after_the_end_is_refused_and_noted(server: Server, ende
     assert answer.outcome == (409, "round-closed")
     members = {member.client_id: member.state for member in (await server.show()).rounds[0].members}
     assert members == {first.id: admin_pb2.MEMBER_STATE_LATE, second.id: admin_pb2.MEMBER_STATE_REPORTED}
+
+
+async def test_the_place_of_a_client_that_has_gone_away_is_given_to_another(server: Server) -> None:
+    first, gone, other = await arrivals(server, member_deadline_s=60)
+    await first.assignment()
+    poll = await held(gone)
+    poll.cancel()
+    with suppress(asyncio.CancelledError):
+        await poll
+
+    server.clock.wind(60)
+    current = server.service.federation.tasks[1].round
+    assert current is not None
+    await until(lambda: gone.id in current.members)
+
+    assert (await other.assignment()).round == 1

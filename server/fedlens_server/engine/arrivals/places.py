@@ -153,6 +153,13 @@ class Places:
         """Note that the check-in of a client is held no more."""
         self._held.pop(client, None)
 
+    def give_back(self, client: bytes) -> None:
+        """Free the place of a client that was not reached; it stays a member, and gets one again if it asks."""
+        held = held_place(self._federation, client)
+        if held is not None and client in held[1].held_until:
+            held[1].held_until[client] = self._federation.clock.elapsed()
+            self.look()
+
     def look(self) -> None:
         """Have the thread give the places that are free; returns at once."""
         with self._guard:
