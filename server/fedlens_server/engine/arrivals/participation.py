@@ -5,8 +5,9 @@ places unused counts as resting until it reports.
 """
 
 from collections.abc import Iterable
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from math import floor
+from typing import Any
 
 from sqlalchemy import bindparam, select, update
 from sqlalchemy.dialects.sqlite import insert
@@ -93,7 +94,7 @@ def rest_rounds(federation: Federation, task: Task) -> int:
     return floor(present / (2 * task.places))
 
 
-def _write(transaction: Transaction, task: Task, client: bytes, **changes: float) -> None:
-    changed = Participation(**asdict(task.participations[client]) | changes)
+def _write(transaction: Transaction, task: Task, client: bytes, **changes: Any) -> None:
+    changed = replace(task.participations[client], **changes)
     transaction.later(_WRITE, {"task": task.id, "client": client, **asdict(changed)})
     transaction.after_commit(lambda: task.participations.__setitem__(client, changed))
