@@ -184,6 +184,10 @@ internal data class Status(
                 "phase" -> R.string.waiting_phase
                 "no_task" -> R.string.waiting_no_task
                 "stopping" -> R.string.waiting_stopping
+                "rest" -> R.string.waiting_rest
+                "not_eligible" -> R.string.waiting_not_eligible
+                "sits_out" -> R.string.waiting_sits_out
+                "paused" -> R.string.waiting_paused
                 else -> R.string.waiting_busy
             }
 

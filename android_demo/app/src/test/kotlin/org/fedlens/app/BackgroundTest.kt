@@ -154,6 +154,7 @@ class BackgroundTest {
     fun `a round that was cancelled or has ended before its job starts is not begun again`() {
         PlayedServer().use { server ->
             server.waitReason = WaitReason.WAIT_REASON_POPULATION
+            server.waitMs = 1_000 // too short for the next run to go on with
             joinWithPhoto(server)
             val screen = open<CollectActivity>().get()
             learnNow(screen)

@@ -76,6 +76,9 @@ internal class PlayedServer(
     /** The reason to wait that the server gives; null: work as [rounds] says. */
     @Volatile var waitReason: WaitReason? = null
 
+    /** How long the server asks a phone to wait, in milliseconds. */
+    @Volatile var waitMs: Int = WAIT_MS
+
     /** The task has a model already. */
     @Volatile var hasModel = true
 
@@ -154,7 +157,7 @@ internal class PlayedServer(
                         Wait
                             .newBuilder()
                             .setReason(reason)
-                            .setRetryAfterMs(WAIT_MS)
+                            .setRetryAfterMs(waitMs)
                             .addAllModels(models()),
                     ).build()
             round > rounds ->

@@ -33,6 +33,7 @@ internal class ClientLoop(
     private var role: Role? = storedRole()
     private var current = Finished.parseFrom(state.get(CURRENT) ?: ByteArray(0))
     private var mayHaveResult = true
+    private var isNew = true
     private var enrolledAgain = false
 
     // Task and round; no round has these numbers.
@@ -141,6 +142,7 @@ internal class ClientLoop(
             delivery.waiting()?.let { return deliver(it) }
             mayHaveResult = false
         }
+        goOnWaiting()
         while (true) {
             reporter.enter(ClientState.CheckingIn)
             val started = System.nanoTime()
@@ -185,6 +187,7 @@ internal class ClientLoop(
                 .setTask(settings.task ?: 0)
                 .setNumExamples(photos.toLong())
                 .setHoldMs(holdMs)
+                .setClientVersion(settings.clientVersion.toInt())
                 .build(),
         )
     }
@@ -194,9 +197,26 @@ internal class ClientLoop(
         heldMs: Long,
     ) {
         val retryAfterMs = Integer.toUnsignedLong(wait.retryAfterMs)
+        val pauseMs = pacing.pauseMs(retryAfterMs, heldMs)
+        if (pauseMs >= LEAST_KEPT_PAUSE_MS) {
+            state.set(NOT_BEFORE to (System.currentTimeMillis() + pauseMs).toString().toByteArray())
+        }
         val reason = if (wait.reason == WaitReason.UNRECOGNIZED) "?" else wait.reason.name
-        reporter.report(Event.Waiting(reason.removePrefix("WAIT_REASON_").lowercase(), retryAfterMs))
-        configuration.pause(pacing.pauseMs(retryAfterMs, heldMs))
+        reporter.report(Event.Waiting(reason.removePrefix("WAIT_REASON_").lowercase(), retryAfterMs, wait.detail))
+        configuration.pause(pauseMs)
+    }
+
+    /** Wait for the rest of a pause that an earlier process has begun: a new job must not ask earlier. */
+    private suspend fun goOnWaiting() {
+        if (!isNew) return
+        val until = state.get(NOT_BEFORE)?.let { String(it).toLong() } ?: 0
+        // A clock that was set back must not stop the client for long.
+        val leftMs = minOf(until - System.currentTimeMillis(), Pacing.LONGEST_PAUSE_MS)
+        if (leftMs > 0) {
+            reporter.report(Event.Waiting("not_before", leftMs))
+            configuration.pause(leftMs)
+        }
+        isNew = false
     }
 
     private suspend fun takePart(assignment: Assignment): Event.Outcome? {
@@ -269,6 +289,10 @@ internal class ClientLoop(
         const val ROLE = "role"
         const val CAPABILITIES = "capabilities"
         const val CURRENT = "current"
+        const val NOT_BEFORE = "not_before"
+
+        // Shorter pauses are not worth a write to the disk.
+        const val LEAST_KEPT_PAUSE_MS = 5_000L
         const val REPEATED_ASSIGNMENT_PAUSE_MS = 5_000L
         const val NANOS_PER_MS = 1_000_000L
     }

@@ -19,6 +19,7 @@ import java.io.File
  *     twice as much; the least recently used entries are deleted first.
  * @property backoff How failed requests are repeated; by default without limit.
  * @property holdMs Milliseconds for which the server may hold a check-in until there is work.
+ * @property clientVersion Of the app, as its makers count it, 0 to 2^32 - 1; a task may require a least one.
  */
 public class ClientSettings(
     public val enrolmentToken: String? = null,
@@ -31,7 +32,12 @@ public class ClientSettings(
     public val maxCacheBytes: Long = DEFAULT_CACHE_BYTES,
     public val backoff: Backoff = Backoff(),
     public val holdMs: Int = DEFAULT_HOLD_MS,
+    public val clientVersion: Long = 0,
 ) {
+    init {
+        require(clientVersion in 0..0xFFFF_FFFFL) { "clientVersion: found $clientVersion, must be 0 to 4294967295" }
+    }
+
     private companion object {
         const val DEFAULT_CACHE_BYTES = 512L shl 20
         const val DEFAULT_HOLD_MS = 25_000

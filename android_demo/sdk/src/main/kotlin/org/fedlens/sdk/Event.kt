@@ -11,10 +11,15 @@ public sealed interface Event {
         val role: String,
     ) : Event
 
-    /** There is no work now; [reason] is population, next_round, phase, no_task, superseded, busy or stopping. */
+    /**
+     * There is no work now; [reason] is population, next_round, phase, no_task, superseded, busy, stopping, rest,
+     * not_eligible, sits_out, paused, or not_before: an earlier process was told to wait. [detail] is the server's text
+     * beside it.
+     */
     public data class Waiting(
         val reason: String,
         val retryAfterMs: Long,
+        val detail: String = "",
     ) : Event
 
     /** A request failed and will be repeated. */

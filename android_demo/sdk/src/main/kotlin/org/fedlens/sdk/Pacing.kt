@@ -34,12 +34,12 @@ internal class Pacing(
         return ((askedMs + ownPauseMs) * (1 + random.nextDouble() / 10)).toLong()
     }
 
-    private companion object {
+    companion object {
         // A server that asks for a month's pause may change its mind earlier.
         const val LONGEST_PAUSE_MS = 3_600_000L
 
         // A server that answers at once with "wait 0 ms" must not make a client spin.
-        const val SHORTEST_POLL_MS = 50L
-        const val LONGEST_OWN_PAUSE_MS = 30_000L
+        private const val SHORTEST_POLL_MS = 50L
+        private const val LONGEST_OWN_PAUSE_MS = 30_000L
     }
 }
