@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from threading import Event
 
 import pytest
 
@@ -295,6 +296,23 @@ def test_a_held_poll_gets_a_place_that_becomes_free(server: Arrivals) -> None:
     server.settle_places()
 
     assert given == [BOB]
+
+
+def test_a_moment_is_not_named_again_while_places_are_being_given(server: Arrivals) -> None:
+    server.take(goal=2, member_deadline_s=600, patience_s=0)
+    server.assignment(ALICE)
+    writing = Event()
+    server.store.submit(lambda transaction: writing.wait())
+    server.places.ask(BOB, server.request())
+    server.clock.wind(600)
+    assert server.places.next_look() == server.clock.elapsed()
+
+    server.places.look()
+    again = server.places.next_look()
+    writing.set()
+
+    # Otherwise the driver would look without a pause until the thread has time.
+    assert again > server.clock.elapsed()
 
 
 def test_an_update_after_the_end_is_late_and_has_no_receipt(server: Arrivals) -> None:

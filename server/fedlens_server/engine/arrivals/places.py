@@ -163,6 +163,8 @@ class Places:
     def look(self) -> None:
         """Have the thread give the places that are free; returns at once."""
         with self._guard:
+            # Set here, not by the thread: until it has time, `next_look` must not name this moment again and again.
+            self._looked_at = self._federation.clock.elapsed()
             if self._is_due:
                 return
             self._is_due = True
@@ -183,7 +185,7 @@ class Places:
             asking, self._asking = self._asking, {}
         try:
             left = self._held | {client: request for client, (request, _) in asking.items()}
-            now = self._looked_at = self._federation.clock.elapsed()
+            now = self._federation.clock.elapsed()
             shares = {
                 task.id: free_places(task, current, now) / max(1, task.places)
                 for task, current in open_rounds(self._federation)
