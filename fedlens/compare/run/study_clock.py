@@ -44,7 +44,9 @@ class StudyClock:
 
     def next_awake(self) -> float | None:
         """The earliest time for which a sleeper waits."""
-        return min((when for when, _, waiter in self._sleepers if not waiter.done()), default=None)
+        while self._sleepers and self._sleepers[0][2].done():
+            heapq.heappop(self._sleepers)
+        return self._sleepers[0][0] if self._sleepers else None
 
     def jump(self, to: float) -> None:
         """Set the time to `to`, unless it is later already, and wake the sleepers whose time has come."""
