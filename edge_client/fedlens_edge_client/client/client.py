@@ -5,7 +5,6 @@
 The process may end at any arrow; the next process continues there.
 """
 
-import asyncio
 import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor
@@ -15,6 +14,7 @@ from typing import Self
 
 from fedlens_edge_client.background import CancellableExecutor
 from fedlens_edge_client.client.assignments import Assignments
+from fedlens_edge_client.client.clock import Clock, SystemClock
 from fedlens_edge_client.client.delivery import Delivery, Failure
 from fedlens_edge_client.client.events import (
     Enrolled,
@@ -91,6 +91,7 @@ class EdgeClient:
         disk: Executor | None = None,
         hold_ms: int = DEFAULT_HOLD_MS,
         durable: bool = True,
+        clock: Clock | None = None,
     ) -> None:
         """Remember the settings; `async with` opens everything.
 
@@ -118,6 +119,7 @@ class EdgeClient:
             disk: Reads and writes the state folder, one call at a time; by default a thread of this client.
             hold_ms: Longest time that the server may hold a check-in until there is work.
             durable: Stored data survives a power failure; otherwise, for studies, only the end of the process.
+            clock: Of pauses, instead of the machine's.
 
         Raises:
             ValueError: `client_version` is out of range.
@@ -125,21 +127,19 @@ class EdgeClient:
         if not 0 <= client_version < 1 << 32:
             raise ValueError(f"client_version: found {client_version}, must be 0 to {(1 << 32) - 1}")
         self._server = server.rstrip("/")
-        self._folder = state
-        self._album = album
+        self._folder, self._album = state, album
         self._token, self._ca, self._task, self._version = enrolment_token, ca, task, client_version
         self._capabilities = requirements.capabilities(engine, models, policy)
         self._abilities = " ".join((engine, *self._capabilities.models, *self._capabilities.tables))
         self._policy = policy or Policy()
         self._emit: Callable[[Event], None] = on_event or (lambda event: None)
         self._secret, self._given_transport, self._private_generator = secret, transport, private_generator
-        self._engine = engine
         self._cache_folder, self._max_cache_bytes = cache or state / "cache", max_cache_bytes
         tried = self._cache_folder / TRIED
         self._engine_factory = engine_factory or (lambda bundle: make_engine(engine, bundle, tried))
         self._features_folder = features or self._cache_folder
-        self._executor, self._disk_executor = executor, disk
-        self._hold_ms, self._durable = hold_ms, durable
+        self._engine, self._executor, self._disk_executor = engine, executor, disk
+        self._hold_ms, self._durable, self._clock = hold_ms, durable, clock or SystemClock()
         self._open = AsyncExitStack()
         self._role: str | None = None
         self._models: list[check_in_pb2.CurrentModel] = []
@@ -254,7 +254,7 @@ class EdgeClient:
         """Open files and folders; `stack` closes them even if the caller is cancelled meanwhile."""
         self._state = StateFolder.open(self._folder, self._server, self._secret, self._durable)
         stack.callback(self._state.close)
-        self._pauses = Pauses(self._state, self._disk, self._emit)
+        self._pauses = Pauses(self._state, self._disk, self._emit, self._clock)
         self._transport = self._given_transport or self._http_transport(stack)
         files = TensorFiles(self._folder / "tensors", self._durable)
         client_state = ClientState(self._state, files)
@@ -374,7 +374,7 @@ class EdgeClient:
     async def _take_part(self, assignment: assignment_pb2.Assignment) -> Outcome | None:
         key = (assignment.task, assignment.round)
         if key == self._ended:
-            await asyncio.sleep(_REPEATED_ASSIGNMENT_PAUSE_S)
+            await self._clock.sleep(_REPEATED_ASSIGNMENT_PAUSE_S)
         self._may_have_result = True
         failure: Failure
         try:

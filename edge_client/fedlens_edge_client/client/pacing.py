@@ -1,11 +1,10 @@
 """The pause before the next check-in: as the server asks, within limits, over the end of a process."""
 
-import asyncio
 import random
-import time
 from collections.abc import Callable
 
 from fedlens_edge_client.background import CancellableExecutor
+from fedlens_edge_client.client.clock import Clock
 from fedlens_edge_client.client.events import Event, Waiting
 from fedlens_edge_client.storage.state_folder import StateFolder
 from fedlens_proto.v1 import check_in_pb2
@@ -50,8 +49,11 @@ class Pacing:
 class Pauses:
     """The pauses that the server asks for; a new process goes on with one that an earlier process has begun."""
 
-    def __init__(self, folder: StateFolder, disk: CancellableExecutor, emit: Callable[[Event], None]) -> None:
+    def __init__(
+        self, folder: StateFolder, disk: CancellableExecutor, emit: Callable[[Event], None], clock: Clock
+    ) -> None:
         """Keep long pauses in `folder`, and tell `emit` of all."""
+        self._clock = clock
         self._folder = folder
         self._disk = disk
         self._emit = emit
@@ -62,10 +64,10 @@ class Pauses:
         """Wait as the server says in a response that took `held_s` seconds."""
         pause_s = self._pacing.pause_s(wait.retry_after_ms, held_s)
         if pause_s >= _LEAST_KEPT_S:
-            await self._disk.run(self._folder.set, _NOT_BEFORE, str(time.time() + pause_s).encode())
+            await self._disk.run(self._folder.set, _NOT_BEFORE, str(self._clock.now() + pause_s).encode())
         name = check_in_pb2.WaitReason.Name(wait.reason) if wait.reason in check_in_pb2.WaitReason.values() else "?"
         self._emit(Waiting(name.removeprefix("WAIT_REASON_").lower(), wait.retry_after_ms, wait.detail))
-        await asyncio.sleep(pause_s)
+        await self._clock.sleep(pause_s)
 
     async def go_on(self) -> None:
         """Wait for the rest of a pause that an earlier process has begun."""
@@ -74,8 +76,8 @@ class Pauses:
         kept = await self._disk.run(self._folder.get, _NOT_BEFORE)
         until_s = 0.0 if kept is None else float(kept)
         # A clock that was set back must not stop the client for long.
-        left_s = min(until_s - time.time(), LONGEST_PAUSE_S)
+        left_s = min(until_s - self._clock.now(), LONGEST_PAUSE_S)
         if left_s > 0:
             self._emit(Waiting("not_before", int(1000 * left_s)))
-            await asyncio.sleep(left_s)
+            await self._clock.sleep(left_s)
         self._is_new = False
