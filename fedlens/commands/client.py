@@ -11,6 +11,8 @@ if TYPE_CHECKING:
     from fedlens.reports.client_report import ClientReport
     from fedlens_edge_client.client.client import EdgeClient, Outcome
 
+MAX_VERSION = (1 << 32) - 1
+
 
 def client(
     server: Annotated[str, typer.Option(help="Address of the server, such as https://127.0.0.1:8443.")],
@@ -32,6 +34,12 @@ def client(
         typer.Option(help="Name of a table that the server may learn; may be given several times. Default: none."),
     ] = None,
     engine: Annotated[EngineChoice, typer.Option(help=ENGINE_HELP)] = "torch",
+    client_version: Annotated[
+        int,
+        typer.Option(
+            min=0, max=(1 << 32) - 1, help="Version of the app to tell the server; a task may need a least one."
+        ),
+    ] = 0,
     once: Annotated[bool, typer.Option("--once", help="End after one round.")] = False,
     task: Annotated[int | None, typer.Option(min=1, help="Id of the only task to take part in. Default: all.")] = None,
 ) -> None:
@@ -69,6 +77,7 @@ def client(
                 ca=ca,
                 task=task,
                 models=model or (),
+                client_version=client_version,
                 policy=Policy(tables=frozenset(allow_table or ())),
                 engine=EngineName(engine),
                 on_event=report.happened,

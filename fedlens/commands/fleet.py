@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedlens.commands.options import MAX_SEED, TOKEN_VARIABLE, enrolment_token, reported
+from fedlens.commands.options import HOUR_LASTS_HELP, HOUR_S, MAX_SEED, TOKEN_VARIABLE, enrolment_token, reported
 
 if TYPE_CHECKING:
     from fedlens_edge_client.engines.choice import EngineName
@@ -119,6 +119,12 @@ def fleet(
         Path | None, typer.Option(help="Folder for data sets. Default: fedlens in ~/.cache.")
     ] = None,
     faults: Annotated[Path | None, typer.Option(help="Fault plan (TOML): faults of clients by round.")] = None,
+    presence: Annotated[
+        Path | None, typer.Option(help="Presence plan (TOML): the hours in which clients are there. Default: all.")
+    ] = None,
+    hour_lasts: Annotated[
+        float, typer.Option(min=0.1, max=HOUR_S, help=f"{HOUR_LASTS_HELP} The server's should be the same.")
+    ] = HOUR_S,
     state: Annotated[Path, typer.Option(help="Folder for the fleet's state: secrets, outboxes, caches.")] = Path(
         "fleet-state"
     ),
@@ -146,6 +152,7 @@ def fleet(
     from fedlens_edge_client.emulation.fleet.config import FleetConfig, default_workers, fleet_key
     from fedlens_edge_client.emulation.fleet.session import run_session
     from fedlens_edge_client.emulation.partitions import Partition, PartitionName, PhotoPool
+    from fedlens_edge_client.emulation.presence import PresencePlan
     from fedlens_edge_client.engines.choice import check_installed
     from fedlens_edge_client.errors import EdgeClientError
 
@@ -184,6 +191,8 @@ def fleet(
             task=task,
             models=_names(models),
             engines=engines,
+            presence=None if presence is None else PresencePlan.load(presence),
+            hour_lasts_s=hour_lasts,
         )
         config.album(0)
         status = run_session(config, Console())

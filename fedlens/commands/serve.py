@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from fedlens.commands.options import reported
+from fedlens.commands.options import HOUR_LASTS_HELP, HOUR_S, reported
 
 
 def serve(
@@ -25,32 +25,37 @@ def serve(
     host: Annotated[str, typer.Option(help="With --init: address for clients.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="With --init: port for clients.")] = 8443,
     admin_port: Annotated[int, typer.Option(min=0, max=65535, help="With --init: port for operators.")] = 8444,
+    hour_lasts: Annotated[float, typer.Option(min=0.1, max=HOUR_S, help=HOUR_LASTS_HELP)] = HOUR_S,
 ) -> None:
     """Serve clients and operators until SIGTERM or Ctrl-C."""
     from fedlens_server.config import ConfigError
 
     with reported(ConfigError):
-        if init is None:
-            (_make_data if new_data else _serve)(config or Path("fedlens.toml"))
+        if init is None and new_data:
+            _make_data(config or Path("fedlens.toml"))
+        elif init is None:
+            _serve(config or Path("fedlens.toml"), hour_lasts)
         elif config is not None or new_data:
             raise ConfigError("--init and --config, --init and --new-data exclude each other")
         else:
             _initialise(init, host, port, admin_port)
 
 
-def _serve(path: Path) -> None:
+def _serve(path: Path, hour_lasts_s: float) -> None:
     import asyncio
     import logging
 
+    from fedlens_server.clock import FastClock
     from fedlens_server.config import ConfigError, load
     from fedlens_server.daemon import serve as serve_until_signal
     from fedlens_server.errors import StoreUnusable
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
     logging.getLogger("alembic").setLevel(logging.WARNING)
+    clock = None if hour_lasts_s == HOUR_S else FastClock(hour_lasts_s)
     try:
         # Flushed, because a parent process may wait for this line.
-        asyncio.run(serve_until_signal(load(path), partial(print, flush=True)))
+        asyncio.run(serve_until_signal(load(path), partial(print, flush=True), clock=clock))
     except StoreUnusable as error:
         raise ConfigError(str(error)) from error
 

@@ -30,12 +30,14 @@ class ServerProcess:
     Attributes:
         folder: Holds `fedlens.toml`, tokens, certificates if any, and the server's log.
         url: Address for clients, once the server runs.
+        options: Further options of `fedlens serve`.
     """
 
     def __init__(self, folder: Path) -> None:
         """The server starts with `start` or `with`."""
         self.folder = folder
         self.url = ""
+        self.options: tuple[str, ...] = ()
         self._admin_url = ""
         self._process: subprocess.Popen[str] | None = None
         self._log = folder / "server.log"
@@ -61,10 +63,15 @@ class ServerProcess:
         Raises:
             PartDied: It ended, or is not ready in time.
         """
-        arguments = [sys.executable, "-m", "fedlens.demo.child_command", "serve", "--config", str(self.folder / CONFIG)]
+        command = [sys.executable, "-m", "fedlens.demo.child_command", "serve", "--config", str(self.folder / CONFIG)]
         with self._log.open("a", encoding="utf-8") as log:
             self._process = subprocess.Popen(
-                arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True, start_new_session=True
+                [*command, *self.options],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                start_new_session=True,
             )
         try:
             self.url, self._admin_url = self._wait_until_ready(self._process)

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from fedlens_server.clock import SystemClock
+from fedlens_server.clock import Clock, SystemClock
 from fedlens_server.config import Config
 from fedlens_server.errors import StoreUnusable
 from fedlens_server.http.app import create_admin_app, create_app
@@ -26,6 +26,7 @@ async def serve(
     config: Config,
     announce: Callable[[str], None],
     stop: asyncio.Event | None = None,
+    clock: Clock | None = None,
 ) -> None:
     """Serve until SIGTERM or SIGINT, or until `stop` is set; return when all accepted requests are done.
 
@@ -33,6 +34,7 @@ async def serve(
         config: The config.
         announce: Called with one line when the server is ready.
         stop: Ends the server when it is set; None: signals alone do.
+        clock: Of rounds and pauses, instead of the machine's.
 
     Raises:
         ConfigError: A certificate or an address cannot be used.
@@ -58,7 +60,7 @@ async def serve(
 
     store.on_broken(give_up)
     try:
-        app = create_app(config, SystemClock(), store)
+        app = create_app(config, clock or SystemClock(), store)
         clients, operators = Runner(app), Runner(create_admin_app(app[SERVICE]))
         try:
             await clients.setup()

@@ -4,7 +4,7 @@
     client = 3
     round = 2
     kind = "delay"
-    seconds = 1.5          # for a delay only
+    seconds = 1.5          # for a delay or a loss only
 
     [rates]                # probabilities for every client and round without an entry
     seed = 7
@@ -16,16 +16,15 @@
 """
 
 import struct
-import tomllib
 from dataclasses import dataclass
 from enum import StrEnum
 from hashlib import sha256
 from pathlib import Path
 from typing import Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from fedlens_edge_client.emulation.settings_errors import explain
+from fedlens_edge_client.emulation.settings_errors import load_toml
 from fedlens_edge_client.errors import EdgeClientError
 
 
@@ -41,11 +40,15 @@ class FaultKind(StrEnum):
     NAN = "nan"  # uploads a well-formed blob with a NaN in it
     DUPLICATE = "duplicate"  # sends its update twice
     CORRUPT = "corrupt"  # uploads bytes that do not match their digest
+    LOSS = "loss"  # does not get its receipt, and sends its update again some seconds later
+
+
+_LASTING = (FaultKind.DELAY, FaultKind.LOSS)
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A fault of one client in one round; only a delay has `seconds`."""
+    """A fault of one client in one round; only a delay or a loss has `seconds`."""
 
     kind: FaultKind
     seconds: float = 0.0
@@ -64,14 +67,16 @@ class FaultEntry(_Model):
     client: int = Field(ge=0, description="an integer from 0")
     round: int = Field(ge=1, description="an integer from 1")
     kind: FaultKind = Field(strict=False, description=f"one of {', '.join(FaultKind)}")
-    seconds: float | None = Field(default=None, ge=0, le=3600, description="a number from 0 to 3600, for a delay only")
+    seconds: float | None = Field(
+        default=None, ge=0, le=3600, description="a number from 0 to 3600, for a delay or a loss"
+    )
 
     @model_validator(mode="after")
-    def _seconds_belong_to_delays(self) -> Self:
-        if (self.seconds is None) == (self.kind is FaultKind.DELAY):
+    def _seconds_belong_to_some(self) -> Self:
+        if (self.seconds is None) == (self.kind in _LASTING):
             found = "no seconds" if self.seconds is None else f"seconds = {self.seconds:g}"
             raise ValueError(
-                f"found kind {self.kind.value!r} with {found}; a delay needs seconds, other faults have none"
+                f"found kind {self.kind.value!r} with {found}; a delay or a loss needs seconds, other faults have none"
             )
         return self
 
@@ -85,6 +90,7 @@ class FaultRates(_Model):
     nan: float = _RATE
     duplicate: float = _RATE
     corrupt: float = _RATE
+    loss: float = _RATE
     delay_seconds: float = Field(default=1.0, ge=0, le=3600, description="a number from 0 to 3600")
 
     @model_validator(mode="after")
@@ -123,14 +129,7 @@ class FaultPlan(_Model):
         Raises:
             FaultPlanError: The file cannot be read or has a wrong key.
         """
-        try:
-            raw = tomllib.loads(path.read_text(encoding="utf-8"))
-        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-            raise FaultPlanError(f"{path.name}: cannot be read as TOML: {error}") from error
-        try:
-            return cls.model_validate(raw)
-        except ValidationError as error:
-            raise FaultPlanError(f"{path.name}: {explain(error, cls)}") from error
+        return load_toml(path, cls, FaultPlanError)
 
     def of(self, client: int, round_number: int) -> Fault | None:
         """The fault of a client in a round: its entry, or a random draw by the rates."""
@@ -141,6 +140,6 @@ class FaultPlan(_Model):
         left = int.from_bytes(sha256(message).digest()[:8], "little") / 2**64
         for kind in FaultKind:
             if left < self.rates.of(kind):
-                return Fault(kind, self.rates.delay_seconds if kind is FaultKind.DELAY else 0.0)
+                return Fault(kind, self.rates.delay_seconds if kind in _LASTING else 0.0)
             left -= self.rates.of(kind)
         return None

@@ -75,8 +75,10 @@ class FaultyTransport(TransportWrapper):
                 header, blobs = await asyncio.to_thread(with_nan, header, blobs)
             case FaultKind.CORRUPT if blobs:
                 blobs = [await asyncio.to_thread(with_flipped_byte, blobs[0]), *blobs[1:]]
-            case FaultKind.DUPLICATE:
+            case FaultKind.DUPLICATE | FaultKind.LOSS if fault:
                 first = await self._inner.put_update(task, round_number, header, blobs)
+                if fault.seconds:
+                    await self._sleep(fault.seconds)
                 second = await self._inner.put_update(task, round_number, header, blobs)
                 if first != second:
                     raise BadResponse("an update sent twice got two different receipts")

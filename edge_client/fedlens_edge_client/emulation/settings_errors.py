@@ -1,10 +1,24 @@
-"""Errors in settings files as sentences, made of pydantic's errors and the descriptions of fields."""
+"""Settings files, and the errors in them as sentences, made of pydantic's errors and the descriptions of fields."""
 
 import difflib
+import tomllib
 from collections.abc import Iterable
-from typing import get_args, get_origin
+from pathlib import Path
+from typing import TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
+
+M = TypeVar("M", bound=BaseModel)
+
+
+def load_toml(path: Path, model: type[M], error: type[Exception]) -> M:
+    """Read a file of settings; `error` is raised, with a text, if it cannot be read or has a wrong key."""
+    try:
+        return model.model_validate(tomllib.loads(path.read_text(encoding="utf-8")))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as unreadable:
+        raise error(f"{path.name}: cannot be read as TOML: {unreadable}") from unreadable
+    except ValidationError as wrong:
+        raise error(f"{path.name}: {explain(wrong, model)}") from wrong
 
 
 def explain(error: ValidationError, model: type[BaseModel]) -> str:

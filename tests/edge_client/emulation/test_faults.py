@@ -117,6 +117,7 @@ async def test_a_vanished_client_waits_for_the_end_of_the_round_and_others_get_t
         ('kind = "no"', r"fault\[0\]\.kind: found 'no', must be one of vanish, delay"),
         ("", r"fault\[0\]\.kind: found nothing, must be one of vanish"),
         ('kind = "delay"', r"fault\[0\]: found kind 'delay' with no seconds"),
+        ('kind = "loss"', r"fault\[0\]: found kind 'loss' with no seconds"),
         ('kind = "nan"\nseconds = 2', r"found kind 'nan' with seconds = 2; a delay"),
     ],
 )
@@ -184,3 +185,18 @@ async def test_a_delayed_update_is_not_sent_before_its_time(tmp_path: Path) -> N
 
     assert loop.time() - start >= 0.05
     assert server.bodies == [HEADER + BLOB]
+
+
+async def test_an_update_whose_receipt_is_lost_is_sent_again_later(tmp_path: Path) -> None:
+    server = RecordingTransport()
+    bodies_before: list[int] = []
+
+    async def sleep(seconds: float) -> None:
+        assert seconds == 600
+        bodies_before.append(len(server.bodies))
+
+    plan = plan_of(tmp_path, "[rates]\nloss = 1.0\ndelay_seconds = 600")
+    receipt = await FaultyTransport(server, plan, 3, sleep).put_update(1, 2, HEADER, [BLOB])
+
+    assert (bodies_before, server.bodies) == ([1], [HEADER + BLOB] * 2)
+    assert receipt.body_sha256 == sha256(HEADER + BLOB).digest()

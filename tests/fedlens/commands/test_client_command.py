@@ -52,6 +52,14 @@ async def test_a_client_takes_part_until_the_end_and_says_what_happens(bundle: B
     assert list(server.updates) == [1, 2]
 
 
+async def test_a_client_tells_the_version_that_it_is_given(bundle: Bundle, tmp_path: Path) -> None:
+    async with FakeServer(bundle, fedavg_plan(), rounds=1) as server:
+        result = await client(tmp_path, "--once", "--client-version", "7", server=server.url)
+
+    assert result.exit_code == 0
+    assert [request.client_version for request in server.check_ins] == [7]
+
+
 async def test_once_ends_after_one_round(bundle: Bundle, tmp_path: Path) -> None:
     async with FakeServer(bundle, fedavg_plan(), rounds=2) as server:
         result = await client(tmp_path, "--once", "--task", "7", server=server.url)

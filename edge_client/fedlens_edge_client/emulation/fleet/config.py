@@ -9,6 +9,7 @@ from pathlib import Path
 from fedlens_edge_client.emulation.faults import FaultPlan
 from fedlens_edge_client.emulation.fleet.messages import EVALUATOR, client_name
 from fedlens_edge_client.emulation.partitions import Partition, PhotoPool
+from fedlens_edge_client.emulation.presence import HOUR_S, PresencePlan
 from fedlens_edge_client.engines.choice import EngineName
 from fedlens_edge_client.errors import StateError
 from fedlens_edge_client.storage.album import Album
@@ -42,6 +43,8 @@ class FleetConfig:
             Features of photos are shared in any case.
         made_photos: Folder for photos that the partition makes, which fleets may share; None: one in `state`.
         photo_features: Folder for photos' features, which may outlive the fleet; None: one in `state`.
+        presence: The hours in which trainers are there; None: always.
+        hour_lasts_s: Seconds for which an hour lasts, for pauses, delays and `presence`.
     """
 
     server: str
@@ -61,6 +64,8 @@ class FleetConfig:
     shares_downloads: bool = True
     made_photos: Path | None = None
     photo_features: Path | None = None
+    presence: PresencePlan | None = None
+    hour_lasts_s: float = HOUR_S
 
     @property
     def indices(self) -> list[int]:

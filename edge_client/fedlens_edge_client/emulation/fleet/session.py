@@ -114,6 +114,8 @@ def _summarise(status: FleetStatus, config: FleetConfig, console: Console) -> No
     table.add_row(
         "updates reported", f"{status.reports:,} by {config.clients} clients, {status.bytes_uploaded:,} bytes"
     )
+    if status.late:
+        table.add_row("updates too late", f"{status.late:,}")
     if config.evaluator_token is not None:
         table.add_row("evaluations", str(status.evaluations))
     console.print(table)

@@ -52,6 +52,7 @@ class FleetStatus:
         idle: For each client its last event if that was waiting or retrying, else None.
         failures: Reasons of clients that failed.
         trouble: A line for each refused or abandoned update.
+        late: Updates that came after the end of their rounds, which ask more clients than they want.
     """
 
     name: Callable[[int], str] = client_name
@@ -62,6 +63,7 @@ class FleetStatus:
     trouble: list[str] = field(default_factory=list[str])
     reports: int = 0
     evaluations: int = 0
+    late: int = 0
     bytes_uploaded: int = 0
 
     def count(self, message: Message) -> None:
@@ -110,6 +112,8 @@ class FleetStatus:
                 self.bytes_uploaded += event.upload_bytes
             case RoundRefused(code="round-closed") if index == EVALUATOR:
                 pass  # rounds do not wait for an evaluator; a newer model exists
+            case RoundRefused(code="round-closed"):
+                self.late += 1
             case RoundRefused():
                 self.trouble.append(f"round {event.round_number}, {self.name(index)}: {event.code}: {event.message}")
             case RoundFailed():

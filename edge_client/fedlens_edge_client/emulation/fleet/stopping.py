@@ -62,6 +62,7 @@ class StoppableTransport:
 
     async def close(self) -> None:
         """Close the inner transport; also while stopping."""
+        self._quiet.set()  # a client that has gone makes no further call
         await self._inner.close()
 
     async def settle(self, client: asyncio.Task[None]) -> None:

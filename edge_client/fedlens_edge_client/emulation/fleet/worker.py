@@ -13,12 +13,14 @@ from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from fedlens_edge_client.client.client import TRIED, EdgeClient
+from fedlens_edge_client.client.client import DEFAULT_HOLD_MS, TRIED, EdgeClient
+from fedlens_edge_client.client.clock import Clock
 from fedlens_edge_client.client.events import Embedded, Event, Retrying, Trained
 from fedlens_edge_client.client.http_transport import HttpTransport, trust
 from fedlens_edge_client.client.retrying import Backoff
 from fedlens_edge_client.client.transport import Transport
 from fedlens_edge_client.client.unattended import take_part
+from fedlens_edge_client.emulation.emulated_time import FastClock, come_and_go
 from fedlens_edge_client.emulation.faulty_transport import FaultyTransport
 from fedlens_edge_client.emulation.fleet.client_executor import ClientExecutor
 from fedlens_edge_client.emulation.fleet.config import FleetConfig
@@ -116,9 +118,26 @@ class _FleetClient:
     stopping: asyncio.Future[None]
     send: Callable[[Message], None]
     last_embedded: float = 0.0
+    stoppable: StoppableTransport | None = None  # while the client is there
 
     async def start(self) -> None:
         """Take part until all tasks have ended or the fleet stops; reports a failure instead of raising it."""
+        presence, clock = self.config.presence, FastClock(self.config.hour_lasts_s)
+        if presence is None or self.index == EVALUATOR:
+            taking_part = self._take_part(clock, DEFAULT_HOLD_MS)
+        else:
+            # An operating system ends a background job that holds a connection for nothing.
+            taking_part = come_and_go(presence, self.index, clock, partial(self._take_part, hold_ms=0))
+        running = asyncio.create_task(taking_part)
+        await asyncio.wait([running, self.stopping], return_when=asyncio.FIRST_COMPLETED)
+        if not running.done() and self.stoppable is not None:
+            await self.stoppable.settle(running)
+        elif not running.done():
+            running.cancel()
+            await asyncio.wait([running])
+        self.send(ClientEnded(self.worker, self.index, _failure(running)))
+
+    async def _take_part(self, clock: Clock, hold_ms: int) -> None:
         config, index = self.config, self.index
         secret, engine, executor = config.secret(index), config.engine_of(index), ClientExecutor(self.computing)
         transport: Transport = HttpTransport(
@@ -129,8 +148,8 @@ class _FleetClient:
             on_retry=lambda *retry: self._happened(Retrying(*retry)),
         )
         if index != EVALUATOR:
-            transport = FaultyTransport(transport, config.plan, index)
-        stoppable = StoppableTransport(transport, executor, self.stopping)
+            transport = FaultyTransport(transport, config.plan, index, clock.sleep)
+        self.stoppable = StoppableTransport(transport, executor, self.stopping)
         client = EdgeClient(
             config.server,
             config.folder(index),
@@ -142,23 +161,21 @@ class _FleetClient:
             on_event=self._happened,
             secret=secret,
             private_generator=partial(private_generator, secret),
-            transport=stoppable,
+            transport=self.stoppable,
             engine=engine,
             engine_factory=partial(self.computing.engine_of, engine, config.shared / TRIED),
             cache=config.cache(index),
             features=config.features,
             executor=executor,
             disk=self.disk,
+            hold_ms=hold_ms,
+            clock=clock,
         )
-        running = asyncio.create_task(self._take_part(client))
-        await asyncio.wait([running, self.stopping], return_when=asyncio.FIRST_COMPLETED)
-        if not running.done():
-            await stoppable.settle(running)
-        self.send(ClientEnded(self.worker, index, _failure(running)))
-
-    async def _take_part(self, client: EdgeClient) -> None:
-        async with client:
-            await take_part(client)
+        try:
+            async with client:
+                await take_part(client)
+        finally:
+            self.stoppable = None
 
     def _happened(self, event: Event) -> None:
         """Send an event to the parent, unless it is one of hundreds."""

@@ -4,15 +4,19 @@ from pathlib import Path
 from fedlens.commands.fleet import PartitionChoice
 from fedlens_edge_client.emulation.faults import Fault, FaultKind, FaultPlan
 from fedlens_edge_client.emulation.partitions import PartitionName, PhotoPool
+from fedlens_edge_client.emulation.presence import PresencePlan
 
 DOCS = Path(__file__).parents[4] / "docs" / "fleet.md"
 
 
-def test_the_fault_plan_in_the_docs_can_be_loaded(tmp_path: Path) -> None:
-    (sample,) = re.findall(r"```toml\n(.*?)```", DOCS.read_text(encoding="utf-8"), flags=re.DOTALL)
-    (tmp_path / "plan.toml").write_text(sample, encoding="utf-8")
+def test_the_plans_in_the_docs_can_be_loaded(tmp_path: Path) -> None:
+    samples = re.findall(r"```toml\n(.*?)```", DOCS.read_text(encoding="utf-8"), flags=re.DOTALL)
+    for name, sample in zip(("faults.toml", "presence.toml"), samples, strict=True):
+        (tmp_path / name).write_text(sample, encoding="utf-8")
 
-    plan = FaultPlan.load(tmp_path / "plan.toml")
+    plan = FaultPlan.load(tmp_path / "faults.toml")
+
+    assert PresencePlan.load(tmp_path / "presence.toml").time_zones == 3
 
     assert plan.of(3, 2) == Fault(FaultKind.DELAY, 1.5)
     assert plan.of(4, 2) == Fault(FaultKind.NAN)

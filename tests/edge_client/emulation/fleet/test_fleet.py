@@ -23,6 +23,7 @@ from fedlens_edge_client.emulation.fleet.processes import WorkerDied
 from fedlens_edge_client.emulation.fleet.running import run_fleet
 from fedlens_edge_client.emulation.fleet.status import FleetStatus
 from fedlens_edge_client.emulation.partitions import Partition, PartitionName, PhotoPool
+from fedlens_edge_client.emulation.presence import PresencePlan
 from fedlens_proto.manifest import Bundle
 from fedlens_proto.v1 import admin_pb2
 from tests.integration.federation import tiny_bundle
@@ -143,6 +144,43 @@ def test_faults_of_a_plan_reach_the_server_and_the_evaluator_measures_every_test
     assert status.failures == {}
     measured = {sums.count for result in admin.show("digits").rounds for sums in getattr(result, "global")}
     assert measured == {sum(len(members) for members in pool.test)}
+
+
+@pytest.mark.slow
+def test_phones_of_a_fleet_come_and_go_on_the_clock_of_their_server(
+    tmp_path: Path, pool: PhotoPool, bundle: Bundle
+) -> None:
+    # Every other hour, and most phones go in the middle of it.
+    presence = PresencePlan(hours=(1.0, 0.0) * 12, time_zones=2, leaves=0.7, clock_off_s=86400.0)
+    server = ServerProcess.fresh(tmp_path / "server")
+    server.options = ("--hour-lasts", "1")
+    settings = {"method": "fedavg", "selection": "arrivals", "rounds": ROUNDS, "goal": 2, "deadline_s": 1800}
+    with server:
+        admin = AdminClient(server.profile)
+        admin.create_task("digits", [bundle], json.dumps(settings))
+        config = FleetConfig(
+            server=server.url,
+            clients=6,
+            pool=pool,
+            partition=Partition(name=PartitionName.CAMERA_NONIID, seed=1, per_class=1),
+            plan=FaultPlan(),
+            key=bytes(32),
+            state=tmp_path / "fleet",
+            workers=1,
+            token=server.token("trainer"),
+            ca=server.ca,
+            presence=presence,
+            hour_lasts_s=1.0,
+        )
+        stopped: list[FleetStatus] = []
+
+        run_fleet(config, lambda message, status: stopped.append(status), lambda: any(s.reports for s in stopped))
+        status = run_fleet(config)
+
+        shown = admin.show("digits")
+    assert status.failures == {}
+    assert shown.task.state == admin_pb2.TASK_STATE_FINISHED
+    assert len({member.client_id for found in shown.rounds for member in found.members}) > 2
 
 
 def test_a_worker_that_dies_ends_the_fleet_with_its_name(fleet_of: MakeFleet) -> None:

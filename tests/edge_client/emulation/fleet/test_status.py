@@ -141,13 +141,19 @@ def test_trouble_is_told_in_words_with_the_names_that_the_fleet_has_for_clients(
 
     status.count(Happened(0, 3, RoundStarted(1, 2, 10, 2)))
     status.count(Happened(0, 3, RoundFailed(1, 2, "no_photos", "there is no labelled train photo")))
-    status.count(Happened(0, 4, RoundRefused(1, 2, "round-closed", "the round has closed")))
+    status.count(Happened(0, 4, RoundRefused(1, 2, "update-invalid", "a blob is not what the header says")))
 
     assert status.activity == {0: "client 3 (anna): round 2, 10 photos"}
     assert status.trouble == [
         "round 2, client 3 (anna): no_photos: there is no labelled train photo",
-        "round 2, client 4 (anna): round-closed: the round has closed",
+        "round 2, client 4 (anna): update-invalid: a blob is not what the header says",
     ]
+
+
+def test_an_update_that_comes_after_the_end_of_its_round_is_late_and_no_trouble() -> None:
+    status = heard((4, RoundStarted(1, 2, 10, 2)), (4, RoundRefused(1, 2, "round-closed", "the round has closed")))
+
+    assert (status.late, status.trouble) == (1, [])
 
 
 def test_an_evaluator_is_no_member_of_a_round_and_what_comes_after_the_next_model_is_no_trouble() -> None:
