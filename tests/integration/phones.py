@@ -143,10 +143,10 @@ class ObservedTransport(TransportWrapper):
     def __init__(self, inner: Transport, phones: "Phones", index: int, error_s: float) -> None:
         super().__init__(inner)
         self._phones, self._index, self._error_s = phones, index, error_s
-        phones.seen.enrolled.add(index)
 
     async def check_in(self, request: check_in_pb2.CheckInRequest) -> check_in_pb2.CheckInResponse:
         phones, seen, now = self._phones, self._phones.seen, self._phones.clock.now()
+        seen.enrolled.add(self._index)
         not_before, error_s = seen.not_before.pop(self._index, (0.0, 0.0))
         if now < not_before and error_s == self._error_s:
             seen.early.add(self._index)

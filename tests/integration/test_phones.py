@@ -50,7 +50,7 @@ async def test_rounds_go_on_with_two_thousand_phones_that_come_and_go(tmp_path: 
     async with phones_with_server(tmp_path, 2000, plan, FaultPlan(rates=ROUGH)) as phones:
         federation = phones.service.federation
         await create(federation, "shared", tiny_bundle(), method="fedavg", goal=20, min_reports=10)
-        await create(federation, "personal", network(), method="fedper", goal=5, patience_s=0)
+        await create(federation, "personal", network(), method="fedper", goal=5, max_failures=1)
         midnight = START - START % (24 * HOUR_S)
         phones.begin()
 
@@ -72,6 +72,7 @@ async def test_rounds_go_on_with_two_thousand_phones_that_come_and_go(tmp_path: 
         assert last.state == admin_pb2.ROUND_STATE_OPEN
         assert {each.state for each in ended if not each.reason} == {admin_pb2.ROUND_STATE_COMMITTED}
         assert all(ABANDONED.fullmatch(each.reason) for each in ended if each.reason)
+    assert any(each.reason for found in shown for each in found.rounds)
     # In eight hours without phones the rounds that had enough end, and the next ones wait; then both tasks go on.
     for earlier, later, last in zip(before, after, shown, strict=True):
         assert len(later.rounds) - len(earlier.rounds) <= 1
