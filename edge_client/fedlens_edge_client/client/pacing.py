@@ -47,7 +47,7 @@ class Pacing:
 
 
 class Pauses:
-    """The pauses that the server asks for; a new process goes on with one that an earlier process has begun."""
+    """The pauses that the server asks for; one that was cut short goes on, in a new process too."""
 
     def __init__(
         self, folder: StateFolder, disk: CancellableExecutor, emit: Callable[[Event], None], clock: Clock
@@ -58,26 +58,34 @@ class Pauses:
         self._disk = disk
         self._emit = emit
         self._pacing = Pacing()
-        self._is_new = True
+        self._may_be_cut_short = True  # by the end of an earlier process
 
     async def take(self, wait: check_in_pb2.Wait, held_s: float) -> None:
         """Wait as the server says in a response that took `held_s` seconds."""
         pause_s = self._pacing.pause_s(wait.retry_after_ms, held_s)
         if pause_s >= _LEAST_KEPT_S:
-            await self._disk.run(self._folder.set, _NOT_BEFORE, str(self._clock.now() + pause_s).encode())
+            self._may_be_cut_short = True
+            await self._keep(self._clock.now() + pause_s)
         name = check_in_pb2.WaitReason.Name(wait.reason) if wait.reason in check_in_pb2.WaitReason.values() else "?"
         self._emit(Waiting(name.removeprefix("WAIT_REASON_").lower(), wait.retry_after_ms, wait.detail))
         await self._clock.sleep(pause_s)
+        self._may_be_cut_short = False
 
     async def go_on(self) -> None:
-        """Wait for the rest of a pause that an earlier process has begun."""
-        if not self._is_new:
+        """Wait for the rest of a pause that an earlier process, or a cancelled call, has begun."""
+        if not self._may_be_cut_short:
             return
         kept = await self._disk.run(self._folder.get, _NOT_BEFORE)
-        until_s = 0.0 if kept is None else float(kept)
-        # A clock that was set back must not stop the client for long.
-        left_s = min(until_s - self._clock.now(), LONGEST_PAUSE_S)
+        now_s = self._clock.now()
+        left_s = 0.0 if kept is None else float(kept) - now_s
+        if left_s > LONGEST_PAUSE_S:
+            # The clock was set back. Written, so that the next process does not wait for as long again.
+            left_s = LONGEST_PAUSE_S
+            await self._keep(now_s + left_s)
         if left_s > 0:
-            self._emit(Waiting("not_before", int(1000 * left_s)))
+            self._emit(Waiting("not_before", round(1000 * left_s)))
             await self._clock.sleep(left_s)
-        self._is_new = False
+        self._may_be_cut_short = False
+
+    async def _keep(self, until_s: float) -> None:
+        await self._disk.run(self._folder.set, _NOT_BEFORE, str(until_s).encode())

@@ -108,12 +108,12 @@ class StateFolder:
             database.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, value))
 
     def reset(self) -> None:
-        """Delete enrolment, results and client state: a server that forgot the client cannot use them.
+        """Delete enrolment, pause, results and client state: a server that forgot the client cannot use them.
 
         Noisy answers stay, because fresh noise for a second answer would let the noise average out.
         """
         with self.transaction() as database:
-            database.execute("DELETE FROM meta WHERE key = 'enrolment'")
+            database.execute("DELETE FROM meta WHERE key IN ('enrolment', 'not_before')")
             for table in ("outbox", "outbox_blobs", "client_state"):
                 database.execute(f"DELETE FROM {table}")
 

@@ -367,7 +367,29 @@ async def test_a_clock_that_was_set_back_does_not_stop_a_client_for_more_than_an
         async with told_to_wait(federation, server):
             pass
 
+        with closing(StateFolder.open(federation.state, server.url)) as folder:
+            kept = folder.get("not_before")
+
     assert federation.events.of(Waiting) == [Waiting("not_before", 3_600_000)]
+    assert kept is not None and float(kept) <= time.time() + 3600  # the next process does not wait for a day's worth
+
+
+async def test_a_call_after_a_cancelled_one_waits_for_the_rest_of_its_pause(federation: Federation) -> None:
+    def cancel_in_the_pause(event: Event) -> None:
+        federation.events.append(event)
+        task = asyncio.current_task()
+        if isinstance(event, Waiting) and task is not None:
+            task.cancel()
+
+    async with federation.server() as server:
+        server.troubles.append(minute())
+        async with federation.client(server, on_event=cancel_in_the_pause) as client:
+            for _ in range(2):
+                with suppress(asyncio.CancelledError):
+                    await asyncio.create_task(client.run_once())
+
+    assert [event.reason for event in federation.events.of(Waiting)] == ["rest", "not_before"]
+    assert server.calls["check-in"] == 1
 
 
 async def test_a_pause_that_is_over_is_forgotten(federation: Federation) -> None:

@@ -46,6 +46,14 @@ def test_an_injected_secret_is_not_written_to_disk(tmp_path: Path) -> None:
     assert not (tmp_path / "state" / "secret").exists()
 
 
+def test_a_server_that_forgot_the_client_has_asked_it_for_no_pause(tmp_path: Path) -> None:
+    with closing(StateFolder.open(tmp_path / "state", SERVER)) as state:
+        state.set("not_before", b"2000000000.0")
+        state.reset()
+
+        assert state.get("not_before") is None
+
+
 def test_a_state_folder_belongs_to_one_server(tmp_path: Path) -> None:
     StateFolder.open(tmp_path / "state", SERVER).close()
     with pytest.raises(StateError, match=r"belongs to https://fl\.example\.org, not to server https://other"):

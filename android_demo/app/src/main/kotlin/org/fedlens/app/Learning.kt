@@ -210,6 +210,10 @@ internal class Learning(
         app.suggestions.forget()
     }
 
+    // The longer one is there from Android 9 on.
+    @Suppress("DEPRECATION")
+    private val appVersion get() = app.packageManager.getPackageInfo(app.packageName, 0).versionCode.toLong()
+
     private suspend fun open(): FedLensClient {
         val settings = app.settings
         val link = settings.link ?: throw notEnrolled("the phone has not joined a server")
@@ -227,6 +231,7 @@ internal class Learning(
                     pins = link.pins,
                     ca = link.pem?.let { pem -> File(folder.apply { mkdirs() }, "ca.pem").apply { writeText(pem) } },
                     secrets = app.surroundings.secrets(folder),
+                    clientVersion = appVersion,
                 ),
                 ::happened,
             )

@@ -188,6 +188,7 @@ internal data class Status(
                 "not_eligible" -> R.string.waiting_not_eligible
                 "sits_out" -> R.string.waiting_sits_out
                 "paused" -> R.string.waiting_paused
+                "not_before" -> R.string.waiting_not_before
                 else -> R.string.waiting_busy
             }
 

@@ -205,6 +205,22 @@ class BackgroundTest {
     }
 
     @Test
+    fun `a job does not ask while the pause that an earlier one was told goes on`() {
+        PlayedServer().use { server ->
+            server.waitReason = WaitReason.WAIT_REASON_REST
+            server.waitMs = 600_000 // longer than a job waits
+            joinWithPhoto(server)
+            val asked = server.checkIns.size
+            repeat(2) {
+                val job = Robolectric.buildService(LearnJob::class.java).create().bind().get()
+                assertTrue(job.onStartJob(parameters(Schedule.REGULAR)))
+                until("done") { shadowOf(job).isJobFinished }
+            }
+            assertEquals(asked + 1, server.checkIns.size)
+        }
+    }
+
+    @Test
     fun `background learning comes back where Android has dropped it`() {
         app.settings.hasConsent = true
         app.settings.isEnrolled = true

@@ -51,6 +51,17 @@ class LearningTest {
     }
 
     @Test
+    fun `the server hears the app's version`() {
+        shadowOf(app.packageManager).getInternalMutablePackageInfo(app.packageName).longVersionCode = 7
+        PlayedServer().use { server ->
+            Phone.join(server)
+            Phone.addPhoto("cat", 1)
+            learnOnce()
+            assertEquals(setOf(7), server.checkIns.map { it.clientVersion }.toSet())
+        }
+    }
+
+    @Test
     fun `who waits for the client while consent is withdrawn does not get it`() {
         PlayedServer().use { server ->
             Phone.join(server)

@@ -15,6 +15,7 @@ import org.fedlens.proto.v1.Assemble
 import org.fedlens.proto.v1.Assignment
 import org.fedlens.proto.v1.Binding
 import org.fedlens.proto.v1.BlobSet
+import org.fedlens.proto.v1.CheckInRequest
 import org.fedlens.proto.v1.CheckInResponse
 import org.fedlens.proto.v1.ClassCounts
 import org.fedlens.proto.v1.ClientRole
@@ -70,6 +71,9 @@ internal class PlayedServer(
     /** `POST /v1/check-in` and so on, in the order of arrival. */
     val requests = CopyOnWriteArrayList<String>()
 
+    /** Check-ins in the order of arrival. */
+    val checkIns = CopyOnWriteArrayList<CheckInRequest>()
+
     /** Called when a request has arrived, with its number from 0. */
     @Volatile var onRequest: (Int) -> Fate = { Fate.ANSWERED }
 
@@ -121,7 +125,10 @@ internal class PlayedServer(
         val response =
             when {
                 path == "/v1/clients" -> enrol()
-                path == "/v1/check-in" -> message(work())
+                path == "/v1/check-in" -> {
+                    checkIns += CheckInRequest.parseFrom(request.body.readByteArray())
+                    message(work())
+                }
                 path.startsWith("/v1/blobs/") -> blob(path.substringAfterLast('/'), request.getHeader("Range"))
                 path.endsWith("/update") -> message(receive(request.body.readByteArray()))
                 path.endsWith("/failure") -> message(FailureResponse.getDefaultInstance())

@@ -17,8 +17,9 @@ class LearningJob : JobService() {
     @Volatile private var running: Running? = null
 
     override fun onStartJob(parameters: JobParameters): Boolean {
+        val client = (application as ExampleApp).client
         running =
-            (application as ExampleApp).client.start(
+            client.start(
                 object : Callbacks {
                     override fun onEvent(event: Event) = Unit
 
@@ -31,6 +32,8 @@ class LearningJob : JobService() {
                 },
                 rounds = 1,
             )
+        // It may have gone on with the last job's pause before there was anything to cancel.
+        if (client.state.value is ClientState.Waiting) running?.cancel()
         return true
     }
 

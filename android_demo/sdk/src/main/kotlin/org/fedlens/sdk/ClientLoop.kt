@@ -33,7 +33,9 @@ internal class ClientLoop(
     private var role: Role? = storedRole()
     private var current = Finished.parseFrom(state.get(CURRENT) ?: ByteArray(0))
     private var mayHaveResult = true
-    private var isNew = true
+
+    // By the end of an earlier process, or by a cancellation.
+    private var mayBeCutShort = true
     private var enrolledAgain = false
 
     // Task and round; no round has these numbers.
@@ -199,25 +201,33 @@ internal class ClientLoop(
         val retryAfterMs = Integer.toUnsignedLong(wait.retryAfterMs)
         val pauseMs = pacing.pauseMs(retryAfterMs, heldMs)
         if (pauseMs >= LEAST_KEPT_PAUSE_MS) {
-            state.set(NOT_BEFORE to (System.currentTimeMillis() + pauseMs).toString().toByteArray())
+            keep(System.currentTimeMillis() + pauseMs)
+            mayBeCutShort = true
         }
         val reason = if (wait.reason == WaitReason.UNRECOGNIZED) "?" else wait.reason.name
         reporter.report(Event.Waiting(reason.removePrefix("WAIT_REASON_").lowercase(), retryAfterMs, wait.detail))
         configuration.pause(pauseMs)
+        mayBeCutShort = false
     }
 
-    /** Wait for the rest of a pause that an earlier process has begun: a new job must not ask earlier. */
+    /** Wait for the rest of a pause that an earlier process or job has begun: the next one must not ask earlier. */
     private suspend fun goOnWaiting() {
-        if (!isNew) return
-        val until = state.get(NOT_BEFORE)?.let { String(it).toLong() } ?: 0
-        // A clock that was set back must not stop the client for long.
-        val leftMs = minOf(until - System.currentTimeMillis(), Pacing.LONGEST_PAUSE_MS)
+        if (!mayBeCutShort) return
+        val nowMs = System.currentTimeMillis()
+        var leftMs = (state.get(NOT_BEFORE)?.let { String(it).toLong() } ?: 0) - nowMs
+        if (leftMs > Pacing.LONGEST_PAUSE_MS) {
+            // The clock was set back. Written, so that the next job does not wait for as long again.
+            leftMs = Pacing.LONGEST_PAUSE_MS
+            keep(nowMs + leftMs)
+        }
         if (leftMs > 0) {
             reporter.report(Event.Waiting("not_before", leftMs))
             configuration.pause(leftMs)
         }
-        isNew = false
+        mayBeCutShort = false
     }
+
+    private fun keep(untilMs: Long) = state.set(NOT_BEFORE to untilMs.toString().toByteArray())
 
     private suspend fun takePart(assignment: Assignment): Event.Outcome? {
         val key = assignment.task to assignment.round
@@ -285,7 +295,7 @@ internal class ClientLoop(
     }
 
     private companion object {
-        // StateFolder.reset() deletes ROLE and CURRENT.
+        // StateFolder.reset() deletes ROLE, CURRENT and NOT_BEFORE.
         const val ROLE = "role"
         const val CAPABILITIES = "capabilities"
         const val CURRENT = "current"

@@ -13,7 +13,7 @@ public sealed interface Event {
 
     /**
      * There is no work now; [reason] is population, next_round, phase, no_task, superseded, busy, stopping, rest,
-     * not_eligible, sits_out, paused, or not_before: an earlier process was told to wait. [detail] is the server's text
+     * not_eligible, sits_out, paused, or not_before: an earlier run was told to wait. [detail] is the server's text
      * beside it.
      */
     public data class Waiting(

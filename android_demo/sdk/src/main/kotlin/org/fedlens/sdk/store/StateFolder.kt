@@ -53,8 +53,8 @@ internal class StateFolder private constructor(
     }
 
     /**
-     * Delete role, current models, results and client state, which mean nothing to a server that does not know the
-     * client.
+     * Delete role, current models, pause, results and client state, which mean nothing to a server that does not know
+     * the client.
      *
      * Noisy answers stay, because a second answer would let the noise average out. The journal stays too.
      */
@@ -187,7 +187,7 @@ internal class StateFolder private constructor(
         }
 
         private fun resetRows(db: Statements) {
-            db.run("DELETE FROM meta WHERE key IN ('role', 'current')")
+            db.run("DELETE FROM meta WHERE key IN ('role', 'current', 'not_before')")
             db.run("DELETE FROM outbox")
             db.run("DELETE FROM outbox_blobs")
             db.run("DELETE FROM client_state")

@@ -33,6 +33,7 @@ internal class ClientRun(
 
     /** The recorded waits, in milliseconds; nothing really waits. */
     val pauses = ArrayList<Long>()
+    var duringPause: suspend () -> Unit = {}
     val photos = vectorPhotos().toMutableList()
     var engineOf: (Bundle) -> Engine = ::SoftmaxEngine
     var onEvent: (Event) -> Unit = {}
@@ -57,7 +58,10 @@ internal class ClientRun(
                     server.transport(secret)
                 },
                 engineOf = { bundle, _ -> engineOf(bundle) },
-                pause = { pauses += it },
+                pause = {
+                    pauses += it
+                    duringPause()
+                },
             )
         return FedLensClient(configuration) { event ->
             events += event

@@ -180,20 +180,6 @@ class FedLensClientTest {
     }
 
     @Test
-    fun `a new process asks no earlier than the last one was told`() {
-        val run = clientOf(FakeServer())
-        val wait = Wait.newBuilder().setRetryAfterMs(60_000).setReason(WaitReason.WAIT_REASON_REST).setDetail("soon")
-        run.server.trouble("check-in") { CheckInResponse.newBuilder().setWait(wait).build() }
-        run.client().use { runBlocking { it.runOnce() } }
-        run.client().use { runBlocking { it.runOnce() } }
-        val (told, kept) = run.events<Event.Waiting>()
-        assertEquals(Event.Waiting("rest", 60_000, "soon"), told)
-        assertEquals("not_before", kept.reason)
-        assertTrue(kept.retryAfterMs in 30_000..66_000)
-        assertEquals(kept.retryAfterMs, run.pauses.last())
-    }
-
-    @Test
     fun `a check-in says how many train photos there are, which task, and how long it may be held`() {
         val run = clientOf(FakeServer())
         val settings = ClientSettings(TOKEN, task = TASK, holdMs = 1_234, clientVersion = 7)

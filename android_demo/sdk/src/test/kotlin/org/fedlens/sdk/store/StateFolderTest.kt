@@ -134,7 +134,8 @@ class StateFolderTest {
     @Test
     fun `a reset keeps identity, noisy answers and journal, and deletes role and client state`() {
         Stores(temporary.root) { JdbcDatabase.open(it) }.use { stores ->
-            stores.state.set("role" to "trainer".toByteArray(), "current" to byteArrayOf(1))
+            val kept = listOf("role", "current", "not_before")
+            for (key in kept) stores.state.set(key to byteArrayOf(1))
             val answer = NoisyAnswers(stores.state).answer(listOf("a", "b"), longArrayOf(1, 1), 1.0)
             stores.run(Step.Put(1, 5, upload = true, state = true, large = true))
             stores.run(Step.Deliver)
@@ -142,8 +143,7 @@ class StateFolderTest {
             val id = stores.state.clientId
             stores.state.reset()
 
-            assertNull(stores.state.get("role"))
-            assertNull(stores.state.get("current"))
+            for (key in kept) assertNull(key, stores.state.get(key))
             assertNull(stores.outbox.first())
             assertNull(stores.clientState.current(TASK, "mine"))
             assertEquals(emptyList<String>(), stores.state.tensorFolder.list()?.toList())
