@@ -47,6 +47,9 @@ __all__ = [
 ]
 
 
+_BRIEF_HEADER = 16 << 10
+
+
 class Blob(Mapping[str, Array]):
     """Tensors by name, read on access; float16 and int8 become float32, float32 and int64 are views of the bytes."""
 
@@ -83,7 +86,8 @@ class Blob(Mapping[str, Array]):
                     f"the file is {'cut short' if size else 'empty'}, fetch or write it again"
                 )
             mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        layout = Layout.parse(mapped[: PREFIX.size + MAX_HEADER_BYTES])
+        # A slice is a copy, and few headers are long.
+        layout = Layout.parse(mapped[:_BRIEF_HEADER]) or Layout.parse(mapped[: PREFIX.size + MAX_HEADER_BYTES])
         if layout is None or layout.size != size:
             raise BlobError(f"blob truncated or with bytes behind it: {size} bytes found")
         return cls(mapped, layout, digest)

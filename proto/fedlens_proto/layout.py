@@ -7,6 +7,7 @@ import re
 import struct
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
 from math import prod
 from typing import Any, Self
@@ -87,38 +88,17 @@ class Layout:
     base: bytes | None
 
     @classmethod
-    def of(cls, specs: Iterable[TensorSpec], base: bytes | None = None) -> Self:
+    def of(cls, specs: Iterable[TensorSpec], base: bytes | None = None) -> "Layout":
         """The layout of these tensors, given in any order.
 
         Raises:
             BlobError: A name occurs twice or is not allowed, a dtype is unknown, a dimension is zero, or there are too
                 many dimensions.
         """
-        given = list(specs)
-        for spec in given:
-            _check_spec(spec)
-        ordered = tuple(sorted(given, key=lambda spec: spec.name.encode()))
-        for left, right in pairwise(ordered):
-            if left.name == right.name:
-                raise BlobError(f"tensor {left.name!r} occurs twice")
-        if base is not None and len(base) != 32:
-            raise BlobError(f"the digest of the base blob must have 32 bytes, found {len(base)}")
-        message = pb.BlobHeader(
-            tensors=[pb.BlobTensor(name=s.name, dtype=s.dtype, shape=s.shape) for s in ordered], base=base or b""
-        )
-        header = message.SerializeToString(deterministic=True)
-        if len(header) > MAX_HEADER_BYTES:
-            raise BlobError(f"the header needs {len(header)} bytes, at most {MAX_HEADER_BYTES} are allowed")
-        end = PREFIX.size + len(header)
-        offsets = []
-        for spec in ordered:
-            start = -(-end // ALIGNMENT) * ALIGNMENT
-            offsets.append(start)
-            end = start + spec.nbytes
-        return cls(header=header, specs=ordered, offsets=tuple(offsets), size=end, base=base)
+        return _laid_out(tuple(specs), base)
 
     @classmethod
-    def parse(cls, start: bytes | bytearray) -> Self | None:
+    def parse(cls, start: bytes | bytearray) -> "Layout | None":
         """Read the layout from the first bytes of a blob; None if more bytes are needed.
 
         Raises:
@@ -151,6 +131,32 @@ class Layout:
     def prefix(self) -> bytes:
         """Everything before the first tensor's padding."""
         return PREFIX.pack(MAGIC, VERSION, len(self.header)) + self.header
+
+
+# A model has the same layout in every round and of every client.
+@lru_cache(maxsize=64)
+def _laid_out(given: tuple[TensorSpec, ...], base: bytes | None) -> Layout:
+    for spec in given:
+        _check_spec(spec)
+    ordered = tuple(sorted(given, key=lambda spec: spec.name.encode()))
+    for left, right in pairwise(ordered):
+        if left.name == right.name:
+            raise BlobError(f"tensor {left.name!r} occurs twice")
+    if base is not None and len(base) != 32:
+        raise BlobError(f"the digest of the base blob must have 32 bytes, found {len(base)}")
+    message = pb.BlobHeader(
+        tensors=[pb.BlobTensor(name=s.name, dtype=s.dtype, shape=s.shape) for s in ordered], base=base or b""
+    )
+    header = message.SerializeToString(deterministic=True)
+    if len(header) > MAX_HEADER_BYTES:
+        raise BlobError(f"the header needs {len(header)} bytes, at most {MAX_HEADER_BYTES} are allowed")
+    end = PREFIX.size + len(header)
+    offsets = []
+    for spec in ordered:
+        start = -(-end // ALIGNMENT) * ALIGNMENT
+        offsets.append(start)
+        end = start + spec.nbytes
+    return Layout(header=header, specs=ordered, offsets=tuple(offsets), size=end, base=base)
 
 
 def _check_spec(spec: TensorSpec) -> None:

@@ -1,19 +1,20 @@
 """One run of a study: a federation in this process with the product's round engine, methods, bundles and clients.
 
-Clients train one after another in one thread. The clock stands still while a client is busy; when all are idle, because
-others have vanished or are late, it jumps to the next deadline or wake-up.
+Clients train one after another, in the thread of the event loop: nothing else has to go on meanwhile. The clock stands
+still while a client is busy; when all are idle, because others have vanished or are late, it jumps to the next deadline
+or wake-up.
 """
 
 import asyncio
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures import Executor, Future
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 from fedlens.compare.run.direct_transport import DirectTransport, IdleClients, LongPollTransport
 from fedlens.compare.run.examination import EvaluatedModelTransport, Examination
@@ -39,6 +40,8 @@ from fedlens_server.engine.view import Change, Federation
 from fedlens_server.errors import Unknown
 from fedlens_server.store import Store
 
+P = ParamSpec("P")
+T = TypeVar("T")
 TASK = "study"
 SERVER = "fedlens-study"
 # A study's server has nothing to guard, but a role needs an enrolment token.
@@ -128,8 +131,7 @@ async def run(
             bundles={bundle.id: bundle for bundle in opened},
             device=device,
             features=features,
-            compute=stack.enter_context(ThreadPoolExecutor(1, "study-compute")),
-            disk=stack.enter_context(ThreadPoolExecutor(1, "study-disk")),
+            executor=_InPlace(),
             examination=Examination.of(fleet),
         )
         clients = {index: asyncio.create_task(members.take_part(index), name=str(index)) for index in fleet.indices}
@@ -155,6 +157,19 @@ async def _create(federation: Federation, bundles: list[Bundle], settings_json: 
         protocol=wire.PROTOCOL, name=TASK, manifests=[bundle.raw for bundle in bundles], settings_json=settings_json
     )
     await asyncio.wrap_future(tasks.create(federation, request))
+
+
+class _InPlace(Executor):
+    """Calls each function at once: a change of threads takes longer than most of what a client does."""
+
+    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        """Call `fn`."""
+        future: Future[T] = Future()
+        try:
+            future.set_result(fn(*args, **kwargs))
+        except BaseException as error:
+            future.set_exception(error)
+        return future
 
 
 class _LatestAccuracies:
@@ -197,8 +212,7 @@ class _Members:
     bundles: dict[bytes, Bundle]
     device: str
     features: Path | None
-    compute: Executor
-    disk: Executor
+    executor: Executor
     examination: Examination | None
     engines: dict[bytes, Engine] = field(default_factory=dict)
     accuracies: _LatestAccuracies = field(default_factory=_LatestAccuracies)
@@ -226,8 +240,8 @@ class _Members:
             engine_factory=self._engine,
             cache=cache.folder,
             features=self.features or fleet.features,
-            executor=self.compute,
-            disk=self.disk,
+            executor=self.executor,
+            disk=self.executor,
             hold_ms=0,
             durable=False,
         )

@@ -15,13 +15,14 @@ import struct
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
+from typing import TypeVar
 
 import numpy as np
 
-from fedlens_edge_client.emulation.partitions.listing import PoolPhoto
 from fedlens_edge_client.emulation.partitions.pool import PhotoPool
 from fedlens_edge_client.storage.album import AlbumSnapshot, Photo
 
+T = TypeVar("T")
 # Partitions were called regimes; another prefix would draw other photos for the same seed.
 DOMAIN = "fedlens/regime/"
 
@@ -32,7 +33,7 @@ def generator(purpose: str, seed: int, index: int, round_number: int) -> np.rand
     return np.random.Generator(np.random.PCG64(int.from_bytes(digest, "little")))
 
 
-def draw(random: np.random.Generator, members: tuple[PoolPhoto, ...], count: int) -> list[PoolPhoto]:
+def draw(random: np.random.Generator, members: tuple[T, ...], count: int) -> list[T]:
     """`count` different photos out of `members`, with equal probability."""
     return [members[i] for i in random.choice(len(members), count, replace=False)]
 
@@ -92,8 +93,8 @@ class CameraAlbum(DrawnAlbum):
         n = self.per_class
         random = generator(f"camera-{'iid' if self.iid else 'noniid'}/v1", self.seed, self.index, round_number)
         drawn = [
-            self.pool.entry(label, photo, is_test=False)
-            for label, members in enumerate(self.pool.train)
+            photo
+            for members in self.pool.train_entries
             for photo in draw(random, members, n if self.iid else int(random.integers(1, 2 * n, endpoint=True)))
         ]
         return AlbumSnapshot(photos=(*drawn, *self.test_photos), skipped={})

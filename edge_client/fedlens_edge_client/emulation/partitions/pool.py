@@ -92,6 +92,14 @@ class PhotoPool:
         found = {photo.owner for side in (self.train, self.test) for members in side for photo in members}
         return tuple(sorted(found - {""}))
 
+    @cached_property
+    def train_entries(self) -> tuple[tuple[Photo, ...], ...]:
+        """The album entries of each class's train photos, which all albums that hold them share."""
+        return tuple(
+            tuple(self.entry(label, photo, is_test=False) for photo in members)
+            for label, members in enumerate(self.train)
+        )
+
     def require(self, *, train: int, test: int, advice: str) -> None:
         """Check that every class has this many photos on each side.
 
