@@ -105,13 +105,13 @@ def _train_share(pipe: Connection, epochs: int) -> None:
 
 
 def train(
-    model: nn.Module, start: dict[str, Tensor], images: Tensor, labels: Tensor, epochs: int
+    model: nn.Module, start: dict[str, Tensor], images: Tensor, labels: Tensor, epochs: int, batch: int = BATCH
 ) -> dict[str, np.ndarray]:
     """Plain training of one client, whose weights it gives and `model` has at the end."""
     model.load_state_dict(start)
     optimiser = torch.optim.SGD(model.parameters(), RATE, momentum=0.9)
     for _ in range(epochs):
-        for index in torch.split(torch.randperm(len(images)), BATCH):
+        for index in torch.split(torch.randperm(len(images)), batch):
             optimiser.zero_grad()
             logits = model((images[index] - 0.5) * 4)
             functional.cross_entropy(logits, labels[index]).backward()  # type: ignore[no-untyped-call]
