@@ -117,7 +117,7 @@ async def run(
         loop = asyncio.get_running_loop()
 
         def changed(change: Change) -> None:
-            if change.tasks:
+            if change.tasks or change.models:
                 loop.call_soon_threadsafe(idle.wake)
 
         stack.callback(federation.subscribe(changed))

@@ -107,7 +107,7 @@ def close(federation: Federation, transaction: Transaction, key: RoundKey) -> bo
             .values(state=admin_pb2.ROUND_STATE_CLOSING, bytes_sent=current.bytes_sent)
         )
         transaction.after_commit(lambda: setattr(current, "state", admin_pb2.ROUND_STATE_CLOSING))
-        transaction.after_commit(lambda: federation.changed([key.task], due=True))
+        transaction.after_commit(lambda: federation.changed(due=True))
     return True
 
 
@@ -258,9 +258,12 @@ def _go_on(
         task.values, task.state_blobs, task.evaluation = remaining.values, remaining.blobs, model
         task.current_models = {}  # after the values, so that what is cached in it belongs to them
         task.round = following
-        if following is not None:
+        if following is None:
+            federation.changed([task.id], due=True)
+        else:
+            # Places give those of a round that opens empty, and wake who gets one.
             task.next_round = following.number + 1
-        federation.changed([task.id], due=True)
+            federation.changed(models=[task.id], members=following.members, due=True)
         start_ready(federation)  # a client that enrolled in between may be the one that was waited for
 
     transaction.after_commit(follow)

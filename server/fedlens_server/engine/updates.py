@@ -126,7 +126,11 @@ class Membership:
 
 @operation(lambda client, *_: client)
 def note_late(federation: Federation, transaction: Transaction, client: bytes, task_id: int, number: int) -> None:
-    """Note that a member that missed a round has sent its update after the end; no effect on any other."""
+    """Note that a member of a round that is closed has sent its update; no effect on one that has not missed it."""
+    current = federation.tasks[task_id].round
+    if current is not None and current.number == number:
+        transaction.after_commit(lambda: current.late.add(client))
+        return
     row = (_members.task == task_id, _members.round == number, _members.client == client)
     missed = _members.state == admin_pb2.MEMBER_STATE_MISSED
     transaction.execute(update(schema.members).where(*row, missed).values(state=admin_pb2.MEMBER_STATE_LATE))

@@ -38,8 +38,10 @@ T = TypeVar("T")
 class Change:
     """A commit's effect on those who wait."""
 
-    tasks: frozenset[int]  # tasks whose check-ins may now have another response
-    due: bool  # `due()` or `next_deadline()` may have changed
+    tasks: frozenset[int] = frozenset()  # all of their clients may now be told something else
+    models: frozenset[int] = frozenset()  # tasks whose evaluators may
+    members: frozenset[bytes] = frozenset()  # clients that may
+    due: bool = False  # `due()` or `next_deadline()` may have changed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -263,8 +265,7 @@ class Federation:
         self.norms = ThreadPoolExecutor(1, thread_name_prefix="fedlens-norm")
         self.presence = Presence()
         self._listeners: list[Callable[[Change], None]] = []
-        self._changed: set[int] = set()
-        self._due = False
+        self._change = Change()
         store.on_commit(self._publish)
 
     def close(self) -> None:
@@ -314,17 +315,24 @@ class Federation:
 
         return end
 
-    def changed(self, tasks: Iterable[int] = (), *, due: bool = False) -> None:
-        """Note on the writing thread the effect of the running commit on those who wait."""
-        self._changed.update(tasks)
-        self._due = self._due or due
+    def changed(
+        self,
+        tasks: Iterable[int] = (),
+        *,
+        models: Iterable[int] = (),
+        members: Iterable[bytes] = (),
+        due: bool = False,
+    ) -> None:
+        """Note on the writing thread the effect of the running commit on those who wait, as in `Change`."""
+        known = self._change
+        self._change = Change(
+            known.tasks.union(tasks), known.models.union(models), known.members.union(members), known.due or due
+        )
 
     def _publish(self) -> None:
-        if not self._changed and not self._due:
+        change, self._change = self._change, Change()
+        if change == Change():
             return
-        change = Change(frozenset(self._changed), self._due)
-        self._changed.clear()
-        self._due = False
         for listener in self._listeners:
             listener(change)
 

@@ -5,7 +5,7 @@ clock.
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Set
+from collections.abc import Callable, Iterable, Set
 from concurrent.futures import Future
 from typing import Protocol
 
@@ -78,13 +78,13 @@ class Polls:
             if client not in self._held:  # else a newer poll of the client looks on
                 seekers.release(client)
 
-    def wake(self, tasks: Set[int]) -> None:
-        """Ask again for all polls that one of these tasks may concern."""
-        for poll in self._held.values():
-            if poll.task == 0 or poll.task in tasks:
+    def wake(self, tasks: Set[int], concerns: Callable[[bytes], bool] = lambda client: True) -> None:
+        """Ask again for all polls that one of these tasks may concern, of the clients that it `concerns`."""
+        for client, poll in self._held.items():
+            if (poll.task == 0 or poll.task in tasks) and concerns(client):
                 poll.bell.set()
 
-    def wake_clients(self, clients: Collection[bytes]) -> None:
+    def wake_clients(self, clients: Iterable[bytes]) -> None:
         """Ask again for the polls of these clients."""
         for client in clients:
             if poll := self._held.get(client):

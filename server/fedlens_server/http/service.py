@@ -117,6 +117,13 @@ class Service:
                 driver.wake()
             if change.tasks:
                 self.polls.wake(change.tasks)
+            if change.models:
+                self.polls.wake(change.models, evaluates)
+            self.polls.wake_clients(change.members)
+
+        def evaluates(client: bytes) -> bool:
+            found = federation.clients.get(client)
+            return found is not None and found.role == enrolment_pb2.CLIENT_ROLE_EVALUATOR
 
         def changed(change: Change) -> None:
             loop.call_soon_threadsafe(apply, change)

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from concurrent.futures import Future
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack, asynccontextmanager, nullcontext
 from functools import partial
 from hashlib import sha256
 from io import SEEK_END, BytesIO
@@ -39,16 +39,17 @@ async def receive_update(
     """
     require_message(request)
     federation = service.federation
-    membership = await _expected(federation, client, task, round_number)
-    size = _announced(request, _max_bytes(membership))
-    # An update that fits a row is held in memory, as any message is; only files are few.
-    slot = service.upload_slot() if _blob_bytes(membership) > MAX_ROW_BYTES else nullcontext()
-    with slot, ExitStack() as open_blobs:
-        reader = BodyReader(request, service.config.limits.upload_stall_s)
-        framed, header = await _read_header(reader, size)
-        body = _Body(service.store, open_blobs, membership, framed, header)
-        await body.receive(reader.some, size - len(framed))
-        return await service.durable(await _end(federation, membership, size, body))
+    async with _noting_late(federation, client, task, round_number):
+        membership = updates.expect(federation, client, task, round_number)
+        size = _announced(request, _max_bytes(membership))
+        # An update that fits a row is held in memory, as any message is; only files are few.
+        slot = service.upload_slot() if _blob_bytes(membership) > MAX_ROW_BYTES else nullcontext()
+        with slot, ExitStack() as open_blobs:
+            reader = BodyReader(request, service.config.limits.upload_stall_s)
+            framed, header = await _read_header(reader, size)
+            body = _Body(service.store, open_blobs, membership, framed, header)
+            await body.receive(reader.some, size - len(framed))
+            return await service.durable(await _end(federation, membership, size, body))
 
 
 async def take_update(
@@ -67,29 +68,31 @@ async def take_update(
     Raises:
         ServerError: As `receive_update`.
     """
-    membership = await _expected(federation, client, task, round_number)
-    with ExitStack() as open_blobs:
-        streams = [open_blobs.enter_context(b.open("rb") if isinstance(b, Path) else BytesIO(b)) for b in blobs]
-        size = len(framed) + sum(stream.seek(0, SEEK_END) for stream in streams)
-        for stream in streams:
-            stream.seek(0)
-        pieces = (piece for stream in streams for piece in iter(partial(stream.read, BATCH_BYTES), b""))
+    async with _noting_late(federation, client, task, round_number):
+        membership = updates.expect(federation, client, task, round_number)
+        with ExitStack() as open_blobs:
+            streams = [open_blobs.enter_context(b.open("rb") if isinstance(b, Path) else BytesIO(b)) for b in blobs]
+            size = len(framed) + sum(stream.seek(0, SEEK_END) for stream in streams)
+            for stream in streams:
+                stream.seek(0)
+            pieces = (piece for stream in streams for piece in iter(partial(stream.read, BATCH_BYTES), b""))
 
-        async def some() -> bytes:
-            return next(pieces, b"")
+            async def some() -> bytes:
+                return next(pieces, b"")
 
-        if size > (most := _max_bytes(membership)):
-            raise TooLarge(f"an update of {size} bytes; at most {most} are expected here")
-        header = decode_request(update_pb2.UpdateHeader, framed[LENGTH.size :])
-        body = _Body(federation.store, open_blobs, membership, framed, header)
-        await body.receive(some, size - len(framed))
-        return await asyncio.wrap_future(await _end(federation, membership, size, body))
+            if size > (most := _max_bytes(membership)):
+                raise TooLarge(f"an update of {size} bytes; at most {most} are expected here")
+            header = decode_request(update_pb2.UpdateHeader, framed[LENGTH.size :])
+            body = _Body(federation.store, open_blobs, membership, framed, header)
+            await body.receive(some, size - len(framed))
+            return await asyncio.wrap_future(await _end(federation, membership, size, body))
 
 
-async def _expected(federation: Federation, client: bytes, task: int, round_number: int) -> Membership:
-    """As `updates.expect`; notes an update that comes late."""
+@asynccontextmanager
+async def _noting_late(federation: Federation, client: bytes, task: int, round_number: int) -> AsyncIterator[None]:
+    """Note an update that comes, or whose last byte does, when its round is closed."""
     try:
-        return updates.expect(federation, client, task, round_number)
+        yield
     except RoundClosed:
         await asyncio.wrap_future(updates.note_late(federation, client, task, round_number))
         raise

@@ -331,6 +331,21 @@ def test_an_update_after_the_end_is_late_and_has_no_receipt(server: Arrivals) ->
     assert server.state(BOB) == "reported"
 
 
+def test_an_update_that_comes_while_its_round_is_closing_is_late_at_its_end(server: Arrivals) -> None:
+    server.take(goal=1, min_reports=1, over_selection=3)
+    slow = server.assignment(ALICE)
+    server.assignment(CAROL)
+    server.report(BOB)
+    server.freeze()
+
+    with pytest.raises(RoundClosed):
+        updates.expect(server.federation, ALICE, slow.task, slow.round)
+    updates.note_late(server.federation, ALICE, slow.task, slow.round).result()
+    server.advance()
+
+    assert [server.state(client) for client in (ALICE, BOB, CAROL)] == ["late", "reported", "missed"]
+
+
 def test_a_restart_keeps_members_their_downloads_and_the_time_that_is_left(server: Arrivals) -> None:
     server.take(goal=3, deadline_s=3600, member_deadline_s=600, download_codec="f16")
     first = server.assignment(ALICE)

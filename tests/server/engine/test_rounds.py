@@ -316,9 +316,12 @@ def test_who_waits_is_told_of_a_new_round_and_of_its_end(running: Bench) -> None
     running.report(ALICE)
     assert changes == []
     running.report(BOB)
-    assert changes == [Change(frozenset(), due=True)]
+    assert changes == [Change(due=True)]
     running.advance()
-    assert changes[1:] == [Change(frozenset({1}), due=True)] * 2
+    assert changes[1:] == [
+        Change(due=True),
+        Change(models=frozenset({1}), members=frozenset({ALICE, BOB}), due=True),
+    ]
     unsubscribe()
     running.commit()
     assert len(changes) == 3
@@ -415,7 +418,7 @@ def test_a_full_disk_keeps_a_task_waiting_and_its_start_is_tried_again(
     bench.start()
     bench.settle()
     assert wait_reason(bench, ALICE) == check_in_pb2.WAIT_REASON_POPULATION
-    assert Change(frozenset(), due=True) in changes
+    assert Change(due=True) in changes
     assert aggregation.next_deadline(bench.federation) == bench.clock.now() + 5
     monkeypatch.undo()
     bench.clock.wind(5)

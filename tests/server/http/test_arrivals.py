@@ -1,14 +1,18 @@
 """Places over HTTP: given to who asks, to a poll that is held, and back when a deadline is over."""
 
 import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator
 from contextlib import suppress
 from typing import Any
 
 import pytest
 
 from fedlens_proto.v1 import admin_pb2, check_in_pb2
+from fedlens_server.engine import assignments
+from fedlens_server.engine.view import Federation
 from tests.server.bundles import tiny_bundle
-from tests.server.http.running import Client, Server, until
+from tests.server.http.running import Client, Server, trained, until, update
 from tests.server.http.test_long_polls import held
 
 
@@ -88,3 +92,56 @@ async def test_the_place_of_a_client_that_has_gone_away_is_given_to_another(serv
     await until(lambda: gone.id in current.members)
 
     assert (await other.assignment()).round == 1
+
+
+async def test_a_round_that_opens_wakes_only_those_who_get_a_place(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = Counter[bytes]()
+    check_in = assignments.check_in
+
+    def counted(federation: Federation, client: bytes, request: check_in_pb2.CheckInRequest) -> Any:
+        asked[client] += 1
+        return check_in(federation, client, request)
+
+    monkeypatch.setattr(assignments, "check_in", counted)
+    clients = await arrivals(server, goal=2)
+    members = [await client.assignment() for client in clients[:2]]
+    waiting = [clients[2], *[await server.client(index) for index in range(10, 20)]]
+    polls = [await held(client) for client in waiting]
+    asked.clear()
+
+    for client, assignment in zip(clients, members, strict=False):
+        await client.upload(assignment)
+    await asyncio.wait(polls, return_when=asyncio.FIRST_COMPLETED)
+    await until(lambda: len(server.service.polls) == 9)
+
+    given = {client.id for client, poll in zip(waiting, polls, strict=True) if poll.done()}
+    assert asked == dict.fromkeys(given, 1)
+    assert len(given) == 2
+
+
+async def test_an_update_whose_last_byte_comes_after_the_end_is_noted(server: Server) -> None:
+    features = 200_000
+    first, second = [await server.client(index) for index in (1, 2)]
+    await server.create(
+        tiny_bundle(features), population=None, selection="arrivals", goal=1, over_selection=2, rounds=2
+    )
+    late, early = await first.assignment(), await second.assignment()
+    body, go_on = update(late, trained(features)), asyncio.Event()
+
+    async def slowly() -> AsyncIterator[bytes]:
+        yield body[:1_000_000]
+        await go_on.wait()
+        yield body[1_000_000:]
+
+    federation = server.service.federation
+    upload = asyncio.create_task(first.upload(late, slowly(), Content_Length=str(len(body))))
+    await until(lambda: bool(server.temporary_files()))
+    await second.upload(early, update(early, trained(features)))
+    await until(lambda: federation.tasks[1].next_round == 3)
+    go_on.set()
+
+    assert (await upload).outcome == (409, "round-closed")
+    members = {member.client_id: member.state for member in (await server.show()).rounds[0].members}
+    assert members[first.id] == admin_pb2.MEMBER_STATE_LATE

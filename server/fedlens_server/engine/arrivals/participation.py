@@ -30,7 +30,7 @@ _WRITE = _insert.on_conflict_do_update(
 _MISS = (
     update(schema.members)
     .where(_members.task == bindparam("t"), _members.round == bindparam("r"), _members.client == bindparam("c"))
-    .values(state=admin_pb2.MEMBER_STATE_MISSED)
+    .values(state=bindparam("s"))
 )
 
 
@@ -65,7 +65,8 @@ def missed(transaction: Transaction, task: Task, current: Round) -> None:
     """Write that the members of a round that are still pending have missed it, but for forgotten ones."""
     for client, member in current.members.items():
         if member.state == admin_pb2.MEMBER_STATE_PENDING and client in task.participations:
-            transaction.later(_MISS, {"t": current.task, "r": current.number, "c": client})
+            state = admin_pb2.MEMBER_STATE_LATE if client in current.late else admin_pb2.MEMBER_STATE_MISSED
+            transaction.later(_MISS, {"t": current.task, "r": current.number, "c": client, "s": state})
             _write(transaction, task, client, misses=task.participations[client].misses + 1)
 
 

@@ -84,6 +84,7 @@ class Round:
         bytes_sent: Of blobs, to members.
         held_until: By member the time until which it holds its place, by `Clock.elapsed`; empty if members were drawn.
         free_since: The time since which it has had a free place; None: it has none.
+        late: Members whose updates came when it was closing.
         encoded: Downloads by the digest of the stored set that they were made from.
     """
 
@@ -98,6 +99,7 @@ class Round:
     bytes_sent: int = 0
     held_until: dict[bytes, float] = field(default_factory=dict)
     free_since: float | None = None
+    late: set[bytes] = field(default_factory=set)
     encoded: dict[bytes, assignment_pb2.BlobSet] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
