@@ -50,6 +50,7 @@ def task_row(values: dict[str, Any]) -> list[str]:
 def round_values(result: pb.RoundResult) -> dict[str, Any]:
     """A round as JSON values, with its members and their evaluation results as sums and ratios."""
     states = Counter(_word(pb.MemberState.Name(member.state)) for member in result.members)
+    states.update({_word(pb.MemberState.Name(each.state)): each.members for each in result.unlisted})
     return {
         "round": result.round,
         "phase": result.phase,
@@ -64,7 +65,8 @@ def round_values(result: pb.RoundResult) -> dict[str, Any]:
             for label in dict.fromkeys([*LABELS, *(e.label for m in result.members for e in m.evaluations)])
         },
         "global": _sums(getattr(result, "global")),
-        "bytes_received": sum(member.bytes_received for member in result.members),
+        "bytes_received": sum(member.bytes_received for member in result.members)
+        + sum(each.bytes_received for each in result.unlisted),
         "bytes_sent": result.bytes_sent,
         "opened_at": _time(result.opened_at),
         "ended_at": _time(result.ended_at),

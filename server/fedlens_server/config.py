@@ -33,7 +33,7 @@ class _Section(BaseModel):
 
 
 class ServerSection(_Section):
-    """`[server]`: the address for clients, the storage, and the code that operators may name."""
+    """`[server]`: the address for clients, the storage and how long it keeps what, and the code operators may name."""
 
     host: str = _key("Address for clients.", "an address or host name", default="127.0.0.1", min_length=1)
     port: int = _key("Port for clients.", _PORT, default=8443, ge=0, le=65535)
@@ -53,6 +53,13 @@ class ServerSection(_Section):
     )
     data: Path = _key(
         "Folder of the database and the blobs.", "the path of a folder", default=Path("data"), strict=False
+    )
+    retention_days: int = _key(
+        "Days for which the results of single members are kept after their round; then only its counts remain.",
+        "an integer from 1 to 36500",
+        default=30,
+        ge=1,
+        le=36_500,
     )
 
     @field_validator("certfile", "keyfile", "data", mode="after")

@@ -32,6 +32,7 @@ def test_what_is_left_out_has_its_default(tmp_path: Path) -> None:
 
     assert (config.server.host, config.server.port, config.admin.port) == ("127.0.0.1", 8443, 8444)
     assert config.server.data == tmp_path / "data"
+    assert config.server.retention_days == 30
     assert config.enrolment == ()
 
 
@@ -46,6 +47,13 @@ def test_what_is_left_out_has_its_default(tmp_path: Path) -> None:
         ("[server]\nport = true\n", "server.port: found True, must be an integer"),
         ("[server]\nbehind_proxy = 1\n", "server.behind_proxy: found 1, must be true or false"),
         ("[server]\ndata = 3\n", "server.data: found 3, must be the path of a folder"),
+        *(
+            (
+                f"[server]\nretention_days = {value}\n",
+                f"fedlens.toml: server.retention_days: found {found}, must be an integer from 1 to 36500",
+            )
+            for value, found in [("0", "0"), ("1.5", "1.5"), ("true", "True"), ('"30"', "'30'"), ("36501", "36501")]
+        ),
         ("[limits]\nmax_uploads = 0\n", "limits.max_uploads: found 0, must be an integer from 1"),
         ("[limits]\nstop_s = -1\n", "limits.stop_s: found -1, must be a number from 0 to 3600"),
         ("[limits]\nstop_s = nan\n", "limits.stop_s: found nan, must be a number from 0 to 3600"),

@@ -83,8 +83,18 @@ class MemberResult(_message.Message):
     evaluations: _containers.RepeatedCompositeFieldContainer[_update_pb2.EvaluationSums]
     def __init__(self, client_id: _Optional[bytes] = ..., state: _Optional[_Union[MemberState, str]] = ..., reason: _Optional[str] = ..., num_examples: _Optional[int] = ..., bytes_received: _Optional[int] = ..., evaluations: _Optional[_Iterable[_Union[_update_pb2.EvaluationSums, _Mapping]]] = ...) -> None: ...
 
+class UnlistedMembers(_message.Message):
+    __slots__ = ("state", "members", "bytes_received")
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    BYTES_RECEIVED_FIELD_NUMBER: _ClassVar[int]
+    state: MemberState
+    members: int
+    bytes_received: int
+    def __init__(self, state: _Optional[_Union[MemberState, str]] = ..., members: _Optional[int] = ..., bytes_received: _Optional[int] = ...) -> None: ...
+
 class RoundResult(_message.Message):
-    __slots__ = ("round", "phase", "state", "reason", "members", "bytes_sent", "opened_at", "ended_at", "personal")
+    __slots__ = ("round", "phase", "state", "reason", "members", "bytes_sent", "opened_at", "ended_at", "personal", "unlisted", "overdue")
     ROUND_FIELD_NUMBER: _ClassVar[int]
     PHASE_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
@@ -95,6 +105,8 @@ class RoundResult(_message.Message):
     OPENED_AT_FIELD_NUMBER: _ClassVar[int]
     ENDED_AT_FIELD_NUMBER: _ClassVar[int]
     PERSONAL_FIELD_NUMBER: _ClassVar[int]
+    UNLISTED_FIELD_NUMBER: _ClassVar[int]
+    OVERDUE_FIELD_NUMBER: _ClassVar[int]
     round: int
     phase: int
     state: RoundState
@@ -104,7 +116,9 @@ class RoundResult(_message.Message):
     opened_at: float
     ended_at: float
     personal: _containers.RepeatedCompositeFieldContainer[_update_pb2.EvaluationSums]
-    def __init__(self, round: _Optional[int] = ..., phase: _Optional[int] = ..., state: _Optional[_Union[RoundState, str]] = ..., reason: _Optional[str] = ..., members: _Optional[_Iterable[_Union[MemberResult, _Mapping]]] = ..., bytes_sent: _Optional[int] = ..., opened_at: _Optional[float] = ..., ended_at: _Optional[float] = ..., personal: _Optional[_Iterable[_Union[_update_pb2.EvaluationSums, _Mapping]]] = ..., **kwargs) -> None: ...
+    unlisted: _containers.RepeatedCompositeFieldContainer[UnlistedMembers]
+    overdue: bool
+    def __init__(self, round: _Optional[int] = ..., phase: _Optional[int] = ..., state: _Optional[_Union[RoundState, str]] = ..., reason: _Optional[str] = ..., members: _Optional[_Iterable[_Union[MemberResult, _Mapping]]] = ..., bytes_sent: _Optional[int] = ..., opened_at: _Optional[float] = ..., ended_at: _Optional[float] = ..., personal: _Optional[_Iterable[_Union[_update_pb2.EvaluationSums, _Mapping]]] = ..., unlisted: _Optional[_Iterable[_Union[UnlistedMembers, _Mapping]]] = ..., overdue: _Optional[bool] = ..., **kwargs) -> None: ...
 
 class Task(_message.Message):
     __slots__ = ("id", "name", "state", "reason", "settings_json", "bundles", "rounds_committed", "rounds_total", "enrolled", "population")

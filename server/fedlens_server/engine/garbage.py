@@ -1,13 +1,22 @@
-"""Garbage collection: a blob is deleted one round after it became unreachable."""
+"""Garbage collection: a blob is deleted one round after it became unreachable, a receipt when its time is over."""
 
+import json
 from collections.abc import Collection, Mapping
+from math import inf
 from typing import NamedTuple
+
+from sqlalchemy import delete, func, select, update
 
 from fedlens_server.engine.cohorts import downloads
 from fedlens_server.engine.cohorts.members import Round
-from fedlens_server.engine.view import Federation, GlobalModel, Task
-from fedlens_server.store import Transaction
+from fedlens_server.engine.view import Federation, GlobalModel, Task, operation
+from fedlens_server.store import Transaction, schema
 from fedlens_server.store.method_state import Key
+
+# Receipts that one transaction deletes: about 10 ms, for which updates wait.
+MAX_RECEIPTS = 200
+_rounds, _members = schema.rounds.c, schema.members.c
+_RECEIPTS = "receipts"
 
 
 class Holding(NamedTuple):
@@ -86,6 +95,45 @@ def delete_now(
     needed = stored & reachable(federation, instead)
     federation.store.delete_blobs(transaction, stored - needed)
     transaction.after_commit(lambda: federation.unreachable.update(needed))
+
+
+@operation(lambda before: _RECEIPTS)
+def delete_receipts(federation: Federation, transaction: Transaction, before: float) -> float:
+    """Delete rows of members of the round that ended first, if it ended by a time; their counts stay with the round.
+
+    Args:
+        federation: Not read: a round that has ended is in the database alone.
+        transaction: Deletes at most `MAX_RECEIPTS`.
+        before: By `Clock.now`.
+
+    Returns:
+        The end of the first round that still has receipts; infinite: there is none. Call again if it is not later than
+        `before`.
+    """
+    first = select(_rounds.task, _rounds.number, _rounds.unlisted).where(_rounds.kept_from <= before)
+    for row in transaction.execute(first.order_by(_rounds.kept_from).limit(1)).all():
+        of_round = (_members.task == row.task, _members.round == row.number)
+        found = transaction.execute(
+            select(_members.client, _members.state, _members.bytes_received)
+            .where(*of_round)
+            .order_by(_members.client)
+            .limit(MAX_RECEIPTS)
+        ).all()
+        unlisted = json.loads(row.unlisted or "{}")
+        for member in found:
+            members, bytes_received = unlisted.get(str(member.state), (0, 0))
+            unlisted[str(member.state)] = members + 1, bytes_received + member.bytes_received
+        kept: dict[str, None] = {"kept_from": None}
+        if found:
+            transaction.execute(delete(schema.members).where(*of_round, _members.client <= found[-1].client))
+            kept = {} if len(found) == MAX_RECEIPTS else kept
+        transaction.execute(
+            update(schema.rounds)
+            .where(_rounds.task == row.task, _rounds.number == row.number)
+            .values(unlisted=json.dumps(unlisted), **kept)
+        )
+    oldest: float | None = transaction.execute(select(func.min(_rounds.kept_from))).scalar()
+    return inf if oldest is None else oldest
 
 
 def _held(task: Task, holding: Holding) -> set[bytes]:

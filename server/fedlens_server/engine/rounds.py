@@ -276,10 +276,11 @@ def _write_end(federation: Federation, transaction: Transaction, task: Task, cur
             length = federation.clock.elapsed() - current.deadline + task.settings.deadline_s
             transaction.after_commit(lambda: task.lengths.append(length))
     state = admin_pb2.ROUND_STATE_ABANDONED if reason else admin_pb2.ROUND_STATE_COMMITTED
+    now = federation.clock.now()
     transaction.execute(
         update(schema.rounds)
         .where(_rounds.task == current.task, _rounds.number == current.number)
-        .values(state=state, reason=reason, bytes_sent=current.bytes_sent, ended_at=federation.clock.now())
+        .values(state=state, reason=reason, bytes_sent=current.bytes_sent, ended_at=now, kept_from=now)
         .values(population=None, sitting_out="[]")
     )
 

@@ -272,6 +272,7 @@ def _membership(federation: Federation, client: bytes, task_id: int, number: int
         Those of `Federation.task`, and
         Unknown: No such round.
         Forbidden: The client is no member of it, or has left it.
+        RoundClosed: Its receipts are deleted.
     """
     task = federation.task(task_id)
     current = task.round
@@ -292,6 +293,10 @@ def _ended_membership(federation: Federation, client: bytes, task: Task, number:
         select(schema.members).where(_members.task == task.id, _members.round == number, _members.client == client)
     )
     if not rows:
+        ended = schema.rounds.c
+        found = federation.store.read(select(ended.unlisted).where(ended.task == task.id, ended.number == number))
+        if any(row.unlisted is not None for row in found):
+            raise RoundClosed(f"round {number} of task {task.id} has long been over; its receipts are deleted")
         raise Forbidden(f"this client was not a member of round {number} of task {task.id}")
     member = Member.of_row(rows[0], lambda _: 0)  # blobs of its sets may be gone
     return Membership(task=task, number=number, client=client, current=None, ended=member)

@@ -1,10 +1,13 @@
-"""The driver of rounds: closes and aggregates each when it is due, woken by changes and deadlines, never by polling."""
+"""The driver of rounds: closes and aggregates each when it is due, woken by changes and deadlines, never by polling.
+
+It also deletes receipts when their time is over.
+"""
 
 import asyncio
 import logging
 from math import inf
 
-from fedlens_server.engine import aggregation
+from fedlens_server.engine import aggregation, garbage
 from fedlens_server.engine.arrivals.places import Places
 from fedlens_server.engine.cohorts.members import RoundKey
 from fedlens_server.engine.view import Federation
@@ -14,10 +17,10 @@ _log = logging.getLogger(__name__)
 
 
 class Driver:
-    """Calls of `aggregation.advance` in threads, one a round at a time."""
+    """Calls of `aggregation.advance` in threads, one a round at a time, and of `garbage.delete_receipts`."""
 
-    def __init__(self, federation: Federation, places: Places) -> None:
-        """It runs on the running event loop from now on until `stop`."""
+    def __init__(self, federation: Federation, places: Places, retention_s: float) -> None:
+        """It runs on the running event loop from now on until `stop`; receipts are kept for `retention_s`."""
         self._federation = federation
         self._places = places
         self._clock = federation.clock
@@ -26,6 +29,8 @@ class Driver:
         self._advancing: dict[RoundKey, asyncio.Task[None]] = {}
         self._not_before: dict[RoundKey, float] = {}
         self._running = asyncio.create_task(self._run())
+        self._retention_s = retention_s
+        self._deleting = asyncio.create_task(self._delete_receipts())
 
     def wake(self) -> None:
         """Look again at what is due."""
@@ -35,6 +40,7 @@ class Driver:
         """Return when nothing is being advanced any more."""
         self._stopping = True
         self._changed.set()
+        self._deleting.cancel()
         await self._running
         if self._advancing:
             await asyncio.wait(self._advancing.values())
@@ -59,6 +65,18 @@ class Driver:
         await self._clock.sleep_until(when)
         self._places.look()
         self.wake()
+
+    async def _delete_receipts(self) -> None:
+        """Delete receipts that are too old, then sleep until others are; no round that ends meanwhile comes first."""
+        while True:
+            before = self._clock.now() - self._retention_s
+            try:
+                oldest = await asyncio.wrap_future(garbage.delete_receipts(self._federation, before))
+                pause_s = min(oldest - before, self._retention_s)
+            except Exception:
+                _log.exception("old receipts could not be deleted; next try in %g s", FAILURE_PAUSE_S)
+                pause_s = FAILURE_PAUSE_S
+            await self._clock.sleep_until(self._clock.elapsed() + pause_s)
 
     async def _advance(self, key: RoundKey) -> None:
         try:

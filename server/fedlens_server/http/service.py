@@ -22,6 +22,7 @@ from fedlens_server.http.outcomes import Outcomes
 from fedlens_server.store import Store
 
 RETRY_MS = 2_000
+DAY_S = 86_400.0
 _ROLES = {"trainer": enrolment_pb2.CLIENT_ROLE_TRAINER, "evaluator": enrolment_pb2.CLIENT_ROLE_EVALUATOR}
 
 
@@ -108,7 +109,7 @@ class Service:
         federation = await asyncio.to_thread(recovery.load, self.store, self.clock, method_modules=modules)
         self._places = places = Places(federation)
         places.on_given = lambda clients: loop.call_soon_threadsafe(self.polls.wake_clients, clients)
-        driver = Driver(federation, places)
+        driver = Driver(federation, places, self.config.server.retention_days * DAY_S)
         places.on_free = lambda: loop.call_soon_threadsafe(driver.wake)
 
         def apply(change: Change) -> None:

@@ -108,10 +108,13 @@ rounds = sa.Table(
     sa.Column(
         "sitting_out", sa.Text, nullable=False
     ),  # JSON [id in hex] of clients without a download; empty afterwards
+    sa.Column("kept_from", sa.Float),  # as `ended_at` while rows of its members are kept; null: none are, or it goes on
+    sa.Column("unlisted", sa.Text),  # JSON {state: [members, bytes_received]} of deleted rows of members; null: none
+    sa.Index("ix_rounds_kept_from", "kept_from"),
 )
 
-# One row per member, also its idempotency record; kept as long as the task. The uploaded blobs, `blobs`, are deleted
-# when the round ends.
+# One row per member, also its idempotency record; kept for some days after the round's end. The uploaded blobs,
+# `blobs`, are deleted when the round ends.
 members = sa.Table(
     "members",
     metadata,

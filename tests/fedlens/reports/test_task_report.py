@@ -59,6 +59,17 @@ def test_a_round_counts_its_members_and_bytes() -> None:
     assert values["global"]["mean_loss"] == pytest.approx(0.5)
 
 
+def test_members_that_are_listed_no_more_are_counted_with_the_others() -> None:
+    result = sample()
+    result.unlisted.add(state=REPORTED, members=3, bytes_received=70)
+    result.unlisted.add(state=pb.MEMBER_STATE_LATE, members=1)
+
+    values = task_report.round_values(result)
+
+    assert values["counts"] == {"failed": 1, "late": 1, "pending": 1, "quarantined": 1, "reported": 2 + 3}
+    assert values["bytes_received"] == 1500 + 70
+
+
 def test_a_row_names_who_was_left_out_and_why() -> None:
     row = dict(zip(task_report.ROUND_COLUMNS, task_report.round_row(task_report.round_values(sample())), strict=True))
 
