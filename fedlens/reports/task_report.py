@@ -56,6 +56,7 @@ def round_values(result: pb.RoundResult) -> dict[str, Any]:
         "phase": result.phase,
         "state": _word(pb.RoundState.Name(result.state)),
         "reason": result.reason or None,
+        "overdue": result.overdue,
         "counts": dict(sorted(states.items())),
         "personal": {
             LABELS.get(label, label): personal_values(
@@ -99,7 +100,8 @@ def personal_values(
 def round_row(values: dict[str, Any]) -> list[str]:
     """A row under `ROUND_COLUMNS`."""
     counts = values["counts"]
-    outcome = values["state"] + (f": {values['reason']}" if values["reason"] else "")
+    reason = "overdue, waits for more updates" if values["overdue"] else values["reason"]
+    outcome = values["state"] + (f": {reason}" if reason else "")
     left_out = [
         f"{member['client'][:8]} {member['state']}: {member['reason'] or 'no reason given'}"
         for member in values["members"]

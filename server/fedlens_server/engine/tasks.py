@@ -15,6 +15,7 @@ from fedlens_proto.errors import ProtoError
 from fedlens_proto.manifest import specs
 from fedlens_proto.v1 import admin_pb2, update_pb2
 from fedlens_server.engine import evaluation, phases, rounds
+from fedlens_server.engine.cohorts.members import Round
 from fedlens_server.engine.view import Federation, Task, TaskBundle, operation
 from fedlens_server.errors import Malformed, TaskDiffers, Unknown
 from fedlens_server.planning import task_settings
@@ -158,6 +159,7 @@ def show(federation: Federation, name_or_id: str) -> admin_pb2.ShowTaskResponse:
                 unlisted=_unlisted(row.unlisted),
                 opened_at=row.opened_at,
                 ended_at=row.ended_at or 0.0,
+                overdue=_is_overdue(federation, current, row.number),
                 **{"global": evaluation.add_up(found[row.number])},
             )
             for row in federation.store.read(
@@ -165,6 +167,12 @@ def show(federation: Federation, name_or_id: str) -> admin_pb2.ShowTaskResponse:
             )
         ],
     )
+
+
+def _is_overdue(federation: Federation, current: Round | None, number: int) -> bool:
+    if current is None or current.number != number or current.closing:
+        return False
+    return current.deadline <= federation.clock.elapsed()
 
 
 def model(federation: Federation, name_or_id: str) -> admin_pb2.TaskModelResponse:

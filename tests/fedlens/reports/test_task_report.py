@@ -84,6 +84,11 @@ def test_a_round_in_which_nothing_was_measured_has_no_ratios() -> None:
     assert row[5:8] == ["-", "-", "-"]
 
 
+def test_a_round_that_is_overdue_says_what_it_waits_for() -> None:
+    result = pb.RoundResult(round=1, state=pb.ROUND_STATE_OPEN, overdue=True)
+    assert task_report.round_row(task_report.round_values(result))[1] == "open: overdue, waits for more updates"
+
+
 def test_precision_and_recall_come_from_what_all_members_sent_together() -> None:
     # Of four cats three are seen as cats and one as a dog; both dogs are seen as cats; nothing is an emu.
     # Precision: cats 3/5, dogs 0/1. Recall: 3/4 and 0/2. No photo is an emu: left out of both means.

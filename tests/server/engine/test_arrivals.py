@@ -83,14 +83,17 @@ def test_a_round_that_wants_more_than_come_ends_at_its_deadline_with_enough(serv
 def test_a_round_that_is_overdue_ends_with_the_update_that_makes_it_enough(server: Arrivals) -> None:
     server.take(goal=4, deadline_s=1000)
     server.report(ALICE)
+    assert not server.show().rounds[0].overdue
     server.clock.wind(50_000)
     server.advance()
     assert server.ends == ["open"]
+    assert server.show().rounds[0].overdue
 
     server.report(BOB)
     server.advance()
 
     assert server.ends == ["committed", "open"]
+    assert not any(each.overdue for each in server.show().rounds)
 
 
 def test_a_member_that_asks_again_gets_the_same_assignment_and_the_time_that_is_left(server: Arrivals) -> None:
