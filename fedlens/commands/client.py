@@ -37,7 +37,7 @@ def client(
     client_version: Annotated[
         int,
         typer.Option(
-            min=0, max=(1 << 32) - 1, help="Version of the app to tell the server; a task may need a least one."
+            min=0, max=MAX_VERSION, help="Version of the app to tell the server; a task may need a least one."
         ),
     ] = 0,
     once: Annotated[bool, typer.Option("--once", help="End after one round.")] = False,
