@@ -13,7 +13,7 @@ from fedlens_server.engine.view import Client, Federation, Task
 from fedlens_server.errors import Unavailable, Unknown
 from fedlens_server.methods.arithmetic.weighted_sum import WeightedSum
 from fedlens_server.planning.local_plans import rule, source
-from fedlens_server.planning.method import GLOBAL, NothingToAggregate, TensorSet
+from fedlens_server.planning.method import GLOBAL, NothingToAggregate, State, TensorSet
 from fedlens_server.store import Location, StoredTensors
 
 _RETRY_AFTER_MS = {
@@ -103,7 +103,8 @@ def count_sent(federation: Federation, client: bytes, digest: bytes, byte_count:
 def current_model(task: Task, client: Client) -> check_in_pb2.CurrentModel | None:
     """The model that a client would use now; None: the method has none for it, or none that is stored.
 
-    Computing every weighted sum only to advertise it is too expensive; the client's own model is advertised instead.
+    A client that has yet to catch up with an earlier phase uses the model of that phase. Computing every weighted sum
+    only to advertise it is too expensive; the client's own model is advertised instead.
     """
     cache = task.current_models  # before the values: a commit in between replaces it, and what is cached goes with it
     cached = cache.get(client.id)
@@ -111,6 +112,17 @@ def current_model(task: Task, client: Client) -> check_in_pb2.CurrentModel | Non
         return cached
     committed, values = task.committed, task.values
     index = task.phase_of(committed)
+    intake = task.intake_of(min(index, task.method_phases - 1)) if task.settings.by_arrival else None
+    found = _model_in(task, client, values, index)
+    if found is None and intake is not None:
+        found = _model_in(task, client, values, intake)
+    if found is not None:
+        cache[client.id] = found
+    return found
+
+
+def _model_in(task: Task, client: Client, values: State, index: int) -> check_in_pb2.CurrentModel | None:
+    """The model of a phase, by its index, for a client."""
     phase, bundle = task.method_phase(index), task.bundle_for(client, index)
     is_trainer = client.role == enrolment_pb2.CLIENT_ROLE_TRAINER
     rules = phase.model_rules if is_trainer else (rule(source(download=GLOBAL)),)
@@ -136,10 +148,7 @@ def current_model(task: Task, client: Client) -> check_in_pb2.CurrentModel | Non
     if len(sets) < len(wanted | stored.keys()):
         return None
     extractors = phase.plan.extractors
-    cache[client.id] = check_in_pb2.CurrentModel(
-        task=task.id, bundle=bundle.id, sets=sets, rules=rules, extractors=extractors
-    )
-    return cache[client.id]
+    return check_in_pb2.CurrentModel(task=task.id, bundle=bundle.id, sets=sets, rules=rules, extractors=extractors)
 
 
 def _stored(tensors: TensorSet | None) -> StoredTensors | None:

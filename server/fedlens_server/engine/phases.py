@@ -191,7 +191,7 @@ def _personal_evaluation(settings: TaskSettings, last: Phase) -> Phase:
         evaluated.validation_percent = last.plan.validation_percent
         evaluated.instructions.extend(tuning := fine_tuning(last.plan))
         evaluated.evaluations.extend(evaluate(each.value) for each in tuning[-1:])
-    return replace(last, name=PERSONAL_EVALUATION, rounds=1, cohort=None, plan=evaluated, model=None)
+    return replace(last, name=PERSONAL_EVALUATION, rounds=1, cohort=None, plan=evaluated, model=None, intake="")
 
 
 def _model_plan(phase: Phase) -> pb.LocalPlan:

@@ -4,7 +4,7 @@ Paper: Lu et al., IEEE Trans. Big Data 2022, https://arxiv.org/abs/2112.00734, S
 pre-trained model.
 
     paper        here                          meaning
-    mu_l, s_l    clients[id]["statistics"]     mean and variance, per channel, at BatchNorm layer l
+    mu_l, s_l    clients[id]["statistics"]     mean and variance, per channel, at BatchNorm layer l; with arrivals
     d_ij         `distances`                   sqrt(|mu_i - mu_j|^2 + |sqrt s_i - sqrt s_j|^2), summed over the layers
     w_ij         shared["mixing"]              weight of model j in client i's next one; fixed from then on
     lambda       options.model_momentum        w_ii; the others share 1 - lambda by 1 / d_ij
@@ -20,23 +20,25 @@ Edges: clients at distance 0 share all of 1 - lambda in equal parts; a single cl
 is 0. A client without statistics has its own model alone and is in nobody else's. A forgotten client is in no sum; the
 weights of the others are divided by their sum.
 
-Deviation: with `recomputed` all photos count alike; FL-bench combines statistics of batches.
+Deviations: with `recomputed` all photos count alike; FL-bench combines statistics of batches. With arrivals a client
+that comes after the statistics sends its own then, and gets a row of weights from its distances to all who have one;
+their rows stay, as the paper fixes them.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import floor
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from fedlens_proto import plans
 from fedlens_proto.manifest import program
 from fedlens_proto.v1 import assignment_pb2 as pb
 from fedlens_proto.v1 import blob_pb2, manifest_pb2
-from fedlens_server.methods.arithmetic.client_matrix import SLOT, size_of, slots_of, with_new
+from fedlens_server.methods.arithmetic.client_matrix import SLOT, Matrix, grown, size_of, slots_of, with_new
 from fedlens_server.methods.arithmetic.linear_combination import in_order, with_photos
 from fedlens_server.methods.arithmetic.weighted_sum import Terms, WeightedSum
 from fedlens_server.methods.fedavg import whole_model_plan, with_mean
@@ -69,6 +71,7 @@ from fedlens_server.planning.task_settings import SettingsError
 
 WARM_UP, STATISTICS, PERSONALISE = "warm-up", "statistics", "personalise"
 PERSONAL, MODEL, MIXING = "personal", "model", "mixing"
+TABLES = "statistics"  # entry of each client
 SUMS, TABLE = "norm_sums", "norm_statistics"
 RUNNING, RECOMPUTED = "running", "recomputed"
 MEAN, VARIANCE = "running_mean", "running_var"
@@ -78,68 +81,72 @@ OPTIONS = {
     "model_momentum": options.number(0, 1, default=0.5),
     "statistics": options.choice(RUNNING, RECOMPUTED),
 }
-Matrix = NDArray[np.float64]
 
 
-def distances(means: Sequence[ArrayLike], variances: Sequence[ArrayLike]) -> Matrix:
-    """The distance of every pair of clients, float64[clients, clients].
+def distances(means: Sequence[ArrayLike], variances: Sequence[ArrayLike], of: Iterable[int] | None = None) -> Matrix:
+    """The distances of some clients to all, float64[some, clients].
 
     Args:
         means: Of each layer, float[clients, channels].
         variances: Of each layer, in the same shape; negative ones, by rounding, count 0.
+        of: Indices of these clients; None: all.
 
     Source: arXiv:2112.00734, Section 3.3, the Wasserstein distance of Gaussians, summed over layers.
     """
-    total: Matrix = np.zeros((len(np.asarray(means[0])),) * 2)
+    count = len(np.asarray(means[0]))
+    chosen = list(range(count) if of is None else of)
+    total: Matrix = np.zeros((len(chosen), count))
     for mean, variance in zip(means, variances, strict=True):
         deviation = np.sqrt(np.maximum(np.asarray(variance, np.float64), 0.0))
         rows = np.concatenate([np.asarray(mean, np.float64), deviation], axis=1)
-        for i, row in enumerate(rows):  # one client at a time, which bounds memory
-            total[i] += np.sqrt(((rows - row) ** 2).sum(axis=1))
+        for i, k in enumerate(chosen):  # one client at a time, which bounds memory
+            total[i] += np.sqrt(((rows - rows[k]) ** 2).sum(axis=1))
     return total
 
 
-def mixing_weights(distance: ArrayLike, momentum: float) -> Matrix:
-    """The weight of each client's model in every client's next one, float64[clients, clients]; rows add up to 1.
+def mixing_weights(distance: ArrayLike, momentum: float, of: Iterable[int] | None = None) -> Matrix:
+    """The weight of each client's model in the next ones of some clients, float64[some, clients]; rows add up to 1.
 
     Args:
-        distance: float[clients, clients], 0 or more.
+        distance: float[some, clients], 0 or more.
         momentum: lambda, 0 to 1: a client's weight of its own model.
+        of: Indices of these clients; None: all.
 
     Source: arXiv:2112.00734, Section 3.3.
     """
     found = np.array(distance, np.float64)
-    count = len(found)
+    count = found.shape[1]
     if count == 1:
         return np.ones((1, 1))
-    result = np.zeros((count, count))
-    for i in range(count):
-        others = np.arange(count) != i
+    result = np.zeros(found.shape)
+    for i, k in enumerate(range(count) if of is None else of):
+        others = np.arange(count) != k
         apart = found[i]
         twins = others & (apart == 0)
         # Relative to the nearest, so that no inverse overflows.
         inverse = twins.astype(np.float64) if twins.any() else apart[others].min() / np.where(others, apart, np.inf)
         result[i] = (1.0 - momentum) * inverse / inverse.sum()
-        result[i, i] = momentum
+        result[i, k] = momentum
     return result
 
 
 @dataclass(frozen=True, kw_only=True)
 class _FedAP:
-    """The options of the method, and its three functions."""
+    """The options of the method, and its functions."""
 
     momentum: float
     upload: str  # name of the upload of statistics
     layers: tuple[str, ...]
     mixed: tuple[str, ...]  # tensors that are summed over clients
+    admits: bool  # clients that come after the statistics
 
     def begin(self, phase: Phase, state: State, tools: Tools) -> State:
         """The bundle's initial weights without BatchNorm as the global model."""
         return state if GLOBAL in state.shared else State(shared={GLOBAL: tools.initial})
 
     def download(self, phase: Phase, state: State, client: bytes | None) -> Mapping[str, TensorSet] | None:
-        """The global model; in personalisation the client's own weighted sum."""
-        if client is None:
+        """The global model; in personalisation the client's own weighted sum, once it has a row."""
+        if client is None or (phase.name == PERSONALISE and self.admits and SLOT not in state.of(client)):
             return None
         if phase.name != PERSONALISE:
             return {GLOBAL: state.shared[GLOBAL]}
@@ -154,17 +161,27 @@ class _FedAP:
             state = with_mean(phase, state, trained, tools)
         return state.with_clients({update.client: {MODEL: update.values[WEIGHTS]} for update in trained})
 
+    def admit(self, phase: Phase, state: State, updates: Sequence[Update], tools: Tools) -> State:
+        """The state with a row of weights for each of these clients, from its distances to all who have one by then."""
+        return self._with_mixing(state, in_order(updates))
+
     def _with_mixing(self, state: State, updates: Sequence[Update]) -> State:
-        tables = [update.values[self.upload] for update in updates]
+        """The state with a row of weights for each of these clients."""
+        known = slots_of(state)
+        new = {update.client: update.values[self.upload] for update in updates}
+        slots = with_new(known, new)
+        tables = {**{client: state.of(client)[TABLES] for client in known}, **new}
+        clients = list(tables)
         means, variances = (
-            [np.array([table[f"{layer}.{what}"] for table in tables]) for layer in self.layers]
+            [np.array([table[f"{layer}.{what}"] for table in tables.values()]) for layer in self.layers]
             for what in (MEAN, VARIANCE)
         )
-        slots = with_new({}, [update.client for update in updates])
-        rows = [slots[update.client] for update in updates]
-        mixing = np.zeros((size_of(slots),) * 2)
-        mixing[np.ix_(rows, rows)] = mixing_weights(distances(means, variances), self.momentum)
-        state = state.with_clients({client: {SLOT: row} for client, row in slots.items()})
+        chosen = [clients.index(client) for client in new]
+        weights = mixing_weights(distances(means, variances, chosen), self.momentum, chosen)
+        mixing = grown(state.shared.get(MIXING), known, np.zeros((size_of(slots),) * 2))
+        mixing[np.ix_([slots[client] for client in new], [slots[client] for client in clients])] = weights
+        kept = {client: {TABLES: table} for client, table in new.items()} if self.admits else {}
+        state = state.with_clients(kept).with_clients({client: {SLOT: slots[client]} for client in new})
         return state.with_shared(**{MIXING: mixing.astype(np.float32)})
 
     def _weighted_sum(self, state: State, client: bytes) -> TensorSet:
@@ -254,6 +271,7 @@ def for_task(task: TaskPlan) -> Method:
             upload=WEIGHTS if statistics == RUNNING else TABLE,
             layers=layers,
             mixed=tuple(tensor.name for tensor in tensors if tensor.dtype != blob_pb2.DTYPE_INT64),
+            admits=settings.by_arrival,
         )
         phases = tuple(
             Phase(name=name, rounds=rounds, cohort=settings.cohort_size, plan=whole_model_plan(exchanged, download))
@@ -262,10 +280,18 @@ def for_task(task: TaskPlan) -> Method:
                 (PERSONALISE, PERSONAL, training - warm_up),
             ]
         )
-        return Method(phases=phases, begin=method.begin, download=method.download, aggregate=method.aggregate)
+        return Method(
+            phases=phases,
+            begin=method.begin,
+            download=method.download,
+            aggregate=method.aggregate,
+            admit=method.admit if method.admits else None,
+        )
 
     method = keeping_norms(without_norms, task)
     first, last = method.phases
+    if settings.by_arrival:
+        last = replace(last, intake=STATISTICS)
     asked = _statistics_plan(task, plans.start_rules(first.plan), statistics)
     phases = (first, Phase(name=STATISTICS, rounds=1, cohort=None, plan=asked), last)
     return replace(method, phases=tuple(phase for phase in phases if phase.rounds))

@@ -97,7 +97,7 @@ class Phase:
         model: The rules by which a client puts together the model to predict with, from client state and downloads;
             None: those of the plan's first assembled weights.
         intake: Name of an earlier phase whose local plan a client carries out that comes too late for it and so sits
-            this one out; `Method.admit` then takes it in. Empty: it sits the phase out.
+            this one out; `Method.admit` then takes it in. Empty, or a task that draws its members: it sits it out.
     """
 
     name: str

@@ -5,15 +5,17 @@ from contextlib import closing
 from pathlib import Path
 from threading import Event
 
+import numpy as np
 import pytest
 
 from fedlens_proto.v1 import assignment_pb2, update_pb2
-from fedlens_server.engine import clients, updates
+from fedlens_server.engine import assignments, clients, updates
 from fedlens_server.errors import RoundClosed
 from fedlens_server.planning.task_settings import SettingsError
 from tests.server.concatenated import concatenated
 from tests.server.engine.arrivals import Arrivals
 from tests.server.fakes import ALICE, BOB, CAROL, DAVE, EVALUATORS, EVE, client_ids, update_of
+from tests.server.methods.test_fedap import with_running_statistics
 from tests.server.networks import network
 
 EVERYBODY = [ALICE, BOB, CAROL, DAVE, EVE]
@@ -541,6 +543,39 @@ def test_who_catches_up_takes_no_place(server: Arrivals) -> None:
     phases = [server.assignment(client).phase for client in (CAROL, DAVE, ALICE, EVE, BOB)]
 
     assert phases == [0, 0, 1, 0, 1]
+
+
+def test_a_client_that_comes_late_to_the_statistics_has_a_row_after_one_round(server: Arrivals) -> None:
+    settings = {"goal": 2, "min_reports": 2, "rounds": 5, "deadline_s": 60, "rest": 0, "personal_evaluation": True}
+    server.take(with_running_statistics(), method="fedap", options={"warm_up": 0}, **settings)
+    for client, mean in ((ALICE, 0.0), (BOB, 1.0)):
+        _statistics(server, client, mean)
+    server.clock.wind(60)
+    server.advance()
+    server.reopen()
+    for client in (ALICE, BOB):
+        assignment = server.assignment(client)
+        server.upload(client, {name: value + 1 for name, value in server.tensors(assignment, "personal").items()})
+
+    late = server.assignment(CAROL)
+    (model,) = assignments.check_in(server.federation, DAVE, server.request()).wait.models
+    assert (late.phase, server.task.round and server.task.round.phase) == (0, 1)
+    assert [item.name for item in model.sets] == ["global", "initial"]
+    _statistics(server, CAROL, 3.0)
+    server.advance()
+
+    assert [item.name for item in server.assignment(CAROL).sets] == ["initial", "personal"]
+    # Distances to Alice and Bob: 3 and 2.
+    np.testing.assert_allclose(server.task.values.shared["mixing"][2], [0.2, 0.3, 0.5], rtol=1e-6)
+    assert server.task.phases[-1].intake == ""
+
+
+def _statistics(server: Arrivals, client: bytes, mean: float) -> None:
+    """Answer an assignment that asks for BatchNorm's statistics and trains nothing."""
+    server.assignment(client)
+    kept = {"bn.batches": np.array(4, np.int64), "bn.mean": np.zeros(2, np.float32)}
+    running = {"bn.running_mean": np.array([mean, 0], np.float32), "bn.running_var": np.ones(2, np.float32)}
+    server.upload(client, kept | running, 0)
 
 
 def _counts(server: Arrivals, client: bytes, counts: tuple[int, ...]) -> None:

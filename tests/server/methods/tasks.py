@@ -21,7 +21,8 @@ EXTRACTOR, CLASSIFIER = ALL[:4], ALL[4:]
 
 def made(method: str, *bundles: TinyBundle, **settings: Any) -> Method:
     """The method for a task of three rounds; by default with the tiny network."""
-    given = TaskSettings.model_validate({"method": method, "rounds": 3, "population": 3, **settings})
+    clients = {} if "selection" in settings else {"population": 3}
+    given = TaskSettings.model_validate({"method": method, "rounds": 3, **clients, **settings})
     return METHODS[method].for_task(
         TaskPlan(settings=given, manifests=tuple(bundle.parsed for bundle in bundles or [network()]))
     )

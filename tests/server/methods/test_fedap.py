@@ -8,7 +8,7 @@ from fedlens_server.methods.fedap import distances, mixing_weights
 from fedlens_server.planning.method import Method, State, Update
 from fedlens_server.planning.task_settings import SettingsError
 from tests.server.bundles import TinyBundle, sealed
-from tests.server.fakes import ALICE, BOB, CAROL, DAVE
+from tests.server.fakes import ALICE, BOB, CAROL, DAVE, EVE
 from tests.server.methods.golden import cases
 from tests.server.methods.programs import Extended, check_plans
 from tests.server.methods.tasks import after, made, tools
@@ -25,6 +25,12 @@ def normalised() -> TinyBundle:
     extended.refer(program, "model")
     extended.refer(extended.derives("norm_statistics", "norm_statistics", STATISTICS), "norm_sums", sums)
     return extended.bundle()
+
+
+def with_running_statistics() -> TinyBundle:
+    """The tiny network with BatchNorm's running mean and variance among its tensors."""
+    tensors = {**weights(0.0), "bn.running_mean": np.zeros(2, np.float32), "bn.running_var": np.ones(2, np.float32)}
+    return sealed(network().parsed, tensors, network().parts[1])
 
 
 def recomputing(rounds: int = 5, **options: object) -> Method:
@@ -135,9 +141,78 @@ def test_a_forgotten_client_is_in_no_sum_and_the_other_weights_are_divided_by_th
     assert bias(method, alone, ALICE) == 1.0
 
 
+def coming_late() -> Method:
+    """The method of a task that selects by arrival."""
+    arrivals = {"selection": "arrivals", "goal": 2}
+    return made("fedap", normalised(), rounds=5, options={"statistics": "recomputed"}, **arrivals)
+
+
+def admitted(method: Method, state: State, means: dict[bytes, float]) -> State:
+    """The state with these clients, whose statistics have these means."""
+    assert method.admit is not None
+    return method.admit(method.phases[2], state, [statistics(*each) for each in means.items()], tools())
+
+
+def test_a_client_that_comes_late_gets_a_row_and_the_rows_of_the_others_stay() -> None:
+    method = coming_late()
+    state = personalised(method)
+    assert (method.phases[2].intake, method.download(method.phases[2], state, DAVE)) == ("statistics", None)
+    assert (method.download(method.phases[1], state, DAVE) or {}).keys() == {"global"}
+
+    later = admitted(method, state, {DAVE: -1.0})
+
+    # Distances to Alice, Bob and Carol: 1, 2 and 4. Weights 4/7, 2/7 and 1/7 of 0.5; nothing of Carol and Dave came: 3.
+    assert bias(method, later, DAVE) == pytest.approx(1.5 + 0.5 * (4 / 7 * 1 + 2 / 7 * 4 + 1 / 7 * 3), rel=1e-6)
+    trained = after(method, later, [model(DAVE, 9.0)], phase=2)
+    assert bias(method, trained, DAVE) == pytest.approx(4.5 + 0.5 * (4 / 7 * 1 + 2 / 7 * 4 + 1 / 7 * 3), rel=1e-6)
+    assert [bias(method, trained, each) for each in (ALICE, BOB)] == [
+        bias(method, state, each) for each in (ALICE, BOB)
+    ]
+
+
+def test_clients_that_come_late_get_the_rows_that_they_had_got_in_time() -> None:
+    method = coming_late()
+    means = {ALICE: 0.0, BOB: 1.0, CAROL: 3.0, DAVE: -1.0, EVE: 0.5}
+    expected = mixing_weights(distances([[[mean, 0.0] for mean in means.values()]], [np.ones((5, 2))]), 0.5)
+
+    state = admitted(method, personalised(method), {DAVE: -1.0, EVE: 0.5})
+
+    slots = [state.of(client)["slot"] for client in means]
+    found = state.shared["mixing"][np.ix_(slots, slots)]
+    np.testing.assert_array_equal(found[3:], expected[3:].astype(np.float32))
+    np.testing.assert_array_equal(found[:3, 3:], 0)
+    # One after the other, the first has no weight for the second, who was not there yet.
+    single = admitted(method, admitted(method, personalised(method), {DAVE: -1.0}), {EVE: 0.5})
+    assert bias(method, single, EVE) == bias(method, state, EVE)
+    assert bias(method, single, DAVE) != bias(method, state, DAVE)
+
+
+def test_who_comes_late_takes_the_row_of_a_forgotten_client_and_none_of_its_weights() -> None:
+    method = coming_late()
+    state = personalised(method)
+    without_bob = State(shared=state.shared, clients={c: own for c, own in state.clients.items() if c != BOB})
+
+    later = admitted(method, without_bob, {DAVE: 1.0})
+    trained = after(method, later, [model(DAVE, 9.0)], phase=2)
+
+    assert later.of(DAVE)["slot"] == state.of(BOB)["slot"]
+    assert bias(method, trained, ALICE) == bias(method, without_bob, ALICE)
+    # Distances to Alice and Carol: 1 and 2.
+    assert bias(method, trained, DAVE) == pytest.approx(4.5 + 0.5 * (2 / 3 * 1 + 1 / 3 * 3), rel=1e-6)
+
+
+def test_drawn_clients_that_come_late_keep_no_statistics_and_catch_up_with_nothing() -> None:
+    method = recomputing()
+
+    state = personalised(method)
+
+    assert method.admit is None
+    assert not any(phase.intake for phase in method.phases)
+    assert not any("statistics" in entries for entries in state.clients.values())
+
+
 def test_running_statistics_are_uploaded_exactly_as_they_are_kept() -> None:
-    tensors = {**weights(0.0), "bn.running_mean": np.zeros(2, np.float32), "bn.running_var": np.ones(2, np.float32)}
-    bundle = sealed(network().parsed, tensors, network().parts[1])
+    bundle = with_running_statistics()
     method = made("fedap", bundle, codec="int8")
 
     check_plans(method, bundle)
