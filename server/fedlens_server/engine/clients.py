@@ -106,6 +106,7 @@ def revoke(federation: Federation, transaction: Transaction, client: bytes) -> N
         federation.clients[client] = revoked
         for task in federation.tasks.values():
             task.eligible.discard(client)
+        federation.changed(clients=[client])
 
     transaction.after_commit(follow)
     _leave_open_rounds(federation, transaction, client)
@@ -148,6 +149,7 @@ def forget(federation: Federation, transaction: Transaction, client: bytes) -> b
             if keys := dropped.get(task.id):
                 task.values = method_state.without_clients(task.values, {client})
                 task.state_blobs = {key: blob for key, blob in task.state_blobs.items() if key not in keys}
+        federation.changed(clients=[client])
 
     transaction.after_commit(follow)
     _leave_open_rounds(federation, transaction, client)

@@ -263,7 +263,7 @@ def _go_on(
         else:
             # Places give those of a round that opens empty, and wake who gets one.
             task.next_round = following.number + 1
-            federation.changed(models=[task.id], members=following.members, due=True)
+            federation.changed(models=[task.id], clients=following.members, due=True)
         start_ready(federation)  # a client that enrolled in between may be the one that was waited for
 
     transaction.after_commit(follow)

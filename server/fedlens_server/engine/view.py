@@ -40,7 +40,7 @@ class Change:
 
     tasks: frozenset[int] = frozenset()  # all of their clients may now be told something else
     models: frozenset[int] = frozenset()  # tasks whose evaluators may
-    members: frozenset[bytes] = frozenset()  # clients that may
+    clients: frozenset[bytes] = frozenset()  # these may
     due: bool = False  # `due()` or `next_deadline()` may have changed
 
 
@@ -320,13 +320,13 @@ class Federation:
         tasks: Iterable[int] = (),
         *,
         models: Iterable[int] = (),
-        members: Iterable[bytes] = (),
+        clients: Iterable[bytes] = (),
         due: bool = False,
     ) -> None:
         """Note on the writing thread the effect of the running commit on those who wait, as in `Change`."""
         known = self._change
         self._change = Change(
-            known.tasks.union(tasks), known.models.union(models), known.members.union(members), known.due or due
+            known.tasks.union(tasks), known.models.union(models), known.clients.union(clients), known.due or due
         )
 
     def _publish(self) -> None:
@@ -373,6 +373,6 @@ def write_member(
         current.members[client] = replace(member, evaluations="[]")
         has_left = member.state == admin_pb2.MEMBER_STATE_LEFT
         by_arrival = federation.tasks[current.task].settings.by_arrival
-        federation.changed([current.task] if has_left else (), due=has_left or by_arrival or current.pending == 0)
+        federation.changed(due=has_left or by_arrival or current.pending == 0)
 
     transaction.after_commit(follow)

@@ -120,7 +120,7 @@ class Service:
                 self.polls.wake(change.tasks)
             if change.models:
                 self.polls.wake(change.models, evaluates)
-            self.polls.wake_clients(change.members)
+            self.polls.wake_clients(change.clients)
 
         def evaluates(client: bytes) -> bool:
             found = federation.clients.get(client)

@@ -320,7 +320,7 @@ def test_who_waits_is_told_of_a_new_round_and_of_its_end(running: Bench) -> None
     running.advance()
     assert changes[1:] == [
         Change(due=True),
-        Change(models=frozenset({1}), members=frozenset({ALICE, BOB}), due=True),
+        Change(models=frozenset({1}), clients=frozenset({ALICE, BOB}), due=True),
     ]
     unsubscribe()
     running.commit()

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from fedlens_proto.v1 import admin_pb2, check_in_pb2
+from fedlens_proto.v1 import admin_pb2, check_in_pb2, update_pb2
 from fedlens_server.engine import assignments
 from fedlens_server.engine.view import Federation
 from tests.server.bundles import tiny_bundle
-from tests.server.http.running import Client, Server, trained, until, update
+from tests.server.http.running import Client, Server, round_path, trained, until, update
 from tests.server.http.test_long_polls import held
 
 
@@ -94,31 +94,76 @@ async def test_the_place_of_a_client_that_has_gone_away_is_given_to_another(serv
     assert (await other.assignment()).round == 1
 
 
-async def test_a_round_that_opens_wakes_only_those_who_get_a_place(
-    server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked = Counter[bytes]()
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> Counter[bytes]:
+    """How often the engine was asked for the response to each client's check-in."""
+    found = Counter[bytes]()
     check_in = assignments.check_in
 
     def counted(federation: Federation, client: bytes, request: check_in_pb2.CheckInRequest) -> Any:
-        asked[client] += 1
+        found[client] += 1
         return check_in(federation, client, request)
 
     monkeypatch.setattr(assignments, "check_in", counted)
-    clients = await arrivals(server, goal=2)
-    members = [await client.assignment() for client in clients[:2]]
-    waiting = [clients[2], *[await server.client(index) for index in range(10, 20)]]
-    polls = [await held(client) for client in waiting]
+    return found
+
+
+async def waiting(server: Server, count: int) -> dict[bytes, "asyncio.Task[check_in_pb2.CheckInResponse]"]:
+    """Held check-ins of so many further clients, by client."""
+    clients = [await server.client(index) for index in range(10, 10 + count)]
+    return {client.id: await held(client) for client in clients}
+
+
+async def answered(
+    server: Server, polls: dict[bytes, "asyncio.Task[check_in_pb2.CheckInResponse]"], count: int
+) -> dict[bytes, int]:
+    """The clients that were given a place once so many were, each with 1; all others are held."""
+    await until(lambda: sum(poll.done() for poll in polls.values()) >= count)
+    assert len(server.service.polls) == len(polls) - count
+    done = {client: poll.result() for client, poll in polls.items() if poll.done()}
+    assert all(answer.HasField("assignment") for answer in done.values())
+    return dict.fromkeys(done, 1)
+
+
+async def test_a_round_that_opens_wakes_only_those_who_get_a_place(asked: Counter[bytes], server: Server) -> None:
+    members = await arrivals(server, goal=1, over_selection=3)
+    assignment, *_ = [await client.assignment() for client in members]
+    polls = await waiting(server, 20)
     asked.clear()
 
-    for client, assignment in zip(clients, members, strict=False):
-        await client.upload(assignment)
-    await asyncio.wait(polls, return_when=asyncio.FIRST_COMPLETED)
-    await until(lambda: len(server.service.polls) == 9)
+    await members[0].upload(assignment)
 
-    given = {client.id for client, poll in zip(waiting, polls, strict=True) if poll.done()}
-    assert asked == dict.fromkeys(given, 1)
-    assert len(given) == 2
+    assert await answered(server, polls, 3) == asked
+
+
+@pytest.mark.parametrize("leaves", [False, True])
+async def test_a_place_that_becomes_free_wakes_only_who_gets_it(
+    asked: Counter[bytes], server: Server, leaves: bool
+) -> None:
+    first, *_ = await arrivals(server)
+    assignment = await first.assignment()
+    polls = await waiting(server, 10)
+    asked.clear()
+
+    if leaves:
+        await server.admin("POST", f"/v1/admin/clients/{first.id.hex()}/revoke")
+    else:
+        failed = update_pb2.FailureRequest(protocol=1, reason=update_pb2.FAILURE_REASON_NO_PHOTOS)
+        await first.send("POST", f"{round_path(assignment)}/failure", failed.SerializeToString())
+
+    assert await answered(server, polls, 1) == asked
+
+
+async def test_the_end_of_a_task_wakes_all_who_wait(asked: Counter[bytes], server: Server) -> None:
+    first, *_ = await arrivals(server)
+    await first.assignment()
+    polls = await waiting(server, 5)
+    asked.clear()
+
+    await server.admin("POST", "/v1/admin/tasks/demo/stop")
+
+    assert {(await poll).WhichOneof("result") for poll in polls.values()} == {"finished"}
+    assert asked == dict.fromkeys(polls, 1)
 
 
 async def test_an_update_whose_last_byte_comes_after_the_end_is_noted(server: Server) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from fedlens_proto.v1 import check_in_pb2
+from fedlens_proto.v1 import check_in_pb2, enrolment_pb2
 from tests.server.bundles import tiny_bundle
 from tests.server.http.running import Client, Server, running, until
 
@@ -99,18 +99,23 @@ async def test_a_held_check_in_is_answered_when_the_server_stops(server: Server)
     assert answer.wait.retry_after_ms > 0
 
 
-async def test_a_client_that_is_revoked_while_it_waits_is_told(server: Server) -> None:
+@pytest.mark.parametrize(("forgets", "outcome"), [(False, (403, "forbidden")), (True, (401, "unauthorised"))])
+async def test_a_client_that_is_shut_out_while_it_waits_is_told_at_once(
+    server: Server, forgets: bool, outcome: tuple[int, str]
+) -> None:
     await server.create(tiny_bundle())
     client = await server.client(1)
     request = check_in_pb2.CheckInRequest(protocol=1, hold_ms=LONG_MS).SerializeToString()
     poll = asyncio.create_task(client.send("POST", "/v1/check-in", request))
     await until(lambda: len(server.service.polls) == 1)
 
-    await server.admin("POST", f"/v1/admin/clients/{client.id.hex()}/revoke")
-    await server.client(2)
-    await server.client(3)
+    if forgets:
+        await client.send("DELETE", "/v1/clients/self", enrolment_pb2.ForgetRequest(protocol=1).SerializeToString())
+    else:
+        await server.admin("POST", f"/v1/admin/clients/{client.id.hex()}/revoke")
 
-    assert (await poll).outcome == (403, "forbidden")
+    await until(poll.done)  # sooner than the time for which it is held
+    assert (await poll).outcome == outcome
 
 
 async def test_a_check_in_for_one_task_is_not_woken_by_another(server: Server) -> None:
