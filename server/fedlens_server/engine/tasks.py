@@ -156,7 +156,10 @@ def show(federation: Federation, name_or_id: str) -> admin_pb2.ShowTaskResponse:
                 members=members[row.number],
                 personal=personal[row.number],
                 bytes_sent=current.bytes_sent if current and current.number == row.number else row.bytes_sent,
-                unlisted=_unlisted(row.unlisted),
+                unlisted=[
+                    admin_pb2.UnlistedMembers(state=state, members=count, bytes_received=bytes_received)
+                    for state, count, bytes_received in json.loads(row.unlisted or "[]")
+                ],
                 opened_at=row.opened_at,
                 ended_at=row.ended_at or 0.0,
                 overdue=_is_overdue(federation, current, row.number),
@@ -215,14 +218,6 @@ def model(federation: Federation, name_or_id: str) -> admin_pb2.TaskModelRespons
             for name, found in extractors.items()
         ],
     )
-
-
-def _unlisted(text: str | None) -> list[admin_pb2.UnlistedMembers]:
-    counted = sorted((int(state), *counts) for state, counts in json.loads(text or "{}").items())
-    return [
-        admin_pb2.UnlistedMembers(state=state, members=members, bytes_received=bytes_received)
-        for state, members, bytes_received in counted
-    ]
 
 
 def _content(request: admin_pb2.CreateTaskRequest) -> bytes:
