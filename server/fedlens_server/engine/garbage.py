@@ -119,10 +119,11 @@ def delete_receipts(federation: Federation, transaction: Transaction, before: fl
             .order_by(_members.client)
             .limit(MAX_RECEIPTS)
         ).all()
-        unlisted = json.loads(row.unlisted or "{}")
+        counts = {state: each for state, *each in json.loads(row.unlisted or "[]")}
         for member in found:
-            members, bytes_received = unlisted.get(str(member.state), (0, 0))
-            unlisted[str(member.state)] = members + 1, bytes_received + member.bytes_received
+            members, bytes_received = counts.get(member.state, (0, 0))
+            counts[member.state] = [members + 1, bytes_received + member.bytes_received]
+        unlisted = json.dumps([[state, *each] for state, each in sorted(counts.items())])
         kept: dict[str, None] = {"kept_from": None}
         if found:
             transaction.execute(delete(schema.members).where(*of_round, _members.client <= found[-1].client))
@@ -130,7 +131,7 @@ def delete_receipts(federation: Federation, transaction: Transaction, before: fl
         transaction.execute(
             update(schema.rounds)
             .where(_rounds.task == row.task, _rounds.number == row.number)
-            .values(unlisted=json.dumps(unlisted), **kept)
+            .values(unlisted=unlisted, **kept)
         )
     oldest: float | None = transaction.execute(select(func.min(_rounds.kept_from))).scalar()
     return inf if oldest is None else oldest

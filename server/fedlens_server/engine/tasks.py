@@ -126,8 +126,14 @@ def show(federation: Federation, name_or_id: str) -> admin_pb2.ShowTaskResponse:
     task = find(federation, name_or_id)
     members: dict[int, list[admin_pb2.MemberResult]] = defaultdict(list)
     personal: dict[int, list[update_pb2.EvaluationSums]] = defaultdict(list)
-    columns = schema.members.c
-    for row in federation.store.read(select(schema.members).where(columns.task == task.id).order_by(columns.client)):
+    columns, measured, rounds = schema.members.c, schema.evaluations.c, schema.rounds.c
+    # At once: between two commits a member's row may become a count of its round.
+    member_rows, evaluation_rows, round_rows = federation.store.read_together(
+        select(schema.members).where(columns.task == task.id).order_by(columns.client),
+        select(schema.evaluations).where(measured.task == task.id),
+        select(schema.rounds).where(rounds.task == task.id).order_by(rounds.number),
+    )
+    for row in member_rows:
         sums = evaluation.from_json(row.evaluations)
         personal[row.round] = evaluation.add_up([*personal[row.round], *sums])
         members[row.round].append(
@@ -141,9 +147,8 @@ def show(federation: Federation, name_or_id: str) -> admin_pb2.ShowTaskResponse:
             )
         )
     found: dict[int, list[update_pb2.EvaluationSums]] = defaultdict(list)
-    for row in federation.store.read(select(schema.evaluations).where(schema.evaluations.c.task == task.id)):
+    for row in evaluation_rows:
         found[row.round].extend(evaluation.from_json(row.evaluations))
-    rounds = schema.rounds.c
     current = task.round
     return admin_pb2.ShowTaskResponse(
         task=summary(task),
@@ -165,9 +170,7 @@ def show(federation: Federation, name_or_id: str) -> admin_pb2.ShowTaskResponse:
                 overdue=_is_overdue(federation, current, row.number),
                 **{"global": evaluation.add_up(found[row.number])},
             )
-            for row in federation.store.read(
-                select(schema.rounds).where(rounds.task == task.id).order_by(rounds.number)
-            )
+            for row in round_rows
         ],
     )
 

@@ -101,8 +101,13 @@ class Store:
 
     def read(self, statement: Executable) -> Sequence[Row[Any]]:
         """All rows of a query, as of the last commit. Several threads can read at a time."""
+        (rows,) = self.read_together(statement)
+        return rows
+
+    def read_together(self, *statements: Executable) -> list[Sequence[Row[Any]]]:
+        """All rows of each query, all as of the same commit."""
         with self._readers.connect() as connection:
-            return connection.execute(statement).all()
+            return [connection.execute(statement).all() for statement in statements]
 
     def incoming(self) -> IncomingBlob:
         """A new blob, to be written in pieces."""

@@ -109,7 +109,7 @@ rounds = sa.Table(
         "sitting_out", sa.Text, nullable=False
     ),  # JSON [id in hex] of clients without a download; empty afterwards
     sa.Column("kept_from", sa.Float),  # as `ended_at` while rows of its members are kept; null: none are, or it goes on
-    sa.Column("unlisted", sa.Text),  # JSON {state: [members, bytes_received]} of deleted rows of members; null: none
+    sa.Column("unlisted", sa.Text),  # JSON [[state, members, bytes_received]] of deleted rows of members; null: none
     sa.Index("ix_rounds_kept_from", "kept_from"),
 )
 

@@ -1,12 +1,14 @@
 """Receipts: rows of members, with which an upload that is sent again is answered until their time is over."""
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from math import inf
 from pathlib import Path
+from typing import Any
 
 import pytest
-from sqlalchemy import func, select
+from sqlalchemy import Engine, event, func, select
 
 from fedlens.reports.task_report import round_values
 from fedlens_proto.v1 import admin_pb2, update_pb2
@@ -116,6 +118,27 @@ def test_no_transaction_deletes_more_than_so_many_and_counts_hold_in_between(
         assert counted(server) == before
 
     assert seen == [(3, START), (1, START), (0, inf), (0, inf)]
+
+
+def test_an_operator_who_looks_while_receipts_are_deleted_counts_each_member_once(server: Arrivals) -> None:
+    first_round(server)
+    before = counted(server)
+    looking = threading.current_thread()
+    queries: list[str] = []
+
+    def deleting(connection: Any, cursor: Any, statement: str, *_: Any) -> None:
+        if threading.current_thread() is looking and "FROM " in statement:
+            queries.append(statement)
+            if len(queries) == 2:
+                delete_all(server)
+
+    event.listen(Engine, "before_cursor_execute", deleting)
+    try:
+        assert counted(server) == before
+    finally:
+        event.remove(Engine, "before_cursor_execute", deleting)
+    assert rows(server) == {}
+    assert counted(server) == before
 
 
 def test_an_update_that_comes_late_counts_as_such_while_its_members_row_is_there(
