@@ -36,9 +36,7 @@ def client(
     engine: Annotated[EngineChoice, typer.Option(help=ENGINE_HELP)] = "torch",
     client_version: Annotated[
         int,
-        typer.Option(
-            min=0, max=MAX_VERSION, help="Version of the app to tell the server; a task may need a least one."
-        ),
+        typer.Option(min=0, max=MAX_VERSION, help="Version of the app, for tasks that require a minimum one."),
     ] = 0,
     once: Annotated[bool, typer.Option("--once", help="End after one round.")] = False,
     task: Annotated[int | None, typer.Option(min=1, help="Id of the only task to take part in. Default: all.")] = None,

@@ -95,7 +95,8 @@ class Layout:
             BlobError: A name occurs twice or is not allowed, a dtype is unknown, a dimension is zero, or there are too
                 many dimensions.
         """
-        return _laid_out(tuple(specs), base)
+        given = tuple(specs)
+        return _kept(given, base) if len(given) <= _MOST_KEPT else _laid_out(given, base)
 
     @classmethod
     def parse(cls, start: bytes | bytearray) -> "Layout | None":
@@ -133,8 +134,6 @@ class Layout:
         return PREFIX.pack(MAGIC, VERSION, len(self.header)) + self.header
 
 
-# A model has the same layout in every round and of every client.
-@lru_cache(maxsize=64)
 def _laid_out(given: tuple[TensorSpec, ...], base: bytes | None) -> Layout:
     for spec in given:
         _check_spec(spec)
@@ -157,6 +156,12 @@ def _laid_out(given: tuple[TensorSpec, ...], base: bytes | None) -> Layout:
         offsets.append(start)
         end = start + spec.nbytes
     return Layout(header=header, specs=ordered, offsets=tuple(offsets), size=end, base=base)
+
+
+# A model has the same layout in every round and of every client. Anybody may send a header of 1 MiB, so large ones are
+# not kept.
+_MOST_KEPT = 256
+_kept = lru_cache(maxsize=64)(_laid_out)
 
 
 def _check_spec(spec: TensorSpec) -> None:

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
-from fedlens_proto.blob import Array, Blob, TensorSpec, encode, write
+from fedlens_proto import layout
+from fedlens_proto.blob import Array, Blob, Layout, TensorSpec, encode, write
 from fedlens_proto.errors import BlobError
 from fedlens_proto.v1 import blob_pb2 as pb
 
@@ -121,3 +122,13 @@ def test_which_characters_a_name_may_have_does_not_depend_on_unicodes_version() 
 
 def test_a_spec_reads_as_in_a_message() -> None:
     assert str(TensorSpec("fc.weight", pb.DTYPE_FLOAT32, (10, 512))) == "fc.weight float32[10, 512]"
+
+
+def test_the_layout_of_a_long_header_is_not_kept_in_memory() -> None:
+    before = layout._kept.cache_info().currsize
+    specs = [TensorSpec(f"t{i}", pb.DTYPE_FLOAT32, (1,)) for i in range(1000)]
+
+    long = Layout.of(specs)
+
+    assert Layout.parse(long.prefix) == long
+    assert layout._kept.cache_info().currsize == before

@@ -265,7 +265,7 @@ class Federation:
         self.norms = ThreadPoolExecutor(1, thread_name_prefix="fedlens-norm")
         self.presence = Presence()
         self._listeners: list[Callable[[Change], None]] = []
-        self._change = Change()
+        self._changes: list[Change] = []  # of the running commit
         store.on_commit(self._publish)
 
     def close(self) -> None:
@@ -324,13 +324,16 @@ class Federation:
         due: bool = False,
     ) -> None:
         """Note on the writing thread the effect of the running commit on those who wait, as in `Change`."""
-        known = self._change
-        self._change = Change(
-            known.tasks.union(tasks), known.models.union(models), known.clients.union(clients), known.due or due
-        )
+        self._changes.append(Change(frozenset(tasks), frozenset(models), frozenset(clients), due))
 
     def _publish(self) -> None:
-        change, self._change = self._change, Change()
+        changes, self._changes = self._changes, []
+        change = Change(
+            frozenset().union(*(each.tasks for each in changes)),
+            frozenset().union(*(each.models for each in changes)),
+            frozenset().union(*(each.clients for each in changes)),
+            any(each.due for each in changes),
+        )
         if change == Change():
             return
         for listener in self._listeners:

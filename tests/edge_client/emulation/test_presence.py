@@ -11,6 +11,7 @@ from fedlens.compare.run.study_clock import StudyClock
 from fedlens_edge_client.client.clock import Clock
 from fedlens_edge_client.emulation.emulated_time import FastClock, come_and_go
 from fedlens_edge_client.emulation.presence import PresencePlan, PresencePlanError
+from fedlens_server import clock as server_clock
 
 T = TypeVar("T")
 # StudyClock.START = 1e9 s lies in the hour 277,777, at 1 o'clock of a day: 277,777 = 24 x 11,574 + 1.
@@ -151,3 +152,9 @@ async def test_a_fast_clock_runs_so_that_an_hour_lasts_as_long_as_it_is_told() -
     assert lasted >= 0.09
     # Ten hours a second.
     assert clock.now() - began == pytest.approx(lasted * 36000, rel=0.2)
+
+
+def test_server_and_phones_agree_on_the_time() -> None:
+    before = server_clock.FastClock(hour_lasts_s=2).now()
+    emulated = FastClock(hour_lasts_s=2).now()
+    assert before <= emulated <= server_clock.FastClock(hour_lasts_s=2).now()
