@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from typing import BinaryIO, Self, TypeVar
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote, urlencode, urlsplit
 
 from google.protobuf.message import Message
 
@@ -18,7 +18,7 @@ from fedlens.errors import FedlensError
 from fedlens_proto import wire
 from fedlens_proto.errors import WireError
 from fedlens_proto.manifest import Bundle
-from fedlens_proto.v1 import admin_pb2, error_pb2
+from fedlens_proto.v1 import admin_pb2, admission_pb2, error_pb2
 
 TOKEN_VARIABLE = "FEDLENS_ADMIN_TOKEN"
 PROFILE_KEYS = ("url", "ca", "token_file")
@@ -101,14 +101,100 @@ class AdminClient:
         """End a task; its model stays."""
         return self._call(admin_pb2.Task, "POST", _task_path(task, "/stop"))
 
+    def delete(self, task: str) -> None:
+        """Delete a task that has ended."""
+        with self._request("DELETE", _task_path(task), b""):
+            pass
+
+    def control(self, task: str, action: str) -> admin_pb2.Task:
+        """Have a task `pause` or `resume`, or end its open round now: `deadline`."""
+        return self._call(admin_pb2.Task, "POST", _task_path(task, f"/{action}"))
+
+    def change(self, task: str, settings_json: str) -> admin_pb2.Task:
+        """Change settings of a task that goes on."""
+        request = admin_pb2.ChangeTaskRequest(protocol=wire.PROTOCOL, settings_json=settings_json)
+        return self._call(admin_pb2.Task, "POST", _task_path(task, "/settings"), request)
+
+    def to_round(self, task: str, action: str, number: int) -> admin_pb2.Task:
+        """Have a task `rollback` to a committed round, or `release` its model, 0: that of the last one."""
+        request = admin_pb2.RoundRequest(protocol=wire.PROTOCOL, round=number)
+        return self._call(admin_pb2.Task, "POST", _task_path(task, f"/{action}"), request)
+
     def model(self, task: str) -> admin_pb2.TaskModelResponse:
         """The digests of the task's global model."""
         return self._call(admin_pb2.TaskModelResponse, "GET", _task_path(task, "/model"))
 
-    def revoke(self, client_hex: str) -> None:
-        """Shut a client out from its next request on."""
-        with self._request("POST", f"/v1/admin/clients/{quote(client_hex, safe='')}/revoke", b""):
+    def clients(self, limit: int, **wanted: str | float) -> Iterator[admission_pb2.EnrolledClient]:
+        """At most so many clients, ascending by id; `wanted` are filters of the endpoint."""
+        after: dict[str, str] = {}
+        while limit > 0:
+            query = urlencode(wanted | {"limit": min(limit, 1000)} | after)
+            page = self._call(admission_pb2.ListClientsResponse, "GET", f"/v1/admin/clients?{query}")
+            yield from page.clients
+            limit -= len(page.clients)
+            if not page.has_more:
+                return
+            after = {"after": page.clients[-1].id.hex()}
+
+    def show_client(self, client_hex: str) -> admission_pb2.ShowClientResponse:
+        """All that the server knows of a client."""
+        return self._call(admission_pb2.ShowClientResponse, "GET", f"/v1/admin/clients/{quote(client_hex, safe='')}")
+
+    def ban(self, kind: str, name: str, reason: str) -> int:
+        """Shut a client out by its id, or all of a token by its name; `kind` is `clients` or `tokens`."""
+        request = admission_pb2.BanRequest(protocol=wire.PROTOCOL, reason=reason)
+        path = f"/v1/admin/{kind}/{quote(name, safe='')}/ban"
+        return self._call(admission_pb2.BanResponse, "POST", path, request).clients
+
+    def unban(self, kind: str, name: str) -> int:
+        """Let in again whom `ban` has shut out."""
+        path = f"/v1/admin/{kind}/{quote(name, safe='')}/unban"
+        return self._call(admission_pb2.BanResponse, "POST", path).clients
+
+    def create_token(
+        self,
+        name: str,
+        role: admission_pb2.TokenRole,
+        *,
+        max_uses: int = 0,
+        per_minute: int = 0,
+        expires_in_s: float = 0,
+    ) -> admission_pb2.CreateTokenResponse:
+        """Make a token, which no other call tells; 0 is the server's default, for `expires_in_s` never."""
+        request = admission_pb2.CreateTokenRequest(
+            protocol=wire.PROTOCOL,
+            name=name,
+            role=role,
+            max_uses=max_uses,
+            per_minute=per_minute,
+            expires_in_s=expires_in_s,
+        )
+        return self._call(admission_pb2.CreateTokenResponse, "POST", "/v1/admin/tokens", request)
+
+    def tokens(self) -> list[admission_pb2.Token]:
+        """All tokens, in the order in which they were made."""
+        return list(self._call(admission_pb2.ListTokensResponse, "GET", "/v1/admin/tokens").tokens)
+
+    def revoke_token(self, name: str) -> None:
+        """Let nobody else in by a token."""
+        with self._request("POST", f"/v1/admin/tokens/{quote(name, safe='')}/revoke"):
             pass
+
+    def audit(self, within_s: float = 0) -> list[admission_pb2.AuditEntry]:
+        """The changes by operators of the last seconds, the latest first; 0: all that are kept."""
+        found: list[admission_pb2.AuditEntry] = []
+        while True:
+            query = {"within_s": within_s} if within_s else {}
+            query |= {"before": found[-1].id} if found else {}
+            page = self._call(admission_pb2.ListAuditResponse, "GET", f"/v1/admin/audit?{urlencode(query)}").entries
+            if not page:
+                return found
+            found += page
+
+    def backup(self, keep: int) -> admin_pb2.BackupResponse:
+        """Have the server make a backup on its own disk, however long it takes; 0 keeps all older ones."""
+        request = admin_pb2.BackupRequest(protocol=wire.PROTOCOL, keep=keep)
+        return self._call(admin_pb2.BackupResponse, "POST", "/v1/admin/backups", request, timeout_s=None)
 
     def fetch(self, digest: bytes, out: BinaryIO) -> None:
         """Write a blob to `out` and check its digest.
@@ -132,9 +218,16 @@ class AdminClient:
         with path.open("rb") as file, self._request("PUT", address, file, os.fstat(file.fileno()).st_size):
             pass
 
-    def _call(self, kind: type[M], method: str, path: str, message: Message | None = None) -> M:
+    def _call(
+        self,
+        kind: type[M],
+        method: str,
+        path: str,
+        message: Message | None = None,
+        timeout_s: float | None = TIMEOUT_S,
+    ) -> M:
         body = b"" if message is None else message.SerializeToString(deterministic=True)
-        with self._request(method, path, body) as answer:
+        with self._request(method, path, body, timeout_s=timeout_s) as answer:
             try:
                 return wire.decode(kind, answer.read())
             except WireError as error:
@@ -148,9 +241,10 @@ class AdminClient:
         body: bytes | BinaryIO = b"",
         size: int | None = None,
         missing_is_fine: bool = False,
+        timeout_s: float | None = TIMEOUT_S,
     ) -> Iterator[http.client.HTTPResponse]:
         url, is_plain = self._profile.url, self._address.scheme == "http"
-        connection = self._connect()
+        connection = self._connect(timeout_s)
         headers = {
             "Authorization": f"Bearer {self._profile.token}",
             "Content-Type": wire.MEDIA_TYPE,
@@ -184,15 +278,15 @@ class AdminClient:
         finally:
             connection.close()
 
-    def _connect(self) -> http.client.HTTPConnection:
+    def _connect(self, timeout_s: float | None) -> http.client.HTTPConnection:
         host, port = self._address.hostname or "", self._address.port
         if self._address.scheme == "http":
-            return http.client.HTTPConnection(host, port, timeout=TIMEOUT_S)
+            return http.client.HTTPConnection(host, port, timeout=timeout_s)
         try:
             context = ssl.create_default_context(cafile=self._profile.ca)
         except ssl.SSLError as error:
             raise AdminError(f"{self._profile.ca} is no certificate (PEM)") from error
-        return http.client.HTTPSConnection(host, port, timeout=TIMEOUT_S, context=context)
+        return http.client.HTTPSConnection(host, port, timeout=timeout_s, context=context)
 
 
 def _token(profile: Path, token_file: str | None) -> str:

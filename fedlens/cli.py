@@ -4,15 +4,22 @@ from typing import Annotated
 
 import typer
 
-from fedlens.commands import blob, bundle, client, compare, demo, export, fleet, link, predict, results, serve, task
+from fedlens.commands import blob, bundle, compare, demo, export, fleet, link, predict, results, serve, task
+from fedlens.commands.admin import audit, backup, clients, token
 
 app = typer.Typer(name="fedlens", no_args_is_help=True, pretty_exceptions_enable=False)
 for command in (
-    *(export.export, serve.serve, client.client, fleet.fleet, link.link),
-    *(predict.predict, compare.compare, results.results, demo.demo),
+    *(export.export, serve.serve, backup.backup, backup.restore, fleet.fleet, link.link),
+    *(audit.audit, predict.predict, compare.compare, results.results, demo.demo),
 ):
     app.command()(command)
-for name, group in (("task", task.task_app), ("bundle", bundle.bundle_app), ("blob", blob.blob_app)):
+for name, group in (
+    ("task", task.task_app),
+    ("client", clients.client_app),
+    ("token", token.token_app),
+    ("bundle", bundle.bundle_app),
+    ("blob", blob.blob_app),
+):
     app.add_typer(group, name=name)
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from fedlens_proto.manifest import Bundle, objective
 from fedlens_server.engine.phases import plan
-from fedlens_server.engine.view import TaskBundle
+from fedlens_server.engine.task import TaskBundle
 from fedlens_server.planning.task_settings import parse
 from tests.plugin_packages import install
 

@@ -15,11 +15,20 @@ MAX_VERSION = (1 << 32) - 1
 
 
 def client(
-    server: Annotated[str, typer.Option(help="Address of the server, such as https://127.0.0.1:8443.")],
+    context: typer.Context,
+    server: Annotated[
+        str, typer.Option(help="Address of the server, such as https://127.0.0.1:8443. Required.", show_default=False)
+    ] = "",
     photos: Annotated[
-        Path, typer.Option(help="Folder with a sub-folder of photos for each class; photos may come and go.")
-    ],
-    state: Annotated[Path, typer.Option(help="Folder for the client's state: secret, outbox, caches.")],
+        Path,
+        typer.Option(
+            help="Folder with a sub-folder of photos for each class; photos may come and go. Required.",
+            show_default=False,
+        ),
+    ] = Path(),
+    state: Annotated[
+        Path, typer.Option(help="Folder for the client's state: secret, outbox, caches. Required.", show_default=False)
+    ] = Path(),
     ca: Annotated[Path | None, typer.Option(help="Certificate (PEM) to trust instead of the system's.")] = None,
     token_file: Annotated[
         Path | None,
@@ -43,8 +52,14 @@ def client(
 ) -> None:
     """Take part in a federation with the photos of a folder, until every task has ended.
 
-    Ctrl-C ends it cleanly; the same command goes on from there and sends unsent updates.
+    Ctrl-C ends it cleanly; the same command goes on from there and sends unsent updates. The commands below are for
+    operators: they show and ban the clients of a server.
     """
+    if context.invoked_subcommand is not None:
+        return
+    for option, given in (("--server", server), ("--photos", photos), ("--state", state)):
+        if given in ("", Path()):
+            raise typer.BadParameter(f"Missing option '{option}'.")
     import asyncio
 
     from rich.console import Console

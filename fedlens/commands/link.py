@@ -14,10 +14,39 @@ def link(
     ca: Annotated[
         Path | None, typer.Option(help="Certificate (PEM) for phones to trust instead of the system's.")
     ] = None,
+    qr: Annotated[bool, typer.Option("--qr", help="Also draw it as a QR code.")] = False,
 ) -> None:
-    """Print the link, or content of a QR code, that lets phones join; it holds the enrolment token."""
-    from fedlens.enrolment_link import enrolment_link
+    """Print the link that lets phones join; it holds the enrolment token."""
+    from fedlens.errors import FedlensError
 
-    with reported(ValueError, OSError):
-        token = token_file.read_text(encoding="utf-8").strip()
-        typer.echo(enrolment_link(server, token, None if ca is None else ca.read_text(encoding="utf-8")))
+    with reported(FedlensError, OSError):
+        found = link_of(server, token_file.read_text(encoding="utf-8").strip(), ca)
+        typer.echo(found)
+        if qr:
+            typer.echo(drawn(found))
+
+
+def link_of(server: str, token: str, ca: Path | None) -> str:
+    """The link, with the certificates of a file.
+
+    Raises:
+        FedlensError: The address, the token or the file cannot be used.
+    """
+    from fedlens.enrolment_link import enrolment_link
+    from fedlens.errors import FedlensError
+
+    try:
+        return enrolment_link(server, token, None if ca is None else ca.read_text(encoding="utf-8"))
+    except (ValueError, OSError) as error:
+        raise FedlensError(str(error)) from error
+
+
+def drawn(text: str) -> str:
+    """A QR code as lines of block characters."""
+    import io
+
+    import segno
+
+    lines = io.StringIO()
+    segno.make(text, error="l", micro=False).terminal(lines, compact=True, border=2)
+    return lines.getvalue()

@@ -3,11 +3,14 @@
 import sys
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
 from fedlens.commands.options import HOUR_LASTS_HELP, HOUR_S, reported
+
+# As `telemetry.log_lines.LogFormat`, without importing the server.
+LogFormatChoice = Literal["human", "json"]
 
 
 def serve(
@@ -25,6 +28,9 @@ def serve(
     host: Annotated[str, typer.Option(help="With --init: address for clients.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="With --init: port for clients.")] = 8443,
     admin_port: Annotated[int, typer.Option(min=0, max=65535, help="With --init: port for operators.")] = 8444,
+    log_format: Annotated[
+        LogFormatChoice, typer.Option(help="Form of the lines of the log, which is on standard error.")
+    ] = "human",
     hour_lasts: Annotated[float, typer.Option(min=0.1, max=HOUR_S, help=HOUR_LASTS_HELP)] = HOUR_S,
 ) -> None:
     """Serve clients and operators until SIGTERM or Ctrl-C."""
@@ -34,24 +40,23 @@ def serve(
         if init is None and new_data:
             _make_data(config or Path("fedlens.toml"))
         elif init is None:
-            _serve(config or Path("fedlens.toml"), hour_lasts)
+            _serve(config or Path("fedlens.toml"), log_format, hour_lasts)
         elif config is not None or new_data:
             raise ConfigError("--init and --config, --init and --new-data exclude each other")
         else:
             _initialise(init, host, port, admin_port)
 
 
-def _serve(path: Path, hour_lasts_s: float) -> None:
+def _serve(path: Path, log_format: LogFormatChoice, hour_lasts_s: float) -> None:
     import asyncio
-    import logging
 
     from fedlens_server.clock import FastClock
     from fedlens_server.config import ConfigError, load
     from fedlens_server.daemon import serve as serve_until_signal
     from fedlens_server.errors import StoreUnusable
+    from fedlens_server.telemetry.log_lines import log_to
 
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
-    logging.getLogger("alembic").setLevel(logging.WARNING)
+    log_to(sys.stderr, log_format)
     clock = None if hour_lasts_s == HOUR_S else FastClock(hour_lasts_s)
     try:
         # Flushed, because a parent process may wait for this line.

@@ -1,26 +1,16 @@
 """`fedlens task`: an operator's commands, over the admin API of a running server."""
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-from fedlens.commands.options import AsJson, named_value, print_json, reported
-
-if TYPE_CHECKING:
-    from fedlens.admin_client import AdminClient
+from fedlens.commands.admin.profile import Admin, admin_client, reported_admin
+from fedlens.commands.options import AsJson, named_value, print_json
 
 task_app = typer.Typer(help="Create tasks on a server, follow and end them, fetch models.", no_args_is_help=True)
 
-Admin = Annotated[
-    Path | None,
-    typer.Option(
-        "--admin", envvar="FEDLENS_ADMIN", help="Profile of the server, the admin.toml that `serve --init` wrote."
-    ),
-]
 TaskName = Annotated[str, typer.Argument(metavar="TASK", help="Name or id of the task.")]
 
 
@@ -59,7 +49,7 @@ def create(
     as_json: AsJson = False,
 ) -> None:
     """Create a task from a bundle."""
-    with _reported():
+    with reported_admin():
         from fedlens_proto.manifest import Bundle
 
         drawn = population is not None or cohort is not None
@@ -94,15 +84,15 @@ def create(
                 settings[table][inner] = value
             else:
                 settings[key] = value
-        made = _client(admin).create_task(name, [Bundle.open(folder) for folder in bundle], json.dumps(settings))
+        made = admin_client(admin).create_task(name, [Bundle.open(folder) for folder in bundle], json.dumps(settings))
         _print_tasks([made], as_json, one=True)
 
 
 @task_app.command("list")
 def list_tasks(admin: Admin = None, as_json: AsJson = False) -> None:
     """List all tasks."""
-    with _reported():
-        _print_tasks(_client(admin).tasks(), as_json)
+    with reported_admin():
+        _print_tasks(admin_client(admin).tasks(), as_json)
 
 
 @task_app.command()
@@ -121,12 +111,12 @@ def show(
     as_json: AsJson = False,
 ) -> None:
     """Show a task round by round."""
-    with _reported():
+    with reported_admin():
         from fedlens.reports import task_report, tracking
         from fedlens.reports.tables import print_table
 
         tracking.check_installed(tensorboard=tensorboard is not None, mlflow=mlflow)
-        found = _client(admin).show(task)
+        found = admin_client(admin).show(task)
         rounds = [task_report.round_values(result) for result in found.rounds]
         tracked = task_report.tracked(found.task, rounds)
         if csv is not None:
@@ -136,33 +126,101 @@ def show(
         if mlflow:
             tracking.log_to_mlflow(tracked.name, [tracked])
         if as_json:
-            print_json({"task": task_report.task_values(found.task), "rounds": rounds})
+            values = {"task": task_report.task_values(found.task), "rounds": rounds}
+            print_json(values | {"answers": {each.answer: each.clients for each in found.answers}})
             return
-        _print_tasks([found.task], as_json=False)
+        _print_tasks([found.task], as_json=False, one=True)
         caption = "before, after: mean and deviation over clients"
         print_table(task_report.ROUND_COLUMNS, map(task_report.round_row, rounds), caption)
+        if found.answers:
+            told = ", ".join(f"{each.answer} {each.clients}" for each in found.answers)
+            typer.echo(f"clients by what their last check-in was told: {told}")
 
 
 @task_app.command()
 def stop(task: TaskName, admin: Admin = None, as_json: AsJson = False) -> None:
     """End a task now; its last model stays."""
-    with _reported():
-        _print_tasks([_client(admin).stop(task)], as_json, one=True)
+    with reported_admin():
+        _print_tasks([admin_client(admin).stop(task)], as_json, one=True)
 
 
 @task_app.command()
-def revoke(
-    client: Annotated[str, typer.Argument(help="Id of the client, 64 hexadecimal digits.")],
+def delete(
+    task: TaskName,
+    stop_first: Annotated[bool, typer.Option("--stop", help="Also if it goes on: stop it first.")] = False,
     admin: Admin = None,
     as_json: AsJson = False,
 ) -> None:
-    """Shut a client out, from its next request on."""
-    with _reported():
-        _client(admin).revoke(client)
+    """Delete a task that has ended, with its model and all results; its name is free again."""
+    with reported_admin():
+        client = admin_client(admin)
+        if stop_first:
+            client.stop(task)
+        client.delete(task)
         if as_json:
-            print_json({"revoked": client})
+            print_json({"deleted": task})
         else:
-            typer.echo(f"revoked {client}")
+            typer.echo(f"deleted {task}")
+
+
+@task_app.command()
+def pause(task: TaskName, admin: Admin = None, as_json: AsJson = False) -> None:
+    """Give no more places; what is under way is stored and may commit."""
+    with reported_admin():
+        _print_tasks([admin_client(admin).control(task, "pause")], as_json, one=True)
+
+
+@task_app.command()
+def resume(task: TaskName, admin: Admin = None, as_json: AsJson = False) -> None:
+    """Go on with a task that is paused, whoever paused it."""
+    with reported_admin():
+        _print_tasks([admin_client(admin).control(task, "resume")], as_json, one=True)
+
+
+@task_app.command()
+def deadline(task: TaskName, admin: Admin = None, as_json: AsJson = False) -> None:
+    """End the open round now; it commits if it has `min_reports` updates, else it is abandoned."""
+    with reported_admin():
+        _print_tasks([admin_client(admin).control(task, "deadline")], as_json, one=True)
+
+
+@task_app.command("set")
+def change(
+    task: TaskName,
+    settings: Annotated[list[str], typer.Argument(metavar="KEY=VALUE...", help="Settings and their new values.")],
+    admin: Admin = None,
+    as_json: AsJson = False,
+) -> None:
+    """Change settings of a task that goes on, those on which no client's work depends."""
+    with reported_admin():
+        changes = dict(named_value(entry, "KEY=VALUE") for entry in settings)
+        _print_tasks([admin_client(admin).change(task, json.dumps(changes))], as_json, one=True)
+
+
+@task_app.command()
+def rollback(
+    task: TaskName,
+    number: Annotated[int, typer.Argument(metavar="ROUND", min=1, help="One of the last three committed rounds.")],
+    admin: Admin = None,
+    as_json: AsJson = False,
+) -> None:
+    """Go back to the model as it was after a round; later rounds become undone, the open one is abandoned."""
+    with reported_admin():
+        _print_tasks([admin_client(admin).to_round(task, "rollback", number)], as_json, one=True)
+
+
+@task_app.command()
+def release(
+    task: TaskName,
+    number: Annotated[
+        int, typer.Argument(metavar="[ROUND]", min=0, help="One of the last three committed rounds; 0: the last one.")
+    ] = 0,
+    admin: Admin = None,
+    as_json: AsJson = False,
+) -> None:
+    """Have clients predict with the model after a round, for tasks with release="manual"."""
+    with reported_admin():
+        _print_tasks([admin_client(admin).to_round(task, "release", number)], as_json, one=True)
 
 
 @task_app.command()
@@ -183,15 +241,15 @@ def model(
     as_json: AsJson = False,
 ) -> None:
     """Write a task's global model to a file."""
-    with _reported():
+    with reported_admin():
         from fedlens.admin_client import AdminError
         from fedlens.model_file import fetch_model, fetch_whole
 
         metadata = None
         if out is not None and whole is None:
-            found = fetch_model(_client(admin), task, out)
+            found = fetch_model(admin_client(admin), task, out)
         elif whole is not None and out is None:
-            found, metadata = fetch_whole(_client(admin), task, bundle, whole)
+            found, metadata = fetch_whole(admin_client(admin), task, bundle, whole)
         else:
             raise AdminError("name one file: --out for the trained tensors, or --whole for the whole model")
         file = out or whole
@@ -213,24 +271,6 @@ def model(
             typer.echo("; ".join(f"{key}: {metadata[key]}" for key in shown))
 
 
-@contextmanager
-def _reported() -> Iterator[None]:
-    from fedlens.errors import FedlensError
-    from fedlens_export.errors import ExportError
-    from fedlens_proto.errors import ProtoError
-
-    with reported(FedlensError, ExportError, ProtoError):
-        yield
-
-
-def _client(profile: Path | None) -> "AdminClient":
-    from fedlens.admin_client import AdminClient, AdminError, Profile
-
-    if profile is None:
-        raise AdminError("no server is given; name its profile with --admin DIR/admin.toml, or in FEDLENS_ADMIN")
-    return AdminClient(Profile.read(profile))
-
-
 def _print_tasks(tasks: list[Any], as_json: bool, one: bool = False) -> None:
     from fedlens.reports import task_report
     from fedlens.reports.tables import print_table
@@ -238,5 +278,7 @@ def _print_tasks(tasks: list[Any], as_json: bool, one: bool = False) -> None:
     listed = [task_report.task_values(task) for task in tasks]
     if as_json:
         print_json(listed[0] if one else listed)
-    else:
-        print_table(task_report.TASK_COLUMNS, map(task_report.task_row, listed))
+        return
+    print_table(task_report.TASK_COLUMNS, map(task_report.task_row, listed))
+    if one and (line := task_report.privacy_line(listed[0]["privacy"])) is not None:
+        typer.echo(line)

@@ -7,7 +7,7 @@ from fedlens.compare.plan import RunPlan
 from fedlens.compare.study import StudyError
 from fedlens_proto import manifest
 from fedlens_server.engine.phases import plan
-from fedlens_server.engine.view import TaskBundle
+from fedlens_server.engine.task import TaskBundle
 from fedlens_server.errors import Malformed
 from fedlens_server.planning.task_settings import parse
 

@@ -27,9 +27,29 @@ def task_values(task: pb.Task) -> dict[str, Any]:
         "rounds_total": task.rounds_total,
         "enrolled": task.enrolled,
         "population": task.population or None,
+        "privacy": _privacy_values(task.privacy) if task.HasField("privacy") else None,
         "bundles": [digest.hex() for digest in task.bundles],
         "settings": json.loads(task.settings_json or "{}"),
     }
+
+
+def _privacy_values(privacy: pb.Privacy) -> dict[str, Any]:
+    return {
+        "delta": privacy.delta,
+        "epsilon": privacy.epsilon,
+        "spent": privacy.spent,
+        "participations": privacy.participations,
+    }
+
+
+def privacy_line(values: dict[str, Any] | None) -> str | None:
+    """The privacy of a task in words; None: it has none."""
+    if values is None:
+        return None
+    return (
+        f"privacy: epsilon {values['epsilon']:.3g} at delta {values['delta']:g} for a client that takes part as often "
+        f"as it may; at most {values['spent']:.3g} spent so far, in {values['participations']} rounds"
+    )
 
 
 TASK_COLUMNS: Sequence[str] = ("id", "name", "state", "method", "rounds", "clients")

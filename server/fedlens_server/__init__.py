@@ -5,6 +5,7 @@
     engine    engine/                       all decisions, without sockets
     methods   methods/, planning/           numbers only: from updates to a state
     storage   store/                        SQLite and a folder of blobs
+    log       telemetry/                    events, and what counts and times
 
 Each layer calls only those below it. Requests are answered from a view in memory, which changes on the store's writing
 thread alone, after a commit.

@@ -8,15 +8,14 @@ import difflib
 import ipaddress
 import re
 import tomllib
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
 from pydantic.fields import FieldInfo
 
 _SHA256_HEX = re.compile(r"\A[0-9a-f]{64}\Z")
-_HASHES = ("token_sha256", "sha256")
+_HASH = "token_sha256"
 _PORT = "an integer from 0 to 65535; 0 takes any free port"
 
 
@@ -54,6 +53,9 @@ class ServerSection(_Section):
     data: Path = _key(
         "Folder of the database and the blobs.", "the path of a folder", default=Path("data"), strict=False
     )
+    backups: Path | None = _key(
+        "Folder into which `fedlens backup` writes.", "the path of a folder", default=None, strict=False
+    )
     retention_days: int = _key(
         "Days for which the results of single members are kept after their round; then only its counts remain.",
         "an integer from 1 to 36500",
@@ -62,7 +64,7 @@ class ServerSection(_Section):
         le=36_500,
     )
 
-    @field_validator("certfile", "keyfile", "data", mode="after")
+    @field_validator("certfile", "keyfile", "data", "backups", mode="after")
     @classmethod
     def _relative_to_the_config(cls, value: Path | None, info: ValidationInfo) -> Path | None:
         folder: Path = (info.context or {}).get("folder", Path())
@@ -90,6 +92,11 @@ class AdminSection(_Section):
     port: int = _key("Port for operators.", _PORT, default=8444, ge=0, le=65535)
     token_sha256: str = _key(
         "SHA-256 of the operators' token, in hexadecimal.", "64 hexadecimal digits in lower case", pattern=_SHA256_HEX
+    )
+    metrics_open: bool = _key(
+        "`/metrics` is answered without a token.",
+        "true or false",
+        default=False,
     )
 
 
@@ -125,6 +132,33 @@ class LimitsSection(_Section):
         gt=0,
         le=3600,
     )
+    min_upload_rate: float = _key(
+        "Least rate of a request's body in bytes a second, from `upload_stall_s` after its beginning on.",
+        "a number from 0 to 1e9",
+        default=500.0,
+        ge=0,
+        le=1e9,
+    )
+    idle_s: float = _key(
+        "Longest time that a connection stays open without a whole request's head, in seconds.",
+        "a number above 0, at most 3600",
+        default=75.0,
+        gt=0,
+        le=3600,
+    )
+    max_connections: int | None = _key(
+        "Most connections of clients; of more, the one that has been open for longest without a request is closed. "
+        "Unset: as many as the process may open files, less 512.",
+        "an integer from 1",
+        default=None,
+        ge=1,
+    )
+    min_free_bytes: int = _key(
+        "Free bytes on the disk below which `/readyz` answers 503; 0: never.",
+        "an integer from 0",
+        default=256 << 20,
+        ge=0,
+    )
     stop_s: float = _key(
         "Longest wait of a stopping server for requests in progress, in seconds.",
         "a number from 0 to 3600",
@@ -134,36 +168,12 @@ class LimitsSection(_Section):
     )
 
 
-class EnrolmentSection(_Section):
-    """`[[enrolment]]`: a token with which clients enrol; there can be several."""
-
-    name: str = _key("Name of the token, for operators.", "a text that is not empty", min_length=1)
-    role: Literal["trainer", "evaluator"] = _key("Role of its clients.", '"trainer" or "evaluator"')
-    sha256: str = _key(
-        "SHA-256 of the token, in hexadecimal.", "64 hexadecimal digits in lower case", pattern=_SHA256_HEX
-    )
-    max_uses: int | None = _key(
-        "Most clients that can enrol with it. Unset: any number.", "an integer from 1", default=None, ge=1
-    )
-    expires_at: datetime | None = _key(
-        "Time from which no client can enrol with it. Unset: none.", "a date and time with an offset", default=None
-    )
-
-    @field_validator("expires_at", mode="after")
-    @classmethod
-    def _has_an_offset(cls, value: datetime | None) -> datetime | None:
-        if value is not None and value.tzinfo is None:
-            raise ValueError(f"found {value.isoformat()}, must be a date and time with an offset, such as a final Z")
-        return None if value is None else value.astimezone(UTC)
-
-
 class Config(_Section):
     """A whole `fedlens.toml`."""
 
     server: ServerSection
     admin: AdminSection
     limits: LimitsSection
-    enrolment: tuple[EnrolmentSection, ...] = Field(default=(), strict=False)
 
     @model_validator(mode="after")
     def _no_plain_http_to_the_outside(self) -> Self:
@@ -174,14 +184,6 @@ class Config(_Section):
                         f"{where}: found {host!r} without a certificate; set server.certfile and server.keyfile, "
                         "or server.behind_proxy = true if a proxy terminates TLS, or use 127.0.0.1"
                     )
-        return self
-
-    @model_validator(mode="after")
-    def _each_token_once(self) -> Self:
-        for key in ("name", "sha256"):
-            values = [getattr(entry, key) for entry in self.enrolment]
-            if repeated := [value for value in values if values.count(value) > 1]:
-                raise ValueError(f"enrolment.{key}: found {repeated[0]!r} in two entries, must differ in each")
         return self
 
 
@@ -216,12 +218,11 @@ def load(path: Path) -> Config:
 
 
 def keys() -> dict[str, FieldInfo]:
-    """Every key as an operator writes it, such as `server.port` or `enrolment.name`."""
+    """Every key as an operator writes it, such as `server.port`."""
     sections: dict[str, type[_Section]] = {
         "server": ServerSection,
         "admin": AdminSection,
         "limits": LimitsSection,
-        "enrolment": EnrolmentSection,
     }
     return {
         f"{section}.{name}": field for section, model in sections.items() for name, field in model.model_fields.items()
@@ -230,28 +231,26 @@ def keys() -> dict[str, FieldInfo]:
 
 def _sentence(fault: dict[str, Any]) -> str:
     names = [part for part in fault["loc"] if isinstance(part, str)]
-    entries = [part for part in fault["loc"] if isinstance(part, int)]
     key = ".".join(names)
-    where = f"{key} (entry {entries[0] + 1})" if entries else key
     kind = fault["type"]
     if kind == "value_error":
         text = str(fault["ctx"]["error"])
-        return f"{where}: {text}" if where else text
+        return f"{key}: {text}" if key else text
     if kind == "extra_forbidden":
-        return f"{where}: unknown key; {_nearest(names)}"
+        return f"{key}: unknown key; {_nearest(names)}"
     field = keys().get(key)
     if field is None:
-        allowed = "a list of tables, [[enrolment]]" if key == "enrolment" else f"a table, [{key}]"
+        allowed = f"a table, [{key}]"
     else:
         allowed = str((field.json_schema_extra or {})["allowed"])  # type: ignore[index]  # set by _key, always a dict
     if kind == "missing":
         found = "found nothing"
-    elif names[-1] in _HASHES:
+    elif names[-1] == _HASH:
         # An operator may have put the token itself here; keep it out of the log.
         found = "found something else"
     else:
         found = f"found {fault['input']!r}"
-    return f"{where}: {found}, must be {allowed}"
+    return f"{key}: {found}, must be {allowed}"
 
 
 def _nearest(names: list[str]) -> str:

@@ -1,11 +1,11 @@
 """The server process: sockets from a config, until a signal."""
 
 import asyncio
-import logging
 import resource
 import signal
 import sys
 from collections.abc import Callable
+from importlib.metadata import version
 from pathlib import Path
 
 from fedlens_server.clock import Clock, SystemClock
@@ -16,10 +16,11 @@ from fedlens_server.http.listening import Runner, close, listen, tls
 from fedlens_server.http.service import SERVICE
 from fedlens_server.store import Store
 from fedlens_server.store.database import DATABASE_FILE
+from fedlens_server.telemetry import events
+from fedlens_server.telemetry.events import Event
 
 # At Python's default of 5 ms the writing thread would delay the event loop.
 SWITCH_INTERVAL_S = 0.0005
-_log = logging.getLogger(__name__)
 
 
 async def serve(
@@ -68,9 +69,10 @@ async def serve(
             client_url = await listen(clients, server.host, server.port, context, "server.port")
             admin_url = await listen(operators, admin.host, admin.port, context, "admin.port")
             await app[SERVICE].ready()
+            events.note(Event.READY, clients=client_url, operators=admin_url, version=version("fedlens"))
             announce(f"fedlens: ready, clients at {client_url}, operators at {admin_url}")
             await stop.wait()
-            _log.info("stopping")
+            events.note(Event.STOPPING)
             app[SERVICE].stop_accepting()
         finally:
             await close([operators, clients], config.limits.stop_s)

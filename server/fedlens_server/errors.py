@@ -3,12 +3,13 @@
 ServerError
 ├── Malformed          400  the request cannot be read
 ├── Unauthorised       401  no credential, or an unknown one
-├── Forbidden          403  not a member, wrong role, revoked
+├── Forbidden          403  not a member, wrong role, banned
 ├── Unknown            404  no such thing, or none that this client may see
 ├── RoundClosed        409  an update after the round
 ├── UpdateDiffers      409  a second update with other bytes
 ├── AlreadyFailed      409  an update after the client's failure report
 ├── TaskDiffers        409  a task with the same name and other content
+├── TokenExists        409  a token with the same name
 ├── TooLarge           413  more bytes than the endpoint accepts
 ├── WrongMediaType     415  another Content-Type, or a Content-Encoding
 ├── WrongRange         416  a range outside the blob
@@ -74,6 +75,10 @@ class AlreadyFailed(ServerError, status=HTTPStatus.CONFLICT, code="already-faile
 
 class TaskDiffers(ServerError, status=HTTPStatus.CONFLICT, code="task-differs", retry=RETRY_NEVER):
     """A task with the same name has other content; the operator must choose another name."""
+
+
+class TokenExists(ServerError, status=HTTPStatus.CONFLICT, code="token-exists", retry=RETRY_NEVER):
+    """There is or was a token with the same name; the operator must choose another name."""
 
 
 class TooLarge(ServerError, status=HTTPStatus.REQUEST_ENTITY_TOO_LARGE, code="too-large", retry=RETRY_NEVER):

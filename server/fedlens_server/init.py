@@ -4,19 +4,24 @@ import json
 import os
 import secrets
 from collections.abc import Mapping
-from hashlib import sha256
+from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 import trustme
 
+from fedlens_proto.v1 import admission_pb2
+from fedlens_server.clock import SystemClock
 from fedlens_server.config import ConfigError, is_loopback
+from fedlens_server.engine.operators import tokens
 from fedlens_server.errors import StoreUnusable
-from fedlens_server.store import Store
+from fedlens_server.store import Store, Transaction
 from fedlens_server.store.database import DATABASE_FILE
 
 CONFIG = "fedlens.toml"
 DATA = "data"
 PROFILE = "admin.toml"
+_ROLES = {"trainer": admission_pb2.TOKEN_ROLE_TRAINER, "evaluator": admission_pb2.TOKEN_ROLE_EVALUATOR}
 _SECRET = 0o600
 _PUBLIC = 0o644
 _TEMPLATE = """\
@@ -34,16 +39,7 @@ host = "127.0.0.1"
 port = {admin_port}
 token_sha256 = "{admin}"
 
-# The tokens are in the .token files. Give them to clients, and keep them out of this file.
-[[enrolment]]
-name = "trainers"
-role = "trainer"
-sha256 = "{trainer}"
-
-[[enrolment]]
-name = "evaluators"
-role = "evaluator"
-sha256 = "{evaluator}"
+# Clients enrol with tokens that are in the database, not here: `fedlens token` shows, makes and revokes them.
 """
 
 
@@ -55,12 +51,12 @@ def initialise(folder: Path, host: str = "127.0.0.1", port: int = 8443, admin_po
     Raises:
         ConfigError: A file or a state exists already, or the folder cannot be written.
     """
-    tokens = {name: secrets.token_urlsafe(32) for name in ("admin", "trainer", "evaluator")}
-    hashes = {name: sha256(token.encode()).hexdigest() for name, token in tokens.items()}
-    config = _TEMPLATE.format(host=json.dumps(host), port=port, admin_port=admin_port, data=DATA, **hashes)
+    new = {name: secrets.token_urlsafe(32) for name in ("admin", *_ROLES)}
+    admin = tokens.hashed(new["admin"])
+    config = _TEMPLATE.format(host=json.dumps(host), port=port, admin_port=admin_port, data=DATA, admin=admin)
     profile = f'url = "https://127.0.0.1:{admin_port}"\n'
     files = {CONFIG: (config.encode(), _PUBLIC)}
-    files |= {f"{name}.token": (f"{token}\n".encode(), _SECRET) for name, token in tokens.items()}
+    files |= {f"{name}.token": (f"{token}\n".encode(), _SECRET) for name, token in new.items()}
     if is_loopback(host):
         files |= _certificate(host)
         profile += 'ca = "ca.pem"\n'
@@ -73,7 +69,7 @@ def initialise(folder: Path, host: str = "127.0.0.1", port: int = 8443, admin_po
     except OSError as error:
         raise ConfigError(f"{folder}: cannot be written: {error.strerror}") from error
     try:
-        make_data(folder / DATA)
+        make_data(folder / DATA, {name: new[name] for name in _ROLES})
     except ConfigError:
         for path in written:
             path.unlink()
@@ -81,8 +77,13 @@ def initialise(folder: Path, host: str = "127.0.0.1", port: int = 8443, admin_po
     return [*written, folder / DATA]
 
 
-def make_data(folder: Path) -> None:
-    """Create an empty state in `folder`, for `server.data`.
+def make_data(folder: Path, enrolment: Mapping[str, str] | None = None, max_uses: int = tokens.DEFAULT_USES) -> None:
+    """Create an empty state, for `server.data`.
+
+    Args:
+        folder: For the state.
+        enrolment: By role, `trainer` or `evaluator`, a token with which clients can enrol.
+        max_uses: Number of clients that can enrol with each, also within a minute.
 
     Raises:
         ConfigError: The folder holds a state already or cannot be written, or its parent folder is missing.
@@ -92,9 +93,16 @@ def make_data(folder: Path) -> None:
     if not folder.parent.is_dir():
         raise ConfigError(f"{folder}: there is no folder {folder.parent}; mount its disk, or create the folder")
     try:
-        Store.open(folder).close()
+        with closing(Store.open(folder)) as store:
+            store.submit(partial(_write_tokens, enrolment or {}, max_uses)).result()
     except StoreUnusable as error:
         raise ConfigError(str(error)) from error
+
+
+def _write_tokens(enrolment: Mapping[str, str], max_uses: int, transaction: Transaction) -> None:
+    for word, token in enrolment.items():
+        now, role = SystemClock().now(), _ROLES[word]
+        tokens.write(transaction, token, name=f"{word}s", role=role, now=now, max_uses=max_uses, per_minute=max_uses)
 
 
 def _certificate(host: str) -> dict[str, tuple[bytes, int]]:

@@ -36,7 +36,7 @@ from fedlens_proto.v1 import check_in_pb2, enrolment_pb2
 from fedlens_server.config import Config
 from fedlens_server.engine import aggregation, assignments
 from fedlens_server.engine.arrivals import places
-from fedlens_server.engine.clients import TokenGrant
+from fedlens_server.engine.operators.access import TokenGrant
 from fedlens_server.http.service import Service
 from fedlens_server.store import Store
 from tests.edge_client.linear import LinearEngine

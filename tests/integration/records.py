@@ -62,6 +62,14 @@ def check(data: Path, clients: Mapping[bytes, Path], noted: Iterable[Receipt], k
     assert states == {each.client: each.round for each in settled}
 
 
+def times_reported(data: Path) -> set[int]:
+    """In how many rounds clients have reported, and the number that the server counted; `data` as in `check`."""
+    state = admin_pb2.MEMBER_STATE_REPORTED
+    rows = _select(data / "server.sqlite3", f"SELECT COUNT(*) FROM members WHERE state = {state} GROUP BY task, client")
+    counted = _select(data / "server.sqlite3", "SELECT times FROM participants")
+    return {times for (times,) in (*rows, *counted)}
+
+
 def _select(database: Path, query: str) -> list[Any]:
     with closing(sqlite3.connect(database)) as opened:
         return opened.execute(query).fetchall()

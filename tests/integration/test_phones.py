@@ -14,7 +14,8 @@ from fedlens_edge_client.emulation.faults import FaultPlan, FaultRates
 from fedlens_edge_client.emulation.presence import HOUR_S, PresencePlan
 from fedlens_proto import wire
 from fedlens_proto.v1 import admin_pb2
-from fedlens_server.engine import tasks
+from fedlens_server.engine.operators import tasks
+from fedlens_server.engine.operators.access import ADMIN
 from fedlens_server.engine.view import Federation
 from tests.integration import records
 from tests.integration.phones import phones_with_server
@@ -40,7 +41,7 @@ async def create(federation: Federation, name: str, bundle: TinyBundle, **settin
     request = admin_pb2.CreateTaskRequest(
         protocol=wire.PROTOCOL, name=name, manifests=[bundle.manifest], settings_json=json.dumps(usual | settings)
     )
-    await asyncio.wrap_future(tasks.create(federation, request))
+    await asyncio.wrap_future(tasks.create(federation, request, ADMIN))
 
 
 @pytest.mark.slow

@@ -73,6 +73,41 @@ async def test_a_server_killed_at_many_moments_ends_with_the_same_bytes(
     assert server.stop() == 0
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("selection", "more"),
+    [(("--goal", "2"), ("over_selection=1.5", "patience_s=0")), (("--population", "4", "--cohort", "3"), ())],
+)
+async def test_killed_at_many_moments_the_server_lets_no_client_take_part_more_often_than_it_may(
+    tmp_path: Path,
+    photos: Path,
+    exported: NewBundle,
+    server: ServerProcess,
+    selection: tuple[str, ...],
+    more: tuple[str, ...],
+) -> None:
+    bundle, most = exported("small", "cross_entropy"), 5
+    private = ('dp={"clip": 1, "noise": 1}', f"max_participations={most}", "batch_norm=local_statistics")
+    given = [word for each in (*private, *more) for word in ("--set", each)]
+    server.task("create", "digits", "--bundle", str(bundle), "--rounds", "1000", *selection, *given)
+    killer = Killer(server, kills=8, most_events=10)
+
+    async with asyncio.TaskGroup() as group:
+        killing = group.create_task(killer.run())
+        # Each one ends when it is told that it is finished.
+        await federation.run_clients(server, tmp_path / "clients", photos, CLIENTS, killer.notice)
+        killing.cancel()
+
+    shown: Any = server.task("show", "digits")
+    assert server.stop() == 0
+    assert killer.left < 8
+    assert records.times_reported(server.folder / "data") == {most}
+    assert shown["task"]["state"] == "running"
+    assert shown["task"]["privacy"]["participations"] <= most
+    # 4 clients report 5 times, 2 or 3 to a round.
+    assert shown["task"]["rounds_committed"] >= 6
+
+
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     ("kills", "seed"),

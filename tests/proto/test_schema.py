@@ -5,7 +5,16 @@ from pathlib import Path
 
 import pytest
 
-from fedlens_proto.v1 import admin_pb2, assignment_pb2, check_in_pb2, enrolment_pb2, error_pb2, manifest_pb2, update_pb2
+from fedlens_proto.v1 import (
+    admin_pb2,
+    admission_pb2,
+    assignment_pb2,
+    check_in_pb2,
+    enrolment_pb2,
+    error_pb2,
+    manifest_pb2,
+    update_pb2,
+)
 
 SCHEMA = Path(__file__).parents[2] / "proto" / "fedlens_proto" / "v1"
 FILES = sorted(SCHEMA.glob("*.proto"))
@@ -49,23 +58,36 @@ def test_a_field_without_a_word_on_unset_is_found() -> None:
 
 
 def test_every_enum_begins_at_unspecified() -> None:
-    modules = (admin_pb2, assignment_pb2, check_in_pb2, enrolment_pb2, error_pb2, manifest_pb2, update_pb2)
+    modules = (
+        admin_pb2,
+        admission_pb2,
+        assignment_pb2,
+        check_in_pb2,
+        enrolment_pb2,
+        error_pb2,
+        manifest_pb2,
+        update_pb2,
+    )
     enums = [enum for module in modules for enum in module.DESCRIPTOR.enum_types_by_name.values()]
 
     assert [enum.name for enum in enums if not enum.values_by_number[0].name.endswith("_UNSPECIFIED")] == []
 
 
 def test_field_1_of_every_request_is_the_protocol() -> None:
-    modules = (admin_pb2, check_in_pb2, enrolment_pb2, update_pb2)
+    modules = (admin_pb2, admission_pb2, check_in_pb2, enrolment_pb2, update_pb2)
     messages = [message for module in modules for message in module.DESCRIPTOR.message_types_by_name.values()]
     requests = [message for message in messages if message.name.endswith("Request") or message.name == "UpdateHeader"]
 
     assert {message.name for message in requests} == {
+        "BanRequest",
+        "ChangeTaskRequest",
         "CheckInRequest",
         "CreateTaskRequest",
+        "CreateTokenRequest",
         "EnrolRequest",
         "FailureRequest",
         "ForgetRequest",
+        "RoundRequest",
         "UpdateHeader",
     }
     assert {message.fields_by_number[1].name for message in requests} == {"protocol"}

@@ -14,11 +14,12 @@ import pytest
 
 from fedlens_proto import blob, plans, wire
 from fedlens_proto.v1 import admin_pb2, assignment_pb2, check_in_pb2, enrolment_pb2, manifest_pb2, update_pb2
-from fedlens_server.engine import aggregation, assignments, clients, evaluation, recovery, rounds, tasks, updates
-from fedlens_server.engine.clients import TokenGrant
+from fedlens_server.engine import aggregation, assignments, clients, evaluation, recovery, rounds, updates
 from fedlens_server.engine.cohorts.members import Member, RoundKey
+from fedlens_server.engine.operators import bans, tasks
+from fedlens_server.engine.operators.access import ADMIN, TokenGrant
+from fedlens_server.engine.task import Task
 from fedlens_server.engine.updates import Membership, ReceivedUpdate
-from fedlens_server.engine.view import Task
 from fedlens_server.planning.local_plans import WEIGHTS
 from fedlens_server.store import Store
 from fedlens_server.store.blobs import full
@@ -174,6 +175,7 @@ class Bench:
             admin_pb2.CreateTaskRequest(
                 protocol=1, name=name, manifests=[bundle.manifest for bundle in bundles], settings_json=settings_json
             ),
+            ADMIN,
         ).result()
 
     def make(self, *bundles: TinyBundle, name: str = "task", **settings: Any) -> admin_pb2.Task:
@@ -272,7 +274,10 @@ class Bench:
         return evaluation.accept(self.federation, client, 1, number, header, body).result()
 
     def revoke(self, client: bytes) -> None:
-        clients.revoke(self.federation, client).result()
+        bans.ban(self.federation, client, "", ADMIN).result()
+
+    def stop(self, task: str) -> None:
+        tasks.stop(self.federation, task, ADMIN).result()
 
     def forget(self, client: bytes) -> bool:
         return clients.forget(self.federation, client).result()

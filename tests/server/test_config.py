@@ -1,18 +1,19 @@
 import configparser
 import re
-from datetime import UTC, datetime
+from contextlib import closing
 from hashlib import sha256
 from pathlib import Path
 
 import pytest
+from sqlalchemy import select
 
 from fedlens_server import config as config_module
 from fedlens_server.config import Config, ConfigError, load
 from fedlens_server.init import initialise
+from fedlens_server.store import Store, schema
 
 ROOT = Path(__file__).parents[2]
 ADMIN = f'[admin]\ntoken_sha256 = "{"0" * 64}"\n'
-TRAINERS = f'[[enrolment]]\nname = "a"\nrole = "trainer"\nsha256 = "{"1" * 64}"\n'
 
 
 def config_of(folder: Path, text: str) -> Config:
@@ -33,7 +34,6 @@ def test_what_is_left_out_has_its_default(tmp_path: Path) -> None:
     assert (config.server.host, config.server.port, config.admin.port) == ("127.0.0.1", 8443, 8444)
     assert config.server.data == tmp_path / "data"
     assert config.server.retention_days == 30
-    assert config.enrolment == ()
 
 
 @pytest.mark.parametrize(
@@ -58,17 +58,6 @@ def test_what_is_left_out_has_its_default(tmp_path: Path) -> None:
         ("[limits]\nstop_s = -1\n", "limits.stop_s: found -1, must be a number from 0 to 3600"),
         ("[limits]\nstop_s = nan\n", "limits.stop_s: found nan, must be a number from 0 to 3600"),
         ("limits = 3\n", "limits: found 3, must be a table, [limits]"),
-        ("enrolment = 3\n", "enrolment: found 3, must be a list of tables, [[enrolment]]"),
-        (
-            '[[enrolment]]\nname = "a"\nrole = "king"\n',
-            "enrolment.role (entry 1): found 'king', must be \"trainer\" or",
-        ),
-        ('[[enrolment]]\nname = "a"\nrole = "trainer"\n', "enrolment.sha256 (entry 1): found nothing, must be 64 hex"),
-        (TRAINERS + TRAINERS.replace('"a"', '"b"'), "enrolment.sha256: found '1111"),
-        (
-            TRAINERS + "expires_at = 2030-01-01T00:00:00\n",
-            "expires_at (entry 1): found 2030-01-01T00:00:00, must be a date",
-        ),
         ('[server]\ncertfil = "x"\n', "fedlens.toml: server.certfil: unknown key; did you mean server.certfile?"),
         ("[limit]\nmax_polls = 3\n", "did you mean limits?"),
         ("[server]\nzzzzzz = 1\n", "server.zzzzzz: unknown key; allowed are server.host, server.port"),
@@ -126,8 +115,6 @@ def test_the_sample_config_is_loaded(tmp_path: Path) -> None:
     config = config_of(tmp_path, (ROOT / "deploy/fedlens.toml").read_text())
 
     assert config.server.data == Path("/var/lib/fedlens")
-    assert [entry.role for entry in config.enrolment] == ["trainer", "evaluator"]
-    assert config.enrolment[0].expires_at == datetime(2030, 1, 1, tzinfo=UTC)
 
 
 def test_the_sample_config_names_every_key() -> None:
@@ -170,11 +157,15 @@ def test_init_writes_a_config_that_loads_with_the_tokens_it_wrote(tmp_path: Path
     written = initialise(tmp_path / "new", port=0, admin_port=0)
 
     config = load(written[0])
-    found = {"admin": config.admin.token_sha256} | {entry.role: entry.sha256 for entry in config.enrolment}
-    assert found == {
-        name: sha256((tmp_path / "new" / f"{name}.token").read_bytes().strip()).hexdigest()
+    with closing(Store.open(config.server.data)) as store:
+        tokens = store.read(select(schema.tokens))
+    words = ("trainers", "evaluators")
+    assert [(token.name, token.max_uses, token.per_minute) for token in tokens] == [(word, 100, 100) for word in words]
+    kept = [config.admin.token_sha256, *(token.sha256 for token in tokens)]
+    assert kept == [
+        sha256((tmp_path / "new" / f"{name}.token").read_bytes().strip()).hexdigest()
         for name in ("admin", "trainer", "evaluator")
-    }
+    ]
     assert (config.server.port, config.admin.port) == (0, 0)
 
 

@@ -18,7 +18,7 @@ from fedlens_proto import keyed_hash
 from fedlens_proto.v1 import check_in_pb2, enrolment_pb2, error_pb2, update_pb2
 from fedlens_proto.wire import LENGTH, decode_request
 from fedlens_server.engine import assignments, clients, evaluation, updates
-from fedlens_server.engine.clients import TokenGrant
+from fedlens_server.engine.operators.access import TokenGrant
 from fedlens_server.engine.view import Federation
 from fedlens_server.errors import ServerError
 from fedlens_server.http.uploads import take_update

@@ -7,7 +7,7 @@ or wake-up.
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import Executor, Future
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
@@ -24,6 +24,7 @@ from fedlens.reports.task_report import unfinished
 from fedlens_edge_client.client.client import EdgeClient
 from fedlens_edge_client.client.events import Event, RoundReported
 from fedlens_edge_client.client.transport import Transport
+from fedlens_edge_client.emulation.faults import FaultPlan
 from fedlens_edge_client.emulation.faulty_transport import FaultyTransport
 from fedlens_edge_client.emulation.fleet.config import FleetConfig
 from fedlens_edge_client.emulation.fleet.messages import EVALUATOR
@@ -34,14 +35,16 @@ from fedlens_edge_client.training.label_distribution import private_generator
 from fedlens_proto import wire
 from fedlens_proto.manifest import Bundle
 from fedlens_proto.v1 import admin_pb2, enrolment_pb2
-from fedlens_server.engine import aggregation, recovery, tasks
-from fedlens_server.engine.clients import TokenGrant
+from fedlens_server.engine import aggregation, recovery
+from fedlens_server.engine.operators import tasks
+from fedlens_server.engine.operators.access import ADMIN, TokenGrant
 from fedlens_server.engine.view import Change, Federation
 from fedlens_server.errors import Unknown
 from fedlens_server.store import Store
 
 P = ParamSpec("P")
 T = TypeVar("T")
+Sleep = Callable[[float], Awaitable[None]]
 TASK = "study"
 SERVER = "fedlens-study"
 # A study's server has nothing to guard, but a role needs an enrolment token.
@@ -89,6 +92,7 @@ async def run(
     *,
     features: Path | None = None,
     device: str = "cpu",
+    disturbed: Callable[[Transport, FaultPlan, int, Sleep], Transport] = FaultyTransport,
     on_commit: Callable[[RunProgress], None] = lambda committed: None,
     on_round: Callable[[int, float], None] = lambda number, seconds: None,
 ) -> RunResult:
@@ -100,6 +104,7 @@ async def run(
         bundles: Folders of the task's bundles.
         features: Folder of photos' features, which several runs may share; None: in the state folder.
         device: Torch's name of the device that runs programs.
+        disturbed: Makes a trainer's transport from one that works, the fleet's faults, and its index.
         on_commit: Called after each committed round.
         on_round: Called with the number of each round that ends and its duration in seconds.
 
@@ -131,6 +136,7 @@ async def run(
             bundles={bundle.id: bundle for bundle in opened},
             device=device,
             features=features,
+            disturbed=disturbed,
             executor=_InPlace(),
             examination=Examination.of(fleet),
         )
@@ -156,7 +162,7 @@ async def _create(federation: Federation, bundles: list[Bundle], settings_json: 
     request = admin_pb2.CreateTaskRequest(
         protocol=wire.PROTOCOL, name=TASK, manifests=[bundle.raw for bundle in bundles], settings_json=settings_json
     )
-    await asyncio.wrap_future(tasks.create(federation, request))
+    await asyncio.wrap_future(tasks.create(federation, request, ADMIN))
 
 
 class _InPlace(Executor):
@@ -212,6 +218,7 @@ class _Members:
     bundles: dict[bytes, Bundle]
     device: str
     features: Path | None
+    disturbed: Callable[[Transport, FaultPlan, int, Sleep], Transport]
     executor: Executor
     examination: Examination | None
     engines: dict[bytes, Engine] = field(default_factory=dict)
@@ -222,7 +229,7 @@ class _Members:
         fleet, secret = self.fleet, self.fleet.secret(index)
         transport: Transport = DirectTransport(self.federation, GRANTS, secret)
         if index != EVALUATOR:
-            transport = FaultyTransport(transport, fleet.plan, index, self.clock.sleep)
+            transport = self.disturbed(transport, fleet.plan, index, self.clock.sleep)
         if self.examination is not None:
             transport = EvaluatedModelTransport(transport, fleet.folder(index).with_suffix(".measured"))
         cache = Cache(fleet.cache(index), self._cached_bytes)

@@ -24,6 +24,7 @@ class RoundState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     ROUND_STATE_CLOSING: _ClassVar[RoundState]
     ROUND_STATE_COMMITTED: _ClassVar[RoundState]
     ROUND_STATE_ABANDONED: _ClassVar[RoundState]
+    ROUND_STATE_UNDONE: _ClassVar[RoundState]
 
 class MemberState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -35,6 +36,7 @@ class MemberState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     MEMBER_STATE_LEFT: _ClassVar[MemberState]
     MEMBER_STATE_MISSED: _ClassVar[MemberState]
     MEMBER_STATE_LATE: _ClassVar[MemberState]
+    MEMBER_STATE_EXCLUDED: _ClassVar[MemberState]
 TASK_STATE_UNSPECIFIED: TaskState
 TASK_STATE_WAITING: TaskState
 TASK_STATE_RUNNING: TaskState
@@ -46,6 +48,7 @@ ROUND_STATE_OPEN: RoundState
 ROUND_STATE_CLOSING: RoundState
 ROUND_STATE_COMMITTED: RoundState
 ROUND_STATE_ABANDONED: RoundState
+ROUND_STATE_UNDONE: RoundState
 MEMBER_STATE_UNSPECIFIED: MemberState
 MEMBER_STATE_PENDING: MemberState
 MEMBER_STATE_REPORTED: MemberState
@@ -54,6 +57,7 @@ MEMBER_STATE_QUARANTINED: MemberState
 MEMBER_STATE_LEFT: MemberState
 MEMBER_STATE_MISSED: MemberState
 MEMBER_STATE_LATE: MemberState
+MEMBER_STATE_EXCLUDED: MemberState
 
 class CreateTaskRequest(_message.Message):
     __slots__ = ("protocol", "name", "manifests", "settings_json")
@@ -120,8 +124,20 @@ class RoundResult(_message.Message):
     overdue: bool
     def __init__(self, round: _Optional[int] = ..., phase: _Optional[int] = ..., state: _Optional[_Union[RoundState, str]] = ..., reason: _Optional[str] = ..., members: _Optional[_Iterable[_Union[MemberResult, _Mapping]]] = ..., bytes_sent: _Optional[int] = ..., opened_at: _Optional[float] = ..., ended_at: _Optional[float] = ..., personal: _Optional[_Iterable[_Union[_update_pb2.EvaluationSums, _Mapping]]] = ..., unlisted: _Optional[_Iterable[_Union[UnlistedMembers, _Mapping]]] = ..., overdue: _Optional[bool] = ..., **kwargs) -> None: ...
 
+class Privacy(_message.Message):
+    __slots__ = ("delta", "epsilon", "spent", "participations")
+    DELTA_FIELD_NUMBER: _ClassVar[int]
+    EPSILON_FIELD_NUMBER: _ClassVar[int]
+    SPENT_FIELD_NUMBER: _ClassVar[int]
+    PARTICIPATIONS_FIELD_NUMBER: _ClassVar[int]
+    delta: float
+    epsilon: float
+    spent: float
+    participations: int
+    def __init__(self, delta: _Optional[float] = ..., epsilon: _Optional[float] = ..., spent: _Optional[float] = ..., participations: _Optional[int] = ...) -> None: ...
+
 class Task(_message.Message):
-    __slots__ = ("id", "name", "state", "reason", "settings_json", "bundles", "rounds_committed", "rounds_total", "enrolled", "population")
+    __slots__ = ("id", "name", "state", "reason", "settings_json", "bundles", "rounds_committed", "rounds_total", "enrolled", "population", "privacy", "paused", "kept_rounds", "released_round")
     ID_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
@@ -132,6 +148,10 @@ class Task(_message.Message):
     ROUNDS_TOTAL_FIELD_NUMBER: _ClassVar[int]
     ENROLLED_FIELD_NUMBER: _ClassVar[int]
     POPULATION_FIELD_NUMBER: _ClassVar[int]
+    PRIVACY_FIELD_NUMBER: _ClassVar[int]
+    PAUSED_FIELD_NUMBER: _ClassVar[int]
+    KEPT_ROUNDS_FIELD_NUMBER: _ClassVar[int]
+    RELEASED_ROUND_FIELD_NUMBER: _ClassVar[int]
     id: int
     name: str
     state: TaskState
@@ -142,7 +162,27 @@ class Task(_message.Message):
     rounds_total: int
     enrolled: int
     population: int
-    def __init__(self, id: _Optional[int] = ..., name: _Optional[str] = ..., state: _Optional[_Union[TaskState, str]] = ..., reason: _Optional[str] = ..., settings_json: _Optional[str] = ..., bundles: _Optional[_Iterable[bytes]] = ..., rounds_committed: _Optional[int] = ..., rounds_total: _Optional[int] = ..., enrolled: _Optional[int] = ..., population: _Optional[int] = ...) -> None: ...
+    privacy: Privacy
+    paused: str
+    kept_rounds: _containers.RepeatedScalarFieldContainer[int]
+    released_round: int
+    def __init__(self, id: _Optional[int] = ..., name: _Optional[str] = ..., state: _Optional[_Union[TaskState, str]] = ..., reason: _Optional[str] = ..., settings_json: _Optional[str] = ..., bundles: _Optional[_Iterable[bytes]] = ..., rounds_committed: _Optional[int] = ..., rounds_total: _Optional[int] = ..., enrolled: _Optional[int] = ..., population: _Optional[int] = ..., privacy: _Optional[_Union[Privacy, _Mapping]] = ..., paused: _Optional[str] = ..., kept_rounds: _Optional[_Iterable[int]] = ..., released_round: _Optional[int] = ...) -> None: ...
+
+class ChangeTaskRequest(_message.Message):
+    __slots__ = ("protocol", "settings_json")
+    PROTOCOL_FIELD_NUMBER: _ClassVar[int]
+    SETTINGS_JSON_FIELD_NUMBER: _ClassVar[int]
+    protocol: int
+    settings_json: str
+    def __init__(self, protocol: _Optional[int] = ..., settings_json: _Optional[str] = ...) -> None: ...
+
+class RoundRequest(_message.Message):
+    __slots__ = ("protocol", "round")
+    PROTOCOL_FIELD_NUMBER: _ClassVar[int]
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    protocol: int
+    round: int
+    def __init__(self, protocol: _Optional[int] = ..., round: _Optional[int] = ...) -> None: ...
 
 class ListTasksResponse(_message.Message):
     __slots__ = ("tasks",)
@@ -150,13 +190,23 @@ class ListTasksResponse(_message.Message):
     tasks: _containers.RepeatedCompositeFieldContainer[Task]
     def __init__(self, tasks: _Optional[_Iterable[_Union[Task, _Mapping]]] = ...) -> None: ...
 
+class AnswerCount(_message.Message):
+    __slots__ = ("answer", "clients")
+    ANSWER_FIELD_NUMBER: _ClassVar[int]
+    CLIENTS_FIELD_NUMBER: _ClassVar[int]
+    answer: str
+    clients: int
+    def __init__(self, answer: _Optional[str] = ..., clients: _Optional[int] = ...) -> None: ...
+
 class ShowTaskResponse(_message.Message):
-    __slots__ = ("task", "rounds")
+    __slots__ = ("task", "rounds", "answers")
     TASK_FIELD_NUMBER: _ClassVar[int]
     ROUNDS_FIELD_NUMBER: _ClassVar[int]
+    ANSWERS_FIELD_NUMBER: _ClassVar[int]
     task: Task
     rounds: _containers.RepeatedCompositeFieldContainer[RoundResult]
-    def __init__(self, task: _Optional[_Union[Task, _Mapping]] = ..., rounds: _Optional[_Iterable[_Union[RoundResult, _Mapping]]] = ...) -> None: ...
+    answers: _containers.RepeatedCompositeFieldContainer[AnswerCount]
+    def __init__(self, task: _Optional[_Union[Task, _Mapping]] = ..., rounds: _Optional[_Iterable[_Union[RoundResult, _Mapping]]] = ..., answers: _Optional[_Iterable[_Union[AnswerCount, _Mapping]]] = ...) -> None: ...
 
 class ModelExtractor(_message.Message):
     __slots__ = ("name", "blob_sha256")
@@ -179,3 +229,27 @@ class TaskModelResponse(_message.Message):
     round: int
     extractors: _containers.RepeatedCompositeFieldContainer[ModelExtractor]
     def __init__(self, blob_sha256: _Optional[bytes] = ..., bundle: _Optional[bytes] = ..., class_names: _Optional[_Iterable[str]] = ..., round: _Optional[int] = ..., extractors: _Optional[_Iterable[_Union[ModelExtractor, _Mapping]]] = ...) -> None: ...
+
+class BackupRequest(_message.Message):
+    __slots__ = ("protocol", "keep")
+    PROTOCOL_FIELD_NUMBER: _ClassVar[int]
+    KEEP_FIELD_NUMBER: _ClassVar[int]
+    protocol: int
+    keep: int
+    def __init__(self, protocol: _Optional[int] = ..., keep: _Optional[int] = ...) -> None: ...
+
+class BackupResponse(_message.Message):
+    __slots__ = ("name", "taken_at", "blobs", "copied", "copied_bytes", "removed")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    TAKEN_AT_FIELD_NUMBER: _ClassVar[int]
+    BLOBS_FIELD_NUMBER: _ClassVar[int]
+    COPIED_FIELD_NUMBER: _ClassVar[int]
+    COPIED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    REMOVED_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    taken_at: float
+    blobs: int
+    copied: int
+    copied_bytes: int
+    removed: int
+    def __init__(self, name: _Optional[str] = ..., taken_at: _Optional[float] = ..., blobs: _Optional[int] = ..., copied: _Optional[int] = ..., copied_bytes: _Optional[int] = ..., removed: _Optional[int] = ...) -> None: ...

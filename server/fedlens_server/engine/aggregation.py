@@ -4,20 +4,31 @@ It starts from what `closing` froze, so that running it again after a crash give
 """
 
 import logging
+import time
 from contextlib import ExitStack
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from math import inf
 
+from fedlens_proto import plans
 from fedlens_proto.v1 import admin_pb2
 from fedlens_server.engine import evaluation, method_calls, rounds
 from fedlens_server.engine.arrivals import participation
+from fedlens_server.engine.cohorts.endings import Outcome
 from fedlens_server.engine.cohorts.members import Member, Round, RoundKey
 from fedlens_server.engine.method_calls import MethodFailed, of_method
 from fedlens_server.engine.rounds import NO_ROUND
-from fedlens_server.engine.view import Federation, Task
+from fedlens_server.engine.task import Task
+from fedlens_server.engine.view import Federation
 from fedlens_server.errors import StorageFull
+from fedlens_server.planning.local_plans import WEIGHTS
 from fedlens_server.planning.method import NothingToAggregate, TensorSet, Update
+from fedlens_server.rules import robust
+from fedlens_server.rules.krum import krum
+from fedlens_server.rules.middle import middle_update
+from fedlens_server.rules.privacy import private_update
+from fedlens_server.rules.privacy_plan import shapes_of
+from fedlens_server.rules.robust import Bounds
 from fedlens_server.store import RestoredTensors, StoredTensors, method_state
 from fedlens_server.store.method_state import PreparedState
 
@@ -55,14 +66,17 @@ def advance(federation: Federation, key: RoundKey) -> None:
     try:
         if not rounds.close(federation, key).result():
             return
+        began = time.perf_counter()
         task = federation.tasks[key.task]
         current = task.round
         if current is None or current.key != key:
             return
         with ExitStack() as open_blobs:
-            prepared, reason = _aggregate(federation, task, current, open_blobs)
-            cohort = rounds.next_cohort(federation, task, prepared, reason)
-            rounds.end(federation, key, prepared, reason, cohort).result()
+            outcome = _aggregate(federation, task, current, open_blobs)
+            with federation.counting:
+                federation.aggregations.add(time.perf_counter() - began)
+            cohort = rounds.next_cohort(federation, task, outcome)
+            rounds.end(federation, key, outcome, cohort).result()
     except StorageFull:
         federation.retry_at[key] = federation.clock.elapsed() + rounds.RETRY_S
         log.exception("task %d, round %d: the disk is full; trying again in %g s", *key, rounds.RETRY_S)
@@ -83,38 +97,63 @@ def _when(federation: Federation, current: Round) -> float:
     return max(federation.tasks[current.task].over_at(current), federation.retry_at.get(current.key, 0.0))
 
 
-def _aggregate(
-    federation: Federation, task: Task, current: Round, open_blobs: ExitStack
-) -> tuple[PreparedState | None, str]:
-    """The new state, or the reason for which the round is abandoned."""
+def _aggregate(federation: Federation, task: Task, current: Round, open_blobs: ExitStack) -> Outcome:
+    """The new state, or the reason for which the round is abandoned; and what rules did."""
     everything = _updates(federation, task, current)
     updates = [update for update in everything if current.members[update.client].phase == current.phase]
     late = [update for update in everything if current.members[update.client].phase != current.phase]
-    needed = task.settings.min_reports
-    if len(updates) < needed:
-        return None, f"{len(updates)} valid updates came, {needed} are needed ({_tally(current)})"
+    settings, excluded = task.settings, dict[bytes, str]()
+    came = len(updates)
+    if settings.exclude:
+        updates, excluded = robust.exclude(updates)
+    if len(updates) < settings.min_reports:
+        rule = f", of which rule `exclude` left {len(excluded)} out" if excluded else ""
+        reason = f"{came} valid updates came{rule}, {settings.min_reports} are needed ({_tally(current)})"
+        return Outcome(None, reason, excluded)
     if current.phase >= task.method_phases:
-        return PreparedState(task.values), ""
+        return Outcome(PreparedState(task.values), "", excluded)
     phase = task.phases[current.phase]
-    population = participation.population(federation, task) if task.settings.by_arrival else current.population
+    population = participation.population(federation, task) if settings.by_arrival else current.population
     tools = method_calls.tools(federation, task, current.phase, current.number, population)
     try:
         before, admit = task.values, task.method.admit
         if admit is not None and late:
             before = of_method(lambda: admit(phase, before, _opened(late, open_blobs), tools))
-        new = of_method(lambda: task.method.aggregate(phase, before, _opened(updates, open_blobs), tools))
+        ruled, bounds = of_method(lambda: _ruled(task, current, _opened(updates, open_blobs)))
+        new = of_method(lambda: task.method.aggregate(phase, before, ruled, tools))
         following = task.phase_of(task.committed + 1)
         if current.phase < following < task.method_phases:
             later = method_calls.tools(federation, task, following, current.number, population)
             later = replace(later, generator=tools.generator)
             new = of_method(lambda: task.method.begin(task.phases[following], new, later))
-        return of_method(lambda: method_state.prepare(federation.store, task.values, new, open_blobs)), ""
+        prepared = of_method(lambda: method_state.prepare(federation.store, task.values, new, open_blobs))
+        return Outcome(prepared, "", excluded, bounds)
     except (NothingToAggregate, MethodFailed) as error:
-        return None, str(error)
+        return Outcome(None, str(error), excluded)
+
+
+def _ruled(task: Task, current: Round, updates: list[Update]) -> tuple[list[Update], Bounds | None]:
+    """The updates as the method sees them, and the median norms for a later round."""
+    settings, bounds = task.settings, task.bounds_of(current.phase)
+    if settings.krum is not None:
+        updates = krum(updates, settings.krum)
+    if settings.clip:
+        tensors = robust.Tensors.of([bundle.manifest for bundle in task.bundles_of(current.phase)])
+        updates, bounds = robust.clip(updates, bounds, tensors)
+    if settings.cap:
+        updates = robust.cap(updates)
+    if settings.median or settings.trimmed_mean is not None:
+        updates = [middle_update(updates, settings.trimmed_mean)]
+    if settings.dp is not None:
+        shapes = shapes_of(task.phases[current.phase], task.bundles_of(current.phase)[0].manifest)
+        goal = settings.cohort_size or len(current.members)
+        updates = [private_update(updates, shapes, clip=settings.dp.clip, noise=settings.dp.noise, goal=goal)]
+    return updates, bounds
 
 
 def _updates(federation: Federation, task: Task, current: Round) -> list[Update]:
     bases = [{upload.name: upload.base for upload in phase.plan.uploads} for phase in task.phases]
+    starts = cache(partial(_starts, task))
     stored = cache(federation.store.tensors)  # each set is shared by the updates of all to whom it was sent
 
     def update(client: bytes, member: Member) -> Update:
@@ -132,6 +171,8 @@ def _updates(federation: Federation, task: Task, current: Round) -> list[Update]
             evaluations=evaluation.OfMember(federation.store, current.key, client),
             class_counts=member.class_counts,
             label_distribution=member.label_distribution,
+            norms=member.norms,
+            bases={} if member.norms is None else starts(member.phase, member.bundle, member.norms.nearest),
         )
 
     return [
@@ -139,6 +180,14 @@ def _updates(federation: Federation, task: Task, current: Round) -> list[Update]
         for client, member in sorted(current.members.items())
         if member.state == admin_pb2.MEMBER_STATE_REPORTED
     ]
+
+
+def _starts(task: Task, phase: int, bundle: bytes, otherwise: str) -> dict[str, str]:
+    """By tensor of the uploaded weights the download that it starts from; `otherwise` is that of the others."""
+    plan, manifest = task.phases[phase].plan, task.bundle(bundle).manifest
+    upload = next(each for each in plan.uploads if each.name == WEIGHTS)
+    uploaded = plans.upload_layout(plan, upload, manifest).specs
+    return {spec.name: otherwise for spec in uploaded if otherwise} | plans.starts(plan, upload, manifest)
 
 
 def _opened(updates: list[Update], open_blobs: ExitStack) -> list[Update]:

@@ -7,9 +7,12 @@ from fedlens_proto.manifest import INITIAL, initial_set
 from fedlens_proto.v1 import admin_pb2, assignment_pb2, check_in_pb2, enrolment_pb2
 from fedlens_server.engine import evaluation
 from fedlens_server.engine.arrivals import pace, participation, places
+from fedlens_server.engine.arrivals.answers import Answer
 from fedlens_server.engine.cohorts.downloads import fetchable
+from fedlens_server.engine.enrolled import Client
 from fedlens_server.engine.method_calls import MethodFailed, of_method
-from fedlens_server.engine.view import Client, Federation, Task
+from fedlens_server.engine.task import Task
+from fedlens_server.engine.view import Federation
 from fedlens_server.errors import Unavailable, Unknown
 from fedlens_server.methods.arithmetic.weighted_sum import WeightedSum
 from fedlens_server.planning.local_plans import rule, source
@@ -21,6 +24,7 @@ _RETRY_AFTER_MS = {
     check_in_pb2.WAIT_REASON_NEXT_ROUND: 1000,
     check_in_pb2.WAIT_REASON_PHASE: 5000,
     check_in_pb2.WAIT_REASON_NO_TASK: 10_000,
+    check_in_pb2.WAIT_REASON_PAUSED: 10_000,
 }
 
 
@@ -48,11 +52,26 @@ def check_in(
         if assignment is not None:
             return check_in_pb2.CheckInResponse(assignment=assignment)
     models = [model for task in tasks if (model := current_model(task, client)) is not None]
-    if tasks and all(task.ended for task in [*tasks, *_suspended(federation)]):
+    if tasks and all(task.is_over_for(client_id) for task in [*tasks, *_suspended(federation)]):
         return check_in_pb2.CheckInResponse(finished=check_in_pb2.Finished(models=models))
     wait = _wait(federation, tasks, client, request)
     wait.models.extend(models)
     return check_in_pb2.CheckInResponse(wait=wait)
+
+
+def note_answer(
+    federation: Federation,
+    client_id: bytes,
+    request: check_in_pb2.CheckInRequest,
+    response: check_in_pb2.CheckInResponse,
+    word: str,
+) -> None:
+    """Note for operators what the client is told in the end, by a word for it."""
+    task = response.assignment.task if response.HasField("assignment") else request.task
+    client = federation.clients.get(client_id)
+    if not task and client is not None:
+        task = next((each.id for each in _tasks(federation, client) if not each.ended), 0)
+    federation.answers.note(client_id, Answer(word, task, response.wait.detail), federation.clock.now())
 
 
 def readable(federation: Federation, client_id: bytes, digest: bytes) -> Location:
@@ -66,9 +85,9 @@ def readable(federation: Federation, client_id: bytes, digest: bytes) -> Locatio
     client = federation.authenticate(client_id)
     for task in _tasks(federation, client):
         for bundle in task.bundles:
-            if bundle.runs_on(client) and digest == bundle.id:
+            if bundle.runs_on(client.profile) and digest == bundle.id:
                 return Location(len(bundle.raw), raw=bundle.raw)
-            if bundle.runs_on(client) and digest in bundle.parts:
+            if bundle.runs_on(client.profile) and digest in bundle.parts:
                 return federation.store.blobs.locate(digest)
         current = task.round
         member = current.members.get(client.id) if current is not None else None
@@ -111,20 +130,26 @@ def current_model(task: Task, client: Client) -> check_in_pb2.CurrentModel | Non
     if cached is not None:
         return cached
     committed, values = task.committed, task.values
+    if task.settings.release == "manual":
+        if task.released is None:
+            return None
+        committed, values = task.released.committed, task.released.values
     index = task.phase_of(committed)
     intake = task.intake_of(min(index, task.method_phases - 1)) if task.settings.by_arrival else None
     found = _model_in(task, client, values, index)
     if found is None and intake is not None:
         found = _model_in(task, client, values, intake)
     if found is not None:
+        # Most clients use one model, so its messages share their memory.
+        found = task.distinct_models.setdefault(found.SerializeToString(deterministic=True), found)
         cache[client.id] = found
     return found
 
 
 def _model_in(task: Task, client: Client, values: State, index: int) -> check_in_pb2.CurrentModel | None:
     """The model of a phase, by its index, for a client."""
-    phase, bundle = task.method_phase(index), task.bundle_for(client, index)
-    is_trainer = client.role == enrolment_pb2.CLIENT_ROLE_TRAINER
+    phase, bundle = task.method_phase(index), task.bundle_for(client.profile, index)
+    is_trainer = client.profile.is_trainer
     rules = phase.model_rules if is_trainer else (rule(source(download=GLOBAL)),)
     if bundle is None or not task.has_begun or not rules:
         return None
@@ -158,7 +183,7 @@ def _stored(tensors: TensorSet | None) -> StoredTensors | None:
 
 
 def _tasks(federation: Federation, client: Client) -> list[Task]:
-    return [task for _, task in sorted(federation.tasks.items()) if task.suits(client)]
+    return [task for _, task in sorted(federation.tasks.items()) if task.suits(client.profile)]
 
 
 def _suspended(federation: Federation) -> list[Task]:
@@ -175,7 +200,7 @@ def _assignment(federation: Federation, task: Task, client: Client) -> assignmen
     now = federation.clock.elapsed()
     if not current.holds_place(client.id, now):
         return None
-    member, left = current.members[client.id], current.held_until.get(client.id, current.deadline) - now
+    member, left = current.members[client.id], current.until(client.id) - now
     return assignment_pb2.Assignment(
         task=task.id,
         round=current.number,
@@ -198,7 +223,7 @@ def _evaluation(federation: Federation, task: Task, client: Client) -> assignmen
     until = model.given_until.get(client.id, now)
     if until <= now:
         until = model.given_until[client.id] = now + task.settings.deadline_s
-    bundle = task.bundle_for(client, model.phase)
+    bundle = task.bundle_for(client.profile, model.phase)
     assert bundle is not None  # the task suits the client
     return assignment_pb2.Assignment(
         task=task.id,
@@ -216,12 +241,14 @@ def _evaluation(federation: Federation, task: Task, client: Client) -> assignmen
 def _wait(
     federation: Federation, tasks: list[Task], client: Client, request: check_in_pb2.CheckInRequest
 ) -> check_in_pb2.Wait:
-    """What a client waits for, by the first task that has not ended."""
-    task = next((task for task in tasks if not task.ended), None)
+    """What a client waits for, by the first task that has not ended for it."""
+    task = next((task for task in tasks if not task.is_over_for(client.id)), None)
     if task is None:
         reason = check_in_pb2.WAIT_REASON_NO_TASK
-    elif task.settings.by_arrival and client.role == enrolment_pb2.CLIENT_ROLE_TRAINER:
+    elif task.settings.by_arrival and client.profile.is_trainer:
         return _wait_for_place(federation, task, client, request)
+    elif task.paused:
+        reason = check_in_pb2.WAIT_REASON_PAUSED
     elif task.state == admin_pb2.TASK_STATE_WAITING:
         reason = check_in_pb2.WAIT_REASON_POPULATION
     else:
@@ -235,7 +262,7 @@ def _wait_for_place(
     federation: Federation, task: Task, client: Client, request: check_in_pb2.CheckInRequest
 ) -> check_in_pb2.Wait:
     current = task.round
-    reason = places.obstacle(federation, task, current, client, request)
+    reason = places.obstacle(federation, task, current, client.id, request)
     if reason is None:
         rests = False
         if current is not None and client.id in task.participations:

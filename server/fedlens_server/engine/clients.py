@@ -1,7 +1,9 @@
-"""Clients: enrolment by token, revoking, forgetting."""
+"""Clients: enrolment by token, forgetting."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
+from math import ceil
 
 from sqlalchemy import bindparam, delete, insert, select, update
 from sqlalchemy.dialects.sqlite import insert as insert_or
@@ -9,11 +11,15 @@ from sqlalchemy.dialects.sqlite import insert as insert_or
 from fedlens_proto.v1 import admin_pb2, enrolment_pb2, manifest_pb2
 from fedlens_server.engine import garbage, rounds, view
 from fedlens_server.engine.cohorts.members import LEAVE_ENDED_ROUND, Member, Round
+from fedlens_server.engine.enrolled import Profile
 from fedlens_server.engine.garbage import Holding
-from fedlens_server.engine.view import Client, Federation, operation
-from fedlens_server.errors import Forbidden, Malformed, Unknown
+from fedlens_server.engine.operators.access import TokenGrant
+from fedlens_server.engine.view import Federation, operation
+from fedlens_server.errors import Forbidden, Malformed, SlowDown
 from fedlens_server.store import Transaction, method_state, schema
 from fedlens_server.store.method_state import Key
+from fedlens_server.telemetry import events
+from fedlens_server.telemetry.events import Event
 
 _clients, _members = schema.clients.c, schema.members.c
 _INSERT = insert(schema.clients)
@@ -21,21 +27,12 @@ _USES = select(schema.token_uses.c.uses).where(schema.token_uses.c.token == bind
 _USE = insert_or(schema.token_uses).on_conflict_do_update(
     index_elements=["token"], set_={"uses": schema.token_uses.c.uses + 1}
 )
+_WAS_FORGOTTEN = select(schema.forgotten).where(schema.forgotten.c.id == bindparam("client"))
 _SEEN = "last seen"  # as the key of an operation that no other one depends on
 _SAW = update(schema.clients).where(_clients.id == bindparam("client")).values(last_seen=bindparam("at"))
 _UPDATE_CAPABILITIES = (
     update(schema.clients).where(_clients.id == bindparam("client")).values(capabilities=bindparam("found"))
 )
-
-
-@dataclass(frozen=True, kw_only=True)
-class TokenGrant:
-    """The rights that an enrolment token of the configuration gives."""
-
-    name: str
-    role: enrolment_pb2.ClientRole
-    max_uses: int | None = None  # None: any number
-    expires_at: float | None = None  # seconds since the epoch; None: never
 
 
 @operation(lambda client, *_: client)
@@ -50,33 +47,35 @@ def enrol(
 
     Raises:
         Malformed: The capabilities are empty or unknown here.
-        Forbidden: Revoked or forgotten; or the token has expired or is used up.
+        Forbidden: Banned or forgotten; or the token was revoked, has expired or is used up.
+        SlowDown: Too many clients enrol with the token.
     """
     _check_capabilities(capabilities)
-    if client in federation.forgotten:
+    if transaction.execute(_WAS_FORGOTTEN, {"client": client}).first() is not None:
         raise Forbidden("this client was forgotten; its id cannot enrol again")
     raw = capabilities.SerializeToString(deterministic=True)
-    known = federation.clients.get(client)
-    if known is not None:
-        enrolled = Client(id=client, role=federation.authenticate(client).role, capabilities=capabilities)
-        if enrolled == known:
+    if client in federation.clients:
+        known = federation.authenticate(client).profile
+        profile = replace(known, raw=raw)
+        if profile == known:
             return known.role
         transaction.later(_UPDATE_CAPABILITIES, {"client": client, "found": raw})
     else:
         _use_grant(federation, transaction, grant)
-        enrolled = Client(id=client, role=grant.role, capabilities=capabilities)
-        row = {"id": client, "role": grant.role, "token": grant.name, "capabilities": raw, "revoked": False}
+        profile = Profile(role=grant.role, raw=raw)
+        row = {"id": client, "role": grant.role, "token": grant.name, "capabilities": raw}
         transaction.later(_INSERT, {**row, "enrolled_at": federation.clock.now()})
+        role = enrolment_pb2.ClientRole.Name(grant.role).removeprefix("CLIENT_ROLE_").lower()
+        transaction.after_commit(partial(events.note, Event.ENROLLED, role=role, token=grant.name, client=client))
 
     def follow() -> None:
-        federation.clients[client] = enrolled
+        federation.clients.put(client, profile)
         for task in federation.tasks.values():
-            federation.note_eligible(task, enrolled)
             task.current_models.pop(client, None)
         rounds.start_ready(federation)
 
     transaction.after_commit(follow)
-    return enrolled.role
+    return profile.role
 
 
 @operation(lambda seen: _SEEN)
@@ -85,31 +84,6 @@ def note_seen(federation: Federation, transaction: Transaction, seen: Mapping[by
     started = federation.clock.now() - federation.clock.elapsed()
     for client, when in seen.items():
         transaction.later(_SAW, {"client": client, "at": started + when})
-
-
-@operation()
-def revoke(federation: Federation, transaction: Transaction, client: bytes) -> None:
-    """Shut a client out from the next request on.
-
-    Raises:
-        Unknown: No such client.
-    """
-    known = federation.clients.get(client)
-    if known is None:
-        raise Unknown(f"there is no client {client.hex()}")
-    if known.revoked:
-        return
-    transaction.execute(update(schema.clients).where(_clients.id == client).values(revoked=True))
-    revoked = replace(known, revoked=True)
-
-    def follow() -> None:
-        federation.clients[client] = revoked
-        for task in federation.tasks.values():
-            task.eligible.discard(client)
-        federation.changed(clients=[client])
-
-    transaction.after_commit(follow)
-    _leave_open_rounds(federation, transaction, client)
 
 
 @operation()
@@ -136,23 +110,25 @@ def forget(federation: Federation, transaction: Transaction, client: bytes) -> b
         method_state.remove(transaction, task.id, keys)
         freed |= {task.state_blobs[key] for key in keys if key in task.state_blobs}
         kept = {key: digest for key, digest in task.state_blobs.items() if key not in keys}
-        instead[task.id] = Holding(kept, _without(task.round, client), task.evaluation)
+        instead[task.id] = Holding(kept, _without(task.round, client), task.evaluation, task.copies)
     garbage.delete_now(federation, transaction, freed, instead)
 
     def follow() -> None:
         federation.forgotten.add(client)
-        del federation.clients[client]
+        federation.clients.remove(client)
+        federation.presence.forget(client)
+        federation.answers.forget(client)
         for task in federation.tasks.values():
-            task.eligible.discard(client)
             task.current_models.pop(client, None)
             task.participations.pop(client, None)
             if keys := dropped.get(task.id):
                 task.values = method_state.without_clients(task.values, {client})
                 task.state_blobs = {key: blob for key, blob in task.state_blobs.items() if key not in keys}
         federation.changed(clients=[client])
+        events.note(Event.FORGOTTEN, client=client)
 
     transaction.after_commit(follow)
-    _leave_open_rounds(federation, transaction, client)
+    leave_open_rounds(federation, transaction, client)
     return any(current.closing and member.state == admin_pb2.MEMBER_STATE_REPORTED for current, member in memberships)
 
 
@@ -167,6 +143,8 @@ def _check_capabilities(capabilities: enrolment_pb2.Capabilities) -> None:
 
 
 def _use_grant(federation: Federation, transaction: Transaction, grant: TokenGrant) -> None:
+    if grant.revoked:
+        raise Forbidden(f"enrolment token {grant.name!r} was revoked")
     if grant.expires_at is not None and federation.clock.now() >= grant.expires_at:
         raise Forbidden(f"enrolment token {grant.name!r} has expired")
     if grant.max_uses is not None:
@@ -174,7 +152,23 @@ def _use_grant(federation: Federation, transaction: Transaction, grant: TokenGra
         uses = transaction.execute(_USES, {"grant": grant.name}).scalar() or 0
         if uses >= grant.max_uses:
             raise Forbidden(f"enrolment token {grant.name!r} has been used {uses} times, which is all it allows")
+    if grant.per_minute is not None:
+        _keep_to_pace(federation, grant, 60.0 / grant.per_minute)
     transaction.execute(_USE, {"token": grant.name, "uses": 1})
+
+
+def _keep_to_pace(federation: Federation, grant: TokenGrant, interval_s: float) -> None:
+    """Let in one client an interval, or after a pause as many at once as fit into a minute."""
+    now = federation.clock.elapsed()
+    due = max(federation.enrolments_due.get(grant.name, now), now)  # when this client would come at an even pace
+    early_s = due - now - (60.0 - interval_s)
+    if early_s > 1e-6:
+        raise SlowDown(
+            f"enrolment token {grant.name!r} lets in {grant.per_minute} clients a minute, and as many have come; "
+            "try again later",
+            ceil(1000 * early_s),
+        )
+    federation.enrolments_due[grant.name] = due + interval_s
 
 
 def _memberships(federation: Federation, client: bytes) -> list[tuple[Round, Member]]:
@@ -183,7 +177,8 @@ def _memberships(federation: Federation, client: bytes) -> list[tuple[Round, Mem
     return [(each, each.members[client]) for each in current if client in each.members]
 
 
-def _leave_open_rounds(federation: Federation, transaction: Transaction, client: bytes) -> None:
+def leave_open_rounds(federation: Federation, transaction: Transaction, client: bytes) -> None:
+    """Take a client and its update out of the rounds that are not closing yet."""
     for current, member in _memberships(federation, client):
         if not current.closing:
             left = Member(bundle=member.bundle, phase=member.phase, state=admin_pb2.MEMBER_STATE_LEFT)

@@ -11,10 +11,12 @@ from sqlalchemy import insert, select
 from fedlens_proto.manifest import specs
 from fedlens_proto.v1 import assignment_pb2, enrolment_pb2, manifest_pb2, update_pb2
 from fedlens_server.engine import phases, vetting
+from fedlens_server.engine.cohorts import pauses
 from fedlens_server.engine.cohorts.downloads import Downloads, holds
 from fedlens_server.engine.cohorts.members import Round, RoundKey
 from fedlens_server.engine.method_calls import MethodFailed, of_method
-from fedlens_server.engine.view import Federation, GlobalModel, Task, operation
+from fedlens_server.engine.task import GlobalModel, Task
+from fedlens_server.engine.view import Federation, operation
 from fedlens_server.errors import Forbidden, RoundClosed, Unknown, UpdateDiffers, UpdateInvalid
 from fedlens_server.planning.method import GLOBAL, NothingToAggregate, State, TensorSet
 from fedlens_server.store import Store, Transaction, schema
@@ -70,10 +72,10 @@ def accept(
         UpdateInvalid: The sums are not acceptable.
     """
     known = federation.clients.get(client)
-    if known is None or known.revoked or known.role != enrolment_pb2.CLIENT_ROLE_EVALUATOR:
+    if known is None or known.profile.revoked or known.role != enrolment_pb2.CLIENT_ROLE_EVALUATOR:
         raise Forbidden("only an enrolled evaluator sends evaluations")
     task = federation.task(task_id)
-    if not task.suits(known):
+    if not task.suits(known.profile):
         raise Unknown(f"there is no task {task_id} that this client can run")
     receipt = update_pb2.Receipt(body_sha256=body_sha256)
     query = select(_columns.body_sha256).where(
@@ -91,7 +93,7 @@ def accept(
         if newest is not None and 1 <= number < newest.round:
             raise RoundClosed(f"round {number} of task {task_id} is not evaluated any more, round {newest.round} is")
         raise Unknown(f"round {number} of task {task_id} is not to be evaluated")
-    bundle = task.bundle_for(known, model.phase)
+    bundle = task.bundle_for(known.profile, model.phase)
     if bundle is None or header.bundle != bundle.id or header.phase != model.phase or header.uploads:
         raise UpdateInvalid("an evaluation names bundle and phase of its assignment and holds sums only")
     if fault := vetting.statistics_fault(header, local_plan(task, model), len(bundle.manifest.class_names)):
@@ -99,6 +101,10 @@ def accept(
     row_of = {"task": task_id, "round": number, "client": client, "body_sha256": body_sha256}
     transaction.later(_INSERT, {**row_of, "evaluations": to_json(header.evaluations)})
     transaction.after_commit(lambda: model.evaluated_by.add(client))
+    if task.settings.pause_if_accuracy_falls is not None and not model.awaits_others(client, now):
+        earlier = [(found, from_json(text)) for found, text in pauses.evaluations_before(transaction, task, number)]
+        if not task.paused and (reason := pauses.fall(task, number, earlier, header.evaluations)):
+            pauses.write(federation, transaction, task, reason)
     return receipt
 
 

@@ -9,7 +9,8 @@ from sqlalchemy import delete, func, select, update
 
 from fedlens_server.engine.cohorts import downloads
 from fedlens_server.engine.cohorts.members import Round
-from fedlens_server.engine.view import Federation, GlobalModel, Task, operation
+from fedlens_server.engine.task import GlobalModel, Task
+from fedlens_server.engine.view import Federation, operation
 from fedlens_server.store import Transaction, schema
 from fedlens_server.store.method_state import Key
 
@@ -25,11 +26,12 @@ class Holding(NamedTuple):
     state_blobs: Mapping[Key, bytes]
     round: Round | None
     evaluation: GlobalModel | None
+    copies: Mapping[int, Collection[bytes]]
 
     @classmethod
     def of(cls, task: Task) -> "Holding":
         """The present owners."""
-        return cls(task.state_blobs, task.round, task.evaluation)
+        return cls(task.state_blobs, task.round, task.evaluation, task.copies)
 
 
 def reachable(federation: Federation, instead: Mapping[int, Holding]) -> set[bytes]:
@@ -138,7 +140,7 @@ def delete_receipts(federation: Federation, transaction: Transaction, before: fl
 
 
 def _held(task: Task, holding: Holding) -> set[bytes]:
-    found = {*holding.state_blobs.values()}.union(*(bundle.parts for bundle in task.bundles))
+    found = {*holding.state_blobs.values()}.union(*holding.copies.values(), *(bundle.parts for bundle in task.bundles))
     if holding.evaluation is not None:
         found |= downloads.fetchable(holding.evaluation.sets)
     if holding.round is not None:

@@ -13,7 +13,8 @@ from fedlens_proto import keyed_hash
 from fedlens_proto.blob import Array
 from fedlens_proto.manifest import program, program_part
 from fedlens_proto.v1 import manifest_pb2 as pb
-from fedlens_server.engine.view import Federation, Task
+from fedlens_server.engine.task import Task
+from fedlens_server.engine.view import Federation
 from fedlens_server.errors import StorageFull
 from fedlens_server.planning.method import NothingToAggregate, TensorSet, Tools
 from fedlens_server.store import Store

@@ -2,9 +2,10 @@
 
 A task with noisy label distributions asks its trainers for nothing exact: no class counts, evaluations or confusion
 matrices, and no tables about photos, from which the noise could be subtracted. Evaluators still measure the global
-model on their own photos.
+model on their own photos. So it is with central privacy, whose promise is about the models alone.
 """
 
+import json
 import logging
 from collections.abc import Sequence
 from dataclasses import replace
@@ -16,7 +17,7 @@ from fedlens_proto import plan_check, plans, plugins
 from fedlens_proto.errors import PlanRefused
 from fedlens_proto.v1 import assignment_pb2 as pb
 from fedlens_proto.v1 import manifest_pb2
-from fedlens_server.engine.view import Task, TaskBundle
+from fedlens_server.engine.task import Task, TaskBundle
 from fedlens_server.errors import Malformed, Unavailable
 from fedlens_server.methods import by_name
 from fedlens_server.planning import bundles as checks
@@ -25,6 +26,9 @@ from fedlens_server.planning.batch_norm import with_batch_norm
 from fedlens_server.planning.local_plans import FINE_TUNED, START, assemble, evaluate, rule, source
 from fedlens_server.planning.method import GLOBAL, Method, Phase, TaskPlan
 from fedlens_server.planning.task_settings import SettingsError, TaskSettings
+from fedlens_server.rules.fitting import need_shared
+from fedlens_server.rules.privacy_plan import need_private
+from fedlens_server.rules.robust import Bounds
 
 PERSONAL_EVALUATION = "personal-evaluation"
 log = logging.getLogger(__name__)
@@ -44,6 +48,7 @@ def plan(settings: TaskSettings, bundles: tuple[TaskBundle, ...]) -> tuple[Metho
     task = TaskPlan(settings=settings, manifests=tuple(bundle.manifest for bundle in bundles))
     for manifest in task.ordinary:
         task_settings.check_hyper_values(settings, manifest)
+    need_shared(settings, definition.shares)
     try:
         method = with_batch_norm(definition.for_task, task)
         phases = list(method.phases)
@@ -54,6 +59,8 @@ def plan(settings: TaskSettings, bundles: tuple[TaskBundle, ...]) -> tuple[Metho
         found = f"{settings.method!r}, which failed with {type(error).__name__}: {error}"
         raise SettingsError("method", found, "one that can plan this task") from error
     checks.need_phases(task, phases)
+    if settings.dp is not None:
+        need_private(task, phases)
     if settings.personal_evaluation:
         phases.append(_personal_evaluation(settings, phases[-1]))
     settled = settle(settings, phases, len(bundles[0].manifest.class_names))
@@ -125,13 +132,16 @@ def _task(
         method_phases=method_phases,
         state=row.state,
         reason=row.reason,
+        paused=row.paused,
         committed=row.committed,
         abandoned=row.abandoned,
+        most_participations=row.most_participations,
+        bounds=_bounds(row.bounds),
     )
 
 
 def settle(settings: TaskSettings, phases: Sequence[Phase], classes: int) -> list[Phase]:
-    """All phases of a task with the statistics that its settings ask for, and without the exact ones beside noisy ones.
+    """All phases of a task with the statistics that its settings ask for, and without exact ones beside noise.
 
     Args:
         settings: The task's.
@@ -142,7 +152,7 @@ def settle(settings: TaskSettings, phases: Sequence[Phase], classes: int) -> lis
         SettingsError: A setting asks for what clients cannot send.
         Malformed: The method asks for exact statistics, which undo the noise of a label distribution.
     """
-    if any(plans.asks(phase.plan, "label_distribution") for phase in phases):
+    if settings.dp is not None or any(plans.asks(phase.plan, "label_distribution") for phase in phases):
         settled = [_without_exact(settings, phase) for phase in phases]
     else:
         settled = [replace(phase, plan=_with_confusion(phase.plan, settings)) for phase in phases]
@@ -257,3 +267,10 @@ def _without_exact(settings: TaskSettings, phase: Phase) -> Phase:
     plan.ClearField("evaluations")
     _drop_unread(plan)
     return replace(phase, plan=plan, model=phase.model_rules)
+
+
+def _bounds(text: str | None) -> tuple[int, Bounds] | None:
+    if text is None:
+        return None
+    phase, *norms = json.loads(text)
+    return phase, Bounds(*norms)

@@ -1,7 +1,6 @@
 """Recovery: the database into memory when the server starts, and a sweep of blobs that nothing needs."""
 
 import json
-import logging
 from math import inf
 from typing import Any
 
@@ -9,17 +8,20 @@ from sqlalchemy import Row, func, select
 
 from fedlens_proto import manifest as manifests
 from fedlens_proto.errors import ManifestError
-from fedlens_proto.v1 import admin_pb2, enrolment_pb2
+from fedlens_proto.v1 import admin_pb2
 from fedlens_server.clock import Clock
 from fedlens_server.engine import garbage, phases, rounds
 from fedlens_server.engine.arrivals import participation
 from fedlens_server.engine.cohorts import downloads
+from fedlens_server.engine.cohorts.held_places import HeldPlaces
 from fedlens_server.engine.cohorts.members import Member, Round
-from fedlens_server.engine.view import Client, Federation, GlobalModel, Task, TaskBundle
+from fedlens_server.engine.enrolled import Profile
+from fedlens_server.engine.task import GlobalModel, Release, Task, TaskBundle
+from fedlens_server.engine.view import Federation
 from fedlens_server.errors import Malformed, StorageFull, StoreUnusable
 from fedlens_server.store import Store, columns, method_state, schema
-
-log = logging.getLogger(__name__)
+from fedlens_server.telemetry import events
+from fedlens_server.telemetry.events import Event
 
 
 def load(store: Store, clock: Clock, *, method_modules: bool = False) -> Federation:
@@ -36,28 +38,49 @@ def load(store: Store, clock: Clock, *, method_modules: bool = False) -> Federat
         StoreUnusable: A task cannot be read, or there is no room on the disk.
     """
     federation = Federation(store, clock, method_modules=method_modules)
-    for row in store.read(select(schema.clients)):
-        capabilities = enrolment_pb2.Capabilities.FromString(row.capabilities)
-        federation.clients[row.id] = Client(id=row.id, role=row.role, capabilities=capabilities, revoked=row.revoked)
-        if row.last_seen is not None:
-            federation.presence.restore(row.id, clock.elapsed() - (clock.now() - row.last_seen))
-    federation.forgotten = {row.id for row in store.read(select(schema.forgotten))}
+    _load_clients(federation)
     downloads.load_computed(federation)
     for row in store.read(select(schema.tasks).order_by(schema.tasks.c.id)):
+        if row.deleted:
+            federation.deleting.add(row.id)
+            continue
         try:
             task = _task(federation, row)
         except (Malformed, ManifestError) as error:
             raise StoreUnusable(f"{store.folder}: task {row.name!r} cannot be taken up: {error}") from error
-        for client in federation.clients.values():
-            federation.note_eligible(task, client)
         federation.tasks[task.id] = task
-
+    federation.forgotten = _forgotten(federation)
     try:
         store.submit(lambda transaction: garbage.sweep_all(federation, transaction)).result()
     except StorageFull as error:
         raise StoreUnusable(f"{store.folder}: the disk is full; make room and start again") from error
     rounds.start_ready(federation)
     return federation
+
+
+def _load_clients(federation: Federation) -> None:
+    columns = schema.clients.c
+    started = federation.clock.now() - federation.clock.elapsed()
+    profiles: dict[tuple[int, bytes, bool], Profile] = {}
+    found = federation.store.stream(
+        select(columns.id, columns.role, columns.capabilities, columns.banned_at.is_not(None), columns.last_seen)
+    )
+    for client, role, raw, revoked, last_seen in map(tuple, found):
+        profile = profiles.get((role, raw, revoked))
+        if profile is None:
+            profile = profiles[role, raw, revoked] = Profile(role=role, raw=raw, revoked=revoked)
+        federation.clients.put(client, profile)
+        if last_seen is not None:
+            federation.presence.restore(client, last_seen - started)
+
+
+def _forgotten(federation: Federation) -> set[bytes]:
+    """The forgotten clients that a round or a task's state still names."""
+    tasks = federation.tasks.values()
+    named = {client for task in tasks for client in task.values.clients}
+    named |= {client for task in tasks if task.round is not None for client in task.round.members}
+    known = schema.forgotten.c.id
+    return {row.id for row in federation.store.read_among(select(known), known, sorted(named))}
 
 
 def _task(federation: Federation, row: Row[Any]) -> Task:
@@ -73,10 +96,15 @@ def _task(federation: Federation, row: Row[Any]) -> Task:
         task = phases.task_of(row, bundles, method_modules=federation.method_modules)
     except Malformed as error:
         task = phases.suspended(row, bundles, str(error))
-        log.error("task %r is suspended: %s", row.name, error)
+        events.note(Event.TASK_SUSPENDED, task=row.name, reason=str(error))
     last = store.read(select(func.max(schema.rounds.c.number).label("number")).where(schema.rounds.c.task == task_id))
     task.next_round = (last[0].number or 0) + 1
     task.values, task.state_blobs = method_state.load(store, task_id)
+    task.copies = method_state.copies(store, task_id)
+    if row.released is not None:
+        number, committed = json.loads(row.released)
+        values, _ = method_state.load(store, task_id, number)
+        task.released = Release(round=number, committed=committed, values=values)
     if row.evaluation_round is not None:
         found = schema.evaluations.c
         evaluators = store.read(select(found.client).where(found.task == task_id, found.round == row.evaluation_round))
@@ -87,6 +115,7 @@ def _task(federation: Federation, row: Row[Any]) -> Task:
             evaluated_by={evaluator.client for evaluator in evaluators},
         )
     task.lengths.extend(_lengths(store, task_id))
+    participation.load_exhausted(federation, task)
     task.round = _round(federation, task)
     return task
 
@@ -112,10 +141,15 @@ def _round(federation: Federation, task: Task) -> Round | None:
         sitting_out=frozenset(bytes.fromhex(text) for text in json.loads(row.sitting_out)),
         population=tuple(row.population[i : i + 32] for i in range(0, len(row.population), 32)),
         bytes_sent=row.bytes_sent,
+        ended_by=row.ended_by,
     )
     if task.settings.by_arrival:
         until = federation.clock.elapsed() + task.settings.member_deadline_s
-        current.held_until = dict.fromkeys(current.members, until)
+        current.held = HeldPlaces()
+        for client, member in current.members.items():
+            if member.state == admin_pb2.MEMBER_STATE_PENDING:
+                current.held.hold(client, until, beside=member.phase != current.phase)
+    if participation.counts(task):
         participation.load(federation, task, current.members)
     return current
 

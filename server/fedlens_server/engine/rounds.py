@@ -11,6 +11,7 @@ import json
 import logging
 from concurrent.futures import Future
 from contextlib import ExitStack, suppress
+from contextvars import Context
 from functools import partial
 from math import inf
 from typing import NamedTuple
@@ -18,18 +19,30 @@ from typing import NamedTuple
 from sqlalchemy import insert, update
 
 from fedlens_proto.v1 import admin_pb2
-from fedlens_server.engine import evaluation, garbage, method_calls, view
+from fedlens_server.engine import evaluation, garbage, method_calls
 from fedlens_server.engine.arrivals import participation
-from fedlens_server.engine.cohorts import downloads
+from fedlens_server.engine.cohorts import downloads, endings
 from fedlens_server.engine.cohorts.cohort import Cohort, draw, eligible, members_of
-from fedlens_server.engine.cohorts.members import LEAVE_ENDED_ROUND, WRITE_MEMBER, Member, Round, RoundKey, member_row
+from fedlens_server.engine.cohorts.endings import Outcome
+from fedlens_server.engine.cohorts.held_places import HeldPlaces
+from fedlens_server.engine.cohorts.members import (
+    LEAVE_ENDED_ROUND,
+    WRITE_MEMBER,
+    Member,
+    Round,
+    RoundKey,
+    member_row,
+)
 from fedlens_server.engine.garbage import Holding
 from fedlens_server.engine.method_calls import MethodFailed, of_method
-from fedlens_server.engine.view import Federation, GlobalModel, Task, operation
+from fedlens_server.engine.task import ENDED, GlobalModel, Task
+from fedlens_server.engine.view import Federation, operation
 from fedlens_server.errors import StorageFull, Unavailable
 from fedlens_server.planning.method import NothingToAggregate, State
 from fedlens_server.store import Transaction, columns, method_state, schema
 from fedlens_server.store.method_state import Key, PreparedState
+from fedlens_server.telemetry import events
+from fedlens_server.telemetry.events import Event
 
 log = logging.getLogger(__name__)
 RETRY_S = 5.0
@@ -46,7 +59,7 @@ class Standing(NamedTuple):
     abandoned: int
 
 
-class _Remaining(NamedTuple):
+class Remaining(NamedTuple):
     """A task's state without forgotten clients: its values, its blobs by entry, and the blobs of those clients."""
 
     values: State
@@ -59,10 +72,11 @@ def start_ready(federation: Federation) -> None:
 
     A start that fails is due again some seconds later.
     """
-    ready = [task.id for task in list(federation.tasks.values()) if _can_start(task) or _can_resume(task)]
+    tasks = list(federation.tasks.values())
+    ready = [task.id for task in tasks if _can_start(federation, task) or _can_resume(federation, task)]
     for task_id in ready:
         try:
-            starting = start(federation, task_id)
+            starting = Context().run(start, federation, task_id)  # on behalf of no request
         except Unavailable:
             return  # the server is closing; they start when it is back
         starting.add_done_callback(partial(_start_later, federation, RoundKey(task_id, NO_ROUND)))
@@ -73,22 +87,23 @@ def start(federation: Federation, transaction: Transaction, task_id: int) -> Non
     """Start a task, or resume one that had no eligible clients."""
     task = federation.tasks[task_id]
     running = Standing(admin_pb2.TASK_STATE_RUNNING, "", task.committed, task.abandoned)
-    remaining = _Remaining(task.values, task.state_blobs, frozenset())
+    remaining = Remaining(task.values, task.state_blobs, frozenset())
     with ExitStack() as open_blobs:
-        if _can_start(task):
+        if _can_start(federation, task):
             try:
-                tools = method_calls.tools(federation, task, 0, 0, () if task.settings.by_arrival else eligible(task))
+                population = () if task.settings.by_arrival else eligible(federation, task)
+                tools = method_calls.tools(federation, task, 0, 0, population)
                 begun = of_method(lambda: task.method.begin(task.phases[0], State(), tools))
                 prepared = of_method(lambda: method_state.prepare(federation.store, State(), begun, open_blobs))
             except (MethodFailed, NothingToAggregate) as error:
                 failed = running._replace(state=admin_pb2.TASK_STATE_FAILED, reason=str(error))
-                _go_on(federation, transaction, task, failed, remaining, task.evaluation)
+                go_on(federation, transaction, task, failed, remaining, task.evaluation)
                 return
             method_state.save(transaction, task.id, prepared)
             remaining = remaining._replace(values=prepared.values, blobs=method_state.blobs_after({}, prepared))
-        elif not _can_resume(task):
+        elif not _can_resume(federation, task):
             return
-        _go_on(federation, transaction, task, running, remaining, task.evaluation)
+        go_on(federation, transaction, task, running, remaining, task.evaluation)
 
 
 @operation()
@@ -101,29 +116,40 @@ def close(federation: Federation, transaction: Transaction, key: RoundKey) -> bo
     if current.state == admin_pb2.ROUND_STATE_OPEN:
         if federation.clock.elapsed() < task.over_at(current):
             return False
-        transaction.execute(
-            update(schema.rounds)
-            .where(_rounds.task == key.task, _rounds.number == key.round)
-            .values(state=admin_pb2.ROUND_STATE_CLOSING, bytes_sent=current.bytes_sent)
-        )
-        transaction.after_commit(lambda: setattr(current, "state", admin_pb2.ROUND_STATE_CLOSING))
-        transaction.after_commit(lambda: federation.changed(due=True))
+        freeze(transaction, federation, task, current, "")
     return True
 
 
-def next_cohort(federation: Federation, task: Task, prepared: PreparedState | None, reason: str) -> Cohort | None:
+def freeze(transaction: Transaction, federation: Federation, task: Task, current: Round, by: str) -> None:
+    """Take no more updates into an open round; `by` is the operator who ends it, empty: it is over."""
+    transaction.execute(
+        update(schema.rounds)
+        .where(_rounds.task == current.task, _rounds.number == current.number)
+        .values(state=admin_pb2.ROUND_STATE_CLOSING, bytes_sent=current.bytes_sent, ended_by=by)
+    )
+
+    def follow() -> None:
+        current.state, current.ended_by = admin_pb2.ROUND_STATE_CLOSING, by
+        federation.changed(due=True)
+        events.note(Event.ROUND_CLOSED, **endings.facts(task, current))
+
+    transaction.after_commit(follow)
+
+
+def next_cohort(federation: Federation, task: Task, outcome: Outcome) -> Cohort | None:
     """Draw the cohort of the round that `end` will open with this state, and find the digests of its computed blobs.
 
     None: no round opens, or `end` has to draw it and meets the method's failure again.
     """
-    standing = _standing_after(task, prepared, reason)
-    if standing.state != admin_pb2.TASK_STATE_RUNNING:
+    prepared = outcome.prepared
+    standing = _standing_after(task, prepared, outcome.reason)
+    if standing.state != admin_pb2.TASK_STATE_RUNNING or task.paused:
         return None
     if task.settings.by_arrival:
         return None  # its round opens empty
     remaining = method_state.without(prepared or PreparedState(task.values), federation.forgotten)
     try:
-        drawn = draw(task, remaining.values, standing.committed)
+        drawn = draw(federation, task, remaining.values, standing.committed)
     except (MethodFailed, NothingToAggregate, StorageFull):
         return None
     if task.settings.download_codec != "f32":
@@ -137,8 +163,7 @@ def end(
     federation: Federation,
     transaction: Transaction,
     key: RoundKey,
-    prepared: PreparedState | None,
-    reason: str,
+    outcome: Outcome,
     cohort: Cohort | None,
 ) -> None:
     """Commit a closing round with its new state, or abandon it with a reason; then open the next one.
@@ -147,37 +172,43 @@ def end(
         federation: Holds the task.
         transaction: Takes all of it.
         key: The round.
-        prepared: The new state; None: the round is abandoned.
-        reason: Of that; empty where the round commits.
+        outcome: Of its aggregation.
         cohort: Of `next_cohort`; drawn anew if clients have come or gone since.
     """
     task, current = federation.tasks[key.task], federation.tasks[key.task].round
     if current is None or current.key != key or task.ended:
         return
-    remaining = _without_forgotten(federation, transaction, task, prepared)
-    _write_end(federation, transaction, task, current, reason)
+    prepared, reason = outcome.prepared, outcome.reason
+    remaining = without_forgotten(federation, transaction, task, prepared)
+    endings.write(federation, transaction, task, current, reason)
+    endings.write_rules(federation, transaction, task, current, outcome)
     standing = _standing_after(task, prepared, reason)
     model = task.evaluation
     if prepared is not None:
+        participation.committed(transaction, task, current)
         model = evaluation.model_after(federation, transaction, task, current, remaining.values, standing.committed)
-    _go_on(federation, transaction, task, standing, remaining, model, cohort)
+    copies = task.copies
+    if prepared is not None:
+        copies = endings.copy_state(transaction, task, current, remaining.values, remaining.blobs)
+    go_on(federation, transaction, task, standing, remaining, model, cohort, copies)
 
 
-@operation()
 def stop(federation: Federation, transaction: Transaction, task: Task) -> None:
-    """End a task at the operator's word; its round is abandoned, its model stays. Again: no effect."""
-    if task.ended:
-        return
+    """End a task at the operator's word; its round is abandoned, its model stays."""
     if task.round is not None:
-        _write_end(federation, transaction, task, task.round, "the task was stopped")
-    remaining = _without_forgotten(federation, transaction, task, None)
+        endings.write(federation, transaction, task, task.round, "the task was stopped")
+    remaining = without_forgotten(federation, transaction, task, None)
     stopped = Standing(admin_pb2.TASK_STATE_STOPPED, "", task.committed, task.abandoned)
-    _go_on(federation, transaction, task, stopped, remaining, task.evaluation)
+    go_on(federation, transaction, task, stopped, remaining, task.evaluation)
 
 
 def _standing_after(task: Task, prepared: PreparedState | None, reason: str) -> Standing:
     """The standing of a task whose round commits a state or, None, is abandoned for this reason."""
-    committed, abandoned = task.committed + (prepared is not None), 0 if prepared is not None else task.abandoned + 1
+    committed, abandoned = task.committed, task.abandoned
+    if prepared is not None:
+        committed, abandoned = committed + 1, 0
+    elif task.round is None or not task.round.ended_by:
+        abandoned += 1
     if abandoned >= task.settings.max_consecutive_abandoned:
         why = f"{abandoned} rounds were abandoned in a row, the last one because {reason}"
         return Standing(admin_pb2.TASK_STATE_FAILED, why, committed, abandoned)
@@ -186,9 +217,9 @@ def _standing_after(task: Task, prepared: PreparedState | None, reason: str) -> 
     return Standing(state, "", committed, abandoned)
 
 
-def _without_forgotten(
+def without_forgotten(
     federation: Federation, transaction: Transaction, task: Task, prepared: PreparedState | None
-) -> _Remaining:
+) -> Remaining:
     """Save a state, None: the present one, without forgotten clients, who also leave the task's round."""
     owned = method_state.of_clients(task.values, federation.forgotten)
     freed = {task.state_blobs[key] for key in owned if key in task.state_blobs}
@@ -198,7 +229,7 @@ def _without_forgotten(
         for client in current.members.keys() & federation.forgotten:
             transaction.later(LEAVE_ENDED_ROUND, {"t": task.id, "r": current.number, "c": client})
             freed.update(current.members[client].blobs.values())
-    return _Remaining(saved.values, method_state.blobs_after(task.state_blobs, saved), frozenset(freed))
+    return Remaining(saved.values, method_state.blobs_after(task.state_blobs, saved), frozenset(freed))
 
 
 def _start_later(federation: Federation, key: RoundKey, done: Future[None]) -> None:
@@ -212,27 +243,45 @@ def _start_later(federation: Federation, key: RoundKey, done: Future[None]) -> N
         federation.store.submit(lambda transaction: transaction.after_commit(lambda: federation.changed(due=True)))
 
 
-def _can_start(task: Task) -> bool:
-    enough = len(task.eligible) >= (task.settings.population or 0)
-    return task.state == admin_pb2.TASK_STATE_WAITING and enough and not task.suspended
+def _can_start(federation: Federation, task: Task) -> bool:
+    if task.state != admin_pb2.TASK_STATE_WAITING or task.suspended or task.paused:
+        return False
+    return federation.clients.count(task.may_train) >= (task.settings.population or 0)
 
 
-def _can_resume(task: Task) -> bool:
-    return task.state == admin_pb2.TASK_STATE_RUNNING and task.round is None and bool(task.eligible)
+def _can_resume(federation: Federation, task: Task) -> bool:
+    if task.state != admin_pb2.TASK_STATE_RUNNING or task.round is not None or task.paused:
+        return False
+    if task.exhausted:
+        return bool(eligible(federation, task))
+    return federation.clients.count(task.may_train) > 0
 
 
-def _go_on(
+def go_on(
     federation: Federation,
     transaction: Transaction,
     task: Task,
     standing: Standing,
-    remaining: _Remaining,
+    remaining: Remaining,
     model: GlobalModel | None,
     cohort: Cohort | None = None,
+    copies: dict[int, frozenset[bytes]] | None = None,
 ) -> None:
-    """Write where the task stands now, with a new round if it is running; sweep; have the view follow."""
+    """Write where the task stands now, with a new round if it is running; sweep; have the view follow.
+
+    Args:
+        federation: Holds the task.
+        transaction: Takes all of it.
+        task: The task.
+        standing: Its new state and counts.
+        remaining: The method's new state.
+        model: For evaluators.
+        cohort: Of the new round, as of `next_cohort`.
+        copies: Kept of the shared state, as in `Task`; None: those that it has.
+    """
+    copies = task.copies if copies is None else copies
     following: Round | None = None
-    if standing.state == admin_pb2.TASK_STATE_RUNNING:
+    if standing.state == admin_pb2.TASK_STATE_RUNNING and not task.paused:
         try:
             following = _open(federation, transaction, task, remaining.values, standing.committed, cohort)
         except (MethodFailed, NothingToAggregate) as error:
@@ -247,15 +296,26 @@ def _go_on(
             evaluation_sets=columns.sets_to_json(model.sets) if model else None,
         )
     )
-    holding = Holding(remaining.blobs, following, model)
-    garbage.sweep(federation, transaction, task, holding, remaining.freed, ended=standing.state in view.ENDED)
+    holding = Holding(remaining.blobs, following, model, copies)
+    garbage.sweep(federation, transaction, task, holding, remaining.freed, ended=standing.state in ENDED)
 
     def follow() -> None:
+        if task.state == admin_pb2.TASK_STATE_WAITING and standing.state == admin_pb2.TASK_STATE_RUNNING:
+            events.note(Event.TASK_STARTED, task=task.name)
+        if standing.state in ENDED:
+            state = admin_pb2.TaskState.Name(standing.state).removeprefix("TASK_STATE_").lower()
+            committed, reason = standing.committed, standing.reason
+            events.note(Event.TASK_ENDED, task=task.name, state=state, committed=committed, reason=reason)
+        if following is not None:
+            phase, members = task.phases[following.phase].name, len(following.members)
+            events.note(Event.ROUND_OPENED, task=task.name, round=following.number, phase=phase, members=members)
         for name, value in standing._asdict().items():
             setattr(task, name, value)
         if model is not task.evaluation:
             task.older_evaluations = task.awaited_evaluations(federation.clock.elapsed())
         task.values, task.state_blobs, task.evaluation = remaining.values, remaining.blobs, model
+        task.copies = copies
+        task.distinct_models = {}
         task.current_models = {}  # after the values, so that what is cached in it belongs to them
         task.round = following
         if following is None:
@@ -263,26 +323,11 @@ def _go_on(
         else:
             # Places give those of a round that opens empty, and wake who gets one.
             task.next_round = following.number + 1
+            federation.member_events[task.id, "given"] += len(following.members)
             federation.changed(models=[task.id], clients=following.members, due=True)
         start_ready(federation)  # a client that enrolled in between may be the one that was waited for
 
     transaction.after_commit(follow)
-
-
-def _write_end(federation: Federation, transaction: Transaction, task: Task, current: Round, reason: str) -> None:
-    if task.settings.by_arrival:
-        participation.missed(transaction, task, current)
-        if current.deadline < inf:
-            length = federation.clock.elapsed() - current.deadline + task.settings.deadline_s
-            transaction.after_commit(lambda: task.lengths.append(length))
-    state = admin_pb2.ROUND_STATE_ABANDONED if reason else admin_pb2.ROUND_STATE_COMMITTED
-    now = federation.clock.now()
-    transaction.execute(
-        update(schema.rounds)
-        .where(_rounds.task == current.task, _rounds.number == current.number)
-        .values(state=state, reason=reason, bytes_sent=current.bytes_sent, ended_at=now, kept_from=now)
-        .values(population=None, sitting_out="[]")
-    )
 
 
 def _open(
@@ -301,13 +346,15 @@ def _open(
     if task.settings.by_arrival:
         cohort = Cohort(task.phase_of(committed), (), values, {}, frozenset(), {})
         return _written(federation, transaction, task, cohort, {}, inf)
-    same = cohort is not None and cohort.population == eligible(task)
+    same = cohort is not None and cohort.population == eligible(federation, task)
     if cohort is None or not same or cohort.values.clients.keys() != values.clients.keys():
         digests = {} if cohort is None else cohort.digests
-        cohort = draw(task, values, committed)._replace(digests=digests)
+        cohort = draw(federation, task, values, committed)._replace(digests=digests)
     if not cohort.population:
         return None  # resumes when a client enrols
     members = members_of(federation, transaction, task, cohort, task.round, {})
+    if participation.counts(task):
+        participation.load(federation, task, members)
     deadline = federation.clock.elapsed() + task.settings.deadline_s
     return _written(federation, transaction, task, cohort, members, deadline)
 
@@ -330,6 +377,7 @@ def _written(
         members=members,
         sitting_out=cohort.sitting_out,
         population=cohort.population,
+        held=HeldPlaces() if task.settings.by_arrival else None,
     )
     keys = {"task": current.task, "number": current.number, "phase": current.phase, "state": current.state}
     clients = {

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextvars import copy_context
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -13,7 +14,8 @@ from fedlens_proto.v1 import admin_pb2, assignment_pb2, update_pb2
 from fedlens_server.engine import evaluation, vetting, view
 from fedlens_server.engine.arrivals import participation
 from fedlens_server.engine.cohorts.members import Member, Round
-from fedlens_server.engine.view import Federation, Task, TaskBundle, operation
+from fedlens_server.engine.task import Task, TaskBundle
+from fedlens_server.engine.view import Federation, operation
 from fedlens_server.errors import (
     AlreadyFailed,
     Forbidden,
@@ -23,6 +25,8 @@ from fedlens_server.errors import (
     UpdateDiffers,
     UpdateInvalid,
 )
+from fedlens_server.planning.local_plans import WEIGHTS
+from fedlens_server.planning.method import Norms
 from fedlens_server.store import PendingBlob, Transaction, schema
 
 MAX_DETAIL = 1000
@@ -146,7 +150,7 @@ def expect(federation: Federation, client: bytes, task_id: int, number: int) -> 
         UpdateInvalid: The member is quarantined.
     """
     found = _membership(federation, client, task_id, number)
-    if found.member.state != admin_pb2.MEMBER_STATE_REPORTED:
+    if not found.member.is_stored:
         found.require_open()
     return found
 
@@ -155,14 +159,15 @@ def accept(federation: Federation, membership: Membership, received: ReceivedUpd
     """Store an update; the receipt, once it is durable. The same body again: the same receipt.
 
     Raises:
-        Forbidden: The client has left the round, was revoked or forgotten.
+        Forbidden: The client has left the round, was banned or forgotten.
         RoundClosed, AlreadyFailed: As in `expect`.
         UpdateDiffers: The member has reported with other bytes.
         UpdateInvalid: Header or norm are not acceptable; the member is now quarantined.
         StorageFull: Nothing was stored.
     """
     member, blobs = membership.member, received.blobs
-    needed = membership.task.settings.max_update_norm is not None or any(membership.bases)
+    settings = membership.task.settings
+    needed = settings.max_update_norm is not None or settings.looks_at_norms or any(membership.bases)
     if not blobs or not needed or not membership.is_open or member.body_sha256 is not None:
         return _store(federation, membership, received, ())
     computing = federation.norms.submit(
@@ -177,12 +182,12 @@ def _store(
     transaction: Transaction,
     membership: Membership,
     received: ReceivedUpdate,
-    norms: tuple[float, ...],
+    norms: tuple[Norms, ...],
 ) -> update_pb2.Receipt:
     """Store an update; `norms` are those of its uploads, none: not needed."""
     _check_enrolled(federation, membership.client)
     receipt = update_pb2.Receipt(body_sha256=received.body_sha256)
-    if membership.member.state == admin_pb2.MEMBER_STATE_REPORTED:
+    if membership.member.is_stored:
         if membership.member.body_sha256 == received.body_sha256:
             return receipt
         raise _differs(membership.number)
@@ -203,9 +208,10 @@ def _store(
         state=admin_pb2.MEMBER_STATE_REPORTED,
         body_sha256=received.body_sha256,
         bytes_received=received.body_size,
-        num_examples=header.num_examples,
+        num_examples=header.num_examples if membership.task.settings.dp is None else 0,
         class_counts=tuple(header.class_counts) or None,
         label_distribution=tuple(header.label_distribution) or None,
+        norms=next((found for each, found in zip(header.uploads, norms, strict=False) if each.name == WEIGHTS), None),
         evaluations=evaluation.to_json(header.evaluations),
         blobs={upload.name: blob.digest for upload, blob in zip(header.uploads, blobs, strict=True)},
     )
@@ -223,7 +229,7 @@ def quarantine(
         UpdateDiffers: The member has reported, and the bad blob came in a body with this other digest.
     """
     member = membership.require_present()
-    if member.state == admin_pb2.MEMBER_STATE_REPORTED and body_sha256 not in (None, member.body_sha256):
+    if member.is_stored and body_sha256 not in (None, member.body_sha256):
         raise _differs(membership.number)
     if member.state == admin_pb2.MEMBER_STATE_PENDING and membership.is_open:
         state = admin_pb2.MEMBER_STATE_QUARANTINED
@@ -255,7 +261,7 @@ def accept_failure(
     found = _membership(federation, client, task_id, number)
     if found.member.state in (admin_pb2.MEMBER_STATE_FAILED, admin_pb2.MEMBER_STATE_QUARANTINED):
         return
-    if found.member.state == admin_pb2.MEMBER_STATE_REPORTED:
+    if found.member.is_stored:
         raise UpdateDiffers(f"round {number}: an update of this client has been received; it counts")
     found.require_open()
     name = update_pb2.FailureReason.Name(reason).removeprefix("FAILURE_REASON_").lower().replace("_", "-")
@@ -304,8 +310,8 @@ def _ended_membership(federation: Federation, client: bytes, task: Task, number:
 
 def _check_enrolled(federation: Federation, client: bytes) -> None:
     known = federation.clients.get(client)
-    if known is None or known.revoked:
-        raise Forbidden("this client was revoked or forgotten while its request was under way")
+    if known is None or known.profile.revoked:
+        raise Forbidden("this client was banned or forgotten while its request was under way")
 
 
 def _differs(number: int) -> UpdateDiffers:
@@ -319,7 +325,7 @@ def _write(federation: Federation, transaction: Transaction, membership: Members
     ended = replace(membership.member, **changes)
     view.write_member(federation, transaction, current, client, ended)
     takes_place = ended.phase == current.phase
-    if task.settings.by_arrival and ended.state == admin_pb2.MEMBER_STATE_REPORTED and takes_place:
+    if ended.state == admin_pb2.MEMBER_STATE_REPORTED and takes_place and participation.counts(task):
         participation.reported(transaction, task, client, current.number)
     elif task.settings.by_arrival and ended.state == admin_pb2.MEMBER_STATE_QUARANTINED:
         participation.quarantined(transaction, task, client, federation.clock.now())
@@ -328,6 +334,7 @@ def _write(federation: Federation, transaction: Transaction, membership: Members
 def _then(first: Future[A], follow: Callable[[A], Future[B]]) -> Future[B]:
     """The outcome of `follow`, which is called with the result of `first`; no thread waits for either."""
     last: Future[B] = Future()
+    context = copy_context()
 
     def end(done: Future[B]) -> None:
         try:
@@ -337,7 +344,7 @@ def _then(first: Future[A], follow: Callable[[A], Future[B]]) -> Future[B]:
 
     def go_on(done: Future[A]) -> None:
         try:
-            follow(done.result()).add_done_callback(end)
+            context.run(follow, done.result()).add_done_callback(end)
         except Exception as error:
             last.set_exception(error)
 

@@ -1,16 +1,16 @@
 """Vetting of updates: whether header, statistics and norm are what the assignment asked for."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from math import inf, isfinite, prod, sqrt
 
 import numpy as np
 
 from fedlens_proto import plans
-from fedlens_proto.layout import Layout
+from fedlens_proto.layout import TensorSpec
 from fedlens_proto.v1 import assignment_pb2, blob_pb2, update_pb2
-from fedlens_server.engine.view import Task, TaskBundle
-from fedlens_server.planning.method import TensorSet, span
+from fedlens_server.engine.task import Task, TaskBundle
+from fedlens_server.planning.method import Norms, TensorSet, span
 from fedlens_server.planning.task_settings import MAX_COUNT
 from fedlens_server.store import Location, PendingBlob, RestoredTensors, Store, StoredTensors
 from fedlens_server.store.columns import BlobSets
@@ -22,7 +22,7 @@ _SPAN = 1 << 16
 
 
 def update_fault(
-    task: Task, phase: int, bundle: TaskBundle, header: update_pb2.UpdateHeader, norms: Sequence[float]
+    task: Task, phase: int, bundle: TaskBundle, header: update_pb2.UpdateHeader, norms: Sequence[Norms]
 ) -> str | None:
     """The reason why an update is not acceptable; None: it is. `norms` as of `upload_norms`, none: not needed."""
     settings, local_plan = task.settings, task.phases[phase].plan
@@ -32,16 +32,17 @@ def update_fault(
         return f"bundle: found {header.bundle.hex()[:80] or 'none'}, the assignment has {bundle.id.hex()}"
     if reason := uploads_fault(header, local_plan):
         return reason
-    if header.num_examples > settings.max_photos_per_client:
+    # With privacy the number is not used: neither must it tell, by a quarantine, something of the client.
+    if settings.dp is None and header.num_examples > settings.max_photos_per_client:
         return f"num_examples: found {header.num_examples}, at most {settings.max_photos_per_client} are allowed"
     if reason := statistics_fault(header, local_plan, len(bundle.manifest.class_names)):
         return reason
     for upload, norm in zip(local_plan.uploads, norms, strict=False):
-        if not isfinite(norm):
+        if not isfinite(norm.total):
             return f"upload {upload.name!r}: the difference and what it is added to give an infinity"
     most = settings.max_update_norm
-    if most is not None and norms and not norms[0] <= most:
-        return f"upload {local_plan.uploads[0].name!r} has norm {norms[0]:g}, at most {most:g} is allowed"
+    if most is not None and norms and not norms[0].total <= most:
+        return f"upload {local_plan.uploads[0].name!r} has norm {norms[0].total:g}, at most {most:g} is allowed"
     return None
 
 
@@ -66,10 +67,8 @@ def upload_norms(
     bundle: TaskBundle,
     sets: BlobSets,
     blobs: Sequence[PendingBlob],
-) -> tuple[float, ...]:
-    """The L2 norm of each upload, in float64, over its float tensors.
-
-    Of a tensor that starts from a download its difference to that counts, of any other the tensor itself.
+) -> tuple[Norms, ...]:
+    """The norms of each upload, in float64.
 
     Args:
         store: Holds the downloads.
@@ -86,23 +85,49 @@ def upload_norms(
     for upload, blob in zip(local_plan.uploads, blobs, strict=False):
         location = Location(blob.size, raw=blob.raw, path=blob.path)
         sent = StoredTensors(blob.digest, blob.size, partial(_located, location))
-        starts = plans.starts(local_plan, upload, bundle.manifest)
         uploaded = RestoredTensors(downloads[upload.base], sent) if upload.base else sent
-        norms.append(_norm(sent.layout, uploaded, {name: downloads.get(source) for name, source in starts.items()}))
+        floats = [spec for spec in sent.layout.specs if spec.dtype != blob_pb2.DTYPE_INT64]
+        starts = plans.starts(local_plan, upload, bundle.manifest)
+        norms.append(_norms(uploaded, floats, starts, downloads, bundle.buffers))
     return tuple(norms)
+
+
+def _norms(
+    uploaded: TensorSet,
+    floats: Sequence[TensorSpec],
+    starts: Mapping[str, str],
+    downloads: Mapping[str, TensorSet],
+    buffers: frozenset[str],
+) -> Norms:
+    squares = {"trained": 0.0, "buffers": 0.0, "own": 0.0}
+    free: list[TensorSpec] = []  # their start is the client's choice
+    for spec in floats:
+        base = downloads.get(starts.get(spec.name, ""))
+        if base is None or spec.name not in base:
+            free.append(spec)
+        else:
+            squares["buffers" if spec.name in buffers else "trained"] += _squares(uploaded, [spec], base)
+    holding = {name: base for name, base in downloads.items() if free and all(spec.name in base for spec in free)}
+    nearest = ""
+    if holding:
+        distances = {name: _squares(uploaded, free, base) for name, base in sorted(holding.items())}
+        nearest = min(distances, key=distances.__getitem__)
+        of_buffers = _squares(uploaded, [spec for spec in free if spec.name in buffers], holding[nearest])
+        squares["buffers"] += of_buffers
+        squares["trained"] += distances[nearest] - of_buffers if isfinite(of_buffers) else inf
+    else:
+        squares["own"] = _squares(uploaded, free, None)
+    return Norms(**{kind: sqrt(found) for kind, found in squares.items()}, nearest=nearest)
 
 
 def _located(location: Location, _: bytes) -> Location:
     return location
 
 
-def _norm(layout: Layout, uploaded: TensorSet, starts: Mapping[str, TensorSet | None]) -> float:
-    """The norm of an upload of this layout, given the download that each tensor starts from, if it is there."""
+def _squares(uploaded: TensorSet, tensors: Iterable[TensorSpec], base: TensorSet | None) -> float:
+    """The sum of squares of these tensors, less `base`; infinite if they are not finite."""
     total = 0.0
-    for spec in layout.specs:
-        start = starts.get(spec.name)
-        if spec.dtype == blob_pb2.DTYPE_INT64:
-            continue
+    for spec in tensors:
         size = prod(spec.shape)
         for a in range(0, size, _SPAN):
             b = min(a + _SPAN, size)
@@ -110,10 +135,10 @@ def _norm(layout: Layout, uploaded: TensorSet, starts: Mapping[str, TensorSet | 
             if not np.isfinite(values).all():
                 return inf
             difference = values.astype(np.float64)
-            if start is not None and spec.name in start:
-                difference -= span(start, spec.name, a, b)
+            if base is not None:
+                difference -= span(base, spec.name, a, b)
             total += float(difference @ difference)
-    return sqrt(total)
+    return total
 
 
 def _listed(names: Sequence[str]) -> str:

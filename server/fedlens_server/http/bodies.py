@@ -6,6 +6,7 @@ from aiohttp import hdrs, web
 
 from fedlens_proto.manifest import MAX_MANIFEST_BYTES
 from fedlens_proto.wire import LENGTH, MAX_UPDATE_HEADER_BYTES, MEDIA_TYPE
+from fedlens_server.config import LimitsSection
 from fedlens_server.errors import Malformed, TooLarge, WrongMediaType
 
 MAX_BODY_BYTES = {
@@ -14,25 +15,30 @@ MAX_BODY_BYTES = {
     "check-in": 1 << 10,
     "failure": 16 << 10,
     "evaluation": LENGTH.size + MAX_UPDATE_HEADER_BYTES,
+    "round": 1 << 10,
+    "change-task": 128 << 10,
     "create-task": 8 * MAX_MANIFEST_BYTES,
+    "create-token": 1 << 10,
+    "ban": 4 << 10,
+    "backup": 1 << 10,
 }
 """By endpoint. An update may have what its assignment asks for, a part what `limits.max_part_bytes` says."""
 
 
-async def read_body(request: web.Request, endpoint: str, stall_s: float) -> bytes:
+async def read_body(request: web.Request, endpoint: str, limits: LimitsSection) -> bytes:
     """The body of a request that carries one message.
 
     Raises:
         WrongMediaType: It is declared to be something else, or compressed.
         TooLarge: It has more bytes than the table allows.
-        ConnectionError: The client went away, or sent nothing for `stall_s` seconds.
+        ConnectionError: The client went away, or is too slow.
     """
     require_message(request)
     limit = MAX_BODY_BYTES[endpoint]
     declared = request.content_length
     if declared is not None and declared > limit:
         raise TooLarge(f"{declared} bytes were announced; {request.method} {request.path} takes at most {limit}")
-    reader = BodyReader(request, stall_s)
+    reader = BodyReader(request, limits)
     body = b""
     while piece := await reader.some():
         body += piece
@@ -65,13 +71,16 @@ def refuse_encoding(request: web.Request) -> None:
 
 
 class BodyReader:
-    """The body of a request, piece by piece; a client that stalls is given up."""
+    """The body of a request, piece by piece; a client that stalls, or only drips, is given up."""
 
-    def __init__(self, request: web.Request, stall_s: float) -> None:
-        """`stall_s`: how long to wait for the next byte."""
+    def __init__(self, request: web.Request, limits: LimitsSection) -> None:
+        """`limits` say how long to wait for the next byte, and how slow a client may be."""
         self._request = request
-        self._stall_s = stall_s
+        self._limits = limits
         self._left = b""
+        self._received = 0
+        self._clock = asyncio.get_running_loop().time
+        self._began = self._clock()
 
     async def exactly(self, count: int, what: str) -> bytes:
         """The next `count` bytes, which are called `what` in an error.
@@ -93,16 +102,23 @@ class BodyReader:
         """The next bytes, as they came; none at the end of the body.
 
         Raises:
-            ConnectionError: The client went away or stalled.
+            ConnectionError: The client went away, stalled or is too slow.
         """
         if self._left:
             piece, self._left = self._left, b""
             return piece
         content = self._request.content
-        if (piece := content.read_nowait()) or content.is_eof():
-            return piece
-        try:
-            async with asyncio.timeout(self._stall_s):
-                return await content.readany()
-        except TimeoutError as error:
-            raise ConnectionResetError(f"no byte for {self._stall_s} s") from error
+        piece = content.read_nowait()
+        if not piece and not content.is_eof():
+            stall_s = self._limits.upload_stall_s
+            try:
+                async with asyncio.timeout(stall_s):
+                    piece = await content.readany()
+            except TimeoutError as error:
+                raise ConnectionResetError(f"no byte for {stall_s} s") from error
+        self._received += len(piece)
+        # As long as it may pause, it may also be slow: a body of one packet takes as long as the network does.
+        counted_s = self._clock() - self._began - self._limits.upload_stall_s
+        if counted_s > 0 and self._received < counted_s * self._limits.min_upload_rate:
+            raise ConnectionResetError(f"{self._received} bytes in {counted_s + self._limits.upload_stall_s:.0f} s")
+        return piece

@@ -8,13 +8,19 @@ from aiohttp import web
 from fedlens_proto.v1 import check_in_pb2, enrolment_pb2, update_pb2
 from fedlens_proto.wire import LENGTH, decode_request
 from fedlens_server.engine import assignments, clients, evaluation, updates
+from fedlens_server.engine.operators import tokens
 from fedlens_server.errors import Malformed, Unauthorised
 from fedlens_server.http import credentials, responses
 from fedlens_server.http.blob_responses import send_blob
 from fedlens_server.http.bodies import read_body
 from fedlens_server.http.service import SERVICE, Service
 from fedlens_server.http.uploads import receive_update
+from fedlens_server.telemetry.metrics import Metrics
 
+_WAITS = {
+    number: f"wait-{name.removeprefix('WAIT_REASON_').lower().replace('_', '-')}"
+    for name, number in check_in_pb2.WaitReason.items()
+}
 # 18 digits fit every store's signed 64-bit integers.
 _ROUND = "/v1/tasks/{task:[0-9]{1,18}}/rounds/{round:[0-9]{1,18}}"
 
@@ -39,7 +45,7 @@ async def enrol(request: web.Request) -> web.Response:
     message = decode_request(enrolment_pb2.EnrolRequest, await _body(request, service, "enrol"))
     if message.client_id != client:
         raise Unauthorised("client_id is not the one that follows from the credential")
-    grant = service.grants.get(credentials.token_hash(message.enrolment_token))
+    grant = service.federation.grants.get(tokens.hashed(message.enrolment_token))
     if grant is None:
         raise Unauthorised("the enrolment token is none of this server's")
     role = await service.durable(clients.enrol(service.federation, client, grant, message.capabilities))
@@ -58,10 +64,13 @@ async def check_in(request: web.Request) -> web.Response:
     """`POST /v1/check-in`: an assignment, held until there is one."""
     service, client = _authenticated(request)
     message = decode_request(check_in_pb2.CheckInRequest, await _body(request, service, "check-in"))
-    ask = partial(assignments.check_in, service.federation, client, message)
+    federation = service.federation  # which is no longer to be had when the server stops meanwhile
+    ask = partial(assignments.check_in, federation, client, message)
     response = await service.polls.respond(client, message, ask, service.places)
     if response.HasField("assignment") and (request.transport is None or request.transport.is_closing()):
         service.places.give_back(client)
+    word = _count(service.metrics, response)
+    assignments.note_answer(federation, client, message, response, word)
     return responses.message(response)
 
 
@@ -102,6 +111,16 @@ async def report_failure(request: web.Request) -> web.Response:
     return responses.message(update_pb2.FailureResponse())
 
 
+def _count(metrics: Metrics, response: check_in_pb2.CheckInResponse) -> str:
+    answer = response.WhichOneof("result") or ""
+    if answer == "wait":
+        wait = response.wait
+        answer = _WAITS[wait.reason]
+        metrics.pauses.add(wait.retry_after_ms / 1000)
+    metrics.answers[answer] += 1
+    return answer
+
+
 def _authenticated(request: web.Request) -> tuple[Service, bytes]:
     service = request.app[SERVICE]
     client = credentials.client_id(request)
@@ -110,7 +129,7 @@ def _authenticated(request: web.Request) -> tuple[Service, bytes]:
 
 
 async def _body(request: web.Request, service: Service, endpoint: str) -> bytes:
-    return await read_body(request, endpoint, service.config.limits.upload_stall_s)
+    return await read_body(request, endpoint, service.config.limits)
 
 
 def _round(request: web.Request) -> tuple[int, int]:

@@ -1,6 +1,6 @@
 """The driver of rounds: closes and aggregates each when it is due, woken by changes and deadlines, never by polling.
 
-It also deletes receipts when their time is over.
+It also deletes receipts when their time is over, and what is stored of deleted tasks.
 """
 
 import asyncio
@@ -10,6 +10,7 @@ from math import inf
 from fedlens_server.engine import aggregation, garbage
 from fedlens_server.engine.arrivals.places import Places
 from fedlens_server.engine.cohorts.members import RoundKey
+from fedlens_server.engine.operators import deletion
 from fedlens_server.engine.view import Federation
 
 FAILURE_PAUSE_S = 5.0
@@ -26,21 +27,26 @@ class Driver:
         self._clock = federation.clock
         self._changed = asyncio.Event()
         self._stopping = False
+        self._deleted = asyncio.Event()
+        self._deleted.set()  # a stop of the server may have cut a deletion short
         self._advancing: dict[RoundKey, asyncio.Task[None]] = {}
         self._not_before: dict[RoundKey, float] = {}
         self._running = asyncio.create_task(self._run())
         self._retention_s = retention_s
-        self._deleting = asyncio.create_task(self._delete_receipts())
+        self._deleting = [asyncio.create_task(each) for each in (self._delete_receipts(), self._delete_tasks())]
 
     def wake(self) -> None:
         """Look again at what is due."""
         self._changed.set()
+        if self._federation.deleting:
+            self._deleted.set()
 
     async def stop(self) -> None:
         """Return when nothing is being advanced any more."""
         self._stopping = True
         self._changed.set()
-        self._deleting.cancel()
+        for each in self._deleting:
+            each.cancel()
         await self._running
         if self._advancing:
             await asyncio.wait(self._advancing.values())
@@ -77,6 +83,19 @@ class Driver:
                 _log.exception("old receipts could not be deleted; next try in %g s", FAILURE_PAUSE_S)
                 pause_s = FAILURE_PAUSE_S
             await self._clock.sleep_until(self._clock.elapsed() + pause_s)
+
+    async def _delete_tasks(self) -> None:
+        """Delete what is stored of deleted tasks, piece by piece."""
+        while True:
+            await self._deleted.wait()
+            self._deleted.clear()
+            try:
+                while self._federation.deleting:
+                    await asyncio.wrap_future(deletion.go_on(self._federation))
+            except Exception:
+                _log.exception("a task could not be deleted; next try in %g s", FAILURE_PAUSE_S)
+                await self._clock.sleep_until(self._clock.elapsed() + FAILURE_PAUSE_S)
+                self._deleted.set()
 
     async def _advance(self, key: RoundKey) -> None:
         try:

@@ -1,19 +1,40 @@
 """Sockets and TLS: listening, and closing in good order."""
 
 import asyncio
+import resource
 import ssl
 from collections.abc import Sequence
 from pathlib import Path
 
 from aiohttp import web
+from aiohttp.web_protocol import RequestHandler
 
 from fedlens_server.config import ConfigError
 from fedlens_server.http.responses import Connection
+from fedlens_server.http.service import SERVICE, SIDE
+
+# Files that are no connections: the database, blobs, sockets, and what a burst takes.
+RESERVED_FILES = 512
+MAX_OPERATORS = 100
 
 
 class _Server(web.Server):
+    """Connections, of which the number is bounded; many without a request do not keep others out."""
+
+    most: int
+
     def __call__(self) -> Connection:
         return Connection(self, loop=self._loop, **self._kwargs)
+
+    def connection_made(self, handler: RequestHandler, transport: asyncio.Transport) -> None:
+        super().connection_made(handler, transport)
+        if len(self._connections) > self.most:
+            waiting = (each for each, of in self._connections.items() if _is_idle(each) and not of.is_closing())
+            self._connections[next(waiting, handler)].abort()
+
+
+def _is_idle(handler: RequestHandler) -> bool:
+    return isinstance(handler, Connection) and handler.is_idle
 
 
 class Runner(web.AppRunner):
@@ -21,7 +42,20 @@ class Runner(web.AppRunner):
 
     async def _make_server(self) -> web.Server:
         made = await super()._make_server()
-        return _Server(made.request_handler, request_factory=made.request_factory, loop=made._loop, **made._kwargs)
+        server = _Server(made.request_handler, request_factory=made.request_factory, loop=made._loop, **made._kwargs)
+        server.most = MAX_OPERATORS
+        if SIDE in self.app:
+            service = self.app[SERVICE]
+            service.servers[self.app[SIDE]] = server
+            if self.app[SIDE] == "clients":
+                server.most = service.config.limits.max_connections or most_connections()
+        return server
+
+
+def most_connections() -> int:
+    """As many connections as the process may open files, less those that it needs itself."""
+    soft_limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return max(soft_limit - RESERVED_FILES, soft_limit // 2)
 
 
 async def close(runners: Sequence[web.AppRunner], within_s: float) -> None:

@@ -10,6 +10,7 @@ from concurrent.futures import Future
 from typing import Protocol
 
 from fedlens_proto.v1 import check_in_pb2
+from fedlens_server.telemetry import events
 
 BUSY_RETRY_MS = 5_000
 STOPPING_RETRY_MS = 2_000
@@ -98,6 +99,8 @@ class Polls:
     async def _hold(self, client: bytes, task: int, hold_ms: int, ask: Ask) -> check_in_pb2.CheckInResponse:
         poll = _Poll(task)
         self._held[client] = poll
+        if (request := events.REQUEST.get()) is not None:
+            request.held = True
         alarm = asyncio.get_running_loop().call_later(hold_ms / 1000, poll.expire)
         try:
             while True:

@@ -12,7 +12,9 @@ from google.protobuf.message import Message
 from fedlens_proto.errors import WireError
 from fedlens_proto.v1 import error_pb2
 from fedlens_proto.wire import MEDIA_TYPE
-from fedlens_server.errors import Malformed, ServerError, StorageFull, TooLarge, Unknown
+from fedlens_server.errors import Malformed, ServerError, TooLarge, Unknown
+from fedlens_server.telemetry import events
+from fedlens_server.telemetry.events import Event
 
 INTERNAL_RETRY_MS = 5_000
 _log = logging.getLogger(__name__)
@@ -37,21 +39,30 @@ async def errors_as_messages(request: web.Request, handler: Handler) -> web.Stre
     try:
         return await handler(request)
     except ServerError as fault:
-        if isinstance(fault, StorageFull):
-            _log.error("%s %s: %s", request.method, request.path, fault)
-        return error(fault)
+        return _refusal(fault, str(fault))
     except web.HTTPException as fault:
-        return error(_of_framework(request, fault))
+        return _refusal(_of_framework(request, fault), fault.reason)  # its text quotes the path that was sent
     except (ConnectionError, web.RequestPayloadError) as fault:
         if isinstance(fault, ConnectionError) or request.transport is None or request.transport.is_closing():
             # The client is gone; the connection is closed without a response.
             raise ConnectionResetError from fault
-        return error(Malformed(f"the body cannot be read: {fault}"))
+        return _refusal(Malformed(f"the body cannot be read: {fault}"), type(fault).__name__)
     except WireError as fault:
-        return error(Malformed(str(fault)))
+        return _refusal(Malformed(str(fault)), str(fault))
     except Exception as fault:
-        _log.error("%s %s failed", request.method, request.path, exc_info=fault)
-        return error(_failed())
+        _log.error("a request failed", exc_info=fault)
+        return _answer(_failed())
+
+
+def _answer(fault: ServerError) -> web.Response:
+    if (seen := events.REQUEST.get()) is not None:
+        seen.code = fault.code
+    return error(fault)
+
+
+def _refusal(fault: ServerError, reason: str) -> web.Response:
+    events.note(Event.REFUSED, code=fault.code, reason=reason)
+    return _answer(fault)
 
 
 def _of_framework(request: web.Request, fault: web.HTTPException) -> ServerError:
@@ -71,6 +82,11 @@ class Connection(RequestHandler):
 
     __slots__ = ()
 
+    @property
+    def is_idle(self) -> bool:
+        """True if no request has begun whose answer is not sent."""
+        return self._current_request is None and not self._messages
+
     def handle_error(
         self,
         request: BaseRequest,
@@ -87,7 +103,7 @@ class Connection(RequestHandler):
             _log.error("a request failed outside its handler", exc_info=exc)
             response = error(_failed())
         else:
-            _log.info("a client sent bytes that are no HTTP request: %s", type(exc).__name__)
+            events.note(Event.NOT_HTTP, error=type(exc).__name__, address=request.remote or "")
             response = error(Malformed(f"this is no HTTP request that can be read ({type(exc).__name__})"))
         response.force_close()
         return response

@@ -1,9 +1,10 @@
 """The running service, shared by all requests: the federation, the polls held open, and the state of the server."""
 
 import asyncio
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import AsyncExitStack, contextmanager, suppress
 from enum import Enum
+from typing import NamedTuple
 
 from aiohttp import web
 
@@ -13,17 +14,19 @@ from fedlens_server.config import Config
 from fedlens_server.engine import clients, recovery
 from fedlens_server.engine.arrivals.places import Places
 from fedlens_server.engine.arrivals.presence import BUCKET_S
-from fedlens_server.engine.clients import TokenGrant
+from fedlens_server.engine.operators import tokens
+from fedlens_server.engine.operators.access import Operator
 from fedlens_server.engine.view import Change, Federation
 from fedlens_server.errors import SlowDown, StorageFull, Unavailable
+from fedlens_server.http import credentials
 from fedlens_server.http.driver import Driver
 from fedlens_server.http.long_polls import Polls
 from fedlens_server.http.outcomes import Outcomes
 from fedlens_server.store import Store
+from fedlens_server.telemetry.metrics import Metrics
 
 RETRY_MS = 2_000
 DAY_S = 86_400.0
-_ROLES = {"trainer": enrolment_pb2.CLIENT_ROLE_TRAINER, "evaluator": enrolment_pb2.CLIENT_ROLE_EVALUATOR}
 
 
 class ServiceState(Enum):
@@ -34,6 +37,11 @@ class ServiceState(Enum):
     STOPPING = "stopping"
 
 
+class _Upload(NamedTuple):
+    transport: asyncio.BaseTransport
+    is_large: bool
+
+
 class Service:
     """One server process, apart from its sockets."""
 
@@ -42,8 +50,8 @@ class Service:
         self.config = config
         self.clock = clock
         self.store = store
-        self.grants = _grants(config)
         self.polls = Polls(config.limits.max_polls, config.limits.max_hold_ms)
+        self.metrics = Metrics()
         self.state = ServiceState.STARTING
         # The outcome of an engine's operation, once it is on disk; a request that is cut off does not undo it.
         self.durable = Outcomes().of
@@ -51,7 +59,9 @@ class Service:
         self._places: Places | None = None
         self._ending = AsyncExitStack()
         self._starting: asyncio.Task[None]  # since `begin`
-        self._uploads = 0
+        self.servers: dict[str, web.Server] = {}  # with their connections, by side
+        self.uploads = 0  # that are being received
+        self._uploading: dict[bytes, _Upload] = {}  # by client
 
     @property
     def federation(self) -> Federation:
@@ -69,6 +79,11 @@ class Service:
         """Those who ask for places in rounds; errors as in `federation`."""
         assert self.federation is not None and self._places is not None
         return self._places
+
+    def operator(self, token: str) -> Operator:
+        """The operator who has a token; errors as in `credentials.operator` and `federation`."""
+        operators = self.federation.operators
+        return credentials.operator(token, self.config.admin.token_sha256, operators, self.clock.now())
 
     def begin(self) -> None:
         """Start in the background; requests are refused until `ready()` returns."""
@@ -89,24 +104,35 @@ class Service:
         await self._ending.aclose()
 
     @contextmanager
-    def upload_slot(self) -> Iterator[None]:
-        """Room for one more update; held while its body is received.
+    def upload(self, client: bytes, transport: asyncio.BaseTransport | None, *, is_large: bool) -> Iterator[None]:
+        """Receive the update of a client, which has one at a time.
+
+        An older one on its way is cut off: its connection may be dead, and the client try again.
 
         Raises:
-            SlowDown: `limits.max_uploads` are being received already.
+            SlowDown: `limits.max_uploads` large ones are being received already.
         """
-        if self._uploads >= self.config.limits.max_uploads:
+        if (older := self._uploading.pop(client, None)) is not None:
+            self.uploads -= older.is_large
+            older.transport.close()
+        if is_large and self.uploads >= self.config.limits.max_uploads:
             raise SlowDown("as many updates as the server takes at a time are on their way; try again later", RETRY_MS)
-        self._uploads += 1
+        if transport is None:
+            raise ConnectionResetError("the client has gone")
+        own = self._uploading[client] = _Upload(transport, is_large)
+        self.uploads += is_large
         try:
             yield
         finally:
-            self._uploads -= 1
+            if self._uploading.get(client) is own:
+                del self._uploading[client]
+                self.uploads -= is_large
 
     async def _start(self) -> None:
         loop = asyncio.get_running_loop()
         modules = self.config.server.allow_method_modules
         federation = await asyncio.to_thread(recovery.load, self.store, self.clock, method_modules=modules)
+        await asyncio.to_thread(tokens.load, federation)
         self._places = places = Places(federation)
         places.on_given = lambda clients: loop.call_soon_threadsafe(self.polls.wake_clients, clients)
         driver = Driver(federation, places, self.config.server.retention_days * DAY_S)
@@ -149,15 +175,7 @@ class Service:
 
 
 SERVICE = web.AppKey("service", Service)
-
-
-def _grants(config: Config) -> Mapping[str, TokenGrant]:
-    return {
-        entry.sha256: TokenGrant(
-            name=entry.name,
-            role=_ROLES[entry.role],
-            max_uses=entry.max_uses,
-            expires_at=None if entry.expires_at is None else entry.expires_at.timestamp(),
-        )
-        for entry in config.enrolment
-    }
+SIDE = web.AppKey("side", str)
+"""Of an application: `clients` or `operators`."""
+OPERATOR = web.RequestKey("operator", Operator)
+"""The operator who sent a request to the admin API."""

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from concurrent.futures import Future
-from contextlib import ExitStack, asynccontextmanager, nullcontext
+from contextlib import ExitStack, asynccontextmanager
 from functools import partial
 from hashlib import sha256
 from io import SEEK_END, BytesIO
@@ -15,7 +15,8 @@ from fedlens_proto.blob import Checker
 from fedlens_proto.errors import BlobError
 from fedlens_proto.v1 import update_pb2
 from fedlens_proto.wire import LENGTH, MAX_UPDATE_HEADER_BYTES, decode_request
-from fedlens_server.engine import tasks, updates, vetting
+from fedlens_server.engine import updates, vetting
+from fedlens_server.engine.operators import tasks
 from fedlens_server.engine.updates import Membership, ReceivedUpdate
 from fedlens_server.engine.view import Federation
 from fedlens_server.errors import Malformed, RoundClosed, TooLarge, UpdateInvalid
@@ -43,9 +44,9 @@ async def receive_update(
         membership = updates.expect(federation, client, task, round_number)
         size = _announced(request, _max_bytes(membership))
         # An update that fits a row is held in memory, as any message is; only files are few.
-        slot = service.upload_slot() if _blob_bytes(membership) > MAX_ROW_BYTES else nullcontext()
-        with slot, ExitStack() as open_blobs:
-            reader = BodyReader(request, service.config.limits.upload_stall_s)
+        is_large = _blob_bytes(membership) > MAX_ROW_BYTES
+        with service.upload(client, request.transport, is_large=is_large), ExitStack() as open_blobs:
+            reader = BodyReader(request, service.config.limits)
             framed, header = await _read_header(reader, size)
             body = _Body(service.store, open_blobs, membership, framed, header)
             await body.receive(reader.some, size - len(framed))
@@ -137,7 +138,7 @@ async def receive_part(request: web.Request, service: Service, digest: bytes) ->
             incoming.write(piece)
 
     with service.store.incoming() as incoming:
-        reader = BodyReader(request, service.config.limits.upload_stall_s)
+        reader = BodyReader(request, service.config.limits)
         async for pieces in _batches(reader.some, size):
             await asyncio.to_thread(take, pieces)
         if seen.digest() != digest:

@@ -40,41 +40,41 @@ from fedlens_server.methods import (
     scaffold,
 )
 from fedlens_server.planning.bundle_settings import BundleSettings, always, comparing
-from fedlens_server.planning.method import MethodDefinition
+from fedlens_server.planning.method import MethodDefinition, Shared
 from fedlens_server.planning.task_settings import SettingsError
 
 GROUP = "fedlens.methods"
 """The entry points of other packages' methods."""
 
 METHODS: dict[str, MethodDefinition] = {
-    "ditto": MethodDefinition(ditto.for_task, always("proximal")),
+    "ditto": MethodDefinition(ditto.for_task, always("proximal"), shares=Shared.ONLY_MEAN),
     "fedap": MethodDefinition(fedap.for_task, fedap.bundle_settings),
-    "fedavg": MethodDefinition(fedavg.for_task),
-    "fedavg_last_fc": MethodDefinition(fedavg_last_fc.for_task),
-    "fedavgm": MethodDefinition(fedavgm.for_task),
-    "fedbn": MethodDefinition(fedbn.for_task),
-    "fedclassavg": MethodDefinition(fedclassavg.for_task),
+    "fedavg": MethodDefinition(fedavg.for_task, shares=Shared.ONLY_MEAN),
+    "fedavg_last_fc": MethodDefinition(fedavg_last_fc.for_task, shares=Shared.MODEL),
+    "fedavgm": MethodDefinition(fedavgm.for_task, shares=Shared.MEAN),
+    "fedbn": MethodDefinition(fedbn.for_task, shares=Shared.ONLY_MEAN),
+    "fedclassavg": MethodDefinition(fedclassavg.for_task, shares=Shared.ONLY_MEAN),
     "fedconcat": MethodDefinition(fedconcat.for_task, fedconcat.bundle_settings),
-    "feddyn": MethodDefinition(feddyn.for_task, always("dynamic")),
+    "feddyn": MethodDefinition(feddyn.for_task, always("dynamic"), shares=Shared.MODEL),
     "fedfomo": MethodDefinition(fedfomo.for_task, comparing("others")),
-    "fedgen": MethodDefinition(fedgen.for_task, always("generated")),
-    "fedlc": MethodDefinition(fedlc.for_task, always("calibrated_logits")),
+    "fedgen": MethodDefinition(fedgen.for_task, always("generated"), shares=Shared.MODEL),
+    "fedlc": MethodDefinition(fedlc.for_task, always("calibrated_logits"), shares=Shared.ONLY_MEAN),
     "fedmd": MethodDefinition(fedmd.for_task, always("distil_scores", public=True)),
-    "fedns": MethodDefinition(fedns.for_task),
-    "fedper": MethodDefinition(fedper.for_task),
+    "fedns": MethodDefinition(fedns.for_task, shares=Shared.MODEL),
+    "fedper": MethodDefinition(fedper.for_task, shares=Shared.ONLY_MEAN),
     "fedproto": MethodDefinition(fedproto.for_task, always("prototypes")),
-    "fedprox": MethodDefinition(fedprox.for_task, always("proximal")),
-    "fedrep": MethodDefinition(fedrep.for_task),
-    "fedrs": MethodDefinition(fedrs.for_task, always("restricted_softmax")),
+    "fedprox": MethodDefinition(fedprox.for_task, always("proximal"), shares=Shared.ONLY_MEAN),
+    "fedrep": MethodDefinition(fedrep.for_task, shares=Shared.ONLY_MEAN),
+    "fedrs": MethodDefinition(fedrs.for_task, always("restricted_softmax"), shares=Shared.ONLY_MEAN),
     "fedsoft": MethodDefinition(fedsoft.for_task, comparing("clusters", "proximal")),
     "fesem": MethodDefinition(fesem.for_task, always("proximal")),
     "ifca": MethodDefinition(ifca.for_task, comparing("clusters")),
     "kt_pfl": MethodDefinition(kt_pfl.for_task, kt_pfl.bundle_settings),
     "local_only": MethodDefinition(local_only.for_task),
-    "moon": MethodDefinition(moon.for_task, always("moon")),
-    "per_fedavg": MethodDefinition(per_fedavg.for_task, always("meta_fo")),
+    "moon": MethodDefinition(moon.for_task, always("moon"), shares=Shared.ONLY_MEAN),
+    "per_fedavg": MethodDefinition(per_fedavg.for_task, always("meta_fo"), shares=Shared.MEAN),
     "pfedsim": MethodDefinition(pfedsim.for_task),
-    "scaffold": MethodDefinition(scaffold.for_task, always("dynamic")),
+    "scaffold": MethodDefinition(scaffold.for_task, always("dynamic"), shares=Shared.MODEL),
 }
 
 

@@ -7,7 +7,9 @@ everything that changes is in the state.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from enum import IntEnum
+from math import sqrt
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -117,6 +119,28 @@ class Phase:
         return len(self.plan.extractors) == manifest.concatenated
 
 
+class Norms(NamedTuple):
+    """The L2 norms of an upload of weights, over its float tensors.
+
+    Attributes:
+        trained: Of the change of trained tensors from what the client was sent.
+        buffers: Of the change of buffers.
+        own: Of the tensors that start from nothing that the server sent, themselves.
+        nearest: Name of the download that the tensors start from of which the local plan does not say it, because the
+            client chooses; empty: there are none.
+    """
+
+    trained: float
+    buffers: float
+    own: float
+    nearest: str = ""
+
+    @property
+    def total(self) -> float:
+        """The norm of all of them as one vector."""
+        return sqrt(self.trained**2 + self.buffers**2 + self.own**2)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Update:
     """The results of one client in a round.
@@ -130,6 +154,8 @@ class Update:
         evaluations: By label.
         class_counts: Photos of each class; None: not in the local plan.
         label_distribution: Noisy share of each class; None: not in the local plan.
+        norms: Of the uploaded weights; None: there are none, or no rule of the task needs them.
+        bases: By tensor of the uploaded weights the download that it starts from, as far as the server knows it.
     """
 
     client: bytes
@@ -139,6 +165,8 @@ class Update:
     evaluations: Mapping[str, update_pb2.EvaluationSums] = field(default_factory=dict)
     class_counts: tuple[int, ...] | None = None
     label_distribution: tuple[float, ...] | None = None
+    norms: Norms | None = None
+    bases: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -190,6 +218,19 @@ class Method:
     admit: Aggregate | None = None
 
 
+class Shared(IntEnum):
+    """What the clients of a method share, on which central privacy and some rules rest; each has those before it too.
+
+    MODEL: All are sent one model and upload it as trained. MEAN: one mean of these is all that aggregation takes from
+    them. ONLY_MEAN: this mean is the new model, and nothing else is kept on the server.
+    """
+
+    NOTHING = 0
+    MODEL = 1
+    MEAN = 2
+    ONLY_MEAN = 3
+
+
 @dataclass(frozen=True)
 class MethodDefinition:
     """A method before there is a task: the object that an entry point in group `fedlens.methods` names.
@@ -197,10 +238,12 @@ class MethodDefinition:
     Attributes:
         for_task: Makes the method for a task, or raises `SettingsError`.
         bundle_settings: The settings with which a study exports bundles for it, by the options of the task.
+        shares: What its clients share.
     """
 
     for_task: Callable[[TaskPlan], Method]
     bundle_settings: ByOptions = _PLAIN
+    shares: Shared = Shared.NOTHING
 
 
 def span(tensors: TensorSet, name: str, start: int, stop: int, buffer: Array | None = None) -> Array:

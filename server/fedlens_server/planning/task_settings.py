@@ -51,6 +51,10 @@ _ONLY = {
 """The settings that belong to one selection and are refused with the other."""
 
 
+_ON = ("exclude", "clip", "cap")
+"""The rules about updates that are on in a task that selects by arrival."""
+
+
 class Eligible(BaseModel):
     """The least that a client must have to get a place."""
 
@@ -58,6 +62,16 @@ class Eligible(BaseModel):
 
     num_examples: Annotated[StrictInt, Field(ge=0, le=MAX_COUNT)] = 1
     client_version: Annotated[StrictInt, Field(ge=0, le=2**32 - 1)] = 0
+
+
+class CentralPrivacy(BaseModel):
+    """Clipping and noise of a round's sum, and the delta at which its epsilon is told."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    clip: Annotated[Number, Field(gt=0, le=1e9)]
+    noise: Annotated[Number, Field(ge=0.001, le=1e6)]
+    delta: Annotated[Number, Field(ge=1e-12, le=0.5)] = 1e-6
 
 
 class TaskSettings(BaseModel):
@@ -86,6 +100,11 @@ class TaskSettings(BaseModel):
     eligible: Eligible = Field(
         default=Eligible(), description='an object with "num_examples" and "client_version", 0 or more'
     )
+    max_participations: Count | None = Field(default=None, description="rounds, 1 to 1000000, or null")
+    dp: CentralPrivacy | None = Field(
+        default=None,
+        description='an object with "clip" above 0, "noise" from 0.001 and "delta" from 1e-12 to 0.5, or null',
+    )
     deadline_s: Seconds = Field(default=3600.0, description=_SECONDS)
     min_reports: Count = Field(default=1, description="valid updates that a round needs, 1 or more")
     epochs: Count | None = Field(default=None, description="passes over the photos, 1 or more")
@@ -103,6 +122,20 @@ class TaskSettings(BaseModel):
     )
     evaluate_every: Count = Field(default=1, description="committed rounds between global evaluations, 1 or more")
     max_consecutive_abandoned: Count = Field(default=5, description="abandoned rounds in a row, 1 or more")
+    exclude: StrictBool = Field(default=False, description="true or false")
+    clip: StrictBool = Field(default=False, description="true or false")
+    cap: StrictBool = Field(default=False, description="true or false")
+    krum: Annotated[StrictInt, Field(ge=1, le=100_000)] | None = Field(
+        default=None, description="updates to leave out, 1 to 100000, or null"
+    )
+    median: StrictBool = Field(default=False, description="true or false")
+    trimmed_mean: Annotated[StrictFloat, Field(gt=0, lt=0.5)] | None = Field(
+        default=None, description="a share above 0 and below 0.5, or null"
+    )
+    pause_if_accuracy_falls: Annotated[Number, Field(gt=0, le=100)] | None = Field(
+        default=None, description="percentage points, above 0, at most 100, or null"
+    )
+    release: Literal["auto", "manual"] = Field(default="auto", description='"auto" or "manual"')
     max_update_norm: Annotated[Number, Field(gt=0)] | None = Field(
         default=None, description="a number above 0, or null"
     )
@@ -116,9 +149,12 @@ class TaskSettings(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _with_half_the_goal(cls, raw: dict[str, Any]) -> dict[str, Any]:
+    def _with_defaults_of_arrivals(cls, raw: dict[str, Any]) -> dict[str, Any]:
+        if raw.get("selection") != "arrivals":
+            return raw
         goal = raw.get("goal")
-        return {"min_reports": -(-goal // 2), **raw} if type(goal) is int and goal > 0 else raw
+        least = {"min_reports": -(-goal // 2)} if type(goal) is int and goal > 0 else {}
+        return {**least, **({} if raw.get("dp") else dict.fromkeys(_ON, True)), **raw}
 
     @model_validator(mode="after")
     def _agree(self) -> "TaskSettings":
@@ -135,15 +171,41 @@ class TaskSettings(BaseModel):
             raise SettingsError("personal_fine_tuning", "true", "false where personal_evaluation is false")
         if self.population is not None and self.cohort != "all" and self.cohort > self.population:
             raise SettingsError("cohort", self.cohort, f"at most the population, {self.population}")
+        if self.median and self.trimmed_mean is not None:
+            raise SettingsError("trimmed_mean", self.trimmed_mean, "left out with median, which leaves out more")
+        if self.krum is not None and self.min_reports < 2 * self.krum + 3:
+            allowed = f"at least 2 * krum + 3 = {2 * self.krum + 3}, of which krum can leave out {self.krum}"
+            raise SettingsError("min_reports", self.min_reports, allowed)
+        if self.dp is not None:
+            self._need_privacy()
         members = self.cohort_size or self.population
         if members is not None and self.min_reports > members:
             raise SettingsError("min_reports", self.min_reports, f"at most the clients of a round, {members}")
         return self
 
+    def _need_privacy(self) -> None:
+        """Require what the promise of `dp` rests on."""
+        if self.max_participations is None:
+            raise SettingsError("max_participations", "nothing", "the rounds in which a client takes part, with dp")
+        if self.personal_evaluation:
+            raise SettingsError("personal_evaluation", "true", "false with dp: no trainer measures anything")
+        for name in (*_ON, "krum", "median", "trimmed_mean"):
+            if value := getattr(self, name):
+                allowed = "off with dp: a rule that looks at other updates tells of them"
+                raise SettingsError(name, json.dumps(value), allowed)
+        if self.max_update_norm is not None:
+            allowed = "left out with dp, which clips every change; whom it leaves out would tell of an update"
+            raise SettingsError("max_update_norm", self.max_update_norm, allowed)
+
     @property
     def by_arrival(self) -> bool:
         """True if a round takes the clients that come, instead of drawing its members from all that have enrolled."""
         return self.selection == "arrivals"
+
+    @property
+    def looks_at_norms(self) -> bool:
+        """True if a rule needs the norms of uploads."""
+        return self.exclude or self.clip
 
     @property
     def cohort_size(self) -> int | None:
@@ -173,6 +235,19 @@ def parse(text: str) -> TaskSettings:
         SettingsError: A key is unknown or missing, or a value is not allowed.
         Malformed: The text is no JSON object.
     """
+    raw = parse_object(text)
+    try:
+        return TaskSettings.model_validate(raw)
+    except ValidationError as error:
+        raise _named(raw, error) from error
+
+
+def parse_object(text: str) -> dict[str, Any]:
+    """The JSON object that settings are given in, of which nothing else is checked.
+
+    Raises:
+        Malformed: The text is too long or no JSON object.
+    """
     if len(text) > MAX_SETTINGS_BYTES:
         raise Malformed(f"task settings: {len(text)} characters, at most {MAX_SETTINGS_BYTES} are allowed")
     try:
@@ -182,10 +257,7 @@ def parse(text: str) -> TaskSettings:
         raise Malformed(f"task settings: not valid JSON: {error}") from error
     if not isinstance(raw, dict):
         raise Malformed(f"task settings: found {_short(raw)}, must be a JSON object")
-    try:
-        return TaskSettings.model_validate(raw)
-    except ValidationError as error:
-        raise _named(raw, error) from error
+    return raw
 
 
 def check_hyper_values(settings: TaskSettings, manifest: manifest_pb2.Manifest) -> None:
@@ -210,13 +282,12 @@ def _named(raw: dict[str, Any], error: ValidationError) -> Malformed:
     if field is None:
         known = ", ".join(sorted(TaskSettings.__pydantic_fields__))
         return SettingsError(key, _short(raw.get(key)), f"left out: there is no such setting (there are {known})")
-    if first["type"] == "missing":
-        return SettingsError(key, "nothing", str(field.description))
-    value = raw[key]
+    value = raw.get(key)
     if isinstance(value, dict) and len(first["loc"]) > 1:
         inside = first["loc"][1]
         key, value = f"{key}.{inside}", value.get(inside)
-    return SettingsError(key, _short(value), str(field.description))
+    found = "nothing" if first["type"] == "missing" else _short(value)
+    return SettingsError(key, found, str(field.description))
 
 
 def _short(value: object) -> str:

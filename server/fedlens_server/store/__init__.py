@@ -4,13 +4,13 @@ It imports `fedlens_proto`, the server's errors, and `planning` in `method_state
 """
 
 import os
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, Self, TypeVar, cast
 
-from sqlalchemy import Executable, Row, bindparam, delete, select
+from sqlalchemy import ColumnElement, Executable, Row, Select, bindparam, delete, select
 
 from fedlens_proto.blob import Array
 from fedlens_proto.blob import write as write_blob
@@ -35,6 +35,7 @@ __all__ = [
 ]
 
 T = TypeVar("T")
+_VALUES = 500  # of one query, which databases limit
 
 
 class Store:
@@ -79,6 +80,11 @@ class Store:
         except OSError as error:
             raise StoreUnusable(f"{error.filename or folder} cannot be written: {error.strerror}") from error
 
+    @property
+    def writing(self) -> WritingThread:
+        """The thread that writes, for its figures."""
+        return self._thread
+
     def on_commit(self, listener: Callable[[], None]) -> None:
         """Call `listener` on the writing thread after each commit, instead of the previous listener."""
         self._thread.after_commit = listener
@@ -108,6 +114,16 @@ class Store:
         """All rows of each query, all as of the same commit."""
         with self._readers.connect() as connection:
             return [connection.execute(statement).all() for statement in statements]
+
+    def read_among(self, query: Select[Any], column: ColumnElement[bytes], values: Sequence[bytes]) -> list[Row[Any]]:
+        """The rows of a query in which a column has one of many values, in the order of the values' batches."""
+        batches = (values[start : start + _VALUES] for start in range(0, len(values), _VALUES))
+        return [row for batch in batches for row in self.read(query.where(column.in_(batch)))]
+
+    def stream(self, statement: Executable) -> Iterator[Row[Any]]:
+        """The rows of a query, as of the last commit, for those that are too many to hold them all."""
+        with self._readers.connect() as connection:
+            yield from connection.execution_options(yield_per=1000).execute(statement)
 
     def incoming(self) -> IncomingBlob:
         """A new blob, to be written in pieces."""

@@ -187,6 +187,7 @@ class Blobs:
         self._cache: OrderedDict[bytes, bytes] = OrderedDict()
         self._cached_bytes = 0
         self._lock = threading.Lock()
+        self._kept_files: set[bytes] | None = None  # forgotten since `keep_files`
 
     def path(self, digest: bytes) -> Path:
         """The file of a blob that does not fit a row."""
@@ -245,6 +246,24 @@ class Blobs:
         size = self.sizes.pop(digest, 0)
         self.drop_cached(digest)
         if size > MAX_ROW_BYTES:
+            if self._kept_files is None:
+                self.path(digest).unlink(missing_ok=True)
+            else:
+                self._kept_files.add(digest)
+
+    @property
+    def keeps_files(self) -> bool:
+        """True between `keep_files` and `end_keeping_files`."""
+        return self._kept_files is not None
+
+    def keep_files(self) -> None:
+        """From now on, leave the files of forgotten blobs; called on the writing thread, as its end is."""
+        self._kept_files = set()
+
+    def end_keeping_files(self) -> None:
+        """Delete the files of the blobs that were forgotten meanwhile and not stored again."""
+        kept, self._kept_files = self._kept_files or set(), None
+        for digest in kept - self.sizes.keys():
             self.path(digest).unlink(missing_ok=True)
 
     def begin_placing(self, digest: bytes, raw: bytes) -> None:

@@ -16,10 +16,12 @@ from fedlens_server.store import PendingBlob, Store, StoredTensors, Transaction,
 TENSORS, ARRAY, PLAIN = "tensors", "array", "plain"
 SHARED = b""
 """As the client of an entry that belongs to none."""
+PRESENT = 0
+"""As the round of a state: the present one."""
 _ARRAY_NAME = "value"
 _upsert = insert(schema.state_entries)
 _UPSERT = _upsert.on_conflict_do_update(
-    index_elements=["task", "client", "name"],
+    index_elements=["task", "round", "client", "name"],
     set_={column: _upsert.excluded[column] for column in ("kind", "blob", "value")},
 )
 _entries = schema.state_entries.c
@@ -122,7 +124,15 @@ def save(transaction: Transaction, task: int, prepared: PreparedState) -> None:
         transaction.place(blob)
     for row in prepared.changed:
         transaction.later(
-            _UPSERT, {"task": task, **row.key._asdict(), "kind": row.kind, "blob": row.blob, "value": row.value}
+            _UPSERT,
+            {
+                "task": task,
+                "round": PRESENT,
+                **row.key._asdict(),
+                "kind": row.kind,
+                "blob": row.blob,
+                "value": row.value,
+            },
         )
     remove(transaction, task, prepared.removed)
 
@@ -130,16 +140,44 @@ def save(transaction: Transaction, task: int, prepared: PreparedState) -> None:
 def remove(transaction: Transaction, task: int, keys: Collection[Key]) -> None:
     """Delete entries in a transaction."""
     for client, name in keys:
-        of_key = (_entries.task == task, _entries.client == client, _entries.name == name)
+        of_key = (_entries.task == task, _entries.round == PRESENT, _entries.client == client, _entries.name == name)
         transaction.execute(delete(schema.state_entries).where(*of_key))
 
 
-def load(store: Store, task: int) -> tuple[State, dict[Key, bytes]]:
-    """The stored state of a task, and the blob digests of its tensor sets and arrays."""
+def keep(
+    transaction: Transaction, task: int, number: int, shared: Mapping[str, Any], blobs: Mapping[Key, bytes]
+) -> None:
+    """Store a copy of a state's shared entries as they are after a round, given the blob digests of the state."""
+    for name, value in shared.items():
+        blob = blobs.get(Key(SHARED, name))
+        kind = PLAIN if blob is None else ARRAY if isinstance(value, np.ndarray) else TENSORS
+        text = json.dumps(value, allow_nan=False) if blob is None else None
+        row = {"task": task, "round": number, "client": SHARED, "name": name}
+        transaction.later(_UPSERT, {**row, "kind": kind, "blob": blob, "value": text})
+
+
+def drop_copies(transaction: Transaction, task: int, numbers: Collection[int]) -> None:
+    """Delete the copies of a state as it was after these rounds."""
+    if numbers:
+        of_rounds = (_entries.task == task, _entries.round.in_(numbers))
+        transaction.execute(delete(schema.state_entries).where(*of_rounds))
+
+
+def copies(store: Store, task: int) -> dict[int, frozenset[bytes]]:
+    """By round the blob digests of the stored copy of a task's state as it was after it."""
+    found: dict[int, set[bytes]] = {}
+    of_task = (_entries.task == task, _entries.round != PRESENT)
+    for row in store.read(select(_entries.round, _entries.blob).where(*of_task).order_by(_entries.round)):
+        found.setdefault(row.round, set()).update([] if row.blob is None else [row.blob])
+    return {number: frozenset(digests) for number, digests in found.items()}
+
+
+def load(store: Store, task: int, number: int = PRESENT) -> tuple[State, dict[Key, bytes]]:
+    """The stored state of a task, now or as it was after a round, and its blob digests."""
     values: dict[Key, Any] = {}
     blobs: dict[Key, bytes] = {}
-    rows = select(schema.state_entries).where(_entries.task == task).order_by(_entries.client, _entries.name)
-    for row in store.read(rows):
+    rows = select(schema.state_entries).where(_entries.task == task, _entries.round == number)
+    for row in store.read(rows.order_by(_entries.client, _entries.name)):
         key = Key(row.client, row.name)
         if row.kind == PLAIN:
             values[key] = json.loads(row.value)

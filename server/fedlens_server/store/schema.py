@@ -22,8 +22,25 @@ clients = sa.Table(
     sa.Column("token", sa.Text, nullable=False),
     sa.Column("capabilities", sa.LargeBinary, nullable=False),  # the canonical message
     sa.Column("enrolled_at", sa.Float, nullable=False),
-    sa.Column("revoked", sa.Boolean, nullable=False),
+    sa.Column("banned_at", sa.Float),  # null: it is not banned
+    sa.Column("ban_reason", sa.Text),
     sa.Column("last_seen", sa.Float),  # seconds since the epoch, up to an hour old; null: never since it enrolled
+    sa.Index("ix_clients_token", "token"),
+)
+
+# Rights that operators gave to others: to enrol, or to operate.
+tokens = sa.Table(
+    "tokens",
+    metadata,
+    sa.Column("id", sa.Integer, primary_key=True),
+    sa.Column("name", sa.Text, nullable=False, unique=True),
+    sa.Column("role", sa.Integer, nullable=False),
+    sa.Column("sha256", sa.Text, nullable=False, unique=True),  # of the secret, in hexadecimal
+    sa.Column("max_uses", sa.Integer),  # null, as `per_minute`: it is an operator's
+    sa.Column("per_minute", sa.Integer),
+    sa.Column("created_at", sa.Float, nullable=False),
+    sa.Column("expires_at", sa.Float),
+    sa.Column("revoked_at", sa.Float),
 )
 
 # The number of clients that have enrolled with each token, including forgotten clients.
@@ -56,8 +73,13 @@ tasks = sa.Table(
     sa.Column("seed", sa.LargeBinary, nullable=False),
     sa.Column("state", sa.Integer, nullable=False),
     sa.Column("reason", sa.Text, nullable=False),
+    sa.Column("deleted", sa.Boolean, nullable=False, default=False),  # its rows are being deleted
+    sa.Column("paused", sa.Text, nullable=False, default=""),  # by whom or why; empty: it is not
     sa.Column("committed", sa.Integer, nullable=False),  # rounds, of all phases
     sa.Column("abandoned", sa.Integer, nullable=False),  # rounds in a row
+    sa.Column("most_participations", sa.Integer, nullable=False, default=0),  # rounds of one client: spent privacy
+    sa.Column("bounds", sa.Text),  # JSON [phase, trained, buffers]: median norms of the last round; null: none
+    sa.Column("released", sa.Text),  # JSON [round, committed rounds] of the model that clients predict with; null: none
     sa.Column("evaluation_round", sa.Integer),  # the committed round that evaluators evaluate; null: none yet
     sa.Column("evaluation_sets", sa.Text),  # JSON {name: digest in hex}
     sa.Column("evaluation_phase", sa.Integer),
@@ -85,6 +107,7 @@ state_entries = sa.Table(
     "state_entries",
     metadata,
     sa.Column("task", sa.Integer, sa.ForeignKey("tasks.id"), primary_key=True),
+    sa.Column("round", sa.Integer, primary_key=True),  # 0: the present state; else a copy as it was after that round
     sa.Column("client", sa.LargeBinary, primary_key=True),  # id; empty: the entry belongs to no client
     sa.Column("name", sa.Text, primary_key=True),
     sa.Column("kind", sa.Text, nullable=False),  # tensors | array | plain
@@ -104,6 +127,7 @@ rounds = sa.Table(
     sa.Column("started_at", sa.Float),  # the first place was given; null: none yet, or the members were drawn
     sa.Column("ended_at", sa.Float),
     sa.Column("bytes_sent", sa.Integer, nullable=False),
+    sa.Column("ended_by", sa.Text, nullable=False, default=""),  # the operator who ended it early; empty: nobody
     sa.Column("population", sa.LargeBinary),  # ids of the eligible clients; null once the round has ended
     sa.Column(
         "sitting_out", sa.Text, nullable=False
@@ -131,6 +155,7 @@ members = sa.Table(
     sa.Column("num_examples", sa.Integer, nullable=False),
     sa.Column("class_counts", sa.Text),  # JSON
     sa.Column("label_distribution", sa.Text),  # JSON
+    sa.Column("norms", sa.Text),  # JSON [trained, buffers, own, nearest download]
     sa.Column("evaluations", sa.Text, nullable=False),  # JSON [[label, count, correct, loss, confusion?]]
     sa.Column("blobs", sa.Text, nullable=False),  # JSON {name of the upload: digest in hex}
     sa.ForeignKeyConstraint(["task", "round"], ["rounds.task", "rounds.number"]),
@@ -160,4 +185,17 @@ evaluations = sa.Table(
     sa.Column("body_sha256", sa.LargeBinary, nullable=False),
     sa.Column("evaluations", sa.Text, nullable=False),  # JSON [[label, count, correct, loss, confusion?]]
     sa.ForeignKeyConstraint(["task", "round"], ["rounds.task", "rounds.number"]),
+)
+
+# The latest changes by operators.
+audit = sa.Table(
+    "audit",
+    metadata,
+    sa.Column("id", sa.Integer, primary_key=True),
+    sa.Column("at", sa.Float, nullable=False),
+    sa.Column("operator", sa.Text, nullable=False),
+    sa.Column("action", sa.Text, nullable=False),
+    sa.Column("subject", sa.Text, nullable=False),
+    sa.Column("detail", sa.Text, nullable=False),
+    sqlite_autoincrement=True,
 )

@@ -8,9 +8,11 @@ functions. Operations with disjoint keys share a commit; an operation without ke
 import logging
 import sqlite3
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Hashable, Mapping
 from concurrent.futures import Future
+from contextvars import Context, copy_context
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
@@ -21,10 +23,14 @@ from sqlalchemy.exc import DBAPIError
 from fedlens_server.errors import ServerError, StorageFull, Unavailable
 from fedlens_server.store import schema
 from fedlens_server.store.blobs import Blobs, PendingBlob, full, storage_full
+from fedlens_server.telemetry import events
+from fedlens_server.telemetry.events import Event
+from fedlens_server.telemetry.timings import Timings
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 MAX_GROUP = 1024
+SLOW_S = 1.0
 _KEEP_BLOB = (
     update(schema.blobs).where(schema.blobs.c.digest == bindparam("kept")).values(kept_until=bindparam("until"))
 )
@@ -104,6 +110,8 @@ class _Operation(Generic[T]):
     run: Callable[[Transaction], T]
     keys: frozenset[Hashable] | None
     future: Future[T] = field(default_factory=Future)
+    since: float = field(default_factory=time.perf_counter)
+    context: Context = field(default_factory=copy_context)  # of the caller, for what its hooks log
 
 
 class WritingThread:
@@ -112,6 +120,9 @@ class WritingThread:
     Attributes:
         after_commit: Called on the thread after each commit and its transactions' hooks.
         on_broken: Called on the thread when it has to stop; from then on `submit` raises `Unavailable`.
+        broken: True once that has happened.
+        waits: How long operations waited for the thread.
+        commits: How long those that share a commit took, with the commit.
     """
 
     def __init__(self, engine: Engine, blobs: Blobs) -> None:
@@ -123,7 +134,8 @@ class WritingThread:
         self._waiting: deque[_Operation[Any]] = deque()
         self._wake = threading.Condition()
         self._closing = False
-        self._broken = False
+        self.broken = False
+        self.waits, self.commits = Timings(), Timings()
         self._thread = threading.Thread(target=self._loop, name="fedlens-writer")
         self._thread.start()
 
@@ -131,11 +143,16 @@ class WritingThread:
         """Queue an operation, as `Store.submit`; its future ends once its writes are durable."""
         item = _Operation(operation, keys)
         with self._wake:
-            if self._closing or self._broken:
+            if self._closing or self.broken:
                 raise Unavailable("the server is stopping", 5000)
             self._waiting.append(item)
             self._wake.notify()
         return item.future
+
+    @property
+    def waiting(self) -> int:
+        """The number of operations that wait."""
+        return len(self._waiting)
 
     def close(self) -> None:
         """Finish all submitted operations, then end the thread."""
@@ -174,6 +191,16 @@ class WritingThread:
             return group
 
     def _run(self, connection: Connection, group: list[_Operation[Any]]) -> None:
+        began = time.perf_counter()
+        for item in group:
+            self.waits.add(began - item.since)
+        self._commit(connection, group)
+        seconds = time.perf_counter() - began
+        self.commits.add(seconds)
+        if seconds > SLOW_S:
+            events.note(Event.SLOW_WRITE, operations=len(group), seconds=seconds)
+
+    def _commit(self, connection: Connection, group: list[_Operation[Any]]) -> None:
         wanted = [item for item in group if item.future.set_running_or_notify_cancel()]
         begun: list[Transaction] = []
         done: list[tuple[_Operation[Any], Transaction, Any]] = []
@@ -200,9 +227,9 @@ class WritingThread:
             for item in wanted:
                 item.future.set_exception(failure)
             return
-        for _, transaction, _ in done:
+        for item, transaction, _ in done:
             for hook in transaction._hooks:
-                hook()
+                item.context.run(hook)
         self._end_placing(begun)
         self.after_commit()
         for item, problem in failed:
@@ -233,7 +260,7 @@ class WritingThread:
 
     def _stop_broken(self, group: list[_Operation[Any]], error: BaseException) -> None:
         with self._wake:
-            self._broken = True
+            self.broken = True
             rest = list(self._waiting)
             self._waiting.clear()
         for item in [*group, *rest]:

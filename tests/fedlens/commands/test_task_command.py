@@ -82,6 +82,21 @@ async def test_a_task_is_created_with_its_settings(server: Server) -> None:
     assert "ab" * 32 not in result.stdout
 
 
+async def test_the_epsilon_of_a_task_is_told_when_it_is_made_and_shown(server: Server) -> None:
+    private = ("--set", 'dp={"clip": 1, "noise": 4}', "--set", "max_participations=10")
+
+    made = await created(*private)
+    shown = await task("show", "demo")
+    values = json.loads((await task("show", "demo", "--json")).stdout)["task"]["privacy"]
+
+    # z 4 at delta 1e-6 and k 10 gives 3.747.
+    assert "epsilon 3.75 at delta 1e-06" in made.stdout
+    assert "epsilon 3.75 at delta 1e-06" in shown.stdout
+    assert "0 spent so far, in 0 rounds" in shown.stdout
+    assert values == {"delta": 1e-06, "epsilon": pytest.approx(3.747, abs=0.001), "spent": 0.0, "participations": 0}
+    assert json.loads((await created("--json", *private)).stdout)["privacy"] == values
+
+
 async def test_creating_a_task_again_is_harmless(server: Server) -> None:
     first, again = [await created("--json", "--seed", "ab" * 32) for _ in range(2)]
 
@@ -168,16 +183,6 @@ async def test_a_task_is_stopped(server: Server) -> None:
     result = await task("stop", "demo", "--json")
 
     assert json.loads(result.stdout)["state"] == "stopped"
-
-
-async def test_a_client_is_revoked(server: Server) -> None:
-    client = await server.client(1)
-
-    result = await task("revoke", client.id.hex(), "--json")
-    refused = await client.send("POST", "/v1/check-in", b"\x08\x01")
-
-    assert json.loads(result.stdout) == {"revoked": client.id.hex()}
-    assert refused.outcome == (403, "forbidden")
 
 
 async def test_the_model_is_written_as_a_blob(server: Server, tmp_path: Path) -> None:

@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 
 from fedlens_proto.v1 import admin_pb2, enrolment_pb2, manifest_pb2
-from fedlens_server.engine import aggregation, clients, tasks
-from fedlens_server.engine.clients import TokenGrant
+from fedlens_server.engine import aggregation, clients
 from fedlens_server.engine.cohorts.members import RoundKey
+from fedlens_server.engine.operators import tasks
+from fedlens_server.engine.operators.access import TokenGrant
 from fedlens_server.errors import Forbidden, Malformed, Unauthorised, Unknown
 from tests.server.fakes import ALICE, BOB, CAPABILITIES, CAROL, EVALUATORS, PHONE, TRAINERS, Bench, client_ids
 
@@ -69,14 +70,14 @@ def test_a_client_must_be_able_to_run_something(bench: Bench, capabilities: enro
         clients.enrol(bench.federation, ALICE, TRAINERS, capabilities).result()
 
 
-def test_a_revoked_client_is_shut_out_for_good(running: Bench) -> None:
+def test_a_banned_client_is_shut_out_for_good(running: Bench) -> None:
     running.revoke(ALICE)
     running.revoke(ALICE)
 
     for _ in range(2):
-        with pytest.raises(Forbidden, match="revoked"):
+        with pytest.raises(Forbidden, match="banned"):
             running.check_in(ALICE)
-        with pytest.raises(Forbidden, match="revoked"):
+        with pytest.raises(Forbidden, match="banned"):
             enrol(running, ALICE, TRAINERS)
         running.reopen()
     with pytest.raises(Unknown):

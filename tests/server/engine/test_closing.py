@@ -7,7 +7,8 @@ import pytest
 
 from fedlens_proto import blob
 from fedlens_proto.v1 import admin_pb2, assignment_pb2, check_in_pb2
-from fedlens_server.engine import tasks
+from fedlens_server.engine.operators import tasks
+from fedlens_server.engine.operators.access import ADMIN
 from fedlens_server.errors import RoundClosed
 from tests.server.bundles import tiny_bundle
 from tests.server.fakes import ALICE, BOB, Bench, update_of
@@ -112,7 +113,7 @@ def test_what_was_kept_of_a_client_forgotten_while_a_round_closes_goes_with_the_
         patchwork.reopen()
     before = is_kept(patchwork, 1.0)
     if end == "stop":
-        tasks.stop(patchwork.federation, "task").result()
+        tasks.stop(patchwork.federation, "task", ADMIN).result()
     else:
         patchwork.advance()
 

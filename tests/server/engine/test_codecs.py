@@ -13,7 +13,8 @@ from fedlens_proto import blob
 from fedlens_proto.blob import Array, Blob
 from fedlens_proto.difference import Differences, Sums
 from fedlens_proto.v1 import admin_pb2, assignment_pb2, blob_pb2, update_pb2
-from fedlens_server.engine import assignments, tasks
+from fedlens_server.engine import assignments
+from fedlens_server.engine.operators import tasks
 from fedlens_server.errors import Unknown, UpdateInvalid
 from fedlens_server.methods import METHODS
 from fedlens_server.methods.fedavg import sharing_global_set, whole_model_plan

@@ -13,8 +13,8 @@ from fedlens_proto import blob
 from fedlens_proto.errors import ManifestError
 from fedlens_proto.v1 import blob_pb2
 from fedlens_proto.v1 import manifest_pb2 as pb
-from fedlens_server.engine import tasks
 from fedlens_server.engine.method_calls import Inference
+from fedlens_server.engine.operators import tasks
 from tests.server.fakes import Bench
 
 BATCH, CLASSES, FEATURES = 4, 2, 3

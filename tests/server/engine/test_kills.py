@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from fedlens_server.engine import tasks
+from fedlens_server.engine.operators import tasks
 from tests.server.bundles import tiny_bundle
 from tests.server.fakes import Bench, client_ids
 

@@ -10,7 +10,7 @@ from fedlens_proto import plans
 from fedlens_proto.v1 import assignment_pb2 as pb
 from fedlens_proto.v1 import blob_pb2, manifest_pb2
 from fedlens_server.engine import phases
-from fedlens_server.engine.view import TaskBundle
+from fedlens_server.engine.task import TaskBundle
 from fedlens_server.errors import Malformed
 from fedlens_server.methods import METHODS
 from fedlens_server.methods.fedavg import sharing_global_set

@@ -6,7 +6,9 @@ from hashlib import sha256
 import pytest
 
 from fedlens_proto.v1 import admin_pb2, check_in_pb2, manifest_pb2
-from fedlens_server.engine import assignments, tasks
+from fedlens_server.engine import assignments
+from fedlens_server.engine.operators import tasks
+from fedlens_server.engine.operators.access import ADMIN
 from fedlens_server.errors import Forbidden, Unknown
 from fedlens_server.methods import METHODS
 from fedlens_server.methods.fedavg import sharing_global_set, whole_model_plan
@@ -102,7 +104,7 @@ def test_a_client_whose_one_task_has_ended_waits_while_another_has_not_begun(ben
     bench.start()
     bench.make(population=3, name="larger")
 
-    tasks.stop(bench.federation, "task").result()
+    tasks.stop(bench.federation, "task", ADMIN).result()
 
     assert bench.check_in(ALICE).wait.reason == check_in_pb2.WAIT_REASON_POPULATION
     assert bench.check_in(ALICE, task=1).HasField("finished")

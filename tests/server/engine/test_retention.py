@@ -12,7 +12,9 @@ from sqlalchemy import Engine, event, func, select
 
 from fedlens.reports.task_report import round_values
 from fedlens_proto.v1 import admin_pb2, update_pb2
-from fedlens_server.engine import garbage, tasks, updates
+from fedlens_server.engine import garbage, updates
+from fedlens_server.engine.operators import tasks
+from fedlens_server.engine.operators.access import ADMIN
 from fedlens_server.errors import Forbidden, RoundClosed, UpdateDiffers
 from fedlens_server.store import schema
 from tests.server.engine.arrivals import Arrivals
@@ -215,7 +217,7 @@ def test_what_a_task_knows_of_its_clients_outlives_their_receipts(server: Arriva
 
 
 def test_a_round_that_nobody_came_to_has_no_receipts_to_delete(server: Arrivals) -> None:
-    tasks.stop(server.federation, "task").result()
+    tasks.stop(server.federation, "task", ADMIN).result()
 
     assert [delete(server, START), delete(server, START)] == [inf, inf]
     assert server.show().rounds[0].state == admin_pb2.ROUND_STATE_ABANDONED

@@ -7,7 +7,8 @@ import pytest
 
 from fedlens_proto.v1 import assignment_pb2 as pb
 from fedlens_proto.v1 import check_in_pb2, enrolment_pb2
-from fedlens_server.engine import assignments, tasks
+from fedlens_server.engine import assignments
+from fedlens_server.engine.operators import tasks
 from fedlens_server.errors import Malformed, Unknown
 from fedlens_server.methods import METHODS
 from fedlens_server.methods.fedavg import sharing_global_set, whole_model_plan

@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 
 from fedlens_proto.v1 import admin_pb2, check_in_pb2
-from fedlens_server.engine import assignments, tasks
+from fedlens_server.engine import assignments
+from fedlens_server.engine.operators import tasks
+from fedlens_server.engine.operators.access import ADMIN
 from fedlens_server.errors import Unavailable
 from tests.plugin_packages import HALF, METHODS, install, uninstall
 from tests.server.fakes import ALICE, BOB, CAROL, EVALUATORS, Bench, evaluation_of, update_of
@@ -64,7 +66,7 @@ def test_operators_see_why_a_task_is_suspended_and_can_end_it(half: Bench, site:
     suspended = half.show().task
     with pytest.raises(Unavailable, match=r"task 'task' cannot be used without its method: .* found 'half'"):
         tasks.model(half.federation, "task")
-    tasks.stop(half.federation, "task").result()
+    tasks.stop(half.federation, "task", ADMIN).result()
     half.reopen()
 
     assert suspended.state == admin_pb2.TASK_STATE_RUNNING

@@ -7,7 +7,8 @@ import pytest
 
 from fedlens_proto import blob
 from fedlens_proto.v1 import admin_pb2, check_in_pb2, enrolment_pb2, update_pb2
-from fedlens_server.engine import assignments, tasks
+from fedlens_server.engine import assignments
+from fedlens_server.engine.operators import tasks
 from fedlens_server.errors import Malformed, UpdateInvalid
 from fedlens_server.methods import METHODS
 from tests.server import profiles
@@ -196,8 +197,9 @@ def test_evaluators_send_no_tables(bench: Bench) -> None:
 
 def test_who_runs_an_older_language_of_plans_takes_no_part(bench: Bench) -> None:
     start(bench)
-    older = bench.federation.clients[ALICE]
+    older = bench.federation.clients[ALICE].profile
     bench.task.phases[0].plan.format = 2
+    bench.task.suited.clear()
 
     assert older.capabilities.plan_format == 1
     assert not bench.task.suits(older)

@@ -6,7 +6,8 @@ from hashlib import sha256
 import pytest
 
 from fedlens_proto.v1 import admin_pb2, manifest_pb2
-from fedlens_server.engine import tasks
+from fedlens_server.engine.operators import tasks
+from fedlens_server.engine.operators.access import ADMIN
 from fedlens_server.errors import Malformed, TaskDiffers, Unknown
 from tests.server.bundles import TinyBundle, tiny_bundle
 from tests.server.fakes import SEED, SETTINGS, Bench
@@ -28,7 +29,10 @@ from tests.server.fakes import SEED, SETTINGS, Bench
         ({"cohort": 2, "min_reports": 3}, "min_reports: found 3, must be at most the clients of a round, 2"),
         ({"epochs": 1, "steps": 1}, "steps: found 1, must be left out when epochs is set"),
         ({"codec": "zip"}, 'codec: found "zip", must be "f32", "f16" or "int8"'),
-        ({"epoch": 3}, "epoch: found 3, must be left out: there is no such setting (there are batch_norm, codec"),
+        (
+            {"epoch": 3},
+            "epoch: found 3, must be left out: there is no such setting (there are batch_norm, cap, clip, co",
+        ),
         ({"hyper": {"lr": 0.1}}, "hyper.lr: found 0.1, must be a hyper-parameter of the bundle: lr_classifier, moment"),
         ({"hyper": {"momentum": 2}}, "hyper.momentum: found 2, must be from 0 to 1"),
         ({"hyper": {"momentum": "x"}}, 'hyper.momentum: found "x", must be numbers by name'),
@@ -118,7 +122,7 @@ def make(bench: Bench, *manifests: bytes) -> None:
     request = admin_pb2.CreateTaskRequest(
         protocol=1, name="task", manifests=manifests, settings_json=json.dumps(SETTINGS)
     )
-    tasks.create(bench.federation, request).result()
+    tasks.create(bench.federation, request, ADMIN).result()
 
 
 def test_parts_must_be_stored_first(bench: Bench) -> None:

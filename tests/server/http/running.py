@@ -6,7 +6,7 @@ import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from functools import partial
 from hashlib import sha256
 from io import BytesIO
 from pathlib import Path
@@ -19,18 +19,31 @@ from aiohttp import web
 
 from fedlens_proto import keyed_hash, plans
 from fedlens_proto.blob import encode
-from fedlens_proto.v1 import admin_pb2, assignment_pb2, check_in_pb2, enrolment_pb2, error_pb2, manifest_pb2, update_pb2
+from fedlens_proto.v1 import (
+    admin_pb2,
+    admission_pb2,
+    assignment_pb2,
+    check_in_pb2,
+    enrolment_pb2,
+    error_pb2,
+    manifest_pb2,
+    update_pb2,
+)
 from fedlens_proto.wire import MEDIA_TYPE, frame_update
 from fedlens_server.config import Config
+from fedlens_server.engine.operators import tokens
 from fedlens_server.http.app import create_admin_app, create_app
 from fedlens_server.http.listening import Runner, close, listen
 from fedlens_server.http.service import SERVICE, Service
-from fedlens_server.store import Store
+from fedlens_server.store import Store, Transaction
+from fedlens_server.store.database import DATABASE_FILE
 from tests.server.bundles import TinyBundle, tiny_bundle
 from tests.server.fakes import START, ManualClock
 
 ADMIN_TOKEN = "token-of-the-operators"
 TRAINER_TOKEN = "token-of-the-trainers"
+BAN = admission_pb2.BanRequest(protocol=1, reason="noise").SerializeToString()
+READ_TOKEN = "token-of-an-onlooker"
 EVALUATOR_TOKEN = "token-of-the-evaluators"
 
 
@@ -202,30 +215,38 @@ def listed(blob: bytes, **fields: Any) -> update_pb2.UploadedBlob:
     return update_pb2.UploadedBlob(**{"name": "weights", "sha256": sha256(blob).digest(), "size": len(blob), **fields})
 
 
-def config(folder: Path, *, allow_method_modules: bool = False, **limits: Any) -> Config:
-    def hashed(token: str) -> str:
-        return sha256(token.encode()).hexdigest()
-
-    expired = datetime.fromtimestamp(START, UTC)
+def config(folder: Path, *, allow_method_modules: bool = False, backups: Path | None = None, **limits: Any) -> Config:
     sections = {
-        "server": {"port": 0, "data": "data", "allow_method_modules": allow_method_modules},
-        "admin": {"port": 0, "token_sha256": hashed(ADMIN_TOKEN)},
+        "server": {"port": 0, "data": "data", "allow_method_modules": allow_method_modules, "backups": backups},
+        "admin": {"port": 0, "token_sha256": tokens.hashed(ADMIN_TOKEN)},
         "limits": limits,
-        "enrolment": [
-            {"name": "trainers", "role": "trainer", "sha256": hashed(TRAINER_TOKEN)},
-            {"name": "evaluators", "role": "evaluator", "sha256": hashed(EVALUATOR_TOKEN)},
-            {"name": "once", "role": "trainer", "sha256": hashed("once"), "max_uses": 1},
-            {"name": "old", "role": "trainer", "sha256": hashed("old"), "expires_at": expired},
-        ],
     }
     return Config.model_validate(sections, context={"folder": folder})
+
+
+def opened(folder: Path) -> Store:
+    """The state of a server; a new one has the tokens that tests use."""
+    is_new = not (folder / DATABASE_FILE).exists()
+    store = Store.open(folder)
+
+    def written(transaction: Transaction) -> None:
+        write = partial(tokens.write, transaction, now=START, max_uses=tokens.MAX_USES)
+        write(TRAINER_TOKEN, name="trainers", role=admission_pb2.TOKEN_ROLE_TRAINER)
+        write(EVALUATOR_TOKEN, name="evaluators", role=admission_pb2.TOKEN_ROLE_EVALUATOR)
+        write("once", name="once", role=admission_pb2.TOKEN_ROLE_TRAINER, max_uses=1)
+        write("old", name="old", role=admission_pb2.TOKEN_ROLE_TRAINER, expires_at=START)
+        write(READ_TOKEN, name="onlooker", role=admission_pb2.TOKEN_ROLE_READ, max_uses=None, per_minute=None)
+
+    if is_new:
+        store.submit(written).result()
+    return store
 
 
 @asynccontextmanager
 async def running(folder: Path, **settings_of: Any) -> AsyncIterator[Server]:
     """A server that is ready, with a config as of `config`; everything is closed at the end."""
     settings, clock = config(folder, **settings_of), ManualClock()
-    store = Store.open(settings.server.data)
+    store = opened(settings.server.data)
     app = create_app(settings, clock, store)
     service = app[SERVICE]
     try:

@@ -12,7 +12,7 @@ from fedlens_proto.v1 import admin_pb2, check_in_pb2, update_pb2
 from fedlens_server.engine import assignments
 from fedlens_server.engine.view import Federation
 from tests.server.bundles import tiny_bundle
-from tests.server.http.running import Client, Server, round_path, trained, until, update
+from tests.server.http.running import BAN, Client, Server, round_path, trained, until, update
 from tests.server.http.test_long_polls import held
 
 
@@ -146,7 +146,7 @@ async def test_a_place_that_becomes_free_wakes_only_who_gets_it(
     asked.clear()
 
     if leaves:
-        await server.admin("POST", f"/v1/admin/clients/{first.id.hex()}/revoke")
+        await server.admin("POST", f"/v1/admin/clients/{first.id.hex()}/ban", BAN)
     else:
         failed = update_pb2.FailureRequest(protocol=1, reason=update_pb2.FAILURE_REASON_NO_PHOTOS)
         await first.send("POST", f"{round_path(assignment)}/failure", failed.SerializeToString())

@@ -10,6 +10,7 @@ from fedlens_proto.wire import frame_update
 from tests.server.bundles import tiny_bundle
 from tests.server.http.running import (
     ADMIN_TOKEN,
+    BAN,
     EVALUATOR_TOKEN,
     TRAINER_TOKEN,
     Client,
@@ -59,12 +60,12 @@ async def test_the_role_follows_from_the_token(server: Server) -> None:
     assert roles == [enrolment_pb2.CLIENT_ROLE_TRAINER, enrolment_pb2.CLIENT_ROLE_EVALUATOR]
 
 
-async def test_a_revoked_client_is_403_from_the_next_request_on(server: Server) -> None:
+async def test_a_banned_client_is_403_from_the_next_request_on(server: Server) -> None:
     client = await server.client(1)
 
-    revoked = await server.admin("POST", f"/v1/admin/clients/{client.id.hex()}/revoke")
+    banned = await server.admin("POST", f"/v1/admin/clients/{client.id.hex()}/ban", BAN)
 
-    assert revoked.status == 204
+    assert banned.status == 200
     assert (await client.send("POST", "/v1/check-in", CHECK_IN)).outcome == (403, "forbidden")
     assert (await client.enrol()).outcome == (403, "forbidden")
 

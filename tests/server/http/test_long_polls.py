@@ -7,7 +7,7 @@ import pytest
 
 from fedlens_proto.v1 import check_in_pb2, enrolment_pb2
 from tests.server.bundles import tiny_bundle
-from tests.server.http.running import Client, Server, running, until
+from tests.server.http.running import BAN, Client, Server, running, until
 
 LONG_MS = 20_000
 
@@ -112,7 +112,7 @@ async def test_a_client_that_is_shut_out_while_it_waits_is_told_at_once(
     if forgets:
         await client.send("DELETE", "/v1/clients/self", enrolment_pb2.ForgetRequest(protocol=1).SerializeToString())
     else:
-        await server.admin("POST", f"/v1/admin/clients/{client.id.hex()}/revoke")
+        await server.admin("POST", f"/v1/admin/clients/{client.id.hex()}/ban", BAN)
 
     await until(poll.done)  # sooner than the time for which it is held
     assert (await poll).outcome == outcome

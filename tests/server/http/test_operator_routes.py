@@ -11,7 +11,7 @@ from fedlens_proto.blob import Blob
 from fedlens_proto.v1 import admin_pb2, check_in_pb2
 from tests.plugin_packages import HALF
 from tests.server.bundles import tiny_bundle
-from tests.server.http.running import Answer, Server, creation, running, trained, update
+from tests.server.http.running import BAN, Answer, Server, creation, running, trained, update
 
 
 @pytest.mark.parametrize("content", [b"a part", bytes(3_000_000)])
@@ -124,9 +124,9 @@ async def test_a_stopped_task_gives_no_more_work(server: Server) -> None:
     assert response.WhichOneof("result") == "finished"
 
 
-async def test_revoking_what_is_no_client_is_refused(server: Server) -> None:
-    malformed = await server.admin("POST", "/v1/admin/clients/xyz/revoke")
-    unknown = await server.admin("POST", f"/v1/admin/clients/{'0' * 64}/revoke")
+async def test_banning_what_is_no_client_is_refused(server: Server) -> None:
+    malformed = await server.admin("POST", "/v1/admin/clients/xyz/ban", BAN)
+    unknown = await server.admin("POST", f"/v1/admin/clients/{'0' * 64}/ban", BAN)
 
     assert malformed.outcome == (400, "malformed")
     assert unknown.outcome == (404, "unknown")

@@ -3,7 +3,7 @@
 import asyncio
 import os
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -172,20 +172,72 @@ async def test_a_client_that_stalls_is_given_up(tmp_path: Path) -> None:
         assert (await states(server))[client.id] == (admin_pb2.MEMBER_STATE_PENDING, "")
 
 
+async def test_a_client_that_drips_is_given_up(tmp_path: Path) -> None:
+    # A pause of 0.2 s is allowed, and from then on at least a megabyte a second.
+    async with running(tmp_path, upload_stall_s=0.2, min_upload_rate=1e6) as server:
+        client, assignment = await server.member(LARGE)
+
+        async with _begun_upload(client, assignment, update(assignment, trained(LARGE))) as (reader, writer):
+
+            async def drip() -> None:
+                while True:
+                    writer.write(b"x")
+                    await asyncio.sleep(0.02)
+
+            dripping = asyncio.create_task(drip())
+            async with asyncio.timeout(10):
+                with suppress(ConnectionResetError):
+                    assert await reader.read() == b""
+            dripping.cancel()
+        await until(lambda: not server.temporary_files())
+
+        assert (await states(server))[client.id] == (admin_pb2.MEMBER_STATE_PENDING, "")
+
+
 async def test_more_updates_at_a_time_than_the_server_takes_are_429(tmp_path: Path) -> None:
     async with running(tmp_path, max_uploads=1) as server:
-        client, assignment = await server.member(LARGE)
+        client, assignment = await server.member(LARGE, population=2)
+        other = await server.client(2)
         body = update(assignment, trained(LARGE))
+        others = await other.assignment()
 
         async with _begun_upload(client, assignment, body) as (reader, writer):
-            refused = await client.upload(assignment, body)
+            refused = await other.upload(others, update(others, trained(LARGE)))
             writer.write(body[-1000:])
             finished = await reader.readline()
 
         assert finished == b"HTTP/1.1 200 OK\r\n"
         assert (refused.outcome, refused.error.retry) == ((429, "slow-down"), error_pb2.RETRY_LATER)
         assert refused.error.retry_after_ms > 0
-        assert (await client.upload(assignment, body)).status == 200
+        assert (await other.upload(others, update(others, trained(LARGE)))).status == 200
+
+
+async def test_slow_uploads_of_one_member_keep_nobody_else_out(tmp_path: Path) -> None:
+    async with running(tmp_path, max_uploads=2) as server:
+        client, assignment = await server.member(LARGE, population=2)
+        other = await server.client(2)
+        others = await other.assignment()
+
+        async with AsyncExitStack() as slow:
+            for _ in range(20):
+                begun = _begun_upload(client, assignment, update(assignment, trained(LARGE)))
+                await slow.enter_async_context(begun)
+            answer = await other.upload(others, update(others, trained(LARGE)))
+
+        assert answer.status == 200
+        assert server.service.uploads <= 1
+
+
+async def test_a_client_whose_connection_is_dead_sends_its_update_again(server: Server) -> None:
+    client, assignment = await server.member(LARGE)
+    body = update(assignment, trained(LARGE))
+
+    async with _begun_upload(client, assignment, body) as (reader, _):
+        again = await client.upload(assignment, body)
+        with suppress(ConnectionResetError):  # the server may close before it has read all that was sent
+            assert await reader.read() == b""
+
+    assert again.status == 200
 
 
 async def test_a_full_disk_is_507_and_the_same_update_succeeds_later(

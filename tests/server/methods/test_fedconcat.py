@@ -8,7 +8,7 @@ import pytest
 
 from fedlens_proto import plans
 from fedlens_proto.v1 import manifest_pb2
-from fedlens_server.engine import tasks
+from fedlens_server.engine.operators import tasks
 from fedlens_server.engine.phases import settle
 from fedlens_server.errors import Unknown
 from fedlens_server.methods.fedconcat import concatenate

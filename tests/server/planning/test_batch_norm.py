@@ -8,7 +8,7 @@ from fedlens_proto.manifest import select
 from fedlens_proto.v1 import assignment_pb2 as pb
 from fedlens_proto.v1 import manifest_pb2
 from fedlens_server.engine.phases import plan
-from fedlens_server.engine.view import TaskBundle
+from fedlens_server.engine.task import TaskBundle
 from fedlens_server.planning import local_plans
 from fedlens_server.planning.batch_norm import with_batch_norm
 from fedlens_server.planning.local_plans import (

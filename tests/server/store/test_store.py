@@ -275,7 +275,7 @@ def test_a_second_process_is_refused(store: Store, folder: Path) -> None:
     ("change", "reason"),
     [
         ("UPDATE alembic_version SET version_num = '9999'", r"has schema 9999; .* upgrade FedLens"),
-        ("DROP TABLE alembic_version", r"tables of another program \(blobs\)"),
+        ("DROP TABLE alembic_version", r"tables of another program \(audit\)"),
     ],
 )
 def test_a_database_of_a_newer_version_or_of_another_program_is_refused(folder: Path, change: str, reason: str) -> None:

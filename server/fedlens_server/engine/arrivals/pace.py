@@ -3,7 +3,8 @@
 import random
 from statistics import fmean
 
-from fedlens_server.engine.view import Federation, Task
+from fedlens_server.engine.task import Task
+from fedlens_server.engine.view import Federation
 
 SHORTEST_S, LONGEST_S = 1.0, 3600.0
 FIRST_LENGTH_S = 60.0

@@ -1,4 +1,6 @@
-"""The past rounds of each client in a task that selects by arrival: rows of the table `participants`.
+"""The past rounds of each client in a task: rows of the table `participants`.
+
+A task that draws its members counts only how often each has taken part, and only if that has a limit.
 
 A client rests after a report, so that those who are always here do not take every place. One that left its last two
 places unused counts as resting until it reports.
@@ -14,13 +16,14 @@ from sqlalchemy.dialects.sqlite import insert
 
 from fedlens_proto.v1 import admin_pb2
 from fedlens_server.engine.cohorts.members import Participation, Round
-from fedlens_server.engine.view import Federation, Task
+from fedlens_server.engine.task import Task
+from fedlens_server.engine.view import Federation
 from fedlens_server.store import Transaction, schema
 
 # A first quarantine lasts an hour, each further one twice as long.
 QUARANTINE_S, MAX_QUARANTINE_S = 3600.0, 30 * 86400.0
 _MISSES = 2
-_AT_A_TIME = 500  # clients of one query
+_NONE = Participation()
 _columns, _members = schema.participants.c, schema.members.c
 _insert = insert(schema.participants)
 _WRITE = _insert.on_conflict_do_update(
@@ -37,21 +40,51 @@ _MISS = (
 def load(federation: Federation, task: Task, clients: Iterable[bytes]) -> None:
     """Bring the participations of these clients into memory, as far as they are not there."""
     missing = [client for client in clients if client not in task.participations]
-    for start in range(0, len(missing), _AT_A_TIME):
-        some = missing[start : start + _AT_A_TIME]
-        found = dict.fromkeys(some, Participation())
-        for row in federation.store.read(
-            select(schema.participants).where(_columns.task == task.id, _columns.client.in_(some))
-        ):
-            found[row.client] = Participation(**{each.name: getattr(row, each.name) for each in fields(Participation)})
-        for client, participation in found.items():
-            task.participations.setdefault(client, participation)
+    if not missing:
+        return
+    of_task = select(schema.participants).where(_columns.task == task.id)
+    found = dict.fromkeys(missing, _NONE)
+    for row in federation.store.read_among(of_task, _columns.client, missing):
+        found[row.client] = Participation(**{each.name: getattr(row, each.name) for each in fields(Participation)})
+    for client, participation in found.items():
+        task.participations.setdefault(client, participation)
+
+
+def load_exhausted(federation: Federation, task: Task) -> None:
+    """Bring into memory who has taken part in a task as often as it may."""
+    limit = task.settings.max_participations
+    if limit is not None:
+        rows = select(_columns.client).where(_columns.task == task.id, _columns.times >= limit)
+        task.exhausted = {row.client for row in federation.store.read(rows)}
+
+
+def counts(task: Task) -> bool:
+    """Tell whether the rounds are counted in which each client of a task takes part."""
+    return task.settings.by_arrival or task.settings.max_participations is not None
 
 
 def reported(transaction: Transaction, task: Task, client: bytes, number: int) -> None:
     """Write that a client has reported in a round."""
-    known = task.participations[client]
-    _write(transaction, task, client, last_round=number, times=known.times + 1, misses=0)
+    times, limit = task.participations[client].times + 1, task.settings.max_participations
+    _write(transaction, task, client, last_round=number, times=times, misses=0)
+    if limit is not None and times >= limit:
+        transaction.after_commit(lambda: task.exhausted.add(client))
+
+
+def committed(transaction: Transaction, task: Task, current: Round) -> None:
+    """Write how often any client has taken part, if the round that commits spends privacy."""
+    if task.settings.dp is None:
+        return
+    before = task.most_participations
+    reported = (c for c, member in current.members.items() if member.state == admin_pb2.MEMBER_STATE_REPORTED)
+    known = (task.participations.get(client) for client in reported)
+    # A client that was forgotten while its update was being aggregated may have been one of those with most.
+    most = max((before + 1 if each is None else each.times for each in known), default=0)
+    most = min(most, task.settings.max_participations or most)
+    if most > before:
+        row = update(schema.tasks).where(schema.tasks.c.id == task.id)
+        transaction.execute(row.values(most_participations=most))
+        transaction.after_commit(lambda: setattr(task, "most_participations", most))
 
 
 def quarantined(transaction: Transaction, task: Task, client: bytes, now: float) -> None:

@@ -11,21 +11,22 @@ that reported longest ago.
 import logging
 import random
 import threading
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from math import ceil, inf
 
 from sqlalchemy import update
 
-from fedlens_proto.v1 import admin_pb2, check_in_pb2, enrolment_pb2
+from fedlens_proto.v1 import admin_pb2, check_in_pb2
 from fedlens_server.engine import view
 from fedlens_server.engine.arrivals import participation
 from fedlens_server.engine.cohorts import downloads
 from fedlens_server.engine.cohorts.cohort import Cohort, members_of
 from fedlens_server.engine.cohorts.members import WRITE_MEMBER, Member, Round, RoundKey, member_row
 from fedlens_server.engine.method_calls import MethodFailed, of_method
-from fedlens_server.engine.view import Client, Federation, Task
+from fedlens_server.engine.task import Task
+from fedlens_server.engine.view import Federation
 from fedlens_server.errors import ServerError
 from fedlens_server.planning.method import NothingToAggregate, TensorSet
 from fedlens_server.store import Transaction, schema
@@ -33,6 +34,7 @@ from fedlens_server.store import Transaction, schema
 log = logging.getLogger(__name__)
 # Members of a round that takes every client.
 MOST_MEMBERS = 100_000
+_AT_A_TIME = 100  # of those who ask, whose participations are read together
 _rounds = schema.rounds.c
 Request = check_in_pb2.CheckInRequest
 _Downloads = dict[bytes, Mapping[str, TensorSet]]
@@ -40,14 +42,13 @@ _Downloads = dict[bytes, Mapping[str, TensorSet]]
 
 def free_places(task: Task, current: Round, now: float) -> int:
     """The number of places that a round has left."""
-    if current.state != admin_pb2.ROUND_STATE_OPEN:
+    if current.state != admin_pb2.ROUND_STATE_OPEN or task.paused:
         return 0
     if task.takes_everyone(current.phase):
         return MOST_MEMBERS - len(current.members)
+    assert current.held is not None  # members are not drawn
     wanted = max(0, (task.settings.goal or 0) - current.reported)
-    members = list(current.members.items())
-    taken = sum(member.phase == current.phase and current.holds_place(client, now) for client, member in members)
-    return max(0, ceil(wanted * task.over_selection) - taken)
+    return max(0, ceil(wanted * task.over_selection) - current.held.taken(now))
 
 
 def open_rounds(federation: Federation) -> list[tuple[Task, Round]]:
@@ -64,22 +65,24 @@ def held_place(federation: Federation, client: bytes) -> tuple[Task, Round] | No
 
 
 def obstacle(
-    federation: Federation, task: Task, current: Round | None, client: Client, request: Request
+    federation: Federation, task: Task, current: Round | None, client: bytes, request: Request
 ) -> check_in_pb2.WaitReason | None:
     """Why a client cannot get a place in a round, however many are free; None: it can.
 
     Its participation is in memory, or it has never asked.
     """
-    known = task.participations.get(client.id)
+    known = task.participations.get(client)
     if not_eligible(task, request):
         return check_in_pb2.WAIT_REASON_NOT_ELIGIBLE
     if known is not None and federation.clock.now() < known.sits_out_until:
         return check_in_pb2.WAIT_REASON_SITS_OUT
+    if current is not None and client in current.sitting_out:
+        return check_in_pb2.WAIT_REASON_PHASE
+    if task.paused:
+        return check_in_pb2.WAIT_REASON_PAUSED
     if current is None:
         return check_in_pb2.WAIT_REASON_NEXT_ROUND
-    if client.id in current.sitting_out:
-        return check_in_pb2.WAIT_REASON_PHASE
-    member = current.members.get(client.id)
+    member = current.members.get(client)
     if member is not None and member.state != admin_pb2.MEMBER_STATE_PENDING:
         return check_in_pb2.WAIT_REASON_NEXT_ROUND
     return None
@@ -126,14 +129,15 @@ class Places:
         now = federation.clock.elapsed()
         client = federation.authenticate(client_id)
         federation.presence.saw(client_id, now)
-        if client.role != enrolment_pb2.CLIENT_ROLE_TRAINER or held_place(federation, client_id) is not None:
+        if not client.profile.is_trainer or held_place(federation, client_id) is not None:
             return None
         has_room = [
             task
             for task, current in open_rounds(federation)
             if task.intake_of(current.phase) is not None or free_places(task, current, now) > 0
         ]
-        if not any(task.suits(client) and request.task in (0, task.id) for task in has_room):
+        may_have = [task for task in has_room if task.suits(client.profile) and not task.is_over_for(client_id)]
+        if not any(request.task in (0, task.id) for task in may_have):
             return None
         decided: Future[None] = Future()
         with self._guard:
@@ -156,8 +160,8 @@ class Places:
     def give_back(self, client: bytes) -> None:
         """Free the place of a client that was not reached; it stays a member, and gets one again if it asks."""
         held = held_place(self._federation, client)
-        if held is not None and client in held[1].held_until:
-            held[1].held_until[client] = self._federation.clock.elapsed()
+        if held is not None and held[1].held is not None:
+            held[1].held.release(client)
             self.look()
 
     def look(self) -> None:
@@ -174,7 +178,8 @@ class Places:
         """When a place may be free for a held poll without a `Change`, by `Clock.elapsed`; infinite: not before one."""
         times = [inf]
         for task, current in open_rounds(self._federation):
-            times += list(current.held_until.values())
+            if current.held is not None:
+                times.append(current.held.next_end(self._looked_at))
             if current.free_since is not None:
                 times.append(current.free_since + task.settings.patience_s)
         return min(when for when in times if when > self._looked_at)
@@ -212,25 +217,9 @@ class Places:
         elif current.free_since is None:
             current.free_since = now
             self.on_free()
-        intake = task.intake_of(current.phase)
-        known = {client: federation.clients.get(client) for client in asking} if free or intake is not None else {}
-        able = [
-            client.id
-            for client in known.values()
-            if client is not None
-            and client.role == enrolment_pb2.CLIENT_ROLE_TRAINER
-            and not client.revoked
-            and task.suits(client)
-            and asking[client.id].task in (0, task.id)
-            and held_place(federation, client.id) is None
-        ]
-        participation.load(federation, task, able)
-        able = [
-            client
-            for client in able
-            if obstacle(federation, task, current, federation.clients[client], asking[client]) is None
-        ]
-        fresh, late = self._downloads(task, current, self._in_turn(task, current, able, now), free)
+        intake = None if task.paused else task.intake_of(current.phase)
+        seeking = asking if free or intake is not None else {}
+        fresh, late = self._downloads(task, current, self._in_turn(task, current, seeking, now), free)
         again = {client for client in fresh if client in current.members}
         cohorts = [
             Cohort(phase, (), task.values, sets, frozenset(), self._digests(task, sets))
@@ -280,14 +269,31 @@ class Places:
         own = (tensors for sets in downloaded.values() for tensors in sets.values())
         return downloads.find_digests(self._federation, task, own, ())
 
-    def _in_turn(self, task: Task, current: Round, clients: Iterable[bytes], now: float) -> list[bytes]:
-        """Those to whom places go, in this order."""
-        resting = {client for client in clients if participation.rests(self._federation, task, current, client)}
-        rested = [client for client in clients if client not in resting]
-        self._random.shuffle(rested)
-        if current.free_since is None or now < current.free_since + task.settings.patience_s:
-            return rested
-        return rested + sorted(resting, key=lambda client: (task.participations[client].last_round, client))
+    def _in_turn(self, task: Task, current: Round, asking: Mapping[bytes, Request], now: float) -> Iterator[bytes]:
+        """Those to whom places go, in this order; it looks at few more of those who ask than are taken from it."""
+        clients, resting = list(asking), list[bytes]()
+        self._random.shuffle(clients)
+        for start in range(0, len(clients), _AT_A_TIME):
+            some = [client for client in clients[start : start + _AT_A_TIME] if self._may_ask(task, client, asking)]
+            participation.load(self._federation, task, some)
+            for client in some:
+                if obstacle(self._federation, task, current, client, asking[client]) is not None:
+                    continue
+                if participation.rests(self._federation, task, current, client):
+                    resting.append(client)
+                else:
+                    yield client
+        if current.free_since is not None and now >= current.free_since + task.settings.patience_s:
+            yield from sorted(resting, key=lambda client: (task.participations[client].last_round, client))
+
+    def _may_ask(self, task: Task, client: bytes, asking: Mapping[bytes, Request]) -> bool:
+        """Tell whether a client can take part in a task that it asks for, and has no place elsewhere."""
+        known = self._federation.clients.get(client)
+        if known is None or asking[client].task not in (0, task.id) or not task.may_train(known.profile):
+            return False
+        if task.is_over_for(client):
+            return False
+        return held_place(self._federation, client) is None
 
 
 @view.operation()
@@ -304,8 +310,9 @@ def give(
         again: Members whose deadline is over and who get a new one.
     """
     task, current = federation.tasks[key.task], federation.tasks[key.task].round
-    if current is None or current.key != key or current.closing:
+    if current is None or current.key != key or current.closing or current.held is None:
         return ()
+    held = current.held
     encoded = dict(current.encoded)
     members: dict[bytes, Member] = {}
     for cohort in cohorts:
@@ -325,8 +332,11 @@ def give(
         now = federation.clock.elapsed()
         current.encoded = encoded
         current.members.update(members)
+        federation.member_events[key.task, "given"] += len(members)
         current.counts[admin_pb2.MEMBER_STATE_PENDING] += sum(m.phase == current.phase for m in members.values())
-        current.held_until.update(dict.fromkeys(given, now + task.settings.member_deadline_s))
+        for client in given:
+            beside = current.members[client].phase != current.phase
+            held.hold(client, now + task.settings.member_deadline_s, beside=beside)
         if first and members:
             current.deadline = now + task.settings.deadline_s
         federation.changed(due=True)

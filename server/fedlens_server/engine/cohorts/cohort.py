@@ -11,7 +11,8 @@ from fedlens_proto.v1 import assignment_pb2
 from fedlens_server.engine.cohorts.downloads import Digests, Downloads, holds
 from fedlens_server.engine.cohorts.members import Member, Round
 from fedlens_server.engine.method_calls import MethodFailed, of_method
-from fedlens_server.engine.view import Federation, Task
+from fedlens_server.engine.task import Task
+from fedlens_server.engine.view import Federation
 from fedlens_server.planning.method import State, TensorSet
 from fedlens_server.store import Transaction
 
@@ -36,12 +37,12 @@ class Cohort(NamedTuple):
     digests: Digests
 
 
-def eligible(task: Task) -> tuple[bytes, ...]:
-    """The clients that can take part in a task, ascending by id."""
-    return tuple(sorted(task.eligible))
+def eligible(federation: Federation, task: Task) -> tuple[bytes, ...]:
+    """The clients that can take part in a task, ascending by id; takes a moment for each enrolled client."""
+    return tuple(client for client in federation.clients.ids(task.may_train) if client not in task.exhausted)
 
 
-def draw(task: Task, values: State, committed: int) -> Cohort:
+def draw(federation: Federation, task: Task, values: State, committed: int) -> Cohort:
     """Draw the cohort of the round that follows so many committed ones.
 
     No client is drawn that sits the phase out: where many do, rounds would have too few members, or none.
@@ -49,7 +50,7 @@ def draw(task: Task, values: State, committed: int) -> Cohort:
     Raises:
         MethodFailed, NothingToAggregate, StorageFull: The method gives no downloads.
     """
-    population = eligible(task)
+    population = eligible(federation, task)
     index = task.phase_of(committed)
     phase = task.method_phase(index)
     size = task.phases[index].cohort or len(population)
@@ -94,7 +95,7 @@ def members_of(
     made = Downloads(federation, transaction, task, before, cohort.digests, encoded)
     bundles: dict[bytes, bytes] = {}
     for client, downloaded in cohort.downloads.items():
-        bundle = task.bundle_for(federation.clients[client], cohort.phase)
+        bundle = task.bundle_for(federation.clients[client].profile, cohort.phase)
         assert bundle is not None  # it is eligible
         bundles[client] = bundle.id
         if INITIAL in named[bundle.id] and INITIAL not in downloaded:

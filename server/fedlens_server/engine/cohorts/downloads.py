@@ -34,7 +34,8 @@ from fedlens_proto.errors import BlobError
 from fedlens_proto.manifest import INITIAL
 from fedlens_proto.v1 import assignment_pb2, blob_pb2
 from fedlens_server.engine.cohorts.members import Round
-from fedlens_server.engine.view import Federation, Task
+from fedlens_server.engine.task import Task
+from fedlens_server.engine.view import Federation
 from fedlens_server.methods.arithmetic.weighted_sum import WeightedSum
 from fedlens_server.planning.method import TensorSet
 from fedlens_server.store import ComputedBlob, Location, PendingBlob, StoredTensors, Transaction, encoding, schema

@@ -10,10 +10,12 @@ from sqlalchemy import Row, bindparam, update
 from sqlalchemy.dialects.sqlite import insert
 
 from fedlens_proto.v1 import admin_pb2, assignment_pb2
+from fedlens_server.engine.cohorts.held_places import HeldPlaces
+from fedlens_server.planning.method import Norms
 from fedlens_server.store import columns, schema
 from fedlens_server.store.columns import BlobSets
 
-_LISTS = ("class_counts", "label_distribution")  # columns of JSON
+_LISTS = ("class_counts", "label_distribution", "norms")  # columns of JSON
 
 
 class RoundKey(NamedTuple):
@@ -37,8 +39,14 @@ class Member:
     num_examples: int = 0
     class_counts: tuple[int, ...] | None = None
     label_distribution: tuple[float, ...] | None = None
+    norms: Norms | None = None  # of the uploaded weights
     evaluations: str = "[]"  # JSON, as `evaluation.to_json` writes it; in the view always empty
     blobs: Mapping[str, bytes] = field(default_factory=dict)  # digest by upload, in the local plan's order
+
+    @property
+    def is_stored(self) -> bool:
+        """True if its update was stored, whether or not a rule then left it out of the round."""
+        return self.state in (admin_pb2.MEMBER_STATE_REPORTED, admin_pb2.MEMBER_STATE_EXCLUDED)
 
     def columns(self) -> dict[str, Any]:
         """The values for the database."""
@@ -52,11 +60,12 @@ class Member:
         """The member that `columns` described; `size` gives the bytes of a blob by digest."""
         values: dict[str, Any] = {each.name: getattr(row, each.name) for each in fields(cls)}
         values |= {name: tuple(json.loads(values[name])) for name in _LISTS if values[name] is not None}
+        values["norms"] = None if row.norms is None else Norms(*values["norms"])
         sets, blobs = columns.sets_from_json(row.sets, size), columns.digests_from_json(row.blobs)
         return cls(**values | {"sets": sets, "blobs": blobs, "evaluations": "[]"})
 
 
-@dataclass(kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Participation:
     """A client in the past rounds of a task that selects by arrival: a row of the table `participants`."""
 
@@ -82,8 +91,9 @@ class Round:
         sitting_out: Clients to whom the method gives nothing in this phase.
         population: Eligible clients when it opened, ascending by id; empty if it takes arrivals.
         bytes_sent: Of blobs, to members.
-        held_until: By member the time until which it holds its place, by `Clock.elapsed`; empty if members were drawn.
+        held: The members that hold a place; None: members were drawn, and have until `deadline`.
         free_since: The time since which it has had a free place; None: it has none.
+        ended_by: The operator who ended it early; empty: nobody.
         late: Members whose updates came when it was closing.
         encoded: Downloads by the digest of the stored set that they were made from.
     """
@@ -97,8 +107,9 @@ class Round:
     sitting_out: frozenset[bytes]
     population: tuple[bytes, ...]
     bytes_sent: int = 0
-    held_until: dict[bytes, float] = field(default_factory=dict)
+    held: HeldPlaces | None = None
     free_since: float | None = None
+    ended_by: str = ""
     late: set[bytes] = field(default_factory=set)
     encoded: dict[bytes, assignment_pb2.BlobSet] = field(default_factory=dict)
 
@@ -126,7 +137,11 @@ class Round:
         member = self.members.get(client)
         if member is None or member.state != admin_pb2.MEMBER_STATE_PENDING:
             return False
-        return now < self.held_until.get(client, self.deadline)
+        return now < self.until(client)
+
+    def until(self, client: bytes) -> float:
+        """The time until which a member holds its place, by `Clock.elapsed`."""
+        return self.deadline if self.held is None else self.held.until(client)
 
     @property
     def key(self) -> RoundKey:
@@ -151,6 +166,12 @@ LEAVE_ENDED_ROUND = (
     update(schema.members)
     .where(_members.task == bindparam("t"), _members.round == bindparam("r"), _members.client == bindparam("c"))
     .values({name: value for name, value in _absent.items() if name not in ("bundle", "phase")})
+)
+
+EXCLUDE_MEMBER = (
+    update(schema.members)
+    .where(_members.task == bindparam("t"), _members.round == bindparam("r"), _members.client == bindparam("c"))
+    .values(state=bindparam("state"), reason=bindparam("reason"))
 )
 
 

@@ -4,7 +4,6 @@ import json
 import os
 from collections import defaultdict
 from collections.abc import Sequence
-from concurrent.futures import Future
 from hashlib import sha256
 
 from sqlalchemy import insert, select
@@ -16,11 +15,17 @@ from fedlens_proto.manifest import specs
 from fedlens_proto.v1 import admin_pb2, update_pb2
 from fedlens_server.engine import evaluation, phases, rounds
 from fedlens_server.engine.cohorts.members import Round
-from fedlens_server.engine.view import Federation, Task, TaskBundle, operation
+from fedlens_server.engine.operators import audit
+from fedlens_server.engine.operators.access import Operator
+from fedlens_server.engine.task import Task, TaskBundle
+from fedlens_server.engine.view import Federation, operation
 from fedlens_server.errors import Malformed, TaskDiffers, Unknown
 from fedlens_server.planning import task_settings
 from fedlens_server.planning.method import GLOBAL
+from fedlens_server.rules.epsilon import epsilon_of
 from fedlens_server.store import PendingBlob, StoredTensors, Transaction, schema
+from fedlens_server.telemetry import events
+from fedlens_server.telemetry.events import Event
 
 MAX_NAME = 100
 MAX_BUNDLES = 16
@@ -34,7 +39,9 @@ def put_part(federation: Federation, transaction: Transaction, blob: PendingBlob
 
 
 @operation()
-def create(federation: Federation, transaction: Transaction, request: admin_pb2.CreateTaskRequest) -> admin_pb2.Task:
+def create(
+    federation: Federation, transaction: Transaction, request: admin_pb2.CreateTaskRequest, by: Operator
+) -> admin_pb2.Task:
     """Make a task; the same name and content again: the same task.
 
     Raises:
@@ -48,7 +55,7 @@ def create(federation: Federation, transaction: Transaction, request: admin_pb2.
     for task in federation.tasks.values():
         if task.name == name:
             if task.content == content:
-                return summary(task)
+                return summary(federation, task)
             raise TaskDiffers(f"there is a task {name!r} with other bundles or settings; choose another name")
     settings = task_settings.parse(request.settings_json)
     bundles = _bundles(federation, request)
@@ -63,16 +70,16 @@ def create(federation: Federation, transaction: Transaction, request: admin_pb2.
         [{"task": row.id, "position": i, "manifest": bundle.raw} for i, bundle in enumerate(bundles)],
     )
     task = phases.task_of(row, bundles, method_modules=federation.method_modules)
-    for client in federation.clients.values():
-        federation.note_eligible(task, client)
+    audit.record(federation, transaction, by, "task create", name)
 
     def follow() -> None:
         federation.tasks[task.id] = task
+        events.note(Event.TASK_CREATED, task=name, method=settings.method, rounds=task.rounds_total)
         federation.changed([task.id])
         rounds.start_ready(federation)
 
     transaction.after_commit(follow)
-    return summary(task)
+    return summary(federation, task)
 
 
 def find(federation: Federation, name_or_id: str) -> Task:
@@ -87,34 +94,58 @@ def find(federation: Federation, name_or_id: str) -> Task:
     raise Unknown(f"there is no task {name_or_id[:100]!r}")
 
 
-def stop(federation: Federation, name_or_id: str) -> Future[None]:
+@operation()
+def stop(federation: Federation, transaction: Transaction, name_or_id: str, by: Operator) -> None:
     """End a task; an open round is abandoned. Again: no effect.
 
     Raises:
         Unknown: No such task.
     """
-    return rounds.stop(federation, find(federation, name_or_id))
+    task = find(federation, name_or_id)
+    if not task.ended:
+        audit.record(federation, transaction, by, "task stop", task.name)
+        rounds.stop(federation, transaction, task)
 
 
 def listed(federation: Federation) -> admin_pb2.ListTasksResponse:
     """All tasks."""
-    return admin_pb2.ListTasksResponse(tasks=[summary(task) for _, task in sorted(federation.tasks.items())])
+    found = [summary(federation, task) for _, task in sorted(federation.tasks.items())]
+    return admin_pb2.ListTasksResponse(tasks=found)
 
 
-def summary(task: Task) -> admin_pb2.Task:
+def summary(federation: Federation, task: Task) -> admin_pb2.Task:
     """A task without its rounds."""
     return admin_pb2.Task(
         id=task.id,
         name=task.name,
         state=task.state,
-        reason=f"suspended: {task.fault}" if task.suspended else task.reason,
+        reason=_reason(task),
+        paused=task.paused,
+        kept_rounds=sorted(task.copies),
+        released_round=0 if task.released is None else task.released.round,
         settings_json=task.settings.public_json(),
         bundles=[bundle.id for bundle in task.bundles],
         rounds_committed=task.committed,
         rounds_total=task.rounds_total,
-        enrolled=len(task.eligible),
+        enrolled=federation.clients.count(task.may_train),
         population=task.settings.population or 0,
+        privacy=_privacy(task),
     )
+
+
+def _privacy(task: Task) -> admin_pb2.Privacy | None:
+    dp = task.settings.dp
+    if dp is None:
+        return None
+    most, now = task.settings.max_participations or 0, task.most_participations
+    epsilon, spent = (epsilon_of(dp.noise, dp.delta, times) for times in (most, now))
+    return admin_pb2.Privacy(delta=dp.delta, epsilon=epsilon, spent=spent, participations=now)
+
+
+def _reason(task: Task) -> str:
+    if task.suspended:
+        return f"suspended: {task.fault}"
+    return f"paused {task.paused}" if task.paused and not task.ended else task.reason
 
 
 def show(federation: Federation, name_or_id: str) -> admin_pb2.ShowTaskResponse:
@@ -150,8 +181,10 @@ def show(federation: Federation, name_or_id: str) -> admin_pb2.ShowTaskResponse:
     for row in evaluation_rows:
         found[row.round].extend(evaluation.from_json(row.evaluations))
     current = task.round
+    told = federation.answers.counts(task.id, federation.clock.now() - task.settings.presence_s)
     return admin_pb2.ShowTaskResponse(
-        task=summary(task),
+        task=summary(federation, task),
+        answers=[admin_pb2.AnswerCount(answer=word, clients=count) for word, count in told.items()],
         rounds=[
             admin_pb2.RoundResult(
                 round=row.number,

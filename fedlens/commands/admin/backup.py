@@ -1,0 +1,45 @@
+"""`fedlens backup` and `fedlens restore`: the state of a server, kept and taken up again."""
+
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedlens.commands.admin.profile import Admin, admin_client, readable_time, reported_admin
+from fedlens.commands.options import reported
+
+
+def backup(
+    keep: Annotated[int, typer.Option(min=0, help="Remove all but so many latest backups; 0 removes none.")] = 0,
+    admin: Admin = None,
+) -> None:
+    """Have a running server back itself up into the folder that its server.backups names."""
+    with reported_admin():
+        made = admin_client(admin).backup(keep)
+        typer.echo(
+            f"{made.name}: {made.blobs} blobs, {made.copied} of them new, {made.copied_bytes} bytes copied; "
+            f"{made.removed} older backups removed"
+        )
+
+
+def restore(
+    backup: Annotated[Path, typer.Argument(help="A backup's folder, with the folder `blobs` beside it.")],
+    data: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Write the state into DIR, a new or empty folder.")
+    ] = None,
+    check: Annotated[bool, typer.Option("--check", help="Read all of the backup and compare digests.")] = False,
+) -> None:
+    """Write the state of a backup into a new folder, or check the backup. The server may be another machine."""
+    from fedlens_server.errors import StoreUnusable
+    from fedlens_server.store import backups
+
+    with reported(StoreUnusable):
+        if check == (data is not None):
+            raise StoreUnusable("give either --data DIR or --check")
+        about = backups.check(backup) if data is None else backups.restore(backup, data)
+        typer.echo(f"{backup} is whole" if data is None else f"restored {backup} into {data}")
+        typer.echo(
+            f"what the server acknowledged after {readable_time(about.taken_at)}, "
+            f"{max(time.time() - about.taken_at, 0):.0f} s ago, is not in it"
+        )

@@ -1,0 +1,139 @@
+"""`fedlens client list | show | ban | unban`: an operator's view of the clients of a server."""
+
+from collections.abc import Iterable
+from typing import Annotated, Any, Literal
+
+import typer
+from google.protobuf.json_format import MessageToDict
+
+from fedlens.commands.admin.profile import Admin, admin_client, readable_time, reported_admin, seconds
+from fedlens.commands.client import client
+from fedlens.commands.options import AsJson, print_json
+
+client_app = typer.Typer()
+client_app.callback(invoke_without_command=True)(client)
+State = Literal["active", "banned", "sits-out"]
+ClientId = Annotated[str, typer.Argument(metavar="CLIENT", help="Id of the client, 64 hexadecimal digits.")]
+OneClient = Annotated[str | None, typer.Argument(metavar="[CLIENT]", help="Id of the client, 64 hexadecimal digits.")]
+
+
+@client_app.command("list")
+def list_clients(
+    token: Annotated[str | None, typer.Option(help="Only those that enrolled with a token of this name.")] = None,
+    bundle: Annotated[
+        str | None, typer.Option(help="Only those that run a bundle: a model's name, or first digits of a bundle's id.")
+    ] = None,
+    state: Annotated[State | None, typer.Option(help="Only those in this state.")] = None,
+    seen: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Only those that were seen in the last 2h, 30m or 7d.")
+    ] = None,
+    limit: Annotated[int, typer.Option(min=1, max=1_000_000, help="The most clients to list.")] = 100,
+    admin: Admin = None,
+    as_json: AsJson = False,
+) -> None:
+    """List clients of a server, ascending by id."""
+    with reported_admin():
+        from fedlens.reports.tables import print_table
+
+        wanted = {"token": token, "bundle": bundle, "state": state, "seen_within_s": seconds(seen, "--seen") or None}
+        given = {key: value for key, value in wanted.items() if value is not None}
+        found = [_values(each) for each in admin_client(admin).clients(limit, **given)]
+        if as_json:
+            print_json(found)
+            return
+        caption = "there may be more: --limit" if len(found) == limit else None
+        print_table(("id", "role", "token", "enrolled", "last seen", "state"), map(_row, found), caption)
+
+
+@client_app.command()
+def show(client: ClientId, admin: Admin = None, as_json: AsJson = False) -> None:
+    """Show a client: its enrolment, and its part in each task."""
+    with reported_admin():
+        from fedlens.reports.tables import print_table
+
+        found = admin_client(admin).show_client(client)
+        values = _values(found.client)
+        tasks = [_plain(task) for task in found.tasks]
+        if as_json:
+            told = {key: getattr(found, key) for key in ("answer", "answer_task", "answer_detail", "answered_at")}
+            print_json(values | {"capabilities": _plain(found.capabilities), "tasks": tasks} | told)
+            return
+        print_table(("id", "role", "token", "enrolled", "last seen", "state"), [_row(values)])
+        print_table(
+            ("task", "suits", "last round", "took part", "misses", "quarantines", "sits out until"),
+            (
+                [task["name"], "yes" if task["suits"] else "no"]
+                + [str(task[key]) for key in ("last_round", "times", "misses", "quarantines")]
+                + [readable_time(task["sits_out_until"])]
+                for task in tasks
+            ),
+        )
+        if found.answer:
+            about = f" about task {found.answer_task}" if found.answer_task else ""
+            detail = f": {found.answer_detail}" if found.answer_detail else ""
+            typer.echo(f"last told {found.answer}{about} at {readable_time(found.answered_at)}{detail}")
+
+
+@client_app.command()
+def ban(
+    client: OneClient = None,
+    token: Annotated[str | None, typer.Option(help="All that enrolled with this token, which is revoked.")] = None,
+    reason: Annotated[str, typer.Option(help="For operators; the client is not told.")] = "",
+    admin: Admin = None,
+    as_json: AsJson = False,
+) -> None:
+    """Shut a client out, from its next request on."""
+    with reported_admin():
+        kind, name = _one_of(client, token)
+        _tell("banned", kind, name, admin_client(admin).ban(kind, name, reason), as_json)
+
+
+@client_app.command()
+def unban(
+    client: OneClient = None,
+    token: Annotated[str | None, typer.Option(help="All that enrolled with this token.")] = None,
+    admin: Admin = None,
+    as_json: AsJson = False,
+) -> None:
+    """Let a client in again."""
+    with reported_admin():
+        kind, name = _one_of(client, token)
+        _tell("unbanned", kind, name, admin_client(admin).unban(kind, name), as_json)
+
+
+def _one_of(client: str | None, token: str | None) -> tuple[str, str]:
+    from fedlens.errors import FedlensError
+
+    if (client is None) == (token is None):
+        raise FedlensError("name one client by its id, or a token by --token, and not both")
+    return ("clients", client) if client is not None else ("tokens", token or "")
+
+
+def _tell(what: str, kind: str, name: str, count: int, as_json: bool) -> None:
+    if as_json:
+        print_json({what: name} | ({} if kind == "clients" else {"clients": count}))
+    else:
+        typer.echo(f"{what} {name}" if kind == "clients" else f"{what} {count} clients of token {name!r}")
+
+
+def _plain(message: Any) -> dict[str, Any]:
+    values = MessageToDict(message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True)
+    # Protobuf's JSON writes 64-bit integers as texts.
+    return {key: int(value) if isinstance(value, str) and value.isdecimal() else value for key, value in values.items()}
+
+
+def _values(client: Any) -> dict[str, Any]:
+    values = _plain(client)
+    words: Iterable[tuple[str, str]] = (("role", "CLIENT_ROLE_"), ("state", "CLIENT_STATE_"))
+    values |= {key: values[key].removeprefix(prefix).lower().replace("_", "-") for key, prefix in words}
+    return values | {"id": client.id.hex()}
+
+
+def _row(values: dict[str, Any]) -> list[str]:
+    state = values["state"]
+    if state == "banned":
+        state += f" since {readable_time(values['banned_at'])}" + (values["ban_reason"] and f": {values['ban_reason']}")
+    elif state == "sits-out":
+        state += f" until {readable_time(values['sits_out_until'])}"
+    times = (readable_time(values[key]) for key in ("enrolled_at", "last_seen"))
+    return [values["id"], values["role"], values["token"], *times, state]

@@ -1,0 +1,69 @@
+"""The last answers to check-ins, so that operators see why a client has no work; in memory, since the server's start.
+
+At most `MOST_CLIENTS` are kept, those that were answered last, as one integer each: clients by the first half of their
+id, the time in seconds, and one of few different answers.
+"""
+
+from collections import Counter
+from typing import NamedTuple
+
+MOST_CLIENTS = 200_000
+MOST_ANSWERS = 4096
+_ID_BYTES = 16
+
+
+class Answer(NamedTuple):
+    """An answer to a check-in: a word such as `wait-rest`, the task that it is about, 0 for none, a text beside it."""
+
+    word: str
+    task: int
+    detail: str = ""
+
+
+class Answers:
+    """The last answer to each client. Noted on one thread; others read it at any time."""
+
+    def __init__(self) -> None:
+        """Nobody was answered yet."""
+        self._last: dict[int, int] = {}  # seconds and an index, by client; those answered last are last
+        self._different: list[Answer] = []
+        self._index: dict[Answer, int] = {}
+
+    def note(self, client: bytes, answer: Answer, now: float) -> None:
+        """Note what a client is told, `now` by `Clock.now`."""
+        if answer.detail and answer not in self._index and len(self._different) >= MOST_ANSWERS // 2:
+            answer = answer._replace(detail="")  # clients choose numbers in it; those of too many are not kept
+        index = self._index.get(answer)
+        if index is None:
+            if len(self._different) >= MOST_ANSWERS:
+                return
+            index = self._index[answer] = len(self._different)
+            self._different.append(answer)
+        key = _key(client)
+        self._last.pop(key, None)
+        self._last[key] = int(now) * MOST_ANSWERS + index
+        if len(self._last) > MOST_CLIENTS:
+            del self._last[next(iter(self._last))]
+
+    def forget(self, client: bytes) -> None:
+        """Forget a client."""
+        self._last.pop(_key(client), None)
+
+    def last(self, client: bytes) -> tuple[Answer, float] | None:
+        """What a client was told last, and when, in seconds since the epoch; None: nothing that is known."""
+        value = self._last.get(_key(client))
+        return None if value is None else (self._different[value % MOST_ANSWERS], float(value // MOST_ANSWERS))
+
+    def counts(self, task: int, since: float) -> dict[str, int]:
+        """The number of clients by the word that they were last told about a task, since a time."""
+        first = int(since) * MOST_ANSWERS
+        found = Counter(value % MOST_ANSWERS for value in self._last.copy().values() if value >= first)
+        words: Counter[str] = Counter()
+        for index, count in found.items():
+            if self._different[index].task == task:
+                words[self._different[index].word] += count
+        return dict(words.most_common())
+
+
+def _key(client: bytes) -> int:
+    return int.from_bytes(client[:_ID_BYTES])

@@ -1,0 +1,69 @@
+"""Pauses of a task, by an operator or by itself because its model has become worse."""
+
+from collections.abc import Iterable
+
+from sqlalchemy import select, update
+
+from fedlens_proto.v1 import update_pb2
+from fedlens_server.engine.task import Task
+from fedlens_server.engine.view import Federation
+from fedlens_server.store import Transaction, schema
+from fedlens_server.telemetry import events
+from fedlens_server.telemetry.events import Event
+
+ROUNDS = 10
+_tasks, _columns = schema.tasks.c, schema.evaluations.c
+Sums = Iterable[update_pb2.EvaluationSums]
+
+
+def write(federation: Federation, transaction: Transaction, task: Task, reason: str) -> None:
+    """Write that a task gives no more places and opens no more rounds, and why."""
+    transaction.execute(update(schema.tasks).where(_tasks.id == task.id).values(paused=reason))
+
+    def follow() -> None:
+        task.paused = reason
+        federation.changed([task.id], due=True)
+        events.note(Event.TASK_PAUSED, task=task.name, reason=reason)
+
+    transaction.after_commit(follow)
+
+
+def fall(task: Task, number: int, earlier: Iterable[tuple[int, Sums]], measured: Sums) -> str:
+    """By how much the model of a round is worse than the best of the 10 evaluated rounds before it, in words.
+
+    Args:
+        task: With the setting `pause_if_accuracy_falls`.
+        number: The round.
+        earlier: Evaluations of earlier rounds, and earlier ones of this round, by round.
+        measured: The latest evaluation of the round.
+
+    Returns:
+        Empty: it is not worse by as much as the task allows.
+    """
+    right, all_of = dict[int, int](), dict[int, int]()
+    for found, sums in (*earlier, (number, measured)):
+        first = next(iter(sums))
+        right[found] = right.get(found, 0) + first.correct
+        all_of[found] = all_of.get(found, 0) + first.count
+    accuracy = {found: 100 * right[found] / all_of[found] for found in sorted(all_of) if all_of[found]}
+    before = [found for found in accuracy if found < number][-ROUNDS:]
+    allowed = task.settings.pause_if_accuracy_falls
+    if allowed is None or not before or number not in accuracy:
+        return ""
+    best = max(before, key=accuracy.__getitem__)
+    if accuracy[number] > accuracy[best] - allowed:
+        return ""
+    return (
+        f"because accuracy fell: {accuracy[number]:.1f} % after round {number}, {accuracy[best]:.1f} % after round "
+        f"{best}; the task allows less than {allowed:g} points"
+    )
+
+
+def evaluations_before(transaction: Transaction, task: Task, number: int) -> list[tuple[int, str]]:
+    """The stored evaluations of a round and of the 10 evaluated ones before it, as JSON, by round."""
+    of_task = (_columns.task == task.id, _columns.round <= number)
+    numbers = select(_columns.round).where(*of_task).distinct().order_by(_columns.round.desc()).limit(ROUNDS + 1)
+    rows = transaction.execute(
+        select(_columns.round, _columns.evaluations).where(_columns.task == task.id, _columns.round.in_(numbers))
+    ).all()
+    return [(row.round, row.evaluations) for row in rows]

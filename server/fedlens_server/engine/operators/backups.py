@@ -1,0 +1,64 @@
+"""Backups of a running server: the files of blobs stay while one is made."""
+
+from pathlib import Path
+
+from fedlens_proto.v1 import admin_pb2
+from fedlens_server.engine.operators import audit
+from fedlens_server.engine.operators.access import Operator
+from fedlens_server.engine.view import Federation, operation
+from fedlens_server.errors import SlowDown, Unavailable, Unknown
+from fedlens_server.store import Transaction, backups
+from fedlens_server.store.blobs import storage_full
+
+RETRY_MS = 30_000
+
+
+def make(federation: Federation, folder: Path | None, keep: int, by: Operator) -> admin_pb2.BackupResponse:
+    """Back up the server into a folder of its machine. Blocks on the disk.
+
+    Args:
+        federation: Goes on meanwhile.
+        folder: Setting `server.backups`.
+        keep: The number of latest backups that stay, with this one; 0: all.
+        by: The operator.
+
+    Raises:
+        Unknown: There is no folder for backups.
+        SlowDown: Another backup is being made.
+        StorageFull: There is no room.
+        Unavailable: The folder cannot be written.
+    """
+    if folder is None:
+        raise Unknown("server.backups is not set; name a folder in the server's config and restart the server")
+    taken_at = _begin(federation, by).result()
+    try:
+        with storage_full():
+            made = backups.make(federation.store.folder, folder, taken_at, keep)
+    except OSError as error:
+        raise Unavailable(f"no backup was made: {error.filename or folder}: {error.strerror}", RETRY_MS) from error
+    finally:
+        _end(federation).result()
+    return admin_pb2.BackupResponse(
+        name=made.name,
+        taken_at=taken_at,
+        blobs=made.blobs,
+        copied=made.copied,
+        copied_bytes=made.copied_bytes,
+        removed=made.removed,
+    )
+
+
+# A commit of its own for each: no operation that deletes or places a blob is half done then.
+@operation()
+def _begin(federation: Federation, transaction: Transaction, by: Operator) -> float:
+    blobs = federation.store.blobs
+    if blobs.keeps_files:
+        raise SlowDown("another backup is being made; try again when it has ended", RETRY_MS)
+    audit.record(federation, transaction, by, "backup", "")
+    transaction.after_commit(blobs.keep_files)
+    return federation.clock.now()
+
+
+@operation()
+def _end(federation: Federation, transaction: Transaction) -> None:
+    transaction.after_commit(federation.store.blobs.end_keeping_files)

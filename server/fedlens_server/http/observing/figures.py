@@ -1,0 +1,105 @@
+"""The figures of a running server, looked up when its metrics are read."""
+
+import shutil
+from collections.abc import Iterator
+from contextlib import suppress
+from functools import partial
+from importlib.metadata import version
+from math import inf
+from pathlib import Path
+
+from cryptography import x509
+from sqlalchemy import func, select
+
+from fedlens_proto.v1 import admin_pb2, enrolment_pb2
+from fedlens_server.engine.enrolled import Profile
+from fedlens_server.engine.task import Task
+from fedlens_server.engine.view import Federation
+from fedlens_server.errors import Unavailable
+from fedlens_server.http.observing import readiness
+from fedlens_server.http.service import Service
+from fedlens_server.store import schema
+from fedlens_server.store.database import DATABASE_FILE
+from fedlens_server.telemetry.metrics import Sample
+
+PRESENT_S = 7200.0
+MEMBER_EVENTS = ("given", "reported", "failed", "quarantined", "excluded", "left", "missed")
+_rounds = schema.rounds.c
+_ENDED = (
+    select(_rounds.task, _rounds.state, func.count().label("ended"), func.max(_rounds.ended_at).label("last"))
+    .where(_rounds.ended_at.is_not(None))
+    .group_by(_rounds.task, _rounds.state)
+)
+
+
+def samples(service: Service) -> Iterator[Sample]:
+    """Everything that is not counted as it happens; reads the database. Call it off the event loop."""
+    yield Sample("fedlens_build_info", (version("fedlens"),), 1)
+    yield Sample("fedlens_ready", (), float(not readiness.obstacle(service)))
+    yield Sample("fedlens_held_polls", (), len(service.polls))
+    for side, server in service.servers.items():
+        yield Sample("fedlens_connections", (side,), len(server.connections))
+    yield Sample("fedlens_uploads", (), service.uploads)
+    yield from _of_store(service)
+    certfile = service.config.server.certfile
+    if certfile is not None:
+        with suppress(OSError, ValueError):  # it may just be being replaced
+            until = x509.load_pem_x509_certificate(certfile.read_bytes()).not_valid_after_utc
+            yield Sample("fedlens_certificate_expiry_timestamp_seconds", (), until.timestamp())
+    with suppress(Unavailable):
+        yield from _of_federation(service.federation)
+
+
+def _of_store(service: Service) -> Iterator[Sample]:
+    store = service.store
+    disk = shutil.disk_usage(store.folder)
+    yield Sample("fedlens_disk_free_bytes", (), disk.free)
+    yield Sample("fedlens_disk_size_bytes", (), disk.total)
+    yield Sample("fedlens_database_bytes", (), Path(store.folder / DATABASE_FILE).stat().st_size)
+    yield Sample("fedlens_blob_bytes", (), sum(store.blobs.sizes.copy().values()))
+    yield Sample("fedlens_write_queue", (), store.writing.waiting)
+    yield Sample("fedlens_write_wait_seconds", (), store.writing.waits)
+    yield Sample("fedlens_commit_seconds", (), store.writing.commits)
+
+
+def _of_federation(federation: Federation) -> Iterator[Sample]:
+    for role in (enrolment_pb2.CLIENT_ROLE_TRAINER, enrolment_pb2.CLIENT_ROLE_EVALUATOR):
+        name = enrolment_pb2.ClientRole.Name(role).removeprefix("CLIENT_ROLE_").lower()
+        yield Sample("fedlens_clients", (name,), federation.clients.count(partial(_has, role)))
+    present = federation.presence.count(federation.clock.elapsed(), PRESENT_S)
+    yield Sample("fedlens_present_clients", (), present)
+    yield Sample("fedlens_aggregation_seconds", (), federation.aggregations)
+    tasks = dict(federation.tasks)
+    ended = {(row.task, row.state): (row.ended, row.last) for row in federation.store.read(_ENDED)}
+    for task in tasks.values():
+        # From zero on, so that Prometheus sees the first one as an increase.
+        for state in (admin_pb2.ROUND_STATE_COMMITTED, admin_pb2.ROUND_STATE_ABANDONED):
+            name = admin_pb2.RoundState.Name(state).removeprefix("ROUND_STATE_").lower()
+            yield Sample("fedlens_rounds", (task.name, name), ended.get((task.id, state), (0, 0.0))[0])
+        for event in MEMBER_EVENTS:
+            yield Sample("fedlens_members", (task.name, event), federation.member_events[task.id, event])
+        _, last = ended.get((task.id, admin_pb2.ROUND_STATE_COMMITTED), (0, 0.0))
+        yield Sample("fedlens_last_commit_timestamp_seconds", (task.name,), last)
+        yield from _of_task(federation, task)
+
+
+def _has(role: enrolment_pb2.ClientRole, profile: Profile) -> bool:
+    return profile.role == role and not profile.revoked
+
+
+def _of_task(federation: Federation, task: Task) -> Iterator[Sample]:
+    state = admin_pb2.TaskState.Name(task.state).removeprefix("TASK_STATE_").lower()
+    if not task.ended:
+        state = "suspended" if task.suspended else "paused" if task.paused else state
+    yield Sample("fedlens_tasks", (task.name, state), 1)
+    current = task.round
+    if current is None:
+        return
+    since = federation.clock.elapsed() - current.deadline + task.settings.deadline_s if current.deadline < inf else 0
+    yield Sample("fedlens_round", (task.name,), current.number)
+    yield Sample("fedlens_round_seconds", (task.name,), max(0.0, since))
+    overdue = not current.closing and federation.clock.elapsed() >= current.deadline
+    yield Sample("fedlens_round_overdue", (task.name,), float(overdue))
+    for state_number, count in current.counts.copy().items():
+        name = admin_pb2.MemberState.Name(state_number).removeprefix("MEMBER_STATE_").lower()
+        yield Sample("fedlens_round_members", (task.name, name), count)

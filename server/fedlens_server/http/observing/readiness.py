@@ -1,0 +1,31 @@
+"""Whether requests should be sent to this server now."""
+
+import asyncio
+import shutil
+
+from aiohttp import web
+
+from fedlens_server.http.service import SERVICE, Service, ServiceState
+
+
+def obstacle(service: Service) -> str:
+    """The reason for which the server cannot serve requests; empty: it can. Asks the file system."""
+    if service.state is not ServiceState.READY:
+        return str(service.state.value)
+    if service.store.writing.broken:
+        return "the state can no longer be written; see the log, and restart the server"
+    least = service.config.limits.min_free_bytes
+    if shutil.disk_usage(service.store.folder).free < least:
+        return f"the disk has less than {least} free bytes (limits.min_free_bytes)"
+    return ""
+
+
+async def healthz(_: web.Request) -> web.Response:
+    """`GET /healthz`: the process answers."""
+    return web.Response(text="ok\n")
+
+
+async def readyz(request: web.Request) -> web.Response:
+    """`GET /readyz`: status 200 while requests are served, else 503 with the reason."""
+    found = await asyncio.to_thread(obstacle, request.app[SERVICE])
+    return web.Response(status=503 if found else 200, text=f"{found or 'ready'}\n")

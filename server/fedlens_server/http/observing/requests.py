@@ -1,0 +1,42 @@
+"""Each request with an id, its address and its time: in the log, in the metrics, and in the response's header."""
+
+import random
+import time
+
+from aiohttp import web
+from aiohttp.typedefs import Handler
+
+from fedlens_server.http.service import SERVICE
+from fedlens_server.telemetry import events
+from fedlens_server.telemetry.events import Event, Request
+
+REQUEST_ID = "X-Request-ID"
+SLOW_S = 5.0
+UNKNOWN = "unknown"
+# Their time is that of the connection.
+_NEVER_SLOW = ("/update", "/v1/blobs/{sha256}", "/v1/admin/blobs/{sha256}", "/v1/admin/parts/{sha256}")
+_generator = random.Random()
+
+
+@web.middleware
+async def observed(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Give a request its id, count and time it, and log it if it was slow."""
+    metrics = request.app[SERVICE].metrics
+    route = request.match_info.route.resource
+    # The method of an unknown route may be any word.
+    where = UNKNOWN if route is None else f"{request.method} {route.canonical}"
+    seen = Request(f"{_generator.getrandbits(40):010x}", request.remote or "", where)
+    token = events.REQUEST.set(seen)
+    began, sent = time.perf_counter(), 0
+    try:
+        response = await handler(request)
+        if not response.prepared:
+            response.headers[REQUEST_ID] = seen.id
+        sent = response.content_length or 0
+        return response
+    finally:
+        seconds = time.perf_counter() - began
+        metrics.served[where].add(seen, seconds, request.content_length or 0, sent)
+        if seconds > SLOW_S and not seen.held and not where.endswith(_NEVER_SLOW):
+            events.note(Event.SLOW_REQUEST, seconds=seconds)
+        events.REQUEST.reset(token)

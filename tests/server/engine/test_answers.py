@@ -1,0 +1,54 @@
+"""What clients were last told, for operators."""
+
+import pytest
+
+from fedlens_server.engine.arrivals import answers
+from fedlens_server.engine.arrivals.answers import Answer, Answers
+from tests.server.fakes import ALICE, BOB, CAROL, client_ids
+
+REST, WORK = Answer("wait-rest", 1), Answer("assignment", 1)
+
+
+def test_the_last_answer_of_each_client_counts_while_it_is_recent() -> None:
+    found = Answers()
+    found.note(ALICE, WORK, 100.0)
+    found.note(ALICE, REST, 160.5)
+    found.note(BOB, REST, 150.0)
+    found.note(CAROL, WORK, 170.0)
+    found.note(client_ids(6)[5], Answer("wait-rest", 2), 170.0)
+
+    assert found.last(ALICE) == (REST, 160.0)
+    assert found.last(bytes(32)) is None
+    assert found.counts(1, since=100) == {"wait-rest": 2, "assignment": 1}
+    assert found.counts(1, since=155) == {"wait-rest": 1, "assignment": 1}
+    assert found.counts(2, since=0) == {"wait-rest": 1}
+
+
+def test_clients_that_were_answered_long_ago_make_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(answers, "MOST_CLIENTS", 2)
+    found = Answers()
+    for client in (ALICE, BOB, ALICE, CAROL):
+        found.note(client, WORK, 1.0)
+
+    assert [found.last(client) is not None for client in (ALICE, BOB, CAROL)] == [True, False, True]
+
+
+def test_texts_that_clients_choose_do_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(answers, "MOST_ANSWERS", 4)
+    found = Answers()
+    for number in range(9):
+        found.note(ALICE, Answer("wait-not-eligible", 1, f"{number} photos"), 1.0)
+    found.note(BOB, Answer("wait-not-eligible", 1, "0 photos"), 1.0)
+
+    assert found.last(ALICE) == (Answer("wait-not-eligible", 1), 1.0)
+    assert found.last(BOB) == (Answer("wait-not-eligible", 1, "0 photos"), 1.0)
+
+
+def test_a_forgotten_client_leaves_no_answer() -> None:
+    found = Answers()
+    found.note(ALICE, WORK, 1.0)
+
+    found.forget(ALICE)
+    found.forget(ALICE)
+
+    assert found.last(ALICE) is None

@@ -1,0 +1,209 @@
+"""Tasks that an operator pauses, resumes, hurries and changes, and tasks that pause themselves."""
+
+import json
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from fedlens_proto.v1 import admission_pb2, enrolment_pb2, update_pb2
+from fedlens_server.engine.operators import control
+from fedlens_server.engine.operators.access import Operator
+from fedlens_server.errors import Malformed, TaskDiffers
+from tests.server.engine.arrivals import Arrivals
+from tests.server.fakes import ALICE, BOB, CAROL, EVALUATORS, EVE, Bench, evaluation_of
+
+KIM = Operator(name="kim", role=admission_pb2.TOKEN_ROLE_OPERATE)
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Arrivals]:
+    with closing(Arrivals(tmp_path / "control")) as found:
+        found.enrol([ALICE, BOB, CAROL])
+        yield found
+
+
+def pause(bench: Bench) -> None:
+    control.pause(bench.federation, bench.task, KIM).result()
+    bench.settle()
+
+
+def resume(bench: Bench) -> None:
+    control.resume(bench.federation, bench.task, KIM).result()
+    bench.settle()
+
+
+def change(bench: Bench, **settings: object) -> None:
+    control.change(bench.federation, bench.task, json.dumps(settings), KIM).result()
+
+
+def test_a_paused_task_gives_no_place_but_what_is_under_way_commits(server: Arrivals) -> None:
+    server.take(goal=2, min_reports=1, rest=0)
+    assert server.has_place(ALICE)
+    pause(server)
+
+    assert server.reason(BOB) == "paused"
+    assert server.has_place(ALICE)
+    server.report(ALICE)
+    server.clock.wind(3600)
+    server.advance()
+
+    assert server.ends == ["committed"]
+    assert server.show().task.paused == "by kim"
+    assert server.show().task.reason == "paused by kim"
+    assert server.reason(ALICE) == "paused"
+
+
+def test_a_pause_outlives_a_restart_and_ends_at_the_operators_word(server: Arrivals) -> None:
+    server.take(goal=1, rest=0)
+    assert server.has_place(ALICE)
+    server.report(ALICE)
+    pause(server)
+    server.advance()
+    server.reopen()
+    assert server.ends == ["committed"]
+    assert server.reason(BOB) == "paused"
+
+    resume(server)
+
+    assert server.ends == ["committed", "open"]
+    assert server.has_place(BOB)
+    assert server.show().task.paused == ""
+
+
+def test_a_place_whose_time_is_over_is_not_given_again_while_paused(server: Arrivals) -> None:
+    server.take(goal=1, member_deadline_s=60)
+    assert server.has_place(ALICE)
+    pause(server)
+    server.clock.wind(60)
+    assert server.reason(ALICE) == "paused"
+
+
+def test_a_drawn_task_opens_no_round_while_it_is_paused(bench: Bench) -> None:
+    bench.start()
+    pause(bench)
+    bench.commit()
+    assert [each.round for each in bench.show().rounds] == [1]
+
+    resume(bench)
+    assert [each.round for each in bench.show().rounds] == [1, 2]
+
+
+def test_a_task_that_waits_for_its_population_does_not_start_while_it_is_paused(bench: Bench) -> None:
+    bench.make(population=2)
+    pause(bench)
+    bench.enrol([ALICE, BOB])
+    assert not bench.show().rounds
+
+    resume(bench)
+    assert [each.round for each in bench.show().rounds] == [1]
+
+
+def test_the_open_round_ends_at_the_operators_word_with_what_is_stored(server: Arrivals) -> None:
+    server.take(goal=3, min_reports=1)
+    assert server.has_place(ALICE)
+    server.report(ALICE)
+
+    control.end_round(server.federation, server.task, KIM).result()
+    server.advance()
+
+    assert server.ends == ["committed", "open"]
+
+
+def test_a_round_that_is_ended_too_early_is_abandoned_and_does_not_count_as_a_failure(server: Arrivals) -> None:
+    server.take(goal=3, min_reports=2, max_consecutive_abandoned=1)
+    assert server.has_place(ALICE)
+    server.report(ALICE)
+
+    control.end_round(server.federation, server.task, KIM).result()
+    server.reopen()
+    server.advance()
+
+    assert server.ends == ["abandoned", "open"]
+    assert server.show().rounds[0].reason.startswith("1 valid updates came, 2 are needed")
+
+
+def test_changed_settings_hold_from_the_next_decision_on_and_after_a_restart(server: Arrivals) -> None:
+    server.take(goal=1, rounds=2, rest=0)
+    change(server, goal=2, min_reports=2, rounds=3)
+    assert server.has_place(ALICE)
+    server.report(ALICE)
+    server.advance()
+    assert server.ends == ["open"]
+
+    server.reopen()
+    assert server.has_place(BOB)
+    server.report(BOB)
+    server.advance()
+
+    assert server.ends == ["committed", "open"]
+    assert server.show().task.rounds_total == 3
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"epochs": 2}, "task settings: epochs: found a change, must be left as it is: only cap, clip"),
+        ({"goal": 0}, "task settings: goal: found 0, must be updates that a round wants"),
+        (
+            {"goal": 1, "min_reports": 2},
+            "task settings: min_reports: found 2, must be at most the clients of a round, 1",
+        ),
+        ({"rounds": 1}, "task settings: rounds: found 1, must be at least 2"),
+        ({"cohort": 2}, 'task settings: cohort: found 2, must be left out with selection "arrivals"'),
+    ],
+)
+def test_a_change_that_cannot_be_is_refused_and_changes_nothing(
+    server: Arrivals, changes: dict[str, object], message: str
+) -> None:
+    server.take(goal=1, rounds=2, rest=0)
+    assert server.has_place(ALICE)
+    server.report(ALICE)
+    server.advance()
+    before = server.task.settings
+
+    with pytest.raises(Malformed) as caught:
+        change(server, **changes)
+
+    assert str(caught.value).startswith(message)
+    assert server.task.settings == before
+
+
+def test_nothing_of_an_ended_task_can_be_changed(server: Arrivals) -> None:
+    server.take(goal=1, rounds=1)
+    assert server.has_place(ALICE)
+    server.report(ALICE)
+    server.advance()
+    for act in (pause, resume, change):
+        with pytest.raises(TaskDiffers, match="has ended"):
+            act(server)
+
+
+def measure(server: Arrivals, right: int) -> None:
+    """Commit a round, and have Eve find so many of a hundred photos right."""
+    assert server.has_place(ALICE)
+    server.report(ALICE)
+    server.advance()
+    assignment = server.check_in(EVE).assignment
+    header = evaluation_of(assignment)
+    for sums in header.evaluations:
+        sums.CopyFrom(update_pb2.EvaluationSums(label=sums.label, count=100, correct=right, loss=1.0))
+    server.evaluate(EVE, header, number=assignment.round, body=bytes([right]) * 32)
+    server.settle()
+
+
+def test_a_task_pauses_itself_when_its_model_becomes_worse_by_more_than_it_allows(server: Arrivals) -> None:
+    server.enrol([EVE], EVALUATORS)
+    assert server.federation.clients[EVE].role == enrolment_pb2.CLIENT_ROLE_EVALUATOR
+    server.take(goal=1, rounds=9, rest=0, pause_if_accuracy_falls=5)
+    measure(server, 80)
+    measure(server, 76)
+    assert not server.task.paused
+
+    measure(server, 75)
+
+    assert server.task.paused == (
+        "because accuracy fell: 75.0 % after round 3, 80.0 % after round 1; the task allows less than 5 points"
+    )
+    assert server.reason(BOB) == "paused"

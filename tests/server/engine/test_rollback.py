@@ -1,0 +1,151 @@
+"""Tasks that go back to an earlier round, and models that are released."""
+
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedlens_proto.v1 import admission_pb2
+from fedlens_server.engine import assignments
+from fedlens_server.engine.operators import rollback
+from fedlens_server.engine.operators.access import Operator
+from fedlens_server.errors import Malformed, TaskDiffers
+from tests.server.bundles import tiny_bundle
+from tests.server.engine.arrivals import Arrivals
+from tests.server.fakes import ALICE, BOB, Bench
+
+KIM = Operator(name="kim", role=admission_pb2.TOKEN_ROLE_OPERATE)
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Arrivals]:
+    with closing(Arrivals(tmp_path / "rollback")) as found:
+        found.enrol([ALICE, BOB])
+        yield found
+
+
+def commit(server: Arrivals, shift: float = 1.0) -> None:
+    """A round in which Alice adds `shift` to every weight."""
+    assert server.has_place(ALICE)
+    server.report(ALICE, shift)
+    server.advance()
+
+
+def roll_back(bench: Bench, number: int) -> None:
+    rollback.roll_back(bench.federation, bench.task, number, KIM).result()
+    bench.settle()
+
+
+def release(bench: Bench, number: int = 0) -> None:
+    rollback.release(bench.federation, bench.task, number, KIM).result()
+    bench.settle()
+
+
+def bias(bench: Bench) -> float:
+    return float(bench.model()["fc.bias"][0])
+
+
+def used(server: Arrivals) -> float | None:
+    """The bias of the model that Bob would use; None: he has none."""
+    model = assignments.current_model(server.task, server.federation.clients[BOB])
+    return None if model is None else float(server.store.tensors(model.sets[0].sha256)["fc.bias"][0])
+
+
+@pytest.mark.parametrize("restart", [False, True])
+def test_a_task_goes_on_from_an_earlier_state(server: Arrivals, restart: bool) -> None:
+    server.take(goal=1, rounds=5, rest=0, clip=False)
+    commit(server)
+    after_first = bias(server)
+    commit(server, 100.0)
+    assert server.has_place(ALICE)
+    if restart:
+        server.reopen()
+
+    roll_back(server, 1)
+    if restart:
+        server.reopen()
+
+    assert server.ends == ["committed", "undone", "abandoned", "open"]
+    assert bias(server) == after_first
+    assert server.show().rounds[2].reason == "rolled back to round 1 by kim"
+    assert server.show().task.rounds_committed == 1
+    assert list(server.show().task.kept_rounds) == [1]
+    commit(server)
+    assert bias(server) == after_first + 1
+    assert server.show().task.rounds_committed == 2
+
+
+def test_three_states_are_kept_with_their_blobs_and_no_more(server: Arrivals) -> None:
+    server.take(goal=1, rounds=9, rest=0)
+    for _ in range(5):
+        commit(server)
+
+    assert list(server.show().task.kept_rounds) == [3, 4, 5]
+    held = server.task.copies.values()
+    assert all(digest in server.store.blobs.sizes for digests in held for digest in digests)
+    # The bundle's three parts, and the models of three rounds; garbage of one more round may wait for the next sweep.
+    assert len(server.store.blobs.sizes) <= 3 + 3 + 1
+    with pytest.raises(Malformed, match="round: found 2, must be one whose state is kept: 3, 4, 5"):
+        roll_back(server, 2)
+
+
+def test_an_update_that_was_being_aggregated_changes_nothing_after_a_rollback(server: Arrivals) -> None:
+    server.take(goal=1, rounds=5, rest=0)
+    commit(server)
+    before = bias(server)
+    assert server.has_place(ALICE)
+    server.report(ALICE, 7.0)
+    roll_back(server, 1)
+    server.advance()
+    assert bias(server) == before
+    assert server.ends == ["committed", "abandoned", "open"]
+
+
+def test_state_of_single_clients_is_a_reason_to_refuse(patchwork: Bench) -> None:
+    patchwork.start(tiny_bundle(references=("global",), fill=0.5), method="patchwork")
+    for client in (ALICE, BOB):
+        patchwork.upload(client, {"fc.bias": np.full(2, 2.0, np.float32)}, class_counts=[4, 6])
+    patchwork.advance()
+    assert patchwork.show().task.rounds_committed == 1
+
+    with pytest.raises(TaskDiffers, match="'patchwork' has state of single clients on the server"):
+        roll_back(patchwork, 1)
+
+
+def test_clients_predict_with_the_released_model_alone(server: Arrivals) -> None:
+    server.take(goal=1, rounds=9, rest=0, release="manual")
+    commit(server)
+    assert used(server) is None
+
+    release(server)
+    first = used(server)
+    assert first == bias(server)
+    for _ in range(4):
+        commit(server)
+    server.reopen()
+
+    assert used(server) == first
+    assert server.show().task.released_round == 1
+    assert bias(server) == first + 4
+
+
+def test_a_rollback_takes_a_later_release_back_with_it(server: Arrivals) -> None:
+    server.take(goal=1, rounds=9, rest=0, release="manual")
+    commit(server)
+    after_first = bias(server)
+    commit(server, 50.0)
+    release(server, 2)
+
+    roll_back(server, 1)
+
+    assert server.show().task.released_round == 1
+    assert used(server) == after_first
+
+
+def test_a_task_that_releases_by_itself_is_told_apart(server: Arrivals) -> None:
+    server.take(goal=1, rounds=3)
+    commit(server)
+    with pytest.raises(TaskDiffers, match='release "auto"'):
+        release(server, 1)

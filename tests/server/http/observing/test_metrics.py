@@ -1,0 +1,108 @@
+"""What a scrape of a running server gives."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.server.bundles import tiny_bundle
+from tests.server.http.running import Server, running
+
+
+async def scraped(server: Server) -> dict[tuple[str, ...], float]:
+    """Values by name and labels, in the order of the labels' names."""
+    answer = await server.admin("GET", "/metrics")
+    assert answer.status == 200, answer
+    families = text_string_to_metric_families(answer.body.decode())
+    return {
+        (each.name, *(each.labels[name] for name in sorted(each.labels))): each.value
+        for family in families
+        for each in family.samples
+    }
+
+
+async def test_a_scrape_counts_what_has_happened(server: Server) -> None:
+    await server.create(tiny_bundle(3), population=2, rounds=2)
+    clients = [await server.client(1), await server.client(2)]
+    assignments = [await client.assignment() for client in clients]
+    await clients[0].upload(assignments[0])
+    await clients[1].check_in()
+    await clients[0].enrol("not-a-token")
+    before = await scraped(server)
+    await clients[1].upload(assignments[1])
+    await clients[1].assignment()
+    after = await scraped(server)
+
+    wanted = {
+        ("fedlens_requests_total", "ok", "POST /v1/check-in"): 3.0,
+        ("fedlens_requests_total", "unauthorised", "POST /v1/clients"): 1.0,
+        ("fedlens_request_seconds_count", "POST /v1/clients"): 3.0,
+        ("fedlens_check_ins_total", "assignment"): 3.0,
+        ("fedlens_clients", "trainer"): 2.0,
+        ("fedlens_present_clients",): 2.0,
+        ("fedlens_tasks", "running", "demo"): 1.0,
+        ("fedlens_round", "demo"): 1.0,
+        ("fedlens_round_members", "reported", "demo"): 1.0,
+        ("fedlens_members_total", "given", "demo"): 2.0,
+        ("fedlens_members_total", "reported", "demo"): 1.0,
+        ("fedlens_ready",): 1.0,
+    }
+    assert {key: before.get(key) for key in wanted} == wanted
+    assert before[("fedlens_received_bytes_total", "PUT /v1/tasks/{task}/rounds/{round}/update")] > 100
+    assert before[("fedlens_commit_seconds_count",)] > 3
+    assert before[("fedlens_rounds_total", "committed", "demo")] == 0.0
+    assert after[("fedlens_rounds_total", "committed", "demo")] == 1.0
+    assert after[("fedlens_round", "demo")] == 2.0
+    assert after[("fedlens_aggregation_seconds_count",)] == 1.0
+    assert after[("fedlens_disk_free_bytes",)] > 0
+
+
+async def test_metrics_need_the_token_and_are_not_on_the_address_of_clients(server: Server) -> None:
+    without = await server.request("GET", f"{server.admin_url}/metrics")
+    wrong = await server.admin("GET", "/metrics", token="wrong")
+    of_clients = await server.request("GET", f"{server.url}/metrics", Authorization="Bearer token-of-the-operators")
+
+    assert [answer.status for answer in (without, wrong, of_clients)] == [401, 401, 404]
+
+
+async def test_labels_come_from_no_stranger(server: Server) -> None:
+    for n in range(3):
+        await server.request("GET", f"{server.url}/v1/{n}")
+        await server.request("PATCH", f"{server.url}/v1/check-in")
+
+    found = await scraped(server)
+
+    assert found["fedlens_requests_total", "unknown", "unknown"] == 6.0
+    assert [key for key in found if "PATCH" in str(key)] == []
+
+
+async def test_a_server_on_a_full_disk_says_that_it_is_not_ready(tmp_path: Path) -> None:
+    async with running(tmp_path, min_free_bytes=1 << 60) as server:
+        ready, healthy = [await server.request("GET", f"{server.url}/{path}") for path in ("readyz", "healthz")]
+        found = await scraped(server)
+
+    assert (ready.status, healthy.status) == (503, 200)
+    assert ready.body == b"the disk has less than 1152921504606846976 free bytes (limits.min_free_bytes)\n"
+    assert found["fedlens_ready",] == 0.0
+
+
+async def test_a_server_that_can_write_no_more_says_so(server: Server) -> None:
+    def fault() -> None:
+        raise RuntimeError("the view would no longer be what the database holds")
+
+    spoilt = server.service.store.submit(lambda transaction: transaction.after_commit(fault))
+    with pytest.raises(RuntimeError):
+        await asyncio.wrap_future(spoilt)
+    ready = await server.request("GET", f"{server.url}/readyz")
+
+    assert (ready.status, ready.body[:36]) == (503, b"the state can no longer be written; ")
+
+
+async def test_a_task_that_an_operator_paused_is_seen_as_paused(server: Server) -> None:
+    await server.create(tiny_bundle(3), population=1)
+    await server.client(1)
+
+    await server.admin("POST", "/v1/admin/tasks/demo/pause")
+
+    assert {key for key in await scraped(server) if key[0] == "fedlens_tasks"} == {("fedlens_tasks", "paused", "demo")}

@@ -1,0 +1,95 @@
+"""Backups of a running server, and a server that goes on from one."""
+
+import asyncio
+from pathlib import Path
+
+from fedlens_proto.v1 import admin_pb2
+from fedlens_server.store import backups
+from tests.server.http.running import Answer, Server, running, trained, update
+
+# 2 x 20,000 float32, which fit no row of the database.
+FEATURES = 20_000
+
+
+async def back_up(server: Server, keep: int = 0) -> Answer:
+    server.clock.wind(1.0)
+    body = admin_pb2.BackupRequest(protocol=1, keep=keep).SerializeToString()
+    return await server.admin("POST", "/v1/admin/backups", body)
+
+
+def read(answer: Answer) -> admin_pb2.BackupResponse:
+    assert answer.status == 200, answer
+    return admin_pb2.BackupResponse.FromString(answer.body)
+
+
+async def test_a_restored_server_goes_on_and_refuses_what_it_no_longer_knows(tmp_path: Path) -> None:
+    folder = tmp_path / "backups"
+    async with running(tmp_path / "old", backups=folder) as server:
+        client, first = await server.member(FEATURES)
+        saved = read(await back_up(server))
+        await client.upload(first, update(first, trained(FEATURES)))
+        second = await client.assignment()
+
+    about = backups.restore(folder / saved.name, tmp_path / "new" / "data")
+
+    async with running(tmp_path / "new") as server:
+        client.server = server
+        unknown = await client.upload(second, update(second, trained(FEATURES, 2.0)))
+        again = await client.upload(first, update(first, trained(FEATURES)))
+        next_one = await client.assignment()
+        assert (first.round, second.round, next_one.round) == (1, 2, 2)
+        assert unknown.outcome == (404, "unknown")
+        assert again.status == 200
+        assert about.taken_at == saved.taken_at
+
+
+async def test_backups_share_blobs_and_the_oldest_leave(tmp_path: Path) -> None:
+    folder = tmp_path / "backups"
+    async with running(tmp_path, backups=folder) as server:
+        client, assignment = await server.member(FEATURES)
+        first, second = read(await back_up(server)), read(await back_up(server))
+        await client.upload(assignment, update(assignment, trained(FEATURES)))
+        await client.assignment()
+        third = read(await back_up(server, keep=2))
+        audit = await server.admin("GET", "/v1/admin/audit")
+
+    assert first.copied == first.blobs > 0
+    assert second.copied == 0 < second.blobs
+    assert third.copied > 0
+    assert third.removed == 1
+    assert sorted(path.name for path in folder.iterdir()) == [second.name, third.name, "blobs"]
+    for kept in (second, third):
+        backups.check(folder / kept.name)
+    assert audit.body.count(b"backup") == 3
+
+
+async def test_one_backup_is_made_at_a_time(tmp_path: Path) -> None:
+    async with running(tmp_path, backups=tmp_path / "backups") as server:
+        server.service.store.blobs.keep_files()
+        refused = await back_up(server)
+        server.service.store.blobs.end_keeping_files()
+        made = await back_up(server)
+
+    assert refused.outcome == (429, "slow-down")
+    assert made.status == 200
+
+
+async def test_a_server_without_a_folder_for_backups_says_so(tmp_path: Path) -> None:
+    async with running(tmp_path) as server:
+        refused = await back_up(server)
+
+    assert refused.outcome == (404, "unknown")
+    assert "server.backups is not set" in refused.error.message
+
+
+async def test_a_folder_that_cannot_be_written_is_named_and_the_next_try_is_free(tmp_path: Path) -> None:
+    folder = tmp_path / "backups"
+    folder.write_text("no folder")
+    async with running(tmp_path, backups=folder) as server:
+        refused = await back_up(server)
+        await asyncio.to_thread(folder.unlink)
+        made = await back_up(server)
+
+    assert refused.outcome == (503, "unavailable")
+    assert str(folder) in refused.error.message
+    assert made.status == 200

@@ -1,0 +1,52 @@
+"""Connections that strangers open and leave: they neither stay nor keep others out."""
+
+import asyncio
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from tests.server.http.running import Server, running, until
+
+Stream = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+async def connect(server: Server, begin: bytes = b"") -> Stream:
+    reader, writer = await asyncio.open_connection("127.0.0.1", urlsplit(server.url).port)
+    writer.write(begin)
+    return reader, writer
+
+
+async def closed(stream: Stream) -> bool:
+    """Tell whether the server closes a connection within some seconds."""
+    reader, writer = stream
+    try:
+        async with asyncio.timeout(5):
+            return await reader.read() == b""
+    except ConnectionResetError:
+        return True
+    finally:
+        writer.close()
+
+
+async def test_a_connection_without_a_whole_head_is_closed(tmp_path: Path) -> None:
+    async with running(tmp_path, idle_s=0.1) as server:
+        silent, half = await connect(server), await connect(server, b"GET /healthz HTTP/1.1\r\nHost:")
+        assert await closed(silent)
+        assert await closed(half)
+
+
+async def test_idle_connections_make_room_for_those_that_ask(tmp_path: Path) -> None:
+    async with running(tmp_path, max_connections=8) as server:
+        client = await server.client(1)
+        held = asyncio.create_task(client.check_in(hold_ms=60_000))
+        await until(lambda: len(server.service.polls) == 1)
+
+        idle = [await connect(server) for _ in range(40)]
+        other = await server.client(2)
+
+        assert (await other.check_in()).WhichOneof("result") == "wait"
+        assert len(server.service.polls) == 1  # a held check-in is not idle
+        assert await closed(idle[0])
+        assert len(server.service.servers["clients"].connections) <= 8
+        held.cancel()
+        for _, writer in idle:
+            writer.close()

@@ -1,0 +1,144 @@
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fedlens_server.errors import StoreUnusable
+from fedlens_server.store import Store, backups
+
+# A blob of 256 KiB, which is a file.
+LARGE = bytes(range(256)) * 1024
+# Ends itself as `kill -9` would, when the first blob is on its way.
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from fedlens_server.store import backups
+backups._sync = lambda folder: os.kill(os.getpid(), signal.SIGKILL)
+backups.make(Path(sys.argv[1]), Path(sys.argv[2]), 0.0)
+"""
+
+
+def put(store: Store, raw: bytes) -> bytes:
+    with store.incoming() as incoming:
+        incoming.write(raw[:1])
+        incoming.write(raw[1:])
+        stored = incoming.finish()
+        store.submit(lambda transaction: transaction.place(stored)).result()
+    return stored.digest
+
+
+def delete(store: Store, digest: bytes) -> None:
+    store.submit(lambda transaction: store.delete_blobs(transaction, [digest])).result()
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    opened = Store.open(tmp_path / "data")
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "backups"
+
+
+def test_a_blob_that_is_deleted_after_the_snapshot_is_in_the_backup_and_then_leaves_the_state(
+    store: Store, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    digest = put(store, LARGE)
+    snapshot = backups._snapshot
+
+    def then_deleted(source: Path, target: Path) -> str:
+        taken = snapshot(source, target)
+        delete(store, digest)
+        return taken
+
+    monkeypatch.setattr(backups, "_snapshot", then_deleted)
+    store.blobs.keep_files()
+    made = backups.make(store.folder, folder, 0.0)
+    store.blobs.end_keeping_files()
+
+    backups.check(folder / made.name)
+    assert (folder / "blobs" / digest.hex()).read_bytes() == LARGE
+    assert not store.blobs.path(digest).exists()
+
+
+def test_a_blob_that_is_stored_again_while_a_backup_is_made_stays(store: Store) -> None:
+    digest = put(store, LARGE)
+
+    store.blobs.keep_files()
+    delete(store, digest)
+    put(store, LARGE)
+    store.blobs.end_keeping_files()
+
+    assert store.blobs.path(digest).read_bytes() == LARGE
+
+
+def test_a_backup_that_is_killed_does_not_look_whole_and_the_next_one_clears_it_away(
+    store: Store, folder: Path, tmp_path: Path
+) -> None:
+    digest = put(store, LARGE)
+    command = [sys.executable, "-c", KILLED, str(store.folder), str(folder)]
+
+    killed = subprocess.run(command, check=False).returncode
+    (left,) = folder.glob(".*")
+    with pytest.raises(StoreUnusable, match="is no whole backup"):
+        backups.check(left)
+    made = backups.make(store.folder, folder, 1.0)
+
+    assert killed == -signal.SIGKILL
+    assert sorted(path.name for path in folder.iterdir()) == [made.name, "blobs"]
+    assert [path.name for path in (folder / "blobs").iterdir()] == [digest.hex()]
+
+
+@pytest.mark.parametrize("damaged", ["blob", "database"])
+def test_damage_is_found_and_nothing_that_a_server_would_take_up_is_written(
+    store: Store, folder: Path, tmp_path: Path, damaged: str
+) -> None:
+    digest = put(store, LARGE)
+    saved = folder / backups.make(store.folder, folder, 0.0).name
+    path = folder / "blobs" / digest.hex() if damaged == "blob" else saved / "server.sqlite3"
+    raw = bytearray(path.read_bytes())
+    raw[-1] ^= 1
+    path.write_bytes(raw)
+
+    with pytest.raises(StoreUnusable, match=f"{path} is damaged"):
+        backups.check(saved)
+    with pytest.raises(StoreUnusable, match=f"{path} is damaged"):
+        backups.restore(saved, tmp_path / "new")
+
+    assert not (tmp_path / "new" / "server.sqlite3").exists()
+
+
+def test_a_missing_blob_is_named(store: Store, folder: Path) -> None:
+    digest = put(store, LARGE)
+    saved = folder / backups.make(store.folder, folder, 0.0).name
+    (folder / "blobs" / digest.hex()).unlink()
+
+    with pytest.raises(StoreUnusable, match=f"{digest.hex()} cannot be read"):
+        backups.check(saved)
+
+
+def test_nothing_is_restored_over_what_is_there(store: Store, folder: Path) -> None:
+    saved = folder / backups.make(store.folder, folder, 0.0).name
+
+    with pytest.raises(StoreUnusable, match="is not empty"):
+        backups.restore(saved, store.folder)
+
+
+def test_a_restored_state_opens_with_its_blobs(store: Store, folder: Path, tmp_path: Path) -> None:
+    large, small = put(store, LARGE), put(store, b"small")
+    saved = folder / backups.make(store.folder, folder, 0.0).name
+
+    backups.restore(saved, tmp_path / "new")
+
+    restored = Store.open(tmp_path / "new")
+    try:
+        assert restored.blobs.path(large).read_bytes() == LARGE
+        assert restored.blobs.locate(small).raw == b"small"
+    finally:
+        restored.close()
