@@ -6,7 +6,6 @@ import secrets
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ from fedlens.admin_client import AdminClient
 from fedlens.demo.server_process import ServerProcess
 from fedlens_proto.manifest import Bundle
 from fedlens_proto.v1 import admin_pb2
+from fedlens_server.engine.operators.tokens import MAX_PER_MINUTE, hashed
 from fedlens_server.init import DATA, make_data
 
 _CONFIG = """\
@@ -23,10 +23,8 @@ data = "data"
 [admin]
 port = 0
 token_sha256 = "{admin}"
-[[enrolment]]
-name = "bench"
-role = "trainer"
-sha256 = "{trainer}"
+[limits]
+{limits}
 """
 
 
@@ -39,10 +37,10 @@ class Server:
     trainer_token: str
     pid: int
 
-    def create_task(self, bundle: Bundle, settings: Mapping[str, Any]) -> admin_pb2.Task:
+    def create_task(self, bundle: Bundle, settings: Mapping[str, Any], name: str = "bench") -> admin_pb2.Task:
         """A task with this bundle, FedAvg, and no limit of time that matters here."""
         whole = {"method": "fedavg", "deadline_s": 600, "seed": "00" * 32} | dict(settings)
-        return self.admin.create_task("bench", [bundle], json.dumps(whole))
+        return self.admin.create_task(name, [bundle], json.dumps(whole))
 
     def round_ends(self) -> list[float]:
         """The times at which rounds committed, in seconds since the epoch, by the server's clock."""
@@ -51,16 +49,20 @@ class Server:
 
 
 @contextmanager
-def serving(folder: Path) -> Iterator[Server]:
-    """Start a server with its state in `folder`, which may hold that of an earlier one, and end it gracefully."""
+def serving(folder: Path, limits: str = "") -> Iterator[Server]:
+    """Start a server with its state in `folder`, which may hold that of an earlier one, and end it gracefully.
+
+    `limits` are lines of its section `[limits]`.
+    """
     folder.mkdir(parents=True, exist_ok=True)
-    tokens = {role: secrets.token_hex(16) for role in ("admin", "trainer")}
-    for role, token in tokens.items():
-        (folder / f"{role}.token").write_text(token)
-    hashes = {role: sha256(token.encode()).hexdigest() for role, token in tokens.items()}
-    (folder / "fedlens.toml").write_text(_CONFIG.format(**hashes))
+    files = {role: folder / f"{role}.token" for role in ("admin", "trainer")}
+    for file in files.values():
+        if not file.exists():
+            file.write_text(secrets.token_hex(16))
+    tokens = {role: file.read_text() for role, file in files.items()}
+    (folder / "fedlens.toml").write_text(_CONFIG.format(admin=hashed(tokens["admin"]), limits=limits))
     if not (folder / DATA).exists():
-        make_data(folder / DATA)
+        make_data(folder / DATA, {"trainer": tokens["trainer"]}, max_uses=MAX_PER_MINUTE)
     with ServerProcess(folder) as process:
         yield Server(process.url, AdminClient(process.profile), tokens["trainer"], process.pid)
 

@@ -1,0 +1,294 @@
+"""What clients that lie cost, by method and attack: accuracy without attack, without rules, and with the defaults.
+
+    python -m bench.attacks [--folder DIR] [--seeds 1 2 3] [--bad 4] [--clients 20] [METHOD ...]
+
+Federations in this process, of the product's clients, methods and round engine: scikit-learn's digits at 16 x 16,
+LeNet-5, 20 clients with Dirichlet(0.5) classes, all in each of 30 rounds, of which the first 4 lie in each. Each run
+leaves a file in the folder, and the same command goes on from there. It prints the table of docs/robust-rules.md.
+
+    attack     what a bad client uploads instead of its update
+    absent     that it had no photos: no attack, but the others lack what it knows
+    huge       3e38 for every weight
+    flip       what it was sent minus its change
+    noise      what it was sent plus Gaussian noise, 10 times as long as its change
+    photos     its update, with the claim of 10^6 photos
+    labels     what it trained on photos whose labels are counted from the other end
+"""
+
+import argparse
+import asyncio
+import json
+import tempfile
+import tomllib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedlens.compare.bundles import export
+from fedlens.compare.photos import study_photos
+from fedlens.compare.plan import RunPlan, plan
+from fedlens.compare.results import run_values
+from fedlens.compare.run import running
+from fedlens.compare.run.direct_transport import DirectTransport
+from fedlens.compare.study import parse_study
+from fedlens.whole_file import replacing
+from fedlens_edge_client.client.transport import Blobs, Transport
+from fedlens_edge_client.emulation.faults import FaultPlan
+from fedlens_edge_client.emulation.fleet.config import FleetConfig
+from fedlens_edge_client.emulation.fleet.messages import client_name
+from fedlens_edge_client.emulation.transport_wrapper import TransportWrapper
+from fedlens_edge_client.storage.album import Album, AlbumSnapshot
+from fedlens_proto import blob, wire
+from fedlens_proto.v1 import update_pb2
+from fedlens_server.planning.local_plans import WEIGHTS
+
+CLAIMED = 10**6
+HUGE = 3e38
+ATTACKS = ("absent", "huge", "flip", "noise", "photos", "labels")
+DEFAULTS = {"exclude": True, "clip": True, "cap": True}
+OFF = dict.fromkeys(DEFAULTS, False)
+STUDY = """
+name = "attacks"
+clients = {clients}
+rounds = {rounds}
+epochs = 2
+seeds = {seeds}
+evaluate_every = {rounds}
+personal_evaluation = true
+
+[photos]
+source = "digits"
+
+[partition]
+name = "dirichlet"
+beta = 0.5
+
+[model]
+names = ["lenet5"]
+input_size = 16
+batch = 16
+
+[hyper]
+lr_extractor = 0.1
+lr_classifier = 0.1
+momentum = 0.0
+"""
+METHODS = {
+    "fedavg": "",
+    "fedns": "",
+    "fedavg_last_fc": "",
+    "fedavgm": "",
+    "fedprox": "hyper = { mu = 0.01 }",
+    "fedper": "",
+    "fedrep": "",
+    "moon": "",
+    "fedrs": "",
+    "fedlc": "",
+    "ditto": "",
+    "fedclassavg": "",
+    "per_fedavg": 'objective = "meta_fo"',
+    "feddyn": "hyper = { alpha = 0.01 }",
+    "scaffold": "hyper = { lr_extractor = 0.03, lr_classifier = 0.03 }",
+    "fedgen": "options = { iterations = 5, rows = 32 }",
+    "ifca": "options = { clusters = 2 }",
+    "fesem": "options = { clusters = 2 }",
+    "fedsoft": "options = { clusters = 2 }",
+    "pfedsim": "options = { warm_up = 0.5 }",
+    "fedfomo": "options = { share_models = true, others = 5, validation_percent = 20 }",
+    "fedbn": 'models = ["lenet5_bn"]',
+    "fedap": 'models = ["lenet5_bn"]\noptions = { warm_up = 0.5, model_momentum = 0.5 }',
+}
+Floats = NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class MirroredAlbum:
+    """An album with the labels counted from the other end of the classes."""
+
+    album: Album
+    classes: tuple[str, ...]
+
+    def photos(self, round_number: int) -> AlbumSnapshot:
+        """The photos with wrong labels; those for tests keep theirs."""
+        found = self.album.photos(round_number)
+        mirrored = dict(zip(self.classes, reversed(self.classes), strict=True))
+        wrong = tuple(each if each.is_test else replace(each, label=mirrored[each.label]) for each in found.photos)
+        return replace(found, photos=wrong)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MislabellingFleet(FleetConfig):
+    """A fleet whose first clients have wrong labels."""
+
+    bad: int
+
+    def album(self, index: int) -> Album:
+        """As the fleet's, perhaps mirrored."""
+        album = super().album(index)
+        return MirroredAlbum(album, self.pool.class_names) if 0 <= index < self.bad else album
+
+
+class LyingTransport(TransportWrapper):
+    """The `Transport` of a client that changes its updates."""
+
+    def __init__(self, inner: DirectTransport, attack: str, index: int) -> None:
+        """`index` is that of the client, which draws other noise than the others."""
+        super().__init__(inner)
+        self._server, self._attack, self._index = inner, attack, index
+
+    async def put_update(self, task: int, round_number: int, header: bytes, blobs: Blobs) -> update_pb2.Receipt:
+        """As the inner transport, after the attack."""
+        message = wire.decode(update_pb2.UpdateHeader, header[wire.LENGTH.size :])
+        sent = list(blobs)
+        if self._attack == "photos" and message.num_examples:
+            factor = CLAIMED // message.num_examples
+            message.num_examples *= factor
+            message.class_counts[:] = [factor * count for count in message.class_counts]
+        if self._attack == "absent":
+            message.num_examples = 0
+            message.class_counts[:] = [0] * len(message.class_counts)
+        for i, upload in enumerate(message.uploads):
+            if self._attack in ("huge", "flip", "noise") and upload.name == WEIGHTS and message.num_examples:
+                uploaded = dict(blob.Blob.from_bytes(_raw(sent[i])))
+                sent[i] = changed = blob.encode(self._changed(task, round_number, uploaded))
+                upload.sha256 = sha256(changed).digest()
+        await self._inner.put_update(task, round_number, wire.frame_update(message), sent)
+        own = b"".join([header, *map(_raw, blobs)])
+        return update_pb2.Receipt(body_sha256=sha256(own).digest())
+
+    def _changed(self, task: int, round_number: int, trained: dict[str, Any]) -> dict[str, Any]:
+        floats = {name: value for name, value in trained.items() if value.dtype.kind == "f"}
+        if self._attack == "huge":
+            return trained | {name: np.full_like(value, HUGE) for name, value in floats.items()}
+        before = self._before(task, floats)
+        changes = {name: value - before[name] for name, value in floats.items()}
+        if self._attack == "flip":
+            return trained | {name: before[name] - change for name, change in changes.items()}
+        draws = np.random.default_rng([self._index, round_number])
+        noise = {name: draws.standard_normal(value.shape, np.float32) for name, value in floats.items()}
+        factor = np.float32(10 * _norm(changes) / _norm(noise))
+        return trained | {name: before[name] + factor * noise[name] for name in floats}
+
+    def _before(self, task: int, floats: dict[str, Floats]) -> dict[str, Floats]:
+        """What the weights started from: of all downloads that have them, the nearest one."""
+        federation = self._server._federation  # what a client downloads is in its cache by digest alone
+        current = federation.tasks[task].round
+        assert current is not None
+        sets = [federation.store.tensors(each.sha256) for each in current.members[self._server._id].sets]
+        fitting = [{name: each[name] for name in floats} for each in sets if all(name in each for name in floats)]
+        initial = [{name: np.zeros_like(value) for name, value in floats.items()}]
+        return min(fitting or initial, key=lambda each: _norm({name: floats[name] - each[name] for name in floats}))
+
+
+def _raw(sent: bytes | Path) -> bytes:
+    return sent.read_bytes() if isinstance(sent, Path) else sent
+
+
+def _norm(tensors: dict[str, Floats]) -> float:
+    return float(np.sqrt(sum(np.sum(each.astype(np.float64) ** 2) for each in tensors.values())))
+
+
+def lying(attack: str, bad: int) -> Callable[..., Transport]:
+    """Makes the transports of a run."""
+
+    def made(inner: Transport, faults: FaultPlan, index: int, sleep: running.Sleep) -> Transport:
+        assert isinstance(inner, DirectTransport)
+        return LyingTransport(inner, attack, index) if index < bad else inner
+
+    return made
+
+
+def accuracy(folder: Path, run: RunPlan, attack: str, rules: dict[str, bool], bad: int) -> float | None:
+    """The global model's accuracy, or without one the mean one of honest clients; None: the task failed."""
+    with tempfile.TemporaryDirectory(dir=folder) as state:
+        given = vars(run.fleet) | {"state": Path(state), "evaluator_token": "evaluator"}
+        fleet = MislabellingFleet(**given, bad=bad) if attack == "labels" else FleetConfig(**given)
+        settings = json.dumps(json.loads(run.settings) | rules)
+        bundles = tuple(folder / bundle.folder for bundle in run.bundles)
+        try:
+            made = asyncio.run(running.run(fleet, settings, bundles, disturbed=lying(attack, bad)))
+        except running.RunFailed:
+            return None
+    values = run_values(run, made, {}, {})
+    if tested := [each["global"] for each in values["rounds"] if each["global"]]:
+        return float(tested[-1]["correct"] / tested[-1]["count"])
+    liars = {client_name(index) for index in range(bad)}
+    honest = [each for each in values["rounds"][-1]["members"] if each["client"] not in liars]
+    found = [each["before"] for each in honest if each.get("before") and each["before"]["count"]]
+    return fmean(each["correct"] / each["count"] for each in found)
+
+
+def cases() -> list[tuple[str, dict[str, bool]]]:
+    """Attacks and rules, the empty attack first."""
+    return [("", OFF), ("", DEFAULTS)] + [(attack, rules) for attack in ATTACKS for rules in (OFF, DEFAULTS)]
+
+
+def cell(values: Sequence[float | None]) -> str:
+    """Percent, mean over seeds; how many tasks failed."""
+    if not values:
+        return "-"
+    known = [value for value in values if value is not None]
+    failed = len(values) - len(known)
+    mean = f"{100 * fmean(known):.1f}" if known else ""
+    return " ".join(filter(None, (mean, f"({failed} of {len(values)} failed)" if failed and known else ""))) or "fails"
+
+
+def table(folder: Path, methods: Sequence[str], seeds: Sequence[int]) -> str:
+    """The kept results as Markdown: for each attack without and with rules."""
+    heads = ["none", *ATTACKS]
+    lines = ["| method | " + " | ".join(heads) + " |", "|---" * (1 + len(heads)) + "|"]
+    for method in methods:
+        cells = []
+        for attack in ("", *ATTACKS):
+            pair = []
+            for rules in (OFF, DEFAULTS):
+                files = [_kept(folder, method, seed, attack, rules) for seed in seeds]
+                pair.append(cell([json.loads(file.read_text()) for file in files if file.is_file()]))
+            cells.append(" / ".join(pair))
+        lines.append(f"| {method} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def _kept(folder: Path, method: str, seed: int, attack: str, rules: dict[str, bool]) -> Path:
+    named = "defaults" if rules["clip"] else "off"
+    return folder / "accuracies" / f"{method}-{attack or 'none'}-{named}-{seed}.json"
+
+
+def main() -> None:
+    """Carry out the missing runs, and print the table."""
+    parser = argparse.ArgumentParser(description="Measure what lying clients cost.")
+    parser.add_argument("methods", nargs="*", metavar="METHOD", default=list(METHODS))
+    parser.add_argument("--folder", type=Path, default=Path("attacks"))
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
+    parser.add_argument("--clients", type=int, default=20)
+    parser.add_argument("--bad", type=int, default=4)
+    parser.add_argument("--rounds", type=int, default=30)
+    given = parser.parse_args()
+    folder = given.folder / f"{given.bad}-of-{given.clients}"
+    (folder / "accuracies").mkdir(parents=True, exist_ok=True)
+    text = STUDY.format(clients=given.clients, rounds=given.rounds, seeds=list(given.seeds))
+    text += "".join(f'\n[methods.{name}]\nmethod = "{name}"\n{METHODS[name]}\n' for name in given.methods)
+    study = parse_study(tomllib.loads(text), folder, "bench/attacks.py")
+    photos = study_photos(study.photos, given.folder / "cache", folder)
+    for run in plan(study, photos, folder).runs:
+        for attack, rules in cases():
+            kept = _kept(folder, run.label, run.seed, attack, rules)
+            if kept.is_file():
+                continue
+            for bundle in run.bundles:
+                export(folder, bundle, lambda stage: None)
+            found = accuracy(folder, run, attack, rules, given.bad)
+            with replacing(kept) as partial_file:
+                partial_file.write_text(json.dumps(found))
+            print(kept.stem, found, flush=True)
+    print(table(folder, given.methods, given.seeds))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,223 @@
+"""A server with very many clients: enrolled, waiting, checking in and sending updates.
+
+Each client sends bytes that were prepared beforehand. Server and clients have a core of their own where there are two.
+"""
+
+import asyncio
+import os
+import random
+import struct
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from functools import partial
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from bench import models, prepared_requests
+from bench.prepared_requests import Connection
+from bench.row import Row, Sample, against_target, seconds
+from bench.server_process import Server, cpu_seconds, serving, status_mb
+from fedlens_proto import blob, keyed_hash, wire
+from fedlens_proto.v1 import check_in_pb2, update_pb2
+from fedlens_server.init import DATA, make_data
+from fedlens_server.store import Store
+
+ENROLLED, PRESENT = 1_000_000, 100_000
+HOLD_MS = 600_000
+ROUNDS = 5
+UPDATES, CONNECTIONS, CHECK_IN_RUNS = 10_000, 50, 10
+LIMITS = "max_polls = 100_000\nmax_hold_ms = 600_000"
+HEAD = {"fc.bias": (10,), "fc.weight": (10, 256)}  # 10 kB
+FAILURE = update_pb2.FailureRequest(protocol=wire.PROTOCOL, reason=update_pb2.FAILURE_REASON_BUNDLE).SerializeToString()
+_ARRIVALS: dict[str, Any] = {"selection": "arrivals", "max_consecutive_abandoned": 1000, "over_selection": 1.0}
+
+
+def enrolled(folder: Path) -> Iterator[Row]:
+    """A million enrolled clients of which a tenth is present: memory, start of the server, opening of a round."""
+    generator, now = random.Random(1), time.time()
+    clients = [generator.randbytes(32) for _ in range(ENROLLED)]
+    with closing(_new_state(folder / "million")) as store:
+        prepared_requests.enrol(store, clients[:PRESENT], last_seen=now - 600)
+        prepared_requests.enrol(store, clients[PRESENT:], last_seen=now - 10 * 86_400)
+    ids = sys.getsizeof(dict.fromkeys(clients)) / ENROLLED + sys.getsizeof(clients[0])
+    bundle = models.inert_bundle(HEAD, folder / "bundle")
+    found = dict[str, tuple[float, float, list[float]]]()
+    for name in ("none", "million"):
+        started = time.perf_counter()
+        with serving(folder / name) as server:
+            ready_s = time.perf_counter() - started
+            memory = status_mb(server.pid, "VmRSS")
+            settings = _ARRIVALS | {"rounds": 1, "goal": 100}
+            server.create_task(bundle, settings)  # its parts are there when the next task is made
+            again = partial(server.create_task, bundle, settings)
+            opened_ms = [1000 * seconds(partial(again, name=f"bench {i}")) for i in range(ROUNDS)]
+        found[name] = ready_s, memory, opened_ms
+    few, many = found["none"], found["million"]
+    name = f"{ENROLLED:,} enrolled, {PRESENT:,} of them present"
+    each = (many[1] - few[1]) * 1e6 / ENROLLED
+    yield against_target(
+        f"{name}: memory a client", Sample((ids,)), Sample((each,)), 400, "the ids in a dict", unit="B", digits=0
+    )
+    yield against_target(
+        f"{name}: server started", Sample((few[0],)), Sample((many[0],)), 10, "without clients", unit="s", digits=1
+    )
+    yield against_target(
+        f"{name}: task made and its round opened",
+        *(Sample(tuple(few[2])), Sample(tuple(many[2])), 50, "without clients"),
+        unit="ms",
+        digits=1,
+    )
+
+
+def polls(folder: Path) -> Iterator[Row]:
+    """Held polls: until those that get a place know of it, and what each one costs."""
+    for waiting, places in ((1_000, 13), (10_000, 100)):
+        yield from asyncio.run(_polls(folder / str(waiting), waiting, places))
+
+
+async def _polls(folder: Path, waiting: int, places: int) -> list[Row]:
+    clients = waiting + (ROUNDS + 1) * places
+    with closing(_new_state(folder)) as store:
+        prepared_requests.enrol(store, [keyed_hash.client_id(prepared_requests.secret(i)) for i in range(clients)])
+    bundle = models.inert_bundle(HEAD, folder / "bundle")
+    with serving(folder, LIMITS) as server:
+        before = status_mb(server.pid, "VmRSS")
+        connections = [await Connection.to(server.url) for _ in range(clients)]
+        waiters = {each.send(prepared_requests.check_in(i, HOLD_MS)): i for i, each in enumerate(connections)}
+        await _idle(server)
+        each_kb = (status_mb(server.pid, "VmRSS") - before) * 1000 / clients
+        settings = _ARRIVALS | {"rounds": 1, "goal": places, "max_failures": 1}
+        await asyncio.to_thread(server.create_task, bundle, settings)
+        got, took = await _places(waiters, places), list[float]()
+        for _ in range(ROUNDS):
+            await _idle(server)
+            client, number = got[-1]
+            path = f"/v1/tasks/1/rounds/{number}/failure"
+            failing = prepared_requests.request("POST", path, client, FAILURE)
+            started = time.perf_counter()
+            connections[client].send(failing)  # ends the round, so that another one opens
+            got = await _places(waiters, places)
+            took.append(1000 * (time.perf_counter() - started))
+        for each in connections:
+            each.close()
+    floor = Sample((0.0,))
+    rows = [
+        against_target(
+            f"a round opens with {waiting:,} held polls: until {places} clients have their places",
+            *(floor, Sample(tuple(took)), 100, "none: a round that nobody waits for"),
+            unit="ms",
+            digits=0,
+        )
+    ]
+    if waiting >= 10_000:
+        name = f"{waiting:,} held polls: memory of each"
+        rows.append(against_target(name, floor, Sample((each_kb,)), 30, "no polls", unit="kB", digits=1))
+    return rows
+
+
+async def _places(waiters: dict[asyncio.Future[bytes], int], places: int) -> list[tuple[int, int]]:
+    """The clients that get so many places, each with its round, once all have them; they wait no more."""
+    got = list[tuple[int, int]]()
+    while len(got) < places:
+        done, _ = await asyncio.wait(waiters, return_when=asyncio.FIRST_COMPLETED)
+        for each in done:
+            answer = check_in_pb2.CheckInResponse.FromString(each.result())
+            if not answer.HasField("assignment"):
+                raise RuntimeError(f"a held poll was answered with {answer}")
+            got.append((waiters.pop(each), answer.assignment.round))
+    return got
+
+
+async def _idle(server: Server) -> None:
+    """Return once the server has had nothing to do for a moment."""
+    before = -1.0
+    while (now := cpu_seconds(server.pid)) > before:
+        before = now
+        await asyncio.sleep(0.5)
+
+
+def throughput(folder: Path) -> Iterator[Row]:
+    """Check-ins alone and updates of 10 kB alone: the server has one core, its clients have the other."""
+    with closing(_new_state(folder)) as store:
+        prepared_requests.enrol(store, [keyed_hash.client_id(prepared_requests.secret(i)) for i in range(UPDATES)])
+    bundle = models.inert_bundle(HEAD, folder / "bundle")
+    cores = sorted(os.sched_getaffinity(0))
+    with serving(folder, LIMITS) as server:
+        _pin(server.pid, cores[0])
+        os.sched_setaffinity(0, cores[-1:])
+        try:
+            server.create_task(bundle, _ARRIVALS | {"rounds": 1, "goal": UPDATES, "min_reports": UPDATES})
+            check_ins = [prepared_requests.check_in(i) for i in range(CONNECTIONS)]
+            runs = [asyncio.run(_check_ins(server, check_ins)) for _ in range(CHECK_IN_RUNS)]
+            memory = [each[1] for each in runs]
+            grown = f"memory after the first tenth {memory[0]:.0f} MB, at the end {memory[-1]:.0f} MB"
+            yield _rate_row("check-ins", [each[0] for each in runs], 3000, grown)
+            yield _rate_row("updates of 10 kB", asyncio.run(_updates(server)), 1000, "")
+        finally:
+            os.sched_setaffinity(0, cores)
+
+
+async def _check_ins(server: Server, prepared: Sequence[bytes]) -> tuple[float, float]:
+    """Check-ins a second for some seconds, and the server's memory after them, MB."""
+    lasted, _ = await prepared_requests.send_all(server.url, list(prepared) * 200, CONNECTIONS)
+    return len(prepared) * 200 / lasted, status_mb(server.pid, "VmRSS")
+
+
+async def _updates(server: Server) -> list[float]:
+    """Updates a second, in parts of all."""
+    raw = blob.encode(models.tensors(HEAD, seed=2))
+    prepared = list[bytes]()
+    check_ins = [prepared_requests.check_in(i) for i in range(UPDATES)]
+    _, answers = await prepared_requests.send_all(server.url, check_ins, CONNECTIONS)
+    for index, answer in enumerate(answers):
+        given = check_in_pb2.CheckInResponse.FromString(answer).assignment
+        own = raw[:-4] + struct.pack("<f", index)  # no two are the same bytes
+        header = update_pb2.UpdateHeader(
+            protocol=wire.PROTOCOL,
+            phase=given.phase,
+            bundle=given.bundle,
+            num_examples=1,
+            evaluations=[
+                update_pb2.EvaluationSums(label=each.label, count=1, correct=1, loss=0.5)
+                for each in given.local_plan.evaluations
+            ],
+            uploads=[
+                update_pb2.UploadedBlob(name=each.name, sha256=sha256(own).digest(), size=len(own))
+                for each in given.local_plan.uploads
+            ],
+        )
+        path = f"/v1/tasks/{given.task}/rounds/{given.round}/update"
+        prepared.append(prepared_requests.request("PUT", path, index, wire.frame_update(header) + own))
+    part = UPDATES // 5
+    parts = [prepared[start : start + part] for start in range(0, UPDATES, part)]
+    took = [(await prepared_requests.send_all(server.url, each, CONNECTIONS))[0] for each in parts]
+    return [part / lasted for lasted in took]
+
+
+def _rate_row(name: str, rates: Sequence[float], least: int, note: str) -> Row:
+    found = Sample(tuple(rates))
+    return against_target(
+        f"{name} alone, server on one core",
+        *(Sample((0.0,)), found, -least, "none"),
+        unit="a second",
+        digits=0,
+        judged=-found.median,
+        judged_text=f"{found.median:.0f} a second",
+        target_text=f">= {least} a second",
+        note=note,
+    )
+
+
+def _pin(pid: int, core: int) -> None:
+    """Keep all threads of a process on one core."""
+    for thread in Path(f"/proc/{pid}/task").iterdir():
+        os.sched_setaffinity(int(thread.name), {core})
+
+
+def _new_state(folder: Path) -> Store:
+    folder.mkdir(parents=True, exist_ok=True)
+    make_data(folder / DATA)
+    return Store.open(folder / DATA)
