@@ -79,6 +79,7 @@ def test_field_1_of_every_request_is_the_protocol() -> None:
     requests = [message for message in messages if message.name.endswith("Request") or message.name == "UpdateHeader"]
 
     assert {message.name for message in requests} == {
+        "BackupRequest",
         "BanRequest",
         "ChangeTaskRequest",
         "CheckInRequest",
