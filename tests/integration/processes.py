@@ -2,9 +2,11 @@
 
 import json
 import os
+import random
 import socket
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
@@ -40,9 +42,10 @@ def run_fedlens(*arguments: str) -> str:
 
 
 def free_ports(count: int) -> list[int]:
-    """TCP ports that nobody listens on."""
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [s.getsockname()[1] for s in sockets]
-    for s in sockets:
-        s.close()
-    return ports
+    """TCP ports that nobody listens on, below those that the system gives to connections of other tests meanwhile."""
+    found: set[int] = set()
+    while len(found) < count:
+        port = random.SystemRandom().randrange(10_000, 32_000)
+        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            found.add(port)
+    return list(found)
