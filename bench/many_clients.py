@@ -32,7 +32,10 @@ UPDATES, CONNECTIONS, CHECK_IN_RUNS = 10_000, 50, 10
 LIMITS = "max_polls = 100_000\nmax_hold_ms = 600_000"
 HEAD = {"fc.bias": (10,), "fc.weight": (10, 256)}  # 10 kB
 FAILURE = update_pb2.FailureRequest(protocol=wire.PROTOCOL, reason=update_pb2.FAILURE_REASON_BUNDLE).SerializeToString()
-_ARRIVALS: dict[str, Any] = {"selection": "arrivals", "max_consecutive_abandoned": 1000, "over_selection": 1.0}
+_ARRIVALS: dict[str, Any] = {
+    **{"selection": "arrivals", "max_consecutive_abandoned": 1000},
+    **{"over_selection": 1.0, "canary": 0},  # all places at once
+}
 
 
 def enrolled(folder: Path) -> Iterator[Row]:

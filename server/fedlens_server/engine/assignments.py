@@ -266,7 +266,8 @@ def _wait_for_place(
     if reason is None:
         rests = False
         if current is not None and client.id in task.participations:
-            is_free = places.free_places(task, current, federation.clock.elapsed()) > 0
+            bundle = task.bundle_for(client.profile, current.phase)
+            is_free = places.free_places(task, current, federation.clock.elapsed(), bundle) > 0
             rests = is_free and participation.rests(federation, task, current, client.id)
         reason = check_in_pb2.WAIT_REASON_REST if rests else check_in_pb2.WAIT_REASON_NEXT_ROUND
     if reason == check_in_pb2.WAIT_REASON_SITS_OUT:

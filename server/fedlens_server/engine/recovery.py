@@ -86,17 +86,15 @@ def _forgotten(federation: Federation) -> set[bytes]:
 def _task(federation: Federation, row: Row[Any]) -> Task:
     store, task_id = federation.store, row.id
     of_bundle = schema.task_bundles.c
-    bundles = tuple(
-        TaskBundle(bundle.manifest, manifests.parse(bundle.manifest))
-        for bundle in store.read(
-            select(schema.task_bundles).where(of_bundle.task == task_id).order_by(of_bundle.position)
-        )
-    )
+    rows = store.read(select(schema.task_bundles).where(of_bundle.task == task_id).order_by(of_bundle.position))
+    bundles = tuple(TaskBundle(each.manifest, manifests.parse(each.manifest)) for each in rows)
     try:
         task = phases.task_of(row, bundles, method_modules=federation.method_modules)
     except Malformed as error:
         task = phases.suspended(row, bundles, str(error))
         events.note(Event.TASK_SUSPENDED, task=row.name, reason=str(error))
+    for bundle, each in zip(bundles, rows, strict=True):
+        task.reports[bundle.id] += each.reports
     last = store.read(select(func.max(schema.rounds.c.number).label("number")).where(schema.rounds.c.task == task_id))
     task.next_round = (last[0].number or 0) + 1
     task.values, task.state_blobs = method_state.load(store, task_id)
@@ -148,7 +146,7 @@ def _round(federation: Federation, task: Task) -> Round | None:
         current.held = HeldPlaces()
         for client, member in current.members.items():
             if member.state == admin_pb2.MEMBER_STATE_PENDING:
-                current.held.hold(client, until, beside=member.phase != current.phase)
+                current.held.hold(client, until, member.bundle if member.phase == current.phase else None)
     if participation.counts(task):
         participation.load(federation, task, current.members)
     return current

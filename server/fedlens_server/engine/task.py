@@ -1,6 +1,6 @@
 """Tasks as they stand, in memory; `Federation` in `view.py` holds them."""
 
-from collections import deque
+from collections import Counter, deque
 from dataclasses import dataclass, field
 from functools import cached_property
 from hashlib import sha256
@@ -126,6 +126,8 @@ class Task:
     participations: dict[bytes, Participation] = field(default_factory=dict)
     # Clients that have taken part as often as they may, `max_participations`.
     exhausted: set[bytes] = field(default_factory=set)
+    # Reports with each bundle, by its digest; not counted once there are `canary`.
+    reports: Counter[bytes] = field(default_factory=Counter)
     # Most rounds that any client has taken part in, as of the last committed round.
     most_participations: int = 0
     # Phase and median norms of the last round that rules looked at.

@@ -12,7 +12,7 @@ from fedlens_proto import plans
 from fedlens_proto.blob import Layout
 from fedlens_proto.v1 import admin_pb2, assignment_pb2, update_pb2
 from fedlens_server.engine import evaluation, vetting, view
-from fedlens_server.engine.arrivals import participation
+from fedlens_server.engine.arrivals import canaries, participation
 from fedlens_server.engine.cohorts.members import Member, Round
 from fedlens_server.engine.task import Task, TaskBundle
 from fedlens_server.engine.view import Federation, operation
@@ -112,11 +112,12 @@ class Membership:
         """The member, if it can still report.
 
         Raises:
+            Forbidden: It has left the round.
             AlreadyFailed: It has reported a failure.
             UpdateInvalid: It is quarantined.
             RoundClosed: The round is over.
         """
-        member, number = self.member, self.number
+        member, number = self.require_present(), self.number
         if member.state == admin_pb2.MEMBER_STATE_FAILED:
             raise AlreadyFailed(
                 f"this client has reported a failure in round {number}, which is final: {member.reason}"
@@ -131,7 +132,8 @@ class Membership:
 @operation(lambda client, *_: client)
 def note_late(federation: Federation, transaction: Transaction, client: bytes, task_id: int, number: int) -> None:
     """Note that a member of a round that is closed has sent its update; no effect on one that has not missed it."""
-    current = federation.tasks[task_id].round
+    task = federation.tasks.get(task_id)  # None: deleted since the round was found closed
+    current = None if task is None else task.round
     if current is not None and current.number == number:
         transaction.after_commit(lambda: current.late.add(client))
         return
@@ -168,7 +170,8 @@ def accept(federation: Federation, membership: Membership, received: ReceivedUpd
     member, blobs = membership.member, received.blobs
     settings = membership.task.settings
     needed = settings.max_update_norm is not None or settings.looks_at_norms or any(membership.bases)
-    if not blobs or not needed or not membership.is_open or member.body_sha256 is not None:
+    can_report = membership.is_open and member.state == admin_pb2.MEMBER_STATE_PENDING
+    if not blobs or not needed or not can_report:
         return _store(federation, membership, received, ())
     computing = federation.norms.submit(
         vetting.upload_norms, federation.store, membership.local_plan, membership.bundle, member.sets, blobs
@@ -323,9 +326,11 @@ def _write(federation: Federation, transaction: Transaction, membership: Members
     task, current, client = membership.task, membership.current, membership.client
     assert current is not None  # it is open
     ended = replace(membership.member, **changes)
+    counts = ended.state == admin_pb2.MEMBER_STATE_REPORTED and ended.phase == current.phase
+    if counts:
+        canaries.reported(transaction, task, ended.bundle)  # before its place is free, as `canaries.room` expects
     view.write_member(federation, transaction, current, client, ended)
-    takes_place = ended.phase == current.phase
-    if ended.state == admin_pb2.MEMBER_STATE_REPORTED and takes_place and participation.counts(task):
+    if counts and participation.counts(task):
         participation.reported(transaction, task, client, current.number)
     elif task.settings.by_arrival and ended.state == admin_pb2.MEMBER_STATE_QUARANTINED:
         participation.quarantined(transaction, task, client, federation.clock.now())

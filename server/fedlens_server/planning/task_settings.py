@@ -45,7 +45,7 @@ _ONLY = {
     "drawn": ("population", "cohort", "download_difference"),
     "arrivals": (
         *("goal", "over_selection", "member_deadline_s", "max_failures"),
-        *("rest", "patience_s", "presence_s", "eligible"),
+        *("rest", "patience_s", "presence_s", "eligible", "canary"),
     ),
 }
 """The settings that belong to one selection and are refused with the other."""
@@ -88,6 +88,7 @@ class TaskSettings(BaseModel):
     over_selection: Annotated[Number, Field(ge=1, le=10)] | None = Field(
         default=None, description="a number from 1 to 10"
     )
+    canary: Annotated[StrictInt, Field(ge=0, le=1_000_000)] = Field(default=3, description="clients, 0 to 1000000")
     member_deadline_s: Seconds = Field(default=600.0, description=_SECONDS)
     max_failures: Count | None = Field(default=None, description="members that fail or are quarantined, 1 or more")
     rest: Literal["fair"] | Annotated[StrictInt, Field(ge=0, le=1_000_000)] = Field(

@@ -291,6 +291,7 @@ async def test_a_server_that_is_not_there_is_named(tmp_path: Path) -> None:
         ("url = 3\n", "admin.toml: url: found 3, must be a text"),
         ("", "admin.toml: url: found None, must be such as https://127.0.0.1:8444"),
         ('url = "ftp://x"\n', "admin.toml: url: found 'ftp://x'"),
+        ('url = "unix:admin.sock"\n', "url: found 'unix:admin.sock', must be such as https://127.0.0.1:8444 or unix:/"),
         ('url = "https://x"\nca = "gone.pem"\n', "admin.toml: ca: found 'gone.pem', but there is no such file"),
         ('url = "https://x"\ntoken = "y"\n', "admin.toml: token: unknown key; allowed are url, ca, token_file"),
         ("url", "admin.toml: not valid TOML"),

@@ -10,7 +10,10 @@ from fedlens_server.engine.arrivals.places import Places
 from tests.server.bundles import TinyBundle, tiny_bundle
 from tests.server.fakes import SEED, Bench
 
-SETTINGS = {"method": "fedavg", "rounds": 3, "selection": "arrivals", "goal": 2, "over_selection": 1, "seed": SEED}
+SETTINGS = {
+    **{"method": "fedavg", "rounds": 3, "seed": SEED},
+    **{"selection": "arrivals", "goal": 2, "over_selection": 1, "canary": 0},
+}
 
 
 class Arrivals(Bench):

@@ -144,7 +144,7 @@ def test_changed_settings_hold_from_the_next_decision_on_and_after_a_restart(ser
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"epochs": 2}, "task settings: epochs: found a change, must be left as it is: only cap, clip"),
+        ({"epochs": 2}, "task settings: epochs: found a change, must be left as it is: only canary, cap, clip"),
         ({"goal": 0}, "task settings: goal: found 0, must be updates that a round wants"),
         (
             {"goal": 1, "min_reports": 2},

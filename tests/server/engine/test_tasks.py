@@ -31,7 +31,7 @@ from tests.server.fakes import SEED, SETTINGS, Bench
         ({"codec": "zip"}, 'codec: found "zip", must be "f32", "f16" or "int8"'),
         (
             {"epoch": 3},
-            "epoch: found 3, must be left out: there is no such setting (there are batch_norm, cap, clip, co",
+            "epoch: found 3, must be left out: there is no such setting (there are batch_norm, canary, cap, clip, co",
         ),
         ({"hyper": {"lr": 0.1}}, "hyper.lr: found 0.1, must be a hyper-parameter of the bundle: lr_classifier, moment"),
         ({"hyper": {"momentum": 2}}, "hyper.momentum: found 2, must be from 0 to 1"),

@@ -18,7 +18,7 @@ from tests.server.http.test_long_polls import held
 
 async def arrivals(server: Server, **settings: Any) -> list[Client]:
     """A task with one place a round, and three clients."""
-    given = {"goal": 1, "over_selection": 1, "min_reports": 1, "rest": 0, **settings}
+    given = {"goal": 1, "over_selection": 1, "canary": 0, "min_reports": 1, "rest": 0, **settings}
     await server.create(tiny_bundle(), population=None, selection="arrivals", **given)
     return [await server.client(index) for index in (1, 2, 3)]
 
@@ -50,6 +50,17 @@ async def test_a_held_poll_gets_the_place_of_a_member_that_is_late(server: Serve
     server.clock.wind(60)
 
     assert (await poll).assignment.round == 1
+
+
+async def test_held_polls_get_places_as_soon_as_the_last_canary_has_reported(server: Server) -> None:
+    first, second, third = await arrivals(server, goal=3, canary=1)
+    assignment = await first.assignment()
+    polls = [await held(second), await held(third)]
+    assert not any(poll.done() for poll in polls)
+
+    await first.upload(assignment)
+
+    assert [(await poll).assignment.round for poll in polls] == [1, 1]
 
 
 async def test_a_held_poll_that_rests_gets_a_place_that_stays_free(server: Server) -> None:

@@ -2,6 +2,8 @@
 
     free = ceil((goal - reported) * over_selection) - members that hold a place
 
+of which clients with a bundle get no more than `canaries` allows.
+
 One thread decides. It takes all that ask by then, reserves places by choosing among them, makes their downloads, and
 writes them in one operation, because operations of one commit do not see each other. A free place goes to a client that
 does not rest, drawn at random among the held polls and those that just came; after `patience_s` also to the resting one
@@ -20,12 +22,12 @@ from sqlalchemy import update
 
 from fedlens_proto.v1 import admin_pb2, check_in_pb2
 from fedlens_server.engine import view
-from fedlens_server.engine.arrivals import participation
+from fedlens_server.engine.arrivals import canaries, participation
 from fedlens_server.engine.cohorts import downloads
 from fedlens_server.engine.cohorts.cohort import Cohort, members_of
 from fedlens_server.engine.cohorts.members import WRITE_MEMBER, Member, Round, RoundKey, member_row
 from fedlens_server.engine.method_calls import MethodFailed, of_method
-from fedlens_server.engine.task import Task
+from fedlens_server.engine.task import Task, TaskBundle
 from fedlens_server.engine.view import Federation
 from fedlens_server.errors import ServerError
 from fedlens_server.planning.method import NothingToAggregate, TensorSet
@@ -40,15 +42,18 @@ Request = check_in_pb2.CheckInRequest
 _Downloads = dict[bytes, Mapping[str, TensorSet]]
 
 
-def free_places(task: Task, current: Round, now: float) -> int:
-    """The number of places that a round has left."""
+def free_places(task: Task, current: Round, now: float, bundle: TaskBundle | None = None) -> int:
+    """The number of places that a round has left, for clients with a bundle or, None, for all."""
     if current.state != admin_pb2.ROUND_STATE_OPEN or task.paused:
         return 0
-    if task.takes_everyone(current.phase):
-        return MOST_MEMBERS - len(current.members)
     assert current.held is not None  # members are not drawn
-    wanted = max(0, (task.settings.goal or 0) - current.reported)
-    return max(0, ceil(wanted * task.over_selection) - current.held.taken(now))
+    if task.takes_everyone(current.phase):
+        free = MOST_MEMBERS - len(current.members)
+    else:
+        wanted = max(0, (task.settings.goal or 0) - current.reported)
+        free = max(0, ceil(wanted * task.over_selection) - current.held.taken(now))
+    bundles = task.bundles_of(current.phase) if bundle is None else [bundle]
+    return min(free, sum(canaries.room(task, current, each.id, free, now) for each in bundles))
 
 
 def open_rounds(federation: Federation) -> list[tuple[Task, Round]]:
@@ -131,13 +136,13 @@ class Places:
         federation.presence.saw(client_id, now)
         if not client.profile.is_trainer or held_place(federation, client_id) is not None:
             return None
-        has_room = [
-            task
+        may_have = any(
+            task.intake_of(current.phase) is not None
+            or free_places(task, current, now, task.bundle_for(client.profile, current.phase)) > 0
             for task, current in open_rounds(federation)
-            if task.intake_of(current.phase) is not None or free_places(task, current, now) > 0
-        ]
-        may_have = [task for task in has_room if task.suits(client.profile) and not task.is_over_for(client_id)]
-        if not any(request.task in (0, task.id) for task in may_have):
+            if request.task in (0, task.id) and task.suits(client.profile) and not task.is_over_for(client_id)
+        )
+        if not may_have:
             return None
         decided: Future[None] = Future()
         with self._guard:
@@ -247,7 +252,8 @@ class Places:
         """What so many of the clients download, and what those do that catch up, who take no place."""
         fresh: _Downloads = {}
         late: _Downloads = {}
-        intake = task.intake_of(current.phase)
+        intake, now = task.intake_of(current.phase), self._federation.clock.elapsed()
+        room = {each.id: free_places(task, current, now, each) for each in task.bundles_of(current.phase)}
 
         def given(phase: int, client: bytes) -> Mapping[str, TensorSet] | None:
             return of_method(partial(task.method.download, task.method_phase(phase), task.values, client))
@@ -255,9 +261,14 @@ class Places:
         for client in clients:
             if len(fresh) == free and intake is None:
                 break
+            known = self._federation.clients.get(client)
+            bundle = None if known is None else task.bundle_for(known.profile, current.phase)
+            if bundle is None or (room[bundle.id] == 0 and intake is None):
+                continue
             if (sets := given(current.phase, client)) is not None:
-                if len(fresh) < free:
+                if len(fresh) < free and room[bundle.id] > 0:
                     fresh[client] = sets
+                    room[bundle.id] -= 1
             elif intake is not None and (sets := given(intake, client)) is not None:
                 if client not in current.members:
                     late[client] = sets
@@ -309,8 +320,9 @@ def give(
         cohorts: The new members, by phase.
         again: Members whose deadline is over and who get a new one.
     """
-    task, current = federation.tasks[key.task], federation.tasks[key.task].round
-    if current is None or current.key != key or current.closing or current.held is None:
+    task = federation.tasks.get(key.task)  # None: it was deleted meanwhile
+    current = None if task is None else task.round
+    if task is None or current is None or current.key != key or current.closing or current.held is None:
         return ()
     held = current.held
     encoded = dict(current.encoded)
@@ -335,8 +347,9 @@ def give(
         federation.member_events[key.task, "given"] += len(members)
         current.counts[admin_pb2.MEMBER_STATE_PENDING] += sum(m.phase == current.phase for m in members.values())
         for client in given:
-            beside = current.members[client].phase != current.phase
-            held.hold(client, now + task.settings.member_deadline_s, beside=beside)
+            member = current.members[client]
+            bundle = member.bundle if member.phase == current.phase else None
+            held.hold(client, now + task.settings.member_deadline_s, bundle)
         if first and members:
             current.deadline = now + task.settings.deadline_s
         federation.changed(due=True)

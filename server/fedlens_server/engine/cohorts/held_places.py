@@ -2,6 +2,7 @@
 
 import heapq
 import threading
+from collections import Counter
 from math import inf
 
 
@@ -11,17 +12,20 @@ class HeldPlaces:
     def __init__(self) -> None:
         """Nobody holds a place."""
         self._until: dict[bytes, float] = {}
-        self._beside: set[bytes] = set()  # of them, those that take none of the round's places
+        self._bundles: dict[bytes, bytes] = {}  # of those that take one of the round's places, by digest
+        self._taken: Counter[bytes] = Counter()  # of them, by bundle
         self._ends: list[tuple[float, bytes]] = []  # a heap, with times that no longer hold
         self._guard = threading.Lock()
 
-    def hold(self, client: bytes, until: float, *, beside: bool) -> None:
-        """Have a member hold a place until then, or, `beside`, work beside those of the round's places."""
+    def hold(self, client: bytes, until: float, bundle: bytes | None) -> None:
+        """Have a member with a bundle hold a place until then; None: it works beside those of the round's places."""
         with self._guard:
+            self._release(client)
             self._until[client] = until
             heapq.heappush(self._ends, (until, client))
-            if beside:
-                self._beside.add(client)
+            if bundle is not None:
+                self._bundles[client] = bundle
+                self._taken[bundle] += 1
 
     def release(self, client: bytes) -> None:
         """Have a member hold its place no more."""
@@ -36,7 +40,13 @@ class HeldPlaces:
         """The number of the round's places that are held."""
         with self._guard:
             self._let_go(now)
-            return len(self._until) - len(self._beside)
+            return len(self._bundles)
+
+    def taken_with(self, bundle: bytes, now: float) -> int:
+        """The number of the round's places that are held by members with a bundle."""
+        with self._guard:
+            self._let_go(now)
+            return self._taken[bundle]
 
     def next_end(self, after: float) -> float:
         """The first time behind `after` at which a place is held no more; infinite: there is none."""
@@ -54,4 +64,6 @@ class HeldPlaces:
 
     def _release(self, client: bytes) -> None:
         self._until.pop(client, None)
-        self._beside.discard(client)
+        bundle = self._bundles.pop(client, None)
+        if bundle is not None:
+            self._taken[bundle] -= 1

@@ -20,7 +20,7 @@ from fedlens_server.telemetry.events import Event
 CHANGEABLE = frozenset(
     {
         *("rounds", "goal", "over_selection", "min_reports", "cohort", "deadline_s", "member_deadline_s"),
-        *("max_failures", "rest", "patience_s", "presence_s", "eligible", "max_participations"),
+        *("canary", "max_failures", "rest", "patience_s", "presence_s", "eligible", "max_participations"),
         *("max_consecutive_abandoned", "evaluate_every", "pause_if_accuracy_falls"),
         *("exclude", "clip", "cap", "max_update_norm", "max_photos_per_client"),
     }
