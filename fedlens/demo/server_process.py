@@ -31,6 +31,7 @@ class ServerProcess:
         folder: Holds `fedlens.toml`, tokens, certificates if any, and the server's log.
         url: Address for clients, once the server runs.
         options: Further options of `fedlens serve`.
+        launcher: A command that runs the server, such as one that lowers its limits first; empty: none.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -38,6 +39,7 @@ class ServerProcess:
         self.folder = folder
         self.url = ""
         self.options: tuple[str, ...] = ()
+        self.launcher: tuple[str, ...] = ()
         self._admin_url = ""
         self._process: subprocess.Popen[str] | None = None
         self._log = folder / "server.log"
@@ -66,7 +68,7 @@ class ServerProcess:
         command = [sys.executable, "-m", "fedlens.demo.child_command", "serve", "--config", str(self.folder / CONFIG)]
         with self._log.open("a", encoding="utf-8") as log:
             self._process = subprocess.Popen(
-                [*command, *self.options],
+                [*self.launcher, *command, *self.options],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,

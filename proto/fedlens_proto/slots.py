@@ -118,7 +118,7 @@ def check_programs(manifest: pb.Manifest) -> None:
 
         for slots, known, side in ((program.inputs, _INPUTS, "takes"), (program.outputs, _OUTPUTS, "gives")):
             for slot in slots:
-                called = pb.SlotKind.Name(slot.kind)
+                called = pb.SlotKind.Name(slot.kind) if slot.kind in pb.SlotKind.values() else str(slot.kind)
                 need(slot.kind in known[kind], f"{side} a slot of kind {called}, which one that {kind}s cannot")
             repeated = [key for key, count in Counter((s.kind, s.name) for s in slots).items() if count > 1]
             need(not repeated, f"{side} slot {repeated[:1]} twice")

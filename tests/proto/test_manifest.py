@@ -261,6 +261,7 @@ def test_a_bundle_that_concatenates_extractors_is_read() -> None:
     [
         (lambda m: m.programs.pop(1), "needs program 'extract'"),
         (change("programs.1.inputs.0.kind", pb.SLOT_KIND_INPUT), "'extract' takes no extractor"),
+        (change("programs.3.inputs.0.kind", 72), "takes a slot of kind 72, which"),
         (reshape(1, "outputs", 0, 4, 4), r"program 'step' takes \[\[4, 6\]\], 2 extractors side by side give \[4, 8\]"),
         (change("programs.1.outputs.0.kind", pb.SLOT_KIND_LOGITS), r"must give features \[4, d\], found \[\]"),
         (change("concatenated", 65), "65 concatenated extractors; allowed are 1 to 64"),

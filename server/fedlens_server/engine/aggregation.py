@@ -67,9 +67,9 @@ def advance(federation: Federation, key: RoundKey) -> None:
         if not rounds.close(federation, key).result():
             return
         began = time.perf_counter()
-        task = federation.tasks[key.task]
-        current = task.round
-        if current is None or current.key != key:
+        task = federation.tasks.get(key.task)
+        current = None if task is None else task.round
+        if task is None or current is None or current.key != key:
             return
         with ExitStack() as open_blobs:
             outcome = _aggregate(federation, task, current, open_blobs)
@@ -86,15 +86,15 @@ def advance(federation: Federation, key: RoundKey) -> None:
 
 def _times(federation: Federation) -> dict[RoundKey, float]:
     """The time from which each idle round is due, and each task that could not start."""
-    # Each is looked at once: the writing thread may end a round at any time.
-    current = [task.round for task in list(federation.tasks.values()) if not task.suspended]
-    idle = [each for each in current if each is not None and each.key not in federation.aggregating]
+    # Each is looked at once: the writing thread may end a round, or take away a task, at any time.
+    current = [(task, task.round) for task in list(federation.tasks.values()) if not task.suspended]
+    idle = {
+        each.key: max(task.over_at(each), federation.retry_at.get(each.key, 0.0))
+        for task, each in current
+        if each is not None and each.key not in federation.aggregating
+    }
     starts = {key: when for key, when in list(federation.retry_at.items()) if key.round == NO_ROUND}
-    return {each.key: _when(federation, each) for each in idle} | starts
-
-
-def _when(federation: Federation, current: Round) -> float:
-    return max(federation.tasks[current.task].over_at(current), federation.retry_at.get(current.key, 0.0))
+    return idle | starts
 
 
 def _aggregate(federation: Federation, task: Task, current: Round, open_blobs: ExitStack) -> Outcome:

@@ -84,8 +84,10 @@ def start_ready(federation: Federation) -> None:
 
 @operation()
 def start(federation: Federation, transaction: Transaction, task_id: int) -> None:
-    """Start a task, or resume one that had no eligible clients."""
-    task = federation.tasks[task_id]
+    """Start a task, or resume one that had no eligible clients; no effect on one that was deleted since."""
+    task = federation.tasks.get(task_id)
+    if task is None:
+        return
     running = Standing(admin_pb2.TASK_STATE_RUNNING, "", task.committed, task.abandoned)
     remaining = Remaining(task.values, task.state_blobs, frozenset())
     with ExitStack() as open_blobs:
@@ -109,9 +111,9 @@ def start(federation: Federation, transaction: Transaction, task_id: int) -> Non
 @operation()
 def close(federation: Federation, transaction: Transaction, key: RoundKey) -> bool:
     """Freeze a round's updates if it is over; True: it is to be aggregated."""
-    task = federation.tasks[key.task]
-    current = task.round
-    if current is None or current.key != key:
+    task = federation.tasks.get(key.task)
+    current = None if task is None else task.round
+    if task is None or current is None or current.key != key:
         return False
     if current.state == admin_pb2.ROUND_STATE_OPEN:
         if federation.clock.elapsed() < task.over_at(current):
@@ -175,8 +177,9 @@ def end(
         outcome: Of its aggregation.
         cohort: Of `next_cohort`; drawn anew if clients have come or gone since.
     """
-    task, current = federation.tasks[key.task], federation.tasks[key.task].round
-    if current is None or current.key != key or task.ended:
+    task = federation.tasks.get(key.task)
+    current = None if task is None else task.round
+    if task is None or current is None or current.key != key or task.ended:
         return
     prepared, reason = outcome.prepared, outcome.reason
     remaining = without_forgotten(federation, transaction, task, prepared)

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from http import HTTPStatus
 
 from aiohttp import web
 from aiohttp.typedefs import Handler
@@ -99,6 +100,8 @@ class Connection(RequestHandler):
             raise exc
         if request.writer.output_size > 0:
             raise ConnectionResetError("the response has begun")
+        if isinstance(exc, UnicodeEncodeError):  # aiohttp quotes an Expect header that it does not know, also no text
+            status = HTTPStatus.BAD_REQUEST
         if status >= 500:
             _log.error("a request failed outside its handler", exc_info=exc)
             response = error(_failed())

@@ -8,6 +8,8 @@ import pytest
 from sqlalchemy import func, select
 
 from fedlens_proto.v1 import admission_pb2
+from fedlens_server.engine import aggregation, rounds, updates
+from fedlens_server.engine.arrivals import places
 from fedlens_server.engine.operators import deletion, tasks
 from fedlens_server.engine.operators.access import Operator
 from fedlens_server.errors import TaskDiffers, Unknown
@@ -82,6 +84,34 @@ def test_a_deletion_is_cut_short_by_a_restart_and_goes_on(server: Arrivals, monk
     assert not server.federation.tasks
     assert go_on(server) > 3
     assert rows(server) == 0
+
+
+def test_of_two_deletions_at_a_time_the_second_finds_nothing(server: Arrivals) -> None:
+    finished(server, "first")
+    task = tasks.find(server.federation, "first")
+
+    first, second = (deletion.begin(server.federation, task, KIM) for _ in range(2))
+
+    assert first.result() is None
+    with pytest.raises(Unknown):
+        second.result()
+    assert go_on(server) > 0
+
+
+def test_what_was_under_way_when_its_task_was_deleted_ends_without_effect(server: Arrivals) -> None:
+    server.take(name="first")
+    key = tasks.find(server.federation, "first").round.key  # type: ignore[union-attr]  # it starts at once
+    tasks.stop(server.federation, "first", KIM).result()
+    delete(server, "first")
+
+    assert not rounds.close(server.federation, key).result()
+    rounds.end(server.federation, key, rounds.Outcome(None, "", {}), None).result()
+    rounds.start(server.federation, key.task).result()
+    updates.note_late(server.federation, ALICE, key.task, key.round).result()
+    aggregation.advance(server.federation, key)
+
+    assert places.give(server.federation, key, (), {ALICE}).result() == ()
+    assert not server.federation.tasks
 
 
 def test_the_name_is_free_at_once_and_other_tasks_go_on(server: Arrivals) -> None:

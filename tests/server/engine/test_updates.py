@@ -11,6 +11,8 @@ import pytest
 
 from fedlens_proto.v1 import admin_pb2, assignment_pb2, update_pb2
 from fedlens_server.engine import aggregation, assignments, updates
+from fedlens_server.engine.operators import bans
+from fedlens_server.engine.operators.access import ADMIN
 from fedlens_server.engine.updates import ReceivedUpdate
 from fedlens_server.errors import (
     AlreadyFailed,
@@ -245,6 +247,22 @@ def test_updates_with_a_bound_on_their_norm_share_a_commit(bench: Bench) -> None
         gate.set()
 
     assert [receipt.result().body_sha256 for receipt in receipts] == [sha256(c).digest() for c in (ALICE, BOB)]
+
+
+@pytest.mark.parametrize("bound", [None, 3.0])
+@pytest.mark.parametrize("returns", [False, True])
+def test_an_update_under_way_when_its_client_left_the_round_is_refused(
+    bench: Bench, bound: float | None, returns: bool
+) -> None:
+    bench.start(BUNDLE, max_update_norm=bound)
+    update = received(bench.assignment(ALICE), 1.0, body=b"body")
+    begun = bench.expect(ALICE)
+    bans.ban(bench.federation, ALICE, "noise", ADMIN).result()
+    if returns:
+        bans.unban(bench.federation, ALICE, ADMIN).result()
+
+    with pytest.raises(Forbidden):
+        updates.accept(bench.federation, begun, update).result()
 
 
 def test_a_failure_after_an_update_is_refused(running: Bench) -> None:

@@ -119,6 +119,7 @@ async def test_what_is_not_there_is_404(server: Server, method: str, path: str) 
         b"POST /v1/check-in HTTP/1.1\r\nHost: x\r\nContent-Length: -1\r\n\r\n",
         b"POST /v1/check-in HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n",
         b"GET / HTTP/9.9\r\n\r\n",
+        b"GET /healthz HTTP/1.1\r\nHost: x\r\nExpect: \x85S3CRET\r\n\r\n",
         b"GET / HTTP/1.1\r\nAuthorization: Bearer S3CRET\x00\r\n\r\n",
         b"GET / HTTP/1.1\r\nX: " + b"y" * 100_000 + b"\r\n\r\n",
     ],

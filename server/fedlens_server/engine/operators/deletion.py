@@ -7,7 +7,7 @@ from fedlens_server.engine.operators import audit
 from fedlens_server.engine.operators.access import Operator
 from fedlens_server.engine.task import Task
 from fedlens_server.engine.view import Federation, operation
-from fedlens_server.errors import TaskDiffers
+from fedlens_server.errors import TaskDiffers, Unknown
 from fedlens_server.store import Transaction, schema
 
 # Rows that one transaction deletes: some 10 ms, for which updates wait.
@@ -23,7 +23,10 @@ def begin(federation: Federation, transaction: Transaction, task: Task, by: Oper
 
     Raises:
         TaskDiffers: It has not ended.
+        Unknown: It has been deleted since it was found.
     """
+    if task.id not in federation.tasks:
+        raise Unknown(f"there is no task {task.name!r}")
     if not task.ended:
         raise TaskDiffers(f"task {task.name!r} goes on; stop it first")
     audit.record(federation, transaction, by, "task delete", task.name)

@@ -1,0 +1,150 @@
+"""Mutated requests over all endpoints: no fault of the server, and no growth of it."""
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from fedlens_server.clock import SystemClock
+from fedlens_server.http.app import create_admin_app, create_app
+from fedlens_server.http.service import SERVICE
+from tests.integration.hostile.honest_rounds import honest_rounds
+from tests.integration.hostile.mutations import Mutator, Request
+from tests.integration.hostile.page_requests import PAGE_SEEDS
+from tests.integration.hostile.plain_server import Reply, connected, plain_server, reply
+from tests.integration.hostile.seed_requests import API_SEEDS, World, any_of
+from tests.server.http.running import config, opened
+
+SEEDS = API_SEEDS | PAGE_SEEDS
+CONNECTIONS = 16
+ANSWER_S, GIVE_UP_S = 30.0, 0.1
+SHOWN_BYTES = 1_000
+LEAST_WARM_UP = 8_000
+ALLOWED = (503, 507)
+BROKEN = (asyncio.IncompleteReadError, ConnectionError)
+
+
+def test_every_endpoint_has_a_valid_request_to_begin_with(tmp_path: Path) -> None:
+    store = opened(config(tmp_path).server.data)
+    try:
+        app = create_app(config(tmp_path), SystemClock(), store)
+        routes = {
+            (side, route.method, route.resource.canonical)
+            for side, application in (("clients", app), ("operators", create_admin_app(app[SERVICE])))
+            for route in application.router.routes()
+            if route.resource is not None
+        }
+    finally:
+        store.close()
+
+    head = {(side, "HEAD", path) for side, method, path in routes if method == "GET"}  # aiohttp serves it with GET
+    assert routes - head == SEEDS.keys()
+
+
+class Sender:
+    """Connections over which mutated requests go, each made of the seed and its number alone and of the world."""
+
+    def __init__(self, world: World, seed: int, folder: Path) -> None:
+        self._world = world
+        self._folder = folder  # for a request that should be sent again
+        self._seed = seed
+        self.sent = self.answered = self.succeeded = 0
+
+    async def send(self, numbers: range, connections: int = CONNECTIONS) -> None:
+        rest = iter(numbers)
+        async with asyncio.TaskGroup() as group:
+            for _ in range(connections):
+                group.create_task(self._send(rest))
+
+    async def _send(self, numbers: Iterator[int]) -> None:
+        """Send request after request over one connection a side; what may break that has one of its own."""
+        async with AsyncExitStack() as stack:
+            streams: dict[str, Any] = {}
+            for number in numbers:
+                request = self._request(number)
+                if not request.is_framed_rightly:
+                    async with connected(self._world.url(request.side)) as stream:
+                        self._note(number, request, await self._answer(stream, request))
+                    continue
+                if request.side not in streams:
+                    streams[request.side] = await stack.enter_async_context(connected(self._world.url(request.side)))
+                answer = await self._answer(streams[request.side], request)
+                if answer is None or answer.is_last:
+                    streams.pop(request.side)[1].transport.abort()
+                self._note(number, request, answer)
+
+    def _request(self, number: int) -> Request:
+        random = Random(f"{self._seed} {number}")
+        seed = any_of(SEEDS, self._world, random)
+        others = (self._world.subject(random).bearer, self._world.readers_bearer)
+        return Mutator(random, others).mutated(seed)
+
+    def _note(self, number: int, request: Request, answer: Reply | None) -> None:
+        self.sent += 1
+        if answer is None:
+            return
+        assert answer.status < 500 or answer.status in ALLOWED, (
+            f"request {number} of seed {self._seed}, {request.changes}, got {answer}; {_kept(self._folder, request)}"
+        )
+        self.answered += 1
+        self.succeeded += answer.status < 300
+        if request.learn is not None and not request.changes:
+            request.learn(answer)
+
+    async def _answer(self, stream: Any, request: Request) -> Reply | None:
+        """The answer; None if the connection breaks, or a request that is not whole gets none."""
+        reader, writer = stream
+        writer.write(request.raw)
+        may_hang = not request.is_framed_rightly or (request.path == "/v1/check-in" and request.changes)
+        try:
+            async with asyncio.timeout(GIVE_UP_S if may_hang else ANSWER_S):
+                return await reply(reader, request.method)
+        except BROKEN:
+            return None
+        except TimeoutError:
+            assert may_hang, f"no answer within {ANSWER_S} s; {_kept(self._folder, request)}"
+            return None
+
+
+def _kept(folder: Path, request: Request) -> str:
+    """Where a request lies, so that it can be sent again, and its first bytes."""
+    path = folder / f"request-to-{request.side}"
+    path.write_bytes(request.raw)
+    return f"{path}, which begins with {request.raw[:SHOWN_BYTES]!r}"
+
+
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize(
+    ("count", "seed"),
+    [
+        pytest.param(20_000, 0, marks=pytest.mark.slow),
+        *(pytest.param(100_000, seed, marks=pytest.mark.long) for seed in range(1, 11)),
+    ],
+)
+async def test_mutated_requests_find_no_fault_and_the_server_does_not_grow(
+    tmp_path: Path, count: int, seed: int
+) -> None:
+    with plain_server(tmp_path / "server", server='backups = "backups"', upload_stall_s=0.5) as server:
+        async with honest_rounds(server) as honest:
+            sender = Sender(await asyncio.to_thread(World.of, server), seed, tmp_path)
+            # More at a time than later on, so that pools and caches have the size that they keep.
+            await sender.send(range(count, count + max(LEAST_WARM_UP, count // 4)), 4 * CONNECTIONS)
+
+            await sender.send(range(count // 10))
+            early = server.footprint()
+            await sender.send(range(count // 10, count))
+            late = server.footprint()
+            await honest.go_on()
+
+        log = server.log
+
+    print(f"\n{sender.sent} sent, {sender.answered} answered, {sender.succeeded} with success; {early}, {late}")
+    assert [line for line in log.splitlines() if " ERROR fedlens_server" in line] == []
+    assert late.resident_mb <= early.resident_mb * 1.05
+    assert late.descriptors <= early.descriptors * 1.05 + 4
+    assert sender.answered > 0.8 * sender.sent
+    assert sender.succeeded > 0.25 * sender.sent
