@@ -2,6 +2,7 @@
 
 import http.client
 import os
+import socket
 import ssl
 import tomllib
 from collections.abc import Iterator
@@ -59,8 +60,13 @@ class Profile:
             if not isinstance(value, str) or not value:
                 raise AdminError(f"{path}: {key}: found {value!r}, must be a text that is not empty")
         url = raw.get("url")
-        if url is None or urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname:
-            raise AdminError(f"{path}: url: found {url!r}, must be such as https://127.0.0.1:8444")
+        parts = urlsplit(url or "")
+        is_network = parts.scheme in ("http", "https") and parts.hostname
+        is_socket = parts.scheme == "unix" and not parts.netloc and parts.path.startswith("/")
+        if url is None or not (is_network or is_socket):
+            raise AdminError(
+                f"{path}: url: found {url!r}, must be such as https://127.0.0.1:8444 or unix:/run/fedlens/admin.sock"
+            )
         ca = path.parent / raw["ca"] if "ca" in raw else None
         if ca is not None and not ca.is_file():
             raise AdminError(f"{path}: ca: found {raw['ca']!r}, but there is no such file")
@@ -251,7 +257,8 @@ class AdminClient:
             "Content-Length": str(len(body) if isinstance(body, bytes) else size),
         }
         try:
-            connection.request(method, self._address.path.rstrip("/") + path, body or None, headers)
+            below = "" if self._address.scheme == "unix" else self._address.path.rstrip("/")
+            connection.request(method, below + path, body or None, headers)
             answer = connection.getresponse()
             if answer.status >= 300 and not (missing_is_fine and answer.status == http.HTTPStatus.NOT_FOUND):
                 raise AdminError(_refusal(url, answer))
@@ -270,7 +277,7 @@ class AdminClient:
             raise AdminError(f"{url} did not answer within {TIMEOUT_S:.0f} s") from error
         except http.client.HTTPException as error:
             raise AdminError(
-                f"{url} gave no answer of {self._address.scheme.upper()} ({error!r})"
+                f"{url} gave no answer of {'HTTPS' if self._address.scheme == 'https' else 'HTTP'} ({error!r})"
                 + ("; where the server speaks HTTPS, let `url` of the profile begin with https://" if is_plain else "")
             ) from error
         except OSError as error:
@@ -279,6 +286,8 @@ class AdminClient:
             connection.close()
 
     def _connect(self, timeout_s: float | None) -> http.client.HTTPConnection:
+        if self._address.scheme == "unix":
+            return _SocketConnection(self._address.path, timeout_s)
         host, port = self._address.hostname or "", self._address.port
         if self._address.scheme == "http":
             return http.client.HTTPConnection(host, port, timeout=timeout_s)
@@ -287,6 +296,19 @@ class AdminClient:
         except ssl.SSLError as error:
             raise AdminError(f"{self._profile.ca} is no certificate (PEM)") from error
         return http.client.HTTPSConnection(host, port, timeout=timeout_s, context=context)
+
+
+class _SocketConnection(http.client.HTTPConnection):
+    """A connection through a Unix socket."""
+
+    def __init__(self, path: str, timeout_s: float | None) -> None:
+        super().__init__("localhost", timeout=timeout_s)
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(self._path)
 
 
 def _token(profile: Path, token_file: str | None) -> str:

@@ -8,12 +8,15 @@ import subprocess
 import tempfile
 import urllib.request
 from collections.abc import Iterator
+from ipaddress import ip_address, ip_network
 from pathlib import Path
 
 import pytest
 
+from fedlens_server.config import load
 from tests.test_repository import REPOSITORY, kept_files
 
+DEPLOY = REPOSITORY / "deploy"
 UNITS = ("fedlens.service", "fedlens-backup.service", "fedlens-backup.timer")
 # Another user than root, where root runs the tests.
 USER = "nobody" if os.geteuid() == 0 else None
@@ -22,7 +25,7 @@ USER = "nobody" if os.geteuid() == 0 else None
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed")
 def test_systemd_understands_every_line_of_the_units(tmp_path: Path) -> None:
     for name in UNITS:
-        unit = (REPOSITORY / "deploy" / name).read_text(encoding="utf-8")
+        unit = (DEPLOY / name).read_text(encoding="utf-8")
         # systemd-analyze looks for the program.
         (tmp_path / name).write_text(unit.replace("/opt/fedlens/.venv/bin/fedlens", "/bin/true"), encoding="utf-8")
 
@@ -72,3 +75,52 @@ def test_what_the_image_installs_serves_without_torch_and_without_rights(home: P
 
     assert status == 200
     assert server.returncode == 0
+
+
+def test_compose_runs_the_image_with_nginx_as_its_trusted_proxy() -> None:
+    yaml = pytest.importorskip("yaml", reason="PyYAML is not installed")
+    compose = yaml.safe_load((DEPLOY / "compose.yaml").read_text(encoding="utf-8"))
+    server, nginx = compose["services"]["server"], compose["services"]["nginx"]
+    settings = load(DEPLOY / "compose.toml")
+
+    dockerfile = DEPLOY / server["build"]["context"] / server["build"]["dockerfile"]
+    mounted = {Path(volume.split(":")[1]) for volume in server["volumes"]}
+    image = dockerfile.read_text(encoding="utf-8")
+    addresses = [ip_address(each["networks"]["inside"]["ipv4_address"]) for each in (server, nginx)]
+    subnet = ip_network(compose["networks"]["inside"]["ipam"]["config"][0]["subnet"])
+
+    assert dockerfile.resolve() == DEPLOY / "Dockerfile"
+    assert mounted == {settings.server.data, settings.server.backups, Path("/etc/fedlens")}
+    assert all(str(folder) in image for folder in mounted)
+    assert settings.server.trusted_proxies == (ip_network(addresses[1]),)
+    assert all(address in subnet for address in addresses)
+
+
+def test_composes_nginx_speaks_to_its_server(tmp_path: Path) -> None:
+    yaml = pytest.importorskip("yaml", reason="PyYAML is not installed")
+    services = yaml.safe_load((DEPLOY / "compose.yaml").read_text(encoding="utf-8"))["services"]
+    shell, option, command = services["nginx"]["command"]
+    written = tmp_path / "default.conf"
+
+    here = (
+        command.replace("/etc/nginx/conf.d/default.conf", str(written))
+        .replace("/fedlens.conf", str(DEPLOY / "nginx" / "fedlens.conf"))
+        .replace("exec nginx", "exec echo nginx")
+    )
+    said = subprocess.run([shell, option, here], check=True, capture_output=True, text=True).stdout
+
+    address = services["server"]["networks"]["inside"]["ipv4_address"]
+    upstream = f"server {address}:{load(DEPLOY / 'compose.toml').server.port};"
+    assert said == "nginx -g daemon off;\n"
+    assert upstream in written.read_text(encoding="utf-8")
+
+
+def test_the_unit_and_nginx_have_the_socket_in_one_place() -> None:
+    unit = (DEPLOY / "fedlens.service").read_text(encoding="utf-8")
+    paths = {
+        name: re.findall(r"/run/\w+(?=/clients\.sock)", (DEPLOY / name).read_text(encoding="utf-8"))
+        for name in ("fedlens.toml", "nginx/fedlens.conf")
+    }
+
+    (folder,) = re.findall(r"^RuntimeDirectory=(\w+)$", unit, re.MULTILINE)
+    assert paths == {name: [f"/run/{folder}"] for name in paths}

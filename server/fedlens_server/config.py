@@ -5,9 +5,9 @@ models.
 """
 
 import difflib
-import ipaddress
 import re
 import tomllib
+from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 from pathlib import Path
 from typing import Any, Self
 
@@ -17,10 +17,20 @@ from pydantic.fields import FieldInfo
 _SHA256_HEX = re.compile(r"\A[0-9a-f]{64}\Z")
 _HASH = "token_sha256"
 _PORT = "an integer from 0 to 65535; 0 takes any free port"
+_HOST = "an address or host name"
+_SOCKET = "the path of a file"
+_NETWORKS = "a list of addresses and networks, such as `10.0.0.0/8`"
+
+Network = IPv4Network | IPv6Network
 
 
 class ConfigError(Exception):
     """An unusable config; the text names the key, the value found and the allowed values."""
+
+
+def _relative_to_the_config(value: Path | None, info: ValidationInfo) -> Path | None:
+    folder: Path = (info.context or {}).get("folder", Path())
+    return None if value is None else folder / value.expanduser()
 
 
 def _key(meaning: str, allowed: str, **settings: Any) -> Any:
@@ -31,11 +41,37 @@ class _Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, validate_default=True)
 
 
-class ServerSection(_Section):
+class ListeningSection(_Section):
+    """The address on which a server listens: a host and a port, or a Unix socket."""
+
+    host: str
+    port: int
+    socket: Path | None
+
+    @field_validator("socket", mode="after")
+    @classmethod
+    def _socket_relative_to_the_config(cls, value: Path | None, info: ValidationInfo) -> Path | None:
+        return _relative_to_the_config(value, info)
+
+    @model_validator(mode="after")
+    def _socket_or_host_and_port(self) -> Self:
+        also = sorted(self.model_fields_set & {"host", "port"})
+        if self.socket is not None and also:
+            raise ValueError(f"found socket and {' and '.join(also)}; set socket, or host and port, but not both")
+        return self
+
+
+class ServerSection(ListeningSection):
     """`[server]`: the address for clients, the storage and how long it keeps what, and the code operators may name."""
 
-    host: str = _key("Address for clients.", "an address or host name", default="127.0.0.1", min_length=1)
+    host: str = _key("Address for clients.", _HOST, default="127.0.0.1", min_length=1)
     port: int = _key("Port for clients.", _PORT, default=8443, ge=0, le=65535)
+    socket: Path | None = _key(
+        "Unix socket for clients, for a reverse proxy on this machine, instead of host and port; without TLS.",
+        _SOCKET,
+        default=None,
+        strict=False,
+    )
     certfile: Path | None = _key(
         "Certificate chain (PEM) for clients and operators.", "the path of a file", default=None, strict=False
     )
@@ -44,6 +80,9 @@ class ServerSection(_Section):
     )
     behind_proxy: bool = _key(
         "A reverse proxy terminates TLS, so plain HTTP is allowed on any address.", "true or false", default=False
+    )
+    trusted_proxies: tuple[Network, ...] = _key(
+        "Reverse proxies whose `X-Forwarded-For` is believed.", _NETWORKS, default=()
     )
     allow_method_modules: bool = _key(
         "Operators may name a method as `module:NAME`; the server then imports that module.",
@@ -64,11 +103,22 @@ class ServerSection(_Section):
         le=36_500,
     )
 
+    @field_validator("trusted_proxies", mode="before")
+    @classmethod
+    def _parsed(cls, value: object) -> tuple[Network, ...]:
+        if value == ():
+            return ()
+        try:
+            if isinstance(value, list) and all(isinstance(each, str) for each in value):
+                return tuple(ip_network(each) for each in value)
+        except ValueError as error:
+            raise ValueError(f"found {value!r}, must be {_NETWORKS}: {error}") from error
+        raise ValueError(f"found {value!r}, must be {_NETWORKS}")
+
     @field_validator("certfile", "keyfile", "data", "backups", mode="after")
     @classmethod
-    def _relative_to_the_config(cls, value: Path | None, info: ValidationInfo) -> Path | None:
-        folder: Path = (info.context or {}).get("folder", Path())
-        return None if value is None else folder / value.expanduser()
+    def _path_relative_to_the_config(cls, value: Path | None, info: ValidationInfo) -> Path | None:
+        return _relative_to_the_config(value, info)
 
     @field_validator("certfile", "keyfile", mode="after")
     @classmethod
@@ -85,11 +135,17 @@ class ServerSection(_Section):
         return self
 
 
-class AdminSection(_Section):
+class AdminSection(ListeningSection):
     """`[admin]`: the address for operators."""
 
-    host: str = _key("Address for operators.", "an address or host name", default="127.0.0.1", min_length=1)
+    host: str = _key("Address for operators.", _HOST, default="127.0.0.1", min_length=1)
     port: int = _key("Port for operators.", _PORT, default=8444, ge=0, le=65535)
+    socket: Path | None = _key(
+        "Unix socket for operators of this machine, instead of host and port; without TLS.",
+        _SOCKET,
+        default=None,
+        strict=False,
+    )
     token_sha256: str = _key(
         "SHA-256 of the operators' token, in hexadecimal.", "64 hexadecimal digits in lower case", pattern=_SHA256_HEX
     )
@@ -153,6 +209,20 @@ class LimitsSection(_Section):
         default=None,
         ge=1,
     )
+    max_connections_per_address: int = _key(
+        "Most connections of one address; of more, one is closed by the same rule. Any number of this machine and "
+        "trusted proxies.",
+        "an integer from 1",
+        default=200,
+        ge=1,
+    )
+    enrolments_per_address: int = _key(
+        "Most clients that enrol from one address within a minute; any number from this machine and trusted proxies.",
+        "an integer from 1 to 1000000",
+        default=20,
+        ge=1,
+        le=1_000_000,
+    )
     min_free_bytes: int = _key(
         "Free bytes on the disk below which `/readyz` answers 503; 0: never.",
         "an integer from 0",
@@ -178,11 +248,11 @@ class Config(_Section):
     @model_validator(mode="after")
     def _no_plain_http_to_the_outside(self) -> Self:
         if self.server.certfile is None and not self.server.behind_proxy:
-            for where, host in (("server.host", self.server.host), ("admin.host", self.admin.host)):
-                if not is_loopback(host):
+            for where, section in (("server.host", self.server), ("admin.host", self.admin)):
+                if section.socket is None and not is_loopback(section.host):
                     raise ValueError(
-                        f"{where}: found {host!r} without a certificate; set server.certfile and server.keyfile, "
-                        "or server.behind_proxy = true if a proxy terminates TLS, or use 127.0.0.1"
+                        f"{where}: found {section.host!r} without a certificate; set server.certfile and "
+                        "server.keyfile, or server.behind_proxy = true if a proxy terminates TLS, or use 127.0.0.1"
                     )
         return self
 
@@ -190,7 +260,7 @@ class Config(_Section):
 def is_loopback(host: str) -> bool:
     """True if the address can only be reached from the same machine."""
     try:
-        return ipaddress.ip_address(host).is_loopback
+        return ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
 

@@ -3,17 +3,19 @@
 import asyncio
 import resource
 import signal
+import ssl
 import sys
 from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
 
 from fedlens_server.clock import Clock, SystemClock
-from fedlens_server.config import Config
+from fedlens_server.config import Config, ListeningSection
 from fedlens_server.errors import StoreUnusable
 from fedlens_server.http.app import create_admin_app, create_app
-from fedlens_server.http.listening import Runner, close, listen, tls
 from fedlens_server.http.service import SERVICE
+from fedlens_server.http.sockets.certificate import Certificate
+from fedlens_server.http.sockets.listening import Runner, close, listen, listen_on_socket
 from fedlens_server.store import Store
 from fedlens_server.store.database import DATABASE_FILE
 from fedlens_server.telemetry import events
@@ -31,6 +33,8 @@ async def serve(
 ) -> None:
     """Serve until SIGTERM or SIGINT, or until `stop` is set; return when all accepted requests are done.
 
+    SIGHUP has the certificate read again.
+
     Args:
         config: The config.
         announce: Called with one line when the server is ready.
@@ -38,19 +42,22 @@ async def serve(
         clock: Of rounds and pauses, instead of the machine's.
 
     Raises:
-        ConfigError: A certificate or an address cannot be used.
+        ConfigError: A certificate, an address or a socket cannot be used.
         StoreUnusable: `server.data` holds no state, cannot be opened, or can no longer be written.
     """
     stop = stop or asyncio.Event()
-    server, admin = config.server, config.admin
-    context = None
+    server = config.server
+    certificate = None
     if server.certfile is not None and server.keyfile is not None:
-        context = tls(server.certfile, server.keyfile)
+        certificate = Certificate(server.certfile, server.keyfile)
+    context = None if certificate is None else certificate.context
     _allow_many_connections()
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
+    # Without a certificate it means nothing, and must not end the server either.
+    loop.add_signal_handler(signal.SIGHUP, certificate.read_again if certificate else lambda: None)
     store = await asyncio.to_thread(_open, server.data)
     broken = False
 
@@ -62,12 +69,13 @@ async def serve(
     store.on_broken(give_up)
     try:
         app = create_app(config, clock or SystemClock(), store)
+        app[SERVICE].certificate = certificate
         clients, operators = Runner(app), Runner(create_admin_app(app[SERVICE]))
         try:
             await clients.setup()
             await operators.setup()
-            client_url = await listen(clients, server.host, server.port, context, "server.port")
-            admin_url = await listen(operators, admin.host, admin.port, context, "admin.port")
+            client_url = await _listen(clients, server, context, "server")
+            admin_url = await _listen(operators, config.admin, context, "admin")
             await app[SERVICE].ready()
             events.note(Event.READY, clients=client_url, operators=admin_url, version=version("fedlens"))
             announce(f"fedlens: ready, clients at {client_url}, operators at {admin_url}")
@@ -78,10 +86,16 @@ async def serve(
             await close([operators, clients], config.limits.stop_s)
     finally:
         await asyncio.to_thread(store.close)
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             loop.remove_signal_handler(number)
     if broken:
         raise StoreUnusable(f"the state in {server.data} could not be written; see the log, and restart the server")
+
+
+async def _listen(runner: Runner, section: ListeningSection, context: ssl.SSLContext | None, name: str) -> str:
+    if section.socket is not None:
+        return await listen_on_socket(runner, section.socket, f"{name}.socket")
+    return await listen(runner, section.host, section.port, context, f"{name}.port")
 
 
 def _open(folder: Path) -> Store:

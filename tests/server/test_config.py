@@ -2,6 +2,7 @@ import configparser
 import re
 from contextlib import closing
 from hashlib import sha256
+from ipaddress import ip_network
 from pathlib import Path
 
 import pytest
@@ -46,6 +47,32 @@ def test_what_is_left_out_has_its_default(tmp_path: Path) -> None:
         ("[server]\nport = 65536\n", "server.port: found 65536, must be an integer from 0 to 65535"),
         ("[server]\nport = true\n", "server.port: found True, must be an integer"),
         ("[server]\nbehind_proxy = 1\n", "server.behind_proxy: found 1, must be true or false"),
+        *(
+            (
+                f"[server]\ntrusted_proxies = {value}\n",
+                f"trusted_proxies: found {found}, must be a list of addresses and networks, such as `10.0.0.0/8`",
+            )
+            for value, found in [
+                ('"10.0.0.1"', "'10.0.0.1'"),
+                ("[1]", "[1]"),
+                ('["proxy.example"]', "['proxy.example']"),
+                ('["10.0.0.1/8"]', "['10.0.0.1/8']"),
+                ('["10.0.0.0/33"]', "['10.0.0.0/33']"),
+            ]
+        ),
+        (
+            '[server]\nsocket = "a"\nport = 1\n',
+            "server: found socket and port; set socket, or host and port, but not both",
+        ),
+        ("[server]\nsocket = 3\n", "server.socket: found 3, must be the path of a file"),
+        (
+            "[limits]\nmax_connections_per_address = 0\n",
+            "limits.max_connections_per_address: found 0, must be an integer from 1",
+        ),
+        (
+            "[limits]\nenrolments_per_address = 0\n",
+            "limits.enrolments_per_address: found 0, must be an integer from 1 to 1000000",
+        ),
         ("[server]\ndata = 3\n", "server.data: found 3, must be the path of a folder"),
         *(
             (
@@ -108,6 +135,19 @@ def test_plain_http_to_the_outside_is_allowed_behind_a_proxy(tmp_path: Path) -> 
     assert config.server.behind_proxy
 
 
+def test_trusted_proxies_are_addresses_and_networks(tmp_path: Path) -> None:
+    config = config_of(tmp_path, ADMIN + '[server]\ntrusted_proxies = ["10.0.0.1", "2001:db8::/32"]\n')
+
+    assert config.server.trusted_proxies == (ip_network("10.0.0.1/32"), ip_network("2001:db8::/32"))
+
+
+def test_a_socket_stands_instead_of_host_and_port_and_needs_no_certificate(tmp_path: Path) -> None:
+    config = config_of(tmp_path, f'{ADMIN}socket = "operators.sock"\n[server]\nsocket = "/run/fedlens/clients.sock"\n')
+
+    assert config.server.socket == Path("/run/fedlens/clients.sock")
+    assert config.admin.socket == tmp_path / "operators.sock"
+
+
 def test_the_sample_config_is_loaded(tmp_path: Path) -> None:
     for name in ("server.pem", "server.key"):
         (tmp_path / name).touch()
@@ -122,7 +162,7 @@ def test_the_sample_config_names_every_key() -> None:
     for line in (ROOT / "deploy/fedlens.toml").read_text().splitlines():
         if header := re.fullmatch(r"\[+(\w+)\]+", line):
             section = header[1]
-        elif assignment := re.match(r"(\w+) = ", line):
+        elif assignment := re.match(r"(?:# )?(\w+) = ", line):
             named.add(f"{section}.{assignment[1]}")
 
     assert named == set(config_module.keys())
@@ -197,4 +237,6 @@ def test_init_makes_no_certificate_for_an_address_that_is_reached_from_outside(t
 def _toml(value: object) -> str:
     if isinstance(value, bool):
         return str(value).lower()
+    if isinstance(value, tuple):
+        return str(list(value))
     return f'"{value}"' if isinstance(value, str | Path) else str(value)

@@ -13,7 +13,7 @@ from fedlens_server.engine import garbage, rounds, view
 from fedlens_server.engine.cohorts.members import LEAVE_ENDED_ROUND, Member, Round
 from fedlens_server.engine.enrolled import Profile
 from fedlens_server.engine.garbage import Holding
-from fedlens_server.engine.operators.access import TokenGrant
+from fedlens_server.engine.operators.access import Origin, TokenGrant
 from fedlens_server.engine.view import Federation, operation
 from fedlens_server.errors import Forbidden, Malformed, SlowDown
 from fedlens_server.store import Transaction, method_state, schema
@@ -42,13 +42,16 @@ def enrol(
     client: bytes,
     grant: TokenGrant,
     capabilities: enrolment_pb2.Capabilities,
+    origin: Origin | None = None,
 ) -> enrolment_pb2.ClientRole:
     """Make a client known; its role. A client that has enrolled before keeps its role and uses nothing of the token.
+
+    `origin` is None where no limit by address holds.
 
     Raises:
         Malformed: The capabilities are empty or unknown here.
         Forbidden: Banned or forgotten; or the token was revoked, has expired or is used up.
-        SlowDown: Too many clients enrol with the token.
+        SlowDown: Too many clients enrol with the token, or from the address.
     """
     _check_capabilities(capabilities)
     if transaction.execute(_WAS_FORGOTTEN, {"client": client}).first() is not None:
@@ -61,7 +64,7 @@ def enrol(
             return known.role
         transaction.later(_UPDATE_CAPABILITIES, {"client": client, "found": raw})
     else:
-        _use_grant(federation, transaction, grant)
+        _use_grant(federation, transaction, grant, origin)
         profile = Profile(role=grant.role, raw=raw)
         row = {"id": client, "role": grant.role, "token": grant.name, "capabilities": raw}
         transaction.later(_INSERT, {**row, "enrolled_at": federation.clock.now()})
@@ -142,7 +145,7 @@ def _check_capabilities(capabilities: enrolment_pb2.Capabilities) -> None:
         raise Malformed("capabilities.plan_format: found 0 or nothing, must be 1 or more")
 
 
-def _use_grant(federation: Federation, transaction: Transaction, grant: TokenGrant) -> None:
+def _use_grant(federation: Federation, transaction: Transaction, grant: TokenGrant, origin: Origin | None) -> None:
     if grant.revoked:
         raise Forbidden(f"enrolment token {grant.name!r} was revoked")
     if grant.expires_at is not None and federation.clock.now() >= grant.expires_at:
@@ -152,23 +155,34 @@ def _use_grant(federation: Federation, transaction: Transaction, grant: TokenGra
         uses = transaction.execute(_USES, {"grant": grant.name}).scalar() or 0
         if uses >= grant.max_uses:
             raise Forbidden(f"enrolment token {grant.name!r} has been used {uses} times, which is all it allows")
+    paces = {}
     if grant.per_minute is not None:
-        _keep_to_pace(federation, grant, 60.0 / grant.per_minute)
+        paces[f"with enrolment token {grant.name!r}"] = grant.per_minute
+    if origin is not None:
+        paces[f"from {origin.address}"] = origin.per_minute
+    _keep_to_paces(federation, paces)
     transaction.execute(_USE, {"token": grant.name, "uses": 1})
 
 
-def _keep_to_pace(federation: Federation, grant: TokenGrant, interval_s: float) -> None:
-    """Let in one client an interval, or after a pause as many at once as fit into a minute."""
-    now = federation.clock.elapsed()
-    due = max(federation.enrolments_due.get(grant.name, now), now)  # when this client would come at an even pace
-    early_s = due - now - (60.0 - interval_s)
-    if early_s > 1e-6:
-        raise SlowDown(
-            f"enrolment token {grant.name!r} lets in {grant.per_minute} clients a minute, and as many have come; "
-            "try again later",
-            ceil(1000 * early_s),
-        )
-    federation.enrolments_due[grant.name] = due + interval_s
+def _keep_to_paces(federation: Federation, paces: Mapping[str, int]) -> None:
+    """Let in one client an interval, or after a pause as many at once as fit into a minute, by each of these paces."""
+    now, due_by_pace = federation.clock.elapsed(), federation.enrolments_due
+    while due_by_pace and due_by_pace[oldest := next(iter(due_by_pace))] <= now:
+        del due_by_pace[oldest]
+    next_due = {}
+    for pace, per_minute in paces.items():
+        interval_s = 60.0 / per_minute
+        due = max(due_by_pace.get(pace, now), now)  # when this client would come at an even pace
+        early_s = due - now - (60.0 - interval_s)
+        if early_s > 1e-6:
+            raise SlowDown(
+                f"at most {per_minute} clients a minute may enrol {pace}, and as many have; try again later",
+                ceil(1000 * early_s),
+            )
+        next_due[pace] = due + interval_s
+    for pace, due in next_due.items():
+        due_by_pace.pop(pace, None)  # the latest ones stand last
+        due_by_pace[pace] = due
 
 
 def _memberships(federation: Federation, client: bytes) -> list[tuple[Round, Member]]:

@@ -65,7 +65,7 @@ class Federation:
         self.aggregations = Timings()
         self.grants: dict[str, TokenGrant] = {}  # by the SHA-256 of their tokens, in hexadecimal, as are
         self.operators: dict[str, Operator] = {}
-        self.enrolments_due: dict[str, float] = {}  # by name of the token, by `Clock.elapsed`; see `clients.enrol`
+        self.enrolments_due: dict[str, float] = {}  # of the last minute, by `Clock.elapsed`; see `clients.enrol`
         self._listeners: list[Callable[[Change], None]] = []
         self._changes: list[Change] = []  # of the running commit
         store.on_commit(self._publish)

@@ -9,11 +9,12 @@ from fedlens_proto.v1 import check_in_pb2, enrolment_pb2, update_pb2
 from fedlens_proto.wire import LENGTH, decode_request
 from fedlens_server.engine import assignments, clients, evaluation, updates
 from fedlens_server.engine.operators import tokens
+from fedlens_server.engine.operators.access import Origin
 from fedlens_server.errors import Malformed, Unauthorised
 from fedlens_server.http import credentials, responses
 from fedlens_server.http.blob_responses import send_blob
 from fedlens_server.http.bodies import read_body
-from fedlens_server.http.service import SERVICE, Service
+from fedlens_server.http.service import ADDRESS, SERVICE, Service
 from fedlens_server.http.uploads import receive_update
 from fedlens_server.telemetry.metrics import Metrics
 
@@ -48,7 +49,10 @@ async def enrol(request: web.Request) -> web.Response:
     grant = service.federation.grants.get(tokens.hashed(message.enrolment_token))
     if grant is None:
         raise Unauthorised("the enrolment token is none of this server's")
-    role = await service.durable(clients.enrol(service.federation, client, grant, message.capabilities))
+    address = service.addresses.limited(request[ADDRESS])
+    most = service.config.limits.enrolments_per_address
+    origin = Origin(address=address, per_minute=most) if address else None
+    role = await service.durable(clients.enrol(service.federation, client, grant, message.capabilities, origin))
     return responses.message(enrolment_pb2.EnrolResponse(role=role))
 
 

@@ -20,6 +20,8 @@ class Event(StrEnum):
 
     READY = "ready"
     STOPPING = "stopping"
+    CERTIFICATE_READ = "certificate-read"
+    CERTIFICATE_UNUSABLE = "certificate-unusable"
     ENROLLED = "enrolled"
     FORGOTTEN = "forgotten"
     REVOKED = "revoked"
@@ -55,7 +57,7 @@ OF_CLIENTS = frozenset(
 _WARNINGS = frozenset(
     {
         *(Event.TASK_SUSPENDED, Event.TASK_PAUSED, Event.ROUND_ABANDONED, Event.QUARANTINED, Event.EXCLUDED),
-        *(Event.SLOW_REQUEST, Event.SLOW_WRITE),
+        *(Event.SLOW_REQUEST, Event.SLOW_WRITE, Event.CERTIFICATE_UNUSABLE),
     }
 )
 
@@ -66,7 +68,7 @@ class Request:
 
     Attributes:
         id: Short and random; also in the response.
-        address: Of the other side.
+        address: Of the client; empty: not known.
         endpoint: Method and route, never the path that was sent.
         client: The id that its credential gives; empty: none yet.
         held: True once it waited for work.

@@ -73,7 +73,7 @@ KINDS = {
     "fedlens_database_bytes": Kind("gauge", (), "Size of the database's file."),
     "fedlens_blob_bytes": Kind("gauge", (), "Size of all stored blobs together."),
     "fedlens_certificate_expiry_timestamp_seconds": Kind(
-        "gauge", (), "When the certificate expires, in seconds since the epoch; missing without TLS."
+        "gauge", (), "When the certificate in use expires, in seconds since the epoch; missing without TLS."
     ),
 }
 """Every metric of our own, by name."""

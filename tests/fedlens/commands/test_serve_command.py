@@ -16,7 +16,8 @@ from typer.testing import Result
 from tests.fedlens.commands.cli import error_text, fedlens
 
 FEDLENS = Path(sys.executable).parent / "fedlens"
-READY = re.compile(r"fedlens: ready, clients at (https://127\.0\.0\.1:\d+), operators at (https://127\.0\.0\.1:\d+)\n")
+_ADDRESS = r"(https://127\.0\.0\.1:\d+|unix:/\S+)"
+READY = re.compile(rf"fedlens: ready, clients at {_ADDRESS}, operators at {_ADDRESS}\n")
 
 
 @pytest.fixture
@@ -66,6 +67,19 @@ def test_a_server_made_by_init_is_reached_and_stops_in_good_order(folder: Path, 
     assert json.loads(listed.stdout) == []
     assert process.returncode == 0, log
     assert "Traceback" not in log
+
+
+def test_operators_of_the_same_machine_come_through_a_unix_socket(folder: Path) -> None:
+    config = folder / "fedlens.toml"
+    config.write_text(config.read_text().replace('host = "127.0.0.1"\nport = 0\ntoken', 'socket = "admin.sock"\ntoken'))
+
+    with serving(folder) as (_, url):
+        listed = task_list(folder, url)
+    gone = error_text(task_list(folder, url))
+
+    assert url == f"unix:{folder / 'admin.sock'}"
+    assert json.loads(listed.stdout) == []
+    assert f"{url} cannot be reached: Connection refused; is the server running?" in gone
 
 
 def test_what_is_wrong_with_a_connection_is_named(folder: Path) -> None:

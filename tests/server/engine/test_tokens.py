@@ -8,7 +8,7 @@ from fedlens_proto.v1 import admission_pb2 as pb
 from fedlens_proto.v1 import enrolment_pb2
 from fedlens_server.engine import clients
 from fedlens_server.engine.operators import audit, tokens
-from fedlens_server.engine.operators.access import ADMIN, Operator
+from fedlens_server.engine.operators.access import ADMIN, Operator, Origin
 from fedlens_server.errors import Forbidden, Malformed, ServerError, SlowDown, TokenExists, Unknown
 from tests.server.fakes import ALICE, BOB, CAPABILITIES, START, Bench, client_ids
 
@@ -21,14 +21,14 @@ def make(bench: Bench, name: str = "phones", role: pb.TokenRole = pb.TOKEN_ROLE_
     return tokens.create(bench.federation, request, ANN).result().secret
 
 
-def enrol(bench: Bench, client: bytes, secret: str) -> enrolment_pb2.ClientRole:
+def enrol(bench: Bench, client: bytes, secret: str, origin: Origin | None = None) -> enrolment_pb2.ClientRole:
     grant = bench.federation.grants[tokens.hashed(secret)]
-    return clients.enrol(bench.federation, client, grant, CAPABILITIES).result()
+    return clients.enrol(bench.federation, client, grant, CAPABILITIES, origin).result()
 
 
-def refused(bench: Bench, client: bytes, secret: str) -> type[ServerError] | None:
+def refused(bench: Bench, client: bytes, secret: str, origin: Origin | None = None) -> type[ServerError] | None:
     try:
-        enrol(bench, client, secret)
+        enrol(bench, client, secret, origin)
     except ServerError as error:
         return type(error)
     return None
@@ -76,6 +76,29 @@ def test_who_comes_too_fast_is_told_when_to_come_again(bench: Bench) -> None:
     assert caught.value.retry_after_ms == 20_000
     bench.clock.wind(20)
     assert enrol(bench, carol, secret) == enrolment_pb2.CLIENT_ROLE_TRAINER
+
+
+def test_an_address_that_is_too_fast_uses_up_nothing_of_the_tokens_rate(bench: Bench) -> None:
+    secret = make(bench, per_minute=4)
+    ids = iter(client_ids(20))
+    crowd, other = Origin(address="192.0.2.7", per_minute=2), Origin(address="192.0.2.8", per_minute=2)
+
+    many = [refused(bench, next(ids), secret, crowd) for _ in range(6)]
+    few = [refused(bench, next(ids), secret, other) for _ in range(2)]
+
+    assert many == [None] * 2 + [SlowDown] * 4
+    assert few == [None] * 2
+
+
+def test_addresses_are_remembered_for_a_minute(bench: Bench) -> None:
+    secret = make(bench, max_uses=1000, per_minute=1000)
+    for index, client in enumerate(client_ids(50)):
+        enrol(bench, client, secret, Origin(address=f"192.0.2.{index}", per_minute=1))
+
+    bench.clock.wind(60)
+    enrol(bench, ALICE[::-1], secret, Origin(address="192.0.2.99", per_minute=1))
+
+    assert len(bench.federation.enrolments_due) == 2  # the address, and the token
 
 
 def test_enrolling_again_is_never_too_fast(bench: Bench) -> None:

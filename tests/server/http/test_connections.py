@@ -4,13 +4,15 @@ import asyncio
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from fedlens_server.http.sockets.addresses import Addresses
 from tests.server.http.running import Server, running, until
 
 Stream = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
-async def connect(server: Server, begin: bytes = b"") -> Stream:
-    reader, writer = await asyncio.open_connection("127.0.0.1", urlsplit(server.url).port)
+async def connect(server: Server, begin: bytes = b"", address: str = "127.0.0.1") -> Stream:
+    port = urlsplit(server.url).port
+    reader, writer = await asyncio.open_connection("127.0.0.1", port, local_addr=(address, 0))
     writer.write(begin)
     return reader, writer
 
@@ -49,4 +51,30 @@ async def test_idle_connections_make_room_for_those_that_ask(tmp_path: Path) -> 
         assert len(server.service.servers["clients"].connections) <= 8
         held.cancel()
         for _, writer in idle:
+            writer.close()
+
+
+async def test_one_address_with_many_connections_keeps_no_other_out(tmp_path: Path) -> None:
+    async with running(tmp_path, max_connections_per_address=8) as server:
+        server.service.servers["clients"].addresses = Addresses(unlimited=())
+        other = await connect(server, address="127.0.0.3")
+
+        many = [await connect(server, address="127.0.0.2") for _ in range(40)]
+        await until(lambda: len(server.service.servers["clients"].connections) <= 9)
+        _, writer = other
+        writer.write(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+
+        assert (await other[0].readline()).split()[1] == b"200"
+        assert await closed(many[0])
+        for _, writer in [other, *many]:
+            writer.close()
+
+
+async def test_this_machine_and_a_trusted_proxy_may_have_many_connections(tmp_path: Path) -> None:
+    async with running(tmp_path, max_connections_per_address=8, trusted_proxies=["10.0.0.1"]) as server:
+        many = [await connect(server) for _ in range(40)]
+        await until(lambda: len(server.service.servers["clients"].connections) == 40)
+
+        assert server.service.addresses.limited("10.0.0.1") == ""
+        for _, writer in many:
             writer.close()

@@ -1,7 +1,9 @@
 """The process around the server: it ends by itself where only a new start helps."""
 
 import asyncio
+import os
 import re
+import signal
 from pathlib import Path
 
 import pytest
@@ -50,6 +52,24 @@ async def test_a_server_that_is_to_wait_for_nobody_stops_though_a_request_has_be
             rest = await reader.read()
 
     assert (goes_on, rest) == (b"HTTP/1.1 100 Continue\r\n\r\n", b"")
+
+
+async def test_a_hangup_signal_ends_no_server_that_has_no_certificate(tmp_path: Path) -> None:
+    ready: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    stop = asyncio.Event()
+    settings = config(tmp_path)
+    Store.open(settings.server.data).close()
+    server = asyncio.create_task(daemon.serve(settings, ready.set_result, stop=stop))
+    port = re.findall(r":(\d+)", await ready)[0]
+
+    os.kill(os.getpid(), signal.SIGHUP)
+    async with connected(f"http://127.0.0.1:{port}") as (reader, writer):
+        writer.write(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+        status = await reader.readline()
+    stop.set()
+    await server
+
+    assert status == b"HTTP/1.1 200 OK\r\n"
 
 
 @pytest.mark.parametrize("there", ["", "disk", "disk/data", "disk/data/blobs"])

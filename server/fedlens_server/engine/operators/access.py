@@ -19,6 +19,14 @@ class TokenGrant:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Origin:
+    """The address from which a client enrols, and how many may from there within a minute."""
+
+    address: str
+    per_minute: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class Operator:
     """Somebody who operates the server, by the name of the token."""
 

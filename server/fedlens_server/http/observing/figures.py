@@ -8,7 +8,6 @@ from importlib.metadata import version
 from math import inf
 from pathlib import Path
 
-from cryptography import x509
 from sqlalchemy import func, select
 
 from fedlens_proto.v1 import admin_pb2, enrolment_pb2
@@ -41,11 +40,8 @@ def samples(service: Service) -> Iterator[Sample]:
         yield Sample("fedlens_connections", (side,), len(server.connections))
     yield Sample("fedlens_uploads", (), service.uploads)
     yield from _of_store(service)
-    certfile = service.config.server.certfile
-    if certfile is not None:
-        with suppress(OSError, ValueError):  # it may just be being replaced
-            until = x509.load_pem_x509_certificate(certfile.read_bytes()).not_valid_after_utc
-            yield Sample("fedlens_certificate_expiry_timestamp_seconds", (), until.timestamp())
+    if (certificate := service.certificate) is not None:
+        yield Sample("fedlens_certificate_expiry_timestamp_seconds", (), certificate.expires.timestamp())
     with suppress(Unavailable):
         yield from _of_federation(service.federation)
 

@@ -6,7 +6,8 @@ import time
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
-from fedlens_server.http.service import SERVICE
+from fedlens_server.http.service import ADDRESS, SERVICE
+from fedlens_server.http.sockets.addresses import FORWARDED_FOR
 from fedlens_server.telemetry import events
 from fedlens_server.telemetry.events import Event, Request
 
@@ -21,11 +22,14 @@ _generator = random.Random()
 @web.middleware
 async def observed(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Give a request its id, count and time it, and log it if it was slow."""
-    metrics = request.app[SERVICE].metrics
+    service = request.app[SERVICE]
+    metrics = service.metrics
     route = request.match_info.route.resource
     # The method of an unknown route may be any word.
     where = UNKNOWN if route is None else f"{request.method} {route.canonical}"
-    seen = Request(f"{_generator.getrandbits(40):010x}", request.remote or "", where)
+    address = service.addresses.of_request(request.remote, request.headers.getall(FORWARDED_FOR, ()))
+    request[ADDRESS] = address
+    seen = Request(f"{_generator.getrandbits(40):010x}", address, where)
     token = events.REQUEST.set(seen)
     began, sent = time.perf_counter(), 0
     try:

@@ -11,7 +11,8 @@ from aiohttp import web
 from cryptography.hazmat.primitives import serialization
 
 from fedlens_server.config import ConfigError
-from fedlens_server.http.listening import Runner, close, listen, tls
+from fedlens_server.http.sockets.certificate import tls
+from fedlens_server.http.sockets.listening import Runner, close, listen
 from fedlens_server.init import initialise
 
 

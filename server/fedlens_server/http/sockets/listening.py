@@ -1,0 +1,168 @@
+"""Sockets: listening, limits of connections, and closing in good order."""
+
+import asyncio
+import errno
+import resource
+import socket
+import ssl
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from aiohttp import web
+from aiohttp.web_protocol import RequestHandler
+
+from fedlens_server.config import ConfigError
+from fedlens_server.http.responses import Connection
+from fedlens_server.http.service import SERVICE, SIDE
+from fedlens_server.http.sockets.addresses import Addresses
+
+# Files that are no connections: the database, blobs, sockets, and what a burst takes.
+RESERVED_FILES = 512
+MAX_OPERATORS = 100
+MAX_BACKLOG = 128
+SOCKET_MODE = 0o660
+_SOCKET_IS = "it must be a path on which no process listens, in a folder in which the server may write"
+
+
+class _Server(web.Server):
+    """Connections, of which the number is bounded; many without a request do not keep others out."""
+
+    most = MAX_OPERATORS
+    most_of_address = MAX_OPERATORS
+    addresses = Addresses()
+
+    def __init__(self, made: web.Server) -> None:
+        super().__init__(made.request_handler, request_factory=made.request_factory, loop=made._loop, **made._kwargs)
+        self._by_address: defaultdict[str, dict[RequestHandler, asyncio.Transport]] = defaultdict(dict)
+
+    def __call__(self) -> Connection:
+        return Connection(self, loop=self._loop, **self._kwargs)
+
+    def connection_made(self, handler: RequestHandler, transport: asyncio.Transport) -> None:
+        super().connection_made(handler, transport)
+        _keep_to(self.most, self._connections, handler)
+        if address := self._limited(transport):
+            of_address = self._by_address[address]
+            of_address[handler] = transport
+            _keep_to(self.most_of_address, of_address, handler)
+
+    def connection_lost(self, handler: RequestHandler, exc: BaseException | None = None) -> None:
+        transport = self._connections.get(handler)  # none when all were closed
+        if transport is not None and (address := self._limited(transport)):
+            del self._by_address[address][handler]
+            if not self._by_address[address]:
+                del self._by_address[address]
+        super().connection_lost(handler, exc)
+
+    def _limited(self, transport: asyncio.Transport) -> str:
+        peer = transport.get_extra_info("peername")
+        return self.addresses.limited(peer[0]) if isinstance(peer, tuple) else ""
+
+
+def _keep_to(most: int, connections: Mapping[RequestHandler, asyncio.Transport], newest: RequestHandler) -> None:
+    """Of more connections than that, close the oldest without a request, or else the newest."""
+    if len(connections) > most:
+        waiting = (each for each, of in connections.items() if _is_idle(each) and not of.is_closing())
+        connections[next(waiting, newest)].abort()
+
+
+def _is_idle(handler: RequestHandler) -> bool:
+    return isinstance(handler, Connection) and handler.is_idle
+
+
+class Runner(web.AppRunner):
+    """aiohttp's runner, with connections that answer everything in the protocol's own form."""
+
+    async def _make_server(self) -> web.Server:
+        server = _Server(await super()._make_server())
+        if SIDE in self.app:
+            service = self.app[SERVICE]
+            service.servers[self.app[SIDE]] = server
+            if self.app[SIDE] == "clients":
+                limits = service.config.limits
+                server.most = limits.max_connections or most_connections()
+                server.most_of_address = limits.max_connections_per_address
+                server.addresses = service.addresses
+        return server
+
+
+def most_connections() -> int:
+    """As many connections as the process may open files, less those that it needs itself."""
+    soft_limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return max(soft_limit - RESERVED_FILES, soft_limit // 2)
+
+
+def _backlog() -> int:
+    """Connections that are taken at once before the number is looked at: fewer than there are files in reserve."""
+    soft_limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return min(MAX_BACKLOG, (soft_limit - most_connections()) // 2)
+
+
+async def close(runners: Sequence[web.AppRunner], within_s: float) -> None:
+    """Close one runner after the other; requests that have begun have `within_s` seconds in all."""
+    clock = asyncio.get_running_loop().time
+    until = clock() + within_s
+    for runner in runners:
+        runner._shutdown_timeout = max(0.0, until - clock())
+        await runner.cleanup()
+
+
+async def listen(runner: web.AppRunner, host: str, port: int, context: ssl.SSLContext | None, key: str) -> str:
+    """Accept connections; returns the URL, with the port that the system chose where `port` is 0.
+
+    Raises:
+        ConfigError: The address is taken or is none of this machine; `key` names it as in the config.
+    """
+    site = web.TCPSite(runner, host, port, ssl_context=context, backlog=_backlog())
+    try:
+        await site.start()
+    except OSError as error:
+        raise ConfigError(f"{key}: cannot listen on {host}:{port}: {error.strerror or error}") from error
+    taken = runner.addresses[0][1]
+    name = f"[{host}]" if ":" in host else host
+    return f"{'https' if context else 'http'}://{name}:{taken}"
+
+
+async def listen_on_socket(runner: web.AppRunner, path: Path, key: str) -> str:
+    """Accept connections on a Unix socket, which takes the place of one that a killed server left; returns `unix:PATH`.
+
+    Raises:
+        ConfigError: The socket cannot be made, or a process listens on it; `key` names it as in the config.
+    """
+    try:
+        site = _SocketSite(runner, path, _bound(path))
+    except OSError as error:
+        raise ConfigError(f"{key}: cannot listen on {path}: {error.strerror or error}; {_SOCKET_IS}") from error
+    await site.start()
+    return f"unix:{path}"
+
+
+def _bound(path: Path) -> socket.socket:
+    bound = socket.socket(socket.AF_UNIX)
+    try:
+        if path.is_socket() and _is_abandoned(path):
+            path.unlink()
+        bound.bind(str(path))
+        path.chmod(SOCKET_MODE)
+    except OSError:
+        bound.close()
+        raise
+    return bound
+
+
+def _is_abandoned(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX) as probe:
+        probe.setblocking(False)
+        return probe.connect_ex(str(path)) == errno.ECONNREFUSED
+
+
+class _SocketSite(web.SockSite):
+    def __init__(self, runner: web.AppRunner, path: Path, listening: socket.socket) -> None:
+        super().__init__(runner, listening, backlog=_backlog())
+        self._path = path
+
+    async def stop(self) -> None:
+        # Before it is closed: until then no other server takes its place, and afterwards the file may be another's.
+        self._path.unlink(missing_ok=True)
+        await super().stop()
