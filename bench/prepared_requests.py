@@ -33,7 +33,6 @@ def enrol(store: Store, clients: Iterable[bytes], *, last_seen: float | None = N
         "token": "bench",
         "capabilities": ABLE.SerializeToString(deterministic=True),
         "enrolled_at": time.time(),
-        "revoked": False,
         "last_seen": last_seen,
     }
     rows = [row | {"id": client} for client in clients]

@@ -33,6 +33,7 @@ class Server:
     """A running server."""
 
     url: str
+    admin_url: str
     admin: AdminClient
     trainer_token: str
     pid: int
@@ -64,7 +65,7 @@ def serving(folder: Path, limits: str = "") -> Iterator[Server]:
     if not (folder / DATA).exists():
         make_data(folder / DATA, {"trainer": tokens["trainer"]}, max_uses=MAX_PER_MINUTE)
     with ServerProcess(folder) as process:
-        yield Server(process.url, AdminClient(process.profile), tokens["trainer"], process.pid)
+        yield Server(process.url, process.profile.url, AdminClient(process.profile), tokens["trainer"], process.pid)
 
 
 def cpu_seconds(pid: int) -> float:

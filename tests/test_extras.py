@@ -13,7 +13,7 @@ from packaging.utils import canonicalize_name
 
 REPOSITORY = Path(__file__).parent.parent
 PARTS = {
-    "": ("fedlens_proto", "fedlens.cli", "fedlens.admin_client", "fedlens.enrolment_link"),
+    "": ("fedlens_proto", "fedlens.cli", "fedlens.admin_client", "fedlens_server.enrolment_link"),
     "server": ("fedlens_proto", "fedlens_server", "fedlens.cli", "fedlens.admin_client"),
     "client": ("fedlens_proto", "fedlens_edge_client", "fedlens.cli"),
     "export": ("fedlens_proto", "fedlens_export", "fedlens.cli"),

@@ -32,8 +32,8 @@ def link_of(server: str, token: str, ca: Path | None) -> str:
     Raises:
         FedlensError: The address, the token or the file cannot be used.
     """
-    from fedlens.enrolment_link import enrolment_link
     from fedlens.errors import FedlensError
+    from fedlens_server.enrolment_link import enrolment_link
 
     try:
         return enrolment_link(server, token, None if ca is None else ca.read_text(encoding="utf-8"))

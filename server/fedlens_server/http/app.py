@@ -8,6 +8,8 @@ from aiohttp import web
 from fedlens_server.clock import Clock
 from fedlens_server.config import Config
 from fedlens_server.http import client_routes, operator_routes
+from fedlens_server.http.dashboard.app import create_dashboard, to_dashboard
+from fedlens_server.http.dashboard.pages import ROOT
 from fedlens_server.http.observing import figures
 from fedlens_server.http.observing.readiness import healthz, readyz
 from fedlens_server.http.observing.requests import observed
@@ -41,8 +43,11 @@ def create_app(config: Config, clock: Clock, store: Store) -> web.Application:
 
 
 def create_admin_app(service: Service) -> web.Application:
-    """The application for operators of a service that another application runs."""
-    return _application(service, "operators", operator_routes.routes(), operator_routes.operators_only)
+    """The application for operators of a service that another application runs: its API and the dashboard."""
+    app = _application(service, "operators", operator_routes.routes(), operator_routes.operators_only)
+    app.router.add_get("/", to_dashboard)
+    app.add_subapp(ROOT, create_dashboard(service))
+    return app
 
 
 def _application(service: Service, side: str, routes: Iterable[web.RouteDef], *more: object) -> web.Application:

@@ -12,7 +12,6 @@ from aiohttp import hdrs, web
 
 from fedlens_proto import keyed_hash
 from fedlens_server.engine.operators.access import ADMIN, Operator
-from fedlens_server.engine.operators.tokens import hashed
 from fedlens_server.errors import Unauthorised
 from fedlens_server.telemetry import events
 
@@ -34,11 +33,11 @@ def client_id(request: web.Request) -> bytes:
     return client
 
 
-def operator(token: str, configured_sha256: str, known: Mapping[str, Operator], now: float) -> Operator:
+def operator(found: str, configured_sha256: str, known: Mapping[str, Operator], now: float) -> Operator:
     """The operator who has a token.
 
     Args:
-        token: The token.
+        found: SHA-256 of the token, in hexadecimal.
         configured_sha256: SHA-256 of the config's token, in hexadecimal.
         known: Operators by the SHA-256 of their tokens.
         now: Seconds since the epoch.
@@ -46,7 +45,6 @@ def operator(token: str, configured_sha256: str, known: Mapping[str, Operator], 
     Raises:
         Unauthorised: It is no operator's, was revoked, or has expired.
     """
-    found = hashed(token)
     if hmac.compare_digest(found, configured_sha256):
         return ADMIN
     if found not in known:

@@ -73,7 +73,7 @@ async def operators_only(request: web.Request, handler: Handler) -> web.StreamRe
     """Refuse requests to `/v1/admin` and for metrics without the token of an operator who may send them."""
     service = request.app[SERVICE]
     if request.path.startswith("/v1/") or (request.path == METRICS and not service.config.admin.metrics_open):
-        request[OPERATOR] = operator = service.operator(credentials.bearer(request))
+        request[OPERATOR] = operator = service.operator(tokens.hashed(credentials.bearer(request)))
         operator.check_may(request.method)
     return await handler(request)
 

@@ -22,6 +22,8 @@ from fedlens_server.http import credentials
 from fedlens_server.http.driver import Driver
 from fedlens_server.http.long_polls import Polls
 from fedlens_server.http.outcomes import Outcomes
+from fedlens_server.http.sockets.addresses import Addresses
+from fedlens_server.http.sockets.certificate import Certificate
 from fedlens_server.store import Store
 from fedlens_server.telemetry.metrics import Metrics
 
@@ -51,6 +53,8 @@ class Service:
         self.clock = clock
         self.store = store
         self.polls = Polls(config.limits.max_polls, config.limits.max_hold_ms)
+        self.addresses = Addresses.of(config.server)
+        self.certificate: Certificate | None = None  # that is followed from `begin` on; None: without TLS
         self.metrics = Metrics()
         self.state = ServiceState.STARTING
         # The outcome of an engine's operation, once it is on disk; a request that is cut off does not undo it.
@@ -80,10 +84,10 @@ class Service:
         assert self.federation is not None and self._places is not None
         return self._places
 
-    def operator(self, token: str) -> Operator:
-        """The operator who has a token; errors as in `credentials.operator` and `federation`."""
+    def operator(self, token_sha256: str) -> Operator:
+        """The operator whose token has this hash; errors as in `credentials.operator` and `federation`."""
         operators = self.federation.operators
-        return credentials.operator(token, self.config.admin.token_sha256, operators, self.clock.now())
+        return credentials.operator(token_sha256, self.config.admin.token_sha256, operators, self.clock.now())
 
     def begin(self) -> None:
         """Start in the background; requests are refused until `ready()` returns."""
@@ -160,6 +164,9 @@ class Service:
         self._ending.callback(federation.subscribe(changed))
         noting = asyncio.create_task(self._note_seen(federation))
         self._ending.callback(noting.cancel)
+        if self.certificate is not None:
+            following = asyncio.create_task(self.certificate.follow(self.clock))
+            self._ending.callback(following.cancel)
         self._ending.push_async_callback(driver.stop)
         self._federation = federation
         if self.state is ServiceState.STARTING:
@@ -179,3 +186,5 @@ SIDE = web.AppKey("side", str)
 """Of an application: `clients` or `operators`."""
 OPERATOR = web.RequestKey("operator", Operator)
 """The operator who sent a request to the admin API."""
+ADDRESS = web.RequestKey("address", str)
+"""The address of the client that sent a request, also behind a trusted proxy."""

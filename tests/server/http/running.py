@@ -3,7 +3,7 @@
 import asyncio
 import base64
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -33,8 +33,8 @@ from fedlens_proto.wire import MEDIA_TYPE, frame_update
 from fedlens_server.config import Config
 from fedlens_server.engine.operators import tokens
 from fedlens_server.http.app import create_admin_app, create_app
-from fedlens_server.http.listening import Runner, close, listen
 from fedlens_server.http.service import SERVICE, Service
+from fedlens_server.http.sockets.listening import Runner, close, listen, listen_on_socket
 from fedlens_server.store import Store, Transaction
 from fedlens_server.store.database import DATABASE_FILE
 from tests.server.bundles import TinyBundle, tiny_bundle
@@ -215,9 +215,22 @@ def listed(blob: bytes, **fields: Any) -> update_pb2.UploadedBlob:
     return update_pb2.UploadedBlob(**{"name": "weights", "sha256": sha256(blob).digest(), "size": len(blob), **fields})
 
 
-def config(folder: Path, *, allow_method_modules: bool = False, backups: Path | None = None, **limits: Any) -> Config:
+def config(
+    folder: Path,
+    *,
+    allow_method_modules: bool = False,
+    backups: Path | None = None,
+    socket: Path | None = None,
+    trusted_proxies: Sequence[str] = (),
+    certificate: tuple[Path, Path] | None = None,
+    **limits: Any,
+) -> Config:
+    server: dict[str, Any] = {"allow_method_modules": allow_method_modules, "trusted_proxies": list(trusted_proxies)}
+    server |= {"port": 0} if socket is None else {"socket": socket}
+    if certificate is not None:
+        server["certfile"], server["keyfile"] = certificate
     sections = {
-        "server": {"port": 0, "data": "data", "allow_method_modules": allow_method_modules, "backups": backups},
+        "server": {"data": "data", "backups": backups, **server},
         "admin": {"port": 0, "token_sha256": tokens.hashed(ADMIN_TOKEN)},
         "limits": limits,
     }
@@ -250,7 +263,7 @@ async def running(folder: Path, **settings_of: Any) -> AsyncIterator[Server]:
     app = create_app(settings, clock, store)
     service = app[SERVICE]
     try:
-        async with serving(app) as url, serving(create_admin_app(service)) as admin_url:
+        async with serving(app, settings.server.socket) as url, serving(create_admin_app(service)) as admin_url:
             await service.ready()
             async with aiohttp.ClientSession() as session:
                 yield Server(url, admin_url, service, clock, session, settings.server.data)
@@ -259,12 +272,15 @@ async def running(folder: Path, **settings_of: Any) -> AsyncIterator[Server]:
 
 
 @asynccontextmanager
-async def serving(app: web.Application) -> AsyncIterator[str]:
+async def serving(app: web.Application, socket: Path | None = None) -> AsyncIterator[str]:
     """The address of an application that is served."""
     runner = Runner(app)
     try:
         await runner.setup()
-        yield await listen(runner, "127.0.0.1", 0, None, "server.port")
+        if socket is not None:
+            yield await listen_on_socket(runner, socket, "server.socket")
+        else:
+            yield await listen(runner, "127.0.0.1", 0, None, "server.port")
     finally:
         await close([runner], 5.0)
 

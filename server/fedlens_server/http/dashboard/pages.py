@@ -1,0 +1,116 @@
+"""Pages from templates: HTML in which everything is escaped, and the words and numbers that people read."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+from aiohttp import web
+from jinja2 import Environment, PackageLoader, StrictUndefined, pass_context, select_autoescape
+from jinja2.runtime import Context
+from markupsafe import Markup
+
+from fedlens_proto.v1 import admin_pb2, admission_pb2, enrolment_pb2
+from fedlens_server.errors import Malformed
+from fedlens_server.http.dashboard import static_files
+from fedlens_server.http.service import OPERATOR, SERVICE
+
+ROOT = "/dashboard"
+_UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
+
+
+def render(request: web.Request, template: str, *, status: int = 200, **values: Any) -> web.Response:
+    """A page, or a part of one, from a template; who asks and the time are known to it, too."""
+    now, operator = request.app[SERVICE].clock.now(), request.get(OPERATOR)
+    may_change = operator is not None and operator.role == admission_pb2.TOKEN_ROLE_OPERATE
+    known = {"path": request.path, "path_qs": request.path_qs, "now": now, "operator": operator, "message": ""}
+    text = _ENVIRONMENT.get_template(template).render(known | {"may_change": may_change} | values)
+    return web.Response(text=text, content_type="text/html", status=status)
+
+
+def duration(seconds: float) -> str:
+    """A time in its largest unit: `3 min`."""
+    if abs(seconds) < 10:
+        return f"{seconds:.1f} s"
+    each, unit = next(found for found in _UNITS if abs(seconds) >= found[0])
+    return f"{seconds / each:.0f} {unit}"
+
+
+async def form(request: web.Request) -> dict[str, str]:
+    """The fields of a form that a page sent.
+
+    Raises:
+        Malformed: It is no form, or no text.
+    """
+    try:
+        if request.content_type != "application/x-www-form-urlencoded":
+            raise ValueError(request.content_type)
+        return {key: str(value) for key, value in (await request.post()).items()}
+    except (ValueError, LookupError) as error:
+        raise Malformed("the form cannot be read; open the page again and send it from there") from error
+
+
+def sentence(text: object) -> str:
+    """The text of an error as a sentence, which may begin with the name of a field or setting."""
+    words = str(text)
+    names_a_field = words.partition(" ")[0].endswith((":", ","))
+    return f"{words if names_a_field else words[:1].upper() + words[1:]}."
+
+
+@pass_context
+def moment(context: Context, seconds: float | None) -> Markup | str:
+    """A time, in seconds since the epoch, as an element that says how long ago it is or how soon it comes."""
+    if not seconds:
+        return "-"
+    exact = datetime.fromtimestamp(seconds, UTC).isoformat(sep=" ", timespec="seconds").replace("+00:00", " UTC")
+    ago = context["now"] - seconds
+    words = f"{duration(ago)} ago" if ago >= 0 else f"in {duration(-ago)}"
+    return Markup('<time title="{0}" datetime="{1}">{2}</time>').format(exact, exact.replace(" UTC", "Z"), words)
+
+
+def size(count: float) -> str:
+    """A number of bytes: `26.2 kB`."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.0f} B" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.1f} TB"
+
+
+def percent(share: float | None) -> str:
+    """A share in percent, or a dash for None."""
+    return "-" if share is None else f"{share:.1%}"
+
+
+def task_state(task: admin_pb2.Task) -> str:
+    """The state of a task in one word; a paused or suspended one says so."""
+    if task.reason.startswith("suspended"):
+        return "suspended"
+    running = task.state in (admin_pb2.TASK_STATE_WAITING, admin_pb2.TASK_STATE_RUNNING)
+    return "paused" if task.paused and running else _word(admin_pb2.TaskState.Name(task.state))
+
+
+def _word(name: str) -> str:
+    return name.rpartition("_STATE_")[2].lower().replace("_", " ")
+
+
+def _short(client: bytes) -> str:
+    return client.hex()[:12]
+
+
+_ENVIRONMENT = Environment(
+    loader=PackageLoader("fedlens_server.http.dashboard"),
+    autoescape=select_autoescape(),
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+)
+_ENVIRONMENT.filters.update(duration=duration, moment=moment, size=size, percent=percent, short=_short)
+_ENVIRONMENT.globals.update(
+    root=ROOT,
+    asset=lambda name: f"{ROOT}/{static_files.address(name)}",
+    task_state=task_state,
+    round_state=lambda state: _word(admin_pb2.RoundState.Name(state)),
+    member_state=lambda state: _word(admin_pb2.MemberState.Name(state)),
+    client_state=lambda state: _word(admission_pb2.ClientState.Name(state)),
+    client_role=lambda role: enrolment_pb2.ClientRole.Name(role).removeprefix("CLIENT_ROLE_").lower(),
+    token_role=lambda role: admission_pb2.TokenRole.Name(role).removeprefix("TOKEN_ROLE_").lower(),
+)
