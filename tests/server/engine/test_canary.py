@@ -20,6 +20,7 @@ from tests.server.methods.tasks import changed
 from tests.server.networks import network
 
 EVERYBODY = [ALICE, BOB, CAROL, DAVE, EVE]
+MANY = [client for client in client_ids(25) if client not in EVERYBODY]
 KIM = Operator(name="kim", role=admission_pb2.TOKEN_ROLE_OPERATE)
 SMALL = network()
 LARGE = changed(network(width=5), model="large")
@@ -34,14 +35,13 @@ def server(tmp_path: Path) -> Iterator[Arrivals]:
 
 
 @pytest.fixture
-def two_bundles(tmp_path: Path) -> Iterator[Arrivals]:
-    """A task of two bundles with four places and one canary each; Alice, Bob and Carol run the small one."""
+def two_models(tmp_path: Path) -> Iterator[Arrivals]:
+    """A server without a task; Alice, Bob and Carol run the small model, Dave, Eve and 20 others the large one."""
     with closing(Arrivals(tmp_path / "canary")) as found:
-        for client in EVERYBODY:
-            named = enrolment_pb2.Capabilities(models=["large" if client in (DAVE, EVE) else SMALL.parsed.model])
+        for clients, model in ((EVERYBODY[:3], SMALL.parsed.model), ([DAVE, EVE, *MANY], "large")):
+            named = enrolment_pb2.Capabilities(models=[model])
             named.MergeFrom(CAPABILITIES)
-            found.enrol([client], capabilities=named)
-        found.take(SMALL, LARGE, method="local_only", goal=4, min_reports=1, canary=1, patience_s=10)
+            found.enrol(clients, capabilities=named)
         yield found
 
 
@@ -157,27 +157,37 @@ def test_a_broken_bundle_ends_the_round_having_reached_so_many_at_a_time(server:
     assert server.ends == ["abandoned"]
 
 
-def test_bundles_do_not_wait_for_each_other(two_bundles: Arrivals) -> None:
-    server = two_bundles
-    small, large = places(server, *EVERYBODY)
-    assert {server.member(client).bundle for client in (small, large)} == {SMALL.id, LARGE.id}
+def test_bundles_do_not_wait_for_each_other(two_models: Arrivals) -> None:
+    server = two_models
+    server.take(SMALL, LARGE, method="local_only", goal=9, canary=1)
+    canaries = places(server, *EVERYBODY, *MANY)
+    bundles = {server.member(client).bundle: client for client in canaries}
+    assert (len(canaries), bundles.keys()) == (2, {SMALL.id, LARGE.id})
 
-    server.fail(large)  # and keeps none of the small bundle out
-    server.upload(small)
+    server.fail(bundles[LARGE.id])
+    server.upload(bundles[SMALL.id])
 
-    # Three updates are wanted yet: one for a canary of the large bundle, the others for the small one.
-    assert len(places(server, *EVERYBODY)) == 3
-    assert server.task.reports == {SMALL.id: 1}
+    # The others with the small bundle, and one more canary of the large one.
+    given = places(server, *EVERYBODY, *MANY)
+    assert [server.member(client).bundle for client in given] == [SMALL.id, SMALL.id, LARGE.id]
 
 
-def test_a_bundle_whose_canaries_are_at_work_leaves_free_places_to_the_other(two_bundles: Arrivals) -> None:
-    server = two_bundles
-    server.upload(ALICE)
+def test_a_bundle_whose_canaries_are_at_work_leaves_free_places_to_the_other(two_models: Arrivals) -> None:
+    server = two_models
+    settings = {"goal": 9, "min_reports": 3, "canary": 2, "rest": 9, "patience_s": 10, "deadline_s": 60}
+    server.take(SMALL, LARGE, method="local_only", **settings)
+    for client in (ALICE, BOB, EVE):
+        server.upload(client)
+    server.clock.wind(60)
+    server.advance()
     server.assignment(DAVE)
-    server.clock.wind(11)  # longer than places are kept from those who rest
 
+    # Eve rests, and places are free, but none that she could get; nor could she if nobody took them.
     assert server.reason(EVE) == "next_round"
-    assert places(server, BOB, CAROL) == [BOB, CAROL]
+    assert server.has_place(CAROL)
+    server.clock.wind(11)
+    assert server.places.ask(EVE, server.request()) is None
+    assert server.reason(EVE) == "next_round"
 
 
 def test_the_same_client_counts_in_each_round(server: Arrivals) -> None:

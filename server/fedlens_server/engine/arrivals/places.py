@@ -263,10 +263,11 @@ class Places:
                 break
             known = self._federation.clients.get(client)
             bundle = None if known is None else task.bundle_for(known.profile, current.phase)
-            if bundle is None or (room[bundle.id] == 0 and intake is None):
+            has_room = bundle is not None and room[bundle.id] > 0 and len(fresh) < free
+            if bundle is None or not (has_room or intake is not None):
                 continue
             if (sets := given(current.phase, client)) is not None:
-                if len(fresh) < free and room[bundle.id] > 0:
+                if has_room:
                     fresh[client] = sets
                     room[bundle.id] -= 1
             elif intake is not None and (sets := given(intake, client)) is not None:
