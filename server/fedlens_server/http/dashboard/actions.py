@@ -10,7 +10,8 @@ from fedlens_server.engine.operators import bans, control, deletion, rollback, t
 from fedlens_server.engine.operators.access import Operator
 from fedlens_server.engine.task import Task
 from fedlens_server.engine.view import Federation
-from fedlens_server.errors import Malformed, Unknown
+from fedlens_server.errors import Unknown
+from fedlens_server.http.dashboard.pages import number
 
 Act = Callable[[Federation, Any, str, Operator], Future[Any]]
 
@@ -65,17 +66,6 @@ class Subjects:
         return {name: action for name, action in self.actions.items() if action.applies(subject)}
 
 
-def number(value: str) -> int:
-    """A number of a round, as a form sends it.
-
-    Raises:
-        Malformed: It is none.
-    """
-    if not (value.isascii() and value.isdecimal() and len(value) < 16):
-        raise Malformed(f"round: found {value[:40]!r}, must be the number of a round")
-    return int(value)
-
-
 def client_id(federation: Federation, text: str) -> bytes:
     """The id of an enrolled client in hexadecimal; raises `Unknown`."""
     try:
@@ -85,6 +75,10 @@ def client_id(federation: Federation, text: str) -> bytes:
     if federation.clients.get(client) is None:
         raise Unknown(f"there is no client {text[:80]!r}")
     return client
+
+
+def _round(value: str) -> int:
+    return number("round", value, "a round")
 
 
 def _goes_on(task: Task) -> bool:
@@ -129,7 +123,7 @@ SUBJECTS: Mapping[str, Subjects] = {
                 title="Roll back",
                 effect="The open round is abandoned, and the task goes on from the model after the round that you "
                 "choose. The rounds since then become undone. What phones keep for themselves stays.",
-                act=lambda federation, task, value, by: rollback.roll_back(federation, task, number(value), by),
+                act=lambda federation, task, value, by: rollback.roll_back(federation, task, _round(value), by),
                 asks="The round to go back to",
                 choices=_kept_rounds,
                 applies=lambda task: not task.ended and bool(task.copies) and not task.values.clients,
@@ -138,7 +132,7 @@ SUBJECTS: Mapping[str, Subjects] = {
             "release": Action(
                 title="Release a model",
                 effect="Phones predict with the model after the round that you choose, until the next release.",
-                act=lambda federation, task, value, by: rollback.release(federation, task, number(value), by),
+                act=lambda federation, task, value, by: rollback.release(federation, task, _round(value), by),
                 asks="The round whose model is released",
                 choices=_kept_rounds,
                 applies=lambda task: task.settings.release == "manual" and bool(task.copies),

@@ -1,5 +1,6 @@
 """Pages from templates: HTML in which everything is escaped, and the words and numbers that people read."""
 
+import re
 from datetime import UTC, datetime
 from typing import Any
 
@@ -46,6 +47,17 @@ async def form(request: web.Request) -> dict[str, str]:
         return {key: str(value) for key, value in (await request.post()).items()}
     except (ValueError, LookupError) as error:
         raise Malformed("the form cannot be read; open the page again and send it from there") from error
+
+
+def number(key: str, text: str, what: str) -> int:
+    """A number that a form or an address names, such as that of a round.
+
+    Raises:
+        Malformed: It is none; the text begins with `key`, and says that it must be the number of `what`.
+    """
+    if not re.fullmatch("[0-9]{1,15}", text):
+        raise Malformed(f"{key}: found {text[:40]!r}, must be the number of {what}")
+    return int(text)
 
 
 def sentence(text: object) -> str:

@@ -12,15 +12,15 @@ from fedlens_server.engine.operators import control, history, tasks
 from fedlens_server.engine.task import Task
 from fedlens_server.errors import Malformed, ServerError
 from fedlens_server.http.dashboard.actions import SUBJECTS
-from fedlens_server.http.dashboard.pages import ROOT, form, render, sentence
+from fedlens_server.http.dashboard.pages import ROOT, form, number, render, sentence
 from fedlens_server.http.dashboard.sessions import redirect, take_message
 from fedlens_server.http.observing import readiness
+from fedlens_server.http.observing.figures import PRESENT_S
 from fedlens_server.http.service import OPERATOR, SERVICE, Service
 
 ROUNDS_SHOWN = 20
 ROUNDS_DRAWN = 200
 MAX_LEFT_OUT = 50
-PRESENT_S = 7200.0
 HISTORY = web.AppKey("history", history.History)
 
 
@@ -70,13 +70,12 @@ async def show_task(request: web.Request) -> web.Response:
 async def _task_page(request: web.Request, message: str, status: int = 200) -> web.Response:
     federation = request.app[SERVICE].federation
     task = tasks.find(federation, request.match_info["task"])
-    before = request.query.get("before", "")
-    if before and not (before.isascii() and before.isdecimal() and len(before) < 16):
-        raise Malformed(f"before: found {before[:40]!r}, must be the number of a round")
+    text = request.query.get("before", "")
+    before = number("before", text, "a round") if text else None
 
     def look() -> dict[str, Any]:
         return {
-            "rounds": request.app[HISTORY].rounds(federation, task, ROUNDS_SHOWN, int(before) if before else None),
+            "rounds": request.app[HISTORY].rounds(federation, task, ROUNDS_SHOWN, before),
             "left_out": history.left_out(federation, task, MAX_LEFT_OUT),
             "classes": history.by_class(federation, task),
         }
@@ -91,7 +90,7 @@ async def _task_page(request: web.Request, message: str, status: int = 200) -> w
         changeable=control.CHANGEABLE,
         phases=[phase.name for phase in task.phases],
         actions=SUBJECTS["tasks"].applying(task),
-        is_latest=not before,
+        is_latest=before is None,
         message=message,
         **_live_values(request, task),
         **found,

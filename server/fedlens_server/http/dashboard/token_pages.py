@@ -13,7 +13,7 @@ from fedlens_server.engine.operators import audit, tokens
 from fedlens_server.enrolment_link import enrolment_link
 from fedlens_server.errors import Malformed, ServerError
 from fedlens_server.http.dashboard.actions import SUBJECTS
-from fedlens_server.http.dashboard.pages import form, render, sentence
+from fedlens_server.http.dashboard.pages import form, number, render, sentence
 from fedlens_server.http.dashboard.sessions import take_message
 from fedlens_server.http.service import OPERATOR, SERVICE
 
@@ -117,9 +117,7 @@ def _qr_code(text: str) -> Markup:
 async def show_changes(request: web.Request) -> web.Response:
     """`GET /changes`: what operators changed, the latest first; `?before=` an entry's number shows earlier ones."""
     text = request.query.get("before", "")
-    if text and not re.fullmatch("[0-9]{1,15}", text):
-        raise Malformed(f"before: found {text[:40]!r}, must be the number of an entry")
-    before = int(text) if text else None
+    before = number("before", text, "an entry") if text else None
     found = await asyncio.to_thread(audit.listed, request.app[SERVICE].federation, 0.0, before)
     entries = list(found.entries[:CHANGES_SHOWN])
     has_more = len(found.entries) > CHANGES_SHOWN
