@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 
 from fedlens.compare.bundles import export
 from fedlens.compare.photos import study_photos
-from fedlens.compare.plan import RunPlan, plan
+from fedlens.compare.plan import FEATURES, RunPlan, plan
 from fedlens.compare.results import run_values
 from fedlens.compare.run import running
 from fedlens.compare.run.direct_transport import DirectTransport
@@ -83,6 +83,11 @@ momentum = 0.0
 """
 # Of methods that tell an extractor from a classifier.
 HIDDEN = 'head = "hidden"'
+CONCATENATED = """\
+models = ["lenet5"]
+concatenated = 2
+rounds = 30
+options = { clusters = 2, extractor_rounds = 9, classifier_rounds = 20 }"""
 METHODS = {
     "fedavg": "",
     "fedns": "",
@@ -106,6 +111,7 @@ METHODS = {
     "pfedsim": f"{HIDDEN}\noptions = {{ warm_up = 0.5 }}",
     "fedfomo": "options = { share_models = true, others = 5, validation_percent = 20 }",
     "fedbn": 'models = ["lenet5_bn"]',
+    "fedconcat": CONCATENATED,
     "fedap": 'models = ["lenet5_bn"]\noptions = { warm_up = 0.5, model_momentum = 0.5 }',
 }
 Floats = NDArray[np.float32]
@@ -216,7 +222,8 @@ def accuracy(folder: Path, run: RunPlan, attack: str, rules: dict[str, bool], ba
         settings = json.dumps(json.loads(run.settings) | rules)
         bundles = tuple(folder / bundle.folder for bundle in run.bundles)
         try:
-            made = asyncio.run(running.run(fleet, settings, bundles, disturbed=lying(attack, bad)))
+            federation = running.run(fleet, settings, bundles, features=folder / FEATURES, disturbed=lying(attack, bad))
+            made = asyncio.run(federation)
         except running.RunFailed:
             return None
     values = run_values(run, made, {}, {})

@@ -7,8 +7,9 @@ import asyncio
 import os
 import resource
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 from bench import models, trivial_client
 from bench.bare_server import bare_serving, take_part_barely
@@ -18,35 +19,41 @@ from fedlens_proto import blob
 
 # Clients: (rounds, target in milliseconds).
 SIZES = {50: (30, 60.0), 500: (10, 600.0)}
+SELECTIONS: dict[str, Callable[[int], dict[str, Any]]] = {
+    "drawn": lambda clients: {"population": clients},
+    "arrivals": lambda clients: {"goal": clients, "over_selection": 1.0, "canary": 0},
+}
 
 
 def measure(folder: Path) -> Iterator[Row]:
-    """One row for each number of clients."""
+    """One row for each number of clients and each way to select them."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     raw = blob.encode(models.tensors(models.LINEAR_HEAD, seed=2))
     for clients in SIZES:
-        yield _measure(clients, raw, folder / str(clients))
+        for selection in SELECTIONS:
+            yield _measure(clients, selection, raw, folder / f"{clients}-{selection}")
 
 
-def _measure(clients: int, raw: bytes, folder: Path) -> Row:
+def _measure(clients: int, selection: str, raw: bytes, folder: Path) -> Row:
     rounds, target = SIZES[clients]
+    settings = {"rounds": rounds, "selection": selection} | SELECTIONS[selection](clients)
     with bare_serving(folder / "bare", clients, len(raw)) as (url, _, ended):
         asyncio.run(take_part_barely(url, clients, rounds, raw, shared=True))
     bundle = models.inert_bundle(models.LINEAR_HEAD, folder / "bundle")
     with serving(folder / "server") as server:
-        server.create_task(bundle, {"rounds": rounds, "population": clients})
+        server.create_task(bundle, settings)
         before = os.times(), cpu_seconds(server.pid)
         asyncio.run(_take_part(server, clients, raw, folder))
         after = os.times(), cpu_seconds(server.pid)
         commits = Sample(tuple(1000 * gap for gap in differences(server.round_ends())))
     own = sum(after[0][:2]) - sum(before[0][:2])
     note = (
-        f"processor time a round: server {1000 * (after[1] - before[1]) / rounds:.0f} ms, "
-        f"all clients {1000 * own / rounds:.0f} ms (enrolment included)"
+        f"processor time a client and round: server {1000 * (after[1] - before[1]) / rounds / clients:.2f} ms, "
+        f"clients {1000 * own / rounds / clients:.2f} ms (enrolment included)"
     )
     floor = Sample(tuple(1000 * gap for gap in differences(ended)))
-    name = f"commit to commit, trivial work, linear head, {clients} clients"
+    name = f"commit to commit, trivial work, linear head, {clients} clients, {selection}"
     return against_target(name, floor, commits, target, "bare HTTP server and client", unit="ms", digits=1, note=note)
 
 

@@ -280,5 +280,6 @@ def _print_tasks(tasks: list[Any], as_json: bool, one: bool = False) -> None:
         print_json(listed[0] if one else listed)
         return
     print_table(task_report.TASK_COLUMNS, map(task_report.task_row, listed))
-    if one and (line := task_report.privacy_line(listed[0]["privacy"])) is not None:
-        typer.echo(line)
+    if one:
+        for line in filter(None, (task_report.privacy_line(listed[0]), task_report.canary_line(listed[0]))):
+            typer.echo(line)

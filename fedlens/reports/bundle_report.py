@@ -6,7 +6,7 @@ from typing import Any
 
 from fedlens.reports.blob_report import shape_text
 from fedlens.reports.program_report import operator_values
-from fedlens_proto import slots
+from fedlens_proto import slots, wire
 from fedlens_proto.errors import ManifestError, ProgramRefused
 from fedlens_proto.manifest import MANIFEST_FILE, Bundle
 from fedlens_proto.v1 import blob_pb2
@@ -48,9 +48,9 @@ def bundle_values(bundle: Bundle) -> dict[str, Any]:
         "id": bundle.id.hex(),
         "folder": str(bundle.folder),
         "model": manifest.model or None,
-        "class": _word(pb.BundleClass.Name(manifest.bundle_class), "BUNDLE_CLASS_"),
+        "class": wire.word(pb.BundleClass, manifest.bundle_class),
         "batch": manifest.batch,
-        "last_batch": _word(pb.LastBatch.Name(manifest.last_batch), "LAST_BATCH_"),
+        "last_batch": wire.word(pb.LastBatch, manifest.last_batch),
         "views": manifest.views or None,
         "stored_views": manifest.stored_views or None,
         "concatenated": manifest.concatenated or None,
@@ -83,14 +83,14 @@ def tensor_values(tensor: pb.ExchangeableTensor) -> dict[str, Any]:
         "name": tensor.name,
         "shape": list(tensor.shape),
         "dtype": _dtype(tensor.dtype),
-        "kind": _word(pb.TensorKind.Name(tensor.kind), "TENSOR_KIND_"),
-        "role": _word(pb.TensorRole.Name(tensor.role), "TENSOR_ROLE_"),
+        "kind": wire.word(pb.TensorKind, tensor.kind),
+        "role": wire.word(pb.TensorRole, tensor.role),
     }
 
 
 def format_name(number: pb.ProgramFormat) -> str:
     """The name of a program's format: `pte`."""
-    return _word(pb.ProgramFormat.Name(number), "PROGRAM_FORMAT_")
+    return wire.word(pb.ProgramFormat, number)
 
 
 def unreadable(values: Mapping[str, Any]) -> list[str]:
@@ -200,7 +200,7 @@ def _program(
 
 def _slot(slot: pb.Slot) -> dict[str, Any]:
     return {
-        "kind": _word(pb.SlotKind.Name(slot.kind), "SLOT_KIND_"),
+        "kind": wire.word(pb.SlotKind, slot.kind),
         "name": slot.name or None,
         "dtype": _dtype(slot.dtype),
         "shape": list(slot.shape),
@@ -226,8 +226,4 @@ def _part(part: Mapping[str, Any] | None) -> str:
 
 
 def _dtype(number: blob_pb2.Dtype) -> str:
-    return _word(blob_pb2.Dtype.Name(number), "DTYPE_")
-
-
-def _word(name: str, prefix: str) -> str:
-    return name.removeprefix(prefix).lower()
+    return wire.word(blob_pb2.Dtype, number)

@@ -9,6 +9,7 @@ from statistics import fmean
 from typing import Any
 
 from fedlens.reports.tracking import Tracked
+from fedlens_proto import wire
 from fedlens_proto.v1 import admin_pb2 as pb
 from fedlens_proto.v1 import update_pb2
 
@@ -21,7 +22,7 @@ def task_values(task: pb.Task) -> dict[str, Any]:
     return {
         "id": task.id,
         "name": task.name,
-        "state": _word(pb.TaskState.Name(task.state)),
+        "state": wire.word(pb.TaskState, task.state),
         "reason": task.reason or None,
         "rounds_committed": task.rounds_committed,
         "rounds_total": task.rounds_total,
@@ -29,6 +30,7 @@ def task_values(task: pb.Task) -> dict[str, Any]:
         "population": task.population or None,
         "privacy": _privacy_values(task.privacy) if task.HasField("privacy") else None,
         "bundles": [digest.hex() for digest in task.bundles],
+        "awaited_canaries": list(task.awaited_canaries) or None,
         "settings": json.loads(task.settings_json or "{}"),
     }
 
@@ -42,14 +44,24 @@ def _privacy_values(privacy: pb.Privacy) -> dict[str, Any]:
     }
 
 
-def privacy_line(values: dict[str, Any] | None) -> str | None:
+def privacy_line(values: dict[str, Any]) -> str | None:
     """The privacy of a task in words; None: it has none."""
-    if values is None:
+    privacy = values["privacy"]
+    if privacy is None:
         return None
     return (
-        f"privacy: epsilon {values['epsilon']:.3g} at delta {values['delta']:g} for a client that takes part as often "
-        f"as it may; at most {values['spent']:.3g} spent so far, in {values['participations']} rounds"
+        f"privacy: epsilon {privacy['epsilon']:.3g} at delta {privacy['delta']:g} for a client that takes part as "
+        f"often as it may; at most {privacy['spent']:.3g} spent so far, in {privacy['participations']} rounds"
     )
+
+
+def canary_line(values: dict[str, Any]) -> str | None:
+    """The canaries that a task waits for, in words; None: for none."""
+    if values["awaited_canaries"] is None:
+        return None
+    awaited = zip(values["bundles"], values["awaited_canaries"], strict=True)
+    told = ", ".join(f"{count} with bundle {digest[:12]}" for digest, count in awaited if count)
+    return f"canaries: other clients get places once so many more have reported: {told}"
 
 
 TASK_COLUMNS: Sequence[str] = ("id", "name", "state", "method", "rounds", "clients")
@@ -69,12 +81,12 @@ def task_row(values: dict[str, Any]) -> list[str]:
 
 def round_values(result: pb.RoundResult) -> dict[str, Any]:
     """A round as JSON values, with its members and their evaluation results as sums and ratios."""
-    states = Counter(_word(pb.MemberState.Name(member.state)) for member in result.members)
-    states.update({_word(pb.MemberState.Name(each.state)): each.members for each in result.unlisted})
+    states = Counter(wire.word(pb.MemberState, member.state) for member in result.members)
+    states.update({wire.word(pb.MemberState, each.state): each.members for each in result.unlisted})
     return {
         "round": result.round,
         "phase": result.phase,
-        "state": _word(pb.RoundState.Name(result.state)),
+        "state": wire.word(pb.RoundState, result.state),
         "reason": result.reason or None,
         "overdue": result.overdue,
         "counts": dict(sorted(states.items())),
@@ -158,7 +170,7 @@ ROUND_COLUMNS: Sequence[str] = (
 def _member_values(member: pb.MemberResult) -> dict[str, Any]:
     return {
         "client": member.client_id.hex(),
-        "state": _word(pb.MemberState.Name(member.state)),
+        "state": wire.word(pb.MemberState, member.state),
         "reason": member.reason or None,
         "num_examples": member.num_examples,
         "bytes_received": member.bytes_received,
@@ -196,7 +208,7 @@ def unfinished(response: pb.ShowTaskResponse) -> str:
     reasons = [member.reason for result in response.rounds for member in result.members if member.reason]
     detail = f"; a client says: {reasons[0]}" if reasons else ""
     return (
-        f"the task is {_word(pb.TaskState.Name(task.state))} after {task.rounds_committed} of {task.rounds_total} "
+        f"the task is {wire.word(pb.TaskState, task.state)} after {task.rounds_committed} of {task.rounds_total} "
         f"rounds: {task.reason}{detail}"
     )
 
@@ -244,7 +256,3 @@ def _personal(values: dict[str, Any] | None) -> str:
 
 def _time(seconds: float) -> str | None:
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds") if seconds else None
-
-
-def _word(enum_name: str) -> str:
-    return enum_name.rpartition("_STATE_")[2].lower()

@@ -3,6 +3,7 @@
 import struct
 from typing import TypeVar
 
+from google.protobuf.internal.enum_type_wrapper import EnumTypeWrapper
 from google.protobuf.message import DecodeError, Message
 
 from fedlens_proto.errors import WireError
@@ -39,6 +40,12 @@ def decode_request(kind: type[M], body: bytes) -> M:
     if found != PROTOCOL:
         raise WireError(f"{kind.DESCRIPTOR.name}.protocol is {found or 'unset'}; this version speaks {PROTOCOL}")
     return message
+
+
+def word(enum: EnumTypeWrapper, value: int) -> str:
+    """The name of an enum's value without the enum's own, in lower case: `reported` for MEMBER_STATE_REPORTED."""
+    prefix = enum.Name(0).removesuffix("UNSPECIFIED")  # the first value of every enum
+    return enum.Name(value).removeprefix(prefix).lower()
 
 
 def frame_update(header: update_pb2.UpdateHeader) -> bytes:

@@ -6,7 +6,7 @@ import pytest
 
 from fedlens_proto import wire
 from fedlens_proto.errors import WireError
-from fedlens_proto.v1 import check_in_pb2, error_pb2, update_pb2
+from fedlens_proto.v1 import admin_pb2, check_in_pb2, error_pb2, update_pb2
 
 REQUEST = check_in_pb2.CheckInRequest(protocol=1, task=7, num_examples=3, hold_ms=1000)
 
@@ -26,6 +26,11 @@ def test_fields_of_a_later_version_are_ignored() -> None:
     found = wire.decode_request(check_in_pb2.CheckInRequest, REQUEST.SerializeToString() + b"\xc0\x3e\x01")
 
     assert (found.task, found.num_examples, found.hold_ms) == (7, 3, 1000)
+
+
+def test_a_value_of_an_enum_is_one_word_without_the_enums_name() -> None:
+    assert wire.word(update_pb2.FailureReason, update_pb2.FAILURE_REASON_BUNDLE) == "bundle"
+    assert wire.word(admin_pb2.MemberState, 0) == "unspecified"
 
 
 def test_an_update_header_stands_behind_its_length() -> None:

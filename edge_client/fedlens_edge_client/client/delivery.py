@@ -80,7 +80,7 @@ class Delivery:
         except Refused as refusal:
             if refusal.code == "unauthorised":
                 raise
-        name = update_pb2.FailureReason.Name(reason).removeprefix("FAILURE_REASON_").lower()
+        name = wire.word(update_pb2.FailureReason, reason)
         advice = failure.advice if isinstance(failure, NoKnownClass) else ""
         outcome = RoundFailed(assignment.task, assignment.round, name, detail, advice)
         self.emit(outcome)

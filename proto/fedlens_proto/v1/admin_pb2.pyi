@@ -16,6 +16,8 @@ class TaskState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     TASK_STATE_FINISHED: _ClassVar[TaskState]
     TASK_STATE_STOPPED: _ClassVar[TaskState]
     TASK_STATE_FAILED: _ClassVar[TaskState]
+    TASK_STATE_PAUSED: _ClassVar[TaskState]
+    TASK_STATE_SUSPENDED: _ClassVar[TaskState]
 
 class RoundState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -43,6 +45,8 @@ TASK_STATE_RUNNING: TaskState
 TASK_STATE_FINISHED: TaskState
 TASK_STATE_STOPPED: TaskState
 TASK_STATE_FAILED: TaskState
+TASK_STATE_PAUSED: TaskState
+TASK_STATE_SUSPENDED: TaskState
 ROUND_STATE_UNSPECIFIED: RoundState
 ROUND_STATE_OPEN: RoundState
 ROUND_STATE_CLOSING: RoundState
@@ -137,7 +141,7 @@ class Privacy(_message.Message):
     def __init__(self, delta: _Optional[float] = ..., epsilon: _Optional[float] = ..., spent: _Optional[float] = ..., participations: _Optional[int] = ...) -> None: ...
 
 class Task(_message.Message):
-    __slots__ = ("id", "name", "state", "reason", "settings_json", "bundles", "rounds_committed", "rounds_total", "enrolled", "population", "privacy", "paused", "kept_rounds", "released_round")
+    __slots__ = ("id", "name", "state", "reason", "settings_json", "bundles", "rounds_committed", "rounds_total", "enrolled", "population", "privacy", "kept_rounds", "released_round", "awaited_canaries")
     ID_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
@@ -149,9 +153,9 @@ class Task(_message.Message):
     ENROLLED_FIELD_NUMBER: _ClassVar[int]
     POPULATION_FIELD_NUMBER: _ClassVar[int]
     PRIVACY_FIELD_NUMBER: _ClassVar[int]
-    PAUSED_FIELD_NUMBER: _ClassVar[int]
     KEPT_ROUNDS_FIELD_NUMBER: _ClassVar[int]
     RELEASED_ROUND_FIELD_NUMBER: _ClassVar[int]
+    AWAITED_CANARIES_FIELD_NUMBER: _ClassVar[int]
     id: int
     name: str
     state: TaskState
@@ -163,10 +167,10 @@ class Task(_message.Message):
     enrolled: int
     population: int
     privacy: Privacy
-    paused: str
     kept_rounds: _containers.RepeatedScalarFieldContainer[int]
     released_round: int
-    def __init__(self, id: _Optional[int] = ..., name: _Optional[str] = ..., state: _Optional[_Union[TaskState, str]] = ..., reason: _Optional[str] = ..., settings_json: _Optional[str] = ..., bundles: _Optional[_Iterable[bytes]] = ..., rounds_committed: _Optional[int] = ..., rounds_total: _Optional[int] = ..., enrolled: _Optional[int] = ..., population: _Optional[int] = ..., privacy: _Optional[_Union[Privacy, _Mapping]] = ..., paused: _Optional[str] = ..., kept_rounds: _Optional[_Iterable[int]] = ..., released_round: _Optional[int] = ...) -> None: ...
+    awaited_canaries: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, id: _Optional[int] = ..., name: _Optional[str] = ..., state: _Optional[_Union[TaskState, str]] = ..., reason: _Optional[str] = ..., settings_json: _Optional[str] = ..., bundles: _Optional[_Iterable[bytes]] = ..., rounds_committed: _Optional[int] = ..., rounds_total: _Optional[int] = ..., enrolled: _Optional[int] = ..., population: _Optional[int] = ..., privacy: _Optional[_Union[Privacy, _Mapping]] = ..., kept_rounds: _Optional[_Iterable[int]] = ..., released_round: _Optional[int] = ..., awaited_canaries: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class ChangeTaskRequest(_message.Message):
     __slots__ = ("protocol", "settings_json")

@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import cache, partial
 from math import inf
 
-from fedlens_proto import plans
+from fedlens_proto import plans, wire
 from fedlens_proto.v1 import admin_pb2
 from fedlens_server.engine import evaluation, method_calls, rounds
 from fedlens_server.engine.arrivals import participation
@@ -204,5 +204,5 @@ def _opened(updates: list[Update], open_blobs: ExitStack) -> list[Update]:
 
 def _tally(current: Round) -> str:
     states = [member.state for member in current.members.values()]
-    named = {state: admin_pb2.MemberState.Name(state).removeprefix("MEMBER_STATE_").lower() for state in set(states)}
+    named = {state: wire.word(admin_pb2.MemberState, state) for state in set(states)}
     return ", ".join(f"{states.count(state)} {named[state]}" for state in sorted(named)) or "it had no members"

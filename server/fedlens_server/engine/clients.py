@@ -8,6 +8,7 @@ from math import ceil
 from sqlalchemy import bindparam, delete, insert, select, update
 from sqlalchemy.dialects.sqlite import insert as insert_or
 
+from fedlens_proto import wire
 from fedlens_proto.v1 import admin_pb2, enrolment_pb2, manifest_pb2
 from fedlens_server.engine import garbage, rounds, view
 from fedlens_server.engine.cohorts.members import LEAVE_ENDED_ROUND, Member, Round
@@ -68,7 +69,7 @@ def enrol(
         profile = Profile(role=grant.role, raw=raw)
         row = {"id": client, "role": grant.role, "token": grant.name, "capabilities": raw}
         transaction.later(_INSERT, {**row, "enrolled_at": federation.clock.now()})
-        role = enrolment_pb2.ClientRole.Name(grant.role).removeprefix("CLIENT_ROLE_").lower()
+        role = wire.word(enrolment_pb2.ClientRole, grant.role)
         transaction.after_commit(partial(events.note, Event.ENROLLED, role=role, token=grant.name, client=client))
 
     def follow() -> None:

@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 from sqlalchemy import insert, update
 
+from fedlens_proto import wire
 from fedlens_proto.v1 import admin_pb2
 from fedlens_server.engine import evaluation, garbage, method_calls
 from fedlens_server.engine.arrivals import participation
@@ -306,7 +307,7 @@ def go_on(
         if task.state == admin_pb2.TASK_STATE_WAITING and standing.state == admin_pb2.TASK_STATE_RUNNING:
             events.note(Event.TASK_STARTED, task=task.name)
         if standing.state in ENDED:
-            state = admin_pb2.TaskState.Name(standing.state).removeprefix("TASK_STATE_").lower()
+            state = wire.word(admin_pb2.TaskState, standing.state)
             committed, reason = standing.committed, standing.reason
             events.note(Event.TASK_ENDED, task=task.name, state=state, committed=committed, reason=reason)
         if following is not None:

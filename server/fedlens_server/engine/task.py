@@ -165,6 +165,13 @@ class Task:
         return bool(self.fault) and not self.ended
 
     @property
+    def shown_state(self) -> admin_pb2.TaskState:
+        """The state, where it has not ended with what keeps it from going on."""
+        if self.suspended:
+            return admin_pb2.TASK_STATE_SUSPENDED
+        return admin_pb2.TASK_STATE_PAUSED if self.paused and not self.ended else self.state
+
+    @property
     def rounds_total(self) -> int:
         """Rounds to commit in all."""
         return sum(phase.rounds for phase in self.phases)

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from sqlalchemy import select, update
 
-from fedlens_proto import plans
+from fedlens_proto import plans, wire
 from fedlens_proto.blob import Layout
 from fedlens_proto.v1 import admin_pb2, assignment_pb2, update_pb2
 from fedlens_server.engine import evaluation, vetting, view
@@ -267,7 +267,7 @@ def accept_failure(
     if found.member.is_stored:
         raise UpdateDiffers(f"round {number}: an update of this client has been received; it counts")
     found.require_open()
-    name = update_pb2.FailureReason.Name(reason).removeprefix("FAILURE_REASON_").lower().replace("_", "-")
+    name = wire.word(update_pb2.FailureReason, reason).replace("_", "-")
     # It is shown on the operator's terminal, which must not take it for commands.
     readable = "".join(character if character.isprintable() else " " for character in detail)
     text = f"{name}: {readable}" if detail else name

@@ -164,8 +164,10 @@ def test_bundles_do_not_wait_for_each_other(two_models: Arrivals) -> None:
     bundles = {server.member(client).bundle: client for client in canaries}
     assert (len(canaries), bundles.keys()) == (2, {SMALL.id, LARGE.id})
 
+    assert server.show().task.awaited_canaries == [1, 1]
     server.fail(bundles[LARGE.id])
     server.upload(bundles[SMALL.id])
+    assert server.show().task.awaited_canaries == [0, 1]
 
     # The others with the small bundle, and one more canary of the large one.
     given = places(server, *EVERYBODY, *MANY)
@@ -197,6 +199,7 @@ def test_the_same_client_counts_in_each_round(server: Arrivals) -> None:
         server.clock.wind(60)
         server.advance()
 
+    assert server.show().task.awaited_canaries == []
     assert len(places(server, ALICE, BOB)) == 2
 
 

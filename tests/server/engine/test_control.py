@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fedlens_proto.v1 import admission_pb2, enrolment_pb2, update_pb2
+from fedlens_proto.v1 import admin_pb2, admission_pb2, enrolment_pb2, update_pb2
 from fedlens_server.engine.operators import control
 from fedlens_server.engine.operators.access import Operator
 from fedlens_server.errors import Malformed, TaskDiffers
@@ -50,8 +50,8 @@ def test_a_paused_task_gives_no_place_but_what_is_under_way_commits(server: Arri
     server.advance()
 
     assert server.ends == ["committed"]
-    assert server.show().task.paused == "by kim"
-    assert server.show().task.reason == "paused by kim"
+    task = server.show().task
+    assert (task.state, task.reason) == (admin_pb2.TASK_STATE_PAUSED, "by kim")
     assert server.reason(ALICE) == "paused"
 
 
@@ -69,7 +69,8 @@ def test_a_pause_outlives_a_restart_and_ends_at_the_operators_word(server: Arriv
 
     assert server.ends == ["committed", "open"]
     assert server.has_place(BOB)
-    assert server.show().task.paused == ""
+    task = server.show().task
+    assert (task.state, task.reason) == (admin_pb2.TASK_STATE_RUNNING, "")
 
 
 def test_a_place_whose_time_is_over_is_not_given_again_while_paused(server: Arrivals) -> None:

@@ -69,8 +69,8 @@ def test_operators_see_why_a_task_is_suspended_and_can_end_it(half: Bench, site:
     tasks.stop(half.federation, "task", ADMIN).result()
     half.reopen()
 
-    assert suspended.state == admin_pb2.TASK_STATE_RUNNING
-    assert suspended.reason.startswith("suspended: task settings: method: found 'half', must be one of ditto")
+    assert suspended.state == admin_pb2.TASK_STATE_SUSPENDED
+    assert suspended.reason.startswith("task settings: method: found 'half', must be one of ditto")
     assert (suspended.rounds_committed, suspended.rounds_total) == (0, 3)
     assert (half.show().task.state, half.show().task.reason) == (admin_pb2.TASK_STATE_STOPPED, "")
     assert half.show().rounds[0].reason == "the task was stopped"
@@ -112,7 +112,7 @@ def test_a_task_that_waits_for_its_population_starts_when_its_method_is_back(ben
     without_the_package(bench, site)
 
     bench.enrol([ALICE, BOB])
-    assert bench.show().task.state == admin_pb2.TASK_STATE_WAITING
+    assert bench.show().task.state == admin_pb2.TASK_STATE_SUSPENDED
     with_it_again(bench, site)
     bench.settle()
 

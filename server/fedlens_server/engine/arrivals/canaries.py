@@ -35,5 +35,11 @@ def reported(transaction: Transaction, task: Task, bundle: bytes) -> None:
         transaction.after_commit(lambda: task.reports.update([bundle]))
 
 
+def awaited(task: Task) -> list[int]:
+    """By bundle, the number of reports for which other clients with it wait; empty: nobody waits."""
+    counts = [max(0, _left(task, each.id)) for each in task.bundles]
+    return counts if task.settings.by_arrival and not task.ended and any(counts) else []
+
+
 def _left(task: Task, bundle: bytes) -> int:
     return task.settings.canary - task.reports[bundle]

@@ -14,6 +14,7 @@ from fedlens_proto.errors import ProtoError
 from fedlens_proto.manifest import specs
 from fedlens_proto.v1 import admin_pb2, update_pb2
 from fedlens_server.engine import evaluation, phases, rounds
+from fedlens_server.engine.arrivals import canaries
 from fedlens_server.engine.cohorts.members import Round
 from fedlens_server.engine.operators import audit
 from fedlens_server.engine.operators.access import Operator
@@ -118,9 +119,8 @@ def summary(federation: Federation, task: Task) -> admin_pb2.Task:
     return admin_pb2.Task(
         id=task.id,
         name=task.name,
-        state=task.state,
+        state=task.shown_state,
         reason=_reason(task),
-        paused=task.paused,
         kept_rounds=sorted(task.copies),
         released_round=0 if task.released is None else task.released.round,
         settings_json=task.settings.public_json(),
@@ -130,6 +130,7 @@ def summary(federation: Federation, task: Task) -> admin_pb2.Task:
         enrolled=federation.clients.count(task.may_train),
         population=task.settings.population or 0,
         privacy=_privacy(task),
+        awaited_canaries=canaries.awaited(task),
     )
 
 
@@ -144,8 +145,8 @@ def _privacy(task: Task) -> admin_pb2.Privacy | None:
 
 def _reason(task: Task) -> str:
     if task.suspended:
-        return f"suspended: {task.fault}"
-    return f"paused {task.paused}" if task.paused and not task.ended else task.reason
+        return task.fault
+    return task.paused if task.paused and not task.ended else task.reason
 
 
 def show(federation: Federation, name_or_id: str) -> admin_pb2.ShowTaskResponse:

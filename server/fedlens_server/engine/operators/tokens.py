@@ -9,6 +9,7 @@ from typing import Any
 
 from sqlalchemy import Row, insert, select, update
 
+from fedlens_proto import wire
 from fedlens_proto.v1 import admission_pb2, enrolment_pb2
 from fedlens_server.engine.operators import audit
 from fedlens_server.engine.operators.access import ADMIN, Operator, TokenGrant
@@ -162,7 +163,7 @@ def _take_up(federation: Federation, row: Row[Any]) -> None:
 
 
 def _word(role: admission_pb2.TokenRole) -> str:
-    return admission_pb2.TokenRole.Name(role).removeprefix("TOKEN_ROLE_").lower()
+    return wire.word(admission_pb2.TokenRole, role)
 
 
 def _shown(row: Row[Any]) -> admission_pb2.Token:

@@ -2,6 +2,7 @@
 
 import re
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 from aiohttp import web
@@ -9,6 +10,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, pass_context, se
 from jinja2.runtime import Context
 from markupsafe import Markup
 
+from fedlens_proto import wire
 from fedlens_proto.v1 import admin_pb2, admission_pb2, enrolment_pb2
 from fedlens_server.errors import Malformed
 from fedlens_server.http.dashboard import static_files
@@ -92,18 +94,6 @@ def percent(share: float | None) -> str:
     return "-" if share is None else f"{share:.1%}"
 
 
-def task_state(task: admin_pb2.Task) -> str:
-    """The state of a task in one word; a paused or suspended one says so."""
-    if task.reason.startswith("suspended"):
-        return "suspended"
-    running = task.state in (admin_pb2.TASK_STATE_WAITING, admin_pb2.TASK_STATE_RUNNING)
-    return "paused" if task.paused and running else _word(admin_pb2.TaskState.Name(task.state))
-
-
-def _word(name: str) -> str:
-    return name.rpartition("_STATE_")[2].lower().replace("_", " ")
-
-
 def _short(client: bytes) -> str:
     return client.hex()[:12]
 
@@ -119,10 +109,10 @@ _ENVIRONMENT.filters.update(duration=duration, moment=moment, size=size, percent
 _ENVIRONMENT.globals.update(
     root=ROOT,
     asset=lambda name: f"{ROOT}/{static_files.address(name)}",
-    task_state=task_state,
-    round_state=lambda state: _word(admin_pb2.RoundState.Name(state)),
-    member_state=lambda state: _word(admin_pb2.MemberState.Name(state)),
-    client_state=lambda state: _word(admission_pb2.ClientState.Name(state)),
-    client_role=lambda role: enrolment_pb2.ClientRole.Name(role).removeprefix("CLIENT_ROLE_").lower(),
-    token_role=lambda role: admission_pb2.TokenRole.Name(role).removeprefix("TOKEN_ROLE_").lower(),
+    task_state=partial(wire.word, admin_pb2.TaskState),
+    round_state=partial(wire.word, admin_pb2.RoundState),
+    member_state=partial(wire.word, admin_pb2.MemberState),
+    client_state=partial(wire.word, admission_pb2.ClientState),
+    client_role=partial(wire.word, enrolment_pb2.ClientRole),
+    token_role=partial(wire.word, admission_pb2.TokenRole),
 )

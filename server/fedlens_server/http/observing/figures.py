@@ -10,6 +10,7 @@ from pathlib import Path
 
 from sqlalchemy import func, select
 
+from fedlens_proto import wire
 from fedlens_proto.v1 import admin_pb2, enrolment_pb2
 from fedlens_server.engine.enrolled import Profile
 from fedlens_server.engine.task import Task
@@ -60,7 +61,7 @@ def _of_store(service: Service) -> Iterator[Sample]:
 
 def _of_federation(federation: Federation) -> Iterator[Sample]:
     for role in (enrolment_pb2.CLIENT_ROLE_TRAINER, enrolment_pb2.CLIENT_ROLE_EVALUATOR):
-        name = enrolment_pb2.ClientRole.Name(role).removeprefix("CLIENT_ROLE_").lower()
+        name = wire.word(enrolment_pb2.ClientRole, role)
         yield Sample("fedlens_clients", (name,), federation.clients.count(partial(_has, role)))
     present = federation.presence.count(federation.clock.elapsed(), PRESENT_S)
     yield Sample("fedlens_present_clients", (), present)
@@ -70,7 +71,7 @@ def _of_federation(federation: Federation) -> Iterator[Sample]:
     for task in tasks.values():
         # From zero on, so that Prometheus sees the first one as an increase.
         for state in (admin_pb2.ROUND_STATE_COMMITTED, admin_pb2.ROUND_STATE_ABANDONED):
-            name = admin_pb2.RoundState.Name(state).removeprefix("ROUND_STATE_").lower()
+            name = wire.word(admin_pb2.RoundState, state)
             yield Sample("fedlens_rounds", (task.name, name), ended.get((task.id, state), (0, 0.0))[0])
         for event in MEMBER_EVENTS:
             yield Sample("fedlens_members", (task.name, event), federation.member_events[task.id, event])
@@ -84,10 +85,7 @@ def _has(role: enrolment_pb2.ClientRole, profile: Profile) -> bool:
 
 
 def _of_task(federation: Federation, task: Task) -> Iterator[Sample]:
-    state = admin_pb2.TaskState.Name(task.state).removeprefix("TASK_STATE_").lower()
-    if not task.ended:
-        state = "suspended" if task.suspended else "paused" if task.paused else state
-    yield Sample("fedlens_tasks", (task.name, state), 1)
+    yield Sample("fedlens_tasks", (task.name, wire.word(admin_pb2.TaskState, task.shown_state)), 1)
     current = task.round
     if current is None:
         return
@@ -97,5 +95,5 @@ def _of_task(federation: Federation, task: Task) -> Iterator[Sample]:
     overdue = not current.closing and federation.clock.elapsed() >= current.deadline
     yield Sample("fedlens_round_overdue", (task.name,), float(overdue))
     for state_number, count in current.counts.copy().items():
-        name = admin_pb2.MemberState.Name(state_number).removeprefix("MEMBER_STATE_").lower()
+        name = wire.word(admin_pb2.MemberState, state_number)
         yield Sample("fedlens_round_members", (task.name, name), count)

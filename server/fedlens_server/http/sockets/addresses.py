@@ -1,5 +1,6 @@
 """Addresses of clients, also behind proxies, as the log shows them and limits count them."""
 
+import re
 from collections.abc import Iterable, Sequence
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
 
@@ -8,6 +9,8 @@ from fedlens_server.config import Network, ServerSection
 FORWARDED_FOR = "X-Forwarded-For"
 LOOPBACK = (IPv4Network("127.0.0.0/8"), IPv6Network("::1/128"))
 _ANY = (IPv4Network("0.0.0.0/0"), IPv6Network("::/0"))
+# Some proxies append the port, too: "192.0.2.1:4711", "[2001:db8::1]:4711".
+_PORT = re.compile(r"^(?:([\d.]+)|\[(.*)\]):\d+$")
 # What one subscriber of IPv6 has at least.
 _SUBSCRIBER_BITS = 64
 
@@ -40,7 +43,7 @@ class Addresses:
         if nearest is not None and not self._is_trusted(nearest):
             return peer
         for name in reversed(",".join(forwarded_for).split(",")):
-            named = _parsed(name.strip())
+            named = _parsed(_PORT.sub(r"\1\2", name.strip()))
             if named is None:
                 break
             nearest = named

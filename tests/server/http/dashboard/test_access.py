@@ -61,7 +61,7 @@ async def test_nobody_sees_or_changes_anything_without_a_session(server: Server)
 
     assert len(seen) >= 20 and {location.partition("?")[0] for location in seen} == {f"{ROOT}/login"}
     assert len(changed) >= 10 and set(changed) == {403}
-    assert (await server.show()).task.paused == ""
+    assert (await server.show()).task.reason == ""
 
 
 async def test_a_part_of_a_page_is_not_replaced_by_the_login_once_the_session_is_over(server: Server) -> None:
@@ -95,7 +95,7 @@ async def test_no_other_site_changes_anything_in_the_name_of_an_operator(
     assert set(statuses) == {403}
     assert (login.status, logout.status) == (403, 403)
     assert (await operator.get("/")).status == 200
-    assert (await server.show()).task.paused == ""
+    assert (await server.show()).task.reason == ""
 
 
 @pytest.mark.parametrize("told", ["Sec-Fetch-Site", "Origin"])
@@ -107,7 +107,7 @@ async def test_a_browser_that_says_in_one_way_that_a_form_is_ours_is_believed(se
     answer = await operator.post("/tasks/1/pause", headers)
 
     assert (answer.status, answer.headers["Location"]) == (303, f"{ROOT}/tasks/1")
-    assert (await server.show()).task.paused == "by admin"
+    assert (await server.show()).task.reason == "by admin"
 
 
 async def test_who_may_only_read_sees_all_pages_and_no_button_and_changes_nothing(server: Server) -> None:

@@ -116,10 +116,10 @@ async def test_every_button_of_a_task_asks_and_acts(server: Server, browser: Bro
     await watched.go("/tasks/1")
 
     await watched.press("Pause", "Cancel")
-    untouched = (await server.show()).task.paused
+    untouched = (await server.show()).task.reason
     await watched.press("Pause", "Pause")
     await watched.says("Pause: demo. Done.")
-    paused = (await server.show()).task.paused
+    paused = (await server.show()).task.reason
     await watched.press("Resume", "Resume")
     await watched.says("Resume: demo. Done.")
     await watched.press("Release a model")
@@ -202,7 +202,7 @@ async def test_a_keyboard_is_enough(server: Server, browser: Browser) -> None:
     await watched.says("Pause: demo. Done.")
 
     assert order == ["Skip to the content", "FedLens", "Tasks", "Clients", "Tokens", "Changes", "Log out", "Pause"]
-    assert (await server.show()).task.paused == "by admin"
+    assert (await server.show()).task.reason == "by admin"
 
 
 async def test_a_page_that_shows_a_round_goes_to_the_login_once_its_session_is_over(

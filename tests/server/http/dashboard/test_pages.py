@@ -128,15 +128,15 @@ async def test_who_was_left_out_is_shown_with_the_reason_and_nothing_in_it_becom
 
 
 @pytest.mark.parametrize(
-    ("action", "value", "state", "paused"),
+    ("action", "value", "state", "reason"),
     [
-        ("pause", "", admin_pb2.TASK_STATE_RUNNING, "by admin"),
+        ("pause", "", admin_pb2.TASK_STATE_PAUSED, "by admin"),
         ("stop", "", admin_pb2.TASK_STATE_STOPPED, ""),
         ("rollback", "1", admin_pb2.TASK_STATE_RUNNING, ""),
     ],
 )
 async def test_a_button_asks_again_and_then_acts(
-    server: Server, action: str, value: str, state: admin_pb2.TaskState, paused: str
+    server: Server, action: str, value: str, state: admin_pb2.TaskState, reason: str
 ) -> None:
     await rounds(server, 2)
     operator = await logged_in(server)
@@ -149,10 +149,10 @@ async def test_a_button_asks_again_and_then_acts(
 
     assert f'href="{ROOT}/tasks/1/{action}"' in page
     assert f'action="{ROOT}/tasks/1/{action}"' in question and f'href="{ROOT}/tasks/1">Cancel' in question
-    assert (untouched.paused, untouched.rounds_committed) == ("", 2)
+    assert (untouched.reason, untouched.rounds_committed) == ("", 2)
     assert (done.status, done.headers["Location"]) == (303, f"{ROOT}/tasks/1")
     task = (await server.show()).task
-    assert (task.state, task.paused) == (state, paused)
+    assert (task.state, task.reason) == (state, reason)
     assert "demo. Done." in told and "demo. Done." not in text_of(await operator.page("/tasks/1"))
 
 
