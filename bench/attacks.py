@@ -72,7 +72,6 @@ beta = 0.5
 
 [model]
 names = ["efficientnet_lite0"]
-head = "linear"
 input_size = 64
 batch = 16
 
@@ -81,35 +80,36 @@ lr_extractor = 0.1
 lr_classifier = 0.1
 momentum = 0.0
 """
-# Of methods that tell an extractor from a classifier.
+# The heads of methods that tell an extractor from a classifier, and of the others.
 HIDDEN = 'head = "hidden"'
+LINEAR = 'head = "linear"'
 CONCATENATED = """\
 models = ["lenet5"]
 concatenated = 2
 rounds = 30
 options = { clusters = 2, extractor_rounds = 9, classifier_rounds = 20 }"""
 METHODS = {
-    "fedavg": "",
-    "fedns": "",
-    "fedavg_last_fc": "",
-    "fedavgm": "",
-    "fedprox": "hyper = { mu = 0.01 }",
+    "fedavg": LINEAR,
+    "fedns": LINEAR,
+    "fedavg_last_fc": LINEAR,
+    "fedavgm": LINEAR,
+    "fedprox": f"{LINEAR}\nhyper = {{ mu = 0.01 }}",
     "fedper": HIDDEN,
     "fedrep": HIDDEN,
     "moon": HIDDEN,
-    "fedrs": "",
-    "fedlc": "",
-    "ditto": "",
+    "fedrs": LINEAR,
+    "fedlc": LINEAR,
+    "ditto": LINEAR,
     "fedclassavg": HIDDEN,
-    "per_fedavg": 'objective = "meta_fo"',
-    "feddyn": "hyper = { alpha = 0.01 }",
-    "scaffold": "",
+    "per_fedavg": f'{LINEAR}\nobjective = "meta_fo"',
+    "feddyn": f"{LINEAR}\nhyper = {{ alpha = 0.01 }}",
+    "scaffold": LINEAR,
     "fedgen": f"{HIDDEN}\noptions = {{ iterations = 5, rows = 32 }}",
-    "ifca": "options = { clusters = 2 }",
-    "fesem": "options = { clusters = 2 }",
-    "fedsoft": "options = { clusters = 2 }",
+    "ifca": f"{LINEAR}\noptions = {{ clusters = 2 }}",
+    "fesem": f"{LINEAR}\noptions = {{ clusters = 2 }}",
+    "fedsoft": f"{LINEAR}\noptions = {{ clusters = 2 }}",
     "pfedsim": f"{HIDDEN}\noptions = {{ warm_up = 0.5 }}",
-    "fedfomo": "options = { share_models = true, others = 5, validation_percent = 20 }",
+    "fedfomo": f"{LINEAR}\noptions = {{ share_models = true, others = 5, validation_percent = 20 }}",
     "fedbn": 'models = ["lenet5_bn"]',
     "fedconcat": CONCATENATED,
     "fedap": 'models = ["lenet5_bn"]\noptions = { warm_up = 0.5, model_momentum = 0.5 }',

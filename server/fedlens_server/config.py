@@ -168,6 +168,12 @@ class LimitsSection(_Section):
         default=256,
         ge=1,
     )
+    max_uploads_per_address: int = _key(
+        "Of these, most of one address. Any number of this machine and trusted proxies.",
+        "an integer from 1",
+        default=64,
+        ge=1,
+    )
     max_polls: int = _key(
         "Most check-ins held open at the same time; further clients are asked to wait.",
         "an integer from 0",

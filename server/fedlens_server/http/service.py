@@ -1,6 +1,7 @@
 """The running service, shared by all requests: the federation, the polls held open, and the state of the server."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import AsyncExitStack, contextmanager, suppress
 from enum import Enum
@@ -41,7 +42,7 @@ class ServiceState(Enum):
 
 class _Upload(NamedTuple):
     transport: asyncio.BaseTransport
-    is_large: bool
+    address: str | None  # as limits count it; None: it is small
 
 
 class Service:
@@ -64,8 +65,8 @@ class Service:
         self._ending = AsyncExitStack()
         self._starting: asyncio.Task[None]  # since `begin`
         self.servers: dict[str, web.Server] = {}  # with their connections, by side
-        self.uploads = 0  # that are being received
         self._uploading: dict[bytes, _Upload] = {}  # by client
+        self._large = Counter[str]()  # of them, by address
 
     @property
     def federation(self) -> Federation:
@@ -89,6 +90,11 @@ class Service:
         operators = self.federation.operators
         return credentials.operator(token_sha256, self.config.admin.token_sha256, operators, self.clock.now())
 
+    @property
+    def uploads(self) -> int:
+        """The number of large updates that are being received."""
+        return self._large.total()
+
     def begin(self) -> None:
         """Start in the background; requests are refused until `ready()` returns."""
         self._starting = asyncio.create_task(self._start())
@@ -108,29 +114,40 @@ class Service:
         await self._ending.aclose()
 
     @contextmanager
-    def upload(self, client: bytes, transport: asyncio.BaseTransport | None, *, is_large: bool) -> Iterator[None]:
+    def upload(self, client: bytes, request: web.Request, *, is_large: bool) -> Iterator[None]:
         """Receive the update of a client, which has one at a time.
 
         An older one on its way is cut off: its connection may be dead, and the client try again.
 
         Raises:
-            SlowDown: `limits.max_uploads` large ones are being received already.
+            SlowDown: `limits.max_uploads` large ones, or so many of this address as `limits.max_uploads_per_address`
+                says, are being received already.
         """
-        if (older := self._uploading.pop(client, None)) is not None:
-            self.uploads -= older.is_large
+        limits = self.config.limits
+        address = self.addresses.limited(request[ADDRESS]) if is_large else None
+        if (older := self._uploading.get(client)) is not None:
+            self._ended(client, older)
             older.transport.close()
-        if is_large and self.uploads >= self.config.limits.max_uploads:
+        if address is not None and self.uploads >= limits.max_uploads:
             raise SlowDown("as many updates as the server takes at a time are on their way; try again later", RETRY_MS)
-        if transport is None:
+        if address and self._large[address] >= limits.max_uploads_per_address:
+            raise SlowDown("as many updates as one address may send at a time are on their way", RETRY_MS)
+        if request.transport is None:
             raise ConnectionResetError("the client has gone")
-        own = self._uploading[client] = _Upload(transport, is_large)
-        self.uploads += is_large
+        own = self._uploading[client] = _Upload(request.transport, address)
+        if address is not None:
+            self._large[address] += 1
         try:
             yield
         finally:
             if self._uploading.get(client) is own:
-                del self._uploading[client]
-                self.uploads -= is_large
+                self._ended(client, own)
+
+    def _ended(self, client: bytes, upload: _Upload) -> None:
+        del self._uploading[client]
+        if upload.address is not None:
+            self._large[upload.address] -= 1
+            self._large = +self._large  # without addresses that send nothing now
 
     async def _start(self) -> None:
         loop = asyncio.get_running_loop()

@@ -45,7 +45,7 @@ async def receive_update(
         size = _announced(request, _max_bytes(membership))
         # An update that fits a row is held in memory, as any message is; only files are few.
         is_large = _blob_bytes(membership) > MAX_ROW_BYTES
-        with service.upload(client, request.transport, is_large=is_large), ExitStack() as open_blobs:
+        with service.upload(client, request, is_large=is_large), ExitStack() as open_blobs:
             reader = BodyReader(request, service.config.limits)
             framed, header = await _read_header(reader, size)
             body = _Body(service.store, open_blobs, membership, framed, header)

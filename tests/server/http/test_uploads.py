@@ -15,6 +15,8 @@ from sqlalchemy import text
 from fedlens_proto.blob import encode
 from fedlens_proto.v1 import admin_pb2, assignment_pb2, error_pb2, update_pb2
 from fedlens_proto.wire import LENGTH, MAX_UPDATE_HEADER_BYTES, frame_update
+from fedlens_server.config import Network
+from fedlens_server.http.sockets.addresses import LOOPBACK, Addresses
 from fedlens_server.methods import METHODS
 from tests.server import profiles
 from tests.server.http.running import (
@@ -210,6 +212,24 @@ async def test_more_updates_at_a_time_than_the_server_takes_are_429(tmp_path: Pa
         assert (refused.outcome, refused.error.retry) == ((429, "slow-down"), error_pb2.RETRY_LATER)
         assert refused.error.retry_after_ms > 0
         assert (await other.upload(others, update(others, trained(LARGE)))).status == 200
+
+
+@pytest.mark.parametrize(("unlimited", "status"), [((), 429), (LOOPBACK, 200)], ids=["limited", "this machine"])
+async def test_one_address_sends_so_many_updates_at_a_time(
+    tmp_path: Path, unlimited: tuple[Network, ...], status: int
+) -> None:
+    async with running(tmp_path, max_uploads_per_address=1) as server:
+        server.service.addresses = Addresses(unlimited=unlimited)
+        client, assignment = await server.member(LARGE, population=2)
+        other = await server.client(2)
+        others = await other.assignment()
+
+        async with _begun_upload(client, assignment, update(assignment, trained(LARGE))):
+            meanwhile = await other.upload(others, update(others, trained(LARGE)))
+        await until(lambda: server.service.uploads == 0)
+        later = await other.upload(others, update(others, trained(LARGE)))
+
+    assert (meanwhile.status, later.status) == (status, 200)
 
 
 async def test_slow_uploads_of_one_member_keep_nobody_else_out(tmp_path: Path) -> None:
