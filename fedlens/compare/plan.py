@@ -102,7 +102,9 @@ def plan(study: Study, photos: StudyPhotos, out: Path) -> StudyPlan:
                 shares_downloads=False,
                 made_photos=out / MADE_PHOTOS,
             )
-            described = (settings, partition.summary, clients, study.evaluator, study.faults.model_dump_json())
+            # Without defaults: a kind of fault that is new and not wanted changes no run.
+            faults = study.faults.model_dump_json(exclude_defaults=True)
+            described = (settings, partition.summary, clients, study.evaluator, faults)
             made_of = (photos.digest, names, [bundle.folder for bundle in bundles])
             fingerprint = sha256(json.dumps([FORM, described, made_of]).encode()).hexdigest()
             runs.append(RunPlan(label, seed, settings, photos.digest, fleet, bundles, folder, fingerprint))

@@ -59,6 +59,16 @@ def test_a_run_depends_on_what_is_in_the_file_of_weights_and_not_on_where_it_is(
     assert not set(one) & set(other)
 
 
+def test_faults_that_are_ruled_out_in_words_make_no_other_runs(tmp_path: Path, source: Path) -> None:
+    none, zero, some = (
+        fingerprints(planned(study(source, tables={"faults": faults}), tmp_path, tmp_path / "out"))
+        for faults in ({}, {"rates": {"loss": 0.0}}, {"rates": {"loss": 0.5}})
+    )
+
+    assert none == zero
+    assert not set(none) & set(some)
+
+
 def test_a_method_may_have_clients_and_a_head_of_its_own(tmp_path: Path, source: Path) -> None:
     plain = {"method": "fedavg"}
     methods = {"plain": plain, "pooled": plain | {"clients": 1}, "linear": plain | {"head": "linear"}}
