@@ -4,13 +4,13 @@ from typing import Annotated
 
 import typer
 
-from fedlens.commands import blob, bundle, compare, demo, export, fleet, link, predict, results, serve, task
+from fedlens.commands import blob, bundle, compare, demo, export, fleet, link, predict, publisher, results, serve, task
 from fedlens.commands.admin import audit, backup, clients, token
 
 app = typer.Typer(name="fedlens", no_args_is_help=True, pretty_exceptions_enable=False)
 for command in (
     *(export.export, serve.serve, backup.backup, backup.restore, fleet.fleet, link.link),
-    *(audit.audit, predict.predict, compare.compare, results.results, demo.demo),
+    *(audit.audit, publisher.sign, predict.predict, compare.compare, results.results, demo.demo),
 ):
     app.command()(command)
 for name, group in (
@@ -18,6 +18,7 @@ for name, group in (
     ("client", clients.client_app),
     ("token", token.token_app),
     ("bundle", bundle.bundle_app),
+    ("keys", publisher.keys_app),
     ("blob", blob.blob_app),
 ):
     app.add_typer(group, name=name)

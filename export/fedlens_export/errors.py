@@ -4,6 +4,7 @@ ExportError
 ├── UnknownChoice    a model, objective, optimiser or head that does not exist
 ├── WeightsUnusable  backbone weights that cannot be read or do not fit
 ├── NotExportable    a model that the programs of this version cannot express
+├── NotSigned        a bundle that cannot be signed as asked
 ├── ParityBroken     an exported program that computes something else than the model
 └── TargetExists     a folder that holds something else already
 """
@@ -25,6 +26,10 @@ class WeightsUnusable(ExportError):
 
 class NotExportable(ExportError):
     """A model or a setting that the programs of this version cannot express."""
+
+
+class NotSigned(ExportError):
+    """A key, or a statement about a bundle, that cannot be made as asked."""
 
 
 class ParityBroken(ExportError):

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from fedlens.commands.options import MAX_SEED, reported
+from fedlens.commands.publisher import AnyApp, Audience, signed_as
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -120,17 +121,26 @@ def export(
         ),
     ] = False,
     seed: Annotated[int, typer.Option(help="Seed of random weights.", min=0, max=MAX_SEED)] = 0,
+    sign: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Sign the bundle with this .key file; see `fedlens sign`.")
+    ] = None,
+    audience: Audience = None,
+    any_app: AnyApp = False,
 ) -> None:
     """Turn a model and a training objective into a bundle of programs that every client can run."""
     from rich.console import Console
 
     from fedlens_export.errors import ExportError
+    from fedlens_export.signing import Terms, private_key
     from fedlens_proto.errors import ProtoError
     from fedlens_proto.photos import class_folders
 
     console = Console(stderr=True)
     files: list[FileReport] = []
     with reported(ExportError, ProtoError, OSError):
+        terms = Terms(audience=tuple(audience or ()), any_app=any_app)
+        if sign is not None:
+            private_key(sign)  # what is wrong with it is told before minutes of work
         names = tuple(folder.name for folder in class_folders(classes_from))
         # Late, because torch takes seconds to import and a wrong folder should be refused at once.
         from fedlens_export.exporting import ExportSpec, export_bundle
@@ -167,9 +177,12 @@ def export(
                     console.print(stage, highlight=False, markup=False, soft_wrap=True)
 
             bundle = export_bundle(out, spec, on_stage=show, on_file=files.append)
+        statement = [] if sign is None else signed_as(bundle, sign, terms)
     if check:
         _print_differences(Console(), files)
     _describe(Console(), bundle, files)
+    for line in statement:
+        Console().out(line)
 
 
 def _print_differences(console: "Console", files: "Sequence[FileReport]") -> None:

@@ -1,13 +1,14 @@
 """Errors of this package.
 
 ProtoError
-├── BlobError       bytes that are no well-formed blob, or not the expected one
-├── ManifestError   a bundle that cannot be used
-├── PhotoUnreadable a file that cannot be decoded as a photo
-├── PlanRefused     a local plan that does not fit a bundle
-├── PluginError     a plug-in that cannot be found or used
-├── ProgramRefused  a program file that is not safe to load
-└── WireError       a message that cannot be read
+├── BlobError        bytes that are no well-formed blob, or not the expected one
+├── ManifestError    a bundle that cannot be used
+├── PhotoUnreadable  a file that cannot be decoded as a photo
+├── PlanRefused      a local plan that does not fit a bundle
+├── PluginError      a plug-in that cannot be found or used
+├── ProgramRefused   a program file that is not safe to load
+├── StatementRefused a statement about a bundle that a client does not take
+└── WireError        a message that cannot be read
 """
 
 
@@ -27,8 +28,8 @@ class PhotoUnreadable(ProtoError):
     """A file that cannot be decoded as a photo; leave it out and say so."""
 
 
-class PlanRefused(ProtoError):
-    """A local plan that does not fit the bundle, or that this version cannot carry out.
+class CodedRefusal(ProtoError):
+    """Something well formed that is refused all the same.
 
     Attributes:
         code: The kind of fault, equal in every language.
@@ -40,12 +41,20 @@ class PlanRefused(ProtoError):
         self.code = code
 
 
+class PlanRefused(CodedRefusal):
+    """A local plan that does not fit the bundle, or that this version cannot carry out."""
+
+
 class PluginError(ProtoError):
     """A plug-in that cannot be found or used; install or correct its package."""
 
 
 class ProgramRefused(ProtoError):
     """A program file with more than plain operators on tensors; do not load it."""
+
+
+class StatementRefused(CodedRefusal):
+    """A statement about a bundle that does not let a client run it."""
 
 
 class WireError(ProtoError):

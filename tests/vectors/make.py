@@ -5,16 +5,16 @@ from pathlib import Path
 
 from fedlens_edge_client.engines.torch import TorchEngine
 from fedlens_proto.manifest import Bundle
-from tests.vectors import blobs, draws, messages, pictures, plans, programs
+from tests.vectors import blobs, draws, messages, pictures, plans, programs, statements
 from tests.vectors.forms import Files
 
 FOLDER = Path(__file__).parent
-_DATA = ("blobs", "bundle", "messages", "photos", "plan", "updates")
+_DATA = ("blobs", "bundle", "messages", "photos", "plan", "statements", "updates")
 
 
 def exact() -> Files:
     """The files in which every byte follows from the rules, on any machine."""
-    return blobs.files() | draws.files() | messages.files() | pictures.files() | plans.files()
+    return blobs.files() | draws.files() | messages.files() | pictures.files() | plans.files() | statements.files()
 
 
 def written() -> Files:

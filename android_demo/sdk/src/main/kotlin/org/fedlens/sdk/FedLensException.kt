@@ -10,6 +10,7 @@ package org.fedlens.sdk
  *     ├── ManifestException   a bundle that cannot be used
  *     ├── PhotoException      a file that cannot be used as a photo
  *     ├── StateException      the client's own folder or database cannot be used
+ *     ├── StatementException  a publisher's statement that does not let this client run a bundle
  *     ├── TransportException  a call to the server did not give what it should
  *     └── WireException       a message that cannot be read, or is too long to be sent
  *
@@ -67,6 +68,40 @@ public class BlobException(
 
         /** A well-formed delta whose base is another blob, or has other tensors, than the one it is added to. */
         UNEXPECTED,
+    }
+}
+
+/** A publisher's statement about a bundle that does not let this client run it. */
+public class StatementException(
+    override val reason: Reason,
+    message: String,
+    cause: Throwable? = null,
+) : FedLensException(message, cause) {
+    /** The fault of a statement. */
+    public enum class Reason {
+        /** The text is no public key of ECDSA on P-256 in PEM form. */
+        KEY,
+
+        /** The bytes are no whole statement. */
+        MALFORMED,
+
+        /** Nobody who is trusted has published the bundle. */
+        PUBLISHER,
+
+        /** The signature is not that of the publisher who is named. */
+        SIGNATURE,
+
+        /** It is about another bundle. */
+        BUNDLE,
+
+        /** The bundle is for other applications. */
+        AUDIENCE,
+
+        /** The publisher has withdrawn the bundle: its serial is too low. */
+        SERIAL,
+
+        /** The statement has ended. */
+        EXPIRED,
     }
 }
 
