@@ -13,10 +13,10 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from fedlens_export.errors import NotSigned
-from fedlens_proto import statements
 from fedlens_proto.errors import StatementRefused
 from fedlens_proto.manifest import Bundle
-from fedlens_proto.statements import STATEMENT_FILE, Publisher
+from fedlens_proto.programs import statements
+from fedlens_proto.programs.statements import STATEMENT_FILE, Publisher
 from fedlens_proto.v1 import statement_pb2 as pb
 
 PRIVATE, PUBLIC = ".key", ".pub"

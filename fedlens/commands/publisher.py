@@ -39,7 +39,7 @@ def new(
 def show(file: Annotated[Path, typer.Argument(metavar="FILE", help="A .pub file.")]) -> None:
     """Print the id of a publisher."""
     from fedlens_proto.errors import ProtoError
-    from fedlens_proto.statements import Publisher
+    from fedlens_proto.programs.statements import Publisher
 
     with reported(ProtoError, OSError):
         typer.echo(f"publisher {Publisher.of_pem(file.read_bytes()).id.hex()}")
@@ -87,7 +87,7 @@ def signed_as(bundle: "Bundle", key: Path, terms: "Terms") -> list[str]:
     from fedlens.reports.bundle_report import statement_lines, statement_values
     from fedlens.whole_file import replacing
     from fedlens_export.signing import private_key, stated
-    from fedlens_proto.statements import STATEMENT_FILE
+    from fedlens_proto.programs.statements import STATEMENT_FILE
 
     whole = stated(bundle, private_key(key), terms, time.time())
     with replacing(bundle.folder / STATEMENT_FILE) as partial:

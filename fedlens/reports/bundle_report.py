@@ -7,10 +7,11 @@ from typing import Any
 
 from fedlens.reports.blob_report import shape_text
 from fedlens.reports.program_report import operator_values
-from fedlens_proto import slots, statements, wire
+from fedlens_proto import slots, wire
 from fedlens_proto.errors import ManifestError, ProgramRefused, StatementRefused
 from fedlens_proto.manifest import MANIFEST_FILE, Bundle
-from fedlens_proto.statements import STATEMENT_FILE
+from fedlens_proto.programs import statements
+from fedlens_proto.programs.statements import STATEMENT_FILE
 from fedlens_proto.v1 import blob_pb2
 from fedlens_proto.v1 import manifest_pb2 as pb
 

@@ -6,7 +6,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from fedlens_export.signing import signed
-from fedlens_proto.statements import CLOCK_S, MAX_NAME_CHARACTERS, MAX_STATEMENT_BYTES, Publisher
+from fedlens_proto.programs.statements import CLOCK_S, MAX_NAME_CHARACTERS, MAX_STATEMENT_BYTES, Publisher
 from fedlens_proto.v1 import statement_pb2 as pb
 from tests.vectors.forms import Files, document
 

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from fedlens_proto import statements
 from fedlens_proto.errors import StatementRefused
-from fedlens_proto.statements import Publisher
+from fedlens_proto.programs import statements
+from fedlens_proto.programs.statements import Publisher
 from tests.vectors.make import FOLDER
 
 INDEX = json.loads((FOLDER / "statements" / "statements.json").read_text())
