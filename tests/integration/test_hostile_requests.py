@@ -145,6 +145,7 @@ async def test_mutated_requests_find_no_fault_and_the_server_does_not_grow(
     print(f"\n{sender.sent} sent, {sender.answered} answered, {sender.succeeded} with success; {early}, {late}")
     assert [line for line in log.splitlines() if " ERROR fedlens_server" in line] == []
     assert late.resident_mb <= early.resident_mb * 1.05
-    assert late.descriptors <= early.descriptors * 1.05 + 4
+    # A pool of five readers of the database opens each, of two files, when it first needs it.
+    assert late.descriptors <= early.descriptors * 1.05 + 10
     assert sender.answered > 0.8 * sender.sent
     assert sender.succeeded > 0.25 * sender.sent

@@ -129,7 +129,8 @@ def current_model(task: Task, client: Client) -> check_in_pb2.CurrentModel | Non
     cached = cache.get(client.id)
     if cached is not None:
         return cached
-    committed, values = task.committed, task.values
+    with task.moving:
+        committed, values = task.committed, task.values
     if task.settings.release == "manual":
         if task.released is None:
             return None

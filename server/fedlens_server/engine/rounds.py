@@ -313,15 +313,16 @@ def go_on(
         if following is not None:
             phase, members = task.phases[following.phase].name, len(following.members)
             events.note(Event.ROUND_OPENED, task=task.name, round=following.number, phase=phase, members=members)
-        for name, value in standing._asdict().items():
-            setattr(task, name, value)
-        if model is not task.evaluation:
-            task.older_evaluations = task.awaited_evaluations(federation.clock.elapsed())
-        task.values, task.state_blobs, task.evaluation = remaining.values, remaining.blobs, model
-        task.copies = copies
-        task.distinct_models = {}
-        task.current_models = {}  # after the values, so that what is cached in it belongs to them
-        task.round = following
+        with task.moving:
+            for name, value in standing._asdict().items():
+                setattr(task, name, value)
+            if model is not task.evaluation:
+                task.older_evaluations = task.awaited_evaluations(federation.clock.elapsed())
+            task.values, task.state_blobs, task.evaluation = remaining.values, remaining.blobs, model
+            task.copies = copies
+            task.distinct_models = {}
+            task.current_models = {}  # after the values, so that what is cached in it belongs to them
+            task.round = following
         if following is None:
             federation.changed([task.id], due=True)
         else:

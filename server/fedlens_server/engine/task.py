@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from hashlib import sha256
 from math import ceil, inf
+from threading import Lock
 from weakref import WeakKeyDictionary
 
 from fedlens_proto import plans
@@ -111,6 +112,8 @@ class Task:
     next_round: int = 1
     round: Round | None = None
     values: State = field(default_factory=State)  # the method's state
+    # Held while the values, the round and the number of committed ones change together.
+    moving: Lock = field(default_factory=Lock)
     state_blobs: dict[Key, bytes] = field(default_factory=dict)  # digest by entry of the state
     # Of copies of the shared state, by the round after which it was so: what a rollback and a release go back to.
     copies: dict[int, frozenset[bytes]] = field(default_factory=dict)

@@ -1,6 +1,7 @@
 """Tasks that go back to an earlier round, and models that are released."""
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import closing
 from pathlib import Path
 
@@ -51,6 +52,20 @@ def used(server: Arrivals) -> float | None:
     """The bias of the model that Bob would use; None: he has none."""
     model = assignments.current_model(server.task, server.federation.clients[BOB])
     return None if model is None else float(server.store.tensors(model.sets[0].sha256)["fc.bias"][0])
+
+
+def test_a_model_is_not_looked_up_while_a_commit_changes_phase_and_state(server: Arrivals) -> None:
+    server.take(goal=1, rounds=5, rest=0, clip=False)
+    commit(server)
+
+    with ThreadPoolExecutor(1) as other:
+        with server.task.moving:
+            asked = other.submit(used, server)
+            early, _ = wait([asked], timeout=0.2)
+        found = asked.result()
+
+    assert not early
+    assert found == bias(server)
 
 
 @pytest.mark.parametrize("restart", [False, True])

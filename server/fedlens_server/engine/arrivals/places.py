@@ -30,7 +30,7 @@ from fedlens_server.engine.method_calls import MethodFailed, of_method
 from fedlens_server.engine.task import Task, TaskBundle
 from fedlens_server.engine.view import Federation
 from fedlens_server.errors import ServerError
-from fedlens_server.planning.method import NothingToAggregate, TensorSet
+from fedlens_server.planning.method import NothingToAggregate, State, TensorSet
 from fedlens_server.store import Transaction, schema
 
 log = logging.getLogger(__name__)
@@ -216,6 +216,10 @@ class Places:
     def _give(self, task: Task, current: Round, asking: Mapping[bytes, Request]) -> Collection[bytes]:
         """Give a round's free places to some of those who ask; returns these."""
         federation, now = self._federation, self._federation.clock.elapsed()
+        with task.moving:
+            values = task.values
+            if task.round is not current:
+                return ()
         free = free_places(task, current, now)
         if free == 0:
             current.free_since = None
@@ -224,10 +228,10 @@ class Places:
             self.on_free()
         intake = None if task.paused else task.intake_of(current.phase)
         seeking = asking if free or intake is not None else {}
-        fresh, late = self._downloads(task, current, self._in_turn(task, current, seeking, now), free)
+        fresh, late = self._downloads(task, current, values, self._in_turn(task, current, seeking, now), free)
         again = {client for client in fresh if client in current.members}
         cohorts = [
-            Cohort(phase, (), task.values, sets, frozenset(), self._digests(task, sets))
+            Cohort(phase, (), values, sets, frozenset(), self._digests(task, sets))
             for phase, sets in (
                 (current.phase, {client: sets for client, sets in fresh.items() if client not in again}),
                 (intake, late),
@@ -247,7 +251,7 @@ class Places:
         return given
 
     def _downloads(
-        self, task: Task, current: Round, clients: Iterable[bytes], free: int
+        self, task: Task, current: Round, values: State, clients: Iterable[bytes], free: int
     ) -> tuple[_Downloads, _Downloads]:
         """What so many of the clients download, and what those do that catch up, who take no place."""
         fresh: _Downloads = {}
@@ -256,7 +260,7 @@ class Places:
         room = {each.id: free_places(task, current, now, each) for each in task.bundles_of(current.phase)}
 
         def given(phase: int, client: bytes) -> Mapping[str, TensorSet] | None:
-            return of_method(partial(task.method.download, task.method_phase(phase), task.values, client))
+            return of_method(partial(task.method.download, task.method_phase(phase), values, client))
 
         for client in clients:
             if len(fresh) == free and intake is None:

@@ -12,6 +12,7 @@ class VectorsTest {
             READ_BY_NAME +
                 named("blobs/blobs.json", "blobs", "file") +
                 named("messages/messages.json", "messages", "file") +
+                named("statements/statements.json", "statements", "file") +
                 named("updates/updates.json", "updates", "file") +
                 named("photos/photos.json", "photos", "photo", "expected") +
                 Vectors.json("photos/photos.json").list("refused").map { "photos/refused/${it.asString}" } +
