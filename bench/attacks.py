@@ -80,8 +80,9 @@ lr_extractor = 0.1
 lr_classifier = 0.1
 momentum = 0.0
 """
-# The heads of methods that tell an extractor from a classifier, and of the others.
-HIDDEN = 'head = "hidden"'
+# The heads of methods that tell an extractor from a classifier, and of the others. At the rate of the linear head, a
+# hidden one learns less or, in FedGen, nothing.
+HIDDEN = 'head = "hidden"\nhyper = { lr_extractor = 0.005, lr_classifier = 0.005 }'
 LINEAR = 'head = "linear"'
 CONCATENATED = """\
 models = ["lenet5"]
