@@ -3,9 +3,9 @@
     python -m bench.attacks [--folder DIR] [--seeds 1 2 3] [--bad 4] [--clients 20] [METHOD ...]
 
 Federations in this process, of the product's clients, methods and round engine: scikit-learn's digits, a head on a
-frozen EfficientNet-Lite0, 20 clients with Dirichlet(0.5) classes, all in each of 30 rounds, of which the first 4 lie in
-each. Each run leaves a file in the folder, and the same command goes on from there. It prints the table of
-docs/robust-rules.md.
+frozen EfficientNet-Lite0 (for FedBN, f-FedAP and FedConcat a whole LeNet-5), 20 clients with Dirichlet(0.5) classes,
+all in each of 30 rounds, of which the first 4 lie in each. Each run leaves a file in the folder, and the same command
+goes on from there. It prints the table of docs/robust-rules.md.
 
     attack     what a bad client uploads instead of its update
     absent     that it had no photos: no attack, but the others lack what it knows

@@ -21,6 +21,7 @@ from fedlens_proto.v1 import statement_pb2 as pb
 
 PRIVATE, PUBLIC = ".key", ".pub"
 DAYS = 90
+FOR_NOBODY = "the bundle is for nobody: give --audience with the id of an application, or --any-app"
 _DAY_S = 86_400
 
 
@@ -118,7 +119,7 @@ def stated(bundle: Bundle, key: ec.EllipticCurvePrivateKey, terms: Terms, now: f
         not_after=int(now) + terms.days * _DAY_S,
     )
     if not statement.audience and not statement.any_app:
-        raise NotSigned("the bundle is for nobody: give --audience with the id of an application, or --any-app")
+        raise NotSigned(FOR_NOBODY)
     whole = signed(statement, key)
     try:
         statements.read(whole)

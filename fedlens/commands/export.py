@@ -130,17 +130,23 @@ def export(
     """Turn a model and a training objective into a bundle of programs that every client can run."""
     from rich.console import Console
 
-    from fedlens_export.errors import ExportError
-    from fedlens_export.signing import Terms, private_key
+    from fedlens_export.errors import ExportError, NotSigned
+    from fedlens_export.signing import FOR_NOBODY, Terms, private_key
     from fedlens_proto.errors import ProtoError
     from fedlens_proto.photos import class_folders
+    from fedlens_proto.programs.statements import STATEMENT_FILE
 
     console = Console(stderr=True)
     files: list[FileReport] = []
     with reported(ExportError, ProtoError, OSError):
+        # What is wrong with a statement is told before minutes of work.
         terms = Terms(audience=tuple(audience or ()), any_app=any_app)
         if sign is not None:
-            private_key(sign)  # what is wrong with it is told before minutes of work
+            private_key(sign)
+            if not (audience or any_app or (out / STATEMENT_FILE).is_file()):
+                raise NotSigned(FOR_NOBODY)
+        elif audience or any_app:
+            raise NotSigned("--audience and --any-app are for a signed bundle: give --sign, too")
         names = tuple(folder.name for folder in class_folders(classes_from))
         # Late, because torch takes seconds to import and a wrong folder should be refused at once.
         from fedlens_export.exporting import ExportSpec, export_bundle

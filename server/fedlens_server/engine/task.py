@@ -169,7 +169,7 @@ class Task:
 
     @property
     def shown_state(self) -> admin_pb2.TaskState:
-        """The state, where it has not ended with what keeps it from going on."""
+        """The state as operators see it: until the task ends, suspended or paused instead of waiting or running."""
         if self.suspended:
             return admin_pb2.TASK_STATE_SUSPENDED
         return admin_pb2.TASK_STATE_PAUSED if self.paused and not self.ended else self.state

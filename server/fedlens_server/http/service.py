@@ -131,7 +131,9 @@ class Service:
         if address is not None and self.uploads >= limits.max_uploads:
             raise SlowDown("as many updates as the server takes at a time are on their way; try again later", RETRY_MS)
         if address and self._large[address] >= limits.max_uploads_per_address:
-            raise SlowDown("as many updates as one address may send at a time are on their way", RETRY_MS)
+            raise SlowDown(
+                "as many updates as one address may send at a time are on their way; try again later", RETRY_MS
+            )
         if request.transport is None:
             raise ConnectionResetError("the client has gone")
         own = self._uploading[client] = _Upload(request.transport, address)

@@ -71,15 +71,18 @@ def test_what_cannot_be_signed_is_left_as_it_was(folder: Path) -> None:
     assert not (folder / STATEMENT_FILE).exists()
 
 
-def test_an_export_with_a_bad_key_ends_before_it_begins(tmp_path: Path) -> None:
+def test_an_export_that_cannot_be_signed_ends_before_it_begins(tmp_path: Path, folder: Path) -> None:
     for name in ("cat", "dog"):
         (tmp_path / "photos" / name).mkdir(parents=True)
-    where = ("--classes-from", tmp_path / "photos", "--out", tmp_path / "bundle")
 
-    refused = error_text(fedlens("export", "--model", "lenet5", *where, "--sign", tmp_path / "no.key", "--any-app"))
+    def refusal(*options: object) -> str:
+        where = ("--classes-from", tmp_path / "photos", "--out", tmp_path / "exported")
+        return error_text(fedlens("export", "--model", "lenet5", *where, *options))
 
-    assert "no.key cannot be read as a private key" in refused
-    assert not (tmp_path / "bundle").exists()
+    assert "no.key cannot be read as a private key" in refusal("--sign", tmp_path / "no.key", "--any-app")
+    assert "the bundle is for nobody" in refusal("--sign", folder.parent / "ann.key")
+    assert "give --sign, too" in refusal("--audience", APP)
+    assert not (tmp_path / "exported").exists()
 
 
 def test_an_exported_bundle_is_signed(tmp_path: Path, folder: Path) -> None:
