@@ -61,6 +61,18 @@ async def test_a_task_shows_its_round_as_it_goes_with_who_is_awaited_and_for_how
     assert "Ends in 58 min at the latest" in words  # of 3,600 s
 
 
+async def test_a_task_names_the_canaries_that_others_wait_for(server: Server) -> None:
+    await rounds(server, 0, canary=3)
+    operator, bundle = await logged_in(server), server.service.federation.tasks[1].bundles[0]
+
+    before = text_of(await operator.page("/tasks/1"))
+    server.service.federation.tasks[1].reports.update({bundle.id: 3})
+    after = text_of(await operator.page("/tasks/1"))
+
+    assert f"get places once so many more have reported: 3 with bundle {bundle.id.hex()[:12]}" in before
+    assert "Canaries" not in after
+
+
 async def test_an_overdue_round_and_a_paused_task_say_so(server: Server) -> None:
     one, _ = await rounds(server, 0, min_reports=2)
     await one.upload(await one.assignment())
