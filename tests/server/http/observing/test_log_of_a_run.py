@@ -89,10 +89,11 @@ async def test_a_line_that_the_writing_thread_writes_names_its_request(tmp_path:
 
 
 async def test_slow_requests_and_slow_commits_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with running(tmp_path) as server:
-        monkeypatch.setattr(requests, "SLOW_S", 0.0)
-        monkeypatch.setattr(writing_thread, "SLOW_S", 0.0)
-        with logged("json") as log:
+    # The writing thread answers before it tells how long a commit took, so the log is read once the server has ended.
+    with logged("json") as log:
+        async with running(tmp_path) as server:
+            monkeypatch.setattr(requests, "SLOW_S", 0.0)
+            monkeypatch.setattr(writing_thread, "SLOW_S", 0.0)
             answer = await Client(server, bytes(32)).enrol()
 
     found = {line["event"]: line for line in map(json.loads, str(log).splitlines())}
