@@ -35,6 +35,7 @@ from fedlens_edge_client.engines.torch import TorchEngine
 from fedlens_edge_client.policy import Policy
 from fedlens_edge_client.storage.cache import Cache
 from fedlens_edge_client.storage.folder_album import FolderAlbum
+from fedlens_edge_client.trust import TRUST_SERVER
 from fedlens_export.exporting import Training, frozen_backbone_bundle
 from fedlens_export.models import backbones
 from fedlens_proto.manifest import Bundle
@@ -152,6 +153,7 @@ async def _take_part(bundles: Mapping[str, Bundle], folder: Path) -> list[_Recor
                 between,
                 state / "client",
                 FolderAlbum(folder / "photos"),
+                publishers=TRUST_SERVER,
                 enrolment_token=server.trainer_token,
                 secret=secret,
                 transport=_Recording(HttpTransport(between, secret), record),

@@ -18,6 +18,7 @@ from fedlens_edge_client.client.client import EdgeClient
 from fedlens_edge_client.client.events import Event, RoundReported
 from fedlens_edge_client.engines.choice import EngineName
 from fedlens_edge_client.storage.folder_album import FolderAlbum
+from fedlens_edge_client.trust import TRUST_SERVER
 from fedlens_export.exporting import Training, frozen_backbone_bundle
 from fedlens_export.models import backbones
 
@@ -77,6 +78,7 @@ async def _take_part(server: Server, folder: Path) -> tuple[list[int], list[int]
             url,
             folder / "phone",
             FolderAlbum(folder / "photos"),
+            publishers=TRUST_SERVER,
             enrolment_token=server.trainer_token,
             engine=EngineName.EXECUTORCH,
             on_event=happened,

@@ -5,7 +5,7 @@ import os
 import socket
 import ssl
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import sha256
@@ -91,7 +91,11 @@ class AdminClient:
             for part in bundle.manifest.parts:
                 self._put_part(part.sha256, bundle.part(part.sha256))
         request = admin_pb2.CreateTaskRequest(
-            protocol=wire.PROTOCOL, name=name, manifests=[b.raw for b in bundles], settings_json=settings_json
+            protocol=wire.PROTOCOL,
+            name=name,
+            manifests=[bundle.raw for bundle in bundles],
+            settings_json=settings_json,
+            statements=[bundle.statement for bundle in bundles],
         )
         return self._call(admin_pb2.Task, "POST", "/v1/admin/tasks", request)
 
@@ -120,6 +124,11 @@ class AdminClient:
         """Change settings of a task that goes on."""
         request = admin_pb2.ChangeTaskRequest(protocol=wire.PROTOCOL, settings_json=settings_json)
         return self._call(admin_pb2.Task, "POST", _task_path(task, "/settings"), request)
+
+    def renew(self, task: str, statements: Sequence[bytes]) -> admin_pb2.Task:
+        """Have a task that goes on take newer signed statements about its bundles."""
+        request = admin_pb2.RenewTaskRequest(protocol=wire.PROTOCOL, statements=statements)
+        return self._call(admin_pb2.Task, "POST", _task_path(task, "/statements"), request)
 
     def to_round(self, task: str, action: str, number: int) -> admin_pb2.Task:
         """Have a task `rollback` to a committed round, or `release` its model, 0: that of the last one."""

@@ -16,7 +16,7 @@ from fedlens_export.errors import NotSigned
 from fedlens_proto.errors import StatementRefused
 from fedlens_proto.manifest import Bundle
 from fedlens_proto.programs import statements
-from fedlens_proto.programs.statements import STATEMENT_FILE, Publisher
+from fedlens_proto.programs.statements import Publisher
 from fedlens_proto.v1 import statement_pb2 as pb
 
 PRIVATE, PUBLIC = ".key", ".pub"
@@ -131,7 +131,7 @@ def stated(bundle: Bundle, key: ec.EllipticCurvePrivateKey, terms: Terms, now: f
 def _before(bundle: Bundle) -> pb.Statement:
     """The statement about this bundle that is there already, else an empty one."""
     try:
-        found, _, _ = statements.read((bundle.folder / STATEMENT_FILE).read_bytes())
-    except (OSError, StatementRefused):
+        found, _, _ = statements.read(bundle.statement)
+    except StatementRefused:
         return pb.Statement()
     return found if found.manifest == bundle.id else pb.Statement()

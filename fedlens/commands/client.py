@@ -29,6 +29,31 @@ def client(
     state: Annotated[
         Path, typer.Option(help="Folder for the client's state: secret, outbox, caches. Required.", show_default=False)
     ] = Path(),
+    publisher: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="FILE",
+            help="The .pub file of somebody whose signed bundles may run here; may be given several times.",
+        ),
+    ] = None,
+    trust_server: Annotated[
+        bool, typer.Option("--trust-server", help="Instead of publishers: run every bundle that the server names.")
+    ] = False,
+    audience: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="ID", help="Application or federation for which bundles are meant here; may be given several times."
+        ),
+    ] = None,
+    floors: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Remembers what publishers withdrew, for all servers. Default: floors.sqlite3 in a folder of this "
+            "user's.",
+            show_default=False,
+        ),
+    ] = None,
     ca: Annotated[Path | None, typer.Option(help="Certificate (PEM) to trust instead of the system's.")] = None,
     token_file: Annotated[
         Path | None,
@@ -60,6 +85,8 @@ def client(
     for option, given in (("--server", server), ("--photos", photos), ("--state", state)):
         if given in ("", Path()):
             raise typer.BadParameter(f"Missing option '{option}'.")
+    if bool(publisher) == trust_server:
+        raise typer.BadParameter("Give --publisher FILE, or --trust-server to run every bundle that the server names.")
     import asyncio
 
     from rich.console import Console
@@ -70,11 +97,18 @@ def client(
     from fedlens_edge_client.engines.choice import EngineName, check_installed
     from fedlens_edge_client.errors import AlbumError, EdgeClientError
     from fedlens_edge_client.policy import Policy
+    from fedlens_edge_client.storage.floors import FLOORS_FILE
     from fedlens_edge_client.storage.folder_album import FolderAlbum
+    from fedlens_edge_client.trust import TRUST_SERVER
+    from fedlens_proto.errors import ProtoError
+    from fedlens_proto.programs.statements import Publisher
 
     console = Console(highlight=False)
-    with reported(EdgeClientError, interrupted="stopped; nothing is lost, the same command goes on from here"):
+    with reported(
+        EdgeClientError, ProtoError, OSError, interrupted="stopped; nothing is lost, the same command goes on from here"
+    ):
         check_installed(EngineName(engine))
+        publishers = [Publisher.of_pem(file.read_bytes()) for file in publisher or ()]
         album = FolderAlbum(photos)
         snapshot = album.photos(0)
         report = ClientReport(console, photos, EngineName(engine))
@@ -86,6 +120,9 @@ def client(
                 server,
                 state,
                 album,
+                publishers=publishers or TRUST_SERVER,
+                audience=audience or (),
+                floors=floors or Path(typer.get_app_dir("fedlens"), FLOORS_FILE),
                 enrolment_token=enrolment_token(token_file),
                 ca=ca,
                 task=task,

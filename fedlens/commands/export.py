@@ -133,8 +133,8 @@ def export(
     from fedlens_export.errors import ExportError, NotSigned
     from fedlens_export.signing import FOR_NOBODY, Terms, private_key
     from fedlens_proto.errors import ProtoError
+    from fedlens_proto.manifest import STATEMENT_FILE
     from fedlens_proto.photos import class_folders
-    from fedlens_proto.programs.statements import STATEMENT_FILE
 
     console = Console(stderr=True)
     files: list[FileReport] = []

@@ -84,12 +84,12 @@ def signed_as(bundle: "Bundle", key: Path, terms: "Terms") -> list[str]:
     """
     import time
 
-    from fedlens.reports.bundle_report import statement_lines, statement_values
+    from fedlens.reports.statement_report import statement_lines, statement_values
     from fedlens.whole_file import replacing
     from fedlens_export.signing import private_key, stated
-    from fedlens_proto.programs.statements import STATEMENT_FILE
+    from fedlens_proto.manifest import STATEMENT_FILE
 
     whole = stated(bundle, private_key(key), terms, time.time())
     with replacing(bundle.folder / STATEMENT_FILE) as partial:
         partial.write_bytes(whole)
-    return [f"{heading:<16}{text}" for heading, text in statement_lines(statement_values(bundle))]
+    return [f"{heading:<16}{text}" for heading, text in statement_lines(statement_values(whole, bundle.id))]

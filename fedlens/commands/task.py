@@ -88,6 +88,27 @@ def create(
         _print_tasks([made], as_json, one=True)
 
 
+@task_app.command()
+def renew(
+    task: TaskName,
+    bundle: Annotated[
+        list[Path], typer.Option(help="Folder of a bundle that was signed anew; may be given several times.")
+    ],
+    admin: Admin = None,
+    as_json: AsJson = False,
+) -> None:
+    """Give the clients of a task newer statements about its bundles, as `fedlens sign` writes them."""
+    with reported_admin():
+        from fedlens.admin_client import AdminError
+        from fedlens_proto.manifest import Bundle
+
+        statements = [Bundle.open(folder).statement for folder in bundle]
+        for folder, statement in zip(bundle, statements, strict=True):
+            if not statement:
+                raise AdminError(f"{folder}: nobody has signed it; sign it with `fedlens sign`")
+        _print_tasks([admin_client(admin).renew(task, statements)], as_json, one=True)
+
+
 @task_app.command("list")
 def list_tasks(admin: Admin = None, as_json: AsJson = False) -> None:
     """List all tasks."""
@@ -281,5 +302,5 @@ def _print_tasks(tasks: list[Any], as_json: bool, one: bool = False) -> None:
         return
     print_table(task_report.TASK_COLUMNS, map(task_report.task_row, listed))
     if one:
-        for line in filter(None, (task_report.privacy_line(listed[0]), task_report.canary_line(listed[0]))):
+        for line in filter(None, (task_report.privacy_line(listed[0]), *listed[0]["notices"])):
             typer.echo(line)

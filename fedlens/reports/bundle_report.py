@@ -1,17 +1,15 @@
 """The output of `fedlens bundle show`: a bundle as JSON values, and as rows of tables."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from fedlens.reports.blob_report import shape_text
 from fedlens.reports.program_report import operator_values
+from fedlens.reports.statement_report import statement_lines, statement_values
 from fedlens_proto import slots, wire
-from fedlens_proto.errors import ManifestError, ProgramRefused, StatementRefused
+from fedlens_proto.errors import ManifestError, ProgramRefused
 from fedlens_proto.manifest import MANIFEST_FILE, Bundle
-from fedlens_proto.programs import statements
-from fedlens_proto.programs.statements import STATEMENT_FILE
 from fedlens_proto.v1 import blob_pb2
 from fedlens_proto.v1 import manifest_pb2 as pb
 
@@ -19,7 +17,6 @@ PROGRAM_COLUMNS: Sequence[str] = ("program", "format", "bytes", "operators", "in
 TENSOR_COLUMNS: Sequence[str] = ("tensor", "shape", "dtype", "kind", "role")
 HYPER_COLUMNS: Sequence[str] = ("hyper-parameter", "default", "allowed")
 _LISTED_OPERATORS = 4
-_LAST_S = 253_402_300_799  # the end of the year 9999
 
 
 def open_bundle(path: Path) -> Bundle:
@@ -77,7 +74,7 @@ def bundle_values(bundle: Bundle) -> dict[str, Any]:
         "unused": [part(digest) for digest in sizes if digest not in used],
         "manifest_bytes": len(bundle.raw),
         "part_bytes": sum(sizes.values()),
-        "statement": statement_values(bundle),
+        "statement": statement_values(bundle.statement, bundle.id),
         "tools": {tool.name: tool.version for tool in manifest.tools},
     }
 
@@ -137,46 +134,6 @@ def summary(values: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("all parts", f"{values['part_bytes']:,} bytes, and a manifest of {values['manifest_bytes']:,}"),
         *statement_lines(values["statement"]),
         ("made with", ", ".join(f"{name} {version}" for name, version in values["tools"].items()) or "unknown"),
-    ]
-
-
-def statement_values(bundle: Bundle) -> dict[str, Any] | None:
-    """The publisher's statement about a bundle as JSON values, of which nothing is verified here; None: there is none.
-
-    The value of `error` says what is wrong with the file, else None.
-    """
-    file = bundle.folder / STATEMENT_FILE
-    if not file.is_file():
-        return None
-    try:
-        found, _, _ = statements.read(file.read_bytes())
-    except (OSError, StatementRefused) as error:
-        return {"error": str(error)}
-    return {
-        "publisher": found.publisher.hex(),
-        "name": found.name,
-        "serial": found.serial,
-        "floor": found.floor,
-        "audience": list(found.audience),
-        "any_app": found.any_app,
-        "not_after": found.not_after,
-        "error": None if found.manifest == bundle.id else f"it is about bundle {found.manifest.hex()[:12]}",
-    }
-
-
-def statement_lines(values: Mapping[str, Any] | None) -> list[tuple[str, str]]:
-    """Headings and texts of `statement_values`."""
-    if values is None:
-        return [("publisher", "not signed; `fedlens sign` does")]
-    if values["error"] is not None:
-        return []
-    withdrawn = f"; those below {values['floor']} are withdrawn" if values["floor"] else ""
-    ends = datetime.fromtimestamp(min(values["not_after"], _LAST_S), UTC)
-    return [
-        ("publisher", values["publisher"]),
-        ("published as", f"{values['name']}, serial {values['serial']}{withdrawn}"),
-        ("for", "every application" if values["any_app"] else ", ".join(values["audience"])),
-        ("trains until", f"{ends:%Y-%m-%d %H:%M} UTC"),
     ]
 
 

@@ -8,6 +8,7 @@ from math import isqrt, sqrt
 from statistics import fmean
 from typing import Any
 
+from fedlens.reports.statement_report import statement_values
 from fedlens.reports.tracking import Tracked
 from fedlens_proto import wire
 from fedlens_proto.v1 import admin_pb2 as pb
@@ -31,6 +32,8 @@ def task_values(task: pb.Task) -> dict[str, Any]:
         "privacy": _privacy_values(task.privacy) if task.HasField("privacy") else None,
         "bundles": [digest.hex() for digest in task.bundles],
         "awaited_canaries": list(task.awaited_canaries) or None,
+        "statements": [statement_values(*each) for each in zip(task.statements, task.bundles, strict=True)],
+        "notices": list(task.notices),
         "settings": json.loads(task.settings_json or "{}"),
     }
 
@@ -53,15 +56,6 @@ def privacy_line(values: dict[str, Any]) -> str | None:
         f"privacy: epsilon {privacy['epsilon']:.3g} at delta {privacy['delta']:g} for a client that takes part as "
         f"often as it may; at most {privacy['spent']:.3g} spent so far, in {privacy['participations']} rounds"
     )
-
-
-def canary_line(values: dict[str, Any]) -> str | None:
-    """The canaries that a task waits for, in words; None: for none."""
-    if values["awaited_canaries"] is None:
-        return None
-    awaited = zip(values["bundles"], values["awaited_canaries"], strict=True)
-    told = ", ".join(f"{count} with bundle {digest[:12]}" for digest, count in awaited if count)
-    return f"canaries: other clients get places once so many more have reported: {told}"
 
 
 TASK_COLUMNS: Sequence[str] = ("id", "name", "state", "method", "rounds", "clients")

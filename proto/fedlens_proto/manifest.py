@@ -21,6 +21,7 @@ from fedlens_proto.v1 import manifest_pb2 as pb
 
 FORMAT = 1
 MANIFEST_FILE = "manifest.pb"
+STATEMENT_FILE = "statement.pb"
 PARTS_FOLDER = "parts"
 DIGEST_BYTES = 32
 MAX_MANIFEST_BYTES = 1 << 20
@@ -81,6 +82,20 @@ class Bundle:
     def id(self) -> bytes:
         """SHA-256 of the manifest's bytes."""
         return sha256(self.raw).digest()
+
+    @property
+    def statement(self) -> bytes:
+        """The signed statement in the folder, a serialised `SignedStatement` as it stands; empty: there is none.
+
+        Raises:
+            ManifestError: The file cannot be read.
+        """
+        try:
+            return (self.folder / STATEMENT_FILE).read_bytes()
+        except FileNotFoundError:
+            return b""
+        except OSError as error:
+            raise ManifestError(f"{error.filename} cannot be read: {error.strerror}") from error
 
     def part(self, digest: bytes) -> Path:
         """The file of a part."""

@@ -14,12 +14,16 @@ from typing import Any, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
 from pydantic.fields import FieldInfo
 
+from fedlens_proto.errors import StatementRefused
+from fedlens_proto.programs.statements import Publisher
+
 _SHA256_HEX = re.compile(r"\A[0-9a-f]{64}\Z")
 _HASH = "token_sha256"
 _PORT = "an integer from 0 to 65535; 0 takes any free port"
 _HOST = "an address or host name"
 _SOCKET = "the path of a file"
 _NETWORKS = "a list of addresses and networks, such as `10.0.0.0/8`"
+_PUBLISHERS = "a list of paths of .pub files"
 
 Network = IPv4Network | IPv6Network
 
@@ -89,6 +93,12 @@ class ServerSection(ListeningSection):
         "true or false",
         default=False,
     )
+    publishers: tuple[Publisher, ...] = _key(
+        "Public keys of publishers, as `fedlens keys new` writes them. New tasks take bundles that one of them signed, "
+        "and no others. Unset: any bundle.",
+        _PUBLISHERS,
+        default=(),
+    )
     data: Path = _key(
         "Folder of the database and the blobs.", "the path of a folder", default=Path("data"), strict=False
     )
@@ -114,6 +124,21 @@ class ServerSection(ListeningSection):
         except ValueError as error:
             raise ValueError(f"found {value!r}, must be {_NETWORKS}: {error}") from error
         raise ValueError(f"found {value!r}, must be {_NETWORKS}")
+
+    @field_validator("publishers", mode="before")
+    @classmethod
+    def _read(cls, value: object, info: ValidationInfo) -> tuple[Publisher, ...]:
+        if value == ():
+            return ()
+        if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
+            raise ValueError(f"found {value!r}, must be {_PUBLISHERS}")
+        paths = [_relative_to_the_config(Path(each), info) for each in value]
+        try:
+            return tuple(Publisher.of_pem(path.read_bytes()) for path in paths if path is not None)
+        except OSError as error:
+            raise ValueError(f"found {error.filename!r}, which cannot be read: {error.strerror}") from error
+        except StatementRefused as error:
+            raise ValueError(f"found {value!r}: {error}") from error
 
     @field_validator("certfile", "keyfile", "data", "backups", mode="after")
     @classmethod

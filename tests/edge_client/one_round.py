@@ -9,6 +9,7 @@ from typing import Any
 
 from fedlens_edge_client import EdgeClient, FolderAlbum
 from fedlens_edge_client.engines import Engine
+from fedlens_edge_client.trust import TRUST_SERVER
 from fedlens_proto.blob import Array
 from fedlens_proto.manifest import Bundle
 from tests.edge_client.fakes import TOKEN
@@ -37,7 +38,9 @@ async def main() -> None:
     url, state, photos, *rest = sys.argv[1:]
     factory = ENGINES[rest[0]] if rest else LinearEngine
     album = FolderAlbum(Path(photos))
-    async with EdgeClient(url, Path(state), album, enrolment_token=TOKEN, engine_factory=factory) as client:
+    async with EdgeClient(
+        url, Path(state), album, publishers=TRUST_SERVER, enrolment_token=TOKEN, engine_factory=factory
+    ) as client:
         await client.run_once()
 
 

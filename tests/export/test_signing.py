@@ -8,9 +8,9 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from fedlens_export import signing
 from fedlens_export.errors import NotSigned
 from fedlens_export.signing import Terms
-from fedlens_proto.manifest import Bundle
+from fedlens_proto.manifest import STATEMENT_FILE, Bundle
 from fedlens_proto.programs import statements
-from fedlens_proto.programs.statements import STATEMENT_FILE, Publisher
+from fedlens_proto.programs.statements import Publisher
 from fedlens_proto.v1 import statement_pb2 as pb
 from tests.vectors.make import committed_bundle
 

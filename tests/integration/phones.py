@@ -29,6 +29,7 @@ from fedlens_edge_client.emulation.faulty_transport import FaultyTransport
 from fedlens_edge_client.emulation.presence import PresencePlan
 from fedlens_edge_client.emulation.transport_wrapper import TransportWrapper
 from fedlens_edge_client.storage.album import AlbumSnapshot, Photo
+from fedlens_edge_client.trust import TRUST_SERVER
 from fedlens_proto import keyed_hash
 from fedlens_proto.blob import Array
 from fedlens_proto.manifest import Bundle
@@ -238,6 +239,7 @@ class Phones:
                 "fedlens-phones",
                 self.state(index),
                 self._album,
+                publishers=TRUST_SERVER,
                 enrolment_token="trainer",
                 on_event=self._heard,
                 secret=self.secret(index),

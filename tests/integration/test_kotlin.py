@@ -32,6 +32,7 @@ from fedlens_edge_client.client.http_transport import HttpTransport
 from fedlens_edge_client.engines import Engine
 from fedlens_edge_client.engines.choice import EngineName, make_engine
 from fedlens_edge_client.storage.folder_album import FolderAlbum
+from fedlens_edge_client.trust import TRUST_SERVER
 from fedlens_export.exporting import Training, frozen_backbone_bundle
 from fedlens_export.models import backbones
 from fedlens_export.network import IMAGENET
@@ -152,6 +153,7 @@ class Federation:
             self.server.url,
             state,
             FolderAlbum(self._albums[index]),
+            publishers=TRUST_SERVER,
             enrolment_token=self.server.token("trainer"),
             ca=self.server.ca,
             task=task,
@@ -245,6 +247,7 @@ async def test_the_head_after_one_epoch_is_the_same_on_every_engine(
                 server.url,
                 state,
                 FolderAlbum(albums[0]),
+                publishers=TRUST_SERVER,
                 enrolment_token=server.token("trainer"),
                 ca=server.ca,
                 task=task,

@@ -29,6 +29,7 @@ from fedlens_edge_client.engines import Engine
 from fedlens_edge_client.engines.choice import EngineName, make_engine
 from fedlens_edge_client.policy import Policy
 from fedlens_edge_client.training.label_distribution import private_generator
+from fedlens_edge_client.trust import TRUST_SERVER
 from fedlens_proto.manifest import Bundle
 from fedlens_proto.v1 import admin_pb2
 from tests.integration.processes import ServerProcess
@@ -72,6 +73,7 @@ def member(server: ServerProcess, fleet: FleetConfig, index: int, **changes: Any
     """A client of a fleet, over HTTP if `changes` name no other transport."""
     secret = fleet.secret(index)
     defaults: dict[str, Any] = {
+        "publishers": TRUST_SERVER,
         "enrolment_token": server.token("evaluator" if index == EVALUATOR else "trainer"),
         "models": fleet.models_of(index),
         "engine": fleet.engine_of(index),

@@ -70,7 +70,7 @@ def files() -> Files:
 
 def _taken() -> Files:
     bob = Publisher.of(KEYS["bob"].public_key())
-    greatest = {"serial": 2**64 - 1, "floor": 2**64 - 1, "not_after": 2**64 - 1}
+    greatest = {"serial": 2**63 - 1, "floor": 2**63 - 1, "not_after": 2**63 - 1}
     return {
         "good": signed(statement(), KEYS["ann"]),
         "for-all": signed(statement(audience=(), any_app=True), KEYS["ann"]),
@@ -87,8 +87,11 @@ def _malformed() -> Files:
         "no-name": {"name": ""},
         "long-name": {"name": "a" * (MAX_NAME_CHARACTERS + 1)},
         "no-serial": {"serial": 0, "floor": 0},
+        "too-great-serial": {"serial": 2**63},
         "floor-above-serial": {"floor": 8},
+        "too-great-floor": {"floor": 2**63},
         "no-end": {"not_after": 0},
+        "too-late-end": {"not_after": 2**63},
         "short-digest": {"manifest": BUNDLE[:31]},
         "no-publisher": {"publisher": b""},
     }

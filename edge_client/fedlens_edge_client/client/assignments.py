@@ -22,6 +22,7 @@ from fedlens_edge_client.storage.outbox import Outbox, Result
 from fedlens_edge_client.storage.tensor_files import EncodedTensors, TensorFiles
 from fedlens_edge_client.training import extracted, header, local_training, photo_set, prediction, requirements, sources
 from fedlens_edge_client.training.label_distribution import NoisyAnswers
+from fedlens_edge_client.trust import Trust
 from fedlens_proto import manifest
 from fedlens_proto.blob import FLOATS, Array, Blob
 from fedlens_proto.difference import Differences
@@ -54,6 +55,7 @@ class Assignments:
         noisy_answers: Noisy label distributions sent before.
         album: The photos.
         policy: Limits what the server may learn.
+        trust: In publishers of bundles; None: the server is trusted.
         engine_factory: Makes an engine for a bundle.
         compute: Reads photos and trains models.
         disk: Stores results; a separate thread, so that another client can train meanwhile.
@@ -68,6 +70,7 @@ class Assignments:
     noisy_answers: NoisyAnswers
     album: Album
     policy: Policy
+    trust: Trust | None
     engine_factory: Callable[[Bundle], Engine]
     compute: CancellableExecutor
     disk: CancellableExecutor
@@ -90,7 +93,7 @@ class Assignments:
         """
         requirements.check_policy(assignment, self.policy)
         async with self._turn:
-            bundle = await self.fetcher.open(assignment.bundle)
+            bundle = await self._open(assignment, trains=True)
             plan = assignment.local_plan
             names = frozenset(entry.name for entry in assignment.sets)
             request = (bundle.id, assignment.answer, names, len(assignment.seed), plan.SerializeToString())
@@ -148,13 +151,19 @@ class Assignments:
     async def _use(self, model: check_in_pb2.CurrentModel, compute: Callable[[_Model], T]) -> T:
         """Assemble a current model from its sets and client state, and run `compute` on it in the thread."""
         async with self._turn:
-            bundle = await self.fetcher.open(model.bundle)
+            bundle = await self._open(model, trains=False)
             plan = requirements.assembling(model, bundle.manifest)
             await self.fetcher.obtain_programs(bundle, plan)
             sets = self._needed(plan, model.task, model.sets, bundle)
             with ExitStack() as held:
                 await self.fetcher.hold_sets(sets.values(), held)
                 return await self.compute.run(lambda: compute(self._assemble(model.task, plan, bundle, sets)))
+
+    async def _open(self, given: assignment_pb2.Assignment | check_in_pb2.CurrentModel, *, trains: bool) -> Bundle:
+        """The bundle of an assignment or a model, if it may be used so."""
+        if self.trust is not None:
+            await self.disk.run(partial(self.trust.check, given.bundle, given.statement, trains=trains))
+        return await self.fetcher.open(given.bundle)
 
     def _assemble(
         self,

@@ -37,15 +37,18 @@ from fedlens_edge_client.storage.album import Album, Photo
 from fedlens_edge_client.storage.cache import Cache
 from fedlens_edge_client.storage.client_state import ClientState
 from fedlens_edge_client.storage.feature_cache import FeatureCache
+from fedlens_edge_client.storage.floors import FLOORS_FILE, Floors
 from fedlens_edge_client.storage.folder_album import FolderAlbum
 from fedlens_edge_client.storage.outbox import Outbox, Result
 from fedlens_edge_client.storage.state_folder import StateFolder
 from fedlens_edge_client.storage.tensor_files import TensorFiles
 from fedlens_edge_client.training import requirements
 from fedlens_edge_client.training.label_distribution import NoisyAnswers, PrivateGenerator
+from fedlens_edge_client.trust import TRUST_SERVER, Trust, TrustServer
 from fedlens_proto import plans, wire
 from fedlens_proto.errors import ProtoError
 from fedlens_proto.manifest import Bundle
+from fedlens_proto.programs.statements import Publisher
 from fedlens_proto.v1 import assignment_pb2, check_in_pb2, enrolment_pb2
 
 DEFAULT_CACHE_BYTES = 2 << 30
@@ -72,6 +75,9 @@ class EdgeClient:
         state: Path,
         album: Album,
         *,
+        publishers: Sequence[Publisher] | TrustServer,
+        audience: Iterable[str] = (),
+        floors: Path | None = None,
         enrolment_token: str | None = None,
         ca: Path | None = None,
         task: int | None = None,
@@ -99,6 +105,11 @@ class EdgeClient:
             server: Such as `https://fl.example.org:8443`.
             state: Folder for data that must survive the process; bound to this server, used by one process at a time.
             album: The source of photos.
+            publishers: Keys of those whose signed bundles may run here, read before each use of a bundle; or
+                `TRUST_SERVER`, to run any that the server names.
+            audience: Ids of the app, and names of federations, for which bundles may be meant.
+            floors: File that remembers what publishers withdrew, which all clients of an app share, whatever their
+                server; by default one in `state`.
             enrolment_token: Required until the server knows this client.
             ca: Certificates (PEM) to trust instead of the system's.
             task: Take work of this task only.
@@ -132,6 +143,7 @@ class EdgeClient:
         self._capabilities = requirements.capabilities(engine, models, policy)
         self._abilities = " ".join((engine, *self._capabilities.models, *self._capabilities.tables))
         self._policy = policy or Policy()
+        self._publishers, self._audience, self._floors = publishers, frozenset(audience), floors or state / FLOORS_FILE
         self._emit: Callable[[Event], None] = on_event or (lambda event: None)
         self._secret, self._given_transport, self._private_generator = secret, transport, private_generator
         self._cache_folder, self._max_cache_bytes = cache or state / "cache", max_cache_bytes
@@ -274,6 +286,7 @@ class EdgeClient:
             noisy_answers=NoisyAnswers(self._state, self._private_generator),
             album=self._album,
             policy=self._policy,
+            trust=self._trust(),
             engine_factory=self._engine_factory,
             compute=self._compute,
             disk=self._disk,
@@ -282,6 +295,12 @@ class EdgeClient:
         stack.callback(self._assignments.close)
         role, _, abilities = (self._state.get("enrolment") or b"").decode().partition(" ")
         self._role = role if abilities == self._abilities else None
+
+    def _trust(self) -> Trust | None:
+        if self._publishers is TRUST_SERVER:
+            return None
+        floors = Floors(self._floors)
+        return Trust(publishers=self._publishers, audience=self._audience, floors=floors, clock=self._clock)
 
     def _http_transport(self, stack: AsyncExitStack) -> HttpTransport:
         transport = HttpTransport(
@@ -361,6 +380,7 @@ class EdgeClient:
             sets=assignment.sets,
             rules=rules,
             extractors=plan.extractors,
+            statement=assignment.statement,
         )
         others = [other for other in self._models if other.task != model.task]
         self._models = sorted([*others, model], key=lambda model: model.task)

@@ -32,6 +32,7 @@ from fedlens_edge_client.engines import Engine
 from fedlens_edge_client.policy import Policy
 from fedlens_edge_client.storage.cache import Cache
 from fedlens_edge_client.training.label_distribution import private_generator
+from fedlens_edge_client.trust import TRUST_SERVER
 from fedlens_proto import wire
 from fedlens_proto.manifest import Bundle
 from fedlens_proto.v1 import admin_pb2, enrolment_pb2
@@ -237,6 +238,7 @@ class _Members:
             SERVER,
             fleet.folder(index),
             fleet.album(index),
+            publishers=TRUST_SERVER,
             enrolment_token="evaluator" if index == EVALUATOR else "trainer",
             models=fleet.models_of(index),
             policy=Policy(tables=None),

@@ -19,11 +19,11 @@ from fedlens_proto.errors import StatementRefused
 from fedlens_proto.v1 import statement_pb2 as pb
 
 CONTEXT = b"fedlens/bundle/v1"
-STATEMENT_FILE = "statement.pb"
 MAX_STATEMENT_BYTES = 16 << 10
 MAX_NAME_CHARACTERS = 200
 # The clock of a phone may be so wrong.
 CLOCK_S = 86_400.0
+_END = 1 << 63  # of numbers that every language and database can hold
 
 
 @dataclass(frozen=True)
@@ -92,10 +92,18 @@ def verified(signed: bytes, manifest: bytes, publishers: Iterable[Publisher]) ->
         )
     if not publisher.has_signed(content, signature):
         raise StatementRefused("signature", "the signature is not that of the publisher who is named")
-    if statement.manifest != manifest:
-        raise StatementRefused(
-            "bundle", f"the statement is about bundle {statement.manifest.hex()[:12]}, not {manifest.hex()[:12]}"
-        )
+    _check_about(statement, manifest)
+    return statement
+
+
+def about(signed: bytes, manifest: bytes) -> pb.Statement:
+    """The statement about a bundle, as `verified`, whoever signed it: for those who trust no publisher in particular.
+
+    Raises:
+        StatementRefused: With the code `malformed` or `bundle`.
+    """
+    statement, _, _ = read(signed)
+    _check_about(statement, manifest)
     return statement
 
 
@@ -147,15 +155,22 @@ def check_time(statement: pb.Statement, now: float) -> None:
         raise StatementRefused("expired", f"the publisher's statement about the bundle ended {days:.0f} days ago")
 
 
+def _check_about(statement: pb.Statement, manifest: bytes) -> None:
+    if statement.manifest != manifest:
+        raise StatementRefused(
+            "bundle", f"the statement is about bundle {statement.manifest.hex()[:12]}, not {manifest.hex()[:12]}"
+        )
+
+
 def _fault(statement: pb.Statement) -> str | None:
     digests = len(statement.manifest) == len(statement.publisher) == 32
     faults = {
         "the digests of manifest and publisher have 32 bytes": digests,
         f"a name has 1 to {MAX_NAME_CHARACTERS} characters": 0 < len(statement.name) <= MAX_NAME_CHARACTERS,
-        "the serial is 1 or more": statement.serial > 0,
+        "the serial is 1 to 2^63 - 1": 0 < statement.serial < _END,
         "the floor is at most the serial": statement.floor <= statement.serial,
         "there is either an audience or `any_app`": bool(statement.audience) != statement.any_app,
         "the audience has names": all(statement.audience),
-        "it has an end": statement.not_after > 0,
+        "it has an end, below 2^63": 0 < statement.not_after < _END,
     }
     return next((rule for rule, holds in faults.items() if not holds), None)

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from fedlens_proto.v1 import update_pb2 as fedlens__proto_dot_v1_dot_update__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1c\x66\x65\x64lens_proto/v1/admin.proto\x12\x10\x66\x65\x64lens_proto.v1\x1a\x1d\x66\x65\x64lens_proto/v1/update.proto\"]\n\x11\x43reateTaskRequest\x12\x10\n\x08protocol\x18\x01 \x01(\r\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x11\n\tmanifests\x18\x03 \x03(\x0c\x12\x15\n\rsettings_json\x18\x04 \x01(\t\"\xc4\x01\n\x0cMemberResult\x12\x11\n\tclient_id\x18\x01 \x01(\x0c\x12,\n\x05state\x18\x02 \x01(\x0e\x32\x1d.fedlens_proto.v1.MemberState\x12\x0e\n\x06reason\x18\x03 \x01(\t\x12\x14\n\x0cnum_examples\x18\x04 \x01(\x04\x12\x16\n\x0e\x62ytes_received\x18\x05 \x01(\x04\x12\x35\n\x0b\x65valuations\x18\x06 \x03(\x0b\x32 .fedlens_proto.v1.EvaluationSums\"h\n\x0fUnlistedMembers\x12,\n\x05state\x18\x01 \x01(\x0e\x32\x1d.fedlens_proto.v1.MemberState\x12\x0f\n\x07members\x18\x02 \x01(\x04\x12\x16\n\x0e\x62ytes_received\x18\x03 \x01(\x04\"\xfe\x02\n\x0bRoundResult\x12\r\n\x05round\x18\x01 \x01(\x04\x12\r\n\x05phase\x18\x02 \x01(\r\x12+\n\x05state\x18\x03 \x01(\x0e\x32\x1c.fedlens_proto.v1.RoundState\x12\x0e\n\x06reason\x18\x04 \x01(\t\x12/\n\x07members\x18\x05 \x03(\x0b\x32\x1e.fedlens_proto.v1.MemberResult\x12\x30\n\x06global\x18\x06 \x03(\x0b\x32 .fedlens_proto.v1.EvaluationSums\x12\x12\n\nbytes_sent\x18\x07 \x01(\x04\x12\x11\n\topened_at\x18\x08 \x01(\x01\x12\x10\n\x08\x65nded_at\x18\t \x01(\x01\x12\x32\n\x08personal\x18\n \x03(\x0b\x32 .fedlens_proto.v1.EvaluationSums\x12\x33\n\x08unlisted\x18\x0b \x03(\x0b\x32!.fedlens_proto.v1.UnlistedMembers\x12\x0f\n\x07overdue\x18\x0c \x01(\x08\"P\n\x07Privacy\x12\r\n\x05\x64\x65lta\x18\x01 \x01(\x01\x12\x0f\n\x07\x65psilon\x18\x02 \x01(\x01\x12\r\n\x05spent\x18\x03 \x01(\x01\x12\x16\n\x0eparticipations\x18\x04 \x01(\x04\"\xcd\x02\n\x04Task\x12\n\n\x02id\x18\x01 \x01(\x04\x12\x0c\n\x04name\x18\x02 \x01(\t\x12*\n\x05state\x18\x03 \x01(\x0e\x32\x1b.fedlens_proto.v1.TaskState\x12\x0e\n\x06reason\x18\x04 \x01(\t\x12\x15\n\rsettings_json\x18\x05 \x01(\t\x12\x0f\n\x07\x62undles\x18\x06 \x03(\x0c\x12\x18\n\x10rounds_committed\x18\x07 \x01(\x04\x12\x14\n\x0crounds_total\x18\x08 \x01(\x04\x12\x10\n\x08\x65nrolled\x18\t \x01(\x04\x12\x12\n\npopulation\x18\n \x01(\x04\x12*\n\x07privacy\x18\x0b \x01(\x0b\x32\x19.fedlens_proto.v1.Privacy\x12\x13\n\x0bkept_rounds\x18\x0c \x03(\x04\x12\x16\n\x0ereleased_round\x18\r \x01(\x04\x12\x18\n\x10\x61waited_canaries\x18\x0e \x03(\x04\"<\n\x11\x43hangeTaskRequest\x12\x10\n\x08protocol\x18\x01 \x01(\r\x12\x15\n\rsettings_json\x18\x02 \x01(\t\"/\n\x0cRoundRequest\x12\x10\n\x08protocol\x18\x01 \x01(\r\x12\r\n\x05round\x18\x02 \x01(\x04\":\n\x11ListTasksResponse\x12%\n\x05tasks\x18\x01 \x03(\x0b\x32\x16.fedlens_proto.v1.Task\".\n\x0b\x41nswerCount\x12\x0e\n\x06\x61nswer\x18\x01 \x01(\t\x12\x0f\n\x07\x63lients\x18\x02 \x01(\x04\"\x97\x01\n\x10ShowTaskResponse\x12$\n\x04task\x18\x01 \x01(\x0b\x32\x16.fedlens_proto.v1.Task\x12-\n\x06rounds\x18\x02 \x03(\x0b\x32\x1d.fedlens_proto.v1.RoundResult\x12.\n\x07\x61nswers\x18\x03 \x03(\x0b\x32\x1d.fedlens_proto.v1.AnswerCount\"3\n\x0eModelExtractor\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0b\x62lob_sha256\x18\x02 \x01(\x0c\"\x92\x01\n\x11TaskModelResponse\x12\x13\n\x0b\x62lob_sha256\x18\x01 \x01(\x0c\x12\x0e\n\x06\x62undle\x18\x02 \x01(\x0c\x12\x13\n\x0b\x63lass_names\x18\x03 \x03(\t\x12\r\n\x05round\x18\x04 \x01(\x04\x12\x34\n\nextractors\x18\x05 \x03(\x0b\x32 .fedlens_proto.v1.ModelExtractor\"/\n\rBackupRequest\x12\x10\n\x08protocol\x18\x01 \x01(\r\x12\x0c\n\x04keep\x18\x02 \x01(\r\"v\n\x0e\x42\x61\x63kupResponse\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x10\n\x08taken_at\x18\x02 \x01(\x01\x12\r\n\x05\x62lobs\x18\x03 \x01(\x04\x12\x0e\n\x06\x63opied\x18\x04 \x01(\x04\x12\x14\n\x0c\x63opied_bytes\x18\x05 \x01(\x04\x12\x0f\n\x07removed\x18\x06 \x01(\r*\xd0\x01\n\tTaskState\x12\x1a\n\x16TASK_STATE_UNSPECIFIED\x10\x00\x12\x16\n\x12TASK_STATE_WAITING\x10\x01\x12\x16\n\x12TASK_STATE_RUNNING\x10\x02\x12\x17\n\x13TASK_STATE_FINISHED\x10\x03\x12\x16\n\x12TASK_STATE_STOPPED\x10\x04\x12\x15\n\x11TASK_STATE_FAILED\x10\x05\x12\x15\n\x11TASK_STATE_PAUSED\x10\x06\x12\x18\n\x14TASK_STATE_SUSPENDED\x10\x07*\xa6\x01\n\nRoundState\x12\x1b\n\x17ROUND_STATE_UNSPECIFIED\x10\x00\x12\x14\n\x10ROUND_STATE_OPEN\x10\x01\x12\x17\n\x13ROUND_STATE_CLOSING\x10\x02\x12\x19\n\x15ROUND_STATE_COMMITTED\x10\x03\x12\x19\n\x15ROUND_STATE_ABANDONED\x10\x04\x12\x16\n\x12ROUND_STATE_UNDONE\x10\x05*\xf9\x01\n\x0bMemberState\x12\x1c\n\x18MEMBER_STATE_UNSPECIFIED\x10\x00\x12\x18\n\x14MEMBER_STATE_PENDING\x10\x01\x12\x19\n\x15MEMBER_STATE_REPORTED\x10\x02\x12\x17\n\x13MEMBER_STATE_FAILED\x10\x03\x12\x1c\n\x18MEMBER_STATE_QUARANTINED\x10\x04\x12\x15\n\x11MEMBER_STATE_LEFT\x10\x05\x12\x17\n\x13MEMBER_STATE_MISSED\x10\x06\x12\x15\n\x11MEMBER_STATE_LATE\x10\x07\x12\x19\n\x15MEMBER_STATE_EXCLUDED\x10\x08\x42\x18\n\x14org.fedlens.proto.v1P\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1c\x66\x65\x64lens_proto/v1/admin.proto\x12\x10\x66\x65\x64lens_proto.v1\x1a\x1d\x66\x65\x64lens_proto/v1/update.proto\"q\n\x11\x43reateTaskRequest\x12\x10\n\x08protocol\x18\x01 \x01(\r\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x11\n\tmanifests\x18\x03 \x03(\x0c\x12\x15\n\rsettings_json\x18\x04 \x01(\t\x12\x12\n\nstatements\x18\x05 \x03(\x0c\"8\n\x10RenewTaskRequest\x12\x10\n\x08protocol\x18\x01 \x01(\r\x12\x12\n\nstatements\x18\x02 \x03(\x0c\"\xc4\x01\n\x0cMemberResult\x12\x11\n\tclient_id\x18\x01 \x01(\x0c\x12,\n\x05state\x18\x02 \x01(\x0e\x32\x1d.fedlens_proto.v1.MemberState\x12\x0e\n\x06reason\x18\x03 \x01(\t\x12\x14\n\x0cnum_examples\x18\x04 \x01(\x04\x12\x16\n\x0e\x62ytes_received\x18\x05 \x01(\x04\x12\x35\n\x0b\x65valuations\x18\x06 \x03(\x0b\x32 .fedlens_proto.v1.EvaluationSums\"h\n\x0fUnlistedMembers\x12,\n\x05state\x18\x01 \x01(\x0e\x32\x1d.fedlens_proto.v1.MemberState\x12\x0f\n\x07members\x18\x02 \x01(\x04\x12\x16\n\x0e\x62ytes_received\x18\x03 \x01(\x04\"\xfe\x02\n\x0bRoundResult\x12\r\n\x05round\x18\x01 \x01(\x04\x12\r\n\x05phase\x18\x02 \x01(\r\x12+\n\x05state\x18\x03 \x01(\x0e\x32\x1c.fedlens_proto.v1.RoundState\x12\x0e\n\x06reason\x18\x04 \x01(\t\x12/\n\x07members\x18\x05 \x03(\x0b\x32\x1e.fedlens_proto.v1.MemberResult\x12\x30\n\x06global\x18\x06 \x03(\x0b\x32 .fedlens_proto.v1.EvaluationSums\x12\x12\n\nbytes_sent\x18\x07 \x01(\x04\x12\x11\n\topened_at\x18\x08 \x01(\x01\x12\x10\n\x08\x65nded_at\x18\t \x01(\x01\x12\x32\n\x08personal\x18\n \x03(\x0b\x32 .fedlens_proto.v1.EvaluationSums\x12\x33\n\x08unlisted\x18\x0b \x03(\x0b\x32!.fedlens_proto.v1.UnlistedMembers\x12\x0f\n\x07overdue\x18\x0c \x01(\x08\"P\n\x07Privacy\x12\r\n\x05\x64\x65lta\x18\x01 \x01(\x01\x12\x0f\n\x07\x65psilon\x18\x02 \x01(\x01\x12\r\n\x05spent\x18\x03 \x01(\x01\x12\x16\n\x0eparticipations\x18\x04 \x01(\x04\"\xf2\x02\n\x04Task\x12\n\n\x02id\x18\x01 \x01(\x04\x12\x0c\n\x04name\x18\x02 \x01(\t\x12*\n\x05state\x18\x03 \x01(\x0e\x32\x1b.fedlens_proto.v1.TaskState\x12\x0e\n\x06reason\x18\x04 \x01(\t\x12\x15\n\rsettings_json\x18\x05 \x01(\t\x12\x0f\n\x07\x62undles\x18\x06 \x03(\x0c\x12\x18\n\x10rounds_committed\x18\x07 \x01(\x04\x12\x14\n\x0crounds_total\x18\x08 \x01(\x04\x12\x10\n\x08\x65nrolled\x18\t \x01(\x04\x12\x12\n\npopulation\x18\n \x01(\x04\x12*\n\x07privacy\x18\x0b \x01(\x0b\x32\x19.fedlens_proto.v1.Privacy\x12\x13\n\x0bkept_rounds\x18\x0c \x03(\x04\x12\x16\n\x0ereleased_round\x18\r \x01(\x04\x12\x18\n\x10\x61waited_canaries\x18\x0e \x03(\x04\x12\x12\n\nstatements\x18\x0f \x03(\x0c\x12\x0f\n\x07notices\x18\x10 \x03(\t\"<\n\x11\x43hangeTaskRequest\x12\x10\n\x08protocol\x18\x01 \x01(\r\x12\x15\n\rsettings_json\x18\x02 \x01(\t\"/\n\x0cRoundRequest\x12\x10\n\x08protocol\x18\x01 \x01(\r\x12\r\n\x05round\x18\x02 \x01(\x04\":\n\x11ListTasksResponse\x12%\n\x05tasks\x18\x01 \x03(\x0b\x32\x16.fedlens_proto.v1.Task\".\n\x0b\x41nswerCount\x12\x0e\n\x06\x61nswer\x18\x01 \x01(\t\x12\x0f\n\x07\x63lients\x18\x02 \x01(\x04\"\x97\x01\n\x10ShowTaskResponse\x12$\n\x04task\x18\x01 \x01(\x0b\x32\x16.fedlens_proto.v1.Task\x12-\n\x06rounds\x18\x02 \x03(\x0b\x32\x1d.fedlens_proto.v1.RoundResult\x12.\n\x07\x61nswers\x18\x03 \x03(\x0b\x32\x1d.fedlens_proto.v1.AnswerCount\"3\n\x0eModelExtractor\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0b\x62lob_sha256\x18\x02 \x01(\x0c\"\x92\x01\n\x11TaskModelResponse\x12\x13\n\x0b\x62lob_sha256\x18\x01 \x01(\x0c\x12\x0e\n\x06\x62undle\x18\x02 \x01(\x0c\x12\x13\n\x0b\x63lass_names\x18\x03 \x03(\t\x12\r\n\x05round\x18\x04 \x01(\x04\x12\x34\n\nextractors\x18\x05 \x03(\x0b\x32 .fedlens_proto.v1.ModelExtractor\"/\n\rBackupRequest\x12\x10\n\x08protocol\x18\x01 \x01(\r\x12\x0c\n\x04keep\x18\x02 \x01(\r\"v\n\x0e\x42\x61\x63kupResponse\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x10\n\x08taken_at\x18\x02 \x01(\x01\x12\r\n\x05\x62lobs\x18\x03 \x01(\x04\x12\x0e\n\x06\x63opied\x18\x04 \x01(\x04\x12\x14\n\x0c\x63opied_bytes\x18\x05 \x01(\x04\x12\x0f\n\x07removed\x18\x06 \x01(\r*\xd0\x01\n\tTaskState\x12\x1a\n\x16TASK_STATE_UNSPECIFIED\x10\x00\x12\x16\n\x12TASK_STATE_WAITING\x10\x01\x12\x16\n\x12TASK_STATE_RUNNING\x10\x02\x12\x17\n\x13TASK_STATE_FINISHED\x10\x03\x12\x16\n\x12TASK_STATE_STOPPED\x10\x04\x12\x15\n\x11TASK_STATE_FAILED\x10\x05\x12\x15\n\x11TASK_STATE_PAUSED\x10\x06\x12\x18\n\x14TASK_STATE_SUSPENDED\x10\x07*\xa6\x01\n\nRoundState\x12\x1b\n\x17ROUND_STATE_UNSPECIFIED\x10\x00\x12\x14\n\x10ROUND_STATE_OPEN\x10\x01\x12\x17\n\x13ROUND_STATE_CLOSING\x10\x02\x12\x19\n\x15ROUND_STATE_COMMITTED\x10\x03\x12\x19\n\x15ROUND_STATE_ABANDONED\x10\x04\x12\x16\n\x12ROUND_STATE_UNDONE\x10\x05*\xf9\x01\n\x0bMemberState\x12\x1c\n\x18MEMBER_STATE_UNSPECIFIED\x10\x00\x12\x18\n\x14MEMBER_STATE_PENDING\x10\x01\x12\x19\n\x15MEMBER_STATE_REPORTED\x10\x02\x12\x17\n\x13MEMBER_STATE_FAILED\x10\x03\x12\x1c\n\x18MEMBER_STATE_QUARANTINED\x10\x04\x12\x15\n\x11MEMBER_STATE_LEFT\x10\x05\x12\x17\n\x13MEMBER_STATE_MISSED\x10\x06\x12\x15\n\x11MEMBER_STATE_LATE\x10\x07\x12\x19\n\x15MEMBER_STATE_EXCLUDED\x10\x08\x42\x18\n\x14org.fedlens.proto.v1P\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,40 +33,42 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'fedlens_proto.v1.admin_pb2'
 if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._loaded_options = None
   _globals['DESCRIPTOR']._serialized_options = b'\n\024org.fedlens.proto.v1P\001'
-  _globals['_TASKSTATE']._serialized_start=2029
-  _globals['_TASKSTATE']._serialized_end=2237
-  _globals['_ROUNDSTATE']._serialized_start=2240
-  _globals['_ROUNDSTATE']._serialized_end=2406
-  _globals['_MEMBERSTATE']._serialized_start=2409
-  _globals['_MEMBERSTATE']._serialized_end=2658
+  _globals['_TASKSTATE']._serialized_start=2144
+  _globals['_TASKSTATE']._serialized_end=2352
+  _globals['_ROUNDSTATE']._serialized_start=2355
+  _globals['_ROUNDSTATE']._serialized_end=2521
+  _globals['_MEMBERSTATE']._serialized_start=2524
+  _globals['_MEMBERSTATE']._serialized_end=2773
   _globals['_CREATETASKREQUEST']._serialized_start=81
-  _globals['_CREATETASKREQUEST']._serialized_end=174
-  _globals['_MEMBERRESULT']._serialized_start=177
-  _globals['_MEMBERRESULT']._serialized_end=373
-  _globals['_UNLISTEDMEMBERS']._serialized_start=375
-  _globals['_UNLISTEDMEMBERS']._serialized_end=479
-  _globals['_ROUNDRESULT']._serialized_start=482
-  _globals['_ROUNDRESULT']._serialized_end=864
-  _globals['_PRIVACY']._serialized_start=866
-  _globals['_PRIVACY']._serialized_end=946
-  _globals['_TASK']._serialized_start=949
-  _globals['_TASK']._serialized_end=1282
-  _globals['_CHANGETASKREQUEST']._serialized_start=1284
-  _globals['_CHANGETASKREQUEST']._serialized_end=1344
-  _globals['_ROUNDREQUEST']._serialized_start=1346
-  _globals['_ROUNDREQUEST']._serialized_end=1393
-  _globals['_LISTTASKSRESPONSE']._serialized_start=1395
-  _globals['_LISTTASKSRESPONSE']._serialized_end=1453
-  _globals['_ANSWERCOUNT']._serialized_start=1455
-  _globals['_ANSWERCOUNT']._serialized_end=1501
-  _globals['_SHOWTASKRESPONSE']._serialized_start=1504
-  _globals['_SHOWTASKRESPONSE']._serialized_end=1655
-  _globals['_MODELEXTRACTOR']._serialized_start=1657
-  _globals['_MODELEXTRACTOR']._serialized_end=1708
-  _globals['_TASKMODELRESPONSE']._serialized_start=1711
-  _globals['_TASKMODELRESPONSE']._serialized_end=1857
-  _globals['_BACKUPREQUEST']._serialized_start=1859
-  _globals['_BACKUPREQUEST']._serialized_end=1906
-  _globals['_BACKUPRESPONSE']._serialized_start=1908
-  _globals['_BACKUPRESPONSE']._serialized_end=2026
+  _globals['_CREATETASKREQUEST']._serialized_end=194
+  _globals['_RENEWTASKREQUEST']._serialized_start=196
+  _globals['_RENEWTASKREQUEST']._serialized_end=252
+  _globals['_MEMBERRESULT']._serialized_start=255
+  _globals['_MEMBERRESULT']._serialized_end=451
+  _globals['_UNLISTEDMEMBERS']._serialized_start=453
+  _globals['_UNLISTEDMEMBERS']._serialized_end=557
+  _globals['_ROUNDRESULT']._serialized_start=560
+  _globals['_ROUNDRESULT']._serialized_end=942
+  _globals['_PRIVACY']._serialized_start=944
+  _globals['_PRIVACY']._serialized_end=1024
+  _globals['_TASK']._serialized_start=1027
+  _globals['_TASK']._serialized_end=1397
+  _globals['_CHANGETASKREQUEST']._serialized_start=1399
+  _globals['_CHANGETASKREQUEST']._serialized_end=1459
+  _globals['_ROUNDREQUEST']._serialized_start=1461
+  _globals['_ROUNDREQUEST']._serialized_end=1508
+  _globals['_LISTTASKSRESPONSE']._serialized_start=1510
+  _globals['_LISTTASKSRESPONSE']._serialized_end=1568
+  _globals['_ANSWERCOUNT']._serialized_start=1570
+  _globals['_ANSWERCOUNT']._serialized_end=1616
+  _globals['_SHOWTASKRESPONSE']._serialized_start=1619
+  _globals['_SHOWTASKRESPONSE']._serialized_end=1770
+  _globals['_MODELEXTRACTOR']._serialized_start=1772
+  _globals['_MODELEXTRACTOR']._serialized_end=1823
+  _globals['_TASKMODELRESPONSE']._serialized_start=1826
+  _globals['_TASKMODELRESPONSE']._serialized_end=1972
+  _globals['_BACKUPREQUEST']._serialized_start=1974
+  _globals['_BACKUPREQUEST']._serialized_end=2021
+  _globals['_BACKUPRESPONSE']._serialized_start=2023
+  _globals['_BACKUPRESPONSE']._serialized_end=2141
 # @@protoc_insertion_point(module_scope)

@@ -64,16 +64,26 @@ MEMBER_STATE_LATE: MemberState
 MEMBER_STATE_EXCLUDED: MemberState
 
 class CreateTaskRequest(_message.Message):
-    __slots__ = ("protocol", "name", "manifests", "settings_json")
+    __slots__ = ("protocol", "name", "manifests", "settings_json", "statements")
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     MANIFESTS_FIELD_NUMBER: _ClassVar[int]
     SETTINGS_JSON_FIELD_NUMBER: _ClassVar[int]
+    STATEMENTS_FIELD_NUMBER: _ClassVar[int]
     protocol: int
     name: str
     manifests: _containers.RepeatedScalarFieldContainer[bytes]
     settings_json: str
-    def __init__(self, protocol: _Optional[int] = ..., name: _Optional[str] = ..., manifests: _Optional[_Iterable[bytes]] = ..., settings_json: _Optional[str] = ...) -> None: ...
+    statements: _containers.RepeatedScalarFieldContainer[bytes]
+    def __init__(self, protocol: _Optional[int] = ..., name: _Optional[str] = ..., manifests: _Optional[_Iterable[bytes]] = ..., settings_json: _Optional[str] = ..., statements: _Optional[_Iterable[bytes]] = ...) -> None: ...
+
+class RenewTaskRequest(_message.Message):
+    __slots__ = ("protocol", "statements")
+    PROTOCOL_FIELD_NUMBER: _ClassVar[int]
+    STATEMENTS_FIELD_NUMBER: _ClassVar[int]
+    protocol: int
+    statements: _containers.RepeatedScalarFieldContainer[bytes]
+    def __init__(self, protocol: _Optional[int] = ..., statements: _Optional[_Iterable[bytes]] = ...) -> None: ...
 
 class MemberResult(_message.Message):
     __slots__ = ("client_id", "state", "reason", "num_examples", "bytes_received", "evaluations")
@@ -141,7 +151,7 @@ class Privacy(_message.Message):
     def __init__(self, delta: _Optional[float] = ..., epsilon: _Optional[float] = ..., spent: _Optional[float] = ..., participations: _Optional[int] = ...) -> None: ...
 
 class Task(_message.Message):
-    __slots__ = ("id", "name", "state", "reason", "settings_json", "bundles", "rounds_committed", "rounds_total", "enrolled", "population", "privacy", "kept_rounds", "released_round", "awaited_canaries")
+    __slots__ = ("id", "name", "state", "reason", "settings_json", "bundles", "rounds_committed", "rounds_total", "enrolled", "population", "privacy", "kept_rounds", "released_round", "awaited_canaries", "statements", "notices")
     ID_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
@@ -156,6 +166,8 @@ class Task(_message.Message):
     KEPT_ROUNDS_FIELD_NUMBER: _ClassVar[int]
     RELEASED_ROUND_FIELD_NUMBER: _ClassVar[int]
     AWAITED_CANARIES_FIELD_NUMBER: _ClassVar[int]
+    STATEMENTS_FIELD_NUMBER: _ClassVar[int]
+    NOTICES_FIELD_NUMBER: _ClassVar[int]
     id: int
     name: str
     state: TaskState
@@ -170,7 +182,9 @@ class Task(_message.Message):
     kept_rounds: _containers.RepeatedScalarFieldContainer[int]
     released_round: int
     awaited_canaries: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, id: _Optional[int] = ..., name: _Optional[str] = ..., state: _Optional[_Union[TaskState, str]] = ..., reason: _Optional[str] = ..., settings_json: _Optional[str] = ..., bundles: _Optional[_Iterable[bytes]] = ..., rounds_committed: _Optional[int] = ..., rounds_total: _Optional[int] = ..., enrolled: _Optional[int] = ..., population: _Optional[int] = ..., privacy: _Optional[_Union[Privacy, _Mapping]] = ..., kept_rounds: _Optional[_Iterable[int]] = ..., released_round: _Optional[int] = ..., awaited_canaries: _Optional[_Iterable[int]] = ...) -> None: ...
+    statements: _containers.RepeatedScalarFieldContainer[bytes]
+    notices: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, id: _Optional[int] = ..., name: _Optional[str] = ..., state: _Optional[_Union[TaskState, str]] = ..., reason: _Optional[str] = ..., settings_json: _Optional[str] = ..., bundles: _Optional[_Iterable[bytes]] = ..., rounds_committed: _Optional[int] = ..., rounds_total: _Optional[int] = ..., enrolled: _Optional[int] = ..., population: _Optional[int] = ..., privacy: _Optional[_Union[Privacy, _Mapping]] = ..., kept_rounds: _Optional[_Iterable[int]] = ..., released_round: _Optional[int] = ..., awaited_canaries: _Optional[_Iterable[int]] = ..., statements: _Optional[_Iterable[bytes]] = ..., notices: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class ChangeTaskRequest(_message.Message):
     __slots__ = ("protocol", "settings_json")

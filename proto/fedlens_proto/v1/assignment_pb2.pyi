@@ -236,7 +236,7 @@ class BlobSet(_message.Message):
     def __init__(self, name: _Optional[str] = ..., sha256: _Optional[bytes] = ..., size: _Optional[int] = ..., difference: _Optional[_Union[Difference, _Mapping]] = ...) -> None: ...
 
 class Assignment(_message.Message):
-    __slots__ = ("task", "round", "phase", "bundle", "seed", "time_left_ms", "sets", "local_plan", "answer")
+    __slots__ = ("task", "round", "phase", "bundle", "seed", "time_left_ms", "sets", "local_plan", "answer", "statement")
     TASK_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
     PHASE_FIELD_NUMBER: _ClassVar[int]
@@ -246,6 +246,7 @@ class Assignment(_message.Message):
     SETS_FIELD_NUMBER: _ClassVar[int]
     LOCAL_PLAN_FIELD_NUMBER: _ClassVar[int]
     ANSWER_FIELD_NUMBER: _ClassVar[int]
+    STATEMENT_FIELD_NUMBER: _ClassVar[int]
     task: int
     round: int
     phase: int
@@ -255,4 +256,5 @@ class Assignment(_message.Message):
     sets: _containers.RepeatedCompositeFieldContainer[BlobSet]
     local_plan: LocalPlan
     answer: Answer
-    def __init__(self, task: _Optional[int] = ..., round: _Optional[int] = ..., phase: _Optional[int] = ..., bundle: _Optional[bytes] = ..., seed: _Optional[bytes] = ..., time_left_ms: _Optional[int] = ..., sets: _Optional[_Iterable[_Union[BlobSet, _Mapping]]] = ..., local_plan: _Optional[_Union[LocalPlan, _Mapping]] = ..., answer: _Optional[_Union[Answer, str]] = ...) -> None: ...
+    statement: bytes
+    def __init__(self, task: _Optional[int] = ..., round: _Optional[int] = ..., phase: _Optional[int] = ..., bundle: _Optional[bytes] = ..., seed: _Optional[bytes] = ..., time_left_ms: _Optional[int] = ..., sets: _Optional[_Iterable[_Union[BlobSet, _Mapping]]] = ..., local_plan: _Optional[_Union[LocalPlan, _Mapping]] = ..., answer: _Optional[_Union[Answer, str]] = ..., statement: _Optional[bytes] = ...) -> None: ...

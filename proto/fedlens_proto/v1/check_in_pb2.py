@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from fedlens_proto.v1 import assignment_pb2 as fedlens__proto_dot_v1_dot_assignment__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1f\x66\x65\x64lens_proto/v1/check_in.proto\x12\x10\x66\x65\x64lens_proto.v1\x1a!fedlens_proto/v1/assignment.proto\"o\n\x0e\x43heckInRequest\x12\x10\n\x08protocol\x18\x01 \x01(\r\x12\x0c\n\x04task\x18\x02 \x01(\x04\x12\x14\n\x0cnum_examples\x18\x03 \x01(\x04\x12\x0f\n\x07hold_ms\x18\x04 \x01(\r\x12\x16\n\x0e\x63lient_version\x18\x05 \x01(\r\"\x90\x01\n\x0c\x43urrentModel\x12\x0c\n\x04task\x18\x01 \x01(\x04\x12\x0e\n\x06\x62undle\x18\x02 \x01(\x0c\x12\'\n\x04sets\x18\x03 \x03(\x0b\x32\x19.fedlens_proto.v1.BlobSet\x12%\n\x05rules\x18\x04 \x03(\x0b\x32\x16.fedlens_proto.v1.Rule\x12\x12\n\nextractors\x18\x05 \x03(\t\"\x8c\x01\n\x04Wait\x12\x16\n\x0eretry_after_ms\x18\x01 \x01(\r\x12,\n\x06reason\x18\x02 \x01(\x0e\x32\x1c.fedlens_proto.v1.WaitReason\x12.\n\x06models\x18\x03 \x03(\x0b\x32\x1e.fedlens_proto.v1.CurrentModel\x12\x0e\n\x06\x64\x65tail\x18\x04 \x01(\t\":\n\x08\x46inished\x12.\n\x06models\x18\x01 \x03(\x0b\x32\x1e.fedlens_proto.v1.CurrentModel\"\xa7\x01\n\x0f\x43heckInResponse\x12\x32\n\nassignment\x18\x01 \x01(\x0b\x32\x1c.fedlens_proto.v1.AssignmentH\x00\x12&\n\x04wait\x18\x02 \x01(\x0b\x32\x16.fedlens_proto.v1.WaitH\x00\x12.\n\x08\x66inished\x18\x03 \x01(\x0b\x32\x1a.fedlens_proto.v1.FinishedH\x00\x42\x08\n\x06result*\xc3\x02\n\nWaitReason\x12\x1b\n\x17WAIT_REASON_UNSPECIFIED\x10\x00\x12\x1a\n\x16WAIT_REASON_POPULATION\x10\x01\x12\x1a\n\x16WAIT_REASON_NEXT_ROUND\x10\x02\x12\x15\n\x11WAIT_REASON_PHASE\x10\x03\x12\x17\n\x13WAIT_REASON_NO_TASK\x10\x04\x12\x1a\n\x16WAIT_REASON_SUPERSEDED\x10\x05\x12\x14\n\x10WAIT_REASON_BUSY\x10\x06\x12\x18\n\x14WAIT_REASON_STOPPING\x10\x07\x12\x14\n\x10WAIT_REASON_REST\x10\x08\x12\x1c\n\x18WAIT_REASON_NOT_ELIGIBLE\x10\t\x12\x18\n\x14WAIT_REASON_SITS_OUT\x10\n\x12\x16\n\x12WAIT_REASON_PAUSED\x10\x0b\x42\x18\n\x14org.fedlens.proto.v1P\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1f\x66\x65\x64lens_proto/v1/check_in.proto\x12\x10\x66\x65\x64lens_proto.v1\x1a!fedlens_proto/v1/assignment.proto\"o\n\x0e\x43heckInRequest\x12\x10\n\x08protocol\x18\x01 \x01(\r\x12\x0c\n\x04task\x18\x02 \x01(\x04\x12\x14\n\x0cnum_examples\x18\x03 \x01(\x04\x12\x0f\n\x07hold_ms\x18\x04 \x01(\r\x12\x16\n\x0e\x63lient_version\x18\x05 \x01(\r\"\xa3\x01\n\x0c\x43urrentModel\x12\x0c\n\x04task\x18\x01 \x01(\x04\x12\x0e\n\x06\x62undle\x18\x02 \x01(\x0c\x12\'\n\x04sets\x18\x03 \x03(\x0b\x32\x19.fedlens_proto.v1.BlobSet\x12%\n\x05rules\x18\x04 \x03(\x0b\x32\x16.fedlens_proto.v1.Rule\x12\x12\n\nextractors\x18\x05 \x03(\t\x12\x11\n\tstatement\x18\x06 \x01(\x0c\"\x8c\x01\n\x04Wait\x12\x16\n\x0eretry_after_ms\x18\x01 \x01(\r\x12,\n\x06reason\x18\x02 \x01(\x0e\x32\x1c.fedlens_proto.v1.WaitReason\x12.\n\x06models\x18\x03 \x03(\x0b\x32\x1e.fedlens_proto.v1.CurrentModel\x12\x0e\n\x06\x64\x65tail\x18\x04 \x01(\t\":\n\x08\x46inished\x12.\n\x06models\x18\x01 \x03(\x0b\x32\x1e.fedlens_proto.v1.CurrentModel\"\xa7\x01\n\x0f\x43heckInResponse\x12\x32\n\nassignment\x18\x01 \x01(\x0b\x32\x1c.fedlens_proto.v1.AssignmentH\x00\x12&\n\x04wait\x18\x02 \x01(\x0b\x32\x16.fedlens_proto.v1.WaitH\x00\x12.\n\x08\x66inished\x18\x03 \x01(\x0b\x32\x1a.fedlens_proto.v1.FinishedH\x00\x42\x08\n\x06result*\xc3\x02\n\nWaitReason\x12\x1b\n\x17WAIT_REASON_UNSPECIFIED\x10\x00\x12\x1a\n\x16WAIT_REASON_POPULATION\x10\x01\x12\x1a\n\x16WAIT_REASON_NEXT_ROUND\x10\x02\x12\x15\n\x11WAIT_REASON_PHASE\x10\x03\x12\x17\n\x13WAIT_REASON_NO_TASK\x10\x04\x12\x1a\n\x16WAIT_REASON_SUPERSEDED\x10\x05\x12\x14\n\x10WAIT_REASON_BUSY\x10\x06\x12\x18\n\x14WAIT_REASON_STOPPING\x10\x07\x12\x14\n\x10WAIT_REASON_REST\x10\x08\x12\x1c\n\x18WAIT_REASON_NOT_ELIGIBLE\x10\t\x12\x18\n\x14WAIT_REASON_SITS_OUT\x10\n\x12\x16\n\x12WAIT_REASON_PAUSED\x10\x0b\x42\x18\n\x14org.fedlens.proto.v1P\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,16 +33,16 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'fedlens_proto.v1.check_in_p
 if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._loaded_options = None
   _globals['DESCRIPTOR']._serialized_options = b'\n\024org.fedlens.proto.v1P\001'
-  _globals['_WAITREASON']._serialized_start=722
-  _globals['_WAITREASON']._serialized_end=1045
+  _globals['_WAITREASON']._serialized_start=741
+  _globals['_WAITREASON']._serialized_end=1064
   _globals['_CHECKINREQUEST']._serialized_start=88
   _globals['_CHECKINREQUEST']._serialized_end=199
   _globals['_CURRENTMODEL']._serialized_start=202
-  _globals['_CURRENTMODEL']._serialized_end=346
-  _globals['_WAIT']._serialized_start=349
-  _globals['_WAIT']._serialized_end=489
-  _globals['_FINISHED']._serialized_start=491
-  _globals['_FINISHED']._serialized_end=549
-  _globals['_CHECKINRESPONSE']._serialized_start=552
-  _globals['_CHECKINRESPONSE']._serialized_end=719
+  _globals['_CURRENTMODEL']._serialized_end=365
+  _globals['_WAIT']._serialized_start=368
+  _globals['_WAIT']._serialized_end=508
+  _globals['_FINISHED']._serialized_start=510
+  _globals['_FINISHED']._serialized_end=568
+  _globals['_CHECKINRESPONSE']._serialized_start=571
+  _globals['_CHECKINRESPONSE']._serialized_end=738
 # @@protoc_insertion_point(module_scope)

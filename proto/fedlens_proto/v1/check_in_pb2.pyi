@@ -50,18 +50,20 @@ class CheckInRequest(_message.Message):
     def __init__(self, protocol: _Optional[int] = ..., task: _Optional[int] = ..., num_examples: _Optional[int] = ..., hold_ms: _Optional[int] = ..., client_version: _Optional[int] = ...) -> None: ...
 
 class CurrentModel(_message.Message):
-    __slots__ = ("task", "bundle", "sets", "rules", "extractors")
+    __slots__ = ("task", "bundle", "sets", "rules", "extractors", "statement")
     TASK_FIELD_NUMBER: _ClassVar[int]
     BUNDLE_FIELD_NUMBER: _ClassVar[int]
     SETS_FIELD_NUMBER: _ClassVar[int]
     RULES_FIELD_NUMBER: _ClassVar[int]
     EXTRACTORS_FIELD_NUMBER: _ClassVar[int]
+    STATEMENT_FIELD_NUMBER: _ClassVar[int]
     task: int
     bundle: bytes
     sets: _containers.RepeatedCompositeFieldContainer[_assignment_pb2.BlobSet]
     rules: _containers.RepeatedCompositeFieldContainer[_assignment_pb2.Rule]
     extractors: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, task: _Optional[int] = ..., bundle: _Optional[bytes] = ..., sets: _Optional[_Iterable[_Union[_assignment_pb2.BlobSet, _Mapping]]] = ..., rules: _Optional[_Iterable[_Union[_assignment_pb2.Rule, _Mapping]]] = ..., extractors: _Optional[_Iterable[str]] = ...) -> None: ...
+    statement: bytes
+    def __init__(self, task: _Optional[int] = ..., bundle: _Optional[bytes] = ..., sets: _Optional[_Iterable[_Union[_assignment_pb2.BlobSet, _Mapping]]] = ..., rules: _Optional[_Iterable[_Union[_assignment_pb2.Rule, _Mapping]]] = ..., extractors: _Optional[_Iterable[str]] = ..., statement: _Optional[bytes] = ...) -> None: ...
 
 class Wait(_message.Message):
     __slots__ = ("retry_after_ms", "reason", "models", "detail")

@@ -173,8 +173,14 @@ def _model_in(task: Task, client: Client, values: State, index: int) -> check_in
         sets.append(initial_set(bundle.manifest))
     if len(sets) < len(wanted | stored.keys()):
         return None
-    extractors = phase.plan.extractors
-    return check_in_pb2.CurrentModel(task=task.id, bundle=bundle.id, sets=sets, rules=rules, extractors=extractors)
+    return check_in_pb2.CurrentModel(
+        task=task.id,
+        bundle=bundle.id,
+        sets=sets,
+        rules=rules,
+        extractors=phase.plan.extractors,
+        statement=bundle.statement,
+    )
 
 
 def _stored(tensors: TensorSet | None) -> StoredTensors | None:
@@ -212,6 +218,7 @@ def _assignment(federation: Federation, task: Task, client: Client) -> assignmen
         sets=member.sets,
         local_plan=task.phases[member.phase].plan,
         answer=assignment_pb2.ANSWER_UPDATE,
+        statement=task.bundle(member.bundle).statement,
     )
 
 
@@ -236,6 +243,7 @@ def _evaluation(federation: Federation, task: Task, client: Client) -> assignmen
         sets=model.sets,
         local_plan=evaluation.local_plan(task, model),
         answer=assignment_pb2.ANSWER_EVALUATION,
+        statement=bundle.statement,
     )
 
 

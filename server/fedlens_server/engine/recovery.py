@@ -1,6 +1,7 @@
 """Recovery: the database into memory when the server starts, and a sweep of blobs that nothing needs."""
 
 import json
+from collections.abc import Sequence
 from math import inf
 from typing import Any
 
@@ -8,6 +9,7 @@ from sqlalchemy import Row, func, select
 
 from fedlens_proto import manifest as manifests
 from fedlens_proto.errors import ManifestError
+from fedlens_proto.programs.statements import Publisher
 from fedlens_proto.v1 import admin_pb2
 from fedlens_server.clock import Clock
 from fedlens_server.engine import garbage, phases, rounds
@@ -24,7 +26,9 @@ from fedlens_server.telemetry import events
 from fedlens_server.telemetry.events import Event
 
 
-def load(store: Store, clock: Clock, *, method_modules: bool = False) -> Federation:
+def load(
+    store: Store, clock: Clock, *, method_modules: bool = False, publishers: Sequence[Publisher] = ()
+) -> Federation:
     """The federation that a store holds; an open round has its full deadline from now.
 
     A task whose method is missing or refuses it is suspended.
@@ -33,11 +37,12 @@ def load(store: Store, clock: Clock, *, method_modules: bool = False) -> Federat
         store: Holds everything.
         clock: Gives the time.
         method_modules: Allow methods named `module:NAME`. Importing one runs code that the task's creator chose.
+        publishers: Those whose signed bundles alone new tasks may have; none: any bundle.
 
     Raises:
         StoreUnusable: A task cannot be read, or there is no room on the disk.
     """
-    federation = Federation(store, clock, method_modules=method_modules)
+    federation = Federation(store, clock, method_modules=method_modules, publishers=publishers)
     _load_clients(federation)
     downloads.load_computed(federation)
     for row in store.read(select(schema.tasks).order_by(schema.tasks.c.id)):
@@ -87,7 +92,7 @@ def _task(federation: Federation, row: Row[Any]) -> Task:
     store, task_id = federation.store, row.id
     of_bundle = schema.task_bundles.c
     rows = store.read(select(schema.task_bundles).where(of_bundle.task == task_id).order_by(of_bundle.position))
-    bundles = tuple(TaskBundle(each.manifest, manifests.parse(each.manifest)) for each in rows)
+    bundles = tuple(TaskBundle(each.manifest, manifests.parse(each.manifest), each.statement) for each in rows)
     try:
         task = phases.task_of(row, bundles, method_modules=federation.method_modules)
     except Malformed as error:

@@ -24,10 +24,11 @@ ENDED = (admin_pb2.TASK_STATE_FINISHED, admin_pb2.TASK_STATE_STOPPED, admin_pb2.
 
 @dataclass(frozen=True)
 class TaskBundle:
-    """A bundle of a task."""
+    """A bundle of a task, and the serialised `SignedStatement` about it; empty: nobody has signed it."""
 
     raw: bytes
     manifest: manifest_pb2.Manifest
+    statement: bytes = b""
 
     @cached_property
     def id(self) -> bytes:

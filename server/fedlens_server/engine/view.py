@@ -6,12 +6,13 @@ after a commit, never a promise that is not on disk.
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import update_wrapper
 from typing import Concatenate, ParamSpec, TypeVar
 
+from fedlens_proto.programs.statements import Publisher
 from fedlens_proto.v1 import admin_pb2
 from fedlens_server.clock import Clock
 from fedlens_server.engine.arrivals.answers import Answers
@@ -45,11 +46,14 @@ class Change:
 class Federation:
     """Clients and tasks, with the store and the clock of their server; `recovery.load` makes one."""
 
-    def __init__(self, store: Store, clock: Clock, *, method_modules: bool) -> None:
-        """Without clients and tasks; `method_modules`: operators may name methods as `module:NAME`."""
+    def __init__(
+        self, store: Store, clock: Clock, *, method_modules: bool, publishers: Sequence[Publisher] = ()
+    ) -> None:
+        """Without clients and tasks; arguments as in `recovery.load`."""
         self.store = store
         self.clock = clock
         self.method_modules = method_modules
+        self.publishers = publishers
         self.clients = Enrolled()
         self.forgotten: set[bytes] = set()  # of those, the ones that a round or a task's state may still name
         self.tasks: dict[int, Task] = {}

@@ -5,8 +5,10 @@ import asyncio
 from aiohttp import hdrs, web
 
 from fedlens_proto.manifest import MAX_MANIFEST_BYTES
+from fedlens_proto.programs.statements import MAX_STATEMENT_BYTES
 from fedlens_proto.wire import LENGTH, MAX_UPDATE_HEADER_BYTES, MEDIA_TYPE
 from fedlens_server.config import LimitsSection
+from fedlens_server.engine.operators.tasks import MAX_BUNDLES
 from fedlens_server.errors import Malformed, TooLarge, WrongMediaType
 
 MAX_BODY_BYTES = {
@@ -17,6 +19,7 @@ MAX_BODY_BYTES = {
     "evaluation": LENGTH.size + MAX_UPDATE_HEADER_BYTES,
     "round": 1 << 10,
     "change-task": 128 << 10,
+    "renew-task": MAX_BUNDLES * MAX_STATEMENT_BYTES + (1 << 10),
     "create-task": 8 * MAX_MANIFEST_BYTES,
     "create-token": 1 << 10,
     "ban": 4 << 10,

@@ -1,6 +1,6 @@
 """The driver of rounds: closes and aggregates each when it is due, woken by changes and deadlines, never by polling.
 
-It also deletes receipts when their time is over, and what is stored of deleted tasks.
+It also deletes receipts when their time is over, and what is stored of deleted tasks, and tells which statements end.
 """
 
 import asyncio
@@ -10,7 +10,7 @@ from math import inf
 from fedlens_server.engine import aggregation, garbage
 from fedlens_server.engine.arrivals.places import Places
 from fedlens_server.engine.cohorts.members import RoundKey
-from fedlens_server.engine.operators import deletion
+from fedlens_server.engine.operators import deletion, statements
 from fedlens_server.engine.view import Federation
 
 FAILURE_PAUSE_S = 5.0
@@ -33,7 +33,8 @@ class Driver:
         self._not_before: dict[RoundKey, float] = {}
         self._running = asyncio.create_task(self._run())
         self._retention_s = retention_s
-        self._deleting = [asyncio.create_task(each) for each in (self._delete_receipts(), self._delete_tasks())]
+        beside = (self._delete_receipts(), self._delete_tasks(), self._tell_ends())
+        self._beside = [asyncio.create_task(each) for each in beside]
 
     def wake(self) -> None:
         """Look again at what is due."""
@@ -45,7 +46,7 @@ class Driver:
         """Return when nothing is being advanced any more."""
         self._stopping = True
         self._changed.set()
-        for each in self._deleting:
+        for each in self._beside:
             each.cancel()
         await self._running
         if self._advancing:
@@ -83,6 +84,12 @@ class Driver:
                 _log.exception("old receipts could not be deleted; next try in %g s", FAILURE_PAUSE_S)
                 pause_s = FAILURE_PAUSE_S
             await self._clock.sleep_until(self._clock.elapsed() + pause_s)
+
+    async def _tell_ends(self) -> None:
+        """Tell operators once a day which statements of publishers end soon."""
+        while True:
+            statements.note_ends(self._federation)
+            await self._clock.sleep_until(self._clock.elapsed() + statements.DAY_S)
 
     async def _delete_tasks(self) -> None:
         """Delete what is stored of deleted tasks, piece by piece."""

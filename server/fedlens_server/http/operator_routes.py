@@ -20,6 +20,7 @@ from fedlens_server.engine.operators import (
     control,
     deletion,
     rollback,
+    statements,
     tasks,
     tokens,
 )
@@ -50,6 +51,7 @@ def routes() -> list[web.RouteDef]:
         web.post("/v1/admin/tasks/{task}/resume", resume_task),
         web.post("/v1/admin/tasks/{task}/deadline", end_round),
         web.post("/v1/admin/tasks/{task}/settings", change_task),
+        web.post("/v1/admin/tasks/{task}/statements", renew_task),
         web.post("/v1/admin/tasks/{task}/rollback", roll_back),
         web.post("/v1/admin/tasks/{task}/release", release_model),
         web.get("/v1/admin/tasks/{task}/model", task_model),
@@ -152,6 +154,13 @@ async def change_task(request: web.Request) -> web.Response:
     body = await read_body(request, "change-task", request.app[SERVICE].config.limits)
     message = decode_request(admin_pb2.ChangeTaskRequest, body)
     return await _controlled(request, partial(control.change, settings_json=message.settings_json))
+
+
+async def renew_task(request: web.Request) -> web.Response:
+    """`POST /v1/admin/tasks/{task}/statements`: take newer statements of publishers about a task's bundles."""
+    body = await read_body(request, "renew-task", request.app[SERVICE].config.limits)
+    message = decode_request(admin_pb2.RenewTaskRequest, body)
+    return await _controlled(request, partial(statements.renew, signed=message.statements))
 
 
 async def roll_back(request: web.Request) -> web.Response:

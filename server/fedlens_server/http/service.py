@@ -153,8 +153,14 @@ class Service:
 
     async def _start(self) -> None:
         loop = asyncio.get_running_loop()
-        modules = self.config.server.allow_method_modules
-        federation = await asyncio.to_thread(recovery.load, self.store, self.clock, method_modules=modules)
+        settings = self.config.server
+        federation = await asyncio.to_thread(
+            recovery.load,
+            self.store,
+            self.clock,
+            method_modules=settings.allow_method_modules,
+            publishers=settings.publishers,
+        )
         await asyncio.to_thread(tokens.load, federation)
         self._places = places = Places(federation)
         places.on_given = lambda clients: loop.call_soon_threadsafe(self.polls.wake_clients, clients)

@@ -92,6 +92,7 @@ task_bundles = sa.Table(
     sa.Column("task", sa.Integer, sa.ForeignKey("tasks.id"), primary_key=True),
     sa.Column("position", sa.Integer, primary_key=True),
     sa.Column("manifest", sa.LargeBinary, nullable=False),
+    sa.Column("statement", sa.LargeBinary, nullable=False, default=b""),  # signed; empty: nobody has signed it
     sa.Column("reports", sa.Integer, nullable=False, default=0),  # with this bundle, up to `canary`
 )
 

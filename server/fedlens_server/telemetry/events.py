@@ -36,6 +36,7 @@ class Event(StrEnum):
     TASK_CHANGED = "task-changed"
     TASK_ROLLED_BACK = "task-rolled-back"
     MODEL_RELEASED = "model-released"
+    STATEMENT_ENDS = "statement-ends"
     ROUND_OPENED = "round-opened"
     ROUND_CLOSED = "round-closed"
     ROUND_COMMITTED = "round-committed"
@@ -57,7 +58,7 @@ OF_CLIENTS = frozenset(
 _WARNINGS = frozenset(
     {
         *(Event.TASK_SUSPENDED, Event.TASK_PAUSED, Event.ROUND_ABANDONED, Event.QUARANTINED, Event.EXCLUDED),
-        *(Event.SLOW_REQUEST, Event.SLOW_WRITE, Event.CERTIFICATE_UNUSABLE),
+        *(Event.SLOW_REQUEST, Event.SLOW_WRITE, Event.CERTIFICATE_UNUSABLE, Event.STATEMENT_ENDS),
     }
 )
 

@@ -32,6 +32,7 @@ from fedlens_edge_client.engines import BundleUnusable
 from fedlens_edge_client.errors import AssignmentFailed, BadResponse, ModelError, Refused, StateError
 from fedlens_edge_client.storage.state_folder import StateFolder
 from fedlens_edge_client.training.photo_set import CHANGED
+from fedlens_edge_client.trust import TRUST_SERVER
 from fedlens_proto.blob import Blob
 from fedlens_proto.manifest import Bundle
 from fedlens_proto.v1 import assignment_pb2, check_in_pb2, enrolment_pb2, update_pb2
@@ -442,7 +443,7 @@ async def test_a_check_in_tells_the_apps_version_and_a_wait_says_what_is_missing
 def test_a_version_that_is_no_unsigned_number_of_32_bits_is_refused(federation: Federation) -> None:
     for version in (-1, 1 << 32):
         with pytest.raises(ValueError, match=f"client_version: found {version}, must be 0 to 4294967295"):
-            EdgeClient("http://127.0.0.1:1", federation.state, FolderAlbum(federation.photos), client_version=version)
+            federation.client(federation.server(), client_version=version)
 
 
 async def test_waiting_is_told_and_lasts_as_long_as_the_server_says(federation: Federation) -> None:
@@ -523,7 +524,9 @@ class StartedByHand(ThreadPoolExecutor):
 
 async def test_cancelling_while_the_state_folder_is_opened_leaves_it_free(photos: Path, tmp_path: Path) -> None:
     with StartedByHand() as executor:
-        client = EdgeClient("http://127.0.0.1:1", tmp_path / "state", FolderAlbum(photos), disk=executor)
+        client = EdgeClient(
+            "http://127.0.0.1:1", tmp_path / "state", FolderAlbum(photos), publishers=TRUST_SERVER, disk=executor
+        )
         entering = asyncio.create_task(client.__aenter__())
         await asyncio.to_thread(executor.has_begun.wait)
         entering.cancel()

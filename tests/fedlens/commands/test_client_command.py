@@ -35,7 +35,7 @@ def photos(tmp_path: Path) -> Path:
 
 async def client(folder: Path, *more: object, server: str = "https://127.0.0.1:1", token: str | None = TOKEN) -> Result:
     folders = ("--photos", folder / "photos", "--state", folder / "state")
-    command = ("client", "--server", server, *folders, *more)
+    command = ("client", "--trust-server", "--server", server, *folders, *more)
     return await asyncio.to_thread(fedlens, *command, FEDLENS_ENROLMENT_TOKEN=token)
 
 

@@ -44,7 +44,7 @@ def trained(bundle: Bundle, tmp_path_factory: pytest.TempPathFactory) -> bytes:
 
     async def train() -> bytes:
         async with FakeServer(bundle, plan) as server:
-            command = ("client", "--server", server.url, *folders)
+            command = ("client", "--trust-server", "--server", server.url, *folders)
             result = await asyncio.to_thread(fedlens, *command, FEDLENS_ENROLMENT_TOKEN=TOKEN)
         assert result.exit_code == 0, result.output
         return server.blob(1)

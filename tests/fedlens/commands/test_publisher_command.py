@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from fedlens_proto.programs.statements import STATEMENT_FILE, Publisher
+from fedlens_proto.manifest import STATEMENT_FILE
+from fedlens_proto.programs.statements import Publisher
 from tests.fedlens.commands.cli import error_text, fedlens
 from tests.vectors.make import FOLDER
 

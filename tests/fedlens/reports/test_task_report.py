@@ -35,17 +35,6 @@ def sample() -> pb.RoundResult:
     return result
 
 
-def test_a_task_names_the_canaries_that_others_wait_for() -> None:
-    def line(*counts: int) -> str | None:
-        task = pb.Task(name="demo", bundles=[bytes([1] * 32), bytes([2] * 32)], awaited_canaries=counts)
-        return task_report.canary_line(task_report.task_values(task))
-
-    assert line() is None
-    assert line(0, 2) == (
-        "canaries: other clients get places once so many more have reported: 2 with bundle 020202020202"
-    )
-
-
 def test_personal_accuracy_is_given_over_clients_and_pooled() -> None:
     # Clients: 2/10 = 0.2 and 18/30 = 0.6: mean 0.4, population deviation 0.2. Pooled: 20/40 = 0.5.
     before = task_report.round_values(sample())["personal"]["before"]

@@ -167,7 +167,10 @@ def test_bundles_do_not_wait_for_each_other(two_models: Arrivals) -> None:
     assert server.show().task.awaited_canaries == [1, 1]
     server.fail(bundles[LARGE.id])
     server.upload(bundles[SMALL.id])
-    assert server.show().task.awaited_canaries == [0, 1]
+    shown = server.show().task
+    assert shown.awaited_canaries == [0, 1]
+    (notice,) = shown.notices
+    assert notice.endswith(f"have reported: 1 with bundle {LARGE.id.hex()[:12]}")
 
     # The others with the small bundle, and one more canary of the large one.
     given = places(server, *EVERYBODY, *MANY)
@@ -199,7 +202,8 @@ def test_the_same_client_counts_in_each_round(server: Arrivals) -> None:
         server.clock.wind(60)
         server.advance()
 
-    assert server.show().task.awaited_canaries == []
+    shown = server.show().task
+    assert (shown.awaited_canaries, shown.notices) == ([], [])
     assert len(places(server, ALICE, BOB)) == 2
 
 

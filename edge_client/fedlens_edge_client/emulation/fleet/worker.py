@@ -31,6 +31,7 @@ from fedlens_edge_client.engines.choice import EngineName, make_engine
 from fedlens_edge_client.errors import EdgeClientError
 from fedlens_edge_client.policy import Policy
 from fedlens_edge_client.training.label_distribution import private_generator
+from fedlens_edge_client.trust import TRUST_SERVER
 from fedlens_proto.manifest import Bundle
 
 STOP = b"stop"
@@ -154,6 +155,7 @@ class _FleetClient:
             config.server,
             config.folder(index),
             config.album(index),
+            publishers=TRUST_SERVER,
             enrolment_token=config.evaluator_token if index == EVALUATOR else config.token,
             task=config.task,
             models=config.models_of(index),

@@ -41,5 +41,12 @@ def awaited(task: Task) -> list[int]:
     return counts if task.settings.by_arrival and not task.ended and any(counts) else []
 
 
+def notices(task: Task) -> list[str]:
+    """The text of `awaited` for operators; empty: nobody waits."""
+    left = zip(task.bundles, awaited(task) or [0] * len(task.bundles), strict=True)
+    told = ", ".join(f"{count} with bundle {bundle.id.hex()[:12]}" for bundle, count in left if count)
+    return [f"canaries: other clients get places once so many more have reported: {told}"] if told else []
+
+
 def _left(task: Task, bundle: bytes) -> int:
     return task.settings.canary - task.reports[bundle]

@@ -16,7 +16,7 @@ from fedlens_proto.v1 import admin_pb2, update_pb2
 from fedlens_server.engine import evaluation, phases, rounds
 from fedlens_server.engine.arrivals import canaries
 from fedlens_server.engine.cohorts.members import Round
-from fedlens_server.engine.operators import audit
+from fedlens_server.engine.operators import audit, statements
 from fedlens_server.engine.operators.access import Operator
 from fedlens_server.engine.task import Task, TaskBundle
 from fedlens_server.engine.view import Federation, operation
@@ -68,7 +68,10 @@ def create(
     ).one()
     transaction.execute(
         insert(schema.task_bundles),
-        [{"task": row.id, "position": i, "manifest": bundle.raw} for i, bundle in enumerate(bundles)],
+        [
+            {"task": row.id, "position": i, "manifest": bundle.raw, "statement": bundle.statement}
+            for i, bundle in enumerate(bundles)
+        ],
     )
     task = phases.task_of(row, bundles, method_modules=federation.method_modules)
     audit.record(federation, transaction, by, "task create", name)
@@ -131,6 +134,8 @@ def summary(federation: Federation, task: Task) -> admin_pb2.Task:
         population=task.settings.population or 0,
         privacy=_privacy(task),
         awaited_canaries=canaries.awaited(task),
+        statements=[bundle.statement for bundle in task.bundles],
+        notices=[*canaries.notices(task), *statements.notices(task, federation.clock.now())],
     )
 
 
@@ -267,12 +272,16 @@ def _content(request: admin_pb2.CreateTaskRequest) -> bytes:
 def _bundles(federation: Federation, request: admin_pb2.CreateTaskRequest) -> tuple[TaskBundle, ...]:
     if not 1 <= len(request.manifests) <= MAX_BUNDLES:
         raise Malformed(f"manifests: found {len(request.manifests)}, must be 1 to {MAX_BUNDLES}")
+    signed = request.statements or [b""] * len(request.manifests)
+    if len(signed) != len(request.manifests):
+        raise Malformed(f"statements: found {len(signed)}, must be one for each of {len(request.manifests)} manifests")
     bundles: list[TaskBundle] = []
-    for i, raw in enumerate(request.manifests):
+    for i, (raw, statement) in enumerate(zip(request.manifests, signed, strict=True)):
         try:
-            bundle = TaskBundle(raw, manifests.parse(raw))
+            bundle = TaskBundle(raw, manifests.parse(raw), statement)
+            statements.check(federation, bundle.id, statement)
             _check_parts(federation, bundle)
-        except ProtoError as error:
+        except (ProtoError, Malformed) as error:
             raise Malformed(f"manifests[{i}]: {error}") from error
         first, found = (each.manifest.class_names for each in (bundles[0] if bundles else bundle, bundle))
         if found != first:

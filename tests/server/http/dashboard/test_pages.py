@@ -70,7 +70,7 @@ async def test_a_task_names_the_canaries_that_others_wait_for(server: Server) ->
     after = text_of(await operator.page("/tasks/1"))
 
     assert f"get places once so many more have reported: 3 with bundle {bundle.id.hex()[:12]}" in before
-    assert "Canaries" not in after
+    assert "canaries" not in after
 
 
 async def test_an_overdue_round_and_a_paused_task_say_so(server: Server) -> None:

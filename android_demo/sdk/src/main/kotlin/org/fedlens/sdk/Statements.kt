@@ -132,7 +132,7 @@ internal object Statements {
             val text = "the bundle is for ${statement.audienceList.joinToString()}"
             refuse(StatementException.Reason.AUDIENCE, text)
         }
-        if (statement.serial.toULong() < floor.toULong()) {
+        if (statement.serial < floor) {
             val text = "bundle ${statement.name} has serial ${statement.serial}; those below $floor are withdrawn"
             refuse(StatementException.Reason.SERIAL, text)
         }
@@ -148,7 +148,7 @@ internal object Statements {
         statement: Statement,
         nowS: Double,
     ) {
-        if (nowS > statement.notAfter.toULong().toDouble() + CLOCK_S) {
+        if (nowS > statement.notAfter + CLOCK_S) {
             refuse(StatementException.Reason.EXPIRED, "the publisher's statement about the bundle has ended")
         }
     }
@@ -157,11 +157,12 @@ internal object Statements {
         statement.manifest.size() == DIGEST_BYTES &&
             statement.publisher.size() == DIGEST_BYTES &&
             statement.name.codePointCount(0, statement.name.length) in 1..MAX_NAME_CHARACTERS &&
-            statement.serial != 0L &&
-            statement.floor.toULong() <= statement.serial.toULong() &&
+            // The wire's numbers have no sign; those from 2^63 on are negative here.
+            statement.serial > 0 &&
+            statement.floor in 0..statement.serial &&
             statement.audienceList.isEmpty() == statement.anyApp &&
             statement.audienceList.none(String::isEmpty) &&
-            statement.notAfter != 0L
+            statement.notAfter > 0
 
     private fun refuse(
         reason: StatementException.Reason,
