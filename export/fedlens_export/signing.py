@@ -52,11 +52,7 @@ def new_key(name: Path) -> Publisher:
     Raises:
         NotSigned: One of the files is there, or cannot be written.
     """
-    key = ec.generate_private_key(ec.SECP256R1())
-    private = key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
-    public = key.public_key().public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
+    private, public = statements.key_pair()
     files = {name.with_name(name.name + PUBLIC): (public, 0o644), name.with_name(name.name + PRIVATE): (private, 0o600)}
     for file in files:
         if file.exists():
@@ -67,7 +63,7 @@ def new_key(name: Path) -> Publisher:
                 stream.write(content)
     except OSError as error:
         raise NotSigned(f"the key cannot be written: {error}") from error
-    return Publisher.of(key.public_key())
+    return Publisher.of_pem(public)
 
 
 def private_key(file: Path) -> ec.EllipticCurvePrivateKey:

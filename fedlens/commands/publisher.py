@@ -76,20 +76,9 @@ def sign(
 
 
 def signed_as(bundle: "Bundle", key: Path, terms: "Terms") -> list[str]:
-    """Write a signed statement into a bundle's folder; returns what it says.
-
-    Raises:
-        ExportError: The key or the terms cannot be used.
-        OSError: The file cannot be written.
-    """
-    import time
-
+    """Sign a bundle; returns lines that say how. Errors as of `sign_bundle`."""
+    from fedlens.publishing import sign_bundle
     from fedlens.reports.statement_report import statement_lines, statement_values
-    from fedlens.whole_file import replacing
-    from fedlens_export.signing import private_key, stated
-    from fedlens_proto.manifest import STATEMENT_FILE
 
-    whole = stated(bundle, private_key(key), terms, time.time())
-    with replacing(bundle.folder / STATEMENT_FILE) as partial:
-        partial.write_bytes(whole)
-    return [f"{heading:<16}{text}" for heading, text in statement_lines(statement_values(whole, bundle.id))]
+    values = statement_values(sign_bundle(bundle, key, terms), bundle.id)
+    return [f"{heading:<16}{text}" for heading, text in statement_lines(values)]

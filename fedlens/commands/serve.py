@@ -19,7 +19,8 @@ def serve(
         Path | None,
         typer.Option(
             metavar="DIR",
-            help="Write a configuration, tokens, an empty state and, for loopback, a certificate into DIR, and exit.",
+            help="Write a configuration, tokens, a publisher's key, an empty state and, for loopback, a certificate "
+            "into DIR, and exit.",
         ),
     ] = None,
     new_data: Annotated[
@@ -78,7 +79,7 @@ def _initialise(folder: Path, host: str, port: int, admin_port: int) -> None:
     from fedlens_server.config import is_loopback
     from fedlens_server.init import initialise
 
-    written = initialise(folder, host, port, admin_port)
+    written = initialise(folder, host, port, admin_port, publisher=True)
     typer.echo("wrote " + ", ".join(str(path) for path in written))
     if not is_loopback(host):
         typer.echo(

@@ -23,6 +23,7 @@ from fedlens.demo.server_process import ServerProcess
 from fedlens.digits import write_digits
 from fedlens.errors import FedlensError
 from fedlens.model_file import fetch_model
+from fedlens.publishing import sign_bundle
 from fedlens.reports.page import versions_of
 from fedlens.reports.task_report import unfinished
 from fedlens_edge_client.emulation.faults import FaultPlan
@@ -35,8 +36,10 @@ from fedlens_edge_client.emulation.partitions import PhotoPool
 from fedlens_edge_client.engines.choice import EngineName, make_engine
 from fedlens_edge_client.storage.folder_album import UNREADABLE
 from fedlens_edge_client.storage.model_file import read_model
+from fedlens_export.signing import Terms
 from fedlens_proto.manifest import Bundle
 from fedlens_proto.v1 import admin_pb2
+from fedlens_server.init import PUBLISHER_KEY
 
 MODEL_FILE = "model.safetensors"
 TASK = "demo"
@@ -120,8 +123,9 @@ def run_demo(
         _say_scale(console, pool, scale, config)
         rounds = config.rounds or recipe.rounds
         model = config.out / MODEL_FILE
-        with ServerProcess.fresh(run / "server") as server:
+        with ServerProcess.fresh(run / "server", publisher=True) as server:
             say(console, f"the server answers at {server.url}")
+            sign_bundle(bundle, server.folder / PUBLISHER_KEY, Terms(any_app=True))
             fleet = _fleet(config, scale, pool, server, run)
             admin = AdminClient(server.profile)
             admin.create_task(TASK, [bundle], recipe.settings(scale, rounds, config.seed))

@@ -45,9 +45,9 @@ class ServerProcess:
         self._log = folder / "server.log"
 
     @classmethod
-    def fresh(cls, folder: Path) -> Self:
-        """A server with HTTPS on free ports and new tokens and certificates; makes `folder`."""
-        initialise(folder, port=0, admin_port=0)
+    def fresh(cls, folder: Path, *, publisher: bool = False) -> Self:
+        """A server with HTTPS on free ports and new tokens and certificates, as of `initialise`; makes `folder`."""
+        initialise(folder, port=0, admin_port=0, publisher=publisher)
         return cls(folder)
 
     def __enter__(self) -> Self:

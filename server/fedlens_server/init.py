@@ -10,6 +10,7 @@ from pathlib import Path
 
 import trustme
 
+from fedlens_proto.programs.statements import key_pair
 from fedlens_proto.v1 import admission_pb2
 from fedlens_server.clock import SystemClock
 from fedlens_server.config import ConfigError, is_loopback
@@ -21,9 +22,15 @@ from fedlens_server.store.database import DATABASE_FILE
 CONFIG = "fedlens.toml"
 DATA = "data"
 PROFILE = "admin.toml"
+PUBLISHER_KEY, PUBLISHER = "publisher.key", "publisher.pub"
 _ROLES = {"trainer": admission_pb2.TOKEN_ROLE_TRAINER, "evaluator": admission_pb2.TOKEN_ROLE_EVALUATOR}
 _SECRET = 0o600
 _PUBLIC = 0o644
+_PUBLISHERS = f"""
+# New tasks take bundles that this key's owner signed. Beside the server, {PUBLISHER_KEY} guards against mistakes alone:
+# keep it where bundles are made.
+publishers = ["{PUBLISHER}"]
+"""
 _TEMPLATE = """\
 # Written by `fedlens serve --init`. docs/operate.md lists all keys. Relative paths are relative to this file.
 
@@ -33,7 +40,7 @@ port = {port}
 certfile = "server.pem"
 keyfile = "server.key"
 data = "{data}"
-
+{publishers}
 [admin]
 host = "127.0.0.1"
 port = {admin_port}
@@ -43,20 +50,33 @@ token_sha256 = "{admin}"
 """
 
 
-def initialise(folder: Path, host: str = "127.0.0.1", port: int = 8443, admin_port: int = 8444) -> list[Path]:
+def initialise(
+    folder: Path, host: str = "127.0.0.1", port: int = 8443, admin_port: int = 8444, *, publisher: bool = False
+) -> list[Path]:
     """Write a config, tokens, an admin profile and an empty state; for a loopback `host` also a certificate.
 
-    Writes all files or none. Returns their paths, the config first and the folder of the state last.
+    Writes all files or none. Returns their paths, the config first and the folder of the state last. With `publisher`
+    there is a key that signs bundles, and the server takes no others.
 
     Raises:
         ConfigError: A file or a state exists already, or the folder cannot be written.
     """
     new = {name: secrets.token_urlsafe(32) for name in ("admin", *_ROLES)}
     admin = tokens.hashed(new["admin"])
-    config = _TEMPLATE.format(host=json.dumps(host), port=port, admin_port=admin_port, data=DATA, admin=admin)
+    config = _TEMPLATE.format(
+        host=json.dumps(host),
+        port=port,
+        admin_port=admin_port,
+        data=DATA,
+        admin=admin,
+        publishers=_PUBLISHERS if publisher else "",
+    )
     profile = f'url = "https://127.0.0.1:{admin_port}"\n'
     files = {CONFIG: (config.encode(), _PUBLIC)}
     files |= {f"{name}.token": (f"{token}\n".encode(), _SECRET) for name, token in new.items()}
+    if publisher:
+        private, public = key_pair()
+        files |= {PUBLISHER_KEY: (private, _SECRET), PUBLISHER: (public, _PUBLIC)}
     if is_loopback(host):
         files |= _certificate(host)
         profile += 'ca = "ca.pem"\n'

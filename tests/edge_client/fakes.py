@@ -51,6 +51,7 @@ class FakeServer:
     check_ins: list[check_in_pb2.CheckInRequest] = field(default_factory=list)
     sets: dict[str, bytes] = field(default_factory=dict)  # blobs by name, as assignments list them
     differences: dict[str, assignment_pb2.Difference] = field(default_factory=dict)
+    statement: bytes = b""  # about the bundle
     port: int | None = None
 
     async def __aenter__(self) -> Self:
@@ -103,6 +104,7 @@ class FakeServer:
             ],
             local_plan=self.plan,
             answer=self.answer,
+            statement=self.statement,
         )
 
     def after_update(self, trouble: Trouble) -> Trouble:
@@ -155,6 +157,7 @@ class FakeServer:
                 sets=given.sets,
                 rules=plans.start_rules(self.plan),
                 extractors=self.plan.extractors,
+                statement=given.statement,
             )
             return reply(check_in_pb2.CheckInResponse(finished=check_in_pb2.Finished(models=[model])))
         return reply(check_in_pb2.CheckInResponse(assignment=self.assignment()))

@@ -88,6 +88,7 @@ def test_field_1_of_every_request_is_the_protocol() -> None:
         "EnrolRequest",
         "FailureRequest",
         "ForgetRequest",
+        "RenewTaskRequest",
         "RoundRequest",
         "UpdateHeader",
     }

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from fedlens_proto import blob, plans, wire
+from fedlens_proto.programs.statements import Publisher
 from fedlens_proto.v1 import admin_pb2, assignment_pb2, check_in_pb2, enrolment_pb2, manifest_pb2, update_pb2
 from fedlens_server.engine import aggregation, assignments, clients, evaluation, recovery, rounds, updates
 from fedlens_server.engine.cohorts.members import Member, RoundKey
@@ -132,11 +133,12 @@ class Bench:
     def __init__(self, folder: Path, clock: ManualClock | None = None) -> None:
         self.folder = folder
         self.clock = clock or ManualClock()
+        self.publishers: list[Publisher] = []
         self._open()
 
     def _open(self) -> None:
         self.store = Store.open(self.folder)
-        self.federation = recovery.load(self.store, self.clock, method_modules=True)
+        self.federation = recovery.load(self.store, self.clock, method_modules=True, publishers=self.publishers)
         self.begun: dict[tuple[bytes, int, int], Membership] = {}
 
     def close(self) -> None:
@@ -165,7 +167,11 @@ class Bench:
                 tasks.put_part(self.federation, incoming.finish()).result()
 
     def create(
-        self, settings_json: str, bundles: Sequence[TinyBundle] | None = None, name: str = "task"
+        self,
+        settings_json: str,
+        bundles: Sequence[TinyBundle] | None = None,
+        name: str = "task",
+        statements: Sequence[bytes] = (),
     ) -> admin_pb2.Task:
         bundles = bundles or [tiny_bundle()]
         for bundle in bundles:
@@ -173,7 +179,11 @@ class Bench:
         return tasks.create(
             self.federation,
             admin_pb2.CreateTaskRequest(
-                protocol=1, name=name, manifests=[bundle.manifest for bundle in bundles], settings_json=settings_json
+                protocol=1,
+                name=name,
+                manifests=[bundle.manifest for bundle in bundles],
+                settings_json=settings_json,
+                statements=statements,
             ),
             ADMIN,
         ).result()

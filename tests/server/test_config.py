@@ -6,8 +6,11 @@ from ipaddress import ip_network
 from pathlib import Path
 
 import pytest
+from cryptography.hazmat.primitives.serialization import load_der_public_key
 from sqlalchemy import select
 
+from fedlens_export.signing import private_key
+from fedlens_proto.programs.statements import Publisher
 from fedlens_server import config as config_module
 from fedlens_server.config import Config, ConfigError, load
 from fedlens_server.init import initialise
@@ -214,6 +217,29 @@ def test_init_keeps_secrets_from_other_users(tmp_path: Path) -> None:
 
     secret = {path.name for path in written if path.stat().st_mode & 0o077 == 0}
     assert secret == {"admin.token", "trainer.token", "evaluator.token", "server.key", "data"}
+
+
+def test_init_makes_a_publisher_whose_bundles_alone_the_server_takes(tmp_path: Path) -> None:
+    written = initialise(tmp_path, publisher=True)
+
+    (publisher,) = load(written[0]).server.publishers
+    assert publisher.id == Publisher.of_pem((tmp_path / "publisher.pub").read_bytes()).id
+    assert (tmp_path / "publisher.key").stat().st_mode & 0o077 == 0
+    assert private_key(tmp_path / "publisher.key").public_key() == load_der_public_key(publisher.der)
+    assert load(initialise(tmp_path / "other")[0]).server.publishers == ()
+
+
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [
+        ('"publisher.pub"', "server.publishers: found 'publisher.pub', must be a list of paths of .pub files"),
+        ("[1]", "found [1], must be a list of paths"),
+        ('["gone.pub"]', "gone.pub', which cannot be read: No such file or directory"),
+        ('["fedlens.toml"]', "found ['fedlens.toml']: this is no public key in PEM form"),
+    ],
+)
+def test_a_publisher_that_is_no_public_key_is_refused(tmp_path: Path, value: str, told: str) -> None:
+    assert told in refusal(tmp_path, f"[server]\npublishers = {value}\n{ADMIN}")
 
 
 def test_init_overwrites_nothing_and_leaves_nothing_half_done(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from typing import Self
 from fedlens_edge_client.background import CancellableExecutor
 from fedlens_edge_client.client.assignments import Assignments
 from fedlens_edge_client.client.clock import Clock, SystemClock
+from fedlens_edge_client.client.current_models import CurrentModels
 from fedlens_edge_client.client.delivery import Delivery, Failure
 from fedlens_edge_client.client.events import (
     Enrolled,
@@ -31,7 +32,7 @@ from fedlens_edge_client.client.pacing import Pauses
 from fedlens_edge_client.client.transport import Transport
 from fedlens_edge_client.engines import Engine, EngineError
 from fedlens_edge_client.engines.choice import ABILITIES, EngineName, make_engine
-from fedlens_edge_client.errors import AssignmentFailed, BadResponse, ModelError, Refused, StateError
+from fedlens_edge_client.errors import AssignmentFailed, BadResponse, Refused, StateError
 from fedlens_edge_client.policy import Policy
 from fedlens_edge_client.storage.album import Album, Photo
 from fedlens_edge_client.storage.cache import Cache
@@ -45,7 +46,7 @@ from fedlens_edge_client.storage.tensor_files import TensorFiles
 from fedlens_edge_client.training import requirements
 from fedlens_edge_client.training.label_distribution import NoisyAnswers, PrivateGenerator
 from fedlens_edge_client.trust import TRUST_SERVER, Trust, TrustServer
-from fedlens_proto import plans, wire
+from fedlens_proto import wire
 from fedlens_proto.errors import ProtoError
 from fedlens_proto.manifest import Bundle
 from fedlens_proto.programs.statements import Publisher
@@ -154,7 +155,7 @@ class EdgeClient:
         self._hold_ms, self._durable, self._clock = hold_ms, durable, clock or SystemClock()
         self._open = AsyncExitStack()
         self._role: str | None = None
-        self._models: list[check_in_pb2.CurrentModel] = []
+        self._models = CurrentModels()
         self._may_have_result, self._enrolled_again = True, False
         self._ended = self._not_provided = (0, 0)  # no task and round have these numbers
 
@@ -212,7 +213,7 @@ class EdgeClient:
                 raise
         # The server has lost its record of this client, so earlier task and round numbers are invalid.
         self._enrolled_again = True
-        self._role, self._models = None, []
+        self._role, self._models = None, CurrentModels()
         await self._disk.run(self._state.reset)
         return await self._next_outcome()
 
@@ -231,7 +232,7 @@ class EdgeClient:
             PhotoUnreadable: The photo cannot be decoded.
             EdgeClientError: The model cannot be fetched, assembled or run.
         """
-        return await self._assignments.predict(self._model_of(task), photo)
+        return await self._assignments.predict(self._models.of(task), photo)
 
     async def classify(self, photos: Sequence[Photo], *, task: int | None = None) -> dict[bytes, int]:
         """The most probable class of each photo by the model of `predict`; features are cached, as in a round.
@@ -247,7 +248,7 @@ class EdgeClient:
             ModelError: No check-in has named a model yet.
             EdgeClientError: The model cannot be fetched, assembled or run.
         """
-        return await self._assignments.classify(self._model_of(task), photos)
+        return await self._assignments.classify(self._models.of(task), photos)
 
     async def forget(self) -> bool:
         """Make the server delete everything about this client, then delete the identity here.
@@ -259,7 +260,7 @@ class EdgeClient:
         """
         response = await self._transport.forget()
         await self._disk.run(self._state.erase)
-        self._role, self._models = None, []
+        self._role, self._models = None, CurrentModels()
         return response.aggregating
 
     def _open_all(self, stack: AsyncExitStack) -> None:
@@ -325,15 +326,15 @@ class EdgeClient:
             response = await self._check_in()
             kind = response.WhichOneof("result")
             if kind == "assignment":
-                self._remember_model(response.assignment)
+                self._models.take(response.assignment)
                 outcome = await self._take_part(response.assignment)
                 if outcome is not None:
                     return outcome
             elif kind == "wait":
-                self._models = list(response.wait.models)
+                self._models = CurrentModels(response.wait.models)
                 await self._pauses.take(response.wait, time.monotonic() - started)
             elif kind == "finished":
-                self._models = list(response.finished.models)
+                self._models = CurrentModels(response.finished.models)
                 self._emit(TasksFinished())
                 return TasksFinished()
             else:
@@ -367,29 +368,6 @@ class EdgeClient:
         if self._role == "evaluator":
             return 0
         return sum(not photo.is_test for photo in self._album.photos(0).photos)
-
-    def _remember_model(self, assignment: assignment_pb2.Assignment) -> None:
-        """Replace this task's entry by what the plan starts from, unless it needs values to do so; keep the others."""
-        plan = assignment.local_plan
-        rules = plans.start_rules(plan)
-        if not rules or any(rule.source.value for rule in rules):
-            return
-        model = check_in_pb2.CurrentModel(
-            task=assignment.task,
-            bundle=assignment.bundle,
-            sets=assignment.sets,
-            rules=rules,
-            extractors=plan.extractors,
-            statement=assignment.statement,
-        )
-        others = [other for other in self._models if other.task != model.task]
-        self._models = sorted([*others, model], key=lambda model: model.task)
-
-    def _model_of(self, task: int | None) -> check_in_pb2.CurrentModel:
-        for model in self._models:
-            if model.rules and task in (None, model.task):
-                return model
-        raise ModelError("the server has named no model for this client yet; check in first (run or run_once)")
 
     async def _take_part(self, assignment: assignment_pb2.Assignment) -> Outcome | None:
         key = (assignment.task, assignment.round)

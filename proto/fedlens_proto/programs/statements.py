@@ -70,6 +70,14 @@ class Publisher:
         return True
 
 
+def key_pair() -> tuple[bytes, bytes]:
+    """A new private key of a publisher, which nothing protects, and its public key, both in PEM form."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    encoding = serialization.Encoding.PEM
+    private = key.private_bytes(encoding, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    return private, key.public_key().public_bytes(encoding, serialization.PublicFormat.SubjectPublicKeyInfo)
+
+
 def verified(signed: bytes, manifest: bytes, publishers: Iterable[Publisher]) -> pb.Statement:
     """The statement about a bundle, if one of these publishers signed it.
 

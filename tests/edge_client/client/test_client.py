@@ -443,7 +443,13 @@ async def test_a_check_in_tells_the_apps_version_and_a_wait_says_what_is_missing
 def test_a_version_that_is_no_unsigned_number_of_32_bits_is_refused(federation: Federation) -> None:
     for version in (-1, 1 << 32):
         with pytest.raises(ValueError, match=f"client_version: found {version}, must be 0 to 4294967295"):
-            federation.client(federation.server(), client_version=version)
+            EdgeClient(
+                "http://127.0.0.1:1",
+                federation.state,
+                FolderAlbum(federation.photos),
+                publishers=TRUST_SERVER,
+                client_version=version,
+            )
 
 
 async def test_waiting_is_told_and_lasts_as_long_as_the_server_says(federation: Federation) -> None:

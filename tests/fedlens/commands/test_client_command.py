@@ -2,6 +2,7 @@ import asyncio
 import os
 import signal
 import sys
+import time
 from io import StringIO
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from fedlens_edge_client.client import client as client_module
 from fedlens_edge_client.client.events import Retrying, Waiting
 from fedlens_edge_client.engines.choice import EngineName
 from fedlens_edge_client.training import requirements
+from fedlens_export.signing import Terms, new_key, private_key, stated
 from fedlens_proto.manifest import Bundle
 from fedlens_proto.v1 import manifest_pb2 as pb
 from tests.edge_client.fakes import TOKEN, FakeServer, answering, fedavg_plan, refusal
@@ -85,6 +87,32 @@ async def test_a_wrong_token_ends_with_the_reason(bundle: Bundle, tmp_path: Path
 
     assert result.exit_code == 1
     assert result.stderr == "fedlens: the server refuses (forbidden): this enrolment token is not known\n"
+
+
+async def test_a_client_asks_for_its_publisher_and_remembers_what_it_withdrew(bundle: Bundle, tmp_path: Path) -> None:
+    new_key(tmp_path / "ann")
+    key = private_key(tmp_path / "ann.key")
+    files = ("--photos", tmp_path / "photos", "--floors", tmp_path / "floors", "--publisher", tmp_path / "ann.pub")
+
+    async def run(state: str, serial: int, floor: int) -> Result:
+        async with FakeServer(bundle, fedavg_plan()) as server:
+            terms = Terms(name="pets", any_app=True, serial=serial, floor=floor)
+            server.statement = stated(bundle, key, terms, time.time())
+            command = ("client", "--server", server.url, "--state", tmp_path / state, *files, "--once")
+            return await asyncio.to_thread(fedlens, *command, FEDLENS_ENROLMENT_TOKEN=TOKEN)
+
+    newer, older = await run("one", 7, 7), await run("other", 6, 0)
+
+    assert (newer.exit_code, older.exit_code) == (0, 1)
+    assert "has serial 6; its publisher withdrew those below 7" in " ".join(older.stdout.split())
+
+
+@pytest.mark.parametrize("both", [True, False])
+def test_a_client_needs_publishers_or_trust_in_the_server(tmp_path: Path, both: bool) -> None:
+    trust = ("--publisher", tmp_path / "a.pub", "--trust-server") if both else ()
+    result = fedlens("client", "--server", "https://a", "--photos", tmp_path, "--state", tmp_path, *trust)
+
+    assert "Give --publisher FILE, or --trust-server" in error_text(result, status=2)
 
 
 @pytest.mark.parametrize(
@@ -192,7 +220,7 @@ async def test_a_round_that_is_given_up_is_an_error_of_once(bundle: Bundle, tmp_
 async def test_control_c_ends_a_waiting_client_cleanly(bundle: Bundle, tmp_path: Path) -> None:
     async with FakeServer(bundle, fedavg_plan(), rounds=0, hold_s=30.0) as server:
         command = [sys.executable, "-c", "from fedlens.cli import main; main()", "client", "--server", server.url]
-        command += ["--photos", str(tmp_path / "photos"), "--state", str(tmp_path / "state")]
+        command += ["--trust-server", "--photos", str(tmp_path / "photos"), "--state", str(tmp_path / "state")]
         token, pipe = {"FEDLENS_ENROLMENT_TOKEN": TOKEN}, asyncio.subprocess.PIPE
         process = await asyncio.create_subprocess_exec(*command, env=os.environ | token, stdout=pipe, stderr=pipe)
         assert process.stdout is not None

@@ -15,9 +15,13 @@ from safetensors import safe_open
 from torch import nn
 from typer.testing import Result
 
+from fedlens import publishing
+from fedlens.publishing import sign_bundle
 from fedlens_export.exporting import Training, whole_model_bundle
 from fedlens_export.network import Normalisation
+from fedlens_export.signing import Terms, new_key
 from fedlens_proto.blob import Blob
+from fedlens_proto.manifest import Bundle
 from fedlens_proto.v1 import update_pb2
 from tests.fedlens.commands.cli import error_text, fedlens
 from tests.server.bundles import tiny_bundle
@@ -64,6 +68,29 @@ async def with_one_round(server: Server, bundle: str = "bundle") -> None:
     assignment = await client.assignment()
     await client.upload(assignment, update(assignment, trained(value=2.0)))
     await client.check_in(hold_ms=10_000)
+
+
+async def test_a_task_takes_statements_with_its_bundle_and_newer_ones_later(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(publishing.time, "time", server.clock.now)
+
+    def sign(days: int) -> None:
+        sign_bundle(Bundle.open(tmp_path / "bundle"), tmp_path / "ann.key", Terms(any_app=True, days=days))
+
+    publisher = new_key(tmp_path / "ann")
+    unsigned = await task("renew", "demo", "--bundle", "bundle")
+    sign(days=10)
+    made = json.loads((await created("--json")).stdout)
+    shown = await task("show", "demo")
+    sign(days=90)
+    renewed = json.loads((await task("renew", "demo", "--bundle", "bundle", "--json")).stdout)
+
+    assert "bundle: nobody has signed it; sign it with `fedlens sign`" in error_text(unsigned)
+    assert made["statements"][0]["publisher"] == publisher.id.hex()
+    assert "ends in 10 days: sign the bundle anew" in " ".join(shown.stdout.split())
+    assert (len(made["notices"]), renewed["notices"]) == (1, [])
+    assert renewed["statements"][0]["not_after"] > made["statements"][0]["not_after"]
 
 
 async def test_a_task_is_created_with_its_settings(server: Server) -> None:

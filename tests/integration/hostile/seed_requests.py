@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from google.protobuf.message import Message
 
+from fedlens_export.signing import signed
 from fedlens_proto import keyed_hash, plans
 from fedlens_proto.blob import Array, encode
 from fedlens_proto.v1 import (
@@ -28,6 +29,7 @@ from tests.integration.hostile.mutations import Request
 from tests.integration.hostile.plain_server import PlainServer, Reply
 from tests.server import networks
 from tests.server.bundles import TinyBundle, sealed, tiny_bundle
+from tests.vectors.statements import KEYS, statement
 
 # Honest clients run programs of another format, and so are never drawn for these tasks, nor these clients for theirs.
 PTE = manifest_pb2.PROGRAM_FORMAT_PTE
@@ -267,6 +269,12 @@ def change_task(world: World, random: Random) -> Request:
     return of_task("/settings", world, random, message)
 
 
+def renew_task(world: World, random: Random) -> Request:
+    bundle = sha256(_bundle(random).manifest).digest()
+    signed_one = signed(statement(manifest=bundle, serial=random.randrange(1, 4), floor=0), KEYS["ann"])
+    return of_task("/statements", world, random, admin_pb2.RenewTaskRequest(protocol=1, statements=[signed_one]))
+
+
 def of_one_round(action: str, world: World, random: Random) -> Request:
     return of_task(action, world, random, admin_pb2.RoundRequest(protocol=1, round=random.randrange(30)))
 
@@ -344,6 +352,7 @@ API_SEEDS: dict[Endpoint, tuple[float, Seed]] = {
     ("operators", "POST", "/v1/admin/tasks/{task}/resume"): (2, partial(of_task, "/resume")),
     ("operators", "POST", "/v1/admin/tasks/{task}/deadline"): (1, partial(of_task, "/deadline")),
     ("operators", "POST", "/v1/admin/tasks/{task}/settings"): (1, change_task),
+    ("operators", "POST", "/v1/admin/tasks/{task}/statements"): (1, renew_task),
     ("operators", "POST", "/v1/admin/tasks/{task}/rollback"): (1, partial(of_one_round, "/rollback")),
     ("operators", "POST", "/v1/admin/tasks/{task}/release"): (1, partial(of_one_round, "/release")),
     ("operators", "GET", "/v1/admin/tasks/{task}/model"): (1, partial(of_task, "/model")),

@@ -51,7 +51,7 @@ OPERATE = frozenset(
         ("DELETE", "/v1/admin/tasks/{task}"),
         *(
             ("POST", f"/v1/admin/tasks/{{task}}/{what}")
-            for what in ("stop", "pause", "resume", "deadline", "settings", "rollback", "release")
+            for what in ("stop", "pause", "resume", "deadline", "settings", "statements", "rollback", "release")
         ),
         ("POST", "/v1/admin/clients/{client}/ban"),
         ("POST", "/v1/admin/clients/{client}/unban"),
