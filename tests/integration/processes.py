@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Self
 
 from fedlens.demo import server_process
+from fedlens_server.init import initialise
 
 FEDLENS = Path(sys.executable).parent / "fedlens"
 
@@ -22,8 +23,7 @@ class ServerProcess(server_process.ServerProcess):
     def prepared(cls, folder: Path) -> Self:
         """One with a fresh configuration in `folder`, not started."""
         client_port, admin_port = free_ports(2)
-        ports = ["--port", str(client_port), "--admin-port", str(admin_port)]
-        run_fedlens("serve", "--init", str(folder), *ports)
+        initialise(folder, port=client_port, admin_port=admin_port)
         return cls(folder)
 
     def task(self, *arguments: str) -> dict[str, object]:
