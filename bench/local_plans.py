@@ -32,7 +32,7 @@ from fedlens_edge_client.engines import Engine, Rows
 from fedlens_edge_client.engines.executorch import ExecutorchEngine
 from fedlens_edge_client.engines.memory import keep_freed_memory
 from fedlens_edge_client.engines.torch import TorchEngine
-from fedlens_edge_client.policy import Policy
+from fedlens_edge_client.policy import EMULATED
 from fedlens_edge_client.storage.cache import Cache
 from fedlens_edge_client.storage.folder_album import FolderAlbum
 from fedlens_edge_client.trust import TRUST_SERVER
@@ -157,7 +157,7 @@ async def _take_part(bundles: Mapping[str, Bundle], folder: Path) -> list[_Recor
                 enrolment_token=server.trainer_token,
                 secret=secret,
                 transport=_Recording(HttpTransport(between, secret), record),
-                policy=Policy(tables=None),
+                policy=EMULATED,
                 on_event=record.happened,
                 cache=record.cache,
             )

@@ -17,7 +17,11 @@ class Policy:
         most_epsilon: Largest epsilon for noisy shares; a larger one adds too little noise.
         answer_exactly_after_noise: A server that has noisy shares of the same classes may learn class counts and
             confusion, although these undo the noise.
-        tables: Names of the tables that the server may learn; None: all. See `what-leaves-the-device.md`.
+        tables: Names of the tables that the server may learn, and of sets of client state that may be in what it gets,
+            as `state/NAME`; None: all. See `what-leaves-the-device.md`.
+        least_train_photos: Fewest photos to train on; an update from fewer shows much of each.
+        least_batches: Fewest batches of a training on own photos; the change after one batch is a gradient, from which
+            photos can be reconstructed.
         bundles: Digests of the only manifests that may run here; None trusts the server's choice.
     """
 
@@ -29,4 +33,10 @@ class Policy:
     most_epsilon: float = inf
     answer_exactly_after_noise: bool = False
     tables: frozenset[str] | None = frozenset()
+    least_train_photos: int = 8
+    least_batches: int = 2
     bundles: frozenset[bytes] | None = None
+
+
+EMULATED = Policy(tables=None, least_train_photos=0, least_batches=0)
+"""The policy of emulated clients, whose photos are nobody's secret."""

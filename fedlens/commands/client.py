@@ -65,7 +65,10 @@ def client(
     ] = None,
     allow_table: Annotated[
         list[str] | None,
-        typer.Option(help="Name of a table that the server may learn; may be given several times. Default: none."),
+        typer.Option(
+            help="Name of a table that the server may learn, or state/NAME of client state that may be part of what it "
+            "gets; may be given several times. Default: none."
+        ),
     ] = None,
     engine: Annotated[EngineChoice, typer.Option(help=ENGINE_HELP)] = "torch",
     client_version: Annotated[

@@ -20,6 +20,8 @@ FORMAT = 1
 MAX_TABLE_BYTES = 64 << 20
 """Largest table, unless the bundle's weights are larger; also the most bytes of uploaded tables."""
 PREDICT = "predict"
+STATE = "state/"
+"""Before the name of a set of client state, in `consents`."""
 
 Schema = Mapping[str, TensorSpec]
 
@@ -115,6 +117,11 @@ def reads_rows(plan: pb.LocalPlan, rows: pb.Rows) -> bool:
     return any(rows in (each.train.rows, each.derive.rows) for each in plan.instructions)
 
 
+def steps(train: pb.Train, num_examples: int, batch: int) -> int:
+    """The number of steps of a training on so many rows."""
+    return train.steps if train.HasField("steps") else train.epochs * -(-num_examples // batch)
+
+
 def asks(plan: pb.LocalPlan, statistic: str) -> bool:
     """True if a plan asks for a statistic, such as `confusion`."""
     return any(each.WhichOneof("kind") == statistic for each in plan.statistics)
@@ -176,6 +183,36 @@ def tables(plan: pb.LocalPlan, manifest: manifest_pb2.Manifest) -> dict[str, Val
     known = made(plan, manifest)
     found = {upload.name: known[upload.value] for upload in plan.uploads}
     return {name: value for name, value in found.items() if value.makes != WEIGHTS}
+
+
+def consents(plan: pb.LocalPlan, manifest: manifest_pb2.Manifest) -> set[str]:
+    """Names of what a plan uploads that a client's owner has to allow by name.
+
+    These are tables, by what they are, and sets of the client's state, as `state/NAME`, from which uploaded weights are
+    assembled or trained.
+    """
+    by_value = {instruction.value: instruction for instruction in plan.instructions}
+
+    def states(name: str, tensors: set[str]) -> set[str]:
+        """The sets of client state from which these tensors of weights come."""
+        instruction = by_value[name]
+        if instruction.HasField("train"):
+            return states(instruction.train.start, tensors)
+        if instruction.HasField("derive"):
+            found = [(binding.source, tensors) for binding in instruction.derive.bindings]
+        else:
+            rules = selected(instruction.assemble.rules, manifest)
+            found = [(rule.source, tensors & {spec.name for spec in specs}) for rule, specs in rules]
+        own = {source.state for source, among in found if source.state and among}
+        others = (states(source.value, among) for source, among in found if source.value and among)
+        return own.union(*others)
+
+    asked = {table.makes for table in tables(plan, manifest).values()}
+    for upload in plan.uploads:
+        if made(plan, manifest)[upload.value].makes == WEIGHTS:
+            chosen = {tensor.name for tensor in select(manifest.tensors, upload.tensors)}
+            asked |= {f"{STATE}{name}" for name in states(upload.value, chosen)}
+    return asked
 
 
 def is_about_photos(plan: pb.LocalPlan, value: str) -> bool:

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from fedlens_edge_client import EdgeClient, FolderAlbum
 from fedlens_edge_client.client.client import Outcome
 from fedlens_edge_client.client.events import Event
+from fedlens_edge_client.policy import EMULATED
 from fedlens_edge_client.trust import TRUST_SERVER
 from fedlens_proto.manifest import Bundle
 from fedlens_proto.v1 import assignment_pb2
@@ -41,6 +42,7 @@ class Federation:
             "state": self.state,
             "album": FolderAlbum(self.photos),
             "publishers": TRUST_SERVER,
+            "policy": EMULATED,
             "enrolment_token": TOKEN,
             "on_event": self.events.append,
             "engine_factory": LinearEngine,

@@ -41,6 +41,7 @@ NEEDED: dict[tuple[str, str], dict[str, Any]] = {
     ("fedconcat", "bias"): {"options": {**CONCAT, "labels": "bias"}},
     ("fedconcat", "noisy"): {"options": {**CONCAT, "labels": "noisy", "epsilon": 2.0}},
 }
+SHARED_STATE = {("fedfomo", ""): "state/model", ("fedsoft", ""): "state/model", ("fedap", ""): "state/norms"}
 ALWAYS = {"protocol", "phase", "bundle", "num_examples"}
 ANSWERS = {"class_counts": "class counts", "label_distribution": "noisy shares"}
 # The page's words by label.
@@ -67,6 +68,7 @@ class Recorder:
     bundles: dict[bytes, Bundle]
     sent: dict[int, set[Sent]] = field(default_factory=dict)  # by index of the phase
     plain: list[set[str]] = field(default_factory=list)  # other fields of headers
+    consents: set[str] = field(default_factory=set)  # that the server asks clients' owners for
 
     def note(self, raw: bytes, blobs: Blobs) -> None:
         header = update_pb2.UpdateHeader.FromString(raw[LENGTH.size :])
@@ -126,6 +128,7 @@ async def test_clients_send_what_the_page_says_and_nothing_else(
         self: DirectTransport, task: int, round_number: int, header: bytes, blobs: Blobs
     ) -> update_pb2.Receipt:
         recorder.note(header, blobs)
+        recorder.consents |= self._federation.tasks[task].consents
         return await send(self, task, round_number, header, blobs)
 
     monkeypatch.setattr(DirectTransport, "put_update", recorded)
@@ -137,3 +140,5 @@ async def test_clients_send_what_the_page_says_and_nothing_else(
     phases = rows()[method, variant].values()
     assert [recorder.sent[i] for i in sorted(recorder.sent)] == [{sent} for sent in phases]
     assert all(fields <= ALWAYS for fields in recorder.plain)
+    tables = set(re.findall(r"table `(\w+)`", str(recorder.sent)))
+    assert recorder.consents == tables | {SHARED_STATE.get((method, variant), "")} - {""}

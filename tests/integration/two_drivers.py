@@ -27,7 +27,7 @@ from fedlens_edge_client.emulation.fleet.messages import EVALUATOR
 from fedlens_edge_client.emulation.partitions import Partition, PartitionName, PhotoPool
 from fedlens_edge_client.engines import Engine
 from fedlens_edge_client.engines.choice import EngineName, make_engine
-from fedlens_edge_client.policy import Policy
+from fedlens_edge_client.policy import EMULATED
 from fedlens_edge_client.training.label_distribution import private_generator
 from fedlens_edge_client.trust import TRUST_SERVER
 from fedlens_proto.manifest import Bundle
@@ -82,7 +82,7 @@ def member(server: ServerProcess, fleet: FleetConfig, index: int, **changes: Any
         "transport": HttpTransport(server.url, secret, ssl_context=trust(server.ca), backoff=BACKOFF),
         "cache": fleet.cache(index),
         "features": fleet.features,
-        "policy": Policy(tables=None),
+        "policy": EMULATED,
     }
     return EdgeClient(server.url, fleet.folder(index), fleet.album(index), **(defaults | changes))
 

@@ -208,6 +208,7 @@ class Assignments:
                 self._downloads(plan, sets),
                 partial(self.client_state.current, task),
                 partial(progress.trained, task, round_number),
+                lambda count: requirements.check_amounts(plan, bundle.manifest, count, self.policy),
             )
         except AssignmentFailed as failure:
             found, known = {photo.label for photo in snapshot.photos}, bundle.manifest.class_names

@@ -51,6 +51,7 @@ def execute(
     downloads: Mapping[str, Tensors],
     client_state: ClientStateOf,
     on_step: OnStep = lambda step, steps, loss: None,
+    check_amounts: Callable[[int], None] = lambda photos: None,
 ) -> TrainingResult:
     """Execute a local plan that `plan_check.check` has accepted.
 
@@ -62,6 +63,7 @@ def execute(
         client_state: Returns client state by name, None if there is none yet.
         on_step: Called after every step with its number from 1, the number of all steps and its loss. An exception
             that it raises ends the training.
+        check_amounts: Called with the number of photos to train on, before anything is run; it may raise.
 
     Raises:
         AssignmentFailed: There are no photos to train on, or tensors do not fit the bundle.
@@ -75,6 +77,7 @@ def execute(
     counts_labels = not asked.isdisjoint({"class_counts", "label_distribution"})
     if (trains or counts_labels or plans.reads_rows(plan, assignment_pb2.ROWS_VALIDATION)) and not train.entries:
         raise AssignmentFailed(update_pb2.FAILURE_REASON_NO_PHOTOS, "there is no labelled train photo")
+    check_amounts(len(train))
     if plans.reads_rows(plan, assignment_pb2.ROWS_PUBLIC):
         rows[assignment_pb2.ROWS_PUBLIC] = public_photos(engine.bundle)
     counts = np.bincount(train.rows.labels, minlength=len(bundle.class_names))
@@ -126,7 +129,7 @@ def batches(
     Keyed hashes order the photos of an epoch; `training` counts the plan's trainings from 0. The last batch of an epoch
     is short or, with `LAST_BATCH_FILLED`, filled cyclically from the start of the epoch's order.
     """
-    left = steps_of(train, len(photos), batch)
+    left = plans.steps(train, len(photos), batch)
     fills = last_batch == manifest_pb2.LAST_BATCH_FILLED
     epoch = 0
     while left:
@@ -139,11 +142,6 @@ def batches(
             yield rows
             left -= 1
         epoch += 1
-
-
-def steps_of(train: assignment_pb2.Train, num_examples: int, batch: int) -> int:
-    """The number of steps of a training."""
-    return train.steps if train.HasField("steps") else train.epochs * -(-num_examples // batch)
 
 
 @dataclass
@@ -211,7 +209,7 @@ class _Run:
     def _steps(self) -> int:
         """The number of steps of the whole plan."""
         found = [each.train for each in self.assignment.local_plan.instructions if each.HasField("train")]
-        return sum(steps_of(train, len(self.rows[train.rows]), self._batch(train)) for train in found)
+        return sum(plans.steps(train, len(self.rows[train.rows]), self._batch(train)) for train in found)
 
     def _batch(self, train: assignment_pb2.Train) -> int:
         return batch_of(program(self._bundle, train.program))

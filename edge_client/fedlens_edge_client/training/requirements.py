@@ -7,8 +7,9 @@ from fedlens_edge_client.engines.choice import ABILITIES, EngineName
 from fedlens_edge_client.errors import AssignmentFailed
 from fedlens_edge_client.policy import Policy
 from fedlens_edge_client.training.label_distribution import NoisyAnswers
-from fedlens_proto import keyed_hash, plan_check, plans
+from fedlens_proto import keyed_hash, plan_check, plans, slots
 from fedlens_proto.errors import PlanRefused
+from fedlens_proto.manifest import program
 from fedlens_proto.v1 import assignment_pb2, check_in_pb2, enrolment_pb2, manifest_pb2, update_pb2
 
 _MODEL = "model"
@@ -59,6 +60,30 @@ def check_policy(assignment: assignment_pb2.Assignment, policy: Policy) -> None:
         _check_label_distribution(plan, policy)
         if asks & {"class_counts", "confusion"} or evaluates:
             raise _forbidden(_BESIDE_NOISE)
+
+
+def check_amounts(plan: assignment_pb2.LocalPlan, bundle: manifest_pb2.Manifest, photos: int, policy: Policy) -> None:
+    """Refuse to learn from so few photos, or in so few batches, that the result would show single photos.
+
+    Args:
+        plan: The local plan.
+        bundle: The manifest.
+        photos: The number of train photos that the plan may train on.
+        policy: The owner's.
+
+    Raises:
+        AssignmentFailed: With reason `policy`.
+    """
+    own = (assignment_pb2.ROWS_TRAIN, assignment_pb2.ROWS_VALIDATION)
+    if photos < policy.least_train_photos and any(plans.reads_rows(plan, rows) for rows in own):
+        raise _forbidden(f"{photos} photos to train on; it takes {policy.least_train_photos} or more")
+    for each in plan.instructions:
+        if each.HasField("train") and each.train.rows == assignment_pb2.ROWS_TRAIN:
+            steps = plans.steps(each.train, photos, slots.batch_of(program(bundle, each.train.program)))
+            if steps < policy.least_batches:
+                raise _forbidden(
+                    f"training {each.value!r} takes {steps} batches; it takes {policy.least_batches} or more"
+                )
 
 
 def check_earlier_answers(
@@ -114,9 +139,9 @@ def check(
         raise _unsupported(
             f"not supported: a local plan that takes {needed} bytes of memory; this device gives up to {memory}"
         )
-    for table in plans.tables(plan, bundle).values():
-        if policy.tables is not None and table.makes not in policy.tables:
-            raise _forbidden(f"table {table.makes!r} is not answered; allow it with --allow-table {table.makes}")
+    for name in sorted(plans.consents(plan, bundle)):
+        if policy.tables is not None and name not in policy.tables:
+            raise _forbidden(f"{name!r} does not leave this device; allow it with --allow-table {name}")
     if plans.asks(plan, "label_distribution") and _exact_tables(plan, bundle):
         raise _forbidden(_BESIDE_NOISE)
 

@@ -29,7 +29,7 @@ from fedlens_edge_client.emulation.faulty_transport import FaultyTransport
 from fedlens_edge_client.emulation.fleet.config import FleetConfig
 from fedlens_edge_client.emulation.fleet.messages import EVALUATOR
 from fedlens_edge_client.engines import Engine
-from fedlens_edge_client.policy import Policy
+from fedlens_edge_client.policy import EMULATED
 from fedlens_edge_client.storage.cache import Cache
 from fedlens_edge_client.training.label_distribution import private_generator
 from fedlens_edge_client.trust import TRUST_SERVER
@@ -241,7 +241,7 @@ class _Members:
             publishers=TRUST_SERVER,
             enrolment_token="evaluator" if index == EVALUATOR else "trainer",
             models=fleet.models_of(index),
-            policy=Policy(tables=None),
+            policy=EMULATED,
             on_event=lambda event: self._heard(index, cache, event),
             secret=secret,
             private_generator=partial(private_generator, secret),

@@ -32,10 +32,10 @@ class Profile:
         """True for trainers, false for evaluators."""
         return self.role == enrolment_pb2.CLIENT_ROLE_TRAINER
 
-    def sends(self, tables: Collection[str]) -> bool:
-        """Tell whether the client lets all these tables leave the device."""
+    def sends(self, asked: Collection[str]) -> bool:
+        """Tell whether the client lets all that has these names leave the device."""
         allowed = self.capabilities.tables
-        return ANY_TABLE in allowed or all(name in allowed for name in tables)
+        return ANY_TABLE in allowed or all(name in allowed for name in asked)
 
 
 @dataclass(frozen=True, slots=True)

@@ -142,12 +142,10 @@ class Task:
     upload_layouts: dict[tuple[int, bytes], tuple[Layout, ...]] = field(default_factory=dict)
 
     @cached_property
-    def tables(self) -> frozenset[str]:
-        """Names of the tables that clients upload, in any phase."""
-        uploaded = (
-            plans.tables(phase.plan, self.bundles_of(i)[0].manifest).values() for i, phase in enumerate(self.phases)
-        )
-        return frozenset(value.makes for values in uploaded for value in values)
+    def consents(self) -> frozenset[str]:
+        """Names of what clients upload, in any phase, that their owners have to allow."""
+        asked = (plans.consents(phase.plan, self.bundles_of(i)[0].manifest) for i, phase in enumerate(self.phases))
+        return frozenset[str]().union(*asked)
 
     @property
     def has_begun(self) -> bool:
@@ -266,6 +264,6 @@ class Task:
     def _suits(self, profile: Profile) -> bool:
         if self.fault or any(phase.plan.format > profile.capabilities.plan_format for phase in self.phases):
             return False
-        if profile.is_trainer and not profile.sends(self.tables):
+        if profile.is_trainer and not profile.sends(self.consents):
             return False
         return all(self.bundle_for(profile, phase) is not None for phase in range(len(self.phases)))

@@ -6,7 +6,7 @@ import pytest
 
 from fedlens_edge_client.engines.choice import EngineName
 from fedlens_edge_client.errors import AssignmentFailed
-from fedlens_edge_client.policy import Policy
+from fedlens_edge_client.policy import EMULATED, Policy
 from fedlens_edge_client.storage.state_folder import StateFolder
 from fedlens_edge_client.training import requirements
 from fedlens_edge_client.training.label_distribution import NoisyAnswers
@@ -90,7 +90,7 @@ def test_the_initial_weights_are_a_set_that_every_bundle_brings_along(bundle: Bu
     changed = assignment(bundle)
     start_of(changed.local_plan).CopyFrom(assignment_pb2.Source(state="mine", download="initial"))
 
-    requirements.check(changed, bundle.manifest, Policy())
+    requirements.check(changed, bundle.manifest, Policy(tables=frozenset({"state/mine"})))
 
 
 @pytest.mark.parametrize(
@@ -186,10 +186,76 @@ def test_a_table_is_answered_if_the_owner_allows_its_name(
 
 
 def test_no_table_is_answered_unless_the_owner_allows_it(manifest: manifest_pb2.Manifest) -> None:
-    with pytest.raises(AssignmentFailed, match="table 'sums' is not answered; allow it with --allow-table") as caught:
+    with pytest.raises(AssignmentFailed, match="'sums' does not leave this device; allow it with --allow") as caught:
         requirements.check(measuring(manifest), manifest, Policy())
 
     assert caught.value.reason == update_pb2.FAILURE_REASON_POLICY
+
+
+def rule(source: assignment_pb2.Source, *names: str) -> assignment_pb2.Rule:
+    return assignment_pb2.Rule(source=source, tensors=assignment_pb2.TensorSelector(names=names))
+
+
+OWN = plans.source(state="mine", download="initial")
+START = plans.assemble("start", rule(OWN))
+
+
+@pytest.mark.parametrize(
+    "instructions",
+    [
+        [plans.assemble("trained", rule(OWN))],
+        [START, plans.train()],
+        [plans.assemble("own", rule(OWN)), plans.assemble("start", rule(plans.source(value="own"))), plans.train()],
+    ],
+    ids=["as-it-is", "trained", "through-another-value"],
+)
+def test_client_state_is_not_uploaded_unless_the_owner_allows_its_name(
+    manifest: manifest_pb2.Manifest, instructions: list[assignment_pb2.Instruction]
+) -> None:
+    asking = measuring(manifest)
+    asking.local_plan.CopyFrom(plans.plan(*instructions, evaluations=[]))
+
+    with pytest.raises(AssignmentFailed, match="'state/mine' does not leave this device; allow it") as caught:
+        requirements.check(asking, manifest, Policy())
+    assert caught.value.reason == update_pb2.FAILURE_REASON_POLICY
+    requirements.check(asking, manifest, Policy(tables=frozenset({"state/mine"})))
+
+
+def test_client_state_in_tensors_that_stay_needs_no_consent(manifest: manifest_pb2.Manifest) -> None:
+    asking = measuring(manifest)
+    start = plans.assemble("start", rule(OWN, "fc.bias"), rule(plans.source("global")))
+    sent = plans.upload(tensors=assignment_pb2.TensorSelector(names=["fc.weight"]))
+    asking.local_plan.CopyFrom(plans.plan(start, plans.train(), uploads=[sent], evaluations=[]))
+
+    requirements.check(asking, manifest, Policy())
+
+
+@pytest.mark.parametrize(
+    ("photos", "length", "told"),
+    [
+        (7, {"epochs": 4}, "this client's policy: 7 photos to train on; it takes 8 or more"),
+        (8, {"steps": 1}, "this client's policy: training 'trained' takes 1 batches; it takes 2 or more"),
+        (8, {"epochs": 1}, None),  # two batches of 4
+    ],
+)
+def test_too_few_photos_or_batches_are_not_learnt_from(
+    manifest: manifest_pb2.Manifest, photos: int, length: dict[str, int], told: str | None
+) -> None:
+    plan = plans.plan(plans.assemble("start"), plans.train(**length))
+
+    requirements.check_amounts(plan, manifest, photos, EMULATED)
+    if told is None:
+        requirements.check_amounts(plan, manifest, photos, Policy())
+        return
+    with pytest.raises(AssignmentFailed) as caught:
+        requirements.check_amounts(plan, manifest, photos, Policy())
+    assert (str(caught.value), caught.value.reason) == (told, update_pb2.FAILURE_REASON_POLICY)
+
+
+def test_a_derivation_over_few_photos_is_refused_too(manifest: manifest_pb2.Manifest) -> None:
+    with pytest.raises(AssignmentFailed, match="7 photos to train on"):
+        requirements.check_amounts(measuring(manifest).local_plan, manifest, 7, Policy())
+    requirements.check_amounts(plans.plan(plans.assemble("start")), manifest, 0, Policy())
 
 
 def test_a_table_about_own_photos_counts_as_exact_beside_and_after_noise(

@@ -29,7 +29,7 @@ from fedlens_edge_client.emulation.fleet.stopping import StoppableTransport
 from fedlens_edge_client.engines import Engine
 from fedlens_edge_client.engines.choice import EngineName, make_engine
 from fedlens_edge_client.errors import EdgeClientError
-from fedlens_edge_client.policy import Policy
+from fedlens_edge_client.policy import EMULATED
 from fedlens_edge_client.training.label_distribution import private_generator
 from fedlens_edge_client.trust import TRUST_SERVER
 from fedlens_proto.manifest import Bundle
@@ -159,7 +159,7 @@ class _FleetClient:
             enrolment_token=config.evaluator_token if index == EVALUATOR else config.token,
             task=config.task,
             models=config.models_of(index),
-            policy=Policy(tables=None),
+            policy=EMULATED,
             on_event=self._happened,
             secret=secret,
             private_generator=partial(private_generator, secret),
