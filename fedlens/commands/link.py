@@ -1,5 +1,6 @@
 """`fedlens link`: the link that lets phones join."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -14,30 +15,41 @@ def link(
     ca: Annotated[
         Path | None, typer.Option(help="Certificate (PEM) for phones to trust instead of the system's.")
     ] = None,
+    publisher: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="FILE",
+            help="The .pub file of somebody whose signed bundles phones run, if their app takes keys from links; "
+            "may be given several times.",
+        ),
+    ] = None,
     qr: Annotated[bool, typer.Option("--qr", help="Also draw it as a QR code.")] = False,
 ) -> None:
     """Print the link that lets phones join; it holds the enrolment token."""
     from fedlens.errors import FedlensError
 
     with reported(FedlensError, OSError):
-        found = link_of(server, token_file.read_text(encoding="utf-8").strip(), ca)
+        found = link_of(server, token_file.read_text(encoding="utf-8").strip(), ca, publisher or ())
         typer.echo(found)
         if qr:
             typer.echo(drawn(found))
 
 
-def link_of(server: str, token: str, ca: Path | None) -> str:
-    """The link, with the certificates of a file.
+def link_of(server: str, token: str, ca: Path | None, publishers: Sequence[Path] = ()) -> str:
+    """The link, with the certificates and keys of files.
 
     Raises:
-        FedlensError: The address, the token or the file cannot be used.
+        FedlensError: The address, the token or a file cannot be used.
     """
     from fedlens.errors import FedlensError
+    from fedlens_proto.errors import StatementRefused
+    from fedlens_proto.programs.statements import Publisher
     from fedlens_server.enrolment_link import enrolment_link
 
     try:
-        return enrolment_link(server, token, None if ca is None else ca.read_text(encoding="utf-8"))
-    except (ValueError, OSError) as error:
+        keys = [Publisher.of_pem(file.read_bytes()) for file in publishers]
+        return enrolment_link(server, token, None if ca is None else ca.read_text(encoding="utf-8"), keys)
+    except (ValueError, OSError, StatementRefused) as error:
         raise FedlensError(str(error)) from error
 
 

@@ -9,6 +9,7 @@ import json
 import random
 import signal
 import sqlite3
+import time
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -33,12 +34,13 @@ from fedlens_edge_client.engines import Engine
 from fedlens_edge_client.engines.choice import EngineName, make_engine
 from fedlens_edge_client.storage.folder_album import FolderAlbum
 from fedlens_edge_client.trust import TRUST_SERVER
+from fedlens_export import signing
 from fedlens_export.exporting import Training, frozen_backbone_bundle
 from fedlens_export.models import backbones
 from fedlens_export.network import IMAGENET
 from fedlens_proto import wire
 from fedlens_proto.blob import Blob
-from fedlens_proto.manifest import Bundle
+from fedlens_proto.manifest import STATEMENT_FILE, Bundle
 from fedlens_proto.v1 import admin_pb2, check_in_pb2
 from tests.integration import federation, kotlin_client
 from tests.integration.kotlin_client import Death, Fate, Life
@@ -48,6 +50,7 @@ from tests.integration.processes import ServerProcess
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 CLIENTS, ROUNDS, SIDE = 3, 5, 32
+FEDERATION = "pictures"
 CLASSES = tuple(str(number) for number in range(10))
 # The first is the one in whose place the Kotlin client stands.
 ENGINES = (EngineName.EXECUTORCH, EngineName.TORCH, EngineName.EXECUTORCH)
@@ -71,8 +74,16 @@ def albums(tmp_path_factory: pytest.TempPathFactory, cifar10: Path) -> list[Path
 
 
 @pytest.fixture(scope="module")
-def exported(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """By objective, the bundle of a frozen convolution and a head of two layers."""
+def publisher(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The files of a publisher's key, without their endings."""
+    path = tmp_path_factory.mktemp("keys") / "publisher"
+    signing.new_key(path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory: pytest.TempPathFactory, publisher: Path) -> Callable[[str], Path]:
+    """By objective, the signed bundle of a frozen convolution and a head of two layers."""
 
     @cache
     def export(objective: str) -> Path:
@@ -84,9 +95,11 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
         head = backbones.build_head("hidden", 8 * 4 * 4, len(CLASSES), seed=0)
         training = Training(class_names=CLASSES, batch=16, objective=objective, stored_views=2, pte=True)
         folder = tmp_path_factory.mktemp(objective) / "bundle"
-        return frozen_backbone_bundle(
-            folder, backbone, head, training, SIDE, name="phone", normalisation=IMAGENET
-        ).folder
+        bundle = frozen_backbone_bundle(folder, backbone, head, training, SIDE, name="phone", normalisation=IMAGENET)
+        key = signing.private_key(publisher.with_suffix(signing.PRIVATE))
+        statement = signing.stated(bundle, key, signing.Terms(audience=[FEDERATION]), time.time())
+        (folder / STATEMENT_FILE).write_bytes(statement)
+        return folder
 
     return export
 
@@ -118,8 +131,9 @@ class Outcome:
 class Federation:
     """Federations of the same members on one server."""
 
-    def __init__(self, server: ServerProcess, albums: list[Path], folder: Path) -> None:
+    def __init__(self, server: ServerProcess, albums: list[Path], folder: Path, publisher: Path) -> None:
         self.server = server
+        self._publisher = publisher
         self._albums = albums
         self._folder = folder
         self._numbers = count()
@@ -173,7 +187,8 @@ class Federation:
         return [
             *("--server", url or self.server.url, "--ca", self.server.ca, "--task", str(task)),
             *("--token-file", self.server.folder / "trainer.token", "--secret-file", secret),
-            *("--album", self._albums[0], "--state", state / "state"),
+            *("--album", self._albums[0], "--state", state / "state", "--audience", FEDERATION),
+            *("--publisher", self._publisher.with_suffix(signing.PUBLIC), "--floors", state / "floors.sqlite3"),
         ]
 
     async def kotlin(self, task: int, state: Path) -> None:
@@ -214,10 +229,12 @@ class Federation:
 
 
 @pytest.fixture(scope="module")
-def federations(server: ServerProcess, albums: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Federation:
+def federations(
+    server: ServerProcess, albums: list[Path], tmp_path_factory: pytest.TempPathFactory, publisher: Path
+) -> Federation:
     """Of which every test holds its own."""
     kotlin_client.class_path()
-    return Federation(server, albums, tmp_path_factory.mktemp("federations"))
+    return Federation(server, albums, tmp_path_factory.mktemp("federations"), publisher)
 
 
 @pytest.mark.parametrize("method", ["fedavg", pytest.param("fedclassavg", marks=pytest.mark.long), "pfedsim"])
@@ -235,12 +252,12 @@ async def test_a_kotlin_client_leads_to_the_same_bytes_as_a_python_client_in_its
 
 
 async def test_the_head_after_one_epoch_is_the_same_on_every_engine(
-    albums: list[Path], exported: Callable[[str], Path], tmp_path: Path
+    albums: list[Path], exported: Callable[[str], Path], publisher: Path, tmp_path: Path
 ) -> None:
     bundle = exported("cross_entropy")
     # Clients that had enrolled for another federation would be members too, and waited for.
     with ServerProcess.prepared(tmp_path / "server") as server:
-        alone = Federation(server, albums, tmp_path)
+        alone = Federation(server, albums, tmp_path, publisher)
 
         async def with_torch(task: int, state: Path) -> None:
             async with EdgeClient(

@@ -50,7 +50,7 @@ def command(tmp_path: Path) -> Callable[[str], list[str | Path]]:
     def options(url: str) -> list[str | Path]:
         return [
             *("--server", url, "--album", tmp_path / "photos", "--state", tmp_path / "state"),
-            *("--token-file", tmp_path / "token", "--once", "--give-up-after", "1"),
+            *("--token-file", tmp_path / "token", "--trust-server", "--once", "--give-up-after", "1"),
         ]
 
     return options
@@ -167,7 +167,9 @@ async def test_a_certificate_or_key_that_is_not_the_servers_ends_in_untrusted(
 async def test_a_wrong_command_line_is_named(tmp_path: Path) -> None:
     unknown = await kotlin_client.live("--nonsense")
     missing = await kotlin_client.live("--server", "http://127.0.0.1:1")
+    trusting = await kotlin_client.live("--server", "http://127.0.0.1:1", "--album", tmp_path, "--state", tmp_path)
 
-    assert (unknown.status, missing.status) == (2, 2)
+    assert (unknown.status, missing.status, trusting.status) == (2, 2, 2)
+    assert "give --publisher FILE, or --trust-server" in trusting.errors
     assert "there is no option '--nonsense'" in unknown.errors
     assert "--album is missing" in missing.errors

@@ -287,6 +287,7 @@ class Federations:
             (folder / "secret").write_bytes(fleet.secret(index))
             options: list[str | Path] = [
                 *("--server", server.url, "--ca", server.ca, "--token-file", server.folder / "trainer.token"),
+                "--trust-server",
                 *("--secret-file", folder / "secret", "--state", folder / "state"),
                 *("--album", self._folders / str(index), "--model", fleet.models_of(index)[0]),
                 *allowed,

@@ -71,7 +71,7 @@ class Tree:
             process.wait()
 
     def kotlin(self) -> list[str]:
-        """The command that runs the Kotlin client, which is built first.
+        """The command that runs the Kotlin client, which is built first, and trusts the server.
 
         Raises:
             CommandFailed: It cannot be built.
@@ -79,9 +79,12 @@ class Tree:
         android = self.root / "android_demo"
         options = ["-DskipTests", f"-Dfedlens.python={sys.executable}"]
         _done(["mvn", "-q", "-pl", "jvm-engine", "-am", *options, "package"], self._environment, android)
+        source = android / "jvm-engine" / "src" / "main" / "kotlin" / "org" / "fedlens" / "jvm" / "Options.kt"
+        # Earlier trees trust it unasked.
+        trust = ["--trust-server"] if "--trust-server" in source.read_text(encoding="utf-8") else []
         target = android / "jvm-engine" / "target"
         path = f"{target / 'classes'}:{(target / 'classpath.txt').read_text(encoding='utf-8').strip()}"
-        return ["java", "-Xmx256m", "-Djava.awt.headless=true", "-cp", path, "org.fedlens.jvm.Main"]
+        return ["java", "-Xmx256m", "-Djava.awt.headless=true", "-cp", path, "org.fedlens.jvm.Main", *trust]
 
     @cached_property
     def _command(self) -> list[str]:

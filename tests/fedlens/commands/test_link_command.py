@@ -7,6 +7,7 @@ import pytest
 import trustme
 from typer.testing import Result
 
+from fedlens_export.signing import new_key
 from tests.fedlens.commands.cli import error_text, fedlens
 
 
@@ -36,6 +37,16 @@ def test_a_link_carries_every_certificate_of_the_ca(tmp_path: Path, token_file: 
     values = parse_qs(urlsplit(printed.stdout.strip()).query)
     carried = [urlsafe_b64decode(text + "=" * (-len(text) % 4)) for text in values["ca"]]
     assert carried == [ssl.PEM_cert_to_DER_cert(pem) for pem in authorities]
+
+
+def test_a_link_carries_every_publisher_that_is_given(tmp_path: Path, token_file: Path) -> None:
+    publishers = [new_key(tmp_path / name) for name in ("one", "next")]
+    keys = [part for name in ("one", "next") for part in ("--publisher", tmp_path / f"{name}.pub")]
+
+    printed = fedlens("link", "--server", "https://a.org", "--token-file", token_file, *keys)
+
+    carried = parse_qs(urlsplit(printed.stdout.strip()).query)["publisher"]
+    assert [urlsafe_b64decode(text + "=" * (-len(text) % 4)) for text in carried] == [each.der for each in publishers]
 
 
 def test_what_serve_init_wrote_makes_a_link(tmp_path: Path) -> None:
@@ -70,3 +81,5 @@ def test_a_file_without_what_it_is_to_hold_is_named(tmp_path: Path, token_file: 
     assert "token: must be" in error_text(link("https://a.org", tmp_path / "empty"))
     assert "holds no certificate" in error_text(link("https://a.org", token_file, tmp_path / "empty"))
     assert "gone.pem" in error_text(link("https://a.org", token_file, tmp_path / "gone.pem"))
+    keyless = fedlens("link", "--server", "https://a.org", "--token-file", token_file, "--publisher", token_file)
+    assert "no public key in PEM form" in error_text(keyless)

@@ -104,7 +104,9 @@ class EnrolActivity : ScreenActivity() {
         problem.text = said
         problem.isVisible = said != null
         val good = (reading as? EnrolmentLink.Reading.Good)?.link
+        val trust = findViewById<TextView>(R.id.link_trust)
         server.isVisible = good != null
+        trust.isVisible = good != null
         if (good != null) {
             val text =
                 when {
@@ -113,9 +115,17 @@ class EnrolActivity : ScreenActivity() {
                     else -> R.string.link_server
                 }
             server.text = getString(text, good.server)
+            trust.text = trusted(good)
         }
         findViewById<View>(R.id.join).isEnabled = !app.settings.isEnrolled
     }
+
+    private fun trusted(link: EnrolmentLink): String =
+        when {
+            link.publishers.isEmpty() -> getString(R.string.link_trusts_server)
+            app.publishersFromLink -> getString(R.string.link_trusts_maker)
+            else -> getString(R.string.link_key_ignored) + " " + getString(R.string.link_trusts_server)
+        }
 
     private fun explained(bad: EnrolmentLink.Reading.Bad): String {
         val text =
@@ -131,6 +141,7 @@ class EnrolActivity : ScreenActivity() {
                 EnrolmentLink.Problem.TOKEN_WITH_SPACES -> R.string.link_token_unreadable
                 EnrolmentLink.Problem.PIN_UNREADABLE -> R.string.link_pin_unreadable
                 EnrolmentLink.Problem.CA_UNREADABLE -> R.string.link_ca_unreadable
+                EnrolmentLink.Problem.PUBLISHER_UNREADABLE -> R.string.link_publisher_unreadable
                 EnrolmentLink.Problem.GIVEN_TWICE -> R.string.link_given_twice
             }
         return getString(text, bad.found)

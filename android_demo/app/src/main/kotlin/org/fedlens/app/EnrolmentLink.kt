@@ -1,5 +1,7 @@
 package org.fedlens.app
 
+import org.fedlens.sdk.Publisher
+import org.fedlens.sdk.StatementException
 import java.net.URI
 import java.net.URISyntaxException
 import java.net.URLDecoder
@@ -9,29 +11,30 @@ import java.util.Base64
 
 /**
  * An invitation from an operator to join a federation, as a link or as the content of a QR code:
- * `fedlens://enrol?server=https%3A%2F%2Ffl.example.org&token=…&pin=sha256%2F…&ca=…`, where `pin` and `ca` may be absent
- * or repeated. docs/android.md describes it, and `fedlens link` prints it.
+ * `fedlens://enrol?server=https%3A%2F%2Ffl.example.org&token=…&pin=sha256%2F…&ca=…&publisher=…`, where `pin`, `ca` and
+ * `publisher` may be absent or repeated. docs/android.md describes it, and `fedlens link` prints it.
  *
  * @property server Address of the server, without a trailing slash.
  * @property token Enrolment token.
  * @property pins Public keys, one of which the server's certificate chain must hold, as `sha256/` and Base64; empty:
  *     any key.
  * @property ca Certificates to trust instead of the phone's own, each as DER in base64url; empty: the phone's own.
+ * @property publishers Keys of those whose signed bundles may run here, each as SubjectPublicKeyInfo (DER) in base64url;
+ *     empty: none.
  */
 internal data class EnrolmentLink(
     val server: String,
     val token: String,
     val pins: List<String>,
     val ca: List<String> = emptyList(),
+    val publishers: List<String> = emptyList(),
 ) {
     /** [ca] as the content of a PEM file; null if there is none. */
     val pem: String?
-        get() = if (ca.isEmpty()) null else ca.joinToString("") { pem(Base64.getUrlDecoder().decode(it)) }
+        get() = if (ca.isEmpty()) null else ca.joinToString("") { pem("CERTIFICATE", it) }
 
-    private fun pem(certificate: ByteArray) =
-        Base64.getMimeEncoder().encodeToString(certificate).let {
-            "-----BEGIN CERTIFICATE-----\n$it\n-----END CERTIFICATE-----\n"
-        }
+    /** [publishers] as the SDK takes them. */
+    val keys: List<Publisher> get() = publishers.map(::publisher)
 
     /** The problem with a text that should be a link. */
     enum class Problem {
@@ -46,6 +49,7 @@ internal data class EnrolmentLink(
         TOKEN_WITH_SPACES,
         PIN_UNREADABLE,
         CA_UNREADABLE,
+        PUBLISHER_UNREADABLE,
         GIVEN_TWICE,
     }
 
@@ -87,10 +91,12 @@ internal data class EnrolmentLink(
             val token = values["token"]?.single().orEmpty()
             val pins = values["pin"].orEmpty()
             val ca = values["ca"].orEmpty()
+            val publishers = values["publisher"].orEmpty()
             val wrong =
                 wrongServer(server) ?: wrongToken(token) ?: pins.firstNotNullOfOrNull(::wrongPin)
                     ?: ca.firstNotNullOfOrNull(::wrongCertificate)
-            return wrong ?: Reading.Good(EnrolmentLink(server, token, pins, ca))
+                    ?: publishers.firstNotNullOfOrNull(::wrongPublisher)
+            return wrong ?: Reading.Good(EnrolmentLink(server, token, pins, ca, publishers))
         }
 
         private const val MOST_SHOWN = 60
@@ -155,5 +161,26 @@ internal data class EnrolmentLink(
             } catch (_: CertificateException) {
                 Reading.Bad(Problem.CA_UNREADABLE)
             }
+
+        private fun wrongPublisher(text: String): Reading.Bad? =
+            try {
+                publisher(text)
+                null
+            } catch (_: IllegalArgumentException) {
+                Reading.Bad(Problem.PUBLISHER_UNREADABLE)
+            } catch (_: StatementException) {
+                Reading.Bad(Problem.PUBLISHER_UNREADABLE)
+            }
+
+        private fun publisher(text: String) = Publisher.of(pem("PUBLIC KEY", text))
+
+        /** DER in base64url as PEM. */
+        private fun pem(
+            what: String,
+            text: String,
+        ): String {
+            val der = Base64.getMimeEncoder().encodeToString(Base64.getUrlDecoder().decode(text))
+            return "-----BEGIN $what-----\n$der\n-----END $what-----\n"
+        }
     }
 }

@@ -1,5 +1,6 @@
 package org.fedlens.app
 
+import android.database.sqlite.SQLiteDatabase
 import kotlinx.coroutines.Dispatchers
 import kotlinx.coroutines.Job
 import kotlinx.coroutines.TimeoutCancellationException
@@ -99,6 +100,7 @@ internal class Erasing(
         app.photos.eraseAll()
         withContext(Dispatchers.IO) {
             app.cacheDir.deleteRecursively()
+            app.surroundings.platform.floors?.let(SQLiteDatabase::deleteDatabase)
             app.settings.erase()
         }
     }

@@ -19,6 +19,9 @@ open class FedLensApp : Application() {
     internal val erasing: Erasing get() = life.erasing
     internal val schedule: Schedule get() = life.schedule
 
+    /** True if a link may name the publishers whose bundles run here. An app of your own brings their keys instead. */
+    internal open val publishersFromLink: Boolean = true
+
     /** The number of visible screens. */
     internal var screensSeen = 0
 

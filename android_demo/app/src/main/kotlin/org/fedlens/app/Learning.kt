@@ -17,6 +17,7 @@ import org.fedlens.sdk.ClientState
 import org.fedlens.sdk.Event
 import org.fedlens.sdk.FedLensClient
 import org.fedlens.sdk.FedLensException
+import org.fedlens.sdk.Publishers
 import org.fedlens.sdk.StateException
 import org.fedlens.sdk.store.JournalEntry
 import org.fedlens.sdk.toHex
@@ -226,6 +227,7 @@ internal class Learning(
                 album,
                 app.surroundings.platform,
                 ClientSettings(
+                    publishers = publishers(link),
                     enrolmentToken = link.token,
                     policy = { settings.policy },
                     pins = link.pins,
@@ -240,6 +242,13 @@ internal class Learning(
         watching = scope.launch { fresh.state.collect { if (!isRenewing) doing.value = it } }
         return fresh
     }
+
+    private fun publishers(link: EnrolmentLink): Publishers =
+        if (app.publishersFromLink && link.publishers.isNotEmpty()) {
+            Publishers.Keys { link.keys }
+        } else {
+            Publishers.TrustServer
+        }
 
     /**
      * Delete features of erased photos: at once, or after a training that occupies the client's thread. Until then the

@@ -36,7 +36,8 @@ internal class Settings(
     var link: EnrolmentLink?
         get() {
             val server = preferences.getString("server", null) ?: return null
-            return EnrolmentLink(server, preferences.getString("token", "").orEmpty(), words("pins"), words("ca"))
+            val token = preferences.getString("token", "").orEmpty()
+            return EnrolmentLink(server, token, words("pins"), words("ca"), words("publishers"))
         }
         set(link) {
             preferences
@@ -46,6 +47,7 @@ internal class Settings(
                     putString("token", link?.token)
                     putString("pins", link?.pins?.joinToString(" "))
                     putString("ca", link?.ca?.joinToString(" "))
+                    putString("publishers", link?.publishers?.joinToString(" "))
                 }.commit()
         }
 

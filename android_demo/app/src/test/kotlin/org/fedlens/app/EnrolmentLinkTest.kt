@@ -3,8 +3,10 @@ package org.fedlens.app
 import okhttp3.tls.HeldCertificate
 import org.fedlens.app.EnrolmentLink.Problem
 import org.fedlens.app.EnrolmentLink.Reading
+import org.fedlens.sdk.toHex
 import org.junit.Assert.assertEquals
 import org.junit.Test
+import java.security.MessageDigest
 import java.security.cert.CertificateFactory
 import java.util.Base64
 
@@ -45,6 +47,17 @@ class EnrolmentLinkTest {
     }
 
     @Test
+    fun `keys of publishers that a link carries are those of the SDK`() {
+        val keys = List(2) { HeldCertificate.Builder().ecdsa256().build().keyPair.public.encoded }
+        val encoder = Base64.getUrlEncoder().withoutPadding()
+        val values = keys.joinToString("") { "&publisher=" + encoder.encodeToString(it) }
+        val reading = EnrolmentLink.read("fedlens://enrol?server=https://a.org&token=t$values")
+
+        val ids = (reading as Reading.Good).link.keys.map { it.id.toHex() }
+        assertEquals(keys.map { MessageDigest.getInstance("SHA-256").digest(it).toHex() }, ids)
+    }
+
+    @Test
     fun `a plus in a pin is a plus`() {
         val plus = "sha256/" + "+".repeat(42) + "8="
         val reading = EnrolmentLink.read("fedlens://enrol?server=https://a.org&token=t&pin=$plus")
@@ -77,6 +90,10 @@ class EnrolmentLinkTest {
                     Reading.Bad(Problem.PIN_UNREADABLE, "sha256/abcd"),
                 "fedlens://enrol?server=https://a.org&token=t&ca=MIIB" to Reading.Bad(Problem.CA_UNREADABLE),
                 "fedlens://enrol?server=https://a.org&token=t&ca=%25" to Reading.Bad(Problem.CA_UNREADABLE),
+                "fedlens://enrol?server=https://a.org&token=t&publisher=MIIB" to
+                    Reading.Bad(Problem.PUBLISHER_UNREADABLE),
+                "fedlens://enrol?server=https://a.org&token=t&publisher=%25" to
+                    Reading.Bad(Problem.PUBLISHER_UNREADABLE),
                 "fedlens://enrol?server=https://a.org&token=t&token=u" to Reading.Bad(Problem.GIVEN_TWICE, "token"),
             )
 

@@ -92,9 +92,12 @@ internal object Phone {
         idle()
     }
 
-    /** The phone has joined [server] already, without a screen. */
-    fun join(server: PlayedServer) {
-        val link = EnrolmentLink.read(server.link) as EnrolmentLink.Reading.Good
+    /** The phone has joined [server] already, without a screen; [more] ends the link. */
+    fun join(
+        server: PlayedServer,
+        more: String = "",
+    ) {
+        val link = EnrolmentLink.read(server.link + more) as EnrolmentLink.Reading.Good
         app.settings.hasConsent = true
         app.joining.join(link.link)
         until("joined") { app.settings.isEnrolled && app.joining.state.value == Joining.State.Joined }

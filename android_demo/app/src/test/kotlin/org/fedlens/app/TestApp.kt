@@ -17,6 +17,8 @@ class TestApp : FedLensApp() {
     /** Called in the client's thread before each step of a training. */
     @Volatile internal var onStep: () -> Unit = {}
 
+    internal override var publishersFromLink = true
+
     internal override fun surroundings(): Surroundings {
         val android = AndroidPlatform(this)
         val platform =

@@ -5,6 +5,8 @@ import android.util.Log
 import org.fedlens.sdk.AndroidPlatform
 import org.fedlens.sdk.ClientSettings
 import org.fedlens.sdk.FedLensClient
+import org.fedlens.sdk.Publisher
+import org.fedlens.sdk.Publishers
 import org.fedlens.sdk.album.PhotoAlbum
 import org.fedlens.sdk.store.KeystoreSecret
 import java.io.File
@@ -25,6 +27,7 @@ class ExampleApp : Application() {
             platform = platform,
             settings =
                 ClientSettings(
+                    publishers = Publishers.Keys { listOf(Publisher.of("the content of publisher.pub")) },
                     enrolmentToken = "the content of trainer.token",
                     secrets = KeystoreSecret(File(filesDir, "fedlens.secret")),
                 ),

@@ -10,7 +10,9 @@ import java.io.File
  * The platform of a desktop JVM: SQLite through JDBC, photos through ImageIO, programs through JNI and ExecuTorch's
  * runtime.
  */
-public class JvmPlatform : Platform {
+public class JvmPlatform(
+    override val floors: File? = null,
+) : Platform {
     override val runtime: ProgramRuntime by lazy(::JniRuntime)
 
     override val decoder: PhotoDecoder = ImageIoDecoder()

@@ -37,7 +37,7 @@ private fun run(arguments: Array<String>): Int {
 
 private fun takePart(options: Options): Int {
     val album = FolderAlbum(options.album)
-    val client = FedLensClient(options.server, options.state, album, JvmPlatform(), options.settings)
+    val client = FedLensClient(options.server, options.state, album, JvmPlatform(options.floors), options.settings)
     val printer = Printer()
     val running = client.start(printer, options.rounds)
     Runtime.getRuntime().addShutdownHook(

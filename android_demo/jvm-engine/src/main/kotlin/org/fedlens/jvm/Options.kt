@@ -2,6 +2,8 @@ package org.fedlens.jvm
 
 import org.fedlens.sdk.ClientSettings
 import org.fedlens.sdk.Policy
+import org.fedlens.sdk.Publisher
+import org.fedlens.sdk.Publishers
 import org.fedlens.sdk.net.Backoff
 import org.fedlens.sdk.store.FileSecret
 import java.io.File
@@ -25,8 +27,8 @@ internal class Options private constructor(
 
     val settings: ClientSettings
         get() {
-            val defaults = ClientSettings()
             return ClientSettings(
+                publishers = publishers(),
                 enrolmentToken = token(),
                 policy = policy(),
                 pins = all("--pin"),
@@ -35,9 +37,21 @@ internal class Options private constructor(
                 models = all("--model"),
                 secrets = one("--secret-file")?.let { FileSecret(File(it)) },
                 backoff = Backoff(giveUpAfterMs = number("--give-up-after")?.let { it * MS_PER_S }),
-                holdMs = defaults.holdMs,
+                audience = all("--audience").toSet(),
             )
         }
+
+    /** File that remembers what publishers withdrew; null: one in the state folder. */
+    val floors: File? get() = one("--floors")?.let(::File)
+
+    private fun publishers(): Publishers {
+        val files = all("--publisher")
+        if (files.isEmpty() == "--trust-server" !in values) {
+            throw BadUsage("give --publisher FILE, or --trust-server to run every bundle that the server names")
+        }
+        val keys = files.map { Publisher.of(text("--publisher", it)) }
+        return if (files.isEmpty()) Publishers.TrustServer else Publishers.Keys { keys }
+    }
 
     private fun policy(): () -> Policy {
         val policy = Policy(allowTables = all("--allow-table").toSet())
@@ -46,12 +60,18 @@ internal class Options private constructor(
 
     private fun token(): String? {
         val file = one("--token-file") ?: return System.getenv(TOKEN_VARIABLE)
-        return try {
+        return text("--token-file", file)
+    }
+
+    private fun text(
+        option: String,
+        file: String,
+    ): String =
+        try {
             File(file).readText().trim()
         } catch (error: IOException) {
-            throw BadUsage("--token-file $file cannot be read: ${error.message}")
+            throw BadUsage("$option $file cannot be read: ${error.message}")
         }
-    }
 
     private fun required(name: String): String = one(name) ?: throw BadUsage("$name is missing")
 
@@ -73,6 +93,10 @@ object on a line of its own. Ctrl-C ends it cleanly; the same command then conti
   --server URL           Address of the server, such as https://127.0.0.1:8443.
   --album DIR            Folder with a sub-folder of photos for each class; it may change.
   --state DIR            Folder for persistent state: secret, outbox, caches.
+  --publisher FILE       The .pub file of somebody whose signed bundles may run here; may be given several times.
+  --trust-server         Instead of publishers: run every bundle that the server names.
+  --audience ID          Application or federation for which bundles are meant here; may be given several times.
+  --floors FILE          Remembers what publishers withdrew, for all servers. Default: floors.sqlite3 in the state folder.
   --token-file FILE      File with the enrolment token, needed the first time; or set FEDLENS_ENROLMENT_TOKEN.
   --ca FILE              Certificate (PEM) to trust instead of the system's.
   --pin sha256/BASE64    Public key to require in the server's certificate chain; may be given several times.
@@ -89,12 +113,15 @@ Exit status: 0 success; 1 failure, or the last requested round was given up or r
         const val TOKEN_VARIABLE: String = "FEDLENS_ENROLMENT_TOKEN"
         private const val MS_PER_S = 1_000L
         private const val MOST = Int.MAX_VALUE.toLong()
-        private val FLAGS = setOf("--once", "--help")
+        private val FLAGS = setOf("--once", "--trust-server", "--help")
         private val NAMES =
             setOf(
                 "--server",
                 "--album",
                 "--state",
+                "--publisher",
+                "--audience",
+                "--floors",
                 "--token-file",
                 "--ca",
                 "--pin",

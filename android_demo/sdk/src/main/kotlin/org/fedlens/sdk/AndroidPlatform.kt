@@ -25,5 +25,9 @@ public class AndroidPlatform(
 
     override val decoder: PhotoDecoder = BitmapDecoder()
 
+    override val applicationId: String get() = application.packageName
+
+    override val floors: File get() = File(application.noBackupFilesDir, "fedlens-floors.sqlite3")
+
     override fun openDatabase(file: File): Database = AndroidDatabase.open(file)
 }

@@ -59,12 +59,11 @@ internal class ClientLoop(
     /** See [FedLensClient.embedNew]. */
     suspend fun embedNew(): Int {
         val model = model(null) ?: return 0
-        return assignments.embedNew(model.bundle.toByteArray(), onlyTest = role == Role.EVALUATOR)
+        return assignments.embedNew(model, onlyTest = role == Role.EVALUATOR)
     }
 
     /** See [FedLensClient.classNames]. */
-    suspend fun classNames(): List<String> =
-        model(null)?.let { assignments.classNames(it.bundle.toByteArray()) }.orEmpty()
+    suspend fun classNames(): List<String> = model(null)?.let { assignments.classNames(it) }.orEmpty()
 
     /** Tell the server to delete everything about this client; true if an update cannot be taken back. */
     suspend fun forget(): Boolean =
@@ -135,6 +134,7 @@ internal class ClientLoop(
             .addAllSets(assignment.setsList)
             .addAllRules(rules)
             .addAllExtractors(assignment.localPlan.extractorsList)
+            .setStatement(assignment.statement)
             .build()
     }
 

@@ -10,6 +10,7 @@ import org.fedlens.sdk.net.Transport
 import org.fedlens.sdk.store.Cache
 import org.fedlens.sdk.store.FeatureCache
 import org.fedlens.sdk.store.FileSecret
+import org.fedlens.sdk.store.Floors
 import org.fedlens.sdk.store.Journal
 import org.fedlens.sdk.store.NoisyAnswers
 import org.fedlens.sdk.store.Outbox
@@ -18,6 +19,7 @@ import org.fedlens.sdk.store.StateFolder
 import org.fedlens.sdk.store.StateTensors
 import org.fedlens.sdk.store.TensorFiles
 import org.fedlens.sdk.training.Assignments
+import org.fedlens.sdk.training.BundleTrust
 import java.io.Closeable
 import java.io.File
 
@@ -49,6 +51,21 @@ internal class ClientConfiguration(
 ) {
     /** The store of the client's secret. */
     val secrets: SecretStore get() = settings.secrets ?: FileSecret(File(folder, "secret"))
+
+    /** The file of [Floors]. */
+    val floors: File get() = platform.floors ?: File(folder, "floors.sqlite3")
+
+    /** Open the trust in publishers; null if the server is trusted. */
+    fun openTrust(): BundleTrust? =
+        when (val publishers = settings.publishers) {
+            is Publishers.Keys ->
+                BundleTrust(
+                    publishers.keys,
+                    settings.audience + setOfNotNull(platform.applicationId),
+                    Floors.open(floors, platform::openDatabase),
+                )
+            Publishers.TrustServer -> null
+        }
 }
 
 /** The open resources of a client. */
@@ -57,12 +74,13 @@ internal class ClientResources private constructor(
     val transport: Transport,
     val journal: Journal,
     val features: FeatureCache,
+    private val trust: BundleTrust?,
     val assignments: Assignments,
     val loop: ClientLoop,
 ) : Closeable {
     /** Close everything; the folder is released even if some of it fails. */
     override fun close() {
-        state.use { transport.use { features.use { assignments.close() } } }
+        state.use { transport.use { features.use { trust.use { assignments.close() } } } }
     }
 
     companion object {
@@ -100,6 +118,7 @@ internal class ClientResources private constructor(
                         settings.maxCacheBytes,
                         configuration.platform::openDatabase,
                     ).also { opened += it }
+                val trust = configuration.openTrust()?.also { opened += it }
                 val assignments =
                     Assignments(
                         transport,
@@ -112,13 +131,14 @@ internal class ClientResources private constructor(
                         configuration.album,
                         configuration.platform.decoder,
                         settings.policy,
+                        trust,
                         engineOf = { configuration.engineOf(it, File(cacheFolder, TRIED)) },
                         worker,
                         emit = reporter::report,
                     )
                 val delivery = Delivery(transport, outbox, journal)
                 val loop = ClientLoop(configuration, state, transport, delivery, assignments, journal, reporter)
-                return ClientResources(state, transport, journal, features, assignments, loop)
+                return ClientResources(state, transport, journal, features, trust, assignments, loop)
             } catch (failure: Throwable) {
                 opened.asReversed().forEach { it.close() }
                 throw failure

@@ -7,6 +7,7 @@ import java.io.File
 /**
  * Settings of a client; the defaults are meant for phones.
  *
+ * @property publishers Whose bundles may run here.
  * @property enrolmentToken Needed until the server has enrolled this client, and again if the server forgets it.
  * @property policy What the server may learn; read anew for every assignment. A result computed earlier is still sent.
  * @property pins Public keys, one of which the server's certificate chain must hold, each as `sha256/` and the Base64
@@ -20,8 +21,10 @@ import java.io.File
  * @property backoff How failed requests are repeated; by default without limit.
  * @property holdMs Milliseconds for which the server may hold a check-in until there is work.
  * @property clientVersion Of the app, as its makers count it, 0 to 2^32 - 1; a task may require a least one.
+ * @property audience Names of federations for which bundles may be signed; the platform's application id is always one.
  */
 public class ClientSettings(
+    public val publishers: Publishers,
     public val enrolmentToken: String? = null,
     public val policy: () -> Policy = { Policy() },
     public val pins: List<String> = emptyList(),
@@ -33,6 +36,7 @@ public class ClientSettings(
     public val backoff: Backoff = Backoff(),
     public val holdMs: Int = DEFAULT_HOLD_MS,
     public val clientVersion: Long = 0,
+    public val audience: Set<String> = emptySet(),
 ) {
     init {
         require(clientVersion in 0..0xFFFF_FFFFL) { "clientVersion: found $clientVersion, must be 0 to 4294967295" }

@@ -19,6 +19,7 @@ import kotlinx.coroutines.sync.Mutex
 import kotlinx.coroutines.sync.withLock
 import kotlinx.coroutines.withContext
 import org.fedlens.sdk.album.Album
+import org.fedlens.sdk.store.Floors
 import org.fedlens.sdk.store.Journal
 import org.fedlens.sdk.store.StateFolder
 import java.io.Closeable
@@ -69,7 +70,7 @@ public class FedLensClient internal constructor(
         folder: File,
         album: Album,
         platform: Platform,
-        settings: ClientSettings = ClientSettings(),
+        settings: ClientSettings,
         onEvent: (Event) -> Unit = {},
     ) : this(ClientConfiguration(server.trimEnd('/'), folder, album, platform, settings), onEvent)
 
@@ -188,8 +189,8 @@ public class FedLensClient internal constructor(
 
     /**
      * Stop running work, tell the server to delete everything about this client, then delete its identity and state.
-     * Photos stay, and so do noisy answers already given. Updates aggregated into a model stay in it. The next call
-     * creates a new client.
+     * Photos stay, and so do noisy answers already given and what publishers withdrew. Updates aggregated into a model
+     * stay in it. The next call creates a new client.
      *
      * @return True if an update is in a round that is being aggregated, and cannot be taken back.
      * @throws TransportException The server could not be reached, or refuses, as for a revoked client; then nothing is
@@ -261,7 +262,9 @@ public class FedLensClient internal constructor(
             endOthers()
             synchronized(lock) {
                 closeResources()
-                StateFolder.erase(configuration.folder, configuration.platform::openDatabase, configuration.secrets)
+                val openDatabase = configuration.platform::openDatabase
+                StateFolder.erase(configuration.folder, openDatabase, configuration.secrets)
+                Floors.eraseDamaged(configuration.floors, openDatabase)
             }
             reporter.enter(ClientState.Idle)
             result

@@ -13,6 +13,12 @@ public interface Platform {
     /** Decoder of photos. */
     public val decoder: PhotoDecoder
 
+    /** Id of the application, for which publishers sign bundles; null: it has none. */
+    public val applicationId: String? get() = null
+
+    /** File that remembers what publishers withdrew, for all clients of the application; null: one in each folder. */
+    public val floors: File? get() = null
+
     /**
      * Open an SQLite file, creating it if necessary.
      *

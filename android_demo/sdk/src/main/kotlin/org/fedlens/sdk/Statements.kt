@@ -10,6 +10,7 @@ import java.security.Signature
 import java.security.interfaces.ECPublicKey
 import java.security.spec.X509EncodedKeySpec
 import java.util.Base64
+import kotlin.math.roundToLong
 
 /**
  * The public key of somebody whose bundles an app runs.
@@ -82,8 +83,13 @@ internal object Statements {
     private const val MAX_NAME_CHARACTERS = 200
     private const val DIGEST_BYTES = 32
 
+    /** The digits that name a digest in messages. */
+    const val SHOWN_DIGITS = 12
+
+    private const val DAY_S = 86_400.0
+
     /** The clock of a phone may be so wrong. */
-    private const val CLOCK_S = 86_400.0
+    private const val CLOCK_S = DAY_S
 
     /**
      * The statement in [signed] about the bundle whose manifest has the SHA-256 [manifest].
@@ -105,9 +111,13 @@ internal object Statements {
             }
         if (!isWhole(statement)) refuse(StatementException.Reason.MALFORMED, "the statement is not whole")
         val named = statement.publisher.toByteArray()
-        val publisher =
-            publishers.find { it.id.contentEquals(named) }
-                ?: refuse(StatementException.Reason.PUBLISHER, "publisher ${named.toHex()} is not trusted")
+        val trusted = publishers.toList()
+        val publisher = trusted.find { it.id.contentEquals(named) }
+        if (publisher == null) {
+            val names = trusted.joinToString { shown(it.id) }.ifEmpty { "nobody" }
+            val text = "the bundle is published by ${shown(named)}, trusted is $names"
+            refuse(StatementException.Reason.PUBLISHER, text)
+        }
         if (!publisher.hasSigned(outer.statement.toByteArray(), outer.signature.toByteArray())) {
             refuse(StatementException.Reason.SIGNATURE, "the signature is not that of the publisher who is named")
         }
@@ -129,11 +139,13 @@ internal object Statements {
         floor: Long,
     ) {
         if (!statement.anyApp && statement.audienceList.none(audience::contains)) {
-            val text = "the bundle is for ${statement.audienceList.joinToString()}"
+            val found = audience.sorted().joinToString().ifEmpty { "nameless" }
+            val text = "the bundle is for ${statement.audienceList.joinToString()}; this client is $found"
             refuse(StatementException.Reason.AUDIENCE, text)
         }
         if (statement.serial < floor) {
-            val text = "bundle ${statement.name} has serial ${statement.serial}; those below $floor are withdrawn"
+            val withdrawn = "its publisher withdrew those below $floor"
+            val text = "bundle '${statement.name}' has serial ${statement.serial}; $withdrawn"
             refuse(StatementException.Reason.SERIAL, text)
         }
     }
@@ -149,7 +161,9 @@ internal object Statements {
         nowS: Double,
     ) {
         if (nowS > statement.notAfter + CLOCK_S) {
-            refuse(StatementException.Reason.EXPIRED, "the publisher's statement about the bundle has ended")
+            val days = ((nowS - statement.notAfter) / DAY_S).roundToLong()
+            val text = "the publisher's statement about the bundle ended $days days ago"
+            refuse(StatementException.Reason.EXPIRED, text)
         }
     }
 
@@ -163,6 +177,8 @@ internal object Statements {
             statement.audienceList.isEmpty() == statement.anyApp &&
             statement.audienceList.none(String::isEmpty) &&
             statement.notAfter > 0
+
+    private fun shown(id: ByteArray) = id.toHex().take(SHOWN_DIGITS)
 
     private fun refuse(
         reason: StatementException.Reason,

@@ -167,13 +167,7 @@ internal class FeatureCache(
 
     private fun openNewIfDamaged(): Database {
         checkNotNull(file.absoluteFile.parentFile).let { makeFolder(it, "feature cache") }
-        return try {
-            SCHEMA.open(file, openDatabase)
-        } catch (error: StateException) {
-            if (error.reason != Reason.DAMAGED && error.reason != Reason.NEWER_VERSION) throw error
-            deleteDatabase(file)
-            SCHEMA.open(file, openDatabase)
-        }
+        return SCHEMA.openNewIfDamaged(file, openDatabase)
     }
 
     private companion object {

@@ -28,6 +28,23 @@ internal class Schema(
         return database
     }
 
+    /**
+     * [open] a file, replacing one that is damaged or of a newer version.
+     *
+     * @throws StateException The file cannot be opened for another reason.
+     */
+    fun openNewIfDamaged(
+        file: File,
+        openDatabase: (File) -> Database,
+    ): Database =
+        try {
+            open(file, openDatabase)
+        } catch (error: StateException) {
+            if (error.reason != Reason.DAMAGED && error.reason != Reason.NEWER_VERSION) throw error
+            deleteDatabase(file)
+            open(file, openDatabase)
+        }
+
     private fun prepare(
         db: Statements,
         file: File,

@@ -51,6 +51,7 @@ import java.io.File
  * @property album The photos.
  * @property decoder Decoder of photos.
  * @property currentPolicy Source of the policy, read anew for each assignment.
+ * @property trust Trust in publishers of bundles; null: the server is trusted.
  * @property engineOf Creates the engine of a bundle; the caller closes it.
  * @property worker Dispatcher for reading photos and training, one thread at a time.
  * @property emit Receiver of events, on the worker's thread or the caller's; must return quickly.
@@ -72,6 +73,7 @@ internal class Assignments(
     private val album: Album,
     private val decoder: PhotoDecoder,
     private val currentPolicy: () -> Policy,
+    private val trust: BundleTrust?,
     private val engineOf: (Bundle) -> Engine,
     private val worker: CoroutineDispatcher,
     private val emit: (Event) -> Unit,
@@ -99,7 +101,7 @@ internal class Assignments(
         val policy = currentPolicy()
         Requirements.checkPolicy(assignment, policy)
         return turn.withLock {
-            val bundle = open(assignment.bundle.toByteArray(), policy)
+            val bundle = open(assignment.bundle, assignment.statement, trains = true, policy)
             Requirements.check(assignment, bundle.manifest, policy)
             val plan = assignment.localPlan
             val sets =
@@ -132,7 +134,7 @@ internal class Assignments(
         photo: File,
     ): Map<String, Double> =
         turn.withLock {
-            val bundle = open(model.bundle.toByteArray())
+            val bundle = open(model)
             val plan = Requirements.assembling(model, bundle.manifest)
             obtainParts(bundle, plan)
             val sets = withContext(worker) { needed(plan, model.task, model.setsList, bundle.manifest) }
@@ -148,18 +150,18 @@ internal class Assignments(
         }
 
     /**
-     * Embed new photos of the album for the bundle of this digest; wait for a training that is under way.
+     * Embed new photos of the album for the bundle of this model; wait for a training that is under way.
      *
      * @param onlyTest See [carryOut].
      * @return The number of photos embedded.
      * @throws AssignmentException The bundle cannot be used.
      */
     suspend fun embedNew(
-        digest: ByteArray,
+        model: CurrentModel,
         onlyTest: Boolean,
     ): Int =
         turn.withLock {
-            val bundle = open(digest)
+            val bundle = open(model)
             obtainParts(bundle, LocalPlan.getDefaultInstance())
             withContext(worker) {
                 val progress = Progress(currentCoroutineContext(), nanoTime, emit)
@@ -168,11 +170,11 @@ internal class Assignments(
         }
 
     /**
-     * The names of the classes, in label order, of the bundle with this digest.
+     * The names of the classes, in label order, of this model's bundle.
      *
      * @throws AssignmentException The bundle cannot be used.
      */
-    suspend fun classNames(digest: ByteArray): List<String> = turn.withLock { open(digest).manifest.classNamesList }
+    suspend fun classNames(model: CurrentModel): List<String> = turn.withLock { open(model).manifest.classNamesList }
 
     /** Close the bundle and its engine. No call may be under way. */
     override fun close() {
@@ -184,11 +186,19 @@ internal class Assignments(
         bundle = null
     }
 
+    private suspend fun open(model: CurrentModel): Bundle =
+        open(model.bundle, model.statement, trains = false, currentPolicy())
+
+    /** The bundle with the digest [id], if it may be used so. */
     private suspend fun open(
-        digest: ByteArray,
-        policy: Policy = currentPolicy(),
+        id: ByteString,
+        statement: ByteString,
+        trains: Boolean,
+        policy: Policy,
     ): Bundle {
+        val digest = id.toByteArray()
         Requirements.checkPinned(digest, policy)
+        if (trust != null) withContext(worker) { trust.check(digest, statement.toByteArray(), trains) }
         bundle?.let { if (it.id.contentEquals(digest)) return it }
         withContext(worker) { close() }
         val opened = fetching.bundle(digest)

@@ -12,6 +12,7 @@ import org.fedlens.proto.v1.WaitReason
 import org.fedlens.sdk.ClientSettings
 import org.fedlens.sdk.ClientState
 import org.fedlens.sdk.Event
+import org.fedlens.sdk.Publishers.TrustServer
 import org.fedlens.sdk.TransportException
 import org.fedlens.sdk.client.FakeServer.Companion.TASK
 import org.fedlens.sdk.plan.Plans
@@ -107,7 +108,7 @@ class CheckInTest {
             assertEquals(2, run.server.count("enrol"))
         }
         run.server.enrolled.clear()
-        run.client(ClientSettings()).use { client ->
+        run.client(ClientSettings(TrustServer)).use { client ->
             val error = assertThrows(TransportException::class.java) { runBlocking { client.checkIn() } }
             assertEquals("unauthorised", error.code)
         }

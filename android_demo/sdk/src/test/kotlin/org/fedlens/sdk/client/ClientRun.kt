@@ -10,6 +10,7 @@ import org.fedlens.sdk.Event
 import org.fedlens.sdk.FedLensClient
 import org.fedlens.sdk.KeyedHash
 import org.fedlens.sdk.Platform
+import org.fedlens.sdk.Publishers.TrustServer
 import org.fedlens.sdk.Vectors
 import org.fedlens.sdk.album.Album
 import org.fedlens.sdk.album.AlbumSnapshot
@@ -27,6 +28,7 @@ import javax.imageio.ImageIO
 internal class ClientRun(
     val server: FakeServer,
     private val folder: File,
+    private val floors: File? = null,
 ) {
     val events = ArrayList<Event>()
     val states = ArrayList<ClientState>()
@@ -43,7 +45,7 @@ internal class ClientRun(
 
     inline fun <reified E : Event> events(): List<E> = events.filterIsInstance<E>()
 
-    fun client(settings: ClientSettings = ClientSettings(enrolmentToken = FakeServer.TOKEN)): FedLensClient {
+    fun client(settings: ClientSettings = ClientSettings(TrustServer, FakeServer.TOKEN)): FedLensClient {
         val configuration =
             ClientConfiguration(
                 "https://fl.example.org",
@@ -51,7 +53,7 @@ internal class ClientRun(
                 object : Album {
                     override fun photos() = AlbumSnapshot(photos.toList())
                 },
-                Desktop,
+                Desktop(floors),
                 settings,
                 transportOf = { secret, reporter ->
                     repeated = { reporter.report(Event.Retrying("no network", 1_000, 1)) }
@@ -69,7 +71,11 @@ internal class ClientRun(
         }
     }
 
-    private object Desktop : Platform {
+    private class Desktop(
+        override val floors: File?,
+    ) : Platform {
+        override val applicationId get() = APPLICATION
+
         override val runtime: ProgramRuntime get() = error("the engine of these tests needs none")
 
         override val decoder =
@@ -83,6 +89,8 @@ internal class ClientRun(
     }
 
     companion object {
+        const val APPLICATION = "org.example.camera"
+
         /** 15 photos of three classes; one is there twice. */
         fun vectorPhotos(): List<Photo> {
             val copies = HashMap<String, Int>()

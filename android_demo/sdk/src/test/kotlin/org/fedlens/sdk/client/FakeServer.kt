@@ -57,6 +57,9 @@ class FakeServer(
     val updates = LinkedHashMap<Long, ByteArray>()
     val evaluations = LinkedHashMap<Long, ByteArray>()
     val failures = LinkedHashMap<Long, FailureRequest>()
+
+    /** What it sends as a statement about the bundle. */
+    var statement: ByteString = ByteString.EMPTY
     val checkIns = ArrayList<CheckInRequest>()
 
     /** Calls in the order in which they came: enrol, check-in, blob, update, evaluation, failure, forget. */
@@ -109,6 +112,7 @@ class FakeServer(
             .addSets(globalSet())
             .setLocalPlan(plan)
             .setAnswer(answer)
+            .setStatement(statement)
             .build()
 
     private fun globalSet(): BlobSet {
@@ -235,6 +239,7 @@ class FakeServer(
                 .setBundle(ByteString.copyFrom(bundle.id))
                 .addSets(globalSet())
                 .addRules(globalRule())
+                .setStatement(statement)
         return Finished.newBuilder().addModels(model).build()
     }
 

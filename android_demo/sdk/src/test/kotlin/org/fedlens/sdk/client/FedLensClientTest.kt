@@ -26,6 +26,7 @@ import org.fedlens.sdk.EngineException
 import org.fedlens.sdk.Event
 import org.fedlens.sdk.FedLensException
 import org.fedlens.sdk.Policy
+import org.fedlens.sdk.Publishers.TrustServer
 import org.fedlens.sdk.StateException
 import org.fedlens.sdk.TransportException
 import org.fedlens.sdk.client.FakeServer.Companion.TASK
@@ -149,7 +150,7 @@ class FedLensClientTest {
         val statistic = Statistic.newBuilder().setClassCounts(ClassCounts.getDefaultInstance())
         val run = clientOf(FakeServer(trainingPlan().toBuilder().addStatistics(statistic).build(), rounds = 2))
         var policy = Policy(answerClassCounts = false)
-        run.client(ClientSettings(TOKEN, policy = { policy })).use { client ->
+        run.client(ClientSettings(TrustServer, TOKEN, policy = { policy })).use { client ->
             val outcome = runBlocking { client.runOnce() } as Event.RoundFailed
             assertEquals(AssignmentException.Reason.POLICY, outcome.reason)
             assertEquals(0, run.server.count("blob"))
@@ -182,7 +183,7 @@ class FedLensClientTest {
     @Test
     fun `a check-in says how many train photos there are, which task, and how long it may be held`() {
         val run = clientOf(FakeServer())
-        val settings = ClientSettings(TOKEN, task = TASK, holdMs = 1_234, clientVersion = 7)
+        val settings = ClientSettings(TrustServer, TOKEN, task = TASK, holdMs = 1_234, clientVersion = 7)
         run.client(settings).use { runBlocking { it.runOnce() } }
         val request = run.server.checkIns.single()
         assertEquals(run.photos.count { !it.isTest }.toLong(), request.numExamples)
@@ -211,7 +212,7 @@ class FedLensClientTest {
     @Test
     fun `a wrong enrolment token ends with the server's reason`() {
         val run = clientOf(FakeServer())
-        run.client(ClientSettings("no")).use { client ->
+        run.client(ClientSettings(TrustServer, "no")).use { client ->
             val error = assertReason(TransportException.Reason.REFUSED) { client.run() }
             assertTrue(error.message, "this enrolment token is not known" in error.message.orEmpty())
             assertEquals(ClientState.Refused("forbidden", error.message.orEmpty()), client.state.value)
@@ -222,7 +223,7 @@ class FedLensClientTest {
     @Test
     fun `a client without a token says that it needs one`() {
         val run = clientOf(FakeServer())
-        run.client(ClientSettings()).use { client ->
+        run.client(ClientSettings(TrustServer)).use { client ->
             assertReason(StateException.Reason.NOT_ENROLLED) { client.run() }
             assertEquals("not_enrolled", (client.state.value as ClientState.Failed).reason)
         }
@@ -233,9 +234,9 @@ class FedLensClientTest {
     fun `an enrolled client needs no token any more, unless it trains other models`() {
         val run = clientOf(FakeServer(rounds = 2))
         run.client().use { runBlocking { it.runOnce() } }
-        run.client(ClientSettings()).use { runBlocking { it.runOnce() } }
+        run.client(ClientSettings(TrustServer)).use { runBlocking { it.runOnce() } }
         assertEquals(1, run.server.count("enrol"))
-        run.client(ClientSettings(models = listOf("other"))).use {
+        run.client(ClientSettings(TrustServer, models = listOf("other"))).use {
             assertReason(StateException.Reason.NOT_ENROLLED) { it.run() }
         }
     }
@@ -356,7 +357,7 @@ class FedLensClientTest {
     fun `a running client that cannot go on says why`() {
         val run = clientOf(FakeServer())
         val callbacks = Recorder()
-        run.client(ClientSettings("no")).use { client ->
+        run.client(ClientSettings(TrustServer, "no")).use { client ->
             client.start(callbacks)
             callbacks.awaitEnd()
         }
@@ -423,7 +424,7 @@ class FedLensClientTest {
             }
         }
         val calls = run.server.calls.size
-        run.client(ClientSettings()).use { client ->
+        run.client(ClientSettings(TrustServer)).use { client ->
             val found = runBlocking { client.predict(photo) }
             assertEquals(listOf("cat", "dog", "emu"), found.keys.toList())
             assertEquals(listOf("cat", "dog", "emu"), runBlocking { client.classNames() })

@@ -10,6 +10,7 @@ import org.fedlens.sdk.ClientSettings
 import org.fedlens.sdk.ClientState
 import org.fedlens.sdk.Event
 import org.fedlens.sdk.FedLensClient
+import org.fedlens.sdk.Publishers.TrustServer
 import org.fedlens.sdk.StateException
 import org.fedlens.sdk.TransportException
 import org.fedlens.sdk.client.FakeServer.Companion.refused
@@ -97,14 +98,15 @@ class ForgettingTest {
     fun `a client that is to train other models now is forgotten by the server too`() {
         val run = clientOf(FakeServer())
         run.client().use { runBlocking { it.runOnce() } }
-        run.client(ClientSettings(models = listOf("other"))).use { assertTrue(runBlocking { it.forget() }) }
+        val settings = ClientSettings(TrustServer, models = listOf("other"))
+        run.client(settings).use { assertTrue(runBlocking { it.forget() }) }
         assertEquals(emptySet<String>(), run.server.enrolled)
     }
 
     @Test
     fun `a client that the server never took is forgotten without it`() {
         val run = clientOf(FakeServer())
-        run.client(ClientSettings("no")).use { client ->
+        run.client(ClientSettings(TrustServer, "no")).use { client ->
             assertThrows(TransportException::class.java) { runBlocking { client.runOnce() } }
             assertFalse(runBlocking { client.forget() })
         }

@@ -248,8 +248,8 @@ internal class AssignmentsTest : TestClients() {
             listOf(
                 { client.assignments.carryOut(client.assignment(wholePlan()), onlyTest = false) },
                 { client.assignments.predict(client.model(), photo) },
-                { client.assignments.embedNew(client.bundle.id, onlyTest = false) },
-                { client.assignments.classNames(client.bundle.id) },
+                { client.assignments.embedNew(client.model(), onlyTest = false) },
+                { client.assignments.classNames(client.model()) },
             )
         for (use in uses) {
             val error = assertThrows(AssignmentException::class.java) { runBlocking { use() } }
@@ -289,11 +289,11 @@ internal class AssignmentsTest : TestClients() {
     @Test
     fun `photos are embedded when they arrive, and the names of the classes are listed`() {
         val client = client()
-        val id = client.bundle.id
-        assertEquals(listOf("cat", "dog"), runBlocking { client.assignments.classNames(id) })
-        assertEquals(20, runBlocking { client.assignments.embedNew(id, onlyTest = false) })
+        val model = client.model()
+        assertEquals(listOf("cat", "dog"), runBlocking { client.assignments.classNames(model) })
+        assertEquals(20, runBlocking { client.assignments.embedNew(model, onlyTest = false) })
         client.album.add("cat", 1, first = 30)
-        assertEquals(1, runBlocking { client.assignments.embedNew(id, onlyTest = false) })
+        assertEquals(1, runBlocking { client.assignments.embedNew(model, onlyTest = false) })
         val embedded = client.engines[0].embedded
         client.carryOut(wholePlan())
         assertEquals(embedded, client.engines[0].embedded)

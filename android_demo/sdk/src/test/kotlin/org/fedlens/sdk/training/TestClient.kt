@@ -93,6 +93,7 @@ internal class TestClient(
     var policy: Policy = Policy(),
     worker: CoroutineDispatcher = Dispatchers.Default.limitedParallelism(1),
     maxCacheBytes: Long = 1 shl 20,
+    private val trust: BundleTrust? = null,
     engineOf: (Bundle) -> SummingEngine = ::SummingEngine,
 ) : Closeable {
     val server = BlobServer()
@@ -110,6 +111,9 @@ internal class TestClient(
     /** Blobs of sets by name, as the server has them now. */
     val sets = LinkedHashMap<String, ByteString>()
 
+    /** What the server sends as a statement about the bundle. */
+    var statement: ByteString = ByteString.EMPTY
+
     val assignments =
         Assignments(
             transport = server,
@@ -122,6 +126,7 @@ internal class TestClient(
             album = album,
             decoder = OneColour,
             currentPolicy = { policy },
+            trust = trust,
             engineOf = { opened: Bundle -> engineOf(opened).also { engines += it } as Engine },
             worker = worker,
             emit = { synchronized(events) { events += it } },
@@ -159,6 +164,7 @@ internal class TestClient(
             .addAllSets(sets.map { (name, digest) -> set(name, digest).build() })
             .setLocalPlan(plan)
             .setAnswer(answer)
+            .setStatement(statement)
             .build()
 
     fun set(
@@ -183,6 +189,7 @@ internal class TestClient(
             .addAllSets(sets.map { (name, digest) -> set(name, digest).build() })
             .addRules(rule)
             .addAllExtractors(extractors)
+            .setStatement(statement)
             .build()
 
     inline fun <reified E : Event> events(): List<E> = synchronized(events) { events.filterIsInstance<E>() }
@@ -194,6 +201,7 @@ internal class TestClient(
     override fun close() {
         assignments.close()
         features.close()
+        trust?.close()
         state.close()
     }
 }

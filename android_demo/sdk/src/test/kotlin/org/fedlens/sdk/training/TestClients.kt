@@ -26,8 +26,9 @@ internal abstract class TestClients {
     fun client(
         bundle: SummingBundle = SummingBundle(),
         maxCacheBytes: Long = 1 shl 20,
+        trust: BundleTrust? = null,
         engineOf: (Bundle) -> SummingEngine = ::SummingEngine,
-    ) = TestClient(folder.newFolder(), bundle, maxCacheBytes = maxCacheBytes, engineOf = engineOf).also {
+    ) = TestClient(folder.newFolder(), bundle, maxCacheBytes = maxCacheBytes, trust = trust, engineOf = engineOf).also {
         clients += it
         it.put("global", encoded(0f))
         it.album.add("cat", 10)
