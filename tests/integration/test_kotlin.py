@@ -9,7 +9,6 @@ import json
 import random
 import signal
 import sqlite3
-import time
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -28,6 +27,7 @@ from PIL import Image
 from torch import nn
 
 from fedlens.admin_client import AdminClient, AdminError
+from fedlens.publishing import sign_bundle
 from fedlens_edge_client.client.client import EdgeClient
 from fedlens_edge_client.client.http_transport import HttpTransport
 from fedlens_edge_client.engines import Engine
@@ -40,7 +40,7 @@ from fedlens_export.models import backbones
 from fedlens_export.network import IMAGENET
 from fedlens_proto import wire
 from fedlens_proto.blob import Blob
-from fedlens_proto.manifest import STATEMENT_FILE, Bundle
+from fedlens_proto.manifest import Bundle
 from fedlens_proto.v1 import admin_pb2, check_in_pb2
 from tests.integration import federation, kotlin_client
 from tests.integration.kotlin_client import Death, Fate, Life
@@ -96,9 +96,7 @@ def exported(tmp_path_factory: pytest.TempPathFactory, publisher: Path) -> Calla
         training = Training(class_names=CLASSES, batch=16, objective=objective, stored_views=2, pte=True)
         folder = tmp_path_factory.mktemp(objective) / "bundle"
         bundle = frozen_backbone_bundle(folder, backbone, head, training, SIDE, name="phone", normalisation=IMAGENET)
-        key = signing.private_key(publisher.with_suffix(signing.PRIVATE))
-        statement = signing.stated(bundle, key, signing.Terms(audience=[FEDERATION]), time.time())
-        (folder / STATEMENT_FILE).write_bytes(statement)
+        sign_bundle(bundle, publisher.with_suffix(signing.PRIVATE), signing.Terms(audience=[FEDERATION]))
         return folder
 
     return export
