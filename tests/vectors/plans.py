@@ -17,6 +17,7 @@ from fedlens_proto import blob, plan_check
 from fedlens_proto.blob import FLOATS, Array, Blob
 from fedlens_proto.difference import Differences
 from fedlens_proto.manifest import Bundle
+from fedlens_proto.plans import consents
 from fedlens_proto.v1 import assignment_pb2 as pb
 from fedlens_proto.v1 import manifest_pb2
 from tests.vectors import plan_arithmetic, refused_plans
@@ -293,6 +294,7 @@ def _done(
         "manifest": manifest,
         "photos": count,
         "assignment": message(assignment),
+        "consents": sorted(consents(plan, engine.bundle.manifest)),
         "batches": engine.batches,
         "losses": array(np.array(engine.losses, np.float32)),
         "num_examples": result.num_examples,

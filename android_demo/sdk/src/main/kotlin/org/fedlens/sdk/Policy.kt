@@ -14,8 +14,12 @@ package org.fedlens.sdk
  * @property mostEpsilon Largest epsilon of a noisy share: less noise would hide too little.
  * @property answerExactlyAfterNoise True if a server that has noisy shares of the same classes may also learn class
  *     counts and confusion, which undo the noise.
- * @property allowTables Names of the tables, such as `prototypes`, that may be uploaded. The exporter of a bundle names
+ * @property allowTables Names of the tables, such as `prototypes`, that may be uploaded, and of sets of client state, as
+ *     `state/NAME`, that uploaded weights may be made from. The exporter of a bundle names
  *     them, so pin [bundles] to be sure of their content.
+ * @property leastTrainPhotos Fewest photos to train on; an update from fewer shows much of each.
+ * @property leastBatches Fewest batches of a training; the change after one batch is a gradient, from which photos can be
+ *     reconstructed.
  * @property bundles Digests, in lower-case hexadecimal, of the only manifests that may run here; null: any that the
  *     server chooses.
  */
@@ -29,5 +33,7 @@ public data class Policy(
     val mostEpsilon: Double = Double.POSITIVE_INFINITY,
     val answerExactlyAfterNoise: Boolean = false,
     val allowTables: Set<String> = emptySet(),
+    val leastTrainPhotos: Int = 8,
+    val leastBatches: Long = 2,
     val bundles: Set<String>? = null,
 )

@@ -48,6 +48,9 @@ internal object Plans {
     const val FORMAT = 1
     const val PREDICT = "predict"
 
+    /** Before the name of a set of client state, in [consents]. */
+    const val STATE = "state/"
+
     /** What each instruction of a checked plan makes, by the name of the value. */
     fun made(
         plan: LocalPlan,
@@ -179,6 +182,46 @@ internal object Plans {
     ): Map<String, Value> {
         val made = made(plan, manifest)
         return plan.uploadsList.associate { it.name to made.getValue(it.value) }.filterValues { it.isTable }
+    }
+
+    /**
+     * Names of what a plan uploads that a client's owner has to allow by name: tables, by what they are, and sets of the
+     * client's state, as `state/NAME`, from which uploaded weights are assembled or trained.
+     */
+    fun consents(
+        plan: LocalPlan,
+        manifest: Manifest,
+    ): Set<String> {
+        val made = made(plan, manifest)
+        val asked = tables(plan, manifest).values.mapTo(HashSet()) { it.makes }
+        for (upload in plan.uploadsList.filterNot { made.getValue(it.value).isTable }) {
+            val sent = Manifests.select(manifest.tensorsList, upload.tensors).mapTo(HashSet()) { it.name }
+            states(plan, manifest, upload.value, sent).mapTo(asked) { "$STATE$it" }
+        }
+        return asked
+    }
+
+    /** The sets of client state from which these [tensors] of the weights [value] come. */
+    private fun states(
+        plan: LocalPlan,
+        manifest: Manifest,
+        value: String,
+        tensors: Set<String>,
+    ): Set<String> {
+        val instruction = plan.instructionsList.first { it.value == value }
+        if (instruction.hasTrain()) return states(plan, manifest, instruction.train.start, tensors)
+        val sources =
+            if (instruction.hasDerive()) {
+                instruction.derive.bindingsList.map { it.source to tensors }
+            } else {
+                selected(instruction.assemble.rulesList, manifest).map { (rule, specs) ->
+                    rule.source to specs.map { it.name }.filterTo(HashSet()) { it in tensors }
+                }
+            }
+        return sources.filter { (_, among) -> among.isNotEmpty() }.flatMapTo(HashSet()) { (source, among) ->
+            val before = if (source.hasValue()) states(plan, manifest, source.value, among) else emptySet()
+            before + listOf(source.state).filter { it.isNotEmpty() }
+        }
     }
 
     /** True if a value comes from a `derive` over the client's own photos. */

@@ -237,7 +237,15 @@ internal class Assignments(
         }
         if (photos.skipped.isNotEmpty()) progress.report(isLast = true) { Event.PhotosSkipped(photos.skipped) }
         progress.report(isLast = true) { Event.RoundStarted(task, round, photos.train.size, photos.test.size) }
-        return LocalTraining(assignment, engine, photos, downloads(plan, sets), stateOf(task)) { step, steps, loss ->
+        val policy = currentPolicy()
+        return LocalTraining(
+            assignment,
+            engine,
+            photos,
+            downloads(plan, sets),
+            stateOf(task),
+            { Requirements.checkAmounts(plan, bundle.manifest, it, policy) },
+        ) { step, steps, loss ->
             progress.report(isLast = step == steps) { Event.Trained(task, round, step, steps, loss) }
         }.execute()
     }

@@ -12,15 +12,19 @@ import org.fedlens.proto.v1.Instruction
 import org.fedlens.proto.v1.LocalPlan
 import org.fedlens.proto.v1.Manifest
 import org.fedlens.proto.v1.ProgramFormat
+import org.fedlens.proto.v1.Rows
 import org.fedlens.proto.v1.Statistic
 import org.fedlens.sdk.AssignmentException
 import org.fedlens.sdk.AssignmentException.Reason
+import org.fedlens.sdk.Batches
 import org.fedlens.sdk.KeyedHash
+import org.fedlens.sdk.Manifests
 import org.fedlens.sdk.Policy
 import org.fedlens.sdk.engine.unfitForPhones
 import org.fedlens.sdk.plan.PlanCheck
 import org.fedlens.sdk.plan.PlanRefused
 import org.fedlens.sdk.plan.Plans
+import org.fedlens.sdk.plan.batch
 import org.fedlens.sdk.store.NoisyAnswers
 import org.fedlens.sdk.toHex
 
@@ -127,11 +131,34 @@ internal object Requirements {
         checkPlan(plan, manifest, assignment.answer, assignment.setsList)
         val needed = Plans.memory(plan, manifest)
         need(needed <= memory) { "a local plan that takes $needed bytes of memory; this device gives up to $memory" }
-        for (table in Plans.tables(plan, manifest).values) {
-            permit(table.makes in policy.allowTables) { "table '${table.makes}' is not answered" }
+        for (name in Plans.consents(plan, manifest).sorted()) {
+            permit(name in policy.allowTables) { "'$name' does not leave this device" }
         }
         permit(plan.statisticsList.none { it.hasLabelDistribution() } || exactTables(plan, manifest).isEmpty()) {
             BESIDE_NOISE
+        }
+    }
+
+    /**
+     * Refuse to learn from so few [photos], or in so few batches, that the result would show single photos.
+     *
+     * @throws AssignmentException With reason `POLICY`.
+     */
+    fun checkAmounts(
+        plan: LocalPlan,
+        manifest: Manifest,
+        photos: Int,
+        policy: Policy,
+    ) {
+        val reads = Plans.readsRows(plan, Rows.ROWS_TRAIN) || Plans.readsRows(plan, Rows.ROWS_VALIDATION)
+        permit(!reads || photos >= policy.leastTrainPhotos) {
+            "$photos photos to train on; it takes ${policy.leastTrainPhotos} or more"
+        }
+        for (each in plan.instructionsList.filter { it.hasTrain() && it.train.rows == Rows.ROWS_TRAIN }) {
+            val steps = Batches.steps(each.train, photos, Manifests.program(manifest, each.train.program).batch)
+            permit(steps >= policy.leastBatches) {
+                "training '${each.value}' takes $steps batches; it takes ${policy.leastBatches} or more"
+            }
         }
     }
 

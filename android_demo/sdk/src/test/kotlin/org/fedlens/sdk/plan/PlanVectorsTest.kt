@@ -100,6 +100,8 @@ class PlanVectorsTest {
         val manifest = engine.bundle.manifest
         val listed = assignment.setsList.map { it.name }
         PlanCheck(plan, manifest, assignment.answer, listed.toSet()).run()
+        val consents = vector.list("consents").map { it.asString }
+        assertEquals(name, consents, Plans.consents(plan, manifest).sorted())
         val zeros =
             manifest.tensorsList.associate { tensor ->
                 val count = tensor.shapeList.fold(1L, Long::times).toInt()

@@ -36,7 +36,7 @@ class LocalTrainingTest {
     ): TrainingResult {
         val assignment = Assignment.newBuilder().setSeed(ByteString.copyFrom(SEED)).setLocalPlan(plan).build()
         val photos = PreparedPhotos(photoSet(train), photoSet(test, "test"), emptyMap())
-        return LocalTraining(assignment, engine, photos, downloads, clientState::get, onStep).execute()
+        return LocalTraining(assignment, engine, photos, downloads, clientState::get, onStep = onStep).execute()
     }
 
     /** Photo i of n, by digest, has features 3i, 3i + 1, 3i + 2 and label i modulo 2. */

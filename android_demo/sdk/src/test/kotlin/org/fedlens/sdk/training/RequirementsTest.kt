@@ -104,7 +104,7 @@ class RequirementsTest {
         check(plan, allowed)
         val refused = assertThrows(AssignmentException::class.java) { check(plan, Policy()) }
         assertEquals(Reason.POLICY, refused.reason)
-        assertEquals("this client's policy: table 'means' is not answered", refused.message)
+        assertEquals("this client's policy: 'means' does not leave this device", refused.message)
         val beside = plan.toBuilder().clearStatistics().addStatistics(labelDistribution(1.0)).build()
         assertEquals(
             Reason.POLICY,
@@ -115,7 +115,30 @@ class RequirementsTest {
     @Test
     fun `the initial weights are a set that every bundle brings along`() {
         val plan = wholePlan { starting(from("initial", state = "mine")) }
-        Requirements.check(assignment(plan), bundle.manifest, Policy())
+        Requirements.check(assignment(plan), bundle.manifest, Policy(allowTables = setOf("state/mine")))
+        val refused =
+            assertThrows(AssignmentException::class.java) {
+                Requirements.check(assignment(plan), bundle.manifest, Policy())
+            }
+        assertEquals("this client's policy: 'state/mine' does not leave this device", refused.message)
+    }
+
+    @Test
+    fun `too few photos or batches are not learnt from`() {
+        val plan = wholePlan {}
+
+        fun refusal(
+            photos: Int,
+            policy: Policy,
+        ) = assertThrows(AssignmentException::class.java) {
+            Requirements.checkAmounts(plan, bundle.manifest, photos, policy)
+        }.also { assertEquals(Reason.POLICY, it.reason) }.message
+        assertEquals("this client's policy: 7 photos to train on; it takes 8 or more", refusal(7, Policy()))
+        assertEquals(
+            "this client's policy: training 'trained' takes 2 batches; it takes 3 or more",
+            refusal(8, Policy(leastBatches = 3L)),
+        )
+        Requirements.checkAmounts(plan, bundle.manifest, 8, Policy())
     }
 
     @Test

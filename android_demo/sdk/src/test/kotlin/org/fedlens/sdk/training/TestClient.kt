@@ -90,7 +90,7 @@ internal class BlobServer : Transport {
 internal class TestClient(
     folder: File,
     var bundle: SummingBundle = SummingBundle(),
-    var policy: Policy = Policy(),
+    var policy: Policy = Policy(allowTables = setOf("state/mine")),
     worker: CoroutineDispatcher = Dispatchers.Default.limitedParallelism(1),
     maxCacheBytes: Long = 1 shl 20,
     private val trust: BundleTrust? = null,
