@@ -180,7 +180,7 @@ def _check_hyper(found: manifest_pb2.Program, values: Iterable[pb.HyperValue], m
         name = value.name
         _need(name in slots, "hyper", f"program {found.name!r} has no hyper-parameter {name!r}; it has {sorted(slots)}")
         least, most = ranges[name].minimum, ranges[name].maximum
-        _need(least <= value.value <= most, "hyper", f"{name} is {value.value:g}, allowed are {least:g} to {most:g}")
+        _need(least <= value.value <= most, "range", f"{name} is {value.value:g}, allowed are {least:g} to {most:g}")
 
 
 def _check_bindings(

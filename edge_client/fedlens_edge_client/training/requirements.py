@@ -172,6 +172,8 @@ def _check_plan(
     try:
         plan_check.check(plan, bundle, answer=answer, sets={entry.name for entry in sets})
     except PlanRefused as error:
+        if error.code == "range":  # that the publisher has signed
+            raise AssignmentFailed(update_pb2.FAILURE_REASON_POLICY, str(error)) from error
         raise _unsupported(str(error)) from error
 
 

@@ -192,6 +192,18 @@ def test_no_table_is_answered_unless_the_owner_allows_it(manifest: manifest_pb2.
     assert caught.value.reason == update_pb2.FAILURE_REASON_POLICY
 
 
+def test_a_hyper_parameter_outside_the_range_of_the_manifest_is_against_the_policy(
+    manifest: manifest_pb2.Manifest,
+) -> None:
+    asking = measuring(manifest)
+    faster = plans.train(hyper_values=[assignment_pb2.HyperValue(name="lr", value=1001.0)])
+    asking.local_plan.CopyFrom(plans.plan(plans.assemble("start"), faster, evaluations=[]))
+
+    with pytest.raises(AssignmentFailed, match="lr is 1001, allowed are 0 to 1000") as caught:
+        requirements.check(asking, manifest, Policy())
+    assert caught.value.reason == update_pb2.FAILURE_REASON_POLICY
+
+
 def rule(source: assignment_pb2.Source, *names: str) -> assignment_pb2.Rule:
     return assignment_pb2.Rule(source=source, tensors=assignment_pb2.TensorSelector(names=names))
 

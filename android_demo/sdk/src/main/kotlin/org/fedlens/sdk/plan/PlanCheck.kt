@@ -29,7 +29,12 @@ import org.fedlens.sdk.store.NoisyAnswers
 internal class PlanRefused(
     val code: String,
     message: String,
-) : Exception(message)
+) : Exception(message) {
+    companion object {
+        /** The code of a hyper-parameter outside the range that the signed manifest gives it. */
+        const val RANGE = "range"
+    }
+}
 
 /**
  * The check of a local plan against a bundle: whether a client can carry it out.
@@ -175,7 +180,7 @@ internal class PlanCheck(
                 "program '${program.name}' has no hyper-parameter '${given.name}'; it has $slots"
             }
             val range = manifest.hyperParametersList.first { it.name == given.name }
-            need(given.value in range.minimum..range.maximum, "hyper") {
+            need(given.value in range.minimum..range.maximum, PlanRefused.RANGE) {
                 "${given.name} is ${given.value}, allowed are ${range.minimum} to ${range.maximum}"
             }
         }

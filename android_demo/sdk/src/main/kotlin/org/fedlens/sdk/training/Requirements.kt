@@ -193,7 +193,8 @@ internal object Requirements {
         try {
             PlanCheck(plan, manifest, answer, sets.mapTo(HashSet()) { it.name }).run()
         } catch (refused: PlanRefused) {
-            throw AssignmentException(Reason.UNSUPPORTED, refused.message.orEmpty(), refused)
+            val reason = if (refused.code == PlanRefused.RANGE) Reason.POLICY else Reason.UNSUPPORTED
+            throw AssignmentException(reason, refused.message.orEmpty(), refused)
         }
     }
 
