@@ -15,6 +15,7 @@ from fedlens_proto.programs.pt2_rules import BY_OPERATOR
 
 MAX_ELEMENTS = 1 << 28
 MAX_NODES = 20_000
+MAX_DIMENSIONS = 8
 
 OPERATORS = frozenset(f"torch.ops.aten.{name}" for name in BY_OPERATOR)
 
@@ -229,6 +230,8 @@ def _description(name: str, value: Json) -> Json:
         return {"as_int": integer(f"tensor {name}", fields_of(f"tensor {name}", item, ("as_int",))["as_int"])}
 
     sizes = list_of(f"tensor {name}", fields["sizes"], number)
+    if len(sizes) > MAX_DIMENSIONS or any(size["as_int"] < 0 for size in sizes):
+        refuse(f"tensor {name} has sizes {str(fields['sizes'])[:80]}; up to {MAX_DIMENSIONS}, from 0 on, are allowed")
     if math.prod(size["as_int"] for size in sizes) > MAX_ELEMENTS:
         refuse(f"tensor {name} has more than {MAX_ELEMENTS} elements")
     return {

@@ -14,8 +14,7 @@ from fedlens_proto.errors import ProgramRefused
 
 FLOAT = "float32"
 _ITEM_BYTES = {"uint8": 1, "int64": 8, "float32": 4, "bool": 1}
-VIEWS = frozenset({"view.default", "detach.default", "squeeze.dim", "unsqueeze.default", "_unsafe_view.default"})
-"""Operators that keep the elements of a tensor, and their order."""
+_SAME_ELEMENTS = ("view.default", "detach.default", "squeeze.dim", "unsqueeze.default", "_unsafe_view.default")
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,25 +70,31 @@ class Call:
         listed = [each for value in given for each in (value if isinstance(value, list) else [value])]
         return [value for value in listed if isinstance(value, Value)]
 
-    def shape(self, name: str, dimensions: int, dtype: str = FLOAT) -> tuple[int, ...]:
-        """The shape of an argument that must be a tensor of so many dimensions."""
-        self.expect(name, [None] * dimensions, dtype)
-        found: tuple[int, ...] = self.arguments[name].shape
+    def tensor(self, name: str) -> Value:
+        """An argument that must be a tensor."""
+        found = self.arguments[name]
+        if not isinstance(found, Value):
+            self.refuse(name, found, "a tensor")
         return found
 
-    def expect(self, name: str, shape: Sequence[int | None], dtype: str = FLOAT, *, optional: bool = False) -> None:
-        """Check that an argument is a tensor of this shape, in which None stands for any size."""
+    def shape(self, name: str, dimensions: int) -> tuple[int, ...]:
+        """The shape of an argument that must be a float32 tensor of so many dimensions."""
+        self.expect(name, [None] * dimensions)
+        return self.tensor(name).shape
+
+    def expect(self, name: str, shape: Sequence[int | None], *, optional: bool = False) -> None:
+        """Check that an argument is a float32 tensor of this shape, in which None stands for any size."""
         found = self.arguments[name]
         if found is None and optional:
             return
         if (
             not isinstance(found, Value)
-            or found.dtype != dtype
+            or found.dtype != FLOAT
             or len(found.shape) != len(shape)
             or any(wanted not in (None, size) for wanted, size in zip(shape, found.shape, strict=True))
         ):
             sizes = ", ".join("any" if size is None else str(size) for size in shape)
-            self.refuse(name, found or "nothing", f"{dtype}[{sizes}]")
+            self.refuse(name, found or "nothing", f"{FLOAT}[{sizes}]")
 
     def numbers(self, name: str, least: int, counts: tuple[int, ...] = (1, 2)) -> tuple[int, ...]:
         """The whole numbers of an argument, each at least `least`, and so many of them."""
@@ -145,28 +150,22 @@ def _bmm(call: Call) -> None:
 
 
 def _bmm_work(call: Call, results: Sequence[Value]) -> int:
-    return prod(results[0].shape) * int(call.arguments["self"].shape[2])
-
-
-def _unpinned(call: Call) -> None:
-    if call.arguments.get("pin_memory"):
-        call.refuse("pin_memory", True, "False")
+    return prod(results[0].shape) * call.tensor("self").shape[2]
 
 
 def _padded(call: Call) -> None:
-    dimensions = 2 * len(call.arguments["self"].shape)
-    call.numbers("pad", least=-dimensions << 28, counts=tuple(range(0, dimensions + 1, 2)))
+    call.numbers("pad", least=0, counts=tuple(range(0, 2 * len(call.tensor("self").shape) + 1, 2)))
 
 
 def _log_softmax(call: Call) -> None:
-    if call.arguments["half_to_float"] or call.arguments["self"].dtype != FLOAT:
-        call.refuse("self", call.arguments["self"], "float32, with half_to_float False")
+    call.expect("self", call.tensor("self").shape)
+    if call.arguments["half_to_float"]:
+        call.refuse("half_to_float", True, False)
 
 
 def _log_softmax_backward(call: Call) -> None:
-    output = call.arguments["output"]
-    call.expect("grad_output", output.shape)
-    call.expect("output", output.shape)
+    for name in ("output", "grad_output"):
+        call.expect(name, call.tensor("output").shape)
 
 
 def _convolution(call: Call) -> None:
@@ -174,6 +173,9 @@ def _convolution(call: Call) -> None:
     outer, inner, *_ = call.shape("weight", 4)
     for name, least in (("stride", 1), ("dilation", 1), ("padding", 0), ("output_padding", 0)):
         call.numbers(name, least)
+    most = _pair(call, "stride") if call.arguments["transposed"] else (1, 1)
+    if any(more >= step for more, step in zip(_pair(call, "output_padding"), most, strict=True)):
+        call.refuse("output_padding", call.arguments["output_padding"], f"less than {list(most)}")
     (groups,) = call.numbers("groups", 1, counts=(1,))
     transposed = call.arguments["transposed"]
     taken, given = (outer, inner * groups) if transposed else (inner * groups, outer)
@@ -189,13 +191,9 @@ def _convolution(call: Call) -> None:
 
 def _convolved(call: Call, channels: int) -> tuple[int, ...]:
     """The shape of a convolution's result."""
-
-    def pair(name: str) -> tuple[int, int]:
-        numbers = call.numbers(name, 0)
-        return numbers[0], numbers[-1]
-
-    (count, _, *sides), kernel = call.arguments["input"].shape, call.arguments["weight"].shape[2:]
-    settings = zip(sides, kernel, *map(pair, ("stride", "padding", "dilation", "output_padding")), strict=True)
+    names = ("stride", "padding", "dilation", "output_padding")
+    (count, _, *sides), kernel = call.tensor("input").shape, call.tensor("weight").shape[2:]
+    settings = zip(sides, kernel, *(_pair(call, name) for name in names), strict=True)
     return (
         count,
         channels,
@@ -209,12 +207,10 @@ def _convolved(call: Call, channels: int) -> tuple[int, ...]:
 
 
 def _convolution_work(call: Call, results: Sequence[Value]) -> int:
-    weight = call.arguments["weight"].shape
-    if "bias" in call.arguments:
-        positions = call.arguments["input"].shape if call.arguments["transposed"] else results[0].shape
-        return prod(positions) * prod(weight[1:])
-    positions = call.arguments["input" if call.arguments["transposed"] else "grad_output"].shape
-    return 2 * prod(positions) * prod(weight[1:])
+    given = results[0] if "bias" in call.arguments else call.tensor("grad_output")
+    positions = call.tensor("input") if call.arguments["transposed"] else given
+    passes = 1 if "bias" in call.arguments else 2
+    return passes * prod(positions.shape) * prod(call.tensor("weight").shape[1:])
 
 
 def _pool_settings(call: Call) -> None:
@@ -228,15 +224,21 @@ def _pool_settings(call: Call) -> None:
 
 def _max_pool_backward(call: Call) -> None:
     _pool_settings(call)
-    indices = call.arguments["indices"]
-    forward = indices.maker
-    if forward is None or forward.operator != "max_pool2d_with_indices.default" or indices.place != 1:
-        call.refuse("indices", indices, "the indices of the forward operator, unchanged")
+    indices = call.tensor("indices")
+    forward = _pooled(call, "indices", indices)
     call.same(forward, "self", "dilation", "ceil_mode")
     for name in ("kernel_size", "stride", "padding"):
         if _pair(call, name) != _pair(forward, name):
             call.refuse(name, call.arguments[name], f"that of {forward.node!r}, {forward.arguments[name]}")
     call.expect("grad_output", indices.shape)
+
+
+def _pooled(call: Call, name: str, indices: Value) -> Call:
+    """The max pooling that made an argument, unchanged."""
+    forward = indices.maker
+    if forward is None or forward.operator != "max_pool2d_with_indices.default" or indices.place != 1:
+        call.refuse(name, call.arguments[name], "the indices of max pooling, unchanged")
+    return forward
 
 
 def _pair(call: Call, name: str) -> tuple[int, ...]:
@@ -247,7 +249,7 @@ def _pair(call: Call, name: str) -> tuple[int, ...]:
 
 def _pool_work(call: Call, results: Sequence[Value]) -> int:
     reach = _pair(call, "kernel_size")
-    return _elements(call, results) + prod(call.arguments["self"].shape) + prod(results[0].shape) * prod(reach)
+    return _elements(call, results) + prod(call.tensor("self").shape) + prod(results[0].shape) * prod(reach)
 
 
 def _average_pool(call: Call) -> None:
@@ -262,13 +264,13 @@ def _average_pool_backward(call: Call) -> None:
 
 def _average_pool_work(call: Call, results: Sequence[Value]) -> int:
     # Windows overlap by at most one row and one column at each end.
-    small = call.arguments.get("grad_output", results[0]).shape
-    large = call.arguments["self"].shape
+    small = (call.tensor("grad_output") if "grad_output" in call.arguments else results[0]).shape
+    large = call.tensor("self").shape
     return prod(small) * prod(a // b + 2 for a, b in zip(large[2:], small[2:], strict=True))
 
 
 def _batch_norm(call: Call) -> None:
-    found = call.arguments["input"]
+    found = call.tensor("input")
     if len(found.shape) < 2 or found.dtype != FLOAT:
         call.refuse("input", found, "float32 of two dimensions or more")
     channels = (found.shape[1],)
@@ -287,20 +289,16 @@ def _batch_norm(call: Call) -> None:
 
 
 def _gather(call: Call) -> None:
-    index, dimension = call.arguments["index"], call.arguments["dim"]
-    source = call.arguments["self"]
-    made = index
-    while made.maker is not None and made.maker.operator in VIEWS:
-        made = made.maker.arguments["self"]
-    pooled = made.maker
-    if pooled is None or pooled.operator != "max_pool2d_with_indices.default" or made.place != 1:
-        call.refuse("index", index, "the indices of max pooling, unchanged")
-    bound = prod(pooled.arguments["self"].shape[2:])
-    if not -len(source.shape) <= dimension < len(source.shape) or source.shape[dimension] < bound:
+    index, source = call.tensor("index"), call.tensor("self")
+    while index.maker is not None and index.maker.operator in _SAME_ELEMENTS:
+        index = index.maker.tensor("self")
+    bound = prod(_pooled(call, "index", index).tensor("self").shape[2:])
+    (dimension,) = call.numbers("dim", -len(source.shape), counts=(1,))
+    if source.shape[dimension : dimension + 1 or None] < (bound,):
         call.refuse("self", source, f"{bound} or more elements in dimension {dimension}, as the pooled planes have")
 
 
-_ITERATES = "torch goes through all tensors by the shape to which it broadcasts them, and makes the result in that shape"
+_ITERATES = "torch goes through all tensors by the shape to which it broadcasts them, and makes the result in it"
 
 RULES = (
     Rule(
@@ -316,16 +314,15 @@ RULES = (
     ),
     Rule(
         _names("arange.default ones.default ones_like.default scalar_tensor.default zeros.default zeros_like.default"),
-        "They make a tensor, whose size is limited like every size, in ordinary memory.",
-        _unpinned,
+        "They make a tensor of a size that is limited like every size.",
     ),
     Rule(
         _names("""
         _unsafe_view.default detach.default expand.default permute.default select.int slice.Tensor squeeze.dim t.default
         transpose.int unsqueeze.default view.default
         """),
-        "Views: dimensions and indices are numbers in the graph, and the vetting checks that the part that is seen lies "
-        "within the memory of the tensor.",
+        "Views: dimensions and indices are numbers in the graph; the part that is seen must lie within the tensor's "
+        "memory.",
         work=lambda call, results: 1,
     ),
     Rule(
@@ -339,7 +336,7 @@ RULES = (
     ),
     Rule(
         _names("constant_pad_nd.default"),
-        "Two numbers a dimension at most; the result is the padded size, and none of it is empty.",
+        "At most two numbers a dimension, 0 or more; the result has the padded size.",
         _padded,
         copies=True,
     ),
@@ -364,8 +361,8 @@ RULES = (
     ),
     Rule(
         _names("convolution.default convolution_backward.default"),
-        "Two-dimensional, float32; the weight has the input's channels in its groups, the bias an entry for each of the "
-        "result's. A gradient must have the shape of the forward operator's result, which torch does not check.",
+        "Two-dimensional, float32; the weight has the input's channels in its groups, the bias an entry for each of "
+        "the result's. A gradient must have the shape of the forward operator's result, which torch does not check.",
         _convolution,
         _convolution_work,
         copies=True,
@@ -379,8 +376,8 @@ RULES = (
     ),
     Rule(
         _names("max_pool2d_with_indices_backward.default"),
-        "It writes where its indices say, unchecked. So they must be, unchanged, those of the forward operator with the "
-        "same input and settings, and the gradient must have their shape.",
+        "It writes where its indices say, unchecked. So they must be, unchanged, those of the forward operator with "
+        "the same input and settings, and the gradient must have their shape.",
         _max_pool_backward,
         _pool_work,
         copies=True,
@@ -413,7 +410,7 @@ RULES = (
         copies=True,
     ),
 )
-"""Every operator of programs of this version: steps, predictions, views, and the backbones by name, also quantised. None
-opens a file, returns uninitialised memory, or has a list as its result."""
+"""Every operator of programs of this version: steps, predictions, views, and the backbones by name, also quantised.
+None opens a file, returns uninitialised memory, or has a list as its result."""
 
 BY_OPERATOR: Mapping[str, Rule] = {name: rule for rule in RULES for name in rule.operators}

@@ -16,10 +16,10 @@ from torch import Tensor
 from torch._subclasses import FakeTensorMode
 
 from fedlens_proto.programs import pt2
-from fedlens_proto.programs.pt2_graph import MAX_ELEMENTS, Json, refuse, tensors_of
+from fedlens_proto.programs.pt2_graph import Json, refuse, tensors_of
 from fedlens_proto.programs.pt2_rules import BY_OPERATOR, Call, Value
 
-MAX_BYTES = 6 << 30
+MAX_BYTES = 8 << 30
 """Memory of a run at its peak: inputs, results and what is in between."""
 MAX_WORK = 1 << 40
 """Multiplications of a run, and elements that it reads and writes."""
@@ -66,7 +66,7 @@ def needs(graph: Json, constant: Collection[int] = ()) -> Needs:
     """
     checked = _Graph(graph["tensor_values"])
     inputs, returned = tensors_of(graph["inputs"]), tensors_of(graph["outputs"])
-    with FakeTensorMode():
+    with FakeTensorMode(allow_fallback_kernels=False):
         for name in inputs:
             checked.add_input(name)
         for node in graph["nodes"]:
@@ -102,9 +102,10 @@ class _Graph:
         places, given = _bound(Call(target, label, {}), operator._schema.arguments, node["inputs"])
         call = Call(target, label, {name: _read(argument, self._values) for name, argument in given.items()})
         rule = BY_OPERATOR[target]
-        for value in call.tensors:
-            if 0 in value.shape:
-                call.refuse("an argument", value, "a tensor that is not empty")
+        if empty := [value for value in call.tensors if 0 in value.shape]:
+            call.refuse("an argument", empty[0], "a tensor that is not empty")
+        if call.arguments.get("pin_memory"):
+            call.refuse("pin_memory", True, False)
         rule.check(call)
         results = self._results(call, operator, places, given)
         if len(results) != len(names):
@@ -119,7 +120,9 @@ class _Graph:
             call.refuse("the work up to here", self.work, f"{MAX_WORK} multiplications and elements read and written")
         self._copies.append(sum(value.bytes for value in call.tensors) if rule.copies else 0)
 
-    def peak_bytes(self, nodes: Sequence[Json], inputs: Sequence[str], returned: Sequence[str], constant: Collection[int]) -> int:
+    def peak_bytes(
+        self, nodes: Sequence[Json], inputs: Sequence[str], returned: Sequence[str], constant: Collection[int]
+    ) -> int:
         """The memory in use at its peak, as tensors are freed after their last use.
 
         Raises:
@@ -142,8 +145,11 @@ class _Graph:
                 else:
                     first.setdefault(memory, place)
                     last[memory] = max(place, last.get(memory, 0))
+        kept = {self._memory(inputs[place]) for place in constant}
         for name in returned:
             last[self._memory(name)] = end
+            if self._memory(name) in kept:
+                refuse(f"result {name!r} shares the memory of an input that does not change between runs")
         changes = [0] * (end + 2)
         for (number, size), place in first.items():
             changes[place] += size
@@ -171,7 +177,7 @@ class _Graph:
         described = self._described[name]
         sizes, strides = ([item["as_int"] for item in described[key]] for key in ("sizes", "strides"))
         said = _form(sizes, strides, described["storage_offset"]["as_int"], _DTYPES[described["dtype"]])
-        found = _form(tensor.shape, tensor.stride(), tensor.storage_offset(), tensor.dtype)
+        found = _form(tensor.shape, tensor.stride(), int(tensor.storage_offset()), tensor.dtype)
         if found != said:
             refuse(f"tensor {name!r} is {found}, but the program describes it as {said}")
         steps = zip(tensor.shape, tensor.stride(), strict=True)
@@ -224,4 +230,4 @@ def _read(argument: Json, tensors: Mapping[str, Any]) -> Any:
 
 def _form(sizes: Sequence[int], strides: Sequence[int], offset: int, dtype: torch.dtype) -> str:
     where = f" from {offset}" if offset else ""
-    return f"{str(dtype).removeprefix('torch.')}{list(sizes)} in steps {list(strides)}{where}"
+    return f"{str(dtype).removeprefix('torch.')}{list(sizes)} in strides {list(strides)}{where}"
