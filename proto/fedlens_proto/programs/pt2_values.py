@@ -6,7 +6,9 @@ refused, as are arguments against the rules of `pt2_rules`, and programs that ta
 It needs torch, but torch reads nothing of the file before it has passed.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+import logging
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
@@ -66,12 +68,24 @@ def needs(graph: Json, constant: Collection[int] = ()) -> Needs:
     """
     checked = _Graph(graph["tensor_values"])
     inputs, returned = tensors_of(graph["inputs"]), tensors_of(graph["outputs"])
-    with FakeTensorMode(allow_fallback_kernels=False):
+    with _quietly(), FakeTensorMode(allow_fallback_kernels=False):
         for name in inputs:
             checked.add_input(name)
         for node in graph["nodes"]:
             checked.add(node)
     return Needs(checked.peak_bytes(graph["nodes"], inputs, returned, constant), checked.work)
+
+
+@contextmanager
+def _quietly() -> Iterator[None]:
+    """Keep torch from logging what a call raised, which the refusal says."""
+    log = logging.getLogger("torch._subclasses.fake_tensor")
+    level = log.level
+    log.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        log.setLevel(level)
 
 
 class _Graph:
