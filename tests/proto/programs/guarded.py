@@ -16,6 +16,7 @@ import random
 import sys
 import time
 import warnings
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -25,11 +26,12 @@ from torch.export.pt2_archive._package import load_pt2
 
 from fedlens_proto.errors import ProgramRefused
 from fedlens_proto.programs import pt2_values
-from fedlens_proto.programs.pt2_rules import BY_OPERATOR
+from fedlens_proto.programs.pt2_rules import BY_OPERATOR, RULES
 from tests.proto.programs.pt2_calls import Call, program
 
 CALLS = 6
 TRIES = 40
+MOST = 4096  # elements
 NUMBERS = {torch.uint8: 1, torch.int64: 5, torch.float32: 7, torch.bool: 12}
 WILD = (0.0, -0.0, 1.0, -1.0, 1e30, -1e30, 1e-40, float("inf"), float("-inf"), float("nan"))
 VECTORS = ("weight", "bias", "running_mean", "running_var", "save_mean", "save_invstd")
@@ -49,7 +51,8 @@ def guarded(like: Tensor, at_end: bool) -> Tensor:
             raise OSError(ctypes.get_errno(), "mprotect")
     offset = mmap.PAGESIZE + (room - length if at_end else 0)
     flat = torch.frombuffer(memory, dtype=like.dtype, count=extent, offset=offset)
-    return flat.as_strided(like.shape, like.stride()).copy_(like)
+    flat.copy_(like.as_strided([extent], [1]))
+    return flat.as_strided(like.shape, like.stride())
 
 
 class Draw:
@@ -67,8 +70,8 @@ class Draw:
             "d": (channels, 1, draw(1, 3), draw(1, 3)),
             **{f"v{n}": (channels,) for n in range(4)},
             "u": (more,),
-            "a": (draw(1, 3), draw(1, 4), side),
-            "b": (draw(1, 3), side, draw(1, 4)),
+            "a": (more, draw(1, 4), side),
+            "b": (more, side, draw(1, 4)),
             "g": (*image[:2], draw(1, 5), draw(1, 5)),
             "l": (5, (draw(1, 4),)),
             "i": (5, (*image[:2], draw(1, 5), draw(1, 5))),
@@ -76,20 +79,24 @@ class Draw:
         }
         types = {number: dtype for dtype, number in NUMBERS.items()}
         self._mode = FakeTensorMode(allow_fallback_kernels=False)
-        self.calls: list[Call] = []
+        # Training batch norm needs clones.
+        self.calls: list[Call] = [("clone.default", {"self": f"v{n}"}, {f"m{n}": (channels,)}) for n in range(2)]
         self.known: dict[str, Tensor] = {}
         for name, form in self.inputs.items():
             number, shape = form if len(form) > 1 and isinstance(form[1], tuple) else (7, form)
             with self._mode:
                 self.known[name] = torch.empty(shape, dtype=types[number])
+        self.known |= {f"m{n}": self.known[f"v{n}"] for n in range(2)}
 
     def call(self) -> None:
         """Add a call that torch takes for tensors without content, whether or not a rule forbids it."""
-        name = self._random.choice(sorted(BY_OPERATOR))
+        name = self._random.choice(self._random.choice(RULES).operators)
         packet, _, overload = name.partition(".")
         operator = getattr(getattr(torch.ops.aten, packet), overload)
         for _ in range(TRIES):
             given = {each.name: self._argument(each, packet) for each in operator._schema.arguments}
+            if packet.endswith("_backward") and self._random.random() < 0.8:
+                given |= self._of_forward(packet.removesuffix("_backward"), given)
             try:
                 with self._mode:
                     found = operator(**{key: self._read(value) for key, value in given.items()})
@@ -97,12 +104,26 @@ class Draw:
                 continue
             results = found if isinstance(found, tuple) else (found,)
             made = {f"t{len(self.calls)}_{place}": result for place, result in enumerate(results)}
-            if any(result is not None and result.numel() > 4096 for result in results):
+            if not any(result is not None for result in results) or any(
+                result is not None and result.numel() > MOST for result in results
+            ):
                 continue
             forms = {key: None if value is None else self._form(value) for key, value in made.items()}
             self.calls.append((name, {key: value for key, value in given.items() if key != "device"}, forms))
             self.known |= {key: value for key, value in made.items() if value is not None and value.numel()}
             return
+
+    def _of_forward(self, packet: str, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Arguments of a call, its indices, and a tensor of its result's shape, for its gradient."""
+        calls = [call for call in self.calls if call[0].partition(".")[0] == packet]
+        if not calls:
+            return {}
+        _, arguments, made = self._random.choice(calls)
+        first = next(iter(made))
+        like = [name for name, value in self.known.items() if value.shape == self.known[first].shape]
+        gradient = next(name for name in given if name.startswith("grad"))
+        found = {**arguments, gradient: self._random.choice(like), "indices": list(made)[-1]}
+        return {name: value for name, value in found.items() if name in given}
 
     def _form(self, value: Tensor) -> Any:
         return (NUMBERS[value.dtype], tuple(value.shape), tuple(value.stride()))
@@ -134,14 +155,16 @@ class Draw:
                 return draw.random() < 0.3
             case "float":
                 return draw.choice([0.0, 1e-5, 0.1, 1.0])
-            case "number" | "Scalar":
+            case "number" | "Optional[number]":
                 return draw.choice([-1, 0, 1, 2, 0.5, 3.0])
             case "List[bool]":
                 return [draw.random() < 0.7 for _ in range(3)]
             case "List[int]" | "Optional[List[int]]" if name in ("size", "pad", "dims", "dim", "output_size"):
                 shape = list(self.known[draw.choice(sorted(self.known))].shape) or [1]
                 return shape if draw.random() < 0.5 else [draw.randint(-1, 4) for _ in range(draw.randint(0, 4))]
-            case "List[int]" | "Optional[List[int]]":
+            case "List[int]" | "Optional[List[int]]" if name == "output_padding":
+                return draw.choice([[0, 0], [0, 0], [0, 0], [1, 0]])
+            case "List[int]" | "Optional[List[int]]" if name != "bias_sizes" or draw.random() < 0.3:
                 return [draw.choice([0, 1, 1, 1, 2, 3]) for _ in range(2)]
         return argument.default_value if argument.has_default_value() else None
 
