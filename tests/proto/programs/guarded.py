@@ -140,6 +140,8 @@ class Draw:
         if (argument.has_default_value() and draw.random() < 0.5) or name in ("device", "layout", "memory_format"):
             return argument.default_value
         match kind:
+            case "Optional[Tensor]" if draw.random() < 0.2:
+                return None
             case "Tensor" | "Optional[Tensor]":
                 return self._tensor(name, packet)
             case "List[Tensor]":
