@@ -92,8 +92,9 @@ papers: $(STAMP) ## the studies behind docs/results, as far as runs are missing;
 results: $(STAMP) ## the pages of docs/results, from the kept runs
 	@'$(BIN)/python' -m papers.pages
 
-docs: $(STAMP) ## write the commands' --help into docs/commands.md anew, and the example's code into docs/android.md
+docs: $(STAMP) ## write the commands' --help into docs/commands.md anew, the rules into docs/vetting.md, and the example's code into docs/android.md
 	@'$(BIN)/python' -m tests.command_pages
+	'$(BIN)/python' -m tests.vetting_page
 	'$(BIN)/python' -m tests.android.guide
 
 vectors: $(STAMP) ## write the test vectors for clients in other languages anew, tests/vectors/

@@ -12,6 +12,7 @@ from fedlens.admin_client import Profile
 from fedlens_export import exporting, objectives
 from fedlens_export.programs import optimisers, steps
 from fedlens_server.config import load
+from tests import vetting_page
 
 REPOSITORY = Path(__file__).parent.parent
 DOCS = REPOSITORY / "docs"
@@ -47,6 +48,13 @@ def test_the_page_on_installing_has_every_extra() -> None:
     listed = re.findall(r"^\| `([a-z]+)` \|", page, re.MULTILINE)
 
     assert sorted(listed) == sorted(extras["optional-dependencies"])
+
+
+def test_the_page_on_vetting_has_every_rule() -> None:
+    page = vetting_page.PAGE.read_text(encoding="utf-8")
+
+    assert vetting_page.written(page) == page, "run `make docs`"
+    assert page.count("| operators |") == 2
 
 
 def test_the_operators_profile_in_the_docs_can_be_read(tmp_path: Path) -> None:

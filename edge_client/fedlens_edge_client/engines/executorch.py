@@ -14,7 +14,7 @@ from fedlens_edge_client.engines.running import ProgramEngine
 from fedlens_edge_client.engines.trial import try_program
 from fedlens_proto.errors import ProgramRefused
 from fedlens_proto.manifest import Bundle, program_part
-from fedlens_proto.programs import pte
+from fedlens_proto.programs import pte_rules
 from fedlens_proto.v1 import manifest_pb2 as pb
 
 
@@ -49,7 +49,7 @@ class ExecutorchEngine(ProgramEngine):
         if sha256(raw).digest() != digest:
             raise BundleUnusable(f"program {name!r} cannot be used: its file, part {digest.hex()}, is damaged")
         try:
-            pte.check(raw)
+            pte_rules.check(raw)
         except ProgramRefused as error:
             raise BundleUnusable(f"program {name!r} cannot be used: {error}") from error
         try_program(message, raw, self._tried)

@@ -13,7 +13,7 @@ from fedlens_edge_client.engines.flat import flat_function
 from fedlens_edge_client.engines.loaded import LoadedProgram, check_slots, read
 from fedlens_proto.errors import ProgramRefused
 from fedlens_proto.manifest import Bundle
-from fedlens_proto.programs import pt2
+from fedlens_proto.programs import pt2_values
 from fedlens_proto.v1 import manifest_pb2 as pb
 
 # Raised by torch for an operator with arguments that it does not take.
@@ -38,8 +38,9 @@ class Program(LoadedProgram):
         """
         message, raw = read(bundle, name, pb.PROGRAM_FORMAT_PT2)
         super().__init__(message)
+        constant = [i for i, slot in enumerate(self.inputs) if slot.kind in _CONSTANT]
         try:
-            graph = _load(name, pt2.canonical(raw))
+            graph = _load(name, pt2_values.vetted(raw, constant))
         except ProgramRefused as error:
             raise BundleUnusable(f"program {name!r} cannot be used: {error}") from error
         _check_slots(name, self.inputs, self.outputs, graph)
@@ -49,7 +50,7 @@ class Program(LoadedProgram):
         replaced = {(slot.kind, slot.name) for slot in self.outputs}
         self._function = flat_function(
             graph,
-            constant=[i for i, slot in enumerate(self.inputs) if slot.kind in _CONSTANT],
+            constant=constant,
             donated=[i for i, slot in enumerate(self.inputs) if (slot.kind, slot.name) in replaced],
         )
 

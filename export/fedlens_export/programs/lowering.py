@@ -15,16 +15,19 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from fedlens_export.errors import NotExportable
 from fedlens_proto.errors import ProgramRefused
-from fedlens_proto.programs import pt2
+from fedlens_proto.programs import pt2_values
 
 Function = Callable[..., tuple[Tensor, ...]]
+
+# torch's numbers of reductions.
+_EACH, _MEAN = 0, 1
 
 
 def lower(name: str, function: Function, examples: Sequence[Tensor]) -> bytes:
     """The canonical `.pt2` of `function`, for tensors shaped and typed like `examples`.
 
     Raises:
-        NotExportable: It uses an operator that is not allowed in programs, or cannot be traced.
+        NotExportable: It cannot be traced, or is no program that clients take.
     """
     return save(name, trace(name, function, examples))
 
@@ -51,12 +54,12 @@ def save(name: str, program: ExportedProgram) -> bytes:
     """The canonical `.pt2` of a traced function.
 
     Raises:
-        NotExportable: It uses an operator that is not allowed in programs.
+        NotExportable: It is no program that clients take: it has another operator, or needs too much memory or work.
     """
     stream = io.BytesIO()
     torch.export.save(program, stream)
     try:
-        return pt2.canonical(stream.getvalue())
+        return pt2_values.vetted(stream.getvalue())
     except ProgramRefused as error:
         raise NotExportable(f"program {name!r} cannot be part of a bundle: {error}") from error
 
@@ -69,7 +72,7 @@ def load(raw: bytes) -> GraphModule:
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        program = load_pt2(io.BytesIO(pt2.canonical(raw))).exported_programs["model"]
+        program = load_pt2(io.BytesIO(pt2_values.vetted(raw))).exported_programs["model"]
     function: GraphModule = program.graph_module
     return function
 
@@ -105,6 +108,37 @@ def _slice_backward(gradient: Tensor, sizes: Sequence[int], dim: int, start: int
     return torch.constant_pad_nd(gradient, [0, 0] * (len(sizes) - 1 - dim) + [start, after])
 
 
+def _chosen(scores: Tensor, target: Tensor, ignore_index: int) -> Tensor:
+    """True at each row's label, bool of the shape of `scores`; nowhere in a row whose label is to be ignored."""
+    classes = scores.shape[-1]
+    found = target.unsqueeze(-1) == torch.arange(classes)
+    return found & (target != ignore_index).unsqueeze(-1) if 0 <= ignore_index < classes else found
+
+
+def _nll_loss_forward(
+    scores: Tensor, target: Tensor, weight: Tensor | None, reduction: int, ignore_index: int
+) -> tuple[Tensor, Tensor]:
+    chosen = _chosen(scores, target, ignore_index)
+    losses = -torch.where(chosen, scores if weight is None else scores * weight, 0.0).sum(-1)
+    total = torch.where(chosen, 1.0 if weight is None else weight, 0.0).sum()
+    if reduction == _EACH:
+        return losses, total
+    return losses.sum() / total if reduction == _MEAN else losses.sum(), total
+
+
+def _nll_loss_backward(
+    gradient: Tensor,
+    scores: Tensor,
+    target: Tensor,
+    weight: Tensor | None,
+    reduction: int,
+    ignore_index: int,
+    total: Tensor,
+) -> Tensor:
+    gradient = -(gradient / total if reduction == _MEAN else gradient).unsqueeze(-1)
+    return torch.where(_chosen(scores, target, ignore_index), gradient if weight is None else gradient * weight, 0.0)
+
+
 # XNNPACK on phones delegates products of two inputs only in their batched form. On a CPU both are equally fast.
 _DECOMPOSITIONS: dict[torch._ops.OpOverload[..., Any], Callable[..., Any]] = {
     torch.ops.aten.mm.default: _mm,
@@ -113,4 +147,8 @@ _DECOMPOSITIONS: dict[torch._ops.OpOverload[..., Any], Callable[..., Any]] = {
     torch.ops.aten.split.Tensor: _split,
     # Only a second derivative has it, of concatenation; its own decompositions write into a tensor.
     torch.ops.aten.slice_backward.default: _slice_backward,
+    # They read and write at each row's label, which the vetting cannot know to be in range. Row by row these give the
+    # same bits.
+    torch.ops.aten.nll_loss_forward.default: _nll_loss_forward,
+    torch.ops.aten.nll_loss_backward.default: _nll_loss_backward,
 }

@@ -23,7 +23,8 @@ from torch.fx import Node
 from fedlens_export.errors import NotExportable
 from fedlens_export.programs import lowering, pte_graph
 from fedlens_export.programs.steps import ProgramSource
-from fedlens_proto.programs import pt2, pte, pte_runtime
+from fedlens_proto.errors import ProgramRefused
+from fedlens_proto.programs import pt2, pte, pte_rules, pte_runtime
 from fedlens_proto.v1 import manifest_pb2 as pb
 
 _NOT_CORE = re.compile(r"Operator torch\._ops\.([\w.]+) is not in Core ATen")
@@ -86,7 +87,7 @@ def lower(name: str, program: ExportedProgram) -> tuple[bytes, Delegation]:
     """The `.pte` of a program from `bind`, the same bytes each time.
 
     Raises:
-        NotExportable: executorch is not installed, or lacks an operator.
+        NotExportable: executorch is not installed or lacks an operator, or clients refuse the program.
     """
     check_installed()
     with quietly():
@@ -105,7 +106,12 @@ def lower(name: str, program: ExportedProgram) -> tuple[bytes, Delegation]:
     used = {".".join(filter(None, (operator.name, operator.overload))) for operator in plan.operators}
     if lacking := sorted(used - _runtime().operator_registry.operator_names):
         raise NotExportable(f"program {name!r} uses {', '.join(lacking)}, which ExecuTorch's runtime lacks; {_ADVICE}")
-    return bytes(lowered.buffer), delegation
+    raw = bytes(lowered.buffer)
+    try:
+        pte_rules.check(raw)
+    except ProgramRefused as error:
+        raise NotExportable(f"program {name!r} was lowered, but clients refuse it ({error}); {_ADVICE}") from error
+    return raw, delegation
 
 
 def _not_lowered(name: str, error: Exception) -> NotExportable:

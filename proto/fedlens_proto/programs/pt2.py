@@ -65,9 +65,13 @@ def operators(raw: bytes) -> dict[str, int]:
     Raises:
         ProgramRefused: As in `canonical`.
     """
-    model = json.loads(_members(canonical(raw))[_MODEL])
-    targets = (node["target"].removeprefix("torch.ops.") for node in model["graph_module"]["graph"]["nodes"])
+    targets = (node["target"].removeprefix("torch.ops.") for node in graph_of(canonical(raw))["nodes"])
     return by_frequency(Counter(targets))
+
+
+def graph_of(canonical: bytes) -> Json:
+    """The graph in canonical bytes."""
+    return json.loads(_members(canonical)[_MODEL])["graph_module"]["graph"]
 
 
 def by_frequency(counts: Counter[str]) -> dict[str, int]:

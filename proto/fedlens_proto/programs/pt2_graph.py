@@ -11,31 +11,13 @@ from keyword import iskeyword
 from typing import Any, NoReturn, TypeVar
 
 from fedlens_proto.errors import ProgramRefused
+from fedlens_proto.programs.pt2_rules import BY_OPERATOR
 
 MAX_ELEMENTS = 1 << 28
 MAX_NODES = 20_000
+MAX_DIMENSIONS = 8
 
-OPERATORS = frozenset(
-    f"torch.ops.aten.{name}"
-    for name in """
-    _adaptive_avg_pool2d.default _adaptive_avg_pool2d_backward.default _log_softmax.default
-    _log_softmax_backward_data.default _to_copy.default _unsafe_view.default abs.default add.Tensor addcmul.default
-    amax.default arange.default bitwise_and.Tensor bmm.default cat.default clamp.default clone.default
-    constant_pad_nd.default convolution.default convolution_backward.default detach.default div.Scalar div.Tensor
-    eq.Tensor exp.default expand.default floor.default gather.default ge.Scalar gt.Scalar hardsigmoid.default
-    hardsigmoid_backward.default hardswish.default hardswish_backward.default hardtanh.default log.default lt.Scalar
-    max_pool2d_with_indices.default max_pool2d_with_indices_backward.default maximum.default mean.dim minimum.default
-    mul.Scalar mul.Tensor native_batch_norm.default native_batch_norm_backward.default ne.Tensor neg.default
-    nll_loss_backward.default nll_loss_forward.default ones.default ones_like.default permute.default pow.Tensor_Scalar
-    pow.Tensor_Tensor relu.default round.default rsqrt.default rsub.Scalar scalar_tensor.default select.int
-    sigmoid.default silu.default slice.Tensor sqrt.default squeeze.dim stack.default sub.Tensor sum.default
-    sum.dim_IntList t.default threshold_backward.default transpose.int unsqueeze.default view.default where.self
-    zeros.default zeros_like.default
-    """.split()
-)
-"""Every operator of programs of this version: steps, predictions, views, and the backbones by name, also quantised. All
-of aten would include file access. These operators only compute: none modifies its arguments, opens a file, returns
-uninitialised memory, or has a list as its result."""
+OPERATORS = frozenset(f"torch.ops.aten.{name}" for name in BY_OPERATOR)
 
 # Numbers of torch's serialised enumerations: uint8, int64, float32 and bool; strided layout; contiguous and preserved.
 _SCALAR_TYPES = frozenset({1, 5, 7, 12})
@@ -74,7 +56,7 @@ def graph(value: Json) -> Json:
     outputs = list_of("the graph's outputs", fields["outputs"], _tensor_only)
     _check_order(inputs, nodes, outputs)
     described = {identifier(name): _description(name, found) for name, found in fields["tensor_values"].items()}
-    defined = [name for item in [{"outputs": inputs}, *nodes] for name in _tensors(item["outputs"])]
+    defined = [name for item in [{"outputs": inputs}, *nodes] for name in tensors_of(item["outputs"])]
     if missing := [name for name in defined if name not in described]:
         refuse(f"tensor {missing[0]!r} is not described")
     return {
@@ -165,14 +147,15 @@ def _check_order(inputs: list[Json], nodes: list[Json], outputs: list[Json]) -> 
         if undefined := [name for name in names if name not in known]:
             refuse(f"{where} uses tensor {undefined[0]!r} before it is there")
 
-    define(_tensors(inputs))
+    define(tensors_of(inputs))
     for node in nodes:
-        use(node["target"], _tensors([entry["arg"] for entry in node["inputs"]]))
-        define(_tensors(node["outputs"]))
-    use("the output", _tensors(outputs))
+        use(node["target"], tensors_of([entry["arg"] for entry in node["inputs"]]))
+        define(tensors_of(node["outputs"]))
+    use("the output", tensors_of(outputs))
 
 
-def _tensors(arguments: list[Json]) -> list[str]:
+def tensors_of(arguments: list[Json]) -> list[str]:
+    """Names of the tensors among arguments, in their order."""
     return [
         tensor["name"]
         for argument in arguments
@@ -247,6 +230,8 @@ def _description(name: str, value: Json) -> Json:
         return {"as_int": integer(f"tensor {name}", fields_of(f"tensor {name}", item, ("as_int",))["as_int"])}
 
     sizes = list_of(f"tensor {name}", fields["sizes"], number)
+    if len(sizes) > MAX_DIMENSIONS or any(size["as_int"] < 0 for size in sizes):
+        refuse(f"tensor {name} has sizes {str(fields['sizes'])[:80]}; up to {MAX_DIMENSIONS}, from 0 on, are allowed")
     if math.prod(size["as_int"] for size in sizes) > MAX_ELEMENTS:
         refuse(f"tensor {name} has more than {MAX_ELEMENTS} elements")
     return {

@@ -12,7 +12,7 @@ at their ends, so files of later versions are read too; an operator that is unkn
 
 import struct
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -55,6 +55,9 @@ class Plan:
             backends, and for inputs if the program was lowered so; ours reads inputs where the caller has them. Only a
             backend knows its own memory.
         segment_bytes: Size of the constants and the backends' graphs behind the program, in the file.
+        backends: Names of the backends that it calls.
+        other_instructions: Kinds of its instructions that call neither a kernel nor a backend, by the schema's numbers;
+            they jump, or move and free values.
     """
 
     portable: Mapping[str, int]
@@ -62,6 +65,8 @@ class Plan:
     delegate_calls: int
     planned_bytes: int
     segment_bytes: int
+    backends: Set[str]
+    other_instructions: Set[int]
 
     @property
     def delegated_share(self) -> float:
@@ -109,12 +114,14 @@ class _Reader:
         portable: Counter[str] = Counter()
         inside: Counter[str] = Counter()
         delegate_calls = 0
+        backends: set[str] = set()
         for (kind, index), count in calls.items():
             if kind == _KERNEL_CALL:
                 name, overload = (self._text(operators[index], field) for field in (_OPERATOR, _OVERLOAD))
                 portable[f"{name.replace('::', '.')}.{overload or 'default'}"] += count
             elif kind == _DELEGATE_CALL:
                 delegate_calls += count
+                backends.add(self._text(delegates[index], _BACKEND))
                 if self._text(delegates[index], _BACKEND) == XNNPACK:
                     graph = self._part(delegates[index], _PROCESSED)
                     offset, _ = segments[self._number(graph, _SEGMENT, "I")]
@@ -128,6 +135,8 @@ class _Reader:
             delegate_calls=delegate_calls,
             planned_bytes=sum(sizes),
             segment_bytes=sum(size for _, size in segments),
+            backends=backends,
+            other_instructions={kind for kind, _ in calls} - {_KERNEL_CALL, _DELEGATE_CALL},
         )
 
     def _call(self, instruction: Any) -> tuple[int, int]:

@@ -125,8 +125,8 @@ DAMAGES: dict[str, tuple[Callable[[bytes], bytes], str]] = {
     "no program": (lambda raw: b"\x89PNG\r\n\x1a\n" * 8, "no ExecuTorch program does"),
     "cut": (lambda raw: raw[:-100], "it is truncated: its segments end at"),
     "cut in the middle": (lambda raw: raw[: len(raw) // 2], "it is truncated: its program has"),
-    "zeros": (lambda raw: raw[:100] + bytes(400) + raw[500:], "ExecuTorch says: Failed to load"),
-    "operator": (lambda raw: raw.replace(b"aten::", b"none::"), "ExecuTorch 1.* has no operator none::"),
+    "zeros": (lambda raw: raw[:100] + bytes(400) + raw[500:], r"it is damaged, or no \.pte"),
+    "operator": (lambda raw: raw.replace(b"aten::", b"none::"), r"kernel 'none\.\S+' is not among"),
 }
 
 
