@@ -31,7 +31,8 @@ KERNELS: Mapping[str, str] = MappingProxyType(
             """,
         "Copies and views: dimensions and indices are numbers in the program, and the runtime checks them.": """
             aten.alias_copy.out aten.cat.out aten.constant_pad_nd.out aten.expand_copy.out aten.permute_copy.out
-            aten.select_copy.int_out aten.slice_copy.Tensor_out aten.squeeze_copy.dims_out aten.stack.out
+            aten.select_copy.int_out aten.slice_copy.Tensor_out aten.split_with_sizes_copy.out
+            aten.squeeze_copy.dims_out aten.stack.out
             aten.t_copy.out aten.transpose_copy.int_out aten.unsqueeze_copy.out aten.view_copy.out
             executorch_prim.et_view.default
             """,

@@ -365,7 +365,7 @@ def test_a_program_that_contradicts_itself_ends_as_an_error_of_the_bundle(head_b
         for member, content in members.items():
             archive.writestr(member, content)
 
-    with pytest.raises(BundleUnusable, match="program 'predict' cannot be used: .*tensor 'relu' is .*describes it as"):
+    with pytest.raises(BundleUnusable, match=r"program 'predict' cannot be used: .*tensor 'relu' is .*describes it as"):
         evaluated(TorchEngine(bundle), initial(TorchEngine(bundle)), rows_of((12,), 4))
 
 
