@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fedlens_edge_client.engines import BundleUnusable, RuntimeMissing
 from fedlens_edge_client.engines.installed import runtime_version
-from fedlens_edge_client.engines.loaded import LoadedProgram, check_slots
+from fedlens_edge_client.engines.loaded import OwnProgram, check_slots
 from fedlens_proto.programs import pte_runtime
 from fedlens_proto.programs.pte import METHOD
 from fedlens_proto.v1 import manifest_pb2 as pb
@@ -20,7 +20,7 @@ from fedlens_proto.v1 import manifest_pb2 as pb
 _SCALAR_TYPES = {4: torch.int64, 6: torch.float32}
 
 
-class PteProgram(LoadedProgram):
+class PteProgram(OwnProgram):
     """A `.pte` that has passed a trial: loading a foreign one can end the process."""
 
     def __init__(self, message: pb.Program, raw: bytes) -> None:
@@ -30,9 +30,7 @@ class PteProgram(LoadedProgram):
             BundleUnusable: The runtime refuses it, or it contradicts the manifest.
             RuntimeMissing: ExecuTorch is not installed.
         """
-        super().__init__(message)
-        # The file contains the frozen tensors.
-        self.inputs = [slot for slot in message.inputs if slot.kind != pb.SLOT_KIND_FROZEN]
+        super().__init__(message, contains_frozen=True)
         self._raw = raw  # the runtime reads from these bytes as long as the program lives
         try:
             library = runtime()
@@ -51,7 +49,7 @@ class PteProgram(LoadedProgram):
         return ()
 
     def run(self, arguments: Sequence[Tensor], prepared: Sequence[Tensor]) -> Sequence[Tensor]:
-        """As `LoadedProgram.run`."""
+        """As `OwnProgram.run`."""
         with self._turn:
             try:
                 # The results are in the runtime's memory: the next run overwrites it, and inputs may share it.

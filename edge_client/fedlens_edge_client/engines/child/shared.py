@@ -1,0 +1,125 @@
+"""The link between client and child: fixed requests, short replies, and tensors in shared memory.
+
+The places of all tensors follow from the manifest. Nothing that the child sends has a size, a shape or a type, so
+there is nothing to parse but one bit and a short text.
+"""
+
+import mmap
+import os
+import struct
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from math import prod
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedlens_edge_client.engines.feed import NUMPY, OF_BATCH
+from fedlens_edge_client.engines.loaded import LoadedProgram
+from fedlens_proto.v1 import manifest_pb2 as pb
+
+REQUEST = struct.Struct("<BIQQ")
+"""The kind, the number of a program, and two numbers whose meaning the kind says."""
+REPLY = struct.Struct("<?H")
+"""Whether the request succeeded, and the length of the text that follows."""
+MAX_TEXT_BYTES = 2000
+LANES = 2
+"""Runs that may be under way at a time; each has memory of its own for its batch and its outputs."""
+_ALIGNED = 64  # as torch aligns its own tensors: some operators round differently elsewhere
+
+
+class Kind(IntEnum):
+    """The kind of a request."""
+
+    LOAD = 1
+    """Load a program: two files come with it, one with the message and the program, of these lengths, one for tensors."""
+    START = 2
+    """Take the arguments as they stand in the shared memory."""
+    RUN = 3
+    """Run once, with the batch in this lane."""
+    FETCH = 4
+    """Put the inputs that outputs have replaced into the shared memory."""
+
+
+@dataclass(frozen=True)
+class Lane:
+    """The tensors of one run, by index of input or output."""
+
+    inputs: dict[int, Tensor]
+    outputs: dict[int, Tensor]
+
+
+class SharedTensors:
+    """The arguments and outputs of one program in shared memory.
+
+    Attributes:
+        steady: The inputs that do not change from batch to batch, by index.
+        lanes: The others, and the outputs that replace no input.
+    """
+
+    def __init__(self, program: LoadedProgram, buffer: mmap.mmap) -> None:
+        """Lay the tensors out over `buffer`, which has `shared_bytes` of the program."""
+        self._buffer, self._at = buffer, 0
+        self.steady = self._placed(program.inputs, [i for i, s in enumerate(program.inputs) if s.kind not in OF_BATCH])
+        varying = [i for i, slot in enumerate(program.inputs) if slot.kind in OF_BATCH]
+        given = _given(program)
+        self.lanes = [
+            Lane(self._placed(program.inputs, varying), self._placed(program.outputs, given)) for _ in range(LANES)
+        ]
+
+    def _placed(self, slots: Sequence[pb.Slot], wanted: Sequence[int]) -> dict[int, Tensor]:
+        placed = {}
+        for i in wanted:
+            shape, dtype = tuple(slots[i].shape), NUMPY[slots[i].dtype]
+            flat = np.frombuffer(self._buffer, dtype, prod(shape), self._at)
+            placed[i] = torch.from_numpy(flat.reshape(shape))
+            self._at += _bytes(slots[i])
+        return placed
+
+
+def shared_bytes(program: LoadedProgram) -> int:
+    """The bytes that the tensors of a program take in shared memory; at least 1."""
+    steady = sum(_bytes(slot) for slot in program.inputs if slot.kind not in OF_BATCH)
+    varying = sum(_bytes(slot) for slot in program.inputs if slot.kind in OF_BATCH)
+    given = sum(_bytes(program.outputs[i]) for i in _given(program))
+    return steady + LANES * (varying + given) or 1
+
+
+def _given(program: LoadedProgram) -> list[int]:
+    """The indices of the outputs that replace no input."""
+    carried = {source for source, _ in program.carried}
+    return [i for i in range(len(program.outputs)) if i not in carried]
+
+
+def _bytes(slot: pb.Slot) -> int:
+    size = prod(slot.shape) * NUMPY[slot.dtype].itemsize
+    return -(-size // _ALIGNED) * _ALIGNED
+
+
+def shared_file(size: int) -> int:
+    """The descriptor of a new file of `size` bytes in memory that has no name for other processes.
+
+    On Linux nobody can change its size: a file that got shorter would end whoever reads what it has lost. Elsewhere
+    it is a temporary file, and a hostile child can do that to the client.
+    """
+    if not hasattr(os, "memfd_create"):
+        with tempfile.TemporaryFile() as file:
+            file.truncate(size)
+            return os.dup(file.fileno())
+    import fcntl
+
+    descriptor = os.memfd_create("fedlens", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    os.ftruncate(descriptor, size)
+    fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
+    return descriptor
+
+
+def mapped(descriptor: int, size: int) -> mmap.mmap:
+    """The memory of a file, which stays when the descriptor is closed here."""
+    try:
+        return mmap.mmap(descriptor, size)
+    finally:
+        os.close(descriptor)
