@@ -30,12 +30,13 @@ from fedlens_edge_client.client.http_transport import HttpTransport
 from fedlens_edge_client.client.pacing import Pauses
 from fedlens_edge_client.client.transport import Transport
 from fedlens_edge_client.engines import Engine, EngineError
-from fedlens_edge_client.engines.choice import ABILITIES, EngineName, make_engine
+from fedlens_edge_client.engines.choice import ABILITIES, EngineName, make_children, make_engine
 from fedlens_edge_client.errors import AssignmentFailed, BadResponse, ModelError, Refused, StateError
 from fedlens_edge_client.policy import Policy
 from fedlens_edge_client.storage.album import Album, Photo
 from fedlens_edge_client.storage.cache import Cache
 from fedlens_edge_client.storage.client_state import ClientState
+from fedlens_edge_client.storage.crashes import Crashes
 from fedlens_edge_client.storage.feature_cache import FeatureCache
 from fedlens_edge_client.storage.floors import FLOORS_FILE, Floors
 from fedlens_edge_client.storage.folder_album import FolderAlbum
@@ -90,6 +91,7 @@ class EdgeClient:
         transport: Transport | None = None,
         engine: EngineName = EngineName.TORCH,
         engine_factory: Callable[[Bundle], Engine] | None = None,
+        in_process: bool = False,
         cache: Path | None = None,
         features: Path | None = None,
         max_cache_bytes: int = DEFAULT_CACHE_BYTES,
@@ -123,6 +125,8 @@ class EdgeClient:
             transport: Replaces HTTP to `server`; it must use the same `secret`. Closed with the client.
             engine: Runs the programs of bundles; the server assigns only work that it can run.
             engine_factory: Makes the engine for a bundle, instead of `make_engine`.
+            in_process: Run programs in this process, where a flaw of the runtime lets a hostile one do what this
+                process can; by default a process without network and files runs them.
             cache: Folder for data that can be fetched or computed again; several clients may share it.
             features: Folder for values computed from photos, if it is not `cache`.
             max_cache_bytes: Bound for the blobs in `cache`, and for the features; the least recently used are deleted.
@@ -147,8 +151,7 @@ class EdgeClient:
         self._emit: Callable[[Event], None] = on_event or (lambda event: None)
         self._secret, self._given_transport, self._private_generator = secret, transport, private_generator
         self._cache_folder, self._max_cache_bytes = cache or state / "cache", max_cache_bytes
-        tried = self._cache_folder / TRIED
-        self._engine_factory = engine_factory or (lambda bundle: make_engine(engine, bundle, tried))
+        self._given_engine_factory, self._in_process = engine_factory, in_process
         self._features_folder = features or self._cache_folder
         self._engine, self._executor, self._disk_executor = engine, executor, disk
         self._hold_ms, self._durable, self._clock = hold_ms, durable, clock or SystemClock()
@@ -287,7 +290,7 @@ class EdgeClient:
             album=self._album,
             policy=self._policy,
             trust=self._trust(),
-            engine_factory=self._engine_factory,
+            engine_factory=self._engine_factory(stack),
             compute=self._compute,
             disk=self._disk,
             emit=self._emit,
@@ -301,6 +304,15 @@ class EdgeClient:
             return None
         floors = Floors(self._floors)
         return Trust(publishers=self._publishers, audience=self._audience, floors=floors, clock=self._clock)
+
+    def _engine_factory(self, stack: AsyncExitStack) -> Callable[[Bundle], Engine]:
+        if self._given_engine_factory is not None:
+            return self._given_engine_factory
+        if self._in_process:
+            return lambda bundle: make_engine(self._engine, bundle, self._cache_folder / TRIED)
+        children = make_children(self._engine, Crashes(self._state, self._clock.now), self._compute.check)
+        stack.callback(children.close)
+        return children.engine
 
     def _http_transport(self, stack: AsyncExitStack) -> HttpTransport:
         transport = HttpTransport(

@@ -8,7 +8,7 @@ from torch import Tensor
 from fedlens_edge_client.engines import BundleUnusable
 from fedlens_edge_client.engines.installed import runtime_version
 from fedlens_edge_client.engines.loaded import LoadedProgram, read_intact
-from fedlens_edge_client.engines.pte import PteProgram
+from fedlens_edge_client.engines.pte import PteProgram, check_for_phones
 from fedlens_edge_client.engines.running import ProgramEngine
 from fedlens_edge_client.engines.trial import try_program
 from fedlens_proto.errors import ProgramRefused
@@ -53,22 +53,3 @@ class ExecutorchEngine(ProgramEngine):
 
     def _read_frozen(self, program: LoadedProgram) -> Mapping[str, Tensor]:
         return {}
-
-
-def check_for_phones(manifest: pb.Manifest) -> None:
-    """Check that ExecuTorch can run the bundle of this manifest.
-
-    Raises:
-        BundleUnusable: It has no programs for phones.
-    """
-    if manifest.bundle_class != pb.BUNDLE_CLASS_FROZEN_BACKBONE:
-        raise BundleUnusable(
-            "the bundle trains all layers of its model, which takes ExecuTorch a hundred times as long as torch: "
-            "take engine torch, or a bundle with a frozen backbone"
-        )
-    for program in manifest.programs:
-        if all(file.format != pb.PROGRAM_FORMAT_PTE for file in program.files):
-            raise BundleUnusable(
-                f"the bundle has program {program.name!r}, but not for phones (.pte): export it with --target pte, "
-                "or take engine torch"
-            )

@@ -21,7 +21,10 @@ OF_BATCH = (
     *(pb.SLOT_KIND_TARGET, pb.SLOT_KIND_UNIFORM),
 )
 """Kinds of inputs that change from batch to batch."""
-NUMPY = {blob_pb2.DTYPE_FLOAT32: np.dtype(np.float32), blob_pb2.DTYPE_INT64: np.dtype(np.int64)}
+NUMPY: dict[blob_pb2.Dtype, np.dtype[np.float32] | np.dtype[np.int64]] = {
+    blob_pb2.DTYPE_FLOAT32: np.dtype(np.float32),
+    blob_pb2.DTYPE_INT64: np.dtype(np.int64),
+}
 
 
 class Feed:

@@ -63,6 +63,25 @@ class PteProgram(OwnProgram):
             ]
 
 
+def check_for_phones(manifest: pb.Manifest) -> None:
+    """Check that ExecuTorch can run the bundle of this manifest.
+
+    Raises:
+        BundleUnusable: It has no programs for phones.
+    """
+    if manifest.bundle_class != pb.BUNDLE_CLASS_FROZEN_BACKBONE:
+        raise BundleUnusable(
+            "the bundle trains all layers of its model, which takes ExecuTorch a hundred times as long as torch: "
+            "take engine torch, or a bundle with a frozen backbone"
+        )
+    for program in manifest.programs:
+        if all(file.format != pb.PROGRAM_FORMAT_PTE for file in program.files):
+            raise BundleUnusable(
+                f"the bundle has program {program.name!r}, but not for phones (.pte): export it with --target pte, "
+                "or take engine torch"
+            )
+
+
 @lru_cache(maxsize=1)
 def runtime() -> Any:
     """ExecuTorch's compiled module, on one thread.

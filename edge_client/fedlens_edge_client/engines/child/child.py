@@ -36,6 +36,8 @@ class Child:
 
     Attributes:
         on_lost: Called if it ends although nobody here wanted it to; gives a text for the error.
+        has_ended: Whether it is gone, as far as is known.
+        status: With which it ended by itself, or the negative number of a signal; 0: it was ended from here.
     """
 
     def __init__(
@@ -60,11 +62,11 @@ class Child:
         self._sent = self._answered = 0
         self._failures: dict[int, str] = {}
         self._is_ready = False
-        self._end: str | None = None
+        self.has_ended, self.status = False, 0
         self.on_lost: Callable[[], str] = str
         self._link, theirs = socket.socketpair()
         # The child writes at most `MAX_OUTPUT_BYTES` into it.
-        self._output = tempfile.TemporaryFile()  # noqa: SIM115  # closed in `end`
+        self._output = tempfile.TemporaryFile()  # closed in `end`
         with theirs:
             # If this process was started without standard streams, the socket may have one of their numbers.
             passed = fcntl(theirs, F_DUPFD_CLOEXEC, 3)
@@ -73,12 +75,7 @@ class Child:
             self._process = _starter().submit(_start, process, arguments, passed, self._output.fileno()).result()
         finally:
             os.close(passed)
-        self._link.settimeout(_LOOK_EVERY_S)
-
-    @property
-    def has_ended(self) -> bool:
-        """Whether requests are no longer answered, as far as is known."""
-        return self._end is not None
+        self._link.settimeout(min(_LOOK_EVERY_S, limit_s))
 
     def wait_until_ready(self) -> None:
         """Wait until the process has confined itself.
@@ -91,15 +88,13 @@ class Child:
         try:
             failure = self._reply(START_TIMEOUT_S)
         except ProgramCrashed as error:
-            raise RuntimeMissing(f"the process for programs cannot be started: {error}") from error
+            raise RuntimeMissing(f"programs cannot run in a process of their own: {error}") from error
         if failure:
             self.end()
             raise RuntimeMissing(failure)
         self._is_ready = True
 
-    def submit(
-        self, kind: Kind, program: int, first: int = 0, second: int = 0, descriptors: Sequence[int] = ()
-    ) -> int:
+    def submit(self, kind: Kind, program: int, first: int = 0, second: int = 0, descriptors: Sequence[int] = ()) -> int:
         """Send a request; its number, for `settle`.
 
         Raises:
@@ -142,23 +137,22 @@ class Child:
             self._answer()
 
     def said(self) -> str:
-        """The last lines that a runtime has written since the last program was loaded, in characters that print."""
-        raw = os.pread(self._output.fileno(), MAX_OUTPUT_BYTES, 0)
-        lines = [line.strip() for line in _printable(raw).splitlines() if line.strip()]
-        return "; ".join(lines[-2:])[-_MAX_SAID:]
+        """The lines that the runtime has written since the last program was loaded, in characters that print."""
+        lines = _printable(os.pread(self._output.fileno(), MAX_OUTPUT_BYTES, 0)).splitlines()
+        return "\n".join(line.strip()[:_MAX_SAID] for line in lines if line.strip())
 
-    def end(self, why: str = "it was ended") -> str:
-        """End the process; `why` or, if it had ended before, how."""
-        if self._end is not None:
-            return self._end
+    def end(self) -> None:
+        """End the process, if it has not ended."""
+        if self.has_ended:
+            return
+        self.has_ended = True
         self._link.close()
-        ended_before = self._process.poll() is not None
-        if not ended_before:
+        if self._process.poll() is None:
             self._process.kill()
-        status = self._process.wait()
-        self._end = _how(status) if ended_before else why
+        else:
+            self.status = self._process.returncode
+        self._process.wait()
         self._output.close()
-        return self._end
 
     def _answer(self) -> None:
         failure = self._reply(self._limit_s)
@@ -168,13 +162,13 @@ class Child:
 
     def _reply(self, limit_s: float) -> str:
         """The failure in the next reply; empty: there was none."""
-        if self._end is not None:
-            raise ProgramCrashed(self._end)
+        if self.has_ended:
+            raise ProgramCrashed("its process has ended")
         end = time.monotonic() + limit_s
         header = self._received(REPLY.size, end)
         succeeded, length = REPLY.unpack(header)
         if header[0] > 1 or length > MAX_TEXT_BYTES or succeeded != (length == 0):
-            self._lost("it does not keep to the protocol")
+            self._lost("does not keep to the protocol")
         return _printable(self._received(length, end)) if length else ""
 
     def _received(self, size: int, end: float) -> bytes:
@@ -200,17 +194,17 @@ class Child:
             self.end()
             raise
         if time.monotonic() > end:
-            self._lost(f"it did not end within {self._limit_s:g} s")
+            self._lost(f"did not answer within {self._limit_s:g} s")
 
     def _lost(self, why: str = "") -> NoReturn:
         """Give the child up: it is about to end by itself, or has done what it must not."""
         if not why:
             with suppress(subprocess.TimeoutExpired):
                 self._process.wait(GRACE_S)
-        said = self.said()
-        how = self.end(why or "it closed its link")
-        texts = (f"the process that runs programs: {how}{f' ({said})' if said else ''}", self.on_lost())
-        raise ProgramCrashed("; ".join(text for text in texts if text))
+        last = "; ".join(self.said().splitlines()[-2:])
+        self.end()
+        how = f"its process {why or _how(self.status)}" + (f" ({last})" if last else "")
+        raise ProgramCrashed("; ".join(text for text in (how, self.on_lost()) if text))
 
 
 @cache
@@ -238,10 +232,12 @@ def _start(process: str, arguments: Sequence[str], link: int, output: int) -> su
 def _how(status: int) -> str:
     """The end of a process in words."""
     if status == -signal.SIGSYS:
-        return "it asked the system for what programs may not have (signal SIGSYS)"
+        return "asked the system for what programs may not have (signal SIGSYS)"
     if status == -signal.SIGKILL:
-        return "it was killed; out of memory?"
-    return f"it ended with signal {signal.Signals(-status).name}" if status < 0 else f"it ended with status {status}"
+        return "was killed; out of memory?"
+    if status < 0:
+        return f"ended with signal {signal.Signals(-status).name}: the program is damaged or hostile"
+    return f"ended with status {status}"
 
 
 def _printable(raw: bytes) -> str:

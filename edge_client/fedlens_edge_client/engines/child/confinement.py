@@ -16,6 +16,9 @@ import signal
 import sys
 from contextlib import suppress
 from pathlib import Path
+from types import ModuleType
+
+from fedlens_edge_client.engines import RuntimeMissing
 
 MEMORY_BYTES = 4 << 30
 """Memory that programs may take at least; half of the machine's, if that is more."""
@@ -44,10 +47,6 @@ _DENIED = (
 )
 
 
-class CannotConfine(Exception):
-    """This machine cannot confine the process; the text says what to install."""
-
-
 def die_with(parent: int) -> None:
     """End this process when the thread that started it ends; at once if it has already."""
     if sys.platform.startswith("linux"):
@@ -60,7 +59,7 @@ def confine() -> None:
     """Limit this process for the rest of its life; on Linux, take all but a few system calls from it.
 
     Raises:
-        CannotConfine: The library or the kernel's part of it is missing.
+        RuntimeMissing: The library or the kernel's part of it is missing.
     """
     limits = {
         resource.RLIMIT_CORE: 0,
@@ -79,15 +78,26 @@ def confine() -> None:
         _filter()
 
 
+def library() -> ModuleType:
+    """The library that hands the list to the kernel.
+
+    Raises:
+        RuntimeMissing: It is not installed.
+    """
+    try:
+        import pyseccomp  # type: ignore[import-untyped]  # it has no types
+    except (ImportError, RuntimeError) as error:
+        raise RuntimeMissing(
+            f"programs cannot be confined on this machine: {error}; install pyseccomp and libseccomp (Debian: "
+            "libseccomp2), or run programs in process (--in-process), where nothing confines them"
+        ) from error
+    found: ModuleType = pyseccomp
+    return found
+
+
 def _filter() -> None:
     """Load the list into the kernel; the library also sets no_new_privs."""
-    try:
-        import pyseccomp as seccomp  # type: ignore[import-untyped]  # it has no types
-    except (ImportError, RuntimeError) as error:
-        raise CannotConfine(
-            f"programs cannot be confined on this machine: {error}; install pyseccomp and libseccomp (Debian: "
-            "libseccomp2), or run them in process (--in-process), where nothing confines them"
-        ) from error
+    seccomp = library()
     refuse, allow = seccomp.ERRNO(errno.EACCES), seccomp.ALLOW
     try:
         calls = seccomp.SyscallFilter(seccomp.KILL_PROCESS)
@@ -102,13 +112,13 @@ def _filter() -> None:
         calls.add_rule(refuse, "fcntl", seccomp.Arg(1, seccomp.NE, fcntl.F_DUPFD_CLOEXEC))
         calls.load()
     except (OSError, ValueError) as error:
-        raise CannotConfine(f"programs cannot be confined on this machine: seccomp: {error}") from error
+        raise RuntimeMissing(f"programs cannot be confined on this machine: seccomp: {error}") from error
 
 
 def _prctl(option: int, value: int) -> None:
     library = ctypes.CDLL(None, use_errno=True)
     if library.prctl(option, value, 0, 0, 0) != 0:
-        raise CannotConfine(f"programs cannot be confined on this machine: prctl: {os.strerror(ctypes.get_errno())}")
+        raise RuntimeMissing(f"programs cannot be confined on this machine: prctl: {os.strerror(ctypes.get_errno())}")
 
 
 def _address_space() -> int:

@@ -1,6 +1,7 @@
 """The engine whose programs run in a child: this process keeps rows, batches, and the checks of what comes back."""
 
 import os
+import re
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import count
@@ -8,6 +9,7 @@ from itertools import count
 import torch
 from torch import Tensor
 
+from fedlens_edge_client.engines import BundleUnusable, ProgramCrashed
 from fedlens_edge_client.engines.child.child import Child
 from fedlens_edge_client.engines.child.shared import (
     LANES,
@@ -18,14 +20,16 @@ from fedlens_edge_client.engines.child.shared import (
     shared_bytes,
     shared_file,
 )
-from fedlens_edge_client.engines.executorch import check_for_phones
+from fedlens_edge_client.engines.installed import runtime_version
 from fedlens_edge_client.engines.loaded import LoadedProgram, read_intact
+from fedlens_edge_client.engines.pte import check_for_phones
 from fedlens_edge_client.engines.running import ProgramEngine
 from fedlens_edge_client.engines.torch import frozen_tensors
 from fedlens_proto.manifest import Bundle
 from fedlens_proto.v1 import manifest_pb2 as pb
 
 _NUMBERS = count()
+_MISSING_OPERATOR = re.compile(r"Missing operator: \[\d+\] (\S+)")
 _IN_THE_CHILD = torch.empty(0)
 
 
@@ -92,7 +96,12 @@ class ChildProgram(LoadedProgram):
         finally:
             for descriptor in files:
                 os.close(descriptor)
-        child.settle(loading)
+        try:
+            child.settle(loading)
+        except ProgramCrashed:
+            raise
+        except BundleUnusable as error:
+            raise BundleUnusable(self._explained(str(error), child.said())) from error
         self._frozen: dict[int, Tensor] = {}  # what the child has already
 
     def runs(self, arguments: list[Tensor], refills: Iterable[object]) -> Iterator[Sequence[Tensor]]:
@@ -120,6 +129,16 @@ class ChildProgram(LoadedProgram):
             self._child.settle(self._child.submit(Kind.FETCH, self._number))
             for _, target in self.carried:
                 arguments[target] = self._shared.steady[target].clone()
+
+    def _explained(self, failure: str, said: str) -> str:
+        """A failure to load, with what the runtime has said beside it."""
+        if missing := _MISSING_OPERATOR.search(said):
+            return (
+                f"program {self.name!r} cannot be used: ExecuTorch {runtime_version()} has no operator {missing[1]}; "
+                "install the version that the bundle was exported with, or export it with this one"
+            )
+        last = "; ".join(said.splitlines()[-2:])
+        return f"{failure} ({last})" if last else failure
 
     def _outputs(self, run: int, lane: Lane) -> Sequence[Tensor]:
         """Copies of what a run gave: the child can still write to the memory."""

@@ -26,13 +26,12 @@ _PTE = (
 )
 
 
-def program(program_format: pb.ProgramFormat) -> tuple[pb.Program, bytes]:
+def program(program_format: int) -> tuple[pb.Program, bytes]:
     """The description and the file of a small program."""
-    slot = {"dtype": blob_pb2.DTYPE_FLOAT32, "shape": _SHAPE}
     message = pb.Program(
         name="known",
-        inputs=[pb.Slot(kind=pb.SLOT_KIND_WEIGHT, name=name, **slot) for name in ("x", "w")],
-        outputs=[pb.Slot(kind=pb.SLOT_KIND_LOGITS, **slot)],
+        inputs=[_slot(pb.SLOT_KIND_WEIGHT, name) for name in ("x", "w")],
+        outputs=[_slot(pb.SLOT_KIND_LOGITS)],
     )
     if program_format == pb.PROGRAM_FORMAT_PTE:
         return message, zlib.decompress(base64.b64decode(_PTE))
@@ -47,13 +46,15 @@ def use_operators() -> None:
     """Run the operators with libraries of their own: convolutions and products of matrices."""
     photos, kernels = torch.ones(2, 4, 8, 8), torch.ones(4, 4, 3, 3)
     convolved = torch.conv2d(photos, kernels, padding=1)
-    options: dict[str, object] = {"stride": [1, 1], "padding": [1, 1], "dilation": [1, 1]}
-    options |= {"transposed": False, "output_padding": [0, 0], "groups": 1}
     torch.ops.aten.convolution_backward(
-        convolved, photos, kernels, [4], *options.values(), output_mask=[True, True, True]
+        convolved, photos, kernels, [4], [1, 1], [1, 1], [1, 1], False, [0, 0], 1, [True, True, True]
     )
     torch.bmm(torch.ones(1, 64, 64), torch.ones(1, 64, 64))
     torch.log_softmax(torch.max_pool2d(convolved, 2).flatten(1), 1).sum().item()
+
+
+def _slot(kind: pb.SlotKind, name: str = "") -> pb.Slot:
+    return pb.Slot(kind=kind, name=name, dtype=blob_pb2.DTYPE_FLOAT32, shape=_SHAPE)
 
 
 class _Scale(nn.Module):

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from fedlens_edge_client.engines import EngineError
 from fedlens_edge_client.engines.child import known
-from fedlens_edge_client.engines.child.confinement import CannotConfine, confine, die_with
+from fedlens_edge_client.engines.child.confinement import confine, die_with
 from fedlens_edge_client.engines.child.shared import (
     MAX_TEXT_BYTES,
     REPLY,
@@ -100,7 +100,7 @@ def main(arguments: list[str], loaders: Mapping[int, Loader] = LOADERS) -> None:
             with torch.inference_mode():
                 _warm_up(program_format)
                 confine()
-        except (CannotConfine, EngineError) as error:
+        except EngineError as error:
             _reply(link, str(error))
             return
         # What is written reaches the server's operator, and paths have the name of the client's owner in them.

@@ -35,7 +35,7 @@ class Kind(IntEnum):
     """The kind of a request."""
 
     LOAD = 1
-    """Load a program: two files come with it, one with the message and the program, of these lengths, one for tensors."""
+    """Load a program. Two files come with it: the message and the program, of these lengths; and one for tensors."""
     START = 2
     """Take the arguments as they stand in the shared memory."""
     RUN = 3
@@ -73,8 +73,8 @@ class SharedTensors:
     def _placed(self, slots: Sequence[pb.Slot], wanted: Sequence[int]) -> dict[int, Tensor]:
         placed = {}
         for i in wanted:
-            shape, dtype = tuple(slots[i].shape), NUMPY[slots[i].dtype]
-            flat = np.frombuffer(self._buffer, dtype, prod(shape), self._at)
+            shape = tuple(slots[i].shape)
+            flat = np.frombuffer(self._buffer, NUMPY[slots[i].dtype].type, prod(shape), self._at)
             placed[i] = torch.from_numpy(flat.reshape(shape))
             self._at += _bytes(slots[i])
         return placed
