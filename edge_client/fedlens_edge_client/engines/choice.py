@@ -65,7 +65,7 @@ def make_engine(name: EngineName, bundle: Bundle, tried: Path | None = None) -> 
 
 
 def make_children(name: EngineName, crashes: "CrashLog", check: Callable[[], None]) -> "Children":
-    """Make the children that run the programs of one client, as in `Children`; this imports torch."""
+    """Make the children that run the programs of one client, as in `Children`."""
     from fedlens_edge_client.engines.child.children import Children
 
     return Children(ABILITIES[name].program_format, crashes, check)

@@ -17,7 +17,7 @@ from typing import NoReturn
 
 from fedlens_edge_client.engines import BundleUnusable, ProgramCrashed, RuntimeMissing
 from fedlens_edge_client.engines.child.confinement import MAX_OUTPUT_BYTES
-from fedlens_edge_client.engines.child.shared import MAX_TEXT_BYTES, REPLY, REQUEST, Kind
+from fedlens_edge_client.engines.child.link import MAX_TEXT_BYTES, REPLY, REQUEST, Kind
 from fedlens_proto.v1 import manifest_pb2 as pb
 
 PROCESS = "fedlens_edge_client.engines.child.process"

@@ -6,7 +6,6 @@ from typing import Protocol
 
 from fedlens_edge_client.engines import BundleUnusable, Engine
 from fedlens_edge_client.engines.child.child import PROCESS, Child
-from fedlens_edge_client.engines.child.engine import ChildEngine
 from fedlens_proto.manifest import Bundle
 from fedlens_proto.v1 import manifest_pb2 as pb
 
@@ -53,6 +52,9 @@ class Children:
         Raises:
             BundleUnusable: The bundle has ended children, and must wait or never run again.
         """
+        # This imports torch, while the child does the same.
+        from fedlens_edge_client.engines.child.engine import ChildEngine
+
         self._check(bundle)
         return ChildEngine(bundle, self._format, partial(self._take, bundle))
 

@@ -11,15 +11,8 @@ from torch import Tensor
 
 from fedlens_edge_client.engines import BundleUnusable, ProgramCrashed
 from fedlens_edge_client.engines.child.child import Child
-from fedlens_edge_client.engines.child.shared import (
-    LANES,
-    Kind,
-    Lane,
-    SharedTensors,
-    mapped,
-    shared_bytes,
-    shared_file,
-)
+from fedlens_edge_client.engines.child.link import Kind
+from fedlens_edge_client.engines.child.shared import LANES, Lane, SharedTensors, mapped, shared_bytes, shared_file
 from fedlens_edge_client.engines.installed import runtime_version
 from fedlens_edge_client.engines.loaded import LoadedProgram, read_intact
 from fedlens_edge_client.engines.pte import check_for_phones

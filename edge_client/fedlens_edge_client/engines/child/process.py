@@ -19,15 +19,8 @@ from torch import Tensor
 from fedlens_edge_client.engines import EngineError
 from fedlens_edge_client.engines.child import known
 from fedlens_edge_client.engines.child.confinement import confine, die_with
-from fedlens_edge_client.engines.child.shared import (
-    MAX_TEXT_BYTES,
-    REPLY,
-    REQUEST,
-    Kind,
-    SharedTensors,
-    mapped,
-    shared_bytes,
-)
+from fedlens_edge_client.engines.child.link import MAX_TEXT_BYTES, REPLY, REQUEST, Kind
+from fedlens_edge_client.engines.child.shared import SharedTensors, mapped, shared_bytes
 from fedlens_edge_client.engines.loaded import OwnProgram
 from fedlens_proto.errors import ProgramRefused
 from fedlens_proto.v1 import manifest_pb2 as pb

@@ -1,16 +1,10 @@
-"""The link between client and child: fixed requests, short replies, and tensors in shared memory.
-
-The places of all tensors follow from the manifest. Nothing that the child sends has a size, a shape or a type, so
-there is nothing to parse but one bit and a short text.
-"""
+"""Tensors in memory that client and child share; the manifest says where each one is, so neither tells the other."""
 
 import mmap
 import os
-import struct
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import IntEnum
 from math import prod
 
 import numpy as np
@@ -21,27 +15,9 @@ from fedlens_edge_client.engines.feed import NUMPY, OF_BATCH
 from fedlens_edge_client.engines.loaded import LoadedProgram
 from fedlens_proto.v1 import manifest_pb2 as pb
 
-REQUEST = struct.Struct("<BIQQ")
-"""The kind, the number of a program, and two numbers whose meaning the kind says."""
-REPLY = struct.Struct("<?H")
-"""Whether the request succeeded, and the length of the text that follows."""
-MAX_TEXT_BYTES = 2000
 LANES = 2
 """Runs that may be under way at a time; each has memory of its own for its batch and its outputs."""
 _ALIGNED = 64  # as torch aligns its own tensors: some operators round differently elsewhere
-
-
-class Kind(IntEnum):
-    """The kind of a request."""
-
-    LOAD = 1
-    """Load a program. Two files come with it: the message and the program, of these lengths; and one for tensors."""
-    START = 2
-    """Take the arguments as they stand in the shared memory."""
-    RUN = 3
-    """Run once, with the batch in this lane."""
-    FETCH = 4
-    """Put the inputs that outputs have replaced into the shared memory."""
 
 
 @dataclass(frozen=True)
