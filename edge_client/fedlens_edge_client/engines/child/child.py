@@ -77,6 +77,11 @@ class Child:
             os.close(passed)
         self._link.settimeout(min(_LOOK_EVERY_S, limit_s))
 
+    @property
+    def pid(self) -> int:
+        """Its process's number."""
+        return self._process.pid
+
     def wait_until_ready(self) -> None:
         """Wait until the process has confined itself.
 

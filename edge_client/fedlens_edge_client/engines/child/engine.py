@@ -12,7 +12,7 @@ from torch import Tensor
 from fedlens_edge_client.engines import BundleUnusable, ProgramCrashed
 from fedlens_edge_client.engines.child.child import Child
 from fedlens_edge_client.engines.child.link import Kind
-from fedlens_edge_client.engines.child.shared import LANES, Lane, SharedTensors, mapped, shared_bytes, shared_file
+from fedlens_edge_client.engines.child.shared import Lane, SharedTensors, mapped, shared_bytes, shared_file
 from fedlens_edge_client.engines.installed import runtime_version
 from fedlens_edge_client.engines.loaded import LoadedProgram, read_intact
 from fedlens_edge_client.engines.pte import check_for_phones
@@ -108,12 +108,14 @@ class ChildProgram(LoadedProgram):
                 self._frozen[i] = arguments[i]
         started = self._child.submit(Kind.START, self._number)
         under_way: deque[tuple[int, Lane]] = deque()
+        lanes = self._shared.lanes
         for number, _ in enumerate(refills):
-            lane = self._shared.lanes[number % LANES]
+            place = number % len(lanes)
+            lane = lanes[place]
             for i, tensor in lane.inputs.items():
                 tensor.copy_(arguments[i])
-            under_way.append((self._child.submit(Kind.RUN, self._number, number % LANES), lane))
-            if len(under_way) == LANES:
+            under_way.append((self._child.submit(Kind.RUN, self._number, place), lane))
+            if len(under_way) == len(lanes):
                 yield self._outputs(*under_way.popleft())
         for run, lane in under_way:
             yield self._outputs(run, lane)

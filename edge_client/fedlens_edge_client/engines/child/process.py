@@ -22,6 +22,7 @@ from fedlens_edge_client.engines.child.confinement import confine, die_with
 from fedlens_edge_client.engines.child.link import MAX_TEXT_BYTES, REPLY, REQUEST, Kind
 from fedlens_edge_client.engines.child.shared import SharedTensors, mapped, shared_bytes
 from fedlens_edge_client.engines.loaded import OwnProgram
+from fedlens_edge_client.engines.memory import keep_freed_memory
 from fedlens_proto.errors import ProgramRefused
 from fedlens_proto.v1 import manifest_pb2 as pb
 
@@ -88,6 +89,7 @@ def main(arguments: list[str], loaders: Mapping[int, Loader] = LOADERS) -> None:
     with socket.socket(fileno=descriptor) as link:
         link.settimeout(float(arguments[3]) or None)
         torch.set_num_threads(1)
+        keep_freed_memory()
         load = loaders[program_format]
         try:
             with torch.inference_mode():

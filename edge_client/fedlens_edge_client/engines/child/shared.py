@@ -15,8 +15,9 @@ from fedlens_edge_client.engines.feed import NUMPY, OF_BATCH
 from fedlens_edge_client.engines.loaded import LoadedProgram
 from fedlens_proto.v1 import manifest_pb2 as pb
 
-LANES = 2
-"""Runs that may be under way at a time; each has memory of its own for its batch and its outputs."""
+# Runs that may be under way at a time, so that the child need not wait for the client after each; large batches take
+# long enough by themselves, and too much memory.
+_LEAST_LANES, _MOST_LANES, _LANES_BYTES = 2, 8, 16 << 20
 _ALIGNED = 64  # as torch aligns its own tensors: some operators round differently elsewhere
 
 
@@ -33,7 +34,7 @@ class SharedTensors:
 
     Attributes:
         steady: The inputs that do not change from batch to batch, by index.
-        lanes: The others, and the outputs that replace no input.
+        lanes: The others, and the outputs that replace no input; each run has a lane to itself.
     """
 
     def __init__(self, program: LoadedProgram, buffer: mmap.mmap) -> None:
@@ -43,7 +44,8 @@ class SharedTensors:
         varying = [i for i, slot in enumerate(program.inputs) if slot.kind in OF_BATCH]
         given = _given(program)
         self.lanes = [
-            Lane(self._placed(program.inputs, varying), self._placed(program.outputs, given)) for _ in range(LANES)
+            Lane(self._placed(program.inputs, varying), self._placed(program.outputs, given))
+            for _ in range(_lanes(program)[0])
         ]
 
     def _placed(self, slots: Sequence[pb.Slot], wanted: Sequence[int]) -> dict[int, Tensor]:
@@ -59,9 +61,15 @@ class SharedTensors:
 def shared_bytes(program: LoadedProgram) -> int:
     """The bytes that the tensors of a program take in shared memory; at least 1."""
     steady = sum(_bytes(slot) for slot in program.inputs if slot.kind not in OF_BATCH)
+    count, lane_bytes = _lanes(program)
+    return steady + count * lane_bytes or 1
+
+
+def _lanes(program: LoadedProgram) -> tuple[int, int]:
+    """The number of lanes, and the bytes of each."""
     varying = sum(_bytes(slot) for slot in program.inputs if slot.kind in OF_BATCH)
-    given = sum(_bytes(program.outputs[i]) for i in _given(program))
-    return steady + LANES * (varying + given) or 1
+    size = varying + sum(_bytes(program.outputs[i]) for i in _given(program))
+    return min(_MOST_LANES, max(_LEAST_LANES, _LANES_BYTES // max(size, 1))), size
 
 
 def _given(program: LoadedProgram) -> list[int]:

@@ -40,7 +40,7 @@ def end_of(source: str, limit_s: float = LIMIT_S) -> str:
     with pytest.raises(ProgramCrashed) as error:
         run(child, source)
     with pytest.raises(ProcessLookupError):
-        os.kill(child._process.pid, 0)
+        os.kill(child.pid, 0)
     return str(error.value)
 
 
@@ -118,7 +118,7 @@ def test_a_child_inherits_no_descriptor_but_its_own(child: Child) -> None:
         os.set_inheritable(theirs.fileno(), True)
         fresh = hostile()
         fresh.wait_until_ready()
-        inherited = {entry.name for entry in Path(f"/proc/{fresh._process.pid}/fd").iterdir()}
+        inherited = {entry.name for entry in Path(f"/proc/{fresh.pid}/fd").iterdir()}
         fresh.end()
 
     assert len(inherited) == 6
