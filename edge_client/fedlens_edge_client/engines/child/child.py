@@ -90,6 +90,7 @@ class Child:
         """
         if self._is_ready:
             return
+        on_lost, self.on_lost = self.on_lost, str  # no bundle can have ended it
         try:
             failure = self._reply(START_TIMEOUT_S)
         except ProgramCrashed as error:
@@ -97,7 +98,7 @@ class Child:
         if failure:
             self.end()
             raise RuntimeMissing(failure)
-        self._is_ready = True
+        self._is_ready, self.on_lost = True, on_lost
 
     def submit(self, kind: Kind, program: int, first: int = 0, second: int = 0, descriptors: Sequence[int] = ()) -> int:
         """Send a request; its number, for `settle`.

@@ -2,6 +2,7 @@
 
 import os
 import secrets
+import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -10,11 +11,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from fedlens_edge_client.engines import BundleUnusable, ProgramCrashed
+from fedlens_edge_client.engines import BundleUnusable, ProgramCrashed, RuntimeMissing
 from fedlens_edge_client.engines.child import known
 from fedlens_edge_client.engines.child.child import LIMIT_S, Child
 from fedlens_edge_client.engines.child.engine import ChildProgram
 from fedlens_edge_client.engines.child.shared import shared_file
+from fedlens_edge_client.engines.choice import EngineName, check_installed
 from fedlens_proto.v1 import manifest_pb2 as pb
 
 HOSTILE = "tests.edge_client.engines.child.hostile_process"
@@ -78,10 +80,10 @@ def test_a_program_that_asks_for_network_processes_or_threads_is_ended_by_the_ke
 
 DENIED = {
     "read a file": "open('/etc/hostname')",
-    "write a file": "open('/tmp/fedlens-child', 'w')",
+    "write a file": "open('/dev/shm/fedlens-child', 'w')",
     "list a folder": "os.listdir('/')",
     "look for a file": "os.stat('/etc/hostname')",
-    "remove a file": "os.unlink('/tmp/fedlens-child')",
+    "remove a file": "os.unlink('/dev/shm/fedlens-child')",
     "read its parent's environment": "open(f'/proc/{os.getppid()}/environ')",
     "raise its limits": "import resource; resource.setrlimit(resource.RLIMIT_CORE, (1, 1))",
     "have signals sent": "import fcntl; fcntl.fcntl(LINK, fcntl.F_SETOWN, os.getppid())",
@@ -191,6 +193,22 @@ def test_nobody_can_change_the_size_of_shared_memory() -> None:
         with pytest.raises(PermissionError):
             os.ftruncate(descriptor, size)
     os.close(descriptor)
+
+
+def test_a_child_that_cannot_start_is_no_crash_and_says_why() -> None:
+    fresh = Child(FORMAT, process="fedlens_edge_client.absent")
+    fresh.on_lost = lambda: pytest.fail("no bundle has ended it")
+
+    with pytest.raises(RuntimeMissing, match=r"ended with status 1 \(.*No module named fedlens_edge_client\.absent\)"):
+        fresh.wait_until_ready()
+
+
+def test_a_machine_that_cannot_confine_programs_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyseccomp", None)
+
+    with pytest.raises(RuntimeMissing, match=r"install pyseccomp and libseccomp .* or run programs in process"):
+        check_installed(EngineName.TORCH, in_process=False)
+    check_installed(EngineName.TORCH)
 
 
 def test_a_child_ends_with_the_client() -> None:
