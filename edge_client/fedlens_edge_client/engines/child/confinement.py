@@ -31,7 +31,7 @@ _ALLOWED = (
     *("brk", "mmap", "munmap", "mremap", "mprotect", "madvise"),
     # Locks and time.
     *("futex", "sched_yield", "sched_getaffinity", "getcpu", "membarrier", "rseq"),
-    *("clock_gettime", "clock_getres", "gettimeofday", "time", "nanosleep", "clock_nanosleep", "setitimer"),
+    *("clock_gettime", "clock_getres", "gettimeofday", "time", "nanosleep", "clock_nanosleep"),
     # The descriptors that it has; there is no call to get another one but over the link.
     *("read", "readv", "pread64", "write", "writev", "close", "lseek", "poll", "ppoll"),
     *("recvfrom", "recvmsg", "sendto", "sendmsg"),
