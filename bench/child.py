@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -53,7 +54,15 @@ def _training(name: EngineName, bundle: Bundle) -> Row:
     generator = np.random.default_rng(0)
     rows = Rows(generator.random((ROWS, FEATURES), np.float32), generator.integers(0, CLASSES, ROWS))
     batches = [row for _ in range(EPOCHS) for row in np.split(generator.permutation(ROWS), ROWS // BATCH)]
-    work = ("step", dict(bundle.initial()), rows, batches, {"lr_classifier": 0.01}, {}, lambda loss: None)
+    work: tuple[Any, ...] = (
+        "step",
+        dict(bundle.initial()),
+        rows,
+        batches,
+        {"lr_classifier": 0.01},
+        {},
+        lambda loss: None,
+    )
     child = Child(ABILITIES[name].program_format)
     engine = ChildEngine(bundle, ABILITIES[name].program_format, lambda: child)
     own = make_engine(name, bundle)
