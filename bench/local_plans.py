@@ -158,6 +158,7 @@ async def _take_part(bundles: Mapping[str, Bundle], folder: Path) -> list[_Recor
                 secret=secret,
                 transport=_Recording(HttpTransport(between, secret), record),
                 policy=EMULATED,
+                in_process=True,
                 on_event=record.happened,
                 cache=record.cache,
             )

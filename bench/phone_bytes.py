@@ -81,6 +81,7 @@ async def _take_part(server: Server, folder: Path) -> tuple[list[int], list[int]
             publishers=TRUST_SERVER,
             enrolment_token=server.trainer_token,
             engine=EngineName.EXECUTORCH,
+            in_process=True,
             on_event=happened,
         )
         async with client:

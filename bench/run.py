@@ -41,6 +41,7 @@ MEASURES = {
     "lenet5": "bench.emulated_round:measure",
     "study": "bench.study_overhead:measure",
     "head": "bench.head_training:measure",
+    "child": "bench.child:measure",
     "pfedsim-training": "bench.pfedsim:training",
     "pfedsim-similarity": "bench.pfedsim:similarity",
     "pfedsim-disk": "bench.pfedsim_disk:measure",

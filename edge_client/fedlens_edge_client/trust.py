@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
+from pathlib import Path
 from typing import Final
 
 from fedlens_edge_client.client.clock import Clock
@@ -64,6 +65,15 @@ class Trust:
                 self.floors.note_use(bundle)
         except StatementRefused as error:
             raise _refused(str(error)) from error
+
+
+def trust_in(
+    publishers: Sequence[Publisher] | TrustServer, audience: frozenset[str], floors: Path, clock: Clock
+) -> Trust | None:
+    """The trust in these publishers, with the file of their floors; None: the server is trusted."""
+    if publishers is TRUST_SERVER:
+        return None
+    return Trust(publishers=publishers, audience=audience, floors=Floors(floors), clock=clock)
 
 
 def _refused(why: str) -> AssignmentFailed:

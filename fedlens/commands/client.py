@@ -71,6 +71,12 @@ def client(
         ),
     ] = None,
     engine: Annotated[EngineChoice, typer.Option(help=ENGINE_HELP)] = "torch",
+    in_process: Annotated[
+        bool,
+        typer.Option(
+            "--in-process", help="Run programs in this process instead of one without network, files and secret."
+        ),
+    ] = False,
     client_version: Annotated[
         int,
         typer.Option(min=0, max=MAX_VERSION, help="Version of the app, for tasks that require a minimum one."),
@@ -110,7 +116,7 @@ def client(
     with reported(
         EdgeClientError, ProtoError, OSError, interrupted="stopped; nothing is lost, the same command goes on from here"
     ):
-        check_installed(EngineName(engine))
+        check_installed(EngineName(engine), in_process=in_process)
         publishers = [Publisher.of_pem(file.read_bytes()) for file in publisher or ()]
         album = FolderAlbum(photos)
         snapshot = album.photos(0)
@@ -133,6 +139,7 @@ def client(
                 client_version=client_version,
                 policy=Policy(tables=frozenset(allow_table or ())),
                 engine=EngineName(engine),
+                in_process=in_process,
                 on_event=report.happened,
             )
             outcome = asyncio.run(_take_part(member, report, once))

@@ -112,6 +112,16 @@ def _slot(kind: manifest_pb2.SlotKind, name: str, *shape: int) -> manifest_pb2.S
     return manifest_pb2.Slot(kind=kind, name=name, dtype=F32, shape=shape)
 
 
+class LinearChildren:
+    """In place of `Children`: the engines are in this process."""
+
+    def __init__(self, *_: object) -> None:
+        self.engine = LinearEngine
+
+    def close(self) -> None:
+        """Nothing to end."""
+
+
 class LinearEngine:
     """An `Engine` for such bundles; the frozen backbone gives the mean of each colour.
 

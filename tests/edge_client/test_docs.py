@@ -12,7 +12,7 @@ from fedlens_edge_client.client import client as client_module
 from fedlens_export.signing import Terms, new_key, private_key, stated
 from fedlens_proto.manifest import Bundle
 from tests.edge_client.fakes import TOKEN, FakeServer, fedavg_plan
-from tests.edge_client.linear import LinearEngine
+from tests.edge_client.linear import LinearChildren
 from tests.edge_client.photo_folders import add_photos
 
 PAGE = (Path(__file__).parents[2] / "docs" / "edge-client.md").read_text()
@@ -23,7 +23,7 @@ async def test_the_example_of_the_page_takes_part_and_predicts(
     bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(client_module, "make_engine", lambda name, bundle, tried: LinearEngine(bundle))
+    monkeypatch.setattr(client_module, "make_children", LinearChildren)
     add_photos(tmp_path / "new", "cat", 1)[0].rename(tmp_path / "holiday.jpg")
     new_key(tmp_path / "publisher")
     terms = Terms(name="example", audience=["org.example.camera"])

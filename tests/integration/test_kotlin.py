@@ -267,6 +267,7 @@ async def test_the_head_after_one_epoch_is_the_same_on_every_engine(
                 ca=server.ca,
                 task=task,
                 secret=federation.secret(0),
+                in_process=True,
             ) as client:
                 await client.run()
 

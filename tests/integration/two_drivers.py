@@ -77,6 +77,7 @@ def member(server: ServerProcess, fleet: FleetConfig, index: int, **changes: Any
         "enrolment_token": server.token("evaluator" if index == EVALUATOR else "trainer"),
         "models": fleet.models_of(index),
         "engine": fleet.engine_of(index),
+        "in_process": True,
         "secret": secret,
         "private_generator": partial(private_generator, secret),
         "transport": HttpTransport(server.url, secret, ssl_context=trust(server.ca), backoff=BACKOFF),

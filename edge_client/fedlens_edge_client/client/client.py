@@ -31,21 +31,22 @@ from fedlens_edge_client.client.http_transport import HttpTransport
 from fedlens_edge_client.client.pacing import Pauses
 from fedlens_edge_client.client.transport import Transport
 from fedlens_edge_client.engines import Engine, EngineError
-from fedlens_edge_client.engines.choice import ABILITIES, EngineName, make_engine
+from fedlens_edge_client.engines.choice import ABILITIES, EngineName, make_children, make_engine
 from fedlens_edge_client.errors import AssignmentFailed, BadResponse, Refused, StateError
 from fedlens_edge_client.policy import Policy
 from fedlens_edge_client.storage.album import Album, Photo
 from fedlens_edge_client.storage.cache import Cache
 from fedlens_edge_client.storage.client_state import ClientState
+from fedlens_edge_client.storage.crashes import Crashes
 from fedlens_edge_client.storage.feature_cache import FeatureCache
-from fedlens_edge_client.storage.floors import FLOORS_FILE, Floors
+from fedlens_edge_client.storage.floors import FLOORS_FILE
 from fedlens_edge_client.storage.folder_album import FolderAlbum
 from fedlens_edge_client.storage.outbox import Outbox, Result
 from fedlens_edge_client.storage.state_folder import StateFolder
 from fedlens_edge_client.storage.tensor_files import TensorFiles
 from fedlens_edge_client.training import requirements
 from fedlens_edge_client.training.label_distribution import NoisyAnswers, PrivateGenerator
-from fedlens_edge_client.trust import TRUST_SERVER, Trust, TrustServer
+from fedlens_edge_client.trust import TrustServer, trust_in
 from fedlens_proto import wire
 from fedlens_proto.errors import ProtoError
 from fedlens_proto.manifest import Bundle
@@ -91,6 +92,7 @@ class EdgeClient:
         transport: Transport | None = None,
         engine: EngineName = EngineName.TORCH,
         engine_factory: Callable[[Bundle], Engine] | None = None,
+        in_process: bool = False,
         cache: Path | None = None,
         features: Path | None = None,
         max_cache_bytes: int = DEFAULT_CACHE_BYTES,
@@ -124,6 +126,8 @@ class EdgeClient:
             transport: Replaces HTTP to `server`; it must use the same `secret`. Closed with the client.
             engine: Runs the programs of bundles; the server assigns only work that it can run.
             engine_factory: Makes the engine for a bundle, instead of `make_engine`.
+            in_process: Run programs in this process, where a flaw of the runtime lets a hostile one do what this
+                process can; by default a process without network and files runs them.
             cache: Folder for data that can be fetched or computed again; several clients may share it.
             features: Folder for values computed from photos, if it is not `cache`.
             max_cache_bytes: Bound for the blobs in `cache`, and for the features; the least recently used are deleted.
@@ -148,8 +152,7 @@ class EdgeClient:
         self._emit: Callable[[Event], None] = on_event or (lambda event: None)
         self._secret, self._given_transport, self._private_generator = secret, transport, private_generator
         self._cache_folder, self._max_cache_bytes = cache or state / "cache", max_cache_bytes
-        tried = self._cache_folder / TRIED
-        self._engine_factory = engine_factory or (lambda bundle: make_engine(engine, bundle, tried))
+        self._engine_factory, self._in_process = engine_factory, in_process
         self._features_folder = features or self._cache_folder
         self._engine, self._executor, self._disk_executor = engine, executor, disk
         self._hold_ms, self._durable, self._clock = hold_ms, durable, clock or SystemClock()
@@ -287,8 +290,8 @@ class EdgeClient:
             noisy_answers=NoisyAnswers(self._state, self._private_generator),
             album=self._album,
             policy=self._policy,
-            trust=self._trust(),
-            engine_factory=self._engine_factory,
+            trust=trust_in(self._publishers, self._audience, self._floors, self._clock),
+            engine_factory=self._engine_factory or self._made_engine_factory(stack),
             compute=self._compute,
             disk=self._disk,
             emit=self._emit,
@@ -297,11 +300,12 @@ class EdgeClient:
         role, _, abilities = (self._state.get("enrolment") or b"").decode().partition(" ")
         self._role = role if abilities == self._abilities else None
 
-    def _trust(self) -> Trust | None:
-        if self._publishers is TRUST_SERVER:
-            return None
-        floors = Floors(self._floors)
-        return Trust(publishers=self._publishers, audience=self._audience, floors=floors, clock=self._clock)
+    def _made_engine_factory(self, stack: AsyncExitStack) -> Callable[[Bundle], Engine]:
+        if self._in_process:
+            return lambda bundle: make_engine(self._engine, bundle, self._cache_folder / TRIED)
+        children = make_children(self._engine, Crashes(self._state, self._clock.now), self._compute.check)
+        stack.callback(children.close)
+        return children.engine
 
     def _http_transport(self, stack: AsyncExitStack) -> HttpTransport:
         transport = HttpTransport(

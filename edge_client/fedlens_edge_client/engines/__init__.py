@@ -6,6 +6,7 @@ Read `running.py` next.
 EdgeClientError
 └── EngineError
     ├── BundleUnusable  this engine cannot load or run the bundle
+    │   └── ProgramCrashed  the process that ran its programs has ended
     ├── BadInput        weights, rows, batches or hyper-parameters that the bundle does not allow
     ├── RuntimeMissing  the library that the engine needs is not installed
     ├── NoSuchDevice    this machine has no such device
@@ -32,6 +33,10 @@ class EngineError(EdgeClientError):
 
 class BundleUnusable(EngineError):
     """This engine cannot load or run the bundle; give up the assignment."""
+
+
+class ProgramCrashed(BundleUnusable):
+    """The process that ran the bundle's programs ended, or had to be ended; the text says how, and what follows."""
 
 
 class BadInput(EngineError):

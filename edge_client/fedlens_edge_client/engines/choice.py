@@ -1,14 +1,20 @@
 """Engines by name; the library that an engine needs is imported only when the engine is made."""
 
-from collections.abc import Mapping
+import sys
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fedlens_edge_client.engines import Engine
+from fedlens_edge_client.engines.child import confinement
 from fedlens_edge_client.engines.installed import runtime_version
 from fedlens_proto.manifest import Bundle
 from fedlens_proto.v1 import manifest_pb2 as pb
+
+if TYPE_CHECKING:
+    from fedlens_edge_client.engines.child.children import Children, CrashLog
 
 
 class EngineName(StrEnum):
@@ -58,11 +64,20 @@ def make_engine(name: EngineName, bundle: Bundle, tried: Path | None = None) -> 
     return ExecutorchEngine(bundle, tried)
 
 
-def check_installed(name: EngineName) -> None:
-    """Check, without importing it, that the library of an engine is installed.
+def make_children(name: EngineName, crashes: "CrashLog", check: Callable[[], None]) -> "Children":
+    """Make the children that run the programs of one client, as in `Children`."""
+    from fedlens_edge_client.engines.child.children import Children
+
+    return Children(ABILITIES[name].program_format, crashes, check)
+
+
+def check_installed(name: EngineName, *, in_process: bool = True) -> None:
+    """Check, without importing it, that the library of an engine is installed, and what confines its programs.
 
     Raises:
         RuntimeMissing: It is not.
     """
     if name == EngineName.EXECUTORCH:
         runtime_version()
+    if not in_process and sys.platform.startswith("linux"):
+        confinement.library()

@@ -1,19 +1,18 @@
 """The engine that runs `.pte` programs with ExecuTorch on one core, as phones do."""
 
 from collections.abc import Mapping
-from hashlib import sha256
 from pathlib import Path
 
 from torch import Tensor
 
 from fedlens_edge_client.engines import BundleUnusable
 from fedlens_edge_client.engines.installed import runtime_version
-from fedlens_edge_client.engines.loaded import LoadedProgram, read
-from fedlens_edge_client.engines.pte import PteProgram
+from fedlens_edge_client.engines.loaded import LoadedProgram, read_intact
+from fedlens_edge_client.engines.pte import PteProgram, check_for_phones
 from fedlens_edge_client.engines.running import ProgramEngine
 from fedlens_edge_client.engines.trial import try_program
 from fedlens_proto.errors import ProgramRefused
-from fedlens_proto.manifest import Bundle, program_part
+from fedlens_proto.manifest import Bundle
 from fedlens_proto.programs import pte_rules
 from fedlens_proto.v1 import manifest_pb2 as pb
 
@@ -39,15 +38,12 @@ class ExecutorchEngine(ProgramEngine):
             RuntimeMissing: ExecuTorch is not installed.
         """
         runtime_version()
-        _check_for_phones(bundle.manifest)
+        check_for_phones(bundle.manifest)
         super().__init__(bundle)
         self._tried = tried
 
     def _load(self, name: str) -> LoadedProgram:
-        message, raw = read(self._bundle, name, self.program_format)
-        digest = program_part(self._bundle.manifest, name, self.program_format)
-        if sha256(raw).digest() != digest:
-            raise BundleUnusable(f"program {name!r} cannot be used: its file, part {digest.hex()}, is damaged")
+        message, raw = read_intact(self._bundle, name, self.program_format)
         try:
             pte_rules.check(raw)
         except ProgramRefused as error:
@@ -57,17 +53,3 @@ class ExecutorchEngine(ProgramEngine):
 
     def _read_frozen(self, program: LoadedProgram) -> Mapping[str, Tensor]:
         return {}
-
-
-def _check_for_phones(manifest: pb.Manifest) -> None:
-    if manifest.bundle_class != pb.BUNDLE_CLASS_FROZEN_BACKBONE:
-        raise BundleUnusable(
-            "the bundle trains all layers of its model, which takes ExecuTorch a hundred times as long as torch: "
-            "take engine torch, or a bundle with a frozen backbone"
-        )
-    for program in manifest.programs:
-        if all(file.format != pb.PROGRAM_FORMAT_PTE for file in program.files):
-            raise BundleUnusable(
-                f"the bundle has program {program.name!r}, but not for phones (.pte): export it with --target pte, "
-                "or take engine torch"
-            )

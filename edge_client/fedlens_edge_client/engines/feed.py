@@ -16,11 +16,15 @@ from fedlens_proto.v1 import manifest_pb2 as pb
 
 References = Mapping[str, Mapping[str, Array]]
 Uniforms = Callable[[int, int, int], NDArray[np.float32]]
-_OF_BATCH = (
+OF_BATCH = (
     *(pb.SLOT_KIND_INPUT, pb.SLOT_KIND_LABEL, pb.SLOT_KIND_MASK),
     *(pb.SLOT_KIND_TARGET, pb.SLOT_KIND_UNIFORM),
 )
-NUMPY = {blob_pb2.DTYPE_FLOAT32: np.dtype(np.float32), blob_pb2.DTYPE_INT64: np.dtype(np.int64)}
+"""Kinds of inputs that change from batch to batch."""
+NUMPY: dict[blob_pb2.Dtype, np.dtype[np.float32] | np.dtype[np.int64]] = {
+    blob_pb2.DTYPE_FLOAT32: np.dtype(np.float32),
+    blob_pb2.DTYPE_INT64: np.dtype(np.int64),
+}
 
 
 class Feed:
@@ -69,7 +73,7 @@ class Feed:
         self._views, self._tensors = rows.views, {}
         self._rows: list[tuple[Array, Array]] = []  # all rows, and those of the batch
         for each in program.inputs:
-            if each.kind not in _OF_BATCH:
+            if each.kind not in OF_BATCH:
                 continue
             tensor = self._tensors[each.kind, each.name] = zeros(each)
             if each.kind == pb.SLOT_KIND_INPUT:
@@ -153,7 +157,7 @@ def argument(
             return zeros(slot)
         case pb.SLOT_KIND_HYPER:
             return torch.tensor(hyper[slot.name], dtype=torch.float32)
-    if feed is None or slot.kind not in _OF_BATCH:
+    if feed is None or slot.kind not in OF_BATCH:
         raise BundleUnusable(f"an input of kind {pb.SlotKind.Name(slot.kind)} is not known to this engine")
     return feed.tensor(slot)
 

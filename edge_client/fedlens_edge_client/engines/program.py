@@ -10,9 +10,8 @@ from torch.export.pt2_archive._package import load_pt2
 
 from fedlens_edge_client.engines import BundleUnusable
 from fedlens_edge_client.engines.flat import flat_function
-from fedlens_edge_client.engines.loaded import LoadedProgram, check_slots, read
+from fedlens_edge_client.engines.loaded import OwnProgram, check_slots
 from fedlens_proto.errors import ProgramRefused
-from fedlens_proto.manifest import Bundle
 from fedlens_proto.programs import pt2_values
 from fedlens_proto.v1 import manifest_pb2 as pb
 
@@ -25,19 +24,19 @@ _CONSTANT = (
 )
 
 
-class Program(LoadedProgram):
+class Program(OwnProgram):
     """A loaded `.pt2`."""
 
-    def __init__(self, bundle: Bundle, name: str, device: torch.device | None = None) -> None:
-        """Vet and load the `.pt2` of program `name`, without running code from the bundle.
+    def __init__(self, message: pb.Program, raw: bytes, device: torch.device | None = None) -> None:
+        """Vet and load the `.pt2` of the program that `message` describes, without running code from the bundle.
 
         With a `device`, arguments are moved to it and results stay on it.
 
         Raises:
-            BundleUnusable: The file is missing, refused, or contradicts the manifest.
+            BundleUnusable: The file is refused, or contradicts the manifest.
         """
-        message, raw = read(bundle, name, pb.PROGRAM_FORMAT_PT2)
         super().__init__(message)
+        name = self.name
         constant = [i for i, slot in enumerate(self.inputs) if slot.kind in _CONSTANT]
         try:
             graph = _load(name, pt2_values.vetted(raw, constant))
@@ -55,14 +54,14 @@ class Program(LoadedProgram):
         )
 
     def prepare(self, arguments: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        """As `LoadedProgram.prepare`."""
+        """As `OwnProgram.prepare`."""
         try:
             return self._function.prepare(*self._brought(arguments))
         except _CONTRADICTIONS as error:
             raise self._contradiction(error) from error
 
     def run(self, arguments: Sequence[Tensor], prepared: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        """As `LoadedProgram.run`."""
+        """As `OwnProgram.run`."""
         try:
             results = self._function.run(*self._brought(arguments), *prepared)
         except _CONTRADICTIONS as error:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fedlens_edge_client.engines import BundleUnusable, RuntimeMissing
 from fedlens_edge_client.engines.installed import runtime_version
-from fedlens_edge_client.engines.loaded import LoadedProgram, check_slots
+from fedlens_edge_client.engines.loaded import OwnProgram, check_slots
 from fedlens_proto.programs import pte_runtime
 from fedlens_proto.programs.pte import METHOD
 from fedlens_proto.v1 import manifest_pb2 as pb
@@ -20,7 +20,7 @@ from fedlens_proto.v1 import manifest_pb2 as pb
 _SCALAR_TYPES = {4: torch.int64, 6: torch.float32}
 
 
-class PteProgram(LoadedProgram):
+class PteProgram(OwnProgram):
     """A `.pte` that has passed a trial: loading a foreign one can end the process."""
 
     def __init__(self, message: pb.Program, raw: bytes) -> None:
@@ -30,9 +30,7 @@ class PteProgram(LoadedProgram):
             BundleUnusable: The runtime refuses it, or it contradicts the manifest.
             RuntimeMissing: ExecuTorch is not installed.
         """
-        super().__init__(message)
-        # The file contains the frozen tensors.
-        self.inputs = [slot for slot in message.inputs if slot.kind != pb.SLOT_KIND_FROZEN]
+        super().__init__(message, contains_frozen=True)
         self._raw = raw  # the runtime reads from these bytes as long as the program lives
         try:
             library = runtime()
@@ -51,7 +49,7 @@ class PteProgram(LoadedProgram):
         return ()
 
     def run(self, arguments: Sequence[Tensor], prepared: Sequence[Tensor]) -> Sequence[Tensor]:
-        """As `LoadedProgram.run`."""
+        """As `OwnProgram.run`."""
         with self._turn:
             try:
                 # The results are in the runtime's memory: the next run overwrites it, and inputs may share it.
@@ -63,6 +61,25 @@ class PteProgram(LoadedProgram):
                 result.clone() if target is None else arguments[target].copy_(result)
                 for target, result in zip(self._replaced, results, strict=True)
             ]
+
+
+def check_for_phones(manifest: pb.Manifest) -> None:
+    """Check that ExecuTorch can run the bundle of this manifest.
+
+    Raises:
+        BundleUnusable: It has no programs for phones.
+    """
+    if manifest.bundle_class != pb.BUNDLE_CLASS_FROZEN_BACKBONE:
+        raise BundleUnusable(
+            "the bundle trains all layers of its model, which takes ExecuTorch a hundred times as long as torch: "
+            "take engine torch, or a bundle with a frozen backbone"
+        )
+    for program in manifest.programs:
+        if all(file.format != pb.PROGRAM_FORMAT_PTE for file in program.files):
+            raise BundleUnusable(
+                f"the bundle has program {program.name!r}, but not for phones (.pte): export it with --target pte, "
+                "or take engine torch"
+            )
 
 
 @lru_cache(maxsize=1)

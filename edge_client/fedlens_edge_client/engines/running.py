@@ -3,7 +3,7 @@
 import math
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import MappingProxyType
 
 import numpy as np
@@ -19,12 +19,6 @@ from fedlens_proto.blob import Array
 from fedlens_proto.manifest import Bundle, takes_views
 from fedlens_proto.v1 import blob_pb2
 from fedlens_proto.v1 import manifest_pb2 as pb
-
-# Outputs that become the inputs of the next batch.
-_CARRIED = (
-    *(pb.SLOT_KIND_WEIGHT, pb.SLOT_KIND_OPTIMISER, pb.SLOT_KIND_COUNTER),
-    pb.SLOT_KIND_ACCUMULATOR,
-)
 
 
 class ProgramEngine(ABC):
@@ -75,7 +69,7 @@ class ProgramEngine(ABC):
             frozen[slot.name] if slot.kind == pb.SLOT_KIND_FROZEN else copied(photo) for slot in program.inputs
         ]
         with torch.inference_mode():
-            results = program.run(arguments, program.prepare(arguments))
+            (results,) = program.runs(arguments, [None])
             features = results[program.index(program.outputs, pb.SLOT_KIND_FEATURES)].cpu().numpy()
         if not np.isfinite(features).all():
             raise NonFinite("the features of a photo hold a NaN or an infinity")
@@ -95,13 +89,17 @@ class ProgramEngine(ABC):
         tensors = [tensor for _, tensor in arguments]
         batch = program.inputs[0].shape[0]
         views = np.empty_like(photos)
-        with torch.inference_mode():
-            prepared = program.prepare(tensors)
-            for start in range(0, len(photos), batch):
-                count = min(batch, len(photos) - start)
+        parts = [slice(start, min(start + batch, len(photos))) for start in range(0, len(photos), batch)]
+
+        def refills() -> Iterator[None]:
+            for part in parts:
                 for array, tensor in arguments:
-                    tensor.numpy()[:count] = array[start : start + count]
-                views[start : start + count] = program.run(tensors, prepared)[0].cpu().numpy()[:count]
+                    tensor.numpy()[: part.stop - part.start] = array[part]
+                yield
+
+        with torch.inference_mode():
+            for part, results in zip(parts, program.runs(tensors, refills()), strict=True):
+                views[part] = results[0].cpu().numpy()[: part.stop - part.start]
         if not np.isfinite(views).all():
             raise NonFinite("a view of a photo holds a NaN or an infinity")
         return views
@@ -128,7 +126,7 @@ class ProgramEngine(ABC):
         feed = Feed(loaded, rows, len(bundle.class_names), references, filled=filled, uniforms=uniforms)
         arguments = [argument(slot, feed, weights, values, references, loaded.optional) for slot in loaded.inputs]
         with torch.inference_mode():
-            for number, results in enumerate(_runs(loaded, feed, arguments, batches), start=1):
+            for number, results in enumerate(loaded.runs(arguments, map(feed.fill, batches)), start=1):
                 loss = results[loss_at].item()
                 if not math.isfinite(loss):
                     raise NonFinite(f"the loss of step {number} is {loss}; a smaller learning rate may help")
@@ -219,21 +217,6 @@ class ProgramEngine(ABC):
         return {name: given.get(name, h.default_value) for name, h in known.items()}
 
 
-def _runs(
-    loaded: LoadedProgram, feed: Feed, arguments: list[Tensor], batches: Iterable[NDArray[np.int64]]
-) -> Iterator[Sequence[Tensor]]:
-    """The results of each batch; outputs that replace an input are put into `arguments`."""
-    where = {(slot.kind, slot.name): i for i, slot in enumerate(loaded.inputs)}
-    carried = [(i, where[slot.kind, slot.name]) for i, slot in enumerate(loaded.outputs) if slot.kind in _CARRIED]
-    prepared = loaded.prepare(arguments)
-    for batch in batches:
-        feed.fill(batch)
-        results = loaded.run(arguments, prepared)
-        for source, target in carried:
-            arguments[target] = results[source]
-        yield results
-
-
 def _outputs(
     loaded: LoadedProgram,
     feed: Feed | None,
@@ -245,12 +228,16 @@ def _outputs(
     arguments = [argument(slot, feed, weights, hyper, references, loaded.optional) for slot in loaded.inputs]
     with torch.inference_mode():
         if feed is None:
-            results = loaded.run(arguments, loaded.prepare(arguments))
-            return {slot.name: _array(result) for slot, result in zip(loaded.outputs, results, strict=True)}
+            (results,) = loaded.runs(arguments, [None])
+            values = [*results]
+            for source, target in loaded.carried:
+                values[source] = arguments[target]
+            return {slot.name: _array(value) for slot, value in zip(loaded.outputs, values, strict=True)}
         batches = np.split(np.arange(feed.count), range(feed.batch, feed.count, feed.batch))
-        of_rows = [(i, slot) for i, slot in enumerate(loaded.outputs) if slot.kind not in _CARRIED]
+        carried = {i for i, _ in loaded.carried}
+        of_rows = [(i, slot) for i, slot in enumerate(loaded.outputs) if i not in carried]
         found = {slot.name: np.empty((feed.count, *slot.shape[1:]), NUMPY[slot.dtype]) for _, slot in of_rows}
-        for batch, results in zip(batches, _runs(loaded, feed, arguments, batches), strict=True):
+        for batch, results in zip(batches, loaded.runs(arguments, map(feed.fill, batches)), strict=True):
             for place, slot in of_rows:
                 found[slot.name][batch] = results[place].cpu().numpy()[: len(batch)]
         ends = {

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from fedlens_edge_client.engines import BadInput, BundleUnusable, NoSuchDevice
 from fedlens_edge_client.engines.feed import tensor
-from fedlens_edge_client.engines.loaded import LoadedProgram
+from fedlens_edge_client.engines.loaded import LoadedProgram, read
 from fedlens_edge_client.engines.program import Program
 from fedlens_edge_client.engines.running import ProgramEngine
 from fedlens_proto.blob import Blob
@@ -35,23 +35,32 @@ class TorchEngine(ProgramEngine):
         self._device = device_of(device)
 
     def _load(self, name: str) -> LoadedProgram:
-        return Program(self._bundle, name, self._device)
+        return Program(*read(self._bundle, name, self.program_format), self._device)
 
     def _read_frozen(self, program: LoadedProgram) -> Mapping[str, Tensor]:
-        slots = [slot for slot in program.inputs if slot.kind == pb.SLOT_KIND_FROZEN]
-        if not slots:
-            return {}
-        digest = self._bundle.manifest.frozen
-        try:
-            blob = Blob.open(self._bundle.part(digest), digest)
-            frozen = {slot.name: tensor(slot, blob, "the frozen backbone") for slot in slots}
-        except (BlobError, BadInput) as error:
-            raise BundleUnusable(f"the frozen backbone cannot be read: {error}") from error
-        except OSError as error:
-            raise BundleUnusable(f"the frozen backbone cannot be read: {error.strerror}") from error
+        frozen = frozen_tensors(self._bundle, program)
         if self._device is None:
             return frozen
         return {name: value.to(self._device) for name, value in frozen.items()}
+
+
+def frozen_tensors(bundle: Bundle, program: LoadedProgram) -> dict[str, Tensor]:
+    """The tensors of the frozen backbone that a program takes, by name.
+
+    Raises:
+        BundleUnusable: They cannot be read.
+    """
+    slots = [slot for slot in program.inputs if slot.kind == pb.SLOT_KIND_FROZEN]
+    if not slots:
+        return {}
+    digest = bundle.manifest.frozen
+    try:
+        blob = Blob.open(bundle.part(digest), digest)
+        return {slot.name: tensor(slot, blob, "the frozen backbone") for slot in slots}
+    except (BlobError, BadInput) as error:
+        raise BundleUnusable(f"the frozen backbone cannot be read: {error}") from error
+    except OSError as error:
+        raise BundleUnusable(f"the frozen backbone cannot be read: {error.strerror}") from error
 
 
 def device_of(name: str) -> torch.device | None:

@@ -18,8 +18,9 @@ from torch import Tensor
 from torch._subclasses import FakeTensorMode
 
 from fedlens_proto.programs import pt2
+from fedlens_proto.programs.pt2_calls import Call, Value
 from fedlens_proto.programs.pt2_graph import Json, refuse, tensors_of
-from fedlens_proto.programs.pt2_rules import BY_OPERATOR, Call, Value
+from fedlens_proto.programs.pt2_rules import BY_OPERATOR
 
 MAX_BYTES = 8 << 30
 """Memory of a run at its peak: inputs, results and what is in between."""

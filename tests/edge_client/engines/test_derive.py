@@ -1,5 +1,6 @@
-"""Programs that derive, predict with references, and train on public rows, by both engines."""
+"""Programs that derive, predict with references, and train on public rows, by both engines and in a child."""
 
+from collections.abc import Iterator
 from math import log
 from typing import Any
 
@@ -9,6 +10,8 @@ from numpy.typing import NDArray
 from torch import nn
 
 from fedlens_edge_client.engines import BadInput, Engine, NonFinite, Rows
+from fedlens_edge_client.engines.child.child import Child
+from fedlens_edge_client.engines.child.engine import ChildEngine
 from fedlens_edge_client.engines.choice import EngineName, make_engine
 from fedlens_edge_client.engines.torch import TorchEngine
 from fedlens_export.exporting import Training, frozen_backbone_bundle
@@ -24,12 +27,21 @@ ROWS = 70
 """More than one batch of 64, the last one short."""
 
 
-@pytest.fixture(scope="module", params=[EngineName.TORCH, pytest.param(EngineName.EXECUTORCH, marks=pytest.mark.slow)])
-def engine(request: pytest.FixtureRequest, deriving: Bundle, tmp_path_factory: pytest.TempPathFactory) -> Engine:
+@pytest.fixture(
+    scope="module", params=[EngineName.TORCH, "child", pytest.param(EngineName.EXECUTORCH, marks=pytest.mark.slow)]
+)
+def engine(
+    request: pytest.FixtureRequest, deriving: Bundle, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Engine]:
     if request.param == EngineName.TORCH:
-        return make_engine(request.param, deriving)
-    pytest.importorskip("executorch")
-    return make_engine(request.param, deriving_bundle(tmp_path_factory.mktemp("phone")))
+        yield make_engine(request.param, deriving)
+    elif request.param == "child":
+        child = Child(pb.PROGRAM_FORMAT_PT2)
+        yield ChildEngine(deriving, pb.PROGRAM_FORMAT_PT2, lambda: child)
+        child.end()
+    else:
+        pytest.importorskip("executorch")
+        yield make_engine(request.param, deriving_bundle(tmp_path_factory.mktemp("phone")))
 
 
 def model(**changed: Any) -> Tensors:

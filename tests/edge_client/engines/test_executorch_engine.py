@@ -23,6 +23,8 @@ from fedlens_edge_client.engines import (
     installed,
     trial,
 )
+from fedlens_edge_client.engines.child.child import Child
+from fedlens_edge_client.engines.child.engine import ChildProgram
 from fedlens_edge_client.engines.executorch import ExecutorchEngine
 from fedlens_edge_client.engines.loaded import read
 from fedlens_edge_client.engines.pte import runtime
@@ -260,68 +262,60 @@ def test_no_mutated_program_ends_the_process_that_asked_for_it(phone: Bundle, tm
     assert_none_ends_this_process(phone, tmp_path, program, range(200))
 
 
-def test_after_the_process_for_trials_has_ended_for_want_of_work_the_next_trial_starts_another(phone: Bundle) -> None:
+def test_after_the_child_for_trials_has_ended_for_want_of_work_the_next_trial_starts_another(phone: Bundle) -> None:
     trials = trial.Trials(idle_s=0.5)
     message, raw = read(phone, "embed", pb.PROGRAM_FORMAT_PTE)
     trials.try_program(message, raw, None)
-    process = trials._process
-    assert process is not None
-    process._process.wait()
+    child = trials._child
+    assert child is not None
+    child._process.wait()
 
     with pytest.raises(BundleUnusable, match="has no operator"):
         trials.try_program(message, raw.replace(b"aten::", b"none::"), None)
-    assert trials._process is not process
+    assert trials._child is not child
     trials.close()
 
 
-def test_a_program_that_does_not_end_in_time_is_named_with_the_limit(phone: Bundle) -> None:
-    # No program runs in a microsecond, so that all of them hang by this limit.
-    trials = trial.Trials(limit_s=1e-6)
+class Stopped(Child):
+    """A child that does nothing once it is ready."""
 
-    with pytest.raises(BundleUnusable, match=r"program 'embed' cannot be used: it did not end within 1e-06 s$"):
-        trials.try_program(*read(phone, "embed", pb.PROGRAM_FORMAT_PTE), None)
-
-    assert trials._process is None
+    def wait_until_ready(self) -> None:
+        super().wait_until_ready()
+        self._process.send_signal(signal.SIGSTOP)
 
 
-@pytest.mark.slow
-def test_a_trial_that_not_even_its_alarm_ends_is_ended_from_here(
+def test_a_program_that_does_not_end_in_time_is_named_with_the_limit(
     phone: Bundle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(trial, "Child", Stopped)
     trials = trial.Trials(limit_s=0.2)
-    monkeypatch.setattr(trial, "GRACE_S", 0.2)
-    ask = trial._TrialProcess.ask
 
-    def stopped(process: trial._TrialProcess, described: bytes, raw: bytes) -> str | None:
-        process._process.send_signal(signal.SIGSTOP)
-        return ask(process, described, raw)
-
-    monkeypatch.setattr(trial._TrialProcess, "ask", stopped)
-
-    with pytest.raises(BundleUnusable, match=r"it did not end within 0\.2 s$"):
+    with pytest.raises(BundleUnusable, match=r"'embed' cannot be used: its process did not answer within 0\.2 s$"):
         trials.try_program(*read(phone, "embed", pb.PROGRAM_FORMAT_PTE), None)
+
+    assert trials._child is None
 
 
 @pytest.mark.slow
 def test_a_trial_that_is_killed_from_outside_is_made_once_more(phone: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
     trials = trial.Trials()
-    ask = trial._TrialProcess.ask
+    run = trial._run
     kills: list[int] = []
 
-    def killed(process: trial._TrialProcess, described: bytes, raw: bytes) -> str | None:
+    def killed(program: ChildProgram) -> None:
         if kills:
-            process._process.send_signal(kills.pop())
-            process._process.wait()
-        return ask(process, described, raw)
+            program._child._process.send_signal(kills.pop())
+            program._child._process.wait()
+        run(program)
 
-    monkeypatch.setattr(trial._TrialProcess, "ask", killed)
+    monkeypatch.setattr(trial, "_run", killed)
     kills[:] = [signal.SIGKILL]
     trials.try_program(*read(phone, "embed", pb.PROGRAM_FORMAT_PTE), None)
     kills[:] = [signal.SIGKILL] * 2
-    with pytest.raises(BundleUnusable, match=r"'predict' cannot be used: .* was killed, twice; out of memory\?"):
+    with pytest.raises(BundleUnusable, match=r"'predict' cannot be used: its process was killed; out of memory\?"):
         trials.try_program(*read(phone, "predict", pb.PROGRAM_FORMAT_PTE), None)
     kills[:] = [signal.SIGSEGV]
-    with pytest.raises(BundleUnusable, match="signal SIGSEGV; the file is damaged or hostile"):
+    with pytest.raises(BundleUnusable, match="signal SIGSEGV: the program is damaged or hostile"):
         trials.try_program(*read(phone, "step", pb.PROGRAM_FORMAT_PTE), None)
     assert not kills
     trials.close()
@@ -356,6 +350,8 @@ EMBEDDED = """
 import sys
 from pathlib import Path
 import numpy as np
+from fedlens_edge_client.engines.child.child import Child
+from fedlens_edge_client.engines.child.engine import ChildProgram
 from fedlens_edge_client.engines.executorch import ExecutorchEngine
 from fedlens_proto.manifest import Bundle
 

@@ -2,7 +2,9 @@
 
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -172,12 +174,17 @@ def test_a_photo_that_disappears_while_it_is_augmented_is_left_out(
 
 
 @pytest.mark.parametrize("kind", ["whole_bundle", "frozen_bundle"])
-async def test_a_client_learns_from_views(kind: str, request: pytest.FixtureRequest, federation: Federation) -> None:
+async def test_a_client_learns_from_views_in_a_child_as_in_process(
+    kind: str, request: pytest.FixtureRequest, federation: Federation, tmp_path: Path
+) -> None:
     plan = fedavg_plan(4)
     train_of(plan).bindings.append(REFERENCE)
 
-    server = await federation.run(plan, rounds=2, bundle=request.getfixturevalue(kind), engine_factory=None)
+    arguments: dict[str, Any] = {"rounds": 2, "bundle": request.getfixturevalue(kind), "engine_factory": None}
+    server = await federation.run(plan, **arguments)
+    own = await replace(federation, state=tmp_path / "in process").run(plan, in_process=True, **arguments)
 
+    assert own.updates == server.updates
     first, second = (server.header(number).evaluations for number in (1, 2))
     assert server.blob(1) != server.blob(2)
     assert second[1].loss < first[0].loss

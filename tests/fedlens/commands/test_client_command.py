@@ -19,14 +19,14 @@ from fedlens_export.signing import Terms, new_key, private_key, stated
 from fedlens_proto.manifest import Bundle
 from fedlens_proto.v1 import manifest_pb2 as pb
 from tests.edge_client.fakes import TOKEN, FakeServer, answering, fedavg_plan, refusal
-from tests.edge_client.linear import LinearEngine, make_bundle
+from tests.edge_client.linear import LinearChildren, make_bundle
 from tests.edge_client.photo_folders import add_photos, make_album
 from tests.fedlens.commands.cli import error_text, fedlens
 
 
 @pytest.fixture
 def bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bundle:
-    monkeypatch.setattr(client_module, "make_engine", lambda name, bundle, tried: LinearEngine(bundle))
+    monkeypatch.setattr(client_module, "make_children", LinearChildren)
     return make_bundle(tmp_path / "bundle")
 
 

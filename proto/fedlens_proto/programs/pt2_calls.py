@@ -1,0 +1,107 @@
+"""Calls of operators in `.pt2` programs, and the tensors that they take and give, as `pt2_rules` checks them."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any, NoReturn
+
+from fedlens_proto.errors import ProgramRefused
+
+FLOAT = "float32"
+_ITEM_BYTES = {"uint8": 1, "int64": 8, "float32": 4, "bool": 1}
+
+
+@dataclass(frozen=True, eq=False)
+class Value:
+    """A tensor of a graph.
+
+    Attributes:
+        shape: Its sizes.
+        dtype: Its element type, by torch's name.
+        maker: The call that it is a result of; None: an input of the program.
+        place: Its place among the results of that call.
+    """
+
+    shape: tuple[int, ...]
+    dtype: str
+    maker: "Call | None" = None
+    place: int = 0
+
+    @property
+    def bytes(self) -> int:
+        """Its size, as if it shared no memory."""
+        return prod(self.shape) * _ITEM_BYTES[self.dtype]
+
+    def __str__(self) -> str:
+        """Type and shape, for people."""
+        return f"{self.dtype}{list(self.shape)}"
+
+
+@dataclass(frozen=True, eq=False)
+class Call:
+    """One call of an operator, with checks of its arguments that refuse the program.
+
+    Attributes:
+        operator: Such as `add.Tensor`.
+        node: Name of its first result.
+        arguments: By name, those that are left out too; tensors are `Value`s.
+    """
+
+    operator: str
+    node: str
+    arguments: Mapping[str, Any]
+
+    def refuse(self, what: str, found: object, allowed: object) -> NoReturn:
+        """Refuse the program for an argument, or for something else about the call."""
+        raise ProgramRefused(
+            f"program refused: aten.{self.operator} of {self.node!r}: {what} is {found}, allowed is {allowed}"
+        )
+
+    @property
+    def tensors(self) -> list[Value]:
+        """Its arguments that are tensors."""
+        given = self.arguments.values()
+        listed = [each for value in given for each in (value if isinstance(value, list) else [value])]
+        return [value for value in listed if isinstance(value, Value)]
+
+    def tensor(self, name: str) -> Value:
+        """An argument that must be a tensor."""
+        found = self.arguments[name]
+        if not isinstance(found, Value):
+            self.refuse(name, found, "a tensor")
+        return found
+
+    def shape(self, name: str, dimensions: int) -> tuple[int, ...]:
+        """The shape of an argument that must be a float32 tensor of so many dimensions."""
+        self.expect(name, [None] * dimensions)
+        return self.tensor(name).shape
+
+    def expect(self, name: str, shape: Sequence[int | None], *, optional: bool = False) -> None:
+        """Check that an argument is a float32 tensor of this shape, in which None stands for any size."""
+        found = self.arguments[name]
+        if found is None and optional:
+            return
+        if (
+            not isinstance(found, Value)
+            or found.dtype != FLOAT
+            or len(found.shape) != len(shape)
+            or any(wanted not in (None, size) for wanted, size in zip(shape, found.shape, strict=True))
+        ):
+            sizes = ", ".join("any" if size is None else str(size) for size in shape)
+            self.refuse(name, found or "nothing", f"{FLOAT}[{sizes}]")
+
+    def numbers(self, name: str, least: int, counts: tuple[int, ...] = (1, 2)) -> tuple[int, ...]:
+        """The whole numbers of an argument, each at least `least`, and so many of them."""
+        found = self.arguments[name]
+        listed = tuple(found) if isinstance(found, list) else (found,)
+        if len(listed) not in counts or any(type(number) is not int or number < least for number in listed):
+            many = " or ".join(map(str, counts))
+            self.refuse(name, found, f"{many} whole numbers of at least {least}")
+        return listed
+
+    def same(self, other: "Call", *names: str) -> None:
+        """Check that arguments are those of another call."""
+        for name in names:
+            found, wanted = self.arguments[name], other.arguments[name]
+            if found is not wanted if isinstance(wanted, Value) else found != wanted:
+                self.refuse(name, found, f"that of {other.node!r}, {wanted}")
