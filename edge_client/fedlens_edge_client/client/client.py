@@ -31,7 +31,7 @@ from fedlens_edge_client.client.http_transport import HttpTransport
 from fedlens_edge_client.client.pacing import Pauses
 from fedlens_edge_client.client.transport import Transport
 from fedlens_edge_client.engines import Engine, EngineError
-from fedlens_edge_client.engines.choice import ABILITIES, EngineName, make_children, make_engine
+from fedlens_edge_client.engines.choice import ABILITIES, TRIED, EngineName, make_children, make_engine
 from fedlens_edge_client.errors import AssignmentFailed, BadResponse, Refused, StateError
 from fedlens_edge_client.policy import Policy
 from fedlens_edge_client.storage.album import Album, Photo
@@ -54,8 +54,6 @@ from fedlens_proto.programs.statements import Publisher
 from fedlens_proto.v1 import assignment_pb2, check_in_pb2, enrolment_pb2
 
 DEFAULT_CACHE_BYTES = 2 << 30
-# Folder in the cache that records which programs have passed their trial.
-TRIED = "tried"
 DEFAULT_HOLD_MS = 25_000
 # A server that repeats an assignment that has ended must not make a client spin.
 _REPEATED_ASSIGNMENT_PAUSE_S = 5.0

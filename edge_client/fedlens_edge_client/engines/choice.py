@@ -16,6 +16,9 @@ from fedlens_proto.v1 import manifest_pb2 as pb
 if TYPE_CHECKING:
     from fedlens_edge_client.engines.child.children import Children, CrashLog
 
+TRIED = "tried"
+"""The folder in a cache that records which programs have passed their trial."""
+
 
 class EngineName(StrEnum):
     """The engines that a user can choose."""

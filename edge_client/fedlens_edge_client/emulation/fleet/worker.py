@@ -13,7 +13,7 @@ from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from fedlens_edge_client.client.client import DEFAULT_HOLD_MS, TRIED, EdgeClient
+from fedlens_edge_client.client.client import DEFAULT_HOLD_MS, EdgeClient
 from fedlens_edge_client.client.clock import Clock
 from fedlens_edge_client.client.events import Embedded, Event, Retrying, Trained
 from fedlens_edge_client.client.http_transport import HttpTransport, trust
@@ -27,7 +27,7 @@ from fedlens_edge_client.emulation.fleet.config import FleetConfig
 from fedlens_edge_client.emulation.fleet.messages import EVALUATOR, ClientEnded, Happened, Message, WorkerEnded
 from fedlens_edge_client.emulation.fleet.stopping import StoppableTransport
 from fedlens_edge_client.engines import Engine
-from fedlens_edge_client.engines.choice import EngineName, make_engine
+from fedlens_edge_client.engines.choice import TRIED, EngineName, make_engine
 from fedlens_edge_client.errors import EdgeClientError
 from fedlens_edge_client.policy import EMULATED
 from fedlens_edge_client.training.label_distribution import private_generator
