@@ -18,7 +18,8 @@ PARTS = {
     "client": ("fedlens_proto", "fedlens_edge_client", "fedlens.cli"),
     "export": ("fedlens_proto", "fedlens_export", "fedlens.cli"),
 }
-_NEEDS_MORE = ("fedlens_proto.photos",)  # Pillow, which every part that reads photos has
+# Pillow, which every part that reads photos has, and torch, which every part that vets programs has.
+_NEEDS_MORE = ("fedlens_proto.photos", "fedlens_proto.programs.pt2_values")
 
 PROGRAM = """
 import importlib, importlib.machinery, json, pkgutil, sys

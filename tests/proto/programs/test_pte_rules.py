@@ -78,5 +78,5 @@ def test_the_runtime_has_every_kernel_that_is_allowed() -> None:
 
     missing = {name for name in names if not {name.replace(".", "::", 1), name.replace(".", "::", 1)[:-8]} & registered}
 
-    # Another library has these.
-    assert missing == {name for name in names if name.startswith("quantized_decomposed")}
+    # Another library has these, which another test may have loaded.
+    assert missing <= {name for name in names if name.startswith("quantized_decomposed")}
