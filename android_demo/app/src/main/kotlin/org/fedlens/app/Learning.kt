@@ -229,7 +229,7 @@ internal class Learning(
                 ClientSettings(
                     publishers = publishers(link),
                     enrolmentToken = link.token,
-                    policy = { settings.policy },
+                    policy = { app.surroundings.limits(settings.policy) },
                     pins = link.pins,
                     ca = link.pem?.let { pem -> File(folder.apply { mkdirs() }, "ca.pem").apply { writeText(pem) } },
                     secrets = app.surroundings.secrets(folder),

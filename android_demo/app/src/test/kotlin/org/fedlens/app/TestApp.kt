@@ -2,6 +2,7 @@ package org.fedlens.app
 
 import org.fedlens.sdk.AndroidPlatform
 import org.fedlens.sdk.Platform
+import org.fedlens.sdk.Policy
 import org.fedlens.sdk.StateException
 import org.fedlens.sdk.engine.ProgramRuntime
 import org.fedlens.sdk.store.Database
@@ -28,7 +29,8 @@ class TestApp : FedLensApp() {
                 override fun openDatabase(file: File): Database = Fillable(android.openDatabase(file))
             }
         val secrets = { folder: File -> FileSecret(File(folder, "secret")) }
-        return Surroundings(platform, secrets, patienceMs = 1_000, longestIdleMs = 1_000)
+        val few = { policy: Policy -> policy.copy(leastTrainPhotos = 1, leastBatches = 1) }
+        return Surroundings(platform, secrets, few, patienceMs = 1_000, longestIdleMs = 1_000)
     }
 
     private inner class Fillable(
