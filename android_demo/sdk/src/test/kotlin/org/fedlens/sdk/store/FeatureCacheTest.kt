@@ -142,6 +142,6 @@ class FeatureCacheTest {
     private companion object {
         const val SPACE = "4651c4f349268e1b0d5c2a851940f4944465c440a6b3c7cb1ad7ef5891db7d80"
         const val STORED_VIEWS = "73b71f24a3cd2aee8865a32381f145f48c7b36be356d8ea2ff2f1043b94c35bf"
-        const val EXTRACTED = "01a67a24a4fa9b0b93ec18a0db5a159f595d52c06e58850b0d50eac91252f448"
+        const val EXTRACTED = "18f1c5c372c6fd1e6c49dd5704c6d5734f9597f7157a6063fd5ee68972825fae"
     }
 }
