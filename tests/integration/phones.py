@@ -28,6 +28,7 @@ from fedlens_edge_client.emulation.faults import FaultPlan
 from fedlens_edge_client.emulation.faulty_transport import FaultyTransport
 from fedlens_edge_client.emulation.presence import PresencePlan
 from fedlens_edge_client.emulation.transport_wrapper import TransportWrapper
+from fedlens_edge_client.policy import EMULATED
 from fedlens_edge_client.storage.album import AlbumSnapshot, Photo
 from fedlens_edge_client.trust import TRUST_SERVER
 from fedlens_proto import keyed_hash
@@ -240,6 +241,7 @@ class Phones:
                 self.state(index),
                 self._album,
                 publishers=TRUST_SERVER,
+                policy=EMULATED,
                 enrolment_token="trainer",
                 on_event=self._heard,
                 secret=self.secret(index),

@@ -44,7 +44,7 @@ def bad_assignment(server: FakeServer) -> web.StreamResponse:
 @pytest.fixture
 def command(tmp_path: Path) -> Callable[[str], list[str | Path]]:
     """The command line for one round of a client of a server, with cats and dogs."""
-    make_album(tmp_path / "photos", 4)
+    make_album(tmp_path / "photos", 20)
     (tmp_path / "token").write_text(TOKEN)
 
     def options(url: str) -> list[str | Path]:
