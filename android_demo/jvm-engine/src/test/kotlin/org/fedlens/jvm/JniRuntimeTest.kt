@@ -65,13 +65,13 @@ class JniRuntimeTest {
     @Test
     fun `an operator that the runtime does not have is named`() {
         val raw = program("step").readBytes()
-        val text = String(raw, Charsets.ISO_8859_1).replace("aten::gather", "aten::gathex")
+        val text = String(raw, Charsets.ISO_8859_1).replace("aten::arange", "aten::arangx")
         val step = Manifests.program(bundle.manifest, "step")
         val (inputs, outputs) =
             listOf(step.inputsList, step.outputsList).map { slots ->
                 slots.map { TensorSpec(it.name, it.dtype, it.shapeList) }
             }
-        assertRefused("has no operator aten::gathex") {
+        assertRefused("has no operator aten::arangx") {
             JniRuntime().load(ProgramForm("step", inputs, outputs), written(text.toByteArray(Charsets.ISO_8859_1)))
         }
     }
