@@ -9,6 +9,7 @@ from typing import Any
 
 from fedlens_edge_client import EdgeClient, FolderAlbum
 from fedlens_edge_client.engines import Engine
+from fedlens_edge_client.policy import EMULATED
 from fedlens_edge_client.trust import TRUST_SERVER
 from fedlens_proto.blob import Array
 from fedlens_proto.manifest import Bundle
@@ -38,9 +39,8 @@ async def main() -> None:
     url, state, photos, *rest = sys.argv[1:]
     factory = ENGINES[rest[0]] if rest else LinearEngine
     album = FolderAlbum(Path(photos))
-    async with EdgeClient(
-        url, Path(state), album, publishers=TRUST_SERVER, enrolment_token=TOKEN, engine_factory=factory
-    ) as client:
+    given = {"publishers": TRUST_SERVER, "policy": EMULATED, "engine_factory": factory}
+    async with EdgeClient(url, Path(state), album, enrolment_token=TOKEN, **given) as client:
         await client.run_once()
 
 

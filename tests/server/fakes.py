@@ -33,6 +33,7 @@ CAPABILITIES = enrolment_pb2.Capabilities(
     formats=[manifest_pb2.PROGRAM_FORMAT_PT2],
     bundle_classes=[manifest_pb2.BUNDLE_CLASS_FROZEN_BACKBONE, manifest_pb2.BUNDLE_CLASS_WHOLE_MODEL],
     plan_format=plans.FORMAT,
+    tables=["state/mine", "state/model", "state/norms"],
 )
 # Of a client that runs `.pte` alone.
 PHONE = enrolment_pb2.Capabilities(
