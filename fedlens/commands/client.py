@@ -117,7 +117,7 @@ def client(
         EdgeClientError, ProtoError, OSError, interrupted="stopped; nothing is lost, the same command goes on from here"
     ):
         check_installed(EngineName(engine), in_process=in_process)
-        publishers = [Publisher.of_pem(file.read_bytes()) for file in publisher or ()]
+        publishers = [Publisher.of_file(file) for file in publisher or ()]
         album = FolderAlbum(photos)
         snapshot = album.photos(0)
         report = ClientReport(console, photos, EngineName(engine))

@@ -47,7 +47,7 @@ def link_of(server: str, token: str, ca: Path | None, publishers: Sequence[Path]
     from fedlens_server.enrolment_link import enrolment_link
 
     try:
-        keys = [Publisher.of_pem(file.read_bytes()) for file in publishers]
+        keys = [Publisher.of_file(file) for file in publishers]
         return enrolment_link(server, token, None if ca is None else ca.read_text(encoding="utf-8"), keys)
     except (ValueError, OSError, StatementRefused) as error:
         raise FedlensError(str(error)) from error

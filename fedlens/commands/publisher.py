@@ -42,7 +42,7 @@ def show(file: Annotated[Path, typer.Argument(metavar="FILE", help="A .pub file.
     from fedlens_proto.programs.statements import Publisher
 
     with reported(ProtoError, OSError):
-        typer.echo(f"publisher {Publisher.of_pem(file.read_bytes()).id.hex()}")
+        typer.echo(f"publisher {Publisher.of_file(file).id.hex()}")
 
 
 def sign(

@@ -134,11 +134,11 @@ class ServerSection(ListeningSection):
             raise ValueError(f"found {value!r}, must be {_PUBLISHERS}")
         paths = [_relative_to_the_config(Path(each), info) for each in value]
         try:
-            return tuple(Publisher.of_pem(path.read_bytes()) for path in paths if path is not None)
+            return tuple(Publisher.of_file(path) for path in paths if path is not None)
         except OSError as error:
             raise ValueError(f"found {error.filename!r}, which cannot be read: {error.strerror}") from error
         except StatementRefused as error:
-            raise ValueError(f"found {value!r}: {error}") from error
+            raise ValueError(str(error)) from error
 
     @field_validator("certfile", "keyfile", "data", "backups", mode="after")
     @classmethod

@@ -235,7 +235,7 @@ def test_init_makes_a_publisher_whose_bundles_alone_the_server_takes(tmp_path: P
         ('"publisher.pub"', "server.publishers: found 'publisher.pub', must be a list of paths of .pub files"),
         ("[1]", "found [1], must be a list of paths"),
         ('["gone.pub"]', "gone.pub', which cannot be read: No such file or directory"),
-        ('["fedlens.toml"]', "found ['fedlens.toml']: this is no public key in PEM form"),
+        ('["fedlens.toml"]', "fedlens.toml: this is no public key in PEM form"),
     ],
 )
 def test_a_publisher_that_is_no_public_key_is_refused(tmp_path: Path, value: str, told: str) -> None:

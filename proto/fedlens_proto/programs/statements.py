@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
+from pathlib import Path
 from typing import Self
 
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
@@ -53,6 +54,14 @@ class Publisher:
         if not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(key.curve, ec.SECP256R1):
             raise StatementRefused("key", "the key is none of ECDSA on P-256; make one with `fedlens keys new`")
         return cls.of(key)
+
+    @classmethod
+    def of_file(cls, path: Path) -> Self:
+        """The publisher whose `.pub` file this is; errors as of `of_pem`, with the file's name, and OSError."""
+        try:
+            return cls.of_pem(path.read_bytes())
+        except StatementRefused as error:
+            raise StatementRefused(error.code, f"{path}: {error}") from error
 
     @cached_property
     def id(self) -> bytes:

@@ -107,6 +107,16 @@ async def test_a_client_asks_for_its_publisher_and_remembers_what_it_withdrew(bu
     assert "has serial 6; its publisher withdrew those below 7" in " ".join(older.stdout.split())
 
 
+async def test_a_publisher_that_is_no_public_key_is_named(bundle: Bundle, tmp_path: Path) -> None:
+    new_key(tmp_path / "ann")
+    folders = ("--photos", tmp_path / "photos", "--state", tmp_path / "state")
+    result = await asyncio.to_thread(
+        fedlens, "client", "--server", "https://a", *folders, "--publisher", tmp_path / "ann.key"
+    )
+
+    assert f"{tmp_path / 'ann.key'}: this is no public key in PEM form; give the .pub file" in error_text(result)
+
+
 @pytest.mark.parametrize("both", [True, False])
 def test_a_client_needs_publishers_or_trust_in_the_server(tmp_path: Path, both: bool) -> None:
     trust = ("--publisher", tmp_path / "a.pub", "--trust-server") if both else ()
