@@ -13,6 +13,7 @@ import pytest
 from fedlens_proto.manifest import Bundle, objective
 from fedlens_server.engine.phases import plan
 from fedlens_server.engine.task import TaskBundle
+from fedlens_server.init import initialise
 from fedlens_server.planning.task_settings import parse
 from tests.plugin_packages import install
 
@@ -72,6 +73,7 @@ def test_the_study_of_the_page_runs_its_method_and_objective_by_both_names(examp
 def test_the_bundle_of_the_page_serves_the_task_of_the_page(example: Path) -> None:
     for name in ("cat", "dog"):
         (example / "photos" / name).mkdir(parents=True)
+    initialise(example / "server", publisher=True)
 
     run(FEDLENS, *COMMANDS[1].split())
     bundle = Bundle.open(example / "bundle")
