@@ -179,6 +179,9 @@ def _batch_norm(call: Call) -> None:
         if name in call.arguments:
             needed = name.startswith("save") if trains else name.startswith("running")
             call.expect(name, channels, optional=not needed)
+    mean, variance = call.arguments["running_mean"], call.arguments["running_var"]
+    if (mean is None) != (variance is None):
+        call.refuse("running_mean", mean or "nothing", "there if running_var is, and only then")
     if "grad_out" in call.arguments:
         call.expect("grad_out", found.shape)
     elif trains:

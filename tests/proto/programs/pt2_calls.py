@@ -210,6 +210,20 @@ ATTACKS: dict[str, tuple[tuple[Tensors, list[Call]], str]] = {
         ),
         "running_mean is nothing",
     ),
+    "batch norm in training with one statistic of two": (
+        (
+            {**IMAGE, **VECTORS},
+            [
+                ("clone.default", {"self": "v"}, {"c": (3,)}),
+                (
+                    "native_batch_norm.default",
+                    {**NORM, "training": True, "running_mean": None, "running_var": "c"},
+                    {"y": (2, 3, 8, 8), "s": (3,), "t": (3,)},
+                ),
+            ],
+        ),
+        "running_mean is nothing, allowed is there if running_var is",
+    ),
     "a gradient of batch norm that is too small": (_norm_back(g=(2, 3, 4, 4)), "grad_out is"),
     "a saved mean that is too short": (_norm_back(m=(1,)), "running_mean is|save_mean is"),
     "a saved deviation of another type": (_norm_back(v=(INDEX, (3,))), "is int64"),
