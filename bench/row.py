@@ -116,6 +116,34 @@ def against_target(
     )
 
 
+def against_more(
+    measure: str,
+    floor: Sample,
+    measured: Sample,
+    most: float,
+    floor_is: str,
+    *,
+    unit: str,
+    digits: int,
+    note: str = "",
+) -> Row:
+    """A row whose target is how much more than the floor the measured median may be, in `unit`."""
+    more = measured.median - floor.median
+    return against_target(
+        measure,
+        floor,
+        measured,
+        most,
+        floor_is,
+        unit=unit,
+        digits=digits,
+        judged=more,
+        judged_text=f"{more:.{digits}f} {unit} more",
+        target_text=f"<= {most:g} {unit} more",
+        note=note,
+    )
+
+
 def seconds(work: Callable[[], object]) -> float:
     """The time that `work` takes, in seconds."""
     start = time.perf_counter()

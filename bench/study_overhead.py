@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from bench.emulated_round import BATCH, CLASSES, CLIENTS, PER_CLASS, RATE, SIDE, train
 from bench.fleets import draw_noise, fleet
-from bench.row import Row, Sample, against_floor, against_target, differences
+from bench.row import Row, Sample, against_floor, against_more, differences
 from fedlens.compare.run import running
 from fedlens_edge_client.emulation.partitions import Partition, PartitionName, PhotoPool
 from fedlens_edge_client.engines.memory import keep_freed_memory
@@ -156,20 +156,7 @@ def _measured(folder: Path, case: _Case) -> Row:
     floor_is = "plain loop with the same local work"
     if case.is_beside:
         alone, each = floor.each(case.members), study.each(case.members)
-        more = each.median - alone.median
-        return against_target(
-            case.name,
-            alone,
-            each,
-            case.most,
-            floor_is,
-            unit="ms",
-            digits=1,
-            judged=more,
-            judged_text=f"{more:.1f} ms more",
-            target_text=f"<= {case.most:g} ms more",
-            note=note,
-        )
+        return against_more(case.name, alone, each, case.most, floor_is, unit="ms", digits=1, note=note)
     return against_floor(case.name, floor.wall, study.wall, case.most, floor_is, note=note)
 
 

@@ -58,10 +58,14 @@ class Trust:
             raise _refused(f"nobody has signed bundle {bundle.hex()[:12]}; its publisher must, with `fedlens sign`")
         try:
             statement = statements.verified(signed, bundle, self.publishers)
-            statements.check(statement, self.audience, self.floors.of(statement.publisher, statement.name))
-            self.floors.raise_to(statement.publisher, statement.name, statement.floor)
-            if trains or not self.floors.has_used(bundle):
+            floor, used = self.floors.of(statement.publisher, statement.name), self.floors.has_used(bundle)
+            statements.check(statement, self.audience, floor)
+            # Most uses have nothing new to note.
+            if statement.floor > floor:
+                self.floors.raise_to(statement.publisher, statement.name, statement.floor)
+            if trains or not used:
                 statements.check_time(statement, self.clock.now())
+            if not used:
                 self.floors.note_use(bundle)
         except StatementRefused as error:
             raise _refused(str(error)) from error

@@ -207,9 +207,10 @@ def consents(plan: pb.LocalPlan, manifest: manifest_pb2.Manifest) -> set[str]:
         others = (states(source.value, among) for source, among in found if source.value and among)
         return own.union(*others)
 
-    asked = {table.makes for table in tables(plan, manifest).values()}
+    sent_tables = tables(plan, manifest)
+    asked = {table.makes for table in sent_tables.values()}
     for upload in plan.uploads:
-        if made(plan, manifest)[upload.value].makes == WEIGHTS:
+        if upload.name not in sent_tables:
             chosen = {tensor.name for tensor in select(manifest.tensors, upload.tensors)}
             asked |= {f"{STATE}{name}" for name in states(upload.value, chosen)}
     return asked

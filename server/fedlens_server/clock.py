@@ -5,6 +5,8 @@ import time
 from datetime import UTC, datetime
 from typing import Protocol
 
+DAY_S = 86_400.0
+
 
 class Clock(Protocol):
     """The server's source of time."""

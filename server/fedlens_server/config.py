@@ -37,6 +37,15 @@ def _relative_to_the_config(value: Path | None, info: ValidationInfo) -> Path | 
     return None if value is None else folder / value.expanduser()
 
 
+def _texts(value: object, allowed: str) -> list[str]:
+    """A list of texts as the file has it; empty for the default."""
+    if value == ():
+        return []
+    if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
+        raise ValueError(f"found {value!r}, must be {allowed}")
+    return value
+
+
 def _key(meaning: str, allowed: str, **settings: Any) -> Any:
     return Field(description=meaning, json_schema_extra={"allowed": allowed}, **settings)
 
@@ -116,23 +125,16 @@ class ServerSection(ListeningSection):
     @field_validator("trusted_proxies", mode="before")
     @classmethod
     def _parsed(cls, value: object) -> tuple[Network, ...]:
-        if value == ():
-            return ()
+        texts = _texts(value, _NETWORKS)
         try:
-            if isinstance(value, list) and all(isinstance(each, str) for each in value):
-                return tuple(ip_network(each) for each in value)
+            return tuple(ip_network(each) for each in texts)
         except ValueError as error:
             raise ValueError(f"found {value!r}, must be {_NETWORKS}: {error}") from error
-        raise ValueError(f"found {value!r}, must be {_NETWORKS}")
 
     @field_validator("publishers", mode="before")
     @classmethod
     def _read(cls, value: object, info: ValidationInfo) -> tuple[Publisher, ...]:
-        if value == ():
-            return ()
-        if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
-            raise ValueError(f"found {value!r}, must be {_PUBLISHERS}")
-        paths = [_relative_to_the_config(Path(each), info) for each in value]
+        paths = [_relative_to_the_config(Path(each), info) for each in _texts(value, _PUBLISHERS)]
         try:
             return tuple(Publisher.of_file(path) for path in paths if path is not None)
         except OSError as error:

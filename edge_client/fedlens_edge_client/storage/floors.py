@@ -43,8 +43,7 @@ class Floors:
         Raises:
             StateError: The file cannot be used.
         """
-        if floor > self.of(publisher, name):
-            self._write(_RAISE, publisher, name, floor)
+        self._write(_RAISE, publisher, name, floor)
 
     def has_used(self, bundle: bytes) -> bool:
         """Tell whether a use of a bundle, by its digest, was noted; errors as in `raise_to`."""
@@ -53,8 +52,7 @@ class Floors:
 
     def note_use(self, bundle: bytes) -> None:
         """Note that a bundle was used while its statement held; errors as in `raise_to`."""
-        if not self.has_used(bundle):
-            self._write("INSERT OR IGNORE INTO used VALUES (?)", bundle)
+        self._write("INSERT OR IGNORE INTO used VALUES (?)", bundle)
 
     def _write(self, statement: str, *values: object) -> None:
         with self._database() as database, database:

@@ -7,6 +7,7 @@ import asyncio
 import logging
 from math import inf
 
+from fedlens_server.clock import DAY_S
 from fedlens_server.engine import aggregation, garbage
 from fedlens_server.engine.arrivals.places import Places
 from fedlens_server.engine.cohorts.members import RoundKey
@@ -89,7 +90,7 @@ class Driver:
         """Tell operators once a day which statements of publishers end soon."""
         while True:
             statements.note_ends(self._federation)
-            await self._clock.sleep_until(self._clock.elapsed() + statements.DAY_S)
+            await self._clock.sleep_until(self._clock.elapsed() + DAY_S)
 
     async def _delete_tasks(self) -> None:
         """Delete what is stored of deleted tasks, piece by piece."""

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from aiohttp import web
 
 from fedlens_proto.v1 import enrolment_pb2
-from fedlens_server.clock import Clock
+from fedlens_server.clock import DAY_S, Clock
 from fedlens_server.config import Config
 from fedlens_server.engine import clients, recovery
 from fedlens_server.engine.arrivals.places import Places
@@ -29,7 +29,6 @@ from fedlens_server.store import Store
 from fedlens_server.telemetry.metrics import Metrics
 
 RETRY_MS = 2_000
-DAY_S = 86_400.0
 
 
 class ServiceState(Enum):

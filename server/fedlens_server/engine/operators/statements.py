@@ -11,6 +11,7 @@ from sqlalchemy import update
 from fedlens_proto.errors import StatementRefused
 from fedlens_proto.programs import statements
 from fedlens_proto.v1 import statement_pb2
+from fedlens_server.clock import DAY_S
 from fedlens_server.engine.operators import audit
 from fedlens_server.engine.operators.access import Operator
 from fedlens_server.engine.task import Task, TaskBundle
@@ -20,7 +21,6 @@ from fedlens_server.store import Transaction, schema
 from fedlens_server.telemetry import events
 from fedlens_server.telemetry.events import Event
 
-DAY_S = 86_400.0
 NOTICE_S = 14 * DAY_S
 """The time before the end of a statement from which on operators are told."""
 _SIGN = "sign the bundle with `fedlens sign`"
@@ -34,15 +34,12 @@ def check(federation: Federation, manifest: bytes, signed: bytes) -> statement_p
         Malformed: It is damaged, about another bundle, at its end, or none of the server's publishers signed it.
     """
     publishers = federation.publishers
-    if not signed and not publishers:
+    if not signed:
+        if publishers:
+            raise Malformed(f"nobody has signed it, and this server's `publishers` must have; {_SIGN}")
         return None
     try:
-        if publishers:
-            found = statements.verified(signed, manifest, publishers) if signed else None
-        else:
-            found = statements.about(signed, manifest)
-        if found is None:
-            raise Malformed(f"nobody has signed it, and this server's `publishers` must have; {_SIGN}")
+        found = statements.verified(signed, manifest, publishers) if publishers else statements.about(signed, manifest)
         statements.check_time(found, federation.clock.now())
     except StatementRefused as error:
         raise Malformed(f"{error}; {_SIGN}") from error
@@ -65,17 +62,18 @@ def renew(federation: Federation, transaction: Transaction, task: Task, signed: 
     bundles = list(task.bundles)
     for i, each in enumerate(signed):
         try:
-            position = positions[bytes(statements.read(each)[0].manifest)]
-            bundles[position] = _renewed(federation, bundles[position], each)
-        except KeyError as error:
-            raise TaskDiffers(f"task {task.name!r} has no bundle that statement {i} is about") from error
+            about = bytes(statements.read(each)[0].manifest)
+            if about not in positions:
+                raise TaskDiffers(f"task {task.name!r} has no bundle that statement {i} is about")
+            bundles[positions[about]] = _renewed(federation, bundles[positions[about]], each)
         except (StatementRefused, Malformed) as error:
             raise Malformed(f"statements[{i}]: {error}") from error
-    if bundles == list(task.bundles):
+    changed = [position for position, bundle in enumerate(bundles) if bundle != task.bundles[position]]
+    if not changed:
         return
-    for position, bundle in enumerate(bundles):
+    for position in changed:
         row = (_bundles.task == task.id, _bundles.position == position)
-        transaction.execute(update(schema.task_bundles).where(*row).values(statement=bundle.statement))
+        transaction.execute(update(schema.task_bundles).where(*row).values(statement=bundles[position].statement))
     audit.record(federation, transaction, by, "task renew", task.name)
 
     def follow() -> None:
@@ -116,7 +114,7 @@ def _ending(task: Task, now: float) -> Iterator[tuple[TaskBundle, float]]:
 def _renewed(federation: Federation, bundle: TaskBundle, signed: bytes) -> TaskBundle:
     found = check(federation, bundle.id, signed)
     assert found is not None  # `renew` has read it
-    if bundle.statement and signed != bundle.statement:
+    if bundle.statement:
         before, _, _ = statements.read(bundle.statement)
         if (found.serial, found.floor, found.not_after) < (before.serial, before.floor, before.not_after):
             raise Malformed("it is older than the one that the task has")

@@ -9,6 +9,7 @@ from aiohttp import web
 from markupsafe import Markup
 
 from fedlens_proto.v1 import admission_pb2
+from fedlens_server.clock import DAY_S
 from fedlens_server.engine.operators import audit, tokens
 from fedlens_server.enrolment_link import enrolment_link
 from fedlens_server.errors import Malformed, ServerError
@@ -24,7 +25,6 @@ ROLES = {
     "operate": admission_pb2.TOKEN_ROLE_OPERATE,
 }
 CHANGES_SHOWN = 100
-DAY_S = 86_400.0
 
 
 def routes() -> list[web.RouteDef]:

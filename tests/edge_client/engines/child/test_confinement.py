@@ -4,7 +4,7 @@ import os
 import secrets
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -46,6 +46,12 @@ def end_of(source: str, limit_s: float = LIMIT_S) -> str:
     return str(error.value)
 
 
+def ends_of(sources: Iterable[str]) -> list[str]:
+    """The error of `end_of` for each."""
+    with ThreadPoolExecutor(2) as threads:
+        return list(threads.map(end_of, sources))
+
+
 @pytest.fixture(scope="module")
 def child() -> Iterator[Child]:
     child = hostile()
@@ -72,8 +78,7 @@ FORBIDDEN = {
 
 @pytest.mark.slow
 def test_a_program_that_asks_for_network_processes_or_threads_is_ended_by_the_kernel() -> None:
-    with ThreadPoolExecutor(2) as threads:
-        ends = dict(zip(FORBIDDEN, threads.map(end_of, FORBIDDEN.values()), strict=True))
+    ends = dict(zip(FORBIDDEN, ends_of(FORBIDDEN.values()), strict=True))
 
     assert {name: end for name, end in ends.items() if "signal SIGSYS" not in end} == {}
 
@@ -144,10 +149,7 @@ ENDS = {
 
 @pytest.mark.slow
 def test_a_crash_is_an_error_that_says_how_the_process_ended() -> None:
-    with ThreadPoolExecutor(2) as threads:
-        ends = list(threads.map(end_of, ENDS))
-
-    assert [how for end, how in zip(ends, ENDS.values(), strict=True) if how not in end] == []
+    assert [how for end, how in zip(ends_of(ENDS), ENDS.values(), strict=True) if how not in end] == []
 
 
 def test_a_program_that_does_not_end_is_ended() -> None:
