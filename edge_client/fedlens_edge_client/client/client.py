@@ -35,7 +35,7 @@ from fedlens_edge_client.engines.choice import ABILITIES, TRIED, EngineName, mak
 from fedlens_edge_client.errors import AssignmentFailed, BadResponse, Refused, StateError
 from fedlens_edge_client.policy import Policy
 from fedlens_edge_client.storage.album import Album, Photo
-from fedlens_edge_client.storage.cache import Cache
+from fedlens_edge_client.storage.cache import Cache, Downloads
 from fedlens_edge_client.storage.client_state import ClientState
 from fedlens_edge_client.storage.crashes import Crashes
 from fedlens_edge_client.storage.feature_cache import FeatureCache
@@ -91,8 +91,8 @@ class EdgeClient:
         engine: EngineName = EngineName.TORCH,
         engine_factory: Callable[[Bundle], Engine] | None = None,
         in_process: bool = False,
-        cache: Path | None = None,
-        features: Path | None = None,
+        cache: Path | Downloads | None = None,
+        features: Path | FeatureCache | None = None,
         max_cache_bytes: int = DEFAULT_CACHE_BYTES,
         executor: Executor | None = None,
         disk: Executor | None = None,
@@ -126,9 +126,9 @@ class EdgeClient:
             engine_factory: Makes the engine for a bundle, instead of `make_engine`.
             in_process: Run programs in this process, where a flaw of the runtime lets a hostile one do what this
                 process can; by default a process without network and files runs them.
-            cache: Folder for data that can be fetched or computed again; several clients may share it.
-            features: Folder for values computed from photos, if it is not `cache`.
-            max_cache_bytes: Bound for the blobs in `cache`, and for the features; the least recently used are deleted.
+            cache: Downloads, or a folder for data that can be fetched or computed again, which clients may share.
+            features: Values computed from photos, or their folder if it is not `cache`.
+            max_cache_bytes: Bound for the blobs in these folders, and for the features; the least recently used go.
             executor: Reads photos and trains models; by default a thread of this client.
             disk: Reads and writes the state folder, one call at a time; by default a thread of this client.
             hold_ms: Longest time that the server may hold a check-in until there is work.
@@ -149,9 +149,9 @@ class EdgeClient:
         self._publishers, self._audience, self._floors = publishers, frozenset(audience), floors or state / FLOORS_FILE
         self._emit: Callable[[Event], None] = on_event or (lambda event: None)
         self._secret, self._given_transport, self._private_generator = secret, transport, private_generator
-        self._cache_folder, self._max_cache_bytes = cache or state / "cache", max_cache_bytes
-        self._engine_factory, self._in_process = engine_factory, in_process
-        self._features_folder = features or self._cache_folder
+        self._cache_folder = cache if isinstance(cache, Path) else state / "cache"
+        self._cache, self._features = cache or self._cache_folder, features or self._cache_folder
+        self._max_cache_bytes, self._engine_factory, self._in_process = max_cache_bytes, engine_factory, in_process
         self._engine, self._executor, self._disk_executor = engine, executor, disk
         self._hold_ms, self._durable, self._clock = hold_ms, durable, clock or SystemClock()
         self._open = AsyncExitStack()
@@ -274,9 +274,11 @@ class EdgeClient:
         client_state = ClientState(self._state, files)
         outbox = Outbox(self._state, files, client_state)
         self._delivery = Delivery(self._transport, outbox, self._disk, self._emit)
-        cache = Cache(self._cache_folder, self._max_cache_bytes)
-        features = FeatureCache.in_folder(self._features_folder, self._max_cache_bytes)
-        stack.callback(features.close)
+        cache = Cache(self._cache, self._max_cache_bytes) if isinstance(self._cache, Path) else self._cache
+        features = self._features
+        if isinstance(features, Path):
+            features = FeatureCache.in_folder(features, self._max_cache_bytes)
+            stack.callback(features.close)
         if isinstance(self._album, FolderAlbum):
             self._album.remember_in(self._state)
         self._assignments = Assignments(
@@ -307,10 +309,7 @@ class EdgeClient:
 
     def _http_transport(self, stack: AsyncExitStack) -> HttpTransport:
         transport = HttpTransport(
-            self._server,
-            self._state.secret,
-            ca=self._ca,
-            on_retry=lambda *retry: self._emit(Retrying(*retry)),
+            self._server, self._state.secret, ca=self._ca, on_retry=lambda *retry: self._emit(Retrying(*retry))
         )
         stack.push_async_callback(transport.close)
         return transport

@@ -9,7 +9,7 @@ from fedlens_edge_client.client.events import Downloaded, Event
 from fedlens_edge_client.client.transport import Transport
 from fedlens_edge_client.errors import AssignmentFailed
 from fedlens_edge_client.policy import Policy
-from fedlens_edge_client.storage.cache import Cache, Shortcut
+from fedlens_edge_client.storage.cache import Downloads, Shortcut
 from fedlens_edge_client.storage.restoring import restore
 from fedlens_edge_client.training import requirements
 from fedlens_proto import manifest, plans
@@ -29,14 +29,14 @@ class Fetcher:
 
     Attributes:
         transport: The connection to the server.
-        cache: The folder of downloaded parts and blobs.
+        cache: The downloaded parts and blobs.
         policy: The rules on which bundles may be opened.
         program_format: The format of the program files to fetch.
         emit: Called with each event.
     """
 
     transport: Transport
-    cache: Cache
+    cache: Downloads
     policy: Policy
     program_format: manifest_pb2.ProgramFormat
     emit: Callable[[Event], None]
@@ -55,17 +55,17 @@ class Fetcher:
         if self._bundle is not None and self._bundle.id == digest:
             return self._bundle
         self.close()
-        raw: bytes | None = None
-        while raw is None:
+        found: Bundle | None = None
+        while found is None:
             await self.cache.obtain(digest, manifest.MAX_MANIFEST_BYTES, self.transport.fetch, exact=False)
-            # Another process may evict the manifest before this one reads it.
-            with suppress(FileNotFoundError):
-                raw = self.cache.path(digest).read_bytes()
-        try:
-            self._bundle = Bundle(manifest.parse(raw), raw, self.cache.folder)
-        except ManifestError as error:
-            raise AssignmentFailed(update_pb2.FAILURE_REASON_BUNDLE, str(error)) from error
-        return self._bundle
+            try:
+                # Another process may evict the manifest before this one reads it.
+                with suppress(FileNotFoundError):
+                    found = self.cache.bundle(digest)
+            except ManifestError as error:
+                raise AssignmentFailed(update_pb2.FAILURE_REASON_BUNDLE, str(error)) from error
+        self._bundle = found
+        return found
 
     async def obtain_programs(self, bundle: Bundle, plan: assignment_pb2.LocalPlan) -> None:
         """Fetch what a plan needs of the open bundle, and the programs for features, views and predictions."""
@@ -107,7 +107,7 @@ class Fetcher:
             AssignmentFailed: The blob is damaged, or a delta.
         """
         try:
-            found = Blob.open(self.cache.path(entry.sha256), entry.sha256)
+            found = self.cache.blob(entry.sha256)
         except BlobError as error:
             raise AssignmentFailed(update_pb2.FAILURE_REASON_INTERNAL, f"set {entry.name!r}: {error}") from error
         if (base := found.layout.base) is not None:

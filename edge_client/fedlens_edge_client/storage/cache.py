@@ -17,11 +17,14 @@ from dataclasses import dataclass
 from hashlib import file_digest
 from pathlib import Path
 from types import MappingProxyType
-from typing import ParamSpec, TypeVar
+from typing import ParamSpec, Protocol, TypeVar
 from weakref import WeakValueDictionary
 
 from fedlens_edge_client.errors import BadResponse, StateError
+from fedlens_proto import manifest
+from fedlens_proto.blob import Blob
 from fedlens_proto.keyed_hash import DIGEST_BYTES
+from fedlens_proto.manifest import Bundle
 
 PARTS = "parts"
 INCOMING = "incoming"
@@ -34,6 +37,48 @@ Fetch = Callable[[bytes, Path, int], Awaitable[None]]
 # Writes a candidate for the blob into a file without a full download. Returns whether it did; if not, the file is
 # unchanged or empty.
 Shortcut = Callable[[Path], Awaitable[bool]]
+
+
+class Downloads(Protocol):
+    """The downloads of a client: parts of bundles, and blobs. `Cache` keeps them in a folder.
+
+    Attributes:
+        max_bytes: Bound for those that are not in use.
+    """
+
+    max_bytes: int
+
+    async def obtain(
+        self, digest: bytes, size: int, fetch: Fetch, *, exact: bool = True, shortcut: Shortcut | None = None
+    ) -> bool:
+        """As `Cache.obtain`."""
+        ...
+
+    async def hold_present(self, digest: bytes, stack: ExitStack) -> bool:
+        """As `Cache.hold_present`."""
+        ...
+
+    async def hold(
+        self,
+        wanted: Mapping[bytes, int],
+        fetch: Fetch,
+        stack: ExitStack,
+        shortcuts: Mapping[bytes, Shortcut] = MappingProxyType({}),
+    ) -> list[bytes]:
+        """As `Cache.hold`."""
+        ...
+
+    def bundle(self, digest: bytes) -> Bundle:
+        """As `Cache.bundle`."""
+        ...
+
+    def blob(self, digest: bytes) -> Blob:
+        """As `Cache.blob`."""
+        ...
+
+    def trim(self) -> None:
+        """As `Cache.trim`."""
+        ...
 
 
 @dataclass
@@ -67,6 +112,24 @@ class Cache:
     def path(self, digest: bytes) -> Path:
         """The path of a part or blob, as in `Bundle.part`; the file may be missing."""
         return self.folder / PARTS / digest.hex()
+
+    def bundle(self, digest: bytes) -> Bundle:
+        """The bundle whose manifest has this digest; its parts may be missing.
+
+        Raises:
+            FileNotFoundError: The manifest is not in the cache.
+            ManifestError: It is invalid.
+        """
+        raw = self.path(digest).read_bytes()
+        return Bundle(manifest.parse(raw), raw, self.folder)
+
+    def blob(self, digest: bytes) -> Blob:
+        """A blob that is held.
+
+        Raises:
+            BlobError: It is damaged.
+        """
+        return Blob.open(self.path(digest), digest)
 
     def has(self, digest: bytes) -> bool:
         """Tell whether an undamaged file is present; this counts as a use."""

@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from fedlens_edge_client.errors import BadResponse, Refused
-from fedlens_edge_client.storage.cache import Cache, Fetch
+from fedlens_edge_client.storage.cache import Downloads, Fetch
 from fedlens_proto import blob
 from fedlens_proto.blob import Blob
 from fedlens_proto.difference import Sums
@@ -20,7 +20,7 @@ from fedlens_proto.v1 import assignment_pb2
 
 
 async def restore(
-    cache: Cache, fetch: Fetch, entry: assignment_pb2.BlobSet, file: Path, fetched: Callable[[bytes, int], None]
+    cache: Downloads, fetch: Fetch, entry: assignment_pb2.BlobSet, file: Path, fetched: Callable[[bytes, int], None]
 ) -> bool:
     """Write the blob of a set to `file` by means of its delta.
 
@@ -49,14 +49,13 @@ async def restore(
         try:
             if await cache.hold({delta.sha256: delta.size}, fetch, pinned):
                 fetched(delta.sha256, delta.size)
-            await asyncio.to_thread(_add, cache.path(delta.base), cache.path(delta.sha256), delta, file)
+            await asyncio.to_thread(_add, cache.blob(delta.base), cache.blob(delta.sha256), delta, file)
         except (BadResponse, Refused, BlobError):
             return False
     return True
 
 
-def _add(base: Path, difference: Path, delta: assignment_pb2.Difference, file: Path) -> None:
-    held, found = Blob.open(base, delta.base), Blob.open(difference, delta.sha256)
+def _add(held: Blob, found: Blob, delta: assignment_pb2.Difference, file: Path) -> None:
     if found.layout.base != delta.base:
         raise BlobError("the delta and the assignment name different bases")
     try:

@@ -62,17 +62,22 @@ class DirectTransport:
             response.CopyFrom(assignments.check_in(self._federation, self._id, request))
             return response
 
-    async def fetch(self, sha256: bytes, into: Path, max_bytes: int) -> None:
-        """Write a part or blob to the file `into`, and replace what is there."""
+    def locate(self, sha256: bytes, max_bytes: int) -> Location:
+        """Where a part or blob is; it counts as sent."""
         with _refusals():
             found = assignments.readable(self._federation, self._id, sha256)
             if found.size > max_bytes:
                 raise BadResponse(f"blob {sha256.hex()}: more than the {max_bytes} bytes that were announced")
-            if found.size <= _BRIEF_BYTES:
-                _copy(found, into)
-            else:
-                await asyncio.to_thread(_copy, found, into)
             assignments.count_sent(self._federation, self._id, sha256, found.size)
+            return found
+
+    async def fetch(self, sha256: bytes, into: Path, max_bytes: int) -> None:
+        """Write a part or blob to the file `into`, and replace what is there."""
+        found = self.locate(sha256, max_bytes)
+        if found.size <= _BRIEF_BYTES:
+            _copy(found, into)
+        else:
+            await asyncio.to_thread(_copy, found, into)
 
     async def put_update(self, task: int, round_number: int, header: bytes, blobs: Blobs) -> update_pb2.Receipt:
         """Upload an update."""

@@ -16,12 +16,13 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, ParamSpec, TypeVar
 
+from fedlens.compare.run.direct_downloads import DirectDownloads, SharedBlobs
 from fedlens.compare.run.direct_transport import DirectTransport, IdleClients, LongPollTransport
 from fedlens.compare.run.examination import EvaluatedModelTransport, Examination
 from fedlens.compare.run.study_clock import StudyClock
 from fedlens.errors import FedlensError
 from fedlens.reports.task_report import unfinished
-from fedlens_edge_client.client.client import EdgeClient
+from fedlens_edge_client.client.client import DEFAULT_CACHE_BYTES, EdgeClient
 from fedlens_edge_client.client.events import Event, RoundReported
 from fedlens_edge_client.client.transport import Transport
 from fedlens_edge_client.emulation.faults import FaultPlan
@@ -30,7 +31,7 @@ from fedlens_edge_client.emulation.fleet.config import FleetConfig
 from fedlens_edge_client.emulation.fleet.messages import EVALUATOR
 from fedlens_edge_client.engines import Engine
 from fedlens_edge_client.policy import EMULATED
-from fedlens_edge_client.storage.cache import Cache
+from fedlens_edge_client.storage.feature_cache import FeatureCache
 from fedlens_edge_client.training.label_distribution import private_generator
 from fedlens_edge_client.trust import TRUST_SERVER
 from fedlens_proto import wire
@@ -127,6 +128,8 @@ async def run(
                 loop.call_soon_threadsafe(idle.wake)
 
         stack.callback(federation.subscribe(changed))
+        values = FeatureCache.in_folder(features or fleet.features, DEFAULT_CACHE_BYTES)
+        stack.callback(values.close)
         opened = [Bundle.open(folder) for folder in bundles]
         await _create(federation, opened, settings_json)
         members = _Members(
@@ -134,9 +137,9 @@ async def run(
             federation=federation,
             clock=clock,
             idle=idle,
-            bundles={bundle.id: bundle for bundle in opened},
+            shared=SharedBlobs(opened),
             device=device,
-            features=features,
+            features=values,
             disturbed=disturbed,
             executor=_InPlace(),
             examination=Examination.of(fleet),
@@ -216,9 +219,9 @@ class _Members:
     federation: Federation
     clock: StudyClock
     idle: IdleClients
-    bundles: dict[bytes, Bundle]
+    shared: SharedBlobs
     device: str
-    features: Path | None
+    features: FeatureCache
     disturbed: Callable[[Transport, FaultPlan, int, Sleep], Transport]
     executor: Executor
     examination: Examination | None
@@ -228,12 +231,14 @@ class _Members:
     async def take_part(self, index: int) -> None:
         """Run one client until its tasks have ended; then examine its model if there is an examination."""
         fleet, secret = self.fleet, self.fleet.secret(index)
-        transport: Transport = DirectTransport(self.federation, GRANTS, secret)
+        transport: Transport = (direct := DirectTransport(self.federation, GRANTS, secret))
         if index != EVALUATOR:
             transport = self.disturbed(transport, fleet.plan, index, self.clock.sleep)
         if self.examination is not None:
             transport = EvaluatedModelTransport(transport, fleet.folder(index).with_suffix(".measured"))
-        cache = Cache(fleet.cache(index), self._cached_bytes)
+        # An examination, perhaps of a run that was resumed after its end, needs a model that the engine no longer has.
+        in_folder = self.examination is not None
+        downloads = DirectDownloads(direct.locate, self.shared, self._cached_bytes)
         client = EdgeClient(
             SERVER,
             fleet.folder(index),
@@ -242,13 +247,14 @@ class _Members:
             enrolment_token="evaluator" if index == EVALUATOR else "trainer",
             models=fleet.models_of(index),
             policy=EMULATED,
-            on_event=lambda event: self._heard(index, cache, event),
+            on_event=partial(self.accuracies.hear, index),
             secret=secret,
             private_generator=partial(private_generator, secret),
             transport=LongPollTransport(transport, self.idle, index),
             engine_factory=self._engine,
-            cache=cache.folder,
-            features=self.features or fleet.features,
+            cache=fleet.cache(index) if in_folder else downloads,
+            features=self.features,
+            max_cache_bytes=self._cached_bytes,
             executor=self.executor,
             disk=self.executor,
             hold_ms=0,
@@ -264,18 +270,14 @@ class _Members:
 
         if bundle.id not in self.engines:
             # Programs come from the exported folder, because a client's copy may lack some.
-            self.engines[bundle.id] = TorchEngine(self.bundles[bundle.id], self.device)
+            self.engines[bundle.id] = TorchEngine(self.shared.bundles[bundle.id], self.device)
         return self.engines[bundle.id]
-
-    def _heard(self, index: int, cache: Cache, event: Event) -> None:
-        self.accuracies.hear(index, event)
-        if isinstance(event, RoundReported):
-            cache.trim()
 
     @cached_property
     def _cached_bytes(self) -> int:
-        parts = sum(part.size for bundle in self.bundles.values() for part in bundle.manifest.parts)
-        return parts + _CACHED_MODELS * max(bundle.initial().size for bundle in self.bundles.values())
+        bundles = self.shared.bundles.values()
+        parts = sum(part.size for bundle in bundles for part in bundle.manifest.parts)
+        return parts + _CACHED_MODELS * max(bundle.initial().size for bundle in bundles)
 
     async def drive(
         self,

@@ -90,6 +90,14 @@ class CameraAlbum(DrawnAlbum):
 
     def photos(self, round_number: int) -> AlbumSnapshot:
         """The camera's photos of this round."""
+        return self._drawn(round_number) if round_number else self._before_rounds
+
+    @cached_property
+    def _before_rounds(self) -> AlbumSnapshot:
+        # Each check-in counts these.
+        return self._drawn(0)
+
+    def _drawn(self, round_number: int) -> AlbumSnapshot:
         n = self.per_class
         random = generator(f"camera-{'iid' if self.iid else 'noniid'}/v1", self.seed, self.index, round_number)
         drawn = [
