@@ -368,7 +368,8 @@ class EdgeClient:
     def _count_photos(self) -> int:
         if self._role == "evaluator":
             return 0
-        return sum(not photo.is_test for photo in self._album.photos(0).photos)
+        count = sum(not photo.is_test for photo in self._album.photos(0).photos)
+        return count if count >= self._policy.least_train_photos else 0
 
     async def _take_part(self, assignment: assignment_pb2.Assignment) -> Outcome | None:
         key = (assignment.task, assignment.round)

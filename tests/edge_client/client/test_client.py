@@ -472,6 +472,15 @@ async def test_a_check_in_says_how_many_train_photos_there_are_and_how_long_it_m
     assert (told.num_examples, told.hold_ms, told.task) == (16, 1234, TASK)
 
 
+@pytest.mark.parametrize(("least", "told"), [(16, 16), (17, 0)])
+async def test_with_fewer_photos_than_the_policy_trains_on_a_check_in_offers_none(
+    federation: Federation, least: int, told: int
+) -> None:
+    server = await federation.run(policy=Policy(least_train_photos=least))
+
+    assert server.check_ins[0].num_examples == told
+
+
 @pytest.mark.parametrize(
     ("token", "error", "named"),
     [("no", Refused, "this enrolment token is not known"), (None, StateError, "give an enrolment token")],

@@ -63,7 +63,7 @@ async def test_operators_see_what_clients_were_last_told(administered: Server, o
     task = json.loads((await operate("task", "show", "demo", "--json")).stdout)
 
     assert (shown["answer"], shown["answer_task"]) == ("wait-not-eligible", 1)
-    assert "last told wait-not-eligible about task 1 at 2023-11-14 22:13:20Z: 10 labelled train photos" in table
+    assert "last told wait-not-eligible about task 1 at 2023-11-14 22:13:20Z: 10 train photos to offer" in table
     assert task["answers"] == {"wait-not-eligible": 1}
     assert "last check-in was told: wait-not-eligible 1" in (await operate("task", "show", "demo")).stdout
 

@@ -239,7 +239,7 @@ def test_who_has_too_few_photos_or_too_old_an_app_is_told_so(server: Arrivals) -
     (old,) = server.come(ALICE, num_examples=20, client_version=6)
     (able,) = server.come(ALICE, num_examples=20, client_version=7)
 
-    assert few.wait.detail == "19 labelled train photos; task 'task' takes clients with 20"
+    assert few.wait.detail == "19 train photos to offer; task 'task' takes clients with 20"
     assert old.wait.detail == "version 6 of the app; task 'task' needs 7"
     assert server.reason(BOB, num_examples=19) == "not_eligible"
     assert able.HasField("assignment")

@@ -98,7 +98,7 @@ def not_eligible(task: Task, request: Request) -> str:
     least = task.settings.eligible
     if request.num_examples < least.num_examples:
         return (
-            f"{request.num_examples} labelled train photos; task {task.name!r} takes clients with {least.num_examples}"
+            f"{request.num_examples} train photos to offer; task {task.name!r} takes clients with {least.num_examples}"
         )
     if request.client_version < least.client_version:
         return f"version {request.client_version} of the app; task {task.name!r} needs {least.client_version}"

@@ -182,12 +182,13 @@ internal class ClientLoop(
 
     private suspend fun checkIn(holdMs: Int = settings.holdMs): CheckInResponse {
         val photos = if (role == Role.EVALUATOR) 0 else configuration.album.photos().photos.count { !it.isTest }
+        val offered = if (photos < settings.policy().leastTrainPhotos) 0 else photos
         return transport.checkIn(
             CheckInRequest
                 .newBuilder()
                 .setProtocol(Wire.PROTOCOL)
                 .setTask(settings.task ?: 0)
-                .setNumExamples(photos.toLong())
+                .setNumExamples(offered.toLong())
                 .setHoldMs(holdMs)
                 .setClientVersion(settings.clientVersion.toInt())
                 .build(),

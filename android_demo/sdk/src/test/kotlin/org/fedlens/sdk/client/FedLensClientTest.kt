@@ -193,6 +193,17 @@ class FedLensClientTest {
     }
 
     @Test
+    fun `with fewer photos than the policy trains on a check-in offers none`() {
+        val run = clientOf(FakeServer())
+        val train = run.photos.count { !it.isTest }
+        for (least in listOf(train, train + 1)) {
+            val settings = ClientSettings(TrustServer, TOKEN, policy = { Policy(leastTrainPhotos = least) })
+            run.client(settings).use { runBlocking { it.runOnce() } }
+        }
+        assertEquals(listOf(train.toLong(), 0L), run.server.checkIns.map { it.numExamples })
+    }
+
+    @Test
     fun `an evaluator evaluates all its photos and trains on none`() {
         val plan =
             LocalPlan
