@@ -8,6 +8,15 @@ import typer
 
 from fedlens.commands.options import reported
 
+LinkPublishers = Annotated[
+    list[Path] | None,
+    typer.Option(
+        metavar="FILE",
+        help="The .pub file of somebody whose signed bundles phones run, if their app takes keys from links; "
+        "may be given several times.",
+    ),
+]
+
 
 def link(
     server: Annotated[str, typer.Option(help="Address of the server for phones, such as https://fl.example.org:8443.")],
@@ -15,14 +24,7 @@ def link(
     ca: Annotated[
         Path | None, typer.Option(help="Certificate (PEM) for phones to trust instead of the system's.")
     ] = None,
-    publisher: Annotated[
-        list[Path] | None,
-        typer.Option(
-            metavar="FILE",
-            help="The .pub file of somebody whose signed bundles phones run, if their app takes keys from links; "
-            "may be given several times.",
-        ),
-    ] = None,
+    publisher: LinkPublishers = None,
     qr: Annotated[bool, typer.Option("--qr", help="Also draw it as a QR code.")] = False,
 ) -> None:
     """Print the link that lets phones join; it holds the enrolment token."""

@@ -7,6 +7,7 @@ import typer
 from google.protobuf.json_format import MessageToDict
 
 from fedlens.commands.admin.profile import Admin, admin_client, readable_time, reported_admin, seconds
+from fedlens.commands.link import LinkPublishers, drawn, link_of
 from fedlens.commands.options import AsJson, print_json
 
 token_app = typer.Typer(help="Make, list and revoke tokens of clients and operators.", no_args_is_help=True)
@@ -32,20 +33,22 @@ def new(
     ca: Annotated[
         Path | None, typer.Option(help="With --server: certificate (PEM) for phones to trust instead of the system's.")
     ] = None,
+    publisher: LinkPublishers = None,
     qr: Annotated[bool, typer.Option("--qr", help="With --server: draw the link as a QR code.")] = False,
     admin: Admin = None,
     as_json: AsJson = False,
 ) -> None:
     """Make a token and print it, which happens only this once; the server keeps a hash."""
     with reported_admin():
-        from fedlens.commands.link import drawn, link_of
         from fedlens.errors import FedlensError
         from fedlens_proto.v1 import admission_pb2
 
-        if server is None and (qr or ca is not None):
-            raise FedlensError("--qr and --ca say how phones join; name the server's address for phones with --server")
+        if server is None and (qr or publisher or ca is not None):
+            raise FedlensError(
+                "--qr, --ca and --publisher say how phones join; name the server's address for phones with --server"
+            )
         if server is not None:
-            link_of(server, "any", ca)  # what is wrong with it is told before a token is made
+            link_of(server, "any", ca, publisher or ())  # what is wrong with it is told before a token is made
         made = admin_client(admin).create_token(
             name,
             getattr(admission_pb2, f"TOKEN_ROLE_{role.upper()}"),
@@ -53,7 +56,7 @@ def new(
             per_minute=per_minute or 0,
             expires_in_s=seconds(expires, "--expires"),
         )
-        link = None if server is None else link_of(server, made.secret, ca)
+        link = None if server is None else link_of(server, made.secret, ca, publisher or ())
         if as_json:
             print_json(_values(made.token) | {"secret": made.secret, "link": link})
             return

@@ -7,6 +7,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 import trustme
 
+from fedlens_export.signing import new_key
 from fedlens_server.engine.operators import audit
 from tests.fedlens.commands.cli import error_text, fedlens
 from tests.fedlens.commands.conftest import Command
@@ -41,13 +42,16 @@ async def test_a_revoked_token_lets_nobody_in(administered: Server, operate: Com
 
 async def test_with_the_servers_address_a_link_is_printed_and_drawn(tmp_path: Path, operate: Command) -> None:
     (tmp_path / "ca.pem").write_bytes(trustme.CA().cert_pem.bytes())
-    place = ("--server", "https://fl.example.org", "--ca", tmp_path / "ca.pem")
+    new_key(tmp_path / "publisher")
+    given = ("--ca", tmp_path / "ca.pem", "--publisher", tmp_path / "publisher.pub")
+    place = ("--server", "https://fl.example.org", *given)
 
     made = await operate("token", "new", "phones", "--role", "evaluator", *place, "--qr")
     told = json.loads((await operate("token", "new", "more", "--role", "trainer", *place, "--json")).stdout)
 
     secret, link, *code = made.stdout.splitlines()
     assert parse_qs(urlsplit(link).query)["token"] == [secret]
+    assert parse_qs(urlsplit(link).query).keys() == {"server", "token", "ca", "publisher"}
     assert len(code) > 20 and set("".join(code)) <= set("\x1b[0;7m49m\u2580\u2584\u2588 ")
     assert parse_qs(urlsplit(told["link"]).query)["token"] == [told["secret"]]
 

@@ -3,11 +3,13 @@
 import asyncio
 import io
 import re
+from collections.abc import Sequence
 
 import segno
 from aiohttp import web
 from markupsafe import Markup
 
+from fedlens_proto.programs.statements import Publisher
 from fedlens_proto.v1 import admission_pb2
 from fedlens_server.clock import DAY_S
 from fedlens_server.engine.operators import audit, tokens
@@ -63,15 +65,15 @@ async def make_token(request: web.Request) -> web.Response:
     """`POST /tokens/new`: make a token; its page shows the secret, and for phones a link and its QR code, once."""
     service = request.app[SERVICE]
     given = {key: value.strip() for key, value in (await form(request)).items()}
-    server, ca = given.get("server", ""), given.get("ca", "")
+    server, ca, publishers = given.get("server", ""), given.get("ca", ""), service.federation.publishers
     try:
         wanted = _wanted(given)
         if server or ca:
-            _link(server, "any", ca)  # what is wrong with it is told before a token is made
+            _link(server, "any", ca, publishers)  # what is wrong with it is told before a token is made
         made = await service.durable(tokens.create(service.federation, wanted, request[OPERATOR]))
     except ServerError as fault:
         return _form(request, given, sentence(fault), fault.status)
-    link = _link(server, made.secret, ca) if server else ""
+    link = _link(server, made.secret, ca, publishers) if server else ""
     code = _qr_code(link) if link else ""
     return render(request, "token_made.html", token=made.token, secret=made.secret, link=link, code=code)
 
@@ -99,9 +101,9 @@ def _count(given: dict[str, str], key: str, most: int) -> int:
     return int(text or 0)
 
 
-def _link(server: str, token: str, ca: str) -> str:
+def _link(server: str, token: str, ca: str, publishers: Sequence[Publisher]) -> str:
     try:
-        return enrolment_link(server, token, ca or None)
+        return enrolment_link(server, token, ca or None, publishers)
     except ValueError as error:
         raise Malformed(str(error)) from error
 

@@ -2,9 +2,12 @@
 
 import json
 import re
+from base64 import urlsafe_b64encode
+from pathlib import Path
 
 import pytest
 
+from fedlens_export.signing import new_key
 from fedlens_proto.v1 import admin_pb2
 from fedlens_server.http.dashboard.pages import ROOT
 from tests.server.bundles import tiny_bundle
@@ -268,7 +271,11 @@ async def test_a_client_shows_what_it_was_told_and_is_banned_and_let_in_again(se
     assert "active" in text_of(await operator.page(path))
 
 
-async def test_a_new_token_is_shown_once_with_link_and_qr_code_and_lets_a_client_in(server: Server) -> None:
+async def test_a_new_token_is_shown_once_with_link_and_qr_code_and_lets_a_client_in(
+    server: Server, tmp_path: Path
+) -> None:
+    publisher = new_key(tmp_path / "publisher")
+    server.service.federation.publishers = [publisher]
     operator = await logged_in(server)
     form = {"name": "phones", "role": "trainer", "uses": "5", "per_minute": "", "days": "2"}
 
@@ -281,6 +288,8 @@ async def test_a_new_token_is_shown_once_with_link_and_qr_code_and_lets_a_client
 
     assert made.status == 200 and re.search(r'<svg [^>]*class="qr"', page)
     assert f"fedlens://enrol?server=https%3A%2F%2Ffl.example.org%3A8443&amp;token={secret[1]}" in page
+    key = urlsafe_b64encode(publisher.der).decode().rstrip("=")
+    assert f"&amp;publisher={key}" in page
     assert "phones trainer 1 of 5 100" in text_of(listed) and secret[1] not in listed
     assert (await operator.page(f"/clients/{client.id.hex()}")).count("phones") == 1
     assert (await operator.post("/tokens/new", **form)).status == 409
