@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch._subclasses import FakeTensorMode
 
 from bench.backbones import seen_noise
 from bench.head_training import FEATURES
@@ -21,6 +22,7 @@ from fedlens_edge_client.engines.child.engine import ChildEngine
 from fedlens_edge_client.engines.choice import ABILITIES, EngineName, make_engine
 from fedlens_export.exporting import ExportSpec, export_bundle
 from fedlens_proto.manifest import Bundle
+from fedlens_proto.programs import pt2_forms
 
 BATCH, CLASSES, SIDE = 16, 10, 32
 ROWS, EPOCHS = 800, 4
@@ -87,6 +89,9 @@ def _loading(name: EngineName, bundle: Bundle) -> Row:
         child.wait_until_ready()
         engine = ChildEngine(bundle, ABILITIES[name].program_format, lambda child=child: child)  # type: ignore[misc]
         own = make_engine(name, bundle)
+        # The child has never seen these shapes; what this process keeps of the turn before must not help it.
+        pt2_forms.results.cache_clear()
+        FakeTensorMode.cache_clear()
         floor.append(seconds(partial(_use, own)))
         found.append(seconds(partial(_use, engine)))
         child.end()

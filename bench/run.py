@@ -42,6 +42,7 @@ MEASURES = {
     "study": "bench.study_overhead:measure",
     "head": "bench.head_training:measure",
     "child": "bench.child:measure",
+    "vetting": "bench.vetting:measure",
     "pfedsim-training": "bench.pfedsim:training",
     "pfedsim-similarity": "bench.pfedsim:similarity",
     "pfedsim-disk": "bench.pfedsim_disk:measure",

@@ -19,7 +19,7 @@ PARTS = {
     "export": ("fedlens_proto", "fedlens_export", "fedlens.cli"),
 }
 # Pillow, which every part that reads photos has, and torch, which every part that vets programs has.
-_NEEDS_MORE = ("fedlens_proto.photos", "fedlens_proto.programs.pt2_values")
+_NEEDS_MORE = ("fedlens_proto.photos", "fedlens_proto.programs.pt2_forms", "fedlens_proto.programs.pt2_values")
 
 PROGRAM = """
 import importlib, importlib.machinery, json, pkgutil, sys

@@ -33,7 +33,7 @@ FORBIDDEN = {
     "fedlens_export": {"sqlalchemy", "aiohttp"},
 }
 # Client and exporter vet programs alike; nothing imports it where torch is missing.
-NEEDS_TORCH = "proto/fedlens_proto/programs/pt2_values.py"
+NEEDS_TORCH = "proto/fedlens_proto/programs/pt2_forms.py"
 _COMMENT = re.compile(r"/\*.*?\*/|(?<!:)//[^\n]*", re.DOTALL)
 _UNFINISHED = re.compile(r"\b(TODO|FIXME|XXX)\b|raise NotImplementedError")
 _METHOD = re.compile("|".join(rf"\b{name.replace('_', '[_ -]?')}\b" for name in METHODS), re.IGNORECASE)

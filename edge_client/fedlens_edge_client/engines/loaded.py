@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
 from hashlib import sha256
 
 import torch
@@ -41,7 +42,7 @@ class LoadedProgram(ABC):
             slot for slot in message.inputs if not (contains_frozen and slot.kind == pb.SLOT_KIND_FROZEN)
         ]
 
-    @property
+    @cached_property
     def carried(self) -> list[tuple[int, int]]:
         """The outputs that replace an input of the next run: the index of each, and of its input."""
         where = {(slot.kind, slot.name): i for i, slot in enumerate(self.inputs)}

@@ -43,6 +43,11 @@ def canonical(raw: bytes) -> bytes:
     Raises:
         ProgramRefused: It holds more than plain operators on tensors; the text names what was found.
     """
+    return read(raw)[0]
+
+
+def read(raw: bytes) -> tuple[bytes, Json]:
+    """The canonical bytes of a program and the graph in them; arguments and errors as in `canonical`."""
     members = _members(raw)
     for name, content in _FORMAT.items():
         if members[name] != content:
@@ -56,7 +61,7 @@ def canonical(raw: bytes) -> bytes:
             refuse(f"{name} names weights or constants; a program takes all of them as inputs")
     model = _program(_parse(_MODEL, members[_MODEL]))
     members[_MODEL] = json.dumps(model, separators=(",", ":"), allow_nan=False).encode()
-    return _archive(members)
+    return _archive(members), model["graph_module"]["graph"]
 
 
 def operators(raw: bytes) -> dict[str, int]:
@@ -65,13 +70,8 @@ def operators(raw: bytes) -> dict[str, int]:
     Raises:
         ProgramRefused: As in `canonical`.
     """
-    targets = (node["target"].removeprefix("torch.ops.") for node in graph_of(canonical(raw))["nodes"])
+    targets = (node["target"].removeprefix("torch.ops.") for node in read(raw)[1]["nodes"])
     return by_frequency(Counter(targets))
-
-
-def graph_of(canonical: bytes) -> Json:
-    """The graph in canonical bytes."""
-    return json.loads(_members(canonical)[_MODEL])["graph_module"]["graph"]
 
 
 def by_frequency(counts: Counter[str]) -> dict[str, int]:

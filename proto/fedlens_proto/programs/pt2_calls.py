@@ -2,8 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from math import prod
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from fedlens_proto.errors import ProgramRefused
 
@@ -11,26 +12,66 @@ FLOAT = "float32"
 _ITEM_BYTES = {"uint8": 1, "int64": 8, "float32": 4, "bool": 1}
 
 
-@dataclass(frozen=True, eq=False)
-class Value:
-    """A tensor of a graph.
+class Form(NamedTuple):
+    """The form of a tensor: its element type by torch's name, and where its elements lie in its memory."""
 
-    Attributes:
-        shape: Its sizes.
-        dtype: Its element type, by torch's name.
-        maker: The call that it is a result of; None: an input of the program.
-        place: Its place among the results of that call.
-    """
-
-    shape: tuple[int, ...]
     dtype: str
-    maker: "Call | None" = None
-    place: int = 0
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    offset: int
 
     @property
     def bytes(self) -> int:
         """Its size, as if it shared no memory."""
         return prod(self.shape) * _ITEM_BYTES[self.dtype]
+
+    @property
+    def reach(self) -> int:
+        """The bytes from the start of its memory to the end of its last element."""
+        if 0 in self.shape:
+            return 0
+        steps = zip(self.shape, self.strides, strict=True)
+        last = self.offset + sum((size - 1) * stride for size, stride in steps)
+        return (last + 1) * _ITEM_BYTES[self.dtype]
+
+    def __str__(self) -> str:
+        """Type, shape and strides, for people."""
+        where = f" from {self.offset}" if self.offset else ""
+        return f"{self.dtype}{list(self.shape)} in strides {list(self.strides)}{where}"
+
+
+@dataclass(frozen=True, eq=False)
+class Memory:
+    """Memory that tensors may share."""
+
+    bytes: int
+
+
+@dataclass(frozen=True, eq=False)
+class Value:
+    """A tensor of a graph.
+
+    Attributes:
+        form: Its type, sizes and strides.
+        memory: The memory that it is in.
+        maker: The call that it is a result of; None: an input of the program.
+        place: Its place among the results of that call.
+    """
+
+    form: Form
+    memory: Memory
+    maker: "Call | None" = None
+    place: int = 0
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Its sizes."""
+        return self.form.shape
+
+    @property
+    def dtype(self) -> str:
+        """Its element type, by torch's name."""
+        return self.form.dtype
 
     def __str__(self) -> str:
         """Type and shape, for people."""
@@ -57,7 +98,7 @@ class Call:
             f"program refused: aten.{self.operator} of {self.node!r}: {what} is {found}, allowed is {allowed}"
         )
 
-    @property
+    @cached_property
     def tensors(self) -> list[Value]:
         """Its arguments that are tensors."""
         given = self.arguments.values()

@@ -6,7 +6,8 @@ Each function takes a piece of JSON from the file and returns a new one with kno
 import math
 import re
 import sys
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Sequence
+from functools import lru_cache
 from keyword import iskeyword
 from typing import Any, NoReturn, TypeVar
 
@@ -74,7 +75,7 @@ def refuse(found: str) -> NoReturn:
     raise ProgramRefused(f"program refused: {found}")
 
 
-def fields_of(where: str, value: Json, needed: Collection[str], optional: Collection[str] = ()) -> dict[str, Json]:
+def fields_of(where: str, value: Json, needed: Sequence[str], optional: Sequence[str] = ()) -> dict[str, Json]:
     """The fields of a JSON object that has all of `needed` and none beyond `optional`.
 
     Raises:
@@ -82,6 +83,8 @@ def fields_of(where: str, value: Json, needed: Collection[str], optional: Collec
     """
     if not isinstance(value, dict):
         refuse(f"{where} is no object")
+    if tuple(value) == (*needed, *optional):
+        return value  # as torch writes it
     if unknown := sorted(value.keys() - {*needed, *optional}):
         refuse(f"{where} has a field {unknown[0][:40]!r}")
     if missing := sorted(set(needed) - value.keys()):
@@ -129,9 +132,14 @@ def identifier(name: Json) -> str:
     Raises:
         ProgramRefused: It is something else.
     """
-    if not isinstance(name, str) or not _NAME.fullmatch(name) or iskeyword(name) or name in _RESERVED_NAMES:
+    if not isinstance(name, str) or not _is_plain(name) or name in _RESERVED_NAMES:
         refuse(f"{str(name)[:80]!r} is not allowed as a name")
     return name
+
+
+@lru_cache(MAX_NODES)
+def _is_plain(name: str) -> bool:
+    return bool(_NAME.fullmatch(name)) and not iskeyword(name)
 
 
 def _check_order(inputs: list[Json], nodes: list[Json], outputs: list[Json]) -> None:
@@ -190,7 +198,7 @@ def _node(value: Json) -> Json:
 def _named_argument(value: Json) -> Json:
     fields = fields_of("an argument", value, ("name", "arg", "kind"))
     name = fields["name"]
-    if not isinstance(name, str) or not _NAME.fullmatch(name) or iskeyword(name):
+    if not isinstance(name, str) or not _is_plain(name):
         refuse(f"{str(name)[:80]!r} is not allowed as the name of an argument")
     if fields["kind"] not in (1, 2):
         refuse(f"argument {name} is of kind {str(fields['kind'])[:20]}")
@@ -220,16 +228,17 @@ def _tensor(value: Json) -> Json:
 
 
 def _description(name: str, value: Json) -> Json:
+    where = f"tensor {name}"
     fields = fields_of(
-        f"tensor {name}",
+        where,
         value,
         ("dtype", "sizes", "requires_grad", "device", "strides", "storage_offset", "layout"),
     )
 
     def number(item: Json) -> Json:
-        return {"as_int": integer(f"tensor {name}", fields_of(f"tensor {name}", item, ("as_int",))["as_int"])}
+        return {"as_int": integer(where, fields_of(where, item, ("as_int",))["as_int"])}
 
-    sizes = list_of(f"tensor {name}", fields["sizes"], number)
+    sizes = list_of(where, fields["sizes"], number)
     if len(sizes) > MAX_DIMENSIONS or any(size["as_int"] < 0 for size in sizes):
         refuse(f"tensor {name} has sizes {str(fields['sizes'])[:80]}; up to {MAX_DIMENSIONS}, from 0 on, are allowed")
     if math.prod(size["as_int"] for size in sizes) > MAX_ELEMENTS:
@@ -239,7 +248,7 @@ def _description(name: str, value: Json) -> Json:
         "sizes": sizes,
         "requires_grad": _truth(fields["requires_grad"]),
         "device": _device(fields["device"]),
-        "strides": list_of(f"tensor {name}", fields["strides"], number),
+        "strides": list_of(where, fields["strides"], number),
         "storage_offset": number(fields["storage_offset"]),
         "layout": _layout(fields["layout"]),
     }

@@ -49,7 +49,7 @@ def test_memory_is_counted_from_a_tensors_first_to_its_last_use() -> None:
     calls: list[Call] = [("relu.default", {"self": before}, {after: (1000,)}) for before, after in ("xa", "ab", "bc")]
     raw = pt2.canonical(program({"x": (1000,)}, calls, ["c"]))
 
-    needs = pt2_values.needs(pt2.graph_of(raw))
+    needs = pt2_values.needs(pt2.read(raw)[1])
 
     # Each call reads and writes 1000 elements.
     assert (needs.peak_bytes, needs.work) == (12_000, 6000)
@@ -63,7 +63,7 @@ def test_what_is_kept_between_runs_counts_as_long() -> None:
         ("add.Tensor", {"self": "x", "other": "a"}, {"c": (1000,)}),
         ("add.Tensor", {"self": "c", "other": "b"}, {"d": (1000,)}),
     ]
-    graph = pt2.graph_of(pt2.canonical(program({"x": (1000,), "s": (1000,)}, calls, ["d"])))
+    _, graph = pt2.read(program({"x": (1000,), "s": (1000,)}, calls, ["d"]))
 
     assert pt2_values.needs(graph, constant=[1]).peak_bytes == 6 * 4000
     # Otherwise a is gone when d is made, and b when nothing needs it any more.

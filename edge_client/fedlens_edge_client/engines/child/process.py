@@ -6,6 +6,7 @@ The process imports what it needs, runs a known program of FORMAT, confines itse
 FD: from then on it answers requests. It ends when the other side is gone, or after IDLE_S seconds without a request.
 """
 
+import gc
 import os
 import socket
 import sys
@@ -94,6 +95,9 @@ def main(arguments: list[str], loaders: Mapping[int, Loader] = LOADERS) -> None:
         try:
             with torch.inference_mode():
                 _warm_up(program_format)
+                # What is there stays: Python need not look for cycles in it again and again while programs load.
+                gc.collect()
+                gc.freeze()
                 confine()
         except EngineError as error:
             _reply(link, str(error))
