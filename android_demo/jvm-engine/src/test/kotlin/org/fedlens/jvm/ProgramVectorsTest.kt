@@ -1,6 +1,7 @@
 package org.fedlens.jvm
 
 import com.google.gson.JsonObject
+import kotlin.math.abs
 import org.fedlens.proto.v1.Assignment
 import org.fedlens.proto.v1.ProgramFormat
 import org.fedlens.proto.v1.Slot
@@ -11,6 +12,7 @@ import org.fedlens.sdk.Vectors
 import org.fedlens.sdk.blob.FloatTensor
 import org.fedlens.sdk.blob.Tensor
 import org.fedlens.sdk.blob.TensorSpec
+import org.fedlens.sdk.engine.CountedCrashes
 import org.fedlens.sdk.engine.LoadedProgram
 import org.fedlens.sdk.engine.ProgramEngine
 import org.fedlens.sdk.engine.ProgramForm
@@ -26,7 +28,6 @@ import org.junit.Before
 import org.junit.Rule
 import org.junit.Test
 import org.junit.rules.TemporaryFolder
-import kotlin.math.abs
 
 /** The test vectors that need an engine. */
 class ProgramVectorsTest {
@@ -171,7 +172,7 @@ class ProgramVectorsTest {
         for ((name, tensor) in trained) assertNear(name, tensor.floats(), weights.getValue(name).floats())
     }
 
-    private fun engine() = ProgramEngine(bundle, JniRuntime(), folder.root)
+    private fun engine() = ProgramEngine(bundle, JniRuntime(), folder.root, CountedCrashes())
 
     private fun run(
         name: String,
