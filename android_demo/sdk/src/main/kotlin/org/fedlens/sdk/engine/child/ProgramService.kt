@@ -84,7 +84,7 @@ internal class ProgramBinder(
         } catch (error: IOException) {
             // Its message holds a path.
             status = Status.FAILED
-            text = "the program cannot be opened: ${error.javaClass.simpleName}"
+            text = "it cannot open a descriptor's path, which ExecuTorch needs (${error.javaClass.simpleName})"
         } catch (error: OutOfMemoryError) {
             status = Status.FAILED
             text = "a program takes more memory than there is"

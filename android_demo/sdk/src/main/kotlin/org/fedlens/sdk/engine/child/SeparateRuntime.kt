@@ -24,8 +24,8 @@ import java.util.concurrent.TimeUnit
  * A runtime whose programs run in another process than the app's, and whose crashes end only that one.
  *
  * It is an isolated process if the runtime can load programs there. ExecuTorch opens files by path, which isolated
- * processes may not do by Android's own rules, not even through `/proc/self/fd`; a fresh one is asked once. Otherwise it
- * is a process that has the rights of the app.
+ * processes may not do by Android's own rules, not even through `/proc/self/fd`; a fresh one is asked once. Otherwise,
+ * it is a process that has the rights of the app.
  *
  * @property version As in [ProgramRuntime.version].
  * @param mustBeIsolated Whether to run nothing rather than in a process with the app's rights.
@@ -53,31 +53,37 @@ internal class SeparateRuntime(
 
     /** The process of the programs that are loaded now. */
     @Synchronized
-    private fun process(): ProgramProcess = process?.takeIf { it.isAlive } ?: start().also { process = it }
+    private fun process(): ProgramProcess {
+        process?.let { if (it.isAlive) return it else it.end() }
+        return start().also { process = it }
+    }
 
     private fun start(): ProgramProcess {
         if (canBeIsolated != false) {
-            val isolated = ProgramProcess(context, IsolatedProgramService::class.java, limitMs)
-            val answer = canBeIsolated ?: canOpen(isolated).also { canBeIsolated = it }
-            if (answer) return isolated
-            isolated.end()
-            Log.w("FedLens", "programs run with the rights of the app: $NOT_ISOLATED")
+            try {
+                return isolated()
+            } catch (error: EngineException) {
+                val why = "programs cannot run in an isolated process here: ${error.message}"
+                if (mustBeIsolated || canBeIsolated == true) throw EngineException(Reason.RUNTIME_MISSING, why, error)
+                canBeIsolated = false
+                Log.w("FedLens", "$why; so they run with the rights of the app")
+            }
         }
-        if (mustBeIsolated) throw EngineException(Reason.RUNTIME_MISSING, NOT_ISOLATED)
         return ProgramProcess(context, ProgramService::class.java, limitMs)
     }
 
-    private fun canOpen(isolated: ProgramProcess): Boolean =
+    private fun isolated(): ProgramProcess {
+        val process = ProgramProcess(context, IsolatedProgramService::class.java, limitMs)
+        if (canBeIsolated == true) return process
         try {
-            isolated.call(Link.PROBE, "probe") {}
-            true
+            process.call(Link.PROBE, "probe") {}
         } catch (error: EngineException) {
-            if (error.reason != Reason.BUNDLE_UNUSABLE) {
-                isolated.end()
-                throw EngineException(Reason.RUNTIME_MISSING, error.message.orEmpty(), error)
-            }
-            false
+            process.end()
+            throw error
         }
+        canBeIsolated = true
+        return process
+    }
 
     /** End the process after its last program: the next bundle gets one that has run nothing. */
     @Synchronized
@@ -98,13 +104,8 @@ internal class SeparateRuntime(
         private val form: ProgramForm,
         private val file: File,
     ) : LoadedProgram {
-        private val shared =
-            try {
-                SharedMemory.create("fedlens", ProgramMemory.bytes(form))
-            } catch (error: ErrnoException) {
-                unusable("program '${form.name}' takes more memory than there is", error)
-            }
-        private val memory = ProgramMemory(form, shared.mapReadWrite())
+        private val shared = orUnusable { SharedMemory.create("fedlens", ProgramMemory.bytes(form)) }
+        private val memory = ProgramMemory(form, orUnusable { shared.mapReadWrite() })
         override val arguments = memory.arguments
         override val results = memory.results
         private val number = enter()
@@ -131,6 +132,13 @@ internal class SeparateRuntime(
             shared.close()
             leave()
         }
+
+        private fun <T> orUnusable(grab: () -> T): T =
+            try {
+                grab()
+            } catch (error: ErrnoException) {
+                unusable("program '${form.name}' takes more memory than there is", error)
+            }
 
         /** The process with this program loaded. Android may have ended an idle one, which is no fault of a program. */
         private fun ready(): ProgramProcess {
@@ -159,8 +167,5 @@ internal class SeparateRuntime(
     companion object {
         /** The first API level with everything that this package calls. */
         const val LEAST_ANDROID = Build.VERSION_CODES.R
-
-        private const val NOT_ISOLATED =
-            "isolated processes cannot open programs here, because ExecuTorch takes only paths of files"
     }
 }

@@ -112,7 +112,7 @@ internal class FakeProcess private constructor(
     private companion object {
         /** Answers to the question whether descriptors can be opened by path, which Robolectric cannot play. */
         val PROBED =
-            mapOf(true to (Link.Status.DONE to null), false to (Link.Status.FAILED to "the program cannot be opened"))
+            mapOf(true to (Link.Status.DONE to null), false to (Link.Status.FAILED to "it cannot open"))
                 .mapValues { (_, answer) ->
                     { reply: Parcel ->
                         reply.writeInt(answer.first.code)

@@ -126,7 +126,7 @@ class SeparateRuntimeTest {
             it.run()
             assertEquals(listOf("ProgramService"), phone.alive)
         }
-        assertFails(Reason.RUNTIME_MISSING, "isolated processes cannot open programs here") {
+        assertFails(Reason.RUNTIME_MISSING, "programs cannot run in an isolated process here: it cannot open") {
             runtime(mustBeIsolated = true).load(form, file)
         }
         assertEquals(emptyList<String>(), phone.alive)
@@ -224,9 +224,21 @@ class SeparateRuntimeTest {
     }
 
     @Test
-    fun `a process that answers the question before its first program strangely is no crash of a bundle`() {
+    fun `an isolated process that comes to nothing before its first program is no crash of a bundle`() {
         phone.answers[Link.PROBE] = { true }
-        assertFails(Reason.RUNTIME_MISSING, "does not keep to the protocol") { runtime().load(form, file) }
+        assertFails(Reason.RUNTIME_MISSING, "does not keep to the protocol") {
+            runtime(mustBeIsolated = true).load(form, file)
+        }
+        runtime().load(form, file).use { assertEquals(listOf("ProgramService"), phone.alive) }
+    }
+
+    @Test
+    fun `programs that have once run isolated never run otherwise`() {
+        val runtime = runtime()
+        runtime.load(form, file).close()
+        phone.missing = setOf("IsolatedProgramService")
+        assertFails(Reason.RUNTIME_MISSING, "programs cannot run in an isolated process") { runtime.load(form, file) }
+        assertEquals(emptyList<String>(), phone.alive)
     }
 
     @Test
@@ -259,10 +271,11 @@ class SeparateRuntimeTest {
 
     @Test
     fun `a service that is missing or does not start is named, and is no crash`() {
-        phone.missing = setOf("IsolatedProgramService")
+        val both = setOf("IsolatedProgramService", "ProgramService")
+        phone.missing = both
         assertFails(Reason.RUNTIME_MISSING, "the app's manifest must have the services") { runtime().load(form, file) }
         phone.missing = emptySet()
-        phone.stuck = setOf("IsolatedProgramService")
+        phone.stuck = both
         assertFails(Reason.RUNTIME_MISSING, "it has not started within 0 s") {
             runtime(limitMs = 20).load(form, file)
         }
