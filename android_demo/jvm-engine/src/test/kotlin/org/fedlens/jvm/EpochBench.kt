@@ -1,9 +1,5 @@
 package org.fedlens.jvm
 
-import java.io.File
-import java.nio.ByteBuffer
-import java.nio.ByteOrder
-import java.security.MessageDigest
 import org.fedlens.sdk.Bundle
 import org.fedlens.sdk.blob.FloatTensor
 import org.fedlens.sdk.blob.Tensor
@@ -11,6 +7,10 @@ import org.fedlens.sdk.engine.CountedCrashes
 import org.fedlens.sdk.engine.ProgramEngine
 import org.fedlens.sdk.engine.Rows
 import org.fedlens.sdk.toHex
+import java.io.File
+import java.nio.ByteBuffer
+import java.nio.ByteOrder
+import java.security.MessageDigest
 
 /**
  * The JVM's half of `bench/jvm_engine.py`: for each number on its input it trains that many epochs and writes the

@@ -1,7 +1,6 @@
 package org.fedlens.jvm
 
 import com.google.gson.JsonObject
-import kotlin.math.abs
 import org.fedlens.proto.v1.Assignment
 import org.fedlens.proto.v1.ProgramFormat
 import org.fedlens.proto.v1.Slot
@@ -28,6 +27,7 @@ import org.junit.Before
 import org.junit.Rule
 import org.junit.Test
 import org.junit.rules.TemporaryFolder
+import kotlin.math.abs
 
 /** The test vectors that need an engine. */
 class ProgramVectorsTest {
