@@ -2,6 +2,7 @@ import os
 import shutil
 import struct
 import subprocess
+import xml.etree.ElementTree as ElementTree
 import zipfile
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 
 from android_demo import apk
 
+ANDROID = "{http://schemas.android.com/apk/res/android}"
 VECTORS = Path(__file__).parent.parent / "vectors"
 FILES = {
     "AndroidManifest.xml": b"manifest",
@@ -122,6 +124,21 @@ def test_the_guides_app_is_shrunk_without_a_warning_and_reads_and_writes_the_sam
     assert read_with([tmp_path / "shrunk.jar"]) == whole
     assert (tmp_path / "shrunk.jar").stat().st_size < sum(path.stat().st_size for path in archives) / 2
     assert "org/fedlens/example/LearningJob.class" in files_of(tmp_path / "shrunk.jar")
+
+
+def test_programs_run_in_services_that_no_other_app_can_reach_and_the_first_is_isolated() -> None:
+    sdk, app = (
+        {service.attrib[f"{ANDROID}name"]: service.attrib for service in ElementTree.parse(path).iter("service")}
+        for path in (apk.HERE / module / "src" / "main" / "AndroidManifest.xml" for module in ("sdk", "app"))
+    )
+
+    isolated = sdk["org.fedlens.sdk.engine.child.IsolatedProgramService"]
+    assert isolated[f"{ANDROID}isolatedProcess"] == "true"
+    assert len(sdk) == 2
+    for name, attributes in sdk.items():
+        assert attributes[f"{ANDROID}exported"] == "false"
+        assert attributes[f"{ANDROID}process"].startswith(":fedlens"), "AndroidPlatform looks for this"
+        assert app[name] == attributes, "Gradle merges manifests, the build here does not"
 
 
 @built

@@ -3,6 +3,7 @@ package org.fedlens.app
 import android.app.Application
 import kotlinx.coroutines.CoroutineDispatcher
 import kotlinx.coroutines.CoroutineScope
+import org.fedlens.sdk.AndroidPlatform
 import java.io.File
 
 /** The objects that live as long as the process; screens come and go. */
@@ -43,6 +44,7 @@ open class FedLensApp : Application() {
 
     override fun onCreate() {
         super.onCreate()
+        if (AndroidPlatform.isProgramProcess()) return
         LearnNotification.makeChannel(this)
     }
 

@@ -26,6 +26,8 @@ class TestApp : FedLensApp() {
             object : Platform by android {
                 override val runtime: ProgramRuntime = DesktopRuntime { onStep() }
 
+                override fun separateRuntime(mustBeIsolated: Boolean): ProgramRuntime? = null
+
                 override fun openDatabase(file: File): Database = Fillable(android.openDatabase(file))
             }
         val secrets = { folder: File -> FileSecret(File(folder, "secret")) }

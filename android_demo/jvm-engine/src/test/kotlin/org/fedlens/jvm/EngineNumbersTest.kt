@@ -3,6 +3,7 @@ package org.fedlens.jvm
 import org.fedlens.sdk.blob.FloatTensor
 import org.fedlens.sdk.blob.Tensor
 import org.fedlens.sdk.content
+import org.fedlens.sdk.engine.CountedCrashes
 import org.fedlens.sdk.engine.ProgramEngine
 import org.fedlens.sdk.engine.Rows
 import org.fedlens.sdk.engine.Views
@@ -83,7 +84,7 @@ class EngineNumbersTest(
         assertSame("logits", found.asList())
     }
 
-    private fun engine() = ProgramEngine(case.bundle, JniRuntime(), folder.root)
+    private fun engine() = ProgramEngine(case.bundle, JniRuntime(), folder.root, CountedCrashes())
 
     private fun train(
         engine: ProgramEngine,

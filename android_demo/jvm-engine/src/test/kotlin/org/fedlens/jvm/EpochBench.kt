@@ -3,6 +3,7 @@ package org.fedlens.jvm
 import org.fedlens.sdk.Bundle
 import org.fedlens.sdk.blob.FloatTensor
 import org.fedlens.sdk.blob.Tensor
+import org.fedlens.sdk.engine.CountedCrashes
 import org.fedlens.sdk.engine.ProgramEngine
 import org.fedlens.sdk.engine.Rows
 import org.fedlens.sdk.toHex
@@ -33,7 +34,7 @@ object EpochBench {
         val rows = Rows(inputs, labels)
         val batches = labels.indices.chunked(bundle.manifest.batch) { it.toIntArray() }
         val rates = mapOf("lr_extractor" to 0.01, "lr_classifier" to 0.01)
-        ProgramEngine(bundle, JniRuntime(), File(folder, "trials")).use { engine ->
+        ProgramEngine(bundle, JniRuntime(), File(folder, "trials"), CountedCrashes()).use { engine ->
             for (line in generateSequence(::readLine)) {
                 val epochs = line.toInt()
                 var trained: Map<String, Tensor> = emptyMap()

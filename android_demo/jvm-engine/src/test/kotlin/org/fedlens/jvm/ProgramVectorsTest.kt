@@ -11,6 +11,7 @@ import org.fedlens.sdk.Vectors
 import org.fedlens.sdk.blob.FloatTensor
 import org.fedlens.sdk.blob.Tensor
 import org.fedlens.sdk.blob.TensorSpec
+import org.fedlens.sdk.engine.CountedCrashes
 import org.fedlens.sdk.engine.LoadedProgram
 import org.fedlens.sdk.engine.ProgramEngine
 import org.fedlens.sdk.engine.ProgramForm
@@ -171,7 +172,7 @@ class ProgramVectorsTest {
         for ((name, tensor) in trained) assertNear(name, tensor.floats(), weights.getValue(name).floats())
     }
 
-    private fun engine() = ProgramEngine(bundle, JniRuntime(), folder.root)
+    private fun engine() = ProgramEngine(bundle, JniRuntime(), folder.root, CountedCrashes())
 
     private fun run(
         name: String,

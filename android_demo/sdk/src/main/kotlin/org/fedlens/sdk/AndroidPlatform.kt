@@ -1,8 +1,12 @@
 package org.fedlens.sdk
 
+import android.app.Application
 import android.content.Context
+import android.os.Build
+import android.os.Process
 import org.fedlens.sdk.engine.ExecuTorchRuntime
 import org.fedlens.sdk.engine.ProgramRuntime
+import org.fedlens.sdk.engine.child.SeparateRuntime
 import org.fedlens.sdk.photo.BitmapDecoder
 import org.fedlens.sdk.photo.PhotoDecoder
 import org.fedlens.sdk.store.AndroidDatabase
@@ -23,6 +27,17 @@ public class AndroidPlatform(
         ExecuTorchRuntime("${installed.versionName}, installed at ${installed.lastUpdateTime}")
     }
 
+    private val isolated by lazy { SeparateRuntime(application, runtime.version, mustBeIsolated = true) }
+    private val separate by lazy { SeparateRuntime(application, runtime.version, mustBeIsolated = false) }
+
+    /** As [Platform.separateRuntime]; from Android 11 on. */
+    override fun separateRuntime(mustBeIsolated: Boolean): ProgramRuntime? =
+        when {
+            Build.VERSION.SDK_INT < SeparateRuntime.LEAST_ANDROID -> null
+            mustBeIsolated -> isolated
+            else -> separate
+        }
+
     override val decoder: PhotoDecoder = BitmapDecoder()
 
     override val applicationId: String get() = application.packageName
@@ -30,4 +45,15 @@ public class AndroidPlatform(
     override val floors: File get() = File(application.noBackupFilesDir, "fedlens-floors.sqlite3")
 
     override fun openDatabase(file: File): Database = AndroidDatabase.open(file)
+
+    public companion object {
+        /**
+         * True in a process that runs the programs of bundles. Android creates the app's [android.app.Application]
+         * there too, whose `onCreate` must return at once: it finds neither the app's files nor most services.
+         */
+        public fun isProgramProcess(): Boolean = Build.VERSION.SDK_INT >= SeparateRuntime.LEAST_ANDROID && isSeparate()
+
+        @NewerAndroid(SeparateRuntime.LEAST_ANDROID)
+        private fun isSeparate() = Process.isIsolated() || ":fedlens" in Application.getProcessName()
+    }
 }

@@ -2,12 +2,17 @@ package org.fedlens.sdk
 
 import kotlinx.coroutines.CoroutineDispatcher
 import kotlinx.coroutines.delay
+import org.fedlens.sdk.ClientSettings.Isolation
+import org.fedlens.sdk.EngineException.Reason
 import org.fedlens.sdk.album.Album
+import org.fedlens.sdk.engine.CrashLog
 import org.fedlens.sdk.engine.Engine
 import org.fedlens.sdk.engine.ProgramEngine
+import org.fedlens.sdk.engine.ProgramRuntime
 import org.fedlens.sdk.net.HttpTransport
 import org.fedlens.sdk.net.Transport
 import org.fedlens.sdk.store.Cache
+import org.fedlens.sdk.store.Crashes
 import org.fedlens.sdk.store.FeatureCache
 import org.fedlens.sdk.store.FileSecret
 import org.fedlens.sdk.store.Floors
@@ -32,7 +37,7 @@ import java.io.File
  * @property platform Platform services.
  * @property settings Settings of the client.
  * @property transportOf Creates the transport, given the secret.
- * @property engineOf Creates the engine for a bundle, given the folder for its trials.
+ * @property engineOf Creates the engine for a bundle, given the folder for its trials and the count of crashes.
  * @property pause Waits for the given number of milliseconds.
  */
 internal class ClientConfiguration(
@@ -46,7 +51,9 @@ internal class ClientConfiguration(
             reporter.report(Event.Retrying(reason, delayMs, attempt))
         }
     },
-    val engineOf: (Bundle, File) -> Engine = { bundle, trials -> ProgramEngine(bundle, platform.runtime, trials) },
+    val engineOf: (Bundle, File, CrashLog) -> Engine = { bundle, trials, crashes ->
+        ProgramEngine(bundle, runtime(platform, settings.isolation), trials, crashes)
+    },
     val pause: suspend (Long) -> Unit = { delay(it) },
 ) {
     /** The store of the client's secret. */
@@ -66,6 +73,19 @@ internal class ClientConfiguration(
                 )
             Publishers.TrustServer -> null
         }
+
+    private companion object {
+        fun runtime(
+            platform: Platform,
+            isolation: Isolation,
+        ): ProgramRuntime {
+            if (isolation == Isolation.NONE) return platform.runtime
+            val isRequired = isolation == Isolation.REQUIRED
+            platform.separateRuntime(mustBeIsolated = isRequired)?.let { return it }
+            if (!isRequired) return platform.runtime
+            throw EngineException(Reason.RUNTIME_MISSING, "there are no isolated processes here")
+        }
+    }
 }
 
 /** The open resources of a client. */
@@ -119,6 +139,7 @@ internal class ClientResources private constructor(
                         configuration.platform::openDatabase,
                     ).also { opened += it }
                 val trust = configuration.openTrust()?.also { opened += it }
+                val crashes = Crashes(state)
                 val assignments =
                     Assignments(
                         transport,
@@ -132,7 +153,7 @@ internal class ClientResources private constructor(
                         configuration.platform.decoder,
                         settings.policy,
                         trust,
-                        engineOf = { configuration.engineOf(it, File(cacheFolder, TRIED)) },
+                        engineOf = { configuration.engineOf(it, File(cacheFolder, TRIED), crashes) },
                         worker,
                         emit = reporter::report,
                     )

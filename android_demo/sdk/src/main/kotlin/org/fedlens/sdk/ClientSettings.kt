@@ -22,6 +22,7 @@ import java.io.File
  * @property holdMs Milliseconds for which the server may hold a check-in until there is work.
  * @property clientVersion Of the app, as its makers count it, 0 to 2^32 - 1; a task may require a least one.
  * @property audience Names of federations for which bundles may be signed; the platform's application id is always one.
+ * @property isolation Where bundles' programs run.
  */
 public class ClientSettings(
     public val publishers: Publishers,
@@ -37,9 +38,25 @@ public class ClientSettings(
     public val holdMs: Int = DEFAULT_HOLD_MS,
     public val clientVersion: Long = 0,
     public val audience: Set<String> = emptySet(),
+    public val isolation: Isolation = Isolation.WHERE_POSSIBLE,
 ) {
     init {
         require(clientVersion in 0..0xFFFF_FFFFL) { "clientVersion: found $clientVersion, must be 0 to 4294967295" }
+    }
+
+    /** A process for bundles' programs. */
+    public enum class Isolation {
+        /**
+         * An isolated process, or if that cannot load programs, another one with the app's rights; in the app's own
+         * where the platform has neither.
+         */
+        WHERE_POSSIBLE,
+
+        /** An isolated process; without one nothing runs, for the reason `RUNTIME_MISSING`. */
+        REQUIRED,
+
+        /** The app's own, where a flaw of the runtime lets a hostile program do what the app may, or end it. */
+        NONE,
     }
 
     private companion object {

@@ -86,7 +86,8 @@ internal class Delivery(
             is BlobException, is ManifestException, is WireException -> AssignmentException.Reason.BUNDLE
             is EngineException ->
                 when (failure.reason) {
-                    EngineException.Reason.BUNDLE_UNUSABLE -> AssignmentException.Reason.BUNDLE
+                    EngineException.Reason.BUNDLE_UNUSABLE, EngineException.Reason.CRASHED ->
+                        AssignmentException.Reason.BUNDLE
                     EngineException.Reason.NON_FINITE -> AssignmentException.Reason.NON_FINITE
                     else -> AssignmentException.Reason.UNSUPPORTED
                 }

@@ -196,8 +196,11 @@ public class EngineException(
         /** A result is NaN or infinite; nothing of this training may be uploaded. */
         NON_FINITE,
 
-        /** The engine's native runtime is missing, or is not for this machine. */
+        /** The engine's native runtime is missing, or is not for this machine; or it has no process to run in. */
         RUNTIME_MISSING,
+
+        /** A program has ended the process that it ran in; its bundle must wait. */
+        CRASHED,
     }
 }
 

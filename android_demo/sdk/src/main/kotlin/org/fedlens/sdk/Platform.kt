@@ -7,8 +7,15 @@ import java.io.File
 
 /** The services that a client needs from its system. On Android, use [AndroidPlatform]. */
 public interface Platform {
-    /** Runtime for the programs of bundles. */
+    /** Runtime for the programs of bundles, in this process. */
     public val runtime: ProgramRuntime
+
+    /**
+     * Runtime for the programs of bundles, in another process; null: there is none here.
+     *
+     * @param mustBeIsolated True if nothing may run in a process that has the rights of the application.
+     */
+    public fun separateRuntime(mustBeIsolated: Boolean): ProgramRuntime? = null
 
     /** Decoder of photos. */
     public val decoder: PhotoDecoder

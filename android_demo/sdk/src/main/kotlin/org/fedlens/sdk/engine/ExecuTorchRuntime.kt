@@ -3,13 +3,11 @@ package org.fedlens.sdk.engine
 import org.fedlens.proto.v1.Dtype
 import org.fedlens.sdk.EngineException
 import org.fedlens.sdk.EngineException.Reason
-import org.fedlens.sdk.blob.TensorSpec
 import org.pytorch.executorch.EValue
 import org.pytorch.executorch.Module
 import org.pytorch.executorch.Tensor
 import java.io.File
 import java.nio.ByteBuffer
-import java.nio.ByteOrder
 
 /**
  * The ExecuTorch runtime of the `executorch-android` AAR, which an app adds to its own dependencies.
@@ -18,7 +16,7 @@ import java.nio.ByteOrder
  * program with `jvm-engine`. This class is only compiled against ExecuTorch's classes.
  *
  * @param build A text that changes whenever the app may include another ExecuTorch, such as its version code and the
- *     time of its last update. Programs refused because they ended the process are then tried again.
+ *     time of its last update. Programs are then tried again.
  */
 public class ExecuTorchRuntime(
     build: String,
@@ -28,6 +26,21 @@ public class ExecuTorchRuntime(
     override fun load(
         form: ProgramForm,
         file: File,
+    ): LoadedProgram {
+        val memory =
+            try {
+                ByteBuffer.allocateDirect(ProgramMemory.bytes(form))
+            } catch (error: OutOfMemoryError) {
+                unusable("program '${form.name}' takes more memory than there is", error)
+            }
+        return load(form, file, ProgramMemory(form, memory))
+    }
+
+    /** [load] with memory that the caller has. */
+    internal fun load(
+        form: ProgramForm,
+        file: File,
+        memory: ProgramMemory,
     ): LoadedProgram {
         val module =
             try {
@@ -42,17 +55,17 @@ public class ExecuTorchRuntime(
             } catch (error: RuntimeException) {
                 unusable("program '${form.name}' cannot be used: ExecuTorch says: ${saidBy(error)}", error)
             }
-        return ModuleProgram(form, module)
+        return ModuleProgram(form, module, memory)
     }
 }
 
 private class ModuleProgram(
     private val form: ProgramForm,
     private val module: Module,
+    memory: ProgramMemory,
 ) : LoadedProgram {
-    override val arguments = form.inputs.map(::memory)
-    override val results =
-        form.outputs.zip(form.replaced) { output, target -> if (target < 0) memory(output) else arguments[target] }
+    override val arguments = memory.arguments
+    override val results = memory.results
 
     // The runtime reads the arguments in place.
     private val values =
@@ -106,14 +119,6 @@ private class ModuleProgram(
         isOpen = false
         module.destroy()
     }
-
-    private fun memory(spec: TensorSpec): ByteBuffer =
-        try {
-            ByteBuffer.allocateDirect(Math.toIntExact(spec.bytes)).order(ByteOrder.nativeOrder())
-        } catch (error: OutOfMemoryError) {
-            module.destroy()
-            unusable("program '${form.name}' takes more memory than there is: $spec", error)
-        }
 }
 
 /** The message of a runtime's exception without paths, which could reveal the owner's name to the server. */

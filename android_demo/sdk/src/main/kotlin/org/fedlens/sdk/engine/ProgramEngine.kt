@@ -26,22 +26,24 @@ import java.nio.FloatBuffer
 /**
  * An engine for the `.pte` programs of a bundle with a frozen backbone, which the programs contain.
  *
- * The first run of a program on a device is a trial, marked on the disk; a program is refused if the process died in
- * two of its trials. A hostile program that passes its trial can still harm this process: run only bundles of servers
- * that you trust.
+ * In a runtime of this process, the first run of a program on a device is a trial, marked on the disk, so that a death in
+ * it is counted. A hostile program that passes its trial can still harm this process: run only bundles of publishers
+ * whom you trust.
  *
  * @param bundle The bundle; each program is loaded on first use.
  * @param runtime The runtime for the programs.
  * @param trials The folder for the marks of trials, used by this process only; created if necessary.
+ * @param crashes Counts the processes that the bundle has ended, and says when it may run.
  * @throws EngineException With reason `BUNDLE_UNUSABLE`: the bundle trains all layers, or has no programs for phones.
  */
 public class ProgramEngine(
     override val bundle: Bundle,
     private val runtime: ProgramRuntime,
     trials: File,
+    private val crashes: CrashLog,
 ) : Engine {
     private val manifest = bundle.manifest
-    private val trials = Trials(trials)
+    private val trials = Trials(trials) { crashes.note(bundle.id) }
     private val programs = HashMap<String, SlottedProgram>()
     private var isClosed = false
 
@@ -257,6 +259,10 @@ public class ProgramEngine(
         }
         val slots = Slots(message)
         PteFile.check(slots.form, file)
+        if (!runtime.isInProcess) {
+            checkMayRun()
+            return SlottedProgram(slots, Counted(counting { runtime.load(slots.form, file) }))
+        }
         val key = newSha256()
         key.update(sha256(message.toByteArray()))
         key.update(digest)
@@ -264,10 +270,25 @@ public class ProgramEngine(
         return trials.run(
             name,
             key.digest(),
+            check = ::checkMayRun,
             load = { SlottedProgram(slots, runtime.load(slots.form, file)) },
             trial = ::runOnce,
         )
     }
+
+    private fun checkMayRun() {
+        crashes.refusal(bundle.id)?.let { unusable(it) }
+    }
+
+    /** Count the end of the process in which programs run; the next one gets them anew. */
+    private fun <T> counting(work: () -> T): T =
+        try {
+            work()
+        } catch (error: EngineException) {
+            if (error.reason != Reason.CRASHED) throw error
+            closePrograms()
+            throw EngineException(Reason.CRASHED, "${error.message}; ${crashes.note(bundle.id)}", error)
+        }
 
     /** Run a program on zeros and on ones, as trials on a desktop do. */
     private fun runOnce(program: SlottedProgram) {
@@ -279,8 +300,18 @@ public class ProgramEngine(
 
     override fun close() {
         isClosed = true
+        closePrograms()
+    }
+
+    private fun closePrograms() {
         programs.values.forEach(SlottedProgram::close)
         programs.clear()
+    }
+
+    private inner class Counted(
+        private val loaded: LoadedProgram,
+    ) : LoadedProgram by loaded {
+        override fun run() = counting(loaded::run)
     }
 
     private class Given(

@@ -11,12 +11,14 @@ import java.nio.ByteBuffer
  */
 public interface ProgramRuntime {
     /**
-     * Name and version of the runtime, such as `executorch 1.4.1`. When this text changes, programs that ended the
-     * process are tried again.
+     * Name and version of the runtime, such as `executorch 1.4.1`. When this text changes, programs are tried again.
      *
      * @throws org.fedlens.sdk.EngineException With reason `RUNTIME_MISSING`.
      */
     public val version: String
+
+    /** True if programs run in this process, which they can end: each is then tried before it is used. */
+    public val isInProcess: Boolean get() = true
 
     /**
      * Load a program.
@@ -24,7 +26,8 @@ public interface ProgramRuntime {
      * @param form The program's inputs and outputs, already compared with the file.
      * @param file A `.pte` file with one method, `forward`; it must not change until the program is closed.
      * @throws org.fedlens.sdk.EngineException With reason `BUNDLE_UNUSABLE`: the runtime refuses the program, or it
-     *     does not match [form]; with `RUNTIME_MISSING`: the native library is missing.
+     *     does not match [form]; with `RUNTIME_MISSING`: the native library is missing, or the process for programs;
+     *     with `CRASHED`: that process has ended.
      */
     public fun load(
         form: ProgramForm,
@@ -80,7 +83,8 @@ public interface LoadedProgram : Closeable {
     /**
      * Run the program once, then copy results onto the arguments that they replace.
      *
-     * @throws org.fedlens.sdk.EngineException With reason `BUNDLE_UNUSABLE`: the program contradicts itself.
+     * @throws org.fedlens.sdk.EngineException With reason `BUNDLE_UNUSABLE`: the program contradicts itself; with
+     *     `CRASHED`: the process for programs has ended.
      * @throws IllegalStateException It is closed.
      */
     public fun run()

@@ -7,55 +7,53 @@ import java.io.Closeable
 import java.io.File
 import java.io.FileOutputStream
 import java.io.IOException
-import java.util.concurrent.TimeUnit
 
 /**
  * The record of programs that were loaded and run here without ending the process.
  *
  * Runtimes are not built for hostile files: some damaged files make them access invalid memory, and the system then
- * ends the process, which no code can catch. On a desktop, FedLens tries a program in a separate process. An app
- * cannot, so it keeps a mark on the disk: before a program is first loaded, the mark says that its trial has begun; the
- * program runs on zeros and on ones; then the mark says that it was tried. A trial that began and did not end means
- * that the process died in it. That may be chance, for example if the owner closed the app just then. After a second
- * death the program is refused, so that one bad bundle cannot disable an app; a day after the last death it gets
- * another try.
+ * ends the process, which no code can catch. Where programs run in the app's process, it keeps a mark on the disk:
+ * before a program is first loaded, the mark says that its trial has begun; the program runs on zeros and on ones; then
+ * the mark says that it was tried. A trial that began and did not end means that the process died in it. That may be
+ * chance, for example if the owner closed the app just then; so it counts as one crash of the bundle, as in [CrashLog].
  *
  * @param folder The folder of the marks, one small file per program; created if necessary. Only one process may use it
  *     at a time, and anyone who can write to it can get hostile programs loaded.
+ * @param onDeath Called once for each death.
  */
 internal class Trials(
     private val folder: File,
+    private val onDeath: () -> Unit,
 ) {
     /**
      * Load a program and run [trial], unless the program was tried before.
      *
      * @param program Name of the program, for messages.
      * @param key SHA-256 of everything that the outcome depends on: manifest entry, file, and runtime version.
+     * @param check Throws if the program must not run now; called after an earlier death was counted.
      * @param load Loads the program, which is closed if its trial fails.
-     * @throws EngineException The process died twice in this trial, less than a day ago; or a mark cannot be written;
-     *     or [load] or [trial] failed.
+     * @throws EngineException A mark cannot be written; or [check], [load] or [trial] failed.
      */
     fun <T : Closeable> run(
         program: String,
         key: ByteArray,
+        check: () -> Unit,
         load: () -> T,
         trial: (T) -> Unit,
     ): T =
         synchronized(TURN) {
             val mark = File(folder, key.toHex())
             val found = read(mark)
-            if (found == TRIED) return load()
-            val deaths = found.count { it == BEGUN }
-            if (deaths >= MOST_DEATHS && System.currentTimeMillis() - mark.lastModified() in 0 until REFUSED_MS) {
-                throw EngineException(
-                    Reason.BUNDLE_UNUSABLE,
-                    "program '$program' cannot be used: the process ended $deaths times while it was tried; the file " +
-                        "is damaged or hostile, and gets another try after a day",
-                )
+            if (found == BEGUN) {
+                // In this order: a death in between is counted twice, not never.
+                onDeath()
+                mark.delete()
             }
+            check()
+            if (found == TRIED) return load()
             var loaded: T? = null
             try {
-                write(mark, BEGUN.toString().repeat(minOf(deaths + 1, MOST_DEATHS)), program)
+                write(mark, BEGUN, program)
                 return load().also {
                     loaded = it
                     trial(it)
@@ -71,7 +69,7 @@ internal class Trials(
 
     private fun read(mark: File): String =
         try {
-            if (mark.length() > MOST_DEATHS + TRIED.length) "" else mark.readText()
+            if (mark.length() > TRIED.length) "" else mark.readText()
         } catch (_: IOException) {
             ""
         }
@@ -97,10 +95,7 @@ internal class Trials(
     private companion object {
         const val TRIED = "tried"
 
-        /** One character for each trial that began and did not end. */
-        const val BEGUN = '!'
-        const val MOST_DEATHS = 2
-        val REFUSED_MS = TimeUnit.DAYS.toMillis(1)
+        const val BEGUN = "begun"
 
         /** Engines of one process may share a folder. */
         val TURN = Any()

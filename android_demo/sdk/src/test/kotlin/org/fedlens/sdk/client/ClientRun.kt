@@ -59,7 +59,7 @@ internal class ClientRun(
                     repeated = { reporter.report(Event.Retrying("no network", 1_000, 1)) }
                     server.transport(secret)
                 },
-                engineOf = { bundle, _ -> engineOf(bundle) },
+                engineOf = { bundle, _, _ -> engineOf(bundle) },
                 pause = {
                     pauses += it
                     duringPause()

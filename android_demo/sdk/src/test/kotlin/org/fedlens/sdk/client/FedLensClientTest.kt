@@ -303,6 +303,7 @@ class FedLensClientTest {
         val wanted =
             mapOf(
                 EngineException.Reason.BUNDLE_UNUSABLE to FailureReason.FAILURE_REASON_BUNDLE,
+                EngineException.Reason.CRASHED to FailureReason.FAILURE_REASON_BUNDLE,
                 EngineException.Reason.NON_FINITE to FailureReason.FAILURE_REASON_NON_FINITE,
                 EngineException.Reason.BAD_INPUT to FailureReason.FAILURE_REASON_UNSUPPORTED,
                 EngineException.Reason.RUNTIME_MISSING to FailureReason.FAILURE_REASON_UNSUPPORTED,

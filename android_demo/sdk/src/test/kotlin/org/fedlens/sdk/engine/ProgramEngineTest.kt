@@ -255,38 +255,53 @@ class ProgramEngineTest {
     }
 
     @Test
-    fun `a program in whose trial the process died twice is refused by name`() {
-        val runtime = ScriptedRuntime { throw Died() }
+    fun `a death of the process in a trial is a crash of the bundle, and the log says when it may run again`() {
         val marks = folder.root
+        // A process that dies leaves the mark as it is; here it is put back.
+        var left = "" to byteArrayOf()
+        val dying =
+            ScriptedRuntime {
+                left = checkNotNull(marks.listFiles()).single().let { it.name to it.readBytes() }
+                throw Died()
+            }
+        assertThrows(Died::class.java) { engine(dying).embed(FloatArray(768)) }
+        marks.resolve(left.first).writeBytes(left.second)
+        val (crashes, runtime) = CountedCrashes(most = 1) to ScriptedRuntime()
         repeat(2) {
-            // A process that dies leaves the mark as it is; here it is put back.
-            var left = byteArrayOf()
-            val dying =
-                ScriptedRuntime {
-                    left = checkNotNull(marks.listFiles()).single().readBytes()
-                    throw Died()
-                }
-            assertThrows(Died::class.java) { engine(dying).embed(FloatArray(768)) }
-            marks.resolve(markName).writeBytes(left)
-        }
-        assertReason(Reason.BUNDLE_UNUSABLE, "program 'embed' cannot be used: the process ended 2 times") {
-            engine(runtime).embed(FloatArray(768))
+            assertReason(Reason.BUNDLE_UNUSABLE, "this bundle has crashed 1 times") {
+                engine(runtime, crashes).embed(FloatArray(768))
+            }
         }
         assertTrue(runtime.loaded.isEmpty())
-        runtime.version = "scripted 2"
-        assertThrows("a newer runtime tries it anew", Died::class.java) { engine(runtime).embed(FloatArray(768)) }
+        assertEquals(1, crashes.total)
     }
 
-    private val markName: String by lazy {
-        var found = ""
-        val look = folder.newFolder("look")
-        val runtime = ScriptedRuntime { found = checkNotNull(look.list()).single() }
-        ProgramEngine(bundle, runtime, look).use { it.embed(FloatArray(768)) }
-        look.deleteRecursively()
-        found
+    @Test
+    fun `in a process of their own programs are not tried, and a crash is counted and costs only what was loaded`() {
+        var isHostile = true
+        val runtime =
+            ScriptedRuntime(isInProcess = false) {
+                if (isHostile) throw EngineException(Reason.CRASHED, "its process has ended")
+            }
+        val crashes = CountedCrashes(most = 2)
+        engine(runtime, crashes).use { engine ->
+            assertReason(Reason.CRASHED, "its process has ended; crash 1") { engine.embed(FloatArray(768)) }
+            assertTrue(runtime.loaded.single().isClosed)
+            isHostile = false
+            engine.embed(FloatArray(768))
+            assertEquals("embedded without a trial", 1, runtime.loaded.last().runs)
+            isHostile = true
+            assertReason(Reason.CRASHED, "its process has ended; crash 2") { engine.embed(FloatArray(768)) }
+            assertReason(Reason.BUNDLE_UNUSABLE, "this bundle has crashed 2 times") { engine.embed(FloatArray(768)) }
+        }
+        assertEquals(2, runtime.loaded.size)
+        assertEquals(emptyList<String>(), folder.root.list()?.toList())
     }
 
-    private fun engine(runtime: ProgramRuntime = ScriptedRuntime()) = ProgramEngine(bundle, runtime, folder.root)
+    private fun engine(
+        runtime: ProgramRuntime = ScriptedRuntime(),
+        crashes: CrashLog = CountedCrashes(),
+    ) = ProgramEngine(bundle, runtime, folder.root, crashes)
 
     private fun train(
         runtime: ProgramRuntime,

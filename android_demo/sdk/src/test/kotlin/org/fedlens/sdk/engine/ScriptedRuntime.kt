@@ -1,18 +1,16 @@
 package org.fedlens.sdk.engine
 
-import org.fedlens.proto.v1.Dtype
-import org.fedlens.sdk.blob.TensorSpec
 import java.io.File
 import java.nio.ByteBuffer
-import java.nio.ByteOrder
 
 /**
  * A runtime whose programs are functions of a test, with arguments and results as in a real runtime.
  *
  * @param run The function of every program.
  */
-class ScriptedRuntime(
-    override var version: String = "scripted 1",
+internal class ScriptedRuntime(
+    override val version: String = "scripted 1",
+    override val isInProcess: Boolean = true,
     private val run: (ScriptedProgram) -> Unit = {},
 ) : ProgramRuntime {
     val loaded = mutableListOf<ScriptedProgram>()
@@ -20,16 +18,16 @@ class ScriptedRuntime(
     override fun load(
         form: ProgramForm,
         file: File,
-    ): LoadedProgram = ScriptedProgram(form, run).also { loaded += it }
+    ): LoadedProgram = ScriptedProgram(form, script = run).also { loaded += it }
 }
 
-class ScriptedProgram(
+internal class ScriptedProgram(
     val form: ProgramForm,
+    memory: ProgramMemory = ProgramMemory(form, ByteBuffer.allocateDirect(ProgramMemory.bytes(form))),
     private val script: (ScriptedProgram) -> Unit,
 ) : LoadedProgram {
-    override val arguments = form.inputs.map(::memory)
-    override val results =
-        form.outputs.zip(form.replaced) { output, target -> if (target < 0) memory(output) else arguments[target] }
+    override val arguments = memory.arguments
+    override val results = memory.results
     var runs = 0
     var isClosed = false
 
@@ -63,9 +61,4 @@ class ScriptedProgram(
         val buffer = results[form.outputs.indexOfFirst { it.name == name }].asFloatBuffer()
         for (i in 0 until buffer.capacity()) buffer.put(i, value)
     }
-
-    private fun memory(spec: TensorSpec): ByteBuffer =
-        ByteBuffer
-            .allocateDirect(Math.toIntExact(spec.count) * if (spec.dtype == Dtype.DTYPE_INT64) 8 else 4)
-            .order(ByteOrder.nativeOrder())
 }

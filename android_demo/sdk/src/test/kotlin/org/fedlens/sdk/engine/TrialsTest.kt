@@ -9,7 +9,6 @@ import org.junit.Test
 import org.junit.rules.TemporaryFolder
 import java.io.Closeable
 import java.io.File
-import java.util.concurrent.TimeUnit
 
 class TrialsTest {
     @get:Rule
@@ -17,6 +16,8 @@ class TrialsTest {
 
     private val marks by lazy { File(folder.root, "trials") }
     private val tried = mutableListOf<Closeable>()
+    private var deaths = 0
+    private var mayRun = true
 
     @Test
     fun `a program is tried once, whoever asks later`() {
@@ -27,56 +28,49 @@ class TrialsTest {
 
     @Test
     fun `while a program is tried, that stands on the disk`() {
-        Trials(marks).run("step", KEY, { PROGRAM }) { assertEquals("!", mark().readText()) }
+        run { assertEquals("begun", mark().readText()) }
         assertEquals("tried", mark().readText())
     }
 
     @Test
-    fun `after one death in its trial a program is tried again`() {
+    fun `a death in a trial is counted once, and then the program is tried again`() {
         die()
         assertEquals(PROGRAM, run())
+        assertEquals(PROGRAM, run())
+        assertEquals(1, deaths)
         assertEquals(listOf(PROGRAM), tried)
     }
 
     @Test
-    fun `after two deaths in its trial a program is refused by name and never run`() {
+    fun `after a death a program is not loaded before it may run again, and the death is counted once`() {
         die()
-        die()
-        val error = assertThrows(EngineException::class.java) { run() }
-        assertEquals(EngineException.Reason.BUNDLE_UNUSABLE, error.reason)
-        assertTrue(
-            error.message,
-            error.message.orEmpty().startsWith("program 'step' cannot be used: the process ended 2 times"),
-        )
+        mayRun = false
+        repeat(2) { assertThrows(IllegalStateException::class.java) { run() } }
+        assertEquals(1, deaths)
         assertEquals(emptyList<Closeable>(), tried)
+        mayRun = true
+        assertEquals(PROGRAM, run())
     }
 
     @Test
-    fun `a day after its last death a program gets one more try`() {
-        die()
-        die()
-        waitADay()
-        die()
-        assertThrows(EngineException::class.java) { run() }
-        waitADay()
-        assertEquals(PROGRAM, run())
+    fun `a program that was tried is not loaded either while it may not run`() {
+        run()
+        mayRun = false
+        assertThrows(IllegalStateException::class.java) { run() }
     }
 
     @Test
     fun `a program that is refused without a death is tried again`() {
-        repeat(3) {
-            assertThrows(IllegalStateException::class.java) {
-                Trials(marks).run("step", KEY, { PROGRAM }) { error("refused") }
-            }
-        }
+        repeat(3) { assertThrows(IllegalStateException::class.java) { run { error("refused") } } }
         assertEquals(PROGRAM, run())
+        assertEquals(0, deaths)
     }
 
     @Test
-    fun `with another key, as of a newer runtime, a refused program is tried anew`() {
-        die()
-        die()
-        assertEquals(PROGRAM, run(ByteArray(32) { 2 }))
+    fun `with another key, as of a newer runtime, a program is tried anew`() {
+        run()
+        run(ByteArray(32) { 2 })
+        assertEquals(listOf(PROGRAM, PROGRAM), tried)
     }
 
     @Test
@@ -87,7 +81,7 @@ class TrialsTest {
         // In the way of the last mark.
         val inTheWay: (Closeable) -> Unit = { assertTrue(mark().delete() && File(marks, KEY_NAME).mkdir()) }
         for ((trials, trial) in listOf(refused, inTheWay).withIndex()) {
-            assertThrows(Exception::class.java) { Trials(marks).run("step", KEY, { program }, trial) }
+            assertThrows(Exception::class.java) { run(program = program, trial = trial) }
             assertEquals(trials + 1, closed)
             assertEquals(emptyList<String>(), marks.list()?.toList())
         }
@@ -101,16 +95,18 @@ class TrialsTest {
         assertEquals(emptyList<Closeable>(), tried)
     }
 
-    private fun run(key: ByteArray = KEY) = Trials(marks).run("step", key, { PROGRAM }, tried::add)
+    private fun run(
+        key: ByteArray = KEY,
+        program: Closeable = PROGRAM,
+        trial: (Closeable) -> Unit = tried::add,
+    ) = Trials(marks) { deaths++ }.run("step", key, { check(mayRun) { "not now" } }, { program }, trial)
 
     /** The mark after a death of the process in a trial: the file as it was in the middle of it. */
     private fun die() {
         var left = ""
-        Trials(marks).run("step", KEY, { PROGRAM }) { left = mark().readText() }
+        run { left = mark().readText() }
         mark().writeText(left)
     }
-
-    private fun waitADay() = assertTrue(mark().setLastModified(mark().lastModified() - TimeUnit.DAYS.toMillis(1)))
 
     private fun mark() = checkNotNull(marks.listFiles()).first { it.name == KEY_NAME }
 
