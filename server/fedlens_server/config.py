@@ -11,11 +11,22 @@ from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 from pathlib import Path
 from typing import Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    InstanceOf,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 from pydantic.fields import FieldInfo
+from sqlalchemy import URL
 
 from fedlens_proto.errors import StatementRefused
 from fedlens_proto.programs.statements import Publisher
+from fedlens_server.store.address import DATABASE_EXAMPLE, StateAddress, database_url
 
 _SHA256_HEX = re.compile(r"\A[0-9a-f]{64}\Z")
 _HASH = "token_sha256"
@@ -43,6 +54,12 @@ def _texts(value: object, allowed: str) -> list[str]:
         return []
     if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
         raise ValueError(f"found {value!r}, must be {allowed}")
+    return value
+
+
+def _text(value: object, example: str) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"found {value!r}, must be such as {example!r}")
     return value
 
 
@@ -111,6 +128,11 @@ class ServerSection(ListeningSection):
     data: Path = _key(
         "Folder of the database and the blobs.", "the path of a folder", default=Path("data"), strict=False
     )
+    database: InstanceOf[URL] | None = _key(
+        "PostgreSQL database, instead of a file in `server.data`; its password is in PGPASSWORD or PGPASSFILE.",
+        f"such as `{DATABASE_EXAMPLE}`",
+        default=None,
+    )
     backups: Path | None = _key(
         "Folder into which `fedlens backup` writes.", "the path of a folder", default=None, strict=False
     )
@@ -141,6 +163,16 @@ class ServerSection(ListeningSection):
             raise ValueError(f"found {error.filename!r}, which cannot be read: {error.strerror}") from error
         except StatementRefused as error:
             raise ValueError(str(error)) from error
+
+    @field_validator("database", mode="before")
+    @classmethod
+    def _url(cls, value: object) -> URL | None:
+        return None if value is None else database_url(_text(value, DATABASE_EXAMPLE))
+
+    @property
+    def state(self) -> StateAddress:
+        """The address of the server's state."""
+        return StateAddress(folder=self.data, database=self.database)
 
     @field_validator("certfile", "keyfile", "data", "backups", mode="after")
     @classmethod

@@ -1,4 +1,4 @@
-"""A server without sockets for each test."""
+"""A server without sockets for each test, and servers that hold states elsewhere."""
 
 from collections.abc import Iterator
 from contextlib import closing
@@ -6,7 +6,24 @@ from pathlib import Path
 
 import pytest
 
+from tests.server.elsewhere import Cluster, Gateway, running_cluster, running_gateway
 from tests.server.fakes import Bench
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[Cluster]:
+    """A PostgreSQL server, for tests that leave it running; others start their own."""
+    with running_cluster() as found:
+        yield found
+
+
+@pytest.fixture(scope="session")
+def gateway() -> Iterator[Gateway]:
+    """An S3 server; as `cluster`."""
+    with running_gateway() as found, pytest.MonkeyPatch.context() as patched:
+        for name, value in found.environment().items():
+            patched.setenv(name, value)
+        yield found
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from fedlens_server.errors import StoreUnusable
 from fedlens_server.store.blobs import MAX_ROW_BYTES, opened
-from fedlens_server.store.database import DATABASE_FILE
+from fedlens_server.store.dialects import DATABASE_FILE
 
 BLOBS = "blobs"
 ABOUT = "backup.json"

@@ -21,11 +21,11 @@ from pathlib import Path
 from typing import BinaryIO, Protocol, Self
 
 from fedlens_proto.blob import Array, Layout
-from fedlens_server.errors import StorageFull, Unknown
+from fedlens_server.errors import Unknown
+from fedlens_server.store.dialects import full
 
 MAX_ROW_BYTES = 64 << 10
 MAX_CACHE_BYTES = 32 << 20
-FULL_RETRY_MS = 10_000
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -90,11 +90,6 @@ def opened(path: Path) -> Iterator[int]:
         yield descriptor
     finally:
         os.close(descriptor)
-
-
-def full() -> StorageFull:
-    """The error for a disk without room."""
-    return StorageFull("the server's disk is full; nothing was stored, try again later", FULL_RETRY_MS)
 
 
 class IncomingBlob:

@@ -36,7 +36,7 @@ from fedlens_server.http.app import create_admin_app, create_app
 from fedlens_server.http.service import SERVICE, Service
 from fedlens_server.http.sockets.listening import Runner, close, listen, listen_on_socket
 from fedlens_server.store import Store, Transaction
-from fedlens_server.store.database import DATABASE_FILE
+from fedlens_server.store.dialects import DATABASE_FILE
 from tests.server.bundles import TinyBundle, tiny_bundle
 from tests.server.fakes import START, ManualClock
 

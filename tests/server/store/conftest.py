@@ -1,0 +1,22 @@
+"""States of each kind: in a folder, and elsewhere."""
+
+from pathlib import Path
+
+import pytest
+
+from fedlens_server.store import StateAddress
+from tests.server.elsewhere import elsewhere
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """The folder of a state that does not exist yet."""
+    return tmp_path / "state"
+
+
+@pytest.fixture(params=["files", "postgres"])
+def address(request: pytest.FixtureRequest, folder: Path) -> StateAddress:
+    """The address of a state that does not exist yet."""
+    if request.param == "files":
+        return StateAddress(folder=folder)
+    return elsewhere(folder, request.getfixturevalue("cluster"), None)
