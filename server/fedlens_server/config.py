@@ -11,22 +11,13 @@ from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 from pathlib import Path
 from typing import Any, Self
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    InstanceOf,
-    ValidationError,
-    ValidationInfo,
-    field_validator,
-    model_validator,
-)
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
 from pydantic.fields import FieldInfo
 from sqlalchemy import URL
 
 from fedlens_proto.errors import StatementRefused
 from fedlens_proto.programs.statements import Publisher
-from fedlens_server.store.address import DATABASE_EXAMPLE, StateAddress, database_url
+from fedlens_server.store import address
 
 _SHA256_HEX = re.compile(r"\A[0-9a-f]{64}\Z")
 _HASH = "token_sha256"
@@ -57,18 +48,14 @@ def _texts(value: object, allowed: str) -> list[str]:
     return value
 
 
-def _text(value: object, example: str) -> str:
-    if not isinstance(value, str):
-        raise ValueError(f"found {value!r}, must be such as {example!r}")
-    return value
-
-
 def _key(meaning: str, allowed: str, **settings: Any) -> Any:
     return Field(description=meaning, json_schema_extra={"allowed": allowed}, **settings)
 
 
 class _Section(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, validate_default=True)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", strict=True, validate_default=True, arbitrary_types_allowed=True
+    )
 
 
 class ListeningSection(_Section):
@@ -128,10 +115,21 @@ class ServerSection(ListeningSection):
     data: Path = _key(
         "Folder of the database and the blobs.", "the path of a folder", default=Path("data"), strict=False
     )
-    database: InstanceOf[URL] | None = _key(
+    database: URL | None = _key(
         "PostgreSQL database, instead of a file in `server.data`; its password is in PGPASSWORD or PGPASSFILE.",
-        f"such as `{DATABASE_EXAMPLE}`",
+        f"such as `{address.DATABASE_EXAMPLE}`",
         default=None,
+    )
+    blobs: address.Bucket | None = _key(
+        "Bucket for blobs above 64 KiB, instead of files in `server.data`, which then holds copies of them.",
+        f"such as `{address.BUCKET_EXAMPLE}`",
+        default=None,
+    )
+    cache_bytes: int = _key(
+        "Bytes of `server.data` for copies of blobs that are in a bucket. A round's should fit.",
+        "an integer from 0",
+        default=address.MAX_CACHE_BYTES,
+        ge=0,
     )
     backups: Path | None = _key(
         "Folder into which `fedlens backup` writes.", "the path of a folder", default=None, strict=False
@@ -164,15 +162,18 @@ class ServerSection(ListeningSection):
         except StatementRefused as error:
             raise ValueError(str(error)) from error
 
-    @field_validator("database", mode="before")
+    @field_validator("database", "blobs", mode="before")
     @classmethod
-    def _url(cls, value: object) -> URL | None:
-        return None if value is None else database_url(_text(value, DATABASE_EXAMPLE))
+    def _elsewhere(cls, value: object, info: ValidationInfo) -> object:
+        parse = address.database_url if info.field_name == "database" else address.Bucket.parse
+        return None if value is None else parse(value)
 
     @property
-    def state(self) -> StateAddress:
+    def state(self) -> address.StateAddress:
         """The address of the server's state."""
-        return StateAddress(folder=self.data, database=self.database)
+        return address.StateAddress(
+            folder=self.data, database=self.database, bucket=self.blobs, cache_bytes=self.cache_bytes
+        )
 
     @field_validator("certfile", "keyfile", "data", "backups", mode="after")
     @classmethod

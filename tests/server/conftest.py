@@ -1,12 +1,13 @@
 """A server without sockets for each test, and servers that hold states elsewhere."""
 
+import os
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from tests.server.elsewhere import Cluster, Gateway, running_cluster, running_gateway
+from tests.server.elsewhere import HERE, Cluster, Gateway, running_cluster, running_gateway
 from tests.server.fakes import Bench
 
 
@@ -24,6 +25,13 @@ def gateway() -> Iterator[Gateway]:
         for name, value in found.environment().items():
             patched.setenv(name, value)
         yield found
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _states(request: pytest.FixtureRequest) -> None:
+    """Where the states of servers are; `make test-slow` runs all tests of servers with them elsewhere, too."""
+    if os.environ.get("FEDLENS_TEST_STATE") == "elsewhere":
+        HERE.append((request.getfixturevalue("cluster"), request.getfixturevalue("gateway")))
 
 
 @pytest.fixture

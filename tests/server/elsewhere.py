@@ -41,7 +41,7 @@ def _postgres_bin() -> Path | None:
 
 @cache
 def _gateway() -> str | None:
-    return shutil.which("versitygw", path=f"{os.environ.get('PATH', '')}:{Path.home() / 'go/bin'}")
+    return shutil.which("versitygw", path=os.pathsep.join([os.environ.get("PATH", ""), str(Path.home() / "go/bin")]))
 
 
 def require_postgres() -> None:
@@ -299,6 +299,20 @@ def running_gateway() -> Iterator[Gateway]:
 def through(link: Link, url: URL) -> URL:
     """The address of a database by way of a link."""
     return url.set(host="127.0.0.1", port=link.port, query={})
+
+
+_states: dict[Path, StateAddress] = {}
+HERE: list[tuple[Cluster, Gateway]] = []
+"""The servers that hold the state of every test, while FEDLENS_TEST_STATE is `elsewhere`; none: a folder holds it."""
+
+
+def address_of(folder: Path) -> StateAddress:
+    """The address of a test's state, the same for the same folder."""
+    if not HERE:
+        return StateAddress(folder=folder)
+    if folder not in _states:
+        _states[folder] = elsewhere(folder, *HERE[0])
+    return _states[folder]
 
 
 def elsewhere(folder: Path, cluster: Cluster | None, gateway: Gateway | None) -> StateAddress:

@@ -71,6 +71,7 @@ def advance(federation: Federation, key: RoundKey) -> None:
         current = None if task is None else task.round
         if task is None or current is None or current.key != key:
             return
+        federation.store.blobs.bring(_read_by(current))
         with ExitStack() as open_blobs:
             outcome = _aggregate(federation, task, current, open_blobs)
             with federation.counting:
@@ -95,6 +96,15 @@ def _times(federation: Federation) -> dict[RoundKey, float]:
     }
     starts = {key: when for key, when in list(federation.retry_at.items()) if key.round == NO_ROUND}
     return idle | starts
+
+
+def _read_by(current: Round) -> set[bytes]:
+    """Digests of the blobs that aggregating a round reads, but for the method's state."""
+    found: set[bytes] = set()
+    for member in current.members.values():
+        if member.state == admin_pb2.MEMBER_STATE_REPORTED:
+            found.update(member.blobs.values(), (item.sha256 for item in member.sets))
+    return found
 
 
 def _aggregate(federation: Federation, task: Task, current: Round, open_blobs: ExitStack) -> Outcome:

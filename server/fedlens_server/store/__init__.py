@@ -19,9 +19,10 @@ from fedlens_proto.v1 import blob_pb2
 from fedlens_server.errors import StoreUnusable
 from fedlens_server.store import lead, schema
 from fedlens_server.store.address import StateAddress
-from fedlens_server.store.blobs import MAX_ROW_BYTES, Blobs, ComputedBlob, IncomingBlob, Location, PendingBlob
+from fedlens_server.store.blobs import Blobs, ComputedBlob, Location
 from fedlens_server.store.database import lock, migrate, unusable
-from fedlens_server.store.dialects import Database, reading
+from fedlens_server.store.dialects import reading
+from fedlens_server.store.incoming import MAX_ROW_BYTES, Files, IncomingBlob, PendingBlob
 from fedlens_server.store.tensors import RestoredTensors, StoredTensors
 from fedlens_server.store.writing_thread import Transaction, WritingThread
 
@@ -45,24 +46,19 @@ _VALUES = 500  # of one query, which databases limit
 class Store:
     """Database, blobs, and the one thread that writes them."""
 
-    def __init__(self, folder: Path, database: Database, lock_descriptor: int, durable: bool) -> None:
+    def __init__(self, address: StateAddress, lock_descriptor: int, durable: bool) -> None:
         """Use `open` instead."""
-        self.folder = folder
-        self.database = database
+        self.folder = address.folder
+        self.database = database = address.open_database()
         self._lock_descriptor = lock_descriptor
-        self._durable = durable
         self._readers = database.engine(durable=durable)
         self._writers = database.engine(writes=True, durable=durable)
         try:
             migrate(self._writers, database)
             with self._writers.begin() as connection:
                 term = lead.take(connection)
-            self.blobs = Blobs(folder / "blobs", self._read_row, durable)
-            for row in self.read(select(schema.blobs.c.digest, schema.blobs.c.size, schema.blobs.c.kept_until)):
-                self.blobs.sizes[row.digest] = row.size
-                if row.kept_until is not None:
-                    self.blobs.kept_until[row.digest] = row.kept_until
-            self.blobs.sweep_files()
+            self.blobs = Blobs(_files(address, durable), self._read_row)
+            self._load_blobs(address)
         except BaseException:
             self._release()
             raise
@@ -87,7 +83,7 @@ class Store:
         folder, database = address.folder, address.open_database()
         try:
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            return cls(folder, database, lock(folder), durable)
+            return cls(address, lock(folder), durable)
         except OSError as error:
             raise StoreUnusable(f"{error.filename or folder} cannot be written: {error.strerror}") from error
         except DatabaseError as error:
@@ -148,7 +144,7 @@ class Store:
 
     def incoming(self) -> IncomingBlob:
         """A new blob, to be written in pieces."""
-        return IncomingBlob(self.blobs.incoming_folder, self._durable)
+        return IncomingBlob(self.blobs.files)
 
     def write_tensors(
         self,
@@ -187,6 +183,11 @@ class Store:
         with reading(), self._readers.connect() as connection:
             return self.database.size(connection)
 
+    def tidy(self, now: float) -> None:
+        """Delete what nothing names, as `Files.tidy`."""
+        if not self._thread.broken:  # as long as names are known
+            self.blobs.files.tidy(now)
+
     def close(self) -> None:
         """Finish all submitted operations, then close the database."""
         self._thread.close()
@@ -197,9 +198,36 @@ class Store:
         self._writers.dispose()
         os.close(self._lock_descriptor)
 
+    def _load_blobs(self, address: StateAddress) -> None:
+        found = schema.blobs.c
+        for row in self.read(select(found.digest, found.size, found.object, found.kept_until)):
+            if row.size > MAX_ROW_BYTES and (row.object is None) != (address.bucket is None):
+                held, set_to = ("objects", "unset") if address.bucket is None else ("files", f"{address.bucket}")
+                raise StoreUnusable(
+                    f"{self.database.place} names blobs that are {held}, and server.blobs is {set_to}; correct the "
+                    "config, or move the state with `fedlens store migrate`"
+                )
+            self.blobs.sizes[row.digest] = row.size
+            if row.object is not None:
+                self.blobs.files.keys[row.digest] = row.object
+            if row.kept_until is not None:
+                self.blobs.kept_until[row.digest] = row.kept_until
+        self.blobs.files.sweep(self.blobs.sizes)
+
     def _read_row(self, digest: bytes) -> bytes | None:
         rows = self.read(select(schema.blobs.c.raw).where(schema.blobs.c.digest == digest))
         return rows[0].raw if rows else None
+
+
+def _files(address: StateAddress, durable: bool) -> Files:
+    folder = address.folder / "blobs"
+    if address.bucket is None:
+        return Files(folder, durable)
+    from fedlens_server.store.objects import Objects, ObjectStore  # which take some time to import
+
+    objects = ObjectStore(address.bucket)
+    objects.check()
+    return Objects(folder, objects, address.cache_bytes, durable)
 
 
 _DELETE_BLOB = delete(schema.blobs).where(schema.blobs.c.digest == bindparam("gone"))

@@ -28,19 +28,17 @@ class Bucket:
     prefix: str  # of all keys, without a slash at either end; empty: none
 
     @classmethod
-    def parse(cls, text: str) -> Self:
+    def parse(cls, text: object) -> Self:
         """The bucket that a text names.
 
         Raises:
             ValueError: It names none, or holds credentials; the error does not repeat the text.
         """
-        found = _BUCKET.fullmatch(text)
+        found = _BUCKET.fullmatch(text) if isinstance(text, str) else None
         if found is None:
-            told = (
-                "found credentials in it; leave them out, and set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
-                if "@" in text or "?" in text
-                else f"found {text!r}"
-            )
+            told = f"found {text!r}"
+            if isinstance(text, str) and ("@" in text or "?" in text):
+                told = "found credentials in it; leave them out, and set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
             raise ValueError(f"{told}; must be such as {BUCKET_EXAMPLE!r}")
         return cls(found["name"], found["prefix"].strip("/"))
 
@@ -51,12 +49,14 @@ class Bucket:
         return Bucket(self.name, f"{self.prefix}/{name}".strip("/"))
 
 
-def database_url(text: str) -> URL:
+def database_url(text: object) -> URL:
     """The database that a text names.
 
     Raises:
         ValueError: It names none, or holds a password; the error does not repeat the text.
     """
+    if not isinstance(text, str):
+        raise ValueError(f"found {text!r}, must be such as {DATABASE_EXAMPLE!r}")
     try:
         url = make_url(text)
     except ArgumentError:

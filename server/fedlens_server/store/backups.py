@@ -19,8 +19,8 @@ from hashlib import file_digest, sha256
 from pathlib import Path
 
 from fedlens_server.errors import StoreUnusable
-from fedlens_server.store.blobs import MAX_ROW_BYTES, opened
 from fedlens_server.store.dialects import DATABASE_FILE
+from fedlens_server.store.incoming import MAX_ROW_BYTES, opened
 
 BLOBS = "blobs"
 ABOUT = "backup.json"

@@ -64,7 +64,8 @@ blobs = sa.Table(
     metadata,
     sa.Column("digest", sa.LargeBinary, primary_key=True),
     sa.Column("size", INTEGER, nullable=False),
-    sa.Column("raw", sa.LargeBinary),  # null: stored in a file
+    sa.Column("raw", sa.LargeBinary),  # null: stored in a file or an object
+    sa.Column("object", Textual),  # its key; null: in a file, or this row
     sa.Column("kept_until", sa.Float),  # until then a bundle part without a task is not deleted
 )
 

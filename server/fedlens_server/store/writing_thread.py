@@ -20,8 +20,9 @@ from sqlalchemy.exc import DBAPIError
 
 from fedlens_server.errors import ServerError, StorageFull, Unavailable
 from fedlens_server.store import lead, schema
-from fedlens_server.store.blobs import Blobs, PendingBlob, storage_full
+from fedlens_server.store.blobs import Blobs
 from fedlens_server.store.dialects import fault, full, insert
+from fedlens_server.store.incoming import PendingBlob, storage_full
 from fedlens_server.telemetry import events
 from fedlens_server.telemetry.events import Event
 from fedlens_server.telemetry.timings import Timings
@@ -49,6 +50,7 @@ class Transaction:
         self._blobs = blobs
         self._savepoint = False
         self._later: list[tuple[Executable, Mapping[str, Any]]] = []
+        self._placed: list[Callable[[], None]] = []
         self._hooks: list[Callable[[], None]] = []
         self._renamed: list[PendingBlob] = []
         self._refusal: ServerError | None = None
@@ -80,24 +82,26 @@ class Transaction:
         if blob.raw is not None:
             blobs.begin_placing(blob.digest, blob.raw)
         elif blob not in self._renamed:
-            assert blob.path is not None
             try:
-                with storage_full():
-                    blob.path.rename(blobs.path(blob.digest))
+                blobs.files.take(blob)
             except FileNotFoundError as error:
                 # The connection that wrote the file was lost, and the file was removed with it.
                 raise Unavailable("the upload was cut off; send it again") from error
             self._renamed.append(blob)
-        self.later(_INSERT_BLOB, {"digest": blob.digest, "size": blob.size, "raw": blob.raw, "kept_until": kept_until})
+        row = {"digest": blob.digest, "size": blob.size, "raw": blob.raw, "object": blob.key}
+        self.later(_INSERT_BLOB, {**row, "kept_until": kept_until})
 
         def placed() -> None:
+            # The first of those that place the same bytes in one commit has the row.
+            if blob.key is not None:
+                blobs.files.keys.setdefault(blob.digest, blob.key)
             blobs.sizes[blob.digest] = blob.size
             if kept_until is not None:
                 blobs.kept_until[blob.digest] = kept_until
             if blob.raw is not None:
                 blobs.remember(blob.digest, blob.raw)
 
-        self._hooks.insert(0, placed)
+        self._placed.append(placed)
 
     def after_commit(self, hook: Callable[[], None]) -> None:
         """Call `hook` on the writing thread once the commit is durable. It changes the view and must not raise."""
@@ -238,7 +242,7 @@ class WritingThread:
                 item.future.set_exception(failure)
             return
         for item, transaction, _ in done:
-            for hook in transaction._hooks:
+            for hook in (*transaction._placed, *transaction._hooks):
                 item.context.run(hook)
         self._end_placing(begun)
         self.after_commit()
@@ -259,14 +263,14 @@ class WritingThread:
             connection.execute(statement, rows)
         if any(transaction._renamed for transaction in transactions):
             with storage_full():
-                self._blobs.sync_folder()
+                self._blobs.files.sync()
 
     def _end_placing(self, transactions: list[Transaction]) -> None:
         self._blobs.end_placing()
         for transaction in transactions:
             for blob in transaction._renamed:
                 if blob.digest not in self._blobs.sizes:
-                    self._blobs.path(blob.digest).unlink(missing_ok=True)
+                    self._blobs.files.drop(blob.digest, blob.key)
 
     def _stop_broken(self, group: list[_Operation[Any]], error: BaseException) -> None:
         with self._wake:

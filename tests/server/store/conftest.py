@@ -14,9 +14,10 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "state"
 
 
-@pytest.fixture(params=["files", "postgres"])
+@pytest.fixture(params=["files", "postgres", "elsewhere"])
 def address(request: pytest.FixtureRequest, folder: Path) -> StateAddress:
     """The address of a state that does not exist yet."""
     if request.param == "files":
         return StateAddress(folder=folder)
-    return elsewhere(folder, request.getfixturevalue("cluster"), None)
+    gateway = request.getfixturevalue("gateway") if request.param == "elsewhere" else None
+    return elsewhere(folder, request.getfixturevalue("cluster"), gateway)

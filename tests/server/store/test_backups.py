@@ -64,7 +64,7 @@ def test_a_blob_that_is_deleted_after_the_snapshot_is_in_the_backup_and_then_lea
 
     backups.check(folder / made.name)
     assert (folder / "blobs" / digest.hex()).read_bytes() == LARGE
-    assert not store.blobs.path(digest).exists()
+    assert not store.blobs.files.path(digest).exists()
 
 
 def test_a_blob_that_is_stored_again_while_a_backup_is_made_stays(store: Store) -> None:
@@ -75,7 +75,7 @@ def test_a_blob_that_is_stored_again_while_a_backup_is_made_stays(store: Store) 
     put(store, LARGE)
     store.blobs.end_keeping_files()
 
-    assert store.blobs.path(digest).read_bytes() == LARGE
+    assert store.blobs.files.path(digest).read_bytes() == LARGE
 
 
 def test_a_backup_that_is_killed_does_not_look_whole_and_the_next_one_clears_it_away(
@@ -138,7 +138,7 @@ def test_a_restored_state_opens_with_its_blobs(store: Store, folder: Path, tmp_p
 
     restored = Store.open(tmp_path / "new")
     try:
-        assert restored.blobs.path(large).read_bytes() == LARGE
+        assert restored.blobs.files.path(large).read_bytes() == LARGE
         assert restored.blobs.locate(small).raw == b"small"
     finally:
         restored.close()

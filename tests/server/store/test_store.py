@@ -47,7 +47,7 @@ def content(store: Store, digest: bytes) -> bytes:
 
 
 def files(store: Store) -> list[str]:
-    return [path.name for path in store.blobs.folder.iterdir() if path.is_file()]
+    return [path.name for path in store.blobs.files.folder.iterdir() if path.is_file()]
 
 
 def placing(stored: PendingBlob, *, fails: bool = False) -> Callable[[Transaction], None]:
@@ -111,21 +111,21 @@ def test_small_blobs_are_rows_and_large_ones_are_files_each_stored_once(store: S
 
     assert files(store) == [sha256(LARGE).hexdigest()]
     assert len(store.read(select(schema.blobs.c.digest))) == 2
-    assert list(store.blobs.incoming_folder.iterdir()) == []
+    assert list(store.blobs.files.incoming.iterdir()) == []
 
 
 def test_temporary_and_unnamed_files_are_swept_at_start(address: StateAddress) -> None:
     store = Store.open(address)
     put(store, LARGE)
-    (store.blobs.incoming_folder / "left-over").write_bytes(b"half")
-    (store.blobs.folder / ("00" * 32)).write_bytes(b"renamed, but its transaction never committed")
+    (store.blobs.files.incoming / "left-over").write_bytes(b"half")
+    (store.blobs.files.folder / ("00" * 32)).write_bytes(b"renamed, but its transaction never committed")
     store.close()
 
     reopened = Store.open(address)
     reopened.close()
 
     assert files(reopened) == [sha256(LARGE).hexdigest()]
-    assert list(reopened.blobs.incoming_folder.iterdir()) == []
+    assert list(reopened.blobs.files.incoming.iterdir()) == []
 
 
 def test_an_operation_that_fails_leaves_neither_row_nor_file(store: Store) -> None:
@@ -198,18 +198,20 @@ def test_a_disk_full_error_while_writing_stores_nothing(store: Store, monkeypatc
     with pytest.raises(StorageFull), written(store):
         pass
 
-    assert list(store.blobs.incoming_folder.iterdir()) == []
+    assert list(store.blobs.files.incoming.iterdir()) == []
 
 
-def test_a_disk_full_error_while_naming_a_file_stores_nothing(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    with written(store) as stored:
+def test_a_disk_full_error_while_naming_a_file_stores_nothing(
+    sqlite_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with written(sqlite_store) as stored:
         monkeypatch.setattr(os, "fsync", disk_full)
         with pytest.raises(StorageFull):
-            store.submit(placing(stored)).result()
+            sqlite_store.submit(placing(stored)).result()
 
-    assert stored.digest not in store.blobs.sizes
-    assert store.read(select(schema.blobs)) == []
-    assert files(store) == []
+    assert stored.digest not in sqlite_store.blobs.sizes
+    assert sqlite_store.read(select(schema.blobs)) == []
+    assert files(sqlite_store) == []
 
 
 def test_a_full_database_fails_the_whole_commit_and_the_next_one_works(sqlite_store: Store) -> None:

@@ -8,7 +8,7 @@ from fedlens_server.engine.operators.access import Operator
 from fedlens_server.engine.view import Federation, operation
 from fedlens_server.errors import SlowDown, Unavailable, Unknown
 from fedlens_server.store import Transaction, backups
-from fedlens_server.store.blobs import storage_full
+from fedlens_server.store.incoming import storage_full
 
 RETRY_MS = 30_000
 
