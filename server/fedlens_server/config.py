@@ -131,8 +131,10 @@ class ServerSection(ListeningSection):
         default=address.MAX_CACHE_BYTES,
         ge=0,
     )
-    backups: Path | None = _key(
-        "Folder into which `fedlens backup` writes.", "the path of a folder", default=None, strict=False
+    backups: Path | address.Bucket | None = _key(
+        "Folder or bucket into which `fedlens backup` writes.",
+        f"the path of a folder, or such as `{address.BUCKET_EXAMPLE}`",
+        default=None,
     )
     retention_days: int = _key(
         "Days for which the results of single members are kept after their round; then only its counts remain.",
@@ -162,9 +164,11 @@ class ServerSection(ListeningSection):
         except StatementRefused as error:
             raise ValueError(str(error)) from error
 
-    @field_validator("database", "blobs", mode="before")
+    @field_validator("database", "blobs", "backups", mode="before")
     @classmethod
     def _elsewhere(cls, value: object, info: ValidationInfo) -> object:
+        if info.field_name == "backups" and not str(value).startswith("s3://"):
+            return _relative_to_the_config(Path(value), info) if isinstance(value, str) else value
         parse = address.database_url if info.field_name == "database" else address.Bucket.parse
         return None if value is None else parse(value)
 
@@ -175,7 +179,7 @@ class ServerSection(ListeningSection):
             folder=self.data, database=self.database, bucket=self.blobs, cache_bytes=self.cache_bytes
         )
 
-    @field_validator("certfile", "keyfile", "data", "backups", mode="after")
+    @field_validator("certfile", "keyfile", "data", mode="after")
     @classmethod
     def _path_relative_to_the_config(cls, value: Path | None, info: ValidationInfo) -> Path | None:
         return _relative_to_the_config(value, info)

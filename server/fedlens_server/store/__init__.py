@@ -48,6 +48,7 @@ class Store:
 
     def __init__(self, address: StateAddress, lock_descriptor: int, durable: bool) -> None:
         """Use `open` instead."""
+        self.address = address
         self.folder = address.folder
         self.database = database = address.open_database()
         self._lock_descriptor = lock_descriptor

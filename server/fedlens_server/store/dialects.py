@@ -9,9 +9,28 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
-from sqlalchemy import URL, BigInteger, Connection, Dialect, Engine, Integer, Text, create_engine, event, func, select
-from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy import (
+    URL,
+    BigInteger,
+    ColumnClause,
+    ColumnElement,
+    Connection,
+    Dialect,
+    Engine,
+    Integer,
+    Table,
+    TableClause,
+    Text,
+    cast,
+    create_engine,
+    delete,
+    event,
+    func,
+    select,
+)
+from sqlalchemy.dialects.postgresql import REGCLASS, insert
 from sqlalchemy.engine import ExceptionContext
 from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.pool import ConnectionPoolEntry
@@ -39,6 +58,7 @@ _CONNECTION = {
 }
 # A transaction ends if its process hangs so long, and with it the locks for which others wait.
 _IDLE_MS = 60_000
+_SEQUENCE = TableClause("sqlite_sequence", ColumnClause("name"), ColumnClause("seq"))
 _SCHEMA_LOCK = int.from_bytes(b"fedlens")
 
 INTEGER = BigInteger().with_variant(Integer(), "sqlite")
@@ -84,13 +104,21 @@ class Database(ABC):
     def size(self, connection: Connection) -> int:
         """The bytes that it takes."""
 
+    @abstractmethod
+    def counter(self, connection: Connection, table: Table) -> int:
+        """The last number that a table, which numbers its rows by itself, has given to one."""
+
+    @abstractmethod
+    def set_counter(self, connection: Connection, table: Table, last: int) -> None:
+        """Have a table go on after a number."""
+
 
 class Sqlite(Database):
     """A file."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, name: str = DATABASE_FILE) -> None:
         """In `folder`; the first connection makes the file."""
-        self.path = folder / DATABASE_FILE
+        self.path = folder / name
         self.place = str(self.path)
 
     def engine(self, *, writes: bool = False, durable: bool = True) -> Engine:
@@ -121,6 +149,21 @@ class Sqlite(Database):
     def size(self, connection: Connection) -> int:
         """As in `Database`."""
         return self.path.stat().st_size
+
+    def counter(self, connection: Connection, table: Table) -> int:
+        """As in `Database`."""
+        (column,) = table.primary_key.columns
+        greatest: int = connection.execute(select(func.max(column))).scalar() or 0
+        if table.dialect_options["sqlite"]["autoincrement"]:
+            last = connection.execute(select(_SEQUENCE.c.seq).where(_SEQUENCE.c.name == table.name)).scalar()
+            return max(greatest, last or 0)
+        return greatest
+
+    def set_counter(self, connection: Connection, table: Table, last: int) -> None:
+        """As in `Database`; a table that has no counter goes on after its greatest number anyway."""
+        if table.dialect_options["sqlite"]["autoincrement"]:
+            connection.execute(delete(_SEQUENCE).where(_SEQUENCE.c.name == table.name))
+            connection.execute(_SEQUENCE.insert(), {"name": table.name, "seq": last})
 
 
 class Postgres(Database):
@@ -155,6 +198,21 @@ class Postgres(Database):
         """As in `Database`."""
         size: int = connection.execute(select(func.pg_database_size(func.current_database()))).scalar_one()
         return size
+
+    def counter(self, connection: Connection, table: Table) -> int:
+        """As in `Database`."""
+        last: int | None = connection.execute(select(func.pg_sequence_last_value(_sequence(table)))).scalar()
+        return last or 0
+
+    def set_counter(self, connection: Connection, table: Table, last: int) -> None:
+        """As in `Database`."""
+        if last:
+            connection.execute(select(func.setval(_sequence(table), last)))
+
+
+def _sequence(table: Table) -> ColumnElement[Any]:
+    (column,) = table.primary_key.columns
+    return cast(func.pg_get_serial_sequence(table.name, column.name), REGCLASS)
 
 
 def _without_values(context: ExceptionContext) -> None:

@@ -40,6 +40,11 @@ _CODE = re.compile(r"<Code>(\w+)</Code>")
 _STATUS = re.compile(r"status code: (\d+ [A-Za-z ]+)")
 
 
+def new_key(digest: bytes) -> str:
+    """A key for a blob that no object has had."""
+    return f"{digest.hex()}/{secrets.token_hex(16)}"
+
+
 class ObjectStore:
     """The objects of a bucket. Credentials are found as by AWS's own tools: in the environment, or from the machine."""
 
@@ -125,7 +130,7 @@ class Objects(Files):
 
     def put(self, digest: bytes, path: Path) -> str:
         """As in `Files`."""
-        key = f"{digest.hex()}/{secrets.token_hex(16)}"
+        key = new_key(digest)
         self._store.put(key, path)
         return key
 

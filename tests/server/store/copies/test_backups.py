@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from fedlens_server.errors import StoreUnusable
-from fedlens_server.store import Store, backups
+from fedlens_server.store import StateAddress, Store
+from fedlens_server.store.copies import backups
 
 # A blob of 256 KiB, which is a file.
 LARGE = bytes(range(256)) * 1024
@@ -15,9 +16,10 @@ LARGE = bytes(range(256)) * 1024
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from fedlens_server.store import backups
+from fedlens_server.store import StateAddress
+from fedlens_server.store.copies import backups
 backups._sync = lambda folder: os.kill(os.getpid(), signal.SIGKILL)
-backups.make(Path(sys.argv[1]), Path(sys.argv[2]), 0.0)
+backups.make(StateAddress(folder=Path(sys.argv[1])), Path(sys.argv[2]), 0.0)
 """
 
 
@@ -52,14 +54,14 @@ def test_a_blob_that_is_deleted_after_the_snapshot_is_in_the_backup_and_then_lea
     digest = put(store, LARGE)
     snapshot = backups._snapshot
 
-    def then_deleted(source: Path, target: Path) -> str:
+    def then_deleted(source: StateAddress, target: Path) -> tuple[str, dict[str, str | None]]:
         taken = snapshot(source, target)
         delete(store, digest)
         return taken
 
     monkeypatch.setattr(backups, "_snapshot", then_deleted)
     store.blobs.keep_files()
-    made = backups.make(store.folder, folder, 0.0)
+    made = backups.make(store.address, folder, 0.0)
     store.blobs.end_keeping_files()
 
     backups.check(folder / made.name)
@@ -88,7 +90,7 @@ def test_a_backup_that_is_killed_does_not_look_whole_and_the_next_one_clears_it_
     (left,) = folder.glob(".*")
     with pytest.raises(StoreUnusable, match="is no whole backup"):
         backups.check(left)
-    made = backups.make(store.folder, folder, 1.0)
+    made = backups.make(store.address, folder, 1.0)
 
     assert killed == -signal.SIGKILL
     assert sorted(path.name for path in folder.iterdir()) == [made.name, "blobs"]
@@ -100,7 +102,7 @@ def test_damage_is_found_and_nothing_that_a_server_would_take_up_is_written(
     store: Store, folder: Path, tmp_path: Path, damaged: str
 ) -> None:
     digest = put(store, LARGE)
-    saved = folder / backups.make(store.folder, folder, 0.0).name
+    saved = folder / backups.make(store.address, folder, 0.0).name
     path = folder / "blobs" / digest.hex() if damaged == "blob" else saved / "server.sqlite3"
     raw = bytearray(path.read_bytes())
     raw[-1] ^= 1
@@ -116,7 +118,7 @@ def test_damage_is_found_and_nothing_that_a_server_would_take_up_is_written(
 
 def test_a_missing_blob_is_named(store: Store, folder: Path) -> None:
     digest = put(store, LARGE)
-    saved = folder / backups.make(store.folder, folder, 0.0).name
+    saved = folder / backups.make(store.address, folder, 0.0).name
     (folder / "blobs" / digest.hex()).unlink()
 
     with pytest.raises(StoreUnusable, match=f"{digest.hex()} cannot be read"):
@@ -124,7 +126,7 @@ def test_a_missing_blob_is_named(store: Store, folder: Path) -> None:
 
 
 def test_nothing_is_restored_over_what_is_there(store: Store, folder: Path) -> None:
-    saved = folder / backups.make(store.folder, folder, 0.0).name
+    saved = folder / backups.make(store.address, folder, 0.0).name
 
     with pytest.raises(StoreUnusable, match="is not empty"):
         backups.restore(saved, store.folder)
@@ -132,7 +134,7 @@ def test_nothing_is_restored_over_what_is_there(store: Store, folder: Path) -> N
 
 def test_a_restored_state_opens_with_its_blobs(store: Store, folder: Path, tmp_path: Path) -> None:
     large, small = put(store, LARGE), put(store, b"small")
-    saved = folder / backups.make(store.folder, folder, 0.0).name
+    saved = folder / backups.make(store.address, folder, 0.0).name
 
     backups.restore(saved, tmp_path / "new")
 
