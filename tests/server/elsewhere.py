@@ -59,7 +59,8 @@ def require_s3() -> None:
 class Cluster:
     """A PostgreSQL server with databases for tests, reached by a Unix socket or through a `Link`."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, durable: bool = False) -> None:
+        self._fsync = "on" if durable else "off"
         found = _postgres_bin()
         assert found is not None
         self._bin = found
@@ -76,7 +77,7 @@ class Cluster:
     def start(self) -> None:
         """Start it, also after `kill`; return when it answers."""
         # What it has written stays with the machine when its processes end; only a power failure takes that.
-        settings = {"unix_socket_directories": self.folder, "listen_addresses": "", "fsync": "off"}
+        settings = {"unix_socket_directories": self.folder, "listen_addresses": "", "fsync": self._fsync}
         options = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
         with (self.folder / "log").open("ab") as log:
             self._process = subprocess.Popen(
@@ -275,10 +276,10 @@ def _break(pair: tuple[socket.socket, socket.socket]) -> None:
 
 
 @contextmanager
-def running_cluster() -> Iterator[Cluster]:
-    """A `Cluster` for some tests."""
+def running_cluster(*, durable: bool = False) -> Iterator[Cluster]:
+    """A `Cluster` for some tests; `durable` ones survive a power failure, and are slower."""
     require_postgres()
-    found = Cluster()
+    found = Cluster(durable=durable)
     try:
         yield found
     finally:

@@ -2,6 +2,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,8 @@ import pytest
 from fedlens_server.errors import StoreUnusable
 from fedlens_server.store import StateAddress, Store
 from fedlens_server.store.copies import backups
+from fedlens_server.store.objects import ObjectStore
+from tests.server.elsewhere import Cluster, Gateway, elsewhere
 
 # A blob of 256 KiB, which is a file.
 LARGE = bytes(range(256)) * 1024
@@ -144,3 +147,40 @@ def test_a_restored_state_opens_with_its_blobs(store: Store, folder: Path, tmp_p
         assert restored.blobs.locate(small).raw == b"small"
     finally:
         restored.close()
+
+
+@pytest.mark.parametrize("where", ["folder", "bucket"])
+def test_a_state_elsewhere_is_backed_up_into_a_folder_or_a_bucket_and_restored(
+    where: str, cluster: Cluster, gateway: Gateway, folder: Path, tmp_path: Path
+) -> None:
+    place = folder if where == "folder" else gateway.bucket()
+    with closing(Store.open(elsewhere(tmp_path / "data", cluster, gateway))) as store:
+        large, small = put(store, LARGE), put(store, b"small")
+        first = backups.make(store.address, place, 0.0)
+        store.blobs.files.path(large).unlink()
+        gone = put(store, LARGE[::-1])
+        second = backups.make(store.address, place, 1.0)
+        delete(store, gone)
+        third = backups.make(store.address, place, 2.0, keep=2)
+        last = backups.make(store.address, place, 3.0, keep=1)
+
+    assert [each.copied for each in (first, second, third, last)] == [1, 1, 0, 0]
+    assert [each.removed for each in (third, last)] == [1, 2]
+    backups.check(place / last.name)
+    with pytest.raises(StoreUnusable, match="is no whole backup"):
+        backups.check(place / second.name)
+    backups.restore(place / last.name, tmp_path / "new")
+    with closing(Store.open(tmp_path / "new")) as restored:
+        assert restored.blobs.files.path(large).read_bytes() == LARGE
+        assert restored.blobs.locate(small).raw == b"small"
+        assert gone not in restored.blobs.sizes
+
+
+def test_damage_in_a_bucket_is_found(store: Store, gateway: Gateway, tmp_path: Path) -> None:
+    digest, place = put(store, LARGE), gateway.bucket()
+    saved = place / backups.make(store.address, place, 0.0).name
+    ObjectStore(place).put(f"blobs/{digest.hex()}", LARGE[::-1])
+
+    with pytest.raises(StoreUnusable, match=f"{place}/blobs/{digest.hex()} is damaged"):
+        backups.restore(saved, tmp_path / "new")
+    assert not (tmp_path / "new" / "server.sqlite3").exists()
