@@ -5,7 +5,7 @@ Floor: the same with SQLite and a folder.
 
 import asyncio
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
 from unittest.mock import patch
@@ -22,7 +22,7 @@ from tests.server.elsewhere import Cluster, Gateway, elsewhere, running_cluster,
 
 CLIENTS, ROUNDS = 500, 8
 # Name: (layers, most times the floor). Blobs of up to 64 KiB are rows, larger ones objects.
-HEADS: dict[str, tuple[Mapping[str, tuple[int, ...]], float]] = {
+HEADS: dict[str, tuple[dict[str, tuple[int, ...]], float]] = {
     "10 kB (rows)": (many_clients.HEAD, 2.0),
     "200 kB (objects)": ({"fc.bias": (10,), "fc.weight": (10, 5000)}, 3.0),
 }
@@ -48,7 +48,7 @@ def measure(folder: Path) -> Iterator[Row]:
 def _commits(
     folder: Path,
     name: str,
-    layers: Mapping[str, tuple[int, ...]],
+    layers: dict[str, tuple[int, ...]],
     most: float,
     cluster: Cluster,
     gateway: Gateway,

@@ -307,6 +307,11 @@ HERE: list[tuple[Cluster, Gateway]] = []
 """The servers that hold the state of every test, while FEDLENS_TEST_STATE is `elsewhere`; none: a folder holds it."""
 
 
+needs_a_folder = pytest.mark.skipif(
+    os.environ.get("FEDLENS_TEST_STATE") == "elsewhere", reason="it looks into the state's folder"
+)
+
+
 def address_of(folder: Path) -> StateAddress:
     """The address of a test's state, the same for the same folder."""
     if not HERE:

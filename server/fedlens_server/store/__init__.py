@@ -141,7 +141,8 @@ class Store:
     def stream(self, statement: Executable) -> Iterator[Row[Any]]:
         """The rows of a query, as of the last commit, for those that are too many to hold. Errors as in `read`."""
         with reading(), self._readers.connect() as connection:
-            yield from connection.execution_options(yield_per=1000).execute(statement)
+            with connection.execution_options(yield_per=1000).execute(statement) as rows:
+                yield from rows
 
     def incoming(self) -> IncomingBlob:
         """A new blob, to be written in pieces."""
