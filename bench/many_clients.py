@@ -32,7 +32,7 @@ UPDATES, CONNECTIONS, LASTS_S = 10_000, 50, 600
 LIMITS = "max_polls = 100_000\nmax_hold_ms = 600_000"
 HEAD = {"fc.bias": (10,), "fc.weight": (10, 256)}  # 10 kB
 FAILURE = update_pb2.FailureRequest(protocol=wire.PROTOCOL, reason=update_pb2.FAILURE_REASON_BUNDLE).SerializeToString()
-_ARRIVALS: dict[str, Any] = {
+ARRIVALS: dict[str, Any] = {
     **{"selection": "arrivals", "max_consecutive_abandoned": 1000},
     **{"over_selection": 1.0, "canary": 0},  # all places at once
 }
@@ -53,7 +53,7 @@ def enrolled(folder: Path) -> Iterator[Row]:
         with serving(folder / name) as server:
             ready_s = time.perf_counter() - started
             memory = status_mb(server.pid, "VmRSS")
-            settings = _ARRIVALS | {"rounds": 1, "goal": 100}
+            settings = ARRIVALS | {"rounds": 1, "goal": 100}
             server.create_task(bundle, settings)  # its parts are there when the next task is made
             again = partial(server.create_task, bundle, settings)
             opened_ms = [1000 * seconds(partial(again, name=f"bench {i}")) for i in range(ROUNDS)]
@@ -92,7 +92,7 @@ async def _polls(folder: Path, waiting: int, places: int) -> list[Row]:
         waiters = {each.send(prepared_requests.check_in(i, HOLD_MS)): i for i, each in enumerate(connections)}
         await _idle(server)
         each_kb = (status_mb(server.pid, "VmRSS") - before) * 1000 / clients
-        settings = _ARRIVALS | {"rounds": 1, "goal": places, "max_failures": 1}
+        settings = ARRIVALS | {"rounds": 1, "goal": places, "max_failures": 1}
         await asyncio.to_thread(server.create_task, bundle, settings)
         got, took = await _places(waiters, places), list[float]()
         for _ in range(ROUNDS):
@@ -154,8 +154,8 @@ def throughput(folder: Path) -> Iterator[Row]:
         try:
             yield _rate_row(server, "check-ins", 3000, _check_ins)
             settings = {"rounds": 1000, "goal": UPDATES, "min_reports": UPDATES, "rest": 0}
-            server.create_task(bundle, _ARRIVALS | settings)
-            yield _rate_row(server, "updates of 10 kB", 1000, _updates)
+            server.create_task(bundle, ARRIVALS | settings)
+            yield _rate_row(server, "updates of 10 kB", 1000, updates)
         finally:
             os.sched_setaffinity(0, cores)
 
@@ -167,7 +167,7 @@ async def _check_ins(server: Server) -> float:
     return len(prepared) / lasted
 
 
-async def _updates(server: Server) -> float:
+async def updates(server: Server) -> float:
     """Updates a second, of one round; the time in which clients get their places and a round commits is not in it."""
     raw = blob.encode(models.tensors(HEAD, seed=2))
     prepared = list[bytes]()

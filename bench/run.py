@@ -34,6 +34,7 @@ MEASURES = {
     "enrolled": "bench.many_clients:enrolled",
     "polls": "bench.many_clients:polls",
     "throughput": "bench.many_clients:throughput",
+    "elsewhere": "bench.elsewhere:measure",
     "dashboard": "bench.dashboard:measure",
     "fedavg": "bench.fedavg_on_disk:measure",
     "fedns": "bench.fedns_on_disk:measure",

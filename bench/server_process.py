@@ -15,11 +15,13 @@ from fedlens_proto.manifest import Bundle
 from fedlens_proto.v1 import admin_pb2
 from fedlens_server.engine.operators.tokens import MAX_PER_MINUTE, hashed
 from fedlens_server.init import DATA, make_data
+from fedlens_server.store import StateAddress
 
 _CONFIG = """\
 [server]
 port = 0
 data = "data"
+{state}
 [admin]
 port = 0
 token_sha256 = "{admin}"
@@ -50,20 +52,24 @@ class Server:
 
 
 @contextmanager
-def serving(folder: Path, limits: str = "") -> Iterator[Server]:
+def serving(folder: Path, limits: str = "", state: StateAddress | None = None) -> Iterator[Server]:
     """Start a server with its state in `folder`, which may hold that of an earlier one, and end it gracefully.
 
-    `limits` are lines of its section `[limits]`.
+    `limits` are lines of its section `[limits]`. `state` says what of it is elsewhere.
     """
+    address = state or StateAddress(folder=folder / DATA)
+    elsewhere = "" if address.database is None else f'database = "{address.database}"\n'
+    elsewhere += "" if address.bucket is None else f'blobs = "{address.bucket}"'
+
     folder.mkdir(parents=True, exist_ok=True)
     files = {role: folder / f"{role}.token" for role in ("admin", "trainer")}
     for file in files.values():
         if not file.exists():
             file.write_text(secrets.token_hex(16))
     tokens = {role: file.read_text() for role, file in files.items()}
-    (folder / "fedlens.toml").write_text(_CONFIG.format(admin=hashed(tokens["admin"]), limits=limits))
+    (folder / "fedlens.toml").write_text(_CONFIG.format(admin=hashed(tokens["admin"]), limits=limits, state=elsewhere))
     if not (folder / DATA).exists():
-        make_data(folder / DATA, {"trainer": tokens["trainer"]}, max_uses=MAX_PER_MINUTE)
+        make_data(address, {"trainer": tokens["trainer"]}, max_uses=MAX_PER_MINUTE)
     with ServerProcess(folder) as process:
         yield Server(process.url, process.profile.url, AdminClient(process.profile), tokens["trainer"], process.pid)
 

@@ -44,7 +44,7 @@ def _measure(clients: int, selection: str, raw: bytes, folder: Path) -> Row:
     with serving(folder / "server") as server:
         server.create_task(bundle, settings)
         before = os.times(), cpu_seconds(server.pid)
-        asyncio.run(_take_part(server, clients, raw, folder))
+        asyncio.run(take_part(server, clients, raw, folder))
         after = os.times(), cpu_seconds(server.pid)
         commits = Sample(tuple(1000 * gap for gap in differences(server.round_ends())))
     own = sum(after[0][:2]) - sum(before[0][:2])
@@ -57,7 +57,9 @@ def _measure(clients: int, selection: str, raw: bytes, folder: Path) -> Row:
     return against_target(name, floor, commits, target, "bare HTTP server and client", unit="ms", digits=1, note=note)
 
 
-async def _take_part(server: Server, clients: int, raw: bytes, folder: Path) -> None:
+async def take_part(server: Server, clients: int, raw: bytes, folder: Path) -> None:
+    """Have so many clients answer every round of the server's task with these bytes, but for the last four."""
+
     def different(client: int, round_number: int) -> bytes:
         # Another last element for every client and round, so that no two uploads are the same bytes.
         return raw[:-4] + struct.pack("<f", client + round_number / 1000)

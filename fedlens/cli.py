@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from fedlens.commands import blob, bundle, compare, demo, export, fleet, link, predict, publisher, results, serve, task
-from fedlens.commands.admin import audit, backup, clients, token
+from fedlens.commands.admin import audit, backup, clients, store, token
 
 app = typer.Typer(name="fedlens", no_args_is_help=True, pretty_exceptions_enable=False)
 for command in (
@@ -17,6 +17,7 @@ for name, group in (
     ("task", task.task_app),
     ("client", clients.client_app),
     ("token", token.token_app),
+    ("store", store.store_app),
     ("bundle", bundle.bundle_app),
     ("keys", publisher.keys_app),
     ("blob", blob.blob_app),

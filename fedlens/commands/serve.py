@@ -70,9 +70,9 @@ def _make_data(path: Path) -> None:
     from fedlens_server.config import load
     from fedlens_server.init import make_data
 
-    folder = load(path).server.data
-    make_data(folder)
-    typer.echo(f"made an empty state in {folder}; next: fedlens serve --config {path}")
+    state = load(path).server.state
+    make_data(state)
+    typer.echo(f"made an empty state in {state.open_database().place}; next: fedlens serve --config {path}")
 
 
 def _initialise(folder: Path, host: str, port: int, admin_port: int) -> None:

@@ -13,9 +13,11 @@ from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
 from pydantic.fields import FieldInfo
+from sqlalchemy import URL
 
 from fedlens_proto.errors import StatementRefused
 from fedlens_proto.programs.statements import Publisher
+from fedlens_server.store import address
 
 _SHA256_HEX = re.compile(r"\A[0-9a-f]{64}\Z")
 _HASH = "token_sha256"
@@ -51,7 +53,9 @@ def _key(meaning: str, allowed: str, **settings: Any) -> Any:
 
 
 class _Section(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, validate_default=True)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", strict=True, validate_default=True, arbitrary_types_allowed=True
+    )
 
 
 class ListeningSection(_Section):
@@ -111,8 +115,26 @@ class ServerSection(ListeningSection):
     data: Path = _key(
         "Folder of the database and the blobs.", "the path of a folder", default=Path("data"), strict=False
     )
-    backups: Path | None = _key(
-        "Folder into which `fedlens backup` writes.", "the path of a folder", default=None, strict=False
+    database: URL | None = _key(
+        "PostgreSQL database, instead of a file in `server.data`; its password is in PGPASSWORD or PGPASSFILE.",
+        f"such as `{address.DATABASE_EXAMPLE}`",
+        default=None,
+    )
+    blobs: address.Bucket | None = _key(
+        "Bucket for blobs above 64 KiB, instead of files in `server.data`, which then holds copies of them.",
+        f"such as `{address.BUCKET_EXAMPLE}`",
+        default=None,
+    )
+    cache_bytes: int = _key(
+        "Bytes of `server.data` for copies of blobs that are in a bucket. A round's should fit.",
+        "an integer from 0",
+        default=address.MAX_CACHE_BYTES,
+        ge=0,
+    )
+    backups: Path | address.Bucket | None = _key(
+        "Folder or bucket into which `fedlens backup` writes.",
+        f"the path of a folder, or such as `{address.BUCKET_EXAMPLE}`",
+        default=None,
     )
     retention_days: int = _key(
         "Days for which the results of single members are kept after their round; then only its counts remain.",
@@ -142,7 +164,22 @@ class ServerSection(ListeningSection):
         except StatementRefused as error:
             raise ValueError(str(error)) from error
 
-    @field_validator("certfile", "keyfile", "data", "backups", mode="after")
+    @field_validator("database", "blobs", "backups", mode="before")
+    @classmethod
+    def _elsewhere(cls, value: object, info: ValidationInfo) -> object:
+        if info.field_name == "backups" and not str(value).startswith("s3://"):
+            return _relative_to_the_config(Path(value), info) if isinstance(value, str) else value
+        parse = address.database_url if info.field_name == "database" else address.Bucket.parse
+        return None if value is None else parse(value)
+
+    @property
+    def state(self) -> address.StateAddress:
+        """The address of the server's state."""
+        return address.StateAddress(
+            folder=self.data, database=self.database, bucket=self.blobs, cache_bytes=self.cache_bytes
+        )
+
+    @field_validator("certfile", "keyfile", "data", mode="after")
     @classmethod
     def _path_relative_to_the_config(cls, value: Path | None, info: ValidationInfo) -> Path | None:
         return _relative_to_the_config(value, info)

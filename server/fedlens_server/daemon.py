@@ -7,17 +7,16 @@ import ssl
 import sys
 from collections.abc import Callable
 from importlib.metadata import version
-from pathlib import Path
 
 from fedlens_server.clock import Clock, SystemClock
 from fedlens_server.config import Config, ListeningSection
-from fedlens_server.errors import StoreUnusable
+from fedlens_server.errors import StoreUnusable, Unavailable
 from fedlens_server.http.app import create_admin_app, create_app
 from fedlens_server.http.service import SERVICE
 from fedlens_server.http.sockets.certificate import Certificate
 from fedlens_server.http.sockets.listening import Runner, close, listen, listen_on_socket
-from fedlens_server.store import Store
-from fedlens_server.store.database import DATABASE_FILE
+from fedlens_server.store import StateAddress, Store
+from fedlens_server.store.database import holds_state
 from fedlens_server.telemetry import events
 from fedlens_server.telemetry.events import Event
 
@@ -58,12 +57,9 @@ async def serve(
         loop.add_signal_handler(number, stop.set)
     # Without a certificate it means nothing, and must not end the server either.
     loop.add_signal_handler(signal.SIGHUP, certificate.read_again if certificate else lambda: None)
-    store = await asyncio.to_thread(_open, server.data)
-    broken = False
+    store = await asyncio.to_thread(_open, server.state)
 
     def give_up() -> None:
-        nonlocal broken
-        broken = True
         loop.call_soon_threadsafe(stop.set)
 
     store.on_broken(give_up)
@@ -76,7 +72,10 @@ async def serve(
             await operators.setup()
             client_url = await _listen(clients, server, context, "server")
             admin_url = await _listen(operators, config.admin, context, "admin")
-            await app[SERVICE].ready()
+            try:
+                await app[SERVICE].ready()
+            except Unavailable as error:
+                raise StoreUnusable(f"{store.database.place}: {error}") from error
             events.note(Event.READY, clients=client_url, operators=admin_url, version=version("fedlens"))
             announce(f"fedlens: ready, clients at {client_url}, operators at {admin_url}")
             await stop.wait()
@@ -88,8 +87,11 @@ async def serve(
         await asyncio.to_thread(store.close)
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             loop.remove_signal_handler(number)
-    if broken:
-        raise StoreUnusable(f"the state in {server.data} could not be written; see the log, and restart the server")
+    if store.writing.broken:
+        raise StoreUnusable(
+            f"the state in {store.database.place} could not be written; see the log, and restart the server "
+            f"({store.writing.broken})"
+        )
 
 
 async def _listen(runner: Runner, section: ListeningSection, context: ssl.SSLContext | None, name: str) -> str:
@@ -98,13 +100,14 @@ async def _listen(runner: Runner, section: ListeningSection, context: ssl.SSLCon
     return await listen(runner, section.host, section.port, context, f"{name}.port")
 
 
-def _open(folder: Path) -> Store:
-    if not (folder / DATABASE_FILE).is_file():
+def _open(state: StateAddress) -> Store:
+    if not holds_state(state):
+        place = f"server.data: {state.folder}" if state.database is None else f"server.database: {state.database}"
         raise StoreUnusable(
-            f"server.data: {folder} holds no server's state ({DATABASE_FILE}). If its disk is not mounted, mount it. "
+            f"{place} holds no server's state. If its disk is not mounted, mount it. "
             "To start with an empty state, run `fedlens serve --new-data` with this config once"
         )
-    return Store.open(folder)
+    return Store.open(state)
 
 
 def _allow_many_connections() -> None:

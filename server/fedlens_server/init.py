@@ -15,9 +15,9 @@ from fedlens_proto.v1 import admission_pb2
 from fedlens_server.clock import SystemClock
 from fedlens_server.config import ConfigError, is_loopback
 from fedlens_server.engine.operators import tokens
-from fedlens_server.errors import StoreUnusable
-from fedlens_server.store import Store, Transaction
-from fedlens_server.store.database import DATABASE_FILE
+from fedlens_server.errors import StoreUnusable, Unavailable
+from fedlens_server.store import StateAddress, Store, Transaction
+from fedlens_server.store.database import holds_state
 
 CONFIG = "fedlens.toml"
 DATA = "data"
@@ -97,25 +97,30 @@ def initialise(
     return [*written, folder / DATA]
 
 
-def make_data(folder: Path, enrolment: Mapping[str, str] | None = None, max_uses: int = tokens.DEFAULT_USES) -> None:
-    """Create an empty state, for `server.data`.
+def make_data(
+    state: Path | StateAddress, enrolment: Mapping[str, str] | None = None, max_uses: int = tokens.DEFAULT_USES
+) -> None:
+    """Create an empty state, for `server.data`, `server.database` and `server.blobs`.
 
     Args:
-        folder: For the state.
+        state: Its address.
         enrolment: By role, `trainer` or `evaluator`, a token with which clients can enrol.
         max_uses: Number of clients that can enrol with each, also within a minute.
 
     Raises:
-        ConfigError: The folder holds a state already or cannot be written, or its parent folder is missing.
+        ConfigError: There is a state already, it cannot be written, or the folder's parent folder is missing.
     """
-    if (folder / DATABASE_FILE).exists():
-        raise ConfigError(f"{folder}: holds a server's state already; move it away first, or choose another folder")
-    if not folder.parent.is_dir():
-        raise ConfigError(f"{folder}: there is no folder {folder.parent}; mount its disk, or create the folder")
+    address = StateAddress.of(state)
+    folder = address.folder
     try:
-        with closing(Store.open(folder)) as store:
+        if holds_state(address):
+            place = folder if address.database is None else address.open_database().place
+            raise ConfigError(f"{place}: holds a server's state already; move it away first, or choose another place")
+        if not folder.parent.is_dir():
+            raise ConfigError(f"{folder}: there is no folder {folder.parent}; mount its disk, or create the folder")
+        with closing(Store.open(address)) as store:
             store.submit(partial(_write_tokens, enrolment or {}, max_uses)).result()
-    except StoreUnusable as error:
+    except (StoreUnusable, Unavailable) as error:
         raise ConfigError(str(error)) from error
 
 

@@ -23,8 +23,9 @@ from fedlens_server.engine.task import Task
 from fedlens_server.engine.updates import Membership, ReceivedUpdate
 from fedlens_server.planning.local_plans import WEIGHTS
 from fedlens_server.store import Store
-from fedlens_server.store.blobs import full
+from fedlens_server.store.dialects import full
 from tests.server.bundles import TinyBundle, tiny_bundle
+from tests.server.elsewhere import address_of
 
 START = 1_700_000_000.0
 TRAINERS = TokenGrant(name="trainers", role=enrolment_pb2.CLIENT_ROLE_TRAINER)
@@ -138,7 +139,7 @@ class Bench:
         self._open()
 
     def _open(self) -> None:
-        self.store = Store.open(self.folder)
+        self.store = Store.open(address_of(self.folder))
         self.federation = recovery.load(self.store, self.clock, method_modules=True, publishers=self.publishers)
         self.begun: dict[tuple[bytes, int, int], Membership] = {}
 
@@ -154,7 +155,7 @@ class Bench:
     @property
     def task(self) -> Task:
         """The first task, as the engine knows it."""
-        return self.federation.tasks[1]
+        return self.federation.tasks[min(self.federation.tasks)]
 
     def member(self, client: bytes) -> Member:
         """A client in the first task's round that has not ended."""

@@ -151,6 +151,23 @@ def test_a_socket_stands_instead_of_host_and_port_and_needs_no_certificate(tmp_p
     assert config.admin.socket == tmp_path / "operators.sock"
 
 
+def test_a_database_is_named_without_its_password(tmp_path: Path) -> None:
+    config = config_of(tmp_path, ADMIN + '[server]\ndatabase = "postgresql://fedlens@db.example.org/fedlens"\n')
+
+    assert config.server.state.open_database().place == "postgresql://fedlens@db.example.org/fedlens"
+    for value, told in (
+        ('"postgresql://fedlens:hunter2@db/fedlens"', "found a password in it; leave it out, and set PGPASSWORD"),
+        ('"postgresql://db/fedlens?password=hunter2"', "found a password in it"),
+        ('"mysql://fedlens@db/fedlens"', "found 'mysql://fedlens@db/fedlens', must be such as"),
+        ('"postgresql://db"', "found 'postgresql://db', must be such as 'postgresql://fedlens@db.example.org/fedlens'"),
+        ('"hunter2"', "found something else, must be such as"),
+        ("7", "server.database: found 7, must be such as"),
+    ):
+        refused = refusal(tmp_path, f"{ADMIN}[server]\ndatabase = {value}\n")
+        assert told in refused
+        assert "hunter2" not in refused
+
+
 def test_the_sample_config_is_loaded(tmp_path: Path) -> None:
     for name in ("server.pem", "server.key"):
         (tmp_path / name).touch()

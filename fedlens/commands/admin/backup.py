@@ -14,7 +14,7 @@ def backup(
     keep: Annotated[int, typer.Option(min=0, help="Remove all but so many latest backups; 0 removes none.")] = 0,
     admin: Admin = None,
 ) -> None:
-    """Have a running server back itself up into the folder that its server.backups names."""
+    """Have a running server back itself up into the folder or bucket that its server.backups names."""
     with reported_admin():
         made = admin_client(admin).backup(keep)
         typer.echo(
@@ -24,7 +24,9 @@ def backup(
 
 
 def restore(
-    backup: Annotated[Path, typer.Argument(help="A backup's folder, with the folder `blobs` beside it.")],
+    backup: Annotated[
+        str, typer.Argument(help="A backup's folder, with `blobs` beside it; or its place in a bucket, s3://...")
+    ],
     data: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Write the state into DIR, a new or empty folder.")
     ] = None,
@@ -32,12 +34,13 @@ def restore(
 ) -> None:
     """Write the state of a backup into a new folder, or check the backup. The server may be another machine."""
     from fedlens_server.errors import StoreUnusable
-    from fedlens_server.store import backups
+    from fedlens_server.store.copies import backups
 
-    with reported(StoreUnusable):
+    with reported(StoreUnusable, ValueError):
+        place = backups.place_of(backup)
         if check == (data is not None):
             raise StoreUnusable("give either --data DIR or --check")
-        about = backups.check(backup) if data is None else backups.restore(backup, data)
+        about = backups.check(place) if data is None else backups.restore(place, data)
         typer.echo(f"{backup} is whole" if data is None else f"restored {backup} into {data}")
         typer.echo(
             f"what the server acknowledged after {readable_time(about.taken_at)}, "

@@ -20,7 +20,7 @@ from fedlens_server.engine.method_calls import MethodFailed, of_method
 from fedlens_server.engine.rounds import NO_ROUND
 from fedlens_server.engine.task import Task
 from fedlens_server.engine.view import Federation
-from fedlens_server.errors import StorageFull
+from fedlens_server.errors import StorageFull, Unavailable
 from fedlens_server.planning.local_plans import WEIGHTS
 from fedlens_server.planning.method import NothingToAggregate, TensorSet, Update
 from fedlens_server.rules import robust
@@ -54,7 +54,7 @@ def advance(federation: Federation, key: RoundKey) -> None:
     """Close a round, aggregate it, commit or abandon it, and open the next one.
 
     Heavy: call it off the event loop, one call a round at a time. Safe to repeat; does nothing for a round that is not
-    due. When the disk is full the round stays closing and is due again some seconds later.
+    due. When the store has no room or cannot be reached, the round stays closing and is due again some seconds later.
     """
     if key in federation.aggregating:
         return
@@ -71,15 +71,16 @@ def advance(federation: Federation, key: RoundKey) -> None:
         current = None if task is None else task.round
         if task is None or current is None or current.key != key:
             return
+        federation.store.blobs.bring(_read_by(current))
         with ExitStack() as open_blobs:
             outcome = _aggregate(federation, task, current, open_blobs)
             with federation.counting:
                 federation.aggregations.add(time.perf_counter() - began)
             cohort = rounds.next_cohort(federation, task, outcome)
             rounds.end(federation, key, outcome, cohort).result()
-    except StorageFull:
+    except (StorageFull, Unavailable) as error:
         federation.retry_at[key] = federation.clock.elapsed() + rounds.RETRY_S
-        log.exception("task %d, round %d: the disk is full; trying again in %g s", *key, rounds.RETRY_S)
+        log.error("task %d, round %d: %s; trying again in %g s", *key, error, rounds.RETRY_S)
     finally:
         federation.aggregating.discard(key)
 
@@ -95,6 +96,15 @@ def _times(federation: Federation) -> dict[RoundKey, float]:
     }
     starts = {key: when for key, when in list(federation.retry_at.items()) if key.round == NO_ROUND}
     return idle | starts
+
+
+def _read_by(current: Round) -> set[bytes]:
+    """Digests of the blobs that aggregating a round reads, but for the method's state."""
+    found: set[bytes] = set()
+    for member in current.members.values():
+        if member.state == admin_pb2.MEMBER_STATE_REPORTED:
+            found.update(member.blobs.values(), (item.sha256 for item in member.sets))
+    return found
 
 
 def _aggregate(federation: Federation, task: Task, current: Round, open_blobs: ExitStack) -> Outcome:

@@ -6,7 +6,6 @@ from functools import partial
 from math import ceil
 
 from sqlalchemy import bindparam, delete, insert, select, update
-from sqlalchemy.dialects.sqlite import insert as insert_or
 
 from fedlens_proto import wire
 from fedlens_proto.v1 import admin_pb2, enrolment_pb2, manifest_pb2
@@ -18,6 +17,7 @@ from fedlens_server.engine.operators.access import Origin, TokenGrant
 from fedlens_server.engine.view import Federation, operation
 from fedlens_server.errors import Forbidden, Malformed, SlowDown
 from fedlens_server.store import Transaction, method_state, schema
+from fedlens_server.store.dialects import insert as insert_or
 from fedlens_server.store.method_state import Key
 from fedlens_server.telemetry import events
 from fedlens_server.telemetry.events import Event

@@ -15,7 +15,7 @@ from fedlens_proto.manifest import program, program_part
 from fedlens_proto.v1 import manifest_pb2 as pb
 from fedlens_server.engine.task import Task
 from fedlens_server.engine.view import Federation
-from fedlens_server.errors import StorageFull
+from fedlens_server.errors import StorageFull, Unavailable
 from fedlens_server.planning.method import NothingToAggregate, TensorSet, Tools
 from fedlens_server.store import Store
 
@@ -33,12 +33,12 @@ def of_method(call: Callable[[], T]) -> T:
     """The result of a method's function.
 
     Raises:
-        NothingToAggregate, StorageFull: As the method or the store under it says.
+        NothingToAggregate, StorageFull, Unavailable: As the method or the store under it says.
         MethodFailed: Anything else; the traceback is in the log.
     """
     try:
         return call()
-    except (NothingToAggregate, StorageFull):
+    except (NothingToAggregate, StorageFull, Unavailable):
         raise
     except Exception as error:
         log.exception("a method failed")

@@ -10,7 +10,7 @@ one transaction, so that after a crash there is always exactly one place to go o
 import json
 import logging
 from concurrent.futures import Future
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from contextvars import Context
 from functools import partial
 from math import inf
@@ -37,7 +37,7 @@ from fedlens_server.engine.cohorts.members import (
 from fedlens_server.engine.garbage import Holding
 from fedlens_server.engine.method_calls import MethodFailed, of_method
 from fedlens_server.engine.task import ENDED, GlobalModel, Task
-from fedlens_server.engine.view import Federation, operation
+from fedlens_server.engine.view import Change, Federation, operation
 from fedlens_server.errors import StorageFull, Unavailable
 from fedlens_server.planning.method import NothingToAggregate, State
 from fedlens_server.store import Transaction, columns, method_state, schema
@@ -242,9 +242,7 @@ def _start_later(federation: Federation, key: RoundKey, done: Future[None]) -> N
         return
     log.error("task %d could not start: %s; trying again in %g s", key.task, error, RETRY_S)
     federation.retry_at[key] = federation.clock.elapsed() + RETRY_S
-    with suppress(Unavailable):
-        # A commit of nothing, which no disk is too full for, tells of it.
-        federation.store.submit(lambda transaction: transaction.after_commit(lambda: federation.changed(due=True)))
+    federation.tell(Change(due=True))
 
 
 def _can_start(federation: Federation, task: Task) -> bool:

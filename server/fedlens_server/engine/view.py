@@ -132,8 +132,11 @@ class Federation:
             frozenset().union(*(each.clients for each in changes)),
             any(each.due for each in changes),
         )
-        if change == Change():
-            return
+        if change != Change():
+            self.tell(change)
+
+    def tell(self, change: Change) -> None:
+        """Tell those who wait at once of a change that no commit brings."""
         for listener in self._listeners:
             listener(change)
 

@@ -1,5 +1,6 @@
 """The client API: each handler decodes, calls one function of the engine, encodes."""
 
+import asyncio
 from functools import partial
 from hashlib import sha256
 
@@ -82,7 +83,9 @@ async def get_blob(request: web.Request) -> web.StreamResponse:
     """`GET /v1/blobs/{sha256}`: a blob of this client's assignment, current sets or bundles."""
     service, client = _authenticated(request)
     digest = bytes.fromhex(request.match_info["sha256"])
-    response, count = await send_blob(request, assignments.readable(service.federation, client, digest))
+    # Off the event loop: the blob may be elsewhere.
+    location = await asyncio.to_thread(assignments.readable, service.federation, client, digest)
+    response, count = await send_blob(request, location)
     if request.method == "GET":
         assignments.count_sent(service.federation, client, digest, count)
     return response

@@ -1,6 +1,7 @@
 """The driver of rounds: closes and aggregates each when it is due, woken by changes and deadlines, never by polling.
 
-It also deletes receipts when their time is over, and what is stored of deleted tasks, and tells which statements end.
+It also deletes receipts when their time is over, what is stored of deleted tasks, and objects that nothing names, and
+tells which statements end.
 """
 
 import asyncio
@@ -13,8 +14,10 @@ from fedlens_server.engine.arrivals.places import Places
 from fedlens_server.engine.cohorts.members import RoundKey
 from fedlens_server.engine.operators import deletion, statements
 from fedlens_server.engine.view import Federation
+from fedlens_server.errors import Unavailable
 
 FAILURE_PAUSE_S = 5.0
+TIDY_EVERY_S = 600.0
 _log = logging.getLogger(__name__)
 
 
@@ -34,7 +37,7 @@ class Driver:
         self._not_before: dict[RoundKey, float] = {}
         self._running = asyncio.create_task(self._run())
         self._retention_s = retention_s
-        beside = (self._delete_receipts(), self._delete_tasks(), self._tell_ends())
+        beside = (self._delete_receipts(), self._delete_tasks(), self._tell_ends(), self._tidy())
         self._beside = [asyncio.create_task(each) for each in beside]
 
     def wake(self) -> None:
@@ -91,6 +94,15 @@ class Driver:
         while True:
             statements.note_ends(self._federation)
             await self._clock.sleep_until(self._clock.elapsed() + DAY_S)
+
+    async def _tidy(self) -> None:
+        """Have the store delete what nothing names, now and then."""
+        while True:
+            try:
+                await asyncio.to_thread(self._federation.store.tidy, self._clock.now())
+            except Unavailable as error:
+                _log.warning("blobs that nothing names could not be deleted: %s", error)
+            await self._clock.sleep_until(self._clock.elapsed() + TIDY_EVERY_S)
 
     async def _delete_tasks(self) -> None:
         """Delete what is stored of deleted tasks, piece by piece."""

@@ -201,7 +201,7 @@ class Service:
         while True:
             await self.clock.sleep_until(self.clock.elapsed() + BUCKET_S)
             if seen := federation.presence.take_unsaved():
-                with suppress(StorageFull):  # they are seen again
+                with suppress(StorageFull, Unavailable):  # they are seen again
                     await asyncio.wrap_future(clients.note_seen(federation, seen))
 
 

@@ -1,4 +1,4 @@
-"""The server's storage: a SQLite database and a folder of blobs, open in one process at a time.
+"""The server's storage: a database and blobs, which one process at a time writes.
 
 It imports `fedlens_proto`, the server's errors, and `planning` in `method_state.py`. Begin with `writing_thread.py`.
 """
@@ -11,14 +11,18 @@ from pathlib import Path
 from typing import Any, BinaryIO, Self, TypeVar, cast
 
 from sqlalchemy import ColumnElement, Executable, Row, Select, bindparam, delete, select
+from sqlalchemy.exc import DatabaseError
 
 from fedlens_proto.blob import Array
 from fedlens_proto.blob import write as write_blob
 from fedlens_proto.v1 import blob_pb2
 from fedlens_server.errors import StoreUnusable
-from fedlens_server.store import schema
-from fedlens_server.store.blobs import MAX_ROW_BYTES, Blobs, ComputedBlob, IncomingBlob, Location, PendingBlob
-from fedlens_server.store.database import connect, lock, migrate
+from fedlens_server.store import lead, schema
+from fedlens_server.store.address import StateAddress
+from fedlens_server.store.blobs import Blobs, ComputedBlob, Location
+from fedlens_server.store.database import lock, migrate, unusable
+from fedlens_server.store.dialects import reading
+from fedlens_server.store.incoming import MAX_ROW_BYTES, Files, IncomingBlob, PendingBlob
 from fedlens_server.store.tensors import RestoredTensors, StoredTensors
 from fedlens_server.store.writing_thread import Transaction, WritingThread
 
@@ -29,6 +33,7 @@ __all__ = [
     "Location",
     "PendingBlob",
     "RestoredTensors",
+    "StateAddress",
     "Store",
     "StoredTensors",
     "Transaction",
@@ -41,44 +46,49 @@ _VALUES = 500  # of one query, which databases limit
 class Store:
     """Database, blobs, and the one thread that writes them."""
 
-    def __init__(self, folder: Path, lock_descriptor: int, durable: bool = True) -> None:
+    def __init__(self, address: StateAddress, lock_descriptor: int, durable: bool) -> None:
         """Use `open` instead."""
-        self.folder = folder
+        self.address = address
+        self.folder = address.folder
+        self.database = database = address.open_database()
         self._lock_descriptor = lock_descriptor
-        self._durable = durable
-        self._readers = connect(folder, begin="BEGIN", durable=durable)
-        self._writers = connect(folder, begin="BEGIN IMMEDIATE", durable=durable)
+        self._readers = database.engine(durable=durable)
+        self._writers = database.engine(writes=True, durable=durable)
         try:
-            migrate(self._writers, folder)
-            self.blobs = Blobs(folder / "blobs", self._read_row, durable)
-            for row in self.read(select(schema.blobs.c.digest, schema.blobs.c.size, schema.blobs.c.kept_until)):
-                self.blobs.sizes[row.digest] = row.size
-                if row.kept_until is not None:
-                    self.blobs.kept_until[row.digest] = row.kept_until
-            self.blobs.sweep_files()
+            migrate(self._writers, database)
+            with self._writers.begin() as connection:
+                term = lead.take(connection)
+            self.blobs = Blobs(_files(address, durable), self._read_row)
+            self._load_blobs(address)
         except BaseException:
             self._release()
             raise
-        self._thread = WritingThread(self._writers, self.blobs)
+        self._thread = WritingThread(self._writers, term, self.blobs)
 
     @classmethod
-    def open(cls, folder: Path, *, durable: bool = True) -> Self:
-        """Open the state in `folder`; create it if it is missing, upgrade it if an older version wrote it.
+    def open(cls, address: Path | StateAddress, *, durable: bool = True) -> Self:
+        """Open a server's state; create it if it is missing, upgrade it if an older version wrote it.
+
+        A server that has the same database open on another machine can write no more.
 
         Args:
-            folder: The folder of the state.
+            address: Of the state; a path is that of a folder that holds all of it.
             durable: Commits survive a power failure. Otherwise they survive only the end of the process, even by a
                 kill, and nothing waits for the disk: for studies, which can be run again.
 
         Raises:
-            StoreUnusable: Another process has the state open, a newer version of FedLens wrote it, or it cannot be
-                written.
+            StoreUnusable: Another process has the folder open, a newer version of FedLens wrote the state, or it cannot
+                be read or written.
         """
+        address = StateAddress.of(address)
+        folder, database = address.folder, address.open_database()
         try:
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            return cls(folder, lock(folder), durable)
+            return cls(address, lock(folder), durable)
         except OSError as error:
             raise StoreUnusable(f"{error.filename or folder} cannot be written: {error.strerror}") from error
+        except DatabaseError as error:
+            raise unusable(database, error) from error
 
     @property
     def writing(self) -> WritingThread:
@@ -106,13 +116,21 @@ class Store:
         return self._thread.submit(operation, None if keys is None else frozenset(keys))
 
     def read(self, statement: Executable) -> Sequence[Row[Any]]:
-        """All rows of a query, as of the last commit. Several threads can read at a time."""
+        """All rows of a query, as of the last commit. Several threads can read at a time.
+
+        Raises:
+            Unavailable: The database cannot be reached.
+        """
         (rows,) = self.read_together(statement)
         return rows
 
     def read_together(self, *statements: Executable) -> list[Sequence[Row[Any]]]:
-        """All rows of each query, all as of the same commit."""
-        with self._readers.connect() as connection:
+        """All rows of each query, all as of the same commit.
+
+        Raises:
+            Unavailable: The database cannot be reached.
+        """
+        with reading(), self._readers.connect() as connection:
             return [connection.execute(statement).all() for statement in statements]
 
     def read_among(self, query: Select[Any], column: ColumnElement[bytes], values: Sequence[bytes]) -> list[Row[Any]]:
@@ -121,13 +139,14 @@ class Store:
         return [row for batch in batches for row in self.read(query.where(column.in_(batch)))]
 
     def stream(self, statement: Executable) -> Iterator[Row[Any]]:
-        """The rows of a query, as of the last commit, for those that are too many to hold them all."""
-        with self._readers.connect() as connection:
-            yield from connection.execution_options(yield_per=1000).execute(statement)
+        """The rows of a query, as of the last commit, for those that are too many to hold. Errors as in `read`."""
+        with reading(), self._readers.connect() as connection:
+            with connection.execution_options(yield_per=1000).execute(statement) as rows:
+                yield from rows
 
     def incoming(self) -> IncomingBlob:
         """A new blob, to be written in pieces."""
-        return IncomingBlob(self.blobs.incoming_folder, self._durable)
+        return IncomingBlob(self.blobs.files)
 
     def write_tensors(
         self,
@@ -161,6 +180,16 @@ class Store:
             transaction.later(_DELETE_BLOB, {"gone": digest})
             transaction.after_commit(partial(self.blobs.forget, digest))
 
+    def database_bytes(self) -> int:
+        """The bytes that the database takes. Errors as in `read`."""
+        with reading(), self._readers.connect() as connection:
+            return self.database.size(connection)
+
+    def tidy(self, now: float) -> None:
+        """Delete what nothing names, as `Files.tidy`."""
+        if not self._thread.broken:  # as long as names are known
+            self.blobs.files.tidy(now)
+
     def close(self) -> None:
         """Finish all submitted operations, then close the database."""
         self._thread.close()
@@ -171,9 +200,36 @@ class Store:
         self._writers.dispose()
         os.close(self._lock_descriptor)
 
+    def _load_blobs(self, address: StateAddress) -> None:
+        found = schema.blobs.c
+        for row in self.read(select(found.digest, found.size, found.object, found.kept_until)):
+            if row.size > MAX_ROW_BYTES and (row.object is None) != (address.bucket is None):
+                held, set_to = ("objects", "unset") if address.bucket is None else ("files", f"{address.bucket}")
+                raise StoreUnusable(
+                    f"{self.database.place} names blobs that are {held}, and server.blobs is {set_to}; correct the "
+                    "config, or move the state with `fedlens store migrate`"
+                )
+            self.blobs.sizes[row.digest] = row.size
+            if row.object is not None:
+                self.blobs.files.keys[row.digest] = row.object
+            if row.kept_until is not None:
+                self.blobs.kept_until[row.digest] = row.kept_until
+        self.blobs.files.sweep(self.blobs.sizes)
+
     def _read_row(self, digest: bytes) -> bytes | None:
         rows = self.read(select(schema.blobs.c.raw).where(schema.blobs.c.digest == digest))
         return rows[0].raw if rows else None
+
+
+def _files(address: StateAddress, durable: bool) -> Files:
+    folder = address.folder / "blobs"
+    if address.bucket is None:
+        return Files(folder, durable)
+    from fedlens_server.store.objects import Objects, ObjectStore  # which take some time to import
+
+    objects = ObjectStore(address.bucket)
+    objects.check()
+    return Objects(folder, objects, address.cache_bytes, durable)
 
 
 _DELETE_BLOB = delete(schema.blobs).where(schema.blobs.c.digest == bindparam("gone"))

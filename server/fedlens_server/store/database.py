@@ -1,20 +1,19 @@
-"""The SQLite file: lock for one process, connections, schema upgrades."""
+"""A server's database: the lock of its folder, and schema upgrades."""
 
 import fcntl
 import os
-import sqlite3
 from pathlib import Path
 
 from alembic import command
 from alembic.config import Config
 from alembic.script import ScriptDirectory
-from sqlalchemy import Connection, Engine, create_engine, event, inspect, text
+from sqlalchemy import Connection, Engine, inspect, text
 from sqlalchemy.exc import DatabaseError
-from sqlalchemy.pool import ConnectionPoolEntry
 
 from fedlens_server.errors import StoreUnusable
+from fedlens_server.store.address import StateAddress
+from fedlens_server.store.dialects import Database, Sqlite, reason
 
-DATABASE_FILE = "server.sqlite3"
 LOCK_FILE = "lock"
 
 
@@ -35,37 +34,30 @@ def lock(folder: Path) -> int:
     return descriptor
 
 
-def connect(folder: Path, *, begin: str, durable: bool = True) -> Engine:
-    """An engine for the folder's database whose transactions start with `begin`.
+def holds_state(address: Path | StateAddress) -> bool:
+    """True if there is a server's state, of whatever version.
 
-    Commits survive a power failure, or without `durable` only the end of the process.
+    Raises:
+        StoreUnusable: Its database cannot be reached, or holds another program's tables.
     """
-    # Parameters hold data of clients and operators, which must not get into the log with an error's text.
-    engine = create_engine(
-        f"sqlite:///{folder / DATABASE_FILE}", connect_args={"check_same_thread": False}, hide_parameters=True
-    )
-
-    @event.listens_for(engine, "connect")
-    def prepare(connection: sqlite3.Connection, _: ConnectionPoolEntry) -> None:
-        connection.isolation_level = None  # otherwise the driver begins transactions itself, and late
-        cursor = connection.cursor()
-        synchronous = f"synchronous = {'FULL' if durable else 'OFF'}"
-        for pragma in ("journal_mode = WAL", synchronous, "foreign_keys = ON", "busy_timeout = 10000"):
-            cursor.execute(f"PRAGMA {pragma}")
-        cursor.close()
-
-    @event.listens_for(engine, "begin")
-    def start(connection: Connection) -> None:
-        connection.exec_driver_sql(begin)
-
-    return engine
+    database = StateAddress.of(address).open_database()
+    if isinstance(database, Sqlite):
+        return database.path.is_file()  # a connection would make it
+    engine = database.engine()
+    try:
+        with engine.connect() as connection:
+            return bool(_revisions(connection, database))
+    except DatabaseError as error:
+        raise unusable(database, error) from error
+    finally:
+        engine.dispose()
 
 
-def migrate(engine: Engine, folder: Path) -> None:
+def migrate(engine: Engine, database: Database) -> None:
     """Upgrade the database to this version's schema, in one transaction.
 
     Raises:
-        StoreUnusable: The schema is unknown to this version, or the file is no database of a FedLens server.
+        StoreUnusable: The schema is unknown to this version, or it is no database of a FedLens server.
     """
     config = Config()
     config.set_main_option("script_location", str(Path(__file__).with_name("migrations")).replace("%", "%%"))
@@ -74,10 +66,11 @@ def migrate(engine: Engine, folder: Path) -> None:
     known = {revision.revision for revision in script.walk_revisions()}
     try:
         with engine.begin() as connection:
-            found = _revisions(connection)
+            database.lock_schema(connection)
+            found = _revisions(connection, database)
             if unknown := found - known:
                 raise StoreUnusable(
-                    f"{folder / DATABASE_FILE} has schema {', '.join(sorted(unknown))}; this version of FedLens "
+                    f"{database.place} has schema {', '.join(sorted(unknown))}; this version of FedLens "
                     f"knows up to {script.get_current_head()}. It was written by a newer version: upgrade FedLens"
                 )
             if found == {script.get_current_head()}:
@@ -85,13 +78,20 @@ def migrate(engine: Engine, folder: Path) -> None:
             config.attributes["connection"] = connection
             command.upgrade(config, "head")
     except DatabaseError as error:
-        raise StoreUnusable(f"{folder / DATABASE_FILE} cannot be used as a database: {error.orig}") from error
+        raise unusable(database, error) from error
 
 
-def _revisions(connection: Connection) -> set[str]:
+def unusable(database: Database, error: DatabaseError) -> StoreUnusable:
+    """The error for a database that cannot be read or written at a start."""
+    return StoreUnusable(f"{database.place} cannot be used as a database: {reason(error)}")
+
+
+def _revisions(connection: Connection, database: Database) -> set[str]:
     tables = inspect(connection).get_table_names()
     if "alembic_version" in tables:
         return {row.version_num for row in connection.execute(text("SELECT version_num FROM alembic_version"))}
     if tables:
-        raise StoreUnusable(f"the database holds tables of another program ({tables[0]}); choose an empty folder")
+        raise StoreUnusable(
+            f"{database.place} holds tables of another program ({tables[0]}); choose an empty folder or database"
+        )
     return set()

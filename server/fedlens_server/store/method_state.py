@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from sqlalchemy import delete, select
-from sqlalchemy.dialects.sqlite import insert
 
 from fedlens_server.planning.method import State
 from fedlens_server.store import PendingBlob, Store, StoredTensors, Transaction, schema
+from fedlens_server.store.dialects import insert
 
 TENSORS, ARRAY, PLAIN = "tensors", "array", "plain"
 SHARED = b""

@@ -17,7 +17,8 @@ from fedlens_proto.blob import DTYPES, MAX_HEADER_BYTES, PREFIX, Array, Layout
 from fedlens_proto.difference import Sums, add
 from fedlens_proto.errors import BlobError
 from fedlens_proto.v1 import blob_pb2
-from fedlens_server.store.blobs import Location, opened
+from fedlens_server.store.blobs import Location
+from fedlens_server.store.incoming import opened
 
 _FIRST_READ = 64 << 10
 

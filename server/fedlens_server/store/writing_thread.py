@@ -6,7 +6,6 @@ functions. Operations with disjoint keys share a commit; an operation without ke
 """
 
 import logging
-import sqlite3
 import threading
 import time
 from collections import deque
@@ -17,12 +16,13 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from sqlalchemy import Connection, CursorResult, Engine, Executable, bindparam, update
-from sqlalchemy.dialects.sqlite import insert
 from sqlalchemy.exc import DBAPIError
 
 from fedlens_server.errors import ServerError, StorageFull, Unavailable
-from fedlens_server.store import schema
-from fedlens_server.store.blobs import Blobs, PendingBlob, full, storage_full
+from fedlens_server.store import lead, schema
+from fedlens_server.store.blobs import Blobs
+from fedlens_server.store.dialects import fault, full, insert
+from fedlens_server.store.incoming import PendingBlob, storage_full
 from fedlens_server.telemetry import events
 from fedlens_server.telemetry.events import Event
 from fedlens_server.telemetry.timings import Timings
@@ -37,6 +37,10 @@ _KEEP_BLOB = (
 _INSERT_BLOB = insert(schema.blobs).on_conflict_do_nothing()
 
 
+class CommitUncertain(Unavailable):
+    """The connection was lost while a commit was under way: the database alone knows whether it is done."""
+
+
 class Transaction:
     """The writes of one operation; undone alone if the operation raises."""
 
@@ -46,6 +50,7 @@ class Transaction:
         self._blobs = blobs
         self._savepoint = False
         self._later: list[tuple[Executable, Mapping[str, Any]]] = []
+        self._placed: list[Callable[[], None]] = []
         self._hooks: list[Callable[[], None]] = []
         self._renamed: list[PendingBlob] = []
         self._refusal: ServerError | None = None
@@ -77,24 +82,26 @@ class Transaction:
         if blob.raw is not None:
             blobs.begin_placing(blob.digest, blob.raw)
         elif blob not in self._renamed:
-            assert blob.path is not None
             try:
-                with storage_full():
-                    blob.path.rename(blobs.path(blob.digest))
+                blobs.files.take(blob)
             except FileNotFoundError as error:
                 # The connection that wrote the file was lost, and the file was removed with it.
                 raise Unavailable("the upload was cut off; send it again") from error
             self._renamed.append(blob)
-        self.later(_INSERT_BLOB, {"digest": blob.digest, "size": blob.size, "raw": blob.raw, "kept_until": kept_until})
+        row = {"digest": blob.digest, "size": blob.size, "raw": blob.raw, "object": blob.key}
+        self.later(_INSERT_BLOB, {**row, "kept_until": kept_until})
 
         def placed() -> None:
+            # The first of those that place the same bytes in one commit has the row.
+            if blob.key is not None:
+                blobs.files.keys.setdefault(blob.digest, blob.key)
             blobs.sizes[blob.digest] = blob.size
             if kept_until is not None:
                 blobs.kept_until[blob.digest] = kept_until
             if blob.raw is not None:
                 blobs.remember(blob.digest, blob.raw)
 
-        self._hooks.insert(0, placed)
+        self._placed.append(placed)
 
     def after_commit(self, hook: Callable[[], None]) -> None:
         """Call `hook` on the writing thread once the commit is durable. It changes the view and must not raise."""
@@ -120,21 +127,22 @@ class WritingThread:
     Attributes:
         after_commit: Called on the thread after each commit and its transactions' hooks.
         on_broken: Called on the thread when it has to stop; from then on `submit` raises `Unavailable`.
-        broken: True once that has happened.
+        broken: The reason, once that has happened; empty: it has not.
         waits: How long operations waited for the thread.
         commits: How long those that share a commit took, with the commit.
     """
 
-    def __init__(self, engine: Engine, blobs: Blobs) -> None:
-        """Start the thread, which writes to the database of `engine` and to `blobs`."""
+    def __init__(self, engine: Engine, term: int, blobs: Blobs) -> None:
+        """Start the thread, which writes to the database of `engine` while `term` leads, and to `blobs`."""
         self.after_commit: Callable[[], None] = lambda: None
         self.on_broken: Callable[[], None] = lambda: None
         self._engine = engine
+        self._term = term
         self._blobs = blobs
         self._waiting: deque[_Operation[Any]] = deque()
         self._wake = threading.Condition()
         self._closing = False
-        self.broken = False
+        self.broken = ""
         self.waits, self.commits = Timings(), Timings()
         self._thread = threading.Thread(target=self._loop, name="fedlens-writer")
         self._thread.start()
@@ -162,15 +170,15 @@ class WritingThread:
         self._thread.join()
 
     def _loop(self) -> None:
-        with self._engine.connect() as connection:
-            while group := self._next_group():
-                try:
-                    self._run(connection, group)
-                except BaseException as error:
-                    # View and database may differ now, so no further request may be answered from the view.
-                    log.exception("the writing thread stopped; restart the server")
-                    self._stop_broken(group, error)
-                    return
+        while group := self._next_group():
+            try:
+                self._run(group)
+            except BaseException as error:
+                # View and database may differ now, so no further request may be answered from the view.
+                known = isinstance(error, ServerError)
+                log.error("the writing thread stopped; restart the server", exc_info=None if known else error)
+                self._stop_broken(group, error)
+                return
 
     def _next_group(self) -> list[_Operation[Any]]:
         with self._wake:
@@ -190,23 +198,25 @@ class WritingThread:
                 taken |= keys
             return group
 
-    def _run(self, connection: Connection, group: list[_Operation[Any]]) -> None:
+    def _run(self, group: list[_Operation[Any]]) -> None:
         began = time.perf_counter()
         for item in group:
             self.waits.add(began - item.since)
-        self._commit(connection, group)
+        self._commit(group)
         seconds = time.perf_counter() - began
         self.commits.add(seconds)
         if seconds > SLOW_S:
             events.note(Event.SLOW_WRITE, operations=len(group), seconds=seconds)
 
-    def _commit(self, connection: Connection, group: list[_Operation[Any]]) -> None:
+    def _commit(self, group: list[_Operation[Any]]) -> None:
         wanted = [item for item in group if item.future.set_running_or_notify_cancel()]
         begun: list[Transaction] = []
         done: list[tuple[_Operation[Any], Transaction, Any]] = []
         failed: list[tuple[_Operation[Any], BaseException]] = []
+        committing = False
         try:
-            with connection.begin():
+            with self._engine.connect() as connection, connection.begin():
+                lead.hold(connection, self._term)
                 for item in wanted:
                     transaction = Transaction(connection, self._blobs)
                     begun.append(transaction)
@@ -221,14 +231,18 @@ class WritingThread:
                     if transaction._savepoint:
                         connection.exec_driver_sql("RELEASE operation")
                 self._write(connection, [transaction for _, transaction, _ in done])
+                committing = True
         except (DBAPIError, OSError, StorageFull) as error:
+            if committing and isinstance(error, DBAPIError) and error.connection_invalidated:
+                raise CommitUncertain("the server's database was lost; send the request again", 5000) from error
             self._end_placing(begun)
-            failure = full() if isinstance(error, StorageFull) or _is_full(error) else error
+            failure = (fault(error) or error) if isinstance(error, DBAPIError) else error
+            failure = full() if isinstance(failure, StorageFull) else failure
             for item in wanted:
                 item.future.set_exception(failure)
             return
         for item, transaction, _ in done:
-            for hook in transaction._hooks:
+            for hook in (*transaction._placed, *transaction._hooks):
                 item.context.run(hook)
         self._end_placing(begun)
         self.after_commit()
@@ -249,26 +263,21 @@ class WritingThread:
             connection.execute(statement, rows)
         if any(transaction._renamed for transaction in transactions):
             with storage_full():
-                self._blobs.sync_folder()
+                self._blobs.files.sync()
 
     def _end_placing(self, transactions: list[Transaction]) -> None:
         self._blobs.end_placing()
         for transaction in transactions:
             for blob in transaction._renamed:
                 if blob.digest not in self._blobs.sizes:
-                    self._blobs.path(blob.digest).unlink(missing_ok=True)
+                    self._blobs.files.drop(blob.digest, blob.key)
 
     def _stop_broken(self, group: list[_Operation[Any]], error: BaseException) -> None:
         with self._wake:
-            self.broken = True
+            self.broken = str(error) or type(error).__name__
             rest = list(self._waiting)
             self._waiting.clear()
         for item in [*group, *rest]:
             if not item.future.done():
                 item.future.set_exception(error if item in group else Unavailable("the server must be restarted"))
         self.on_broken()
-
-
-def _is_full(error: BaseException) -> bool:
-    cause = error.orig if isinstance(error, DBAPIError) else error
-    return isinstance(cause, sqlite3.Error) and cause.sqlite_errorcode == sqlite3.SQLITE_FULL

@@ -11,6 +11,7 @@ from fedlens_server.engine.operators import tasks
 from fedlens_server.engine.operators.access import ADMIN
 from fedlens_server.errors import RoundClosed
 from tests.server.bundles import tiny_bundle
+from tests.server.elsewhere import needs_a_folder
 from tests.server.fakes import ALICE, BOB, Bench, update_of
 
 WEIGHTS = {"fc.bias": np.full(2, 9.0, np.float32), "fc.weight": np.full((2, 3), 9.0, np.float32)}
@@ -128,6 +129,7 @@ def _as_assigned(bench: Bench) -> assignment_pb2.Assignment:
     return assignment_pb2.Assignment(task=1, round=1, phase=0, bundle=bench.task.bundles[0].id, local_plan=plan)
 
 
+@needs_a_folder
 def test_a_round_one_of_whose_files_is_gone_is_abandoned_and_the_next_one_opens(bench: Bench) -> None:
     # 2 x 20000 float32 are more than a row takes, so that every update is a file.
     bench.start(tiny_bundle(features=20_000))

@@ -16,6 +16,7 @@ from fedlens_server.errors import StorageFull, UpdateInvalid
 from fedlens_server.rules import privacy
 from fedlens_server.rules.epsilon import epsilon_of
 from fedlens_server.store import schema
+from tests.server.elsewhere import needs_a_folder
 from tests.server.engine.arrivals import Arrivals
 from tests.server.fakes import ALICE, BOB, CAROL, EVALUATORS, EVE, Bench
 
@@ -95,6 +96,7 @@ def test_two_runs_of_one_seed_have_other_noise(tmp_path: Path, codecs: dict[str,
     assert not np.intersect1d(*models).size
 
 
+@needs_a_folder
 def test_an_aggregation_that_runs_again_after_a_crash_has_other_noise(tmp_path: Path) -> None:
     with closing(Bench(tmp_path / "state")) as bench:
         bench.start(**PRIVATE)

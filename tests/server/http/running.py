@@ -36,8 +36,9 @@ from fedlens_server.http.app import create_admin_app, create_app
 from fedlens_server.http.service import SERVICE, Service
 from fedlens_server.http.sockets.listening import Runner, close, listen, listen_on_socket
 from fedlens_server.store import Store, Transaction
-from fedlens_server.store.database import DATABASE_FILE
+from fedlens_server.store.database import holds_state
 from tests.server.bundles import TinyBundle, tiny_bundle
+from tests.server.elsewhere import address_of
 from tests.server.fakes import START, ManualClock
 
 ADMIN_TOKEN = "token-of-the-operators"
@@ -239,8 +240,9 @@ def config(
 
 def opened(folder: Path) -> Store:
     """The state of a server; a new one has the tokens that tests use."""
-    is_new = not (folder / DATABASE_FILE).exists()
-    store = Store.open(folder)
+    address = address_of(folder)
+    is_new = not holds_state(address)
+    store = Store.open(address)
 
     def written(transaction: Transaction) -> None:
         write = partial(tokens.write, transaction, now=START, max_uses=tokens.MAX_USES)

@@ -4,7 +4,7 @@ import asyncio
 from pathlib import Path
 
 from fedlens_proto.v1 import admin_pb2
-from fedlens_server.store import backups
+from fedlens_server.store.copies import backups
 from tests.server.http.running import Answer, Server, running, trained, update
 
 # 2 x 20,000 float32, which fit no row of the database.

@@ -83,7 +83,7 @@ async def test_a_range_that_cannot_be_served_is_416(fetchable: tuple[Client, str
 
 async def test_a_blob_that_is_deleted_while_it_is_asked_for_is_unknown(server: Server) -> None:
     client, path, content = await member(server, LARGE)
-    server.service.store.blobs.path(sha256(content).digest()).unlink()
+    server.service.store.blobs.files.path(sha256(content).digest()).unlink()
 
     answer = await client.send("GET", path)
 
@@ -125,7 +125,7 @@ async def test_a_weighted_sum_whose_source_is_lost_meanwhile_ends_the_connection
 ) -> None:
     (client, _, path), _ = await mixing(server, WIDTH)
     for entries in server.service.federation.tasks[1].values.clients.values():
-        with server.service.store.blobs.path(entries["model"].digest).open("r+b") as file:
+        with server.service.store.blobs.files.path(entries["model"].digest).open("r+b") as file:
             file.truncate(1_200_000)
 
     with pytest.raises(Exception, match=r"payload|closed|disconnected"):

@@ -12,13 +12,13 @@ from math import floor
 from typing import Any
 
 from sqlalchemy import bindparam, select, update
-from sqlalchemy.dialects.sqlite import insert
 
 from fedlens_proto.v1 import admin_pb2
 from fedlens_server.engine.cohorts.members import Participation, Round
 from fedlens_server.engine.task import Task
 from fedlens_server.engine.view import Federation
 from fedlens_server.store import Transaction, schema
+from fedlens_server.store.dialects import insert
 
 # A first quarantine lasts an hour, each further one twice as long.
 QUARANTINE_S, MAX_QUARANTINE_S = 3600.0, 30 * 86400.0

@@ -26,7 +26,6 @@ from functools import cache
 from hashlib import sha256
 
 from sqlalchemy import bindparam, delete, select
-from sqlalchemy.dialects.sqlite import insert
 
 from fedlens_proto.blob import FLOATS, Array, Layout, TensorSpec
 from fedlens_proto.difference import Differences, Sums
@@ -40,6 +39,7 @@ from fedlens_server.methods.arithmetic.weighted_sum import WeightedSum
 from fedlens_server.planning.method import TensorSet
 from fedlens_server.store import ComputedBlob, Location, PendingBlob, StoredTensors, Transaction, encoding, schema
 from fedlens_server.store.columns import BlobSets
+from fedlens_server.store.dialects import insert
 
 log = logging.getLogger(__name__)
 BlobSet = assignment_pb2.BlobSet

@@ -7,13 +7,13 @@ from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple, Self
 
 from sqlalchemy import Row, bindparam, update
-from sqlalchemy.dialects.sqlite import insert
 
 from fedlens_proto.v1 import admin_pb2, assignment_pb2
 from fedlens_server.engine.cohorts.held_places import HeldPlaces
 from fedlens_server.planning.method import Norms
 from fedlens_server.store import columns, schema
 from fedlens_server.store.columns import BlobSets
+from fedlens_server.store.dialects import insert
 
 _LISTS = ("class_counts", "label_distribution", "norms")  # columns of JSON
 

@@ -1,41 +1,40 @@
 """Backups of a running server: the files of blobs stay while one is made."""
 
-from pathlib import Path
-
 from fedlens_proto.v1 import admin_pb2
 from fedlens_server.engine.operators import audit
 from fedlens_server.engine.operators.access import Operator
 from fedlens_server.engine.view import Federation, operation
 from fedlens_server.errors import SlowDown, Unavailable, Unknown
-from fedlens_server.store import Transaction, backups
-from fedlens_server.store.blobs import storage_full
+from fedlens_server.store import Transaction
+from fedlens_server.store.copies import backups
+from fedlens_server.store.incoming import storage_full
 
 RETRY_MS = 30_000
 
 
-def make(federation: Federation, folder: Path | None, keep: int, by: Operator) -> admin_pb2.BackupResponse:
-    """Back up the server into a folder of its machine. Blocks on the disk.
+def make(federation: Federation, place: backups.Place | None, keep: int, by: Operator) -> admin_pb2.BackupResponse:
+    """Back up the server into a folder of its machine or into a bucket. Blocks on the disk and the network.
 
     Args:
         federation: Goes on meanwhile.
-        folder: Setting `server.backups`.
+        place: Setting `server.backups`.
         keep: The number of latest backups that stay, with this one; 0: all.
         by: The operator.
 
     Raises:
-        Unknown: There is no folder for backups.
+        Unknown: There is no place for backups.
         SlowDown: Another backup is being made.
         StorageFull: There is no room.
-        Unavailable: The folder cannot be written.
+        Unavailable: The place cannot be written.
     """
-    if folder is None:
-        raise Unknown("server.backups is not set; name a folder in the server's config and restart the server")
+    if place is None:
+        raise Unknown("server.backups is not set; name a folder or bucket in the server's config, and restart it")
     taken_at = _begin(federation, by).result()
     try:
         with storage_full():
-            made = backups.make(federation.store.folder, folder, taken_at, keep)
+            made = backups.make(federation.store.address, place, taken_at, keep)
     except OSError as error:
-        raise Unavailable(f"no backup was made: {error.filename or folder}: {error.strerror}", RETRY_MS) from error
+        raise Unavailable(f"no backup was made: {error.filename or place}: {error.strerror}", RETRY_MS) from error
     finally:
         _end(federation).result()
     return admin_pb2.BackupResponse(

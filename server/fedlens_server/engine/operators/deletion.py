@@ -31,7 +31,7 @@ def begin(federation: Federation, transaction: Transaction, task: Task, by: Oper
         raise TaskDiffers(f"task {task.name!r} goes on; stop it first")
     audit.record(federation, transaction, by, "task delete", task.name)
     # No task can be given such a name.
-    freed = update(schema.tasks).where(_tasks.id == task.id).values(name=f"\0{task.id}", deleted=True)
+    freed = update(schema.tasks).where(_tasks.id == task.id).values(name=f"\n{task.id}", deleted=True)
     transaction.execute(freed)
     # At once: they refer to blobs, which the next sweep of any task deletes.
     transaction.execute(delete(schema.state_entries).where(schema.state_entries.c.task == task.id))

@@ -8,7 +8,7 @@ from itertools import islice
 from math import inf, isqrt
 from statistics import fmean
 
-from sqlalchemy import func, select
+from sqlalchemy import cast, func, select
 
 from fedlens_proto.v1 import admin_pb2, update_pb2
 from fedlens_server.engine import evaluation
@@ -16,11 +16,14 @@ from fedlens_server.engine.arrivals.places import free_places
 from fedlens_server.engine.task import Task
 from fedlens_server.engine.view import Federation
 from fedlens_server.store import schema
+from fedlens_server.store.dialects import INTEGER
 
 MAX_KEPT = 20_000  # rounds whose figures are kept in memory
 MAX_AWAITED = 50
 _LEFT_OUT = (admin_pb2.MEMBER_STATE_FAILED, admin_pb2.MEMBER_STATE_QUARANTINED, admin_pb2.MEMBER_STATE_EXCLUDED)
 _rounds, _members, _evaluations = schema.rounds.c, schema.members.c, schema.evaluations.c
+# A sum of PostgreSQL is a numeric.
+_received = cast(func.sum(_members.bytes_received), INTEGER)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,7 +125,7 @@ class History:
         counted, measured = federation.store.read_together(
             select(
                 *(_members.round, _members.state),
-                *(func.count().label("members"), func.sum(_members.bytes_received).label("received")),
+                *(func.count().label("members"), _received.label("received")),
             )
             .where(*of_members)
             .group_by(_members.round, _members.state),

@@ -6,7 +6,6 @@ from contextlib import suppress
 from functools import partial
 from importlib.metadata import version
 from math import inf
-from pathlib import Path
 
 from sqlalchemy import func, select
 
@@ -19,7 +18,6 @@ from fedlens_server.errors import Unavailable
 from fedlens_server.http.observing import readiness
 from fedlens_server.http.service import Service
 from fedlens_server.store import schema
-from fedlens_server.store.database import DATABASE_FILE
 from fedlens_server.telemetry.metrics import Sample
 
 PRESENT_S = 7200.0
@@ -52,7 +50,8 @@ def _of_store(service: Service) -> Iterator[Sample]:
     disk = shutil.disk_usage(store.folder)
     yield Sample("fedlens_disk_free_bytes", (), disk.free)
     yield Sample("fedlens_disk_size_bytes", (), disk.total)
-    yield Sample("fedlens_database_bytes", (), Path(store.folder / DATABASE_FILE).stat().st_size)
+    with suppress(Unavailable):
+        yield Sample("fedlens_database_bytes", (), store.database_bytes())
     yield Sample("fedlens_blob_bytes", (), sum(store.blobs.sizes.copy().values()))
     yield Sample("fedlens_write_queue", (), store.writing.waiting)
     yield Sample("fedlens_write_wait_seconds", (), store.writing.waits)

@@ -2,12 +2,16 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from fedlens_server.errors import StoreUnusable
-from fedlens_server.store import Store, backups
+from fedlens_server.store import StateAddress, Store
+from fedlens_server.store.copies import backups
+from fedlens_server.store.objects import ObjectStore
+from tests.server.elsewhere import Cluster, Gateway, elsewhere
 
 # A blob of 256 KiB, which is a file.
 LARGE = bytes(range(256)) * 1024
@@ -15,9 +19,10 @@ LARGE = bytes(range(256)) * 1024
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from fedlens_server.store import backups
+from fedlens_server.store import StateAddress
+from fedlens_server.store.copies import backups
 backups._sync = lambda folder: os.kill(os.getpid(), signal.SIGKILL)
-backups.make(Path(sys.argv[1]), Path(sys.argv[2]), 0.0)
+backups.make(StateAddress(folder=Path(sys.argv[1])), Path(sys.argv[2]), 0.0)
 """
 
 
@@ -52,19 +57,19 @@ def test_a_blob_that_is_deleted_after_the_snapshot_is_in_the_backup_and_then_lea
     digest = put(store, LARGE)
     snapshot = backups._snapshot
 
-    def then_deleted(source: Path, target: Path) -> str:
+    def then_deleted(source: StateAddress, target: Path) -> tuple[str, dict[str, str | None]]:
         taken = snapshot(source, target)
         delete(store, digest)
         return taken
 
     monkeypatch.setattr(backups, "_snapshot", then_deleted)
     store.blobs.keep_files()
-    made = backups.make(store.folder, folder, 0.0)
+    made = backups.make(store.address, folder, 0.0)
     store.blobs.end_keeping_files()
 
     backups.check(folder / made.name)
     assert (folder / "blobs" / digest.hex()).read_bytes() == LARGE
-    assert not store.blobs.path(digest).exists()
+    assert not store.blobs.files.path(digest).exists()
 
 
 def test_a_blob_that_is_stored_again_while_a_backup_is_made_stays(store: Store) -> None:
@@ -75,7 +80,7 @@ def test_a_blob_that_is_stored_again_while_a_backup_is_made_stays(store: Store) 
     put(store, LARGE)
     store.blobs.end_keeping_files()
 
-    assert store.blobs.path(digest).read_bytes() == LARGE
+    assert store.blobs.files.path(digest).read_bytes() == LARGE
 
 
 def test_a_backup_that_is_killed_does_not_look_whole_and_the_next_one_clears_it_away(
@@ -88,7 +93,7 @@ def test_a_backup_that_is_killed_does_not_look_whole_and_the_next_one_clears_it_
     (left,) = folder.glob(".*")
     with pytest.raises(StoreUnusable, match="is no whole backup"):
         backups.check(left)
-    made = backups.make(store.folder, folder, 1.0)
+    made = backups.make(store.address, folder, 1.0)
 
     assert killed == -signal.SIGKILL
     assert sorted(path.name for path in folder.iterdir()) == [made.name, "blobs"]
@@ -100,7 +105,7 @@ def test_damage_is_found_and_nothing_that_a_server_would_take_up_is_written(
     store: Store, folder: Path, tmp_path: Path, damaged: str
 ) -> None:
     digest = put(store, LARGE)
-    saved = folder / backups.make(store.folder, folder, 0.0).name
+    saved = folder / backups.make(store.address, folder, 0.0).name
     path = folder / "blobs" / digest.hex() if damaged == "blob" else saved / "server.sqlite3"
     raw = bytearray(path.read_bytes())
     raw[-1] ^= 1
@@ -116,7 +121,7 @@ def test_damage_is_found_and_nothing_that_a_server_would_take_up_is_written(
 
 def test_a_missing_blob_is_named(store: Store, folder: Path) -> None:
     digest = put(store, LARGE)
-    saved = folder / backups.make(store.folder, folder, 0.0).name
+    saved = folder / backups.make(store.address, folder, 0.0).name
     (folder / "blobs" / digest.hex()).unlink()
 
     with pytest.raises(StoreUnusable, match=f"{digest.hex()} cannot be read"):
@@ -124,7 +129,7 @@ def test_a_missing_blob_is_named(store: Store, folder: Path) -> None:
 
 
 def test_nothing_is_restored_over_what_is_there(store: Store, folder: Path) -> None:
-    saved = folder / backups.make(store.folder, folder, 0.0).name
+    saved = folder / backups.make(store.address, folder, 0.0).name
 
     with pytest.raises(StoreUnusable, match="is not empty"):
         backups.restore(saved, store.folder)
@@ -132,13 +137,50 @@ def test_nothing_is_restored_over_what_is_there(store: Store, folder: Path) -> N
 
 def test_a_restored_state_opens_with_its_blobs(store: Store, folder: Path, tmp_path: Path) -> None:
     large, small = put(store, LARGE), put(store, b"small")
-    saved = folder / backups.make(store.folder, folder, 0.0).name
+    saved = folder / backups.make(store.address, folder, 0.0).name
 
     backups.restore(saved, tmp_path / "new")
 
     restored = Store.open(tmp_path / "new")
     try:
-        assert restored.blobs.path(large).read_bytes() == LARGE
+        assert restored.blobs.files.path(large).read_bytes() == LARGE
         assert restored.blobs.locate(small).raw == b"small"
     finally:
         restored.close()
+
+
+@pytest.mark.parametrize("where", ["folder", "bucket"])
+def test_a_state_elsewhere_is_backed_up_into_a_folder_or_a_bucket_and_restored(
+    where: str, cluster: Cluster, gateway: Gateway, folder: Path, tmp_path: Path
+) -> None:
+    place = folder if where == "folder" else gateway.bucket()
+    with closing(Store.open(elsewhere(tmp_path / "data", cluster, gateway))) as store:
+        large, small = put(store, LARGE), put(store, b"small")
+        first = backups.make(store.address, place, 0.0)
+        store.blobs.files.path(large).unlink()
+        gone = put(store, LARGE[::-1])
+        second = backups.make(store.address, place, 1.0)
+        delete(store, gone)
+        third = backups.make(store.address, place, 2.0, keep=2)
+        last = backups.make(store.address, place, 3.0, keep=1)
+
+    assert [each.copied for each in (first, second, third, last)] == [1, 1, 0, 0]
+    assert [each.removed for each in (third, last)] == [1, 2]
+    backups.check(place / last.name)
+    with pytest.raises(StoreUnusable, match="is no whole backup"):
+        backups.check(place / second.name)
+    backups.restore(place / last.name, tmp_path / "new")
+    with closing(Store.open(tmp_path / "new")) as restored:
+        assert restored.blobs.files.path(large).read_bytes() == LARGE
+        assert restored.blobs.locate(small).raw == b"small"
+        assert gone not in restored.blobs.sizes
+
+
+def test_damage_in_a_bucket_is_found(store: Store, gateway: Gateway, tmp_path: Path) -> None:
+    digest, place = put(store, LARGE), gateway.bucket()
+    saved = place / backups.make(store.address, place, 0.0).name
+    ObjectStore(place).put(f"blobs/{digest.hex()}", LARGE[::-1])
+
+    with pytest.raises(StoreUnusable, match=f"{place}/blobs/{digest.hex()} is damaged"):
+        backups.restore(saved, tmp_path / "new")
+    assert not (tmp_path / "new" / "server.sqlite3").exists()
