@@ -5,6 +5,7 @@ from pathlib import Path
 
 from fedlens_proto.v1 import admin_pb2
 from fedlens_server.store.copies import backups
+from tests.server.elsewhere import needs_a_folder
 from tests.server.http.running import Answer, Server, running, trained, update
 
 # 2 x 20,000 float32, which fit no row of the database.
@@ -22,6 +23,7 @@ def read(answer: Answer) -> admin_pb2.BackupResponse:
     return admin_pb2.BackupResponse.FromString(answer.body)
 
 
+@needs_a_folder
 async def test_a_restored_server_goes_on_and_refuses_what_it_no_longer_knows(tmp_path: Path) -> None:
     folder = tmp_path / "backups"
     async with running(tmp_path / "old", backups=folder) as server:

@@ -8,6 +8,7 @@ import pytest
 from fedlens_proto import blob
 from fedlens_proto.v1 import assignment_pb2
 from tests.server.bundles import tiny_bundle
+from tests.server.elsewhere import needs_a_folder
 from tests.server.http.running import Client, Server, update
 from tests.server.networks import network, weights
 
@@ -81,6 +82,7 @@ async def test_a_range_that_cannot_be_served_is_416(fetchable: tuple[Client, str
     assert {answer.headers["Content-Range"] for answer in answers} == {f"bytes */{len(content)}"}
 
 
+@needs_a_folder
 async def test_a_blob_that_is_deleted_while_it_is_asked_for_is_unknown(server: Server) -> None:
     client, path, content = await member(server, LARGE)
     server.service.store.blobs.files.path(sha256(content).digest()).unlink()

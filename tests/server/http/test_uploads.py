@@ -19,6 +19,7 @@ from fedlens_server.config import Network
 from fedlens_server.http.sockets.addresses import LOOPBACK, Addresses
 from fedlens_server.methods import METHODS
 from tests.server import profiles
+from tests.server.elsewhere import needs_a_folder
 from tests.server.http.running import (
     Client,
     Server,
@@ -280,6 +281,7 @@ async def test_a_full_disk_is_507_and_the_same_update_succeeds_later(
     assert (left, accepted.status) == ([], 200)
 
 
+@needs_a_folder
 async def test_a_full_database_is_507_and_the_same_update_succeeds_later(server: Server) -> None:
     async def limit_pages(count: int) -> None:
         limit = text(f"PRAGMA max_page_count = {count}")
