@@ -87,7 +87,7 @@ class DirectDownloads:
         if digest not in self._present:
             return False
         self._pins[digest] += 1
-        stack.callback(self._pins.subtract, (digest,))
+        stack.callback(self._unpin, digest)
         return True
 
     async def hold(
@@ -120,6 +120,11 @@ class DirectDownloads:
             if excess <= 0:
                 break
             excess -= self._present.pop(digest)[0]
+
+    def _unpin(self, digest: bytes) -> None:
+        self._pins[digest] -= 1
+        if not self._pins[digest]:
+            del self._pins[digest]
 
 
 def _opened(digest: bytes, found: Location) -> Blob:

@@ -231,14 +231,14 @@ class _Members:
     async def take_part(self, index: int) -> None:
         """Run one client until its tasks have ended; then examine its model if there is an examination."""
         fleet, secret = self.fleet, self.fleet.secret(index)
-        transport: Transport = (direct := DirectTransport(self.federation, GRANTS, secret))
+        direct = DirectTransport(self.federation, GRANTS, secret)
+        transport: Transport = direct
         if index != EVALUATOR:
             transport = self.disturbed(transport, fleet.plan, index, self.clock.sleep)
         if self.examination is not None:
             transport = EvaluatedModelTransport(transport, fleet.folder(index).with_suffix(".measured"))
         # An examination, perhaps of a run that was resumed after its end, needs a model that the engine no longer has.
-        in_folder = self.examination is not None
-        downloads = DirectDownloads(direct.locate, self.shared, self._cached_bytes)
+        examined = self.examination is not None
         client = EdgeClient(
             SERVER,
             fleet.folder(index),
@@ -252,7 +252,7 @@ class _Members:
             private_generator=partial(private_generator, secret),
             transport=LongPollTransport(transport, self.idle, index),
             engine_factory=self._engine,
-            cache=fleet.cache(index) if in_folder else downloads,
+            cache=fleet.cache(index) if examined else DirectDownloads(direct.locate, self.shared, self._cached_bytes),
             features=self.features,
             max_cache_bytes=self._cached_bytes,
             executor=self.executor,

@@ -80,6 +80,11 @@ class StateAddress:
     bucket: Bucket | None = None  # of blobs that do not fit a row; None: files in the folder
     cache_bytes: int = MAX_CACHE_BYTES  # of the folder, for copies of these
 
+    @property
+    def is_here(self) -> bool:
+        """True if all of it is in the folder."""
+        return self.database is None and self.bucket is None
+
     @classmethod
     def of(cls, found: "Path | StateAddress") -> "StateAddress":
         """The address of a state that is all in a folder, or the given one."""

@@ -15,16 +15,15 @@ import os
 import shutil
 import sqlite3
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from hashlib import sha256
 from pathlib import Path
 
 from fedlens_server.errors import StoreUnusable, Unavailable
 from fedlens_server.store.address import Bucket, StateAddress
-from fedlens_server.store.copies.moving import copied_into, pieces_of, reader, snapshot
+from fedlens_server.store.copies.moving import Reader, copied_into, digest_of, pieces_of, reader, snapshot
 from fedlens_server.store.dialects import DATABASE_FILE, Sqlite
 from fedlens_server.store.incoming import MAX_ROW_BYTES, opened
 
@@ -83,8 +82,9 @@ def _make_in_folder(address: StateAddress, folder: Path, name: str, taken_at: fl
     digest, keys = _snapshot(address, fresh / DATABASE_FILE)
     copied_bytes = (fresh / DATABASE_FILE).stat().st_size
     missing = sorted(keys.keys() - {path.name for path in blobs.iterdir()})
+    read = reader(address)
     for blob in missing:
-        copied_bytes += _fetch(address, blob, keys[blob], blobs / blob)
+        copied_bytes += _fetch(read, blob, keys[blob], blobs / blob)
     _sync(blobs)
     about = Backup(taken_at=taken_at, database_sha256=digest)
     with (fresh / ABOUT).open("x", encoding="utf-8") as file:
@@ -107,8 +107,9 @@ def _make_in_bucket(
     digest, keys = _snapshot(address, scratch / DATABASE_FILE)
     copied_bytes = (scratch / DATABASE_FILE).stat().st_size
     missing = sorted(keys.keys() - {key.rpartition("/")[2] for key, _ in objects.list(BLOBS)})
+    read = reader(address)
     for blob in missing:
-        copied_bytes += _fetch(address, blob, keys[blob], scratch / blob)
+        copied_bytes += _fetch(read, blob, keys[blob], scratch / blob)
         objects.put(f"{BLOBS}/{blob}", scratch / blob)
         (scratch / blob).unlink()
     objects.put(f"{name}/{LISTED}", "\n".join(sorted(keys)).encode())
@@ -138,7 +139,7 @@ def check(backup: Place) -> Backup:
         database = Path(scratch) / DATABASE_FILE
         _restore_database(backup, about, database)
         for name in sorted(_named(database)):
-            if _digest(_pieces(backup, BLOBS, name)) != name:
+            if digest_of(_pieces(backup, BLOBS, name)) != name:
                 raise StoreUnusable(f"{_beside(backup) / name} is damaged; take an earlier backup")
     return about
 
@@ -245,12 +246,12 @@ def _snapshot(address: StateAddress, target: Path) -> tuple[str, dict[str, str |
         to.commit()
     with opened(target) as descriptor:
         os.fsync(descriptor)
-    return _digest(pieces_of(target)), {digest.hex(): key for digest, key in rows}
+    return digest_of(pieces_of(target)), {digest.hex(): key for digest, key in rows}
 
 
-def _fetch(address: StateAddress, blob: str, key: str | None, target: Path) -> int:
+def _fetch(read: Reader, blob: str, key: str | None, target: Path) -> int:
     """Copy a blob of the state; returns its size."""
-    if copied_into(target, reader(address, bytes.fromhex(blob), key)) != blob:
+    if copied_into(target, read(bytes.fromhex(blob), key)) != blob:
         target.unlink()
         raise OSError(0, "the bytes that are stored are not those that came", blob)
     return target.stat().st_size
@@ -261,13 +262,6 @@ def _named(database: Path) -> set[str]:
     with closing(sqlite3.connect(f"file:{database}?immutable=1", uri=True)) as read:
         rows = read.execute("SELECT digest FROM blobs WHERE size > ?", [MAX_ROW_BYTES])
         return {digest.hex() for (digest,) in rows}
-
-
-def _digest(pieces: Iterable[bytes]) -> str:
-    seen = sha256()
-    for piece in pieces:
-        seen.update(piece)
-    return seen.hexdigest()
 
 
 def _prune(folder: Path, keep: int) -> int:

@@ -5,7 +5,7 @@ database holds all of them or none, and a move that was stopped is begun again.
 """
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from hashlib import sha256
@@ -146,6 +146,7 @@ def _move_blobs(read: Connection, source: StateAddress, target: StateAddress) ->
     files = Files(target.folder / "blobs")
     if target.bucket is not None and source.bucket == target.bucket:
         return {row.digest: row.object for row in large}, 0
+    read_blob = reader(source)
     bucket = None if target.bucket is None else ObjectStore(target.bucket)
     if bucket is not None:
         bucket.check()
@@ -157,19 +158,19 @@ def _move_blobs(read: Connection, source: StateAddress, target: StateAddress) ->
         path = files.path(row.digest)
         if bucket is None:
             keys[row.digest] = None
-            if not path.is_file() or not _is(row.digest, pieces_of(path)):
+            if not path.is_file() or digest_of(pieces_of(path)) != row.digest.hex():
                 copied += 1
-                _copy(source, row.digest, row.object, path)
+                _copy(read_blob, row.digest, row.object, path)
             continue
         key = there.get(row.digest.hex())
-        if key is None or not _is(row.digest, bucket.read(key)):
+        if key is None or digest_of(bucket.read(key)) != row.digest.hex():
             key = new_key(row.digest)
             copied += 1
             fresh = files.incoming / row.digest.hex()
-            _copy(source, row.digest, row.object, fresh)
+            _copy(read_blob, row.digest, row.object, fresh)
             bucket.put(key, fresh)
             fresh.unlink()
-            if not _is(row.digest, bucket.read(key)):
+            if digest_of(bucket.read(key)) != row.digest.hex():
                 raise StoreUnusable(f"{target.bucket}: object {key} is not what was written; nothing was moved")
         keys[row.digest] = key
     files.sync()
@@ -194,11 +195,20 @@ def snapshot(source: Database, target: Path) -> None:
         writers.dispose()
 
 
-def reader(source: StateAddress, digest: bytes, key: str | None) -> Iterator[bytes]:
-    """The bytes of a blob that does not fit a row, piece by piece."""
-    if key is None or source.bucket is None:
-        return pieces_of(source.folder / "blobs" / digest.hex())
-    return ObjectStore(source.bucket).read(key)
+Reader = Callable[[bytes, str | None], Iterator[bytes]]
+"""The bytes of a blob that does not fit a row, piece by piece, by its digest and the key of its object."""
+
+
+def reader(source: StateAddress) -> Reader:
+    """What reads the blobs of a state, over one connection if they are objects."""
+    objects = None if source.bucket is None else ObjectStore(source.bucket)
+
+    def read(digest: bytes, key: str | None) -> Iterator[bytes]:
+        if key is None or objects is None:
+            return pieces_of(source.folder / "blobs" / digest.hex())
+        return objects.read(key)
+
+    return read
 
 
 def pieces_of(path: Path) -> Iterator[bytes]:
@@ -222,15 +232,16 @@ def copied_into(path: Path, pieces: Iterable[bytes]) -> str:
     return seen.hexdigest()
 
 
-def _is(digest: bytes, pieces: Iterable[bytes]) -> bool:
+def digest_of(pieces: Iterable[bytes]) -> str:
+    """The SHA-256 of bytes that come piece by piece, in hexadecimal."""
     seen = sha256()
     for piece in pieces:
         seen.update(piece)
-    return seen.digest() == digest
+    return seen.hexdigest()
 
 
-def _copy(source: StateAddress, digest: bytes, key: str | None, target: Path) -> None:
-    if copied_into(target, reader(source, digest, key)) != digest.hex():
+def _copy(read: Reader, digest: bytes, key: str | None, target: Path) -> None:
+    if copied_into(target, read(digest, key)) != digest.hex():
         target.unlink()
         raise StoreUnusable(f"blob {digest.hex()} is damaged; nothing was moved. Restore a backup")
 
