@@ -30,6 +30,7 @@ from fedlens_server.store.incoming import MAX_ROW_BYTES, opened
 BLOBS = "blobs"
 ABOUT = "backup.json"
 LISTED = "blobs.txt"
+_SCRATCH = "backup-"  # in the state's folder, while a backup goes into a bucket
 Place = Path | Bucket
 """Of all backups."""
 
@@ -69,7 +70,9 @@ def make(address: StateAddress, place: Place, taken_at: float, keep: int = 0) ->
     name = datetime.fromtimestamp(taken_at, UTC).strftime("%Y-%m-%dT%H-%M-%S.%fZ")
     if isinstance(place, Path):
         return _make_in_folder(address, place, name, taken_at, keep)
-    with tempfile.TemporaryDirectory(dir=address.folder, prefix="backup-") as scratch:
+    for left in address.folder.glob(f"{_SCRATCH}*"):
+        shutil.rmtree(left)  # a kill ended that backup
+    with tempfile.TemporaryDirectory(dir=address.folder, prefix=_SCRATCH) as scratch:
         return _make_in_bucket(address, place, name, taken_at, keep, Path(scratch))
 
 

@@ -176,6 +176,16 @@ def test_a_state_elsewhere_is_backed_up_into_a_folder_or_a_bucket_and_restored(
         assert gone not in restored.blobs.sizes
 
 
+def test_what_a_killed_backup_into_a_bucket_left_goes_with_the_next(store: Store, gateway: Gateway) -> None:
+    left = store.folder / "backup-killed"
+    left.mkdir()
+    (left / "server.sqlite3").write_bytes(b"half of it")
+
+    backups.make(store.address, gateway.bucket(), 0.0)
+
+    assert list(store.folder.glob("backup-*")) == []
+
+
 def test_damage_in_a_bucket_is_found(store: Store, gateway: Gateway, tmp_path: Path) -> None:
     digest, place = put(store, LARGE), gateway.bucket()
     saved = place / backups.make(store.address, place, 0.0).name
