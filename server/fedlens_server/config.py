@@ -274,7 +274,7 @@ class LimitsSection(_Section):
     )
     max_connections: int | None = _key(
         "Most connections of clients; of more, the one that has been open for longest without a request is closed. "
-        "Unset: as many as the process may open files, less 512.",
+        "Unset: as many as the process may open files, less 1,024 (or half of them).",
         "an integer from 1",
         default=None,
         ge=1,

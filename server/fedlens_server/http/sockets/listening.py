@@ -18,9 +18,12 @@ from fedlens_server.http.service import SERVICE, SIDE
 from fedlens_server.http.sockets.addresses import Addresses
 
 # Files that are no connections: the database, blobs, sockets, and what a burst takes.
-RESERVED_FILES = 512
+RESERVED_FILES = 1024
 MAX_OPERATORS = 100
-MAX_BACKLOG = 128
+MAX_ACCEPTED = WAITING = 128
+# A connection too many has its file for four turns of the loop, and each turn accepts anew: accepted, made a transport,
+# counted and aborted, closed. The other half of the reserve is for files that are no connections.
+_SHARE_OF_A_TURN = 8
 SOCKET_MODE = 0o660
 _SOCKET_IS = "it must be a path on which no process listens, in a folder in which the server may write"
 
@@ -93,10 +96,19 @@ def most_connections() -> int:
     return max(soft_limit - RESERVED_FILES, soft_limit // 2)
 
 
-def _backlog() -> int:
-    """Connections that are taken at once before the number is looked at: fewer than there are files in reserve."""
+def _accepted_at_once() -> int:
+    """Connections that one turn of the loop accepts before anybody counts them."""
     soft_limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return min(MAX_BACKLOG, (soft_limit - most_connections()) // 2)
+    return max(1, min(MAX_ACCEPTED, (soft_limit - most_connections()) // _SHARE_OF_A_TURN))
+
+
+async def _start(site: web.BaseSite) -> None:
+    """Listen; the kernel holds `WAITING` connections, also where asyncio would have it hold only those of a turn."""
+    await site.start()
+    assert isinstance(site._server, asyncio.Server)
+    for each in site._server.sockets:
+        with socket.fromfd(each.fileno(), each.family, each.type) as listening:
+            listening.listen(WAITING)
 
 
 async def close(runners: Sequence[web.AppRunner], within_s: float) -> None:
@@ -114,9 +126,9 @@ async def listen(runner: web.AppRunner, host: str, port: int, context: ssl.SSLCo
     Raises:
         ConfigError: The address is taken or is none of this machine; `key` names it as in the config.
     """
-    site = web.TCPSite(runner, host, port, ssl_context=context, backlog=_backlog())
+    site = web.TCPSite(runner, host, port, ssl_context=context, backlog=_accepted_at_once())
     try:
-        await site.start()
+        await _start(site)
     except OSError as error:
         raise ConfigError(f"{key}: cannot listen on {host}:{port}: {error.strerror or error}") from error
     taken = runner.addresses[0][1]
@@ -134,7 +146,7 @@ async def listen_on_socket(runner: web.AppRunner, path: Path, key: str) -> str:
         site = _SocketSite(runner, path, _bound(path))
     except OSError as error:
         raise ConfigError(f"{key}: cannot listen on {path}: {error.strerror or error}; {_SOCKET_IS}") from error
-    await site.start()
+    await _start(site)
     return f"unix:{path}"
 
 
@@ -159,7 +171,7 @@ def _is_abandoned(path: Path) -> bool:
 
 class _SocketSite(web.SockSite):
     def __init__(self, runner: web.AppRunner, path: Path, listening: socket.socket) -> None:
-        super().__init__(runner, listening, backlog=_backlog())
+        super().__init__(runner, listening, backlog=_accepted_at_once())
         self._path = path
 
     async def stop(self) -> None:
