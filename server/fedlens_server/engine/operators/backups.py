@@ -9,8 +9,6 @@ from fedlens_server.store import Transaction
 from fedlens_server.store.copies import backups
 from fedlens_server.store.incoming import storage_full
 
-RETRY_MS = 30_000
-
 
 def make(federation: Federation, place: backups.Place | None, keep: int, by: Operator) -> admin_pb2.BackupResponse:
     """Back up the server into a folder of its machine or into a bucket. Blocks on the disk and the network.
@@ -34,7 +32,9 @@ def make(federation: Federation, place: backups.Place | None, keep: int, by: Ope
         with storage_full():
             made = backups.make(federation.store.address, place, taken_at, keep)
     except OSError as error:
-        raise Unavailable(f"no backup was made: {error.filename or place}: {error.strerror}", RETRY_MS) from error
+        raise Unavailable(
+            f"no backup was made: {error.filename or place}: {error.strerror}", backups.RETRY_MS
+        ) from error
     finally:
         _end(federation).result()
     return admin_pb2.BackupResponse(
@@ -52,7 +52,7 @@ def make(federation: Federation, place: backups.Place | None, keep: int, by: Ope
 def _begin(federation: Federation, transaction: Transaction, by: Operator) -> float:
     blobs = federation.store.blobs
     if blobs.keeps_files:
-        raise SlowDown("another backup is being made; try again when it has ended", RETRY_MS)
+        raise SlowDown("another backup is being made; try again when it has ended", backups.RETRY_MS)
     audit.record(federation, transaction, by, "backup", "")
     transaction.after_commit(blobs.keep_files)
     return federation.clock.now()

@@ -2,37 +2,59 @@
 
     blobs/<sha256>          large blobs
     <time>/server.sqlite3   a snapshot of the database, whatever kind of database it is
-    <time>/blobs.txt        the blobs that it names; in a bucket alone
+    <time>/blobs.txt        the blobs that it names
     <time>/backup.json      its time and digest
-    .<anything>             of a backup that has not ended, or that is being removed; the next backup deletes it
+    .backup-<anything>      in a folder, while a backup is made
 
-In a folder a backup has its name only when all of its files are on disk; in a bucket it is whole once it has its
-`backup.json`, which comes last and goes first.
+A backup is whole once it has its `backup.json`, which comes last and goes first. The next backup deletes what one left
+that was stopped, and nothing but files of these names.
 """
 
 import json
 import os
+import re
 import shutil
 import sqlite3
 import tempfile
-from collections.abc import Iterator
-from contextlib import closing, suppress
+from collections.abc import Iterable, Iterator
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Protocol
 
 from fedlens_server.errors import StoreUnusable, Unavailable
 from fedlens_server.store.address import Bucket, StateAddress
-from fedlens_server.store.copies.moving import Reader, copied_into, digest_of, pieces_of, reader, snapshot
+from fedlens_server.store.copies.folders import Folder, sync
+from fedlens_server.store.copies.moving import copied_into, digest_of, pieces_of, reader, snapshot
 from fedlens_server.store.dialects import DATABASE_FILE, Sqlite
 from fedlens_server.store.incoming import MAX_ROW_BYTES, opened
 
 BLOBS = "blobs"
 ABOUT = "backup.json"
 LISTED = "blobs.txt"
-_SCRATCH = "backup-"  # in the state's folder, while a backup goes into a bucket
+RETRY_MS = 30_000
+_SCRATCH = ".backup-"
+# With a dot before it: of a file in a folder, on which a kill came.
+_OWN = re.compile(rf"(\d{{4}}-\d\d-\d\dT[\d.-]+Z)/\.?({ABOUT}|{LISTED}|{DATABASE_FILE})|{BLOBS}/[0-9a-f]{{64}}")
 Place = Path | Bucket
 """Of all backups."""
+
+
+class Files(Protocol):
+    """The files of a place, by keys with a slash between their parts."""
+
+    def put(self, key: str, source: Path | bytes) -> None:
+        """Write a file, which nobody sees before it is whole; one that is given may be moved there."""
+
+    def read(self, key: str) -> Iterator[bytes]:
+        """The bytes of a file, piece by piece."""
+
+    def list(self) -> Iterator[tuple[str, float]]:
+        """All keys, each with the time at which it was written."""
+
+    def delete(self, keys: Iterable[str]) -> None:
+        """Delete files, if they are there."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,67 +90,32 @@ def make(address: StateAddress, place: Place, taken_at: float, keep: int = 0) ->
         Unavailable: A bucket or the database cannot be reached; likewise.
     """
     name = datetime.fromtimestamp(taken_at, UTC).strftime("%Y-%m-%dT%H-%M-%S.%fZ")
-    if isinstance(place, Path):
-        return _make_in_folder(address, place, name, taken_at, keep)
-    for left in address.folder.glob(f"{_SCRATCH}*"):
-        shutil.rmtree(left)  # a kill ended that backup
-    with tempfile.TemporaryDirectory(dir=address.folder, prefix=_SCRATCH) as scratch:
-        return _make_in_bucket(address, place, name, taken_at, keep, Path(scratch))
-
-
-def _make_in_folder(address: StateAddress, folder: Path, name: str, taken_at: float, keep: int) -> Copied:
-    blobs = folder / BLOBS
-    blobs.mkdir(parents=True, exist_ok=True, mode=0o700)
-    _sweep(folder)
-    fresh = folder / f".{name}"
-    fresh.mkdir(mode=0o700)
-    digest, keys = _snapshot(address, fresh / DATABASE_FILE)
-    copied_bytes = (fresh / DATABASE_FILE).stat().st_size
-    missing = sorted(keys.keys() - {path.name for path in blobs.iterdir()})
-    read = reader(address)
-    for blob in missing:
-        copied_bytes += _fetch(read, blob, keys[blob], blobs / blob)
-    _sync(blobs)
-    about = Backup(taken_at=taken_at, database_sha256=digest)
-    with (fresh / ABOUT).open("x", encoding="utf-8") as file:
-        json.dump(asdict(about), file)
-        file.flush()
-        os.fsync(file.fileno())
-    _sync(fresh)
-    fresh.rename(folder / name)
-    _sync(folder)
-    removed = _prune(folder, keep) if keep else 0
-    return Copied(name=name, blobs=len(keys), copied=len(missing), copied_bytes=copied_bytes, removed=removed)
-
-
-def _make_in_bucket(
-    address: StateAddress, bucket: Bucket, name: str, taken_at: float, keep: int, scratch: Path
-) -> Copied:
-    from fedlens_server.store.objects import ObjectStore
-
-    objects = ObjectStore(bucket)
-    digest, keys = _snapshot(address, scratch / DATABASE_FILE)
-    copied_bytes = (scratch / DATABASE_FILE).stat().st_size
-    missing = sorted(keys.keys() - {key.rpartition("/")[2] for key, _ in objects.list(BLOBS)})
-    read = reader(address)
-    for blob in missing:
-        copied_bytes += _fetch(read, blob, keys[blob], scratch / blob)
-        objects.put(f"{BLOBS}/{blob}", scratch / blob)
-        (scratch / blob).unlink()
-    objects.put(f"{name}/{LISTED}", "\n".join(sorted(keys)).encode())
-    objects.put(f"{name}/{DATABASE_FILE}", scratch / DATABASE_FILE)
-    about = Backup(taken_at=taken_at, database_sha256=digest)
-    objects.put(f"{name}/{ABOUT}", json.dumps(asdict(about)).encode())
-    there = [key for key, _ in objects.list()]
-    whole = sorted(key.rpartition("/")[0] for key in there if key.endswith(f"/{ABOUT}"))
-    stay = whole[-keep:] if keep else whole
-    left = {key for key in there if key.rpartition("/")[0] not in (*stay, BLOBS) and key.count("/") == 1}
-    objects.delete(key for key in left if key.endswith(f"/{ABOUT}"))
-    objects.delete(key for key in left if not key.endswith(f"/{ABOUT}"))
-    named = {f"{BLOBS}/{blob}" for one in stay for blob in b"".join(objects.read(f"{one}/{LISTED}")).decode().split()}
-    objects.delete(key for key in there if key.startswith(f"{BLOBS}/") and key not in named)
-    removed = len(whole) - len(stay)
-    return Copied(name=name, blobs=len(keys), copied=len(missing), copied_bytes=copied_bytes, removed=removed)
+    files = _files(place)
+    # Not beside the state, if there is another disk: that may be nearly full, and its server needs the rest.
+    near = place if isinstance(place, Path) else address.folder
+    near.mkdir(parents=True, exist_ok=True, mode=0o700)
+    for left in near.glob(f"{_SCRATCH}*"):
+        shutil.rmtree(left)
+    with tempfile.TemporaryDirectory(dir=near, prefix=_SCRATCH) as scratch:
+        database = Path(scratch) / DATABASE_FILE
+        digest, blobs = _snapshot(address, database)
+        copied_bytes = database.stat().st_size
+        there = {key.removeprefix(f"{BLOBS}/") for key, _ in files.list()}
+        missing = sorted(blobs.keys() - there)
+        read = reader(address)
+        for blob in missing:
+            copy = Path(scratch) / blob
+            if copied_into(copy, read(bytes.fromhex(blob), blobs[blob])) != blob:
+                told = f"no backup was made: blob {blob}, as it is stored, is damaged; restore a backup"
+                raise Unavailable(told, RETRY_MS)
+            copied_bytes += copy.stat().st_size
+            files.put(f"{BLOBS}/{blob}", copy)
+            copy.unlink(missing_ok=True)
+        files.put(f"{name}/{LISTED}", "\n".join(sorted(blobs)).encode())
+        files.put(f"{name}/{DATABASE_FILE}", database)
+    files.put(f"{name}/{ABOUT}", json.dumps(asdict(Backup(taken_at=taken_at, database_sha256=digest))).encode())
+    removed = _prune(files, keep)
+    return Copied(name=name, blobs=len(blobs), copied=len(missing), copied_bytes=copied_bytes, removed=removed)
 
 
 def check(backup: Place) -> Backup:
@@ -137,13 +124,14 @@ def check(backup: Place) -> Backup:
     Raises:
         StoreUnusable: It is no whole backup, or a file is missing or damaged.
     """
-    about = _about(backup)
+    kept = _Kept(backup)
+    about = kept.about()
     with tempfile.TemporaryDirectory() as scratch:
         database = Path(scratch) / DATABASE_FILE
-        _restore_database(backup, about, database)
-        for name in sorted(_named(database)):
-            if digest_of(_pieces(backup, BLOBS, name)) != name:
-                raise StoreUnusable(f"{_beside(backup) / name} is damaged; take an earlier backup")
+        kept.write_database(about, database)
+        for blob in sorted(_named(database)):
+            if digest_of(kept.pieces(f"{BLOBS}/{blob}")) != blob:
+                raise kept.damaged(f"{BLOBS}/{blob}")
     return about
 
 
@@ -155,20 +143,21 @@ def restore(backup: Place, data: Path) -> Backup:
     Raises:
         StoreUnusable: As `check`; or `data` is not empty or cannot be written.
     """
-    about = _about(backup)
+    kept = _Kept(backup)
+    about = kept.about()
     database = data / f"{DATABASE_FILE}.incoming"
     try:
         if data.exists() and any(data.iterdir()):
             raise StoreUnusable(f"{data} is not empty; name a new folder, or move what is in it away")
         (data / BLOBS).mkdir(parents=True, exist_ok=True, mode=0o700)
         data.chmod(0o700)
-        _restore_database(backup, about, database)
-        for name in sorted(_named(database)):
-            if copied_into(data / BLOBS / name, _pieces(backup, BLOBS, name)) != name:
-                raise StoreUnusable(f"{_beside(backup) / name} is damaged; take an earlier backup, and remove {data}")
-        _sync(data / BLOBS)
+        kept.write_database(about, database)
+        for blob in sorted(_named(database)):
+            if copied_into(data / BLOBS / blob, kept.pieces(f"{BLOBS}/{blob}")) != blob:
+                raise kept.damaged(f"{BLOBS}/{blob}", f", and remove {data}")
+        sync(data / BLOBS)
         database.rename(data / DATABASE_FILE)
-        _sync(data)
+        sync(data)
     except OSError as error:
         raise StoreUnusable(f"{error.filename or data}: {error.strerror}") from error
     return about
@@ -180,49 +169,53 @@ def place_of(text: str) -> Place:
     Raises:
         ValueError: It names a bucket that cannot be one.
     """
-    return Bucket.parse(text) if text.startswith("s3://") else Path(text)
+    return Bucket.parse(text) if text.startswith("s3://") else Path(text).absolute()
 
 
-def _restore_database(backup: Place, about: Backup, target: Path) -> None:
-    if copied_into(target, _pieces(backup, DATABASE_FILE)) != about.database_sha256:
-        raise StoreUnusable(f"{backup / DATABASE_FILE} is damaged; take another backup")
+class _Kept:
+    """A backup, to be read."""
 
-
-def _beside(backup: Place) -> Place:
-    return (backup.parent if isinstance(backup, Path) else _split(backup)[0]) / BLOBS
-
-
-def _split(backup: Bucket) -> tuple[Bucket, str]:
-    prefix, _, name = backup.prefix.rpartition("/")
-    return Bucket(backup.name, prefix), name
-
-
-def _pieces(backup: Place, *names: str) -> Iterator[bytes]:
-    """A file of a backup, or a blob beside it."""
-    try:
+    def __init__(self, backup: Place) -> None:
+        self._backup = backup
         if isinstance(backup, Path):
-            yield from pieces_of((backup.parent if len(names) > 1 else backup).joinpath(*names))
+            self._place: Place = backup.parent
+            self._name = backup.name
         else:
-            from fedlens_server.store.objects import ObjectStore
+            prefix, _, self._name = backup.prefix.rpartition("/")
+            self._place = Bucket(backup.name, prefix)
+        self._files = _files(self._place)
 
-            place, name = _split(backup)
-            yield from ObjectStore(place).read("/".join(names if len(names) > 1 else (name, *names)))
-    except OSError as error:
-        raise StoreUnusable(f"{error.filename} cannot be read: {error.strerror}; take an earlier backup") from error
-    except Unavailable as error:
-        raise StoreUnusable(f"{backup}: {'/'.join(names)}: {error}") from error
+    def about(self) -> Backup:
+        try:
+            return Backup(**json.loads(b"".join(self.pieces(f"{self._name}/{ABOUT}"))))
+        except (StoreUnusable, ValueError, TypeError) as error:
+            raise StoreUnusable(
+                f"{self._backup} is no whole backup ({error}); name one that `fedlens backup` has written, such as "
+                "2026-01-31T04-00-00.000000Z"
+            ) from error
+
+    def write_database(self, about: Backup, target: Path) -> None:
+        key = f"{self._name}/{DATABASE_FILE}"
+        if copied_into(target, self.pieces(key)) != about.database_sha256:
+            raise self.damaged(key)
+
+    def pieces(self, key: str) -> Iterator[bytes]:
+        try:
+            yield from self._files.read(key)
+        except (OSError, Unavailable) as error:
+            reason = error.strerror if isinstance(error, OSError) else error
+            raise StoreUnusable(f"{self._place / key} cannot be read: {reason}; take an earlier backup") from error
+
+    def damaged(self, key: str, advice: str = "") -> StoreUnusable:
+        return StoreUnusable(f"{self._place / key} is damaged; take an earlier backup{advice}")
 
 
-def _about(backup: Place) -> Backup:
-    try:
-        if isinstance(backup, Path) and backup.name.startswith("."):
-            raise ValueError("it has not been finished")
-        return Backup(**json.loads(b"".join(_pieces(backup, ABOUT))))
-    except (StoreUnusable, ValueError, TypeError) as error:
-        raise StoreUnusable(
-            f"{backup} is no whole backup ({error}); name one that `fedlens backup` has written, such as "
-            "2026-01-31T04-00-00.000000Z"
-        ) from error
+def _files(place: Place) -> Files:
+    if isinstance(place, Path):
+        return Folder(place)
+    from fedlens_server.store.objects import ObjectStore
+
+    return ObjectStore(place)
 
 
 def _snapshot(address: StateAddress, target: Path) -> tuple[str, dict[str, str | None]]:
@@ -252,14 +245,6 @@ def _snapshot(address: StateAddress, target: Path) -> tuple[str, dict[str, str |
     return digest_of(pieces_of(target)), {digest.hex(): key for digest, key in rows}
 
 
-def _fetch(read: Reader, blob: str, key: str | None, target: Path) -> int:
-    """Copy a blob of the state; returns its size."""
-    if copied_into(target, read(bytes.fromhex(blob), key)) != blob:
-        target.unlink()
-        raise OSError(0, "the bytes that are stored are not those that came", blob)
-    return target.stat().st_size
-
-
 def _named(database: Path) -> set[str]:
     """The names of the blobs' files that a snapshot names."""
     with closing(sqlite3.connect(f"file:{database}?immutable=1", uri=True)) as read:
@@ -267,29 +252,18 @@ def _named(database: Path) -> set[str]:
         return {digest.hex() for (digest,) in rows}
 
 
-def _prune(folder: Path, keep: int) -> int:
-    """Remove all but the latest backups, then the blobs that none names any more."""
-    whole = sorted(path for path in folder.iterdir() if (path / ABOUT).is_file() and path.name[0] != ".")
-    for path in whole[:-keep]:
-        path.rename(folder / f".{path.name}")
-    _sync(folder)
-    _sweep(folder)
-    named = set[str]().union(*(_named(path / DATABASE_FILE) for path in whole[-keep:]))
-    for blob in (folder / BLOBS).iterdir():
-        if blob.name not in named:
-            blob.unlink()
-    return len(whole[:-keep])
-
-
-def _sweep(folder: Path) -> None:
-    """Delete what unfinished backups left."""
-    for path in folder.glob(".*"):
-        shutil.rmtree(path)
-    for path in (folder / BLOBS).glob(".*"):
-        with suppress(FileNotFoundError):
-            path.unlink()
-
-
-def _sync(folder: Path) -> None:
-    with opened(folder) as descriptor:
-        os.fsync(descriptor)
+def _prune(files: Files, keep: int) -> int:
+    """Remove all but the latest backups, what stopped ones left, and the blobs that none names any more."""
+    own = {key: found[1] for key, _ in files.list() if (found := _OWN.fullmatch(key))}
+    whole = sorted(str(name) for key, name in own.items() if key.endswith(f"/{ABOUT}"))
+    stay = whole[-keep:]
+    named = {blob for name in stay for blob in b"".join(files.read(f"{name}/{LISTED}")).decode().split()}
+    left = {
+        key
+        for key, name in own.items()
+        if (key.removeprefix(f"{BLOBS}/") not in named if name is None else name not in stay)
+    }
+    abouts = {key for key in left if key.endswith(f"/{ABOUT}")}
+    files.delete(abouts)
+    files.delete(left - abouts)
+    return len(whole) - len(stay)

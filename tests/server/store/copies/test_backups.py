@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fedlens_server.errors import StoreUnusable
+from fedlens_server.errors import StoreUnusable, Unavailable
 from fedlens_server.store import StateAddress, Store
 from fedlens_server.store.copies import backups
 from fedlens_server.store.objects import ObjectStore
@@ -20,8 +20,8 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 from fedlens_server.store import StateAddress
-from fedlens_server.store.copies import backups
-backups._sync = lambda folder: os.kill(os.getpid(), signal.SIGKILL)
+from fedlens_server.store.copies import backups, folders
+folders.sync = lambda folder: os.kill(os.getpid(), signal.SIGKILL)
 backups.make(StateAddress(folder=Path(sys.argv[1])), Path(sys.argv[2]), 0.0)
 """
 
@@ -90,9 +90,11 @@ def test_a_backup_that_is_killed_does_not_look_whole_and_the_next_one_clears_it_
     command = [sys.executable, "-c", KILLED, str(store.folder), str(folder)]
 
     killed = subprocess.run(command, check=False).returncode
-    (left,) = folder.glob(".*")
-    with pytest.raises(StoreUnusable, match="is no whole backup"):
-        backups.check(left)
+    for left in folder.iterdir():
+        with pytest.raises(StoreUnusable, match="is no whole backup"):
+            backups.check(left)
+    (folder / "1970-01-01T00-00-00.500000Z").mkdir()
+    (folder / "1970-01-01T00-00-00.500000Z" / ".blobs.txt").write_bytes(b"half of a list")
     made = backups.make(store.address, folder, 1.0)
 
     assert killed == -signal.SIGKILL
@@ -176,14 +178,41 @@ def test_a_state_elsewhere_is_backed_up_into_a_folder_or_a_bucket_and_restored(
         assert gone not in restored.blobs.sizes
 
 
+def test_what_is_not_of_a_backup_stays(store: Store, folder: Path) -> None:
+    (folder / "photos").mkdir(parents=True)
+    others = [folder / "README", folder / "photos" / "one.jpg", folder / ".hidden"]
+    for path in others:
+        path.write_bytes(b"of somebody else")
+
+    backups.make(store.address, folder, 0.0, keep=1)
+    backups.make(store.address, folder, 1.0, keep=1)
+
+    assert all(path.exists() for path in others)
+
+
+@pytest.mark.parametrize("where", ["folder", "bucket"])
+def test_a_damaged_blob_of_the_state_is_not_backed_up(
+    where: str, store: Store, folder: Path, request: pytest.FixtureRequest
+) -> None:
+    digest = put(store, LARGE)
+    place = folder if where == "folder" else request.getfixturevalue("gateway").bucket()
+    store.blobs.files.path(digest).write_bytes(LARGE[::-1])
+
+    with pytest.raises(Unavailable, match=f"blob {digest.hex()}, as it is stored, is damaged"):
+        backups.make(store.address, place, 0.0)
+
+    files = backups._files(place)
+    assert list(files.list()) == []
+
+
 def test_what_a_killed_backup_into_a_bucket_left_goes_with_the_next(store: Store, gateway: Gateway) -> None:
-    left = store.folder / "backup-killed"
+    left = store.folder / ".backup-killed"
     left.mkdir()
     (left / "server.sqlite3").write_bytes(b"half of it")
 
     backups.make(store.address, gateway.bucket(), 0.0)
 
-    assert list(store.folder.glob("backup-*")) == []
+    assert list(store.folder.glob(".backup-*")) == []
 
 
 def test_damage_in_a_bucket_is_found(store: Store, gateway: Gateway, tmp_path: Path) -> None:
