@@ -1,11 +1,11 @@
 """What clients that lie cost, by method and attack: accuracy without attack, without rules, and with the defaults.
 
-    python -m bench.attacks [--folder DIR] [--seeds 1 2 3] [--bad 4] [--clients 20] [METHOD ...]
+    python -m bench.attacks [METHOD ...] [--folder DIR] [--seeds 1 2 3] [--bad 4] [--clients 20]
 
 Federations in this process, of the product's clients, methods and round engine: scikit-learn's digits, a head on a
 frozen EfficientNet-Lite0 (for FedBN, f-FedAP and FedConcat a whole LeNet-5), 20 clients with Dirichlet(0.5) classes,
-all in each of 30 rounds, of which the first 4 lie in each. Each run leaves a file in the folder, and the same command
-goes on from there. It prints the table of docs/robust-rules.md.
+all in each of 30 rounds, of which the first 4 lie in each. Each run adds its line to docs/results/attacks.csv, and the
+same command goes on from there. It prints the table of docs/robust-rules.md.
 
     attack     what a bad client uploads instead of its update
     absent     that it had no photos: no attack, but the others lack what it knows
@@ -18,15 +18,18 @@ goes on from there. It prints the table of docs/robust-rules.md.
 
 import argparse
 import asyncio
+import csv
 import json
 import tempfile
 import tomllib
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from hashlib import sha256
+from itertools import islice
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,7 +41,6 @@ from fedlens.compare.results import run_values
 from fedlens.compare.run import running
 from fedlens.compare.run.direct_transport import DirectTransport
 from fedlens.compare.study import parse_study
-from fedlens.whole_file import replacing
 from fedlens_edge_client.client.transport import Blobs, Transport
 from fedlens_edge_client.emulation.faults import FaultPlan
 from fedlens_edge_client.emulation.fleet.config import FleetConfig
@@ -49,6 +51,7 @@ from fedlens_proto import blob, wire
 from fedlens_proto.v1 import update_pb2
 from fedlens_server.planning.local_plans import WEIGHTS
 
+KEPT = Path(__file__).parent.parent / "docs" / "results" / "attacks.csv"
 CLAIMED = 10**6
 HUGE = 3e38
 ATTACKS = ("absent", "huge", "flip", "noise", "photos", "labels")
@@ -57,10 +60,10 @@ OFF = dict.fromkeys(DEFAULTS, False)
 STUDY = """
 name = "attacks"
 clients = {clients}
-rounds = {rounds}
+rounds = 30
 epochs = 2
 seeds = {seeds}
-evaluate_every = {rounds}
+evaluate_every = 30
 personal_evaluation = true
 
 [photos]
@@ -236,6 +239,35 @@ def accuracy(folder: Path, run: RunPlan, attack: str, rules: dict[str, bool], ba
     return fmean(each["correct"] / each["count"] for each in found)
 
 
+class Run(NamedTuple):
+    """One federation of a setting."""
+
+    method: str
+    attack: str  # empty: none
+    rules: bool
+    seed: int
+
+
+class Results:
+    """Accuracies that earlier calls found, of one setting; None: the task failed."""
+
+    def __init__(self, bad: int, clients: int, file: Path = KEPT) -> None:
+        """Of `bad` among `clients`; an empty file, or none, holds no results."""
+        self._file, self._setting = file, [str(bad), str(clients)]
+        self.found: dict[Run, float | None] = {}
+        with suppress(FileNotFoundError), file.open(newline="", encoding="utf-8") as lines:
+            for *setting, method, attack, rules, seed, found in islice(csv.reader(lines), 1, None):
+                if setting == self._setting:
+                    self.found[Run(method, attack, rules == "yes", int(seed))] = float(found) if found else None
+
+    def add(self, run: Run, found: float | None) -> None:
+        """Keep a result."""
+        self.found[run] = found
+        line = [*self._setting, run.method, run.attack, "yes" if run.rules else "no", run.seed]
+        with self._file.open("a", newline="", encoding="utf-8") as lines:
+            csv.writer(lines, lineterminator="\n").writerow([*line, "" if found is None else round(found, 6)])
+
+
 def cases() -> list[tuple[str, dict[str, bool]]]:
     """Attacks and rules, the empty attack first."""
     return [("", OFF), ("", DEFAULTS)] + [(attack, rules) for attack in ATTACKS for rules in (OFF, DEFAULTS)]
@@ -251,25 +283,19 @@ def cell(values: Sequence[float | None]) -> str:
     return " ".join(filter(None, (mean, f"({failed} of {len(values)} failed)" if failed and known else ""))) or "fails"
 
 
-def table(folder: Path, methods: Sequence[str], seeds: Sequence[int]) -> str:
+def table(results: Results, methods: Sequence[str], seeds: Sequence[int]) -> str:
     """The kept results as Markdown: for each attack without and with rules."""
     heads = ["none", *ATTACKS]
     lines = ["| method | " + " | ".join(heads) + " |", "|---" * (1 + len(heads)) + "|"]
     for method in methods:
         cells = []
         for attack in ("", *ATTACKS):
-            pair = []
-            for rules in (OFF, DEFAULTS):
-                files = [_kept(folder, method, seed, attack, rules) for seed in seeds]
-                pair.append(cell([json.loads(file.read_text()) for file in files if file.is_file()]))
-            cells.append(" / ".join(pair))
+            runs = [[Run(method, attack, rules is DEFAULTS, seed) for seed in seeds] for rules in (OFF, DEFAULTS)]
+            cells.append(
+                " / ".join(cell([results.found[run] for run in each if run in results.found]) for each in runs)
+            )
         lines.append(f"| {method} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
-
-
-def _kept(folder: Path, method: str, seed: int, attack: str, rules: dict[str, bool]) -> Path:
-    named = "defaults" if rules["clip"] else "off"
-    return folder / "accuracies" / f"{method}-{attack or 'none'}-{named}-{seed}.json"
 
 
 def main() -> None:
@@ -280,26 +306,23 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--clients", type=int, default=20)
     parser.add_argument("--bad", type=int, default=4)
-    parser.add_argument("--rounds", type=int, default=30)
     given = parser.parse_args()
-    folder = given.folder / f"{given.bad}-of-{given.clients}"
-    (folder / "accuracies").mkdir(parents=True, exist_ok=True)
-    text = STUDY.format(clients=given.clients, rounds=given.rounds, seeds=list(given.seeds))
+    folder, results = given.folder / f"{given.bad}-of-{given.clients}", Results(given.bad, given.clients)
+    text = STUDY.format(clients=given.clients, seeds=list(given.seeds))
     text += "".join(f'\n[methods.{name}]\nmethod = "{name}"\n{METHODS[name]}\n' for name in given.methods)
     study = parse_study(tomllib.loads(text), folder, "bench/attacks.py")
     photos = study_photos(study.photos, given.folder / "cache", folder)
-    for run in plan(study, photos, folder).runs:
+    for plan_of_run in plan(study, photos, folder).runs:
         for attack, rules in cases():
-            kept = _kept(folder, run.label, run.seed, attack, rules)
-            if kept.is_file():
+            run = Run(plan_of_run.label, attack, rules is DEFAULTS, plan_of_run.seed)
+            if run in results.found:
                 continue
-            for bundle in run.bundles:
+            for bundle in plan_of_run.bundles:
                 export(folder, bundle, lambda stage: None)
-            found = accuracy(folder, run, attack, rules, given.bad)
-            with replacing(kept) as partial_file:
-                partial_file.write_text(json.dumps(found))
-            print(kept.stem, found, flush=True)
-    print(table(folder, given.methods, given.seeds))
+            found = accuracy(folder, plan_of_run, attack, rules, given.bad)
+            results.add(run, found)
+            print(*run, found, flush=True)
+    print(table(results, given.methods, given.seeds))
 
 
 if __name__ == "__main__":
