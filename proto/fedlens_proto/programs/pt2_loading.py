@@ -23,14 +23,14 @@ def load(vetted: bytes) -> ExportedProgram:
 
 @cache
 def _of_schema(cls: type) -> dict[str, Any]:
-    return typing.get_type_hints(cls, globalns=vars(schema))
+    return typing.get_type_hints(cls, globalns=schema.__dict__)
 
 
 def _type_hints(cls: type, globalns: dict[str, Any] | None = None, **others: Any) -> dict[str, Any]:
-    if globalns is vars(schema) and not others:
+    if globalns is schema.__dict__ and not others:
         return _of_schema(cls)
     return typing.get_type_hints(cls, globalns, **others)
 
 
 # torch's reader asks for the hints of the same few classes at each value of a file: more than half of its time.
-vars(serialize)["typing"] = SimpleNamespace(**(vars(typing) | {"get_type_hints": _type_hints}))
+serialize.__dict__["typing"] = SimpleNamespace(**(vars(typing) | {"get_type_hints": _type_hints}))
