@@ -11,7 +11,7 @@ CALLED_FROM := $(PWD)
 PYTHON ?= python3
 # For pip, such as the index of a CPU-only torch.
 PIP_ARGS ?=
-# For Maven, such as -o once everything was fetched; and --unsigned, for an APK without a signature.
+# For Maven, such as -T1 (with -o it makes no code from the .proto files); and --unsigned, for an APK without a signature.
 MVN_ARGS ?=
 APK_ARGS ?=
 PHOTOS ?=
@@ -38,7 +38,11 @@ help: ## list the targets
 install: $(STAMP) ## make .venv with everything in it
 
 $(STAMP): pyproject.toml constraints.txt
-	@if ! '$(BIN)/python' -c '' 2>/dev/null; then
+	@if [ -L '$(VENV)' ]; then
+	  echo "$(VENV) is a symbolic link: installing would point the environment behind it at this checkout; remove the link" >&2
+	  exit 1
+	fi
+	if ! '$(BIN)/python' -c '' 2>/dev/null; then
 	  $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "FedLens needs Python 3.11 or newer (PYTHON=...)")'
 	  rm -rf '$(VENV)'
 	  $(PYTHON) -m venv '$(VENV)'

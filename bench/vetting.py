@@ -4,20 +4,17 @@ Floor: torch's own loading of the same files, which follows the vetting. Each tu
 is known of earlier calls, but what torch imports on first use is there, as in a child that waits.
 """
 
-import io
-import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import torch
-from torch.export.pt2_archive._package import load_pt2
 
 from bench.row import Row, against_target, in_turns
 from fedlens_export import objectives
 from fedlens_export.models import whole_models
 from fedlens_export.network import CENTRED, Network
 from fedlens_export.programs import lowering, optimisers, parity, steps
-from fedlens_proto.programs import pt2_forms, pt2_values
+from fedlens_proto.programs import pt2_forms, pt2_loading, pt2_values
 
 MODEL, OBJECTIVE = "resnet50_whole", "meta_hf"
 SIDE, BATCH, CLASSES = 32, 16, 10
@@ -35,10 +32,8 @@ def measure(folder: Path) -> Iterator[Row]:
             pt2_values.vetted(raw)
 
     def load() -> None:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # torch warns about its own deprecations while loading
-            for raw in files:
-                load_pt2(io.BytesIO(raw))
+        for raw in files:
+            pt2_loading.load(raw)
 
     floor, found = in_turns(REPEATS, load, vet)
     yield against_target(

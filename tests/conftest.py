@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from fedlens_proto.manifest import Bundle
+from tests.once import once
 from tests.plugin_packages import look_again
 
 
@@ -45,4 +46,4 @@ def phone(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
     """The bundle of `phone_bundles.linear_bundle`, for any test that runs programs for phones: it takes seconds."""
     from tests.phone_bundles import linear_bundle
 
-    return linear_bundle(tmp_path_factory.mktemp("phone") / "bundle")
+    return once(tmp_path_factory, "phone", linear_bundle)

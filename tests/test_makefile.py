@@ -33,6 +33,20 @@ def test_a_missing_environment_is_made_first(tmp_path: Path) -> None:
     assert "-m venv" in dry_run("test", f"VENV={tmp_path}/none")
 
 
+def test_the_environment_of_another_checkout_is_not_taken(tmp_path: Path) -> None:
+    shutil.copy(REPOSITORY / "Makefile", tmp_path)
+    for name in ("pyproject.toml", "constraints.txt"):
+        (tmp_path / name).touch()
+    (tmp_path / "other").mkdir()
+    (tmp_path / ".venv").symlink_to("other")
+
+    done = subprocess.run(["make", "install"], cwd=tmp_path, check=False, capture_output=True, text=True)
+
+    assert done.returncode != 0
+    assert f"{tmp_path}/.venv is a symbolic link" in done.stderr
+    assert list((tmp_path / "other").iterdir()) == []
+
+
 def test_pip_gets_the_arguments_that_make_got() -> None:
     assert " --some-flag -e '.[dev]'" in dry_run("-W", "pyproject.toml", "test", "PIP_ARGS=--some-flag")
 

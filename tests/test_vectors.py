@@ -267,6 +267,26 @@ def test_every_code_of_a_refused_plan_has_a_vector() -> None:
     assert {case["code"] for case in read("plans.json")["refused_plans"]} == codes - instructions
 
 
+@pytest.mark.parametrize("case", read("links.json")["links"], ids=lambda case: case["name"])
+def test_a_port_reads_every_link(case: dict[str, Any]) -> None:
+    assert port.link(case["link"]) == {key: case[key] for key in ("server", "token", "pins", "ca", "publishers")}
+
+
+@pytest.mark.parametrize("case", read("links.json")["refused"], ids=lambda case: case["name"])
+def test_a_port_refuses_every_other_link_for_its_reason(case: dict[str, Any]) -> None:
+    with pytest.raises(LookupError) as refusal:
+        port.link(case["link"])
+
+    assert refusal.value.args == (case["code"],)
+
+
+def test_every_code_of_a_refused_link_has_a_vector() -> None:
+    (section,) = re.findall(r"^## Links\n(.*?)^## ", README, re.MULTILINE | re.DOTALL)
+    codes = re.findall(r"^- `([a-z-]+)`:", section, re.MULTILINE)
+
+    assert {case["code"] for case in read("links.json")["refused"]} == set(codes)
+
+
 @pytest.mark.parametrize(
     "case", read("photos/photos.json")["photos"], ids=lambda case: case["expected"].removesuffix(".f32")
 )

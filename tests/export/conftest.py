@@ -11,6 +11,7 @@ from fedlens_export.models import backbones
 from fedlens_proto.manifest import Bundle
 from tests.export import small
 from tests.export.small import CLASSES, SIDE
+from tests.once import once
 
 
 @pytest.fixture(scope="session")
@@ -20,7 +21,7 @@ def small_spec() -> ExportSpec:
 
 @pytest.fixture(scope="session")
 def whole_model(tmp_path_factory: pytest.TempPathFactory, small_spec: ExportSpec) -> Bundle:
-    return export_bundle(tmp_path_factory.mktemp("export") / "whole", small_spec)
+    return once(tmp_path_factory, "whole", lambda folder: export_bundle(folder, small_spec))
 
 
 @pytest.fixture(scope="session")

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from fedlens_edge_client.engines.torch import TorchEngine
 from fedlens_proto.manifest import Bundle
-from tests.vectors import blobs, draws, messages, pictures, plans, programs, statements
+from tests.vectors import blobs, draws, links, messages, pictures, plans, programs, statements
 from tests.vectors.forms import Files
 
 FOLDER = Path(__file__).parent
@@ -14,7 +14,8 @@ _DATA = ("blobs", "bundle", "messages", "photos", "plan", "statements", "updates
 
 def exact() -> Files:
     """The files in which every byte follows from the rules, on any machine."""
-    return blobs.files() | draws.files() | messages.files() | pictures.files() | plans.files() | statements.files()
+    rooms = (blobs, draws, links, messages, pictures, plans, statements)
+    return {name: content for room in rooms for name, content in room.files().items()}
 
 
 def written() -> Files:

@@ -1,14 +1,18 @@
 """A second implementation of what the vectors show, from their README alone, with struct and hashlib.
 
-It shares nothing with the packages, so that a vector and its description cannot be wrong together; the photos' files
-are the only thing that it does not decode itself.
+It shares nothing with the packages, so that a vector and its description cannot be wrong together; photos' files and
+certificates are the only things that it does not decode itself.
 """
 
+import re
+import ssl
 import struct
+from base64 import b64decode, urlsafe_b64decode
 from collections.abc import Callable, Sequence
 from hashlib import sha256
 from math import floor, prod
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 SIZES = {1: 4, 2: 2, 3: 1, 4: 8}
 FORMATS = {1: "f", 2: "e", 3: "b", 4: "q"}
@@ -192,3 +196,66 @@ def _scaled(line: list[int], size: int) -> list[int]:
         value = (1 << 21) + sum(f * pixel for f, pixel in zip(fixed, line[first:last], strict=True)) >> 22
         found.append(max(0, min(255, value)))
     return found
+
+
+# SubjectPublicKeyInfo of a point on P-256, up to its two coordinates of 32 bytes.
+_KEY = bytes.fromhex("3059301306072a8648ce3d020106082a8648ce3d03010703420004")
+
+
+def link(typed: str) -> dict[str, Any]:
+    """The content of a link; a LookupError holds the code of the refusal."""
+    text = re.sub(r"\s", "", typed)
+    beginning, _, query = text.partition("?")
+    _need(text != "", "empty")
+    _need("://" in text, "not-a-link")
+    _need(beginning.rstrip("/").lower() == "fedlens://enrol", "other-link")
+    values: dict[str, list[str]] = {"server": [], "token": [], "pin": [], "ca": [], "publisher": []}
+    for part in query.split("&"):
+        name, _, value = part.partition("=")
+        values.get(unquote(name), []).append(unquote(value))
+    _need(max(len(values["server"]), len(values["token"])) <= 1, "given-twice")
+    server, token = "".join(values["server"]).rstrip("/"), "".join(values["token"])
+    _need_address(server)
+    _need(token != "", "token-missing")
+    _need(re.fullmatch("[!-~]+", token) is not None, "token-with-spaces")
+    for pin in values["pin"]:
+        _need(re.fullmatch("sha256/[A-Za-z0-9+/]{43}=", pin) is not None, "pin-unreadable")
+        assert len(b64decode(pin[7:])) == 32
+    certificates = [_base64url(text, "ca-unreadable") for text in values["ca"]]
+    keys = [_base64url(text, "publisher-unreadable") for text in values["publisher"]]
+    for certificate in certificates:
+        try:
+            ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cadata=certificate)
+        except (ssl.SSLError, ValueError):
+            _need(False, "ca-unreadable")
+    for key in keys:
+        _need(key.startswith(_KEY) and len(key) == 91, "publisher-unreadable")
+    return {
+        "server": server,
+        "token": token,
+        "pins": values["pin"],
+        "ca": [certificate.hex() for certificate in certificates],
+        "publishers": [sha256(key).hexdigest() for key in keys],
+    }
+
+
+def _need_address(server: str) -> None:
+    _need(server != "", "server-missing")
+    try:
+        address = urlsplit(server)
+    except ValueError:
+        raise LookupError("server-unreadable") from None
+    _need(bool(address.scheme and address.hostname), "server-unreadable")
+    own_machine = address.scheme == "http" and address.hostname in ("localhost", "127.0.0.1")
+    _need(address.scheme == "https" or own_machine, "server-not-secure")
+    _need(not (address.username or address.query or address.fragment), "server-with-more")
+
+
+def _base64url(text: str, code: str) -> bytes:
+    _need(re.fullmatch("[A-Za-z0-9_-]+={0,2}", text) is not None, code)
+    return urlsafe_b64decode(text.rstrip("=") + "=" * (-len(text.rstrip("=")) % 4))
+
+
+def _need(condition: bool, code: str) -> None:
+    if not condition:
+        raise LookupError(code)

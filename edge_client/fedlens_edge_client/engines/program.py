@@ -1,18 +1,15 @@
 """A `.pt2` program of a bundle as a function over flat tensors."""
 
-import io
-import warnings
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor, fx
-from torch.export.pt2_archive._package import load_pt2
 
 from fedlens_edge_client.engines import BundleUnusable
 from fedlens_edge_client.engines.flat import flat_function
 from fedlens_edge_client.engines.loaded import OwnProgram, check_slots
 from fedlens_proto.errors import ProgramRefused
-from fedlens_proto.programs import pt2_values
+from fedlens_proto.programs import pt2_loading, pt2_values
 from fedlens_proto.v1 import manifest_pb2 as pb
 
 # Raised by torch for an operator with arguments that it does not take.
@@ -76,13 +73,9 @@ class Program(OwnProgram):
 
 def _load(name: str, vetted: bytes) -> fx.Graph:
     try:
-        with warnings.catch_warnings():
-            # torch warns about its own deprecations while loading.
-            warnings.simplefilter("ignore")
-            loaded = load_pt2(io.BytesIO(vetted)).exported_programs["model"]
+        graph: fx.Graph = pt2_loading.load(vetted).graph
     except Exception as error:  # a contradictory file makes the loader raise anything
         raise BundleUnusable(f"program {name!r} cannot be loaded: {type(error).__name__}: {error}") from error
-    graph: fx.Graph = loaded.graph
     return graph
 
 

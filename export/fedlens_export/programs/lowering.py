@@ -1,21 +1,19 @@
 """Lowering of functions over tensors to `.pt2` programs, and loading of such programs."""
 
 import io
-import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.export import ExportedProgram
-from torch.export.pt2_archive._package import load_pt2
 from torch.func import functionalize
 from torch.fx import GraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from fedlens_export.errors import NotExportable
 from fedlens_proto.errors import ProgramRefused
-from fedlens_proto.programs import pt2_values
+from fedlens_proto.programs import pt2_loading, pt2_values
 
 Function = Callable[..., tuple[Tensor, ...]]
 
@@ -70,10 +68,7 @@ def load(raw: bytes) -> GraphModule:
     Raises:
         ProgramRefused: It is not safe to load.
     """
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        program = load_pt2(io.BytesIO(pt2_values.vetted(raw))).exported_programs["model"]
-    function: GraphModule = program.graph_module
+    function: GraphModule = pt2_loading.load(pt2_values.vetted(raw)).graph_module
     return function
 
 

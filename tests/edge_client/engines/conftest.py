@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -7,6 +9,7 @@ from fedlens_export.exporting import Training, frozen_backbone_bundle, whole_mod
 from fedlens_export.models import backbones, whole_models
 from fedlens_export.network import Normalisation
 from fedlens_proto.manifest import Bundle
+from tests.once import once
 from tests.phone_bundles import deriving_bundle
 
 CLASSES = ("cat", "dog", "emu")
@@ -20,8 +23,11 @@ def head_bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
     backbone = nn.Sequential(nn.AdaptiveAvgPool2d(2), nn.Flatten())
     head = backbones.build_head("hidden", 12, len(CLASSES), seed=0)
     training = Training(class_names=CLASSES, batch=BATCH, objective="proximal", optimiser="adam")
-    folder = tmp_path_factory.mktemp("engine") / "head"
-    return frozen_backbone_bundle(folder, backbone, head, training, 8, normalisation=NOTHING)
+
+    def make(folder: Path) -> None:
+        frozen_backbone_bundle(folder, backbone, head, training, 8, normalisation=NOTHING)
+
+    return once(tmp_path_factory, "head", make)
 
 
 @pytest.fixture(scope="session")
@@ -33,8 +39,8 @@ def head(head_bundle: Bundle) -> TorchEngine:
 def cnn(tmp_path_factory: pytest.TempPathFactory) -> TorchEngine:
     """LeNet-5 on 16 x 16 photos, SGD and cross-entropy."""
     model = whole_models.build("lenet5", len(CLASSES), 16, seed=0)
-    folder = tmp_path_factory.mktemp("engine") / "cnn"
-    return TorchEngine(whole_model_bundle(folder, model, Training(class_names=CLASSES, batch=BATCH), 16))
+    training = Training(class_names=CLASSES, batch=BATCH)
+    return TorchEngine(once(tmp_path_factory, "cnn", lambda folder: whole_model_bundle(folder, model, training, 16)))
 
 
 @pytest.fixture(scope="session")
@@ -62,6 +68,9 @@ def norm(tmp_path_factory: pytest.TempPathFactory) -> TorchEngine:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         model = TinyNorm()
-    folder = tmp_path_factory.mktemp("engine") / "norm"
     training = Training(class_names=CLASSES, batch=BATCH)
-    return TorchEngine(whole_model_bundle(folder, model, training, 2, normalisation=NOTHING))
+
+    def make(folder: Path) -> None:
+        whole_model_bundle(folder, model, training, 2, normalisation=NOTHING)
+
+    return TorchEngine(once(tmp_path_factory, "norm", make))

@@ -1,16 +1,14 @@
 """Each model's step: the program against the model, and run flat against torch's own way of running the program."""
 
-import io
-
 import pytest
 import torch
-from torch.export.pt2_archive._package import load_pt2
 
 from fedlens_edge_client.engines.flat import flat_function
 from fedlens_export import objectives
 from fedlens_export.models import paper_models, whole_models
 from fedlens_export.network import CENTRED, Network
 from fedlens_export.programs import lowering, optimisers, parity, steps
+from fedlens_proto.programs import pt2_loading
 from fedlens_proto.v1 import manifest_pb2 as pb
 
 
@@ -29,7 +27,7 @@ def test_a_step_writes_over_nothing_that_is_read_later(name: str) -> None:
     given = parity.examples(source, {**network.weights, **network.buffers}, hyper, seed=3)
     raw = lowering.lower("step", source.function, given)
     parity.compare(source, lowering.load(raw), {**network.weights, **network.buffers}, hyper)
-    graph = load_pt2(io.BytesIO(raw)).exported_programs["model"].graph
+    graph = pt2_loading.load(raw).graph
     steady = (pb.SLOT_KIND_HYPER, pb.SLOT_KIND_REFERENCE)
     replaced = {(slot.kind, slot.name) for slot in source.outputs}
     flat = flat_function(

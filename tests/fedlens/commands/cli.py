@@ -1,8 +1,14 @@
 """The command line in this process."""
 
+from functools import cache
+
+from typer import testing
 from typer.testing import CliRunner, Result
 
 from fedlens.cli import app
+
+# It would make all commands anew for each call, which takes longer than most of them.
+testing._get_command = cache(testing._get_command)
 
 
 def fedlens(*arguments: object, **environment: str | None) -> Result:

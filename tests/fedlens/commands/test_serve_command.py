@@ -120,13 +120,13 @@ def test_a_config_that_cannot_be_used_ends_with_the_reason(
     path = folder / "fedlens.toml"
     path.write_text(path.read_text().replace(*change, 1))
 
-    assert expected in ended(folder)
+    assert expected in error_text(fedlens("serve", "--config", path))
 
 
 def test_a_server_whose_data_disk_is_missing_ends_with_the_reason_and_makes_no_state(folder: Path) -> None:
     (folder / "data").rename(folder / "unmounted")
 
-    told = ended(folder)
+    told = error_text(fedlens("serve", "--config", folder / "fedlens.toml"))
 
     assert told.startswith(f"fedlens: server.data: {folder / 'data'} holds no server's state")
     assert len(told.splitlines()) == 1

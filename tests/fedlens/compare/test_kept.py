@@ -11,7 +11,8 @@ import pytest
 from fedlens.compare.kept import Kept, column, load, load_all
 from fedlens.compare.study import StudyError
 from papers.keeping import keep, restore
-from tests.fedlens.compare.conftest import PAGE, fedlens
+from tests.fedlens.commands.cli import fedlens
+from tests.fedlens.compare.conftest import PAGE
 from tests.fedlens.compare.report.test_differences import study
 from tests.fedlens.compare.report.test_summary import run
 
@@ -131,9 +132,9 @@ def test_the_command_shows_chosen_columns_against_a_baseline_and_writes_csv(tmp_
     whole = folder(tmp_path / "out", *RUNS)
     chosen = ["--column", "global_accuracy", "--baseline", "together", "--csv", str(tmp_path / "csv")]
 
-    done = fedlens("results", str(whole), *chosen)
+    done = fedlens("results", whole, *chosen)
 
-    assert done.returncode == 0, done.stderr
+    assert done.exit_code == 0, done.stderr
     assert "| alone | 20.0 ± 0.0 | -20.0 (-147.1 to +107.1) | 0.3 |" in done.stdout
     lines = (tmp_path / "csv" / "results.csv").read_text().splitlines()
     assert lines[0] == "method,seed,column,value" and "together,2,global_accuracy,0.5" in lines
@@ -155,7 +156,7 @@ def test_a_wrong_name_is_one_line(
     monkeypatch.chdir(tmp_path)
     done = fedlens("results", str(folder(tmp_path / "out", *RUNS)), *arguments)
 
-    assert done.returncode == 1
+    assert done.exit_code == 1
     (line,) = done.stderr.splitlines()
     assert line.startswith("fedlens: ") and words in line
 

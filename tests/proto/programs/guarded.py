@@ -9,23 +9,20 @@ the seed of that program.
 """
 
 import ctypes
-import io
 import logging
 import mmap
 import random
 import sys
 import time
-import warnings
 from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch._subclasses import FakeTensorMode
-from torch.export.pt2_archive._package import load_pt2
 
 from fedlens_proto.errors import ProgramRefused
-from fedlens_proto.programs import pt2_values
+from fedlens_proto.programs import pt2_loading, pt2_values
 from fedlens_proto.programs.pt2_rules import BY_OPERATOR, RULES
 from tests.proto.programs.pt2_calls import Call, program
 
@@ -200,9 +197,7 @@ def values(form: Tensor, generator: torch.Generator) -> Tensor:
 
 def run(raw: bytes, inputs: dict[str, Tensor], at_end: bool) -> int:
     """Run a vetted program call by call between guards; the number of calls."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        graph = load_pt2(io.BytesIO(raw)).exported_programs["model"].graph
+    graph = pt2_loading.load(raw).graph
     known: dict[Any, Any] = {}
     given = iter(inputs.values())
     calls = 0

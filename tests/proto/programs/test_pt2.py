@@ -4,16 +4,16 @@ import io
 import json
 import subprocess
 import sys
+import typing
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
-from torch.export.pt2_archive._package import load_pt2
 
 from fedlens_proto.errors import ProgramRefused
-from fedlens_proto.programs import pt2
+from fedlens_proto.programs import pt2, pt2_loading
 from fedlens_proto.programs.pt2_graph import OPERATORS
 from tests.proto.programs.pt2_attacks import ATTACKS, MODEL, Members, genuine, members_of, pack, sample_inputs
 
@@ -25,7 +25,7 @@ def program() -> bytes:
 
 def test_a_vetted_program_computes_what_the_original_did(program: bytes) -> None:
     # relu([[-1, 2, 3]] * [2, 2, 0]) + 1 = [[1, 5, 1]], in both rows
-    loaded = load_pt2(io.BytesIO(pt2.canonical(program))).exported_programs["model"]
+    loaded = pt2_loading.load(pt2.canonical(program))
 
     (found,) = loaded.module(check_guards=False)(torch.tensor([[-1.0, 2, 3]] * 2), torch.tensor([2.0, 2, 0]))
 
@@ -148,3 +148,13 @@ def test_no_operator_on_the_list_writes_to_its_arguments_or_looks_at_memory() ->
         assert not {"empty", "as_strided", "from_file", "set", "resize"} & {name.strip("_")}
         assert not any(isinstance(result.type, torch.ListType) for result in schema.returns), operator
         assert not any("str" in str(argument.type) for argument in schema.arguments), operator
+
+
+def test_of_all_programs_a_class_of_torch_tells_its_hints_once(program: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    canonical, asked = pt2.canonical(program), list[type]()
+    pt2_loading.load(canonical)
+    monkeypatch.setattr(typing, "get_type_hints", lambda cls, *_, **__: asked.append(cls))
+
+    pt2_loading.load(canonical)
+
+    assert asked == []

@@ -1,13 +1,10 @@
 """Vetting of each call: tensors are computed anew, and arguments keep to the rule of their operator."""
 
-import io
-
 import pytest
 import torch
-from torch.export.pt2_archive._package import load_pt2
 
 from fedlens_proto.errors import ProgramRefused
-from fedlens_proto.programs import pt2, pt2_values
+from fedlens_proto.programs import pt2, pt2_loading, pt2_values
 from fedlens_proto.programs.pt2_rules import BY_OPERATOR, RULES
 from tests.proto.programs.pt2_calls import ATTACKS, IMAGE, INDEX, POOLED, WINDOW, Call, program
 
@@ -28,7 +25,7 @@ def test_a_gradient_of_max_pooling_by_its_own_indices_passes_and_runs() -> None:
         {"y": (2, 3, 8, 8)},
     )
     raw = pt2_values.vetted(program({**IMAGE, "g": (2, 3, 4, 4)}, [POOLED, back], ["y"]))
-    function = load_pt2(io.BytesIO(raw)).exported_programs["model"].graph_module
+    function = pt2_loading.load(raw).graph_module
 
     # Of equal pixels, each window's first gets the gradient.
     (found,) = function(torch.zeros(2, 3, 8, 8), torch.ones(2, 3, 4, 4))

@@ -84,15 +84,15 @@ def test_with_fewer_clients_than_the_goal_each_round_ends_at_its_deadline(server
 
 
 def test_clients_that_never_report_hold_rounds_up_only_until_each_has_missed_twice(server: Arrivals) -> None:
-    crowd = client_ids(40)
-    honest, idle = crowd[:20], frozenset(crowd[20:])
-    server.take(goal=5, rounds=60, member_deadline_s=120, rest=0)
+    crowd = client_ids(24)
+    honest, idle = crowd[:12], frozenset(crowd[12:])
+    server.take(goal=3, rounds=40, member_deadline_s=120, rest=0)
     server.enrol(crowd)
 
-    lengths = days(server, dict.fromkeys(crowd, 0.5), rounds=60, idle=idle)
+    lengths = days(server, dict.fromkeys(crowd, 0.5), rounds=40, idle=idle)
 
     participations = server.task.participations
     assert all(participations[client].misses >= 2 for client in idle)
     assert sum(lengths[-20:]) <= 1.2 * 20 * 60
-    assert not idle & {client for number in range(50, 60) for client in server.members(number)}
-    assert set(honest) <= set(times(server, 60))
+    assert not idle & {client for number in range(30, 40) for client in server.members(number)}
+    assert set(honest) <= set(times(server, 40))

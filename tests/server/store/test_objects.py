@@ -221,7 +221,7 @@ def test_a_network_that_is_cut_in_the_middle_is_told_and_nothing_by_halves_is_ke
             assert content(store) == LARGE
 
 
-@pytest.mark.parametrize("times", [300, pytest.param(10_000, marks=pytest.mark.long)])
+@pytest.mark.parametrize("times", [100, pytest.param(10_000, marks=pytest.mark.long)])
 @pytest.mark.timeout(900)
 def test_no_row_is_ever_without_its_object(store: Store, address: StateAddress, times: int) -> None:
     raws = [bytes([i]) * 66_000 for i in range(3)]

@@ -1,5 +1,7 @@
 package org.fedlens.app
 
+import com.google.gson.JsonObject
+import com.google.gson.JsonParser
 import okhttp3.tls.HeldCertificate
 import org.fedlens.app.EnrolmentLink.Problem
 import org.fedlens.app.EnrolmentLink.Reading
@@ -12,6 +14,35 @@ import java.util.Base64
 
 class EnrolmentLinkTest {
     private val pin = "sha256/" + "A".repeat(43) + "="
+    private val vectors = JsonParser.parseString(PlayedServer.vector("links.json").readText()).asJsonObject
+
+    @Test
+    fun `every link of the vectors is read as it stands there`() {
+        for (vector in vectors.cases("links")) {
+            val link = (EnrolmentLink.read(vector["link"].asString) as? Reading.Good)?.link
+
+            val ca = link?.ca?.map { Base64.getUrlDecoder().decode(it).toHex() }
+            val held = listOf(link?.server, link?.token, link?.pins, ca, link?.keys?.map { it.id.toHex() })
+            val texts = listOf("pins", "ca", "publishers").map { key -> vector[key].asJsonArray.map { it.asString } }
+            assertEquals("$vector", listOf(vector["server"].asString, vector["token"].asString) + texts, held)
+        }
+    }
+
+    @Test
+    fun `every other link of the vectors is refused for its reason`() {
+        val cases = vectors.cases("refused")
+        for (vector in cases) {
+            val problem = (EnrolmentLink.read(vector["link"].asString) as? Reading.Bad)?.problem
+
+            assertEquals("$vector", vector["code"].asString, problem?.code)
+        }
+
+        assertEquals(Problem.entries.map { it.code }.toSet(), cases.map { it["code"].asString }.toSet())
+    }
+
+    private fun JsonObject.cases(key: String): List<JsonObject> = getAsJsonArray(key).map { it.asJsonObject }
+
+    private val Problem.code get() = name.lowercase().replace('_', '-')
 
     @Test
     fun `a link names server, token and pins, encoded or not`() {

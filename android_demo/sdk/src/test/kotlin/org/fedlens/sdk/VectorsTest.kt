@@ -49,11 +49,15 @@ class VectorsTest {
     }
 
     private companion object {
-        /** The slots and files of `programs.json`; its numbers, and those of local training, need an engine. */
+        /**
+         * The slots and files of `programs.json`; its numbers, and those of local training, need an engine. The demo app
+         * reads `links.json`.
+         */
         val READ_BY_NAME =
             setOf(
                 "draws.json",
                 "evaluation.json",
+                "links.json",
                 "plans.json",
                 "programs.json",
                 "bundle/manifest.pb",
