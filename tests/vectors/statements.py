@@ -1,5 +1,6 @@
 """Publishers' statements about bundles: taken, and refused for each reason that there is."""
 
+from base64 import b64encode
 from hashlib import sha256
 
 from cryptography.hazmat.primitives import hashes, serialization
@@ -44,6 +45,8 @@ def files() -> Files:
             _pem(ec.derive_private_key(19, ec.SECP384R1()).public_key()),
             ann.replace("PUBLIC", "PRIVATE"),
             ann.replace("M", "N"),
+            _pem(ec.derive_private_key(19, ec.SECP256K1()).public_key()),
+            _off_the_curve(KEYS["ann"].public_key()),
         ],
         "cases": [
             _case("good", "good", "taken"),
@@ -66,6 +69,13 @@ def files() -> Files:
     }
     found = {f"statements/{name}.bin": content for name, content in (taken | malformed | forged).items()}
     return {"statements/statements.json": document(index), **found}
+
+
+def _off_the_curve(key: ec.EllipticCurvePublicKey) -> str:
+    """A key whose point has another y, with which readers that do not look verify signatures wrongly."""
+    der = key.public_bytes(serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)
+    text = b64encode(der[:-1] + bytes([der[-1] ^ 1])).decode()
+    return f"-----BEGIN PUBLIC KEY-----\n{text[:64]}\n{text[64:]}\n-----END PUBLIC KEY-----\n"
 
 
 def _taken() -> Files:

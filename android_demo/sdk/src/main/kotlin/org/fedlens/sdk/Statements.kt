@@ -3,11 +3,15 @@ package org.fedlens.sdk
 import com.google.protobuf.InvalidProtocolBufferException
 import org.fedlens.proto.v1.SignedStatement
 import org.fedlens.proto.v1.Statement
+import java.security.AlgorithmParameters
 import java.security.GeneralSecurityException
 import java.security.KeyFactory
 import java.security.PublicKey
 import java.security.Signature
 import java.security.interfaces.ECPublicKey
+import java.security.spec.ECFieldFp
+import java.security.spec.ECGenParameterSpec
+import java.security.spec.ECParameterSpec
 import java.security.spec.X509EncodedKeySpec
 import java.util.Base64
 import kotlin.math.roundToLong
@@ -41,7 +45,12 @@ public class Publisher private constructor(
     public companion object {
         private const val BEGIN = "-----BEGIN PUBLIC KEY-----"
         private const val END = "-----END PUBLIC KEY-----"
-        private const val P256_BITS = 256
+        private val P256 =
+            AlgorithmParameters
+                .getInstance("EC")
+                .apply { init(ECGenParameterSpec("secp256r1")) }
+                .getParameterSpec(ECParameterSpec::class.java)
+                .curve
 
         /**
          * The publisher whose `.pub` file, made by `fedlens keys new`, holds this text.
@@ -60,8 +69,15 @@ public class Publisher private constructor(
                 } catch (error: GeneralSecurityException) {
                     throw refused(error)
                 }
-            if ((key as ECPublicKey).params.curve.field.fieldSize != P256_BITS) throw refused(null)
+            if (!isOnP256(key as ECPublicKey)) throw refused(null)
             return Publisher(key)
+        }
+
+        /** Tells whether a point is on the curve, for which the JDK's own reader does not look. */
+        private fun isOnP256(key: ECPublicKey): Boolean {
+            val (x, y) = key.w.affineX to key.w.affineY
+            val outside = y.pow(2) - x.pow(3) - P256.a * x - P256.b
+            return key.params.curve == P256 && outside.mod((P256.field as ECFieldFp).p).signum() == 0
         }
 
         private fun refused(cause: Exception?) =
