@@ -39,6 +39,7 @@ MEASURES = {
     "fedavg": "bench.fedavg_on_disk:measure",
     "fedns": "bench.fedns_on_disk:measure",
     "rules": "bench.rules_on_disk:measure",
+    "many_phones": "bench.many_phones:measure",
     "lenet5": "bench.emulated_round:measure",
     "study": "bench.study_overhead:measure",
     "head": "bench.head_training:measure",

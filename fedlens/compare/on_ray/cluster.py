@@ -15,6 +15,8 @@ from fedlens.errors import FedlensError
 HERE = "here"
 _ANSWER_TIMEOUT_S = 5.0
 _GIB = 1 << 30
+# With it a client of HTTP/2, and so of gRPC, begins; a server's first frame is of this type.
+_GREETING, _SETTINGS = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0", 4
 # Read when Ray is imported. Ray's workers would have the lowest priority.
 _QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_worker_niceness": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
 # Despite its name this is heeded everywhere: at 0, Ray knows itself by the address of this machine's loopback.
@@ -95,13 +97,18 @@ def _check_answer(address: str) -> None:
         raise RayUnusable(
             f"--ray: found {address!r}, must be {HERE!r}, or HOST:PORT of a cluster's head, as `ray start --head` says"
         )
+    # Ray itself would try for minutes.
     try:
-        socket.create_connection((host.strip("[]"), int(port)), _ANSWER_TIMEOUT_S).close()
+        with socket.create_connection((host.strip("[]"), int(port)), _ANSWER_TIMEOUT_S) as connection:
+            connection.sendall(_GREETING)
+            is_ray = connection.recv(9)[3:4] == bytes([_SETTINGS])
+            found = "something else does"
     except OSError as error:
+        is_ray, found = False, error.strerror or str(error)
+    if not is_ray:
         raise RayUnusable(
-            f"--ray: no Ray answers at {address}: {error.strerror or error}; start it with `ray start --head`, or give "
-            f"--ray {HERE}"
-        ) from error
+            f"--ray: no Ray answers at {address}: {found}; start it with `ray start --head`, or give --ray {HERE}"
+        )
 
 
 def _check_needs(config: RayConfig) -> None:

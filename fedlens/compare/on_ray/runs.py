@@ -56,7 +56,7 @@ def run_on_ray(
         prepare(run)
         state = run_state.Changes(run.folder).take()
         plan = without_photos(run, run.folder.relative_to(study_folder))
-        running[carried_out.remote(luggage, plan, state, device, versions)] = run
+        running[carried_out.options(name=run.name).remote(luggage, plan, state, device, versions)] = run
 
     try:
         for run in runs:
