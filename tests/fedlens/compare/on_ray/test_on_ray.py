@@ -113,6 +113,8 @@ def test_with_driver_worker_and_node_killed_a_study_has_the_bytes_of_one_without
         for run in found["runs"]:
             assert len(run["rounds"]) == 61
             assert run.pop("made")["processor"]
+            for entry in run["rounds"]:
+                del entry["bytes_down"]  # clients of an interrupted round fetch some again
     assert results[0] == results[1]
     for seed in (1, 2):
         model = Path("out", "runs", "kept", f"seed-{seed}")
