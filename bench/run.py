@@ -42,6 +42,7 @@ MEASURES = {
     "many_phones": "bench.many_phones:measure",
     "lenet5": "bench.emulated_round:measure",
     "study": "bench.study_overhead:measure",
+    "ray": "bench.ray_study:measure",
     "head": "bench.head_training:measure",
     "child": "bench.child:measure",
     "vetting": "bench.vetting:measure",

@@ -6,9 +6,11 @@ import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory, gettempdir
+from typing import Any
 
 from fedlens.errors import FedlensError
 
@@ -17,7 +19,7 @@ _ANSWER_TIMEOUT_S = 5.0
 _GIB = 1 << 30
 # With it a client of HTTP/2, and so of gRPC, begins; a server's first frame is of this type.
 _GREETING, _SETTINGS = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0", 4
-# Read when Ray is imported. Ray's workers would have the lowest priority.
+# Read when Ray is imported. Without them, Ray's workers have the lowest priority.
 _QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_worker_niceness": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
 # Despite its name this is heeded everywhere: at 0, Ray knows itself by the address of this machine's loopback.
 _ALONE = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_AUTH_MODE": "token"}
@@ -50,6 +52,16 @@ class RayConfig:
         return {"num_cpus": self.cpus, "num_gpus": self.gpus, **memory}
 
 
+def the_ray() -> Any:
+    """The package `ray`, without its types, which refuse most of its options."""
+    return import_module("ray")
+
+
+def alone() -> dict[str, str]:
+    """Variables of a cluster on this machine alone, with a token that nobody else knows, and that Ray keeps nowhere."""
+    return _QUIET | _ALONE | {"RAY_AUTH_TOKEN": secrets.token_hex(32)}
+
+
 @contextmanager
 def connected(config: RayConfig, workers: int) -> Iterator[Path]:
     """Connect to a cluster, or start one on this machine; the value is the folder for files of nodes.
@@ -68,9 +80,8 @@ def connected(config: RayConfig, workers: int) -> Iterator[Path]:
         _check_answer(config.address)
     os.environ.update(_QUIET)
     if is_here:
-        # A token that nobody else knows; Ray would leave one in the home folder.
-        os.environ.update(_ALONE, RAY_AUTH_TOKEN=secrets.token_hex(32))
-    import ray
+        os.environ.update(alone())
+    ray = the_ray()
 
     with TemporaryDirectory(prefix="fedlens-ray-") as folder:
         settings = {"num_cpus": workers, "include_dashboard": False, "_temp_dir": folder}
@@ -112,7 +123,7 @@ def _check_answer(address: str) -> None:
 
 
 def _check_needs(config: RayConfig) -> None:
-    import ray
+    ray = the_ray()
 
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     for name, wanted, option, unit in (

@@ -8,14 +8,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import IO, Any
 
+from fedlens.compare.on_ray.cluster import the_ray
 from fedlens.compare.plan import RunPlan
 from fedlens_edge_client.emulation.partitions import PhotoPool, PoolPhoto
 
-if TYPE_CHECKING:
-    from ray import ObjectRef
-
+ObjectRef = Any  # Ray's reference to an object in its store
 _PHOTOS, _PREFIX, _LOCK = "photos", "fedlens-study-", ".lock"
 _PACK_BYTES = 64 << 20
 _NO_PHOTOS = PhotoPool(Path(), (), (), (), {})
@@ -36,8 +35,8 @@ class Luggage:
 
     name: str
     base: Path
-    pool: "ObjectRef[PhotoPool]"
-    files: "Mapping[str, Sequence[ObjectRef[dict[str, bytes]]]]"
+    pool: ObjectRef
+    files: Mapping[str, Sequence[ObjectRef]]
 
     @classmethod
     def pack(cls, study_folder: Path, runs: Sequence[RunPlan], base: Path) -> "Luggage":
@@ -46,8 +45,7 @@ class Luggage:
         Raises:
             OSError: A file cannot be read.
         """
-        import ray
-
+        ray = the_ray()
         pool = runs[0].fleet.pool
         photos = {_file_of(photo): photo.path for photo in _photos(pool)}
         files = {_PHOTOS: [ray.put(pack) for pack in _packs(photos)]}
@@ -118,9 +116,8 @@ def _packs(files: Mapping[str, Path]) -> Iterator[dict[str, bytes]]:
     yield pack
 
 
-def _write(folder: Path, packs: "Iterable[ObjectRef[dict[str, bytes]]]") -> None:
-    import ray
-
+def _write(folder: Path, packs: Iterable[ObjectRef]) -> None:
+    ray = the_ray()
     for pack in packs:
         for name, content in ray.get(pack).items():
             path = folder / name

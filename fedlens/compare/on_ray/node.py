@@ -7,6 +7,7 @@ from queue import SimpleQueue
 from time import perf_counter
 
 from fedlens.compare import run_state
+from fedlens.compare.on_ray.cluster import the_ray
 from fedlens.compare.on_ray.luggage import Luggage, at_node
 from fedlens.compare.plan import RunPlan
 from fedlens.compare.work import carry_out
@@ -65,8 +66,7 @@ def _carry_out(
     versions: Mapping[str, str],
     tell: Callable[[Message], None],
 ) -> None:
-    import ray
-
+    ray = the_ray()
     node, found = ray.get_runtime_context().get_node_id(), made()
     for name in SAME:
         if found[name] != versions[name]:

@@ -2,19 +2,18 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fedlens.compare import run_state
 from fedlens.compare.on_ray import node
+from fedlens.compare.on_ray.cluster import the_ray
 from fedlens.compare.on_ray.luggage import Luggage, without_photos
 from fedlens.compare.plan import RunPlan
 from fedlens.compare.work import prepare
 from fedlens.jobs import LOOK_EVERY_S, JobEnded, JobProgress
 from fedlens.reports.made import made
-
-if TYPE_CHECKING:
-    from ray import ObjectRefGenerator
 
 # A run that is lost so often without a new state would be lost for ever.
 MOST_LOSSES = 3
@@ -43,14 +42,12 @@ def run_on_ray(
         needs: Options of each task.
         should_stop: Called several times a second.
     """
-    import ray
-    from ray.exceptions import RayError, RayTaskError
-
+    ray = the_ray()
     luggage = Luggage.pack(study_folder, runs, base)
     carried_out = ray.remote(num_returns="streaming", max_retries=0, **needs)(node.carried_out)
     versions = made()
     losses: Counter[str] = Counter()
-    running: dict[ObjectRefGenerator, RunPlan] = {}
+    running: dict[Any, RunPlan] = {}
 
     def begin(run: RunPlan) -> None:
         prepare(run)
@@ -67,9 +64,9 @@ def run_on_ray(
                 run = running[generator]
                 try:
                     message: Any = ray.get(next(generator))
-                except RayTaskError as error:
+                except ray.exceptions.RayTaskError as error:
                     message = JobEnded(run.name, str(error.cause))
-                except (RayError, StopIteration):
+                except (ray.exceptions.RayError, StopIteration):
                     del running[generator]
                     losses[run.name] += 1
                     if losses[run.name] == MOST_LOSSES:
@@ -93,15 +90,10 @@ def run_on_ray(
 
 def _remove(luggage: Luggage) -> None:
     """Remove the folders at all nodes."""
-    import ray
-    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
+    ray, at = the_ray(), import_module("ray.util.scheduling_strategies").NodeAffinitySchedulingStrategy
     remove = ray.remote(num_cpus=0, max_retries=0)(_remove_at)
     nodes = [each["NodeID"] for each in ray.nodes() if each["Alive"]]
-    removals = [
-        remove.options(scheduling_strategy=NodeAffinitySchedulingStrategy(name, soft=False)).remote(luggage, name)
-        for name in nodes
-    ]
+    removals = [remove.options(scheduling_strategy=at(name, soft=False)).remote(luggage, name) for name in nodes]
     ray.wait(removals, num_returns=len(removals), timeout=_REMOVAL_TIMEOUT_S)
 
 
