@@ -84,18 +84,14 @@ def connected(config: RayConfig, workers: int) -> Iterator[Path]:
     ray = the_ray()
 
     with TemporaryDirectory(prefix="fedlens-ray-") as folder:
-        settings = {"num_cpus": workers, "include_dashboard": False, "_temp_dir": folder}
+        settings = {"num_cpus": workers, "include_dashboard": False, "_temp_dir": folder} if is_here else {}
+        address = "local" if is_here else config.address
         try:
-            ray.init(
-                address="local" if is_here else config.address,
-                log_to_driver=False,
-                configure_logging=False,
-                **(settings if is_here else {}),
-            )
-        except (ConnectionError, ValueError, OSError, RuntimeError, ray.exceptions.RayError) as error:
-            where = "Ray cannot be started here" if is_here else f"Ray at {config.address} cannot be used"
-            raise RayUnusable(f"--ray: {where}: {_in_a_line(error)}") from error
-        try:
+            try:
+                ray.init(address=address, log_to_driver=False, configure_logging=False, **settings)
+            except (ConnectionError, ValueError, OSError, RuntimeError, ray.exceptions.RayError) as error:
+                where = "Ray cannot be started here" if is_here else f"Ray at {address} cannot be used"
+                raise RayUnusable(f"--ray: {where}: {_in_a_line(error)}") from error
             _check_needs(config)
             yield Path(folder if is_here else gettempdir())
         finally:
