@@ -1,5 +1,6 @@
 """All runs of a study on a Ray cluster, as the command sees them: progress, states that it keeps, and losses."""
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import import_module
@@ -18,6 +19,7 @@ from fedlens.reports.made import made
 # A run that is lost so often without a new state would be lost for ever.
 MOST_LOSSES = 3
 _REMOVAL_TIMEOUT_S = 5.0
+_NAMED = re.compile(r"[A-Z]\w*(Error|Exception): ")
 
 
 def run_on_ray(
@@ -65,7 +67,7 @@ def run_on_ray(
                 try:
                     message: Any = ray.get(next(generator))
                 except ray.exceptions.RayTaskError as error:
-                    message = JobEnded(run.name, str(error.cause))
+                    message = JobEnded(run.name, f"its node cannot begin it: {_named_error(str(error.cause))}")
                 except (ray.exceptions.RayError, StopIteration):
                     del running[generator]
                     losses[run.name] += 1
@@ -83,9 +85,17 @@ def run_on_ray(
                     del running[generator]
                 yield message
     finally:
-        for generator in running:
-            ray.cancel(generator, force=True)
-        _remove(luggage)
+        # Without a connection, Ray would begin a cluster of its own.
+        if ray.is_initialized():
+            for generator in running:
+                ray.cancel(generator, force=True)
+            _remove(luggage)
+
+
+def _named_error(text: str) -> str:
+    """The line of an error with its traceback that has the error's name; the first one if none has."""
+    lines = text.splitlines() or [text]
+    return next((line for line in reversed(lines) if _NAMED.match(line)), lines[0])
 
 
 def _remove(luggage: Luggage) -> None:

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
 
 from fedlens_server.config import Network, ServerSection
@@ -64,6 +65,8 @@ class Addresses:
         return any(address in network for network in self._trusted)
 
 
+# A connection's requests have the same ones.
+@lru_cache(maxsize=4096)
 def _parsed(text: str) -> IPv4Address | IPv6Address | None:
     try:
         found = ip_address(text)
