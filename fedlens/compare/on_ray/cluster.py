@@ -4,7 +4,7 @@ import os
 import secrets
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
@@ -83,9 +83,12 @@ def connected(config: RayConfig, workers: int) -> Iterator[Path]:
         os.environ.update(alone())
     ray = the_ray()
 
-    with TemporaryDirectory(prefix="fedlens-ray-") as folder:
-        settings = {"num_cpus": workers, "include_dashboard": False, "_temp_dir": folder} if is_here else {}
-        address = "local" if is_here else config.address
+    with ExitStack() as stack:
+        settings: dict[str, Any] = {}
+        address, folder = config.address, gettempdir()
+        if is_here:
+            address, folder = "local", stack.enter_context(TemporaryDirectory(prefix="fedlens-ray-"))
+            settings = {"num_cpus": workers, "include_dashboard": False, "_temp_dir": folder}
         try:
             try:
                 ray.init(address=address, log_to_driver=False, configure_logging=False, **settings)
@@ -93,7 +96,7 @@ def connected(config: RayConfig, workers: int) -> Iterator[Path]:
                 where = "Ray cannot be started here" if is_here else f"Ray at {address} cannot be used"
                 raise RayUnusable(f"--ray: {where}: {_in_a_line(error)}") from error
             _check_needs(config)
-            yield Path(folder if is_here else gettempdir())
+            yield Path(folder)
         finally:
             ray.shutdown()
 
