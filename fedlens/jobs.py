@@ -139,10 +139,15 @@ def _main(connection: Connection, job: Job) -> None:
         job.work(lambda value: connection.send(JobProgress(job.name, value)))
         failure = None
     except Exception as error:
-        failure = str(error) if isinstance(error, _expected_errors()) else traceback.format_exc()
+        failure = failure_text(error)
     connection.send(JobEnded(job.name, failure))
     # The last finalizer, after those that release semaphores: taking torch down properly would take seconds.
     Finalize(None, os._exit, args=(0,), exitpriority=-1)
+
+
+def failure_text(error: Exception) -> str:
+    """The reason for people: the text of an expected error, else where an unexpected one comes from."""
+    return str(error) if isinstance(error, _expected_errors()) else "".join(traceback.format_exception(error))
 
 
 def _expected_errors() -> tuple[type[Exception], ...]:

@@ -48,6 +48,19 @@ def compare(
         ),
     ] = None,
     workers: Annotated[int | None, typer.Option(min=1, help="Processes. Default: one per core.")] = None,
+    ray: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ADDRESS|here",
+            help="Carry out each run as a task of the Ray cluster whose head has this address (HOST:PORT); with here, "
+            "of one on this machine, with a CPU for each of --workers.",
+        ),
+    ] = None,
+    run_cpus: Annotated[int, typer.Option(min=1, help="With --ray: CPUs that each run needs.")] = 1,
+    run_memory: Annotated[
+        float | None,
+        typer.Option(min=0.01, metavar="GIB", help="With --ray: GiB of memory that each run needs. Default: any."),
+    ] = None,
     cache: Annotated[
         Path | None,
         typer.Option(metavar="DIR", help="Folder for data sets. Default: fedlens in ~/.cache."),
@@ -65,6 +78,7 @@ def compare(
     from rich.console import Console
 
     from fedlens.compare import session
+    from fedlens.compare.on_ray.cluster import RayConfig
     from fedlens.compare.study import choose, load
     from fedlens.errors import FedlensError
     from fedlens.sources import default_cache
@@ -81,11 +95,13 @@ def compare(
             baseline=baseline,
         )
         runs = len(wanted.methods) * len(wanted.seeds)
+        needs = RayConfig(address=ray or "", cpus=run_cpus, memory_gib=run_memory, gpus=device != "cpu")
         config = session.SessionConfig(
             out=out or Path(wanted.name),
             cache=cache or default_cache(),
             workers=workers or default_workers(runs),
             device=device,
+            ray=needs if ray else None,
             tensorboard=tensorboard,
             mlflow=mlflow,
         )

@@ -9,6 +9,7 @@ import typer
 from fedlens.commands.options import HOUR_LASTS_HELP, HOUR_S, MAX_SEED, TOKEN_VARIABLE, enrolment_token, reported
 
 if TYPE_CHECKING:
+    from fedlens_edge_client.emulation.partitions import PartitionName
     from fedlens_edge_client.engines.choice import EngineName
 
 DEFAULT_CLIENTS = 20
@@ -44,7 +45,24 @@ def fleet(
         typer.Option(
             min=1,
             max=100_000,
-            help="Number of clients. Default: 20; with partition clients one for each person or device.",
+            help="Number of clients here. Default: 20; with partition clients one for each person or device; with --of "
+            "all from --first on.",
+        ),
+    ] = None,
+    first: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            max=100_000,
+            help="Index of the first client here; other machines have the others, with the same photos, seed and key.",
+        ),
+    ] = 0,
+    of: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            max=100_000,
+            help="Number of clients on all machines, among which a partition divides photos. Default: this machine's.",
         ),
     ] = None,
     partition: Annotated[
@@ -173,16 +191,23 @@ def fleet(
         for name in engines:
             check_installed(name)
         pool = PhotoPool.open(photos_of(photos, photo_cache or default_cache()))
-        default = None if partition is PartitionChoice.CLIENTS else DEFAULT_CLIENTS
-        chosen = Partition.of(PartitionName(partition), settings, seed=seed, clients=clients or default)
-        count = chosen.clients_of(pool)
+        whole = _whole_fleet(PartitionName(partition), clients, first, of)
+        chosen = Partition.of(PartitionName(partition), settings, seed=seed, clients=whole)
+        total = chosen.clients_of(pool)
+        count = clients or total - first
+        if not 0 < count <= total - first:
+            raise typer.BadParameter(
+                f"the first client is {first}, the last one {first + count - 1}, but there are 0 to {total - 1}",
+                param_hint="--first",
+            )
         config = FleetConfig(
             server=server,
             clients=count,
+            first=first,
             pool=pool,
             partition=chosen,
             plan=FaultPlan() if faults is None else FaultPlan.load(faults),
-            key=fleet_key(state),
+            key=fleet_key(state, makes=first == 0),
             state=state,
             workers=workers or default_workers(count),
             token=enrolment_token(token_file),
@@ -194,7 +219,7 @@ def fleet(
             presence=None if presence is None else PresencePlan.load(presence),
             hour_lasts_s=hour_lasts,
         )
-        config.album(0)
+        config.album(first)
         status = run_session(config, Console())
     raise typer.Exit(status)
 
@@ -216,6 +241,26 @@ def _settings(partition: PartitionChoice, **given: float | None) -> dict[str, fl
                 param_hint=_option(key),
             )
     return settings
+
+
+def _whole_fleet(partition: "PartitionName", clients: int | None, first: int, of: int | None) -> int | None:
+    """The number of clients on all machines; None: one for each person.
+
+    Raises:
+        typer.BadParameter: It is needed, and cannot be told.
+    """
+    from fedlens_edge_client.emulation.partitions import DRAWING, PartitionName
+
+    if of is not None or (first and partition not in DRAWING):
+        if of is None:
+            raise typer.BadParameter(
+                f"partition {partition.value} divides the photos among all clients; say how many all machines have",
+                param_hint="--of",
+            )
+        return of
+    if clients is None and partition is PartitionName.CLIENTS:
+        return None
+    return first + (clients or DEFAULT_CLIENTS)
 
 
 def _option(key: str) -> str:

@@ -1,7 +1,8 @@
 """A study run from a terminal: photos, bundles, runs and tables, with progress, Ctrl-C and an exit status."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -9,9 +10,11 @@ from typing import Any
 
 from rich.console import Console
 
-from fedlens.compare import refusals, results
+from fedlens.compare import refusals, results, run_state
 from fedlens.compare.bundles import export, pretrain
 from fedlens.compare.kept import RESULTS_FILE, STUDY_FILE, Kept
+from fedlens.compare.on_ray.cluster import RayConfig, connected
+from fedlens.compare.on_ray.runs import run_on_ray
 from fedlens.compare.photos import study_photos
 from fedlens.compare.plan import StudyPlan, plan
 from fedlens.compare.progress import StudyProgress
@@ -20,7 +23,7 @@ from fedlens.compare.report.report import write_report
 from fedlens.compare.report.summary import MethodSummary
 from fedlens.compare.study import Study, StudyError
 from fedlens.compare.work import carry_out
-from fedlens.jobs import Job, JobEnded, run_jobs
+from fedlens.jobs import Job, JobEnded, JobProgress, run_jobs
 from fedlens.locked_folder import locked
 from fedlens.reports import tracking
 from fedlens_edge_client.emulation.fleet.display import say
@@ -40,6 +43,7 @@ class SessionConfig:
         cache: Folder for data sets.
         workers: Processes.
         device: Torch's name of the device that runs programs.
+        ray: The cluster that carries out the runs; None: processes on this machine.
         tensorboard: Also write TensorBoard's event files.
         mlflow: Also log the runs to MLflow.
     """
@@ -48,6 +52,7 @@ class SessionConfig:
     cache: Path
     workers: int
     device: str = "cpu"
+    ray: RayConfig | None = None
     tensorboard: bool = False
     mlflow: bool = False
 
@@ -63,8 +68,10 @@ def run_study(study: Study, config: SessionConfig, console: Console) -> int:
         FolderInUse: Another study uses the folder.
         SourceUnavailable, EdgeClientError: The photos cannot be had or used.
         TrackerMissing: TensorBoard or MLflow is asked for and not installed.
+        RayUnusable: Runs cannot be carried out on Ray.
     """
-    _check_device(config.device)
+    if config.ray is None:
+        _check_device(config.device)
     tracking.check_installed(tensorboard=config.tensorboard, mlflow=config.mlflow)
     with locked(config.out, "study"):
         photos = study_photos(study.photos, config.cache, config.out)
@@ -73,12 +80,18 @@ def run_study(study: Study, config: SessionConfig, console: Console) -> int:
         for run in {run.fleet.partition: run for run in planned.runs}.values():
             run.fleet.album(0)
         results.write_json(config.out / STUDY_FILE, _described(study))
+        for run in planned.runs:
+            run_state.redo(run.folder)
         done = sum(run.is_done for run in planned.runs)
         if done < len(planned.runs):
             refusals.check_bundles(planned.runs)
         _introduce(console, study, photos.pool, planned, done)
-        with Interrupts() as interrupts:
-            failures = _work(planned, config, console, done, interrupts)
+        with ExitStack() as stack:
+            ray = None
+            if config.ray is not None and done < len(planned.runs):
+                ray = stack.enter_context(connected(config.ray, config.workers))
+            interrupts = stack.enter_context(Interrupts())
+            failures = _work(planned, config, console, done, interrupts, ray)
         summaries = _write(study, planned, config, failures)
         if summaries:
             console.print(tables.rich_table(study, summaries, console.width))
@@ -120,9 +133,9 @@ def _introduce(console: Console, study: Study, pool: PhotoPool, planned: StudyPl
 
 
 def _work(
-    planned: StudyPlan, config: SessionConfig, console: Console, done: int, interrupts: Interrupts
+    planned: StudyPlan, config: SessionConfig, console: Console, done: int, interrupts: Interrupts, ray: Path | None
 ) -> dict[str, str]:
-    """Do all missing jobs; returns failures by the job's name."""
+    """Do all missing jobs, and the runs on Ray, with its nodes' folder, if it is given; failures by the job's name."""
     missing = [run for run in planned.runs if not run.is_done]
     needed = {bundle for run in missing for bundle in run.bundles}
     bundles = [bundle for bundle in planned.bundles if bundle in needed]
@@ -130,11 +143,17 @@ def _work(
     failures: dict[str, str] = {}
     with StudyProgress(console, len(planned.runs), done) as progress:
 
-        def stage(jobs: Sequence[Job], *, is_run: bool = False) -> None:
-            for message in run_jobs(jobs, config.workers, lambda: interrupts.received is not None):
+        def should_stop() -> bool:
+            return interrupts.received is not None
+
+        def follow(messages: Iterator[JobProgress | JobEnded], *, is_run: bool = False) -> None:
+            for message in messages:
                 progress.show(message, is_run=is_run)
                 if isinstance(message, JobEnded) and message.failure is not None:
                     failures[message.job] = message.failure
+
+        def stage(jobs: Sequence[Job], *, is_run: bool = False) -> None:
+            follow(run_jobs(jobs, config.workers, should_stop), is_run=is_run)
 
         stage([Job(f"pretraining {spec.model}", partial(pretrain, config.out, spec)) for spec in backbones])
         if not failures:
@@ -143,8 +162,12 @@ def _work(
         if not failures and interrupts.received is None:
             refusals.check(config.out, missing)
             progress.begin_runs()
-            runs = [Job(run.name, partial(carry_out, config.out, run, config.device)) for run in missing]
-            stage(runs, is_run=True)
+            if config.ray is not None and ray is not None:
+                on_ray = run_on_ray(config.out, missing, config.device, ray, config.ray.needs, should_stop)
+                follow(on_ray, is_run=True)
+            else:
+                runs = [Job(run.name, partial(carry_out, config.out, run, config.device)) for run in missing]
+                stage(runs, is_run=True)
     return failures
 
 

@@ -1,11 +1,12 @@
-"""The work of a study's run, in a process of its own."""
+"""The work of a study's run, in a process of its own, here or elsewhere."""
 
 import asyncio
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
-from fedlens.compare import results
+from fedlens.compare import results, run_state
 from fedlens.compare.plan import FEATURES, RunPlan
 from fedlens.compare.report.summary import run_columns
 from fedlens.compare.run import running
@@ -15,25 +16,43 @@ from fedlens.reports.made import made
 TIMES_FILE, FINGERPRINT_FILE, MODEL_FILE = "times.jsonl", "fingerprint", "model.blob"
 
 
-def carry_out(study_folder: Path, plan: RunPlan, device: str, report: Report) -> None:
-    """Carry out a run or resume it; leaves its result, model and fingerprint in the run's folder.
-
-    Raises:
-        RunFailed: The task failed.
-        EdgeClientError, ProtoError, ServerError: A client or the round engine cannot go on.
-    """
-    # Files of a run with other settings go.
+def prepare(plan: RunPlan) -> None:
+    """Make the run's folder, or leave what is in it if that is of this run; files of a run with other settings go."""
+    run_state.redo(plan.folder)
     mark = plan.folder / FINGERPRINT_FILE
     if not mark.is_file() or mark.read_text(encoding="utf-8") != plan.fingerprint:
         shutil.rmtree(plan.folder, ignore_errors=True)
         plan.folder.mkdir(parents=True)
         mark.write_text(plan.fingerprint, encoding="utf-8")
+
+
+def carry_out(
+    study_folder: Path, plan: RunPlan, device: str, report: Report, on_commit: Callable[[], None] = lambda: None
+) -> None:
+    """Carry out a run or resume it; leaves its result, model and fingerprint in the run's folder.
+
+    Args:
+        study_folder: Folder of the bundles, and of the features that runs share.
+        plan: The run.
+        device: Torch's name of the device that runs programs.
+        report: Is sent `RunProgress`.
+        on_commit: Called after each committed round, while nobody writes to the run's folder.
+
+    Raises:
+        RunFailed: The task failed.
+        EdgeClientError, ProtoError, ServerError: A client or the round engine cannot go on.
+    """
+    prepare(plan)
     committed = throttled(report)
     with (plan.folder / TIMES_FILE).open("a", encoding="utf-8") as times:
 
         def ended(number: int, seconds: float) -> None:
             times.write(json.dumps([number, seconds]) + "\n")
             times.flush()
+
+        def kept(progress: running.RunProgress) -> None:
+            on_commit()
+            committed(progress, progress.rounds == progress.rounds_total)
 
         result = asyncio.run(
             running.run(
@@ -42,7 +61,7 @@ def carry_out(study_folder: Path, plan: RunPlan, device: str, report: Report) ->
                 tuple(study_folder / bundle.folder for bundle in plan.bundles),
                 features=study_folder / FEATURES,
                 device=device,
-                on_commit=lambda progress: committed(progress, progress.rounds == progress.rounds_total),
+                on_commit=kept,
                 on_round=ended,
             )
         )

@@ -132,7 +132,7 @@ class EdgeClient:
             executor: Reads photos and trains models; by default a thread of this client.
             disk: Reads and writes the state folder, one call at a time; by default a thread of this client.
             hold_ms: Longest time that the server may hold a check-in until there is work.
-            durable: Stored data survives a power failure; otherwise, for studies, only the end of the process.
+            durable: Stored data survives a power failure; otherwise, for emulated clients, only the end of the process.
             clock: Of pauses, instead of the machine's.
 
         Raises:

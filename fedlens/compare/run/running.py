@@ -107,7 +107,7 @@ async def run(
         features: Folder of photos' features, which several runs may share; None: in the state folder.
         device: Torch's name of the device that runs programs.
         disturbed: Makes a trainer's transport from one that works, the fleet's faults, and its index.
-        on_commit: Called after each committed round.
+        on_commit: Called after each committed round, while nobody writes to `fleet.state`.
         on_round: Called with the number of each round that ends and its duration in seconds.
 
     Raises:
@@ -312,6 +312,8 @@ class _Members:
                     started = now
                 (task,) = tasks.listed(federation).tasks
                 accuracies = self.accuracies.global_accuracy, self.accuracies.personal_accuracy
+                # The clients are in this thread, and the store's has no more to do when this has ended.
+                federation.store.submit(lambda transaction: None).result()
                 on_commit(RunProgress(task.rounds_committed, task.rounds_total, *accuracies))
             elif is_idle():
                 # The last commit may have started work in the store: it has ended when this has.

@@ -123,3 +123,38 @@ def test_a_source_that_is_not_there_is_told_with_what_there_is(tmp_path: Path) -
 )
 def test_a_list_with_a_name_that_there_is_not_is_refused(tmp_path: Path, option: str, names: str, told: str) -> None:
     assert told in error_text(fleet(tmp_path, option, names), status=2)
+
+
+@pytest.mark.parametrize(
+    ("options", "indices"),
+    [
+        (["--per-class", "2", "--clients", "2"], [0, 1]),
+        (["--per-class", "2", "--first", "4", "--clients", "2"], [4, 5]),
+        (["--per-class", "2", "--first", "17", "--of", "20"], [17, 18, 19]),
+        (["--partition", "clients", "--first", "3", "--of", "5"], [3, 4]),
+    ],
+)
+def test_a_part_of_a_fleet_has_the_clients_from_the_first_on(
+    tmp_path: Path, started: list[FleetConfig], options: list[str], indices: list[int]
+) -> None:
+    state = tmp_path / "state"
+    state.mkdir()
+    (state / "fleet.key").write_text("5a" * 32 + "\n")
+
+    result = fleet(tmp_path, *options, photos=write_clients(tmp_path / "people", OWNED))
+
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert [config.indices for config in started] == [indices]
+
+
+@pytest.mark.parametrize(
+    ("options", "status", "told"),
+    [
+        (["--first", "3", "--of", "3"], 2, "the first client is 3, the last one 2, but there are 0 to 2"),
+        (["--first", "2", "--clients", "3", "--of", "4"], 2, "the last one 4, but there are 0 to 3"),
+        (["--first", "2", "--partition", "dirichlet"], 2, "say how many all machines have"),
+        (["--first", "2", "--clients", "3"], 1, "fleet.key is missing; copy that of the part with --first 0"),
+    ],
+)
+def test_a_part_that_cannot_be_one_is_refused(tmp_path: Path, options: list[str], status: int, told: str) -> None:
+    assert told in error_text(fleet(tmp_path, "--seed", "1", *options), status=status)

@@ -28,7 +28,8 @@ class FleetConfig:
 
     Attributes:
         server: Address of the server.
-        clients: Number of trainers.
+        clients: Number of trainers here.
+        first: Index of the first of them; a fleet may be spread over machines.
         key: Fleet key, 32 bytes; key, the partition's seed and an index give a client's secret.
         state: Folder with a sub-folder for each client and, if shared, the cache.
         token: Enrolment token of the trainers; None if all have enrolled before.
@@ -55,6 +56,7 @@ class FleetConfig:
     key: bytes
     state: Path
     workers: int
+    first: int = 0
     token: str | None = None
     evaluator_token: str | None = None
     ca: Path | None = None
@@ -70,7 +72,8 @@ class FleetConfig:
     @property
     def indices(self) -> list[int]:
         """All clients, the evaluator last."""
-        return [*range(self.clients), *([EVALUATOR] if self.evaluator_token is not None else [])]
+        trainers = range(self.first, self.first + self.clients)
+        return [*trainers, *([EVALUATOR] if self.evaluator_token is not None else [])]
 
     def clients_of_worker(self, worker: int) -> list[int]:
         """A worker's clients."""
@@ -136,12 +139,17 @@ def default_workers(clients: int) -> int:
     return max(1, min(cores, clients))
 
 
-def fleet_key(state: Path) -> bytes:
-    """The key in the state folder; creates one, readable by its owner alone, if there is none.
+def fleet_key(state: Path, *, makes: bool = True) -> bytes:
+    """The key in the state folder; creates one, readable by its owner alone, if there is none and `makes` is true.
 
     Raises:
-        StateError: The file holds something else, or cannot be created.
+        StateError: The file is missing, holds something else, or cannot be created.
     """
+    if not makes and not (state / KEY_FILE).exists():
+        raise StateError(
+            f"{state / KEY_FILE} is missing; copy that of the part with --first 0, because all parts of a fleet have "
+            "one key"
+        )
     try:
         text = _read_or_make_key(state)
     except OSError as error:

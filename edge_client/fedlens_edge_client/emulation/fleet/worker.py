@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
-from fedlens_edge_client.client.client import DEFAULT_HOLD_MS, EdgeClient
+from fedlens_edge_client.client.client import DEFAULT_CACHE_BYTES, DEFAULT_HOLD_MS, EdgeClient
 from fedlens_edge_client.client.clock import Clock
 from fedlens_edge_client.client.events import Embedded, Event, Retrying, Trained
 from fedlens_edge_client.client.http_transport import HttpTransport, trust
@@ -30,6 +31,7 @@ from fedlens_edge_client.engines import Engine
 from fedlens_edge_client.engines.choice import TRIED, EngineName, make_engine
 from fedlens_edge_client.errors import EdgeClientError
 from fedlens_edge_client.policy import EMULATED
+from fedlens_edge_client.storage.feature_cache import FeatureCache
 from fedlens_edge_client.training.label_distribution import private_generator
 from fedlens_edge_client.trust import TRUST_SERVER
 from fedlens_proto.manifest import Bundle
@@ -74,7 +76,11 @@ async def _run(connection: Connection, config: FleetConfig, worker: int) -> None
 
     threading.Thread(target=follow_parent, name="fleet-commands", daemon=True).start()
     context = trust(config.ca) if config.server.startswith("https:") else None
-    with ThreadPoolExecutor(1, "fleet-disk") as disk, _ComputeThread() as trainers, _ComputeThread() as evaluators:
+    with (
+        ThreadPoolExecutor(1, "fleet-disk") as disk,
+        _ComputeThread(config.features) as trainers,
+        _ComputeThread(config.features) as evaluators,
+    ):
         clients = [
             _FleetClient(
                 config, worker, index, context, evaluators if index == EVALUATOR else trainers, disk, stopping, send
@@ -86,16 +92,22 @@ async def _run(connection: Connection, config: FleetConfig, worker: int) -> None
 
 
 class _ComputeThread(ThreadPoolExecutor):
-    """A thread that clients share, with one engine of each kind for each bundle.
+    """A thread that clients share, with one engine of each kind for each bundle, and one file of photos' features.
 
     An engine reads programs from the folder of the first client that uses it, so all its clients must fetch the same
     programs. The evaluator, which fetches no `step`, has a thread of its own; waiting for all trainers, it would miss
     models.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, features: Path) -> None:
         super().__init__(1, "fleet-compute")
         self._engines: dict[tuple[EngineName, bytes], Engine] = {}
+        # Thousands of clients would else open it thousands of times.
+        self.features = FeatureCache.in_folder(features, DEFAULT_CACHE_BYTES)
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)
+        self.features.close()
 
     def engine_of(self, name: EngineName, tried: Path, bundle: Bundle) -> Engine:
         """The engine of a bundle; for calls in the thread. `tried` as in `make_engine`."""
@@ -167,10 +179,11 @@ class _FleetClient:
             engine=engine,
             engine_factory=partial(self.computing.engine_of, engine, config.shared / TRIED),
             cache=config.cache(index),
-            features=config.features,
+            features=self.computing.features,
             executor=executor,
             disk=self.disk,
             hold_ms=hold_ms,
+            durable=False,
             clock=clock,
         )
         try:

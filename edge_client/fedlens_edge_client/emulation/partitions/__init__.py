@@ -5,12 +5,13 @@ May import the client's albums and errors, and nothing else of `emulation`. Begi
 """
 
 from fedlens_edge_client.emulation.partitions.listing import PoolPhoto, PoolUnusable
-from fedlens_edge_client.emulation.partitions.names import SETTINGS, PartitionName
+from fedlens_edge_client.emulation.partitions.names import DRAWING, SETTINGS, PartitionName
 from fedlens_edge_client.emulation.partitions.partition import BadPartition, Partition
 from fedlens_edge_client.emulation.partitions.pool import PhotoPool, TooFewPhotos
 from fedlens_edge_client.emulation.partitions.splits import Unservable
 
 __all__ = [
+    "DRAWING",
     "SETTINGS",
     "BadPartition",
     "Partition",

@@ -31,3 +31,5 @@ SETTINGS: Mapping[PartitionName, tuple[str, ...]] = {
     PartitionName.CLIENTS: ("unseen",),
 }
 """The settings of each partition; those of another partition would have no effect."""
+DRAWING = frozenset({PartitionName.CAMERA_IID, PartitionName.CAMERA_NONIID, PartitionName.ALBUM})
+"""The partitions whose clients draw photos, each for itself; the others divide them, among all clients of a fleet."""

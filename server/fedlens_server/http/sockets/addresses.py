@@ -65,7 +65,8 @@ class Addresses:
         return any(address in network for network in self._trusted)
 
 
-@lru_cache(maxsize=4096)  # clients come back, and a parse takes as long as the digest of their credential
+# A connection's requests have the same ones.
+@lru_cache(maxsize=4096)
 def _parsed(text: str) -> IPv4Address | IPv6Address | None:
     try:
         found = ip_address(text)

@@ -245,19 +245,54 @@ def test_a_fleet_of_people_learns_from_some_and_is_measured_on_others(
     assert [path.parent for path in tmp_path.rglob("features.sqlite3")] == [kept]
 
 
+def command_of(server: ServerProcess, pool: PhotoPool, state: Path, *options: str) -> list[str]:
+    return [
+        str(Path(sys.executable).with_name("fedlens")),
+        "fleet",
+        *("--server", server.url, "--ca", str(server.ca), "--token-file", str(server.ca.with_name("trainer.token"))),
+        *("--photos", str(pool.root), "--state", str(state), "--workers", "1", *options),
+    ]
+
+
+@pytest.mark.slow
+def test_parts_of_a_fleet_make_the_federation_that_the_whole_one_makes(
+    pool: PhotoPool, bundle: Bundle, tmp_path: Path
+) -> None:
+    settings = {"method": "fedavg", "rounds": 2, "population": CLIENTS, "deadline_s": 60, "seed": "ab" * 32}
+    # What clients draw, and how photos are divided, depends on a client's index and on the number of all.
+    divided = ("--partition", "dirichlet", "--seed", "3")
+    whole = [("--clients", "3")]
+    parts = [("--first", "0", "--clients", "2", "--of", "3"), ("--first", "2", "--clients", "1", "--of", "3")]
+    results = []
+    for name, commands in (("whole", whole), ("parts", parts)):
+        with ServerProcess.fresh(tmp_path / name) as server:
+            admin = AdminClient(server.profile)
+            admin.create_task("digits", [bundle], json.dumps(settings))
+            running = []
+            for number, options in enumerate(commands):
+                state = tmp_path / f"{name}-{number}"
+                state.mkdir()
+                (state / "fleet.key").write_text("5a" * 32 + "\n")
+                running.append(subprocess.Popen(command_of(server, pool, state, *options, *divided)))
+            assert [process.wait(timeout=100) for process in running] == [0] * len(commands)
+            shown = admin.show("digits")
+            members = [
+                [(member.client_id, member.num_examples, member.bytes_received) for member in result.members]
+                for result in shown.rounds
+            ]
+            results.append((members, admin.model("digits").blob_sha256))
+
+    assert results[0] == results[1]
+    assert [len(members) for members in results[0][0]] == [3, 3]
+
+
 @pytest.mark.slow
 def test_ctrl_c_ends_the_command_with_status_130_and_the_same_command_goes_on(
     fleet_of: MakeFleet, server: ServerProcess, tmp_path: Path
 ) -> None:
     rounds = 30  # more than pass while a signal arrives
     config, admin = fleet_of(rounds=rounds)
-    token = server.ca.with_name("trainer.token")
-    command = [
-        str(Path(sys.executable).with_name("fedlens")),
-        "fleet",
-        *("--server", config.server, "--ca", str(config.ca), "--token-file", str(token), "--workers", "1"),
-        *("--photos", str(config.pool.root), "--clients", str(CLIENTS), "--state", str(tmp_path / "state")),
-    ]
+    command = command_of(server, config.pool, tmp_path / "state", "--clients", str(CLIENTS))
 
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as first:
         assert first.stdout is not None

@@ -2,11 +2,13 @@
 
 from dataclasses import replace
 from pathlib import Path
+from shutil import copytree
 from typing import Any
 
 import pytest
 
 from fedlens.compare.run.running import RunFailed, RunResult, run
+from fedlens.compare.run_state import Changes, keep
 from fedlens.digits import write_digits
 from fedlens_edge_client.emulation.faults import FaultEntry, FaultKind, FaultPlan
 from fedlens_edge_client.emulation.fleet.config import FleetConfig
@@ -55,6 +57,26 @@ async def test_a_run_that_was_interrupted_goes_on_to_the_same_bytes(
     for result in (*resumed.shown.rounds, *calm.shown.rounds):
         result.ClearField("bytes_sent")
     assert resumed.shown.rounds == calm.shown.rounds
+
+
+async def test_a_run_goes_on_elsewhere_from_any_round_to_the_same_bytes(
+    tmp_path: Path, pool: PhotoPool, bundle: Path
+) -> None:
+    here = fleet(pool, tmp_path / "here")
+    changes, states = Changes(here.state), list[bytes]()
+    task = settings(CLIENTS, rounds=3, deadline_s=60)
+    calm = await run(here, task, (bundle,), on_commit=lambda progress: states.append(changes.take()))
+    for number, state in enumerate(states[:-1]):
+        keep(tmp_path / "kept", state)
+        copytree(tmp_path / "kept", tmp_path / f"from-{number}")
+
+        resumed = await run(fleet(pool, tmp_path / f"from-{number}"), task, (bundle,))
+
+        assert resumed.model == calm.model is not None
+        for result in (*resumed.shown.rounds, *calm.shown.rounds):
+            result.ClearField("bytes_sent")
+        assert resumed.shown.rounds == calm.shown.rounds
+    assert len(states) == 3
 
 
 async def test_every_round_of_the_global_model_is_measured(tmp_path: Path, pool: PhotoPool, bundle: Path) -> None:

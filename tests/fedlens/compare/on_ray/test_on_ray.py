@@ -1,0 +1,137 @@
+"""A study on several nodes, of which some are killed: the bytes of a study without Ray."""
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from shutil import copytree
+from typing import Any, TypeVar
+
+import pytest
+
+from fedlens.compare.on_ray.cluster import RayConfig, RayUnusable, alone, connected
+from tests.fedlens.compare.conftest import FEDLENS, fedlens
+from tests.fedlens.compare.test_command import results_in, study_in
+
+# Starting Ray and a worker takes seconds, on busy cores many. Ray must not be imported before its settings are made.
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(600),
+    pytest.mark.skipif(find_spec("ray") is None, reason="Ray is not installed: pip install 'fedlens[ray]'"),
+]
+
+# Each client keeps its classifier, which only it has.
+KEPT = ["[methods.kept]", 'method = "fedper"', "rounds = 40"]
+T = TypeVar("T")
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Any]:
+    """Two nodes with a CPU each, and the head, which has none."""
+    with pytest.MonkeyPatch.context() as patched:
+        for name, value in alone().items():
+            patched.setenv(name, value)
+        started = import_module("ray.cluster_utils").Cluster(
+            initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False}
+        )
+        for _ in range(2):
+            started.add_node(num_cpus=1)
+        yield started
+        started.shutdown()
+
+
+def until(what: Callable[[], T], running: subprocess.Popen[str]) -> T:
+    """The first true value, awaited while a command runs."""
+    end = time.monotonic() + 300
+    while not (found := what()):
+        assert time.monotonic() < end and running.poll() is None, running.communicate()
+        time.sleep(0.02)
+    return found
+
+
+def worker_of(run: str) -> int:
+    """The process that carries out a run, by the title that Ray gives it; 0 if there is none."""
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            if (folder / "cmdline").read_bytes().startswith(f"ray::{run}".encode()):
+                return int(folder.name)
+        except OSError:
+            continue
+    return 0
+
+
+def parent_of(process: int) -> int:
+    return int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def test_with_driver_worker_and_node_killed_a_study_has_the_bytes_of_one_without_ray(
+    cluster: Any, tmp_path: Path
+) -> None:
+    chosen = ["--method", "kept", "--seed", "1", "--seed", "2"]
+    calm, killed = ([*study_in(tmp_path / name, *KEPT), *chosen] for name in ("calm", "killed"))
+    assert fedlens(*calm).returncode == 0
+    out = tmp_path / "killed" / "out"
+    copytree(tmp_path / "calm" / "out" / "bundles", out / "bundles")
+    command = [FEDLENS, *killed, "--ray", cluster.address]
+
+    def begin() -> subprocess.Popen[str]:
+        return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+    def has(rounds: int) -> bool:
+        """Whether the command has this many rounds of the first run."""
+        times = out / "runs" / "kept" / "seed-1" / "times.jsonl"
+        return times.is_file() and len(times.read_text().splitlines()) >= rounds
+
+    def worker() -> int:
+        return until(lambda: worker_of("kept, seed 1"), driver)
+
+    driver = begin()
+    until(lambda: has(5), driver)
+    driver.kill()
+    driver.communicate()
+    driver = begin()
+    until(lambda: has(10), driver)
+    os.kill(worker(), signal.SIGKILL)
+    until(lambda: has(16), driver)
+    raylet = parent_of(worker())
+    (node,) = [each for each in cluster.list_all_nodes() if each.all_processes["raylet"][0].process.pid == raylet]
+    cluster.remove_node(node, allow_graceful=False)
+    printed, _ = driver.communicate(timeout=300)
+
+    assert driver.returncode == 0, printed
+    results = [results_in(tmp_path / name / "out") for name in ("calm", "killed")]
+    for found in results:
+        for run in found["runs"]:
+            assert len(run["rounds"]) == 41
+            assert run.pop("made")["processor"]
+            for entry in run["rounds"]:
+                del entry["bytes_down"]  # clients of an interrupted round fetch some again
+    assert results[0] == results[1]
+    for seed in (1, 2):
+        model = Path("out", "runs", "kept", f"seed-{seed}")
+        assert sorted(path.name for path in (tmp_path / "killed" / model).iterdir()) == ["fingerprint", "result.json"]
+
+
+def refusal(config: RayConfig) -> str:
+    with pytest.raises(RayUnusable) as refused, connected(config, 1):
+        pass
+    return str(refused.value)
+
+
+def test_more_than_a_node_has_and_another_version_are_refused_in_a_line(
+    cluster: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert refusal(RayConfig(address=cluster.address, cpus=9)) == (
+        "--run-cpus: a run needs 9 CPU, but the largest node has 1; ask for less, or add a node"
+    )
+    assert "--device cuda: a run needs 1 GPU" in refusal(RayConfig(address=cluster.address, gpus=1))
+    monkeypatch.setattr("ray.__version__", "2.0.0")
+
+    told = refusal(RayConfig(address=cluster.address))
+
+    assert told.startswith(f"--ray: Ray at {cluster.address} cannot be used: Version mismatch")
+    assert "Ray: 2.0.0" in told and "\n" not in told
