@@ -62,12 +62,11 @@ class Candidate:
         Raises:
             StoreUnusable: It cannot lead, or the database could not be reached for the first time.
         """
-        is_first = self.lead.seen.term == 0
         try:
             with usable(self.database):
                 taken, self.trouble = self.lead.try_take(), ""
         except StoreUnusable as error:
-            if is_first:
+            if self.lead.seen.term == 0:
                 raise
             self.trouble = str(error)
             return False
