@@ -9,13 +9,14 @@ from contextlib import suppress
 from importlib.metadata import version
 
 from fedlens_server.clock import Clock, SystemClock
-from fedlens_server.config import Config, ListeningSection
+from fedlens_server.config import Config
 from fedlens_server.errors import StoreUnusable, Unavailable
 from fedlens_server.http.app import create_admin_app, create_app
 from fedlens_server.http.service import SERVICE
 from fedlens_server.http.sockets.certificate import Certificate
 from fedlens_server.http.sockets.listening import Runner, close, listen, listen_on_socket
 from fedlens_server.http.standby import create_standby_app
+from fedlens_server.sections import ListeningSection
 from fedlens_server.store import Candidate, StateAddress, Store
 from fedlens_server.store.database import holds_state
 from fedlens_server.telemetry import events

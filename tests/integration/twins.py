@@ -32,8 +32,8 @@ class Twin(ServerProcess):
     leads = False
 
     @classmethod
-    def of(cls, state: StateAddress, folder: Path) -> Self:
-        """The first server of a new state, not started."""
+    def of(cls, state: StateAddress, folder: Path, launcher: tuple[str, ...] = _LAUNCHER) -> Self:
+        """The first server of a new state, not started; by default with a lead that expires soon."""
         made = cls.prepared(folder)
         shutil.rmtree(folder / DATA)
         make_data(state, {role: made.token(role) for role in ("trainer", "evaluator")})
@@ -42,7 +42,7 @@ class Twin(ServerProcess):
         places = f'database = "{state.database}"\nblobs = "{state.bucket}"\n[admin]\n'
         (folder / CONFIG).write_text(config.replace("[admin]\n", places), encoding="utf-8")
         (folder / "admin.token").write_text(ADMIN_TOKEN, encoding="utf-8")
-        made.launcher = _LAUNCHER
+        made.launcher = launcher
         return made
 
     def twin(self, folder: Path, *, port: int | None = None, database: URL | None = None) -> Self:
@@ -59,7 +59,7 @@ class Twin(ServerProcess):
         profile = folder / PROFILE
         profile.write_text(profile.read_text(encoding="utf-8").replace(own_admin, str(admin_port)), encoding="utf-8")
         made = type(self)(folder)
-        made.launcher = _LAUNCHER
+        made.launcher = self.launcher
         return made
 
     def start(self) -> None:

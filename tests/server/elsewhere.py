@@ -204,7 +204,7 @@ class Link:
         self._passing = threading.Event()
         self._passing.set()
         self._is_cut = False
-        self._swallow = self._hold_after = b""
+        self._swallow = self._hold_after = self._of = b""
         self.swallowed, self.held = threading.Event(), threading.Event()
         threading.Thread(target=self._accept, daemon=True).start()
 
@@ -225,15 +225,15 @@ class Link:
         self._pairs.clear()
         self._passing.set()
 
-    def cut_after(self, sent: bytes) -> None:
-        """Once a client has sent these bytes, deliver them, keep the answer, and `cut`."""
+    def cut_after(self, sent: bytes, of: bytes = b"") -> None:
+        """Once a client has sent these bytes, deliver them, keep the answer, and `cut`; see `hold_after`."""
         self.swallowed.clear()
-        self._swallow = sent
+        self._of, self._swallow = of, sent
 
-    def hold_after(self, sent: bytes) -> None:
-        """Once a client has sent these bytes, deliver them, and `hold`."""
+    def hold_after(self, sent: bytes, of: bytes = b"") -> None:
+        """Once a client has sent these bytes, deliver them, and `hold`; where `of` was sent since now."""
         self.held.clear()
-        self._hold_after = sent
+        self._of, self._hold_after = of, sent
 
     def close(self) -> None:
         """End it."""
@@ -247,15 +247,23 @@ class Link:
                 if self._is_cut:
                     near.close()
                     continue
-                if isinstance(self._target, Path):
-                    far = socket.socket(socket.AF_UNIX)
-                    far.connect(str(self._target))
-                else:
-                    far = socket.create_connection(("127.0.0.1", self._target))
+                try:
+                    far = self._connected()
+                except ConnectionRefusedError:
+                    near.close()
+                    continue
                 self._pairs.append(_Pair(near, far))
                 threading.Thread(target=self._pass_on, args=(near, far), daemon=True).start()
 
+    def _connected(self) -> socket.socket:
+        if isinstance(self._target, int):
+            return socket.create_connection(("127.0.0.1", self._target))
+        far = socket.socket(socket.AF_UNIX)
+        far.connect(str(self._target))
+        return far
+
     def _pass_on(self, near: socket.socket, far: socket.socket) -> None:
+        is_it = False
         with suppress(OSError, ValueError), closing(_Pair(near, far)):
             while True:
                 for ready in select([near, far], [], [])[0]:
@@ -264,11 +272,14 @@ class Link:
                     if not raw:
                         return
                     (far if ready is near else near).sendall(raw)
-                    if ready is near and self._hold_after and self._hold_after in raw:
+                    if ready is far:
+                        continue
+                    is_it = is_it or self._of in raw
+                    if is_it and self._hold_after and self._hold_after in raw:
                         self._hold_after = b""
                         self.hold()
                         self.held.set()
-                    if ready is near and self._swallow and self._swallow in raw:
+                    if is_it and self._swallow and self._swallow in raw:
                         self._swallow = b""
                         far.recv(1 << 16)  # the answer: what was asked for is done
                         self.cut()

@@ -7,13 +7,13 @@ from importlib.metadata import version
 from aiohttp import hdrs, web
 
 from fedlens_server.clock import Clock
-from fedlens_server.config import AdminSection
 from fedlens_server.engine.operators import tokens
 from fedlens_server.errors import Unavailable
 from fedlens_server.http import credentials
 from fedlens_server.http.observing.readiness import healthz
 from fedlens_server.http.operator_routes import METRICS
 from fedlens_server.http.responses import errors_as_messages
+from fedlens_server.sections import AdminSection
 from fedlens_server.store import Candidate
 from fedlens_server.telemetry.metrics import CONTENT_TYPE, Metrics, Sample
 

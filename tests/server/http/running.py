@@ -223,11 +223,13 @@ def config(
     backups: Path | None = None,
     socket: Path | None = None,
     trusted_proxies: Sequence[str] = (),
+    accel_location: str | None = None,
     certificate: tuple[Path, Path] | None = None,
     **limits: Any,
 ) -> Config:
     server: dict[str, Any] = {"allow_method_modules": allow_method_modules, "trusted_proxies": list(trusted_proxies)}
     server |= {"port": 0} if socket is None else {"socket": socket}
+    server["accel_location"] = accel_location
     if certificate is not None:
         server["certfile"], server["keyfile"] = certificate
     sections = {

@@ -104,7 +104,7 @@ def test_a_leader_whose_network_stands_still_can_neither_write_nor_answer_once_a
     """Idle, at the beginning and in the middle of a transaction, and between COMMIT and its answer."""
     forget(linked, b"before")
     standby = Candidate.open(second)
-    link.hold_after(sent) if sent else link.hold()
+    link.hold_after(sent, of=b"late") if sent == b"COMMIT\0" else link.hold_after(sent) if sent else link.hold()
     late = linked.submit(forgetting(b"late"))
     if sent:
         assert link.held.wait(10)
