@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import ssl
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack, asynccontextmanager, closing
@@ -64,9 +63,8 @@ def twins(state: StateAddress, link: Link, tmp_path: Path) -> Iterator[tuple[Twi
 
 @asynccontextmanager
 async def speaking(*twins: Twin) -> AsyncIterator[list[Server]]:
-    """What sends requests to these, which have one certificate."""
-    trust = ssl.create_default_context(cafile=twins[0].ca)
-    connector = aiohttp.TCPConnector(ssl=trust, force_close=True)
+    """What sends requests to these."""
+    connector = aiohttp.TCPConnector(force_close=True)
     async with aiohttp.ClientSession(connector=connector) as session:
         nothing = cast(Any, None)
         yield [Server(each.url, each.profile.url, nothing, nothing, session, each.folder) for each in twins]
@@ -124,7 +122,8 @@ async def test_a_leader_that_was_frozen_neither_writes_nor_answers_once_it_wakes
     assert [receipt.status for receipt in receipts] == [200, 200]
     assert set(outcomes) <= {None, (503, "unavailable")}
     assert status == 1
-    assert "another server leads" in log
+    # The second: its COMMIT met the end of its session, which has undone the transaction, as the server cannot know.
+    assert "another server leads" in log or (moment != "idle" and "database was lost" in log)
     assert shown.task.rounds_committed == 1
     assert [found.round for found in shown.rounds] == [1, 2]
     assert [member.state for member in shown.rounds[0].members] == [admin_pb2.MEMBER_STATE_REPORTED] * 2

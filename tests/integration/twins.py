@@ -33,15 +33,18 @@ class Twin(ServerProcess):
 
     @classmethod
     def of(cls, state: StateAddress, folder: Path, launcher: tuple[str, ...] = _LAUNCHER) -> Self:
-        """The first server of a new state, not started; by default with a lead that expires soon."""
+        """The first server of a new state, not started, without TLS; by default with a lead that expires soon."""
         made = cls.prepared(folder)
         shutil.rmtree(folder / DATA)
         make_data(state, {role: made.token(role) for role in ("trainer", "evaluator")})
         config = (folder / CONFIG).read_text(encoding="utf-8")
         config = config.replace(hashed(made.token("admin")), hashed(ADMIN_TOKEN))
+        config = config.replace('certfile = "server.pem"\nkeyfile = "server.key"\n', "")
         places = f'database = "{state.database}"\nblobs = "{state.bucket}"\n[admin]\n'
         (folder / CONFIG).write_text(config.replace("[admin]\n", places), encoding="utf-8")
         (folder / "admin.token").write_text(ADMIN_TOKEN, encoding="utf-8")
+        profile = folder / PROFILE
+        profile.write_text(profile.read_text(encoding="utf-8").replace("https:", "http:"), encoding="utf-8")
         made.launcher = launcher
         return made
 

@@ -14,6 +14,7 @@ from fedlens_server.store import Candidate, StateAddress, Store, Transaction, le
 from fedlens_server.store.copies.moving import move
 from fedlens_server.store.lead import Lead
 from tests.server.elsewhere import Cluster, Gateway, Link, elsewhere, through
+from tests.server.store.test_objects import put
 from tests.server.store.test_postgres import forget, forgetting, forgotten
 from tests.server.telemetry.logs import logged
 
@@ -195,6 +196,15 @@ def test_a_standby_of_a_server_with_its_blobs_in_a_folder_is_refused(cluster: Cl
             until(standby.try_lead)
 
     assert "\n" not in str(caught.value)
+
+
+def test_a_server_whose_folder_lacks_the_blobs_of_its_database_does_not_start(cluster: Cluster, tmp_path: Path) -> None:
+    address = elsewhere(tmp_path / "first", cluster, None)
+    with closing(Store.open(address)) as store:
+        digest = put(store, bytes(100_000)).hex()
+
+    with pytest.raises(StoreUnusable, match=f"names blob {digest}, which is not in .*second/blobs; start the server"):
+        Store.open(StateAddress(folder=tmp_path / "second", database=address.database))
 
 
 def test_a_server_that_was_killed_is_followed_when_its_lead_is_over(first: StateAddress, second: StateAddress) -> None:
