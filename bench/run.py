@@ -35,6 +35,7 @@ MEASURES = {
     "polls": "bench.many_clients:polls",
     "throughput": "bench.many_clients:throughput",
     "elsewhere": "bench.elsewhere:measure",
+    "takeover": "bench.takeover:measure",
     "dashboard": "bench.dashboard:measure",
     "fedavg": "bench.fedavg_on_disk:measure",
     "fedns": "bench.fedns_on_disk:measure",

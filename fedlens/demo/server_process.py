@@ -118,13 +118,17 @@ class ServerProcess:
             raise PartDied(f"the server (process {self._process.pid}) {exit_text(code)}{self._end_of_log()}")
 
     def _wait_until_ready(self, process: subprocess.Popen[str]) -> tuple[str, str]:
+        found = self._wait_for(process, _READY)
+        return found[1], found[2]
+
+    def _wait_for(self, process: subprocess.Popen[str], said: re.Pattern[str]) -> re.Match[str]:
         assert process.stdout is not None
         until = time.monotonic() + READY_TIMEOUT_S
         while time.monotonic() < until:
             if select.select([process.stdout], [], [], 0.2)[0]:
                 line = process.stdout.readline()
-                if found := _READY.search(line):
-                    return found[1], found[2]
+                if found := said.search(line):
+                    return found
                 if not line:
                     process.wait(STOP_TIMEOUT_S)
             self.check()

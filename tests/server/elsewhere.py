@@ -8,12 +8,12 @@ import subprocess
 import tempfile
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from functools import cache
 from itertools import count
 from pathlib import Path
 from select import select
-from typing import Any
+from typing import Any, NamedTuple
 
 import psycopg
 import pytest
@@ -200,12 +200,12 @@ class Link:
         self._target = target
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
-        self._pairs: list[tuple[socket.socket, socket.socket]] = []
+        self._pairs: list[_Pair] = []
         self._passing = threading.Event()
         self._passing.set()
         self._is_cut = False
-        self._swallow = b""
-        self.swallowed = threading.Event()
+        self._swallow = self._hold_after = self._of = b""
+        self.swallowed, self.held = threading.Event(), threading.Event()
         threading.Thread(target=self._accept, daemon=True).start()
 
     def hold(self) -> None:
@@ -221,14 +221,19 @@ class Link:
         """Break all connections, and refuse new ones."""
         self._is_cut = True
         for pair in self._pairs:
-            _break(pair)
+            pair.close()
         self._pairs.clear()
         self._passing.set()
 
-    def cut_after(self, sent: bytes) -> None:
-        """Once a client has sent these bytes, deliver them, keep the answer, and `cut`."""
+    def cut_after(self, sent: bytes, of: bytes = b"") -> None:
+        """Once a client has sent these bytes, deliver them, keep the answer, and `cut`; see `hold_after`."""
         self.swallowed.clear()
-        self._swallow = sent
+        self._of, self._swallow = of, sent
+
+    def hold_after(self, sent: bytes, of: bytes = b"") -> None:
+        """Once a client has sent these bytes, deliver them, and `hold`; where `of` was sent since now."""
+        self.held.clear()
+        self._of, self._hold_after = of, sent
 
     def close(self) -> None:
         """End it."""
@@ -242,25 +247,39 @@ class Link:
                 if self._is_cut:
                     near.close()
                     continue
-                if isinstance(self._target, Path):
-                    far = socket.socket(socket.AF_UNIX)
-                    far.connect(str(self._target))
-                else:
-                    far = socket.create_connection(("127.0.0.1", self._target))
-                self._pairs.append((near, far))
+                try:
+                    far = self._connected()
+                except ConnectionRefusedError:
+                    near.close()
+                    continue
+                self._pairs.append(_Pair(near, far))
                 threading.Thread(target=self._pass_on, args=(near, far), daemon=True).start()
 
+    def _connected(self) -> socket.socket:
+        if isinstance(self._target, int):
+            return socket.create_connection(("127.0.0.1", self._target))
+        far = socket.socket(socket.AF_UNIX)
+        far.connect(str(self._target))
+        return far
+
     def _pass_on(self, near: socket.socket, far: socket.socket) -> None:
-        with suppress(OSError, ValueError):
+        is_it = False
+        with suppress(OSError, ValueError), closing(_Pair(near, far)):
             while True:
                 for ready in select([near, far], [], [])[0]:
                     raw = ready.recv(1 << 16)
                     self._passing.wait()
                     if not raw:
-                        _break((near, far))
                         return
                     (far if ready is near else near).sendall(raw)
-                    if ready is near and self._swallow and self._swallow in raw:
+                    if ready is far:
+                        continue
+                    is_it = is_it or self._of in raw
+                    if is_it and self._hold_after and self._hold_after in raw:
+                        self._hold_after = b""
+                        self.hold()
+                        self.held.set()
+                    if is_it and self._swallow and self._swallow in raw:
                         self._swallow = b""
                         far.recv(1 << 16)  # the answer: what was asked for is done
                         self.cut()
@@ -268,11 +287,15 @@ class Link:
                         return
 
 
-def _break(pair: tuple[socket.socket, socket.socket]) -> None:
-    for each in pair:
-        with suppress(OSError):
-            each.shutdown(socket.SHUT_RDWR)
-        each.close()
+class _Pair(NamedTuple):
+    near: socket.socket
+    far: socket.socket
+
+    def close(self) -> None:
+        for each in self:
+            with suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+            each.close()
 
 
 @contextmanager

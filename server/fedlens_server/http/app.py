@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator, Iterable
 from functools import partial
 
 from aiohttp import web
+from aiohttp.typedefs import Handler
 
 from fedlens_server.clock import Clock
 from fedlens_server.config import Config
@@ -13,11 +14,13 @@ from fedlens_server.http.dashboard.pages import ROOT
 from fedlens_server.http.observing import figures
 from fedlens_server.http.observing.readiness import healthz, readyz
 from fedlens_server.http.observing.requests import observed
-from fedlens_server.http.responses import errors_as_messages
+from fedlens_server.http.responses import errors_as_messages, refusal
 from fedlens_server.http.service import SERVICE, SIDE, Service
 from fedlens_server.store import Store
 
 READ_BYTES = 256 << 10
+# They say nothing of what clients or operators have.
+_OF_THE_PROCESS = frozenset({"/healthz", "/readyz", operator_routes.METRICS})
 
 
 def create_app(config: Config, clock: Clock, store: Store) -> web.Application:
@@ -50,9 +53,18 @@ def create_admin_app(service: Service) -> web.Application:
     return app
 
 
+@web.middleware
+async def leading(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Send no answer from memory, refusals included, unless the server still led after all of it was read."""
+    response = await handler(request)
+    if response.prepared or request.path in _OF_THE_PROCESS or request.app[SERVICE].store.lead.is_certain:
+        return response
+    return refusal(request.app[SERVICE].store.lead.doubt())
+
+
 def _application(service: Service, side: str, routes: Iterable[web.RouteDef], *more: object) -> web.Application:
     app = web.Application(
-        middlewares=(observed, errors_as_messages, *more),  # type: ignore[arg-type]  # what aiohttp's decorator gives
+        middlewares=(observed, leading, errors_as_messages, *more),  # type: ignore[arg-type]  # what aiohttp's decorator gives
         # Content-Encoding is refused, so nothing is unpacked before a handler has seen it.
         handler_args={
             "auto_decompress": False,

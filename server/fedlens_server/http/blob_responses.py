@@ -11,17 +11,21 @@ from fedlens_server.store import Location, encoding
 from fedlens_server.store.blobs import ComputedTensors
 
 _log = logging.getLogger(__name__)
-_HEADERS = {
+X_ACCEL_REDIRECT = "X-Accel-Redirect"
+_HEADERS: dict[str, str] = {
     hdrs.CONTENT_TYPE: "application/octet-stream",
     hdrs.CACHE_CONTROL: "private, immutable",
     hdrs.ACCEPT_RANGES: "bytes",
 }
 
 
-async def send_blob(request: web.Request, location: Location) -> tuple[web.StreamResponse, int]:
+async def send_blob(
+    request: web.Request, location: Location, accel_location: str | None = None
+) -> tuple[web.StreamResponse, int]:
     """The response with a blob or the requested range of it, and its number of bytes.
 
-    A range that cannot be read or lies outside gets an error that states the size of the blob.
+    A range that cannot be read or lies outside gets an error that states the size of the blob. The bytes of a file are
+    left to nginx where `accel_location` is its internal location for the file's folder.
 
     Raises:
         Unknown: The blob has been deleted since it was located.
@@ -36,6 +40,9 @@ async def send_blob(request: web.Request, location: Location) -> tuple[web.Strea
         refusal.headers[hdrs.CONTENT_RANGE] = f"bytes */{location.size}"
         return refusal, 0
     count = last - first
+    if location.path is not None and accel_location is not None:
+        # nginx keeps these headers but this one, and cuts the range out itself.
+        return web.Response(headers=_HEADERS | {X_ACCEL_REDIRECT: accel_location + location.path.name}), count
     if location.path is not None:
         return web.FileResponse(location.path, headers=_HEADERS), count
     headers = dict(_HEADERS)

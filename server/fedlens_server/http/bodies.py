@@ -7,9 +7,9 @@ from aiohttp import hdrs, web
 from fedlens_proto.manifest import MAX_MANIFEST_BYTES
 from fedlens_proto.programs.statements import MAX_STATEMENT_BYTES
 from fedlens_proto.wire import LENGTH, MAX_UPDATE_HEADER_BYTES, MEDIA_TYPE
-from fedlens_server.config import LimitsSection
 from fedlens_server.engine.operators.tasks import MAX_BUNDLES
 from fedlens_server.errors import Malformed, TooLarge, WrongMediaType
+from fedlens_server.sections import LimitsSection
 
 MAX_BODY_BYTES = {
     "enrol": 4 << 10,

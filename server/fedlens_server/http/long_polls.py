@@ -5,6 +5,7 @@ clock.
 """
 
 import asyncio
+import random
 from collections.abc import Callable, Iterable, Set
 from concurrent.futures import Future
 from typing import Protocol
@@ -13,7 +14,8 @@ from fedlens_proto.v1 import check_in_pb2
 from fedlens_server.telemetry import events
 
 BUSY_RETRY_MS = 5_000
-STOPPING_RETRY_MS = 2_000
+# A stopping server has those that it lets go come back so many a second, and not before another may lead.
+STOPPING_RETRY_MS, STOPPING_A_SECOND = 2_000, 500
 _LONG_HOLD_MS = 1_000
 Ask = Callable[[], check_in_pb2.CheckInResponse]
 
@@ -42,7 +44,7 @@ class Polls:
         self._max_polls = max_polls
         self._max_hold_ms = max_hold_ms
         self._held: dict[bytes, _Poll] = {}
-        self._stopping = False
+        self._stopping_ms: tuple[int, int] | None = None  # the least and the most that is told; None: it goes on
 
     def __len__(self) -> int:
         """The number of check-ins that are held."""
@@ -68,8 +70,8 @@ class Polls:
         hold_ms = min(request.hold_ms, self._max_hold_ms)
         if response.WhichOneof("result") != "wait" or hold_ms == 0:
             return response
-        if self._stopping:
-            return _wait(response, check_in_pb2.WAIT_REASON_STOPPING, STOPPING_RETRY_MS)
+        if self._stopping_ms is not None:
+            return _wait(response, check_in_pb2.WAIT_REASON_STOPPING, self._spread_ms())
         if len(self._held) >= self._max_polls:
             return _wait(response, check_in_pb2.WAIT_REASON_BUSY, BUSY_RETRY_MS)
         seekers.hold(client, request)
@@ -92,9 +94,12 @@ class Polls:
 
     def stop(self) -> None:
         """Answer all polls now, and hold none any more."""
-        self._stopping = True
+        self._stopping_ms = STOPPING_RETRY_MS, STOPPING_RETRY_MS + 1000 * len(self._held) // STOPPING_A_SECOND
         for poll in self._held.values():
             poll.end(check_in_pb2.WAIT_REASON_STOPPING)
+
+    def _spread_ms(self) -> int:
+        return random.randint(*(self._stopping_ms or (STOPPING_RETRY_MS, STOPPING_RETRY_MS)))
 
     async def _hold(self, client: bytes, task: int, hold_ms: int, ask: Ask) -> check_in_pb2.CheckInResponse:
         poll = _Poll(task)
@@ -110,7 +115,7 @@ class Polls:
                 if response.WhichOneof("result") != "wait":
                     return response
                 if poll.reason is not None:
-                    return _wait(response, poll.reason, STOPPING_RETRY_MS)
+                    return _wait(response, poll.reason, self._spread_ms())
                 if poll.expired:
                     if hold_ms >= _LONG_HOLD_MS:
                         # It has waited here; a pause now could only miss the opening of the next round.

@@ -40,16 +40,16 @@ async def errors_as_messages(request: web.Request, handler: Handler) -> web.Stre
     try:
         return await handler(request)
     except ServerError as fault:
-        return _refusal(fault, str(fault))
+        return refusal(fault)
     except web.HTTPException as fault:
-        return _refusal(_of_framework(request, fault), fault.reason)  # its text quotes the path that was sent
+        return refusal(_of_framework(request, fault), fault.reason)  # its text quotes the path that was sent
     except (ConnectionError, web.RequestPayloadError) as fault:
         if isinstance(fault, ConnectionError) or request.transport is None or request.transport.is_closing():
             # The client is gone; the connection is closed without a response.
             raise ConnectionResetError from fault
-        return _refusal(Malformed(f"the body cannot be read: {fault}"), type(fault).__name__)
+        return refusal(Malformed(f"the body cannot be read: {fault}"), type(fault).__name__)
     except WireError as fault:
-        return _refusal(Malformed(str(fault)), str(fault))
+        return refusal(Malformed(str(fault)))
     except Exception as fault:
         _log.error("a request failed", exc_info=fault)
         return _answer(_failed())
@@ -61,8 +61,9 @@ def _answer(fault: ServerError) -> web.Response:
     return error(fault)
 
 
-def _refusal(fault: ServerError, reason: str) -> web.Response:
-    events.note(Event.REFUSED, code=fault.code, reason=reason)
+def refusal(fault: ServerError, reason: str = "") -> web.Response:
+    """As `error`, with a line in the log; `reason` is told there instead of the error's own text."""
+    events.note(Event.REFUSED, code=fault.code, reason=reason or str(fault))
     return _answer(fault)
 
 

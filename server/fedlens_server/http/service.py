@@ -72,8 +72,10 @@ class Service:
         """The clients and tasks of this server.
 
         Raises:
-            Unavailable: The server is starting or stopping.
+            Unavailable: The server is starting or stopping, or may no longer lead.
         """
+        if not self.store.lead.is_certain:
+            raise self.store.lead.doubt()
         if self._federation is None or self.state is not ServiceState.READY:
             raise Unavailable(f"the server is {self.state.value}; try again later", RETRY_MS)
         return self._federation

@@ -3,24 +3,24 @@
 It imports `fedlens_proto`, the server's errors, and `planning` in `method_state.py`. Begin with `writing_thread.py`.
 """
 
-import os
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, Self, TypeVar, cast
 
 from sqlalchemy import ColumnElement, Executable, Row, Select, bindparam, delete, select
-from sqlalchemy.exc import DatabaseError
 
 from fedlens_proto.blob import Array
 from fedlens_proto.blob import write as write_blob
 from fedlens_proto.v1 import blob_pb2
-from fedlens_server.errors import StoreUnusable
-from fedlens_server.store import lead, schema
+from fedlens_server.errors import StoreUnusable, Unavailable
+from fedlens_server.store import schema
 from fedlens_server.store.address import StateAddress
 from fedlens_server.store.blobs import Blobs, ComputedBlob, Location
-from fedlens_server.store.database import lock, migrate, unusable
+from fedlens_server.store.candidate import Candidate
+from fedlens_server.store.database import migrate, usable
 from fedlens_server.store.dialects import reading
 from fedlens_server.store.incoming import MAX_ROW_BYTES, Files, IncomingBlob, PendingBlob
 from fedlens_server.store.tensors import RestoredTensors, StoredTensors
@@ -28,6 +28,7 @@ from fedlens_server.store.writing_thread import Transaction, WritingThread
 
 __all__ = [
     "MAX_ROW_BYTES",
+    "Candidate",
     "ComputedBlob",
     "IncomingBlob",
     "Location",
@@ -46,30 +47,31 @@ _VALUES = 500  # of one query, which databases limit
 class Store:
     """Database, blobs, and the one thread that writes them."""
 
-    def __init__(self, address: StateAddress, lock_descriptor: int, durable: bool) -> None:
-        """Use `open` instead."""
-        self.address = address
+    def __init__(self, candidate: Candidate) -> None:
+        """The state of a candidate that leads, which it closes.
+
+        Raises:
+            StoreUnusable: The state cannot be read.
+        """
+        self.address = address = candidate.address
         self.folder = address.folder
-        self.database = database = address.open_database()
-        self._lock_descriptor = lock_descriptor
-        self._readers = database.engine(durable=durable)
-        self._writers = database.engine(writes=True, durable=durable)
-        try:
-            migrate(self._writers, database)
-            with self._writers.begin() as connection:
-                term = lead.take(connection)
-            self.blobs = Blobs(_files(address, durable), self._read_row)
+        self.database = candidate.database
+        self.lead = candidate.lead
+        self._candidate = candidate
+        self._readers = candidate.readers
+        with ExitStack() as failed, usable(self.database):
+            failed.callback(candidate.close)
+            if self.database.is_shared:
+                migrate(candidate.writers, self.database)
+            self.blobs = Blobs(_files(address, candidate.durable), self._read_row)
             self._load_blobs(address)
-        except BaseException:
-            self._release()
-            raise
-        self._thread = WritingThread(self._writers, term, self.blobs)
+            failed.pop_all()
+        self._thread = WritingThread(candidate.writers, self.lead, self.blobs)
+        self.lead.on_lost = self._end_writing
 
     @classmethod
     def open(cls, address: Path | StateAddress, *, durable: bool = True) -> Self:
         """Open a server's state; create it if it is missing, upgrade it if an older version wrote it.
-
-        A server that has the same database open on another machine can write no more.
 
         Args:
             address: Of the state; a path is that of a folder that holds all of it.
@@ -77,18 +79,15 @@ class Store:
                 kill, and nothing waits for the disk: for studies, which can be run again.
 
         Raises:
-            StoreUnusable: Another process has the folder open, a newer version of FedLens wrote the state, or it cannot
-                be read or written.
+            StoreUnusable: Another process uses the folder or the database, a newer version of FedLens wrote the state,
+                or it cannot be read or written.
         """
-        address = StateAddress.of(address)
-        folder, database = address.folder, address.open_database()
-        try:
-            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            return cls(address, lock(folder), durable)
-        except OSError as error:
-            raise StoreUnusable(f"{error.filename or folder} cannot be written: {error.strerror}") from error
-        except DatabaseError as error:
-            raise unusable(database, error) from error
+        candidate = Candidate.open(address, durable=durable)
+        with ExitStack() as failed, usable(candidate.database):
+            failed.callback(candidate.close)
+            candidate.lead.take()
+            failed.pop_all()
+        return cls(candidate)
 
     @property
     def writing(self) -> WritingThread:
@@ -187,18 +186,17 @@ class Store:
 
     def tidy(self, now: float) -> None:
         """Delete what nothing names, as `Files.tidy`."""
-        if not self._thread.broken:  # as long as names are known
+        if self.lead.is_certain and not self._thread.broken:  # as long as names are known
             self.blobs.files.tidy(now)
 
     def close(self) -> None:
         """Finish all submitted operations, then close the database."""
         self._thread.close()
-        self._release()
+        self._candidate.close()
 
-    def _release(self) -> None:
-        self._readers.dispose()
-        self._writers.dispose()
-        os.close(self._lock_descriptor)
+    def _end_writing(self) -> None:
+        with suppress(Unavailable):  # it has ended
+            self._thread.submit(lambda _: None)
 
     def _load_blobs(self, address: StateAddress) -> None:
         found = schema.blobs.c
@@ -208,6 +206,12 @@ class Store:
                 raise StoreUnusable(
                     f"{self.database.place} names blobs that are {held}, and server.blobs is {set_to}; correct the "
                     "config, or move the state with `fedlens store migrate`"
+                )
+            is_file = row.size > MAX_ROW_BYTES and row.object is None
+            if self.database.is_shared and is_file and not self.blobs.files.path(row.digest).is_file():
+                raise StoreUnusable(
+                    f"{self.database.place} names blob {row.digest.hex()}, which is not in {self.folder / 'blobs'}; "
+                    "start the server that has it there, or bring the folder here"
                 )
             self.blobs.sizes[row.digest] = row.size
             if row.object is not None:

@@ -2,6 +2,8 @@
 
 import fcntl
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from alembic import command
@@ -45,16 +47,14 @@ def holds_state(address: Path | StateAddress) -> bool:
         return database.path.is_file()  # a connection would make it
     engine = database.engine()
     try:
-        with engine.connect() as connection:
+        with usable(database), engine.connect() as connection:
             return bool(_revisions(connection, database))
-    except DatabaseError as error:
-        raise unusable(database, error) from error
     finally:
         engine.dispose()
 
 
-def migrate(engine: Engine, database: Database) -> None:
-    """Upgrade the database to this version's schema, in one transaction.
+def migrate(engine: Engine, database: Database, *, upgrade: bool = True) -> None:
+    """Give the database this version's schema, in one transaction; without `upgrade` only where there is none.
 
     Raises:
         StoreUnusable: The schema is unknown to this version, or it is no database of a FedLens server.
@@ -64,26 +64,27 @@ def migrate(engine: Engine, database: Database) -> None:
     config.set_main_option("path_separator", "os")
     script = ScriptDirectory.from_config(config)
     known = {revision.revision for revision in script.walk_revisions()}
+    with usable(database), engine.begin() as connection:
+        database.lock_schema(connection)
+        found = _revisions(connection, database)
+        if unknown := found - known:
+            raise StoreUnusable(
+                f"{database.place} has schema {', '.join(sorted(unknown))}; this version of FedLens "
+                f"knows up to {script.get_current_head()}. It was written by a newer version: upgrade FedLens"
+            )
+        if found == {script.get_current_head()} or (found and not upgrade):
+            return
+        config.attributes["connection"] = connection
+        command.upgrade(config, "head")
+
+
+@contextmanager
+def usable(database: Database) -> Iterator[None]:
+    """Turn errors of a database, when it is opened, into `StoreUnusable`."""
     try:
-        with engine.begin() as connection:
-            database.lock_schema(connection)
-            found = _revisions(connection, database)
-            if unknown := found - known:
-                raise StoreUnusable(
-                    f"{database.place} has schema {', '.join(sorted(unknown))}; this version of FedLens "
-                    f"knows up to {script.get_current_head()}. It was written by a newer version: upgrade FedLens"
-                )
-            if found == {script.get_current_head()}:
-                return
-            config.attributes["connection"] = connection
-            command.upgrade(config, "head")
+        yield
     except DatabaseError as error:
-        raise unusable(database, error) from error
-
-
-def unusable(database: Database, error: DatabaseError) -> StoreUnusable:
-    """The error for a database that cannot be read or written at a start."""
-    return StoreUnusable(f"{database.place} cannot be used as a database: {reason(error)}")
+        raise StoreUnusable(f"{database.place} cannot be used as a database: {reason(error)}") from error
 
 
 def _revisions(connection: Connection, database: Database) -> set[str]:

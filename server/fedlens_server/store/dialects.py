@@ -4,6 +4,8 @@ Statements for rows that may be there are written with `insert` of this module: 
 PostgreSQL, and SQLAlchemy writes it alike for both.
 """
 
+import secrets
+import socket
 import sqlite3
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
@@ -19,6 +21,7 @@ from sqlalchemy import (
     Connection,
     Dialect,
     Engine,
+    Float,
     Integer,
     Table,
     TableClause,
@@ -49,15 +52,17 @@ _AWAY = ("08", "53", "57", "58", "25006", "40")
 _DISK_FULL = "53100"
 # A server that is gone is noticed within some 10 s, while the connection idles and while it waits for an answer.
 _CONNECTION = {
-    "application_name": "fedlens",
     "connect_timeout": 5,
     "keepalives_idle": 5,
     "keepalives_interval": 2,
     "keepalives_count": 3,
     "tcp_user_timeout": 10_000,
 }
-# A transaction ends if its process hangs so long, and with it the locks for which others wait.
-_IDLE_MS = 60_000
+# The lead is taken at once, or not by this transaction; one whose process hangs must not keep others from it.
+_TAKING_S = {"lock_timeout": "2s", "idle_in_transaction_session_timeout": "4s"}
+_SESSIONS = TableClause(
+    "pg_stat_activity", ColumnClause("pid"), ColumnClause("application_name"), ColumnClause("datname")
+)
 _SEQUENCE = TableClause("sqlite_sequence", ColumnClause("name"), ColumnClause("seq"))
 _SCHEMA_LOCK = int.from_bytes(b"fedlens")
 
@@ -85,9 +90,15 @@ class Database(ABC):
 
     Attributes:
         place: Its name for operators, without credentials.
+        holder: The name of this server among those that have it open, at most 63 bytes.
+        is_shared: True if servers on other machines reach it.
+        clock: Its time, in seconds since the epoch.
     """
 
     place: str
+    holder: str
+    is_shared: bool
+    clock: ColumnElement[float]
 
     @abstractmethod
     def engine(self, *, writes: bool = False, durable: bool = True) -> Engine:
@@ -99,6 +110,10 @@ class Database(ABC):
     @abstractmethod
     def lock_schema(self, connection: Connection) -> None:
         """Wait for others that change the schema, and have them wait until the transaction ends."""
+
+    @abstractmethod
+    def end_sessions(self, connection: Connection, holder: str) -> None:
+        """End the transactions of a server that may hang in one, in a transaction that itself hangs for 4 s at most."""
 
     @abstractmethod
     def size(self, connection: Connection) -> int:
@@ -115,6 +130,9 @@ class Database(ABC):
 
 class Sqlite(Database):
     """A file."""
+
+    holder, is_shared = "", False
+    clock = (func.julianday("now") - 2_440_587.5) * 86_400.0
 
     def __init__(self, folder: Path, name: str = DATABASE_FILE) -> None:
         """In `folder`; the first connection makes the file."""
@@ -146,6 +164,9 @@ class Sqlite(Database):
     def lock_schema(self, connection: Connection) -> None:
         """As in `Database`: whoever writes is alone anyway."""
 
+    def end_sessions(self, connection: Connection, holder: str) -> None:
+        """As in `Database`: there is none."""
+
     def size(self, connection: Connection) -> int:
         """As in `Database`."""
         return self.path.stat().st_size
@@ -169,19 +190,26 @@ class Sqlite(Database):
 class Postgres(Database):
     """A database of a PostgreSQL server."""
 
+    is_shared = True
+    clock = cast(func.extract("epoch", func.clock_timestamp()), Float)
+
     def __init__(self, url: URL) -> None:
         """Without a password in `url`: libpq finds it in the environment or in a file."""
         self._url = url.set(drivername="postgresql+psycopg")
         self.place = url.render_as_string()
+        # Unique, also among the servers of one machine; the sessions of each have its name.
+        self.holder = f"fedlens {socket.gethostname()[:40]} {secrets.token_hex(3)}"
 
     def engine(self, *, writes: bool = False, durable: bool = True) -> Engine:
         """As in `Database`."""
-        settings = f"-c idle_in_transaction_session_timeout={_IDLE_MS}"
+        # A transaction that opens a round also computes; one whose process hangs is ended by whoever takes the lead.
+        settings = "-c idle_in_transaction_session_timeout=0"
         settings += "" if durable else " -c synchronous_commit=off"
         defaults = {name: value for name, value in _CONNECTION.items() if name not in self._url.query}
+        given = {**defaults, "application_name": self.holder}
         engine = create_engine(
             self._url,
-            connect_args={**defaults, "options": f"{settings} {self._url.query.get('options', '')}"},
+            connect_args={**given, "options": f"{settings} {self._url.query.get('options', '')}"},
             hide_parameters=True,
             # A read can begin anew on another connection; a transaction that writes must not.
             pool_pre_ping=not writes,
@@ -193,6 +221,15 @@ class Postgres(Database):
     def lock_schema(self, connection: Connection) -> None:
         """As in `Database`."""
         connection.execute(select(func.pg_advisory_xact_lock(_SCHEMA_LOCK)))
+
+    def end_sessions(self, connection: Connection, holder: str) -> None:
+        """As in `Database`."""
+        connection.execute(select(*(func.set_config(name, value, True) for name, value in _TAKING_S.items())))
+        found = _SESSIONS.c
+        of_holder = [found.application_name == holder, found.application_name != ""]
+        elsewhere = [found.datname == func.current_database(), found.pid != func.pg_backend_pid()]
+        ending = select(func.pg_terminate_backend(found.pid)).select_from(_SESSIONS)
+        connection.execute(ending.where(*of_holder, *elsewhere))
 
     def size(self, connection: Connection) -> int:
         """As in `Database`."""

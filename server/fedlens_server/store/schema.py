@@ -56,8 +56,14 @@ token_uses = sa.Table(
 # The only trace of a forgotten client; its id cannot enrol again.
 forgotten = sa.Table("forgotten", metadata, sa.Column("id", sa.LargeBinary, primary_key=True))
 
-# The server that may write, by the number of its start: each one that opens the database takes the next.
-lead = sa.Table("lead", metadata, sa.Column("term", INTEGER, primary_key=True, autoincrement=False))
+# The server that may write and answer, in its one row: each one that takes the lead begins the next term.
+lead = sa.Table(
+    "lead",
+    metadata,
+    sa.Column("term", INTEGER, primary_key=True, autoincrement=False),
+    sa.Column("holder", Textual, nullable=False),
+    sa.Column("expires", sa.Float, nullable=False),  # by the clock of the database, which others do not have
+)
 
 blobs = sa.Table(
     "blobs",

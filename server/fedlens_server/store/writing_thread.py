@@ -19,10 +19,11 @@ from sqlalchemy import Connection, CursorResult, Engine, Executable, bindparam, 
 from sqlalchemy.exc import DBAPIError
 
 from fedlens_server.errors import ServerError, StorageFull, Unavailable
-from fedlens_server.store import lead, schema
+from fedlens_server.store import schema
 from fedlens_server.store.blobs import Blobs
 from fedlens_server.store.dialects import fault, full, insert
 from fedlens_server.store.incoming import PendingBlob, storage_full
+from fedlens_server.store.lead import Lead
 from fedlens_server.telemetry import events
 from fedlens_server.telemetry.events import Event
 from fedlens_server.telemetry.timings import Timings
@@ -132,12 +133,12 @@ class WritingThread:
         commits: How long those that share a commit took, with the commit.
     """
 
-    def __init__(self, engine: Engine, term: int, blobs: Blobs) -> None:
-        """Start the thread, which writes to the database of `engine` while `term` leads, and to `blobs`."""
+    def __init__(self, engine: Engine, lead: Lead, blobs: Blobs) -> None:
+        """Start the thread, which writes to the database of `engine` while it has the lead, and to `blobs`."""
         self.after_commit: Callable[[], None] = lambda: None
         self.on_broken: Callable[[], None] = lambda: None
         self._engine = engine
-        self._term = term
+        self._lead = lead
         self._blobs = blobs
         self._waiting: deque[_Operation[Any]] = deque()
         self._wake = threading.Condition()
@@ -216,7 +217,7 @@ class WritingThread:
         committing = False
         try:
             with self._engine.connect() as connection, connection.begin():
-                lead.hold(connection, self._term)
+                self._lead.hold(connection)
                 for item in wanted:
                     transaction = Transaction(connection, self._blobs)
                     begun.append(transaction)

@@ -18,6 +18,11 @@ _SHORT = 6  # bytes of a client's id that are shown
 class Event(StrEnum):
     """The kinds of events; docs/observe.md describes each."""
 
+    STANDBY = "standby"
+    LEAD_TAKEN = "lead-taken"
+    LEAD_DOUBTFUL = "lead-doubtful"
+    LEAD_LOST = "lead-lost"
+    CLOCKS_APART = "clocks-apart"
     READY = "ready"
     STOPPING = "stopping"
     CERTIFICATE_READ = "certificate-read"
@@ -59,6 +64,7 @@ _WARNINGS = frozenset(
     {
         *(Event.TASK_SUSPENDED, Event.TASK_PAUSED, Event.ROUND_ABANDONED, Event.QUARANTINED, Event.EXCLUDED),
         *(Event.SLOW_REQUEST, Event.SLOW_WRITE, Event.CERTIFICATE_UNUSABLE, Event.STATEMENT_ENDS),
+        *(Event.LEAD_DOUBTFUL, Event.LEAD_LOST, Event.CLOCKS_APART),
     }
 )
 

@@ -33,6 +33,7 @@ class Kind:
 KINDS = {
     "fedlens_build_info": Kind("gauge", ("version",), "1; the label is the version of the server."),
     "fedlens_ready": Kind("gauge", (), "1 while requests are served and there is room on the disk, else 0."),
+    "fedlens_standby": Kind("gauge", (), "1 while another server leads, or could, and this one waits; else 0."),
     "fedlens_requests": Kind(
         "counter", ("endpoint", "code"), "Requests that were answered; `code` is `ok`, or that of an error."
     ),

@@ -35,7 +35,7 @@ from fedlens_server.engine.operators import tokens
 from fedlens_server.http.app import create_admin_app, create_app
 from fedlens_server.http.service import SERVICE, Service
 from fedlens_server.http.sockets.listening import Runner, close, listen, listen_on_socket
-from fedlens_server.store import Store, Transaction
+from fedlens_server.store import StateAddress, Store, Transaction
 from fedlens_server.store.database import holds_state
 from tests.server.bundles import TinyBundle, tiny_bundle
 from tests.server.elsewhere import address_of
@@ -223,11 +223,13 @@ def config(
     backups: Path | None = None,
     socket: Path | None = None,
     trusted_proxies: Sequence[str] = (),
+    accel_location: str | None = None,
     certificate: tuple[Path, Path] | None = None,
     **limits: Any,
 ) -> Config:
     server: dict[str, Any] = {"allow_method_modules": allow_method_modules, "trusted_proxies": list(trusted_proxies)}
     server |= {"port": 0} if socket is None else {"socket": socket}
+    server["accel_location"] = accel_location
     if certificate is not None:
         server["certfile"], server["keyfile"] = certificate
     sections = {
@@ -238,9 +240,9 @@ def config(
     return Config.model_validate(sections, context={"folder": folder})
 
 
-def opened(folder: Path) -> Store:
+def opened(folder: Path, address: StateAddress | None = None) -> Store:
     """The state of a server; a new one has the tokens that tests use."""
-    address = address_of(folder)
+    address = address or address_of(folder)
     is_new = not holds_state(address)
     store = Store.open(address)
 

@@ -18,8 +18,9 @@ async def test_a_server_that_can_write_no_more_ends_with_the_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = config(tmp_path)
-    store = Store.open(settings.server.data)
-    monkeypatch.setattr(Store, "open", lambda folder: store)
+    Store.open(settings.server.data).close()
+    opened: list[Store] = []
+    monkeypatch.setattr(daemon, "Store", lambda candidate: opened.append(Store(candidate)) or opened[0])
 
     def fault() -> None:
         raise RuntimeError("the view would no longer be what the database holds")
@@ -28,7 +29,7 @@ async def test_a_server_that_can_write_no_more_ends_with_the_reason(
         transaction.after_commit(fault)
 
     def announce(line: str) -> None:
-        store.submit(spoil)
+        opened[0].submit(spoil)
 
     with pytest.raises(StoreUnusable, match="could not be written"):
         await daemon.serve(settings, announce)

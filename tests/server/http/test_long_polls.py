@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from fedlens_proto.v1 import check_in_pb2, enrolment_pb2
+from fedlens_server.http.long_polls import Polls
 from tests.server.bundles import tiny_bundle
 from tests.server.http.running import BAN, Client, Server, running, until
 
@@ -141,3 +142,32 @@ async def test_many_check_ins_are_held_and_answered_together(server: Server) -> 
 
     answers = await asyncio.gather(*polls)
     assert {answer.WhichOneof("result") for answer in answers} == {"assignment"}
+
+
+class Nobody:
+    """Nobody finds a place."""
+
+    def ask(self, client_id: bytes, request: check_in_pb2.CheckInRequest) -> None:
+        return None
+
+    def hold(self, client: bytes, request: check_in_pb2.CheckInRequest) -> None:
+        """There is none."""
+
+    def release(self, client: bytes) -> None:
+        """There was none."""
+
+
+async def test_a_stopping_server_has_500_clients_a_second_come_back() -> None:
+    polls, request = Polls(2000, LONG_MS), check_in_pb2.CheckInRequest(hold_ms=LONG_MS)
+
+    def wait() -> check_in_pb2.CheckInResponse:
+        return check_in_pb2.CheckInResponse(wait=check_in_pb2.Wait(retry_after_ms=1))
+
+    held = [asyncio.create_task(polls.respond(bytes([*divmod(i, 256)]), request, wait, Nobody())) for i in range(1000)]
+    await until(lambda: len(polls) == 1000)
+    polls.stop()
+    told = [answer.wait.retry_after_ms for answer in await asyncio.gather(*held)]
+
+    # 1,000 over 2 s, from 2 s on; a bucket of 0.25 s has 125 of them, give or take six deviations.
+    assert 2000 <= min(told) <= max(told) <= 4000
+    assert all(60 < sum(start <= each < start + 250 for each in told) < 190 for start in range(2000, 4000, 250))

@@ -15,9 +15,9 @@ from sqlalchemy import text
 from fedlens_proto.blob import encode
 from fedlens_proto.v1 import admin_pb2, assignment_pb2, error_pb2, update_pb2
 from fedlens_proto.wire import LENGTH, MAX_UPDATE_HEADER_BYTES, frame_update
-from fedlens_server.config import Network
 from fedlens_server.http.sockets.addresses import LOOPBACK, Addresses
 from fedlens_server.methods import METHODS
+from fedlens_server.sections import Network
 from tests.server import profiles
 from tests.server.elsewhere import needs_a_folder
 from tests.server.http.running import (

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from fedlens_server.store import StateAddress
+from fedlens_server.store import StateAddress, lead
 from tests.server.elsewhere import elsewhere
 
 
@@ -12,6 +12,13 @@ from tests.server.elsewhere import elsewhere
 def folder(tmp_path: Path) -> Path:
     """The folder of a state that does not exist yet."""
     return tmp_path / "state"
+
+
+@pytest.fixture
+def quick_lead(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A lead that expires within two seconds."""
+    for name, seconds in {"EXPIRES_S": 1.5, "CERTAIN_S": 1.0, "RENEW_EVERY_S": 0.2, "LOOK_EVERY_S": 0.1}.items():
+        monkeypatch.setattr(lead, name, seconds)
 
 
 @pytest.fixture(params=["files", "postgres", "elsewhere"])

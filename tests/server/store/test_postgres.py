@@ -1,4 +1,4 @@
-"""A database that is killed, cut off, full, or not there; and a second server that opens it."""
+"""A database that is killed, cut off, full, or not there."""
 
 from collections.abc import Iterator
 from contextlib import closing
@@ -107,6 +107,7 @@ def test_a_slow_network_delays_and_loses_nothing(linked: Store, link: Link) -> N
     assert forgotten(linked) == {b"slow"}
 
 
+@pytest.mark.usefixtures("quick_lead")
 def test_a_server_whose_commit_got_no_answer_ends_and_the_commit_is_done_once(
     linked: Store, link: Link, address: StateAddress, tmp_path: Path
 ) -> None:
@@ -121,19 +122,6 @@ def test_a_server_whose_commit_got_no_answer_ends_and_the_commit_is_done_once(
     assert "database was lost" in linked.writing.broken
     with closing(Store.open(StateAddress(folder=tmp_path / "other", database=address.database))) as reopened:
         assert forgotten(reopened) == {b"uncertain"}
-
-
-def test_a_server_ends_when_another_has_opened_its_database(
-    store: Store, address: StateAddress, tmp_path: Path
-) -> None:
-    forget(store, b"first")
-    with closing(Store.open(StateAddress(folder=tmp_path / "other", database=address.database))) as other:
-        with pytest.raises(Unavailable, match="another server has taken this one's place"):
-            forget(store, b"too late")
-        forget(other, b"second")
-
-        assert forgotten(other) == {b"first", b"second"}
-    assert "another server" in store.writing.broken
 
 
 def test_a_full_disk_of_the_database_is_told_and_the_next_commit_works(store: Store, address: StateAddress) -> None:

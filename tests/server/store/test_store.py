@@ -215,7 +215,7 @@ def test_a_disk_full_error_while_naming_a_file_stores_nothing(
 
 
 def test_a_full_database_fails_the_whole_commit_and_the_next_one_works(sqlite_store: Store) -> None:
-    with sqlite_store._writers.connect() as connection:
+    with sqlite_store._candidate.writers.connect() as connection:
         pages = connection.exec_driver_sql("PRAGMA page_count").scalar_one()
     raw = b"r" * MAX_ROW_BYTES
 
@@ -336,7 +336,7 @@ def test_migrations_give_the_schema_of_this_version(store: Store) -> None:
 
 def test_commits_survive_power_loss(sqlite_store: Store) -> None:
     pragmas = ("journal_mode", "synchronous", "foreign_keys")
-    with sqlite_store._writers.connect() as connection:
+    with sqlite_store._candidate.writers.connect() as connection:
         found = [connection.exec_driver_sql(f"PRAGMA {name}").scalar_one() for name in pragmas]
 
     assert found == ["wal", 2, 1]  # 2: FULL

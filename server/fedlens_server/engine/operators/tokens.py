@@ -7,7 +7,7 @@ import secrets
 from hashlib import sha256
 from typing import Any
 
-from sqlalchemy import Row, insert, select, update
+from sqlalchemy import Engine, Row, insert, select, update
 
 from fedlens_proto import wire
 from fedlens_proto.v1 import admission_pb2, enrolment_pb2
@@ -16,6 +16,7 @@ from fedlens_server.engine.operators.access import ADMIN, Operator, TokenGrant
 from fedlens_server.engine.view import Federation, operation
 from fedlens_server.errors import Malformed, TokenExists, Unknown
 from fedlens_server.store import Transaction, schema
+from fedlens_server.store.dialects import reading
 
 DEFAULT_USES = DEFAULT_PER_MINUTE = 100
 MAX_NAME = 100
@@ -57,6 +58,17 @@ def load(federation: Federation) -> None:
     """Bring the rights that tokens give into memory."""
     for row in federation.store.read(_ALL):
         _take_up(federation, row)
+
+
+def operators(engine: Engine) -> dict[str, Operator]:
+    """Operators by the hash of their token, for a server that has no view of the database.
+
+    Raises:
+        Unavailable: The database cannot be reached.
+    """
+    rights = select(schema.tokens).where(_columns.role.in_(_OPERATOR_ROLES), _columns.revoked_at.is_(None))
+    with reading(), engine.connect() as connection:
+        return {row.sha256: _operator(row) for row in connection.execute(rights)}
 
 
 @operation()
@@ -159,7 +171,11 @@ def _take_up(federation: Federation, row: Row[Any]) -> None:
     elif revoked:
         federation.operators.pop(row.sha256, None)
     else:
-        federation.operators[row.sha256] = Operator(name=row.name, role=row.role, expires_at=row.expires_at)
+        federation.operators[row.sha256] = _operator(row)
+
+
+def _operator(row: Row[Any]) -> Operator:
+    return Operator(name=row.name, role=row.role, expires_at=row.expires_at)
 
 
 def _word(role: admission_pb2.TokenRole) -> str:

@@ -34,6 +34,7 @@ def samples(service: Service) -> Iterator[Sample]:
     """Everything that is not counted as it happens; reads the database. Call it off the event loop."""
     yield Sample("fedlens_build_info", (version("fedlens"),), 1)
     yield Sample("fedlens_ready", (), float(not readiness.obstacle(service)))
+    yield Sample("fedlens_standby", (), 0)
     yield Sample("fedlens_held_polls", (), len(service.polls))
     for side, server in service.servers.items():
         yield Sample("fedlens_connections", (side,), len(server.connections))

@@ -14,6 +14,8 @@ def obstacle(service: Service) -> str:
         return str(service.state.value)
     if service.store.writing.broken:
         return "the state can no longer be written; see the log, and restart the server"
+    if not service.store.lead.is_certain:
+        return str(service.store.lead.doubt())
     least = service.config.limits.min_free_bytes
     if shutil.disk_usage(service.store.folder).free < least:
         return f"the disk has less than {least} free bytes (limits.min_free_bytes)"

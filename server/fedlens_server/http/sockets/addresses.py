@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address
 
-from fedlens_server.config import Network, ServerSection
+from fedlens_server.sections import Network, ServerSection
 
 FORWARDED_FOR = "X-Forwarded-For"
 LOOPBACK = (IPv4Network("127.0.0.0/8"), IPv6Network("::1/128"))

@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from sqlalchemy import Connection, Table, insert, select
-from sqlalchemy.exc import DatabaseError
 
 from fedlens_server.errors import StoreUnusable, Unavailable
-from fedlens_server.store import lead, schema
+from fedlens_server.store import schema
 from fedlens_server.store.address import StateAddress
-from fedlens_server.store.database import holds_state, lock, migrate, unusable
+from fedlens_server.store.database import holds_state, lock, migrate, usable
 from fedlens_server.store.dialects import Database, Sqlite, reading
 from fedlens_server.store.incoming import MAX_ROW_BYTES, Files
+from fedlens_server.store.lead import Lead
 from fedlens_server.store.objects import ObjectStore, new_key
 
 _BATCH = 500
@@ -36,11 +36,11 @@ class Moved:
 
 
 def move(source: StateAddress, target: StateAddress) -> Moved:
-    """Copy a state to where there is none. The source stays as it is, but a server that has it open can write no more.
+    """Copy a state to where there is none. The source stays as it is.
 
     Raises:
-        StoreUnusable: There is no source, the target holds another state, a server uses one of their folders, a blob is
-            damaged, or one of both cannot be reached.
+        StoreUnusable: There is no source, the target holds another state, a server uses one of both, a blob is damaged,
+            or one of both cannot be reached.
     """
     old, new = source.open_database(), target.open_database()
     if not holds_state(source):
@@ -48,13 +48,11 @@ def move(source: StateAddress, target: StateAddress) -> Moved:
     if old.place == new.place:
         raise StoreUnusable(f"{old.place} is the source and the target; name another database for one of them")
     try:
-        with ExitStack() as held:
+        with ExitStack() as held, usable(new):
             for folder in {source.folder, target.folder}:
                 folder.mkdir(parents=True, exist_ok=True, mode=0o700)
                 held.enter_context(_locked(folder))
             return _move(source, target, old, new)
-    except DatabaseError as error:
-        raise unusable(new, error) from error
     except OSError as error:
         raise StoreUnusable(f"{error.filename or target.folder}: {error.strerror}") from error
     except Unavailable as error:
@@ -66,10 +64,9 @@ def _move(source: StateAddress, target: StateAddress, old: Database, new: Databa
         readers, fence, writers = old.engine(), old.engine(writes=True), new.engine(writes=True)
         for engine in (readers, fence, writers):
             engines.callback(engine.dispose)
-        migrate(fence, old)
-        with fence.begin() as connection:
-            lead.take(connection)  # whoever has it open writes no more
-        migrate(writers, new)
+        for database, engine in ((old, fence), (new, writers)):
+            migrate(engine, database)
+            engines.enter_context(Lead(database, engine))  # nobody else has it open
         with readers.connect() as read, writers.begin() as written:
             for table in schema.metadata.sorted_tables:
                 if table is not schema.lead and written.execute(select(table).limit(1)).first() is not None:

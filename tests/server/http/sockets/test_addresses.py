@@ -4,8 +4,8 @@ from ipaddress import ip_network
 
 import pytest
 
-from fedlens_server.config import ServerSection
 from fedlens_server.http.sockets.addresses import Addresses
+from fedlens_server.sections import ServerSection
 
 PROXIES = Addresses(trusted=[ip_network("10.0.0.0/8"), ip_network("2001:db8::1")])
 

@@ -11,4 +11,4 @@ down_revision: str | None = None
 def upgrade() -> None:
     """Create the tables, before the first server leads."""
     metadata.create_all(op.get_bind())
-    op.execute(lead.insert().values(term=0))
+    op.execute(lead.insert().values(term=0, holder="", expires=0.0))
