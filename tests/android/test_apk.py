@@ -134,11 +134,14 @@ def test_programs_run_in_services_that_no_other_app_can_reach_and_the_first_is_i
 
     isolated = sdk["org.fedlens.sdk.engine.child.IsolatedProgramService"]
     assert isolated[f"{ANDROID}isolatedProcess"] == "true"
-    assert len(sdk) == 2
     for name, attributes in sdk.items():
         assert attributes[f"{ANDROID}exported"] == "false"
-        assert attributes[f"{ANDROID}process"].startswith(":fedlens"), "AndroidPlatform looks for this"
         assert app[name] == attributes, "Gradle merges manifests, the build here does not"
+    learning = sdk.pop("org.fedlens.sdk.schedule.LearningService")
+    assert learning[f"{ANDROID}permission"] == "android.permission.BIND_JOB_SERVICE"
+    processes = [attributes[f"{ANDROID}process"] for attributes in sdk.values()]
+    assert len(set(processes)) == 4, "programs of trainings and of predictions share no process"
+    assert all(process.startswith(":fedlens") for process in processes), "AndroidPlatform looks for this"
 
 
 @built

@@ -192,7 +192,9 @@ class EnrolActivity : ScreenActivity() {
                 TransportException.Reason.UNREACHABLE -> R.string.retrying_title to R.string.unreachable_text
                 TransportException.Reason.UNTRUSTED -> R.string.untrusted_title to R.string.untrusted_text
                 TransportException.Reason.BAD_ANSWER -> R.string.bad_answer_title to R.string.bad_answer_text
-                null -> R.string.failed_title to R.string.joining_failed_text
+                // Joining predicts nothing.
+                TransportException.Reason.NO_UNMETERED_NETWORK, null ->
+                    R.string.failed_title to R.string.joining_failed_text
             }
         return getString(title) to getString(text, failed.detail)
     }

@@ -60,9 +60,9 @@ internal class Schedule(
         if (!isKeptAlive) scheduler.cancel(NOW)
     }
 
-    /** Cancel every job. */
+    /** Cancel both jobs. */
     fun cancelAll() {
-        scheduler.cancelAll()
+        for (id in listOf(REGULAR, NOW)) scheduler.cancel(id)
     }
 
     private fun maySurviveRestart(): Boolean {
@@ -81,10 +81,13 @@ internal class Schedule(
     }
 
     companion object {
+        // WorkManager and its like count their ids up from 0.
+        private const val FIRST = 0x4645_4400
+
         /** Id of the periodic job. */
-        const val REGULAR = 1
+        const val REGULAR = FIRST + 1
 
         /** Id of the job of *Learn now*. */
-        const val NOW = 2
+        const val NOW = FIRST + 2
     }
 }

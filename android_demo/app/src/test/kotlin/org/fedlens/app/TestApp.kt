@@ -26,7 +26,12 @@ class TestApp : FedLensApp() {
             object : Platform by android {
                 override val runtime: ProgramRuntime = DesktopRuntime { onStep() }
 
-                override fun separateRuntime(mustBeIsolated: Boolean): ProgramRuntime? = null
+                override fun separateRuntime(
+                    mustBeIsolated: Boolean,
+                    forPredictions: Boolean,
+                ): ProgramRuntime? = null
+
+                override val hasUnmeteredNetwork = true
 
                 override fun openDatabase(file: File): Database = Fillable(android.openDatabase(file))
             }

@@ -4,30 +4,23 @@ import android.app.Activity
 import android.app.AlertDialog
 import android.content.Intent
 import android.os.Bundle
-import android.os.Handler
 import android.widget.Button
 import android.widget.EditText
 import android.widget.LinearLayout
 import android.widget.TextView
-import kotlinx.coroutines.CoroutineScope
 import kotlinx.coroutines.Dispatchers
-import kotlinx.coroutines.SupervisorJob
-import kotlinx.coroutines.asCoroutineDispatcher
+import kotlinx.coroutines.MainScope
 import kotlinx.coroutines.cancel
 import kotlinx.coroutines.launch
 import kotlinx.coroutines.withContext
 import org.fedlens.sdk.FedLensException
 import org.fedlens.sdk.album.AlbumPhoto
 import java.io.IOException
-import java.util.concurrent.Executor
 
 /** Adds photos, suggests what is on them, and learns when told to. */
 class MainActivity : Activity() {
-    private val app get() = application as ExampleApp
-    private val scope by lazy {
-        val handler = Handler(mainLooper)
-        CoroutineScope(SupervisorJob() + Executor { handler.post(it) }.asCoroutineDispatcher())
-    }
+    private val fedlens get() = (application as ExampleApp).fedlens
+    private val scope = MainScope()
     private lateinit var status: TextView
 
     override fun onCreate(state: Bundle?) {
@@ -39,11 +32,11 @@ class MainActivity : Activity() {
             startActivityForResult(photos, ADD)
         }
         val learn = Button(this).apply { text = "Learn now" }
-        learn.setOnClickListener { attempt { status.text = "${app.client.runOnce()}" } }
+        learn.setOnClickListener { fedlens.learnNow() }
         val column = LinearLayout(this).apply { orientation = LinearLayout.VERTICAL }
         for (view in listOf(add, learn, status)) column.addView(view)
         setContentView(column)
-        LearningJob.schedule(this)
+        scope.launch { fedlens.status.collect { status.text = "$it" } }
     }
 
     override fun onActivityResult(
@@ -53,13 +46,14 @@ class MainActivity : Activity() {
     ) {
         val uri = data?.data ?: return
         attempt {
+            val album = fedlens.album()
             val photo =
                 withContext(Dispatchers.IO) {
                     val content = contentResolver.openInputStream(uri)?.use { it.readBytes() }
-                    app.album.add(content ?: throw IOException("no such photo"), uri.lastPathSegment.orEmpty())
+                    album.add(content ?: throw IOException("no such photo"), uri.lastPathSegment.orEmpty())
                 }
             // Before the first check-in there is no model yet.
-            val guesses = if (app.client.classNames().isEmpty()) emptyMap() else app.client.predict(photo.file)
+            val guesses = if (fedlens.client.classNames().isEmpty()) emptyMap() else fedlens.client.predict(photo.file)
             confirm(photo, guesses.maxByOrNull { it.value }?.key.orEmpty())
         }
     }
@@ -75,8 +69,9 @@ class MainActivity : Activity() {
             .setView(label)
             .setPositiveButton("Save") { _, _ ->
                 attempt {
-                    withContext(Dispatchers.IO) { app.album.label(photo.id, "${label.text}") }
-                    app.client.embedNew()
+                    val album = fedlens.album()
+                    withContext(Dispatchers.IO) { album.label(photo.id, "${label.text}") }
+                    fedlens.client.embedNew()
                 }
             }.show()
     }

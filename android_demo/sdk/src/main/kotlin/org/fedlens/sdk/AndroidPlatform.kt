@@ -2,6 +2,8 @@ package org.fedlens.sdk
 
 import android.app.Application
 import android.content.Context
+import android.net.ConnectivityManager
+import android.net.NetworkCapabilities
 import android.os.Build
 import android.os.Process
 import org.fedlens.sdk.engine.ExecuTorchRuntime
@@ -27,15 +29,26 @@ public class AndroidPlatform(
         ExecuTorchRuntime("${installed.versionName}, installed at ${installed.lastUpdateTime}")
     }
 
-    private val isolated by lazy { SeparateRuntime(application, runtime.version, mustBeIsolated = true) }
-    private val separate by lazy { SeparateRuntime(application, runtime.version, mustBeIsolated = false) }
+    private val separate = HashMap<Pair<Boolean, Boolean>, ProgramRuntime>()
 
     /** As [Platform.separateRuntime]; from Android 11 on. */
-    override fun separateRuntime(mustBeIsolated: Boolean): ProgramRuntime? =
-        when {
-            Build.VERSION.SDK_INT < SeparateRuntime.LEAST_ANDROID -> null
-            mustBeIsolated -> isolated
-            else -> separate
+    override fun separateRuntime(
+        mustBeIsolated: Boolean,
+        forPredictions: Boolean,
+    ): ProgramRuntime? {
+        if (Build.VERSION.SDK_INT < SeparateRuntime.LEAST_ANDROID) return null
+        return synchronized(separate) {
+            separate.getOrPut(mustBeIsolated to forPredictions) {
+                SeparateRuntime(application, runtime.version, mustBeIsolated, forPredictions)
+            }
+        }
+    }
+
+    override val hasUnmeteredNetwork: Boolean
+        get() {
+            val manager = application.getSystemService(ConnectivityManager::class.java) ?: return false
+            val network = manager.getNetworkCapabilities(manager.activeNetwork) ?: return false
+            return network.hasCapability(NetworkCapabilities.NET_CAPABILITY_NOT_METERED)
         }
 
     override val decoder: PhotoDecoder = BitmapDecoder()
@@ -51,6 +64,7 @@ public class AndroidPlatform(
          * True in a process that runs the programs of bundles. Android creates the app's [android.app.Application]
          * there too, whose `onCreate` must return at once: it finds neither the app's files nor most services.
          */
+        @JvmStatic
         public fun isProgramProcess(): Boolean = Build.VERSION.SDK_INT >= SeparateRuntime.LEAST_ANDROID && isSeparate()
 
         @NewerAndroid(SeparateRuntime.LEAST_ANDROID)

@@ -14,16 +14,21 @@ import org.fedlens.sdk.store.Journal
 import org.fedlens.sdk.store.Result
 import org.fedlens.sdk.store.StateFolder
 import org.fedlens.sdk.training.Assignments
+import org.fedlens.sdk.training.Predictor
 import org.fedlens.sdk.training.Requirements
 import java.io.File
 
-/** The client loop, on the client's thread. Only one of [runOnce] and [learnOfModel] runs at a time. */
+/**
+ * The client loop, on the client's thread. Only one of [runOnce] and [learnOfModel] runs at a time; [predict],
+ * [classNames] and [fetchModel] run beside them on another thread.
+ */
 internal class ClientLoop(
     private val configuration: ClientConfiguration,
     private val state: StateFolder,
     private val transport: Transport,
     private val delivery: Delivery,
     private val assignments: Assignments,
+    private val predictor: Predictor,
     private val journal: Journal,
     private val reporter: EventReporter,
 ) {
@@ -31,7 +36,11 @@ internal class ClientLoop(
     private val pacing = Pacing()
     private val abilities get() = Requirements.capabilities(settings.models, settings.policy())
     private var role: Role? = storedRole()
-    private var current = Finished.parseFrom(state.get(CURRENT) ?: ByteArray(0))
+
+    @Volatile private var current = models(CURRENT)
+
+    // Models that were all here when they were last used.
+    @Volatile private var ready = models(READY)
     private var mayHaveResult = true
 
     // By the end of an earlier process, or by a cancellation.
@@ -47,13 +56,15 @@ internal class ClientLoop(
         photo: File,
         task: Long?,
     ): Map<String, Double> {
-        val whose = if (task == null) "" else " of task $task"
-        val model =
-            model(task) ?: throw AssignmentException(
-                AssignmentException.Reason.UNSUPPORTED,
-                "the server has announced no model$whose for this client yet; call checkIn() first",
-            )
-        return assignments.predict(model, photo)
+        val model = announced(task)
+        return predictor.predict(model, photo, ready.modelsList.find { it.task == model.task }, ::isReady)
+    }
+
+    /** See [FedLensClient.fetchModel]. */
+    suspend fun fetchModel(task: Long?) {
+        val model = announced(task)
+        predictor.fetch(model)
+        isReady(model)
     }
 
     /** See [FedLensClient.embedNew]. */
@@ -63,7 +74,7 @@ internal class ClientLoop(
     }
 
     /** See [FedLensClient.classNames]. */
-    suspend fun classNames(): List<String> = model(null)?.let { assignments.classNames(it) }.orEmpty()
+    suspend fun classNames(): List<String> = model(null)?.let { predictor.classNames(it) }.orEmpty()
 
     /** Tell the server to delete everything about this client; true if an update cannot be taken back. */
     suspend fun forget(): Boolean =
@@ -82,6 +93,14 @@ internal class ClientLoop(
     /** The last announced model of [task], or of the first task, that can be put together. */
     private fun model(task: Long?): CurrentModel? =
         current.modelsList.find { it.rulesCount > 0 && (task == null || it.task == task) }
+
+    private fun announced(task: Long?): CurrentModel {
+        val whose = if (task == null) "" else " of task $task"
+        return model(task) ?: throw AssignmentException(
+            AssignmentException.Reason.UNSUPPORTED,
+            "the server has announced no model$whose for this client yet; call checkIn() first",
+        )
+    }
 
     /** Enrol if necessary and ask once for the current model, without starting work. */
     suspend fun learnOfModel() {
@@ -105,6 +124,7 @@ internal class ClientLoop(
             // Earlier task and round numbers mean nothing to that server.
             state.reset()
             current = Finished.getDefaultInstance()
+            ready = current
             work()
         }
 
@@ -238,7 +258,9 @@ internal class ClientLoop(
         reporter.enter(ClientState.Preparing(assignment.task, assignment.round, 0, 0))
         val result =
             try {
-                assignments.carryOut(assignment, onlyTest = role == Role.EVALUATOR)
+                assignments
+                    .carryOut(assignment, onlyTest = role == Role.EVALUATOR)
+                    .also { modelOf(assignment)?.let(::isReady) }
             } catch (failure: TransportException) {
                 if (!failure.isAboutTheRequest) throw failure
                 // The round has probably closed in the meantime, and its blobs are gone.
@@ -250,6 +272,8 @@ internal class ClientLoop(
             } catch (failure: StateException) {
                 throw failure
             } catch (failure: FedLensException) {
+                // No other round would run here either.
+                if (failure.reason == EngineException.Reason.RUNTIME_MISSING) throw failure
                 return giveUp(assignment, failure)
             }
         return deliver(result)
@@ -278,6 +302,18 @@ internal class ClientLoop(
         current = announced
     }
 
+    /** Remember that this model is all here. */
+    @Synchronized
+    private fun isReady(model: CurrentModel) {
+        val known = ready.modelsList
+        if (model in known) return
+        val next = Finished.newBuilder().addAllModels(known.filter { it.task != model.task } + model).build()
+        state.set(READY to next.toByteArray())
+        ready = next
+    }
+
+    private fun models(key: String): Finished = Finished.parseFrom(state.get(key) ?: ByteArray(0))
+
     private fun storedRole(): Role? {
         val word = state.get(ROLE)?.let { String(it) }
         // A client whose models or allowed tables have changed must enrol again.
@@ -296,10 +332,11 @@ internal class ClientLoop(
     }
 
     private companion object {
-        // StateFolder.reset() deletes ROLE, CURRENT and NOT_BEFORE.
+        // StateFolder.reset() deletes ROLE, CURRENT, READY and NOT_BEFORE.
         const val ROLE = "role"
         const val CAPABILITIES = "capabilities"
         const val CURRENT = "current"
+        const val READY = "ready"
         const val NOT_BEFORE = "not_before"
 
         // Shorter pauses are not worth a write to the disk.

@@ -25,6 +25,7 @@ import org.fedlens.sdk.store.StateTensors
 import org.fedlens.sdk.store.TensorFiles
 import org.fedlens.sdk.training.Assignments
 import org.fedlens.sdk.training.BundleTrust
+import org.fedlens.sdk.training.Predictor
 import java.io.Closeable
 import java.io.File
 
@@ -37,8 +38,10 @@ import java.io.File
  * @property platform Platform services.
  * @property settings Settings of the client.
  * @property transportOf Creates the transport, given the secret.
- * @property engineOf Creates the engine for a bundle, given the folder for its trials and the count of crashes.
+ * @property engineOf Creates the engine for a bundle, given the folder for its trials, the count of crashes, and whether
+ *     it is for predictions.
  * @property pause Waits for the given number of milliseconds.
+ * @property secrets The store of the client's secret.
  */
 internal class ClientConfiguration(
     val server: String,
@@ -51,14 +54,12 @@ internal class ClientConfiguration(
             reporter.report(Event.Retrying(reason, delayMs, attempt))
         }
     },
-    val engineOf: (Bundle, File, CrashLog) -> Engine = { bundle, trials, crashes ->
-        ProgramEngine(bundle, runtime(platform, settings.isolation), trials, crashes)
+    val engineOf: (Bundle, File, CrashLog, forPredictions: Boolean) -> Engine = { bundle, trials, crashes, predicts ->
+        ProgramEngine(bundle, runtime(platform, settings.isolation, predicts), trials, crashes)
     },
     val pause: suspend (Long) -> Unit = { delay(it) },
+    val secrets: SecretStore = settings.secrets ?: FileSecret(File(folder, "secret")),
 ) {
-    /** The store of the client's secret. */
-    val secrets: SecretStore get() = settings.secrets ?: FileSecret(File(folder, "secret"))
-
     /** The file of [Floors]. */
     val floors: File get() = platform.floors ?: File(folder, "floors.sqlite3")
 
@@ -78,10 +79,11 @@ internal class ClientConfiguration(
         fun runtime(
             platform: Platform,
             isolation: Isolation,
+            predicts: Boolean,
         ): ProgramRuntime {
             if (isolation == Isolation.NONE) return platform.runtime
             val isRequired = isolation == Isolation.REQUIRED
-            platform.separateRuntime(mustBeIsolated = isRequired)?.let { return it }
+            platform.separateRuntime(isRequired, forPredictions = predicts)?.let { return it }
             if (!isRequired) return platform.runtime
             throw EngineException(Reason.RUNTIME_MISSING, "there are no isolated processes here")
         }
@@ -96,11 +98,12 @@ internal class ClientResources private constructor(
     val features: FeatureCache,
     private val trust: BundleTrust?,
     val assignments: Assignments,
+    private val predictor: Predictor,
     val loop: ClientLoop,
 ) : Closeable {
     /** Close everything; the folder is released even if some of it fails. */
     override fun close() {
-        state.use { transport.use { features.use { trust.use { assignments.close() } } } }
+        state.use { transport.use { features.use { trust.use { predictor.use { assignments.close() } } } } }
     }
 
     companion object {
@@ -113,6 +116,7 @@ internal class ClientResources private constructor(
         fun open(
             configuration: ClientConfiguration,
             worker: CoroutineDispatcher,
+            predictions: CoroutineDispatcher,
             reporter: EventReporter,
         ): ClientResources {
             val settings = configuration.settings
@@ -140,10 +144,25 @@ internal class ClientResources private constructor(
                     ).also { opened += it }
                 val trust = configuration.openTrust()?.also { opened += it }
                 val crashes = Crashes(state)
+                val cache = Cache(cacheFolder, settings.maxCacheBytes)
+                val tried = File(cacheFolder, TRIED)
+                val predictor =
+                    Predictor(
+                        transport,
+                        cache,
+                        clientState,
+                        configuration.platform.decoder,
+                        settings.policy,
+                        trust,
+                        { configuration.platform.hasUnmeteredNetwork },
+                        engineOf = { configuration.engineOf(it, tried, crashes, true) },
+                        predictions,
+                        emit = reporter::report,
+                    )
                 val assignments =
                     Assignments(
                         transport,
-                        Cache(cacheFolder, settings.maxCacheBytes),
+                        cache,
                         features,
                         files,
                         clientState,
@@ -153,13 +172,14 @@ internal class ClientResources private constructor(
                         configuration.platform.decoder,
                         settings.policy,
                         trust,
-                        engineOf = { configuration.engineOf(it, File(cacheFolder, TRIED), crashes) },
+                        engineOf = { configuration.engineOf(it, tried, crashes, false) },
                         worker,
                         emit = reporter::report,
                     )
                 val delivery = Delivery(transport, outbox, journal)
-                val loop = ClientLoop(configuration, state, transport, delivery, assignments, journal, reporter)
-                return ClientResources(state, transport, journal, features, trust, assignments, loop)
+                val loop =
+                    ClientLoop(configuration, state, transport, delivery, assignments, predictor, journal, reporter)
+                return ClientResources(state, transport, journal, features, trust, assignments, predictor, loop)
             } catch (failure: Throwable) {
                 opened.asReversed().forEach { it.close() }
                 throw failure

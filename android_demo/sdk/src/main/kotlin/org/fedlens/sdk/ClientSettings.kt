@@ -24,43 +24,45 @@ import java.io.File
  * @property audience Names of federations for which bundles may be signed; the platform's application id is always one.
  * @property isolation Where bundles' programs run.
  */
-public class ClientSettings(
-    public val publishers: Publishers,
-    public val enrolmentToken: String? = null,
-    public val policy: () -> Policy = { Policy() },
-    public val pins: List<String> = emptyList(),
-    public val ca: File? = null,
-    public val task: Long? = null,
-    public val models: List<String> = emptyList(),
-    public val secrets: SecretStore? = null,
-    public val maxCacheBytes: Long = DEFAULT_CACHE_BYTES,
-    public val backoff: Backoff = Backoff(),
-    public val holdMs: Int = DEFAULT_HOLD_MS,
-    public val clientVersion: Long = 0,
-    public val audience: Set<String> = emptySet(),
-    public val isolation: Isolation = Isolation.WHERE_POSSIBLE,
-) {
-    init {
-        require(clientVersion in 0..0xFFFF_FFFFL) { "clientVersion: found $clientVersion, must be 0 to 4294967295" }
+public class ClientSettings
+    @JvmOverloads
+    constructor(
+        public val publishers: Publishers,
+        public val enrolmentToken: String? = null,
+        public val policy: () -> Policy = { Policy() },
+        public val pins: List<String> = emptyList(),
+        public val ca: File? = null,
+        public val task: Long? = null,
+        public val models: List<String> = emptyList(),
+        public val secrets: SecretStore? = null,
+        public val maxCacheBytes: Long = DEFAULT_CACHE_BYTES,
+        public val backoff: Backoff = Backoff(),
+        public val holdMs: Int = DEFAULT_HOLD_MS,
+        public val clientVersion: Long = 0,
+        public val audience: Set<String> = emptySet(),
+        public val isolation: Isolation = Isolation.WHERE_POSSIBLE,
+    ) {
+        init {
+            require(clientVersion in 0..0xFFFF_FFFFL) { "clientVersion: found $clientVersion, must be 0 to 4294967295" }
+        }
+
+        /** A process for bundles' programs. */
+        public enum class Isolation {
+            /**
+             * An isolated process, or if that cannot load programs, another one with the app's rights; in the app's own
+             * where the platform has neither.
+             */
+            WHERE_POSSIBLE,
+
+            /** An isolated process; without one nothing runs, for the reason `RUNTIME_MISSING`. */
+            REQUIRED,
+
+            /** The app's own, where a flaw of the runtime lets a hostile program do what the app may, or end it. */
+            NONE,
+        }
+
+        private companion object {
+            const val DEFAULT_CACHE_BYTES = 512L shl 20
+            const val DEFAULT_HOLD_MS = 25_000
+        }
     }
-
-    /** A process for bundles' programs. */
-    public enum class Isolation {
-        /**
-         * An isolated process, or if that cannot load programs, another one with the app's rights; in the app's own
-         * where the platform has neither.
-         */
-        WHERE_POSSIBLE,
-
-        /** An isolated process; without one nothing runs, for the reason `RUNTIME_MISSING`. */
-        REQUIRED,
-
-        /** The app's own, where a flaw of the runtime lets a hostile program do what the app may, or end it. */
-        NONE,
-    }
-
-    private companion object {
-        const val DEFAULT_CACHE_BYTES = 512L shl 20
-        const val DEFAULT_HOLD_MS = 25_000
-    }
-}

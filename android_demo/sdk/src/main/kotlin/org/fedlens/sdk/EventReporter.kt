@@ -1,7 +1,11 @@
 package org.fedlens.sdk
 
+import kotlinx.coroutines.channels.BufferOverflow
+import kotlinx.coroutines.flow.Flow
+import kotlinx.coroutines.flow.MutableSharedFlow
 import kotlinx.coroutines.flow.MutableStateFlow
 import kotlinx.coroutines.flow.StateFlow
+import kotlinx.coroutines.flow.asSharedFlow
 import kotlinx.coroutines.flow.asStateFlow
 import java.util.concurrent.CopyOnWriteArrayList
 
@@ -10,6 +14,8 @@ internal class EventReporter(
     private val onEvent: (Event) -> Unit,
 ) {
     private val current = MutableStateFlow<ClientState>(ClientState.Idle)
+    private val shared =
+        MutableSharedFlow<Event>(extraBufferCapacity = KEPT, onBufferOverflow = BufferOverflow.DROP_OLDEST)
     private val listeners = CopyOnWriteArrayList<Callbacks>()
 
     // The state to return to after a repeated request.
@@ -17,6 +23,9 @@ internal class EventReporter(
 
     /** The state, for observers. */
     val state: StateFlow<ClientState> = current.asStateFlow()
+
+    /** The events, for observers; those who are slow miss the oldest. */
+    val events: Flow<Event> = shared.asSharedFlow()
 
     /** Add a listener. */
     fun add(callbacks: Callbacks) {
@@ -28,14 +37,19 @@ internal class EventReporter(
         listeners -= callbacks
     }
 
+    // Synchronized, because predictions report beside the client's thread.
+
     /** Report an event, then the state that follows from it. */
+    @Synchronized
     fun report(event: Event) {
         onEvent(event)
+        shared.tryEmit(event)
         listeners.forEach { it.onEvent(event) }
         following(event)?.let(::enter)
     }
 
     /** Enter a state that follows from no event. */
+    @Synchronized
     fun enter(next: ClientState) {
         val before = current.value
         if (before == next) return
@@ -70,4 +84,9 @@ internal class EventReporter(
             Event.TasksFinished -> ClientState.Finished
             is Event.Enrolled, is Event.PhotosSkipped -> null
         }
+
+    private companion object {
+        /** Events for an observer that is slow. */
+        const val KEPT = 256
+    }
 }

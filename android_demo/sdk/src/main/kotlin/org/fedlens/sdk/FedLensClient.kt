@@ -2,6 +2,7 @@ package org.fedlens.sdk
 
 import com.google.protobuf.ByteString
 import kotlinx.coroutines.CancellationException
+import kotlinx.coroutines.CoroutineDispatcher
 import kotlinx.coroutines.CoroutineScope
 import kotlinx.coroutines.CoroutineStart
 import kotlinx.coroutines.NonCancellable
@@ -10,6 +11,7 @@ import kotlinx.coroutines.asCoroutineDispatcher
 import kotlinx.coroutines.async
 import kotlinx.coroutines.cancelAndJoin
 import kotlinx.coroutines.currentCoroutineContext
+import kotlinx.coroutines.flow.Flow
 import kotlinx.coroutines.flow.StateFlow
 import kotlinx.coroutines.job
 import kotlinx.coroutines.joinAll
@@ -33,7 +35,8 @@ import java.util.concurrent.Executors
  *     check in -> fetch what is missing -> embed new photos -> local plan -> outbox -> upload -> forget
  *
  * The process may end at any arrow, and every call may be cancelled: results are in the folder and arrive next time,
- * exactly once. Calls may come from any thread; the client works on a thread of its own, one call at a time.
+ * exactly once. Calls may come from any thread; the client works on a thread of its own, one call at a time, and predicts
+ * on another one.
  *
  * Opening happens at the first call. It can fail with a [StateException], or with a [TransportException] if the
  * server's address cannot be trusted with the secret.
@@ -46,6 +49,9 @@ public class FedLensClient internal constructor(
     private val executor =
         Executors.newSingleThreadExecutor { work -> Thread(work, "fedlens-client").apply { isDaemon = true } }
     private val thread = executor.asCoroutineDispatcher()
+    private val predictions =
+        Executors.newSingleThreadExecutor { work -> Thread(work, "fedlens-predict").apply { isDaemon = true } }
+    private val predicting = predictions.asCoroutineDispatcher()
     private val scope = CoroutineScope(SupervisorJob() + thread)
     private val lock = Any()
 
@@ -65,6 +71,7 @@ public class FedLensClient internal constructor(
      * @param onEvent Called with every event on the client's thread; it must return quickly, and must neither throw nor
      *     close the client.
      */
+    @JvmOverloads
     public constructor(
         server: String,
         folder: File,
@@ -79,6 +86,9 @@ public class FedLensClient internal constructor(
 
     /** The log of what left this device. The first access reads the disk. */
     public val journal: Journal get() = resources().journal
+
+    /** Every event from now on; who collects too slowly misses the oldest, but the constructor's `onEvent` none. */
+    public val events: Flow<Event> get() = reporter.events
 
     /** The client's current state; each change follows the event that caused it. */
     public val state: StateFlow<ClientState> get() = reporter.state
@@ -119,6 +129,7 @@ public class FedLensClient internal constructor(
      * @param callbacks Receive events in addition to `onEvent`, until the end.
      * @param rounds Number of outcomes of [runOnce] after which it ends; null: when every task has ended.
      */
+    @JvmOverloads
     public fun start(
         callbacks: Callbacks,
         rounds: Int? = null,
@@ -149,25 +160,37 @@ public class FedLensClient internal constructor(
 
     /**
      * The probability of each class, in label order, by the client's current model: the one that the server announced
-     * last, combined with the client state. It waits for a training that is under way.
+     * last, combined with the client state. It waits neither for a training that is under way nor for a metered network:
+     * if the announced model is not here, an earlier one predicts, unless an unmetered network brings the new one within
+     * two seconds.
      *
-     * Missing parts of the model are fetched first. Without a network, the client tries for as long as the settings'
-     * `backoff` allows, by default without limit: use `withTimeout` for a user who waits.
+     * Only before there is any model on the phone it waits for an unmetered network's download, for as long as the
+     * settings' `backoff` allows: use `withTimeout` for a user who waits.
      *
      * @param photo The photo's file.
      * @param task The task whose model to use; null: the first.
      * @throws AssignmentException No check-in has announced a model yet, or it cannot be assembled.
      * @throws PhotoException The photo cannot be decoded.
+     * @throws TransportException With `NO_UNMETERED_NETWORK` if no model is here and the network costs something.
      * @throws FedLensException The model cannot be fetched or run.
      */
     public suspend fun predict(
         photo: File,
         task: Long? = null,
-    ): Map<String, Double> = inThread { aside { it.loop.predict(photo, task) } }
+    ): Map<String, Double> = inThread(predicting) { aside { it.loop.predict(photo, task) } }
+
+    /**
+     * Fetch the announced model for [predict], over any network, and wait until it is here.
+     *
+     * @param task As in [predict].
+     * @throws FedLensException As [predict].
+     */
+    public suspend fun fetchModel(task: Long? = null): Unit =
+        inThread(predicting) { aside { it.loop.fetchModel(task) } }
 
     /**
      * Embed new photos of the album ahead of the next round; call it after adding a photo. Without a model, as before
-     * the first check-in, it does nothing. It may fetch and wait, as [predict] does.
+     * the first check-in, it does nothing. It fetches what is missing, over any network, and waits for a training.
      *
      * @return The number of photos embedded.
      */
@@ -182,10 +205,10 @@ public class FedLensClient internal constructor(
         inThread { aside { it.features.forget(photos.map(ByteString::copyFrom)) } }
 
     /**
-     * The classes of the model that [predict] uses, in label order; empty if no check-in has announced one yet. It may
-     * fetch and wait, as [predict] does.
+     * The classes of the announced model, in label order; empty if no check-in has announced one yet. It waits for no
+     * training; without the bundle's manifest, it fetches that over any network.
      */
-    public suspend fun classNames(): List<String> = inThread { aside { it.loop.classNames() } }
+    public suspend fun classNames(): List<String> = inThread(predicting) { aside { it.loop.classNames() } }
 
     /**
      * Stop running work, tell the server to delete everything about this client, then delete its identity and state.
@@ -221,6 +244,7 @@ public class FedLensClient internal constructor(
             synchronized(lock) { closeResources() }
         } finally {
             executor.shutdown()
+            predictions.shutdown()
         }
     }
 
@@ -282,9 +306,12 @@ public class FedLensClient internal constructor(
         }
     }
 
-    private suspend fun <T> inThread(block: suspend () -> T): T {
+    private suspend fun <T> inThread(
+        where: CoroutineDispatcher = thread,
+        block: suspend () -> T,
+    ): T {
         check(!synchronized(lock) { isClosed }) { "this client is closed" }
-        val work = scope.async { block() }
+        val work = scope.async(where) { block() }
         return try {
             work.await()
         } finally {
@@ -295,7 +322,7 @@ public class FedLensClient internal constructor(
     private fun resources(): ClientResources =
         synchronized(lock) {
             check(!isClosed) { "this client is closed" }
-            resources ?: ClientResources.open(configuration, thread, reporter).also { resources = it }
+            resources ?: ClientResources.open(configuration, thread, predicting, reporter).also { resources = it }
         }
 
     private fun closeResources() {

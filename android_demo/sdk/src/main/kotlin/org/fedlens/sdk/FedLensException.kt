@@ -282,6 +282,9 @@ public class TransportException(
         /** No usable response came within the time allowed. */
         UNREACHABLE,
 
+        /** The model is not here, and the call does not fetch it over a metered network. */
+        NO_UNMETERED_NETWORK,
+
         /** The server could not prove its identity. */
         UNTRUSTED,
 

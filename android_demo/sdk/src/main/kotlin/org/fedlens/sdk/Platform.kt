@@ -14,11 +14,18 @@ public interface Platform {
      * Runtime for the programs of bundles, in another process; null: there is none here.
      *
      * @param mustBeIsolated True if nothing may run in a process that has the rights of the application.
+     * @param forPredictions True for predictions, whose process is another than that of a training.
      */
-    public fun separateRuntime(mustBeIsolated: Boolean): ProgramRuntime? = null
+    public fun separateRuntime(
+        mustBeIsolated: Boolean,
+        forPredictions: Boolean,
+    ): ProgramRuntime? = null
 
     /** Decoder of photos. */
     public val decoder: PhotoDecoder
+
+    /** True if there is a network that costs nothing; over others, a prediction fetches no model. */
+    public val hasUnmeteredNetwork: Boolean get() = true
 
     /** Id of the application, for which publishers sign bundles; null: it has none. */
     public val applicationId: String? get() = null

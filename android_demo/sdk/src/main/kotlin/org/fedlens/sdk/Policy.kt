@@ -24,17 +24,19 @@ package org.fedlens.sdk
  * @property bundles Digests, in lower-case hexadecimal, of the only manifests that may run here; null: any that the
  *     server chooses.
  */
-public data class Policy(
-    val upload: Boolean = true,
-    val answerClassCounts: Boolean = true,
-    val answerEvaluation: Boolean = true,
-    val answerConfusion: Boolean = true,
-    val answerLabelDistribution: Boolean = true,
-    val leastEpsilon: Double = 0.0,
-    val mostEpsilon: Double = Double.POSITIVE_INFINITY,
-    val answerExactlyAfterNoise: Boolean = false,
-    val allowTables: Set<String> = emptySet(),
-    val leastTrainPhotos: Int = 8,
-    val leastBatches: Long = 2,
-    val bundles: Set<String>? = null,
-)
+public data class Policy
+    @JvmOverloads
+    constructor(
+        val upload: Boolean = true,
+        val answerClassCounts: Boolean = true,
+        val answerEvaluation: Boolean = true,
+        val answerConfusion: Boolean = true,
+        val answerLabelDistribution: Boolean = true,
+        val leastEpsilon: Double = 0.0,
+        val mostEpsilon: Double = Double.POSITIVE_INFINITY,
+        val answerExactlyAfterNoise: Boolean = false,
+        val allowTables: Set<String> = emptySet(),
+        val leastTrainPhotos: Int = 8,
+        val leastBatches: Long = 2,
+        val bundles: Set<String>? = null,
+    )

@@ -256,6 +256,7 @@ public class PhotoAlbum private constructor(
          * @param openDatabase The platform's function that opens a database.
          * @throws StateException It is open elsewhere, damaged, from a newer version, or not writable.
          */
+        @JvmStatic
         public fun open(
             folder: File,
             openDatabase: (File) -> Database,

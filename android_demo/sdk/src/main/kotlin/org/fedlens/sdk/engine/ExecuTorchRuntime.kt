@@ -12,15 +12,25 @@ import java.nio.ByteBuffer
 /**
  * The ExecuTorch runtime of the `executorch-android` AAR, which an app adds to its own dependencies.
  *
+ * ExecuTorch has one pool of threads for the whole process, and each load of a program sets its size. In a process of
+ * its own FedLens uses one thread. In the app's process it leaves the size to ExecuTorch, as the app's own loads do,
+ * unless the app has [decided][decideThreads] otherwise.
+ *
  * FedLens's own tests cannot run this class, because the AAR has no native library for their machines; they run every
  * program with `jvm-engine`. This class is only compiled against ExecuTorch's classes.
  *
  * @param build A text that changes whenever the app may include another ExecuTorch, such as its version code and the
  *     time of its last update. Programs are then tried again.
  */
-public class ExecuTorchRuntime(
+public class ExecuTorchRuntime internal constructor(
     build: String,
+    private val open: (path: String, threads: Int) -> Module = { path, threads ->
+        Module.load(path, Module.LOAD_MODE_MMAP, threads)
+    },
+    private val threads: () -> Int = { decided ?: BY_EXECUTORCH },
 ) : ProgramRuntime {
+    public constructor(build: String) : this(build, threads = { decided ?: BY_EXECUTORCH })
+
     override val version: String = "executorch in app $build"
 
     override fun load(
@@ -44,7 +54,7 @@ public class ExecuTorchRuntime(
     ): LoadedProgram {
         val module =
             try {
-                Module.load(file.path, Module.LOAD_MODE_MMAP, 1)
+                open(file.path, threads())
             } catch (error: LinkageError) {
                 throw EngineException(
                     Reason.RUNTIME_MISSING,
@@ -56,6 +66,28 @@ public class ExecuTorchRuntime(
                 unusable("program '${form.name}' cannot be used: ExecuTorch says: ${saidBy(error)}", error)
             }
         return ModuleProgram(form, module, memory)
+    }
+
+    public companion object {
+        private const val BY_EXECUTORCH = 0
+
+        @Volatile private var decided: Int? = null
+
+        /**
+         * Set the number of threads of ExecuTorch's pool in this process, for all models in it, the app's own included.
+         * Decide once, before the first model is loaded, and load the app's own models with the same number. With one
+         * thread, results are those of FedLens's other clients to the last bit.
+         *
+         * @throws IllegalStateException Another number was decided before.
+         */
+        @JvmStatic
+        public fun decideThreads(count: Int) {
+            require(count > 0) { "count: found $count, must be 1 or more" }
+            synchronized(this) {
+                check(decided == null || decided == count) { "found $count threads, but $decided were decided before" }
+                decided = count
+            }
+        }
     }
 }
 

@@ -258,7 +258,6 @@ public class ProgramEngine(
             unusable("program '$name' cannot be used: its file, part ${digest.toHex()}, is damaged")
         }
         val slots = Slots(message)
-        PteFile.check(slots.form, file)
         if (!runtime.isInProcess) {
             checkMayRun()
             return SlottedProgram(slots, Counted(counting { runtime.load(slots.form, file) }))

@@ -23,7 +23,7 @@ public interface ProgramRuntime {
     /**
      * Load a program.
      *
-     * @param form The program's inputs and outputs, already compared with the file.
+     * @param form The program's inputs and outputs, which the file must have. Nothing but the runtime reads the file.
      * @param file A `.pte` file with one method, `forward`; it must not change until the program is closed.
      * @throws org.fedlens.sdk.EngineException With reason `BUNDLE_UNUSABLE`: the runtime refuses the program, or it
      *     does not match [form]; with `RUNTIME_MISSING`: the native library is missing, or the process for programs;
@@ -59,7 +59,7 @@ public class ProgramForm(
     }
 
     internal companion object {
-        /** Maximum size of a program's file, and of all inputs and outputs together. */
+        /** Maximum size of all inputs and outputs together. */
         const val MOST_BYTES = 1L shl 30
 
         /** Maximum number of dimensions of a tensor. */

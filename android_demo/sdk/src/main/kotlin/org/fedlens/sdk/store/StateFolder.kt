@@ -187,7 +187,7 @@ internal class StateFolder private constructor(
         }
 
         private fun resetRows(db: Statements) {
-            db.run("DELETE FROM meta WHERE key IN ('role', 'current', 'not_before')")
+            db.run("DELETE FROM meta WHERE key IN ('role', 'current', 'ready', 'not_before')")
             db.run("DELETE FROM outbox")
             db.run("DELETE FROM outbox_blobs")
             db.run("DELETE FROM client_state")

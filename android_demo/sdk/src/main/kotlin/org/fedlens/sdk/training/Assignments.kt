@@ -1,6 +1,5 @@
 package org.fedlens.sdk.training
 
-import com.google.protobuf.ByteString
 import kotlinx.coroutines.CoroutineDispatcher
 import kotlinx.coroutines.currentCoroutineContext
 import kotlinx.coroutines.sync.Mutex
@@ -35,7 +34,6 @@ import org.fedlens.sdk.store.StateTensors
 import org.fedlens.sdk.store.StoredBlob
 import org.fedlens.sdk.store.TensorFiles
 import java.io.Closeable
-import java.io.File
 
 /**
  * The execution of assignments, up to a result in the outbox: fetching, reading the album, training, storing. One
@@ -51,8 +49,8 @@ import java.io.File
  * @property album The photos.
  * @property decoder Decoder of photos.
  * @property currentPolicy Source of the policy, read anew for each assignment.
- * @property trust Trust in publishers of bundles; null: the server is trusted.
- * @property engineOf Creates the engine of a bundle; the caller closes it.
+ * @param trust Trust in publishers of bundles; null: the server is trusted.
+ * @param engineOf Creates the engine of a bundle.
  * @property worker Dispatcher for reading photos and training, one thread at a time.
  * @property emit Receiver of events, on the worker's thread or the caller's; must return quickly.
  * @property nanoTime A monotonic clock, in nanoseconds.
@@ -73,20 +71,15 @@ internal class Assignments(
     private val album: Album,
     private val decoder: PhotoDecoder,
     private val currentPolicy: () -> Policy,
-    private val trust: BundleTrust?,
-    private val engineOf: (Bundle) -> Engine,
+    trust: BundleTrust?,
+    engineOf: (Bundle) -> Engine,
     private val worker: CoroutineDispatcher,
     private val emit: (Event) -> Unit,
     private val nanoTime: () -> Long = System::nanoTime,
 ) : Closeable {
-    private val fetching = Fetching(cache, transport, emit)
+    private val fetching = Fetching(cache, transport::fetch, emit)
+    private val opened = OpenBundle(trust, engineOf, worker)
     private val turn = Mutex()
-    private var bundle: Bundle? = null
-    private var engine: Engine? = null
-    private var parts: Pins? = null
-
-    // Digests of the parts that `parts` pins in the cache.
-    private val held = HashSet<ByteString>()
 
     /**
      * Compute the result of an assignment and store it in the outbox.
@@ -101,7 +94,7 @@ internal class Assignments(
         val policy = currentPolicy()
         Requirements.checkPolicy(assignment, policy)
         return turn.withLock {
-            val bundle = open(assignment.bundle, assignment.statement, trains = true, policy)
+            val bundle = opened.open(assignment.bundle, assignment.statement, trains = true, policy, fetching)
             Requirements.check(assignment, bundle.manifest, policy)
             val plan = assignment.localPlan
             val sets =
@@ -109,7 +102,7 @@ internal class Assignments(
                     Requirements.checkEarlierAnswers(plan, bundle.manifest, noisyAnswers, policy)
                     needed(plan, assignment.task, assignment.setsList, bundle.manifest)
                 }
-            obtainParts(bundle, plan)
+            opened.obtainParts(bundle, plan, fetching)
             // Held until the result is stored, because a delta is computed from its base then.
             Pins().use { pins ->
                 fetching.sets(sets.values, pins)
@@ -120,34 +113,6 @@ internal class Assignments(
             }
         }
     }
-
-    /**
-     * The probability of each class, in label order, by the current model;
-     * waits for a training that is under way.
-     *
-     * @throws AssignmentException The model cannot be assembled from its sets.
-     * @throws org.fedlens.sdk.PhotoException The photo cannot be decoded.
-     * @throws java.io.IOException The photo cannot be read.
-     */
-    suspend fun predict(
-        model: CurrentModel,
-        photo: File,
-    ): Map<String, Double> =
-        turn.withLock {
-            val bundle = open(model)
-            val plan = Requirements.assembling(model, bundle.manifest)
-            obtainParts(bundle, plan)
-            val sets = withContext(worker) { needed(plan, model.task, model.setsList, bundle.manifest) }
-            Pins().use { pins ->
-                fetching.sets(sets.values, pins)
-                withContext(worker) {
-                    val sources = Sources(downloads(plan, sets), stateOf(model.task))
-                    val weights = sources.assemble(plan.getInstructions(0), bundle.manifest)
-                    val extractors = plan.extractorsList.map { name -> sets[name]?.let { fetching.read(it).tensors } }
-                    Prediction.predict(load(bundle), weights, decoder, photo, extractors)
-                }
-            }
-        }
 
     /**
      * Embed new photos of the album for the bundle of this model; wait for a training that is under way.
@@ -161,60 +126,16 @@ internal class Assignments(
         onlyTest: Boolean,
     ): Int =
         turn.withLock {
-            val bundle = open(model)
-            obtainParts(bundle, LocalPlan.getDefaultInstance())
+            val bundle = opened.open(model.bundle, model.statement, trains = false, currentPolicy(), fetching)
+            opened.obtainParts(bundle, LocalPlan.getDefaultInstance(), fetching)
             withContext(worker) {
                 val progress = Progress(currentCoroutineContext(), nanoTime, emit)
                 preparation(bundle, onlyTest, progress).embed()
             }
         }
 
-    /**
-     * The names of the classes, in label order, of this model's bundle.
-     *
-     * @throws AssignmentException The bundle cannot be used.
-     */
-    suspend fun classNames(model: CurrentModel): List<String> = turn.withLock { open(model).manifest.classNamesList }
-
     /** Close the bundle and its engine. No call may be under way. */
-    override fun close() {
-        engine?.close()
-        engine = null
-        parts?.close()
-        parts = null
-        held.clear()
-        bundle = null
-    }
-
-    private suspend fun open(model: CurrentModel): Bundle =
-        open(model.bundle, model.statement, trains = false, currentPolicy())
-
-    /** The bundle with the digest [id], if it may be used so. */
-    private suspend fun open(
-        id: ByteString,
-        statement: ByteString,
-        trains: Boolean,
-        policy: Policy,
-    ): Bundle {
-        val digest = id.toByteArray()
-        Requirements.checkPinned(digest, policy)
-        if (trust != null) withContext(worker) { trust.check(digest, statement.toByteArray(), trains) }
-        bundle?.let { if (it.id.contentEquals(digest)) return it }
-        withContext(worker) { close() }
-        val opened = fetching.bundle(digest)
-        Requirements.checkBundle(opened.manifest)
-        bundle = opened
-        return opened
-    }
-
-    /** Fetch and pin what a plan needs of the bundle. */
-    private suspend fun obtainParts(
-        bundle: Bundle,
-        plan: LocalPlan,
-    ) {
-        val pins = parts ?: Pins().also { parts = it }
-        fetching.parts(bundle, plan, pins, held)
-    }
+    override fun close() = opened.close()
 
     /** Run the part of an assignment that needs the photos. */
     private fun compute(
@@ -226,7 +147,7 @@ internal class Assignments(
     ): TrainingResult {
         val plan = assignment.localPlan
         val (task, round) = assignment.task to assignment.round
-        val engine = load(bundle)
+        val engine = opened.engine(bundle)
         var photos = preparation(bundle, onlyTest, progress).photos(assignment.seed.toByteArray())
         if (plan.extractorsCount > 0) {
             val extractors =
@@ -254,7 +175,7 @@ internal class Assignments(
         bundle: Bundle,
         onlyTest: Boolean,
         progress: Progress,
-    ) = Preparation(album.photos(), load(bundle), decoder, features, onlyTest) { done, total ->
+    ) = Preparation(album.photos(), opened.engine(bundle), decoder, features, onlyTest) { done, total ->
         progress.report(isLast = done == total) { Event.Embedded(done, total) }
     }
 
@@ -277,8 +198,6 @@ internal class Assignments(
         sets.filterKeys { it !in plan.extractorsList }.mapValues { (_, entry) -> fetching.read(entry).tensors }
 
     private fun stateOf(task: Long): (String) -> Tensors? = { name -> clientState.current(task, name)?.tensors }
-
-    private fun load(bundle: Bundle): Engine = engine ?: engineOf(bundle).also { engine = it }
 
     /** Store tensors first, then the row that names them. */
     private fun store(

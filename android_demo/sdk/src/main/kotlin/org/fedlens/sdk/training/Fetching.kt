@@ -15,9 +15,9 @@ import org.fedlens.sdk.KeyedHash
 import org.fedlens.sdk.ManifestException
 import org.fedlens.sdk.Manifests
 import org.fedlens.sdk.blob.Blob
-import org.fedlens.sdk.net.Transport
 import org.fedlens.sdk.plan.Plans
 import org.fedlens.sdk.store.Cache
+import org.fedlens.sdk.store.Fetch
 import org.fedlens.sdk.store.Pins
 import org.fedlens.sdk.store.Shortcut
 import org.fedlens.sdk.store.Wanted
@@ -25,10 +25,17 @@ import org.fedlens.sdk.toHex
 import java.io.FileNotFoundException
 import java.io.IOException
 
-/** The download of what an assignment needs, which stays in the cache while it is used. */
+/** Signals that a part or blob is not in the cache, and is not to be fetched. */
+internal class NotHere : Exception()
+
+/**
+ * The download of what an assignment needs, which stays in the cache while it is used.
+ *
+ * @param fetch The source of what the cache lacks; null: none, which then throws [NotHere].
+ */
 internal class Fetching(
     private val cache: Cache,
-    private val transport: Transport,
+    private val fetch: Fetch?,
     private val emit: (Event) -> Unit,
 ) {
     /**
@@ -39,7 +46,11 @@ internal class Fetching(
     suspend fun bundle(digest: ByteArray): Bundle {
         while (true) {
             currentCoroutineContext().ensureActive()
-            cache.obtain(Wanted(digest, Manifests.MAX_BYTES.toLong()), isExact = false, transport::fetch)
+            if (fetch == null) {
+                if (!cache.has(digest)) throw NotHere()
+            } else {
+                cache.obtain(Wanted(digest, Manifests.MAX_BYTES.toLong()), isExact = false, fetch)
+            }
             try {
                 return Bundle.of(cache.folder, cache.file(digest).readBytes())
             } catch (_: FileNotFoundException) {
@@ -80,10 +91,10 @@ internal class Fetching(
         entries: Collection<BlobSet>,
         pins: Pins,
     ) {
-        val restoring = Restoring(cache, transport::fetch, ::downloaded)
+        val restoring = fetch?.let { Restoring(cache, it, ::downloaded) }
         val wanted =
             entries.distinctBy { it.sha256 }.map { entry ->
-                val shortcut = Shortcut { file -> restoring.restore(entry, file) }
+                val shortcut = restoring?.let { Shortcut { file -> it.restore(entry, file) } }
                 Wanted(entry.sha256.toByteArray(), entry.size, shortcut.takeIf { entry.hasDifference() })
             }
         hold(wanted, pins)
@@ -131,7 +142,11 @@ internal class Fetching(
                 )
             }
         }
-        val fetched = cache.hold(wanted, pins, transport::fetch)
+        if (fetch == null) {
+            if (wanted.any { !cache.holdPresent(it.digest, pins) }) throw NotHere()
+            return
+        }
+        val fetched = cache.hold(wanted, pins, fetch)
         fetched.forEach { downloaded(it.digest, it.size) }
         if (fetched.isNotEmpty() || wanted.any { it.shortcut != null }) cache.trim()
     }

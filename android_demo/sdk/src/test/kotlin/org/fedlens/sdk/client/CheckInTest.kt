@@ -124,7 +124,7 @@ class CheckInTest {
                 held.arrived.await()
                 val checking = async(start = CoroutineStart.UNDISPATCHED) { client.checkIn() }
                 // The client's thread, which is free, does this after it has met the check-in.
-                client.classNames()
+                client.embedNew()
                 yield()
                 assertEquals(1, run.server.count("check-in"))
                 held.released.complete(Unit)

@@ -39,6 +39,7 @@ internal class ClientRun(
     val photos = vectorPhotos().toMutableList()
     var engineOf: (Bundle) -> Engine = ::SoftmaxEngine
     var onEvent: (Event) -> Unit = {}
+    var hasUnmeteredNetwork = true
 
     /** Report a repeated request, as a transport does; call it within a trouble of the server. */
     lateinit var repeated: () -> Unit
@@ -59,7 +60,7 @@ internal class ClientRun(
                     repeated = { reporter.report(Event.Retrying("no network", 1_000, 1)) }
                     server.transport(secret)
                 },
-                engineOf = { bundle, _, _ -> engineOf(bundle) },
+                engineOf = { bundle, _, _, _ -> engineOf(bundle) },
                 pause = {
                     pauses += it
                     duringPause()
@@ -71,10 +72,12 @@ internal class ClientRun(
         }
     }
 
-    private class Desktop(
+    private inner class Desktop(
         override val floors: File?,
     ) : Platform {
         override val applicationId get() = APPLICATION
+
+        override val hasUnmeteredNetwork get() = this@ClientRun.hasUnmeteredNetwork
 
         override val runtime: ProgramRuntime get() = error("the engine of these tests needs none")
 

@@ -306,7 +306,6 @@ class FedLensClientTest {
                 EngineException.Reason.CRASHED to FailureReason.FAILURE_REASON_BUNDLE,
                 EngineException.Reason.NON_FINITE to FailureReason.FAILURE_REASON_NON_FINITE,
                 EngineException.Reason.BAD_INPUT to FailureReason.FAILURE_REASON_UNSUPPORTED,
-                EngineException.Reason.RUNTIME_MISSING to FailureReason.FAILURE_REASON_UNSUPPORTED,
             )
         val run = clientOf(FakeServer(rounds = wanted.size))
         run.client().use { client ->
@@ -507,7 +506,7 @@ class FedLensClientTest {
                 held.arrived.await()
                 val second = async(start = CoroutineStart.UNDISPATCHED) { client.runOnce() }
                 // The client's thread does this after it has met the second.
-                client.classNames()
+                client.embedNew()
                 second.cancelAndJoin()
                 assertEquals(ClientState.CheckingIn, client.state.value)
                 held.released.complete(Unit)

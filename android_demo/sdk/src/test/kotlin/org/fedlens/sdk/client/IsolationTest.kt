@@ -63,7 +63,7 @@ class IsolationTest {
         val bundle = Bundle.open(Vectors.file("bundle"))
         val all = listOf(here, separate, isolated)
         all.forEach { it.loaded.clear() }
-        configuration.engineOf(bundle, folder.newFolder(), CountedCrashes()).use { it.embed(FloatArray(768)) }
+        configuration.engineOf(bundle, folder.newFolder(), CountedCrashes(), false).use { it.embed(FloatArray(768)) }
         return all.filter { it.loaded.isNotEmpty() }.map { it.version }
     }
 
@@ -72,8 +72,10 @@ class IsolationTest {
     ) : Platform {
         override val runtime: ProgramRuntime get() = here
 
-        override fun separateRuntime(mustBeIsolated: Boolean) =
-            (if (mustBeIsolated) isolated else separate).takeIf { hasOthers }
+        override fun separateRuntime(
+            mustBeIsolated: Boolean,
+            forPredictions: Boolean,
+        ) = (if (mustBeIsolated) isolated else separate).takeIf { hasOthers }
 
         override val decoder get() = PhotoDecoder { error("there are no photos") }
 

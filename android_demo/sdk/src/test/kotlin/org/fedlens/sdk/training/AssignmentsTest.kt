@@ -220,7 +220,7 @@ internal class AssignmentsTest : TestClients() {
         val client = client()
         val photo = client.album.photos().photos.first { it.label == "cat" }.file
         val model = client.model(rule = from("global", state = "mine"))
-        val predict = { runBlocking { client.assignments.predict(model, photo) } }
+        val predict = { runBlocking { client.predictor.predict(model, photo) } }
         assertEquals(mapOf("cat" to 0.5, "dog" to 0.5), predict())
         client.outbox.delivered(client.carryOut(planWithState("initial")))
         val predicted = predict()
@@ -235,7 +235,7 @@ internal class AssignmentsTest : TestClients() {
         val photo = client.album.photos().photos.first().file
         val model = client.model(rule = from("global", "", "fc.bias"))
         val lacking =
-            assertThrows(AssignmentException::class.java) { runBlocking { client.assignments.predict(model, photo) } }
+            assertThrows(AssignmentException::class.java) { runBlocking { client.predictor.predict(model, photo) } }
         assertEquals("not supported: no rule selects tensor 'fc.weight'", lacking.message)
     }
 
@@ -247,9 +247,9 @@ internal class AssignmentsTest : TestClients() {
         val uses: List<suspend () -> Any> =
             listOf(
                 { client.assignments.carryOut(client.assignment(wholePlan()), onlyTest = false) },
-                { client.assignments.predict(client.model(), photo) },
+                { client.predictor.predict(client.model(), photo) },
                 { client.assignments.embedNew(client.model(), onlyTest = false) },
-                { client.assignments.classNames(client.model()) },
+                { client.predictor.classNames(client.model()) },
             )
         for (use in uses) {
             val error = assertThrows(AssignmentException::class.java) { runBlocking { use() } }
@@ -281,7 +281,7 @@ internal class AssignmentsTest : TestClients() {
         val photo = client.album.photos().photos.first { it.label == "cat" }.file
         client.put("global", uploadedBytes(first))
         val model = client.model(extractors = listOf("first", "absent"))
-        val predicted = runBlocking { client.assignments.predict(model, photo) }
+        val predicted = runBlocking { client.predictor.predict(model, photo) }
         assertTrue(predicted.getValue("cat") > 0.9)
         assertEquals(Reason.UNSUPPORTED, client.refusal(wholePlan()).reason)
     }
@@ -290,7 +290,7 @@ internal class AssignmentsTest : TestClients() {
     fun `photos are embedded when they arrive, and the names of the classes are listed`() {
         val client = client()
         val model = client.model()
-        assertEquals(listOf("cat", "dog"), runBlocking { client.assignments.classNames(model) })
+        assertEquals(listOf("cat", "dog"), runBlocking { client.predictor.classNames(model) })
         assertEquals(20, runBlocking { client.assignments.embedNew(model, onlyTest = false) })
         client.album.add("cat", 1, first = 30)
         assertEquals(1, runBlocking { client.assignments.embedNew(model, onlyTest = false) })

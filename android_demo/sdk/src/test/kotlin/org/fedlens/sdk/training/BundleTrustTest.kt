@@ -45,7 +45,7 @@ internal class BundleTrustTest : TestClients() {
     }
 
     private fun TestClient.predict() {
-        runBlocking { assignments.predict(model(), album.photos().photos[0].file) }
+        runBlocking { predictor.predict(model(), album.photos().photos[0].file) }
     }
 
     private fun TestClient.embed() {
@@ -53,7 +53,7 @@ internal class BundleTrustTest : TestClients() {
     }
 
     private fun TestClient.listClasses() {
-        runBlocking { assignments.classNames(model()) }
+        runBlocking { predictor.classNames(model()) }
     }
 
     private val trainings = listOf<TestClient.() -> Unit>({ train() }, { evaluate() })

@@ -133,6 +133,20 @@ internal class TestClient(
             nanoTime = { nanoTime },
         )
 
+    val predictor =
+        Predictor(
+            transport = server,
+            cache = Cache(File(folder, "cache"), maxCacheBytes),
+            clientState = clientState,
+            decoder = OneColour,
+            currentPolicy = { policy },
+            trust = trust,
+            hasUnmeteredNetwork = { true },
+            engineOf = { opened: Bundle -> engineOf(opened).also { engines += it } as Engine },
+            worker = worker,
+            emit = { synchronized(events) { events += it } },
+        )
+
     init {
         serve(bundle)
     }
@@ -200,6 +214,7 @@ internal class TestClient(
 
     override fun close() {
         assignments.close()
+        predictor.close()
         features.close()
         trust?.close()
         state.close()

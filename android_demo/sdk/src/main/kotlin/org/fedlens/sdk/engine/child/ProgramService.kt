@@ -33,7 +33,10 @@ internal typealias Loader = (ProgramForm, File, ProgramMemory) -> LoadedProgram
 @NewerAndroid(SeparateRuntime.LEAST_ANDROID)
 internal open class ProgramService : Service() {
     /** Replaced by tests, which have no runtime for Android. */
-    protected open fun binder() = ProgramBinder(ExecuTorchRuntime("")::load)
+    protected open fun binder() = ProgramBinder(runtime()::load)
+
+    // Nothing else runs here, and results must not depend on the number of cores.
+    protected fun runtime() = ExecuTorchRuntime("") { 1 }
 
     override fun onBind(intent: Intent?): IBinder = binder()
 
@@ -42,13 +45,21 @@ internal open class ProgramService : Service() {
 
 /** [ProgramService] in a process that has nothing of the app: no files, no network, no permissions. */
 @NewerAndroid(SeparateRuntime.LEAST_ANDROID)
-internal class IsolatedProgramService : ProgramService() {
+internal open class IsolatedProgramService : ProgramService() {
     // It may read the app's file, but never open it by a path.
     override fun binder() =
-        ProgramBinder(ExecuTorchRuntime("")::load) { file ->
+        ProgramBinder(runtime()::load) { file ->
             ParcelFileDescriptor.AutoCloseInputStream(file).use(ProgramBinder::inMemory)
         }
 }
+
+/** [ProgramService] for predictions. */
+@NewerAndroid(SeparateRuntime.LEAST_ANDROID)
+internal class PredictionService : ProgramService()
+
+/** [IsolatedProgramService] for predictions. */
+@NewerAndroid(SeparateRuntime.LEAST_ANDROID)
+internal class IsolatedPredictionService : IsolatedProgramService()
 
 /**
  * The programs of one bundle, in the process that runs them.

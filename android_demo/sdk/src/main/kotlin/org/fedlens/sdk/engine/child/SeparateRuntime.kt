@@ -29,6 +29,8 @@ import java.util.concurrent.TimeUnit
  *
  * @property version As in [ProgramRuntime.version].
  * @param mustBeIsolated Whether to run nothing rather than in a process with the app's rights.
+ * @param forPredictions Whether it runs predictions, whose process is another than that of a training: neither waits
+ *     for the other, nor ends with it, and each has the programs of one bundle only.
  * @param limitMs As in [ProgramProcess].
  */
 @NewerAndroid(SeparateRuntime.LEAST_ANDROID)
@@ -36,8 +38,14 @@ internal class SeparateRuntime(
     private val context: Context,
     override val version: String,
     private val mustBeIsolated: Boolean,
+    forPredictions: Boolean = false,
     private val limitMs: Long = TimeUnit.MINUTES.toMillis(1),
 ) : ProgramRuntime {
+    private val service =
+        if (forPredictions) PredictionService::class.java else ProgramService::class.java
+    private val isolatedService =
+        if (forPredictions) IsolatedPredictionService::class.java else IsolatedProgramService::class.java
+
     // Null until a process was asked that had run nothing: later ones may lie.
     private var canBeIsolated: Boolean? = null
     private var process: ProgramProcess? = null
@@ -69,11 +77,11 @@ internal class SeparateRuntime(
                 Log.w("FedLens", "$why; so they run with the rights of the app")
             }
         }
-        return ProgramProcess(context, ProgramService::class.java, limitMs)
+        return ProgramProcess(context, service, limitMs)
     }
 
     private fun isolated(): ProgramProcess {
-        val process = ProgramProcess(context, IsolatedProgramService::class.java, limitMs)
+        val process = ProgramProcess(context, isolatedService, limitMs)
         if (canBeIsolated == true) return process
         try {
             process.call(Link.PROBE, "probe") {}

@@ -72,7 +72,7 @@ class ProgramServiceTest {
         for ((level, isThere) in listOf(Build.VERSION_CODES.Q to false, Build.VERSION_CODES.R to true)) {
             ReflectionHelpers.setStaticField(Build.VERSION::class.java, "SDK_INT", level)
             try {
-                assertEquals(isThere, platform.separateRuntime(mustBeIsolated = true) != null)
+                assertEquals(isThere, platform.separateRuntime(mustBeIsolated = true, forPredictions = true) != null)
             } finally {
                 ReflectionHelpers.setStaticField(Build.VERSION::class.java, "SDK_INT", here)
             }

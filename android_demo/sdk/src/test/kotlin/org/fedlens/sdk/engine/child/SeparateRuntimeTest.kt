@@ -107,6 +107,25 @@ class SeparateRuntimeTest {
     }
 
     @Test
+    fun `predictions have a process of their own, which outlives that of a training`() {
+        val predictions = SeparateRuntime(phone, "scripted 1", mustBeIsolated = false, forPredictions = true)
+        runtime().load(form, file).use { training ->
+            predictions.load(form, file).use { predicting ->
+                assertEquals(listOf("IsolatedProgramService", "IsolatedPredictionService"), phone.alive)
+                phone.started.first().beKilled()
+                predicting.run()
+                assertEquals(listOf("IsolatedPredictionService"), phone.alive)
+                training.run()
+                assertEquals(3, phone.started.size)
+            }
+        }
+        phone.isLenient = false
+        SeparateRuntime(phone, "scripted 1", mustBeIsolated = false, forPredictions = true).load(form, file).use {
+            assertEquals(listOf("PredictionService"), phone.alive)
+        }
+    }
+
+    @Test
     fun `the next bundle gets a process that has run nothing`() {
         val runtime = runtime()
         val (first, second) = List(2) { runtime.load(form, file) }
@@ -296,7 +315,7 @@ class SeparateRuntimeTest {
     private fun runtime(
         mustBeIsolated: Boolean = false,
         limitMs: Long = 30_000,
-    ): ProgramRuntime = SeparateRuntime(phone, "scripted 1", mustBeIsolated, limitMs)
+    ): ProgramRuntime = SeparateRuntime(phone, "scripted 1", mustBeIsolated, limitMs = limitMs)
 
     private fun assertFails(
         reason: Reason,

@@ -1,0 +1,201 @@
+package org.fedlens.sdk
+
+import android.app.Notification
+import android.content.Context
+import kotlinx.coroutines.CoroutineScope
+import kotlinx.coroutines.Dispatchers
+import kotlinx.coroutines.SupervisorJob
+import kotlinx.coroutines.cancel
+import kotlinx.coroutines.flow.Flow
+import kotlinx.coroutines.flow.SharingStarted
+import kotlinx.coroutines.flow.StateFlow
+import kotlinx.coroutines.flow.combine
+import kotlinx.coroutines.flow.stateIn
+import kotlinx.coroutines.future.future
+import kotlinx.coroutines.plus
+import kotlinx.coroutines.withContext
+import org.fedlens.sdk.album.Album
+import org.fedlens.sdk.album.PhotoAlbum
+import org.fedlens.sdk.schedule.Background
+import org.fedlens.sdk.schedule.Conditions
+import org.fedlens.sdk.schedule.JobIds
+import org.fedlens.sdk.schedule.LearningJobs
+import org.fedlens.sdk.store.KeystoreSecret
+import java.io.Closeable
+import java.io.File
+import java.util.concurrent.CompletableFuture
+import java.util.function.Consumer
+import java.util.function.Supplier
+
+/**
+ * Federated learning in an Android app: one album of photos, one client, and its jobs.
+ *
+ *     val fedlens = FedLens.create(this) {
+ *         server = "https://fl.example.org:8443"
+ *         settings = ClientSettings(Publishers.Keys { keys }, enrolmentToken = token)
+ *     }
+ *
+ * Everything may be called on the main thread, which never waits for the disk or the network. The photos are in
+ * `files/fedlens/album` of the app, the client's state in `files/fedlens/client`.
+ *
+ * @property client The client, for everything that is not here.
+ */
+public class FedLens private constructor(
+    context: Context,
+    setup: Setup,
+) : Closeable {
+    private val platform = setup.platform ?: AndroidPlatform(context)
+    private val scope = CoroutineScope(SupervisorJob() + Dispatchers.Default)
+
+    // Other ways to the app's folder look whether it is there, on the disk.
+    private val folder = File(context.applicationInfo.dataDir, "files/fedlens")
+    private val openAlbum = lazy { PhotoAlbum.open(File(folder, "album"), platform::openDatabase) }
+    internal val jobs: LearningJobs =
+        LearningJobs(
+            context.applicationContext,
+            setup.conditions,
+            setup.jobIds,
+            setup.notification?.let { { setup.notificationId to it.get() } },
+        )
+    public val client: FedLensClient =
+        FedLensClient(
+            ClientConfiguration(
+                requireNotNull(setup.server) { "server: found none, must be the address of a server" }.trimEnd('/'),
+                File(folder, "client"),
+                object : Album {
+                    override fun photos() = openAlbum.value.photos()
+                },
+                platform,
+                requireNotNull(setup.settings) { "settings: found none, must be the settings of a client" },
+                secrets = setup.settings?.secrets ?: KeystoreSecret(File(folder, "secret")),
+            ),
+        ) {}
+
+    /** Every event from now on; who collects too slowly misses the oldest. [Callbacks] miss none. */
+    public val events: Flow<Event> get() = client.events
+
+    /** What the client and its jobs do. */
+    public val status: StateFlow<Status> =
+        combine(client.state, jobs.background, ::Status)
+            // So that a change is seen as soon as the call that caused it returns.
+            .stateIn(
+                scope + Dispatchers.Unconfined,
+                SharingStarted.Eagerly,
+                Status(client.state.value, jobs.background.value),
+            )
+
+    /**
+     * The photos with their labels.
+     *
+     * @throws StateException The album is open elsewhere, damaged, or not writable.
+     */
+    public suspend fun album(): PhotoAlbum = withContext(Dispatchers.IO) { openAlbum.value }
+
+    /** [album] without coroutines. */
+    public fun albumAsync(): CompletableFuture<PhotoAlbum> = scope.future { album() }
+
+    /** [FedLensClient.predict] without coroutines. */
+    @JvmOverloads
+    public fun predictAsync(
+        photo: File,
+        task: Long? = null,
+    ): CompletableFuture<Map<String, Double>> = scope.future { client.predict(photo, task) }
+
+    /** [FedLensClient.runOnce] without coroutines. */
+    public fun runOnceAsync(): CompletableFuture<Event.Outcome> = scope.future { client.runOnce() }
+
+    /**
+     * Learn in the background from now on, under the [Conditions] of the setup; also after a restart of the phone, if the
+     * app has the permission `RECEIVE_BOOT_COMPLETED`. Repeated calls have no effect: call it at each start of the app.
+     */
+    public fun schedule(): Unit = jobs.schedule()
+
+    /** End what [schedule] and [learnNow] have begun. The app's other jobs stay. */
+    public fun unschedule(): Unit = jobs.cancel()
+
+    /**
+     * Take part in one round now, also if the user leaves the app; call it where the user has asked for it. On Android 14
+     * and newer it is a user-initiated job, if the setup has a notification and the app has the permission
+     * `RUN_USER_INITIATED_JOBS`; else, and on Android 12 and 13, an expedited one; otherwise, and where Android's quota
+     * does not allow it, a plain one.
+     *
+     * @return False if Android takes no job.
+     */
+    public fun learnNow(): Boolean = jobs.scheduleNow()
+
+    /** Close the client and the album. Another may be created then. */
+    override fun close() {
+        synchronized(FedLens) { if (current === this) current = null }
+        scope.cancel()
+        client.close()
+        if (openAlbum.isInitialized()) openAlbum.value.close()
+    }
+
+    /**
+     * The settings of a [FedLens].
+     *
+     * @property server Address of the server, such as `https://fl.example.org:8443`.
+     * @property settings Settings of the client. Without `secrets`, its secret is wrapped by Android's keystore.
+     * @property conditions Conditions of learning in the background.
+     * @property jobIds Ids of the app's jobs.
+     * @property notification Makes the notification of a job that the user has asked for; null: there is none.
+     * @property notificationId Its id.
+     * @property platform Services of the system; null: those of Android.
+     */
+    public class Setup internal constructor() {
+        public var server: String? = null
+        public var settings: ClientSettings? = null
+        public var conditions: Conditions = Conditions()
+        public var jobIds: JobIds = JobIds()
+        public var notification: Supplier<Notification>? = null
+        public var notificationId: Int = jobIds.now
+        public var platform: Platform? = null
+    }
+
+    public companion object {
+        /** The one of this process; null: none was created, or it was closed. */
+        @JvmStatic
+        @Volatile
+        public var current: FedLens? = null
+            private set
+
+        /**
+         * Create the FedLens of this process; call it in `Application.onCreate`, because jobs start there too. It reads
+         * nothing from the disk.
+         *
+         * @throws IllegalArgumentException The server or the settings are missing.
+         * @throws IllegalStateException There is one that is not closed, or this is a
+         *     [process for programs][AndroidPlatform.isProgramProcess].
+         */
+        @JvmSynthetic
+        public fun create(
+            context: Context,
+            setup: Setup.() -> Unit,
+        ): FedLens =
+            synchronized(this) {
+                check(current == null) { "there is a FedLens in this process; close it first" }
+                check(
+                    !AndroidPlatform.isProgramProcess(),
+                ) { "this process runs programs: Application.onCreate must return" }
+                FedLens(context, Setup().apply(setup)).also { current = it }
+            }
+
+        /** [create] for Java. */
+        @JvmStatic
+        public fun create(
+            context: Context,
+            setup: Consumer<Setup>,
+        ): FedLens = create(context) { setup.accept(this) }
+    }
+}
+
+/**
+ * What a client and its jobs do.
+ *
+ * @property state State of the client.
+ * @property background What has become of learning in the background.
+ */
+public data class Status(
+    val state: ClientState,
+    val background: Background,
+)

@@ -1,0 +1,149 @@
+package org.fedlens.sdk.schedule
+
+import android.Manifest
+import android.app.Application
+import android.app.Notification
+import android.app.job.JobInfo
+import android.app.job.JobScheduler
+import android.content.ComponentName
+import android.os.Build
+import org.junit.Assert.assertEquals
+import org.junit.Assert.assertFalse
+import org.junit.Assert.assertNull
+import org.junit.Assert.assertThrows
+import org.junit.Assert.assertTrue
+import org.junit.Test
+import org.junit.runner.RunWith
+import org.robolectric.RobolectricTestRunner
+import org.robolectric.RuntimeEnvironment
+import org.robolectric.Shadows.shadowOf
+import org.robolectric.annotation.Config
+import org.robolectric.util.ReflectionHelpers
+
+/** What Android is asked for. */
+@RunWith(RobolectricTestRunner::class)
+@Config(sdk = [34, 35])
+class LearningJobsTest {
+    private val app: Application = RuntimeEnvironment.getApplication()
+    private val scheduler = checkNotNull(app.getSystemService(JobScheduler::class.java))
+    private val shadow = shadowOf(scheduler)
+    private val ids = JobIds()
+
+    private fun jobs(
+        conditions: Conditions = Conditions(),
+        ids: JobIds = this.ids,
+        notification: (() -> Pair<Int, Notification>)? = { 1 to Notification() },
+    ) = LearningJobs(app, conditions, ids, notification)
+
+    @Test
+    fun `by default learning waits until it costs the owner nothing`() {
+        jobs().schedule()
+        val job = checkNotNull(scheduler.getPendingJob(ids.periodic))
+        assertTrue(job.isPeriodic && job.isRequireCharging && job.isRequireDeviceIdle)
+        assertTrue(job.isRequireBatteryNotLow && job.isRequireStorageNotLow)
+        assertEquals(JobInfo.NETWORK_TYPE_UNMETERED, networkOf(job))
+        assertFalse("without the permission to start with the phone", job.isPersisted)
+    }
+
+    @Test
+    fun `each condition can be left out, and a failed job comes again later each time`() {
+        shadowOf(app).grantPermissions(Manifest.permission.RECEIVE_BOOT_COMPLETED)
+        val none = Conditions(3_600_000, false, false, false, false, false, firstBackoffMs = 20_000)
+        jobs(none).schedule()
+        val job = checkNotNull(scheduler.getPendingJob(ids.periodic))
+        assertFalse(job.isRequireCharging || job.isRequireDeviceIdle)
+        assertFalse(job.isRequireBatteryNotLow || job.isRequireStorageNotLow)
+        assertEquals(JobInfo.NETWORK_TYPE_ANY, networkOf(job))
+        assertEquals(3_600_000, job.intervalMillis)
+        assertEquals(20_000, job.initialBackoffMillis)
+        assertEquals(JobInfo.BACKOFF_POLICY_EXPONENTIAL, job.backoffPolicy)
+        assertTrue(job.isPersisted)
+    }
+
+    @Test
+    fun `conditions that Android would change in silence are refused`() {
+        assertThrows(IllegalArgumentException::class.java) { Conditions(periodMs = 899_999) }
+        assertThrows(IllegalArgumentException::class.java) { Conditions(firstBackoffMs = 9_999) }
+        assertThrows(IllegalArgumentException::class.java) { Conditions(hottest = 7) }
+        assertThrows(IllegalArgumentException::class.java) { JobIds(1, 1) }
+    }
+
+    @Test
+    fun `jobs have the ids that the app chose, and no other job of the app is touched`() {
+        val chosen = JobIds(periodic = 70, now = 71)
+        val other = JobInfo.Builder(1, ComponentName(app, "org.example.OtherJob")).setMinimumLatency(1).build()
+        scheduler.schedule(other)
+        val jobs = jobs(ids = chosen)
+        jobs.schedule()
+        assertTrue(jobs.scheduleNow())
+        assertEquals(setOf(1, 70, 71), scheduler.allPendingJobs.map { it.id }.toSet())
+        assertEquals(Background.SCHEDULED, jobs.background.value)
+        jobs.cancel()
+        assertEquals(listOf(1), scheduler.allPendingJobs.map { it.id })
+        assertEquals(Background.OFF, jobs.background.value)
+    }
+
+    @Test
+    fun `what is scheduled already is known after a restart, and is not scheduled again`() {
+        jobs().schedule()
+        val again = jobs()
+        assertEquals(Background.SCHEDULED, again.background.value)
+        shadow.failOnJob(ids.periodic)
+        again.schedule()
+        assertEquals(Background.SCHEDULED, again.background.value)
+    }
+
+    @Test
+    fun `learning that the user asked for lasts, if Android and the app allow it`() {
+        shadowOf(app).grantPermissions(Manifest.permission.RUN_USER_INITIATED_JOBS)
+        jobs().scheduleNow()
+        val lasting = checkNotNull(scheduler.getPendingJob(ids.now))
+        assertTrue(lasting.isUserInitiated && !lasting.isExpedited)
+
+        jobs(notification = null).scheduleNow()
+        assertTrue(checkNotNull(scheduler.getPendingJob(ids.now)).isExpedited)
+
+        shadowOf(app).denyPermissions(Manifest.permission.RUN_USER_INITIATED_JOBS)
+        jobs().scheduleNow()
+        assertTrue(checkNotNull(scheduler.getPendingJob(ids.now)).isExpedited)
+    }
+
+    @Test
+    fun `older phones get the best type that they know`() {
+        shadowOf(app).grantPermissions(Manifest.permission.RUN_USER_INITIATED_JOBS)
+        for ((level, isExpedited) in listOf(Build.VERSION_CODES.S to true, Build.VERSION_CODES.R to false)) {
+            onAndroid(level) { jobs().scheduleNow() }
+            val job = checkNotNull(scheduler.getPendingJob(ids.now))
+            assertEquals(isExpedited, job.isExpedited)
+            assertFalse(job.isUserInitiated)
+        }
+    }
+
+    @Test
+    fun `where Android takes no job the app learns of it`() {
+        shadow.failOnJob(ids.periodic)
+        shadow.failOnJob(ids.now)
+        val jobs = jobs()
+        jobs.schedule()
+        assertEquals(Background.OUT_OF_QUOTA, jobs.background.value)
+        assertFalse(jobs.scheduleNow())
+        assertNull(scheduler.getPendingJob(ids.periodic))
+    }
+
+    private fun onAndroid(
+        level: Int,
+        work: () -> Unit,
+    ) {
+        val here = Build.VERSION.SDK_INT
+        ReflectionHelpers.setStaticField(Build.VERSION::class.java, "SDK_INT", level)
+        try {
+            work()
+        } finally {
+            ReflectionHelpers.setStaticField(Build.VERSION::class.java, "SDK_INT", here)
+        }
+    }
+
+    // What stands in its place tells more than there is to ask here.
+    @Suppress("DEPRECATION")
+    private fun networkOf(job: JobInfo): Int = job.networkType
+}

@@ -1,0 +1,167 @@
+package org.fedlens.sdk.schedule
+
+import android.app.Application
+import android.app.job.JobParameters
+import android.app.job.JobScheduler
+import android.os.Binder
+import android.os.IInterface
+import android.os.Looper
+import kotlinx.coroutines.flow.first
+import kotlinx.coroutines.runBlocking
+import kotlinx.coroutines.withTimeout
+import org.fedlens.sdk.AndroidPlatform
+import org.fedlens.sdk.ClientSettings
+import org.fedlens.sdk.FedLens
+import org.fedlens.sdk.Platform
+import org.fedlens.sdk.Publishers
+import org.fedlens.sdk.net.Backoff
+import org.fedlens.sdk.store.FileSecret
+import org.fedlens.sdk.store.SecretStore
+import org.junit.After
+import org.junit.Assert.assertEquals
+import org.junit.Assert.assertFalse
+import org.junit.Assert.assertNotNull
+import org.junit.Assert.assertNull
+import org.junit.Assert.assertThrows
+import org.junit.Assert.assertTrue
+import org.junit.Test
+import org.junit.runner.RunWith
+import org.robolectric.Robolectric
+import org.robolectric.RobolectricTestRunner
+import org.robolectric.RuntimeEnvironment
+import org.robolectric.Shadows.shadowOf
+import org.robolectric.annotation.Config
+import org.robolectric.util.ReflectionHelpers
+import java.io.File
+import java.lang.reflect.Proxy
+import java.net.ServerSocket
+import java.util.concurrent.ConcurrentHashMap
+import java.util.concurrent.CopyOnWriteArrayList
+
+/** The one entry point and its jobs, as an app has them: everything here is called on the main thread. */
+@RunWith(RobolectricTestRunner::class)
+@Config(sdk = [35])
+class LearningServiceTest {
+    private val app: Application = RuntimeEnvironment.getApplication()
+    private val scheduler = checkNotNull(app.getSystemService(JobScheduler::class.java))
+    private val service = Robolectric.buildService(LearningService::class.java).create().get()
+    private val ids = JobIds()
+    private val onMain = CopyOnWriteArrayList<String>()
+    private val reached = ConcurrentHashMap.newKeySet<String>()
+
+    private fun create(server: String = "https://127.0.0.1:1"): FedLens =
+        FedLens.create(app) {
+            this.server = server
+            settings =
+                ClientSettings(
+                    Publishers.TrustServer,
+                    enrolmentToken = "token",
+                    secrets =
+                        Noting(
+                            FileSecret(File(app.applicationInfo.dataDir, "secret").apply { parentFile?.mkdirs() }),
+                        ),
+                    backoff = Backoff(firstMs = 1, mostMs = 1),
+                )
+            platform = NotingPlatform(AndroidPlatform(app))
+        }
+
+    @After
+    fun close() {
+        FedLens.current?.close()
+    }
+
+    @Test
+    fun `nothing reads the disk on the main thread, and a server that is away means a later job`() {
+        val fedlens = create()
+        fedlens.schedule()
+        assertNotNull(scheduler.getPendingJob(ids.periodic))
+        assertTrue(service.onStartJob(parameters(ids.periodic)))
+        val work = service.works[ids.periodic]
+        runBlocking { work?.join() }
+        assertEquals(Background.SCHEDULED, fedlens.jobs.background.value)
+        runBlocking { withTimeout(30_000) { fedlens.status.first { it.background == Background.SCHEDULED } } }
+        assertEquals(0, runBlocking { fedlens.album() }.all().size)
+        assertEquals(0, fedlens.albumAsync().get().all().size)
+        assertEquals(listOf("album.sqlite3", "client.sqlite3", "secret"), (reached - "features.sqlite3").sorted())
+        assertEquals(emptyList<String>(), onMain)
+        assertTrue(shadowOf(service).isJobFinished && shadowOf(service).isRescheduleNeeded)
+    }
+
+    @Test
+    fun `a job that Android stops says why, and comes again unless somebody ended it`() {
+        // It takes calls and answers none.
+        val silent = ServerSocket(0)
+        val fedlens = create("https://127.0.0.1:${silent.localPort}")
+        fedlens.schedule()
+        val ends =
+            mapOf(
+                JobParameters.STOP_REASON_CONSTRAINT_CHARGING to (Background.INTERRUPTED to true),
+                JobParameters.STOP_REASON_QUOTA to (Background.OUT_OF_QUOTA to true),
+                JobParameters.STOP_REASON_USER to (Background.ENDED_BY_USER to false),
+            )
+        for ((reason, expected) in ends) {
+            val stopped = parameters(ids.periodic, reason)
+            service.onStartJob(stopped)
+            assertEquals(expected.second, service.onStopJob(stopped))
+            assertEquals(expected.first, fedlens.jobs.background.value)
+        }
+        fedlens.close()
+        silent.close()
+    }
+
+    @Test
+    fun `a process has one FedLens, and a job without one does nothing`() {
+        assertFalse(service.onStartJob(parameters(ids.periodic)))
+        val first = create()
+        assertEquals(first, FedLens.current)
+        assertThrows(IllegalStateException::class.java) { create() }
+        first.close()
+        assertNull(FedLens.current)
+        create()
+    }
+
+    @Test
+    fun `a server and settings are asked for by name`() {
+        val error = assertThrows(IllegalArgumentException::class.java) { FedLens.create(app) {} }
+        assertEquals("server: found none, must be the address of a server", error.message)
+        assertNull(FedLens.current)
+    }
+
+    private fun note(what: String) {
+        if (Looper.myLooper() == Looper.getMainLooper()) onMain += what
+        reached += what
+    }
+
+    private inner class Noting(
+        private val store: SecretStore,
+    ) : SecretStore by store {
+        override fun secret(): ByteArray {
+            note("secret")
+            return store.secret()
+        }
+    }
+
+    private inner class NotingPlatform(
+        private val android: Platform,
+    ) : Platform by android {
+        override fun openDatabase(file: File) = android.openDatabase(file).also { note(file.name) }
+    }
+
+    private fun parameters(
+        id: Int,
+        stopReason: Int = 0,
+    ): JobParameters {
+        val callback = Class.forName("android.app.job.IJobCallback")
+        val binder = Binder()
+        val system =
+            Proxy.newProxyInstance(callback.classLoader, arrayOf(callback)) { _, method, _ ->
+                binder.takeIf { method.name == "asBinder" }
+            }
+        binder.attachInterface(system as IInterface, callback.name)
+        val parameters = ReflectionHelpers.newInstance(JobParameters::class.java)
+        ReflectionHelpers.setField(parameters, "jobId", id)
+        ReflectionHelpers.setField(parameters, "mStopReason", stopReason)
+        ReflectionHelpers.setField(parameters, "callback", binder)
+        return parameters
+    }
+}
