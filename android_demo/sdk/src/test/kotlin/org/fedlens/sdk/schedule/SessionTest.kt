@@ -77,12 +77,14 @@ class SessionTest {
         assertFalse(learn())
         assertEquals(1, server.count("check-in"))
 
-        waitNext(600_000)
-        assertFalse(learn(isAskedFor = true))
-        assertEquals(0, server.updates.size)
-
         run.duringPause = {}
         waitNext(1)
+        assertFalse(learn(isAskedFor = true))
+        assertEquals(1, server.updates.size)
+
+        // The last one, because the client remembers for how long it was told to wait.
+        run.duringPause = { awaitCancellation() }
+        waitNext(600_000)
         assertFalse(learn(isAskedFor = true))
         assertEquals(1, server.updates.size)
     }
