@@ -1,12 +1,14 @@
 package org.fedlens.app
 
 import android.app.Application
+import kotlinx.coroutines.CoroutineDispatcher
 import kotlinx.coroutines.CoroutineScope
 import org.fedlens.sdk.AndroidPlatform
 import java.io.File
 
 /** The objects that live as long as the process; screens come and go. */
 open class FedLensApp : Application() {
+    internal val main: CoroutineDispatcher get() = life.main
     internal val scope: CoroutineScope get() = life.scope
     internal val surroundings: Surroundings get() = life.surroundings
     internal val settings: Settings get() = life.settings

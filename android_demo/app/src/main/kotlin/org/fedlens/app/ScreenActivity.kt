@@ -14,7 +14,6 @@ import android.widget.ImageView
 import android.widget.LinearLayout
 import android.widget.TextView
 import kotlinx.coroutines.CoroutineScope
-import kotlinx.coroutines.Dispatchers
 import kotlinx.coroutines.Job
 import kotlinx.coroutines.cancel
 import kotlinx.coroutines.flow.Flow
@@ -69,7 +68,7 @@ abstract class ScreenActivity : Activity() {
         if (isFinishing || findViewById<View>(R.id.frame) == null) return
         // Consent may have been withdrawn on another screen.
         if (needsMembership && sendElsewhere()) return
-        seen = CoroutineScope(Job() + Dispatchers.Main)
+        seen = CoroutineScope(Job() + app.main)
         app.screensSeen++
         whileSeen(app.photos.problem, ::showProblem)
         // Erasing may end while another screen is open; that screen then leads back to consent.

@@ -12,7 +12,6 @@ import android.widget.ImageView
 import android.widget.ListView
 import android.widget.TextView
 import kotlinx.coroutines.CoroutineScope
-import kotlinx.coroutines.Dispatchers
 import kotlinx.coroutines.Job
 import kotlinx.coroutines.cancel
 import org.fedlens.app.Phone.isShown
@@ -95,7 +94,7 @@ class ScreensTest {
         Phone.addPhoto("cat", 1, label = null)
         val photo = checkNotNull(app.photos.all.value).single()
         val view = ImageView(app)
-        val left = CoroutineScope(Job() + Dispatchers.Main)
+        val left = CoroutineScope(Job() + app.main)
         Pictures.show(view, photo, left, ANY_EDGE)
         left.cancel()
         Pictures.show(view, photo, app.scope, ANY_EDGE)
