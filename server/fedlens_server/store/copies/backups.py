@@ -49,9 +49,11 @@ class Files(Protocol):
 
     def read(self, key: str) -> Iterator[bytes]:
         """The bytes of a file, piece by piece."""
+        ...
 
     def list(self) -> Iterator[tuple[str, float]]:
         """All keys, each with the time at which it was written."""
+        ...
 
     def delete(self, keys: Iterable[str]) -> None:
         """Delete files, if they are there."""

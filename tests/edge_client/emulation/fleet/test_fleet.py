@@ -31,7 +31,6 @@ from tests.integration.federation import tiny_bundle
 MakeFleet = Callable[..., tuple[FleetConfig, AdminClient]]
 CLIENTS = 3
 ROUNDS = 4
-# Long enough for three clients that train for milliseconds; so long do the others wait for one that vanishes.
 SHORT_DEADLINE_S = 12.0
 
 
@@ -130,9 +129,17 @@ def test_faults_of_a_plan_reach_the_server_and_the_evaluator_measures_every_test
             FaultEntry(client=1, round=3, kind=FaultKind.VANISH),
         )
     )
-    config, admin = fleet_of(plan, SHORT_DEADLINE_S)
+    config, admin = fleet_of(plan)
+    receipts: Counter[int] = Counter()
 
-    status = run_fleet(config)
+    def listen(message: Message, status: FleetStatus) -> None:
+        if isinstance(message, Happened) and isinstance(message.event, RoundReported) and message.index != EVALUATOR:
+            receipts[message.event.round_number] += 1
+            if receipts == {1: 2}:
+                # Workers have started, and so long do the others wait for one that vanishes.
+                admin.change("digits", json.dumps({"deadline_s": SHORT_DEADLINE_S}))
+
+    status = run_fleet(config, listen)
 
     assert members_by_state(admin) == [
         Counter(REPORTED=2, QUARANTINED=1),

@@ -25,7 +25,7 @@ pytestmark = [
 ]
 
 # Each client keeps its classifier, which only it has.
-KEPT = ["[methods.kept]", 'method = "fedper"', "rounds = 40"]
+KEPT = ["[methods.kept]", 'method = "fedper"']
 T = TypeVar("T")
 
 
@@ -68,11 +68,37 @@ def parent_of(process: int) -> int:
     return int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])
 
 
+def results_of(study: Path, rounds: int) -> Any:
+    """Results but for what differs: who made them, and what clients of interrupted rounds fetch again."""
+    found = results_in(study / "out")
+    for run in found["runs"]:
+        assert len(run["rounds"]) == rounds + 1
+        assert run.pop("made")["processor"]
+        for entry in run["rounds"]:
+            del entry["bytes_down"]
+    return found
+
+
+def test_a_study_on_ray_has_the_bytes_of_one_without(cluster: Any, tmp_path: Path) -> None:
+    calm, on_ray = (study_in(tmp_path / name, *KEPT, "rounds = 3") for name in ("calm", "ray"))
+    chosen = ["--method", "kept", "--seed", "1", "--seed", "2"]
+
+    assert fedlens(*calm, *chosen).returncode == 0
+    done = fedlens(*on_ray, *chosen, "--ray", cluster.address)
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert results_of(tmp_path / "ray", 3) == results_of(tmp_path / "calm", 3)
+
+
+# Three starts of a command, a worker and a node take minutes; the rounds are enough for the last kill to come in time.
+@pytest.mark.long
+@pytest.mark.timeout(1800)
 def test_with_driver_worker_and_node_killed_a_study_has_the_bytes_of_one_without_ray(
     cluster: Any, tmp_path: Path
 ) -> None:
+    rounds = 120
     chosen = ["--method", "kept", "--seed", "1", "--seed", "2"]
-    calm, killed = ([*study_in(tmp_path / name, *KEPT), *chosen] for name in ("calm", "killed"))
+    calm, killed = ([*study_in(tmp_path / name, *KEPT, f"rounds = {rounds}"), *chosen] for name in ("calm", "killed"))
     assert fedlens(*calm).returncode == 0
     out = tmp_path / "killed" / "out"
     copytree(tmp_path / "calm" / "out" / "bundles", out / "bundles")
@@ -103,14 +129,7 @@ def test_with_driver_worker_and_node_killed_a_study_has_the_bytes_of_one_without
     printed, _ = driver.communicate(timeout=300)
 
     assert driver.returncode == 0, printed
-    results = [results_in(tmp_path / name / "out") for name in ("calm", "killed")]
-    for found in results:
-        for run in found["runs"]:
-            assert len(run["rounds"]) == 41
-            assert run.pop("made")["processor"]
-            for entry in run["rounds"]:
-                del entry["bytes_down"]  # clients of an interrupted round fetch some again
-    assert results[0] == results[1]
+    assert results_of(tmp_path / "killed", rounds) == results_of(tmp_path / "calm", rounds)
     for seed in (1, 2):
         model = Path("out", "runs", "kept", f"seed-{seed}")
         assert sorted(path.name for path in (tmp_path / "killed" / model).iterdir()) == ["fingerprint", "result.json"]
