@@ -124,7 +124,7 @@ def test_the_guides_app_is_shrunk_without_a_warning_and_reads_and_writes_the_sam
     assert len(whole.splitlines()) == 6
     assert read_with([tmp_path / "shrunk.jar"]) == whole
     assert (tmp_path / "shrunk.jar").stat().st_size < sum(path.stat().st_size for path in archives) / 2
-    assert "org/fedlens/example/LearningJob.class" in files_of(tmp_path / "shrunk.jar")
+    assert "org/fedlens/sdk/schedule/LearningService.class" in files_of(tmp_path / "shrunk.jar")
 
 
 def test_programs_run_in_services_that_no_other_app_can_reach_and_the_first_is_isolated() -> None:
