@@ -6,7 +6,7 @@ Floor: the same with SQLite and a folder.
 import asyncio
 import os
 from collections.abc import Iterator
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from unittest.mock import patch
 
@@ -29,8 +29,13 @@ HEADS: dict[str, tuple[dict[str, tuple[int, ...]], float]] = {
 UPDATES_A_SECOND, REPEATS = 500, 5
 
 
-def measure(folder: Path) -> Iterator[Row]:
-    """Commit to commit with both kinds of blobs, and updates a second."""
+@contextmanager
+def places() -> Iterator[tuple[Cluster, Gateway]]:
+    """A durable PostgreSQL server, and an S3 server whose credentials this process has.
+
+    Raises:
+        Skipped: One of both is not installed.
+    """
     with ExitStack() as held:
         try:
             cluster, gateway = (
@@ -40,6 +45,12 @@ def measure(folder: Path) -> Iterator[Row]:
         except pytest.skip.Exception as error:
             raise Skipped(str(error)) from error
         held.enter_context(patch.dict(os.environ, gateway.environment()))
+        yield cluster, gateway
+
+
+def measure(folder: Path) -> Iterator[Row]:
+    """Commit to commit with both kinds of blobs, and updates a second."""
+    with places() as (cluster, gateway):
         for i, (name, (layers, most)) in enumerate(HEADS.items()):
             yield _commits(folder / f"{i}", name, layers, most, cluster, gateway)
         yield _updates(folder / "updates", cluster, gateway)

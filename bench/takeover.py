@@ -3,25 +3,23 @@
 Floor: the time that was left to the lead at the kill.
 """
 
-import os
 import socket
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, suppress
 from pathlib import Path
-from unittest.mock import patch
 from urllib.parse import urlsplit
 
-import pytest
 from sqlalchemy import URL
 
 from bench import prepared_requests
-from bench.row import Row, Sample, Skipped, against_target
+from bench.elsewhere import places
+from bench.row import Row, Sample, against_target
 from fedlens_proto import keyed_hash
 from fedlens_server.init import DATA
 from fedlens_server.store import Store
 from tests.integration.twins import Twin
-from tests.server.elsewhere import Cluster, elsewhere, running_cluster, running_gateway
+from tests.server.elsewhere import Cluster, elsewhere
 
 ENROLLED, KILLS = 100_000, 5
 _LEFT = "SELECT expires - extract(epoch FROM clock_timestamp()) FROM lead"
@@ -29,15 +27,7 @@ _LEFT = "SELECT expires - extract(epoch FROM clock_timestamp()) FROM lead"
 
 def measure(folder: Path) -> Iterator[Row]:
     """Five takeovers, each after `kill -9`."""
-    with ExitStack() as held:
-        try:
-            cluster, gateway = (
-                held.enter_context(running_cluster(durable=True)),
-                held.enter_context(running_gateway()),
-            )
-        except pytest.skip.Exception as error:
-            raise Skipped(str(error)) from error
-        held.enter_context(patch.dict(os.environ, gateway.environment()))
+    with places() as (cluster, gateway), ExitStack() as held:
         state = elsewhere(folder / "one" / DATA, cluster, gateway)
         assert state.database is not None
         first = Twin.of(state, folder / "one", launcher=())
