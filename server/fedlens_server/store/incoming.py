@@ -56,6 +56,12 @@ def opened(path: Path) -> Iterator[int]:
         os.close(descriptor)
 
 
+def sync(path: Path) -> None:
+    """Have a file, or the names in a folder, survive a power failure."""
+    with opened(path) as descriptor:
+        os.fsync(descriptor)
+
+
 class IncomingBlob:
     """A blob being written: in memory up to `MAX_ROW_BYTES`, in a temporary file beyond.
 
@@ -176,8 +182,7 @@ class Files:
     def sync(self) -> None:
         """Sync names to disk, if files are durable."""
         if self.durable:
-            with opened(self.folder) as descriptor:
-                os.fsync(descriptor)
+            sync(self.folder)
 
     def bring(self, digest: bytes, size: int) -> Path:
         """The file of a stored blob, brought here if it is elsewhere."""

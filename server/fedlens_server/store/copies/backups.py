@@ -11,7 +11,6 @@ that was stopped, and nothing but files of these names.
 """
 
 import json
-import os
 import re
 import shutil
 import sqlite3
@@ -25,10 +24,10 @@ from typing import Protocol
 
 from fedlens_server.errors import StoreUnusable, Unavailable
 from fedlens_server.store.address import Bucket, StateAddress
-from fedlens_server.store.copies.folders import Folder, sync
+from fedlens_server.store.copies.folders import Folder
 from fedlens_server.store.copies.moving import copied_into, digest_of, pieces_of, reader, snapshot
 from fedlens_server.store.dialects import DATABASE_FILE, Sqlite
-from fedlens_server.store.incoming import MAX_ROW_BYTES, opened
+from fedlens_server.store.incoming import MAX_ROW_BYTES, sync
 
 BLOBS = "blobs"
 ABOUT = "backup.json"
@@ -89,7 +88,7 @@ def make(address: StateAddress, place: Place, taken_at: float, keep: int = 0) ->
 
     Raises:
         OSError: A folder cannot be read or written; the backups that there were are whole.
-        Unavailable: A bucket or the database cannot be reached; likewise.
+        Unavailable: A bucket or the database cannot be reached, or a blob of the state is damaged; likewise.
     """
     name = datetime.fromtimestamp(taken_at, UTC).strftime("%Y-%m-%dT%H-%M-%S.%fZ")
     files = _files(place)
@@ -242,8 +241,7 @@ def _snapshot(address: StateAddress, target: Path) -> tuple[str, dict[str, str |
         rows = to.execute("SELECT digest, object FROM blobs WHERE size > ?", [MAX_ROW_BYTES]).fetchall()
         to.execute("UPDATE blobs SET object = NULL WHERE object IS NOT NULL")
         to.commit()
-    with opened(target) as descriptor:
-        os.fsync(descriptor)
+    sync(target)
     return digest_of(pieces_of(target)), {digest.hex(): key for digest, key in rows}
 
 

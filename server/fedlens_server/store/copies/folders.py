@@ -1,12 +1,11 @@
 """Files of a folder by keys, as `ObjectStore` has them in a bucket."""
 
-import os
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
 from fedlens_server.store.copies.moving import copied_into, pieces_of
-from fedlens_server.store.incoming import opened
+from fedlens_server.store.incoming import sync
 
 
 class Folder:
@@ -51,9 +50,3 @@ class Folder:
             sync(parent)
             with suppress(OSError):  # other files are in it
                 parent.rmdir()
-
-
-def sync(folder: Path) -> None:
-    """Have the names in a folder survive a power failure."""
-    with opened(folder) as descriptor:
-        os.fsync(descriptor)
