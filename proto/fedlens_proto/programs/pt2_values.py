@@ -68,9 +68,8 @@ def needs(graph: Json, constant: Collection[int] = ()) -> Needs:
     checked = _Graph(graph["tensor_values"])
     for name in tensors_of(graph["inputs"]):
         checked.add_input(name)
-    with pt2_forms.quietly():
-        for node in graph["nodes"]:
-            checked.add(node)
+    for node in graph["nodes"]:
+        checked.add(node)
     return Needs(checked.peak_bytes(tensors_of(graph["outputs"]), constant), checked.work)
 
 

@@ -213,6 +213,13 @@ def run(raw: bytes, inputs: dict[str, Tensor], at_end: bool) -> int:
                     _into(node.target, args, keywords, found, at_end)
             except (RuntimeError, IndexError):
                 return calls  # torch looks closer with content than without
+            said = node.meta["val"]
+            for result, form in zip(
+                *((each if isinstance(each, tuple) else (each,)) for each in (found, said)), strict=True
+            ):
+                assert result is None or (result.dtype, result.shape) == (form.dtype, form.shape), (
+                    f"{node.format_node()}: {result.dtype}{list(result.shape)}, {form}"
+                )
             known[node] = guarded(found, at_end) if isinstance(found, Tensor) and found.numel() else found
             if isinstance(found, tuple):
                 known[node] = tuple(

@@ -191,6 +191,13 @@ ATTACKS: dict[str, tuple[tuple[Tensors, list[Call]], str]] = {
         ),
         r"bias is float32\[150\], allowed is float32\[48000\]",
     ),
+    "a threshold's gradient of whole numbers": (
+        (
+            {"x": (INDEX, (4,))},
+            [("threshold_backward.default", {"grad_output": "x", "self": "x", "threshold": 0}, {"y": (INDEX, (4,))})],
+        ),
+        r"grad_output is int64\[4\], allowed is float32",
+    ),
     "a weight of one entry": (_norm(w=(1,)), r"weight is float32\[1\], allowed is float32\[3\]"),
     "a mean that is too short": (_norm(m=(2,)), "running_mean is"),
     "a variance of two dimensions": (_norm(v=(3, 1)), "running_var is"),
