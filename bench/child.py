@@ -24,8 +24,8 @@ from fedlens_proto.manifest import Bundle
 from fedlens_proto.programs import pt2_forms
 
 BATCH, CLASSES, SIDE = 16, 10, 32
-ROWS, EPOCHS = 800, 4
-REPEATS, LOADS = 9, 5
+ROWS, EPOCHS = 800, 2
+REPEATS, LOADS = 45, 5
 MOST_TIMES = 1.05
 MOST_MORE_S = 0.1
 MODEL = "mobilenet_v3_small"
